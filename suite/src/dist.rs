@@ -1,0 +1,76 @@
+//! Where the programs under test lie: the folder that `cargo xtask dist` lays out.
+//!
+//! `SOFTHCA_DIST` names it; without that it is `target/dist` of this workspace. The suite never builds it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A laid out softhca: `bin/softhca` and `lib/softhca/libibverbs.so.1`.
+#[derive(Debug, Clone)]
+pub struct Dist {
+    folder: PathBuf,
+}
+
+impl Dist {
+    /// A dist at a known place.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// The dist that the tests are to use.
+    pub fn locate() -> Result<Self, String> {
+        let folder = match std::env::var_os("SOFTHCA_DIST") {
+            Some(folder) => PathBuf::from(folder),
+            None => workspace_target().join("dist"),
+        };
+        let dist = Self::at(folder);
+        if dist.softhca().is_file() && dist.library().is_file() {
+            Ok(dist)
+        } else {
+            Err(format!("{} holds no softhca: run `cargo xtask dist` first", dist.folder.display()))
+        }
+    }
+
+    /// The folder itself.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The `softhca` program.
+    pub fn softhca(&self) -> PathBuf {
+        self.folder.join("bin/softhca")
+    }
+
+    /// The verbs library as programs load it.
+    pub fn library(&self) -> PathBuf {
+        self.folder.join("lib/softhca/libibverbs.so.1")
+    }
+
+    /// Copies the folder to another place, which must not exist yet. That a copy works is itself a promise.
+    pub fn copy_to(&self, place: &Path) -> io::Result<Self> {
+        copy_folder(&self.folder, place)?;
+        Ok(Self::at(place))
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+fn workspace_target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
+    }
+}

@@ -1,0 +1,27 @@
+//! The integration suite's harness: private rooms, pairs of programs, and waiting for conditions with a limit.
+//!
+//! It is not a test framework: the tests are ordinary `#[test]` functions in `tests/`, and `cargo xtask demo` and
+//! `cargo xtask bench` use the same harness. The principal type is [`Room`]: one run directory, one agent, one user.
+//!
+//! Rules of the suite: every test has its own run directory and its own TCP ports; nothing sleeps in order to
+//! synchronise, it waits for a condition; every wait has a limit, and a limit that is passed says what was waited for.
+#![forbid(unsafe_code)]
+
+pub mod dist;
+pub mod figures;
+pub mod pair;
+pub mod port;
+pub mod process;
+pub mod program;
+pub mod room;
+pub mod wait;
+
+pub use dist::Dist;
+pub use pair::{Pair, Sides};
+pub use program::{Outcome, Program};
+pub use room::{Room, User};
+
+use std::time::Duration;
+
+/// How long a program may take before the suite calls it hung. Generous on purpose: a slow machine is not a failure.
+pub const HANG: Duration = Duration::from_secs(60);

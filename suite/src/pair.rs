@@ -1,0 +1,74 @@
+//! Two programs that talk to each other: a server, and a client that is started when the server listens.
+//!
+//! The pingpongs and perftest exchange their addresses over TCP on the port given with `-p`. The principal type is [`Pair`].
+
+use std::time::Duration;
+
+use crate::port::{self, Port};
+use crate::program::{Outcome, Program};
+use crate::{HANG, Room};
+
+/// A server and a client that both run.
+#[derive(Debug)]
+pub struct Pair {
+    /// The side that was started first.
+    pub server: Program,
+    /// The side that connects.
+    pub client: Program,
+    _port: Port,
+}
+
+/// How both sides of a pair ended.
+#[derive(Debug)]
+pub struct Sides {
+    /// The side that was started first.
+    pub server: Outcome,
+    /// The side that connected.
+    pub client: Outcome,
+}
+
+impl Pair {
+    /// Starts `words -p PORT` and, when it listens, `words -p PORT 127.0.0.1`, both under `softhca run`.
+    pub fn start(room: &Room, words: &[&str]) -> Result<Self, String> {
+        Self::start_different(room, words, room, words)
+    }
+
+    /// As [`Pair::start`], with different words or rooms for the two sides.
+    pub fn start_different(there: &Room, server: &[&str], here: &Room, client: &[&str]) -> Result<Self, String> {
+        let port = Port::reserve()?;
+        let number = port.number().to_string();
+        let with_port = |words: &[&str], more: &[&str]| -> Vec<String> {
+            words.iter().chain(&["-p", &number]).chain(more).map(|word| (*word).to_owned()).collect()
+        };
+        let mut first = there.start(there.run(&borrowed(&with_port(server, &[]))))?;
+        port::wait_for_listener(first.id(), port.number(), HANG, || first.ended())
+            .map_err(|why| format!("{why}; it said:\n{}", first.everything()))?;
+        let second = here.start(here.run(&borrowed(&with_port(client, &["127.0.0.1"]))))?;
+        Ok(Self { server: first, client: second, _port: port })
+    }
+
+    /// Waits for both sides; a side that hangs takes the other with it into the message.
+    pub fn wait(&mut self, limit: Duration) -> Result<Sides, String> {
+        let client = self.client.wait(limit).map_err(|why| format!("{why}\nthe server said:\n{}", self.server.everything()))?;
+        let server = self.server.wait(limit).map_err(|why| format!("{why}\nand the client:\n{}", client.told()))?;
+        Ok(Sides { server, client })
+    }
+
+    /// Runs a pair that must succeed on both sides.
+    #[track_caller]
+    pub fn must_succeed(room: &Room, words: &[&str]) -> Sides {
+        let sides = Self::start(room, words).and_then(|mut pair| pair.wait(HANG));
+        let sides = sides.unwrap_or_else(|why| panic!("{}: {why}", words.join(" ")));
+        assert!(
+            sides.server.succeeded() && sides.client.succeeded(),
+            "server: {}\nclient: {}",
+            sides.server.told(),
+            sides.client.told()
+        );
+        sides
+    }
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}

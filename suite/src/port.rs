@@ -1,0 +1,66 @@
+//! TCP ports for the programs that exchange their addresses over TCP: reserved, and seen to be listened on.
+//!
+//! A reservation is an abstract unix socket named after the port: it ends with the process that holds it, leaves no file
+//! behind, and two suites at once never pick the same port. The ports lie below the kernel's ephemeral range.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
+
+use crate::wait;
+
+const FIRST: u16 = 20_000;
+const COUNT: u16 = 12_000;
+
+/// A port that nobody else in any suite on this host uses while this value lives.
+#[derive(Debug)]
+pub struct Port {
+    number: u16,
+    _claim: UnixListener,
+}
+
+impl Port {
+    /// Reserves a port that nothing listens on.
+    pub fn reserve() -> Result<Self, String> {
+        let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap_or(0);
+        for step in 0..COUNT {
+            let number = FIRST + (start + step) % COUNT;
+            let Ok(name) = SocketAddr::from_abstract_name(format!("softhca-suite-port-{number}")) else { continue };
+            let Ok(claim) = UnixListener::bind_addr(&name) else { continue };
+            if TcpListener::bind(("0.0.0.0", number)).is_ok() {
+                return Ok(Self { number, _claim: claim });
+            }
+        }
+        Err("no free TCP port".to_owned())
+    }
+
+    /// The port's number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+/// Waits until a socket listens on the port, as the process `pid` sees the network.
+///
+/// It reads the kernel's table instead of connecting, because the programs accept one connection only.
+pub fn wait_for_listener(pid: u32, port: u16, limit: Duration, mut gone: impl FnMut() -> bool) -> Result<(), String> {
+    let listening = wait::until(limit, &format!("a listener on port {port}"), || {
+        if listens(pid, port) { Some(true) } else { gone().then_some(false) }
+    })?;
+    if listening { Ok(()) } else { Err(format!("the server ended before it listened on port {port}")) }
+}
+
+fn listens(pid: u32, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    ["tcp", "tcp6"].iter().any(|table| {
+        fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default().lines().skip(1).any(|line| {
+            let mut columns = line.split_whitespace().skip(1);
+            let local = columns.next().unwrap_or_default();
+            columns.next();
+            local.ends_with(&port) && columns.next() == Some(LISTEN)
+        })
+    })
+}

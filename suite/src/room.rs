@@ -1,0 +1,180 @@
+//! A room: one private run directory with its own agent, for one user, cleaned up at the end.
+//!
+//! It is not shared between tests. The principal type is [`Room`].
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::dist::Dist;
+use crate::program::{self, Outcome, Program};
+use crate::{HANG, process, wait};
+
+/// Who runs the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// Whoever runs the suite.
+    Me,
+    /// An ordinary user without any right; only root can become that user.
+    Nobody,
+}
+
+const NOBODY: u32 = 65_534;
+
+/// One run directory, one agent, one user.
+#[derive(Debug)]
+pub struct Room {
+    folder: TempDir,
+    dist: Dist,
+    user: User,
+    entrance: Vec<String>,
+    programs: AtomicU32,
+}
+
+impl Room {
+    /// A room for whoever runs the suite.
+    pub fn new() -> Result<Self, String> {
+        Self::of(User::Me)
+    }
+
+    /// A room for the given user. If the suite does not run as root, every user is the suite's own.
+    pub fn of(user: User) -> Result<Self, String> {
+        let told = |error: std::io::Error| format!("a room cannot be made: {error}");
+        let folder = tempfile::Builder::new().prefix("softhca-suite-").tempdir().map_err(told)?;
+        fs::create_dir(folder.path().join("run")).map_err(told)?;
+        fs::set_permissions(folder.path().join("run"), fs::Permissions::from_mode(0o700)).map_err(told)?;
+        let mut dist = Dist::locate()?;
+        let user = if rustix::process::geteuid().is_root() { user } else { User::Me };
+        if user == User::Nobody {
+            // The build tree may lie in a home directory that nobody else can enter.
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).map_err(told)?;
+            dist = dist.copy_to(&folder.path().join("dist")).map_err(told)?;
+            chown(folder.path().join("run"), Some(NOBODY), Some(NOBODY)).map_err(told)?;
+        }
+        Ok(Self { folder, dist, user, entrance: Vec::new(), programs: AtomicU32::new(0) })
+    }
+
+    /// Everything that runs in this room is started through these words, for example `ip netns exec NAME`.
+    #[must_use]
+    pub fn entered_by(mut self, words: &[&str]) -> Self {
+        self.entrance = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    /// The run directory, which is `SOFTHCA_DIR` of all that runs here.
+    pub fn run_dir(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    /// A folder for a test's own files.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The softhca under test.
+    pub fn dist(&self) -> &Dist {
+        &self.dist
+    }
+
+    /// A command of this room's user with this room's run directory; nothing more is set.
+    pub fn command<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut words: Vec<std::ffi::OsString> = self.entrance.iter().map(Into::into).collect();
+        if self.user == User::Nobody {
+            words.extend(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(Into::into));
+        }
+        words.push(program.as_ref().to_owned());
+        words.extend(arguments.into_iter().map(|word| word.as_ref().to_owned()));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env("SOFTHCA_DIR", self.run_dir()).env_remove("SOFTHCA_LOG").env("HOME", "/");
+        command.current_dir("/");
+        command
+    }
+
+    /// `softhca` with the given arguments.
+    pub fn softhca(&self, arguments: &[&str]) -> Command {
+        self.command(self.dist.softhca(), arguments)
+    }
+
+    /// `softhca run -- words`.
+    pub fn run(&self, words: &[&str]) -> Command {
+        let mut all = vec!["run", "--"];
+        all.extend(words);
+        self.softhca(&all)
+    }
+
+    /// Starts a command of this room.
+    pub fn start(&self, command: Command) -> Result<Program, String> {
+        let number = self.programs.fetch_add(1, Ordering::Relaxed);
+        Program::start(command, &self.folder.path().join(format!("program-{number}")))
+    }
+
+    /// Runs a command of this room to its end.
+    pub fn finish(&self, command: Command) -> Result<Outcome, String> {
+        self.start(command)?.wait(HANG)
+    }
+
+    /// Runs `softhca run -- words` to its end.
+    pub fn finish_run(&self, words: &[&str]) -> Result<Outcome, String> {
+        self.finish(self.run(words))
+    }
+
+    /// The agent's process id, if one has written it.
+    pub fn agent(&self) -> Option<u32> {
+        let pid = fs::read_to_string(self.run_dir().join("agent.pid")).ok()?.trim().parse().ok()?;
+        process::alive(pid).then_some(pid)
+    }
+
+    /// Starts the agent, as the first program would do, and gives its process id.
+    pub fn start_agent(&self) -> Result<u32, String> {
+        let outcome = self.finish_run(&["true"])?;
+        if !outcome.succeeded() {
+            return Err(outcome.told());
+        }
+        self.agent().ok_or_else(|| "softhca run left no agent behind".to_owned())
+    }
+
+    /// What `softhca show --json` says about one kind of object.
+    pub fn show(&self, kind: &str) -> Result<Value, String> {
+        let outcome = self.finish(self.softhca(&["show", "--json", kind]))?;
+        if !outcome.succeeded() {
+            return Err(outcome.told());
+        }
+        serde_json::from_str(&outcome.output).map_err(|error| format!("softhca show {kind}: {error}\n{}", outcome.output))
+    }
+
+    /// Waits until the agent knows no context any more: every program's objects are gone.
+    pub fn wait_until_empty(&self, limit: Duration) -> Result<(), String> {
+        let mut last = Ok(Value::Null);
+        wait::until(limit, "the agent to forget all contexts", || {
+            last = self.show("contexts");
+            matches!(&last, Ok(Value::Array(rows)) if rows.is_empty()).then_some(())
+        })
+        .map_err(|late| format!("{late}; it still shows {last:?}"))
+    }
+
+    /// The agent's log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.run_dir().join("agent.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let Some(agent) = self.agent() else { return };
+        program::send(agent, Signal::TERM);
+        if wait::until(Duration::from_secs(5), "the agent to end", || (!process::alive(agent)).then_some(())).is_err() {
+            program::send(agent, Signal::KILL);
+        }
+        if std::thread::panicking() {
+            eprintln!("--- the agent's log\n{}", self.log());
+        }
+    }
+}
