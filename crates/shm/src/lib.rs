@@ -1,1 +1,36 @@
-//! shm
+//! Memory that two processes share, and the few kernel objects that go with it.
+//!
+//! * [`Region`]: a mapping of a sealed memfd, which the other party can neither shrink under us nor (when published) write.
+//! * [`ring`] and [`bulk`]: single-producer single-consumer rings, of 64-byte cells and of bytes.
+//! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
+//! * [`bell`]: the word by which a sleeper says that it wants to be woken, and the barriers that make this safe.
+//! * [`eventfd`] and [`socket`]: the doorbell that wakes it, and the socket that carries descriptors.
+//!
+//! This crate knows nothing of RDMA. Everything that it reads from shared memory is a claim of a peer that may be
+//! mistaken or hostile: it is copied to private memory first and checked there, and what does not hold ends in
+//! [`Broken`], never in a panic or an access outside the region. No Rust reference to bytes that a peer may write is
+//! formed; words are reached as atomics, bytes through raw pointers.
+//!
+//! The interleavings of the rings and of the wake protocol are checked exhaustively by loom:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p softhca-shm --release --lib loom
+//! ```
+
+pub mod bell;
+pub mod bulk;
+pub mod eventfd;
+pub mod lane;
+mod layout;
+pub mod memory;
+pub mod region;
+pub mod ring;
+pub mod socket;
+
+pub use bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier};
+pub use bulk::{BulkRx, BulkSlot, BulkTx};
+pub use eventfd::Doorbell;
+pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
+pub use region::{Region, mapped_regions};
+pub use ring::{Broken, CELLS, Consumer, Producer, PushError, RECORD_MAX};
+pub use socket::{Credentials, Listener, Received, Socket};

@@ -1,0 +1,212 @@
+//! The bulk ring: a byte ring for payload that is too large for cells, in contiguous pieces. It carries no lengths and no
+//! commits of its own: a cell names the (offset, length) of each piece, so the cell ring orders and publishes it.
+//! Principal types: [`BulkTx`] and [`BulkRx`].
+//!
+//! Pieces are rounded up to cache lines and released in the order in which they were reserved. A piece never straddles the
+//! end: what is left there is skipped and freed together with the piece.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use crate::layout::{BULK, BULK_HEAD};
+use crate::memory::{Memory, Window};
+use crate::ring::Broken;
+
+/// The longest piece: half the ring, because then an empty ring has room for it wherever it stands.
+pub const PIECE_MAX: usize = BULK / 2;
+
+const SIZE: u32 = BULK as u32;
+const LINE: u32 = 64;
+
+/// A reserved piece of the ring, to be filled before the cell that names it is pushed.
+#[derive(Debug)]
+pub struct BulkSlot {
+    /// Where in the ring it begins: what the cell says.
+    pub offset: u32,
+    /// Where it begins in this process.
+    pub ptr: NonNull<u8>,
+    /// How many bytes were asked for.
+    pub len: u32,
+    claim: Claim,
+}
+
+/// A reservation by its positions, which count bytes since the beginning (modulo 2^32).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) offset: u32,
+    before: u32,
+    after: u32,
+}
+
+/// The writing end of a bulk ring.
+#[derive(Debug)]
+pub struct BulkTx<M: Memory = Window> {
+    control: M,
+    bytes: Option<Window>,
+    /// The end of the latest reservation.
+    tail: u32,
+    /// The consumer's head as last seen.
+    head: u32,
+    broken: bool,
+}
+
+impl<M: Memory> BulkTx<M> {
+    /// The positions of a fresh ring whose head word is in `control`; `bytes` is where the slots lie.
+    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
+        Self {
+            control,
+            bytes,
+            tail: 0,
+            head: 0,
+            broken: false,
+        }
+    }
+
+    /// Has the consumer released everything?
+    pub fn idle(&mut self) -> bool {
+        self.look_at_head().is_ok() && self.head == self.tail
+    }
+
+    pub(crate) fn claim(&mut self, len: usize) -> Result<Option<Claim>, Broken> {
+        assert!(
+            (1..=PIECE_MAX).contains(&len),
+            "a piece of {len} bytes, 1 to {PIECE_MAX} are allowed"
+        );
+        let len = round_up(len as u32);
+        let left_at_end = SIZE - self.tail % SIZE;
+        let start = if len <= left_at_end {
+            self.tail
+        } else {
+            self.tail.wrapping_add(left_at_end)
+        };
+        let after = start.wrapping_add(len);
+        if after.wrapping_sub(self.head) > SIZE {
+            self.look_at_head()?;
+            if after.wrapping_sub(self.head) > SIZE {
+                return Ok(None);
+            }
+        }
+        let before = std::mem::replace(&mut self.tail, after);
+        Ok(Some(Claim {
+            offset: start % SIZE,
+            before,
+            after,
+        }))
+    }
+
+    pub(crate) fn take_back(&mut self, claim: Claim) {
+        assert!(
+            claim.after == self.tail,
+            "only the latest reservation can be cancelled"
+        );
+        self.tail = claim.before;
+    }
+
+    fn look_at_head(&mut self) -> Result<(), Broken> {
+        // Acquire: pairs with the release store in `BulkRx::release`, so that the consumer has finished with the bytes that
+        // are about to be written again.
+        let head = self.control.load(BULK_HEAD, Ordering::Acquire);
+        // It only moves forward, and not past what was reserved.
+        let forward = head.wrapping_sub(self.head) <= self.tail.wrapping_sub(self.head);
+        if self.broken || !forward {
+            self.broken = true;
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(())
+    }
+}
+
+impl BulkTx {
+    /// Reserves `len` contiguous bytes (1 to [`PIECE_MAX`], else it panics); None when the consumer has to release some first.
+    pub fn reserve(&mut self, len: usize) -> Result<Option<BulkSlot>, Broken> {
+        let Some(claim) = self.claim(len)? else {
+            return Ok(None);
+        };
+        let ptr = self
+            .bytes()
+            .pointer(claim.offset as usize, len)
+            .expect("a claim lies inside the ring");
+        Ok(Some(BulkSlot {
+            offset: claim.offset,
+            ptr,
+            len: len as u32,
+            claim,
+        }))
+    }
+
+    /// Undoes the latest reservation, whose cell could not be pushed. Panics when it is not the latest.
+    pub fn cancel(&mut self, slot: BulkSlot) {
+        self.take_back(slot.claim);
+    }
+
+    /// Gives the ring's pages back to the system if it is idle, and says whether it did. `fd` is the region's memfd.
+    pub fn give_back(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        if !self.idle() {
+            return Ok(false);
+        }
+        let bytes = self.bytes();
+        bytes.region().punch(fd, bytes.start(), BULK)?;
+        Ok(true)
+    }
+
+    fn bytes(&self) -> &Window {
+        self.bytes.as_ref().expect("a ring in a region has bytes")
+    }
+}
+
+/// The reading end of a bulk ring.
+#[derive(Debug)]
+pub struct BulkRx<M: Memory = Window> {
+    control: M,
+    bytes: Option<Window>,
+    /// The end of the latest piece released.
+    head: u32,
+}
+
+impl<M: Memory> BulkRx<M> {
+    /// The positions of a fresh ring whose head word is in `control`; `bytes` is where the pieces lie.
+    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
+        Self {
+            control,
+            bytes,
+            head: 0,
+        }
+    }
+
+    /// Gives a piece back to the producer, and with it all pieces before it. One that cannot exist is ignored.
+    pub fn release(&mut self, offset: u32, len: u32) {
+        if !plausible(offset, len) {
+            return;
+        }
+        let skipped = offset.wrapping_sub(self.head) % SIZE;
+        self.head = self.head.wrapping_add(skipped).wrapping_add(round_up(len));
+        // Release: pairs with the acquire load in `BulkTx::look_at_head`, see there.
+        self.control.store(BULK_HEAD, self.head, Ordering::Release);
+    }
+}
+
+impl BulkRx {
+    /// The piece that a cell names; None when there can be no such piece. The bytes stay the peer's to scribble over.
+    pub fn slice(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
+        if !plausible(offset, len) {
+            return None;
+        }
+        self.bytes.as_ref()?.pointer(offset as usize, len as usize)
+    }
+}
+
+/// Could the producer have reserved this?
+fn plausible(offset: u32, len: u32) -> bool {
+    offset.is_multiple_of(LINE)
+        && offset < SIZE
+        && (1..=PIECE_MAX as u32).contains(&len)
+        && round_up(len) <= SIZE - offset
+}
+
+/// To whole cache lines; the length is at most [`PIECE_MAX`].
+fn round_up(len: u32) -> u32 {
+    len.next_multiple_of(LINE)
+}

@@ -1,0 +1,104 @@
+//! A lane: one region between two parties, with a cell ring and a bulk ring in each direction. It is not a transport: what
+//! the records mean is the caller's business. Principal items: [`ends`], [`LaneTx`] and [`LaneRx`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::bulk::{BulkRx, BulkTx};
+use crate::layout::{self, BULK_AT, DIRECTION_LEN, WAITING};
+use crate::memory::{Memory, Window};
+use crate::region::Region;
+use crate::ring::{Consumer, Producer};
+
+/// Bytes of a lane's region.
+pub const LANE_LEN: usize = layout::LANE_LEN;
+/// Bytes of each bulk ring of a lane.
+pub const BULK: usize = layout::BULK;
+
+/// The two parties of a lane; who is which is agreed when the lane is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The party that writes the first cell ring and the first bulk ring.
+    A,
+    /// The other.
+    B,
+}
+
+/// One side's ends of a lane in a fresh region. Each side takes its ends once in the region's life; both may live in one
+/// process. Panics when the region is shorter than [`LANE_LEN`].
+pub fn ends(region: Arc<Region>, side: Side) -> (LaneTx, LaneRx) {
+    let direction = |i: usize| Window::new(region.clone(), i * DIRECTION_LEN, DIRECTION_LEN);
+    let bytes = |i: usize| Window::new(region.clone(), BULK_AT + i * BULK, BULK);
+    let (out, back) = match side {
+        Side::A => (0, 1),
+        Side::B => (1, 0),
+    };
+    (
+        LaneTx::new(direction(out), Some(bytes(out))),
+        LaneRx::new(direction(back), Some(bytes(back))),
+    )
+}
+
+/// The sending half of a side.
+#[derive(Debug)]
+pub struct LaneTx<M: Memory = Window> {
+    /// The cells.
+    pub ring: Producer<M>,
+    /// The bulk bytes.
+    pub bulk: BulkTx<M>,
+    control: M,
+}
+
+impl<M: Memory + Clone> LaneTx<M> {
+    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
+        Self {
+            ring: Producer::new(control.clone()),
+            bulk: BulkTx::new(control.clone(), bytes),
+            control,
+        }
+    }
+
+    /// Tells the peer whether we wait for space. After `set_waiting(true)` try once more to push or reserve before going to
+    /// sleep: space made before the peer could see the word is found then, and for all other space the peer wakes us.
+    pub fn set_waiting(&self, waiting: bool) {
+        self.control
+            .store(WAITING, u32::from(waiting), Ordering::Relaxed);
+        if waiting {
+            // Pairs with the fence in `LaneRx::peer_waiting`: of the two parties (we store `waiting`, then load a head;
+            // the consumer stores a head, then loads `waiting`) at least one sees what the other stored.
+            self.control.fence();
+        }
+    }
+}
+
+/// The receiving half of a side.
+#[derive(Debug)]
+pub struct LaneRx<M: Memory = Window> {
+    /// The cells.
+    pub ring: Consumer<M>,
+    /// The bulk bytes.
+    pub bulk: BulkRx<M>,
+    control: M,
+}
+
+impl<M: Memory + Clone> LaneRx<M> {
+    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
+        Self {
+            ring: Consumer::new(control.clone()),
+            bulk: BulkRx::new(control.clone(), bytes),
+            control,
+        }
+    }
+
+    /// Does the peer wait for space? Ask after publishing or releasing some; if so, clear first and ring its bell then.
+    pub fn peer_waiting(&self) -> bool {
+        // Pairs with the fence in `LaneTx::set_waiting`, see there.
+        self.control.fence();
+        self.control.load(WAITING, Ordering::Relaxed) != 0
+    }
+
+    /// Forgets that the peer waits; it says so again if it has to.
+    pub fn clear_waiting(&self) {
+        self.control.store(WAITING, 0, Ordering::Relaxed);
+    }
+}

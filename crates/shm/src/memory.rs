@@ -1,0 +1,178 @@
+//! Access to memory that somebody else may write at any moment: words as atomics, bytes as copies that load or store each
+//! byte exactly once. It is not a layout and not a protocol. Principal types: the trait [`Memory`], which the rings are
+//! written against, and [`Window`], a part of a [`Region`]; the second implementor is the loom model in the tests.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::region::Region;
+
+/// Data bytes of a cell: the rest of its line is the commit word.
+pub const CELL_DATA: usize = 60;
+
+/// Shared memory as the rings see it. Offsets are in bytes; one outside the memory is a programming error and panics.
+pub trait Memory {
+    /// Loads the word at `at` (a multiple of 4).
+    fn load(&self, at: usize, order: Ordering) -> u32;
+    /// Stores the word at `at` (a multiple of 4).
+    fn store(&self, at: usize, value: u32, order: Ordering);
+    /// Replaces the word at `at` by what `change` makes of it, atomically and relaxed; returns the new value.
+    fn update(&self, at: usize, change: impl Fn(u32) -> u32) -> u32;
+    /// Copies the data of the cell at `at` (a multiple of 64) out.
+    fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]);
+    /// Fills the data of the cell at `at` (a multiple of 64).
+    fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]);
+    /// A sequentially consistent fence.
+    fn fence(&self);
+}
+
+/// A part of a region, which it keeps mapped.
+#[derive(Clone, Debug)]
+pub struct Window {
+    region: Arc<Region>,
+    start: usize,
+    len: usize,
+}
+
+impl Window {
+    /// The `len` bytes of `region` that begin at `start`. Panics when they are not all in it.
+    pub fn new(region: Arc<Region>, start: usize, len: usize) -> Self {
+        assert!(
+            start
+                .checked_add(len)
+                .is_some_and(|end| end <= region.len()),
+            "a window of {len} bytes at {start} in a region of {} bytes",
+            region.len()
+        );
+        Self { region, start, len }
+    }
+
+    /// The region that this is a part of.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Where in the region this begins.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// A pointer to `len` bytes at `at`, or None when they are not all inside.
+    pub fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
+        if at.checked_add(len)? > self.len {
+            return None;
+        }
+        self.region.pointer(self.start + at, len)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at < self.len, "word {at} of a window of {} bytes", self.len);
+        self.region.word(self.start + at)
+    }
+
+    fn cell(&self, at: usize) -> NonNull<u8> {
+        self.pointer(at, CELL_DATA)
+            .expect("the layout keeps every cell inside its window")
+    }
+}
+
+impl Memory for Window {
+    #[inline]
+    fn load(&self, at: usize, order: Ordering) -> u32 {
+        self.word(at).load(order)
+    }
+
+    #[inline]
+    fn store(&self, at: usize, value: u32, order: Ordering) {
+        self.word(at).store(value, order);
+    }
+
+    fn update(&self, at: usize, change: impl Fn(u32) -> u32) -> u32 {
+        let old = self
+            .word(at)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+                Some(change(old))
+            });
+        change(old.expect("the closure always gives a value"))
+    }
+
+    #[inline]
+    fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]) {
+        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps alive.
+        unsafe { load_bytes(self.cell(at).as_ptr(), into) }
+    }
+
+    #[inline]
+    fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]) {
+        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps alive.
+        unsafe { store_bytes(self.cell(at).as_ptr(), from) }
+    }
+
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Copies shared bytes out, loading each once: the compiler may neither repeat a load nor read the source again later, as
+/// it may with an ordinary copy.
+///
+/// # Safety
+/// `from` is readable for `into.len()` bytes; others may write them meanwhile.
+#[inline]
+pub(crate) unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
+    let lead = from.align_offset(8).min(into.len());
+    let (first, rest) = into.split_at_mut(lead);
+    // SAFETY: within the bytes that the caller vouches for.
+    unsafe { load_singly(from, first) };
+    let words = rest.len() / 8;
+    let (middle, last) = rest.split_at_mut(words * 8);
+    for (i, bytes) in middle.chunks_exact_mut(8).enumerate() {
+        // SAFETY: word i lies within the bytes that the caller vouches for; `lead` made it aligned.
+        let word = unsafe { AtomicU64::from_ptr(from.add(lead + i * 8).cast()) };
+        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    // SAFETY: what is left of the bytes that the caller vouches for.
+    unsafe { load_singly(from.add(lead + words * 8), last) };
+}
+
+/// Copies bytes into shared memory, storing each once.
+///
+/// # Safety
+/// `to` is writable for `from.len()` bytes; others may read or write them meanwhile.
+#[inline]
+pub(crate) unsafe fn store_bytes(to: *mut u8, from: &[u8]) {
+    let lead = to.align_offset(8).min(from.len());
+    let (first, rest) = from.split_at(lead);
+    // SAFETY: within the bytes that the caller vouches for.
+    unsafe { store_singly(to, first) };
+    let (middle, last) = rest.as_chunks::<8>();
+    for (i, bytes) in middle.iter().enumerate() {
+        // SAFETY: word i lies within the bytes that the caller vouches for; `lead` made it aligned.
+        let word = unsafe { AtomicU64::from_ptr(to.add(lead + i * 8).cast()) };
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    }
+    // SAFETY: what is left of the bytes that the caller vouches for.
+    unsafe { store_singly(to.add(lead + middle.len() * 8), last) };
+}
+
+/// # Safety
+/// As [`load_bytes`].
+#[inline]
+unsafe fn load_singly(from: *mut u8, into: &mut [u8]) {
+    for (i, byte) in into.iter_mut().enumerate() {
+        // SAFETY: byte i of those that the caller vouches for; a byte is always aligned.
+        *byte = unsafe { AtomicU8::from_ptr(from.add(i)) }.load(Ordering::Relaxed);
+    }
+}
+
+/// # Safety
+/// As [`store_bytes`].
+#[inline]
+unsafe fn store_singly(to: *mut u8, from: &[u8]) {
+    for (i, byte) in from.iter().enumerate() {
+        // SAFETY: byte i of those that the caller vouches for; a byte is always aligned.
+        unsafe { AtomicU8::from_ptr(to.add(i)) }.store(*byte, Ordering::Relaxed);
+    }
+}

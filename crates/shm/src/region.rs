@@ -1,0 +1,224 @@
+//! A mapping of a sealed memfd. It is not an allocator and gives no meaning to the bytes. Principal type: [`Region`].
+//!
+//! The seals are what makes a peer's region safe to touch: without F_SEAL_SHRINK its owner could cut it short and our next
+//! access would be a SIGBUS. Mappings are not inherited over fork (MADV_DONTFORK).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use bytemuck::Pod;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Pid, getpid};
+
+use crate::memory::{load_bytes, store_bytes};
+
+/// How many regions are mapped: a fact about the process, like its address space.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many regions this process has mapped through this crate.
+pub fn mapped_regions() -> usize {
+    MAPPED.load(Ordering::Relaxed)
+}
+
+/// A shared mapping of the first `len` bytes of a memfd that cannot shrink; unmapped when dropped.
+///
+/// The bytes may change at any moment. Offsets given to methods are the caller's own: one that is out of bounds is a
+/// programming error and panics. Offsets that a peer claimed go through [`Region::pointer`] and [`Region::try_word`].
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    /// Who mapped it: a forked child has the value but not the mapping.
+    owner: Pid,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and all access is by atomics or raw copies.
+unsafe impl Send for Region {}
+// SAFETY: as above; no method gives out a plain reference to the bytes.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Makes a memfd of `len` zero bytes, its size sealed, and maps it. `name` shows up in `/proc/<pid>/maps`.
+    pub fn create(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let region = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok((region, fd))
+    }
+
+    /// Like [`Region::create`], but this mapping stays the only writable one: everybody else can only map it read-only.
+    pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        let region = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals)?;
+        Ok((region, fd))
+    }
+
+    /// Maps the first `len` bytes of somebody's memfd; refuses one that could shrink or is too short.
+    pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        check(fd, len)?;
+        Self::map_with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Like [`Region::map`], for reading only: a store to one of its words faults.
+    pub fn map_read_only(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        check(fd, len)?;
+        Self::map_with(fd, len, ProtFlags::READ)
+    }
+
+    fn map_with(fd: BorrowedFd<'_>, len: usize, access: ProtFlags) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)
+        }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        MAPPED.fetch_add(1, Ordering::Relaxed);
+        let region = Self {
+            base,
+            len,
+            owner: getpid(),
+        };
+        // SAFETY: the range is the mapping just made; the advice changes only what a forked child gets.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
+        Ok(region)
+    }
+
+    /// How many bytes are mapped.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "the kernel maps no empty region"
+    )]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A pointer to `len` bytes at `offset`, or None when they are not all inside the region.
+    #[inline]
+    pub fn pointer(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: `offset` is at most `len`, so the result is in the mapping or one past its end.
+        Some(unsafe { self.base.add(offset) })
+    }
+
+    /// The word at `offset`. Panics when it is out of bounds or misaligned. On a read-only mapping only loads are allowed.
+    #[inline]
+    pub fn word(&self, offset: usize) -> &AtomicU32 {
+        self.try_word(offset)
+            .unwrap_or_else(|| self.misplaced("word", offset, 4))
+    }
+
+    /// The word at `offset`, if there is one: for offsets that are claims.
+    #[inline]
+    pub fn try_word(&self, offset: usize) -> Option<&AtomicU32> {
+        let word = self
+            .pointer(offset, 4)
+            .filter(|_| offset.is_multiple_of(4))?;
+        // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics may race with anybody.
+        Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
+    }
+
+    /// The double word at `offset`; otherwise as [`Region::word`].
+    #[inline]
+    pub fn word64(&self, offset: usize) -> &AtomicU64 {
+        self.try_word64(offset)
+            .unwrap_or_else(|| self.misplaced("word64", offset, 8))
+    }
+
+    /// The double word at `offset`, if there is one.
+    #[inline]
+    pub fn try_word64(&self, offset: usize) -> Option<&AtomicU64> {
+        let word = self
+            .pointer(offset, 8)
+            .filter(|_| offset.is_multiple_of(8))?;
+        // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics may race with anybody.
+        Some(unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) })
+    }
+
+    /// Copies a value out; it may be torn if somebody writes it meanwhile.
+    #[inline]
+    pub fn read<T: Pod>(&self, offset: usize) -> T {
+        let mut value = T::zeroed();
+        self.copy_out(offset, bytemuck::bytes_of_mut(&mut value));
+        value
+    }
+
+    /// Copies a value in.
+    #[inline]
+    pub fn write<T: Pod>(&self, offset: usize, value: &T) {
+        self.copy_in(offset, bytemuck::bytes_of(value));
+    }
+
+    /// Copies bytes out. Panics when they are not all inside the region.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        let from = self
+            .pointer(offset, into.len())
+            .unwrap_or_else(|| self.misplaced("copy_out", offset, into.len()));
+        // SAFETY: `pointer` checked that the bytes are inside the mapping.
+        unsafe { load_bytes(from.as_ptr(), into) }
+    }
+
+    /// Copies bytes in. Panics when they do not all fit inside the region.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        let to = self
+            .pointer(offset, from.len())
+            .unwrap_or_else(|| self.misplaced("copy_in", offset, from.len()));
+        // SAFETY: `pointer` checked that the bytes are inside the mapping.
+        unsafe { store_bytes(to.as_ptr(), from) }
+    }
+
+    /// Gives the pages of a range back to the system; they read as zeros from then on. `fd` is this region's memfd.
+    pub fn punch(&self, fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(fd, mode, offset as u64, len as u64)?)
+    }
+
+    #[cold]
+    fn misplaced(&self, what: &str, offset: usize, len: usize) -> ! {
+        panic!(
+            "{what}: {len} bytes at offset {offset} of a region of {} bytes",
+            self.len
+        )
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses may be another's there.
+        if getpid() != self.owner {
+            return;
+        }
+        MAPPED.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: the range is the mapping made in `map_with`, and nothing borrowed from self is left.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(
+            unmapped.is_ok(),
+            "munmap of a mapping of ours: {unmapped:?}"
+        );
+    }
+}
+
+/// Can its owner take bytes away from under us?
+fn check(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
+        return refuse("not a memfd: it has no seals");
+    };
+    if !seals.contains(SealFlags::SHRINK) {
+        return refuse("the memfd is not sealed against shrinking");
+    }
+    let size = rustix::fs::fstat(fd)?.st_size;
+    if u64::try_from(size).unwrap_or(0) < len as u64 {
+        return refuse("the memfd is shorter than announced");
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! The cell ring: one producer, one consumer, small records, one release store per record. It is not a byte stream and does
+//! not wake anybody. Principal types: [`Producer`] and [`Consumer`].
+//!
+//! A cell is one cache line: 60 data bytes, then a commit word. The commit word of a record's first cell is
+//! `index << 4 | n`, where the index counts cells (28 bits of it, from the second lap on, so that the zeros of fresh memory
+//! are no commit) and n is the number of cells of the record; its other cells carry their index and n = 0. So a cell says by itself whether it was written
+//! in this lap: the consumer needs no word of the producer's, data can never look like a commit, and in the steady state
+//! only the cells' own lines move between the two caches. The consumer's head word is read only when the ring looks full.
+
+use std::sync::atomic::Ordering;
+
+use crate::layout::{CELL, CELLS_AT, RING_HEAD};
+use crate::memory::{CELL_DATA, Memory, Window};
+
+/// Cells of a ring.
+pub const CELLS: u32 = crate::layout::CELLS;
+/// The most cells that a record takes.
+pub const RECORD_CELLS: u32 = 5;
+/// The longest record.
+pub const RECORD_MAX: usize = RECORD_CELLS as usize * CELL_DATA;
+
+/// The bits of a commit word that hold the number of cells; the others are the index.
+const COUNT: u32 = 15;
+
+/// The peer wrote something into the shared memory that no correct peer writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer has damaged the shared memory of this lane")]
+pub struct Broken;
+
+/// Why a record was not pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The consumer has to make space first.
+    #[error("the ring is full")]
+    Full,
+    /// See [`Broken`]; permanent.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// The writing end of a ring.
+#[derive(Debug)]
+pub struct Producer<M: Memory = Window> {
+    memory: M,
+    /// The next cell to write.
+    tail: u32,
+    /// The consumer's head as last seen.
+    head: u32,
+    broken: bool,
+}
+
+impl<M: Memory> Producer<M> {
+    /// The writing end of the ring in a fresh direction.
+    pub(crate) fn new(memory: M) -> Self {
+        Self::starting_at(memory, 0)
+    }
+
+    fn starting_at(memory: M, start: u32) -> Self {
+        Self {
+            memory,
+            tail: start,
+            head: start,
+            broken: false,
+        }
+    }
+
+    /// Publishes a record. Panics when it is longer than [`RECORD_MAX`].
+    pub fn push(&mut self, record: &[u8]) -> Result<(), PushError> {
+        assert!(
+            record.len() <= RECORD_MAX,
+            "a record of {} bytes, at most {RECORD_MAX} are allowed",
+            record.len()
+        );
+        let cells = cells_of(record.len());
+        if self.cached_free() < cells {
+            self.look_at_head()?;
+            if self.cached_free() < cells {
+                return Err(PushError::Full);
+            }
+        }
+        let (first, rest) = record.split_at(record.len().min(CELL_DATA));
+        for (index, data) in (1..).zip(rest.chunks(CELL_DATA)) {
+            let index = self.tail.wrapping_add(index);
+            self.fill(index, data);
+            self.memory
+                .store(commit_at(index), commit(index, 0), Ordering::Relaxed);
+        }
+        self.fill(self.tail, first);
+        // Release: pairs with the acquire load in `Consumer::pop`, so that the consumer that sees this commit also sees
+        // the data of all the record's cells, the commits of the further ones, and bulk bytes written before.
+        self.memory.store(
+            commit_at(self.tail),
+            commit(self.tail, cells),
+            Ordering::Release,
+        );
+        self.tail = self.tail.wrapping_add(cells);
+        Ok(())
+    }
+
+    /// How many cells can be written; the consumer's head is consulted only when few seem to be left. 0 on a broken ring.
+    pub fn free_cells(&mut self) -> u32 {
+        if self.cached_free() < CELLS / 4 && self.look_at_head().is_err() {
+            return 0;
+        }
+        self.cached_free()
+    }
+
+    fn cached_free(&self) -> u32 {
+        CELLS - self.tail.wrapping_sub(self.head)
+    }
+
+    fn look_at_head(&mut self) -> Result<(), Broken> {
+        // Acquire: pairs with the release store in `Consumer::publish`, so that the consumer has finished copying out of
+        // the cells that are about to be written again.
+        let head = self.memory.load(RING_HEAD, Ordering::Acquire);
+        // It only moves forward, and not past what was written.
+        let forward = head.wrapping_sub(self.head) <= self.tail.wrapping_sub(self.head);
+        if self.broken || !forward {
+            self.broken = true;
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    fn fill(&self, index: u32, data: &[u8]) {
+        if let Ok(whole) = data.try_into() {
+            return self.memory.write_cell(cell_at(index), whole);
+        }
+        let mut padded = [0; CELL_DATA];
+        padded[..data.len()].copy_from_slice(data);
+        self.memory.write_cell(cell_at(index), &padded);
+    }
+}
+
+/// The reading end of a ring.
+#[derive(Debug)]
+pub struct Consumer<M: Memory = Window> {
+    memory: M,
+    /// The next cell to read.
+    head: u32,
+    /// The head that the producer has been told.
+    published: u32,
+    broken: bool,
+}
+
+impl<M: Memory> Consumer<M> {
+    /// The reading end of the ring in a fresh direction.
+    pub(crate) fn new(memory: M) -> Self {
+        Self::starting_at(memory, 0)
+    }
+
+    fn starting_at(memory: M, start: u32) -> Self {
+        Self {
+            memory,
+            head: start,
+            published: start,
+            broken: false,
+        }
+    }
+
+    /// Copies the next record out, if there is one, and returns its length rounded up to whole cells (padded with zeros
+    /// by an honest producer). The space is given back by [`Consumer::publish`].
+    pub fn pop(&mut self, buf: &mut [u8; RECORD_MAX]) -> Result<Option<usize>, Broken> {
+        // Acquire: pairs with the release store in `Producer::push`, see there.
+        let word = self.memory.load(commit_at(self.head), Ordering::Acquire);
+        if word & !COUNT != commit(self.head, 0) {
+            return self.nothing_new(word);
+        }
+        let cells = word & COUNT;
+        if self.broken || !(1..=RECORD_CELLS).contains(&cells) {
+            return self.damaged();
+        }
+        let (data, _) = buf.as_chunks_mut::<CELL_DATA>();
+        for (k, data) in (0..cells).zip(data) {
+            let index = self.head.wrapping_add(k);
+            // Relaxed: the acquire load of the first commit has ordered these.
+            if k > 0 && self.memory.load(commit_at(index), Ordering::Relaxed) != commit(index, 0) {
+                return self.damaged();
+            }
+            self.memory.read_cell(cell_at(index), data);
+        }
+        self.head = self.head.wrapping_add(cells);
+        Ok(Some(cells as usize * CELL_DATA))
+    }
+
+    /// Makes the consumed space visible to the producer; once per batch.
+    pub fn publish(&mut self) {
+        if self.published != self.head {
+            self.published = self.head;
+            // Release: pairs with the acquire load in `Producer::look_at_head`, see there.
+            self.memory.store(RING_HEAD, self.head, Ordering::Release);
+        }
+    }
+
+    /// The cell still carries its commit of the last lap (or none yet), or else something that nobody should have written.
+    fn nothing_new(&mut self, word: u32) -> Result<Option<usize>, Broken> {
+        let last_lap = word == 0 || word & !COUNT == commit(self.head.wrapping_sub(CELLS), 0);
+        if self.broken || !last_lap {
+            self.damaged()
+        } else {
+            Ok(None)
+        }
+    }
+
+    #[cold]
+    fn damaged(&mut self) -> Result<Option<usize>, Broken> {
+        self.broken = true;
+        Err(Broken)
+    }
+}
+
+fn cells_of(len: usize) -> u32 {
+    // At most RECORD_CELLS, because the length is at most RECORD_MAX. An empty record takes a cell, too.
+    len.div_ceil(CELL_DATA).max(1) as u32
+}
+
+fn commit(index: u32, cells: u32) -> u32 {
+    index.wrapping_add(CELLS) << 4 | cells
+}
+
+fn cell_at(index: u32) -> usize {
+    CELLS_AT + (index % CELLS) as usize * CELL
+}
+
+fn commit_at(index: u32) -> usize {
+    cell_at(index) + CELL_DATA
+}

@@ -1,0 +1,240 @@
+//! Messages with file descriptors between processes: unix sockets of type SOCK_SEQPACKET. What the messages mean is the
+//! caller's business. Principal types: [`Socket`] and [`Listener`].
+//!
+//! All descriptors, received ones included, are close-on-exec; interrupted calls are taken up again; a peer that has closed
+//! is an error (EPIPE), never a SIGPIPE. An empty message cannot be told from the end of the stream, so none is ever sent.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// The most descriptors that a message carries.
+pub const FDS_MAX: usize = 8;
+
+const BACKLOG: i32 = 128;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+/// What came with one message.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of the message that are in the buffer; 0 means that the peer has closed.
+    pub len: usize,
+    /// The descriptors attached to it.
+    pub fds: Vec<OwnedFd>,
+    /// Some bytes or descriptors did not fit and are lost.
+    pub truncated: bool,
+}
+
+/// Who opened the other end, as the kernel recorded it when the connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The process, by its number in our PID namespace; 0 when it has none there.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl Socket {
+    /// Connects to a [`Listener`]; waits while its queue is full.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let fd = unconnected()?;
+        let address = SocketAddrUnix::new(path)?;
+        retry_on_intr(|| rustix::net::connect(&fd, &address))?;
+        Ok(Self { fd })
+    }
+
+    /// Two ends that are connected with each other.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Self { fd: a }, Self { fd: b }))
+    }
+
+    /// Whether [`Socket::send`] and [`Socket::recv`] fail with WouldBlock where they would wait otherwise.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, nonblocking)?)
+    }
+
+    /// Sends one message with up to [`FDS_MAX`] descriptors, whole or not at all.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL)
+    }
+
+    /// Like [`Socket::send`], but never waits: fails with WouldBlock while the peer's buffer is full.
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "an empty message would look like the end",
+            ));
+        }
+        if fds.len() > FDS_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "too many descriptors for one message",
+            ));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(
+                control.push(SendAncillaryMessage::ScmRights(fds)),
+                "there is space for FDS_MAX descriptors"
+            );
+        }
+        let iov = [IoSlice::new(bytes)];
+        let sent = retry_on_intr(|| rustix::net::sendmsg(&self.fd, &iov, &mut control, flags))?;
+        debug_assert_eq!(
+            sent,
+            bytes.len(),
+            "a SOCK_SEQPACKET message goes whole or not at all"
+        );
+        Ok(())
+    }
+
+    /// Receives one message.
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<Received> {
+        self.recv_with(buf, RecvFlags::CMSG_CLOEXEC)
+    }
+
+    /// Like [`Socket::recv`], but never waits: fails with WouldBlock when there is no message.
+    pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<Received> {
+        self.recv_with(buf, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+    }
+
+    fn recv_with(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let message = loop {
+            match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buf)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                done => break done?,
+            }
+        };
+        let mut fds = Vec::new();
+        for attached in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = attached {
+                fds.extend(received);
+            }
+        }
+        let truncated = message
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        Ok(Received {
+            len: message.bytes,
+            fds,
+            truncated,
+        })
+    }
+
+    /// Who opened the other end.
+    pub fn peer_credentials(&self) -> io::Result<Credentials> {
+        // Not by rustix, whose process ids cannot be 0; that is what a peer in another PID namespace has.
+        let mut peer = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `peer`, a plain struct of that size.
+        let done = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &raw mut len,
+            )
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Credentials {
+            pid: peer.pid.cast_unsigned(),
+            uid: peer.uid,
+            gid: peer.gid,
+        })
+    }
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> Self {
+        socket.fd
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where connections arrive.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+impl Listener {
+    /// Listens at a path where nothing is yet. The file stays when the listener goes.
+    pub fn listen(path: &Path) -> io::Result<Self> {
+        let fd = unconnected()?;
+        rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        Ok(Self { fd })
+    }
+
+    /// Whether [`Listener::accept`] fails with WouldBlock where it would wait otherwise.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, nonblocking)?)
+    }
+
+    /// Takes the next connection.
+    pub fn accept(&self) -> io::Result<Socket> {
+        let fd = retry_on_intr(|| rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC))?;
+        Ok(Socket { fd })
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn unconnected() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
