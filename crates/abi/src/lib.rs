@@ -1,1 +1,34 @@
-//! abi
+//! Every byte that crosses a process boundary in softhca.
+//!
+//! A client (the verbs library, or any program that speaks to an agent's node itself) and the agent exchange the commands of
+//! the uverbs ABI, version 6, wrapped in a small envelope; both map queue memory whose layout is fixed here. The crate holds the
+//! records ([`layout::Record`]), their constants, the rules that decide whether a command is well formed
+//! ([`command::admit`]), and [`document()`], which turns all of that into `docs/abi.md`.
+//!
+//! It does not talk to anybody: no socket, no clock, no thread and no shared memory. Words in shared memory are named
+//! here by their offsets; the rooms above read and write them.
+#![forbid(unsafe_code)]
+
+#[macro_use]
+pub mod layout;
+
+pub mod ah;
+pub mod board;
+pub mod command;
+pub mod cq;
+pub mod device;
+pub mod envelope;
+pub mod errno;
+pub mod event;
+pub mod mcast;
+pub mod mr;
+pub mod open;
+pub mod pd;
+pub mod post;
+pub mod private;
+pub mod qp;
+pub mod queue;
+pub mod srq;
+
+pub use errno::Errno;
+pub use layout::Record;

@@ -1,0 +1,59 @@
+//! Address handles: CREATE_AH and DESTROY_AH, and the address vector [`AhAttr`].
+
+record! {
+    /// An address vector.
+    pub struct AhAttr[32] {
+        /// Destination GID, network byte order.
+        0 => dgid: [u8; 16],
+        /// GRH flow label, 20 bits, host byte order.
+        16 => flow_label: u32,
+        /// Index of the source GID in the port's table.
+        20 => sgid_index: u8,
+        /// GRH hop limit.
+        21 => hop_limit: u8,
+        /// GRH traffic class.
+        22 => traffic_class: u8,
+        /// 0.
+        23 => reserved: u8,
+        /// Destination LID (0 on RoCE).
+        24 => dlid: u16,
+        /// Service level.
+        26 => sl: u8,
+        /// Source path bits (0 on RoCE).
+        27 => src_path_bits: u8,
+        /// Static rate; 0 is as fast as the port.
+        28 => static_rate: u8,
+        /// 1 when the GRH fields count; RoCE needs it.
+        29 => is_global: u8,
+        /// Port, from 1.
+        30 => port_num: u8,
+        /// 0.
+        31 => reserved1: u8,
+    }
+
+    /// CREATE_AH (5), request.
+    pub struct CreateAh[56] {
+        /// Opaque: where a kernel would put the answer.
+        0 => response: u64,
+        /// The caller's name for the AH.
+        8 => user_handle: u64,
+        /// PD of the AH.
+        16 => pd_handle: u32,
+        /// 0.
+        20 => reserved: u32,
+        /// The address vector.
+        24 => attr: AhAttr,
+    }
+
+    /// CREATE_AH (5), answer.
+    pub struct CreateAhAnswer[4] {
+        /// Handle of the new AH.
+        0 => ah_handle: u32,
+    }
+
+    /// DESTROY_AH (8), request; no answer.
+    pub struct DestroyAh[4] {
+        /// Handle of the AH.
+        0 => ah_handle: u32,
+    }
+}

@@ -1,0 +1,132 @@
+//! The board: one memory per agent that every client may read and only the agent writes, laid out here by offsets.
+//!
+//! It holds the QPN block owners, the GID tables and three epochs. All words are 4 bytes, little endian, read with acquire ordering.
+//! A reader that needs several words of one table reads the epoch before and after and tries again if it moved or is odd.
+
+/// "SHCB" in memory order.
+pub const BOARD_MAGIC: u32 = 0x4243_4853;
+/// Version of the layout.
+pub const BOARD_VERSION: u32 = 1;
+
+constants! {
+    /// The board's first words, byte offsets.
+    pub mod word: usize {
+        /// `BOARD_MAGIC`.
+        MAGIC = 0,
+        /// `BOARD_VERSION`.
+        VERSION = 4,
+        /// Goes up when a GID table changes; odd while it is being written.
+        GID_EPOCH = 8,
+        /// Goes up when the membership of a multicast group changes.
+        MCAST_EPOCH = 12,
+        /// Goes up when a port's state changes; odd while it is being written.
+        PORT_EPOCH = 16,
+        /// Number of devices.
+        DEVICE_COUNT = 20,
+    }
+
+    /// A port's area, byte offsets from `port(device, port)`.
+    pub mod port_word: usize {
+        /// State: see `device::port_state`.
+        STATE = 0,
+        /// MTU code: see `device::mtu`.
+        ACTIVE_MTU = 4,
+        /// Entries of the GID table.
+        GID_LEN = 8,
+        /// GIDs, 16 bytes each, network byte order.
+        GIDS = 64,
+        /// Network interface per GID, 0 for none.
+        IFINDEX = 2048,
+        /// Type per GID: see `private::gid_type`.
+        GID_TYPE = 2304,
+    }
+}
+
+/// Where the QPN block owners begin.
+pub const OWNERS: usize = 4096;
+/// Number of QPN blocks.
+pub const BLOCKS: u32 = 65536;
+/// QPNs per block.
+pub const BLOCK_LEN: u32 = 256;
+/// Where the devices begin.
+pub const DEVICES: usize = OWNERS + 4 * BLOCKS as usize;
+/// Most devices.
+pub const DEVICE_MAX: u32 = 16;
+/// Bytes per device.
+pub const DEVICE_LEN: usize = 8192;
+/// Most ports per device.
+pub const PORT_MAX: u32 = 2;
+/// Bytes per port.
+pub const PORT_LEN: usize = 4096;
+/// Most GIDs per port.
+pub const GID_MAX: u32 = 64;
+/// Length of the board in bytes.
+pub const BOARD_LEN: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
+
+const _: () = assert!(BOARD_LEN == 397_312 && BOARD_LEN.is_multiple_of(4096));
+const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
+
+/// Offset of the word that names the engine which owns `qpn` (0 for none).
+#[must_use]
+pub const fn owner(qpn: u32) -> usize {
+    OWNERS + 4 * ((qpn >> 8) & 0xffff) as usize
+}
+
+/// Offset of a port's area; ports count from 1. `None` when there is no such place.
+#[must_use]
+pub const fn port(device: u32, port: u32) -> Option<usize> {
+    if device >= DEVICE_MAX || port == 0 || port > PORT_MAX {
+        return None;
+    }
+    Some(DEVICES + device as usize * DEVICE_LEN + (port - 1) as usize * PORT_LEN)
+}
+
+/// Offset of a GID (16 bytes). `None` when there is no such place.
+#[must_use]
+pub const fn gid(device: u32, port_num: u32, index: u32) -> Option<usize> {
+    entry(device, port_num, index, port_word::GIDS, 16)
+}
+
+/// Offset of the word with a GID's network interface.
+#[must_use]
+pub const fn gid_ifindex(device: u32, port_num: u32, index: u32) -> Option<usize> {
+    entry(device, port_num, index, port_word::IFINDEX, 4)
+}
+
+/// Offset of the word with a GID's type.
+#[must_use]
+pub const fn gid_type(device: u32, port_num: u32, index: u32) -> Option<usize> {
+    entry(device, port_num, index, port_word::GID_TYPE, 4)
+}
+
+const fn entry(
+    device: u32,
+    port_num: u32,
+    index: u32,
+    table: usize,
+    width: usize,
+) -> Option<usize> {
+    match port(device, port_num) {
+        Some(base) if index < GID_MAX => Some(base + table + width * index as usize),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_stay_inside() {
+        assert_eq!(owner(0), 4096);
+        assert_eq!(owner(0x00ff_ffff), DEVICES - 4);
+        assert_eq!(port(0, 1), Some(266_240));
+        assert_eq!(port(15, 2).map(|base| base + PORT_LEN), Some(BOARD_LEN));
+        assert_eq!(port(0, 0), None);
+        assert_eq!(port(16, 1), None);
+        assert_eq!(gid(0, 1, 63).map(|at| at + 16), Some(266_240 + 1088));
+        assert_eq!(gid_ifindex(0, 1, 63).map(|at| at + 4), Some(266_240 + 2304));
+        assert_eq!(gid_type(0, 1, 63).map(|at| at + 4), Some(266_240 + 2560));
+        assert_eq!(gid(0, 1, 64), None);
+    }
+}

@@ -1,0 +1,507 @@
+//! The table of all commands: one [`Row`] per number, in both profiles, for `docs/abi.md` and for [`super::admit`].
+//!
+//! The errors named in a row come on top of those that every command can give (`super::admit`).
+
+use crate::errno::Errno;
+use crate::layout::{Layout, Record};
+use crate::{ah, cq, device, mcast, mr, open, pd, post, private, qp, queue, srq};
+
+/// What an agent does with a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    /// It does it; the test that checks every byte is named.
+    Tested(&'static str),
+    /// It refuses it, always with this error.
+    Refused(Errno),
+}
+
+/// One command.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// Command number.
+    pub number: u8,
+    /// Whether it has the extended form.
+    pub extended: bool,
+    /// The profile in which the number has this meaning; `None` for both.
+    pub profile: Option<u16>,
+    /// Name.
+    pub name: &'static str,
+    /// Request body.
+    pub request: Option<Layout>,
+    /// Shortest request body in bytes.
+    pub request_min: usize,
+    /// Private tail of the request.
+    pub private_in: Option<Layout>,
+    /// Answer.
+    pub answer: Option<Layout>,
+    /// Least room for the answer in bytes.
+    pub answer_min: usize,
+    /// Private tail of the answer.
+    pub private_out: Option<Layout>,
+    /// Arrays and file descriptors that go with it.
+    pub extras: &'static str,
+    /// Errors of its own.
+    pub errors: &'static [(Errno, &'static str)],
+    /// What the agent does with it.
+    pub support: Support,
+}
+
+impl Row {
+    const fn new(number: u8, extended: bool, name: &'static str, support: Support) -> Self {
+        Self {
+            number,
+            extended,
+            profile: None,
+            name,
+            request: None,
+            request_min: 0,
+            private_in: None,
+            answer: None,
+            answer_min: 0,
+            private_out: None,
+            extras: "",
+            errors: &[],
+            support,
+        }
+    }
+
+    const fn legacy(number: u8, name: &'static str, test: &'static str) -> Self {
+        Self::new(number, false, name, Support::Tested(test))
+    }
+
+    const fn extended(number: u8, name: &'static str, test: &'static str) -> Self {
+        Self::new(number, true, name, Support::Tested(test))
+    }
+
+    const fn refused(number: u8, name: &'static str, errno: Errno) -> Self {
+        Self::new(number, false, name, Support::Refused(errno))
+    }
+
+    const fn refused_extended(number: u8, name: &'static str) -> Self {
+        Self::new(number, true, name, Support::Refused(Errno::EOPNOTSUPP))
+    }
+
+    const fn mainline(mut self) -> Self {
+        self.profile = Some(open::profile::MAINLINE);
+        self
+    }
+
+    const fn ofed(mut self) -> Self {
+        self.profile = Some(open::profile::OFED);
+        self
+    }
+
+    const fn request<T: Record>(mut self) -> Self {
+        self.request = Some(T::LAYOUT);
+        self.request_min = T::LAYOUT.size;
+        self
+    }
+
+    const fn at_least(mut self, len: usize) -> Self {
+        self.request_min = len;
+        self
+    }
+
+    const fn private_in<T: Record>(mut self) -> Self {
+        self.private_in = Some(T::LAYOUT);
+        self
+    }
+
+    const fn answer<T: Record>(mut self) -> Self {
+        self.answer = Some(T::LAYOUT);
+        self.answer_min = T::LAYOUT.size;
+        self
+    }
+
+    const fn room_at_least(mut self, len: usize) -> Self {
+        self.answer_min = len;
+        self
+    }
+
+    const fn private_out<T: Record>(mut self) -> Self {
+        self.private_out = Some(T::LAYOUT);
+        self
+    }
+
+    const fn extras(mut self, extras: &'static str) -> Self {
+        self.extras = extras;
+        self
+    }
+
+    const fn errors(mut self, errors: &'static [(Errno, &'static str)]) -> Self {
+        self.errors = errors;
+        self
+    }
+
+    /// Whether it is the command that must come first.
+    #[must_use]
+    pub fn is_get_context(&self) -> bool {
+        !self.extended && self.number == 0
+    }
+}
+
+/// The row of a command, `None` for a number without meaning in the profile.
+#[must_use]
+pub fn find(number: u8, extended: bool, profile: u16) -> Option<&'static Row> {
+    ROWS.iter().find(|row| {
+        row.number == number
+            && row.extended == extended
+            && row.profile.is_none_or(|only| only == profile)
+    })
+}
+
+const BAD_PD: (Errno, &str) = (Errno::EINVAL, "no such PD in this context");
+const BAD_QP: (Errno, &str) = (Errno::EINVAL, "no such QP in this context");
+const BAD_CQ: (Errno, &str) = (Errno::EINVAL, "no such CQ in this context");
+const BAD_SRQ: (Errno, &str) = (Errno::EINVAL, "no such SRQ in this context");
+const BAD_MR: (Errno, &str) = (Errno::EINVAL, "no such MR in this context");
+const BAD_AH: (Errno, &str) = (Errno::EINVAL, "no such AH in this context");
+const BAD_PORT: (Errno, &str) = (Errno::EINVAL, "port 0 or above the number of ports");
+const FULL: (Errno, &str) = (Errno::ENOMEM, "the device's limit is reached, or no memory");
+const ADDRESS: (Errno, &str) = (
+    Errno::EINVAL,
+    "address vector without GRH, bad port, source GID index out of range or empty, flow label above 20 bits",
+);
+
+const ACCESS: (Errno, &str) = (
+    Errno::EINVAL,
+    "unknown right, or remote write or atomic without local write",
+);
+const START: (Errno, &str) = (Errno::EINVAL, "start and hca_va differ modulo 4096");
+const WRAP: (Errno, &str) = (Errno::EINVAL, "start + length or hca_va + length wraps");
+const CHANNEL: (Errno, &str) = (
+    Errno::EINVAL,
+    "comp_channel is neither -1 nor a channel of this context",
+);
+const CQE: (Errno, &str) = (Errno::EINVAL, "cqe is 0 or above max_cqe");
+const VECTOR: (Errno, &str) = (Errno::EINVAL, "comp_vector not below num_comp_vectors");
+const CAPS: (Errno, &str) = (Errno::EINVAL, "a capacity above the device's limit");
+const TRANSITION: (Errno, &str) = (
+    Errno::EINVAL,
+    "transition not allowed, a required attribute missing, one too many, or a value out of range",
+);
+const POST: (Errno, &str) = (
+    Errno::EINVAL,
+    "more scatter/gather entries named than sent, wqe_size too small, or too many for the queue",
+);
+const POST_STATE: (Errno, &str) = (Errno::EINVAL, "QP state does not allow posting");
+const POST_FULL: (Errno, &str) = (Errno::ENOMEM, "the queue is full");
+const QP_TYPE: (Errno, &str) = (Errno::EOPNOTSUPP, "a type that the device does not have");
+
+/// Every command: legacy, extended, softhca's own.
+pub static ROWS: &[Row] = &[
+    Row::legacy(0, "GET_CONTEXT", "abi_device::get_context")
+        .request::<device::GetContext>()
+        .answer::<device::GetContextAnswer>()
+        .private_out::<queue::ContextOut>()
+        .extras("answer fds: async eventfd, then the region of the context page if its Mapping says so")
+        .errors(&[(Errno::EINVAL, "the connection has a context already")]),
+    Row::legacy(1, "QUERY_DEVICE", "abi_device::query_device")
+        .request::<device::QueryDevice>()
+        .answer::<device::QueryDeviceAnswer>(),
+    Row::legacy(2, "QUERY_PORT", "abi_device::query_port")
+        .request::<device::QueryPort>()
+        .answer::<device::QueryPortAnswer>()
+        .errors(&[BAD_PORT]),
+    Row::legacy(3, "ALLOC_PD", "abi_pd::alloc_pd")
+        .request::<pd::AllocPd>()
+        .answer::<pd::AllocPdAnswer>()
+        .private_out::<queue::PdOut>()
+        .errors(&[FULL]),
+    Row::legacy(4, "DEALLOC_PD", "abi_pd::dealloc_pd")
+        .request::<pd::DeallocPd>()
+        .errors(&[BAD_PD, (Errno::EBUSY, "an MR, AH, SRQ or QP is on it")]),
+    Row::legacy(5, "CREATE_AH", "abi_ah::create_ah")
+        .request::<ah::CreateAh>()
+        .answer::<ah::CreateAhAnswer>()
+        .errors(&[BAD_PD, ADDRESS, FULL]),
+    Row::refused(6, "MODIFY_AH", Errno::ENOSYS),
+    Row::refused(7, "QUERY_AH", Errno::ENOSYS),
+    Row::legacy(8, "DESTROY_AH", "abi_ah::destroy_ah").request::<ah::DestroyAh>().errors(&[BAD_AH]),
+    Row::legacy(9, "REG_MR", "abi_mr::reg_mr")
+        .request::<mr::RegMr>()
+        .private_in::<queue::MrIn>()
+        .answer::<mr::RegMrAnswer>()
+        .extras("request fd (slow path): the memfd that MrIn speaks of")
+        .errors(&[
+            BAD_PD,
+            ACCESS,
+            START,
+            WRAP,
+            (Errno::EINVAL, "MrIn: flag and number of fds disagree, offset not a multiple of 4096, or the memfd is too short"),
+            FULL,
+        ]),
+    Row::refused(10, "REG_SMR", Errno::ENOSYS),
+    Row::legacy(11, "REREG_MR", "abi_mr::rereg_mr")
+        .request::<mr::ReregMr>()
+        .answer::<mr::ReregMrAnswer>()
+        .errors(&[BAD_MR, BAD_PD, (Errno::EINVAL, "flags 0 or unknown"), ACCESS, START, WRAP]),
+    Row::refused(12, "QUERY_MR", Errno::ENOSYS),
+    Row::legacy(13, "DEREG_MR", "abi_mr::dereg_mr").request::<mr::DeregMr>().errors(&[BAD_MR]),
+    Row::refused(14, "ALLOC_MW", Errno::EOPNOTSUPP).request::<mr::AllocMw>().answer::<mr::AllocMwAnswer>(),
+    Row::refused(15, "BIND_MW", Errno::ENOSYS),
+    Row::refused(16, "DEALLOC_MW", Errno::EOPNOTSUPP).request::<mr::DeallocMw>(),
+    Row::legacy(17, "CREATE_COMP_CHANNEL", "abi_cq::create_comp_channel")
+        .request::<cq::CreateCompChannel>()
+        .answer::<cq::CreateCompChannelAnswer>()
+        .extras("answer fd: the channel's eventfd")
+        .errors(&[FULL]),
+    Row::legacy(18, "CREATE_CQ", "abi_cq::create_cq")
+        .request::<cq::CreateCq>()
+        .answer::<cq::CreateCqAnswer>()
+        .private_out::<queue::CqOut>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[CQE, VECTOR, CHANNEL, FULL]),
+    Row::legacy(19, "RESIZE_CQ", "abi_cq::resize_cq")
+        .request::<cq::ResizeCq>()
+        .answer::<cq::ResizeCqAnswer>()
+        .private_out::<queue::CqOut>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[BAD_CQ, CQE, (Errno::EINVAL, "fewer entries than wait to be taken"), FULL]),
+    Row::legacy(20, "DESTROY_CQ", "abi_cq::destroy_cq")
+        .request::<cq::DestroyCq>()
+        .answer::<cq::DestroyCqAnswer>()
+        .errors(&[BAD_CQ, (Errno::EBUSY, "a QP uses it")]),
+    Row::legacy(21, "POLL_CQ", "abi_post::poll_cq")
+        .request::<cq::PollCq>()
+        .answer::<cq::PollCqAnswer>()
+        .extras("answer: count records Wc follow; room for ne of them is needed")
+        .errors(&[BAD_CQ]),
+    Row::refused(22, "PEEK_CQ", Errno::ENOSYS),
+    Row::legacy(23, "REQ_NOTIFY_CQ", "abi_post::req_notify_cq").request::<cq::ReqNotifyCq>().errors(&[BAD_CQ]),
+    Row::legacy(24, "CREATE_QP", "abi_qp::create_qp")
+        .request::<qp::CreateQp>()
+        .answer::<qp::CreateQpAnswer>()
+        .private_out::<queue::QpOut>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[BAD_PD, BAD_CQ, BAD_SRQ, (Errno::EINVAL, "the SRQ is on another PD"), CAPS, QP_TYPE, FULL]),
+    Row::legacy(25, "QUERY_QP", "abi_qp::query_qp")
+        .request::<qp::QueryQp>()
+        .answer::<qp::QueryQpAnswer>()
+        .errors(&[BAD_QP]),
+    Row::legacy(26, "MODIFY_QP", "abi_qp::modify_qp")
+        .request::<qp::ModifyQp>()
+        .errors(&[BAD_QP, TRANSITION, ADDRESS]),
+    Row::legacy(27, "DESTROY_QP", "abi_qp::destroy_qp")
+        .request::<qp::DestroyQp>()
+        .answer::<qp::DestroyQpAnswer>()
+        .errors(&[BAD_QP, (Errno::EBUSY, "it is attached to a multicast group")]),
+    Row::legacy(28, "POST_SEND", "abi_post::post_send")
+        .request::<post::Post>()
+        .answer::<post::PostAnswer>()
+        .extras("request: wr_count records SendWr, then sge_count records Sge")
+        .errors(&[BAD_QP, BAD_AH, POST, POST_STATE, POST_FULL]),
+    Row::legacy(29, "POST_RECV", "abi_post::post_recv")
+        .request::<post::Post>()
+        .answer::<post::PostAnswer>()
+        .extras("request: wr_count records RecvWr, then sge_count records Sge")
+        .errors(&[BAD_QP, POST, POST_STATE, POST_FULL]),
+    Row::legacy(30, "ATTACH_MCAST", "abi_mcast::attach_mcast")
+        .request::<mcast::AttachMcast>()
+        .errors(&[BAD_QP, (Errno::EINVAL, "the QP is not UD, or the GID is not a multicast GID"), FULL]),
+    Row::legacy(31, "DETACH_MCAST", "abi_mcast::detach_mcast")
+        .request::<mcast::AttachMcast>()
+        .errors(&[BAD_QP, (Errno::EINVAL, "the QP is not in the group")]),
+    Row::legacy(32, "CREATE_SRQ", "abi_srq::create_srq")
+        .request::<srq::CreateSrq>()
+        .answer::<srq::CreateSrqAnswer>()
+        .private_out::<queue::SrqOut>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[BAD_PD, (Errno::EINVAL, "max_wr or max_sge 0 or above the device's limit, or srq_limit above max_wr"), FULL]),
+    Row::legacy(33, "MODIFY_SRQ", "abi_srq::modify_srq").request::<srq::ModifySrq>().errors(&[
+        BAD_SRQ,
+        (Errno::EINVAL, "attr_mask 0 or unknown, or limit above max_wr"),
+        (Errno::EOPNOTSUPP, "MAX_WR: the device does not resize SRQs"),
+    ]),
+    Row::legacy(34, "QUERY_SRQ", "abi_srq::query_srq")
+        .request::<srq::QuerySrq>()
+        .answer::<srq::QuerySrqAnswer>()
+        .errors(&[BAD_SRQ]),
+    Row::legacy(35, "DESTROY_SRQ", "abi_srq::destroy_srq")
+        .request::<srq::DestroySrq>()
+        .answer::<srq::DestroySrqAnswer>()
+        .errors(&[BAD_SRQ, (Errno::EBUSY, "a QP uses it")]),
+    Row::legacy(36, "POST_SRQ_RECV", "abi_post::post_srq_recv")
+        .request::<post::Post>()
+        .answer::<post::PostAnswer>()
+        .extras("request: wr_count records RecvWr, then sge_count records Sge")
+        .errors(&[BAD_SRQ, POST, POST_FULL]),
+    Row::refused(37, "OPEN_XRCD", Errno::EOPNOTSUPP).mainline(),
+    Row::refused(38, "CLOSE_XRCD", Errno::EOPNOTSUPP).mainline(),
+    Row::refused(39, "CREATE_XSRQ", Errno::EOPNOTSUPP).mainline(),
+    Row::refused(40, "OPEN_QP", Errno::EOPNOTSUPP).mainline(),
+    Row::refused(37, "CREATE_XRC_SRQ", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(38, "OPEN_XRC_DOMAIN", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(39, "CLOSE_XRC_DOMAIN", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(40, "CREATE_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(41, "MODIFY_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(42, "QUERY_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(43, "REG_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(44, "UNREG_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
+    Row::legacy(45, "QUERY_GID", "abi_device::query_gid")
+        .request::<device::QueryGid>()
+        .answer::<device::QueryGidAnswer>()
+        .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table")]),
+    Row::legacy(46, "QUERY_PKEY", "abi_device::query_pkey")
+        .request::<device::QueryPkey>()
+        .answer::<device::QueryPkeyAnswer>()
+        .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table")]),
+    Row::extended(1, "EX_QUERY_DEVICE", "abi_extended::ex_query_device")
+        .request::<device::ExQueryDevice>()
+        .answer::<device::ExQueryDeviceAnswer>()
+        .room_at_least(device::EX_QUERY_DEVICE_ANSWER_MIN)
+        .errors(&[(Errno::EINVAL, "comp_mask or reserved not 0")]),
+    Row::extended(18, "EX_CREATE_CQ", "abi_extended::ex_create_cq")
+        .request::<cq::ExCreateCq>()
+        .answer::<cq::ExCreateCqAnswer>()
+        .private_out::<queue::CqOut>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[CQE, VECTOR, CHANNEL, (Errno::EOPNOTSUPP, "comp_mask, a flag or reserved not 0"), FULL]),
+    Row::extended(24, "EX_CREATE_QP", "abi_extended::ex_create_qp")
+        .request::<qp::ExCreateQp>()
+        .at_least(qp::EX_CREATE_QP_MIN)
+        .answer::<qp::ExCreateQpAnswer>()
+        .private_out::<queue::QpOut>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[
+            BAD_PD,
+            BAD_CQ,
+            BAD_SRQ,
+            (Errno::EINVAL, "the SRQ is on another PD"),
+            CAPS,
+            QP_TYPE,
+            (Errno::EOPNOTSUPP, "comp_mask or a create flag that the device does not have"),
+            FULL,
+        ]),
+    Row::extended(26, "EX_MODIFY_QP", "abi_extended::ex_modify_qp")
+        .request::<qp::ExModifyQp>()
+        .at_least(qp::EX_MODIFY_QP_MIN)
+        .answer::<qp::ExModifyQpAnswer>()
+        .errors(&[BAD_QP, TRANSITION, ADDRESS, (Errno::EOPNOTSUPP, "RATE_LIMIT")]),
+    Row::refused_extended(50, "EX_CREATE_FLOW"),
+    Row::refused_extended(51, "EX_DESTROY_FLOW"),
+    Row::refused_extended(52, "EX_CREATE_WQ"),
+    Row::refused_extended(53, "EX_MODIFY_WQ"),
+    Row::refused_extended(54, "EX_DESTROY_WQ"),
+    Row::refused_extended(55, "EX_CREATE_RWQ_IND_TBL"),
+    Row::refused_extended(56, "EX_DESTROY_RWQ_IND_TBL"),
+    Row::extended(57, "EX_MODIFY_CQ", "abi_extended::ex_modify_cq")
+        .request::<cq::ExModifyCq>()
+        .errors(&[BAD_CQ, (Errno::EOPNOTSUPP, "attr_mask other than 1, or a moderation other than 0")]),
+    Row::extended(192, "ENGINE_HELLO", "abi_private::engine_hello")
+        .request::<private::EngineHello>()
+        .answer::<private::EngineHelloAnswer>()
+        .extras("request fds: bell memfd, eventfd; answer fds: board, push socket")
+        .errors(&[
+            (Errno::EINVAL, "not two fds, the bell not a sealed memfd, or a flag set"),
+            (Errno::EEXIST, "the context has an engine already"),
+        ]),
+    Row::extended(193, "LANE_OPEN", "abi_private::lane_open")
+        .request::<private::LaneOpen>()
+        .answer::<private::LaneOut>()
+        .extras("answer fds: lane memfd, eventfd that wakes the caller, eventfd that wakes the peer, bell memfd of the peer")
+        .errors(&[(Errno::ESRCH, "no such engine"), (Errno::EINVAL, "the context has no engine, or stripe out of range"), FULL]),
+    Row::extended(194, "MCAST_RESOLVE", "abi_private::mcast_resolve")
+        .request::<private::McastResolve>()
+        .answer::<private::McastResolveAnswer>()
+        .errors(&[(Errno::EINVAL, "max above 64, or not a multicast GID")]),
+    Row::extended(195, "CHANNEL_DESTROY", "abi_private::channel_destroy")
+        .request::<private::ChannelDestroy>()
+        .errors(&[(Errno::EINVAL, "no such channel in this context"), (Errno::EBUSY, "a CQ uses it")]),
+    Row::extended(196, "GID_ENTRY", "abi_private::gid_entry")
+        .request::<private::GidEntry>()
+        .answer::<private::GidEntryAnswer>()
+        .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table"), (Errno::ENODATA, "the entry is empty")]),
+];
+
+constants! {
+    /// Numbers of the legacy commands that have the same meaning in both profiles, and of QUERY_GID and QUERY_PKEY.
+    pub mod number: u8 {
+        /// See the table.
+        GET_CONTEXT = 0,
+        /// See the table.
+        QUERY_DEVICE = 1,
+        /// See the table.
+        QUERY_PORT = 2,
+        /// See the table.
+        ALLOC_PD = 3,
+        /// See the table.
+        DEALLOC_PD = 4,
+        /// See the table.
+        CREATE_AH = 5,
+        /// See the table.
+        DESTROY_AH = 8,
+        /// See the table.
+        REG_MR = 9,
+        /// See the table.
+        REREG_MR = 11,
+        /// See the table.
+        DEREG_MR = 13,
+        /// See the table.
+        CREATE_COMP_CHANNEL = 17,
+        /// See the table.
+        CREATE_CQ = 18,
+        /// See the table.
+        RESIZE_CQ = 19,
+        /// See the table.
+        DESTROY_CQ = 20,
+        /// See the table.
+        POLL_CQ = 21,
+        /// See the table.
+        REQ_NOTIFY_CQ = 23,
+        /// See the table.
+        CREATE_QP = 24,
+        /// See the table.
+        QUERY_QP = 25,
+        /// See the table.
+        MODIFY_QP = 26,
+        /// See the table.
+        DESTROY_QP = 27,
+        /// See the table.
+        POST_SEND = 28,
+        /// See the table.
+        POST_RECV = 29,
+        /// See the table.
+        ATTACH_MCAST = 30,
+        /// See the table.
+        DETACH_MCAST = 31,
+        /// See the table.
+        CREATE_SRQ = 32,
+        /// See the table.
+        MODIFY_SRQ = 33,
+        /// See the table.
+        QUERY_SRQ = 34,
+        /// See the table.
+        DESTROY_SRQ = 35,
+        /// See the table.
+        POST_SRQ_RECV = 36,
+        /// See the table.
+        QUERY_GID = 45,
+        /// See the table.
+        QUERY_PKEY = 46,
+    }
+
+    /// Numbers of the extended commands, softhca's own from 192.
+    pub mod extended_number: u8 {
+        /// See the table.
+        QUERY_DEVICE = 1,
+        /// See the table.
+        CREATE_CQ = 18,
+        /// See the table.
+        CREATE_QP = 24,
+        /// See the table.
+        MODIFY_QP = 26,
+        /// See the table.
+        MODIFY_CQ = 57,
+        /// See the table.
+        ENGINE_HELLO = 192,
+        /// See the table.
+        LANE_OPEN = 193,
+        /// See the table.
+        MCAST_RESOLVE = 194,
+        /// See the table.
+        CHANNEL_DESTROY = 195,
+        /// See the table.
+        GID_ENTRY = 196,
+    }
+}

@@ -1,0 +1,33 @@
+//! The few bytes around every command and reply, so that threads that share a connection do not mix up their replies.
+//!
+//! A request message is [`RequestEnvelope`] + the command as it would be written to a kernel's uverbs file; a reply message is
+//! [`ReplyEnvelope`] + the bytes that the kernel would have copied to `response`. File descriptors ride along as SCM_RIGHTS.
+
+record! {
+    /// Precedes each command.
+    pub struct RequestEnvelope[8] {
+        /// Chosen by the client; comes back in the reply.
+        0 => sequence: u32,
+        /// 0.
+        4 => flags: u32,
+    }
+
+    /// Precedes each reply.
+    pub struct ReplyEnvelope[16] {
+        /// The sequence number of the request.
+        0 => sequence: u32,
+        /// 0, or a negative error number. On error the answer bytes are absent (POST_* excepted: they say which WR was bad).
+        4 => status: i32,
+        /// Number of file descriptors attached to this message.
+        8 => fds: u32,
+        /// 0.
+        12 => reserved: u32,
+    }
+}
+
+/// Longest request message, in bytes, envelope included.
+pub const REQUEST_MAX: usize = 64 * 1024;
+/// Longest reply message, in bytes, envelope included.
+pub const REPLY_MAX: usize = 64 * 1024;
+/// Most file descriptors that ride on one message, either way.
+pub const FDS_MAX: usize = 8;

@@ -1,0 +1,139 @@
+//! softhca's own commands: extended form, numbers from 192, and the records that the agent pushes to an engine.
+//!
+//! A client that only wants the slow path needs none of them.
+
+record! {
+    /// ENGINE_HELLO (192), request: the client runs an engine. Two fds ride along: the bell's memfd and the eventfd that wakes the engine.
+    pub struct EngineHello[8] {
+        /// Process id, for people to read; the agent believes the socket's credentials.
+        0 => pid: u32,
+        /// 0.
+        4 => flags: u32,
+    }
+
+    /// ENGINE_HELLO (192), answer. Two fds ride along: the board (map read-only) and the push socket (SOCK_SEQPACKET).
+    pub struct EngineHelloAnswer[24] {
+        /// Number of the engine, from 1; never used again.
+        0 => engine: u32,
+        /// Index of the device on the board.
+        4 => device: u32,
+        /// Length of the board in bytes.
+        8 => board_len: u64,
+        /// 0.
+        16 => comp_mask: u32,
+        /// Bytes of this answer that are valid.
+        20 => response_length: u32,
+    }
+
+    /// LANE_OPEN (193), request: a lane to another engine.
+    pub struct LaneOpen[8] {
+        /// The other engine.
+        0 => engine: u32,
+        /// Which of several lanes of the pair, from 0.
+        4 => stripe: u32,
+    }
+
+    /// LANE_OPEN (193), answer, and the body of a push. Four fds ride along: the lane's memfd, the eventfd that wakes the receiver of this record,
+    /// the eventfd that wakes its peer, and the peer's bell memfd.
+    pub struct LaneOut[32] {
+        /// Number of the lane, from 1.
+        0 => lane: u32,
+        /// Which end is yours: 0 or 1.
+        4 => side: u32,
+        /// The engine at the other end.
+        8 => engine: u32,
+        /// Its process id.
+        12 => pid: u32,
+        /// Its device: index on the board.
+        16 => device: u32,
+        /// 0.
+        20 => reserved: u32,
+        /// Length of the lane's memory in bytes.
+        24 => len: u64,
+    }
+
+    /// MCAST_RESOLVE (194), request: which engines have QPs in a multicast group.
+    pub struct McastResolve[24] {
+        /// Multicast GID, network byte order.
+        0 => gid: [u8; 16],
+        /// Most engines wanted, up to 64.
+        16 => max: u32,
+        /// 0.
+        20 => reserved: u32,
+    }
+
+    /// MCAST_RESOLVE (194), answer.
+    pub struct McastResolveAnswer[264] {
+        /// The board's `mcast_epoch` for which the answer holds.
+        0 => epoch: u32,
+        /// Number of engines, also when it is more than `max`.
+        4 => count: u32,
+        /// The first of them.
+        8 => engines: [u32; 64],
+    }
+
+    /// CHANNEL_DESTROY (195), request; no answer.
+    pub struct ChannelDestroy[8] {
+        /// Handle of the completion channel.
+        0 => handle: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// GID_ENTRY (196), request.
+    pub struct GidEntry[8] {
+        /// Port, from 1.
+        0 => port: u32,
+        /// Index in the port's GID table.
+        4 => index: u32,
+    }
+
+    /// GID_ENTRY (196), answer.
+    pub struct GidEntryAnswer[32] {
+        /// The GID, network byte order.
+        0 => gid: [u8; 16],
+        /// Index in the port's GID table.
+        16 => gid_index: u32,
+        /// Port, from 1.
+        20 => port: u32,
+        /// See `gid_type`.
+        24 => gid_type: u32,
+        /// Network interface that the address belongs to, 0 for none.
+        28 => ifindex: u32,
+    }
+
+    /// One message on the push socket, agent to engine. EOF: the agent is gone.
+    pub struct Push[40] {
+        /// See `push`.
+        0 => kind: u32,
+        /// 0.
+        4 => reserved: u32,
+        /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count).
+        8 => lane: LaneOut,
+    }
+}
+
+constants! {
+    /// `Push::kind`.
+    pub mod push: u32 {
+        /// Another engine has opened a lane to this one.
+        LANE = 1,
+        /// The engine at the other end of a lane is gone.
+        LANE_GONE = 2,
+        /// The agent ends.
+        SHUTDOWN = 3,
+    }
+
+    /// `GidEntryAnswer::gid_type`, and the board's.
+    pub mod gid_type: u32 {
+        /// InfiniBand, or RoCE version 1.
+        IB = 0,
+        /// RoCE version 1.
+        ROCE_V1 = 1,
+        /// RoCE version 2.
+        ROCE_V2 = 2,
+    }
+}
+
+/// Most engines in one answer of MCAST_RESOLVE.
+pub const MCAST_ENGINES_MAX: usize = 64;

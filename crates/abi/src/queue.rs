@@ -1,0 +1,266 @@
+//! Queue memory: where a queue lies ([`Mapping`]), what the private tails of the create commands say, and the control words.
+//!
+//! The agent allocates regions (sealed memfds) and gives out pieces of them; the client maps a region when its fd arrives and unmaps
+//! it when the last object in it is destroyed. Both sides write here. All words are little endian and 4 bytes unless
+//! noted. Reading and writing them is the business of the rooms that map the memory.
+
+record! {
+    /// A piece of queue memory.
+    pub struct Mapping[32] {
+        /// Number of the region; never used again after the region is gone.
+        0 => region: u32,
+        /// See `mapping_flags`.
+        4 => flags: u32,
+        /// Length of the region in bytes.
+        8 => region_len: u64,
+        /// Where the piece begins in the region, bytes.
+        16 => offset: u64,
+        /// Length of the piece, bytes.
+        24 => length: u64,
+    }
+
+    /// Private tail of the answer of GET_CONTEXT.
+    pub struct ContextOut[40] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// Index of the device on the board.
+        4 => device: u32,
+        /// The context page.
+        8 => page: Mapping,
+    }
+
+    /// Private tail of the answers of CREATE_CQ, EX_CREATE_CQ and RESIZE_CQ.
+    pub struct CqOut[56] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// CQ number, for people to read.
+        4 => number: u32,
+        /// Control line and entries.
+        8 => mapping: Mapping,
+        /// Entries, a power of two.
+        40 => cqe_count: u32,
+        /// Bytes per entry: 64.
+        44 => cqe_size: u32,
+        /// 0.
+        48 => reserved: [u32; 2],
+    }
+
+    /// Private tail of the answers of CREATE_QP and EX_CREATE_QP. Offsets count from `mapping.offset`, where the control line is.
+    pub struct QpOut[72] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// QP number.
+        4 => qpn: u32,
+        /// Control line, send queue and receive queue.
+        8 => mapping: Mapping,
+        /// Where the send queue begins.
+        40 => sq_offset: u32,
+        /// Entries of the send queue, a power of two.
+        44 => sq_count: u32,
+        /// Bytes per send queue entry.
+        48 => sq_stride: u32,
+        /// Where the receive queue begins.
+        52 => rq_offset: u32,
+        /// Entries of the receive queue, a power of two; 0 with an SRQ.
+        56 => rq_count: u32,
+        /// Bytes per receive queue entry.
+        60 => rq_stride: u32,
+        /// 0.
+        64 => reserved: [u32; 2],
+    }
+
+    /// Private tail of the answer of CREATE_SRQ. The offset counts from `mapping.offset`, where the control line is.
+    pub struct SrqOut[56] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// SRQ number, unique among all devices of the agent.
+        4 => number: u32,
+        /// Control line and queue.
+        8 => mapping: Mapping,
+        /// Where the queue begins.
+        40 => offset: u32,
+        /// Entries, a power of two.
+        44 => count: u32,
+        /// Bytes per entry.
+        48 => stride: u32,
+        /// 0.
+        52 => reserved: u32,
+    }
+
+    /// Private tail of the answer of ALLOC_PD.
+    pub struct PdOut[8] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// PD number, for people to read.
+        4 => number: u32,
+    }
+
+    /// Private tail of the request of REG_MR, optional: where the agent finds the memory when it shall execute the work requests (slow path).
+    pub struct MrIn[16] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// 1: a memfd with the memory is attached.
+        4 => flags: u32,
+        /// Where in the memfd the region's first byte is, a multiple of 4096.
+        8 => offset: u64,
+    }
+}
+
+/// Revision of every private tail.
+pub const REV: u32 = 1;
+
+constants! {
+    /// Bits of `Mapping::flags`.
+    pub mod mapping_flags: u32 {
+        /// The region's fd rides on this reply; map it now.
+        FD_ATTACHED = 1,
+    }
+
+    /// Bits of `MrIn::flags`.
+    pub mod mr_flags: u32 {
+        /// A memfd with the memory is attached.
+        MEMFD = 1,
+    }
+
+    /// The control line of a CQ (64 bytes at `mapping.offset`), byte offsets. Entries begin at 64.
+    pub mod cq: usize {
+        /// Entries written, counted for ever modulo 2^32.
+        PRODUCER = 0,
+        /// Entries taken.
+        CONSUMER = 4,
+        /// 0 not armed, 1 the next solicited completion, 2 the next completion.
+        ARMED = 8,
+        /// 1 after an overrun.
+        OVERRUN = 12,
+        /// Completion events read.
+        COMP_EVENTS_REPORTED = 16,
+        /// Async events read.
+        ASYNC_EVENTS_REPORTED = 20,
+        /// First entry.
+        ENTRIES = 64,
+    }
+
+    /// An entry of a CQ (64 bytes), byte offsets.
+    pub mod cqe: usize {
+        /// The completion (`Wc`, 48 bytes).
+        WC = 0,
+        /// When it was added: nanoseconds of CLOCK_MONOTONIC, u64.
+        TIMESTAMP = 48,
+        /// Not used.
+        SPARE = 56,
+    }
+
+    /// The control line of a QP (64 bytes at `mapping.offset`), byte offsets.
+    pub mod qp: usize {
+        /// State of the QP, the truth: see `qp::state`.
+        STATE = 0,
+        /// Bit 0: the send queue drains.
+        FLAGS = 4,
+        /// Lane in use, 0 for none.
+        LANE = 8,
+        /// Engine at the other end, 0 for none.
+        PEER_ENGINE = 12,
+        /// Send work requests taken by the transport and completed.
+        SQ_HEAD = 16,
+        /// Send work requests posted.
+        SQ_TAIL = 20,
+        /// Receive work requests taken.
+        RQ_HEAD = 24,
+        /// Receive work requests posted.
+        RQ_TAIL = 28,
+        /// Async events read.
+        EVENTS_REPORTED = 32,
+        /// Next PSN to send.
+        SQ_PSN = 36,
+        /// Next PSN expected.
+        RQ_PSN = 40,
+    }
+
+    /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.
+    pub mod srq: usize {
+        /// Work requests taken.
+        HEAD = 0,
+        /// Work requests posted.
+        TAIL = 4,
+        /// Armed limit, 0 when not armed.
+        LIMIT = 8,
+        /// Async events read.
+        EVENTS_REPORTED = 12,
+        /// Work requests posted and not yet taken.
+        OUTSTANDING = 16,
+    }
+
+    /// A receive queue entry, byte offsets.
+    pub mod recv_wqe: usize {
+        /// The caller's name for it, u64.
+        WR_ID = 0,
+        /// Number of scatter entries.
+        NUM_SGE = 8,
+        /// Sum of their lengths.
+        TOTAL_LEN = 12,
+        /// First scatter entry (`Sge`, 16 bytes each).
+        SGES = 16,
+    }
+
+    /// The context page (4096 bytes), byte offsets: a ring of async records that the agent made.
+    pub mod context_page: usize {
+        /// Records written, counted for ever modulo 2^32. The agent writes the record, then this word, then the eventfd.
+        HEAD = 0,
+        /// Records taken, written by the client.
+        CONSUMER = 64,
+        /// First record (`AsyncRecord`, 16 bytes each).
+        RECORDS = 128,
+    }
+}
+
+/// Bytes of a control line.
+pub const CONTROL_LEN: usize = 64;
+/// Bytes of a CQ entry.
+pub const CQE_LEN: usize = 64;
+/// `qp::FLAGS` bit: the send queue drains.
+pub const QP_SQ_DRAINING: u32 = 1;
+/// `cq::ARMED`: no event wanted.
+pub const CQ_ARMED_NONE: u32 = 0;
+/// `cq::ARMED`: the next solicited completion gives an event.
+pub const CQ_ARMED_SOLICITED: u32 = 1;
+/// `cq::ARMED`: the next completion gives an event.
+pub const CQ_ARMED_NEXT: u32 = 2;
+/// Bytes of the context page.
+pub const CONTEXT_PAGE_LEN: usize = 4096;
+/// Records in the context page.
+pub const CONTEXT_RECORDS: u32 = 128;
+/// Bytes of a send queue entry before its gather entries or inline data; private to the engine.
+pub const SEND_WQE_HEADER: usize = 128;
+/// Bytes of a receive queue entry before its scatter entries.
+pub const RECV_WQE_HEADER: usize = 16;
+
+/// Bytes per send queue entry.
+#[must_use]
+pub const fn send_stride(max_sge: u32, max_inline: u32) -> usize {
+    let sges = 16 * max_sge as usize;
+    let inline = max_inline as usize;
+    (SEND_WQE_HEADER + if sges > inline { sges } else { inline }).next_multiple_of(64)
+}
+
+/// Bytes per receive queue entry.
+#[must_use]
+pub const fn recv_stride(max_sge: u32) -> usize {
+    (RECV_WQE_HEADER + 16 * max_sge as usize).next_multiple_of(32)
+}
+
+const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= CONTEXT_PAGE_LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides() {
+        assert_eq!(send_stride(1, 0), 192);
+        assert_eq!(send_stride(4, 64), 192);
+        assert_eq!(send_stride(4, 256), 384);
+        assert_eq!(recv_stride(1), 32);
+        assert_eq!(recv_stride(2), 64);
+        assert_eq!(recv_stride(30), 512);
+    }
+}
