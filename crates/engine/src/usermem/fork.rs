@@ -1,0 +1,81 @@
+//! Telling the process that made something from a child that inherited it by fork.
+//!
+//! Engines do not survive a fork: the child's copy has no helper thread and its mappings are gone, so every call on an
+//! inherited object must be refused before it touches anything. That question is asked on each post and poll, hence a page
+//! that the kernel empties in the child (MADV_WIPEONFORK, Linux 4.14): one load. Where there is no such page the answer is
+//! a comparison of process ids, which costs a system call. Principal type: [`ForkMark`].
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Knows which process made it.
+#[derive(Debug)]
+pub struct ForkMark {
+    /// Holds [`MARKED`] in the process that made it and 0 in its children.
+    page: Option<NonNull<AtomicU32>>,
+    creator: u32,
+}
+
+// SAFETY: the page holds one atomic word that nobody changes, and it is unmapped only when the mark is dropped.
+unsafe impl Send for ForkMark {}
+// SAFETY: as above.
+unsafe impl Sync for ForkMark {}
+
+const MARKED: u32 = 1;
+/// Rounded up to a page by the kernel.
+const LENGTH: usize = size_of::<AtomicU32>();
+
+impl ForkMark {
+    /// Marks this process as the creator.
+    #[must_use]
+    pub fn new() -> ForkMark {
+        ForkMark { page: marked_page(), creator: std::process::id() }
+    }
+
+    /// Whether the caller is the process that made the mark (or shares its memory, as the child of a vfork does until it
+    /// has called exec).
+    #[inline]
+    #[must_use]
+    pub fn made_here(&self) -> bool {
+        match self.page {
+            // SAFETY: the page stays mapped as long as the mark lives, in children too.
+            Some(page) => unsafe { page.as_ref() }.load(Ordering::Relaxed) == MARKED,
+            None => std::process::id() == self.creator,
+        }
+    }
+}
+
+impl Default for ForkMark {
+    fn default() -> Self {
+        ForkMark::new()
+    }
+}
+
+impl Drop for ForkMark {
+    fn drop(&mut self) {
+        if let Some(page) = self.page {
+            // SAFETY: mapped by `marked_page` with this length, and nobody can use it after this.
+            unsafe { libc::munmap(page.as_ptr().cast(), LENGTH) };
+        }
+    }
+}
+
+fn marked_page() -> Option<NonNull<AtomicU32>> {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping of its own, wherever the kernel likes.
+    let page = unsafe { libc::mmap(ptr::null_mut(), LENGTH, rights, kind, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the page was mapped above and nobody else knows it.
+    if unsafe { libc::madvise(page, LENGTH, libc::MADV_WIPEONFORK) } != 0 {
+        // SAFETY: as above.
+        unsafe { libc::munmap(page, LENGTH) };
+        return None;
+    }
+    let page = NonNull::new(page.cast::<AtomicU32>())?;
+    // SAFETY: mapped, writable, aligned to a page, and living until the mark is dropped.
+    unsafe { page.as_ref() }.store(MARKED, Ordering::Relaxed);
+    Some(page)
+}

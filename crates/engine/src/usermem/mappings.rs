@@ -1,0 +1,198 @@
+//! Whether a range is mapped, and with which rights, without touching its pages: what `reg_mr` must know.
+//!
+//! The kernel is asked about one mapping after the other (PROCMAP_QUERY, Linux 6.11); older kernels are asked for the list
+//! of all mappings. The answer is about one moment: the program may change its mappings in the next, which is why copies
+//! are fault-safe all the same. Rights are asked for as hardware drivers do, which pin pages for writing or for reading:
+//! where writing is wanted, a mapping that can be written to but (by its flags) not be read will do.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::AsRawFd;
+
+/// Why a range cannot be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MappingError {
+    /// Part of it is not mapped.
+    #[error("nothing is mapped at {at:#x}")]
+    Unmapped {
+        /// The first address in the range where nothing is mapped.
+        at: u64,
+    },
+    /// Writing was asked for, and part of it cannot be written to.
+    #[error("the memory at {at:#x} is mapped without the right to write")]
+    NotWritable {
+        /// The first such address in the range.
+        at: u64,
+    },
+    /// Part of it cannot be read.
+    #[error("the memory at {at:#x} is mapped without the right to read")]
+    NotReadable {
+        /// The first such address in the range.
+        at: u64,
+    },
+}
+
+/// Checks that all of `len` bytes at `addr` are mapped and can be written to (`need_write`) or read. No bytes are fine
+/// anywhere; a range that passes the end of the address space is not mapped there.
+///
+/// Where `/proc` is not to be had, only that something is mapped is checked; the rights then show at the first copy.
+///
+/// # Errors
+///
+/// The lowest address that is not as it should be.
+pub fn check(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> {
+    if len == 0 {
+        return Ok(());
+    }
+    let range = Wanted { addr, end: addr.saturating_add(len), need_write };
+    let Ok(maps) = File::open("/proc/self/maps") else {
+        return by_msync(&range);
+    };
+    by_query(&maps, &range)
+        .or_else(|_| by_list(BufReader::with_capacity(LIST_BUFFER, maps), &range))
+        .unwrap_or_else(|_| by_msync(&range))
+}
+
+/// Enough for a few hundred mappings per read.
+const LIST_BUFFER: usize = 32 * 1024;
+
+struct Wanted {
+    addr: u64,
+    end: u64,
+    need_write: bool,
+}
+
+struct Mapping {
+    start: u64,
+    end: u64,
+    readable: bool,
+    writable: bool,
+}
+
+impl Wanted {
+    /// `at` is checked so far and `next` is the first mapping that ends behind it: how far is it checked now?
+    fn advance(&self, at: u64, next: Option<&Mapping>) -> Result<u64, MappingError> {
+        match next {
+            Some(mapping) if mapping.start <= at => match self.need_write {
+                true if !mapping.writable => Err(MappingError::NotWritable { at }),
+                false if !mapping.readable => Err(MappingError::NotReadable { at }),
+                _ => Ok(mapping.end),
+            },
+            _ => Err(MappingError::Unmapped { at }),
+        }
+    }
+}
+
+/// Asks for one mapping at a time. The outer error means that the kernel cannot be asked in this way.
+fn by_query(maps: &File, range: &Wanted) -> io::Result<Result<(), MappingError>> {
+    let mut at = range.addr;
+    while at < range.end {
+        match range.advance(at, query(maps, at)?.as_ref()) {
+            Ok(end) => at = end,
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Reads the list of all mappings, which is sorted.
+fn by_list(mut list: impl BufRead, range: &Wanted) -> io::Result<Result<(), MappingError>> {
+    let mut at = range.addr;
+    let mut line = Vec::new();
+    while at < range.end {
+        line.clear();
+        let next = if list.read_until(b'\n', &mut line)? == 0 { None } else { Some(parse(&line)?) };
+        if next.as_ref().is_some_and(|mapping| mapping.end <= at) {
+            continue;
+        }
+        match range.advance(at, next.as_ref()) {
+            Ok(end) => at = end,
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// One line of `/proc/self/maps`: `start-end rwxp …`, hexadecimal.
+fn parse(line: &[u8]) -> io::Result<Mapping> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "a line of /proc/self/maps that says something else");
+    let text = str::from_utf8(line.get(..line.len().min(64)).unwrap_or(line)).or_else(|error| {
+        // The name at the end may be any bytes.
+        str::from_utf8(&line[..error.valid_up_to()])
+    });
+    let mut words = text.map_err(|_| malformed())?.split_ascii_whitespace();
+    let (start, end) = words.next().and_then(|range| range.split_once('-')).ok_or_else(malformed)?;
+    let rights = words.next().map(str::as_bytes).filter(|rights| rights.len() == 4).ok_or_else(malformed)?;
+    Ok(Mapping {
+        start: u64::from_str_radix(start, 16).map_err(|_| malformed())?,
+        end: u64::from_str_radix(end, 16).map_err(|_| malformed())?,
+        readable: rights[0] == b'r',
+        writable: rights[1] == b'w',
+    })
+}
+
+/// Without `/proc`: flushing nothing asynchronously does nothing at all, but for telling of a hole.
+fn by_msync(range: &Wanted) -> Result<(), MappingError> {
+    let start = range.addr & !(PAGE - 1);
+    let Ok(length) = usize::try_from(range.end - start) else {
+        return Err(MappingError::Unmapped { at: range.addr });
+    };
+    // SAFETY: MS_ASYNC neither reads nor writes the memory, and the kernel checks the range.
+    if unsafe { libc::msync(start as *mut libc::c_void, length, libc::MS_ASYNC) } == 0 {
+        return Ok(());
+    }
+    Err(MappingError::Unmapped { at: range.addr })
+}
+
+const PAGE: u64 = 4096;
+
+/// `struct procmap_query` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+const _: () = assert!(size_of::<Query>() == 104);
+
+/// `_IOWR('f', 17, struct procmap_query)`.
+const PROCMAP_QUERY: libc::c_ulong = 0xC068_6611;
+const VMA_READABLE: u64 = 1;
+const VMA_WRITABLE: u64 = 2;
+const COVERING_OR_NEXT_VMA: u64 = 16;
+
+/// The mapping that holds `at`, or else the next one above, if there is one.
+fn query(maps: &File, at: u64) -> io::Result<Option<Mapping>> {
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        query_flags: COVERING_OR_NEXT_VMA,
+        query_addr: at,
+        ..Query::default()
+    };
+    // SAFETY: the kernel reads and writes a `struct procmap_query` of the size that it says itself; no name or build id is
+    // asked for, so no other memory.
+    if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } != 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
+    }
+    Ok(Some(Mapping {
+        start: query.vma_start,
+        end: query.vma_end,
+        readable: query.vma_flags & VMA_READABLE != 0,
+        writable: query.vma_flags & VMA_WRITABLE != 0,
+    }))
+}

@@ -1,0 +1,24 @@
+//! The program's own memory, which is never to be trusted to be there: copies and atomics that survive a fault, and what
+//! can be known about a range without touching it.
+//!
+//! A registered buffer is not pinned. The program may unmap it, protect it or truncate the file under it at any time, and
+//! a process that forked has lost the engine's mappings altogether. Everything in the engine that reads or writes such
+//! memory goes through [`copy`] or the atomics here: the result is an [`Outcome`](Result) with a [`Fault`], which the
+//! engine turns into a completion status, and never a signal to the program. Keys, rights and ranges are not looked at
+//! here; that is the memory region table's part.
+//!
+//! The statics in `previous.rs` are the only ones in the engine: signal handlers belong to the process, not to an engine.
+
+mod atomic;
+mod copy;
+mod fault;
+mod fork;
+pub mod mappings;
+mod previous;
+#[cfg(test)]
+mod tests;
+
+pub use atomic::{compare_swap, fetch_add, load};
+pub use copy::copy;
+pub use fault::{Fault, FaultSignal, Side, block_other_signals, install, prepare_thread};
+pub use fork::ForkMark;
