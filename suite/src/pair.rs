@@ -49,7 +49,8 @@ impl Pair {
 
     /// Waits for both sides; a side that hangs takes the other with it into the message.
     pub fn wait(&mut self, limit: Duration) -> Result<Sides, String> {
-        let client = self.client.wait(limit).map_err(|why| format!("{why}\nthe server said:\n{}", self.server.everything()))?;
+        let client =
+            self.client.wait(limit).map_err(|why| format!("{why}\nthe server said:\n{}", self.server.everything()))?;
         let server = self.server.wait(limit).map_err(|why| format!("{why}\nand the client:\n{}", client.told()))?;
         Ok(Sides { server, client })
     }

@@ -27,8 +27,12 @@ impl Port {
         let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap_or(0);
         for step in 0..COUNT {
             let number = FIRST + (start + step) % COUNT;
-            let Ok(name) = SocketAddr::from_abstract_name(format!("softhca-suite-port-{number}")) else { continue };
-            let Ok(claim) = UnixListener::bind_addr(&name) else { continue };
+            let Ok(name) = SocketAddr::from_abstract_name(format!("softhca-suite-port-{number}")) else {
+                continue;
+            };
+            let Ok(claim) = UnixListener::bind_addr(&name) else {
+                continue;
+            };
             if TcpListener::bind(("0.0.0.0", number)).is_ok() {
                 return Ok(Self { number, _claim: claim });
             }

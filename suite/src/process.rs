@@ -10,7 +10,9 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut next = vec![pid];
     while let Some(parent) = next.pop() {
-        let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
+        let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else {
+            continue;
+        };
         for thread in threads.flatten() {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
             for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
@@ -48,7 +50,9 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
 
 /// The targets of the process's open files.
 pub fn open_files(pid: u32) -> Vec<String> {
-    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
     files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).map(|path| path.display().to_string()).collect()
 }
 

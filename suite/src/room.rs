@@ -47,11 +47,19 @@ impl Room {
 
     /// A room for the given user. If the suite does not run as root, every user is the suite's own.
     pub fn of(user: User) -> Result<Self, String> {
+        Self::make(user, Dist::locate()?)
+    }
+
+    /// A room with a softhca at a known place.
+    pub fn with(dist: Dist) -> Result<Self, String> {
+        Self::make(User::Me, dist)
+    }
+
+    fn make(user: User, mut dist: Dist) -> Result<Self, String> {
         let told = |error: std::io::Error| format!("a room cannot be made: {error}");
         let folder = tempfile::Builder::new().prefix("softhca-suite-").tempdir().map_err(told)?;
         fs::create_dir(folder.path().join("run")).map_err(told)?;
         fs::set_permissions(folder.path().join("run"), fs::Permissions::from_mode(0o700)).map_err(told)?;
-        let mut dist = Dist::locate()?;
         let user = if rustix::process::geteuid().is_root() { user } else { User::Me };
         if user == User::Nobody {
             // The build tree may lie in a home directory that nobody else can enter.
@@ -85,7 +93,11 @@ impl Room {
     }
 
     /// A command of this room's user with this room's run directory; nothing more is set.
-    pub fn command<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> Command {
+    pub fn command<S: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Command {
         let mut words: Vec<std::ffi::OsString> = self.entrance.iter().map(Into::into).collect();
         if self.user == User::Nobody {
             words.extend(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(Into::into));
@@ -147,7 +159,8 @@ impl Room {
         if !outcome.succeeded() {
             return Err(outcome.told());
         }
-        serde_json::from_str(&outcome.output).map_err(|error| format!("softhca show {kind}: {error}\n{}", outcome.output))
+        serde_json::from_str(&outcome.output)
+            .map_err(|error| format!("softhca show {kind}: {error}\n{}", outcome.output))
     }
 
     /// Waits until the agent knows no context any more: every program's objects are gone.

@@ -1,2 +1,93 @@
-//! xtask
-fn main() {}
+//! `cargo xtask`: the project's own commands, from a first look (`demo`) to everything that must hold (`test`).
+//!
+//! It is no part of what is shipped. Each command is a module; [`main`] only picks one. `cargo xtask --help` lists them.
+#![forbid(unsafe_code)]
+
+mod abi_check;
+mod abi_doc;
+mod bench;
+mod debian;
+mod demo;
+mod dist;
+mod report;
+mod step;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use workspace::Workspace;
+
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Build softhca and show Debian's own verbs programs running on it, with their figures
+    ///
+    /// As root it installs ibverbs-utils and perftest where they are missing; else it says what to install.
+    Demo,
+    /// Run everything that must hold before a change lands; ends with a line "N passed, N failed"
+    Test {
+        /// Leave out the Debian programs: no package is installed and the integration suite does not run
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Lay out target/dist, a folder that can be copied to any place: bin/softhca and lib/softhca/libibverbs.so.1
+    Dist,
+    /// Check the sources: imports only downward, unsafe only in named modules, an opening paragraph in every file
+    Tidy,
+    /// Compare the symbols of libibverbs.so.1 with the committed list
+    AbiCheck {
+        /// The library to look at; without it, the one of a release build
+        #[arg(long)]
+        library: Option<PathBuf>,
+        /// Write the list from the library instead of comparing
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Write docs/abi.md from the command tables
+    AbiDoc {
+        /// Only compare; a difference is an error
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measure the speed floor against UCX in one run and print a table for docs/performance.md
+    Bench {
+        /// Runs per figure; the median counts
+        #[arg(long, default_value_t = 5)]
+        runs: usize,
+        /// Where the JSON goes; without it, target/bench.json
+        #[arg(long)]
+        json: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = Workspace::open().and_then(|workspace| match arguments.command {
+        Command::Demo => demo::run(&workspace),
+        Command::Test { quick } => test::run(&workspace, quick),
+        Command::Dist => dist::run(&workspace).map(|dist| println!("{}", dist.folder().display())),
+        Command::Tidy => tidy::run(&workspace),
+        Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
+        Command::AbiDoc { check } => abi_doc::run(&workspace, check),
+        Command::Bench { runs, json } => bench::run(&workspace, runs, json),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

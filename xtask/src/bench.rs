@@ -1,0 +1,173 @@
+//! `cargo xtask bench`: the speed floor, as ratios against UCX's shared-memory transport in one run on one machine.
+//!
+//! Figures of different machines cannot be compared, ratios of one run can. The two sides alternate, so that a machine
+//! that becomes slower meanwhile slows both; medians count. It also measures what an idle connection costs.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use suite::port::{self, Port};
+use suite::{HANG, Pair, Room, figures, process, wait};
+
+use crate::workspace::Workspace;
+use crate::{debian, dist};
+
+/// At most this many times UCX's latency.
+const LATENCY_FLOOR: f64 = 5.0;
+/// At least this part of UCX's bandwidth.
+const BANDWIDTH_FLOOR: f64 = 0.7;
+/// How long the idle pair is watched.
+const IDLE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Serialize)]
+struct Figures {
+    processors: usize,
+    runs: usize,
+    send_lat_usec: Vec<f64>,
+    ucx_tag_lat_usec: Vec<f64>,
+    latency_ratio: f64,
+    write_bw_mib: Vec<f64>,
+    ucx_tag_bw_mib: Vec<f64>,
+    bandwidth_ratio: f64,
+    idle_seconds: u64,
+    idle_cpu_ms_server: u128,
+    idle_cpu_ms_client: u128,
+    idle_cpu_ms_agent: u128,
+}
+
+/// Measures, prints the table and writes the JSON; a floor that is not met is an error.
+pub(crate) fn run(workspace: &Workspace, runs: usize, json: Option<PathBuf>) -> Result<(), String> {
+    debian::require(debian::BENCH)?;
+    let room = Room::with(dist::run(workspace)?)?;
+    room.start_agent()?;
+    let figures = measure(&room, runs)?;
+    let path = json.unwrap_or_else(|| workspace.target().join("bench.json"));
+    let text = serde_json::to_string_pretty(&figures).map_err(|error| error.to_string())?;
+    std::fs::write(&path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))?;
+    print_table(&figures);
+    println!("\nwritten to {}", path.display());
+    let idle = figures.idle_cpu_ms_server + figures.idle_cpu_ms_client + figures.idle_cpu_ms_agent;
+    if figures.latency_ratio <= LATENCY_FLOOR && figures.bandwidth_ratio >= BANDWIDTH_FLOOR && idle == 0 {
+        Ok(())
+    } else {
+        Err("a floor is not met".to_owned())
+    }
+}
+
+fn measure(room: &Room, runs: usize) -> Result<Figures, String> {
+    let (mut latency, mut ucx_latency, mut bandwidth, mut ucx_bandwidth) = (vec![], vec![], vec![], vec![]);
+    for run in 1..=runs {
+        eprintln!("run {run} of {runs}");
+        latency.push(perftest(room, &["ib_send_lat", "-s", "8", "-n", "100000"], "t_avg[usec]")?);
+        ucx_latency.push(ucx(room, &["-t", "tag_lat", "-s", "8", "-n", "1000000"])?.0);
+        bandwidth.push(perftest(room, &["ib_write_bw", "-s", "1048576", "-n", "5000"], "BW average[MB/sec]")?);
+        ucx_bandwidth.push(ucx(room, &["-t", "tag_bw", "-s", "1048576", "-n", "5000"])?.1);
+    }
+    let [server, client, agent] = idle(room)?;
+    let ratio = |ours: &[f64], theirs: &[f64]| -> Option<f64> {
+        Some(figures::median(&mut ours.to_vec())? / figures::median(&mut theirs.to_vec())?)
+    };
+    Ok(Figures {
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        runs,
+        latency_ratio: ratio(&latency, &ucx_latency).ok_or("no runs")?,
+        bandwidth_ratio: ratio(&bandwidth, &ucx_bandwidth).ok_or("no runs")?,
+        send_lat_usec: latency,
+        ucx_tag_lat_usec: ucx_latency,
+        write_bw_mib: bandwidth,
+        ucx_tag_bw_mib: ucx_bandwidth,
+        idle_seconds: IDLE.as_secs(),
+        idle_cpu_ms_server: server,
+        idle_cpu_ms_client: client,
+        idle_cpu_ms_agent: agent,
+    })
+}
+
+fn perftest(room: &Room, words: &[&str], column: &str) -> Result<f64, String> {
+    let sides = Pair::start(room, words)?.wait(HANG)?;
+    if !sides.client.succeeded() || !sides.server.succeeded() {
+        return Err(sides.server.told() + &sides.client.told());
+    }
+    figures::perftest(&sides.client.output, column).ok_or_else(|| sides.client.told())
+}
+
+/// One pair of ucx_perftest over its shared-memory transport, without softhca.
+fn ucx(room: &Room, words: &[&str]) -> Result<(f64, f64), String> {
+    let port = Port::reserve()?;
+    let number = port.number().to_string();
+    let command = |more: &[&str]| -> Command {
+        let mut command = room.command("ucx_perftest", ["-p", &number]);
+        command.args(words).args(more).env("UCX_TLS", "posix,self").env_remove("LD_LIBRARY_PATH");
+        command
+    };
+    let mut server = room.start(command(&[]))?;
+    port::wait_for_listener(server.id(), port.number(), HANG, || server.ended())?;
+    let client = room.start(command(&["127.0.0.1", "-f"]))?.wait(HANG)?;
+    server.wait(HANG)?;
+    figures::ucx(&client.output).ok_or_else(|| client.told())
+}
+
+/// CPU milliseconds of server, client and agent while a connected pair has nothing to do.
+///
+/// The pair is a long event-driven pingpong whose client is stopped: the server waits for a completion, the client's
+/// threads for nothing at all. The client is measured as well once it runs again and its server is stopped.
+fn idle(room: &Room) -> Result<[u128; 3], String> {
+    use rustix::process::Signal;
+    let mut pair = Pair::start(room, &["ibv_rc_pingpong", "-g", "0", "-e", "-n", "100000000"])?;
+    let server = pair.server.inner("ibv_rc_pingpong", HANG)?;
+    let client = pair.client.inner("ibv_rc_pingpong", HANG)?;
+    pair.client.wait_for_words("remote address", HANG)?;
+    let agent = room.agent().ok_or("the agent is gone")?;
+    let agent_before = process::cpu_time(agent);
+    let mut spent = [0, 0, 0];
+    for (place, (stopped, watched)) in [(client, server), (server, client)].into_iter().enumerate() {
+        suite::program::send(stopped, Signal::STOP);
+        settle(watched)?;
+        let before = process::cpu_time(watched);
+        std::thread::sleep(IDLE);
+        spent[place] = difference(before, process::cpu_time(watched));
+        suite::program::send(stopped, Signal::CONT);
+    }
+    spent[2] = difference(agent_before, process::cpu_time(agent));
+    Ok(spent)
+}
+
+/// Waits until a process has used no CPU for a second.
+fn settle(pid: u32) -> Result<(), String> {
+    let mut seen = (process::cpu_time(pid), Instant::now());
+    wait::until(HANG, "the process to become idle", || {
+        let now = process::cpu_time(pid);
+        if now != seen.0 {
+            seen = (now, Instant::now());
+        }
+        (seen.1.elapsed() > Duration::from_secs(1)).then_some(())
+    })
+}
+
+fn difference(before: Option<Duration>, after: Option<Duration>) -> u128 {
+    after.unwrap_or_default().saturating_sub(before.unwrap_or_default()).as_millis()
+}
+
+fn print_table(figures: &Figures) {
+    let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);
+    println!("| what | softhca | UCX (posix, self) | ratio | floor |");
+    println!("|---|---|---|---|---|");
+    println!(
+        "| `ib_send_lat -s 8`, one way | {:.2} µs | {:.2} µs | {:.2} | at most {LATENCY_FLOOR} |",
+        middle(&figures.send_lat_usec),
+        middle(&figures.ucx_tag_lat_usec),
+        figures.latency_ratio
+    );
+    println!(
+        "| `ib_write_bw -s 1048576` | {:.0} MiB/s | {:.0} MiB/s | {:.2} | at least {BANDWIDTH_FLOOR} |",
+        middle(&figures.write_bw_mib),
+        middle(&figures.ucx_tag_bw_mib),
+        figures.bandwidth_ratio
+    );
+    println!(
+        "| CPU of an idle connection in {} s: server, client, agent | {}, {}, {} ms | – | – | 0 |",
+        figures.idle_seconds, figures.idle_cpu_ms_server, figures.idle_cpu_ms_client, figures.idle_cpu_ms_agent
+    );
+}

@@ -1,0 +1,72 @@
+//! The Debian packages whose programs are run: what is missing, and installing it as root.
+//!
+//! It never changes a package that is there.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A package, and a file by which it is known to be installed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Package {
+    name: &'static str,
+    file: &'static str,
+}
+
+const IBVERBS_UTILS: Package = Package { name: "ibverbs-utils", file: "/usr/bin/ibv_rc_pingpong" };
+const PERFTEST: Package = Package { name: "perftest", file: "/usr/bin/ib_write_bw" };
+const UCX_UTILS: Package = Package { name: "ucx-utils", file: "/usr/bin/ucx_perftest" };
+
+/// What `cargo xtask demo` shows.
+pub(crate) const DEMO: &[Package] = &[IBVERBS_UTILS, PERFTEST];
+
+/// What `cargo xtask bench` compares.
+pub(crate) const BENCH: &[Package] = &[PERFTEST, UCX_UTILS];
+
+/// What the integration suite runs; gcc and the headers build its own small verbs programs.
+pub(crate) const SUITE: &[Package] = &[
+    IBVERBS_UTILS,
+    PERFTEST,
+    UCX_UTILS,
+    Package { name: "python3-pyverbs", file: "/usr/lib/python3/dist-packages/pyverbs/__init__.py" },
+    Package { name: "rdma-core", file: "/usr/share/doc/rdma-core/tests/run_tests.py" },
+    Package { name: "libibverbs-dev", file: "/usr/include/infiniband/verbs.h" },
+    Package { name: "gcc", file: "/usr/bin/gcc" },
+    Package { name: "iproute2", file: "/usr/sbin/ip" },
+    Package { name: "util-linux", file: "/usr/bin/setpriv" },
+];
+
+/// Makes sure that the packages are there: installs them as root, else says what to type.
+pub(crate) fn require(packages: &[Package]) -> Result<(), String> {
+    let missing = missing(packages);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    if !rustix::process::geteuid().is_root() {
+        return Err(format!("missing Debian packages; as root type: apt-get install {names}"));
+    }
+    println!("installing {names}");
+    // The second time with fresh lists: on a new machine there are none, on an old one they name files that are gone.
+    if install(&missing) || (apt(&["update"]) && install(&missing)) {
+        return Ok(());
+    }
+    Err(format!("apt-get install {names} did not succeed"))
+}
+
+fn missing(packages: &[Package]) -> Vec<&'static str> {
+    packages.iter().filter(|package| !Path::new(package.file).exists()).map(|package| package.name).collect()
+}
+
+fn install(names: &[&str]) -> bool {
+    let mut words = vec!["install", "--yes", "--no-install-recommends"];
+    words.extend(names);
+    apt(&words)
+}
+
+fn apt(words: &[&str]) -> bool {
+    // Another installation on this machine holds the lock for a while: wait for it.
+    let mut command = Command::new("apt-get");
+    command.args(["--quiet", "--quiet", "-o", "DPkg::Lock::Timeout=300"]).args(words);
+    command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,59 @@
+//! The running account of `cargo xtask test`: headings as it goes, and the closing line.
+//!
+//! The principal type is [`Report`]. It prints; it decides nothing.
+
+use std::time::{Duration, Instant};
+
+use crate::step::Count;
+
+/// Steps that have run, with their counts.
+#[derive(Debug)]
+pub(crate) struct Report {
+    started: Instant,
+    rows: Vec<(String, Count, Duration)>,
+}
+
+impl Report {
+    /// An empty account; the clock starts.
+    pub(crate) fn new() -> Self {
+        Self { started: Instant::now(), rows: Vec::new() }
+    }
+
+    /// Runs one step under a heading.
+    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce() -> Count) {
+        println!("\n== {name}");
+        let started = Instant::now();
+        let count = work();
+        self.rows.push((name.to_owned(), count, started.elapsed()));
+    }
+
+    /// Runs one step that holds or does not hold.
+    pub(crate) fn check(&mut self, name: &str, work: impl FnOnce() -> Result<(), String>) {
+        self.step(name, || match work() {
+            Ok(()) => Count { passed: 1, failed: 0 },
+            Err(why) => {
+                eprintln!("{why}");
+                Count { passed: 0, failed: 1 }
+            }
+        });
+    }
+
+    /// Prints the account; its last line is "N passed, N failed".
+    pub(crate) fn close(self) -> Result<(), String> {
+        println!("\n== account");
+        for (name, count, took) in &self.rows {
+            let mark = if count.failed == 0 { "ok  " } else { "FAIL" };
+            println!(
+                "{mark} {name:<44} {:>5} passed {:>4} failed {:>6.1} s",
+                count.passed,
+                count.failed,
+                took.as_secs_f64()
+            );
+        }
+        let passed: u64 = self.rows.iter().map(|row| row.1.passed).sum();
+        let failed: u64 = self.rows.iter().map(|row| row.1.failed).sum();
+        println!("in {} s", self.started.elapsed().as_secs());
+        println!("{passed} passed, {failed} failed");
+        if failed == 0 { Ok(()) } else { Err("not everything holds".to_owned()) }
+    }
+}

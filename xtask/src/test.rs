@@ -1,0 +1,75 @@
+//! `cargo xtask test`: everything that must hold, in the order in which a failure is cheapest to see.
+//!
+//! Safe to run twice at once: cargo locks its own folder, `dist` changes places in one step, and each test of the
+//! integration suite has its own run directory and ports.
+
+use std::process::{Command, Stdio};
+
+use crate::report::Report;
+use crate::workspace::Workspace;
+use crate::{abi_check, abi_doc, debian, dist, step, tidy};
+
+/// Runs the list; the last line printed on standard output is "N passed, N failed".
+pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
+    let mut report = Report::new();
+    let cargo = |words: &[&str]| step::run(workspace.cargo(words));
+    report.step("formatting", || cargo(&["fmt", "--all", "--check"]));
+    report.check("tidy", || tidy::run(workspace));
+    report.check("docs/abi.md is what the tables say", || abi_doc::run(workspace, true));
+    report.step("clippy", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
+    let mut laid_out = Err("not built".to_owned());
+    report.check("dist", || {
+        laid_out = dist::run(workspace);
+        laid_out.as_ref().map(|_| ()).map_err(Clone::clone)
+    });
+    if let Ok(dist) = &laid_out {
+        report.check("exported symbols", || abi_check::run(workspace, Some(dist.library()), false));
+    }
+    report.step("unit tests", || step::run(tests(workspace, &["--workspace", "--exclude", "softhca-suite"], false)));
+    report.step("doc tests", || cargo(&["test", "--quiet", "--workspace", "--doc"]));
+    report.step("loom models", || step::run(loom(workspace)));
+    if !quick {
+        let mut ready = Ok(());
+        report.check("Debian programs are there", || {
+            ready = debian::require(debian::SUITE);
+            ready.clone()
+        });
+        if let (Ok(()), Ok(dist)) = (ready, &laid_out) {
+            report.step("integration suite", || {
+                let mut command = tests(workspace, &["--package", "softhca-suite"], true);
+                command.env("SOFTHCA_DIST", dist.folder());
+                step::run(command)
+            });
+        }
+    }
+    report.close()
+}
+
+/// The test runner: cargo-nextest where it is installed (a process per test, limits on hangs), else cargo's own.
+fn tests(workspace: &Workspace, packages: &[&str], one_by_one: bool) -> Command {
+    let nextest = workspace.cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let mut command = if nextest.is_ok_and(|status| status.success()) {
+        let mut command = workspace.cargo(&["nextest", "run", "--no-fail-fast", "--status-level", "slow"]);
+        command.args(packages);
+        if one_by_one {
+            command.args(["--test-threads", "1", "--status-level", "pass"]);
+        }
+        command
+    } else {
+        let mut command = workspace.cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]);
+        command.args(packages);
+        if one_by_one {
+            command.args(["--", "--test-threads", "1"]);
+        }
+        command
+    };
+    command.env("RUST_BACKTRACE", "0");
+    command
+}
+
+/// The models of the rings and of the wake-up word; another configuration, hence another folder.
+fn loom(workspace: &Workspace) -> Command {
+    let mut command = workspace.cargo(&["test", "--release", "--package", "softhca-shm", "--lib", "loom"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target().join("loom"));
+    command
+}

@@ -1,0 +1,151 @@
+//! `cargo xtask tidy`: the rules that no compiler checks, each with the sentence that a person gets who breaks it.
+//!
+//! The table of floors and the modules with `unsafe` are here and nowhere else in code; ARCHITECTURE.md explains them.
+//! Reading of source text is in [`source`].
+
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::workspace::{Package, Workspace};
+use source::Source;
+
+/// The floor of each room. A room imports only from lower floors.
+const FLOORS: &[(&str, u8)] = &[
+    ("softhca-wire", 0),
+    ("softhca-shm", 0),
+    ("softhca-abi", 1),
+    ("softhca-protocol", 1),
+    ("softhca-engine", 2),
+    ("softhca-agent", 3),
+    ("softhca-fabric", 4),
+    ("libibverbs", 4),
+    ("softhca-cli", 5),
+];
+
+/// Packages that are not shipped: nothing shipped may import them.
+const TOOLS: &[&str] = &["softhca-suite", "xtask"];
+
+/// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
+const UNSAFE: &[(&str, &[&str])] = &[("softhca-shm", &[""]), ("softhca-engine", &["usermem"]), ("libibverbs", &[""])];
+
+/// Packages without clock, socket, thread or random source: time and chance are arguments.
+const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol"];
+
+/// What a pure package may not name.
+const IMPURE: &[&str] = &[
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "Instant::now",
+    "SystemTime::now",
+    "std::thread",
+    "std::net",
+    "std::os::unix::net",
+    "std::process",
+];
+
+/// What a pure package may not depend on.
+const IMPURE_CRATES: &[&str] = &["rustix", "libc", "rand", "getrandom", "tokio", "netlink-sys"];
+
+const LONGEST_FILE: usize = 600;
+
+/// Checks everything and tells everything that is wrong.
+pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    let mut files = 0;
+    for package in workspace.packages() {
+        imports(package, &mut wrong);
+        for path in rust_files(package.folder()) {
+            files += 1;
+            let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let shown = path.strip_prefix(workspace.root()).unwrap_or(&path).display().to_string();
+            let inside = path.strip_prefix(package.folder()).unwrap_or(&path);
+            file(package, &shown, inside, &Source::read(&text), &mut wrong);
+        }
+    }
+    if wrong.is_empty() {
+        println!("{} packages, {files} files, all tidy", workspace.packages().len());
+        Ok(())
+    } else {
+        Err(format!("{}\n{} things are not tidy", wrong.join("\n"), wrong.len()))
+    }
+}
+
+/// Imports go downward.
+fn imports(package: &Package, wrong: &mut Vec<String>) {
+    let name = package.name.as_str();
+    if TOOLS.contains(&name) {
+        return;
+    }
+    let Some(own) = floor(name) else {
+        wrong.push(format!("{name}: not in the table of floors (xtask/src/tidy.rs, ARCHITECTURE.md)"));
+        return;
+    };
+    for dependency in package.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev")) {
+        let other = dependency.name.as_str();
+        if TOOLS.contains(&other) {
+            wrong.push(format!("{name} imports {other}, which is not shipped"));
+        }
+        if floor(other).is_some_and(|other| other >= own) {
+            wrong.push(format!("{name} (floor {own}) imports {other}, which is not on a lower floor"));
+        }
+        if PURE.contains(&name) && IMPURE_CRATES.contains(&other) {
+            wrong.push(format!("{name} imports {other}: it has no clock, socket, thread or random source"));
+        }
+    }
+}
+
+/// What holds for each file.
+fn file(package: &Package, shown: &str, inside: &Path, source: &Source, wrong: &mut Vec<String>) {
+    let name = package.name.as_str();
+    if !source.opens_with_paragraph() {
+        wrong.push(format!(
+            "{shown}: does not open with a //! paragraph (what it is, what it is not, its principal type)"
+        ));
+    }
+    if source.lines() > LONGEST_FILE {
+        wrong.push(format!("{shown}: {} lines; split it at {LONGEST_FILE}", source.lines()));
+    }
+    let Ok(module) = inside.strip_prefix("src") else {
+        return;
+    };
+    let place = module.to_string_lossy();
+    let allowed = UNSAFE.iter().find(|(owner, _)| *owner == name).map_or(&[][..], |(_, prefixes)| prefixes);
+    if !allowed.iter().any(|prefix| place.starts_with(prefix)) {
+        for line in source.unsafe_lines() {
+            wrong.push(format!("{shown}:{line}: unsafe outside the modules that may have it (xtask/src/tidy.rs)"));
+        }
+    }
+    let root = place == "lib.rs" || place == "main.rs";
+    if root && allowed.is_empty() && !source.forbids_unsafe() {
+        wrong.push(format!("{shown}: #![forbid(unsafe_code)] is missing"));
+    }
+    if PURE.contains(&name) && !place.ends_with("tests.rs") {
+        for (line, word) in source.mentions(IMPURE) {
+            wrong.push(format!("{shown}:{line}: names {word}; time and chance are arguments here"));
+        }
+    }
+}
+
+fn floor(name: &str) -> Option<u8> {
+    FLOORS.iter().find(|(room, _)| *room == name).map(|(_, floor)| *floor)
+}
+
+/// Every Rust file below a package, without build output.
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() && entry.file_name() != "target" {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}

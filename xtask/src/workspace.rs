@@ -1,0 +1,87 @@
+//! The workspace as cargo sees it: where it lies, where it builds, which packages depend on which.
+//!
+//! It reads `cargo metadata` once and changes nothing. The principal type is [`Workspace`].
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+
+/// What `cargo metadata --no-deps` says, as far as it is used.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Workspace {
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+    packages: Vec<Package>,
+}
+
+/// One package of the workspace.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Package {
+    /// The name in its Cargo.toml.
+    pub(crate) name: String,
+    /// Its Cargo.toml.
+    pub(crate) manifest_path: PathBuf,
+    /// What it depends on, outside packages too.
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+/// One dependency of a package.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Dependency {
+    /// The package's name.
+    pub(crate) name: String,
+    /// `None` for an ordinary one, else "dev" or "build".
+    pub(crate) kind: Option<String>,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    pub(crate) fn open() -> Result<Self, String> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        let output = cargo()
+            .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
+            .arg(manifest)
+            .output()
+            .map_err(|error| format!("cargo metadata: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))
+    }
+
+    /// The folder with the workspace's Cargo.toml.
+    pub(crate) fn root(&self) -> &Path {
+        &self.workspace_root
+    }
+
+    /// The folder that cargo builds in.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target_directory
+    }
+
+    /// The workspace's packages.
+    pub(crate) fn packages(&self) -> &[Package] {
+        &self.packages
+    }
+
+    /// A cargo command that runs at the workspace's root.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = cargo();
+        command.args(arguments).current_dir(&self.workspace_root);
+        // Set by the cargo that runs this program; they would describe this program to the builds it starts.
+        command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_PKG_NAME").env_remove("CARGO_PKG_VERSION");
+        command
+    }
+}
+
+impl Package {
+    /// The package's folder.
+    pub(crate) fn folder(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(Path::new("."))
+    }
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
