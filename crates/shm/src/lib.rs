@@ -20,6 +20,7 @@
 pub mod bell;
 pub mod bulk;
 pub mod eventfd;
+pub mod inherit;
 pub mod lane;
 mod layout;
 pub mod memory;
