@@ -1,0 +1,170 @@
+//! The base transport header: the first 12 bytes of every transport packet. IBA 9.2.
+//!
+//! ```text
+//!      0                   1                   2                   3
+//!      0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//!   0 |    opcode     |S|M|Pad|  TVer |            P_Key              |
+//!   4 |F|B| reserved  |           destination queue pair              |
+//!   8 |A|  reserved   |            packet sequence number             |
+//! ```
+//! S solicited event, M migration request, Pad bytes of padding behind the payload, F and B congestion marks, A acknowledge
+//! request. The byte at 4 may change on the way and is not covered by the ICRC.
+//!
+//! Which headers follow, [`Opcode`] says; the whole stack is [`crate::Headers`]. This is the module to read first: the other
+//! headers have the same shape.
+
+use crate::bytes::{be16, be24, put16, put24};
+use crate::{Error, Opcode, Psn, Qpn};
+use std::fmt;
+
+/// Bytes of this header.
+pub const LEN: usize = 12;
+
+const SOLICITED: u8 = 0x80;
+const MIGRATION: u8 = 0x40;
+const PAD_SHIFT: u8 = 4;
+const VERSION: u8 = 0x0f;
+const FECN: u8 = 0x80;
+const BECN: u8 = 0x40;
+const ACK_REQ: u8 = 0x80;
+
+/// The base transport header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is, and which headers follow.
+    pub opcode: Opcode,
+    /// The completion that this packet causes at the receiver is a solicited one.
+    pub solicited: bool,
+    /// Path migration: set in the migrated state.
+    pub migrated: bool,
+    /// Bytes of padding behind the payload, 0 to 3.
+    pub pad: u8,
+    /// The partition.
+    pub pkey: u16,
+    /// A switch on the way was congested.
+    pub fecn: bool,
+    /// The receiver of our packets was told so.
+    pub becn: bool,
+    /// The queue pair that the packet is for.
+    pub dest_qp: Qpn,
+    /// The requester asks for an acknowledgement of this packet.
+    pub ack_req: bool,
+    /// The packet's place in the sequence.
+    pub psn: Psn,
+}
+
+impl Header {
+    /// Takes the header apart. Reserved bits are ignored, as the specification demands.
+    ///
+    /// # Errors
+    /// An opcode that softhca does not speak, or a transport version other than 0.
+    pub fn parse(bytes: &[u8; LEN]) -> Result<Header, Error> {
+        let opcode = Opcode::from_u8(bytes[0]).ok_or(Error::Opcode(bytes[0]))?;
+        if bytes[1] & VERSION != 0 {
+            return Err(Error::Version(bytes[1] & VERSION));
+        }
+        Ok(Header {
+            opcode,
+            solicited: bytes[1] & SOLICITED != 0,
+            migrated: bytes[1] & MIGRATION != 0,
+            pad: bytes[1] >> PAD_SHIFT & 3,
+            pkey: be16(bytes, 2),
+            fecn: bytes[4] & FECN != 0,
+            becn: bytes[4] & BECN != 0,
+            dest_qp: Qpn::new(be24(bytes, 5)),
+            ack_req: bytes[8] & ACK_REQ != 0,
+            psn: Psn::new(be24(bytes, 9)),
+        })
+    }
+
+    /// Builds the header.
+    pub fn emit(&self, bytes: &mut [u8; LEN]) {
+        bytes[0] = self.opcode.as_u8();
+        bytes[1] = bit(self.solicited, SOLICITED) | bit(self.migrated, MIGRATION) | (self.pad & 3) << PAD_SHIFT;
+        put16(bytes, 2, self.pkey);
+        bytes[4] = bit(self.fecn, FECN) | bit(self.becn, BECN);
+        put24(bytes, 5, self.dest_qp.value());
+        bytes[8] = bit(self.ack_req, ACK_REQ);
+        put24(bytes, 9, self.psn.value());
+    }
+}
+
+fn bit(set: bool, mask: u8) -> u8 {
+    if set { mask } else { 0 }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to QP {} psn {}", self.opcode, self.dest_qp, self.psn)?;
+        for (set, name) in [
+            (self.ack_req, " ack-req"),
+            (self.solicited, " solicited"),
+            (self.migrated, " migrated"),
+            (self.fecn, " fecn"),
+            (self.becn, " becn"),
+        ] {
+            if set {
+                f.write_str(name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Operation, Transport};
+
+    const BYTES: [u8; LEN] = [0x04, 0xb0, 0xff, 0xff, 0x80, 0x00, 0x01, 0x45, 0x80, 0xff, 0xff, 0xfe];
+
+    fn header() -> Header {
+        Header {
+            opcode: Opcode::new(Transport::Rc, Operation::SendOnly),
+            solicited: true,
+            migrated: false,
+            pad: 3,
+            pkey: 0xffff,
+            fecn: true,
+            becn: false,
+            dest_qp: Qpn::new(0x145),
+            ack_req: true,
+            psn: Psn::new(0xff_fffe),
+        }
+    }
+
+    #[test]
+    fn taken_apart() {
+        assert_eq!(Header::parse(&BYTES), Ok(header()));
+    }
+
+    #[test]
+    fn put_together() {
+        let mut bytes = [0xaa; LEN];
+        header().emit(&mut bytes);
+        assert_eq!(bytes, BYTES);
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let mut bytes = BYTES;
+        bytes[4] |= 0x3f;
+        bytes[8] |= 0x7f;
+        assert_eq!(Header::parse(&bytes), Ok(header()));
+    }
+
+    #[test]
+    fn another_version_or_opcode_is_refused() {
+        let mut bytes = BYTES;
+        bytes[1] |= 1;
+        assert_eq!(Header::parse(&bytes), Err(Error::Version(1)));
+        bytes = BYTES;
+        bytes[0] = 0x40;
+        assert_eq!(Header::parse(&bytes), Err(Error::Opcode(0x40)));
+    }
+
+    #[test]
+    fn reads_as_a_line() {
+        assert_eq!(header().to_string(), "RC SEND only to QP 0x145 psn 16777214 ack-req solicited fecn");
+    }
+}

@@ -1,0 +1,33 @@
+//! What can be wrong with the bytes of a packet. Principal type: [`Error`].
+
+/// Why bytes are not a packet, or why a packet does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The bytes end inside a header.
+    #[error("the packet ends inside its {header}: {needed} bytes needed, {left} left")]
+    Truncated {
+        /// The header's name.
+        header: &'static str,
+        /// Bytes that it takes.
+        needed: usize,
+        /// Bytes that were there.
+        left: usize,
+    },
+    /// The opcode is reserved, or of a transport that softhca does not speak.
+    #[error("opcode {0:#04x} is not one that softhca speaks")]
+    Opcode(u8),
+    /// The transport version is not 0.
+    #[error("transport header version {0}, only 0 exists")]
+    Version(u8),
+    /// The network header is neither IPv6 nor IPv4 in the place that RoCEv2 gives it.
+    #[error("neither an IPv6 header nor an IPv4 header in its lower half")]
+    Network,
+    /// The buffer to emit into is too small.
+    #[error("{needed} bytes of headers do not fit into {room}")]
+    NoRoom {
+        /// Bytes that the headers take.
+        needed: usize,
+        /// Bytes that were offered.
+        room: usize,
+    },
+}

@@ -1,0 +1,262 @@
+//! The global routing header, and what stands in its place before a datagram's payload in a receive buffer. IBA 8.3, A17.4.5.
+//!
+//! A UD receive buffer begins with 40 bytes that say where the datagram came from: a GRH when it came over IPv6 (or InfiniBand),
+//! or 20 unused bytes and the IPv4 header. [`Network`] is either of the two. Not an IP stack: options and fragments do not occur.
+//! Principal types: [`Grh`], [`Ipv4`], [`Network`].
+
+use crate::Error;
+use crate::bytes::{be16, be32, put16, put32};
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Bytes of this header, and of the space before every UD payload.
+pub const LEN: usize = 40;
+/// The next header value of the IBA transport.
+pub const NEXT_HEADER_IBA: u8 = 0x1b;
+/// The next header, or protocol, value of UDP: RoCEv2.
+pub const NEXT_HEADER_UDP: u8 = 17;
+
+const IPV4_AT: usize = 20;
+
+/// The global routing header: the shape of an IPv6 header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grh {
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Bytes behind this header up to and with the ICRC.
+    pub payload_len: u16,
+    /// What follows: [`NEXT_HEADER_IBA`] or [`NEXT_HEADER_UDP`].
+    pub next_header: u8,
+    /// Routers that it may still pass.
+    pub hop_limit: u8,
+    /// Source GID.
+    pub sgid: [u8; 16],
+    /// Destination GID.
+    pub dgid: [u8; 16],
+}
+
+/// The IPv4 header of a RoCEv2 packet, without options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4 {
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Bytes from this header up to and with the ICRC.
+    pub total_len: u16,
+    /// Identification.
+    pub id: u16,
+    /// Time to live.
+    pub ttl: u8,
+    /// Source address.
+    pub source: Ipv4Addr,
+    /// Destination address.
+    pub destination: Ipv4Addr,
+}
+
+/// The 40 bytes before a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// A GRH.
+    V6(Grh),
+    /// An IPv4 header in the last 20 bytes.
+    V4(Ipv4),
+}
+
+impl Grh {
+    /// Takes the header apart.
+    ///
+    /// # Errors
+    /// The version is not 6.
+    pub fn parse(bytes: &[u8; LEN]) -> Result<Grh, Error> {
+        let word = be32(bytes, 0);
+        if word >> 28 != 6 {
+            return Err(Error::Network);
+        }
+        Ok(Grh {
+            traffic_class: (word >> 20 & 0xff) as u8,
+            flow_label: word & 0xf_ffff,
+            payload_len: be16(bytes, 4),
+            next_header: bytes[6],
+            hop_limit: bytes[7],
+            sgid: array(bytes, 8),
+            dgid: array(bytes, 24),
+        })
+    }
+
+    /// Builds the header.
+    pub fn emit(&self, bytes: &mut [u8; LEN]) {
+        put32(bytes, 0, 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff);
+        put16(bytes, 4, self.payload_len);
+        bytes[6] = self.next_header;
+        bytes[7] = self.hop_limit;
+        bytes[8..24].copy_from_slice(&self.sgid);
+        bytes[24..40].copy_from_slice(&self.dgid);
+    }
+}
+
+impl Ipv4 {
+    fn parse(bytes: &[u8; LEN]) -> Result<Ipv4, Error> {
+        if bytes[IPV4_AT] != 0x45 {
+            return Err(Error::Network);
+        }
+        Ok(Ipv4 {
+            tos: bytes[IPV4_AT + 1],
+            total_len: be16(bytes, IPV4_AT + 2),
+            id: be16(bytes, IPV4_AT + 4),
+            ttl: bytes[IPV4_AT + 8],
+            source: Ipv4Addr::from(be32(bytes, IPV4_AT + 12)),
+            destination: Ipv4Addr::from(be32(bytes, IPV4_AT + 16)),
+        })
+    }
+
+    fn emit(&self, bytes: &mut [u8; LEN]) {
+        *bytes = [0; LEN];
+        let header = &mut bytes[IPV4_AT..];
+        header[0] = 0x45;
+        header[1] = self.tos;
+        put16(header, 2, self.total_len);
+        put16(header, 4, self.id);
+        put16(header, 6, 0x4000); // do not fragment
+        header[8] = self.ttl;
+        header[9] = NEXT_HEADER_UDP;
+        header[12..16].copy_from_slice(&self.source.octets());
+        header[16..20].copy_from_slice(&self.destination.octets());
+        let sum: u32 = (0..10).map(|word| u32::from(be16(header, 2 * word))).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        put16(header, 10, !((folded & 0xffff) as u16 + (folded >> 16) as u16));
+    }
+}
+
+impl Network {
+    /// What a packet of `payload_len` bytes behind the network header (BTH up to and with the ICRC; with RoCEv2 the UDP header
+    /// too) between two GIDs has here. GIDs that are IPv4 addresses (`::ffff:a.b.c.d`) make it an IPv4 header.
+    #[must_use]
+    pub fn between(
+        sgid: [u8; 16],
+        dgid: [u8; 16],
+        traffic_class: u8,
+        flow_label: u32,
+        hop_limit: u8,
+        payload_len: u16,
+    ) -> Network {
+        match (Ipv6Addr::from(sgid).to_ipv4_mapped(), Ipv6Addr::from(dgid).to_ipv4_mapped()) {
+            (Some(source), Some(destination)) => Network::V4(Ipv4 {
+                tos: traffic_class,
+                total_len: payload_len.saturating_add(20),
+                id: 0,
+                ttl: hop_limit,
+                source,
+                destination,
+            }),
+            _ => Network::V6(Grh {
+                traffic_class,
+                flow_label,
+                payload_len,
+                next_header: NEXT_HEADER_UDP,
+                hop_limit,
+                sgid,
+                dgid,
+            }),
+        }
+    }
+
+    /// Takes the 40 bytes apart.
+    ///
+    /// # Errors
+    /// Neither of the two headers is there.
+    pub fn parse(bytes: &[u8; LEN]) -> Result<Network, Error> {
+        Grh::parse(bytes).map(Network::V6).or_else(|_| Ipv4::parse(bytes).map(Network::V4))
+    }
+
+    /// Builds the 40 bytes.
+    pub fn emit(&self, bytes: &mut [u8; LEN]) {
+        match self {
+            Network::V6(grh) => grh.emit(bytes),
+            Network::V4(ipv4) => ipv4.emit(bytes),
+        }
+    }
+
+    /// Source and destination as GIDs.
+    #[must_use]
+    pub fn gids(&self) -> ([u8; 16], [u8; 16]) {
+        match self {
+            Network::V6(grh) => (grh.sgid, grh.dgid),
+            Network::V4(ip) => (ip.source.to_ipv6_mapped().octets(), ip.destination.to_ipv6_mapped().octets()),
+        }
+    }
+}
+
+fn array(bytes: &[u8; LEN], at: usize) -> [u8; 16] {
+    std::array::from_fn(|index| bytes[at + index])
+}
+
+impl fmt::Display for Grh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {}", Ipv6Addr::from(self.sgid), Ipv6Addr::from(self.dgid))
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Network::V6(grh) => grh.fmt(f),
+            Network::V4(ip) => write!(f, "{} -> {}", ip.source, ip.destination),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(text: &str) -> [u8; 16] {
+        text.parse::<Ipv6Addr>().expect("an address").octets()
+    }
+
+    #[test]
+    fn grh_literal_bytes_both_ways() {
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(&[0x60, 0x21, 0x23, 0x45, 0x01, 0x18, 0x1b, 0x40]);
+        bytes[8..24].copy_from_slice(&gid("fe80::11"));
+        bytes[24..].copy_from_slice(&gid("fe80::12"));
+        let grh = Grh {
+            traffic_class: 2,
+            flow_label: 0x1_2345,
+            payload_len: 280,
+            next_header: NEXT_HEADER_IBA,
+            hop_limit: 64,
+            sgid: gid("fe80::11"),
+            dgid: gid("fe80::12"),
+        };
+        assert_eq!(Network::parse(&bytes), Ok(Network::V6(grh)));
+        let mut out = [0xaa; LEN];
+        grh.emit(&mut out);
+        assert_eq!(out, bytes);
+        assert_eq!(grh.to_string(), "fe80::11 -> fe80::12");
+    }
+
+    /// The IPv4 header of a datagram between 10.77.0.12 and 10.77.0.11.
+    #[test]
+    fn ipv4_stands_in_the_lower_half() {
+        let network = Network::between(gid("::ffff:10.77.0.12"), gid("::ffff:10.77.0.11"), 0, 7, 64, 96);
+        let mut out = [0xaa; LEN];
+        network.emit(&mut out);
+        assert_eq!(out[..20], [0; 20]);
+        assert_eq!(
+            out[20..],
+            [0x45, 0, 0, 116, 0, 0, 0x40, 0, 64, 17, 0x25, 0xc9, 10, 77, 0, 12, 10, 77, 0, 11],
+            "{out:02x?}"
+        );
+        let sum: u32 = out[20..].chunks(2).map(|pair| u32::from(be16(pair, 0))).sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "the checksum completes the sum");
+        assert_eq!(Network::parse(&out), Ok(network));
+        assert_eq!(network.gids(), (gid("::ffff:10.77.0.12"), gid("::ffff:10.77.0.11")));
+        assert_eq!(network.to_string(), "10.77.0.12 -> 10.77.0.11");
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        assert_eq!(Network::parse(&[0; LEN]), Err(Error::Network));
+    }
+}

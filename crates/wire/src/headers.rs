@@ -1,0 +1,233 @@
+//! All headers of one transport packet, flat: what the transport state machines read and write. The order on the wire and which
+//! of them are present follow from the opcode. Not the payload, the padding bytes or the ICRC. Principal type: [`Headers`].
+
+use crate::{Aeth, AtomicEth, Deth, Error, Opcode, Psn, Qpn, Reth};
+use crate::{aeth, atomic_ack, atomic_eth, bth, deth, ieth, immdt, reth, xrceth};
+use std::fmt;
+
+/// The longest stack: XRC compare-and-swap. Every packet's headers fit into this many bytes.
+pub const MAX_LEN: usize = bth::LEN + xrceth::LEN + atomic_eth::LEN;
+
+/// The headers of one transport packet. Fields whose header the opcode does not call for are ignored, and zero after `parse`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    /// What the packet is.
+    pub opcode: Opcode,
+    /// The completion at the receiver is a solicited one.
+    pub solicited: bool,
+    /// An acknowledgement is wanted.
+    pub ack_req: bool,
+    /// Path migration: set in the migrated state.
+    pub migrated: bool,
+    /// Bytes of padding behind the payload.
+    pub pad: u8,
+    /// Place in the sequence.
+    pub psn: Psn,
+    /// The queue pair that it is for.
+    pub dest_qp: Qpn,
+    /// The partition.
+    pub pkey: u16,
+    /// ImmDt: immediate data.
+    pub imm: u32,
+    /// IETH: the key to invalidate.
+    pub ieth: u32,
+    /// XRCETH: the shared receive queue.
+    pub xrc_srq: u32,
+    /// RETH: where an RDMA operation goes.
+    pub reth: Reth,
+    /// AtomicETH: what an atomic operation does.
+    pub atomic: AtomicEth,
+    /// AETH: the answer.
+    pub aeth: Aeth,
+    /// AtomicAckETH: the word as it was.
+    pub atomic_ack: u64,
+    /// DETH: who sends a datagram.
+    pub deth: Deth,
+}
+
+impl Headers {
+    /// Bytes that these headers take.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        let opcode = self.opcode;
+        let mut len = bth::LEN;
+        if opcode.has_deth() {
+            len += deth::LEN;
+        }
+        if opcode.has_xrceth() {
+            len += xrceth::LEN;
+        }
+        if opcode.has_reth() {
+            len += reth::LEN;
+        }
+        if opcode.is_atomic() {
+            len += atomic_eth::LEN;
+        }
+        if opcode.has_aeth() {
+            len += aeth::LEN;
+        }
+        if matches!(opcode.operation, crate::Operation::AtomicAcknowledge) {
+            len += atomic_ack::LEN;
+        }
+        if opcode.has_immdt() {
+            len += immdt::LEN;
+        }
+        if opcode.has_ieth() {
+            len += ieth::LEN;
+        }
+        len
+    }
+
+    /// Never: every packet has a BTH.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Takes the headers apart; what follows them is payload, padding and ICRC. Their length is [`Headers::len`].
+    ///
+    /// # Errors
+    /// The bytes end too early, or the BTH is not one that softhca speaks.
+    pub fn parse(bytes: &[u8]) -> Result<Headers, Error> {
+        let mut rest = bytes;
+        let bth = bth::Header::parse(take(&mut rest, "BTH")?)?;
+        let opcode = bth.opcode;
+        let mut headers = Headers {
+            opcode,
+            solicited: bth.solicited,
+            ack_req: bth.ack_req,
+            migrated: bth.migrated,
+            pad: bth.pad,
+            psn: bth.psn,
+            dest_qp: bth.dest_qp,
+            pkey: bth.pkey,
+            ..Headers::default()
+        };
+        if opcode.has_deth() {
+            headers.deth = deth::Header::parse(take(&mut rest, "DETH")?);
+        }
+        if opcode.has_xrceth() {
+            headers.xrc_srq = xrceth::Header::parse(take(&mut rest, "XRCETH")?).0;
+        }
+        if opcode.has_reth() {
+            headers.reth = reth::Header::parse(take(&mut rest, "RETH")?);
+        }
+        if opcode.is_atomic() {
+            headers.atomic = atomic_eth::Header::parse(take(&mut rest, "AtomicETH")?);
+        }
+        if opcode.has_aeth() {
+            headers.aeth = aeth::Header::parse(take(&mut rest, "AETH")?);
+        }
+        if opcode.operation == crate::Operation::AtomicAcknowledge {
+            headers.atomic_ack = atomic_ack::Header::parse(take(&mut rest, "AtomicAckETH")?).0;
+        }
+        if opcode.has_immdt() {
+            headers.imm = immdt::Header::parse(take(&mut rest, "ImmDt")?).0;
+        }
+        if opcode.has_ieth() {
+            headers.ieth = ieth::Header::parse(take(&mut rest, "IETH")?).0;
+        }
+        Ok(headers)
+    }
+
+    /// Builds the headers at the beginning of `bytes` and returns their length.
+    ///
+    /// # Errors
+    /// `bytes` is shorter than [`Headers::len`].
+    pub fn emit(&self, bytes: &mut [u8]) -> Result<usize, Error> {
+        let len = self.len();
+        let room = bytes.len();
+        let mut rest = bytes.get_mut(..len).ok_or(Error::NoRoom { needed: len, room })?;
+        let opcode = self.opcode;
+        let bth = bth::Header {
+            opcode,
+            solicited: self.solicited,
+            migrated: self.migrated,
+            pad: self.pad,
+            pkey: self.pkey,
+            fecn: false,
+            becn: false,
+            dest_qp: self.dest_qp,
+            ack_req: self.ack_req,
+            psn: self.psn,
+        };
+        bth.emit(give(&mut rest)?);
+        if opcode.has_deth() {
+            self.deth.emit(give(&mut rest)?);
+        }
+        if opcode.has_xrceth() {
+            xrceth::Header(self.xrc_srq).emit(give(&mut rest)?);
+        }
+        if opcode.has_reth() {
+            self.reth.emit(give(&mut rest)?);
+        }
+        if opcode.is_atomic() {
+            self.atomic.emit(give(&mut rest)?);
+        }
+        if opcode.has_aeth() {
+            self.aeth.emit(give(&mut rest)?);
+        }
+        if opcode.operation == crate::Operation::AtomicAcknowledge {
+            atomic_ack::Header(self.atomic_ack).emit(give(&mut rest)?);
+        }
+        if opcode.has_immdt() {
+            immdt::Header(self.imm).emit(give(&mut rest)?);
+        }
+        if opcode.has_ieth() {
+            ieth::Header(self.ieth).emit(give(&mut rest)?);
+        }
+        Ok(len)
+    }
+}
+
+fn take<'a, const N: usize>(rest: &mut &'a [u8], header: &'static str) -> Result<&'a [u8; N], Error> {
+    let left = rest.len();
+    let (head, tail) = rest.split_first_chunk::<N>().ok_or(Error::Truncated { header, needed: N, left })?;
+    *rest = tail;
+    Ok(head)
+}
+
+fn give<'a, const N: usize>(rest: &mut &'a mut [u8]) -> Result<&'a mut [u8; N], Error> {
+    let room = rest.len();
+    let (head, tail) = std::mem::take(rest).split_first_chunk_mut::<N>().ok_or(Error::NoRoom { needed: N, room })?;
+    *rest = tail;
+    Ok(head)
+}
+
+impl fmt::Display for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let opcode = self.opcode;
+        write!(f, "{opcode} to QP {} psn {}", self.dest_qp, self.psn)?;
+        if self.ack_req {
+            f.write_str(" ack-req")?;
+        }
+        if self.solicited {
+            f.write_str(" solicited")?;
+        }
+        if opcode.has_deth() {
+            write!(f, ", {}", self.deth)?;
+        }
+        if opcode.has_xrceth() {
+            write!(f, ", {}", xrceth::Header(self.xrc_srq))?;
+        }
+        if opcode.has_reth() {
+            write!(f, ", {}", self.reth)?;
+        }
+        if opcode.is_atomic() {
+            write!(f, ", {}", self.atomic)?;
+        }
+        if opcode.has_aeth() {
+            write!(f, ", {}", self.aeth)?;
+        }
+        if opcode.operation == crate::Operation::AtomicAcknowledge {
+            write!(f, ", {}", atomic_ack::Header(self.atomic_ack))?;
+        }
+        if opcode.has_immdt() {
+            write!(f, ", {}", immdt::Header(self.imm))?;
+        }
+        if opcode.has_ieth() {
+            write!(f, ", {}", ieth::Header(self.ieth))?;
+        }
+        Ok(())
+    }
+}

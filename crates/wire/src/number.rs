@@ -1,0 +1,141 @@
+//! The two 24-bit numbers of the transport: packet sequence numbers, which wrap, and queue pair numbers, which do not.
+//! Principal types: [`Psn`], [`Qpn`]. IBA 9.7.1 (PSN arithmetic), 3.5.3 (QP numbers).
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+
+const MASK: u32 = 0x00ff_ffff;
+
+/// A packet sequence number. It wraps at 2^24, so it has no order of its own: ask for the signed distance with [`Psn::since`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// Half of the number space: no more packets than this may wait for an answer, or old and new could not be told apart.
+    pub const WINDOW: u32 = 1 << 23;
+
+    /// The low 24 bits of `value`.
+    #[must_use]
+    pub const fn new(value: u32) -> Psn {
+        Psn(value & MASK)
+    }
+
+    /// The number, below 2^24.
+    #[must_use]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    /// How far this number is ahead of `other`: negative when it lies behind, from -2^23 to 2^23 - 1.
+    #[must_use]
+    pub const fn since(self, other: Psn) -> i32 {
+        // The difference is moved to the top of the word, so that the arithmetic shift extends its sign.
+        ((self.0.wrapping_sub(other.0) << 8).cast_signed()) >> 8
+    }
+
+    /// Whether this number lies behind `other`.
+    #[must_use]
+    pub const fn is_before(self, other: Psn) -> bool {
+        self.since(other) < 0
+    }
+}
+
+impl Add<u32> for Psn {
+    type Output = Psn;
+    fn add(self, packets: u32) -> Psn {
+        Psn::new(self.0.wrapping_add(packets))
+    }
+}
+
+impl AddAssign<u32> for Psn {
+    fn add_assign(&mut self, packets: u32) {
+        *self = *self + packets;
+    }
+}
+
+/// Steps back.
+impl Sub<u32> for Psn {
+    type Output = Psn;
+    fn sub(self, packets: u32) -> Psn {
+        Psn::new(self.0.wrapping_sub(packets))
+    }
+}
+
+/// Packets from `other` up to this number, for callers that know it is not behind: from 0 to 2^24 - 1.
+impl Sub<Psn> for Psn {
+    type Output = u32;
+    fn sub(self, other: Psn) -> u32 {
+        self.0.wrapping_sub(other.0) & MASK
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A queue pair number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The subnet management interface, one per port.
+    pub const SMI: Qpn = Qpn(0);
+    /// The general services interface, one per port: the CM's and the SA's packets.
+    pub const GSI: Qpn = Qpn(1);
+    /// The destination of every multicast packet.
+    pub const MULTICAST: Qpn = Qpn(MASK);
+
+    /// The low 24 bits of `value`.
+    #[must_use]
+    pub const fn new(value: u32) -> Qpn {
+        Qpn(value & MASK)
+    }
+
+    /// The number, below 2^24.
+    #[must_use]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_is_signed_and_wraps() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last + 1, Psn::new(0));
+        assert_eq!(Psn::new(0) - 1, last);
+        assert_eq!(Psn::new(2).since(last), 3);
+        assert_eq!(last.since(Psn::new(2)), -3);
+        assert_eq!(Psn::new(2) - last, 3);
+        assert!(last.is_before(Psn::new(0)));
+        assert!(!Psn::new(0).is_before(Psn::new(0)));
+    }
+
+    #[test]
+    fn half_of_the_space_lies_ahead_and_half_behind() {
+        let here = Psn::new(0x12_3456);
+        assert_eq!((here + (Psn::WINDOW - 1)).since(here), (1 << 23) - 1);
+        assert_eq!((here + Psn::WINDOW).since(here), -(1 << 23));
+    }
+
+    #[test]
+    fn only_24_bits_are_kept() {
+        assert_eq!(Psn::new(0xab00_0001).value(), 1);
+        assert_eq!(Qpn::new(0xffff_ffff), Qpn::MULTICAST);
+        assert_eq!(Qpn::new(0x45).to_string(), "0x45");
+        assert_eq!(Psn::new(0x200).to_string(), "512");
+    }
+}

@@ -1,0 +1,372 @@
+//! The opcode of a transport packet: which transport, which operation, and with them which headers follow. Not what a queue pair
+//! does about it. Principal type: [`Opcode`]. IBA 9.2.1.
+//!
+//! ```text
+//!   7 6 5   4 3 2 1 0
+//!  transport  operation      RC 0x00, UC 0x20, UD 0x60, XRC 0xa0
+//! ```
+//! RD (0x40), the congestion notification packet (0x81), FLUSH, ATOMIC WRITE and the manufacturers' range are not spoken.
+
+use std::fmt;
+
+/// The transport service, in the opcode's upper three bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc = 0x00,
+    /// Unreliable connection.
+    Uc = 0x20,
+    /// Unreliable datagram.
+    Ud = 0x60,
+    /// Extended reliable connection.
+    Xrc = 0xa0,
+}
+
+/// The operation, in the opcode's lower five bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the IBA's own names")]
+pub enum Operation {
+    SendFirst = 0x00,
+    SendMiddle = 0x01,
+    SendLast = 0x02,
+    SendLastImm = 0x03,
+    SendOnly = 0x04,
+    SendOnlyImm = 0x05,
+    WriteFirst = 0x06,
+    WriteMiddle = 0x07,
+    WriteLast = 0x08,
+    WriteLastImm = 0x09,
+    WriteOnly = 0x0a,
+    WriteOnlyImm = 0x0b,
+    ReadRequest = 0x0c,
+    ReadResponseFirst = 0x0d,
+    ReadResponseMiddle = 0x0e,
+    ReadResponseLast = 0x0f,
+    ReadResponseOnly = 0x10,
+    Acknowledge = 0x11,
+    AtomicAcknowledge = 0x12,
+    CompareSwap = 0x13,
+    FetchAdd = 0x14,
+    SendLastInvalidate = 0x16,
+    SendOnlyInvalidate = 0x17,
+}
+
+/// Where in its message a packet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the IBA's own names")]
+pub enum Place {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Place {
+    /// The place of a packet that does or does not begin and end its message.
+    #[must_use]
+    pub const fn of(first: bool, last: bool) -> Place {
+        match (first, last) {
+            (true, false) => Place::First,
+            (false, false) => Place::Middle,
+            (false, true) => Place::Last,
+            (true, true) => Place::Only,
+        }
+    }
+
+    /// First or only.
+    #[must_use]
+    pub const fn begins(self) -> bool {
+        matches!(self, Place::First | Place::Only)
+    }
+
+    /// Last or only.
+    #[must_use]
+    pub const fn ends(self) -> bool {
+        matches!(self, Place::Last | Place::Only)
+    }
+}
+
+/// A transport and one of its operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opcode {
+    /// The transport service.
+    pub transport: Transport,
+    /// What the packet does.
+    pub operation: Operation,
+}
+
+/// The all-zero opcode: RC, first packet of a SEND.
+impl Default for Opcode {
+    fn default() -> Opcode {
+        Opcode::new(Transport::Rc, Operation::SendFirst)
+    }
+}
+
+impl Opcode {
+    /// Puts the two together. Not every pair exists on the wire: see [`Opcode::from_u8`].
+    #[must_use]
+    pub const fn new(transport: Transport, operation: Operation) -> Opcode {
+        Opcode { transport, operation }
+    }
+
+    /// The opcode of a byte, or `None` for one that is reserved or not spoken.
+    #[must_use]
+    pub const fn from_u8(byte: u8) -> Option<Opcode> {
+        use Operation as O;
+        let transport = match byte & 0xe0 {
+            0x00 => Transport::Rc,
+            0x20 => Transport::Uc,
+            0x60 => Transport::Ud,
+            0xa0 => Transport::Xrc,
+            _ => return None,
+        };
+        let operation = match byte & 0x1f {
+            0x00 => O::SendFirst,
+            0x01 => O::SendMiddle,
+            0x02 => O::SendLast,
+            0x03 => O::SendLastImm,
+            0x04 => O::SendOnly,
+            0x05 => O::SendOnlyImm,
+            0x06 => O::WriteFirst,
+            0x07 => O::WriteMiddle,
+            0x08 => O::WriteLast,
+            0x09 => O::WriteLastImm,
+            0x0a => O::WriteOnly,
+            0x0b => O::WriteOnlyImm,
+            0x0c => O::ReadRequest,
+            0x0d => O::ReadResponseFirst,
+            0x0e => O::ReadResponseMiddle,
+            0x0f => O::ReadResponseLast,
+            0x10 => O::ReadResponseOnly,
+            0x11 => O::Acknowledge,
+            0x12 => O::AtomicAcknowledge,
+            0x13 => O::CompareSwap,
+            0x14 => O::FetchAdd,
+            0x16 => O::SendLastInvalidate,
+            0x17 => O::SendOnlyInvalidate,
+            _ => return None,
+        };
+        let exists = match transport {
+            Transport::Rc | Transport::Xrc => true,
+            Transport::Uc => (operation as u8) <= O::WriteOnlyImm as u8,
+            Transport::Ud => matches!(operation, O::SendOnly | O::SendOnlyImm),
+        };
+        if exists { Some(Opcode { transport, operation }) } else { None }
+    }
+
+    /// The byte on the wire.
+    #[must_use]
+    pub const fn as_u8(self) -> u8 {
+        self.transport as u8 | self.operation as u8
+    }
+
+    /// Whether the packet answers a request: it goes to the requester of the addressed queue pair, all others to its responder.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        matches!(self.operation as u8, 0x0d..=0x12)
+    }
+
+    /// Where in its message the packet stands. A request or answer of one packet stands alone.
+    #[must_use]
+    pub const fn place(self) -> Place {
+        use Operation as O;
+        match self.operation {
+            O::SendFirst | O::WriteFirst | O::ReadResponseFirst => Place::First,
+            O::SendMiddle | O::WriteMiddle | O::ReadResponseMiddle => Place::Middle,
+            O::SendLast | O::SendLastImm | O::SendLastInvalidate => Place::Last,
+            O::WriteLast | O::WriteLastImm | O::ReadResponseLast => Place::Last,
+            O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => Place::Only,
+            O::WriteOnly | O::WriteOnlyImm | O::ReadResponseOnly => Place::Only,
+            O::ReadRequest | O::CompareSwap | O::FetchAdd => Place::Only,
+            O::Acknowledge | O::AtomicAcknowledge => Place::Only,
+        }
+    }
+
+    /// Part of a SEND of any kind.
+    #[must_use]
+    pub const fn is_send(self) -> bool {
+        matches!(self.operation as u8, 0x00..=0x05 | 0x16..=0x17)
+    }
+
+    /// Part of an RDMA WRITE of any kind.
+    #[must_use]
+    pub const fn is_write(self) -> bool {
+        matches!(self.operation as u8, 0x06..=0x0b)
+    }
+
+    /// A compare-and-swap or fetch-and-add request.
+    #[must_use]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+
+    /// A packet of the answer to an RDMA READ.
+    #[must_use]
+    pub const fn is_read_response(self) -> bool {
+        matches!(self.operation as u8, 0x0d..=0x10)
+    }
+
+    /// Whether bytes of a message follow the headers.
+    #[must_use]
+    pub const fn has_payload(self) -> bool {
+        self.is_send() || self.is_write() || self.is_read_response()
+    }
+
+    /// Whether immediate data follows.
+    #[must_use]
+    pub const fn has_immdt(self) -> bool {
+        use Operation as O;
+        matches!(self.operation, O::SendLastImm | O::SendOnlyImm | O::WriteLastImm | O::WriteOnlyImm)
+    }
+
+    /// Whether a key to invalidate follows.
+    #[must_use]
+    pub const fn has_ieth(self) -> bool {
+        matches!(self.operation, Operation::SendLastInvalidate | Operation::SendOnlyInvalidate)
+    }
+
+    /// Whether an RDMA header follows.
+    #[must_use]
+    pub const fn has_reth(self) -> bool {
+        use Operation as O;
+        matches!(self.operation, O::WriteFirst | O::WriteOnly | O::WriteOnlyImm | O::ReadRequest)
+    }
+
+    /// Whether an acknowledgement header follows. The middle of a READ response has none.
+    #[must_use]
+    pub const fn has_aeth(self) -> bool {
+        self.is_response() && !matches!(self.operation, Operation::ReadResponseMiddle)
+    }
+
+    /// Whether a datagram header follows.
+    #[must_use]
+    pub const fn has_deth(self) -> bool {
+        matches!(self.transport, Transport::Ud)
+    }
+
+    /// Whether an XRC header follows: on every XRC request, on no response.
+    #[must_use]
+    pub const fn has_xrceth(self) -> bool {
+        matches!(self.transport, Transport::Xrc) && !self.is_response()
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.transport {
+            Transport::Rc => "RC",
+            Transport::Uc => "UC",
+            Transport::Ud => "UD",
+            Transport::Xrc => "XRC",
+        };
+        write!(f, "{transport} {}", self.operation)
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Operation as O;
+        f.write_str(match self {
+            O::SendFirst => "SEND first",
+            O::SendMiddle => "SEND middle",
+            O::SendLast => "SEND last",
+            O::SendLastImm => "SEND last with immediate",
+            O::SendOnly => "SEND only",
+            O::SendOnlyImm => "SEND only with immediate",
+            O::WriteFirst => "RDMA WRITE first",
+            O::WriteMiddle => "RDMA WRITE middle",
+            O::WriteLast => "RDMA WRITE last",
+            O::WriteLastImm => "RDMA WRITE last with immediate",
+            O::WriteOnly => "RDMA WRITE only",
+            O::WriteOnlyImm => "RDMA WRITE only with immediate",
+            O::ReadRequest => "RDMA READ request",
+            O::ReadResponseFirst => "RDMA READ response first",
+            O::ReadResponseMiddle => "RDMA READ response middle",
+            O::ReadResponseLast => "RDMA READ response last",
+            O::ReadResponseOnly => "RDMA READ response only",
+            O::Acknowledge => "acknowledge",
+            O::AtomicAcknowledge => "atomic acknowledge",
+            O::CompareSwap => "compare and swap",
+            O::FetchAdd => "fetch and add",
+            O::SendLastInvalidate => "SEND last with invalidate",
+            O::SendOnlyInvalidate => "SEND only with invalidate",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_that_parses_comes_back() {
+        let mut known = 0;
+        for byte in 0..=255u8 {
+            if let Some(opcode) = Opcode::from_u8(byte) {
+                assert_eq!(opcode.as_u8(), byte);
+                known += 1;
+            }
+        }
+        // 23 operations for RC and XRC each, 12 for UC, 2 for UD.
+        assert_eq!(known, 23 + 23 + 12 + 2);
+    }
+
+    #[test]
+    fn what_a_transport_does_not_have_is_no_opcode() {
+        for byte in [0x15, 0x18, 0x2c, 0x31, 0x60, 0x66, 0x45, 0x81, 0xc0, 0xff] {
+            assert_eq!(Opcode::from_u8(byte), None, "{byte:#04x}");
+        }
+    }
+
+    /// Operation byte, place, and the headers and payload behind the BTH: I ImmDt, K key to invalidate, R RETH, A AETH,
+    /// T AtomicETH, P payload.
+    #[test]
+    fn the_header_table() {
+        use Place::{First, Last, Middle, Only};
+        let table = [
+            (0x00, First, "P"),
+            (0x01, Middle, "P"),
+            (0x02, Last, "P"),
+            (0x03, Last, "IP"),
+            (0x04, Only, "P"),
+            (0x05, Only, "IP"),
+            (0x06, First, "RP"),
+            (0x07, Middle, "P"),
+            (0x08, Last, "P"),
+            (0x09, Last, "IP"),
+            (0x0a, Only, "RP"),
+            (0x0b, Only, "RIP"),
+            (0x0c, Only, "R"),
+            (0x0d, First, "AP"),
+            (0x0e, Middle, "P"),
+            (0x0f, Last, "AP"),
+            (0x10, Only, "AP"),
+            (0x11, Only, "A"),
+            (0x12, Only, "A"),
+            (0x13, Only, "T"),
+            (0x14, Only, "T"),
+            (0x16, Last, "KP"),
+            (0x17, Only, "KP"),
+        ];
+        for (byte, place, headers) in table {
+            let opcode = Opcode::from_u8(byte).expect("in the table");
+            let mut found = String::new();
+            for (present, letter) in [
+                (opcode.has_reth(), 'R'),
+                (opcode.has_immdt(), 'I'),
+                (opcode.has_ieth(), 'K'),
+                (opcode.has_aeth(), 'A'),
+                (opcode.is_atomic(), 'T'),
+                (opcode.has_payload(), 'P'),
+            ] {
+                if present {
+                    found.push(letter);
+                }
+            }
+            assert_eq!((opcode.place(), found.as_str()), (place, headers), "{opcode}");
+            assert_eq!(opcode.is_response(), (0x0d..=0x12).contains(&byte), "{opcode}");
+        }
+    }
+}
