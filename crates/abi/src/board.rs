@@ -99,13 +99,7 @@ pub const fn gid_type(device: u32, port_num: u32, index: u32) -> Option<usize> {
     entry(device, port_num, index, port_word::GID_TYPE, 4)
 }
 
-const fn entry(
-    device: u32,
-    port_num: u32,
-    index: u32,
-    table: usize,
-    width: usize,
-) -> Option<usize> {
+const fn entry(device: u32, port_num: u32, index: u32, table: usize, width: usize) -> Option<usize> {
     match port(device, port_num) {
         Some(base) if index < GID_MAX => Some(base + table + width * index as usize),
         _ => None,

@@ -6,9 +6,11 @@
 use crate::errno::Errno;
 use crate::layout::Record;
 
+pub mod number;
 pub mod rows;
 
-pub use rows::{ROWS, Row, Support, extended_number, number};
+pub use number::*;
+pub use rows::{ROWS, Row, Support};
 
 record! {
     /// Begins each command.
@@ -45,38 +47,21 @@ pub const RESPONSE: u64 = 1;
 #[must_use]
 pub fn legacy<T: Record>(number: u8, body: &T, tail: &[u8], out_len: usize) -> Vec<u8> {
     let len = size_of::<Header>() + size_of::<T>() + tail.len();
-    let header = Header {
-        command: u32::from(number),
-        in_words: words(len, 4),
-        out_words: words(out_len, 4),
-    };
+    let header = Header { command: u32::from(number), in_words: words(len, 4), out_words: words(out_len, 4) };
     [header.bytes(), body.bytes(), tail].concat()
 }
 
 /// Builds an extended command: both headers and the core input, with room for `out_len` bytes of core answer and `provider_out_len` of provider answer.
 #[must_use]
-pub fn extended<T: Record>(
-    number: u8,
-    body: &T,
-    out_len: usize,
-    provider_out_len: usize,
-) -> Vec<u8> {
+pub fn extended<T: Record>(number: u8, body: &T, out_len: usize, provider_out_len: usize) -> Vec<u8> {
     let header = Header {
         command: EXTENDED | u32::from(number),
         in_words: words(size_of::<T>(), 8),
         out_words: words(out_len, 8),
     };
-    let response = if out_len + provider_out_len > 0 {
-        RESPONSE
-    } else {
-        0
-    };
-    let second = ExtendedHeader {
-        response,
-        provider_in_words: 0,
-        provider_out_words: words(provider_out_len, 8),
-        reserved: 0,
-    };
+    let response = if out_len + provider_out_len > 0 { RESPONSE } else { 0 };
+    let second =
+        ExtendedHeader { response, provider_in_words: 0, provider_out_words: words(provider_out_len, 8), reserved: 0 };
     let mut bytes = [header.bytes(), second.bytes(), body.bytes()].concat();
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes
@@ -113,8 +98,7 @@ pub fn admit(bytes: &[u8], profile: u16, has_context: bool) -> Result<Command<'_
         return Err(Errno::EINVAL);
     }
     let extended = header.command & EXTENDED != 0;
-    let row =
-        rows::find((header.command & NUMBER) as u8, extended, profile).ok_or(Errno::EINVAL)?;
+    let row = rows::find((header.command & NUMBER) as u8, extended, profile).ok_or(Errno::EINVAL)?;
     if row.is_get_context() == has_context {
         return Err(Errno::EINVAL);
     }
@@ -122,11 +106,7 @@ pub fn admit(bytes: &[u8], profile: u16, has_context: bool) -> Result<Command<'_
         return Err(errno);
     }
     let rest = &bytes[size_of::<Header>()..];
-    let command = if extended {
-        split_extended(row, &header, rest)?
-    } else {
-        split_legacy(row, &header, rest)?
-    };
+    let command = if extended { split_extended(row, &header, rest)? } else { split_legacy(row, &header, rest)? };
     if command.core.len() < row.request_min {
         return Err(Errno::EINVAL);
     }
@@ -136,28 +116,14 @@ pub fn admit(bytes: &[u8], profile: u16, has_context: bool) -> Result<Command<'_
     Ok(command)
 }
 
-fn split_legacy<'a>(
-    row: &'static Row,
-    header: &Header,
-    rest: &'a [u8],
-) -> Result<Command<'a>, Errno> {
+fn split_legacy<'a>(row: &'static Row, header: &Header, rest: &'a [u8]) -> Result<Command<'a>, Errno> {
     if usize::from(header.in_words) * 4 != size_of::<Header>() + rest.len() {
         return Err(Errno::EINVAL);
     }
-    Ok(Command {
-        row,
-        core: rest,
-        provider: &[],
-        room: usize::from(header.out_words) * 4,
-        provider_room: 0,
-    })
+    Ok(Command { row, core: rest, provider: &[], room: usize::from(header.out_words) * 4, provider_room: 0 })
 }
 
-fn split_extended<'a>(
-    row: &'static Row,
-    header: &Header,
-    rest: &'a [u8],
-) -> Result<Command<'a>, Errno> {
+fn split_extended<'a>(row: &'static Row, header: &Header, rest: &'a [u8]) -> Result<Command<'a>, Errno> {
     let second = ExtendedHeader::read(rest).ok_or(Errno::EINVAL)?;
     let input = &rest[size_of::<ExtendedHeader>()..];
     let core = usize::from(header.in_words) * 8;
@@ -170,13 +136,7 @@ fn split_extended<'a>(
         return Err(Errno::EINVAL);
     }
     let (core, provider) = input.split_at(core);
-    Ok(Command {
-        row,
-        core,
-        provider,
-        room,
-        provider_room,
-    })
+    Ok(Command { row, core, provider, room, provider_room })
 }
 
 impl<'a> Command<'a> {

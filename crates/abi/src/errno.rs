@@ -135,10 +135,7 @@ mod tests {
     #[test]
     fn status_goes_both_ways() {
         assert_eq!(Errno::from_status(0), Ok(()));
-        assert_eq!(
-            Errno::from_status(Errno::ENOSPC.to_status()),
-            Err(Errno::ENOSPC)
-        );
+        assert_eq!(Errno::from_status(Errno::ENOSPC.to_status()), Err(Errno::ENOSPC));
         assert_eq!(Errno::from_status(5), Err(Errno::EPROTO));
         assert_eq!(Errno::from_status(i32::MIN), Err(Errno::EPROTO));
         assert_eq!(status::<()>(&Err(Errno::EIO)), -5);

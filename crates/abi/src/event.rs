@@ -1,4 +1,4 @@
-//! Event records: [`AsyncRecord`] and [`CompRecord`], and the kinds of async event.
+//! Event records: [`AsyncRecord`] and [`CompRecord`], and the kinds of async event ([`EventType`]).
 //!
 //! The files that announce them are eventfds; where the records wait is told in [`crate::queue`].
 
@@ -63,5 +63,130 @@ constants! {
         GID_CHANGE = 18,
         /// Work queue failed.
         WQ_FATAL = 19,
+    }
+}
+
+/// Kind of an async event: the numbers of [`kind`] as a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum EventType {
+    /// CQ overrun or protection error.
+    CqErr = kind::CQ_ERR,
+    /// QP failed.
+    QpFatal = kind::QP_FATAL,
+    /// The peer's request was invalid.
+    QpReqErr = kind::QP_REQ_ERR,
+    /// The peer violated access rights.
+    QpAccessErr = kind::QP_ACCESS_ERR,
+    /// First message on a QP in RTR.
+    CommEst = kind::COMM_EST,
+    /// The send queue is drained.
+    SqDrained = kind::SQ_DRAINED,
+    /// Path migrated.
+    PathMig = kind::PATH_MIG,
+    /// Path migration failed.
+    PathMigErr = kind::PATH_MIG_ERR,
+    /// The device (or its agent) is gone.
+    DeviceFatal = kind::DEVICE_FATAL,
+    /// Port became active.
+    PortActive = kind::PORT_ACTIVE,
+    /// Port went down.
+    PortErr = kind::PORT_ERR,
+    /// The port's LID changed.
+    LidChange = kind::LID_CHANGE,
+    /// The port's P_Key table changed.
+    PkeyChange = kind::PKEY_CHANGE,
+    /// The subnet manager changed.
+    SmChange = kind::SM_CHANGE,
+    /// SRQ failed.
+    SrqErr = kind::SRQ_ERR,
+    /// The SRQ fell below its limit.
+    SrqLimitReached = kind::SRQ_LIMIT_REACHED,
+    /// A QP in error has taken its last WR from its SRQ.
+    QpLastWqeReached = kind::QP_LAST_WQE_REACHED,
+    /// The subnet manager asks for reregistration.
+    ClientReregister = kind::CLIENT_REREGISTER,
+    /// The port's GID table changed.
+    GidChange = kind::GID_CHANGE,
+    /// Work queue failed.
+    WqFatal = kind::WQ_FATAL,
+}
+
+impl EventType {
+    /// Every kind, by number.
+    pub const ALL: [Self; 20] = [
+        Self::CqErr,
+        Self::QpFatal,
+        Self::QpReqErr,
+        Self::QpAccessErr,
+        Self::CommEst,
+        Self::SqDrained,
+        Self::PathMig,
+        Self::PathMigErr,
+        Self::DeviceFatal,
+        Self::PortActive,
+        Self::PortErr,
+        Self::LidChange,
+        Self::PkeyChange,
+        Self::SmChange,
+        Self::SrqErr,
+        Self::SrqLimitReached,
+        Self::QpLastWqeReached,
+        Self::ClientReregister,
+        Self::GidChange,
+        Self::WqFatal,
+    ];
+
+    /// The kind with a number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.number() == number)
+    }
+
+    /// The number in a record.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// Whether the element is a CQ.
+    #[must_use]
+    pub fn is_cq(self) -> bool {
+        self == Self::CqErr
+    }
+
+    /// Whether the element is an SRQ.
+    #[must_use]
+    pub fn is_srq(self) -> bool {
+        matches!(self, Self::SrqErr | Self::SrqLimitReached)
+    }
+
+    /// Whether the element is a QP.
+    #[must_use]
+    pub fn is_qp(self) -> bool {
+        matches!(
+            self,
+            Self::QpFatal
+                | Self::QpReqErr
+                | Self::QpAccessErr
+                | Self::CommEst
+                | Self::SqDrained
+                | Self::PathMig
+                | Self::PathMigErr
+                | Self::QpLastWqeReached
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_both_ways() {
+        for (number, kind) in (0..).zip(EventType::ALL) {
+            assert_eq!(EventType::from_number(number), Some(kind));
+        }
+        assert_eq!(EventType::from_number(20), None);
     }
 }

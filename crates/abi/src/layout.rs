@@ -42,9 +42,7 @@ pub trait Record: Pod {
     /// Copies a record out of the first bytes of `bytes`; `None` when there are too few.
     #[must_use]
     fn read(bytes: &[u8]) -> Option<Self> {
-        Some(bytemuck::pod_read_unaligned(
-            bytes.get(..size_of::<Self>())?,
-        ))
+        Some(bytemuck::pod_read_unaligned(bytes.get(..size_of::<Self>())?))
     }
 
     /// Copies a record out of `bytes`, with zeros in place of what is missing at the end.

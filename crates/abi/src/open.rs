@@ -51,12 +51,6 @@ impl Open {
     /// The message for this version.
     #[must_use]
     pub fn new(profile: u16) -> Self {
-        Self {
-            magic: MAGIC,
-            version: VERSION,
-            profile,
-            flags: 0,
-            reserved: 0,
-        }
+        Self { magic: MAGIC, version: VERSION, profile, flags: 0, reserved: 0 }
     }
 }

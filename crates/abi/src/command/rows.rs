@@ -143,11 +143,8 @@ impl Row {
 /// The row of a command, `None` for a number without meaning in the profile.
 #[must_use]
 pub fn find(number: u8, extended: bool, profile: u16) -> Option<&'static Row> {
-    ROWS.iter().find(|row| {
-        row.number == number
-            && row.extended == extended
-            && row.profile.is_none_or(|only| only == profile)
-    })
+    ROWS.iter()
+        .find(|row| row.number == number && row.extended == extended && row.profile.is_none_or(|only| only == profile))
 }
 
 const BAD_PD: (Errno, &str) = (Errno::EINVAL, "no such PD in this context");
@@ -163,27 +160,17 @@ const ADDRESS: (Errno, &str) = (
     "address vector without GRH, bad port, source GID index out of range or empty, flow label above 20 bits",
 );
 
-const ACCESS: (Errno, &str) = (
-    Errno::EINVAL,
-    "unknown right, or remote write or atomic without local write",
-);
+const ACCESS: (Errno, &str) = (Errno::EINVAL, "unknown right, or remote write or atomic without local write");
 const START: (Errno, &str) = (Errno::EINVAL, "start and hca_va differ modulo 4096");
 const WRAP: (Errno, &str) = (Errno::EINVAL, "start + length or hca_va + length wraps");
-const CHANNEL: (Errno, &str) = (
-    Errno::EINVAL,
-    "comp_channel is neither -1 nor a channel of this context",
-);
+const CHANNEL: (Errno, &str) = (Errno::EINVAL, "comp_channel is neither -1 nor a channel of this context");
 const CQE: (Errno, &str) = (Errno::EINVAL, "cqe is 0 or above max_cqe");
 const VECTOR: (Errno, &str) = (Errno::EINVAL, "comp_vector not below num_comp_vectors");
 const CAPS: (Errno, &str) = (Errno::EINVAL, "a capacity above the device's limit");
-const TRANSITION: (Errno, &str) = (
-    Errno::EINVAL,
-    "transition not allowed, a required attribute missing, one too many, or a value out of range",
-);
-const POST: (Errno, &str) = (
-    Errno::EINVAL,
-    "more scatter/gather entries named than sent, wqe_size too small, or too many for the queue",
-);
+const TRANSITION: (Errno, &str) =
+    (Errno::EINVAL, "transition not allowed, a required attribute missing, one too many, or a value out of range");
+const POST: (Errno, &str) =
+    (Errno::EINVAL, "more scatter/gather entries named than sent, wqe_size too small, or too many for the queue");
 const POST_STATE: (Errno, &str) = (Errno::EINVAL, "QP state does not allow posting");
 const POST_FULL: (Errno, &str) = (Errno::ENOMEM, "the queue is full");
 const QP_TYPE: (Errno, &str) = (Errno::EOPNOTSUPP, "a type that the device does not have");
@@ -413,95 +400,3 @@ pub static ROWS: &[Row] = &[
         .answer::<private::GidEntryAnswer>()
         .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table"), (Errno::ENODATA, "the entry is empty")]),
 ];
-
-constants! {
-    /// Numbers of the legacy commands that have the same meaning in both profiles, and of QUERY_GID and QUERY_PKEY.
-    pub mod number: u8 {
-        /// See the table.
-        GET_CONTEXT = 0,
-        /// See the table.
-        QUERY_DEVICE = 1,
-        /// See the table.
-        QUERY_PORT = 2,
-        /// See the table.
-        ALLOC_PD = 3,
-        /// See the table.
-        DEALLOC_PD = 4,
-        /// See the table.
-        CREATE_AH = 5,
-        /// See the table.
-        DESTROY_AH = 8,
-        /// See the table.
-        REG_MR = 9,
-        /// See the table.
-        REREG_MR = 11,
-        /// See the table.
-        DEREG_MR = 13,
-        /// See the table.
-        CREATE_COMP_CHANNEL = 17,
-        /// See the table.
-        CREATE_CQ = 18,
-        /// See the table.
-        RESIZE_CQ = 19,
-        /// See the table.
-        DESTROY_CQ = 20,
-        /// See the table.
-        POLL_CQ = 21,
-        /// See the table.
-        REQ_NOTIFY_CQ = 23,
-        /// See the table.
-        CREATE_QP = 24,
-        /// See the table.
-        QUERY_QP = 25,
-        /// See the table.
-        MODIFY_QP = 26,
-        /// See the table.
-        DESTROY_QP = 27,
-        /// See the table.
-        POST_SEND = 28,
-        /// See the table.
-        POST_RECV = 29,
-        /// See the table.
-        ATTACH_MCAST = 30,
-        /// See the table.
-        DETACH_MCAST = 31,
-        /// See the table.
-        CREATE_SRQ = 32,
-        /// See the table.
-        MODIFY_SRQ = 33,
-        /// See the table.
-        QUERY_SRQ = 34,
-        /// See the table.
-        DESTROY_SRQ = 35,
-        /// See the table.
-        POST_SRQ_RECV = 36,
-        /// See the table.
-        QUERY_GID = 45,
-        /// See the table.
-        QUERY_PKEY = 46,
-    }
-
-    /// Numbers of the extended commands, softhca's own from 192.
-    pub mod extended_number: u8 {
-        /// See the table.
-        QUERY_DEVICE = 1,
-        /// See the table.
-        CREATE_CQ = 18,
-        /// See the table.
-        CREATE_QP = 24,
-        /// See the table.
-        MODIFY_QP = 26,
-        /// See the table.
-        MODIFY_CQ = 57,
-        /// See the table.
-        ENGINE_HELLO = 192,
-        /// See the table.
-        LANE_OPEN = 193,
-        /// See the table.
-        MCAST_RESOLVE = 194,
-        /// See the table.
-        CHANNEL_DESTROY = 195,
-        /// See the table.
-        GID_ENTRY = 196,
-    }
-}

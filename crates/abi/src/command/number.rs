@@ -1,0 +1,102 @@
+//! Command numbers by name. What they mean is in [`super::rows`]; whether a number is of the legacy or the extended form is not in it,
+//! so those of the extended form have names with `EX_` or are softhca's own, from 192.
+
+/// Make the context and its async file.
+pub const GET_CONTEXT: u8 = 0;
+/// Attributes of the device.
+pub const QUERY_DEVICE: u8 = 1;
+/// Attributes of a port.
+pub const QUERY_PORT: u8 = 2;
+/// Make a protection domain.
+pub const ALLOC_PD: u8 = 3;
+/// Unmake it.
+pub const DEALLOC_PD: u8 = 4;
+/// Make an address handle.
+pub const CREATE_AH: u8 = 5;
+/// No layout; refused.
+pub const MODIFY_AH: u8 = 6;
+/// No layout; refused.
+pub const QUERY_AH: u8 = 7;
+/// Unmake an address handle.
+pub const DESTROY_AH: u8 = 8;
+/// Register memory.
+pub const REG_MR: u8 = 9;
+/// No layout; refused.
+pub const REG_SMR: u8 = 10;
+/// Change a registration.
+pub const REREG_MR: u8 = 11;
+/// No layout; refused.
+pub const QUERY_MR: u8 = 12;
+/// Undo a registration.
+pub const DEREG_MR: u8 = 13;
+/// Make a memory window; refused.
+pub const ALLOC_MW: u8 = 14;
+/// No layout; refused.
+pub const BIND_MW: u8 = 15;
+/// Unmake a memory window; refused.
+pub const DEALLOC_MW: u8 = 16;
+/// Make a completion channel.
+pub const CREATE_COMP_CHANNEL: u8 = 17;
+/// Make a completion queue.
+pub const CREATE_CQ: u8 = 18;
+/// Give a completion queue another size.
+pub const RESIZE_CQ: u8 = 19;
+/// Unmake a completion queue.
+pub const DESTROY_CQ: u8 = 20;
+/// Take completions (slow path).
+pub const POLL_CQ: u8 = 21;
+/// No layout; refused.
+pub const PEEK_CQ: u8 = 22;
+/// Ask for a completion event (slow path).
+pub const REQ_NOTIFY_CQ: u8 = 23;
+/// Make a queue pair.
+pub const CREATE_QP: u8 = 24;
+/// Attributes of a queue pair.
+pub const QUERY_QP: u8 = 25;
+/// Change attributes of a queue pair.
+pub const MODIFY_QP: u8 = 26;
+/// Unmake a queue pair.
+pub const DESTROY_QP: u8 = 27;
+/// Post send work requests (slow path).
+pub const POST_SEND: u8 = 28;
+/// Post receive work requests (slow path).
+pub const POST_RECV: u8 = 29;
+/// Add a queue pair to a multicast group.
+pub const ATTACH_MCAST: u8 = 30;
+/// Take it out again.
+pub const DETACH_MCAST: u8 = 31;
+/// Make a shared receive queue.
+pub const CREATE_SRQ: u8 = 32;
+/// Arm its limit.
+pub const MODIFY_SRQ: u8 = 33;
+/// Attributes of a shared receive queue.
+pub const QUERY_SRQ: u8 = 34;
+/// Unmake a shared receive queue.
+pub const DESTROY_SRQ: u8 = 35;
+/// Post receive work requests to a shared receive queue (slow path).
+pub const POST_SRQ_RECV: u8 = 36;
+/// An entry of a port's GID table.
+pub const QUERY_GID: u8 = 45;
+/// An entry of a port's P_Key table.
+pub const QUERY_PKEY: u8 = 46;
+
+/// Attributes of the device, longer.
+pub const EX_QUERY_DEVICE: u8 = 1;
+/// Make a completion queue.
+pub const EX_CREATE_CQ: u8 = 18;
+/// Make a queue pair.
+pub const EX_CREATE_QP: u8 = 24;
+/// Change attributes of a queue pair.
+pub const EX_MODIFY_QP: u8 = 26;
+/// Moderation of a completion queue.
+pub const EX_MODIFY_CQ: u8 = 57;
+/// The client runs an engine.
+pub const ENGINE_HELLO: u8 = 192;
+/// A lane to another engine.
+pub const LANE_OPEN: u8 = 193;
+/// Engines in a multicast group.
+pub const MCAST_RESOLVE: u8 = 194;
+/// Unmake a completion channel.
+pub const CHANNEL_DESTROY: u8 = 195;
+/// An entry of a port's GID table, with type and interface.
+pub const GID_ENTRY: u8 = 196;
