@@ -40,16 +40,15 @@ impl Bell {
     /// Makes a disarmed bell, and the memfd by which others can look at it but not write it.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (region, fd) = Region::create_published("softhca-bell", BELL_LEN)?;
-        Ok((
-            Self {
-                memory: Window::new(Arc::new(region), 0, BELL_LEN),
-            },
-            fd,
-        ))
+        Ok((Self { memory: Window::new(Arc::new(region), 0, BELL_LEN) }, fd))
     }
 }
 
 impl<M: Memory> Bell<M> {
+    pub(crate) fn in_memory(memory: M) -> Self {
+        Self { memory }
+    }
+
     /// Asks to be woken from now on; returns the new word, which is odd. Follow with [`sleeper_barrier`] and a last look.
     pub fn arm(&self) -> u32 {
         // Relaxed: `sleeper_barrier` orders it.
@@ -73,13 +72,15 @@ impl BellView {
     /// Maps the memfd of a [`Bell`].
     pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let region = Region::map_read_only(fd, BELL_LEN)?;
-        Ok(Self {
-            memory: Window::new(Arc::new(region), 0, BELL_LEN),
-        })
+        Ok(Self { memory: Window::new(Arc::new(region), 0, BELL_LEN) })
     }
 }
 
 impl<M: Memory> BellView<M> {
+    pub(crate) fn of_memory(memory: M) -> Self {
+        Self { memory }
+    }
+
     /// The word, if the sleeper wants to be woken. Ask after pushing and [`poster_fence`].
     pub fn armed(&self) -> Option<u32> {
         // Relaxed: `poster_fence` orders it.

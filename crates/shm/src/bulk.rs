@@ -32,6 +32,75 @@ pub struct BulkSlot {
     claim: Claim,
 }
 
+/// The writing end of a bulk ring.
+#[derive(Debug)]
+pub struct BulkTx {
+    claims: Claims,
+    bytes: Window,
+}
+
+impl BulkTx {
+    /// The writing end of a fresh ring over `bytes`, whose head word is in `control`.
+    pub(crate) fn new(control: Window, bytes: Window) -> Self {
+        Self { claims: Claims::new(control), bytes }
+    }
+
+    /// Reserves `len` contiguous bytes (1 to [`PIECE_MAX`], else it panics); None when the consumer has to release some first.
+    pub fn reserve(&mut self, len: usize) -> Result<Option<BulkSlot>, Broken> {
+        let Some(claim) = self.claims.claim(len)? else {
+            return Ok(None);
+        };
+        let ptr = self.bytes.pointer(claim.offset as usize, len).expect("a claim lies inside the ring");
+        Ok(Some(BulkSlot { offset: claim.offset, ptr, len: len as u32, claim }))
+    }
+
+    /// Undoes the latest reservation, whose cell could not be pushed. Panics when it is not the latest.
+    pub fn cancel(&mut self, slot: BulkSlot) {
+        self.claims.cancel(slot.claim);
+    }
+
+    /// Has the consumer released everything?
+    pub fn idle(&mut self) -> bool {
+        self.claims.idle()
+    }
+
+    /// Gives the ring's pages back to the system if it is idle, and says whether it did. `fd` is the region's memfd.
+    pub fn give_back(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        if !self.idle() {
+            return Ok(false);
+        }
+        self.bytes.region().punch(fd, self.bytes.start(), BULK)?;
+        Ok(true)
+    }
+}
+
+/// The reading end of a bulk ring.
+#[derive(Debug)]
+pub struct BulkRx {
+    releases: Releases,
+    bytes: Window,
+}
+
+impl BulkRx {
+    /// The reading end of a fresh ring over `bytes`, whose head word is in `control`.
+    pub(crate) fn new(control: Window, bytes: Window) -> Self {
+        Self { releases: Releases::new(control), bytes }
+    }
+
+    /// The piece that a cell names; None when there can be no such piece. The bytes stay the peer's to scribble over.
+    pub fn slice(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
+        if !plausible(offset, len) {
+            return None;
+        }
+        self.bytes.pointer(offset as usize, len as usize)
+    }
+
+    /// Gives a piece back to the producer, and with it all pieces before it. One that cannot exist is ignored.
+    pub fn release(&mut self, offset: u32, len: u32) {
+        self.releases.release(offset, len);
+    }
+}
+
 /// A reservation by its positions, which count bytes since the beginning (modulo 2^32).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -40,11 +109,10 @@ pub(crate) struct Claim {
     after: u32,
 }
 
-/// The writing end of a bulk ring.
+/// What the producer has reserved: the arithmetic of [`BulkTx`], without the bytes.
 #[derive(Debug)]
-pub struct BulkTx<M: Memory = Window> {
+pub(crate) struct Claims<M: Memory = Window> {
     control: M,
-    bytes: Option<Window>,
     /// The end of the latest reservation.
     tail: u32,
     /// The consumer's head as last seen.
@@ -52,35 +120,20 @@ pub struct BulkTx<M: Memory = Window> {
     broken: bool,
 }
 
-impl<M: Memory> BulkTx<M> {
-    /// The positions of a fresh ring whose head word is in `control`; `bytes` is where the slots lie.
-    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
-        Self {
-            control,
-            bytes,
-            tail: 0,
-            head: 0,
-            broken: false,
-        }
+impl<M: Memory> Claims<M> {
+    pub(crate) fn new(control: M) -> Self {
+        Self::at(control, 0)
     }
 
-    /// Has the consumer released everything?
-    pub fn idle(&mut self) -> bool {
-        self.look_at_head().is_ok() && self.head == self.tail
+    fn at(control: M, start: u32) -> Self {
+        Self { control, tail: start, head: start, broken: false }
     }
 
     pub(crate) fn claim(&mut self, len: usize) -> Result<Option<Claim>, Broken> {
-        assert!(
-            (1..=PIECE_MAX).contains(&len),
-            "a piece of {len} bytes, 1 to {PIECE_MAX} are allowed"
-        );
+        assert!((1..=PIECE_MAX).contains(&len), "a piece of {len} bytes, 1 to {PIECE_MAX} are allowed");
         let len = round_up(len as u32);
         let left_at_end = SIZE - self.tail % SIZE;
-        let start = if len <= left_at_end {
-            self.tail
-        } else {
-            self.tail.wrapping_add(left_at_end)
-        };
+        let start = if len <= left_at_end { self.tail } else { self.tail.wrapping_add(left_at_end) };
         let after = start.wrapping_add(len);
         if after.wrapping_sub(self.head) > SIZE {
             self.look_at_head()?;
@@ -89,24 +142,21 @@ impl<M: Memory> BulkTx<M> {
             }
         }
         let before = std::mem::replace(&mut self.tail, after);
-        Ok(Some(Claim {
-            offset: start % SIZE,
-            before,
-            after,
-        }))
+        Ok(Some(Claim { offset: start % SIZE, before, after }))
     }
 
-    pub(crate) fn take_back(&mut self, claim: Claim) {
-        assert!(
-            claim.after == self.tail,
-            "only the latest reservation can be cancelled"
-        );
+    pub(crate) fn cancel(&mut self, claim: Claim) {
+        assert!(claim.after == self.tail, "only the latest reservation can be cancelled");
         self.tail = claim.before;
     }
 
+    pub(crate) fn idle(&mut self) -> bool {
+        self.look_at_head().is_ok() && self.head == self.tail
+    }
+
     fn look_at_head(&mut self) -> Result<(), Broken> {
-        // Acquire: pairs with the release store in `BulkRx::release`, so that the consumer has finished with the bytes that
-        // are about to be written again.
+        // Acquire: pairs with the release store in `Releases::release`, so that the consumer has finished with the bytes
+        // that are about to be written again.
         let head = self.control.load(BULK_HEAD, Ordering::Acquire);
         // It only moves forward, and not past what was reserved.
         let forward = head.wrapping_sub(self.head) <= self.tail.wrapping_sub(self.head);
@@ -119,82 +169,31 @@ impl<M: Memory> BulkTx<M> {
     }
 }
 
-impl BulkTx {
-    /// Reserves `len` contiguous bytes (1 to [`PIECE_MAX`], else it panics); None when the consumer has to release some first.
-    pub fn reserve(&mut self, len: usize) -> Result<Option<BulkSlot>, Broken> {
-        let Some(claim) = self.claim(len)? else {
-            return Ok(None);
-        };
-        let ptr = self
-            .bytes()
-            .pointer(claim.offset as usize, len)
-            .expect("a claim lies inside the ring");
-        Ok(Some(BulkSlot {
-            offset: claim.offset,
-            ptr,
-            len: len as u32,
-            claim,
-        }))
-    }
-
-    /// Undoes the latest reservation, whose cell could not be pushed. Panics when it is not the latest.
-    pub fn cancel(&mut self, slot: BulkSlot) {
-        self.take_back(slot.claim);
-    }
-
-    /// Gives the ring's pages back to the system if it is idle, and says whether it did. `fd` is the region's memfd.
-    pub fn give_back(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
-        if !self.idle() {
-            return Ok(false);
-        }
-        let bytes = self.bytes();
-        bytes.region().punch(fd, bytes.start(), BULK)?;
-        Ok(true)
-    }
-
-    fn bytes(&self) -> &Window {
-        self.bytes.as_ref().expect("a ring in a region has bytes")
-    }
-}
-
-/// The reading end of a bulk ring.
+/// What the consumer has released: the arithmetic of [`BulkRx`], without the bytes.
 #[derive(Debug)]
-pub struct BulkRx<M: Memory = Window> {
+pub(crate) struct Releases<M: Memory = Window> {
     control: M,
-    bytes: Option<Window>,
     /// The end of the latest piece released.
     head: u32,
 }
 
-impl<M: Memory> BulkRx<M> {
-    /// The positions of a fresh ring whose head word is in `control`; `bytes` is where the pieces lie.
-    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
-        Self {
-            control,
-            bytes,
-            head: 0,
-        }
+impl<M: Memory> Releases<M> {
+    pub(crate) fn new(control: M) -> Self {
+        Self::at(control, 0)
     }
 
-    /// Gives a piece back to the producer, and with it all pieces before it. One that cannot exist is ignored.
-    pub fn release(&mut self, offset: u32, len: u32) {
+    fn at(control: M, start: u32) -> Self {
+        Self { control, head: start }
+    }
+
+    pub(crate) fn release(&mut self, offset: u32, len: u32) {
         if !plausible(offset, len) {
             return;
         }
         let skipped = offset.wrapping_sub(self.head) % SIZE;
         self.head = self.head.wrapping_add(skipped).wrapping_add(round_up(len));
-        // Release: pairs with the acquire load in `BulkTx::look_at_head`, see there.
+        // Release: pairs with the acquire load in `Claims::look_at_head`, see there.
         self.control.store(BULK_HEAD, self.head, Ordering::Release);
-    }
-}
-
-impl BulkRx {
-    /// The piece that a cell names; None when there can be no such piece. The bytes stay the peer's to scribble over.
-    pub fn slice(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
-        if !plausible(offset, len) {
-            return None;
-        }
-        self.bytes.as_ref()?.pointer(offset as usize, len as usize)
     }
 }
 
@@ -209,4 +208,11 @@ fn plausible(offset: u32, len: u32) -> bool {
 /// To whole cache lines; the length is at most [`PIECE_MAX`].
 fn round_up(len: u32) -> u32 {
     len.next_multiple_of(LINE)
+}
+
+/// Both ends of a ring that has been in use up to position `start`, all of it released.
+#[cfg(test)]
+pub(crate) fn used_until<M: Memory + Clone>(control: M, start: u32) -> (Claims<M>, Releases<M>) {
+    control.store(BULK_HEAD, start, Ordering::Relaxed);
+    (Claims::at(control.clone(), start), Releases::at(control, start))
 }

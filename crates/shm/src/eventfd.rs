@@ -23,9 +23,7 @@ impl Doorbell {
 
     /// Another descriptor of the same eventfd.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self {
-            fd: self.fd.try_clone()?,
-        })
+        Ok(Self { fd: self.fd.try_clone()? })
     }
 
     /// Wakes the other side. A counter that is full wakes it as well, and a doorbell that cannot be rung any more has nobody

@@ -33,72 +33,72 @@ pub fn ends(region: Arc<Region>, side: Side) -> (LaneTx, LaneRx) {
         Side::A => (0, 1),
         Side::B => (1, 0),
     };
-    (
-        LaneTx::new(direction(out), Some(bytes(out))),
-        LaneRx::new(direction(back), Some(bytes(back))),
-    )
+    let tx = LaneTx {
+        ring: Producer::new(direction(out)),
+        bulk: BulkTx::new(direction(out), bytes(out)),
+        control: direction(out),
+    };
+    let rx = LaneRx {
+        ring: Consumer::new(direction(back)),
+        bulk: BulkRx::new(direction(back), bytes(back)),
+        control: direction(back),
+    };
+    (tx, rx)
 }
 
 /// The sending half of a side.
 #[derive(Debug)]
-pub struct LaneTx<M: Memory = Window> {
+pub struct LaneTx {
     /// The cells.
-    pub ring: Producer<M>,
+    pub ring: Producer,
     /// The bulk bytes.
-    pub bulk: BulkTx<M>,
-    control: M,
+    pub bulk: BulkTx,
+    control: Window,
 }
 
-impl<M: Memory + Clone> LaneTx<M> {
-    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
-        Self {
-            ring: Producer::new(control.clone()),
-            bulk: BulkTx::new(control.clone(), bytes),
-            control,
-        }
-    }
-
+impl LaneTx {
     /// Tells the peer whether we wait for space. After `set_waiting(true)` try once more to push or reserve before going to
     /// sleep: space made before the peer could see the word is found then, and for all other space the peer wakes us.
     pub fn set_waiting(&self, waiting: bool) {
-        self.control
-            .store(WAITING, u32::from(waiting), Ordering::Relaxed);
-        if waiting {
-            // Pairs with the fence in `LaneRx::peer_waiting`: of the two parties (we store `waiting`, then load a head;
-            // the consumer stores a head, then loads `waiting`) at least one sees what the other stored.
-            self.control.fence();
-        }
+        say_waiting(&self.control, waiting);
     }
 }
 
 /// The receiving half of a side.
 #[derive(Debug)]
-pub struct LaneRx<M: Memory = Window> {
+pub struct LaneRx {
     /// The cells.
-    pub ring: Consumer<M>,
+    pub ring: Consumer,
     /// The bulk bytes.
-    pub bulk: BulkRx<M>,
-    control: M,
+    pub bulk: BulkRx,
+    control: Window,
 }
 
-impl<M: Memory + Clone> LaneRx<M> {
-    pub(crate) fn new(control: M, bytes: Option<Window>) -> Self {
-        Self {
-            ring: Consumer::new(control.clone()),
-            bulk: BulkRx::new(control.clone(), bytes),
-            control,
-        }
-    }
-
-    /// Does the peer wait for space? Ask after publishing or releasing some; if so, clear first and ring its bell then.
+impl LaneRx {
+    /// Does the peer wait for space? Ask after publishing or releasing some; if so, clear first, then ring its doorbell.
     pub fn peer_waiting(&self) -> bool {
-        // Pairs with the fence in `LaneTx::set_waiting`, see there.
-        self.control.fence();
-        self.control.load(WAITING, Ordering::Relaxed) != 0
+        said_waiting(&self.control)
     }
 
     /// Forgets that the peer waits; it says so again if it has to.
     pub fn clear_waiting(&self) {
         self.control.store(WAITING, 0, Ordering::Relaxed);
     }
+}
+
+/// The producer's side of [`LaneTx::set_waiting`].
+pub(crate) fn say_waiting(control: &impl Memory, waiting: bool) {
+    control.store(WAITING, u32::from(waiting), Ordering::Relaxed);
+    if waiting {
+        // Pairs with the fence in `said_waiting`: of the two parties (the producer stores `waiting`, then loads a head; the
+        // consumer stores a head, then loads `waiting`) at least one sees what the other stored.
+        control.fence();
+    }
+}
+
+/// The consumer's side of [`LaneRx::peer_waiting`].
+pub(crate) fn said_waiting(control: &impl Memory) -> bool {
+    // Pairs with the fence in `say_waiting`, see there.
+    control.fence();
+    control.load(WAITING, Ordering::Relaxed) != 0
 }

@@ -23,6 +23,8 @@ pub mod eventfd;
 pub mod inherit;
 pub mod lane;
 mod layout;
+#[cfg(all(test, loom))]
+mod loom_models;
 pub mod memory;
 pub mod region;
 pub mod ring;

@@ -39,9 +39,7 @@ impl Window {
     /// The `len` bytes of `region` that begin at `start`. Panics when they are not all in it.
     pub fn new(region: Arc<Region>, start: usize, len: usize) -> Self {
         assert!(
-            start
-                .checked_add(len)
-                .is_some_and(|end| end <= region.len()),
+            start.checked_add(len).is_some_and(|end| end <= region.len()),
             "a window of {len} bytes at {start} in a region of {} bytes",
             region.len()
         );
@@ -72,8 +70,7 @@ impl Window {
     }
 
     fn cell(&self, at: usize) -> NonNull<u8> {
-        self.pointer(at, CELL_DATA)
-            .expect("the layout keeps every cell inside its window")
+        self.pointer(at, CELL_DATA).expect("the layout keeps every cell inside its window")
     }
 }
 
@@ -89,11 +86,7 @@ impl Memory for Window {
     }
 
     fn update(&self, at: usize, change: impl Fn(u32) -> u32) -> u32 {
-        let old = self
-            .word(at)
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
-                Some(change(old))
-            });
+        let old = self.word(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(change(old)));
         change(old.expect("the closure always gives a value"))
     }
 

@@ -74,26 +74,17 @@ impl Region {
 
     fn map_with(fd: BorrowedFd<'_>, len: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)
-        }?;
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         MAPPED.fetch_add(1, Ordering::Relaxed);
-        let region = Self {
-            base,
-            len,
-            owner: getpid(),
-        };
+        let region = Self { base, len, owner: getpid() };
         // SAFETY: the range is the mapping just made; the advice changes only what a forked child gets.
         unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
         Ok(region)
     }
 
     /// How many bytes are mapped.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "the kernel maps no empty region"
-    )]
+    #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty region")]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -111,16 +102,13 @@ impl Region {
     /// The word at `offset`. Panics when it is out of bounds or misaligned. On a read-only mapping only loads are allowed.
     #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU32 {
-        self.try_word(offset)
-            .unwrap_or_else(|| self.misplaced("word", offset, 4))
+        self.try_word(offset).unwrap_or_else(|| self.misplaced("word", offset, 4))
     }
 
     /// The word at `offset`, if there is one: for offsets that are claims.
     #[inline]
     pub fn try_word(&self, offset: usize) -> Option<&AtomicU32> {
-        let word = self
-            .pointer(offset, 4)
-            .filter(|_| offset.is_multiple_of(4))?;
+        let word = self.pointer(offset, 4).filter(|_| offset.is_multiple_of(4))?;
         // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics may race with anybody.
         Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
     }
@@ -128,16 +116,13 @@ impl Region {
     /// The double word at `offset`; otherwise as [`Region::word`].
     #[inline]
     pub fn word64(&self, offset: usize) -> &AtomicU64 {
-        self.try_word64(offset)
-            .unwrap_or_else(|| self.misplaced("word64", offset, 8))
+        self.try_word64(offset).unwrap_or_else(|| self.misplaced("word64", offset, 8))
     }
 
     /// The double word at `offset`, if there is one.
     #[inline]
     pub fn try_word64(&self, offset: usize) -> Option<&AtomicU64> {
-        let word = self
-            .pointer(offset, 8)
-            .filter(|_| offset.is_multiple_of(8))?;
+        let word = self.pointer(offset, 8).filter(|_| offset.is_multiple_of(8))?;
         // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics may race with anybody.
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) })
     }
@@ -159,9 +144,7 @@ impl Region {
     /// Copies bytes out. Panics when they are not all inside the region.
     #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
-        let from = self
-            .pointer(offset, into.len())
-            .unwrap_or_else(|| self.misplaced("copy_out", offset, into.len()));
+        let from = self.pointer(offset, into.len()).unwrap_or_else(|| self.misplaced("copy_out", offset, into.len()));
         // SAFETY: `pointer` checked that the bytes are inside the mapping.
         unsafe { load_bytes(from.as_ptr(), into) }
     }
@@ -169,9 +152,7 @@ impl Region {
     /// Copies bytes in. Panics when they do not all fit inside the region.
     #[inline]
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
-        let to = self
-            .pointer(offset, from.len())
-            .unwrap_or_else(|| self.misplaced("copy_in", offset, from.len()));
+        let to = self.pointer(offset, from.len()).unwrap_or_else(|| self.misplaced("copy_in", offset, from.len()));
         // SAFETY: `pointer` checked that the bytes are inside the mapping.
         unsafe { store_bytes(to.as_ptr(), from) }
     }
@@ -184,10 +165,7 @@ impl Region {
 
     #[cold]
     fn misplaced(&self, what: &str, offset: usize, len: usize) -> ! {
-        panic!(
-            "{what}: {len} bytes at offset {offset} of a region of {} bytes",
-            self.len
-        )
+        panic!("{what}: {len} bytes at offset {offset} of a region of {} bytes", self.len)
     }
 }
 
@@ -200,10 +178,7 @@ impl Drop for Region {
         MAPPED.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the range is the mapping made in `map_with`, and nothing borrowed from self is left.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(
-            unmapped.is_ok(),
-            "munmap of a mapping of ours: {unmapped:?}"
-        );
+        debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
 }
 

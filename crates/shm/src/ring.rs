@@ -52,25 +52,16 @@ pub struct Producer<M: Memory = Window> {
 impl<M: Memory> Producer<M> {
     /// The writing end of the ring in a fresh direction.
     pub(crate) fn new(memory: M) -> Self {
-        Self::starting_at(memory, 0)
+        Self::at(memory, 0)
     }
 
-    fn starting_at(memory: M, start: u32) -> Self {
-        Self {
-            memory,
-            tail: start,
-            head: start,
-            broken: false,
-        }
+    fn at(memory: M, start: u32) -> Self {
+        Self { memory, tail: start, head: start, broken: false }
     }
 
     /// Publishes a record. Panics when it is longer than [`RECORD_MAX`].
     pub fn push(&mut self, record: &[u8]) -> Result<(), PushError> {
-        assert!(
-            record.len() <= RECORD_MAX,
-            "a record of {} bytes, at most {RECORD_MAX} are allowed",
-            record.len()
-        );
+        assert!(record.len() <= RECORD_MAX, "a record of {} bytes, at most {RECORD_MAX} are allowed", record.len());
         let cells = cells_of(record.len());
         if self.cached_free() < cells {
             self.look_at_head()?;
@@ -82,17 +73,12 @@ impl<M: Memory> Producer<M> {
         for (index, data) in (1..).zip(rest.chunks(CELL_DATA)) {
             let index = self.tail.wrapping_add(index);
             self.fill(index, data);
-            self.memory
-                .store(commit_at(index), commit(index, 0), Ordering::Relaxed);
+            self.memory.store(commit_at(index), commit(index, 0), Ordering::Relaxed);
         }
         self.fill(self.tail, first);
         // Release: pairs with the acquire load in `Consumer::pop`, so that the consumer that sees this commit also sees
         // the data of all the record's cells, the commits of the further ones, and bulk bytes written before.
-        self.memory.store(
-            commit_at(self.tail),
-            commit(self.tail, cells),
-            Ordering::Release,
-        );
+        self.memory.store(commit_at(self.tail), commit(self.tail, cells), Ordering::Release);
         self.tail = self.tail.wrapping_add(cells);
         Ok(())
     }
@@ -147,16 +133,11 @@ pub struct Consumer<M: Memory = Window> {
 impl<M: Memory> Consumer<M> {
     /// The reading end of the ring in a fresh direction.
     pub(crate) fn new(memory: M) -> Self {
-        Self::starting_at(memory, 0)
+        Self::at(memory, 0)
     }
 
-    fn starting_at(memory: M, start: u32) -> Self {
-        Self {
-            memory,
-            head: start,
-            published: start,
-            broken: false,
-        }
+    fn at(memory: M, start: u32) -> Self {
+        Self { memory, head: start, published: start, broken: false }
     }
 
     /// Copies the next record out, if there is one, and returns its length rounded up to whole cells (padded with zeros
@@ -196,11 +177,7 @@ impl<M: Memory> Consumer<M> {
     /// The cell still carries its commit of the last lap (or none yet), or else something that nobody should have written.
     fn nothing_new(&mut self, word: u32) -> Result<Option<usize>, Broken> {
         let last_lap = word == 0 || word & !COUNT == commit(self.head.wrapping_sub(CELLS), 0);
-        if self.broken || !last_lap {
-            self.damaged()
-        } else {
-            Ok(None)
-        }
+        if self.broken || !last_lap { self.damaged() } else { Ok(None) }
     }
 
     #[cold]
@@ -225,4 +202,15 @@ fn cell_at(index: u32) -> usize {
 
 fn commit_at(index: u32) -> usize {
     cell_at(index) + CELL_DATA
+}
+
+/// Both ends of a ring that has been in use up to cell `start`, all of it consumed and published.
+#[cfg(test)]
+pub(crate) fn used_until<M: Memory + Clone>(memory: M, start: u32) -> (Producer<M>, Consumer<M>) {
+    for back in 1..=CELLS {
+        let index = start.wrapping_sub(back);
+        memory.store(commit_at(index), commit(index, 1), Ordering::Relaxed);
+    }
+    memory.store(RING_HEAD, start, Ordering::Relaxed);
+    (Producer::at(memory.clone(), start), Consumer::at(memory, start))
 }

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 /// The most descriptors that a message carries.
@@ -59,12 +59,7 @@ impl Socket {
 
     /// Two ends that are connected with each other.
     pub fn pair() -> io::Result<(Self, Self)> {
-        let (a, b) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self { fd: a }, Self { fd: b }))
     }
 
@@ -85,32 +80,19 @@ impl Socket {
 
     fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
         if bytes.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "an empty message would look like the end",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty message would look like the end"));
         }
         if fds.len() > FDS_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "too many descriptors for one message",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
-            assert!(
-                control.push(SendAncillaryMessage::ScmRights(fds)),
-                "there is space for FDS_MAX descriptors"
-            );
+            assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is space for FDS_MAX descriptors");
         }
         let iov = [IoSlice::new(bytes)];
         let sent = retry_on_intr(|| rustix::net::sendmsg(&self.fd, &iov, &mut control, flags))?;
-        debug_assert_eq!(
-            sent,
-            bytes.len(),
-            "a SOCK_SEQPACKET message goes whole or not at all"
-        );
+        debug_assert_eq!(sent, bytes.len(), "a SOCK_SEQPACKET message goes whole or not at all");
         Ok(())
     }
 
@@ -139,24 +121,14 @@ impl Socket {
                 fds.extend(received);
             }
         }
-        let truncated = message
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        Ok(Received {
-            len: message.bytes,
-            fds,
-            truncated,
-        })
+        let truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        Ok(Received { len: message.bytes, fds, truncated })
     }
 
     /// Who opened the other end.
     pub fn peer_credentials(&self) -> io::Result<Credentials> {
         // Not by rustix, whose process ids cannot be 0; that is what a peer in another PID namespace has.
-        let mut peer = libc::ucred {
-            pid: 0,
-            uid: 0,
-            gid: 0,
-        };
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `len` bytes to `peer`, a plain struct of that size.
         let done = unsafe {
@@ -171,11 +143,7 @@ impl Socket {
         if done != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Credentials {
-            pid: peer.pid.cast_unsigned(),
-            uid: peer.uid,
-            gid: peer.gid,
-        })
+        Ok(Credentials { pid: peer.pid.cast_unsigned(), uid: peer.uid, gid: peer.gid })
     }
 }
 
@@ -231,10 +199,5 @@ impl AsFd for Listener {
 }
 
 fn unconnected() -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?)
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }

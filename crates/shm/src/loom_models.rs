@@ -1,0 +1,334 @@
+//! Exhaustive interleavings of everything in this crate that two parties do at once. Not a load test: each model takes a
+//! few steps, in every order and with every value that the memory model allows. Principal type: [`Model`], shared memory in
+//! which loom also notices when two parties touch the same cell or line at once.
+//!
+//! See the crate's documentation for the command.
+
+use std::sync::atomic::Ordering;
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, AtomicU32, fence};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use crate::bell::{Bell, BellView};
+use crate::lane::{said_waiting, say_waiting};
+use crate::layout::{BULK, BULK_HEAD, CELL, CELLS, CELLS_AT, RING_HEAD, WAITING};
+use crate::memory::{CELL_DATA, Memory};
+use crate::ring::{Consumer, Producer, PushError, RECORD_MAX};
+use crate::{bulk, ring};
+
+const CONTROL: [usize; 3] = [RING_HEAD, BULK_HEAD, WAITING];
+const LINES: usize = BULK / CELL;
+
+/// One direction of a lane, and the lines of its bulk ring. The first control word doubles as a bell.
+#[derive(Clone)]
+struct Model(Arc<Parts>);
+
+struct Parts {
+    control: Vec<AtomicU32>,
+    commits: Vec<AtomicU32>,
+    cells: Vec<UnsafeCell<[u8; CELL_DATA]>>,
+    lines: Vec<UnsafeCell<u8>>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let zeros = |n: usize| (0..n).map(|_| AtomicU32::new(0)).collect();
+        Self(Arc::new(Parts {
+            control: zeros(CONTROL.len()),
+            commits: zeros(CELLS as usize),
+            cells: (0..CELLS).map(|_| UnsafeCell::new([0; CELL_DATA])).collect(),
+            lines: (0..LINES).map(|_| UnsafeCell::new(0)).collect(),
+        }))
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        match CONTROL.iter().position(|&control| control == at) {
+            Some(i) => &self.0.control[i],
+            None => &self.0.commits[(at - CELLS_AT) / CELL],
+        }
+    }
+
+    fn cell(&self, at: usize) -> &UnsafeCell<[u8; CELL_DATA]> {
+        &self.0.cells[(at - CELLS_AT) / CELL]
+    }
+
+    fn write_lines(&self, offset: u32, len: usize, value: u8) {
+        for line in &self.0.lines[offset as usize / CELL..][..len.div_ceil(CELL)] {
+            // SAFETY: loom fails the model when anybody else is at the line.
+            line.with_mut(|line| unsafe { *line = value });
+        }
+    }
+
+    fn read_lines(&self, offset: u32, len: usize) -> Vec<u8> {
+        let lines = &self.0.lines[offset as usize / CELL..][..len.div_ceil(CELL)];
+        // SAFETY: loom fails the model when anybody is writing the line.
+        lines.iter().map(|line| line.with(|line| unsafe { *line })).collect()
+    }
+}
+
+impl Memory for Model {
+    fn load(&self, at: usize, order: Ordering) -> u32 {
+        self.word(at).load(order)
+    }
+
+    fn store(&self, at: usize, value: u32, order: Ordering) {
+        self.word(at).store(value, order);
+    }
+
+    fn update(&self, at: usize, change: impl Fn(u32) -> u32) -> u32 {
+        let old = self.word(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(change(old)));
+        change(old.unwrap())
+    }
+
+    fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]) {
+        // SAFETY: loom fails the model when anybody is writing the cell.
+        self.cell(at).with(|cell| unsafe { *into = *cell });
+    }
+
+    fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]) {
+        // SAFETY: loom fails the model when anybody else is at the cell.
+        self.cell(at).with_mut(|cell| unsafe { *cell = *from });
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Runs a model with at most `preemptions` involuntary switches per execution, which bounds the time it takes.
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// A record of `cells` cells, filled with its number.
+fn record(number: u8, cells: usize) -> Vec<u8> {
+    vec![number; cells * CELL_DATA]
+}
+
+/// Pops until there is nothing, checks that each record is in one piece, and appends their numbers.
+fn drain(consumer: &mut Consumer<Model>, into: &mut Vec<u8>) {
+    let mut buf = [0; RECORD_MAX];
+    while let Some(len) = consumer.pop(&mut buf).expect("an honest peer breaks nothing") {
+        assert!(buf[..len].iter().all(|&byte| byte == buf[0]), "a record arrived in pieces");
+        into.push(buf[0]);
+    }
+    consumer.publish();
+}
+
+/// What was pushed comes out once, whole and in order, wherever the index stands.
+fn publish_consume(start: u32) {
+    let (mut producer, mut consumer) = ring::used_until(Model::new(), start);
+    let poster = thread::spawn(move || {
+        for (number, cells) in [(1, 1), (2, 2), (3, 1)] {
+            producer.push(&record(number, cells)).expect("there is room for all three");
+        }
+    });
+    let mut seen = Vec::new();
+    drain(&mut consumer, &mut seen);
+    drain(&mut consumer, &mut seen);
+    poster.join().unwrap();
+    drain(&mut consumer, &mut seen);
+    assert_eq!(seen, [1, 2, 3]);
+}
+
+#[test]
+fn ring_publish_consume() {
+    explore(4, || publish_consume(0));
+}
+
+#[test]
+fn ring_index_wraps() {
+    // The lap counter of the commit words wraps between the first record and the second, the 32-bit counters likewise.
+    explore(3, || publish_consume((1 << 28) - CELLS - 1));
+    explore(3, || publish_consume(u32::MAX));
+}
+
+#[test]
+fn ring_full() {
+    // One cell is left when the two parties start: a cell may be written again only after the consumer published it.
+    explore(4, || {
+        let (mut producer, mut consumer) = ring::used_until(Model::new(), 3);
+        let mut pushed = vec![1, 2];
+        producer.push(&record(1, 5)).unwrap();
+        producer.push(&record(2, 2)).unwrap();
+        let poster = thread::spawn(move || {
+            for (number, cells) in [(3, 3), (4, 1), (5, 2)] {
+                match producer.push(&record(number, cells)) {
+                    Ok(()) => pushed.push(number),
+                    Err(PushError::Full) => {}
+                    Err(PushError::Broken(broken)) => panic!("{broken}"),
+                }
+            }
+            pushed
+        });
+        let mut seen = Vec::new();
+        drain(&mut consumer, &mut seen);
+        let pushed = poster.join().unwrap();
+        drain(&mut consumer, &mut seen);
+        assert_eq!(seen, pushed);
+    });
+}
+
+#[test]
+fn bulk_pieces() {
+    // A lap and a half through a bulk ring of four lines: the bytes of a piece are read only after they were written
+    // (ordered by the cell), and written again only after they were released.
+    explore(3, || {
+        let memory = Model::new();
+        let (mut ring, mut consumer) = ring::used_until(memory.clone(), 0);
+        let (mut claims, mut releases) = bulk::used_until(memory.clone(), 0);
+        let theirs = memory.clone();
+        let poster = thread::spawn(move || {
+            let mut posted = Vec::new();
+            for (number, len) in [(1, 128), (2, 64), (3, 100), (4, 60)] {
+                if let Some(claim) = claims.claim(len).expect("an honest peer breaks nothing") {
+                    theirs.write_lines(claim.offset, len, number);
+                    ring.push(&[number, claim.offset as u8, len as u8]).expect("the cells suffice");
+                    posted.push(number);
+                }
+            }
+            posted
+        });
+        let mut seen = Vec::new();
+        let mut take = |seen: &mut Vec<u8>| {
+            let mut cell = [0; RECORD_MAX];
+            while consumer.pop(&mut cell).expect("an honest peer breaks nothing").is_some() {
+                let [number, offset, len, ..] = cell;
+                let lines = memory.read_lines(u32::from(offset), usize::from(len));
+                assert!(lines.iter().all(|&line| line == number), "a piece was overwritten");
+                releases.release(u32::from(offset), u32::from(len));
+                seen.push(number);
+            }
+        };
+        take(&mut seen);
+        take(&mut seen);
+        let posted = poster.join().unwrap();
+        take(&mut seen);
+        assert_eq!(seen, posted);
+    });
+}
+
+#[test]
+fn wait_for_space() {
+    // A producer that finds the ring full twice, and so goes to sleep, is woken when there is space.
+    explore(4, || {
+        let memory = Model::new();
+        let (mut producer, mut consumer) = ring::used_until(memory.clone(), 0);
+        producer.push(&record(1, 5)).unwrap();
+        producer.push(&record(2, 3)).unwrap();
+        let rung = Arc::new(AtomicBool::new(false));
+        let theirs = memory.clone();
+        let poster = thread::spawn(move || {
+            let mut sleeps = producer.push(&record(3, 1)).is_err();
+            if sleeps {
+                say_waiting(&theirs, true);
+                sleeps = producer.push(&record(3, 1)).is_err();
+            }
+            sleeps
+        });
+        let mut seen = Vec::new();
+        drain(&mut consumer, &mut seen);
+        if said_waiting(&memory) {
+            memory.store(WAITING, 0, Ordering::Relaxed);
+            rung.store(true, Ordering::Relaxed);
+        }
+        let sleeps = poster.join().unwrap();
+        assert!(!sleeps || rung.load(Ordering::Relaxed), "the producer sleeps, there is space, and nobody rang");
+    });
+}
+
+/// The sleeper's engine: rings that whoever polls has to lock, and a count of the polls.
+struct Engine {
+    rings: Mutex<Vec<Consumer<Model>>>,
+    seen: AtomicU32,
+    epoch: AtomicU32,
+}
+
+impl Engine {
+    fn poll(&self) -> bool {
+        let mut seen = Vec::new();
+        for ring in self.rings.lock().unwrap().iter_mut() {
+            drain(ring, &mut seen);
+        }
+        // A plain count; the join at the end orders it.
+        self.seen.fetch_add(seen.len() as u32, Ordering::Relaxed);
+        !seen.is_empty()
+    }
+}
+
+/// The poster's three steps; membarrier(2) is a fence on both sides by definition.
+fn post(ring: &mut Producer<Model>, bell: &BellView<Model>, doorbell: &AtomicBool) {
+    ring.push(&record(1, 1)).unwrap();
+    fence(Ordering::SeqCst);
+    if bell.armed().is_some() {
+        doorbell.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The sleeper's steps up to the sleep itself; true when it has gone to sleep.
+fn go_to_sleep(engine: &Engine, bell: &Bell<Model>) -> bool {
+    bell.arm();
+    fence(Ordering::SeqCst);
+    if engine.poll() {
+        bell.disarm();
+        return false;
+    }
+    true
+}
+
+/// Posters on a lane each, a sleeper, and perhaps an application that polls now and then. Whatever the order: when all is
+/// quiet, every record has been seen, or the doorbell has been rung.
+fn wake(posters: usize, application_polls: bool) {
+    let lanes = (0..posters).map(|_| ring::used_until(Model::new(), 0));
+    let memory = Model::new();
+    let bell = Bell::in_memory(memory.clone());
+    let doorbell = Arc::new(AtomicBool::new(false));
+    let (producers, consumers): (Vec<_>, Vec<_>) = lanes.unzip();
+    let engine = Arc::new(Engine { rings: Mutex::new(consumers), seen: AtomicU32::new(0), epoch: AtomicU32::new(0) });
+    let mut threads = Vec::new();
+    for mut ring in producers {
+        let (view, doorbell) = (BellView::of_memory(memory.clone()), doorbell.clone());
+        threads.push(thread::spawn(move || post(&mut ring, &view, &doorbell)));
+    }
+    if application_polls {
+        // One last poll, then never again. It leaves the bell alone: only the sleeper disarms.
+        let engine = engine.clone();
+        threads.push(thread::spawn(move || {
+            engine.epoch.fetch_add(1, Ordering::Relaxed);
+            engine.poll();
+        }));
+    }
+    // While the application polls, the sleeper naps with a timeout, and takes over when the epoch has not moved.
+    let mut epoch = engine.epoch.load(Ordering::Relaxed);
+    loop {
+        thread::yield_now();
+        let now = engine.epoch.load(Ordering::Relaxed);
+        if std::mem::replace(&mut epoch, now) == now && go_to_sleep(&engine, &bell) {
+            break;
+        }
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let all_seen = engine.seen.load(Ordering::Relaxed) as usize == posters;
+    assert!(all_seen || doorbell.load(Ordering::Relaxed), "a record waits, the sleeper sleeps, and nobody rang");
+}
+
+#[test]
+fn wake_one_poster() {
+    explore(5, || wake(1, false));
+}
+
+#[test]
+fn wake_two_posters() {
+    explore(3, || wake(2, false));
+}
+
+#[test]
+fn wake_after_the_last_poll() {
+    explore(3, || wake(1, true));
+}
