@@ -97,13 +97,6 @@ impl Memory for Model {
     }
 }
 
-/// Runs a model with at most `preemptions` involuntary switches per execution, which bounds the time it takes.
-fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
-}
-
 /// A record of `cells` cells, filled with its number.
 fn record(number: u8, cells: usize) -> Vec<u8> {
     vec![number; cells * CELL_DATA]
@@ -123,40 +116,41 @@ fn drain(consumer: &mut Consumer<Model>, into: &mut Vec<u8>) {
 fn publish_consume(start: u32) {
     let (mut producer, mut consumer) = ring::used_until(Model::new(), start);
     let poster = thread::spawn(move || {
-        for (number, cells) in [(1, 1), (2, 2), (3, 1)] {
-            producer.push(&record(number, cells)).expect("there is room for all three");
+        for (number, cells) in [(1, 1), (2, 2), (3, 1), (4, 3)] {
+            producer.push(&record(number, cells)).expect("there is room for them all");
         }
     });
     let mut seen = Vec::new();
     drain(&mut consumer, &mut seen);
     drain(&mut consumer, &mut seen);
+    drain(&mut consumer, &mut seen);
     poster.join().unwrap();
     drain(&mut consumer, &mut seen);
-    assert_eq!(seen, [1, 2, 3]);
+    assert_eq!(seen, [1, 2, 3, 4]);
 }
 
 #[test]
 fn ring_publish_consume() {
-    explore(4, || publish_consume(0));
+    loom::model(|| publish_consume(0));
 }
 
 #[test]
 fn ring_index_wraps() {
     // The lap counter of the commit words wraps between the first record and the second, the 32-bit counters likewise.
-    explore(3, || publish_consume((1 << 28) - CELLS - 1));
-    explore(3, || publish_consume(u32::MAX));
+    loom::model(|| publish_consume((1 << 28) - CELLS - 1));
+    loom::model(|| publish_consume(u32::MAX));
 }
 
 #[test]
 fn ring_full() {
     // One cell is left when the two parties start: a cell may be written again only after the consumer published it.
-    explore(4, || {
+    loom::model(|| {
         let (mut producer, mut consumer) = ring::used_until(Model::new(), 3);
         let mut pushed = vec![1, 2];
         producer.push(&record(1, 5)).unwrap();
         producer.push(&record(2, 2)).unwrap();
         let poster = thread::spawn(move || {
-            for (number, cells) in [(3, 3), (4, 1), (5, 2)] {
+            for (number, cells) in [(3, 3), (4, 1), (5, 2), (6, 5), (7, 1)] {
                 match producer.push(&record(number, cells)) {
                     Ok(()) => pushed.push(number),
                     Err(PushError::Full) => {}
@@ -166,6 +160,8 @@ fn ring_full() {
             pushed
         });
         let mut seen = Vec::new();
+        drain(&mut consumer, &mut seen);
+        drain(&mut consumer, &mut seen);
         drain(&mut consumer, &mut seen);
         let pushed = poster.join().unwrap();
         drain(&mut consumer, &mut seen);
@@ -177,7 +173,7 @@ fn ring_full() {
 fn bulk_pieces() {
     // A lap and a half through a bulk ring of four lines: the bytes of a piece are read only after they were written
     // (ordered by the cell), and written again only after they were released.
-    explore(3, || {
+    loom::model(|| {
         let memory = Model::new();
         let (mut ring, mut consumer) = ring::used_until(memory.clone(), 0);
         let (mut claims, mut releases) = bulk::used_until(memory.clone(), 0);
@@ -215,7 +211,7 @@ fn bulk_pieces() {
 #[test]
 fn wait_for_space() {
     // A producer that finds the ring full twice, and so goes to sleep, is woken when there is space.
-    explore(4, || {
+    loom::model(|| {
         let memory = Model::new();
         let (mut producer, mut consumer) = ring::used_until(memory.clone(), 0);
         producer.push(&record(1, 5)).unwrap();
@@ -282,17 +278,17 @@ fn go_to_sleep(engine: &Engine, bell: &Bell<Model>) -> bool {
 
 /// Posters on a lane each, a sleeper, and perhaps an application that polls now and then. Whatever the order: when all is
 /// quiet, every record has been seen, or the doorbell has been rung.
-fn wake(posters: usize, application_polls: bool) {
-    let lanes = (0..posters).map(|_| ring::used_until(Model::new(), 0));
+fn wake(posts: &[usize], application_polls: bool) {
+    let lanes = posts.iter().map(|_| ring::used_until(Model::new(), 0));
     let memory = Model::new();
     let bell = Bell::in_memory(memory.clone());
     let doorbell = Arc::new(AtomicBool::new(false));
     let (producers, consumers): (Vec<_>, Vec<_>) = lanes.unzip();
     let engine = Arc::new(Engine { rings: Mutex::new(consumers), seen: AtomicU32::new(0), epoch: AtomicU32::new(0) });
     let mut threads = Vec::new();
-    for mut ring in producers {
+    for (mut ring, posts) in producers.into_iter().zip(posts.to_vec()) {
         let (view, doorbell) = (BellView::of_memory(memory.clone()), doorbell.clone());
-        threads.push(thread::spawn(move || post(&mut ring, &view, &doorbell)));
+        threads.push(thread::spawn(move || (0..posts).for_each(|_| post(&mut ring, &view, &doorbell))));
     }
     if application_polls {
         // One last poll, then never again. It leaves the bell alone: only the sleeper disarms.
@@ -314,21 +310,21 @@ fn wake(posters: usize, application_polls: bool) {
     for thread in threads {
         thread.join().unwrap();
     }
-    let all_seen = engine.seen.load(Ordering::Relaxed) as usize == posters;
+    let all_seen = engine.seen.load(Ordering::Relaxed) as usize == posts.iter().sum();
     assert!(all_seen || doorbell.load(Ordering::Relaxed), "a record waits, the sleeper sleeps, and nobody rang");
 }
 
 #[test]
 fn wake_one_poster() {
-    explore(5, || wake(1, false));
+    loom::model(|| wake(&[2], false));
 }
 
 #[test]
 fn wake_two_posters() {
-    explore(3, || wake(2, false));
+    loom::model(|| wake(&[1, 1], false));
 }
 
 #[test]
 fn wake_after_the_last_poll() {
-    explore(3, || wake(1, true));
+    loom::model(|| wake(&[1], true));
 }
