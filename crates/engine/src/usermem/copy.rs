@@ -1,24 +1,27 @@
-//! The one copy routine for user memory: as fast as `memcpy`, and a fault in it is a value, not a signal.
+//! The one copy for user memory: as fast as `memcpy`, and a fault in it is a value, not a signal.
 //!
-//! The routine is assembler, because its instructions must lie between two known labels: the handler in `fault.rs`
-//! recognises them by address and makes the routine return the fault. It is a leaf and leaves the stack alone, so that
-//! returning is all that the way out has to do. It is not `memmove`: what overlapping ranges end up with is undefined
-//! (but nothing outside the destination is written).
+//! The routines are assembler, because their instructions must lie between known labels: the handler in `fault.rs`
+//! recognises them by address and makes them return the fault. They are leaves and leave the stack alone, so that returning
+//! is all that the way out has to do.
 //!
-//! A peer may spin on the memory that is being written, so the order of the stores is part of the contract, as on
-//! hardware: addresses rise, **the last byte is stored once and last**, 1, 2, 4, 8 and 16 bytes are one store, and no
-//! aligned 8-byte word of a transfer of whole aligned words is ever seen half written at its end. Ranges of bytes before
-//! the last store may be written twice with the same value. `rep movsb` gives no order among its own stores
-//! (Intel SDM volume 3, 9.2.4, "fast-string operation"), which is why the last 64 bytes are always ordinary stores.
+//! A peer may spin on the memory that is being written, so the order of the stores is part of the contract, as it is on
+//! hardware: addresses rise, and **the last byte is written once, by the last store**; 1, 2, 4, 8 and 16 bytes are one
+//! store. Bytes before it may be written twice, with the same value. A store across two cache lines may be seen in halves,
+//! so above 128 bytes only whole lines come before the last stretch, which lies in one line; below, this holds for
+//! destinations that begin with a line. `rep movsb` promises no order among its own stores (Intel SDM volume 1, 7.3.9.3),
+//! which is why ordinary stores follow it.
 
-use super::fault::{Outcome, Range};
 use super::Fault;
+use super::fault::{Outcome, Range};
 use std::arch::global_asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Copies `len` bytes from `src` to `dst`, either of which may turn out not to be there.
 ///
-/// After an error any part of the destination may have been written. Wants [`super::install`] to have been called; see
-/// there for what a thread must not block.
+/// After an error any part of the destination may have been written. What overlapping ranges end up with is not defined,
+/// but nothing outside the destination is written. Wants [`super::install`] to have been called, and the thread to leave
+/// SIGSEGV and SIGBUS unblocked ([`super::prepare_thread`]).
 ///
 /// # Errors
 ///
@@ -26,55 +29,137 @@ use std::arch::global_asm;
 ///
 /// # Safety
 ///
-/// The ranges need not be mapped, but what is mapped there must be memory that the program handed over for this purpose:
-/// no Rust reference to any byte of the destination may be alive, and none that forbids reading to the source.
+/// The ranges need not be mapped, but what is mapped there must be memory that was handed over for this purpose: no Rust
+/// reference to any byte of the destination may be alive, and none that forbids reading to the source.
+#[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
-    // SAFETY: the routine keeps to the C ABI and touches only the two ranges, which the caller vouches for; a fault in
-    // them makes it return.
-    let outcome = unsafe { softhca_usermem_copy(dst, src, len) };
-    if outcome.is_done() {
-        return Ok(());
-    }
-    Err(outcome.fault_of_copy(src as u64, len as u64, dst as u64))
+    let routine = if len <= SMALL { softhca_usermem_copy_small } else { routine_for(len) };
+    // SAFETY: each routine keeps to the C ABI and touches only the two ranges, which the caller vouches for; a fault in
+    // them makes it return. The length is one that it was chosen for.
+    let outcome = unsafe { routine(dst, src, len) };
+    if outcome.is_done() { Ok(()) } else { Err(outcome.fault_of_copy(src as u64, len as u64, dst as u64)) }
 }
 
-/// Where the routine lies, for the fault table.
-pub(super) fn range() -> Range {
-    Range {
-        begin: &raw const softhca_usermem_copy_begin as u64,
-        end: &raw const softhca_usermem_copy_end as u64,
-        fixup: &raw const softhca_usermem_copy_fixup as u64,
+/// Up to here all loads come before the first store, and there is no loop.
+const SMALL: usize = 128;
+/// From here `rep movsb` beats the loops, by far so when another core has just read the destination: it takes cache lines
+/// over without reading them. Below, its start costs more than that (measured; the figures are about the C library's own).
+const REPEAT_FROM: usize = 4096;
+
+type Routine = unsafe extern "C" fn(*mut u8, *const u8, usize) -> Outcome;
+
+/// The routine for a length above [`SMALL`].
+#[inline]
+fn routine_for(len: usize) -> Routine {
+    let processor = PROCESSOR.load(Ordering::Relaxed);
+    if len >= REPEAT_FROM && processor & REPEAT != 0 {
+        softhca_usermem_copy_repeat
+    } else if processor & AVX != 0 {
+        softhca_usermem_copy_avx
+    } else {
+        softhca_usermem_copy_sse
     }
+}
+
+/// What the processor can do. Until [`choose`] has looked, what all of them can.
+static PROCESSOR: AtomicU8 = AtomicU8::new(0);
+/// Set when it has looked.
+const LOOKED: u8 = 1;
+/// AVX, and the operating system saves its registers.
+const AVX: u8 = 2;
+/// `rep movsb` is a fast way to copy (ERMS, CPUID leaf 7, EBX bit 9).
+const REPEAT: u8 = 4;
+
+/// Chooses the routines for this processor; part of installing the fault handler.
+pub(super) fn choose() {
+    if PROCESSOR.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let mut processor = LOOKED;
+    if std::arch::is_x86_feature_detected!("avx") {
+        processor |= AVX;
+    }
+    if __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & (1 << 9) != 0 {
+        processor |= REPEAT;
+    }
+    PROCESSOR.store(processor, Ordering::Relaxed);
+}
+
+/// Copies with each routine that can copy `len` bytes on this processor, whichever [`copy`] would take.
+///
+/// # Safety
+///
+/// As for [`copy`].
+#[cfg(test)]
+pub(super) unsafe fn copy_with_each(
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    mut check: impl FnMut(&'static str, Result<(), Fault>),
+) {
+    let mut routines: Vec<(&'static str, Routine)> = Vec::new();
+    if len <= SMALL {
+        routines.push(("small", softhca_usermem_copy_small));
+    } else {
+        routines.extend([("sse", softhca_usermem_copy_sse as Routine), ("repeat", softhca_usermem_copy_repeat)]);
+        if PROCESSOR.load(Ordering::Relaxed) & AVX != 0 {
+            routines.push(("avx", softhca_usermem_copy_avx));
+        }
+    }
+    for (name, routine) in routines {
+        // SAFETY: as in `copy`.
+        let outcome = unsafe { routine(dst, src, len) };
+        let fault = || outcome.fault_of_copy(src as u64, len as u64, dst as u64);
+        check(name, if outcome.is_done() { Ok(()) } else { Err(fault()) });
+    }
+}
+
+/// Where the routines lie, for the fault table.
+pub(super) fn ranges() -> [Range; 2] {
+    [
+        Range {
+            begin: &raw const softhca_usermem_copy_begin as u64,
+            end: &raw const softhca_usermem_copy_end as u64,
+            fixup: &raw const softhca_usermem_copy_fixup as u64,
+        },
+        Range {
+            begin: &raw const softhca_usermem_copy_avx_begin as u64,
+            end: &raw const softhca_usermem_copy_avx_end as u64,
+            fixup: &raw const softhca_usermem_copy_avx_fixup as u64,
+        },
+    ]
 }
 
 unsafe extern "C" {
-    fn softhca_usermem_copy(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
+    fn softhca_usermem_copy_small(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
+    fn softhca_usermem_copy_sse(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
+    fn softhca_usermem_copy_avx(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
+    fn softhca_usermem_copy_repeat(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
     static softhca_usermem_copy_begin: u8;
     static softhca_usermem_copy_end: u8;
     static softhca_usermem_copy_fixup: u8;
+    static softhca_usermem_copy_avx_begin: u8;
+    static softhca_usermem_copy_avx_end: u8;
+    static softhca_usermem_copy_avx_fixup: u8;
 }
 
-// rdi = dst, rsi = src, rdx = len; returns the Outcome in rax:rdx (rax 0: done). Clobbers rcx, r8, xmm0–xmm7.
-//
-// Up to 128 bytes every load comes before the first store, and a length between two sizes is covered by two runs that
-// overlap, one from each end. Longer copies …
+// All: rdi = dst, rsi = src, rdx = len; returns the Outcome in rax (0: done) and rdx. Changes rcx, r8, r9, xmm0 to xmm7.
 global_asm!(
     ".pushsection .text.softhca_usermem_copy, \"ax\", @progbits",
-    ".globl softhca_usermem_copy",
-    ".hidden softhca_usermem_copy",
-    ".type softhca_usermem_copy, @function",
-    ".irp name, begin, end, fixup",
+    ".irp name, begin, end, fixup, small, sse, repeat",
     ".globl softhca_usermem_copy_\\name",
     ".hidden softhca_usermem_copy_\\name",
+    ".type softhca_usermem_copy_\\name, @function",
     ".endr",
+    ".cfi_startproc",
     ".p2align 6",
     "softhca_usermem_copy_begin:",
-    "softhca_usermem_copy:",
-    ".cfi_startproc",
+    // At most 128 bytes. A length between two sizes is covered by two runs, one from each end, that overlap.
+    "softhca_usermem_copy_small:",
+    "xor eax, eax",
     "cmp rdx, 16",
     "ja 20f",
     "je 16f",
-    "xor eax, eax",
     "cmp edx, 8",
     "je 8f",
     "ja 9f",
@@ -85,10 +170,10 @@ global_asm!(
     "je 2f",
     "ja 3f",
     "test edx, edx",
-    "je 13f",
+    "je 12f",
     "movzx ecx, byte ptr [rsi]",
     "mov byte ptr [rdi], cl",
-    "13:",
+    "12:",
     "ret",
     "2:",
     "movzx ecx, word ptr [rsi]",
@@ -121,70 +206,177 @@ global_asm!(
     "mov qword ptr [rdi + rdx - 8], r8",
     "ret",
     "16:",
-    "movups xmm0, xmmword ptr [rsi]",
-    "movups xmmword ptr [rdi], xmm0",
-    "xor eax, eax",
+    "movups xmm0, [rsi]",
+    "movups [rdi], xmm0",
     "ret",
-    "20:", // 17 to 32
+    "20:",
     "cmp rdx, 32",
     "ja 21f",
-    "movups xmm0, xmmword ptr [rsi]",
-    "movups xmm1, xmmword ptr [rsi + rdx - 16]",
-    "movups xmmword ptr [rdi], xmm0",
-    "movups xmmword ptr [rdi + rdx - 16], xmm1",
-    "xor eax, eax",
+    "movups xmm0, [rsi]", // 17 to 32
+    "movups xmm1, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + rdx - 16], xmm1",
     "ret",
-    "21:", // 33 to 64
+    "21:",
     "cmp rdx, 64",
     "ja 22f",
-    "movups xmm0, xmmword ptr [rsi]",
-    "movups xmm1, xmmword ptr [rsi + 16]",
-    "movups xmm2, xmmword ptr [rsi + rdx - 32]",
-    "movups xmm3, xmmword ptr [rsi + rdx - 16]",
-    "movups xmmword ptr [rdi], xmm0",
-    "movups xmmword ptr [rdi + 16], xmm1",
-    "movups xmmword ptr [rdi + rdx - 32], xmm2",
-    "movups xmmword ptr [rdi + rdx - 16], xmm3",
-    "xor eax, eax",
+    "movups xmm0, [rsi]", // 33 to 64
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + rdx - 32]",
+    "movups xmm3, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + rdx - 32], xmm2",
+    "movups [rdi + rdx - 16], xmm3",
     "ret",
     "22:", // 65 to 128
-    "cmp rdx, 128",
-    "ja 23f",
-    "movups xmm0, xmmword ptr [rsi]",
-    "movups xmm1, xmmword ptr [rsi + 16]",
-    "movups xmm2, xmmword ptr [rsi + 32]",
-    "movups xmm3, xmmword ptr [rsi + 48]",
-    "movups xmm4, xmmword ptr [rsi + rdx - 64]",
-    "movups xmm5, xmmword ptr [rsi + rdx - 48]",
-    "movups xmm6, xmmword ptr [rsi + rdx - 32]",
-    "movups xmm7, xmmword ptr [rsi + rdx - 16]",
-    "movups xmmword ptr [rdi], xmm0",
-    "movups xmmword ptr [rdi + 16], xmm1",
-    "movups xmmword ptr [rdi + 32], xmm2",
-    "movups xmmword ptr [rdi + 48], xmm3",
-    "movups xmmword ptr [rdi + rdx - 64], xmm4",
-    "movups xmmword ptr [rdi + rdx - 48], xmm5",
-    "movups xmmword ptr [rdi + rdx - 32], xmm6",
-    "movups xmmword ptr [rdi + rdx - 16], xmm7",
-    "xor eax, eax",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups xmm4, [rsi + rdx - 64]",
+    "movups xmm5, [rsi + rdx - 48]",
+    "movups xmm6, [rsi + rdx - 32]",
+    "movups xmm7, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "movups [rdi + rdx - 64], xmm4",
+    "movups [rdi + rdx - 48], xmm5",
+    "movups [rdi + rdx - 32], xmm6",
+    "movups [rdi + rdx - 16], xmm7",
     "ret",
-    "23:",
-    "lea rcx, [rdx - 64]",
-    "rep movsb",
-    "movups xmm0, xmmword ptr [rsi]",
-    "movups xmm1, xmmword ptr [rsi + 16]",
-    "movups xmm2, xmmword ptr [rsi + 32]",
-    "movups xmm3, xmmword ptr [rsi + 48]",
-    "movups xmmword ptr [rdi], xmm0",
-    "movups xmmword ptr [rdi + 16], xmm1",
-    "movups xmmword ptr [rdi + 32], xmm2",
-    "movups xmmword ptr [rdi + 48], xmm3",
+    // More than 128 bytes: the first 64, whole lines of the destination, the last 64. From here on rdi is the place in the
+    // destination, rsi the distance to the source, r9 where the last 64 bytes of the destination begin.
+    ".p2align 5",
+    "softhca_usermem_copy_sse:",
     "xor eax, eax",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "lea r9, [rdi + rdx - 64]",
+    "sub rsi, rdi",
+    "add rdi, 64",
+    "and rdi, -64",
+    ".p2align 5",
+    "30:",
+    "movups xmm0, [rsi + rdi]",
+    "movups xmm1, [rsi + rdi + 16]",
+    "movups xmm2, [rsi + rdi + 32]",
+    "movups xmm3, [rsi + rdi + 48]",
+    "movaps [rdi], xmm0",
+    "movaps [rdi + 16], xmm1",
+    "movaps [rdi + 32], xmm2",
+    "movaps [rdi + 48], xmm3",
+    "add rdi, 64",
+    "cmp rdi, r9",
+    "jb 30b",
+    "movups xmm0, [rsi + r9]",
+    "movups xmm1, [rsi + r9 + 16]",
+    "movups xmm2, [rsi + r9 + 32]",
+    "movups xmm3, [rsi + r9 + 48]",
+    "movups [r9], xmm0",
+    "movups [r9 + 16], xmm1",
+    "movups [r9 + 32], xmm2",
+    "movups [r9 + 48], xmm3",
+    "ret",
+    // The same with r8 as the distance, as rsi moves.
+    ".p2align 5",
+    "softhca_usermem_copy_repeat:",
+    "xor eax, eax",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "lea r9, [rdi + rdx - 64]",
+    "mov r8, rsi",
+    "sub r8, rdi",
+    "add rdi, 64",
+    "and rdi, -64",
+    "lea rsi, [r8 + rdi]",
+    "lea rcx, [r9 + 63]",
+    "sub rcx, rdi",
+    "and rcx, -64",
+    "rep movsb",
+    "movups xmm0, [r8 + r9]",
+    "movups xmm1, [r8 + r9 + 16]",
+    "movups xmm2, [r8 + r9 + 32]",
+    "movups xmm3, [r8 + r9 + 48]",
+    "movups [r9], xmm0",
+    "movups [r9 + 16], xmm1",
+    "movups [r9 + 32], xmm2",
+    "movups [r9 + 48], xmm3",
     "ret",
     "softhca_usermem_copy_end:",
     "softhca_usermem_copy_fixup:",
     "ret",
     ".cfi_endproc",
-    ".size softhca_usermem_copy, . - softhca_usermem_copy",
+    ".popsection",
+);
+
+// The same with AVX, two lines at a time. The way out must leave the upper halves of the registers clean.
+global_asm!(
+    ".pushsection .text.softhca_usermem_copy_avx, \"ax\", @progbits",
+    ".irp name, avx, avx_begin, avx_end, avx_fixup",
+    ".globl softhca_usermem_copy_\\name",
+    ".hidden softhca_usermem_copy_\\name",
+    ".type softhca_usermem_copy_\\name, @function",
+    ".endr",
+    ".cfi_startproc",
+    ".p2align 6",
+    "softhca_usermem_copy_avx_begin:",
+    "softhca_usermem_copy_avx:",
+    "xor eax, eax",
+    "vmovups ymm0, [rsi]",
+    "vmovups ymm1, [rsi + 32]",
+    "vmovups [rdi], ymm0",
+    "vmovups [rdi + 32], ymm1",
+    "lea r9, [rdi + rdx - 64]",
+    "lea r8, [rdi + rdx - 128]",
+    "sub rsi, rdi",
+    "add rdi, 64",
+    "and rdi, -64",
+    "cmp rdi, r8",
+    "jae 31f",
+    ".p2align 5",
+    "30:",
+    "vmovups ymm0, [rsi + rdi]",
+    "vmovups ymm1, [rsi + rdi + 32]",
+    "vmovups ymm2, [rsi + rdi + 64]",
+    "vmovups ymm3, [rsi + rdi + 96]",
+    "vmovaps [rdi], ymm0",
+    "vmovaps [rdi + 32], ymm1",
+    "vmovaps [rdi + 64], ymm2",
+    "vmovaps [rdi + 96], ymm3",
+    "add rdi, 128",
+    "cmp rdi, r8",
+    "jb 30b",
+    "31:",
+    "cmp rdi, r9",
+    "jae 32f",
+    "vmovups ymm0, [rsi + rdi]",
+    "vmovups ymm1, [rsi + rdi + 32]",
+    "vmovaps [rdi], ymm0",
+    "vmovaps [rdi + 32], ymm1",
+    "32:",
+    "vmovups ymm0, [rsi + r9]",
+    "vmovups ymm1, [rsi + r9 + 32]",
+    "vmovups [r9], ymm0",
+    "vmovups [r9 + 32], ymm1",
+    "softhca_usermem_copy_avx_end:",
+    "softhca_usermem_copy_avx_fixup:",
+    "vzeroupper",
+    "ret",
+    ".cfi_endproc",
     ".popsection",
 );

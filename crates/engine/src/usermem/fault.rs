@@ -61,12 +61,14 @@ impl std::error::Error for Fault {}
 /// top at any time, and then ours goes on top of that one and passes on to it what is not ours. When nothing has changed
 /// this is two short system calls and takes no lock.
 ///
-/// While a program's handler is on top that does not pass faults on, faults in user memory are that program's.
+/// While a program's handler is on top that does not pass faults on, faults in user memory are that program's. A shared
+/// library that calls this must stay loaded (link it with `-z nodelete`), as the handler does.
 ///
 /// # Errors
 ///
 /// What `sigaction` answers; the kernel does not refuse these two signals, a sandbox might.
 pub fn install() -> io::Result<()> {
+    copy::choose();
     previous::install(libc::SIGSEGV)?;
     previous::install(libc::SIGBUS)
 }
@@ -202,7 +204,11 @@ const CANONICAL: u64 = 1 << 47;
 /// # Safety
 ///
 /// `info` and `context` must be what the kernel passed to the handler of `signal`.
-pub(super) unsafe fn resolve(signal: libc::c_int, info: *const libc::siginfo_t, context: *mut libc::ucontext_t) -> bool {
+pub(super) unsafe fn resolve(
+    signal: libc::c_int,
+    info: *const libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) -> bool {
     // SAFETY: the kernel passes a valid siginfo, and nobody changes it.
     let info = unsafe { &*info };
     if !is_fault(signal, info.si_code) {
@@ -237,8 +243,9 @@ pub(super) fn is_fault(signal: libc::c_int, code: libc::c_int) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
 }
 
-fn table() -> [Range; 2] {
-    [copy::range(), atomic::range()]
+fn table() -> [Range; 3] {
+    let [copy, copy_avx] = copy::ranges();
+    [copy, copy_avx, atomic::range()]
 }
 
 /// Vector 14 of the x86 architecture.

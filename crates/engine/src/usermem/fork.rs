@@ -32,6 +32,12 @@ impl ForkMark {
         ForkMark { page: marked_page(), creator: std::process::id() }
     }
 
+    /// A mark without a page, as where the kernel does not empty pages.
+    #[cfg(test)]
+    pub(super) fn by_process_id() -> ForkMark {
+        ForkMark { page: None, creator: std::process::id() }
+    }
+
     /// Whether the caller is the process that made the mark (or shares its memory, as the child of a vfork does until it
     /// has called exec).
     #[inline]

@@ -44,7 +44,7 @@ pub fn check(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> 
     if len == 0 {
         return Ok(());
     }
-    let range = Wanted { addr, end: addr.saturating_add(len), need_write };
+    let range = Wanted::new(addr, len, need_write);
     let Ok(maps) = File::open("/proc/self/maps") else {
         return by_msync(&range);
     };
@@ -53,12 +53,27 @@ pub fn check(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> 
         .unwrap_or_else(|_| by_msync(&range))
 }
 
+/// What the kernel says when asked and what its list says, by name; only the list where the kernel is too old to be asked.
+#[cfg(test)]
+pub(super) fn by_each_way(
+    addr: u64,
+    len: u64,
+    need_write: bool,
+) -> impl Iterator<Item = (&'static str, Result<(), MappingError>)> {
+    let range = Wanted::new(addr, len, need_write);
+    let maps = || File::open("/proc/self/maps").expect("tests need /proc");
+    let asked = by_query(&maps(), &range).ok().map(|answer| ("query", answer));
+    let listed = by_list(BufReader::new(maps()), &range).expect("the list is readable");
+    asked.into_iter().chain([("list", listed)])
+}
+
 /// Enough for a few hundred mappings per read.
 const LIST_BUFFER: usize = 32 * 1024;
 
 struct Wanted {
     addr: u64,
-    end: u64,
+    /// The last byte, so that a range may end with the address space.
+    last: u64,
     need_write: bool,
 }
 
@@ -70,6 +85,11 @@ struct Mapping {
 }
 
 impl Wanted {
+    /// `len` is not 0.
+    fn new(addr: u64, len: u64, need_write: bool) -> Wanted {
+        Wanted { addr, last: addr.saturating_add(len - 1), need_write }
+    }
+
     /// `at` is checked so far and `next` is the first mapping that ends behind it: how far is it checked now?
     fn advance(&self, at: u64, next: Option<&Mapping>) -> Result<u64, MappingError> {
         match next {
@@ -86,7 +106,7 @@ impl Wanted {
 /// Asks for one mapping at a time. The outer error means that the kernel cannot be asked in this way.
 fn by_query(maps: &File, range: &Wanted) -> io::Result<Result<(), MappingError>> {
     let mut at = range.addr;
-    while at < range.end {
+    while at <= range.last {
         match range.advance(at, query(maps, at)?.as_ref()) {
             Ok(end) => at = end,
             Err(error) => return Ok(Err(error)),
@@ -99,7 +119,7 @@ fn by_query(maps: &File, range: &Wanted) -> io::Result<Result<(), MappingError>>
 fn by_list(mut list: impl BufRead, range: &Wanted) -> io::Result<Result<(), MappingError>> {
     let mut at = range.addr;
     let mut line = Vec::new();
-    while at < range.end {
+    while at <= range.last {
         line.clear();
         let next = if list.read_until(b'\n', &mut line)? == 0 { None } else { Some(parse(&line)?) };
         if next.as_ref().is_some_and(|mapping| mapping.end <= at) {
@@ -134,11 +154,11 @@ fn parse(line: &[u8]) -> io::Result<Mapping> {
 /// Without `/proc`: flushing nothing asynchronously does nothing at all, but for telling of a hole.
 fn by_msync(range: &Wanted) -> Result<(), MappingError> {
     let start = range.addr & !(PAGE - 1);
-    let Ok(length) = usize::try_from(range.end - start) else {
+    let Ok(length) = usize::try_from(range.last - start) else {
         return Err(MappingError::Unmapped { at: range.addr });
     };
     // SAFETY: MS_ASYNC neither reads nor writes the memory, and the kernel checks the range.
-    if unsafe { libc::msync(start as *mut libc::c_void, length, libc::MS_ASYNC) } == 0 {
+    if unsafe { libc::msync(start as *mut libc::c_void, length.saturating_add(1), libc::MS_ASYNC) } == 0 {
         return Ok(());
     }
     Err(MappingError::Unmapped { at: range.addr })

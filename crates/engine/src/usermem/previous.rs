@@ -21,7 +21,8 @@ type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_voi
 /// genuine crash may go round in circles until the stack is full, which ends the process by SIGSEGV all the same.
 const LEVELS: usize = 8;
 
-const HANDLERS: [Handler; LEVELS] = [
+/// A static, so that there is one address of each.
+static HANDLERS: [Handler; LEVELS] = [
     on_signal::<0>,
     on_signal::<1>,
     on_signal::<2>,
@@ -198,11 +199,13 @@ fn next_below(level: usize, signal: libc::c_int) -> Option<&'static Previous> {
     let used = in_use(signal).load(Ordering::Relaxed).min(LEVELS);
     let handler_at = |level: usize| levels[level].handler.load(Ordering::Relaxed);
     let special = |handler| handler == libc::SIG_DFL || handler == libc::SIG_IGN;
-    (0..=level).rev().find(|&below| {
-        let handler = handler_at(below);
-        special(handler) || !(below + 1..used).any(|above| handler_at(above) == handler)
-    })
-    .map(|level| &levels[level])
+    (0..=level)
+        .rev()
+        .find(|&below| {
+            let handler = handler_at(below);
+            special(handler) || !(below + 1..used).any(|above| handler_at(above) == handler)
+        })
+        .map(|level| &levels[level])
 }
 
 const DEFAULT: libc::sigaction =

@@ -1,0 +1,83 @@
+//! What can be told about a range without touching it, and who made a mark.
+
+use super::super::ForkMark;
+use super::super::mappings::{MappingError, by_each_way, check};
+use super::{PAGE, Pages};
+
+/// The same answer from the kernel, from the list and from `check`.
+fn ask(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> {
+    let answer = check(addr, len, need_write);
+    for (way, other) in by_each_way(addr, len, need_write) {
+        assert_eq!(other, answer, "{way} {addr:#x} {len:#x}");
+    }
+    answer
+}
+
+#[test]
+fn rights_are_checked_over_all_mappings_of_the_range() {
+    let pages = Pages::new(6);
+    pages.protect(1, libc::PROT_READ);
+    pages.protect(3, libc::PROT_NONE);
+    pages.unmap(5);
+    let at = |page: usize| pages.address(page * PAGE);
+    let page = PAGE as u64;
+
+    assert_eq!(ask(at(0), page, true), Ok(()));
+    assert_eq!(ask(at(0) + 100, page - 100, true), Ok(()));
+    assert_eq!(ask(at(0), 3 * page, false), Ok(()), "several mappings");
+    assert_eq!(ask(at(0) + 7, 3 * page - 7, true), Err(MappingError::NotWritable { at: at(1) }));
+    assert_eq!(ask(at(1) + 9, 1, true), Err(MappingError::NotWritable { at: at(1) + 9 }));
+    assert_eq!(ask(at(2), page + 1, false), Err(MappingError::NotReadable { at: at(3) }));
+    assert_eq!(ask(at(2), page + 1, true), Err(MappingError::NotWritable { at: at(3) }));
+    assert_eq!(ask(at(4), page, true), Ok(()));
+    assert_eq!(ask(at(4) + 1, page, true), Err(MappingError::Unmapped { at: at(5) }));
+    assert_eq!(ask(at(5) + 5, 1, false), Err(MappingError::Unmapped { at: at(5) + 5 }));
+}
+
+#[test]
+fn the_ends_of_the_address_space_are_not_mapped() {
+    assert_eq!(ask(0, 1, false), Err(MappingError::Unmapped { at: 0 }));
+    assert_eq!(ask(1 << 63, 1, false), Err(MappingError::Unmapped { at: 1 << 63 }));
+    assert_eq!(ask(u64::MAX, 1, false), Err(MappingError::Unmapped { at: u64::MAX }));
+    let pages = Pages::new(2);
+    pages.unmap(1);
+    let around = ask(pages.address(0), u64::MAX, true);
+    assert_eq!(around, Err(MappingError::Unmapped { at: pages.address(PAGE) }), "wraps around");
+}
+
+#[test]
+fn no_bytes_are_fine_anywhere() {
+    for address in [0, 1 << 63, u64::MAX] {
+        assert_eq!(check(address, 0, true), Ok(()));
+    }
+}
+
+#[test]
+fn pages_are_not_touched() {
+    let pages = Pages::new(64);
+    assert_eq!(ask(pages.address(0), 64 * PAGE as u64, true), Ok(()));
+    let mut resident = [0u8; 64];
+    // SAFETY: the vector has a byte for each page of the range.
+    assert_eq!(unsafe { libc::mincore(pages.at(0).cast(), 64 * PAGE, resident.as_mut_ptr()) }, 0);
+    assert_eq!(resident, [0; 64]);
+}
+
+#[test]
+fn a_child_knows_that_it_did_not_make_the_mark() {
+    for mark in [ForkMark::new(), ForkMark::by_process_id()] {
+        assert!(mark.made_here());
+        // SAFETY: the child calls nothing but `made_here` and _exit, which take no lock.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let status = i32::from(mark.made_here());
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = -1;
+        // SAFETY: the status is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+        assert!(mark.made_here());
+    }
+}
