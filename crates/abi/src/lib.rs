@@ -17,6 +17,7 @@ pub mod board;
 pub mod command;
 pub mod cq;
 pub mod device;
+mod document;
 pub mod envelope;
 pub mod errno;
 pub mod event;
@@ -29,6 +30,9 @@ pub mod private;
 pub mod qp;
 pub mod queue;
 pub mod srq;
+pub mod wq;
+pub mod xrc;
 
+pub use document::document;
 pub use errno::Errno;
 pub use layout::Record;

@@ -37,7 +37,7 @@ record! {
         4 => number: u32,
         /// Control line and entries.
         8 => mapping: Mapping,
-        /// Entries, a power of two.
+        /// Entries.
         40 => cqe_count: u32,
         /// Bytes per entry: 64.
         44 => cqe_size: u32,
@@ -55,13 +55,13 @@ record! {
         8 => mapping: Mapping,
         /// Where the send queue begins.
         40 => sq_offset: u32,
-        /// Entries of the send queue, a power of two.
+        /// Entries of the send queue.
         44 => sq_count: u32,
         /// Bytes per send queue entry.
         48 => sq_stride: u32,
         /// Where the receive queue begins.
         52 => rq_offset: u32,
-        /// Entries of the receive queue, a power of two; 0 with an SRQ.
+        /// Entries of the receive queue; 0 with an SRQ.
         56 => rq_count: u32,
         /// Bytes per receive queue entry.
         60 => rq_stride: u32,
@@ -79,7 +79,7 @@ record! {
         8 => mapping: Mapping,
         /// Where the queue begins.
         40 => offset: u32,
-        /// Entries, a power of two.
+        /// Entries.
         44 => count: u32,
         /// Bytes per entry.
         48 => stride: u32,
@@ -101,7 +101,7 @@ record! {
         0 => rev: u32,
         /// 1: a memfd with the memory is attached.
         4 => flags: u32,
-        /// Where in the memfd the region's first byte is, a multiple of 4096.
+        /// Where in the memfd the region's first byte is; equal to `start` modulo 4096.
         8 => offset: u64,
     }
 }
@@ -124,9 +124,9 @@ constants! {
 
     /// The control line of a CQ (64 bytes at `mapping.offset`), byte offsets. Entries begin at 64.
     pub mod cq: usize {
-        /// Entries written, counted for ever modulo 2^32.
+        /// Index of the next entry to be written.
         PRODUCER = 0,
-        /// Entries taken.
+        /// Index of the next entry to be taken.
         CONSUMER = 4,
         /// 0 not armed, 1 the next solicited completion, 2 the next completion.
         ARMED = 8,
@@ -144,9 +144,9 @@ constants! {
     pub mod cqe: usize {
         /// The completion (`Wc`, 48 bytes).
         WC = 0,
-        /// When it was added: nanoseconds of CLOCK_MONOTONIC, u64.
+        /// When it was added, u64: see `hca_core_clock` of EX_QUERY_DEVICE.
         TIMESTAMP = 48,
-        /// Not used.
+        /// Private to the engine, 8 bytes.
         SPARE = 56,
     }
 
@@ -160,13 +160,13 @@ constants! {
         LANE = 8,
         /// Engine at the other end, 0 for none.
         PEER_ENGINE = 12,
-        /// Send work requests taken by the transport and completed.
+        /// Index of the oldest send work request that is not complete.
         SQ_HEAD = 16,
-        /// Send work requests posted.
+        /// Index of the next send work request to be posted.
         SQ_TAIL = 20,
-        /// Receive work requests taken.
+        /// Index of the next receive work request to be taken.
         RQ_HEAD = 24,
-        /// Receive work requests posted.
+        /// Index of the next receive work request to be posted.
         RQ_TAIL = 28,
         /// Async events read.
         EVENTS_REPORTED = 32,
@@ -178,9 +178,9 @@ constants! {
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.
     pub mod srq: usize {
-        /// Work requests taken.
+        /// Index of the next work request to be taken.
         HEAD = 0,
-        /// Work requests posted.
+        /// Index of the next work request to be posted.
         TAIL = 4,
         /// Armed limit, 0 when not armed.
         LIMIT = 8,

@@ -4,7 +4,7 @@
 
 use crate::errno::Errno;
 use crate::layout::{Layout, Record};
-use crate::{ah, cq, device, mcast, mr, open, pd, post, private, qp, queue, srq};
+use crate::{ah, cq, device, mcast, mr, open, pd, post, private, qp, queue, srq, wq, xrc};
 
 /// What an agent does with a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +175,9 @@ const POST_STATE: (Errno, &str) = (Errno::EINVAL, "QP state does not allow posti
 const POST_FULL: (Errno, &str) = (Errno::ENOMEM, "the queue is full");
 const QP_TYPE: (Errno, &str) = (Errno::EOPNOTSUPP, "a type that the device does not have");
 
+/// The test that asks for every command which is refused.
+pub const REFUSAL_TEST: &str = "abi_refused::refused_commands";
+
 /// Every command: legacy, extended, softhca's own.
 pub static ROWS: &[Row] = &[
     Row::legacy(0, "GET_CONTEXT", "abi_device::get_context")
@@ -215,7 +218,7 @@ pub static ROWS: &[Row] = &[
             ACCESS,
             START,
             WRAP,
-            (Errno::EINVAL, "MrIn: flag and number of fds disagree, offset not a multiple of 4096, or the memfd is too short"),
+            (Errno::EINVAL, "MrIn: flag and number of fds disagree, offset and start differ modulo 4096, or the memfd is too short or can shrink"),
             FULL,
         ]),
     Row::refused(10, "REG_SMR", Errno::ENOSYS),
@@ -313,18 +316,18 @@ pub static ROWS: &[Row] = &[
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
         .errors(&[BAD_SRQ, POST, POST_FULL]),
-    Row::refused(37, "OPEN_XRCD", Errno::EOPNOTSUPP).mainline(),
-    Row::refused(38, "CLOSE_XRCD", Errno::EOPNOTSUPP).mainline(),
-    Row::refused(39, "CREATE_XSRQ", Errno::EOPNOTSUPP).mainline(),
-    Row::refused(40, "OPEN_QP", Errno::EOPNOTSUPP).mainline(),
-    Row::refused(37, "CREATE_XRC_SRQ", Errno::EOPNOTSUPP).ofed(),
-    Row::refused(38, "OPEN_XRC_DOMAIN", Errno::EOPNOTSUPP).ofed(),
-    Row::refused(39, "CLOSE_XRC_DOMAIN", Errno::EOPNOTSUPP).ofed(),
-    Row::refused(40, "CREATE_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
-    Row::refused(41, "MODIFY_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
-    Row::refused(42, "QUERY_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
-    Row::refused(43, "REG_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
-    Row::refused(44, "UNREG_XRC_RCV_QP", Errno::EOPNOTSUPP).ofed(),
+    Row::refused(37, "OPEN_XRCD", Errno::EOPNOTSUPP).request::<xrc::OpenXrcd>().answer::<xrc::OpenXrcdAnswer>().mainline(),
+    Row::refused(38, "CLOSE_XRCD", Errno::EOPNOTSUPP).request::<xrc::CloseXrcd>().mainline(),
+    Row::refused(39, "CREATE_XSRQ", Errno::EOPNOTSUPP).request::<xrc::CreateXsrq>().answer::<srq::CreateSrqAnswer>().mainline(),
+    Row::refused(40, "OPEN_QP", Errno::EOPNOTSUPP).request::<xrc::OpenQp>().answer::<qp::CreateQpAnswer>().mainline(),
+    Row::refused(37, "CREATE_XRC_SRQ", Errno::EOPNOTSUPP).request::<xrc::CreateXrcSrq>().answer::<srq::CreateSrqAnswer>().ofed(),
+    Row::refused(38, "OPEN_XRC_DOMAIN", Errno::EOPNOTSUPP).request::<xrc::OpenXrcDomain>().answer::<xrc::OpenXrcdAnswer>().ofed(),
+    Row::refused(39, "CLOSE_XRC_DOMAIN", Errno::EOPNOTSUPP).request::<xrc::CloseXrcDomain>().ofed(),
+    Row::refused(40, "CREATE_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::CreateXrcRcvQp>().answer::<xrc::CreateXrcRcvQpAnswer>().ofed(),
+    Row::refused(41, "MODIFY_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::ModifyXrcRcvQp>().ofed(),
+    Row::refused(42, "QUERY_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::QueryXrcRcvQp>().answer::<qp::QueryQpAnswer>().ofed(),
+    Row::refused(43, "REG_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::RegXrcRcvQp>().ofed(),
+    Row::refused(44, "UNREG_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::RegXrcRcvQp>().ofed(),
     Row::legacy(45, "QUERY_GID", "abi_device::query_gid")
         .request::<device::QueryGid>()
         .answer::<device::QueryGidAnswer>()
@@ -365,13 +368,13 @@ pub static ROWS: &[Row] = &[
         .at_least(qp::EX_MODIFY_QP_MIN)
         .answer::<qp::ExModifyQpAnswer>()
         .errors(&[BAD_QP, TRANSITION, ADDRESS, (Errno::EOPNOTSUPP, "RATE_LIMIT")]),
-    Row::refused_extended(50, "EX_CREATE_FLOW"),
-    Row::refused_extended(51, "EX_DESTROY_FLOW"),
-    Row::refused_extended(52, "EX_CREATE_WQ"),
-    Row::refused_extended(53, "EX_MODIFY_WQ"),
-    Row::refused_extended(54, "EX_DESTROY_WQ"),
-    Row::refused_extended(55, "EX_CREATE_RWQ_IND_TBL"),
-    Row::refused_extended(56, "EX_DESTROY_RWQ_IND_TBL"),
+    Row::refused_extended(50, "EX_CREATE_FLOW").request::<wq::ExCreateFlow>().answer::<wq::ExCreateFlowAnswer>(),
+    Row::refused_extended(51, "EX_DESTROY_FLOW").request::<wq::ExDestroyFlow>(),
+    Row::refused_extended(52, "EX_CREATE_WQ").request::<wq::ExCreateWq>().answer::<wq::ExCreateWqAnswer>(),
+    Row::refused_extended(53, "EX_MODIFY_WQ").request::<wq::ExModifyWq>(),
+    Row::refused_extended(54, "EX_DESTROY_WQ").request::<wq::ExDestroyWq>().answer::<wq::ExDestroyWqAnswer>(),
+    Row::refused_extended(55, "EX_CREATE_RWQ_IND_TBL").request::<wq::ExCreateRwqIndTbl>().answer::<wq::ExCreateRwqIndTblAnswer>(),
+    Row::refused_extended(56, "EX_DESTROY_RWQ_IND_TBL").request::<wq::ExDestroyRwqIndTbl>(),
     Row::extended(57, "EX_MODIFY_CQ", "abi_extended::ex_modify_cq")
         .request::<cq::ExModifyCq>()
         .errors(&[BAD_CQ, (Errno::EOPNOTSUPP, "attr_mask other than 1, or a moderation other than 0")]),
