@@ -198,3 +198,6 @@ impl<'a> Command<'a> {
         bytes
     }
 }
+
+#[cfg(test)]
+mod tests;
