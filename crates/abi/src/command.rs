@@ -146,13 +146,14 @@ impl<'a> Command<'a> {
         self.row.extended
     }
 
-    /// The body, which nothing but zeros may follow. An extended body that is shorter than the record is continued with zeros.
+    /// The body. What follows it in a legacy command is some provider's private tail and not looked at; in an extended command it must be zero. An
+    /// extended body that is shorter than the record is continued with zeros.
     ///
     /// # Errors
-    /// EINVAL when it is shorter than the table allows, EOPNOTSUPP when something unknown follows.
+    /// EINVAL when it is shorter than the table allows, EOPNOTSUPP when something unknown follows in an extended command.
     pub fn body<T: Record>(&self) -> Result<T, Errno> {
         let (body, tail) = self.body_and_tail()?;
-        if tail.iter().chain(self.provider).any(|&byte| byte != 0) {
+        if self.is_extended() && tail.iter().chain(self.provider).any(|&byte| byte != 0) {
             return Err(Errno::EOPNOTSUPP);
         }
         Ok(body)

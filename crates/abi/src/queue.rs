@@ -37,7 +37,7 @@ record! {
         4 => number: u32,
         /// Control line and entries.
         8 => mapping: Mapping,
-        /// Entries.
+        /// Entries, a power of two.
         40 => cqe_count: u32,
         /// Bytes per entry: 64.
         44 => cqe_size: u32,
@@ -55,13 +55,13 @@ record! {
         8 => mapping: Mapping,
         /// Where the send queue begins.
         40 => sq_offset: u32,
-        /// Entries of the send queue.
+        /// Entries of the send queue, a power of two.
         44 => sq_count: u32,
         /// Bytes per send queue entry.
         48 => sq_stride: u32,
         /// Where the receive queue begins.
         52 => rq_offset: u32,
-        /// Entries of the receive queue; 0 with an SRQ.
+        /// Entries of the receive queue, a power of two; 0 with an SRQ.
         56 => rq_count: u32,
         /// Bytes per receive queue entry.
         60 => rq_stride: u32,
@@ -79,7 +79,7 @@ record! {
         8 => mapping: Mapping,
         /// Where the queue begins.
         40 => offset: u32,
-        /// Entries.
+        /// Entries, a power of two.
         44 => count: u32,
         /// Bytes per entry.
         48 => stride: u32,
@@ -101,7 +101,7 @@ record! {
         0 => rev: u32,
         /// 1: a memfd with the memory is attached.
         4 => flags: u32,
-        /// Where in the memfd the region's first byte is; equal to `start` modulo 4096.
+        /// Where in the memfd the region's first byte is, a multiple of 4096; so are `start` and `hca_va` then.
         8 => offset: u64,
     }
 }

@@ -157,12 +157,13 @@ const BAD_PORT: (Errno, &str) = (Errno::EINVAL, "port 0 or above the number of p
 const FULL: (Errno, &str) = (Errno::ENOMEM, "the device's limit is reached, or no memory");
 const ADDRESS: (Errno, &str) = (
     Errno::EINVAL,
-    "address vector without GRH, bad port, source GID index out of range or empty, flow label above 20 bits",
+    "address vector without GRH, bad port, source GID index out of range or empty, flow label above 20 bits, destination GID zero",
 );
 
 const ACCESS: (Errno, &str) = (Errno::EINVAL, "unknown right, or remote write or atomic without local write");
 const START: (Errno, &str) = (Errno::EINVAL, "start and hca_va differ modulo 4096");
-const WRAP: (Errno, &str) = (Errno::EINVAL, "start + length or hca_va + length wraps");
+const WRAP: (Errno, &str) =
+    (Errno::EINVAL, "length 0 or above max_mr_size, or start + length or hca_va + length wraps");
 const CHANNEL: (Errno, &str) = (Errno::EINVAL, "comp_channel is neither -1 nor a channel of this context");
 const CQE: (Errno, &str) = (Errno::EINVAL, "cqe is 0 or above max_cqe");
 const VECTOR: (Errno, &str) = (Errno::EINVAL, "comp_vector not below num_comp_vectors");
@@ -176,39 +177,39 @@ const POST_FULL: (Errno, &str) = (Errno::ENOMEM, "the queue is full");
 const QP_TYPE: (Errno, &str) = (Errno::EOPNOTSUPP, "a type that the device does not have");
 
 /// The test that asks for every command which is refused.
-pub const REFUSAL_TEST: &str = "abi_refused::refused_commands";
+pub const REFUSAL_TEST: &str = "refused::refused_commands";
 
 /// Every command: legacy, extended, softhca's own.
 pub static ROWS: &[Row] = &[
-    Row::legacy(0, "GET_CONTEXT", "abi_device::get_context")
+    Row::legacy(0, "GET_CONTEXT", "device::get_context")
         .request::<device::GetContext>()
         .answer::<device::GetContextAnswer>()
         .private_out::<queue::ContextOut>()
         .extras("answer fds: async eventfd, then the region of the context page if its Mapping says so")
         .errors(&[(Errno::EINVAL, "the connection has a context already")]),
-    Row::legacy(1, "QUERY_DEVICE", "abi_device::query_device")
+    Row::legacy(1, "QUERY_DEVICE", "device::query_device")
         .request::<device::QueryDevice>()
         .answer::<device::QueryDeviceAnswer>(),
-    Row::legacy(2, "QUERY_PORT", "abi_device::query_port")
+    Row::legacy(2, "QUERY_PORT", "device::query_port")
         .request::<device::QueryPort>()
         .answer::<device::QueryPortAnswer>()
         .errors(&[BAD_PORT]),
-    Row::legacy(3, "ALLOC_PD", "abi_pd::alloc_pd")
+    Row::legacy(3, "ALLOC_PD", "pd::alloc_pd")
         .request::<pd::AllocPd>()
         .answer::<pd::AllocPdAnswer>()
         .private_out::<queue::PdOut>()
         .errors(&[FULL]),
-    Row::legacy(4, "DEALLOC_PD", "abi_pd::dealloc_pd")
+    Row::legacy(4, "DEALLOC_PD", "pd::dealloc_pd")
         .request::<pd::DeallocPd>()
         .errors(&[BAD_PD, (Errno::EBUSY, "an MR, AH, SRQ or QP is on it")]),
-    Row::legacy(5, "CREATE_AH", "abi_ah::create_ah")
+    Row::legacy(5, "CREATE_AH", "ah::create_ah")
         .request::<ah::CreateAh>()
         .answer::<ah::CreateAhAnswer>()
         .errors(&[BAD_PD, ADDRESS, FULL]),
     Row::refused(6, "MODIFY_AH", Errno::ENOSYS),
     Row::refused(7, "QUERY_AH", Errno::ENOSYS),
-    Row::legacy(8, "DESTROY_AH", "abi_ah::destroy_ah").request::<ah::DestroyAh>().errors(&[BAD_AH]),
-    Row::legacy(9, "REG_MR", "abi_mr::reg_mr")
+    Row::legacy(8, "DESTROY_AH", "ah::destroy_ah").request::<ah::DestroyAh>().errors(&[BAD_AH]),
+    Row::legacy(9, "REG_MR", "mr::reg_mr")
         .request::<mr::RegMr>()
         .private_in::<queue::MrIn>()
         .answer::<mr::RegMrAnswer>()
@@ -218,100 +219,100 @@ pub static ROWS: &[Row] = &[
             ACCESS,
             START,
             WRAP,
-            (Errno::EINVAL, "MrIn: flag and number of fds disagree, offset and start differ modulo 4096, or the memfd is too short or can shrink"),
+            (Errno::EINVAL, "MrIn: flag and number of fds disagree, offset not a multiple of 4096, or the memfd is too short"),
             FULL,
         ]),
     Row::refused(10, "REG_SMR", Errno::ENOSYS),
-    Row::legacy(11, "REREG_MR", "abi_mr::rereg_mr")
+    Row::legacy(11, "REREG_MR", "mr::rereg_mr")
         .request::<mr::ReregMr>()
         .answer::<mr::ReregMrAnswer>()
         .errors(&[BAD_MR, BAD_PD, (Errno::EINVAL, "flags 0 or unknown"), ACCESS, START, WRAP]),
     Row::refused(12, "QUERY_MR", Errno::ENOSYS),
-    Row::legacy(13, "DEREG_MR", "abi_mr::dereg_mr").request::<mr::DeregMr>().errors(&[BAD_MR]),
+    Row::legacy(13, "DEREG_MR", "mr::dereg_mr").request::<mr::DeregMr>().errors(&[BAD_MR]),
     Row::refused(14, "ALLOC_MW", Errno::EOPNOTSUPP).request::<mr::AllocMw>().answer::<mr::AllocMwAnswer>(),
     Row::refused(15, "BIND_MW", Errno::ENOSYS),
     Row::refused(16, "DEALLOC_MW", Errno::EOPNOTSUPP).request::<mr::DeallocMw>(),
-    Row::legacy(17, "CREATE_COMP_CHANNEL", "abi_cq::create_comp_channel")
+    Row::legacy(17, "CREATE_COMP_CHANNEL", "cq::create_comp_channel")
         .request::<cq::CreateCompChannel>()
         .answer::<cq::CreateCompChannelAnswer>()
         .extras("answer fd: the channel's eventfd")
         .errors(&[FULL]),
-    Row::legacy(18, "CREATE_CQ", "abi_cq::create_cq")
+    Row::legacy(18, "CREATE_CQ", "cq::create_cq")
         .request::<cq::CreateCq>()
         .answer::<cq::CreateCqAnswer>()
         .private_out::<queue::CqOut>()
         .extras("answer fd: the region, if the Mapping says so")
         .errors(&[CQE, VECTOR, CHANNEL, FULL]),
-    Row::legacy(19, "RESIZE_CQ", "abi_cq::resize_cq")
+    Row::legacy(19, "RESIZE_CQ", "cq::resize_cq")
         .request::<cq::ResizeCq>()
         .answer::<cq::ResizeCqAnswer>()
         .private_out::<queue::CqOut>()
         .extras("answer fd: the region, if the Mapping says so")
         .errors(&[BAD_CQ, CQE, (Errno::EINVAL, "fewer entries than wait to be taken"), FULL]),
-    Row::legacy(20, "DESTROY_CQ", "abi_cq::destroy_cq")
+    Row::legacy(20, "DESTROY_CQ", "cq::destroy_cq")
         .request::<cq::DestroyCq>()
         .answer::<cq::DestroyCqAnswer>()
         .errors(&[BAD_CQ, (Errno::EBUSY, "a QP uses it")]),
-    Row::legacy(21, "POLL_CQ", "abi_post::poll_cq")
+    Row::legacy(21, "POLL_CQ", "post::poll_cq")
         .request::<cq::PollCq>()
         .answer::<cq::PollCqAnswer>()
         .extras("answer: count records Wc follow; room for ne of them is needed")
         .errors(&[BAD_CQ]),
     Row::refused(22, "PEEK_CQ", Errno::ENOSYS),
-    Row::legacy(23, "REQ_NOTIFY_CQ", "abi_post::req_notify_cq").request::<cq::ReqNotifyCq>().errors(&[BAD_CQ]),
-    Row::legacy(24, "CREATE_QP", "abi_qp::create_qp")
+    Row::legacy(23, "REQ_NOTIFY_CQ", "post::req_notify_cq").request::<cq::ReqNotifyCq>().errors(&[BAD_CQ]),
+    Row::legacy(24, "CREATE_QP", "qp::create_qp")
         .request::<qp::CreateQp>()
         .answer::<qp::CreateQpAnswer>()
         .private_out::<queue::QpOut>()
         .extras("answer fd: the region, if the Mapping says so")
         .errors(&[BAD_PD, BAD_CQ, BAD_SRQ, (Errno::EINVAL, "the SRQ is on another PD"), CAPS, QP_TYPE, FULL]),
-    Row::legacy(25, "QUERY_QP", "abi_qp::query_qp")
+    Row::legacy(25, "QUERY_QP", "qp::query_qp")
         .request::<qp::QueryQp>()
         .answer::<qp::QueryQpAnswer>()
         .errors(&[BAD_QP]),
-    Row::legacy(26, "MODIFY_QP", "abi_qp::modify_qp")
+    Row::legacy(26, "MODIFY_QP", "qp::modify_qp")
         .request::<qp::ModifyQp>()
         .errors(&[BAD_QP, TRANSITION, ADDRESS]),
-    Row::legacy(27, "DESTROY_QP", "abi_qp::destroy_qp")
+    Row::legacy(27, "DESTROY_QP", "qp::destroy_qp")
         .request::<qp::DestroyQp>()
         .answer::<qp::DestroyQpAnswer>()
         .errors(&[BAD_QP, (Errno::EBUSY, "it is attached to a multicast group")]),
-    Row::legacy(28, "POST_SEND", "abi_post::post_send")
+    Row::legacy(28, "POST_SEND", "post::post_send")
         .request::<post::Post>()
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records SendWr, then sge_count records Sge")
         .errors(&[BAD_QP, BAD_AH, POST, POST_STATE, POST_FULL]),
-    Row::legacy(29, "POST_RECV", "abi_post::post_recv")
+    Row::legacy(29, "POST_RECV", "post::post_recv")
         .request::<post::Post>()
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
         .errors(&[BAD_QP, POST, POST_STATE, POST_FULL]),
-    Row::legacy(30, "ATTACH_MCAST", "abi_mcast::attach_mcast")
+    Row::legacy(30, "ATTACH_MCAST", "mcast::attach_mcast")
         .request::<mcast::AttachMcast>()
         .errors(&[BAD_QP, (Errno::EINVAL, "the QP is not UD, or the GID is not a multicast GID"), FULL]),
-    Row::legacy(31, "DETACH_MCAST", "abi_mcast::detach_mcast")
+    Row::legacy(31, "DETACH_MCAST", "mcast::detach_mcast")
         .request::<mcast::AttachMcast>()
         .errors(&[BAD_QP, (Errno::EINVAL, "the QP is not in the group")]),
-    Row::legacy(32, "CREATE_SRQ", "abi_srq::create_srq")
+    Row::legacy(32, "CREATE_SRQ", "srq::create_srq")
         .request::<srq::CreateSrq>()
         .answer::<srq::CreateSrqAnswer>()
         .private_out::<queue::SrqOut>()
         .extras("answer fd: the region, if the Mapping says so")
         .errors(&[BAD_PD, (Errno::EINVAL, "max_wr or max_sge 0 or above the device's limit, or srq_limit above max_wr"), FULL]),
-    Row::legacy(33, "MODIFY_SRQ", "abi_srq::modify_srq").request::<srq::ModifySrq>().errors(&[
+    Row::legacy(33, "MODIFY_SRQ", "srq::modify_srq").request::<srq::ModifySrq>().errors(&[
         BAD_SRQ,
         (Errno::EINVAL, "attr_mask 0 or unknown, or limit above max_wr"),
         (Errno::EOPNOTSUPP, "MAX_WR: the device does not resize SRQs"),
     ]),
-    Row::legacy(34, "QUERY_SRQ", "abi_srq::query_srq")
+    Row::legacy(34, "QUERY_SRQ", "srq::query_srq")
         .request::<srq::QuerySrq>()
         .answer::<srq::QuerySrqAnswer>()
         .errors(&[BAD_SRQ]),
-    Row::legacy(35, "DESTROY_SRQ", "abi_srq::destroy_srq")
+    Row::legacy(35, "DESTROY_SRQ", "srq::destroy_srq")
         .request::<srq::DestroySrq>()
         .answer::<srq::DestroySrqAnswer>()
         .errors(&[BAD_SRQ, (Errno::EBUSY, "a QP uses it")]),
-    Row::legacy(36, "POST_SRQ_RECV", "abi_post::post_srq_recv")
+    Row::legacy(36, "POST_SRQ_RECV", "post::post_srq_recv")
         .request::<post::Post>()
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
@@ -328,26 +329,26 @@ pub static ROWS: &[Row] = &[
     Row::refused(42, "QUERY_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::QueryXrcRcvQp>().answer::<qp::QueryQpAnswer>().ofed(),
     Row::refused(43, "REG_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::RegXrcRcvQp>().ofed(),
     Row::refused(44, "UNREG_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::RegXrcRcvQp>().ofed(),
-    Row::legacy(45, "QUERY_GID", "abi_device::query_gid")
+    Row::legacy(45, "QUERY_GID", "device::query_gid")
         .request::<device::QueryGid>()
         .answer::<device::QueryGidAnswer>()
         .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table")]),
-    Row::legacy(46, "QUERY_PKEY", "abi_device::query_pkey")
+    Row::legacy(46, "QUERY_PKEY", "device::query_pkey")
         .request::<device::QueryPkey>()
         .answer::<device::QueryPkeyAnswer>()
         .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table")]),
-    Row::extended(1, "EX_QUERY_DEVICE", "abi_extended::ex_query_device")
+    Row::extended(1, "EX_QUERY_DEVICE", "extended::ex_query_device")
         .request::<device::ExQueryDevice>()
         .answer::<device::ExQueryDeviceAnswer>()
         .room_at_least(device::EX_QUERY_DEVICE_ANSWER_MIN)
         .errors(&[(Errno::EINVAL, "comp_mask or reserved not 0")]),
-    Row::extended(18, "EX_CREATE_CQ", "abi_extended::ex_create_cq")
+    Row::extended(18, "EX_CREATE_CQ", "extended::ex_create_cq")
         .request::<cq::ExCreateCq>()
         .answer::<cq::ExCreateCqAnswer>()
         .private_out::<queue::CqOut>()
         .extras("answer fd: the region, if the Mapping says so")
         .errors(&[CQE, VECTOR, CHANNEL, (Errno::EOPNOTSUPP, "comp_mask, a flag or reserved not 0"), FULL]),
-    Row::extended(24, "EX_CREATE_QP", "abi_extended::ex_create_qp")
+    Row::extended(24, "EX_CREATE_QP", "extended::ex_create_qp")
         .request::<qp::ExCreateQp>()
         .at_least(qp::EX_CREATE_QP_MIN)
         .answer::<qp::ExCreateQpAnswer>()
@@ -363,7 +364,7 @@ pub static ROWS: &[Row] = &[
             (Errno::EOPNOTSUPP, "comp_mask or a create flag that the device does not have"),
             FULL,
         ]),
-    Row::extended(26, "EX_MODIFY_QP", "abi_extended::ex_modify_qp")
+    Row::extended(26, "EX_MODIFY_QP", "extended::ex_modify_qp")
         .request::<qp::ExModifyQp>()
         .at_least(qp::EX_MODIFY_QP_MIN)
         .answer::<qp::ExModifyQpAnswer>()
@@ -375,10 +376,10 @@ pub static ROWS: &[Row] = &[
     Row::refused_extended(54, "EX_DESTROY_WQ").request::<wq::ExDestroyWq>().answer::<wq::ExDestroyWqAnswer>(),
     Row::refused_extended(55, "EX_CREATE_RWQ_IND_TBL").request::<wq::ExCreateRwqIndTbl>().answer::<wq::ExCreateRwqIndTblAnswer>(),
     Row::refused_extended(56, "EX_DESTROY_RWQ_IND_TBL").request::<wq::ExDestroyRwqIndTbl>(),
-    Row::extended(57, "EX_MODIFY_CQ", "abi_extended::ex_modify_cq")
+    Row::extended(57, "EX_MODIFY_CQ", "extended::ex_modify_cq")
         .request::<cq::ExModifyCq>()
         .errors(&[BAD_CQ, (Errno::EOPNOTSUPP, "attr_mask other than 1, or a moderation other than 0")]),
-    Row::extended(192, "ENGINE_HELLO", "abi_private::engine_hello")
+    Row::extended(192, "ENGINE_HELLO", "private::engine_hello")
         .request::<private::EngineHello>()
         .answer::<private::EngineHelloAnswer>()
         .extras("request fds: bell memfd, eventfd; answer fds: board, push socket")
@@ -386,19 +387,19 @@ pub static ROWS: &[Row] = &[
             (Errno::EINVAL, "not two fds, the bell not a sealed memfd, or a flag set"),
             (Errno::EEXIST, "the context has an engine already"),
         ]),
-    Row::extended(193, "LANE_OPEN", "abi_private::lane_open")
+    Row::extended(193, "LANE_OPEN", "private::lane_open")
         .request::<private::LaneOpen>()
         .answer::<private::LaneOut>()
         .extras("answer fds: lane memfd, eventfd that wakes the caller, eventfd that wakes the peer, bell memfd of the peer")
         .errors(&[(Errno::ESRCH, "no such engine"), (Errno::EINVAL, "the context has no engine, or stripe out of range"), FULL]),
-    Row::extended(194, "MCAST_RESOLVE", "abi_private::mcast_resolve")
+    Row::extended(194, "MCAST_RESOLVE", "private::mcast_resolve")
         .request::<private::McastResolve>()
         .answer::<private::McastResolveAnswer>()
         .errors(&[(Errno::EINVAL, "max above 64, or not a multicast GID")]),
-    Row::extended(195, "CHANNEL_DESTROY", "abi_private::channel_destroy")
+    Row::extended(195, "CHANNEL_DESTROY", "private::channel_destroy")
         .request::<private::ChannelDestroy>()
         .errors(&[(Errno::EINVAL, "no such channel in this context"), (Errno::EBUSY, "a CQ uses it")]),
-    Row::extended(196, "GID_ENTRY", "abi_private::gid_entry")
+    Row::extended(196, "GID_ENTRY", "private::gid_entry")
         .request::<private::GidEntry>()
         .answer::<private::GidEntryAnswer>()
         .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table"), (Errno::ENODATA, "the entry is empty")]),
