@@ -151,14 +151,21 @@ fn parse(line: &[u8]) -> io::Result<Mapping> {
     })
 }
 
+/// Only whether something is mapped, as where there is no `/proc`.
+#[cfg(test)]
+pub(super) fn by_msync_alone(addr: u64, len: u64) -> Result<(), MappingError> {
+    by_msync(&Wanted::new(addr, len, true))
+}
+
 /// Without `/proc`: flushing nothing asynchronously does nothing at all, but for telling of a hole.
 fn by_msync(range: &Wanted) -> Result<(), MappingError> {
     let start = range.addr & !(PAGE - 1);
-    let Ok(length) = usize::try_from(range.last - start) else {
+    // More than half of all addresses is never mapped, and would wrap around when the kernel rounds it up to pages.
+    let Ok(length) = i64::try_from(range.last - start) else {
         return Err(MappingError::Unmapped { at: range.addr });
     };
     // SAFETY: MS_ASYNC neither reads nor writes the memory, and the kernel checks the range.
-    if unsafe { libc::msync(start as *mut libc::c_void, length.saturating_add(1), libc::MS_ASYNC) } == 0 {
+    if unsafe { libc::msync(start as *mut libc::c_void, length as usize + 1, libc::MS_ASYNC) } == 0 {
         return Ok(());
     }
     Err(MappingError::Unmapped { at: range.addr })

@@ -9,18 +9,18 @@ fn they_answer_what_the_word_held() {
     install().unwrap();
     let pages = Pages::new(1);
     let word = pages.at(8).cast::<u64>();
-    // SAFETY (here and in the next six): the test's own mapping.
-    assert_eq!(unsafe { fetch_add(word, 5) }, Ok(0));
-    // SAFETY: see above.
-    assert_eq!(unsafe { compare_swap(word, 4, 100) }, Ok(5));
-    // SAFETY: see above.
-    assert_eq!(unsafe { load(word) }, Ok(5));
-    // SAFETY: see above.
-    assert_eq!(unsafe { compare_swap(word, 5, u64::MAX) }, Ok(5));
-    // SAFETY: see above.
-    assert_eq!(unsafe { fetch_add(word, 2) }, Ok(u64::MAX));
-    // SAFETY: see above.
-    assert_eq!(unsafe { load(word) }, Ok(1));
+    // SAFETY: the test's own mapping.
+    let add = |addend| unsafe { fetch_add(word, addend) };
+    // SAFETY: as above.
+    let swap = |compare, swap| unsafe { compare_swap(word, compare, swap) };
+    // SAFETY: as above.
+    let held = || unsafe { load(word) };
+    assert_eq!(add(5), Ok(0));
+    assert_eq!(swap(4, 100), Ok(5));
+    assert_eq!(held(), Ok(5));
+    assert_eq!(swap(5, u64::MAX), Ok(5));
+    assert_eq!(add(2), Ok(u64::MAX));
+    assert_eq!(held(), Ok(1));
     assert!(pages.holds(0, 8, |_| 0) && pages.holds(16, 8, |_| 0));
 }
 

@@ -160,7 +160,7 @@ fn faults_in_many_threads_at_once_stay_apart() {
             scope.spawn(move || {
                 for round in 0..2000 {
                     let len = 1 + (round * 7 + thread * 331) % 9000;
-                    let start = if round % 2 == 0 { HOLE_ABOVE - len / 2 } else { MIDDLE - (len + 1) / 2 - PAGE };
+                    let start = if round % 2 == 0 { HOLE_ABOVE - len / 2 } else { MIDDLE - len.div_ceil(2) - PAGE };
                     let what = format!("thread {thread} round {round}");
                     if thread % 2 == 0 {
                         // SAFETY: the test's own mappings; the holes are the point.

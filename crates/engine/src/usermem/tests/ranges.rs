@@ -1,7 +1,7 @@
 //! What can be told about a range without touching it, and who made a mark.
 
 use super::super::ForkMark;
-use super::super::mappings::{MappingError, by_each_way, check};
+use super::super::mappings::{MappingError, by_each_way, by_msync_alone, check};
 use super::{PAGE, Pages};
 
 /// The same answer from the kernel, from the list and from `check`.
@@ -43,6 +43,17 @@ fn the_ends_of_the_address_space_are_not_mapped() {
     pages.unmap(1);
     let around = ask(pages.address(0), u64::MAX, true);
     assert_eq!(around, Err(MappingError::Unmapped { at: pages.address(PAGE) }), "wraps around");
+}
+
+#[test]
+fn without_the_list_a_hole_is_still_found() {
+    let pages = Pages::new(3);
+    pages.protect(0, libc::PROT_NONE);
+    pages.unmap(2);
+    assert_eq!(by_msync_alone(pages.address(10), PAGE as u64,), Ok(()));
+    let beyond = by_msync_alone(pages.address(10), 2 * PAGE as u64);
+    assert_eq!(beyond, Err(MappingError::Unmapped { at: pages.address(10) }));
+    assert!(by_msync_alone(0, u64::MAX).is_err());
 }
 
 #[test]
