@@ -1,0 +1,215 @@
+//! `softhca run` and `softhca agent` as commands: exit codes, signals, one agent for many, nothing inherited.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use softhca_suite::{HANG, Room, User, process, program, wait};
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    let room = Room::new().expect("a room");
+    for (script, code) in [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
+        let outcome = room.finish_run(&["sh", "-c", script]).expect("it ends");
+        assert_eq!(outcome.code, code, "{}", outcome.told());
+    }
+}
+
+#[test]
+fn a_program_that_is_not_there_is_127_and_one_that_cannot_run_126() {
+    let room = Room::new().expect("a room");
+    let missing = room.finish_run(&["/no/such/program"]).expect("it ends");
+    assert!(missing.code == 127 && missing.errors.contains("/no/such/program"), "{}", missing.told());
+    let directory = room.finish_run(&["/tmp"]).expect("it ends");
+    assert_eq!(directory.code, 126, "{}", directory.told());
+}
+
+#[test]
+fn output_goes_through_untouched() {
+    let room = Room::new().expect("a room");
+    let outcome = room.finish_run(&["sh", "-c", "echo out; echo err >&2"]).expect("it ends").expect_success();
+    assert_eq!((outcome.output.as_str(), outcome.errors.as_str()), ("out\n", "err\n"));
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let room = Room::new().expect("a room");
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::USR1, "USR1"), (Signal::HUP, "HUP")] {
+        let script = format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut running = room.start(room.run(&["sh", "-c", &script])).expect("it starts");
+        running.wait_for_words("ready", HANG).expect("it runs");
+        running.signal(signal);
+        let outcome = running.wait(HANG).expect("it ends");
+        assert!(outcome.code == 7 && outcome.output.contains(name), "{}", outcome.told());
+    }
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_ignored() {
+    let room = Room::new().expect("a room");
+    let softhca = room.dist().softhca();
+    let softhca = softhca.to_str().expect("a plain path");
+    let command = room.command("nohup", [softhca, "run", "--", "grep", "SigIgn", "/proc/self/status"]);
+    let outcome = room.finish(command).expect("it ends").expect_success();
+    let set = outcome.output.split_whitespace().last().expect("a set");
+    assert_eq!(u64::from_str_radix(set, 16).expect("hex") & 1, 1, "SIGHUP is not ignored: {}", outcome.told());
+}
+
+#[test]
+fn twenty_at_once_start_one_agent() {
+    for user in [User::Me, User::Nobody] {
+        let room = Room::of(user).expect("a room");
+        let mut running: Vec<_> = (0..20).map(|_| room.start(room.run(&["ibv_devices"])).expect("it starts")).collect();
+        for program in &mut running {
+            let outcome = program.wait(HANG).expect("it ends").expect_success();
+            assert!(outcome.output.contains("softhca0"), "{}", outcome.told());
+        }
+        let agent = room.agent().expect("an agent");
+        let agents = agents_of(&room);
+        assert_eq!(agents, [agent], "{}", room.log());
+    }
+}
+
+/// The processes that serve this room.
+fn agents_of(room: &Room) -> Vec<u32> {
+    let wanted = format!("SOFTHCA_DIR={}", room.run_dir().display());
+    let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| process::alive(*pid))
+        .filter(|pid| {
+            let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            let has = |bytes: &[u8], word: &str| bytes.split(|byte| *byte == 0).any(|part| part == word.as_bytes());
+            has(&read("cmdline"), "agent") && has(&read("environ"), &wanted)
+        })
+        .collect()
+}
+
+#[test]
+fn a_shell_that_captures_the_output_is_not_kept_waiting() {
+    let room = Room::new().expect("a room");
+    let softhca = room.dist().softhca();
+    // Descriptor 9 is a pipe too: the agent must hold neither.
+    let script =
+        format!("x=$({0} run -- echo yes 9>&1); echo \"[$x]\"; {0} run -- true | cat; echo end", softhca.display());
+    let started = Instant::now();
+    let outcome = room.finish(room.command("sh", ["-c", &script])).expect("it ends").expect_success();
+    assert_eq!(outcome.output, "[yes]\nend\n");
+    assert!(started.elapsed() < Duration::from_secs(10), "it took {:?}", started.elapsed());
+}
+
+#[test]
+fn the_agent_has_nothing_of_whoever_started_it() {
+    let room = Room::new().expect("a room");
+    let marker = room.folder().join("marker");
+    std::fs::write(&marker, "").expect("written");
+    let softhca = room.dist().softhca();
+    let script = format!(
+        "exec 7<{} 8<{}; cd {}; {} run -- true",
+        marker.display(),
+        marker.display(),
+        room.folder().display(),
+        softhca.display()
+    );
+    room.finish(room.command("sh", ["-c", &script])).expect("it ends").expect_success();
+    let agent = room.agent().expect("an agent");
+    let held: Vec<String> = process::open_files(agent);
+    let folder = room.folder().display().to_string();
+    let run_dir = room.run_dir().display().to_string();
+    for file in &held {
+        let fine = file.starts_with(&run_dir) || !file.starts_with(&folder);
+        assert!(
+            fine && !file.starts_with("/dev/pts") && !file.starts_with("pipe:"),
+            "the agent holds {file}: {held:?}"
+        );
+    }
+    assert_eq!(std::fs::read_link(format!("/proc/{agent}/cwd")).expect("readable").to_str(), Some("/"));
+    assert_eq!(process::session(agent), Some(agent), "not a session of its own");
+}
+
+#[test]
+fn an_idle_agent_ends_itself_and_a_busy_one_stays() {
+    let room = Room::new().expect("a room");
+    room.finish(room.softhca(&["agent", "--idle-exit", "1"])).expect("it ends").expect_success();
+    let agent = room.agent().expect("an agent");
+    let mut busy = room.start(room.run(&["sh", "-c", "sleep 3; ibv_devices"])).expect("it starts");
+    let outcome = busy.wait(HANG).expect("it ends").expect_success();
+    assert!(outcome.output.contains("softhca0"), "{}", outcome.told());
+    wait::until(HANG, "the agent to end", || (!process::alive(agent)).then_some(())).expect("it ends");
+    room.finish_run(&["ibv_devices"]).expect("it ends").expect_success();
+}
+
+#[test]
+fn the_agent_can_be_stopped_and_started_by_hand() {
+    let room = Room::new().expect("a room");
+    room.finish(room.softhca(&["agent"])).expect("it ends").expect_success();
+    let again = room.finish(room.softhca(&["agent"])).expect("it ends");
+    assert!(!again.succeeded() && again.errors.contains("--stop"), "{}", again.told());
+    room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
+    assert!(room.agent().is_none());
+    room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
+    let none = room.finish(room.softhca(&["show"])).expect("it ends");
+    assert!(!none.succeeded() && none.errors.contains("softhca run"), "{}", none.told());
+}
+
+#[test]
+fn a_configuration_makes_devices_and_a_mistake_in_it_is_told() {
+    let room = Room::new().expect("a room");
+    let file = room.folder().join("devices.toml");
+    let path = file.to_str().expect("a plain path");
+    std::fs::write(&file, "[[devices]]\nname = \"left0\"\n[[devices]]\nname = \"right0\"\n").expect("written");
+    room.finish(room.softhca(&["agent", "--config", path])).expect("it ends").expect_success();
+    let listed = room.finish_run(&["ibv_devices"]).expect("it ends").expect_success();
+    assert!(listed.output.contains("left0") && listed.output.contains("right0"), "{}", listed.told());
+    room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
+    std::fs::write(&file, "[[devices]]\ncolour = 3\n").expect("written");
+    let refused = room.finish(room.softhca(&["agent", "--config", path])).expect("it ends");
+    assert!(!refused.succeeded() && refused.errors.contains("colour"), "{}", refused.told());
+}
+
+#[test]
+fn the_last_reasons_follow_a_failure_and_quiet_leaves_them_out() {
+    let room = Room::new().expect("a room");
+    let words = ["ibv_devinfo", "-i", "9"];
+    let told = room.finish_run(&words).expect("it ends");
+    let quiet = room.finish(room.softhca(&["run", "--quiet", "--", "ibv_devinfo", "-i", "9"])).expect("it ends");
+    if !told.succeeded() {
+        assert!(told.errors.contains("softhca: why") && told.errors.contains("SOFTHCA_LOG"), "{}", told.told());
+        assert!(!quiet.errors.contains("softhca: why"), "{}", quiet.told());
+    }
+}
+
+#[test]
+fn without_an_agent_a_program_says_what_to_type() {
+    let room = Room::new().expect("a room");
+    let mut command = room.command("ibv_devinfo", [] as [&str; 0]);
+    command.env("LD_LIBRARY_PATH", room.dist().folder().join("lib/softhca")).stdin(Stdio::null());
+    let outcome = room.finish(command).expect("it ends");
+    assert!(outcome.everything().contains("softhca run"), "{}", outcome.told());
+}
+
+#[test]
+fn a_run_directory_of_somebody_else_is_refused() {
+    let room = Room::new().expect("a room");
+    std::fs::set_permissions(room.run_dir(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("changed");
+    let outcome = room.finish_run(&["true"]).expect("it ends");
+    assert!(outcome.code == 125 && outcome.errors.contains("0700"), "{}", outcome.told());
+}
+
+#[test]
+fn a_folder_that_was_copied_works() {
+    let room = Room::new().expect("a room");
+    let copy = room.dist().copy_to(&room.folder().join("elsewhere")).expect("copied");
+    let command = room.command(copy.softhca(), ["run", "--", "ibv_devices"]);
+    let outcome = room.finish(command).expect("it ends").expect_success();
+    assert!(outcome.output.contains("softhca0"), "{}", outcome.told());
+}
+
+#[test]
+fn an_agent_that_was_killed_is_replaced() {
+    let room = Room::new().expect("a room");
+    let first = room.start_agent().expect("an agent");
+    program::send(first, Signal::KILL);
+    wait::until(HANG, "the agent to die", || (!process::alive(first)).then_some(())).expect("dead");
+    let second = room.start_agent().expect("another agent");
+    assert_ne!(first, second);
+}
