@@ -1,1 +1,36 @@
-//! protocol
+//! The transport as pure state machines: what a queue pair sends, what it answers, when it tries again and when it gives up.
+//!
+//! No clock, no socket, no thread, no memory of the program: time is an argument, packets are [`wire::Headers`] and a length, and
+//! where bytes have to be moved the machine says which, and its caller moves them. Four verbs move everything: a packet came
+//! ([`Requester::handle_response`], [`Responder::handle`]), time passed ([`Requester::handle_timeout`]), what is to be sent
+//! (`poll_transmit`), when to call again ([`Requester::poll_timeout`]).
+//!
+//! Begin with [`qp`], the queue pair's states on one page; then [`Requester`] and [`Responder`], the two halves of a queue pair.
+//! The reliable connection's rules are in `rc/`. Source: IBA volume 1, chapters 9 to 11.
+#![forbid(unsafe_code)]
+
+pub mod modify;
+mod operation;
+pub mod qp;
+mod rc;
+mod reason;
+mod requester;
+mod responder;
+mod ring;
+mod status;
+mod time;
+mod unreliable;
+
+pub use operation::{Destination, Incoming, Operation, SendOp, Transmit};
+pub use qp::{Service, State};
+pub use reason::{Fault, Reason};
+pub use requester::{Completion, Failure, Full, Requester, RequesterConfig};
+pub use responder::{
+    Access, AtomicOp, Nak, Outcome, RecvEnd, Refusal, Responder, ResponderConfig, Response, Source, Step,
+};
+pub use status::Status;
+pub use time::{Time, timeout};
+pub use wire::rnr;
+
+/// The longest message: 2^31 bytes.
+pub const MAX_MESSAGE: u32 = 1 << 31;

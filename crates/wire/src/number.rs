@@ -66,7 +66,7 @@ impl Sub<u32> for Psn {
 impl Sub<Psn> for Psn {
     type Output = u32;
     fn sub(self, other: Psn) -> u32 {
-        self.0.wrapping_sub(other.0) & MASK
+        Psn::new(self.0.wrapping_sub(other.0)).0
     }
 }
 

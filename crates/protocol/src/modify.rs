@@ -1,0 +1,166 @@
+//! Whether a queue pair may go from one state to another with these attributes: the rule over the table in [`crate::qp`]. Not
+//! whether the attributes' values make sense: that takes a device and its ports. Principal function: [`check`].
+
+use crate::qp::{Service, State, TRANSITIONS};
+use std::fmt;
+use std::ops::BitOr;
+
+/// A set of queue pair attributes: the verbs' attribute mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Attributes(pub u32);
+
+#[allow(missing_docs, reason = "the names are the verbs' own")]
+impl Attributes {
+    pub const STATE: Attributes = Attributes(1 << 0);
+    pub const CUR_STATE: Attributes = Attributes(1 << 1);
+    pub const EN_SQD_ASYNC_NOTIFY: Attributes = Attributes(1 << 2);
+    pub const ACCESS_FLAGS: Attributes = Attributes(1 << 3);
+    pub const PKEY_INDEX: Attributes = Attributes(1 << 4);
+    pub const PORT: Attributes = Attributes(1 << 5);
+    pub const QKEY: Attributes = Attributes(1 << 6);
+    pub const AV: Attributes = Attributes(1 << 7);
+    pub const PATH_MTU: Attributes = Attributes(1 << 8);
+    pub const TIMEOUT: Attributes = Attributes(1 << 9);
+    pub const RETRY_CNT: Attributes = Attributes(1 << 10);
+    pub const RNR_RETRY: Attributes = Attributes(1 << 11);
+    pub const RQ_PSN: Attributes = Attributes(1 << 12);
+    pub const MAX_QP_RD_ATOMIC: Attributes = Attributes(1 << 13);
+    pub const ALT_PATH: Attributes = Attributes(1 << 14);
+    pub const MIN_RNR_TIMER: Attributes = Attributes(1 << 15);
+    pub const SQ_PSN: Attributes = Attributes(1 << 16);
+    pub const MAX_DEST_RD_ATOMIC: Attributes = Attributes(1 << 17);
+    pub const PATH_MIG_STATE: Attributes = Attributes(1 << 18);
+    pub const CAP: Attributes = Attributes(1 << 19);
+    pub const DEST_QPN: Attributes = Attributes(1 << 20);
+
+    /// Nothing at all.
+    pub const NONE: Attributes = Attributes(0);
+
+    /// Whether all of `others` are in this set.
+    #[must_use]
+    pub const fn contains(self, others: Attributes) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    /// What is in this set and not in `others`.
+    #[must_use]
+    pub const fn without(self, others: Attributes) -> Attributes {
+        Attributes(self.0 & !others.0)
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl BitOr for Attributes {
+    type Output = Attributes;
+    fn bitor(self, other: Attributes) -> Attributes {
+        Attributes(self.0 | other.0)
+    }
+}
+
+/// Names by bit.
+const NAMES: [&str; 21] = [
+    "STATE",
+    "CUR_STATE",
+    "EN_SQD_ASYNC_NOTIFY",
+    "ACCESS_FLAGS",
+    "PKEY_INDEX",
+    "PORT",
+    "QKEY",
+    "AV",
+    "PATH_MTU",
+    "TIMEOUT",
+    "RETRY_CNT",
+    "RNR_RETRY",
+    "RQ_PSN",
+    "MAX_QP_RD_ATOMIC",
+    "ALT_PATH",
+    "MIN_RNR_TIMER",
+    "SQ_PSN",
+    "MAX_DEST_RD_ATOMIC",
+    "PATH_MIG_STATE",
+    "CAP",
+    "DEST_QPN",
+];
+
+impl fmt::Display for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for bit in (0..32).filter(|bit| self.0 >> bit & 1 == 1) {
+            match NAMES.get(bit) {
+                Some(name) => write!(f, "{separator}{name}")?,
+                None => write!(f, "{separator}bit {bit}")?,
+            }
+            separator = " ";
+        }
+        Ok(())
+    }
+}
+
+/// Why a transition is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifyError {
+    /// The table has no such transition.
+    #[error("a {service} QP does not go from {current} to {next}")]
+    NoSuchTransition {
+        /// The service.
+        service: Service,
+        /// Where it is.
+        current: State,
+        /// Where it should go.
+        next: State,
+    },
+    /// Something required is not given.
+    #[error("{service} {current} to {next} needs {missing} too")]
+    Missing {
+        /// The service.
+        service: Service,
+        /// Where it is.
+        current: State,
+        /// Where it should go.
+        next: State,
+        /// What was not given.
+        missing: Attributes,
+    },
+    /// Something is given that this transition does not take.
+    #[error("{service} {current} to {next} does not take {extra}")]
+    NotTaken {
+        /// The service.
+        service: Service,
+        /// Where it is.
+        current: State,
+        /// Where it should go.
+        next: State,
+        /// What was given in vain.
+        extra: Attributes,
+    },
+}
+
+/// Whether a queue pair of `service` may go from `current` to `next` when `mask` says which attributes come along. `STATE` itself
+/// may be in the mask or not; that `CUR_STATE`, if given, is true is for the caller to see.
+///
+/// # Errors
+/// See [`ModifyError`]; to a program all of them are EINVAL.
+pub fn check(service: Service, current: State, next: State, mask: Attributes) -> Result<(), ModifyError> {
+    let rule = TRANSITIONS
+        .iter()
+        .find(|(from, to, _)| from.contains(&current) && *to == next)
+        .and_then(|(_, _, rules)| rules[service as usize]);
+    let Some((required, optional)) = rule else {
+        return Err(ModifyError::NoSuchTransition { service, current, next });
+    };
+    let missing = required.without(mask);
+    if !missing.is_empty() {
+        return Err(ModifyError::Missing { service, current, next, missing });
+    }
+    let extra = mask.without(required | optional | Attributes::STATE);
+    if !extra.is_empty() {
+        return Err(ModifyError::NotTaken { service, current, next, extra });
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! The queue pair on one page: its services, its states, and every transition with what it requires and what it allows.
+//!
+//! ```text
+//!              RESET ──▶ INIT ──▶ RTR ──▶ RTS ◀──▶ SQD          any state ──▶ RESET, by modify
+//!                                          ▲                    any state but RESET ──▶ ERR, by modify
+//!                                          │
+//!                         send error ──▶  SQE                   UC, UD: a send that fails stops only the send queue
+//!                                         ERR ◀── send error    RC; and receive errors, all services
+//! ```
+//!
+//! | state | post send | post receive | incoming packets           | send queue                                  |
+//! |-------|-----------|--------------|----------------------------|---------------------------------------------|
+//! | RESET | refused   | refused      | dropped                    | –                                           |
+//! | INIT  | refused   | queued       | dropped                    | –                                           |
+//! | RTR   | refused   | queued       | served                     | –                                           |
+//! | RTS   | queued    | queued       | served                     | runs                                        |
+//! | SQD   | queued    | queued       | served                     | ends what it has begun, then stands drained |
+//! | SQE   | flushed   | queued       | served                     | flushes                                     |
+//! | ERR   | flushed   | flushed      | dropped                    | flushes                                     |
+//!
+//! Not here: the check itself ([`crate::modify`]), what a state does to packets ([`crate::Requester`], [`crate::Responder`]).
+//! Principal types: [`State`], [`Service`], [`TRANSITIONS`]. IBA 10.3.1 and 11.2.5.3.
+//!
+//! RESET → ERR is refused: a queue pair in RESET has nothing to flush, and Linux, for which programs are written, refuses it too.
+
+use crate::modify::Attributes;
+use std::fmt;
+
+/// What kind of connection a queue pair has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the IBA's own names")]
+pub enum Service {
+    /// Reliable connection: every message exactly once and in order, or an error.
+    #[default]
+    Rc,
+    /// Unreliable connection: in order, but a message may be lost.
+    Uc,
+    /// Unreliable datagram: messages of one packet, to and from anybody.
+    Ud,
+}
+
+/// The state of a queue pair, with the verbs' numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum State {
+    /// Just made, or set back.
+    #[default]
+    Reset = 0,
+    /// Initialised: receives may be posted.
+    Init = 1,
+    /// Ready to receive.
+    Rtr = 2,
+    /// Ready to send.
+    Rts = 3,
+    /// Send queue drains, or has drained.
+    Sqd = 4,
+    /// Send queue error; unreliable services only.
+    Sqe = 5,
+    /// Error: everything is flushed.
+    Err = 6,
+}
+
+/// One row: from the states in the first column to the second; per service what must be given and what may be given besides.
+pub type Transition = (&'static [State], State, [Rule; 3]);
+
+/// What a transition takes on one service: (required, optional), or nothing where it does not exist.
+pub type Rule = Option<(Attributes, Attributes)>;
+
+use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+const AC: Attributes = Attributes::ACCESS_FLAGS;
+const AV: Attributes = Attributes::AV;
+const CS: Attributes = Attributes::CUR_STATE;
+const DQ: Attributes = Attributes::DEST_QPN;
+const PK: Attributes = Attributes::PKEY_INDEX;
+const PT: Attributes = Attributes::PORT;
+const QK: Attributes = Attributes::QKEY;
+const RP: Attributes = Attributes::RQ_PSN;
+const SP: Attributes = Attributes::SQ_PSN;
+const TO: Attributes = Attributes::TIMEOUT;
+const ALT: Attributes = Attributes::ALT_PATH;
+const MDA: Attributes = Attributes::MAX_DEST_RD_ATOMIC;
+const MIG: Attributes = Attributes::PATH_MIG_STATE;
+const MQA: Attributes = Attributes::MAX_QP_RD_ATOMIC;
+const MTU: Attributes = Attributes::PATH_MTU;
+const RNR: Attributes = Attributes::RNR_RETRY;
+const RTY: Attributes = Attributes::RETRY_CNT;
+const RTI: Attributes = Attributes::MIN_RNR_TIMER;
+const SQN: Attributes = Attributes::EN_SQD_ASYNC_NOTIFY;
+
+/// Any of these attributes.
+macro_rules! set {
+    ($($attribute:ident)*) => { Attributes(0 $(| $attribute.0)*) };
+}
+/// The rule `required; optional`.
+macro_rules! rule {
+    ($($required:ident)* ; $($optional:ident)*) => { Some((set!($($required)*), set!($($optional)*))) };
+}
+const NOTHING: Rule = rule!(;);
+
+/// Every transition that exists. What is not here is refused.
+#[rustfmt::skip]
+pub const TRANSITIONS: &[Transition] = &[
+    // from            to     RC                                            UC                                  UD
+    (&[Reset],         Reset, [NOTHING,                                     NOTHING,                            NOTHING]),
+    (&[Reset],         Init,  [rule!(PK PT AC;),                            rule!(PK PT AC;),                   rule!(PK PT QK;)]),
+    (&[Init],          Init,  [rule!(; PK PT AC),                           rule!(; PK PT AC),                  rule!(; PK PT QK)]),
+    (&[Init],          Rtr,   [rule!(AV MTU DQ RP MDA RTI; ALT AC PK),      rule!(AV MTU DQ RP; ALT AC PK),     rule!(; PK QK)]),
+    (&[Rtr],           Rts,   [rule!(TO RTY RNR SP MQA; CS ALT AC RTI MIG), rule!(SP; CS ALT AC MIG),           rule!(SP; CS QK)]),
+    (&[Rts],           Rts,   [rule!(; CS AC ALT MIG RTI),                  rule!(; CS AC ALT MIG),             rule!(; CS QK)]),
+    (&[Rts],           Sqd,   [rule!(; SQN),                                rule!(; SQN),                       rule!(; SQN)]),
+    (&[Sqd],           Rts,   [rule!(; CS ALT AC RTI MIG),                  rule!(; CS ALT AC MIG),             rule!(; CS QK)]),
+    (&[Sqd],           Sqd,   [rule!(; PT AV TO RTY RNR MQA MDA ALT AC PK RTI MIG), rule!(; AV ALT AC PK MIG),  rule!(; PK QK)]),
+    (&[Sqe],           Rts,   [None,                                        rule!(; CS AC),                     rule!(; CS QK)]),
+    (&[Init, Rtr, Rts, Sqd, Sqe, Err], Reset, [NOTHING, NOTHING, NOTHING]),
+    (&[Init, Rtr, Rts, Sqd, Sqe, Err], Err,   [NOTHING, NOTHING, NOTHING]),
+];
+
+impl State {
+    /// All states, in the order of their numbers.
+    pub const ALL: [State; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
+
+    /// The state of a number.
+    #[must_use]
+    pub const fn from_u32(number: u32) -> Option<State> {
+        if (number as usize) < State::ALL.len() { Some(State::ALL[number as usize]) } else { None }
+    }
+
+    /// The number that programs see.
+    #[must_use]
+    pub const fn as_u32(self) -> u32 {
+        self as u32
+    }
+
+    /// Whether send requests may be posted (they may come back flushed).
+    #[must_use]
+    pub const fn takes_sends(self) -> bool {
+        matches!(self, Rts | Sqd | Sqe | Err)
+    }
+
+    /// Whether receive requests may be posted (they may come back flushed).
+    #[must_use]
+    pub const fn takes_receives(self) -> bool {
+        !matches!(self, Reset)
+    }
+
+    /// Whether incoming requests are served.
+    #[must_use]
+    pub const fn serves(self) -> bool {
+        matches!(self, Rtr | Rts | Sqd | Sqe)
+    }
+}
+
+impl Service {
+    /// All services, in the order of the columns of [`TRANSITIONS`].
+    pub const ALL: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+
+    /// The state that a failed send leads to.
+    #[must_use]
+    pub const fn after_send_error(self) -> State {
+        match self {
+            Service::Rc => Err,
+            Service::Uc | Service::Ud => Sqe,
+        }
+    }
+
+    /// The transport of this service's packets.
+    #[must_use]
+    pub const fn transport(self) -> wire::Transport {
+        match self {
+            Service::Rc => wire::Transport::Rc,
+            Service::Uc => wire::Transport::Uc,
+            Service::Ud => wire::Transport::Ud,
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            Service::Ud => "UD",
+        })
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reset => "RESET",
+            Init => "INIT",
+            Rtr => "RTR",
+            Rts => "RTS",
+            Sqd => "SQD",
+            Sqe => "SQE",
+            Err => "ERR",
+        })
+    }
+}

@@ -1,0 +1,8 @@
+//! What makes the reliable connection reliable: the requester's side of answers, timers and going back ([`requester`]), and the
+//! responder's side of answering ([`responder`], [`answers`]). IBA 9.7.
+
+pub(crate) mod answers;
+pub(crate) mod requester;
+mod responder;
+
+pub(crate) use requester::Reliable;

@@ -1,0 +1,111 @@
+//! The reliable connection, receiving side: exactly once and in order. Adds to [`Responder`]; what it says in return is in
+//! [`super::answers`]. IBA 9.7.4 and 9.7.5.1.
+//!
+//! A packet's number decides first:
+//! * the awaited one is checked, carried out, and acknowledged if that is asked for;
+//! * a later one means that something is missing: one NAK, then silence until the awaited one comes;
+//! * an earlier one is a repetition: SENDs and WRITEs are acknowledged again and not carried out, READs are read again, atomics
+//!   get the answer that they got.
+
+use super::answers::{Answer, Request};
+use crate::responder::{Message, Pending};
+use crate::{Fault, Nak, Outcome, Refusal, Responder, Response, Step};
+use wire::{Headers, Psn};
+
+impl Responder {
+    pub(crate) fn handle_rc(&mut self, headers: &Headers, len: u32) -> Step {
+        if self.dead.is_some() {
+            return Step::Ignore(Fault::Dead);
+        }
+        match headers.psn.since(self.expected) {
+            0 => self.in_order(headers, len),
+            1.. => self.too_early(headers),
+            _ => self.repeated(headers),
+        }
+    }
+
+    fn in_order(&mut self, headers: &Headers, len: u32) -> Step {
+        self.nak_sent = false;
+        self.answers.take_back_nak();
+        self.welcome(headers, len).unwrap_or_else(|fault| {
+            self.refuse(Nak::InvalidRequest, fault, self.expected);
+            Step::Reply
+        })
+    }
+
+    fn too_early(&mut self, headers: &Headers) -> Step {
+        if self.nak_sent {
+            return Step::Ignore(Fault::Sequence { expected: self.expected, got: headers.psn });
+        }
+        self.nak_sent = true;
+        self.answers.last = Answer::SequenceNak;
+        Step::Reply
+    }
+
+    fn repeated(&mut self, headers: &Headers) -> Step {
+        let opcode = headers.opcode;
+        let known = if opcode.is_send() || opcode.is_write() {
+            self.answers.acknowledge();
+            true
+        } else if opcode.is_atomic() {
+            self.answers.repeat_atomic(headers)
+        } else {
+            self.answers.repeat_read(headers, self.config.mtu)
+        };
+        if known { Step::Reply } else { Step::Ignore(Fault::Forgotten { opcode, psn: headers.psn }) }
+    }
+
+    pub(crate) fn finish_rc(&mut self, pending: &Pending, outcome: Outcome) {
+        match (outcome, pending.step) {
+            (Outcome::Dropped, _) => {}
+            (Outcome::Rnr, _) => {
+                self.nak_sent = true;
+                self.answers.last = Answer::RnrNak;
+            }
+            (Outcome::Refused(nak), _) => self.refuse(nak, Fault::Executor, self.expected),
+            (Outcome::AtomicDone(value), Step::Atomic { va, rkey, .. }) => {
+                self.answers.answer(self.expected, 1, va, rkey, Request::Atomic { value });
+                self.expected += 1;
+            }
+            (_, Step::Read { va, rkey, len }) => {
+                let packets = len.div_ceil(self.config.mtu).max(1);
+                self.answers.answer(self.expected, packets, va, rkey, Request::Read { len, until: len });
+                self.expected += packets;
+            }
+            _ => {
+                self.expected += 1;
+                self.message = pending.next;
+                if self.message == Message::None {
+                    self.answers.count_message();
+                }
+                if pending.ack_req {
+                    self.answers.acknowledge();
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, nak: Nak, fault: Fault, psn: Psn) {
+        self.dead = Some(Refusal { nak, fault });
+        self.answers.last = Answer::FatalNak(nak, psn);
+    }
+
+    /// The next answer to send. The caller sends it, or says [`Responder::untransmit`], or [`Responder::read_failed`]. Call it
+    /// when a batch of packets is handled, not after each: one ACK answers them all.
+    pub fn poll_transmit(&mut self) -> Option<Response> {
+        self.answers.poll(&self.config, self.expected)
+    }
+
+    /// Takes back the answer that [`Responder::poll_transmit`] has just returned: the path is full. Nothing may come between.
+    pub fn untransmit(&mut self) {
+        self.answers.unpoll();
+    }
+
+    /// The bytes that [`Responder::poll_transmit`] has just asked for cannot be read. A READ that was answered before, and only
+    /// repeated, is let drop: its requester may have had its answer, and its memory be closed with good right.
+    pub fn read_failed(&mut self, nak: Nak) {
+        if let Some(psn) = self.answers.give_up_read() {
+            self.refuse(nak, Fault::Executor, psn);
+        }
+    }
+}

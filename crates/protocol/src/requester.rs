@@ -1,0 +1,498 @@
+//! The sending half of a queue pair: turns work requests into packets, and tells when they are complete. Principal type:
+//! [`Requester`]. What makes a connection reliable (answers, timers, going back) is in [`crate::rc`]; here is what all services share.
+//!
+//! The operations are numbered as they are posted. Four marks move through them, never past each other:
+//!
+//! ```text
+//!      tail            done             cursor            head
+//!   ────┼───────────────┼─────────────────┼─────────────────┼────
+//!        complete, to be  sent, awaiting    not (or once more  not posted
+//!        polled           answers           to be) sent
+//! ```
+//! An error stops the queue at one operation: those before it end as they end, it gets the error, those behind it are flushed.
+
+use crate::rc::Reliable;
+use crate::ring::{Entry, Ring};
+use crate::{Incoming, MAX_MESSAGE, Operation, Reason, SendOp, Service, Status, Time, Transmit};
+use wire::{Deth, Headers, Opcode, Place, Psn, Qpn, Reth};
+
+/// A packet that asks for an acknowledgement at least this often, so that long messages free the window as they go.
+const ACK_EVERY: u32 = 32;
+
+/// What a requester has to know before it may send: the attributes of the transition to RTS, and of the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequesterConfig {
+    /// Bytes of payload in one packet; a power of two.
+    pub mtu: u32,
+    /// Our own number.
+    pub src_qp: Qpn,
+    /// The peer's number; unused on UD.
+    pub dest_qp: Qpn,
+    /// The partition.
+    pub pkey: u16,
+    /// The first packet's number.
+    pub sq_psn: Psn,
+    /// Code of the local ACK timeout.
+    pub timeout: u8,
+    /// How often to try again when nothing is heard.
+    pub retry_cnt: u8,
+    /// How often to try again when the peer has no receive request; 7 is without end.
+    pub rnr_retry: u8,
+    /// READs and atomics at once.
+    pub max_rd_atomic: u8,
+    /// The path loses nothing unless [`Requester::note_loss`] says so: no timer runs meanwhile.
+    pub lossless: bool,
+}
+
+/// The end of a work request. There is one for each, unsignalled ones too, in the order of posting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The caller's name for the request.
+    pub slot: u32,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// What stopped a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The status of the request that failed.
+    pub status: Status,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The queue already holds as many requests as its depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the send queue is full")]
+pub struct Full;
+
+/// The operation at which the queue stops.
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    at: u32,
+    /// Everything before it is complete: the failure is a fact.
+    reached: bool,
+    failure: Failure,
+}
+
+/// How far sending has come. Sending goes back by setting the first two fields back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    /// The operation to send from next.
+    pub(crate) op: u32,
+    /// And its packet.
+    pub(crate) packet: u32,
+    /// The first operation that was never begun.
+    pub(crate) started: u32,
+    /// The first packet number that was never sent.
+    pub(crate) high: Psn,
+    /// READs and atomics begun and not complete.
+    pub(crate) reads: u32,
+    /// Packets since the last that asked for an acknowledgement.
+    pub(crate) unasked: u32,
+}
+
+/// What [`Requester::untransmit`] restores.
+#[derive(Clone, Copy, Debug, Default)]
+struct Undo {
+    cursor: Cursor,
+    done: u32,
+    deadline: Time,
+}
+
+/// The sending half of a queue pair.
+#[derive(Debug)]
+pub struct Requester {
+    pub(crate) service: Service,
+    draining: bool,
+    mtu_shift: u8,
+    pub(crate) config: RequesterConfig,
+    pub(crate) ops: Ring,
+    tail: u32,
+    pub(crate) done: u32,
+    head: u32,
+    pub(crate) cursor: Cursor,
+    undo: Undo,
+    pub(crate) rc: Reliable,
+    stop: Option<Stop>,
+}
+
+impl Requester {
+    /// A requester for at most `depth` requests at once. Configure it before polling it.
+    #[must_use]
+    pub fn new(service: Service, depth: u32) -> Requester {
+        Requester {
+            service,
+            draining: false,
+            mtu_shift: 0,
+            config: RequesterConfig { mtu: 1, ..RequesterConfig::default() },
+            ops: Ring::new(depth),
+            tail: 0,
+            done: 0,
+            head: 0,
+            cursor: Cursor::default(),
+            undo: Undo::default(),
+            rc: Reliable::default(),
+            stop: None,
+        }
+    }
+
+    /// Sets what the transition to RTS sets. The numbering of packets begins here.
+    pub fn configure(&mut self, config: RequesterConfig) {
+        self.mtu_shift = config.mtu.max(1).ilog2() as u8;
+        self.config = RequesterConfig { mtu: 1 << self.mtu_shift, ..config };
+        self.cursor.high = config.sq_psn;
+        self.rc = Reliable::new(config.sq_psn);
+    }
+
+    /// Changes the code of the local ACK timeout.
+    pub fn set_timeout(&mut self, code: u8) {
+        self.config.timeout = code;
+    }
+
+    /// Changes how often to try again when nothing is heard.
+    pub fn set_retry_cnt(&mut self, count: u8) {
+        self.config.retry_cnt = count;
+    }
+
+    /// Changes how often to try again when the peer has no receive request.
+    pub fn set_rnr_retry(&mut self, count: u8) {
+        self.config.rnr_retry = count;
+    }
+
+    /// Changes how many READs and atomics may be under way.
+    pub fn set_max_rd_atomic(&mut self, count: u8) {
+        self.config.max_rd_atomic = count;
+    }
+
+    /// Changes the partition.
+    pub fn set_pkey(&mut self, pkey: u16) {
+        self.config.pkey = pkey;
+    }
+
+    /// The path is another one.
+    pub fn set_lossless(&mut self, lossless: bool) {
+        self.config.lossless = lossless;
+    }
+
+    /// The number of the next new packet.
+    #[must_use]
+    pub fn sq_psn(&self) -> Psn {
+        self.cursor.high
+    }
+
+    /// Queues a request. On a queue that has failed it completes at once, flushed.
+    ///
+    /// # Errors
+    /// The queue is full.
+    pub fn post(&mut self, op: SendOp) -> Result<(), Full> {
+        if !self.ops.put(self.tail, self.head, op) {
+            return Err(Full);
+        }
+        self.head = self.head.wrapping_add(1);
+        if self.is_stopped() {
+            self.done = self.head;
+        }
+        Ok(())
+    }
+
+    /// Requests that are posted and whose completion was not polled.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.head.wrapping_sub(self.tail)
+    }
+
+    /// The next packet to send, if one may be sent now. The caller sends it, or says [`Requester::untransmit`], or
+    /// [`Requester::fail_current`].
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        if self.cursor.op == self.head || self.stop.is_some_and(|stop| stop.reached || stop.at == self.cursor.op) {
+            return None;
+        }
+        if self.service == Service::Rc && self.is_waiting(now) {
+            return None;
+        }
+        self.undo = Undo { cursor: self.cursor, done: self.done, deadline: self.rc.deadline };
+        if self.cursor.op == self.cursor.started && !self.begin() {
+            return None;
+        }
+        let entry = *self.ops.at(self.cursor.op);
+        if self.service == Service::Rc && !self.fits_window(&entry) {
+            self.untransmit();
+            return None;
+        }
+        let packet = if entry.op.operation.is_read_or_atomic() { self.ask(&entry) } else { self.carry(&entry) };
+        if self.service == Service::Rc {
+            if packet.headers.ack_req || entry.op.operation.is_read_or_atomic() {
+                self.arm(now);
+            }
+        } else {
+            // What is not reliable is complete as soon as it is sent.
+            self.done = self.cursor.op;
+        }
+        Some(packet)
+    }
+
+    /// Takes back the packet that [`Requester::poll_transmit`] has just returned: the path is full. Nothing may come between.
+    pub fn untransmit(&mut self) {
+        self.cursor = self.undo.cursor;
+        self.done = self.undo.done;
+        self.rc.deadline = self.undo.deadline;
+    }
+
+    /// The packet that [`Requester::poll_transmit`] has just returned cannot be made: its request fails with `status`, as soon
+    /// as all requests before it are complete.
+    pub fn fail_current(&mut self, status: Status) {
+        self.untransmit();
+        self.stop_at(self.cursor.op, status, Reason::Local);
+    }
+
+    /// The next completion, in the order of posting.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        if self.tail == self.done {
+            return None;
+        }
+        let index = self.tail;
+        self.tail = self.tail.wrapping_add(1);
+        let status = match &self.stop {
+            Some(stop) if stop.reached && index == stop.at => stop.failure.status,
+            Some(stop) if stop.reached && index.wrapping_sub(stop.at).cast_signed() > 0 => Status::WrFlushErr,
+            _ => Status::Success,
+        };
+        Some(Completion { slot: self.ops.at(index).op.slot, status })
+    }
+
+    /// The queue pair goes to ERR: every request that is not complete is flushed, and so is every later one.
+    pub fn flush(&mut self) {
+        if !self.is_stopped() {
+            self.fail(Status::WrFlushErr, Reason::Flushed);
+        }
+    }
+
+    /// The status that stopped the queue. On RC the queue pair has to go to ERR now, on UC and UD to SQE.
+    #[must_use]
+    pub fn fatal(&self) -> Option<Status> {
+        self.failure().map(|failure| failure.status)
+    }
+
+    /// What stopped the queue, with the reason.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.stop.as_ref().filter(|stop| stop.reached).map(|stop| &stop.failure)
+    }
+
+    /// SQD: begin no further request.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether [`Requester::drain`] was asked for and everything that was begun is complete.
+    #[must_use]
+    pub fn drained(&self) -> bool {
+        self.draining && (self.is_stopped() || self.done == self.cursor.started)
+    }
+
+    /// SQD to RTS: go on.
+    pub fn resume(&mut self) {
+        self.draining = false;
+    }
+
+    /// SQE to RTS: requests posted from now on are carried out. Does nothing, and says so, while completions wait to be polled.
+    pub fn recover(&mut self) -> bool {
+        if self.tail != self.head {
+            return false;
+        }
+        self.stop = None;
+        self.cursor.op = self.head;
+        self.cursor.started = self.head;
+        self.cursor.packet = 0;
+        true
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.reached)
+    }
+
+    /// The oldest incomplete request fails now.
+    pub(crate) fn fail(&mut self, status: Status, reason: Reason) {
+        self.stop_at(self.done, status, reason);
+    }
+
+    fn stop_at(&mut self, at: u32, status: Status, reason: Reason) {
+        self.stop = Some(Stop { at, reached: false, failure: Failure { status, reason } });
+        self.settle();
+    }
+
+    /// To be called whenever `done` has moved: perhaps it has come to where the queue stops.
+    pub(crate) fn settle(&mut self) {
+        if let Some(stop) = &mut self.stop
+            && stop.at == self.done
+        {
+            stop.reached = true;
+            self.done = self.head;
+            self.rc.rest();
+        }
+    }
+
+    /// Begins the operation under the cursor, if it may begin.
+    fn begin(&mut self) -> bool {
+        if self.draining {
+            return false;
+        }
+        let index = self.cursor.op;
+        let entry = self.ops.at_mut(index);
+        let op = entry.op;
+        if let Err((status, reason)) = self.config.admit(self.service, &op) {
+            self.stop_at(index, status, reason);
+            return false;
+        }
+        let reads = self.cursor.reads;
+        if op.fence && reads > 0 {
+            return false;
+        }
+        if op.operation.is_read_or_atomic() {
+            if reads >= u32::from(self.config.max_rd_atomic) {
+                return false;
+            }
+            self.cursor.reads += 1;
+        }
+        entry.first = self.cursor.high;
+        self.cursor.started = index.wrapping_add(1);
+        true
+    }
+
+    /// The request packet of a READ or an atomic. A READ that was answered in part asks for the rest.
+    fn ask(&mut self, entry: &Entry) -> Transmit {
+        let (op, skip) = (&entry.op, self.cursor.packet);
+        let offset = skip << self.mtu_shift;
+        let operation = match op.operation {
+            Operation::CmpSwap => wire::Operation::CompareSwap,
+            Operation::FetchAdd => wire::Operation::FetchAdd,
+            _ => wire::Operation::ReadRequest,
+        };
+        let mut headers = self.headers(operation, entry.first + skip);
+        headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len: op.length - offset };
+        headers.atomic =
+            wire::AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
+        // The answer takes a number per packet, all of them set aside by the request.
+        let end = entry.first + self.packets(op);
+        self.advance(end, true);
+        self.cursor.unasked = 0;
+        Transmit { headers, slot: op.slot, offset, len: 0 }
+    }
+
+    /// The next packet of a SEND or WRITE.
+    fn carry(&mut self, entry: &Entry) -> Transmit {
+        let (op, packet) = (&entry.op, self.cursor.packet);
+        let offset = packet << self.mtu_shift;
+        let len = (op.length - offset).min(self.config.mtu);
+        let (first, last) = (packet == 0, offset + len == op.length);
+        let psn = entry.first + packet;
+        let mut headers = self.headers(opcode(op.operation, Place::of(first, last)), psn);
+        headers.imm = op.imm;
+        headers.ieth = op.imm;
+        headers.reth = Reth { va: op.remote_addr, rkey: op.rkey, len: op.length };
+        headers.solicited = op.solicited && last && op.operation != Operation::Write;
+        if self.service == Service::Ud {
+            headers.dest_qp = op.dest.dest_qp;
+            headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
+        }
+        self.cursor.unasked += 1;
+        headers.ack_req = self.service == Service::Rc && (last || self.cursor.unasked >= ACK_EVERY);
+        if headers.ack_req {
+            self.cursor.unasked = 0;
+        }
+        self.advance(psn + 1, last);
+        Transmit { headers, slot: op.slot, offset, len }
+    }
+
+    fn headers(&self, operation: wire::Operation, psn: Psn) -> Headers {
+        Headers {
+            opcode: Opcode::new(self.service.transport(), operation),
+            psn,
+            dest_qp: self.config.dest_qp,
+            pkey: self.config.pkey,
+            ..Headers::default()
+        }
+    }
+
+    /// Numbers below `end` are sent; the operation is sent, or one packet more of it.
+    fn advance(&mut self, end: Psn, whole: bool) {
+        if self.cursor.high.is_before(end) {
+            self.cursor.high = end;
+        }
+        if whole {
+            self.cursor.op = self.cursor.op.wrapping_add(1);
+            self.cursor.packet = 0;
+        } else {
+            self.cursor.packet += 1;
+        }
+    }
+
+    /// How many packet numbers an operation takes: at least one.
+    pub(crate) fn packets(&self, op: &SendOp) -> u32 {
+        if op.operation.is_atomic() {
+            return 1;
+        }
+        (op.length >> self.mtu_shift) + u32::from(op.length & (self.config.mtu - 1) != 0) + u32::from(op.length == 0)
+    }
+
+    /// What a READ's answer has in the packet `packet` numbers behind its first: where it begins, and its length.
+    pub(crate) fn piece(&self, op: &SendOp, packet: u32) -> (u32, u32) {
+        let offset = packet << self.mtu_shift;
+        (offset, (op.length - offset).min(self.config.mtu))
+    }
+
+    /// An answer came. Only RC has answers; what does not fit is a ghost, and ignored.
+    pub fn handle_response(&mut self, now: Time, headers: &Headers, payload_len: u32) -> Incoming {
+        if self.service != Service::Rc || self.is_stopped() {
+            return Incoming::Nothing;
+        }
+        self.handle_answer(now, headers, payload_len)
+    }
+}
+
+impl RequesterConfig {
+    /// Whether the operation can be sent at all.
+    fn admit(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
+        let operation = op.operation;
+        let offered = match service {
+            Service::Rc => true,
+            Service::Uc => !operation.is_read_or_atomic() && operation != Operation::SendInv,
+            Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
+        };
+        if !offered {
+            return Err((Status::LocQpOpErr, Reason::NotOffered { operation, service }));
+        }
+        let limit = if service == Service::Ud { self.mtu } else { MAX_MESSAGE };
+        if op.length > limit {
+            return Err((Status::LocLenErr, Reason::TooLong { length: op.length, limit }));
+        }
+        if operation.is_read_or_atomic() && self.max_rd_atomic == 0 {
+            return Err((Status::LocQpOpErr, Reason::NoInitiatorDepth(operation)));
+        }
+        Ok(())
+    }
+}
+
+/// The packet's operation, for SENDs and WRITEs.
+fn opcode(operation: Operation, place: Place) -> wire::Operation {
+    use wire::Operation as W;
+    let write = matches!(operation, Operation::Write | Operation::WriteImm);
+    match (place, operation) {
+        (Place::First, _) if write => W::WriteFirst,
+        (Place::Middle, _) if write => W::WriteMiddle,
+        (Place::First, _) => W::SendFirst,
+        (Place::Middle, _) => W::SendMiddle,
+        (Place::Last, Operation::Write) => W::WriteLast,
+        (Place::Last, Operation::WriteImm) => W::WriteLastImm,
+        (Place::Last, Operation::SendImm) => W::SendLastImm,
+        (Place::Last, Operation::SendInv) => W::SendLastInvalidate,
+        (Place::Last, _) => W::SendLast,
+        (Place::Only, Operation::Write) => W::WriteOnly,
+        (Place::Only, Operation::WriteImm) => W::WriteOnlyImm,
+        (Place::Only, Operation::SendImm) => W::SendOnlyImm,
+        (Place::Only, Operation::SendInv) => W::SendOnlyInvalidate,
+        (Place::Only, _) => W::SendOnly,
+    }
+}

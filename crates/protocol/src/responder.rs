@@ -1,0 +1,458 @@
+//! The receiving half of a queue pair: checks what comes and says what is to be done about it. Principal type: [`Responder`].
+//!
+//! It moves no bytes and knows no keys: a packet that is welcome becomes a [`Step`], the caller's executor carries it out, and
+//! [`Responder::finish`] hears how it went. Here is what the connected services share, the course of a message; what RC adds is in
+//! [`crate::rc`], UC and UD are in [`crate::unreliable`]. IBA 9.7.4 (what is checked, and in which order), 9.8.2, 9.8.3.
+
+use crate::rc::answers::Answers;
+use crate::{Fault, MAX_MESSAGE, Service};
+use wire::{Headers, NakCode, Operation, Psn, Qpn};
+
+/// Which operations a queue pair serves: bits of the verbs' access flags. Other bits mean nothing here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// RDMA WRITE.
+    pub const REMOTE_WRITE: Access = Access(1 << 1);
+    /// RDMA READ.
+    pub const REMOTE_READ: Access = Access(1 << 2);
+    /// Atomics.
+    pub const REMOTE_ATOMIC: Access = Access(1 << 3);
+
+    /// Whether all of `others` are allowed.
+    #[must_use]
+    pub const fn allows(self, others: Access) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
+
+/// What a responder has to know before it may serve: the attributes of the transition to RTR, and of the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponderConfig {
+    /// Bytes of payload in one packet; a power of two.
+    pub mtu: u32,
+    /// The peer's number, for the answers; unused on UD.
+    pub dest_qp: Qpn,
+    /// The partition, for the answers.
+    pub pkey: u16,
+    /// The number of the first packet that is awaited.
+    pub rq_psn: Psn,
+    /// READs and atomics that are remembered, and served at once.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the time after which a requester may try again when no receive request was there.
+    pub min_rnr_timer: u8,
+    /// What is served.
+    pub access: Access,
+    /// UD: the key that datagrams must show.
+    pub qkey: u32,
+}
+
+/// What the executor has to do about a packet. After any but the first two comes [`Responder::finish`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Step {
+    /// Nothing: the packet is dropped.
+    Ignore(Fault),
+    /// Nothing, but there is something to transmit: a repetition, or a refusal (then [`Responder::dead`] says so).
+    Reply,
+    /// Payload for a receive request.
+    Receive {
+        /// Where in the message it begins. The 40 bytes before a datagram are not counted.
+        offset: u32,
+        /// Bytes of payload.
+        len: u32,
+        /// A message begins: take a receive request, or the one still held from a message that was abandoned.
+        first: bool,
+        /// The message ends: complete the receive request so.
+        last: Option<RecvEnd>,
+    },
+    /// Payload for memory: bytes `[offset, offset + len)` of the `total` that begin at `va`.
+    Write {
+        /// Where the message goes.
+        va: u64,
+        /// The key that opens it; not to be looked at when `total` is 0.
+        rkey: u32,
+        /// Bytes of the whole message.
+        total: u32,
+        /// Where in the message the payload begins.
+        offset: u32,
+        /// Bytes of payload.
+        len: u32,
+        /// The message begins: check the key for all of it.
+        first: bool,
+        /// The message ends.
+        last: bool,
+        /// Immediate data: take a receive request and complete it so. See that there is one before writing.
+        imm: Option<RecvEnd>,
+    },
+    /// Check that `len` bytes may be read; they are asked for later, by [`Responder::poll_transmit`].
+    Read {
+        /// Where they are.
+        va: u64,
+        /// The key that opens them; not to be looked at when `len` is 0.
+        rkey: u32,
+        /// How many.
+        len: u32,
+    },
+    /// Carry it out once, now, and say what the word was.
+    Atomic {
+        /// Which.
+        op: AtomicOp,
+        /// Where the word is; a multiple of 8.
+        va: u64,
+        /// The key that opens it.
+        rkey: u32,
+        /// The new value, or what is added.
+        swap_add: u64,
+        /// The value that compare-and-swap expects.
+        compare: u64,
+    },
+}
+
+/// The two atomic operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the IBA's own names")]
+pub enum AtomicOp {
+    CmpSwap,
+    FetchAdd,
+}
+
+/// What the completion of a receive request says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecvEnd {
+    /// Bytes of the message. The 40 bytes before a datagram are not counted.
+    pub byte_len: u32,
+    /// Immediate data.
+    pub imm: Option<u32>,
+    /// The key to invalidate.
+    pub invalidate: Option<u32>,
+    /// It is a solicited one.
+    pub solicited: bool,
+}
+
+/// How a step went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// The atomic is done; the word was this.
+    AtomicDone(u64),
+    /// No receive request is there; nothing was changed.
+    Rnr,
+    /// It cannot be done. RC: the requester is told and the responder is dead; UC and UD: the message is abandoned.
+    Refused(Nak),
+    /// As if the packet had never come.
+    Dropped,
+}
+
+/// What a requester is told when it is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nak {
+    /// Not a request that is served; or a message longer than its receive request.
+    InvalidRequest,
+    /// The key, the range or the right does not fit.
+    RemoteAccess,
+    /// The responder's own memory failed it.
+    RemoteOperational,
+}
+
+impl From<Nak> for NakCode {
+    fn from(nak: Nak) -> NakCode {
+        match nak {
+            Nak::InvalidRequest => NakCode::InvalidRequest,
+            Nak::RemoteAccess => NakCode::RemoteAccess,
+            Nak::RemoteOperational => NakCode::RemoteOperational,
+        }
+    }
+}
+
+/// The end of an RC responder: what the requester is told, and why. The queue pair goes to ERR, once the NAK is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What the requester is told.
+    pub nak: Nak,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// A packet to be sent in answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The headers.
+    pub headers: Headers,
+    /// Where the payload comes from.
+    pub source: Source,
+}
+
+/// Where an answer's payload comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// There is none.
+    None,
+    /// Bytes `[va + offset, va + offset + len)`, if `rkey` still opens them; else say [`Responder::read_failed`].
+    Read {
+        /// Where the READ began.
+        va: u64,
+        /// The key; not to be looked at when `len` is 0.
+        rkey: u32,
+        /// Where this packet is in the READ.
+        offset: u32,
+        /// Bytes of payload.
+        len: u32,
+    },
+}
+
+/// The message of which some packets have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Message {
+    #[default]
+    None,
+    Send {
+        /// Bytes so far.
+        done: u32,
+    },
+    Write {
+        va: u64,
+        rkey: u32,
+        total: u32,
+        done: u32,
+    },
+}
+
+/// What `finish` makes of the packet that is being carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub(crate) step: Step,
+    pub(crate) ack_req: bool,
+    /// The message after this packet.
+    pub(crate) next: Message,
+}
+
+/// The receiving half of a queue pair.
+#[derive(Debug)]
+pub struct Responder {
+    pub(crate) service: Service,
+    pub(crate) config: ResponderConfig,
+    /// The number of the packet that is awaited.
+    pub(crate) expected: Psn,
+    pub(crate) message: Message,
+    pub(crate) pending: Option<Pending>,
+    /// UC: the rest of the message is not wanted.
+    pub(crate) abandoned: bool,
+    /// RC: a NAK was sent for the awaited packet; what comes before it is dropped in silence.
+    pub(crate) nak_sent: bool,
+    pub(crate) answers: Answers,
+    pub(crate) dead: Option<Refusal>,
+}
+
+impl Responder {
+    /// A responder. Configure it before it handles packets.
+    #[must_use]
+    pub fn new(service: Service) -> Responder {
+        Responder {
+            service,
+            config: ResponderConfig::default(),
+            expected: Psn::default(),
+            message: Message::None,
+            pending: None,
+            abandoned: false,
+            nak_sent: false,
+            answers: Answers::default(),
+            dead: None,
+        }
+    }
+
+    /// Sets what the transition to RTR sets. Takes the memory for `max_dest_rd_atomic` READs and atomics.
+    pub fn configure(&mut self, config: ResponderConfig) {
+        self.config = config;
+        self.expected = config.rq_psn;
+        self.set_max_dest_rd_atomic(config.max_dest_rd_atomic);
+    }
+
+    /// Changes what is served.
+    pub fn set_access(&mut self, access: Access) {
+        self.config.access = access;
+    }
+
+    /// Changes the time after which a requester may try again.
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.config.min_rnr_timer = code;
+    }
+
+    /// Changes how many READs and atomics are served at once. Those that are remembered are forgotten.
+    pub fn set_max_dest_rd_atomic(&mut self, count: u8) {
+        self.config.max_dest_rd_atomic = count;
+        if self.service == Service::Rc {
+            self.answers.remember(count);
+        }
+    }
+
+    /// Changes the partition.
+    pub fn set_pkey(&mut self, pkey: u16) {
+        self.config.pkey = pkey;
+    }
+
+    /// Changes the key that datagrams must show.
+    pub fn set_qkey(&mut self, qkey: u32) {
+        self.config.qkey = qkey;
+    }
+
+    /// The number of the packet that is awaited.
+    #[must_use]
+    pub fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    /// Messages completed, modulo 2^24.
+    #[must_use]
+    pub fn msn(&self) -> u32 {
+        self.answers.msn
+    }
+
+    /// Why this responder serves no more.
+    #[must_use]
+    pub fn dead(&self) -> Option<&Refusal> {
+        self.dead.as_ref()
+    }
+
+    /// A packet came.
+    pub fn handle(&mut self, headers: &Headers, payload_len: u32) -> Step {
+        if headers.opcode.transport != self.service.transport() || headers.opcode.is_response() {
+            return Step::Ignore(Fault::Service { opcode: headers.opcode, service: self.service });
+        }
+        match self.service {
+            Service::Rc => self.handle_rc(headers, payload_len),
+            Service::Uc => self.handle_uc(headers, payload_len),
+            Service::Ud => self.handle_ud(headers, payload_len),
+        }
+    }
+
+    /// How the step of the last [`Responder::handle`] went.
+    pub fn finish(&mut self, outcome: Outcome) {
+        let Some(pending) = self.pending.take() else { return };
+        match self.service {
+            Service::Rc => self.finish_rc(&pending, outcome),
+            Service::Uc => self.finish_uc(&pending, outcome),
+            Service::Ud => {}
+        }
+    }
+
+    /// Makes a welcome packet of a connection a step, and remembers what [`Responder::finish`] needs.
+    pub(crate) fn welcome(&mut self, headers: &Headers, len: u32) -> Result<Step, Fault> {
+        let (step, next) = match headers.opcode {
+            opcode if opcode.is_send() => self.send(headers, len)?,
+            opcode if opcode.is_write() => self.write(headers, len)?,
+            opcode if opcode.is_atomic() => self.atomic(headers, len)?,
+            _ => self.read(headers, len)?,
+        };
+        self.pending = Some(Pending { step, ack_req: headers.ack_req, next });
+        Ok(step)
+    }
+
+    fn send(&self, headers: &Headers, len: u32) -> Result<(Step, Message), Fault> {
+        let place = headers.opcode.place();
+        let offset = match self.message {
+            Message::None if place.begins() => 0,
+            Message::Send { done } if !place.begins() => done,
+            _ => return Err(Fault::Order { opcode: headers.opcode }),
+        };
+        self.check_payload(headers, len)?;
+        let done = offset + len;
+        if done > MAX_MESSAGE {
+            return Err(self.length(headers, len));
+        }
+        let last = place.ends().then(|| RecvEnd {
+            byte_len: done,
+            imm: headers.opcode.has_immdt().then_some(headers.imm),
+            invalidate: headers.opcode.has_ieth().then_some(headers.ieth),
+            solicited: headers.solicited,
+        });
+        let next = if place.ends() { Message::None } else { Message::Send { done } };
+        Ok((Step::Receive { offset, len, first: place.begins(), last }, next))
+    }
+
+    fn write(&self, headers: &Headers, len: u32) -> Result<(Step, Message), Fault> {
+        let place = headers.opcode.place();
+        let (va, rkey, total, offset) = match self.message {
+            Message::None if place.begins() => (headers.reth.va, headers.reth.rkey, headers.reth.len, 0),
+            Message::Write { va, rkey, total, done } if !place.begins() => (va, rkey, total, done),
+            _ => return Err(Fault::Order { opcode: headers.opcode }),
+        };
+        self.check_access(headers, Access::REMOTE_WRITE)?;
+        self.check_payload(headers, len)?;
+        let (done, last) = (offset + len, place.ends());
+        let fits = if last { done == total } else { done < total };
+        if !fits || total > MAX_MESSAGE {
+            return Err(self.length(headers, len));
+        }
+        let imm = headers.opcode.has_immdt().then_some(RecvEnd {
+            byte_len: total,
+            imm: Some(headers.imm),
+            invalidate: None,
+            solicited: headers.solicited,
+        });
+        let next = if last { Message::None } else { Message::Write { va, rkey, total, done } };
+        Ok((Step::Write { va, rkey, total, offset, len, first: place.begins(), last, imm }, next))
+    }
+
+    fn read(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+        self.check_alone(headers)?;
+        self.check_access(headers, Access::REMOTE_READ)?;
+        self.check_room()?;
+        let wire::Reth { va, rkey, len } = headers.reth;
+        if payload != 0 || len > MAX_MESSAGE {
+            return Err(self.length(headers, payload));
+        }
+        Ok((Step::Read { va, rkey, len }, Message::None))
+    }
+
+    fn atomic(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+        self.check_alone(headers)?;
+        self.check_access(headers, Access::REMOTE_ATOMIC)?;
+        self.check_room()?;
+        let wire::AtomicEth { va, rkey, swap_add, compare } = headers.atomic;
+        if payload != 0 {
+            return Err(self.length(headers, payload));
+        }
+        if !va.is_multiple_of(8) {
+            return Err(Fault::Misaligned { va });
+        }
+        let op = match headers.opcode.operation {
+            Operation::CompareSwap => AtomicOp::CmpSwap,
+            _ => AtomicOp::FetchAdd,
+        };
+        Ok((Step::Atomic { op, va, rkey, swap_add, compare }, Message::None))
+    }
+
+    /// Not inside another message.
+    fn check_alone(&self, headers: &Headers) -> Result<(), Fault> {
+        if self.message == Message::None { Ok(()) } else { Err(Fault::Order { opcode: headers.opcode }) }
+    }
+
+    fn check_access(&self, headers: &Headers, needed: Access) -> Result<(), Fault> {
+        let access = self.config.access;
+        if access.allows(needed) { Ok(()) } else { Err(Fault::NotAllowed { opcode: headers.opcode, access: access.0 }) }
+    }
+
+    fn check_room(&self) -> Result<(), Fault> {
+        let limit = self.config.max_dest_rd_atomic;
+        if self.answers.has_room() { Ok(()) } else { Err(Fault::TooManyReads { limit }) }
+    }
+
+    /// All packets of a message but the last are full, and the last is not empty unless it is the only one.
+    fn check_payload(&self, headers: &Headers, len: u32) -> Result<(), Fault> {
+        let place = headers.opcode.place();
+        let fits = match (place.begins(), place.ends()) {
+            (true, true) => len <= self.config.mtu,
+            (false, true) => (1..=self.config.mtu).contains(&len),
+            (_, false) => len == self.config.mtu,
+        };
+        if fits { Ok(()) } else { Err(self.length(headers, len)) }
+    }
+
+    fn length(&self, headers: &Headers, got: u32) -> Fault {
+        Fault::Length { opcode: headers.opcode, got, mtu: self.config.mtu }
+    }
+}

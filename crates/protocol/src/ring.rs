@@ -1,0 +1,98 @@
+//! The send operations of one queue pair, oldest to newest. An operation's name is a running number that wraps; the requester
+//! keeps the numbers, the ring keeps the operations. Memory is taken with the first post and doubled while the queue fills, up to
+//! its depth: a queue pair that is idle, or that was only ever used a little, stays small. Principal type: [`Ring`].
+
+use crate::SendOp;
+use wire::Psn;
+
+/// Entries that the first post makes room for.
+const FIRST: u32 = 8;
+
+/// An operation and the number of its first packet, once it has one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) op: SendOp,
+    pub(crate) first: Psn,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// None, or a power of two.
+    entries: Box<[Entry]>,
+    depth: u32,
+}
+
+impl Ring {
+    pub(crate) fn new(depth: u32) -> Ring {
+        Ring { entries: Box::default(), depth }
+    }
+
+    fn capacity(&self) -> u32 {
+        // At most the next power of two of a u32 depth, see `grow`.
+        self.entries.len() as u32
+    }
+
+    /// Puts `op` at `head`, when the oldest entry still in use is `tail`. False when the queue is full.
+    pub(crate) fn put(&mut self, tail: u32, head: u32, op: SendOp) -> bool {
+        let used = head.wrapping_sub(tail);
+        if used >= self.depth {
+            return false;
+        }
+        if used == self.capacity() {
+            self.grow(tail, head);
+        }
+        *self.at_mut(head) = Entry { op, first: Psn::default() };
+        true
+    }
+
+    #[cold]
+    fn grow(&mut self, tail: u32, head: u32) {
+        let capacity = (self.capacity() * 2).max(FIRST);
+        let mut larger = Ring { entries: vec![Entry::default(); capacity as usize].into(), depth: self.depth };
+        let mut index = tail;
+        while index != head {
+            *larger.at_mut(index) = *self.at(index);
+            index = index.wrapping_add(1);
+        }
+        *self = larger;
+    }
+
+    /// The entry of a number that was put and is still in use.
+    pub(crate) fn at(&self, index: u32) -> &Entry {
+        let mask = self.entries.len() - 1;
+        &self.entries[index as usize & mask]
+    }
+
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut Entry {
+        let mask = self.entries.len() - 1;
+        &mut self.entries[index as usize & mask]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(slot: u32) -> SendOp {
+        SendOp { slot, ..SendOp::default() }
+    }
+
+    #[test]
+    fn grows_with_what_is_in_it_and_stops_at_the_depth() {
+        let mut ring = Ring::new(20);
+        assert_eq!(ring.capacity(), 0, "nothing before the first post");
+        let (mut tail, mut head) = (u32::MAX - 5, u32::MAX - 5);
+        // Entries stay where they are named while the ring grows under them, also across the wrap of the numbers.
+        for round in 0..1000u32 {
+            while ring.put(tail, head, op(head)) {
+                head = head.wrapping_add(1);
+            }
+            assert_eq!(head.wrapping_sub(tail), 20);
+            for _ in 0..1 + round % 20 {
+                assert_eq!(ring.at(tail).op.slot, tail);
+                tail = tail.wrapping_add(1);
+            }
+        }
+        assert_eq!(ring.capacity(), 32);
+    }
+}

@@ -1,0 +1,40 @@
+//! Time as the state machines know it: a number that the caller hands in. No clock is read here. Principal type: [`Time`].
+
+/// A moment, in nanoseconds since whatever moment the caller likes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// Later than every moment that comes.
+    pub const NEVER: Time = Time(u64::MAX);
+
+    /// The moment so many nanoseconds later.
+    #[must_use]
+    pub const fn after(self, nanoseconds: u64) -> Time {
+        Time(self.0.saturating_add(nanoseconds))
+    }
+}
+
+/// The time that a 5-bit timeout code stands for, in nanoseconds: 4.096 µs × 2^code, and `None` for code 0, which waits for
+/// ever. Codes for the local ACK timeout and for the CM's timeouts are alike. IBA 9.7.6.1.3.
+#[must_use]
+pub const fn timeout(code: u8) -> Option<u64> {
+    match code & 0x1f {
+        0 => None,
+        code => Some(4096 << code),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeout_codes() {
+        assert_eq!(timeout(0), None);
+        assert_eq!(timeout(1), Some(8_192));
+        assert_eq!(timeout(14), Some(67_108_864));
+        assert_eq!(timeout(31), Some(8_796_093_022_208));
+        assert_eq!(Time(5).after(u64::MAX), Time::NEVER);
+    }
+}
