@@ -7,6 +7,7 @@
 //! synchronise, it waits for a condition; every wait has a limit, and a limit that is passed says what was waited for.
 #![forbid(unsafe_code)]
 
+pub mod cprogram;
 pub mod dist;
 pub mod figures;
 pub mod pair;

@@ -1,0 +1,25 @@
+//! The suite's own small verbs programs, in C against Debian's header: what no Debian program does.
+//!
+//! They lie in `programs/`, each opens with a comment that says what it shows, and they are built when a test needs them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Room;
+
+/// Compiles `programs/NAME.c` into the room's folder.
+pub fn build(room: &Room, name: &str) -> Result<PathBuf, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("c");
+    let program = room.folder().join(name);
+    let output = Command::new("gcc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &source])
+        .args(["-libverbs", "-lpthread"])
+        .output()
+        .map_err(|error| format!("gcc: {error}"))?;
+    if output.status.success() {
+        Ok(program)
+    } else {
+        Err(format!("{}: {}", source.display(), String::from_utf8_lossy(&output.stderr)))
+    }
+}
