@@ -11,6 +11,8 @@ use crate::workspace::Workspace;
 
 const LIST: &str = "capi/libibverbs/symbols.txt";
 
+const HEADING: &str = "# Every symbol that libibverbs.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n";
+
 /// Compares, or with `bless` writes the list.
 pub(crate) fn run(workspace: &Workspace, library: Option<PathBuf>, bless: bool) -> Result<(), String> {
     let library = match library {
@@ -31,7 +33,7 @@ fn compare(workspace: &Workspace, library: &Path, bless: bool) -> Result<(), Str
     let list = workspace.root().join(LIST);
     if bless {
         let lines: Vec<&str> = exported.iter().map(String::as_str).collect();
-        let text = format!("{}\n", lines.join("\n"));
+        let text = format!("{HEADING}{}\n", lines.join("\n"));
         return fs::write(&list, text).map_err(|error| format!("{LIST}: {error}"));
     }
     let text = fs::read_to_string(&list).map_err(|error| format!("{LIST}: {error}"))?;

@@ -7,7 +7,7 @@ use crate::workspace::Workspace;
 /// Writes the page, or with `check` compares it.
 pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<(), String> {
     let page = workspace.root().join("docs/abi.md");
-    let text = String::new();
+    let text = abi::document();
     if !check {
         return fs::write(&page, text).map_err(|error| format!("{}: {error}", page.display()));
     }

@@ -28,7 +28,8 @@ const FLOORS: &[(&str, u8)] = &[
 const TOOLS: &[&str] = &["softhca-suite", "xtask"];
 
 /// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
-const UNSAFE: &[(&str, &[&str])] = &[("softhca-shm", &[""]), ("softhca-engine", &["usermem"]), ("libibverbs", &[""])];
+const UNSAFE: &[(&str, &[&str])] =
+    &[("softhca-shm", &[""]), ("softhca-engine", &["access", "usermem"]), ("libibverbs", &[""])];
 
 /// Packages without clock, socket, thread or random source: time and chance are arguments.
 const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol"];
@@ -40,7 +41,9 @@ const IMPURE: &[&str] = &[
     "Instant::now",
     "SystemTime::now",
     "std::thread",
-    "std::net",
+    "TcpStream",
+    "UdpSocket",
+    "TcpListener",
     "std::os::unix::net",
     "std::process",
 ];

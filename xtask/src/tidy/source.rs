@@ -21,7 +21,7 @@ impl Source {
             .lines()
             .next()
             .and_then(|line| line.strip_prefix("//!"))
-            .is_some_and(|words| words.split_whitespace().count() > 2)
+            .is_some_and(|words| words.split_whitespace().count() > 1)
     }
 
     /// How many lines the file has.
