@@ -1,1 +1,25 @@
-//! agent
+//! The agent: what the kernel is to verbs programs, in a process of its own (or inside a test).
+//!
+//! It owns devices and their ports, checks every command that a program's engine sends, keeps the tables of objects,
+//! allocates queue memory and introduces engines to each other. No data passes through it. [`world::World`] is all of its
+//! state and [`dispatch::dispatch`] its heart; [`Agent`] runs them behind sockets in a run directory, or without one for
+//! clients in the same process. What a command looks like is the `abi` crate's; how data moves, the engine's.
+#![forbid(unsafe_code)]
+
+pub mod addresses;
+pub mod board;
+pub mod config;
+pub mod context;
+pub mod device;
+pub mod dispatch;
+pub mod gids;
+pub mod identity;
+pub mod lanes;
+pub mod limits;
+pub mod numbers;
+pub mod objects;
+pub mod queue_memory;
+pub mod refusal;
+pub mod rundir;
+pub mod table;
+pub mod world;

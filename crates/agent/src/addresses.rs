@@ -1,0 +1,138 @@
+//! The host's addresses, asked once and then watched, over rtnetlink.
+//!
+//! The kernel is asked for the whole list at the start and again after every notice of a change: a list is small, and
+//! asking again cannot miss anything, not even when notices were lost. What becomes of the list is [`crate::gids`]. The
+//! principal type is [`AddressWatch`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::gids::HostAddress;
+
+/// Multicast groups of rtnetlink that speak of addresses (`RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`).
+const IPV4_ADDRESSES: u32 = 5;
+const IPV6_ADDRESSES: u32 = 9;
+
+/// A subscription to changes of the host's addresses.
+pub struct AddressWatch {
+    notices: Socket,
+}
+
+impl AddressWatch {
+    /// Subscribes. Fails where netlink may not be used; such a host has GID index 0 only.
+    pub fn new() -> io::Result<Self> {
+        let mut notices = Socket::new(NETLINK_ROUTE)?;
+        notices.bind_auto()?;
+        notices.add_membership(IPV4_ADDRESSES)?;
+        notices.add_membership(IPV6_ADDRESSES)?;
+        notices.set_non_blocking(true)?;
+        Ok(Self { notices })
+    }
+
+    /// Forgets the notices that have come: the caller asks for the whole list next.
+    pub fn drain(&self) {
+        loop {
+            match self.notices.recv_from_full() {
+                Ok((bytes, _)) if !bytes.is_empty() => {}
+                // ENOBUFS says that notices were lost: there may be more to read, and the list is asked for anyway.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl AsFd for AddressWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
+    }
+}
+
+/// Every usable address of this network namespace, in the kernel's order.
+pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_DUMP | NLM_F_REQUEST;
+    header.sequence_number = 1;
+    let ask = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(ask));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let mut found = Vec::new();
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        if bytes.is_empty() || take(&bytes, &mut found)? {
+            return Ok(found);
+        }
+    }
+}
+
+/// Adds what one datagram says to `found`; true when it was the last one.
+fn take(mut bytes: &[u8], found: &mut Vec<HostAddress>) -> io::Result<bool> {
+    while !bytes.is_empty() {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        match message.payload {
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => found.extend(usable(&address)),
+            _ => {}
+        }
+        // Messages are padded to four bytes; a length of zero would never end.
+        let length = (message.header.length as usize).next_multiple_of(4);
+        if length == 0 || length >= bytes.len() {
+            return Ok(false);
+        }
+        bytes = &bytes[length..];
+    }
+    Ok(false)
+}
+
+/// The address of one message. One that is not settled yet (or was found to be a duplicate) is left out: another notice
+/// comes when it is.
+fn usable(message: &AddressMessage) -> Option<HostAddress> {
+    let unsettled = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.flags.intersects(unsettled) {
+        return None;
+    }
+    // On a point-to-point link `Address` is the peer's and `Local` is ours.
+    let mut ip = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(local) => return Some(HostAddress { ip: *local, ifindex: message.header.index }),
+            AddressAttribute::Address(address) => ip = Some(*address),
+            _ => {}
+        }
+    }
+    Some(HostAddress { ip: ip?, ifindex: message.header.index })
+}
+
+/// The name of an interface, for people and for the device mirror.
+pub fn interface_name(ifindex: u32) -> Option<String> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM, None).ok()?;
+    rustix::net::netdevice::index_to_name(socket, ifindex).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_among_the_addresses_of_this_host() {
+        let Ok(addresses) = host_addresses() else { return }; // a sandbox without netlink
+        for address in &addresses {
+            assert!(interface_name(address.ifindex).is_some(), "{address:?} has an interface");
+        }
+        AddressWatch::new().expect("a watch can be had where the list can").drain();
+    }
+}

@@ -1,0 +1,120 @@
+//! The board: what every client may read without asking, kept up to date by the agent alone.
+//!
+//! A client maps it read-only; a seal sees to it that nobody else can ever map it writable. What changes while clients
+//! look (GID tables) is framed by an epoch that is odd during the change. Offsets are `abi::board`'s. The principal type is
+//! [`Board`].
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, port_word, word};
+use abi::private::gid_type;
+use shm::region::Region;
+
+use crate::device::Device;
+use crate::gids::GID_TABLE_LEN;
+use crate::numbers::BlockChange;
+
+/// The writable end of the board.
+pub struct Board {
+    region: Region,
+    fd: OwnedFd,
+}
+
+impl Board {
+    /// A board that shows `devices`.
+    pub fn new(devices: &[Device]) -> io::Result<Self> {
+        let (region, fd) = Region::create_published("softhca-board", BOARD_LEN)?;
+        let board = Self { region, fd };
+        board.store(word::DEVICE_COUNT, devices.len() as u32);
+        for device in devices {
+            board.show_ports(device);
+        }
+        board.store(word::VERSION, BOARD_VERSION);
+        board.store(word::MAGIC, BOARD_MAGIC);
+        Ok(board)
+    }
+
+    /// A descriptor for a client.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.fd.as_fd().try_clone_to_owned()
+    }
+
+    /// Shows who owns a block of QPNs.
+    pub fn show_block(&self, change: BlockChange) {
+        self.store(board::owner(change.block << 8), change.owner.map_or(0, |owner| owner.0));
+    }
+
+    /// Shows the ports and GID tables of a device as they are now.
+    pub fn show_ports(&self, device: &Device) {
+        let index = device.index as u32;
+        self.bump(word::GID_EPOCH);
+        for (number, port) in (1..).zip(&device.ports) {
+            let Some(base) = board::port(index, number) else { continue };
+            self.store(base + port_word::STATE, u32::from(port.state));
+            self.store(base + port_word::ACTIVE_MTU, u32::from(port.active_mtu));
+            self.store(base + port_word::GID_LEN, GID_TABLE_LEN as u32);
+            for slot in 0..GID_TABLE_LEN as u32 {
+                let entry = port.gids.entry(slot);
+                let gid = entry.map(|entry| entry.gid).unwrap_or_default();
+                let kind = entry.map_or(0, |_| gid_type::ROCE_V2);
+                if let Some(at) = board::gid(index, number, slot) {
+                    self.region.copy_in(at, &gid);
+                }
+                if let Some(at) = board::gid_ifindex(index, number, slot) {
+                    self.store(at, entry.map_or(0, |entry| entry.ifindex));
+                }
+                if let Some(at) = board::gid_type(index, number, slot) {
+                    self.store(at, kind);
+                }
+            }
+        }
+        self.bump(word::GID_EPOCH);
+    }
+
+    /// Says that some group's membership changed; the new epoch.
+    pub fn bump_mcast(&self) -> u32 {
+        self.bump(word::MCAST_EPOCH)
+    }
+
+    /// The epoch of group memberships.
+    pub fn mcast_epoch(&self) -> u32 {
+        self.region.word(word::MCAST_EPOCH).load(Ordering::Relaxed)
+    }
+
+    /// Pairs with the acquire loads of readers before and after they copy a table, so that a torn copy is noticed.
+    fn bump(&self, epoch: usize) -> u32 {
+        self.region.word(epoch).fetch_add(1, Ordering::AcqRel).wrapping_add(1)
+    }
+
+    fn store(&self, at: usize, value: u32) {
+        self.region.word(at).store(value, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DeviceConfig;
+    use crate::context::ContextId;
+
+    #[test]
+    fn a_client_sees_what_the_agent_shows_and_cannot_write() {
+        let device = Device::new(0, &DeviceConfig::default(), "test");
+        let board = Board::new(std::slice::from_ref(&device)).expect("a board");
+        let fd = board.descriptor().expect("a descriptor");
+        assert!(Region::map(fd.as_fd(), BOARD_LEN).is_err(), "nobody else maps it writable");
+        let view = Region::map_read_only(fd.as_fd(), BOARD_LEN).expect("a view");
+        let read = |at: usize| view.word(at).load(Ordering::Acquire);
+        assert_eq!((read(word::MAGIC), read(word::DEVICE_COUNT)), (BOARD_MAGIC, 1));
+        assert_eq!(read(word::GID_EPOCH) % 2, 0);
+        let base = board::port(0, 1).expect("port 1");
+        assert_eq!((read(base), read(base + port_word::GID_LEN)), (4, 64));
+        assert_eq!(view.read::<[u8; 16]>(base + port_word::GIDS)[..2], [0xfe, 0x80]);
+        board.show_block(BlockChange { block: 7, owner: Some(ContextId(3)) });
+        assert_eq!(read(board::owner(0x712)), 3);
+        board.show_block(BlockChange { block: 7, owner: None });
+        assert_eq!(read(board::owner(0x712)), 0);
+    }
+}

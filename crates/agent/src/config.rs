@@ -1,0 +1,277 @@
+//! What a configuration file may say: devices, their ports, GUIDs and limits.
+//!
+//! A file is TOML. Unknown keys are refused, every value is checked here, and each complaint names the device, the key
+//! and what would be accepted, so that nothing behind this module has to doubt a [`Config`]. Without a file there is one
+//! device, `softhca0`, with one active Ethernet port. How the host's addresses become GIDs is not decided here but in
+//! [`crate::gids`]. `crates/agent/config.example.toml` shows every key.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::limits::Limits;
+
+/// The most devices one agent serves, as in the kernel agent that this ABI comes from.
+pub const MAX_DEVICES: usize = 16;
+/// The most ports of one device; the board has room for two.
+pub const MAX_PORTS: usize = 2;
+
+/// Everything an agent is told before it starts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// End the agent after this many seconds without a client. Absent: never.
+    #[serde(deserialize_with = "seconds")]
+    pub idle_exit: Option<Duration>,
+    /// The devices, in the order of their nodes `uverbs0`, `uverbs1`, …
+    pub devices: Vec<DeviceConfig>,
+}
+
+/// One host channel adapter.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceConfig {
+    /// The name that `ibv_devices` prints: letters, digits, `_` and `-`, at most 63 of them.
+    pub name: String,
+    /// The node GUID, as `0002:c903:0000:1234` or `0x0002c90300001234`. Absent: derived, the same at every start.
+    pub node_guid: Option<Guid>,
+    /// `vendor_part_id` of `ibv_query_device`.
+    pub part_id: u32,
+    /// How many completion vectors programs may choose from.
+    pub completion_vectors: u32,
+    /// One or two ports.
+    pub ports: Vec<PortConfig>,
+    /// What `ibv_query_device` reports as the most that can be had, and what the agent enforces.
+    pub limits: Limits,
+}
+
+/// One Ethernet port of a device.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PortConfig {
+    /// The port GUID, the lower half of GID index 0. Absent: derived from the node GUID and the port number.
+    pub guid: Option<Guid>,
+    /// The active MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu: u32,
+    /// `active` or `down`.
+    pub state: PortState,
+    /// Names of the network interfaces whose addresses become GIDs. Absent: all of them.
+    pub interfaces: Option<Vec<String>>,
+}
+
+/// The configured state of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortState {
+    /// Up, ready for traffic.
+    Active,
+    /// Down: QPs can be made and connected, nothing passes.
+    Down,
+}
+
+/// A 64-bit globally (or locally) administered identifier, never zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Guid(pub u64);
+
+/// Why a configuration was refused: a sentence for the person who wrote it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has a key or type that is not known here.
+    #[error("{0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A value that cannot be accepted.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { idle_exit: None, devices: vec![DeviceConfig::default()] }
+    }
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            name: "softhca0".into(),
+            node_guid: None,
+            part_id: 1,
+            completion_vectors: 4,
+            ports: vec![PortConfig::default()],
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self { guid: None, mtu: 4096, state: PortState::Active, interfaces: None }
+    }
+}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.display().to_string(), source })?;
+        Self::parse(&text)
+    }
+
+    /// Checks the text of a configuration file.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether the values make sense together; programs that build a [`Config`] by hand are checked by the same rules.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |text: String| Err(ConfigError::Value(text));
+        if self.devices.is_empty() || self.devices.len() > MAX_DEVICES {
+            return refuse(format!("{} devices are configured; 1 to {MAX_DEVICES} are possible", self.devices.len()));
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            device.check()?;
+            if self.devices[..index].iter().any(|other| other.name == device.name) {
+                return refuse(format!("two devices are named {:?}; give each its own `name`", device.name));
+            }
+            if device.node_guid.is_some()
+                && self.devices[..index].iter().any(|other| other.node_guid == device.node_guid)
+            {
+                return refuse(format!("device {}: its `node_guid` belongs to another device already", device.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DeviceConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let name = &self.name;
+        let refuse = |text: String| Err(ConfigError::Value(format!("device {name:?}: {text}")));
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if name.is_empty() || name.len() > 63 || !name.chars().all(plain) {
+            return refuse("a `name` is 1 to 63 letters, digits, `_` or `-`".into());
+        }
+        if self.ports.is_empty() || self.ports.len() > MAX_PORTS {
+            return refuse(format!("{} `ports` are configured; 1 to {MAX_PORTS} are possible", self.ports.len()));
+        }
+        if !(1..=1024).contains(&self.completion_vectors) {
+            return refuse(format!("`completion_vectors` is {}; 1 to 1024 are possible", self.completion_vectors));
+        }
+        for (index, port) in self.ports.iter().enumerate() {
+            if mtu_code(port.mtu).is_none() {
+                return refuse(format!(
+                    "port {}: `mtu` is {}; it is one of 256, 512, 1024, 2048, 4096",
+                    index + 1,
+                    port.mtu
+                ));
+            }
+        }
+        self.limits.check().map_err(|text| ConfigError::Value(format!("device {name:?}: {text}")))
+    }
+}
+
+/// The ABI's code of an MTU in bytes (V-08): 1 is 256, 5 is 4096.
+pub fn mtu_code(bytes: u32) -> Option<u8> {
+    match bytes {
+        256 => Some(1),
+        512 => Some(2),
+        1024 => Some(3),
+        2048 => Some(4),
+        4096 => Some(5),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (self.0 >> shift) & 0xffff);
+        write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
+    }
+}
+
+impl std::str::FromStr for Guid {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.strip_prefix("0x").unwrap_or(text).replace(':', "");
+        let complaint = || format!("{text:?} is not a GUID; write 16 hex digits, such as 0002:c903:0000:1234");
+        if digits.len() != 16 || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
+            return Err(complaint());
+        }
+        match u64::from_str_radix(&digits, 16) {
+            Ok(0) => Err("a GUID of zero means `none`; write another one".into()),
+            Ok(value) => Ok(Self(value)),
+            Err(_) => Err(complaint()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Guid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    Ok(Some(Duration::from_secs(u64::deserialize(deserializer)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_file_is_the_default() {
+        let example = Config::parse(include_str!("../config.example.toml")).expect("the example is accepted");
+        assert_eq!(format!("{:?}", example.devices[0].limits), format!("{:?}", Limits::default()));
+        assert_eq!(example.devices[0].name, "softhca0");
+        assert_eq!(example.devices[0].ports.len(), 1);
+    }
+
+    #[test]
+    fn an_empty_file_means_one_default_device() {
+        let config = Config::parse("").expect("an empty file is fine");
+        assert_eq!(config.devices.len(), 1);
+        assert_eq!(config.idle_exit, None);
+    }
+
+    #[test]
+    fn complaints_name_the_key() {
+        for (text, word) in [
+            ("colour = 1", "colour"),
+            ("[[devices]]\nname = 'a b'", "name"),
+            ("[[devices]]\n[[devices.ports]]\nmtu = 1500", "mtu"),
+            ("[[devices]]\n[[devices.ports]]\nstate = 'up'", "up"),
+            ("[[devices]]\nnode_guid = '12'", "GUID"),
+            ("[[devices]]\nnode_guid = '0000:0000:0000:0000'", "zero"),
+            ("[[devices]]\n[[devices]]", "softhca0"),
+            ("[[devices]]\ncompletion_vectors = 0", "completion_vectors"),
+            ("[[devices]]\n[devices.limits]\nmax_qp = 0", "max_qp"),
+            ("[[devices]]\n[devices.limits]\nmax_qpp = 1", "max_qpp"),
+            ("idle_exit = -1", "idle_exit"),
+            ("devices = []", "devices"),
+        ] {
+            let error = Config::parse(text).expect_err(text).to_string();
+            assert!(error.contains(word), "{text:?} was answered with {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_guid_is_read_in_both_spellings_and_printed_in_one() {
+        for text in ["0002:c903:0000:1234", "0x0002c90300001234", "0002c90300001234"] {
+            assert_eq!(text.parse::<Guid>().expect(text).to_string(), "0002:c903:0000:1234");
+        }
+    }
+}

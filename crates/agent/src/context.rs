@@ -1,0 +1,177 @@
+//! A context: what one open of a device node has, beside the objects in the tables.
+//!
+//! That is its client's identity, its queue memory, its async event file and its engine. Objects live in
+//! [`crate::world::World`]; how commands arrive is not known here. The principal type is [`Context`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use abi::event::AsyncRecord;
+use abi::layout::Record;
+use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, context_page};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use crate::lanes::EngineLink;
+use crate::queue_memory::{Block, QueueMemory};
+
+/// Names a context for as long as the agent runs; also the number of its engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContextId(pub u32);
+
+/// Who is on the other end, as the kernel said when it connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id, 0 when it is not visible from here.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// The program's short name.
+    pub comm: String,
+}
+
+/// One open of a device node.
+pub struct Context {
+    /// Its name.
+    pub id: ContextId,
+    /// The device, by index.
+    pub device: usize,
+    /// Which numbering of the commands it speaks (`abi::open::profile`).
+    pub profile: u16,
+    /// Who it is.
+    pub peer: Peer,
+    /// Its queues.
+    pub memory: QueueMemory,
+    /// Its async event file, from GET_CONTEXT on.
+    pub events: Option<AsyncFile>,
+    /// Its engine, from ENGINE_HELLO on.
+    pub engine: Option<EngineLink>,
+}
+
+impl Context {
+    /// A context that has not said GET_CONTEXT yet.
+    pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer) -> Self {
+        Self { id, device, profile, peer, memory: QueueMemory::default(), events: None, engine: None }
+    }
+
+    /// Whether GET_CONTEXT has succeeded.
+    pub fn is_open(&self) -> bool {
+        self.events.is_some()
+    }
+}
+
+/// The agent's end of an async event file: an eventfd and a ring of records in the context page.
+pub struct AsyncFile {
+    eventfd: OwnedFd,
+    page: Block,
+    head: u32,
+    /// Records that the ring had no room for, oldest first.
+    waiting: VecDeque<AsyncRecord>,
+}
+
+/// More records than this do not wait: the oldest, which the program did not look at for so long, go.
+const WAITING_MAX: usize = 256;
+
+impl AsyncFile {
+    /// An empty file whose records go to `page`.
+    pub fn new(page: Block) -> io::Result<Self> {
+        assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
+        Ok(Self { eventfd: event_file()?, page, head: 0, waiting: VecDeque::new() })
+    }
+
+    /// A descriptor for the client.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.eventfd.try_clone()
+    }
+
+    /// Where the records are.
+    pub fn page(&self) -> &Block {
+        &self.page
+    }
+
+    /// Gives the client a record, now or when it has made room.
+    pub fn push(&mut self, record: AsyncRecord) {
+        if self.waiting.contains(&record) {
+            return;
+        }
+        if self.waiting.len() == WAITING_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(record);
+        self.flush();
+    }
+
+    /// Moves waiting records to the ring; true when none is left.
+    pub fn flush(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(record) = self.waiting.front() {
+            // The client's own count. Whatever it says, at most a ring full of records is written.
+            let taken = self.page.read(context_page::CONSUMER);
+            if self.head.wrapping_sub(taken) >= CONTEXT_RECORDS {
+                break;
+            }
+            let slot = (self.head % CONTEXT_RECORDS) as usize;
+            self.page.copy_in(context_page::RECORDS + slot * size_of::<AsyncRecord>(), record.bytes());
+            self.head = self.head.wrapping_add(1);
+            // Pairs with the client's acquire load of the head: it sees the record before the count.
+            self.page.word(context_page::HEAD).store(self.head, Ordering::Release);
+            self.waiting.pop_front();
+            moved = true;
+        }
+        if moved {
+            ring(&self.eventfd);
+        }
+        self.waiting.is_empty()
+    }
+}
+
+/// An eventfd as programs expect an event file to be: reads block unless they ask otherwise.
+pub fn event_file() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?)
+}
+
+/// Adds one to an eventfd, unless that would wait: whether it is blocking is its client's choice, and one whose counter is
+/// full is readable anyway.
+fn ring(eventfd: &OwnedFd) {
+    let mut poll = [PollFd::from_borrowed_fd(eventfd.as_fd(), PollFlags::OUT)];
+    let writable = rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    if writable.is_ok_and(|ready| ready == 1) {
+        let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(element: u64) -> AsyncRecord {
+        AsyncRecord { element, event_type: 18, reserved: 0 }
+    }
+
+    #[test]
+    fn records_wait_for_room_and_keep_their_order() {
+        let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
+        let mut file = AsyncFile::new(page.clone()).expect("a file");
+        for element in 0..200 {
+            file.push(record(element));
+        }
+        assert_eq!(page.read(context_page::HEAD), CONTEXT_RECORDS);
+        assert!(!file.flush());
+        page.word(context_page::CONSUMER).store(100, Ordering::Release);
+        assert!(file.flush());
+        assert_eq!(page.read(context_page::HEAD), 200);
+    }
+
+    #[test]
+    fn a_client_that_fills_its_eventfd_does_not_stop_the_agent() {
+        let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
+        let mut file = AsyncFile::new(page.clone()).expect("a file");
+        rustix::io::write(file.descriptor().expect("a copy"), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
+        page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);
+        for element in 0..1_000 {
+            file.push(record(element));
+        }
+        assert!(file.waiting.len() <= WAITING_MAX);
+    }
+}

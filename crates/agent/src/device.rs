@@ -1,0 +1,276 @@
+//! A device and its ports: what is constant after the start, the GID tables that are not, and how many objects exist.
+//!
+//! Translates them to the ABI's answers. No object lives here. The principal types are [`Device`] and [`Port`].
+
+use abi::Errno;
+use abi::device::{QueryDeviceAnswer, QueryPortAnswer, atomic_cap, cap, link_layer, mtu, port_state};
+use abi::private::{GidEntryAnswer, gid_type};
+
+use crate::config::{DeviceConfig, Guid, PortConfig, PortState, mtu_code};
+use crate::gids::{GID_TABLE_LEN, GidTable};
+use crate::identity;
+use crate::limits::Limits;
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+
+/// "SHC": as the first half of a MAC address these bytes are marked locally administered, so no vendor owns them.
+pub const VENDOR_ID: u32 = 0x0053_4843;
+/// The firmware version, in the parts that the ABI packs into one word.
+pub const FIRMWARE: [u16; 3] = [0, 1, 0];
+/// The P_Key table of every port: the default key, full member.
+pub const PKEYS: [u16; 1] = [0xffff];
+/// The longest message.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// One HCA.
+#[derive(Debug)]
+pub struct Device {
+    /// Its place among the devices, and the number of its node.
+    pub index: usize,
+    /// What `ibv_devices` prints.
+    pub name: String,
+    /// Never zero.
+    pub node_guid: Guid,
+    /// `vendor_part_id`.
+    pub part_id: u32,
+    /// How many completion vectors there are.
+    pub completion_vectors: u32,
+    /// What is enforced.
+    pub limits: Limits,
+    /// Port 1 first.
+    pub ports: Vec<Port>,
+    used: [u32; 8],
+}
+
+/// One port.
+#[derive(Debug)]
+pub struct Port {
+    /// The lower half of GID index 0.
+    pub guid: Guid,
+    /// The MTU code in use.
+    pub active_mtu: u8,
+    /// See `port_state` of the ABI.
+    pub state: u8,
+    /// The GIDs.
+    pub gids: GidTable,
+    /// The interfaces whose addresses become GIDs; none named means all.
+    pub interfaces: Option<Vec<String>>,
+}
+
+impl Device {
+    /// The device that `config` describes, of the agent that serves `place`.
+    pub fn new(index: usize, config: &DeviceConfig, place: &str) -> Self {
+        let node_guid = config.node_guid.unwrap_or_else(|| identity::derive(place, index));
+        let ports = config.ports.iter().zip(1..).map(|(port, number)| Port::new(port, node_guid, number)).collect();
+        Self {
+            index,
+            name: config.name.clone(),
+            node_guid,
+            part_id: config.part_id,
+            completion_vectors: config.completion_vectors,
+            limits: config.limits,
+            ports,
+            used: [0; 8],
+        }
+    }
+
+    /// The port with this number; EINVAL when there is none.
+    pub fn port(&self, number: u32) -> Outcome<&Port> {
+        let index = usize::try_from(number).unwrap_or(usize::MAX).wrapping_sub(1);
+        match self.ports.get(index) {
+            Some(port) => Ok(port),
+            None => {
+                let count = self.ports.len();
+                refuse(Errno::EINVAL, format!("{} has no port {number}; its ports are 1 to {count}", self.name))
+            }
+        }
+    }
+
+    /// Whether one more object of this kind is allowed. ENOMEM when not, as from a device that is full.
+    pub fn room_for(&self, kind: Kind) -> Outcome<()> {
+        let limits = &self.limits;
+        let most = match kind {
+            Kind::Pd => limits.max_pd,
+            Kind::Mr => limits.max_mr,
+            Kind::Cq | Kind::Channel => limits.max_cq,
+            Kind::Qp => limits.max_qp,
+            Kind::Srq => limits.max_srq,
+            Kind::Ah => limits.max_ah,
+        };
+        if self.used[kind as usize] < most {
+            return Ok(());
+        }
+        refuse(Errno::ENOMEM, format!("{} has all the {kind}s that it can have: {most}", self.name))
+    }
+
+    /// Counts an object that was made.
+    pub fn count_up(&mut self, kind: Kind) {
+        self.used[kind as usize] += 1;
+    }
+
+    /// Counts an object that is gone.
+    pub fn count_down(&mut self, kind: Kind) {
+        self.used[kind as usize] -= 1;
+    }
+
+    /// How many objects of a kind exist.
+    pub fn used(&self, kind: Kind) -> u32 {
+        self.used[kind as usize]
+    }
+
+    /// The answer to QUERY_DEVICE.
+    pub fn attributes(&self) -> QueryDeviceAnswer {
+        let limits = &self.limits;
+        let [major, minor, micro] = FIRMWARE.map(u64::from);
+        QueryDeviceAnswer {
+            fw_ver: major << 32 | minor << 16 | micro,
+            node_guid: self.node_guid.0.to_be(),
+            sys_image_guid: self.node_guid.0.to_be(),
+            max_mr_size: limits.max_mr_size,
+            page_size_cap: !0xfff,
+            vendor_id: VENDOR_ID,
+            vendor_part_id: self.part_id,
+            hw_ver: 1,
+            max_qp: limits.max_qp,
+            max_qp_wr: limits.max_qp_wr,
+            device_cap_flags: self.capabilities() as u32,
+            max_sge: limits.max_sge,
+            max_sge_rd: limits.max_sge,
+            max_cq: limits.max_cq,
+            max_cqe: limits.max_cqe,
+            max_mr: limits.max_mr,
+            max_pd: limits.max_pd,
+            max_qp_rd_atom: limits.max_qp_rd_atom,
+            max_res_rd_atom: limits.max_qp_rd_atom.saturating_mul(limits.max_qp),
+            max_qp_init_rd_atom: limits.max_qp_init_rd_atom,
+            atomic_cap: atomic_cap::HCA,
+            max_mcast_grp: limits.max_mcast_grp,
+            max_mcast_qp_attach: limits.max_mcast_qp_attach,
+            max_total_mcast_qp_attach: limits.max_mcast_grp.saturating_mul(limits.max_mcast_qp_attach),
+            max_ah: limits.max_ah,
+            max_srq: limits.max_srq,
+            max_srq_wr: limits.max_srq_wr,
+            max_srq_sge: limits.max_srq_sge,
+            max_pkeys: PKEYS.len() as u16,
+            local_ca_ack_delay: 15,
+            phys_port_cnt: self.ports.len() as u8,
+            ..QueryDeviceAnswer::default()
+        }
+    }
+
+    /// All capability bits.
+    pub fn capabilities(&self) -> u64 {
+        cap::CURR_QP_STATE_MOD | cap::SYS_IMAGE_GUID | cap::RC_RNR_NAK_GEN | cap::PORT_ACTIVE_EVENT
+    }
+
+    /// The answer to QUERY_PORT.
+    pub fn port_attributes(&self, number: u32) -> Outcome<QueryPortAnswer> {
+        /// PortInfo:CapabilityMask: communication management is supported; GIDs come from IP addresses.
+        const CM_SUPPORTED: u32 = 1 << 16;
+        const IP_BASED_GIDS: u32 = 1 << 26;
+        const LINK_UP: u8 = 5;
+        const DISABLED: u8 = 3;
+        const GRH_REQUIRED: u8 = 1;
+        let port = self.port(number)?;
+        Ok(QueryPortAnswer {
+            port_cap_flags: CM_SUPPORTED | IP_BASED_GIDS,
+            max_msg_sz: MAX_MESSAGE,
+            gid_tbl_len: GID_TABLE_LEN as u32,
+            pkey_tbl_len: PKEYS.len() as u16,
+            state: port.state,
+            max_mtu: mtu::MTU_4096,
+            active_mtu: port.active_mtu,
+            max_vl_num: 1,
+            active_width: 2,
+            active_speed: 32,
+            phys_state: if port.state == port_state::ACTIVE { LINK_UP } else { DISABLED },
+            link_layer: link_layer::ETHERNET,
+            flags: GRH_REQUIRED,
+            ..QueryPortAnswer::default()
+        })
+    }
+
+    /// The GID at an index; zeros for an empty entry, EINVAL beyond the table.
+    pub fn gid(&self, number: u32, index: u32) -> Outcome<[u8; 16]> {
+        let port = self.port(number)?;
+        self.check_gid_index(number, index)?;
+        Ok(port.gids.entry(index).map(|entry| entry.gid).unwrap_or_default())
+    }
+
+    /// Everything about the GID at an index; ENODATA for an empty entry.
+    pub fn gid_entry(&self, number: u32, index: u32) -> Outcome<GidEntryAnswer> {
+        let port = self.port(number)?;
+        self.check_gid_index(number, index)?;
+        match port.gids.entry(index) {
+            Some(entry) => Ok(GidEntryAnswer {
+                gid: entry.gid,
+                gid_index: index,
+                port: number,
+                gid_type: gid_type::ROCE_V2,
+                ifindex: entry.ifindex,
+            }),
+            None => refuse(Errno::ENODATA, format!("GID index {index} of {} port {number} is empty", self.name)),
+        }
+    }
+
+    /// The P_Key at an index, host order; EINVAL beyond the table.
+    pub fn pkey(&self, number: u32, index: u32) -> Outcome<u16> {
+        self.port(number)?;
+        match PKEYS.get(index as usize) {
+            Some(pkey) => Ok(*pkey),
+            None => refuse(
+                Errno::EINVAL,
+                format!("{} port {number} has no P_Key index {index}; its table has {}", self.name, PKEYS.len()),
+            ),
+        }
+    }
+
+    fn check_gid_index(&self, number: u32, index: u32) -> Outcome<()> {
+        if (index as usize) < GID_TABLE_LEN {
+            return Ok(());
+        }
+        refuse(
+            Errno::EINVAL,
+            format!("{} port {number} has no GID index {index}; its table has {GID_TABLE_LEN}", self.name),
+        )
+    }
+}
+
+impl Port {
+    fn new(config: &PortConfig, node_guid: Guid, number: u8) -> Self {
+        let guid = config.guid.unwrap_or_else(|| identity::port_guid(node_guid, number));
+        Self {
+            guid,
+            active_mtu: mtu_code(config.mtu).unwrap_or(mtu::MTU_4096),
+            state: match config.state {
+                PortState::Active => port_state::ACTIVE,
+                PortState::Down => port_state::DOWN,
+            },
+            gids: GidTable::new(guid),
+            interfaces: config.interfaces.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_device_answers_like_a_roce_hca() {
+        let device = Device::new(0, &DeviceConfig::default(), "test");
+        let facts = device.attributes();
+        assert_eq!((facts.phys_port_cnt, facts.max_qp, facts.vendor_id), (1, 65_536, 0x534843));
+        assert_eq!(u64::from_be(facts.node_guid), device.node_guid.0);
+        let port = device.port_attributes(1).expect("port 1");
+        assert_eq!((port.state, port.link_layer, port.active_mtu, port.phys_state), (4, 2, 5, 5));
+        for number in [0, 2, u32::MAX] {
+            assert_eq!(device.port_attributes(number).expect_err("no such port").errno, Errno::EINVAL);
+        }
+        assert_eq!(device.gid(1, 64).expect_err("beyond the table").errno, Errno::EINVAL);
+        assert_eq!(device.gid(1, 5).expect("empty"), [0; 16]);
+        assert_eq!(device.gid_entry(1, 5).expect_err("empty").errno, Errno::ENODATA);
+        assert_eq!(device.pkey(1, 0).expect("the default"), 0xffff);
+        assert_eq!(device.pkey(1, 1).expect_err("beyond the table").errno, Errno::EINVAL);
+    }
+}

@@ -1,0 +1,137 @@
+//! What the agent does with a command: a pure function from the world and a request to a reply.
+//!
+//! [`dispatch`] reads from the top down. The header is checked first, by rules that are the same for all commands
+//! (uverbs-abi 1.1, 1.2); then the command is carried out by the file of the object that it is about, in
+//! [`crate::objects`]; then the outcome becomes a reply. A request may hold anything at all: the worst that it can do is
+//! to be refused. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an engine and are served where one can be run, outside of here.
+
+use std::os::fd::OwnedFd;
+
+use abi::Errno;
+use abi::command::number;
+use abi::command::{self, Header};
+use abi::layout::Record;
+use abi::post::PostAnswer;
+
+use crate::context::ContextId;
+use crate::objects::{Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, pd, qp, qp_modify, srq};
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::world::World;
+
+/// What goes back to the client, without its envelope.
+#[derive(Debug)]
+pub struct Reply {
+    /// 0 or a negative error number.
+    pub status: i32,
+    /// The answer; of a refused command, the sentence that says why (POST_* answers its bad_wr before that).
+    pub bytes: Vec<u8>,
+    /// Descriptors for the client.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Carries out one command of a client.
+pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<OwnedFd>) -> Reply {
+    match admit(world, client, request, fds).and_then(|mut call| carry_out(world, &mut call)) {
+        Ok(answer) => Reply { status: 0, bytes: answer.bytes, fds: answer.fds },
+        Err(refusal) => {
+            tracing::debug!(context = client.0, %refusal, "refused");
+            refusal.into()
+        }
+    }
+}
+
+/// Checks the header: the same rules for every command, in the kernel's order.
+fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<OwnedFd>) -> Outcome<Call<'a>> {
+    let context = world.context(client)?;
+    match command::admit(request, context.profile, context.is_open()) {
+        Ok(command) => Ok(Call { context: client, command, fds }),
+        Err(errno) => refuse(errno, inadmissible(request, context.is_open())),
+    }
+}
+
+/// Picks the function that carries out an admitted command.
+fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    if call.command.is_extended() {
+        return match call.command.row.number {
+            number::EX_QUERY_DEVICE => ex::query_device(world, call),
+            number::EX_CREATE_CQ => ex::create_cq(world, call),
+            number::EX_MODIFY_CQ => ex::modify_cq(world, call),
+            number::EX_CREATE_QP => ex::create_qp(world, call),
+            number::EX_MODIFY_QP => ex::modify_qp(world, call),
+
+            number::ENGINE_HELLO => engine::hello(world, call),
+            number::LANE_OPEN => engine::open_lane(world, call),
+            number::MCAST_RESOLVE => mcast::resolve(world, call),
+            number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
+            number::GID_ENTRY => device::gid_entry(world, call),
+            _ => unserved(call),
+        };
+    }
+    match call.command.row.number {
+        number::GET_CONTEXT => device::get_context(world, call),
+        number::QUERY_DEVICE => device::query_device(world, call),
+        number::QUERY_PORT => device::query_port(world, call),
+        number::QUERY_GID => device::query_gid(world, call),
+        number::QUERY_PKEY => device::query_pkey(world, call),
+
+        number::ALLOC_PD => pd::alloc(world, call),
+        number::DEALLOC_PD => pd::dealloc(world, call),
+
+        number::CREATE_AH => ah::create(world, call),
+        number::DESTROY_AH => ah::destroy(world, call),
+
+        number::REG_MR => mr::register(world, call),
+        number::REREG_MR => mr::reregister(world, call),
+        number::DEREG_MR => mr::deregister(world, call),
+
+        number::CREATE_COMP_CHANNEL => cq::create_channel(world, call),
+        number::CREATE_CQ => cq::create(world, call),
+        number::RESIZE_CQ => cq::resize(world, call),
+        number::DESTROY_CQ => cq::destroy(world, call),
+
+        number::CREATE_SRQ => srq::create(world, call),
+        number::MODIFY_SRQ => srq::modify(world, call),
+        number::QUERY_SRQ => srq::query(world, call),
+        number::DESTROY_SRQ => srq::destroy(world, call),
+
+        number::CREATE_QP => qp::create(world, call),
+        number::QUERY_QP => qp::query(world, call),
+        number::MODIFY_QP => qp_modify::modify(world, call),
+        number::DESTROY_QP => qp::destroy(world, call),
+
+        number::ATTACH_MCAST => mcast::attach(world, call),
+        number::DETACH_MCAST => mcast::detach(world, call),
+        _ => unserved(call),
+    }
+}
+
+/// A command that this function does not serve.
+fn unserved(call: &Call<'_>) -> Outcome<Answer> {
+    let name = call.command.row.name;
+    let mut refusal = Refusal::new(Errno::EOPNOTSUPP, format!("{name} needs an engine, and the agent runs none for this client"));
+    if matches!(call.command.row.number, number::POST_SEND | number::POST_RECV | number::POST_SRQ_RECV) {
+        refusal.answer = PostAnswer { bad_wr: 1 }.bytes().to_vec();
+    }
+    Err(refusal)
+}
+
+/// The sentence for a command whose header was not accepted.
+fn inadmissible(request: &[u8], open: bool) -> String {
+    let Some(header) = Header::read(request) else {
+        return format!("a command of {} bytes is too short for its header", request.len());
+    };
+    let what = format!("command {:#x} of {} bytes", header.command, request.len());
+    if open {
+        format!("{what} is not accepted: it is unknown, not supported, or its lengths are wrong")
+    } else {
+        format!("{what} is not accepted: GET_CONTEXT comes first, with the right lengths")
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Self {
+        let mut bytes = refusal.answer;
+        bytes.extend_from_slice(refusal.reason.as_bytes());
+        Self { status: refusal.errno.to_status(), bytes, fds: Vec::new() }
+    }
+}

@@ -1,0 +1,91 @@
+//! Address handles: CREATE_AH, DESTROY_AH, and the rules for address vectors, which MODIFY_QP shares. The principal type is
+//! [`Ah`].
+
+use abi::Errno;
+use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh};
+
+use super::pd::{self, no_handle};
+use super::{Answer, Call, find};
+use crate::context::ContextId;
+use crate::device::Device;
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// One address handle. The engine keeps the address vector for sending; here it is for `show` and the slow path.
+#[derive(Debug)]
+pub struct Ah {
+    /// The PD it is on.
+    pub pd: u32,
+    /// Where it leads.
+    pub attr: AhAttr,
+}
+
+/// CREATE_AH.
+pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: CreateAh = call.body()?;
+    find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
+    let device = world.device_of(call.context);
+    check_vector(device, &body.attr, "an address handle")?;
+    device.room_for(Kind::Ah)?;
+    let ah = Ah { pd: body.pd_handle, attr: body.attr };
+    let handle = world.ahs.insert(call.context, ah).ok_or_else(|| no_handle(Kind::Ah))?;
+    pd::hold(world, call.context, body.pd_handle)?;
+    world.device_of_mut(call.context).count_up(Kind::Ah);
+    Ok(call.answer(&CreateAhAnswer { ah_handle: handle }))
+}
+
+/// DESTROY_AH.
+pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let DestroyAh { ah_handle } = call.body()?;
+    find(&world.ahs, call.context, ah_handle, Kind::Ah)?;
+    remove(world, call.context, ah_handle);
+    Ok(Answer::default())
+}
+
+/// Destroys every AH of a context that ends.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.ahs.handles(owner) {
+        remove(world, owner, handle);
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    if let Some(ah) = world.ahs.remove(owner, handle) {
+        pd::let_go(world, owner, ah.pd);
+        world.device_of_mut(owner).count_down(Kind::Ah);
+    }
+}
+
+/// Whether an address vector can lead anywhere on a RoCE device: it needs a port, a GRH and a valid source
+/// GID.
+pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
+    let number = u32::from(attr.port_num);
+    let port = device.port(number)?;
+    if attr.is_global == 0 {
+        return refuse(
+            Errno::EINVAL,
+            format!(
+                "{of} on {} port {number} has no GRH, which an Ethernet (RoCE) port needs: choose a GID index, for \
+                 example by adding `-g 0` to the program's command line",
+                device.name
+            ),
+        );
+    }
+    let index = u32::from(attr.sgid_index);
+    if port.gids.entry(index).is_none() {
+        let valid: Vec<String> = port.gids.iter().map(|(index, _)| index.to_string()).collect();
+        return refuse(
+            Errno::EINVAL,
+            format!(
+                "{of} names source GID index {index} of {} port {number}, which is empty; valid are {}",
+                device.name,
+                valid.join(", ")
+            ),
+        );
+    }
+    if attr.flow_label >> 20 != 0 {
+        return refuse(Errno::EINVAL, format!("{of} has flow label {:#x}, which is longer than 20 bits", attr.flow_label));
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Completion channels and queues: CREATE_COMP_CHANNEL, CHANNEL_DESTROY, CREATE_CQ, RESIZE_CQ, DESTROY_CQ.
+//!
+//! The agent finds room for a CQ and answers for its size; completions and their events are the engine's. The principal
+//! types are [`Channel`] and [`Cq`].
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use abi::Errno;
+use abi::cq::{
+    CreateCompChannel, CreateCompChannelAnswer, CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq,
+    ResizeCqAnswer,
+};
+use abi::private::ChannelDestroy;
+use abi::queue::{CONTROL_LEN, CQE_LEN, CqOut, REV, cq as word};
+
+use super::pd::no_handle;
+use super::{Answer, Call, find, find_mut, unused};
+use crate::context::{ContextId, event_file};
+use crate::queue_memory::{Allocation, Block};
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// One completion channel.
+#[derive(Debug)]
+pub struct Channel {
+    /// What the client polls.
+    pub eventfd: OwnedFd,
+    /// CQs that report to it.
+    pub users: u32,
+}
+
+/// One completion queue.
+pub struct Cq {
+    /// By which people tell CQs apart.
+    pub number: u32,
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// Entries, a power of two.
+    pub entries: u32,
+    /// Its channel.
+    pub channel: Option<u32>,
+    /// Its completion vector.
+    pub vector: u32,
+    /// Where it lies.
+    pub block: Block,
+    /// Where it lay before it was resized; the client may still be reading there.
+    pub former: Vec<Block>,
+    /// Send and receive queues that complete to it.
+    pub users: u32,
+}
+
+/// What both forms of CREATE_CQ ask for.
+pub struct Wanted {
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// Least number of entries.
+    pub cqe: u32,
+    /// Completion vector.
+    pub vector: u32,
+    /// Channel handle or -1.
+    pub channel: i32,
+}
+
+/// CREATE_COMP_CHANNEL.
+pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let CreateCompChannel { .. } = call.body()?;
+    world.device_of(call.context).room_for(Kind::Channel)?;
+    let eventfd = event_file()?;
+    let theirs = eventfd.try_clone()?;
+    let channel = Channel { eventfd, users: 0 };
+    let handle = world.channels.insert(call.context, channel).ok_or_else(|| no_handle(Kind::Channel))?;
+    world.device_of_mut(call.context).count_up(Kind::Channel);
+    let mut answer = call.answer(&CreateCompChannelAnswer { fd: handle.cast_signed() });
+    answer.fds.push(theirs);
+    Ok(answer)
+}
+
+/// CHANNEL_DESTROY.
+pub fn destroy_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let ChannelDestroy { handle, .. } = call.body()?;
+    let channel = find(&world.channels, call.context, handle, Kind::Channel)?;
+    unused(channel.users, &format!("completion channel {handle:#x}"), "CQs")?;
+    remove_channel(world, call.context, handle);
+    Ok(Answer::default())
+}
+
+/// CREATE_CQ.
+pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: CreateCq = call.body()?;
+    let wanted = Wanted {
+        user_handle: body.user_handle,
+        cqe: body.cqe,
+        vector: body.comp_vector,
+        channel: body.comp_channel,
+    };
+    let (handle, out, fd) = make(world, call.context, &wanted)?;
+    Ok(call.answer_with(&CreateCqAnswer { cq_handle: handle, cqe: out.cqe_count }, &out, fd))
+}
+
+/// Makes a CQ: its handle, its tail and perhaps a region's descriptor.
+pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u32, CqOut, Option<OwnedFd>)> {
+    let device = world.device_of(owner);
+    let entries = entries_for(wanted.cqe, device.limits.max_cqe)?;
+    if wanted.vector >= device.completion_vectors {
+        let vectors = device.completion_vectors;
+        return refuse(Errno::EINVAL, format!("completion vector {} is not among the {vectors}", wanted.vector));
+    }
+    let channel = match wanted.channel {
+        -1 => None,
+        handle => {
+            let handle = handle.cast_unsigned();
+            find(&world.channels, owner, handle, Kind::Channel)?;
+            Some(handle)
+        }
+    };
+    device.room_for(Kind::Cq)?;
+    let number = world.next_label();
+    let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(bytes_for(entries))?;
+    let cq = Cq {
+        number,
+        user_handle: wanted.user_handle,
+        entries,
+        channel,
+        vector: wanted.vector,
+        block: block.clone(),
+        former: Vec::new(),
+        users: 0,
+    };
+    let Some(handle) = world.cqs.insert(owner, cq) else {
+        world.context(owner)?.memory.release(&block);
+        return Err(no_handle(Kind::Cq));
+    };
+    if let Some(channel) = channel {
+        find_mut(&mut world.channels, owner, channel, Kind::Channel)?.users += 1;
+    }
+    world.device_of_mut(owner).count_up(Kind::Cq);
+    let out = CqOut { rev: REV, number, mapping, cqe_count: entries, cqe_size: CQE_LEN as u32, reserved: [0; 2] };
+    Ok((handle, out, fd))
+}
+
+/// RESIZE_CQ. The client moves the entries; until the CQ is destroyed nobody else gets the memory it leaves.
+pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ResizeCq = call.body()?;
+    let owner = call.context;
+    let cq = find(&world.cqs, owner, body.cq_handle, Kind::Cq)?;
+    let (number, old) = (cq.number, cq.block.clone());
+    let waiting = old.read(word::PRODUCER).wrapping_sub(old.read(word::CONSUMER));
+    let entries = entries_for(body.cqe, world.device_of(owner).limits.max_cqe)?;
+    if entries < waiting {
+        return refuse(
+            Errno::EINVAL,
+            format!("CQ {number} holds {waiting} completions, more than the {entries} entries that are asked for"),
+        );
+    }
+    let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(bytes_for(entries))?;
+    for at in (0..CONTROL_LEN).step_by(4) {
+        block.word(at).store(old.read(at), Ordering::Release);
+    }
+    world.context(owner)?.memory.leave(&old);
+    let cq = find_mut(&mut world.cqs, owner, body.cq_handle, Kind::Cq)?;
+    cq.former.push(std::mem::replace(&mut cq.block, block));
+    cq.entries = entries;
+    let out = CqOut { rev: REV, number, mapping, cqe_count: entries, cqe_size: CQE_LEN as u32, reserved: [0; 2] };
+    Ok(call.answer_with(&ResizeCqAnswer { cqe: entries, reserved: 0 }, &out, fd))
+}
+
+/// DESTROY_CQ.
+pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let DestroyCq { cq_handle, .. } = call.body()?;
+    let cq = find(&world.cqs, call.context, cq_handle, Kind::Cq)?;
+    unused(cq.users, &format!("CQ {}", cq.number), "queues of QPs")?;
+    let answer = DestroyCqAnswer {
+        comp_events_reported: cq.block.read(word::COMP_EVENTS_REPORTED),
+        async_events_reported: cq.block.read(word::ASYNC_EVENTS_REPORTED),
+    };
+    remove(world, call.context, cq_handle);
+    Ok(call.answer(&answer))
+}
+
+/// Destroys every CQ, then every channel, of a context that ends.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.cqs.handles(owner) {
+        remove(world, owner, handle);
+    }
+    for handle in world.channels.handles(owner) {
+        remove_channel(world, owner, handle);
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    let Some(cq) = world.cqs.remove(owner, handle) else { return };
+    if let Some(channel) = cq.channel.and_then(|channel| world.channels.find_mut(owner, channel)) {
+        channel.users -= 1;
+    }
+    if let Ok(context) = world.context(owner) {
+        context.memory.release(&cq.block);
+        for block in &cq.former {
+            context.memory.reclaim(block);
+        }
+    }
+    world.device_of_mut(owner).count_down(Kind::Cq);
+}
+
+fn remove_channel(world: &mut World, owner: ContextId, handle: u32) {
+    if world.channels.remove(owner, handle).is_some() {
+        world.device_of_mut(owner).count_down(Kind::Channel);
+    }
+}
+
+fn entries_for(cqe: u32, most: u32) -> Outcome<u32> {
+    if cqe == 0 || cqe > most {
+        return refuse(Errno::EINVAL, format!("a CQ of {cqe} entries cannot be made; 1 to {most} are possible"));
+    }
+    Ok(cqe.next_power_of_two())
+}
+
+fn bytes_for(entries: u32) -> usize {
+    CONTROL_LEN + entries as usize * CQE_LEN
+}

@@ -1,0 +1,66 @@
+//! The context itself and what it may ask about its device: GET_CONTEXT, QUERY_DEVICE, QUERY_PORT, QUERY_GID, QUERY_PKEY,
+//! GID_ENTRY. What the answers say is [`crate::device`]'s.
+
+use abi::device::{
+    GetContext, GetContextAnswer, QueryDevice, QueryGid, QueryGidAnswer, QueryPkey, QueryPkeyAnswer, QueryPort,
+};
+use abi::private::GidEntry;
+use abi::queue::{CONTEXT_PAGE_LEN, ContextOut, REV};
+
+use super::{Answer, Call};
+use crate::context::AsyncFile;
+use crate::refusal::Outcome;
+use crate::world::World;
+
+/// GET_CONTEXT: opens the async event file and the page where its records will be.
+pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let GetContext { .. } = call.body()?;
+    let device = world.device_of(call.context);
+    let (index, vectors) = (device.index as u32, device.completion_vectors);
+    let context = world.context(call.context)?;
+    let page = context.memory.allocate_apart(CONTEXT_PAGE_LEN)?;
+    let file = AsyncFile::new(page.block.clone()).and_then(|file| Ok((file.descriptor()?, file)));
+    let (eventfd, file) = match file {
+        Ok(made) => made,
+        Err(error) => {
+            context.memory.release(&page.block);
+            return Err(error.into());
+        }
+    };
+    context.events = Some(file);
+    let answer = GetContextAnswer { async_fd: 0, num_comp_vectors: vectors };
+    let out = ContextOut { rev: REV, device: index, page: page.mapping };
+    Ok(call.answer_with(&answer, &out, [eventfd].into_iter().chain(page.fd)))
+}
+
+/// QUERY_DEVICE.
+pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let QueryDevice { .. } = call.body()?;
+    Ok(call.answer(&world.device_of(call.context).attributes()))
+}
+
+/// QUERY_PORT.
+pub fn query_port(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let QueryPort { port_num, .. } = call.body()?;
+    Ok(call.answer(&world.device_of(call.context).port_attributes(u32::from(port_num))?))
+}
+
+/// QUERY_GID.
+pub fn query_gid(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let QueryGid { gid_index, port_num, .. } = call.body()?;
+    let gid = world.device_of(call.context).gid(u32::from(port_num), gid_index)?;
+    Ok(call.answer(&QueryGidAnswer { gid }))
+}
+
+/// QUERY_PKEY.
+pub fn query_pkey(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let QueryPkey { pkey_index, port_num, .. } = call.body()?;
+    let pkey = world.device_of(call.context).pkey(u32::from(port_num), pkey_index)?;
+    Ok(call.answer(&QueryPkeyAnswer { pkey, reserved: 0 }))
+}
+
+/// GID_ENTRY.
+pub fn gid_entry(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let GidEntry { port, index } = call.body()?;
+    Ok(call.answer(&world.device_of(call.context).gid_entry(port, index)?))
+}

@@ -1,0 +1,110 @@
+//! softhca's own commands for engines: ENGINE_HELLO and LANE_OPEN.
+//!
+//! How lanes are made and what is pushed is [`crate::lanes`]'; here is who may ask for what.
+
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use abi::Errno;
+use abi::board::BOARD_LEN;
+use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, push};
+use rustix::fs::SealFlags;
+
+use super::{Answer, Call};
+use crate::context::ContextId;
+use crate::lanes::{EngineLink, LaneEnd, STRIPES};
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::world::World;
+
+/// ENGINE_HELLO: the client does its own data path.
+pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    let fds = std::mem::take(&mut call.fds);
+    let body: EngineHello = call.body()?;
+    if body.flags != 0 {
+        return refuse(Errno::EINVAL, format!("ENGINE_HELLO: flags {:#x} are not known", body.flags));
+    }
+    let device = world.device_of(call.context).index as u32;
+    let board = world.board.descriptor()?;
+    let context = world.context(call.context)?;
+    if context.engine.is_some() {
+        return refuse(Errno::EEXIST, format!("context {} has an engine already", call.context.0));
+    }
+    let (bell, kick) = two(fds)?;
+    let (link, theirs) = EngineLink::new(bell, kick)?;
+    context.engine = Some(link);
+    let answer = EngineHelloAnswer {
+        engine: call.context.0,
+        device,
+        board_len: BOARD_LEN as u64,
+        comp_mask: 0,
+        response_length: call.command.response_length::<EngineHelloAnswer>(),
+    };
+    let mut answer = call.answer(&answer);
+    answer.fds.extend([board, theirs]);
+    Ok(answer)
+}
+
+/// LANE_OPEN: a lane to another engine, new or as it is. The other end of a new one is pushed to that engine.
+pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let LaneOpen { engine, stripe } = call.body()?;
+    let (me, peer) = (call.context, ContextId(engine));
+    if stripe >= STRIPES {
+        return refuse(Errno::EINVAL, format!("stripe {stripe} of a lane is not among the {STRIPES} that a pair has"));
+    }
+    if world.context(me)?.engine.is_none() {
+        return refuse(Errno::EINVAL, format!("context {} has said no ENGINE_HELLO, so it has no lanes", me.0));
+    }
+    if world.contexts.get(&peer).is_none_or(|context| context.engine.is_none()) {
+        return refuse(Errno::ESRCH, format!("there is no engine {engine}: its process has ended, or never was"));
+    }
+    let (lane, new) = world.lanes.open(me, peer, stripe)?;
+    let side = world.lanes.side(lane, me);
+    let opened = describe(world, lane, side, me, peer)
+        .and_then(|mine| Ok((mine, if new { Some(describe(world, lane, 1 - side, peer, me)?) } else { None })));
+    let (mine, theirs) = match opened {
+        Ok(ends) => ends,
+        Err(refusal) => {
+            if new {
+                world.lanes.close(lane);
+            }
+            return Err(refusal);
+        }
+    };
+    if let Some(theirs) = theirs
+        && let Some(link) = world.context(peer)?.engine.as_mut()
+    {
+        link.push(Push { kind: push::LANE, reserved: 0, lane: theirs.out }, theirs.fds);
+    }
+    let mut answer = call.answer::<LaneOut>(&mine.out);
+    answer.fds = mine.fds;
+    Ok(answer)
+}
+
+/// What the engine `to` is told about its end of a lane.
+fn describe(world: &World, lane: u32, side: usize, to: ContextId, other: ContextId) -> Outcome<LaneEnd> {
+    let link = |id: ContextId| world.contexts.get(&id).and_then(|context| context.engine.as_ref());
+    let (Some(mine), Some(theirs)) = (link(to), link(other)) else {
+        return refuse(Errno::ESRCH, format!("engine {} is gone", other.0));
+    };
+    let mut end = world.lanes.describe(lane, side, mine, theirs)?;
+    if let Some(context) = world.contexts.get(&other) {
+        end.out.pid = context.peer.pid;
+        end.out.device = context.device as u32;
+    }
+    Ok(end)
+}
+
+/// The bell's memory and the eventfd that wakes the engine; anything else could make peers wait or fault.
+fn two(fds: Vec<OwnedFd>) -> Outcome<(OwnedFd, OwnedFd)> {
+    let Ok([bell, kick]) = <[OwnedFd; 2]>::try_from(fds) else {
+        return refuse(Errno::EINVAL, "ENGINE_HELLO comes with two descriptors: the bell's memory and an eventfd");
+    };
+    if !rustix::fs::fcntl_get_seals(&bell).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+        return refuse(Errno::EINVAL, "ENGINE_HELLO: the bell's memory is not a memfd that is sealed against shrinking");
+    }
+    let kind = fs::read_link(format!("/proc/self/fd/{}", kick.as_raw_fd()));
+    if kind.is_ok_and(|kind| kind.as_os_str() != "anon_inode:[eventfd]") {
+        return Err(Refusal::new(Errno::EINVAL, "ENGINE_HELLO: what shall wake the engine is not an eventfd"));
+    }
+    Ok((bell, kick))
+}

@@ -1,0 +1,119 @@
+//! The extended forms: EX_QUERY_DEVICE, EX_CREATE_CQ, EX_CREATE_QP, EX_MODIFY_QP, EX_MODIFY_CQ.
+//!
+//! Each asks what its legacy form asks, and a little more; what softhca does not have of that is EOPNOTSUPP, never silence.
+
+use abi::Errno;
+use abi::cq::{ExCreateCq, ExCreateCqAnswer, ExModifyCq};
+use abi::device::{ExQueryDevice, ExQueryDeviceAnswer};
+use abi::qp::{ExCreateQp, ExCreateQpAnswer, ExModifyQp, ExModifyQpAnswer, attr, create_flags};
+
+use super::{Answer, Call, cq, find, qp, qp_modify};
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// Completion timestamps are nanoseconds: kHz, and all bits count.
+const CLOCK_KHZ: u64 = 1_000_000;
+/// `ExModifyCq::attr_mask`: moderation.
+const MODERATION: u32 = 1;
+
+/// EX_QUERY_DEVICE.
+pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ExQueryDevice = call.body()?;
+    if body.comp_mask != 0 || body.reserved != 0 {
+        return refuse(Errno::EINVAL, format!("EX_QUERY_DEVICE: comp_mask {:#x} is not known", body.comp_mask));
+    }
+    let device = world.device_of(call.context);
+    Ok(call.answer(&ExQueryDeviceAnswer {
+        base: device.attributes(),
+        response_length: call.command.response_length::<ExQueryDeviceAnswer>(),
+        timestamp_mask: u64::MAX,
+        hca_core_clock: CLOCK_KHZ,
+        device_cap_flags_ex: device.capabilities(),
+        ..ExQueryDeviceAnswer::default()
+    }))
+}
+
+/// EX_CREATE_CQ.
+pub fn create_cq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ExCreateCq = call.body()?;
+    if body.comp_mask != 0 || body.flags != 0 || body.reserved != 0 {
+        return refuse(
+            Errno::EOPNOTSUPP,
+            format!("EX_CREATE_CQ: comp_mask {:#x} or flags {:#x} are not supported", body.comp_mask, body.flags),
+        );
+    }
+    let wanted = cq::Wanted {
+        user_handle: body.user_handle,
+        cqe: body.cqe,
+        vector: body.comp_vector,
+        channel: body.comp_channel,
+    };
+    let (handle, out, fd) = cq::make(world, call.context, &wanted)?;
+    let answer = ExCreateCqAnswer {
+        cq_handle: handle,
+        cqe: out.cqe_count,
+        comp_mask: 0,
+        response_length: call.command.response_length::<ExCreateCqAnswer>(),
+    };
+    Ok(call.answer_with(&answer, &out, fd))
+}
+
+/// EX_CREATE_QP.
+pub fn create_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ExCreateQp = call.body()?;
+    let unknown = body.create_flags & !create_flags::BLOCK_MULTICAST_LOOPBACK;
+    if body.comp_mask != 0 || unknown != 0 {
+        return refuse(
+            Errno::EOPNOTSUPP,
+            format!("EX_CREATE_QP: comp_mask {:#x} or create flags {unknown:#x} are not supported", body.comp_mask),
+        );
+    }
+    let wanted = qp::Wanted {
+        user_handle: body.user_handle,
+        pd: body.pd_handle,
+        send_cq: body.send_cq_handle,
+        recv_cq: body.recv_cq_handle,
+        srq: (body.is_srq != 0).then_some(body.srq_handle),
+        max_send_wr: body.max_send_wr,
+        max_recv_wr: body.max_recv_wr,
+        max_send_sge: body.max_send_sge,
+        max_recv_sge: body.max_recv_sge,
+        max_inline_data: body.max_inline_data,
+        sq_sig_all: body.sq_sig_all,
+        qp_type: body.qp_type,
+    };
+    let (base, out, fd) = qp::make(world, call.context, &wanted)?;
+    let answer = ExCreateQpAnswer {
+        base,
+        comp_mask: 0,
+        response_length: call.command.response_length::<ExCreateQpAnswer>(),
+    };
+    Ok(call.answer_with(&answer, &out, fd))
+}
+
+/// EX_MODIFY_QP.
+pub fn modify_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ExModifyQp = call.body()?;
+    if body.base.attr_mask & attr::RATE_LIMIT != 0 {
+        let qp = find(&world.qps, call.context, body.base.qp_handle, Kind::Qp)?;
+        return refuse(Errno::EOPNOTSUPP, format!("QP {:#x}: the device does not limit rates", qp.qpn));
+    }
+    qp_modify::apply(world, call.context, &body.base)?;
+    let response_length = call.command.response_length::<ExModifyQpAnswer>();
+    Ok(call.answer(&ExModifyQpAnswer { comp_mask: 0, response_length }))
+}
+
+/// EX_MODIFY_CQ: moderation can be turned off, which it is.
+pub fn modify_cq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ExModifyCq = call.body()?;
+    let cq = find(&world.cqs, call.context, body.cq_handle, Kind::Cq)?;
+    if body.attr_mask != MODERATION || body.cq_count != 0 || body.cq_period != 0 {
+        let number = cq.number;
+        return refuse(
+            Errno::EOPNOTSUPP,
+            format!("CQ {number}: the device does not moderate events; count and period can only be 0"),
+        );
+    }
+    Ok(Answer::default())
+}

@@ -1,0 +1,118 @@
+//! Multicast groups: ATTACH_MCAST, DETACH_MCAST, and which engines have members (MCAST_RESOLVE).
+//!
+//! Membership only; who sends what to whom is the engines' affair. The principal type is [`Groups`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+
+use abi::Errno;
+use abi::mcast::AttachMcast;
+use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer};
+use protocol::Service;
+
+use super::{Answer, Call, find, find_mut};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// A multicast GID, network order.
+pub type Gid = [u8; 16];
+
+/// All groups of all devices, by GID; a member is a context and its QP's handle.
+#[derive(Debug, Default)]
+pub struct Groups {
+    members: BTreeMap<Gid, BTreeSet<(ContextId, u32)>>,
+}
+
+impl Groups {
+    /// The engines with members, each once.
+    pub fn engines(&self, gid: &Gid) -> BTreeSet<ContextId> {
+        self.members.get(gid).into_iter().flatten().map(|(context, _)| *context).collect()
+    }
+
+    /// Every group with its number of members.
+    pub fn iter(&self) -> impl Iterator<Item = (Gid, usize)> + '_ {
+        self.members.iter().map(|(gid, members)| (*gid, members.len()))
+    }
+
+    fn leave(&mut self, gid: &Gid, member: (ContextId, u32)) -> bool {
+        let Some(members) = self.members.get_mut(gid) else { return false };
+        let was_in = members.remove(&member);
+        if members.is_empty() {
+            self.members.remove(gid);
+        }
+        was_in
+    }
+}
+
+/// ATTACH_MCAST. Attaching twice succeeds and changes nothing.
+pub fn attach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let AttachMcast { gid, qp_handle, .. } = call.body()?;
+    let owner = call.context;
+    let qp = find(&world.qps, owner, qp_handle, Kind::Qp)?;
+    if qp.service != Service::Ud {
+        return refuse(Errno::EINVAL, format!("QP {:#x} is {}; only a UD QP joins a group", qp.qpn, qp.service));
+    }
+    let name = Ipv6Addr::from(gid);
+    if !is_multicast(&gid) {
+        return refuse(Errno::EINVAL, format!("{name} is not a multicast GID, QP {:#x} cannot join it", qp.qpn));
+    }
+    let limits = &world.device_of(owner).limits;
+    let present = world.groups.members.get(&gid).map_or(0, BTreeSet::len);
+    if present == 0 && world.groups.members.len() >= limits.max_mcast_grp as usize {
+        return refuse(Errno::ENOMEM, format!("there are {} groups, no more are possible", limits.max_mcast_grp));
+    }
+    if qp.groups.contains(&gid) {
+        return Ok(Answer::default());
+    }
+    if present >= limits.max_mcast_qp_attach as usize {
+        return refuse(Errno::ENOMEM, format!("group {name} has {present} members, no more are possible"));
+    }
+    find_mut(&mut world.qps, owner, qp_handle, Kind::Qp)?.groups.insert(gid);
+    world.groups.members.entry(gid).or_default().insert((owner, qp_handle));
+    world.board.bump_mcast();
+    Ok(Answer::default())
+}
+
+/// DETACH_MCAST.
+pub fn detach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let AttachMcast { gid, qp_handle, .. } = call.body()?;
+    let qp = find_mut(&mut world.qps, call.context, qp_handle, Kind::Qp)?;
+    if !qp.groups.remove(&gid) {
+        let name = Ipv6Addr::from(gid);
+        return refuse(Errno::EINVAL, format!("QP {:#x} is not a member of {name}", qp.qpn));
+    }
+    leave(world, &gid, (call.context, qp_handle));
+    Ok(Answer::default())
+}
+
+/// Takes a member out of a group; used when its QP goes, too.
+pub fn leave(world: &mut World, gid: &Gid, member: (ContextId, u32)) {
+    if world.groups.leave(gid, member) {
+        world.board.bump_mcast();
+    }
+}
+
+/// MCAST_RESOLVE.
+pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let McastResolve { gid, max, .. } = call.body()?;
+    if max as usize > MCAST_ENGINES_MAX {
+        return refuse(Errno::EINVAL, format!("an answer has room for {MCAST_ENGINES_MAX} engines, not for {max}"));
+    }
+    if !is_multicast(&gid) {
+        return refuse(Errno::EINVAL, format!("{} is not a multicast GID", Ipv6Addr::from(gid)));
+    }
+    let members = world.groups.engines(&gid);
+    let mut answer = McastResolveAnswer { epoch: world.board.mcast_epoch(), count: members.len() as u32, ..bytemuck::Zeroable::zeroed() };
+    for (slot, engine) in answer.engines.iter_mut().take(max as usize).zip(members) {
+        *slot = engine.0;
+    }
+    Ok(call.answer(&answer))
+}
+
+/// An IPv6 multicast address, or an IPv4 one in its IPv6 form.
+pub fn is_multicast(gid: &Gid) -> bool {
+    let address = Ipv6Addr::from(*gid);
+    address.is_multicast() || address.to_ipv4_mapped().is_some_and(|v4| v4.is_multicast())
+}

@@ -1,0 +1,212 @@
+//! Memory regions: REG_MR, REREG_MR, DEREG_MR. The principal type is [`Mr`].
+//!
+//! The agent checks rights and ranges and gives out keys; whether the memory is there is the engine's to find out, in the
+//! process that owns it. Only a client of the slow path hands its memory over, as a memfd.
+
+use std::os::fd::OwnedFd;
+
+use abi::Errno;
+use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer, access, rereg};
+use abi::queue::{MrIn, mr_flags};
+use abi::layout::Record;
+
+use super::pd::{self, no_handle};
+use super::{Answer, Call, find, find_mut};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// One memory region.
+#[derive(Debug)]
+pub struct Mr {
+    /// The PD it is on.
+    pub pd: u32,
+    /// First byte in the client's address space.
+    pub start: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// First byte as work requests name it.
+    pub hca_va: u64,
+    /// Rights.
+    pub access: u32,
+    /// lkey and rkey are one number.
+    pub key: u32,
+    /// The memory itself, from a client of the slow path.
+    pub memory: Option<Shared>,
+}
+
+/// Memory that a client handed over.
+#[derive(Debug)]
+pub struct Shared {
+    /// The memfd.
+    pub memfd: OwnedFd,
+    /// Where the region begins in it.
+    pub offset: u64,
+}
+
+/// Rights that mean something here; the upper ones are optional by definition and may be ignored.
+const KNOWN: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::ZERO_BASED
+    | access::ON_DEMAND
+    | access::HUGETLB;
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// REG_MR.
+pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    let fds = std::mem::take(&mut call.fds);
+    let (body, tail) = call.body_and_tail::<RegMr>()?;
+    let pd = find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
+    check_access(body.access_flags).map_err(|text| about(&format!("an MR on PD {}", pd.number), &text))?;
+    check_range(body.start, body.length, body.hca_va, body.access_flags)?;
+    let device = world.device_of(call.context);
+    if body.length > device.limits.max_mr_size {
+        let most = device.limits.max_mr_size;
+        return refuse(Errno::EINVAL, format!("an MR of {} bytes is longer than max_mr_size, {most}", body.length));
+    }
+    let memory = handed_over(tail, fds, body.length)?;
+    device.room_for(Kind::Mr)?;
+    let key = world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
+    let mr = Mr {
+        pd: body.pd_handle,
+        start: body.start,
+        length: body.length,
+        hca_va: body.hca_va,
+        access: body.access_flags,
+        key,
+        memory,
+    };
+    let Some(handle) = world.mrs.insert(call.context, mr) else {
+        world.keys.give_back(key);
+        return Err(no_handle(Kind::Mr));
+    };
+    pd::hold(world, call.context, body.pd_handle)?;
+    world.device_of_mut(call.context).count_up(Kind::Mr);
+    Ok(call.answer(&RegMrAnswer { mr_handle: handle, lkey: key, rkey: key }))
+}
+
+/// REREG_MR. The old keys die when the translation changes; a failure changes nothing.
+pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ReregMr = call.body()?;
+    let owner = call.context;
+    let mr = find(&world.mrs, owner, body.mr_handle, Kind::Mr)?;
+    let name = format!("MR {:#x}", mr.key);
+    if body.flags == 0 || body.flags & !(rereg::TRANSLATION | rereg::PD | rereg::ACCESS) != 0 {
+        return refuse(Errno::EINVAL, format!("{name}: flags {:#x} say nothing that can be changed", body.flags));
+    }
+    let (translates, moves, rights) =
+        (body.flags & rereg::TRANSLATION != 0, body.flags & rereg::PD != 0, body.flags & rereg::ACCESS != 0);
+    let old_pd = mr.pd;
+    let old_key = mr.key;
+    let new_access = if rights { body.access_flags } else { mr.access };
+    check_access(new_access).map_err(|text| about(&name, &text))?;
+    if moves {
+        find(&world.pds, owner, body.pd_handle, Kind::Pd)?;
+    }
+    if translates {
+        check_range(body.start, body.length, body.hca_va, new_access)?;
+    }
+    let key = if translates {
+        world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?
+    } else {
+        old_key
+    };
+    if moves {
+        pd::hold(world, owner, body.pd_handle)?;
+        pd::let_go(world, owner, old_pd);
+    }
+    let mr = find_mut(&mut world.mrs, owner, body.mr_handle, Kind::Mr)?;
+    mr.access = new_access;
+    mr.key = key;
+    if moves {
+        mr.pd = body.pd_handle;
+    }
+    if translates {
+        (mr.start, mr.length, mr.hca_va, mr.memory) = (body.start, body.length, body.hca_va, None);
+        world.keys.give_back(old_key);
+    }
+    Ok(call.answer(&ReregMrAnswer { lkey: key, rkey: key }))
+}
+
+/// DEREG_MR.
+pub fn deregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let DeregMr { mr_handle } = call.body()?;
+    find(&world.mrs, call.context, mr_handle, Kind::Mr)?;
+    remove(world, call.context, mr_handle);
+    Ok(Answer::default())
+}
+
+/// Deregisters every MR of a context that ends.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.mrs.handles(owner) {
+        remove(world, owner, handle);
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    if let Some(mr) = world.mrs.remove(owner, handle) {
+        world.keys.give_back(mr.key);
+        pd::let_go(world, owner, mr.pd);
+        world.device_of_mut(owner).count_down(Kind::Mr);
+    }
+}
+
+/// Rights that make sense together (V-21); shared with MODIFY_QP.
+pub fn check_access(flags: u32) -> Result<(), (Errno, String)> {
+    if flags & (access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT) != 0 {
+        return Err((Errno::EINVAL, format!("access flags {flags:#x} ask for FLUSH, which the device does not have")));
+    }
+    if flags & !(KNOWN | OPTIONAL) != 0 {
+        return Err((Errno::EINVAL, format!("access flags {flags:#x} have bits without a meaning")));
+    }
+    if flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 && flags & access::LOCAL_WRITE == 0 {
+        return Err((
+            Errno::EINVAL,
+            format!("access flags {flags:#x} let the peer write but not the owner; add IBV_ACCESS_LOCAL_WRITE"),
+        ));
+    }
+    Ok(())
+}
+
+fn about(what: &str, (errno, text): &(Errno, String)) -> Refusal {
+    Refusal::new(*errno, format!("{what}: {text}"))
+}
+
+fn check_range(start: u64, length: u64, hca_va: u64, flags: u32) -> Outcome<()> {
+    if length == 0 {
+        return refuse(Errno::EINVAL, format!("an MR at {start:#x} of length 0 has nothing to register"));
+    }
+    if start.checked_add(length).is_none() || hca_va.checked_add(length).is_none() {
+        return refuse(Errno::EINVAL, format!("an MR at {start:#x} of {length} bytes goes beyond the last address"));
+    }
+    if flags & access::ZERO_BASED == 0 && (start ^ hca_va) & 0xfff != 0 {
+        return refuse(
+            Errno::EINVAL,
+            format!("the start {start:#x} and the address in work requests {hca_va:#x} differ modulo 4096"),
+        );
+    }
+    Ok(())
+}
+
+/// The memfd that the private tail speaks of, if it does.
+fn handed_over(tail: &[u8], mut fds: Vec<OwnedFd>, length: u64) -> Outcome<Option<Shared>> {
+    let said = MrIn::read_zero_extended(tail);
+    let wanted = usize::from(said.flags & mr_flags::MEMFD != 0);
+    if fds.len() != wanted {
+        return refuse(Errno::EINVAL, format!("REG_MR came with {} descriptors, its tail speaks of {wanted}", fds.len()));
+    }
+    let Some(memfd) = fds.pop() else { return Ok(None) };
+    let offset = said.offset;
+    if offset % 4096 != 0 {
+        return refuse(Errno::EINVAL, format!("offset {offset} in the memfd is not a multiple of 4096"));
+    }
+    let size = rustix::fs::fstat(&memfd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    if offset.checked_add(length).is_none_or(|end| end > size) {
+        return refuse(Errno::EINVAL, format!("the memfd has {size} bytes, too few for {length} from {offset} on"));
+    }
+    Ok(Some(Shared { memfd, offset }))
+}

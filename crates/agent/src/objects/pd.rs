@@ -1,0 +1,70 @@
+//! Protection domains: ALLOC_PD, DEALLOC_PD. The principal type is [`Pd`].
+
+use abi::Errno;
+use abi::pd::{AllocPd, AllocPdAnswer, DeallocPd};
+use abi::queue::{PdOut, REV};
+
+use super::{Answer, Call, find, find_mut, unused};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, Refusal};
+use crate::table::Kind;
+use crate::world::World;
+
+/// One protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    /// By which people tell PDs apart.
+    pub number: u32,
+    /// MRs, AHs, SRQs and QPs on it.
+    pub users: u32,
+}
+
+/// ALLOC_PD.
+pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let AllocPd { .. } = call.body()?;
+    world.device_of(call.context).room_for(Kind::Pd)?;
+    let number = world.next_label();
+    let handle = world.pds.insert(call.context, Pd { number, users: 0 }).ok_or_else(|| no_handle(Kind::Pd))?;
+    world.device_of_mut(call.context).count_up(Kind::Pd);
+    Ok(call.answer_with(&AllocPdAnswer { pd_handle: handle }, &PdOut { rev: REV, number }, None))
+}
+
+/// DEALLOC_PD.
+pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let DeallocPd { pd_handle } = call.body()?;
+    let pd = find(&world.pds, call.context, pd_handle, Kind::Pd)?;
+    unused(pd.users, &format!("PD {}", pd.number), "MRs, AHs, SRQs or QPs")?;
+    remove(world, call.context, pd_handle);
+    Ok(Answer::default())
+}
+
+/// Frees every PD of a context that ends; whatever was on them is gone.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.pds.handles(owner) {
+        remove(world, owner, handle);
+    }
+}
+
+/// One more object is on a PD that was found before.
+pub fn hold(world: &mut World, owner: ContextId, handle: u32) -> Outcome<()> {
+    find_mut(&mut world.pds, owner, handle, Kind::Pd)?.users += 1;
+    Ok(())
+}
+
+/// One object less is on a PD.
+pub fn let_go(world: &mut World, owner: ContextId, handle: u32) {
+    if let Some(pd) = world.pds.find_mut(owner, handle) {
+        pd.users -= 1;
+    }
+}
+
+/// The refusal when a table has no handle left.
+pub fn no_handle(kind: Kind) -> Refusal {
+    Refusal::new(Errno::ENOMEM, format!("every handle of a {kind} is in use"))
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    if world.pds.remove(owner, handle).is_some() {
+        world.device_of_mut(owner).count_down(Kind::Pd);
+    }
+}

@@ -1,0 +1,321 @@
+//! Queue pairs: CREATE_QP, QUERY_QP, DESTROY_QP. MODIFY_QP has its own file, [`super::qp_modify`].
+//!
+//! The agent finds room for the queues, gives out the number and keeps the attributes; the state is a word in queue memory
+//! that the engine writes too, and that word is the truth. The principal type is [`Qp`].
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use abi::Errno;
+use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind};
+use abi::queue::{CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, qp as word, recv_stride, send_stride};
+use protocol::{Service, State};
+
+use super::mcast::{self, Gid};
+use super::pd::{self, no_handle};
+use super::{Answer, Call, find, unused};
+use crate::context::ContextId;
+use crate::device::Device;
+use crate::queue_memory::{Allocation, Block};
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// One queue pair.
+pub struct Qp {
+    /// Its number.
+    pub qpn: u32,
+    /// RC, UC or UD.
+    pub service: Service,
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// The PD it is on.
+    pub pd: u32,
+    /// CQ of the send queue.
+    pub send_cq: u32,
+    /// CQ of the receive queue.
+    pub recv_cq: u32,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<u32>,
+    /// Capacities and attributes, as QUERY_QP answers them; the state in it is not kept up to date.
+    pub attributes: QueryQpAnswer,
+    /// Groups it is a member of.
+    pub groups: BTreeSet<Gid>,
+    /// Where it lies.
+    pub block: Block,
+}
+
+/// What both forms of CREATE_QP ask for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// PD handle.
+    pub pd: u32,
+    /// CQ handle of the send queue.
+    pub send_cq: u32,
+    /// CQ handle of the receive queue.
+    pub recv_cq: u32,
+    /// SRQ handle.
+    pub srq: Option<u32>,
+    /// Send work requests.
+    pub max_send_wr: u32,
+    /// Receive work requests.
+    pub max_recv_wr: u32,
+    /// Gather entries.
+    pub max_send_sge: u32,
+    /// Scatter entries.
+    pub max_recv_sge: u32,
+    /// Inline bytes.
+    pub max_inline_data: u32,
+    /// Whether every send gives a completion.
+    pub sq_sig_all: u8,
+    /// `qp::kind` of the ABI.
+    pub qp_type: u8,
+}
+
+impl Qp {
+    /// The state now. A word that is no state is the client's own doing; such a QP is in error.
+    pub fn state(&self) -> State {
+        state_of(self.block.read(word::STATE))
+    }
+}
+
+/// CREATE_QP.
+pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: CreateQp = call.body()?;
+    let wanted = Wanted {
+        user_handle: body.user_handle,
+        pd: body.pd_handle,
+        send_cq: body.send_cq_handle,
+        recv_cq: body.recv_cq_handle,
+        srq: (body.is_srq != 0).then_some(body.srq_handle),
+        max_send_wr: body.max_send_wr,
+        max_recv_wr: body.max_recv_wr,
+        max_send_sge: body.max_send_sge,
+        max_recv_sge: body.max_recv_sge,
+        max_inline_data: body.max_inline_data,
+        sq_sig_all: body.sq_sig_all,
+        qp_type: body.qp_type,
+    };
+    let (answer, out, fd) = make(world, call.context, &wanted)?;
+    Ok(call.answer_with(&answer, &out, fd))
+}
+
+/// Makes a QP: its answer, its tail and perhaps a region's descriptor.
+pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(CreateQpAnswer, QpOut, Option<OwnedFd>)> {
+    let service = service_of(wanted.qp_type)?;
+    let pd_number = find(&world.pds, owner, wanted.pd, Kind::Pd)?.number;
+    find(&world.cqs, owner, wanted.send_cq, Kind::Cq)?;
+    find(&world.cqs, owner, wanted.recv_cq, Kind::Cq)?;
+    if let Some(handle) = wanted.srq {
+        let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
+        if srq.pd != wanted.pd {
+            let number = srq.number;
+            return refuse(Errno::EINVAL, format!("SRQ {number} is not on PD {pd_number}, on which the QP shall be"));
+        }
+    }
+    let device = world.device_of(owner);
+    let shape = Shape::new(device, wanted)?;
+    device.room_for(Kind::Qp)?;
+    let (qpn, change) =
+        world.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?;
+    if let Some(change) = change {
+        world.board.show_block(change);
+    }
+    let Allocation { block, mapping, fd } = match world.context(owner)?.memory.allocate(shape.bytes()) {
+        Ok(allocation) => allocation,
+        Err(error) => {
+            give_back_number(world, qpn);
+            return Err(error.into());
+        }
+    };
+    let attributes = QueryQpAnswer {
+        max_send_wr: shape.sq_count,
+        max_recv_wr: shape.rq_count,
+        max_send_sge: shape.send_sge,
+        max_recv_sge: shape.recv_sge,
+        max_inline_data: wanted.max_inline_data,
+        sq_sig_all: u8::from(wanted.sq_sig_all != 0),
+        ..QueryQpAnswer::default()
+    };
+    let qp = Qp {
+        qpn,
+        service,
+        user_handle: wanted.user_handle,
+        pd: wanted.pd,
+        send_cq: wanted.send_cq,
+        recv_cq: wanted.recv_cq,
+        srq: wanted.srq,
+        attributes,
+        groups: BTreeSet::new(),
+        block: block.clone(),
+    };
+    let Some(handle) = world.qps.insert(owner, qp) else {
+        give_back_number(world, qpn);
+        world.context(owner)?.memory.release(&block);
+        return Err(no_handle(Kind::Qp));
+    };
+    pd::hold(world, owner, wanted.pd)?;
+    count_users(world, owner, [wanted.send_cq, wanted.recv_cq], wanted.srq, 1);
+    world.device_of_mut(owner).count_up(Kind::Qp);
+    let answer = CreateQpAnswer {
+        qp_handle: handle,
+        qpn,
+        max_send_wr: shape.sq_count,
+        max_recv_wr: shape.rq_count,
+        max_send_sge: shape.send_sge,
+        max_recv_sge: shape.recv_sge,
+        max_inline_data: wanted.max_inline_data,
+        reserved: 0,
+    };
+    let out = QpOut {
+        rev: REV,
+        qpn,
+        mapping,
+        sq_offset: CONTROL_LEN as u32,
+        sq_count: shape.sq_count,
+        sq_stride: shape.sq_stride as u32,
+        rq_offset: shape.rq_offset() as u32,
+        rq_count: shape.rq_count,
+        rq_stride: shape.rq_stride as u32,
+        reserved: [0; 2],
+    };
+    Ok((answer, out, fd))
+}
+
+/// QUERY_QP: the attributes that were set, and the state as it is now.
+pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let QueryQp { qp_handle, .. } = call.body()?;
+    let qp = find(&world.qps, call.context, qp_handle, Kind::Qp)?;
+    let state = qp.state();
+    let draining = state == State::Sqd && qp.block.read(word::FLAGS) & QP_SQ_DRAINING != 0;
+    let mut answer = qp.attributes;
+    (answer.qp_state, answer.cur_qp_state, answer.sq_draining) = (state as u8, state as u8, u8::from(draining));
+    Ok(call.answer(&answer))
+}
+
+/// DESTROY_QP.
+pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let DestroyQp { qp_handle, .. } = call.body()?;
+    let qp = find(&world.qps, call.context, qp_handle, Kind::Qp)?;
+    unused(qp.groups.len() as u32, &format!("QP {:#x}", qp.qpn), "multicast groups; detach it")?;
+    let answer = DestroyQpAnswer { events_reported: qp.block.read(word::EVENTS_REPORTED) };
+    remove(world, call.context, qp_handle);
+    Ok(call.answer(&answer))
+}
+
+/// Destroys every QP of a context that ends, after taking it out of its groups.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.qps.handles(owner) {
+        remove(world, owner, handle);
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    let Some(qp) = world.qps.remove(owner, handle) else { return };
+    for gid in &qp.groups {
+        mcast::leave(world, gid, (owner, handle));
+    }
+    count_users(world, owner, [qp.send_cq, qp.recv_cq], qp.srq, -1);
+    pd::let_go(world, owner, qp.pd);
+    give_back_number(world, qp.qpn);
+    if let Ok(context) = world.context(owner) {
+        context.memory.release(&qp.block);
+    }
+    world.device_of_mut(owner).count_down(Kind::Qp);
+}
+
+fn give_back_number(world: &mut World, qpn: u32) {
+    if let Some(change) = world.qpns.give_back(qpn) {
+        world.board.show_block(change);
+    }
+}
+
+fn count_users(world: &mut World, owner: ContextId, cqs: [u32; 2], srq: Option<u32>, by: i32) {
+    for handle in cqs {
+        if let Some(cq) = world.cqs.find_mut(owner, handle) {
+            cq.users = cq.users.saturating_add_signed(by);
+        }
+    }
+    if let Some(srq) = srq.and_then(|handle| world.srqs.find_mut(owner, handle)) {
+        srq.users = srq.users.saturating_add_signed(by);
+    }
+}
+
+/// How large the queues are.
+struct Shape {
+    sq_count: u32,
+    rq_count: u32,
+    send_sge: u32,
+    recv_sge: u32,
+    sq_stride: usize,
+    rq_stride: usize,
+}
+
+impl Shape {
+    fn new(device: &Device, wanted: &Wanted) -> Outcome<Self> {
+        let limits = &device.limits;
+        let mut checks = vec![
+            ("max_send_wr", wanted.max_send_wr, limits.max_qp_wr),
+            ("max_send_sge", wanted.max_send_sge, limits.max_sge),
+            ("max_inline_data", wanted.max_inline_data, limits.max_inline_data),
+        ];
+        if wanted.srq.is_none() {
+            checks.push(("max_recv_wr", wanted.max_recv_wr, limits.max_qp_wr));
+            checks.push(("max_recv_sge", wanted.max_recv_sge, limits.max_sge));
+        }
+        for (what, value, most) in checks {
+            if value > most {
+                return refuse(Errno::EINVAL, format!("{what} {value} is above what {} has: {most}", device.name));
+            }
+        }
+        let count = |wr: u32| if wr == 0 { 0 } else { wr.next_power_of_two() };
+        let (rq_count, recv_sge) = match wanted.srq {
+            None => (count(wanted.max_recv_wr), wanted.max_recv_sge.max(1)),
+            Some(_) => (0, 0),
+        };
+        let send_sge = wanted.max_send_sge.max(1);
+        Ok(Self {
+            sq_count: count(wanted.max_send_wr),
+            rq_count,
+            send_sge,
+            recv_sge,
+            sq_stride: send_stride(send_sge, wanted.max_inline_data),
+            rq_stride: recv_stride(recv_sge),
+        })
+    }
+
+    fn rq_offset(&self) -> usize {
+        CONTROL_LEN + self.sq_count as usize * self.sq_stride
+    }
+
+    fn bytes(&self) -> usize {
+        self.rq_offset() + self.rq_count as usize * self.rq_stride
+    }
+}
+
+/// The state that a word in queue memory stands for.
+pub fn state_of(value: u32) -> State {
+    match value {
+        0 => State::Reset,
+        1 => State::Init,
+        2 => State::Rtr,
+        3 => State::Rts,
+        4 => State::Sqd,
+        5 => State::Sqe,
+        _ => State::Err,
+    }
+}
+
+fn service_of(qp_type: u8) -> Outcome<Service> {
+    match qp_type {
+        kind::RC => Ok(Service::Rc),
+        kind::UC => Ok(Service::Uc),
+        kind::UD => Ok(Service::Ud),
+        _ => {
+            let name = kind::name(qp_type).unwrap_or("unknown");
+            refuse(Errno::EOPNOTSUPP, format!("QP type {qp_type} ({name}) is not one of RC, UC and UD, which the device has"))
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! MODIFY_QP: may the QP go there, do the values make sense, and then the change, all or nothing.
+//!
+//! Which attributes a transition takes is `protocol::modify`'s table; the values are judged here, against the device and
+//! its ports (verbs-semantics 4.3). The state word in queue memory changes by compare-and-swap, because the engine moves a
+//! failed QP to its error state at any time. The principal function is [`apply`].
+
+use std::sync::atomic::Ordering;
+
+use abi::Errno;
+use abi::ah::AhAttr;
+use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr, migration};
+use abi::queue::qp as word;
+use protocol::State;
+use protocol::modify::{Attributes, check};
+
+use super::ah::check_vector;
+use super::mr::check_access;
+use super::qp::{Qp, state_of};
+use super::{Answer, Call, find};
+use crate::context::ContextId;
+use crate::device::{Device, PKEYS};
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// Bits that a legacy MODIFY_QP may have.
+const KNOWN: u32 = (1 << 21) - 1;
+const PSN_AND_QPN: u32 = 0x00ff_ffff;
+
+/// MODIFY_QP.
+pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    apply(world, call.context, &call.body()?)?;
+    Ok(Answer::default())
+}
+
+/// Changes a QP as both forms of MODIFY_QP ask.
+pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<()> {
+    let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
+    let device = world.device_of(owner);
+    loop {
+        let found = qp.block.read(word::STATE);
+        let next = transition(qp, state_of(found), wanted)?;
+        values(device, qp, wanted)?;
+        let swapped = qp.block.word(word::STATE).compare_exchange(
+            found,
+            next as u32,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        // Lost: the engine has moved the QP meanwhile, so the question is another one now. It moves a QP to an error state
+        // and no further; a client that plays with the word gets an end of it by the table's rules.
+        match swapped {
+            Ok(_) => break store(world, owner, wanted, next),
+            Err(now) if now > State::Err as u32 => {
+                return refuse(Errno::EINVAL, format!("QP {:#x} has the state {now}, which does not exist", qp.qpn));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The state to go to, if the QP may go there with these attributes.
+fn transition(qp: &Qp, current: State, wanted: &ModifyQp) -> Outcome<State> {
+    let (qpn, mask) = (qp.qpn, wanted.attr_mask);
+    if mask & !KNOWN != 0 {
+        return refuse(Errno::EINVAL, format!("QP {qpn:#x}: attribute mask {mask:#x} has bits without a meaning"));
+    }
+    for (bit, value, what) in
+        [(attr::STATE, wanted.qp_state, "next"), (attr::CUR_STATE, wanted.cur_qp_state, "current")]
+    {
+        if mask & bit != 0 && u32::from(value) > State::Err as u32 {
+            return refuse(Errno::EINVAL, format!("QP {qpn:#x}: {value} is not a state, it cannot be the {what} one"));
+        }
+    }
+    if mask & attr::CUR_STATE != 0 && state_of(u32::from(wanted.cur_qp_state)) != current {
+        let believed = state_of(u32::from(wanted.cur_qp_state));
+        return refuse(Errno::EINVAL, format!("QP {qpn:#x} is in {current}, not in {believed} as the caller believes"));
+    }
+    let next = if mask & attr::STATE != 0 { state_of(u32::from(wanted.qp_state)) } else { current };
+    match check(qp.service, current, next, Attributes(mask)) {
+        Ok(()) => Ok(next),
+        Err(error) => refuse(Errno::EINVAL, format!("QP {qpn:#x}: {error}")),
+    }
+}
+
+/// Whether every value that comes along is one that the device, the port and the IBA allow.
+fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
+    let given = |bit: u32| wanted.attr_mask & bit != 0;
+    let qpn = qp.qpn;
+    let bad = |text: String| refuse(Errno::EINVAL, format!("QP {qpn:#x}: {text}"));
+    if given(attr::PORT) {
+        device.port(u32::from(wanted.port_num))?;
+    }
+    let port_num = if given(attr::PORT) { wanted.port_num } else { qp.attributes.port_num };
+    if given(attr::PKEY_INDEX) && usize::from(wanted.pkey_index) >= PKEYS.len() {
+        return bad(format!("P_Key index {} is outside of the table of {}", wanted.pkey_index, PKEYS.len()));
+    }
+    if given(attr::ACCESS_FLAGS)
+        && let Err((errno, text)) = check_qp_access(wanted.qp_access_flags)
+    {
+        return refuse(errno, format!("QP {qpn:#x}: {text}"));
+    }
+    if given(attr::PATH_MTU) {
+        let active = device.port(u32::from(port_num))?.active_mtu;
+        if !(1..=active).contains(&wanted.path_mtu) {
+            let asked = wanted.path_mtu;
+            return bad(format!("path MTU code {asked} is not 1 (256 bytes) to {active}, the active MTU of port {port_num}"));
+        }
+    }
+    let limits = &device.limits;
+    let bounded: [(u32, &str, u8, u32); 6] = [
+        (attr::TIMEOUT, "timeout", wanted.timeout, 31),
+        (attr::RETRY_CNT, "retry_cnt", wanted.retry_cnt, 7),
+        (attr::RNR_RETRY, "rnr_retry", wanted.rnr_retry, 7),
+        (attr::MIN_RNR_TIMER, "min_rnr_timer", wanted.min_rnr_timer, 31),
+        (attr::MAX_QP_RD_ATOMIC, "max_rd_atomic", wanted.max_rd_atomic, limits.max_qp_init_rd_atom),
+        (attr::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", wanted.max_dest_rd_atomic, limits.max_qp_rd_atom),
+    ];
+    for (bit, what, value, most) in bounded {
+        if given(bit) && u32::from(value) > most {
+            return bad(format!("{what} {value} is above {most}"));
+        }
+    }
+    if given(attr::AV) {
+        check_vector(device, &vector_of(&wanted.dest), &format!("the path of QP {qpn:#x}"))?;
+        if wanted.dest.port_num != port_num {
+            return bad(format!("its path leaves by port {}, but it is on port {port_num}", wanted.dest.port_num));
+        }
+    }
+    if given(attr::ALT_PATH) || given(attr::PATH_MIG_STATE) && wanted.path_mig_state != migration::MIGRATED {
+        return bad(format!("{} has no automatic path migration: an alternate path cannot be loaded", device.name));
+    }
+    Ok(())
+}
+
+/// A QP's rights are its peer's: the remote ones may stand alone, for nothing is written by the owner.
+fn check_qp_access(flags: u32) -> Result<(), (Errno, String)> {
+    check_access(flags | abi::mr::access::LOCAL_WRITE)
+}
+
+/// Remembers what was set, for QUERY_QP. RESET forgets everything but the capacities.
+fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, next: State) {
+    let Some(qp) = world.qps.find_mut(owner, wanted.qp_handle) else { return };
+    let kept = &mut qp.attributes;
+    if next == State::Reset {
+        *kept = QueryQpAnswer {
+            max_send_wr: kept.max_send_wr,
+            max_recv_wr: kept.max_recv_wr,
+            max_send_sge: kept.max_send_sge,
+            max_recv_sge: kept.max_recv_sge,
+            max_inline_data: kept.max_inline_data,
+            sq_sig_all: kept.sq_sig_all,
+            ..QueryQpAnswer::default()
+        };
+        return;
+    }
+    let given = |bit: u32| wanted.attr_mask & bit != 0;
+    macro_rules! take {
+        ($($bit:ident: $to:ident = $value:expr;)+) => { $( if given(attr::$bit) { kept.$to = $value; } )+ };
+    }
+    take! {
+        ACCESS_FLAGS: qp_access_flags = wanted.qp_access_flags;
+        PKEY_INDEX: pkey_index = wanted.pkey_index;
+        PORT: port_num = wanted.port_num;
+        QKEY: qkey = wanted.qkey;
+        AV: dest = wanted.dest;
+        PATH_MTU: path_mtu = wanted.path_mtu;
+        TIMEOUT: timeout = wanted.timeout;
+        RETRY_CNT: retry_cnt = wanted.retry_cnt;
+        RNR_RETRY: rnr_retry = wanted.rnr_retry;
+        RQ_PSN: rq_psn = wanted.rq_psn & PSN_AND_QPN;
+        SQ_PSN: sq_psn = wanted.sq_psn & PSN_AND_QPN;
+        MAX_QP_RD_ATOMIC: max_rd_atomic = wanted.max_rd_atomic;
+        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic = wanted.max_dest_rd_atomic;
+        MIN_RNR_TIMER: min_rnr_timer = wanted.min_rnr_timer;
+        DEST_QPN: dest_qp_num = wanted.dest_qp_num & PSN_AND_QPN;
+    }
+}
+
+/// The same address vector in the layout of address handles.
+fn vector_of(dest: &Dest) -> AhAttr {
+    AhAttr {
+        dgid: dest.dgid,
+        flow_label: dest.flow_label,
+        sgid_index: dest.sgid_index,
+        hop_limit: dest.hop_limit,
+        traffic_class: dest.traffic_class,
+        dlid: dest.dlid,
+        sl: dest.sl,
+        src_path_bits: dest.src_path_bits,
+        static_rate: dest.static_rate,
+        is_global: dest.is_global,
+        port_num: dest.port_num,
+        ..AhAttr::default()
+    }
+}

@@ -1,0 +1,157 @@
+//! Shared receive queues: CREATE_SRQ, MODIFY_SRQ, QUERY_SRQ, DESTROY_SRQ. The principal type is [`Srq`].
+
+use std::sync::atomic::Ordering;
+
+use abi::Errno;
+use abi::queue::{CONTROL_LEN, REV, SrqOut, recv_stride, srq as word};
+use abi::srq::{
+    CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr,
+};
+
+use super::pd::{self, no_handle};
+use super::{Answer, Call, find, unused};
+use crate::context::ContextId;
+use crate::queue_memory::{Allocation, Block};
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// One shared receive queue.
+pub struct Srq {
+    /// Unique among all devices of the agent.
+    pub number: u32,
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// The PD it is on.
+    pub pd: u32,
+    /// Work requests, a power of two.
+    pub max_wr: u32,
+    /// Scatter entries per work request.
+    pub max_sge: u32,
+    /// Where it lies.
+    pub block: Block,
+    /// QPs that receive from it.
+    pub users: u32,
+    key: u32,
+}
+
+/// CREATE_SRQ.
+pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: CreateSrq = call.body()?;
+    let owner = call.context;
+    find(&world.pds, owner, body.pd_handle, Kind::Pd)?;
+    let device = world.device_of(owner);
+    let limits = &device.limits;
+    within("max_wr", body.max_wr, limits.max_srq_wr)?;
+    within("max_sge", body.max_sge, limits.max_srq_sge)?;
+    if body.srq_limit > body.max_wr {
+        return refuse(
+            Errno::EINVAL,
+            format!("the limit {} of an SRQ is above its {} work requests", body.srq_limit, body.max_wr),
+        );
+    }
+    device.room_for(Kind::Srq)?;
+    let max_wr = body.max_wr.next_power_of_two();
+    let stride = recv_stride(body.max_sge);
+    let key = world.srq_numbers.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every SRQ number is in use"))?;
+    let Allocation { block, mapping, fd } =
+        match world.context(owner)?.memory.allocate(CONTROL_LEN + max_wr as usize * stride) {
+            Ok(allocation) => allocation,
+            Err(error) => {
+                world.srq_numbers.give_back(key);
+                return Err(error.into());
+            }
+        };
+    block.word(word::LIMIT).store(body.srq_limit, Ordering::Release);
+    let number = key >> 8;
+    let srq = Srq {
+        number,
+        user_handle: body.user_handle,
+        pd: body.pd_handle,
+        max_wr,
+        max_sge: body.max_sge,
+        block: block.clone(),
+        users: 0,
+        key,
+    };
+    let Some(handle) = world.srqs.insert(owner, srq) else {
+        world.srq_numbers.give_back(key);
+        world.context(owner)?.memory.release(&block);
+        return Err(no_handle(Kind::Srq));
+    };
+    pd::hold(world, owner, body.pd_handle)?;
+    world.device_of_mut(owner).count_up(Kind::Srq);
+    let answer = CreateSrqAnswer { srq_handle: handle, max_wr, max_sge: body.max_sge, srqn: 0 };
+    let out = SrqOut {
+        rev: REV,
+        number,
+        mapping,
+        offset: CONTROL_LEN as u32,
+        count: max_wr,
+        stride: stride as u32,
+        reserved: 0,
+    };
+    Ok(call.answer_with(&answer, &out, fd))
+}
+
+/// MODIFY_SRQ: arms the limit. The device does not resize SRQs, and says so in its capabilities.
+pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: ModifySrq = call.body()?;
+    let srq = find(&world.srqs, call.context, body.srq_handle, Kind::Srq)?;
+    let number = srq.number;
+    if body.attr_mask == 0 || body.attr_mask & !(attr::MAX_WR | attr::LIMIT) != 0 {
+        let mask = body.attr_mask;
+        return refuse(Errno::EINVAL, format!("SRQ {number}: attribute mask {mask:#x} names nothing to modify"));
+    }
+    if body.attr_mask & attr::MAX_WR != 0 {
+        return refuse(Errno::EOPNOTSUPP, format!("SRQ {number} cannot be resized: the device has no SRQ_RESIZE"));
+    }
+    if body.srq_limit > srq.max_wr {
+        let (limit, most) = (body.srq_limit, srq.max_wr);
+        return refuse(Errno::EINVAL, format!("SRQ {number}: limit {limit} is above its {most} work requests"));
+    }
+    srq.block.word(word::LIMIT).store(body.srq_limit, Ordering::Release);
+    Ok(Answer::default())
+}
+
+/// QUERY_SRQ.
+pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let QuerySrq { srq_handle, .. } = call.body()?;
+    let srq = find(&world.srqs, call.context, srq_handle, Kind::Srq)?;
+    let srq_limit = srq.block.read(word::LIMIT);
+    Ok(call.answer(&QuerySrqAnswer { max_wr: srq.max_wr, max_sge: srq.max_sge, srq_limit, reserved: 0 }))
+}
+
+/// DESTROY_SRQ.
+pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let DestroySrq { srq_handle, .. } = call.body()?;
+    let srq = find(&world.srqs, call.context, srq_handle, Kind::Srq)?;
+    unused(srq.users, &format!("SRQ {}", srq.number), "QPs")?;
+    let answer = DestroySrqAnswer { events_reported: srq.block.read(word::EVENTS_REPORTED) };
+    remove(world, call.context, srq_handle);
+    Ok(call.answer(&answer))
+}
+
+/// Destroys every SRQ of a context that ends.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.srqs.handles(owner) {
+        remove(world, owner, handle);
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    let Some(srq) = world.srqs.remove(owner, handle) else { return };
+    world.srq_numbers.give_back(srq.key);
+    pd::let_go(world, owner, srq.pd);
+    if let Ok(context) = world.context(owner) {
+        context.memory.release(&srq.block);
+    }
+    world.device_of_mut(owner).count_down(Kind::Srq);
+}
+
+fn within(what: &str, value: u32, most: u32) -> Outcome<()> {
+    if value == 0 || value > most {
+        return refuse(Errno::EINVAL, format!("an SRQ with {what} {value} cannot be made; 1 to {most} are possible"));
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Queue memory of one context: where its CQs, QPs and SRQs lie, so that 1,000 of them need few mappings.
+//!
+//! Regions are sealed memfds that grow with the need (256 KiB, 512 KiB, … 64 MiB, or the size of one large object); objects
+//! are placed in them first fit. A region goes when its last object goes, on both sides, and its id never comes back. The
+//! client may scribble over all of it: the agent only ever looks at single words. The principal types are
+//! [`QueueMemory`] and [`Block`]; layouts are `abi::queue`'s.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abi::queue::Mapping;
+use shm::region::Region;
+
+/// Objects start on cache lines.
+const ALIGN: usize = 64;
+const FIRST_REGION: usize = 256 << 10;
+const LARGEST_SHARED_REGION: usize = 64 << 20;
+/// What is freed in pieces of at least this size is given back to the system at once.
+const PUNCH: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// The flag of [`Mapping`] that says: the region's descriptor is attached.
+const ATTACHED: u32 = 1;
+
+/// All regions of one context.
+#[derive(Default)]
+pub struct QueueMemory {
+    slabs: BTreeMap<u32, Slab>,
+    last_id: u32,
+}
+
+struct Slab {
+    region: Arc<Region>,
+    fd: OwnedFd,
+    /// Free ranges, offset to length, never adjacent.
+    free: BTreeMap<usize, usize>,
+    objects: usize,
+}
+
+/// One object's place.
+#[derive(Clone)]
+pub struct Block {
+    region: Arc<Region>,
+    id: u32,
+    offset: usize,
+    len: usize,
+}
+
+/// A new object's place and how its client gets at it.
+pub struct Allocation {
+    /// The place.
+    pub block: Block,
+    /// What the client is told.
+    pub mapping: Mapping,
+    /// The region's descriptor, when the region is new to the client.
+    pub fd: Option<OwnedFd>,
+}
+
+impl QueueMemory {
+    /// Room for `len` bytes. Its first cache line, the control block, is zero.
+    pub fn allocate(&mut self, len: usize) -> io::Result<Allocation> {
+        let len = len.max(1).next_multiple_of(ALIGN);
+        let found = self.slabs.iter_mut().find_map(|(id, slab)| Some((*id, slab.take(len)?)));
+        match found {
+            Some((id, offset)) => self.grant(id, offset, len, false),
+            None => {
+                let shared = FIRST_REGION << self.slabs.len().min(8);
+                let id = self.add(shared.min(LARGEST_SHARED_REGION).max(len).next_multiple_of(PAGE))?;
+                let offset = self.slabs.get_mut(&id).and_then(|slab| slab.take(len)).unwrap_or_default();
+                self.grant(id, offset, len, true)
+            }
+        }
+    }
+
+    /// A region for one object alone that is not queue memory in the sense of the counters: the context page.
+    pub fn allocate_apart(&mut self, len: usize) -> io::Result<Allocation> {
+        let id = self.add(len.next_multiple_of(PAGE))?;
+        if let Some(slab) = self.slabs.get_mut(&id) {
+            slab.free.clear();
+        }
+        self.grant(id, 0, len, true)
+    }
+
+    /// Takes a place back; with the last one its region goes.
+    pub fn release(&mut self, block: &Block) {
+        let Some(slab) = self.slabs.get_mut(&block.id) else { return };
+        slab.objects -= 1;
+        if slab.objects == 0 {
+            self.slabs.remove(&block.id);
+        } else {
+            slab.put(block.offset, block.len);
+        }
+    }
+
+    /// Like [`QueueMemory::release`], but nobody else gets the place before it is reclaimed: its client still reads there.
+    pub fn leave(&mut self, block: &Block) {
+        let Some(slab) = self.slabs.get_mut(&block.id) else { return };
+        slab.objects -= 1;
+        if slab.objects == 0 {
+            self.slabs.remove(&block.id);
+        }
+    }
+
+    /// Makes a place that was left free for others.
+    pub fn reclaim(&mut self, block: &Block) {
+        if let Some(slab) = self.slabs.get_mut(&block.id) {
+            slab.put(block.offset, block.len);
+        }
+    }
+
+    /// A descriptor of the region that holds `block`, for somebody who has not mapped it yet.
+    pub fn descriptor(&self, block: &Block) -> io::Result<OwnedFd> {
+        let slab = self.slabs.get(&block.id).ok_or(io::ErrorKind::NotFound)?;
+        slab.fd.as_fd().try_clone_to_owned()
+    }
+
+    /// How many regions there are.
+    pub fn regions(&self) -> usize {
+        self.slabs.len()
+    }
+
+    /// How many bytes they have, touched or not.
+    pub fn bytes(&self) -> u64 {
+        self.slabs.values().map(|slab| slab.region.len() as u64).sum()
+    }
+
+    fn add(&mut self, len: usize) -> io::Result<u32> {
+        let (region, fd) = Region::create("softhca-queues", len)?;
+        self.last_id += 1;
+        let slab = Slab { region: Arc::new(region), fd, free: BTreeMap::from([(0, len)]), objects: 0 };
+        self.slabs.insert(self.last_id, slab);
+        Ok(self.last_id)
+    }
+
+    fn grant(&mut self, id: u32, offset: usize, len: usize, new: bool) -> io::Result<Allocation> {
+        let slab = self.slabs.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
+        slab.objects += 1;
+        let block = Block { region: Arc::clone(&slab.region), id, offset, len };
+        let fd = if new { Some(slab.fd.as_fd().try_clone_to_owned()) } else { None }.transpose();
+        let fd = match fd {
+            Ok(fd) => fd,
+            Err(error) => {
+                self.release(&block);
+                return Err(error);
+            }
+        };
+        for word in 0..ALIGN.min(len) / 4 {
+            block.word(word * 4).store(0, Ordering::Relaxed);
+        }
+        let mapping = block.mapping(fd.is_some());
+        Ok(Allocation { block, mapping, fd })
+    }
+}
+
+impl Slab {
+    fn take(&mut self, len: usize) -> Option<usize> {
+        let (offset, room) = self.free.iter().map(|(o, r)| (*o, *r)).find(|(_, room)| *room >= len)?;
+        self.free.remove(&offset);
+        if room > len {
+            self.free.insert(offset + len, room - len);
+        }
+        Some(offset)
+    }
+
+    fn put(&mut self, mut offset: usize, mut len: usize) {
+        if len >= PUNCH {
+            let start = offset.next_multiple_of(PAGE);
+            let end = (offset + len) / PAGE * PAGE;
+            // Memory that cannot be given back is merely kept.
+            let _ = self.region.punch(self.fd.as_fd(), start, end - start);
+        }
+        if let Some(after) = self.free.remove(&(offset + len)) {
+            len += after;
+        }
+        if let Some((&before, &room)) = self.free.range(..offset).next_back()
+            && before + room == offset
+        {
+            offset = before;
+            len += room;
+        }
+        self.free.insert(offset, len);
+    }
+}
+
+impl Block {
+    /// A word of the object's control block, or of what follows. The client may write it at any time.
+    pub fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset + 4 <= self.len, "word {offset} of an object of {} bytes", self.len);
+        self.region.word(self.offset + offset)
+    }
+
+    /// The same word's value now.
+    pub fn read(&self, offset: usize) -> u32 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Copies `bytes` to `offset`.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.len, "{} bytes at {offset} of {}", bytes.len(), self.len);
+        self.region.copy_in(self.offset + offset, bytes);
+    }
+
+    /// What a client is told about this place.
+    pub fn mapping(&self, attached: bool) -> Mapping {
+        Mapping {
+            region: self.id,
+            flags: if attached { ATTACHED } else { 0 },
+            region_len: self.region.len() as u64,
+            offset: self.offset as u64,
+            length: self.len as u64,
+        }
+    }
+
+    /// The region's id.
+    pub fn region(&self) -> u32 {
+        self.id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thousand_objects_need_few_regions_and_leave_none() {
+        let mut memory = QueueMemory::default();
+        let mut blocks = Vec::new();
+        let mut attached = 0;
+        for index in 0..1_000 {
+            let allocation = memory.allocate(3_000 + index % 7 * 1_000).expect("room");
+            attached += u32::from(allocation.fd.is_some());
+            assert_eq!(allocation.mapping.flags & ATTACHED != 0, allocation.fd.is_some());
+            blocks.push(allocation.block);
+        }
+        assert!(attached <= 8 && memory.regions() <= 8, "{attached} mappings for 1,000 objects");
+        for (index, block) in blocks.iter().enumerate() {
+            for other in &blocks[index + 1..] {
+                let apart = block.offset + block.len <= other.offset || other.offset + other.len <= block.offset;
+                assert!(block.id != other.id || apart, "two objects share memory");
+            }
+        }
+        for block in &blocks {
+            memory.release(block);
+        }
+        assert_eq!((memory.regions(), memory.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn freed_room_is_joined_and_used_again_with_a_clean_control_block() {
+        let mut memory = QueueMemory::default();
+        let keep = memory.allocate(64).expect("room").block;
+        let parts: Vec<Block> = (0..3).map(|_| memory.allocate(80_000).expect("room").block).collect();
+        parts[1].word(8).store(7, Ordering::Relaxed);
+        for block in [&parts[0], &parts[2], &parts[1]] {
+            memory.release(block);
+        }
+        let whole = memory.allocate(240_000).expect("room");
+        assert!(whole.fd.is_none(), "the three holes became one");
+        assert_eq!(whole.block.region(), keep.region());
+        assert_eq!(memory.allocate(64 << 20).expect("room").block.read(0), 0);
+        assert_eq!(memory.regions(), 2);
+    }
+
+    #[test]
+    fn region_ids_never_come_back() {
+        let mut memory = QueueMemory::default();
+        let first = memory.allocate(64).expect("room").block;
+        memory.release(&first);
+        let second = memory.allocate(64).expect("room").block;
+        assert_ne!(first.region(), second.region());
+    }
+}

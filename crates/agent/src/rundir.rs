@@ -1,0 +1,212 @@
+//! The run directory: where an agent's nodes, lock, log and device mirror lie.
+//!
+//! [`locate`] says where it is, without touching anything; [`RunDir::prepare`] makes it ready for one agent: the lock is
+//! taken, and what an earlier agent left behind is removed. The names inside are [`node`] and the constants here. Unix
+//! sockets cross network namespaces while agents must not, so a default name carries the namespace's inode.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// The node of administration inside a run directory.
+pub const ADMIN: &str = "admin";
+/// Held with `flock` by the agent that serves the directory.
+pub const LOCK: &str = "agent.lock";
+/// The agent's process id, for people.
+pub const PID: &str = "agent.pid";
+/// The agent's log, when it runs in the background.
+pub const LOG: &str = "agent.log";
+/// The root of the mirror of `/sys/class/infiniband` and `/sys/class/infiniband_verbs`.
+pub const SYS: &str = "sys";
+
+/// The file name of device `index`'s node.
+pub fn node(index: usize) -> String {
+    format!("uverbs{index}")
+}
+
+/// Where this process's agent is: `$SOFTHCA_DIR`, else under `$XDG_RUNTIME_DIR`, else under `/tmp`.
+pub fn locate() -> PathBuf {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let namespace = fs::metadata("/proc/self/ns/net").map(|meta| meta.ino()).ok();
+    place(variable("SOFTHCA_DIR"), variable("XDG_RUNTIME_DIR"), rustix::process::getuid().as_raw(), namespace)
+}
+
+fn place(chosen: Option<PathBuf>, runtime: Option<PathBuf>, uid: u32, namespace: Option<u64>) -> PathBuf {
+    if let Some(chosen) = chosen {
+        return chosen;
+    }
+    let suffix = namespace.map(|inode| format!("-n{inode}")).unwrap_or_default();
+    match runtime {
+        Some(runtime) => runtime.join(format!("softhca{suffix}")),
+        None => PathBuf::from(format!("/tmp/softhca-{uid}{suffix}")),
+    }
+}
+
+/// Why a run directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// Somebody else's, or open to others.
+    #[error("the run directory {path} {what}; remove it or set SOFTHCA_DIR to a directory of your own")]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Another agent is alive there.
+    #[error("an agent serves {path} already; stop it with `softhca agent --stop` or set SOFTHCA_DIR to another directory")]
+    Served {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The system refused something.
+    #[error("cannot {action} {path}: {source}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A run directory that belongs to this process as long as the value lives.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDir {
+    /// Makes `path` if need be, checks that it is ours alone, takes the lock and removes what a dead agent left.
+    pub fn prepare(path: &Path) -> Result<Self, RunDirError> {
+        let system = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| RunDirError::System { action, path, source }
+        };
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(system("create", path))?,
+            other => other.map_err(system("create", path))?,
+        }
+        check_owner(path)?;
+        let lock_path = path.join(LOCK);
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(system("open", &lock_path))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(RunDirError::Served { path: path.to_owned() }),
+            Err(error) => return Err(system("lock", &lock_path)(error.into())),
+        }
+        let dir = Self { path: path.to_owned(), _lock: lock };
+        dir.clear();
+        let pid_path = dir.file(PID);
+        File::create(&pid_path)
+            .and_then(|mut file| writeln!(file, "{}", std::process::id()))
+            .map_err(system("write", &pid_path))?;
+        Ok(dir)
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file inside.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Removes the nodes, the pid file and the mirror; the lock and the log stay.
+    fn clear(&self) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let number = name.strip_prefix("uverbs").unwrap_or("x");
+            let is_node = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            if is_node || name == ADMIN || name == PID {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        let _ = fs::remove_dir_all(self.file(SYS));
+    }
+}
+
+impl Drop for RunDir {
+    /// A stopped agent leaves nothing that looks like a living one.
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn check_owner(path: &Path) -> Result<(), RunDirError> {
+    let not_ours = |what: String| RunDirError::NotOurs { path: path.to_owned(), what };
+    let meta = fs::symlink_metadata(path)
+        .map_err(|source| RunDirError::System { action: "look at", path: path.to_owned(), source })?;
+    if !meta.is_dir() {
+        return Err(not_ours("is not a directory".into()));
+    }
+    let uid = rustix::process::getuid().as_raw();
+    if meta.uid() != uid {
+        return Err(not_ours(format!("belongs to user {}, not to user {uid}", meta.uid())));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(not_ours(format!("may be written by others (mode {:04o})", meta.mode() & 0o7777)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_place_follows_the_environment() {
+        let some = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(place(some("/x"), some("/run/user/7"), 7, Some(3)), Path::new("/x"));
+        assert_eq!(place(None, some("/run/user/7"), 7, Some(3)), Path::new("/run/user/7/softhca-n3"));
+        assert_eq!(place(None, None, 7, Some(3)), Path::new("/tmp/softhca-7-n3"));
+        assert_eq!(place(None, None, 7, None), Path::new("/tmp/softhca-7"));
+    }
+
+    #[test]
+    fn one_agent_per_directory_and_stale_files_go() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let path = scratch.path().join("deep/run");
+        fs::create_dir_all(&path).expect("made");
+        for stale in ["uverbs0", "uverbs12", ADMIN, "keep", "uverbsx"] {
+            fs::write(path.join(stale), "").expect("written");
+        }
+        let dir = RunDir::prepare(&path).expect("ready");
+        assert!(!path.join("uverbs0").exists() && !path.join("uverbs12").exists() && !path.join(ADMIN).exists());
+        assert!(path.join("keep").exists() && path.join("uverbsx").exists());
+        assert!(matches!(RunDir::prepare(&path), Err(RunDirError::Served { .. })));
+        drop(dir);
+        assert!(!path.join(PID).exists());
+        RunDir::prepare(&path).expect("free again");
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_refused() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let path = scratch.path().join("open");
+        fs::create_dir(&path).expect("made");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("opened");
+        let error = RunDir::prepare(&path).expect_err("refused").to_string();
+        assert!(error.contains("0777"), "{error}");
+    }
+}

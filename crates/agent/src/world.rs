@@ -1,0 +1,213 @@
+//! Everything an agent knows: devices, contexts, objects, lanes and the board.
+//!
+//! A [`World`] is a value: it opens no socket, reads no clock and starts no thread. Commands change it through
+//! [`crate::dispatch`], the opening and the end of contexts through the methods here. Whoever owns it (the server, or a
+//! test) tells it about clients and addresses, and afterwards lets it [`World::flush`].
+
+use std::collections::BTreeMap;
+use std::io;
+
+use abi::Errno;
+use abi::event::{AsyncRecord, kind};
+use abi::private::{Push, push};
+
+use crate::addresses::interface_name;
+use crate::board::Board;
+use crate::config::Config;
+use crate::context::{Context, ContextId, Peer};
+use crate::device::Device;
+use crate::gids::HostAddress;
+use crate::lanes::{Lanes, lane_gone};
+use crate::numbers::{KeySpace, QpnSpace};
+use crate::objects::ah::Ah;
+use crate::objects::cq::{Channel, Cq};
+use crate::objects::mcast::Groups;
+use crate::objects::mr::Mr;
+use crate::objects::pd::Pd;
+use crate::objects::qp::Qp;
+use crate::objects::srq::Srq;
+use crate::refusal::{Outcome, refuse};
+use crate::table::{Kind, Table};
+
+/// The state of an agent.
+pub struct World {
+    /// The devices, by index.
+    pub devices: Vec<Device>,
+    /// The contexts that are open.
+    pub contexts: BTreeMap<ContextId, Context>,
+    /// Protection domains.
+    pub pds: Table<Pd>,
+    /// Memory regions.
+    pub mrs: Table<Mr>,
+    /// Completion channels.
+    pub channels: Table<Channel>,
+    /// Completion queues.
+    pub cqs: Table<Cq>,
+    /// Queue pairs.
+    pub qps: Table<Qp>,
+    /// Shared receive queues.
+    pub srqs: Table<Srq>,
+    /// Address handles.
+    pub ahs: Table<Ah>,
+    /// Multicast groups.
+    pub groups: Groups,
+    /// QP numbers.
+    pub qpns: QpnSpace,
+    /// lkeys and rkeys.
+    pub keys: KeySpace,
+    /// SRQ numbers: a key without its generation.
+    pub srq_numbers: KeySpace,
+    /// Numbers for people to tell PDs and CQs apart.
+    pub labels: u32,
+    /// Lanes between engines.
+    pub lanes: Lanes,
+    /// What clients read without asking.
+    pub board: Board,
+    last_context: u32,
+}
+
+impl World {
+    /// The world of an agent that serves `place`, before any client.
+    pub fn new(config: &Config, place: &str) -> io::Result<Self> {
+        let devices: Vec<Device> =
+            config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
+        Ok(Self {
+            board: Board::new(&devices)?,
+            devices,
+            contexts: BTreeMap::new(),
+            pds: Table::new(Kind::Pd),
+            mrs: Table::new(Kind::Mr),
+            channels: Table::new(Kind::Channel),
+            cqs: Table::new(Kind::Cq),
+            qps: Table::new(Kind::Qp),
+            srqs: Table::new(Kind::Srq),
+            ahs: Table::new(Kind::Ah),
+            groups: Groups::default(),
+            qpns: QpnSpace::default(),
+            keys: KeySpace::default(),
+            srq_numbers: KeySpace::default(),
+            labels: 0,
+            lanes: Lanes::default(),
+            last_context: 0,
+        })
+    }
+
+    /// Opens `device` for a client.
+    pub fn open(&mut self, device: usize, profile: u16, peer: Peer) -> Outcome<ContextId> {
+        if device >= self.devices.len() {
+            return refuse(Errno::ENODEV, format!("there is no device {device}"));
+        }
+        let Some(next) = self.last_context.checked_add(1) else {
+            return refuse(Errno::ENOMEM, "every context number was used; start the agent anew");
+        };
+        self.last_context = next;
+        let id = ContextId(next);
+        self.contexts.insert(id, Context::new(id, device, profile, peer));
+        Ok(id)
+    }
+
+    /// Ends a context whose client has closed or died. Dependants go before what they depend on (uverbs-abi section 9).
+    pub fn close(&mut self, id: ContextId) {
+        use crate::objects::{ah, cq, mr, pd, qp, srq};
+        let steps: [fn(&mut Self, ContextId); 6] =
+            [ah::destroy_all, qp::destroy_all, srq::destroy_all, cq::destroy_all, mr::destroy_all, pd::destroy_all];
+        for step in steps {
+            step(self, id);
+        }
+        for (lane, other) in self.lanes.forget(id) {
+            if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
+                engine.push(lane_gone(lane, id), Vec::new());
+            }
+        }
+        for change in self.qpns.forget(id) {
+            self.board.show_block(change);
+        }
+        self.contexts.remove(&id);
+    }
+
+    /// The context of a client; EINVAL when it has ended.
+    pub fn context(&mut self, id: ContextId) -> Outcome<&mut Context> {
+        match self.contexts.get_mut(&id) {
+            Some(context) => Ok(context),
+            None => refuse(Errno::EINVAL, format!("context {} has ended", id.0)),
+        }
+    }
+
+    /// The device that a context has open.
+    pub fn device_of(&self, id: ContextId) -> &Device {
+        &self.devices[self.contexts.get(&id).map_or(0, |context| context.device)]
+    }
+
+    /// The same, to count its objects.
+    pub fn device_of_mut(&mut self, id: ContextId) -> &mut Device {
+        let index = self.contexts.get(&id).map_or(0, |context| context.device);
+        &mut self.devices[index]
+    }
+
+    /// A number by which people tell objects apart.
+    pub fn next_label(&mut self) -> u32 {
+        self.labels = self.labels.wrapping_add(1).max(1);
+        self.labels
+    }
+
+    /// Takes the host's addresses into the GID tables. Contexts of a device whose table changed get GID_CHANGE.
+    /// True when some table changed.
+    pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {
+        let loopback = host.iter().find(|address| address.ip.is_loopback()).map_or(0, |address| address.ifindex);
+        let mut events = Vec::new();
+        for device in &mut self.devices {
+            let before = events.len();
+            for (number, port) in (1..).zip(&mut device.ports) {
+                let carried: Vec<HostAddress> = match &port.interfaces {
+                    None => host.to_vec(),
+                    Some(names) => host.iter().copied().filter(|address| carried_by(address, names)).collect(),
+                };
+                if port.gids.follow(&carried, loopback) {
+                    events.push((device.index, AsyncRecord { element: number, event_type: kind::GID_CHANGE, reserved: 0 }));
+                }
+            }
+            if events.len() > before {
+                self.board.show_ports(device);
+            }
+        }
+        for (device, record) in &events {
+            self.raise(*device, *record);
+        }
+        !events.is_empty()
+    }
+
+    /// Gives an unaffiliated event to every context of a device.
+    pub fn raise(&mut self, device: usize, record: AsyncRecord) {
+        for context in self.contexts.values_mut().filter(|context| context.device == device) {
+            if let Some(events) = &mut context.events {
+                events.push(record);
+            }
+        }
+    }
+
+    /// Hands on what waits for clients that had no room. True when nothing waits any more.
+    pub fn flush(&mut self) -> bool {
+        let mut all = true;
+        for context in self.contexts.values_mut() {
+            if let Some(events) = &mut context.events {
+                all &= events.flush();
+            }
+            if let Some(engine) = &mut context.engine {
+                engine.flush();
+                all &= !engine.has_backlog();
+            }
+        }
+        all
+    }
+
+    /// Tells every engine that the agent ends.
+    pub fn shut_down(&mut self) {
+        for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
+            engine.push(Push { kind: push::SHUTDOWN, ..Push::default() }, Vec::new());
+        }
+    }
+}
+
+fn carried_by(address: &HostAddress, names: &[String]) -> bool {
+    interface_name(address.ifindex).is_some_and(|name| names.contains(&name))
+}
