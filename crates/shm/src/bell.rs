@@ -40,7 +40,7 @@ impl Bell {
     /// Makes a disarmed bell, and the memfd by which others can look at it but not write it.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (region, fd) = Region::create_published("softhca-bell", BELL_LEN)?;
-        Ok((Self { memory: Window::new(Arc::new(region), 0, BELL_LEN) }, fd))
+        Ok((Self::in_memory(Window::new(Arc::new(region), 0, BELL_LEN)), fd))
     }
 }
 
@@ -72,7 +72,7 @@ impl BellView {
     /// Maps the memfd of a [`Bell`].
     pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let region = Region::map_read_only(fd, BELL_LEN)?;
-        Ok(Self { memory: Window::new(Arc::new(region), 0, BELL_LEN) })
+        Ok(Self::of_memory(Window::new(Arc::new(region), 0, BELL_LEN)))
     }
 }
 

@@ -29,6 +29,8 @@ pub mod memory;
 pub mod region;
 pub mod ring;
 pub mod socket;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier};
 pub use bulk::{BulkRx, BulkSlot, BulkTx};

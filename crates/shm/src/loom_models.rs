@@ -3,6 +3,7 @@
 //! which loom also notices when two parties touch the same cell or line at once.
 //!
 //! See the crate's documentation for the command.
+#![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
 use std::sync::atomic::Ordering;
 

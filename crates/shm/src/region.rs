@@ -15,6 +15,9 @@ use rustix::process::{Pid, getpid};
 
 use crate::memory::{load_bytes, store_bytes};
 
+/// The type of the file system that ordinary memfds live in (statfs(2)).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 /// How many regions are mapped: a fact about the process, like its address space.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -190,6 +193,10 @@ fn check(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     };
     if !seals.contains(SealFlags::SHRINK) {
         return refuse("the memfd is not sealed against shrinking");
+    }
+    // Huge pages can be sealed too, but the system may have none left when we touch one: SIGBUS again.
+    if rustix::fs::fstatfs(fd)?.f_type != TMPFS_MAGIC {
+        return refuse("not an ordinary memfd");
     }
     let size = rustix::fs::fstat(fd)?.st_size;
     if u64::try_from(size).unwrap_or(0) < len as u64 {

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -52,8 +53,7 @@ impl Socket {
     /// Connects to a [`Listener`]; waits while its queue is full.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let fd = unconnected()?;
-        let address = SocketAddrUnix::new(path)?;
-        retry_on_intr(|| rustix::net::connect(&fd, &address))?;
+        at_address(path, |address| retry_on_intr(|| rustix::net::connect(&fd, address)))?;
         Ok(Self { fd })
     }
 
@@ -121,7 +121,10 @@ impl Socket {
                 fds.extend(received);
             }
         }
-        let truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        // The space may have held a few more, for the sake of alignment.
+        let too_many = fds.len() > FDS_MAX;
+        fds.truncate(FDS_MAX);
+        let truncated = too_many || message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
         Ok(Received { len: message.bytes, fds, truncated })
     }
 
@@ -175,7 +178,7 @@ impl Listener {
     /// Listens at a path where nothing is yet. The file stays when the listener goes.
     pub fn listen(path: &Path) -> io::Result<Self> {
         let fd = unconnected()?;
-        rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+        at_address(path, |address| rustix::net::bind(&fd, address))?;
         rustix::net::listen(&fd, BACKLOG)?;
         Ok(Self { fd })
     }
@@ -200,4 +203,21 @@ impl AsFd for Listener {
 
 fn unconnected() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Calls `what` with the address of a path; one that is too long for an address (108 bytes) is named by way of its folder.
+fn at_address(path: &Path, what: impl Fn(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
+    let address = match SocketAddrUnix::new(path) {
+        Err(Errno::NAMETOOLONG) => {
+            let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(Errno::NAMETOOLONG.into());
+            };
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+            let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+            return Ok(what(&SocketAddrUnix::new(short)?)?);
+        }
+        address => address?,
+    };
+    Ok(what(&address)?)
 }

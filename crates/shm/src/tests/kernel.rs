@@ -1,0 +1,273 @@
+//! What we rely on the kernel for: seals, fork, doorbells, descriptors over sockets.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::FdFlags;
+
+use super::lane;
+use crate::bell::{Bell, BellView};
+use crate::eventfd::Doorbell;
+use crate::lane::{BULK, LANE_LEN, Side, ends};
+use crate::region::Region;
+use crate::socket::{FDS_MAX, Listener, Socket};
+
+#[test]
+fn region_is_shared_memory() {
+    let (ours, fd) = Region::create("softhca-test", 8192).unwrap();
+    let theirs = Region::map(fd.as_fd(), 8192).unwrap();
+    ours.word(4096).store(7, Ordering::Relaxed);
+    assert_eq!(theirs.word(4096).load(Ordering::Relaxed), 7);
+    theirs.write(100, &[1_u64, 2, 3]);
+    assert_eq!(ours.read::<[u64; 3]>(100), [1, 2, 3]);
+    assert_eq!(rustix::io::fcntl_getfd(&fd).unwrap(), FdFlags::CLOEXEC);
+}
+
+#[test]
+fn region_copies_at_any_alignment() {
+    let (region, _fd) = Region::create("softhca-test", 4096).unwrap();
+    for offset in 0..16 {
+        for len in 0..40 {
+            let bytes: Vec<u8> = (0..len).map(|i| (i + offset) as u8 + 1).collect();
+            region.copy_in(0, &[0; 64]);
+            region.copy_in(offset, &bytes);
+            let mut all = [0; 64];
+            region.copy_out(0, &mut all);
+            assert_eq!(all[offset..offset + len], bytes);
+            assert!(all[..offset].iter().chain(&all[offset + len..]).all(|&byte| byte == 0));
+            let mut out = vec![0; len];
+            region.copy_out(offset, &mut out);
+            assert_eq!(out, bytes);
+        }
+    }
+}
+
+#[test]
+fn region_bounds() {
+    let (region, _fd) = Region::create("softhca-test", 4096).unwrap();
+    assert!(region.try_word(4092).is_some() && region.try_word64(4088).is_some());
+    for misplaced in [2, 4094, 4096, usize::MAX - 3, usize::MAX] {
+        assert!(region.try_word(misplaced).is_none() && region.try_word64(misplaced).is_none());
+    }
+    assert!(region.try_word64(4092).is_none());
+    assert!(region.pointer(4096, 0).is_some() && region.pointer(4096, 1).is_none());
+    assert!(region.pointer(1, usize::MAX).is_none());
+}
+
+#[test]
+#[should_panic(expected = "copy_out: 8 bytes at offset 4090 of a region of 4096 bytes")]
+fn region_says_what_was_out_of_bounds() {
+    let (region, _fd) = Region::create("softhca-test", 4096).unwrap();
+    region.read::<u64>(4090);
+}
+
+#[test]
+fn published_region_is_read_only_for_others() {
+    let (ours, fd) = Region::create_published("softhca-test", 4096).unwrap();
+    assert!(Region::map(fd.as_fd(), 4096).is_err());
+    assert!(rustix::io::write(&fd, b"x").is_err());
+    let theirs = Region::map_read_only(fd.as_fd(), 4096).unwrap();
+    ours.word(8).store(9, Ordering::Relaxed);
+    assert_eq!(theirs.word(8).load(Ordering::Relaxed), 9);
+}
+
+#[test]
+fn region_refuses_what_could_fault() {
+    let refused = |fd: &OwnedFd, len| {
+        assert!(Region::map(fd.as_fd(), len).is_err());
+        assert!(Region::map_read_only(fd.as_fd(), len).is_err());
+    };
+    let memfd = |flags| rustix::fs::memfd_create("softhca-test", MemfdFlags::CLOEXEC | flags).unwrap();
+    let unsealed = memfd(MemfdFlags::ALLOW_SEALING);
+    rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+    refused(&unsealed, 4096);
+    rustix::fs::fcntl_add_seals(&unsealed, SealFlags::SHRINK).unwrap();
+    Region::map(unsealed.as_fd(), 4096).unwrap();
+    refused(&unsealed, 4097);
+    refused(&unsealed, usize::MAX);
+    refused(&unsealed, 0);
+    refused(&std::fs::File::open("/dev/zero").unwrap().into(), 4096);
+    refused(&Doorbell::new().unwrap().into(), 4096);
+}
+
+#[test]
+fn idle_bulk_is_given_back() {
+    let (region, fd) = Region::create("softhca-test", LANE_LEN).unwrap();
+    let region = std::sync::Arc::new(region);
+    let (mut tx, _) = ends(region.clone(), Side::A);
+    let (_, mut rx) = ends(region, Side::B);
+    let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks * 512;
+    let slot = tx.bulk.reserve(BULK / 2).unwrap().unwrap();
+    // SAFETY: the slot is ours, and as long as this.
+    unsafe { slot.ptr.as_ptr().write_bytes(1, BULK / 2) };
+    assert!(blocks() >= (BULK / 2) as i64);
+    assert!(!tx.bulk.give_back(fd.as_fd()).unwrap());
+    rx.bulk.release(slot.offset, slot.len);
+    assert!(tx.bulk.give_back(fd.as_fd()).unwrap());
+    assert!(blocks() < (BULK / 2) as i64);
+}
+
+#[test]
+fn fork_leaves_the_region_behind() {
+    let region = lane();
+    let base = region.pointer(0, 1).unwrap().as_ptr();
+    // SAFETY: the child calls nothing but system calls and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: fails if anything is mapped there.
+        let page = unsafe { libc::mmap(base.cast(), 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let free = page == base.cast();
+        drop(region);
+        // SAFETY: the page is the one just mapped, if it is still there: dropping the region must not have unmapped it.
+        let mine = free && unsafe { libc::msync(base.cast(), 4096, libc::MS_ASYNC) } == 0;
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(if mine { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made; `status` is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's memory at the region's address is its own");
+}
+
+#[test]
+fn bell_counts_its_armings() {
+    let (bell, fd) = Bell::create().unwrap();
+    let view = BellView::map(fd.as_fd()).unwrap();
+    assert_eq!(view.armed(), None);
+    let first = bell.arm();
+    assert_eq!(view.armed(), Some(first));
+    bell.disarm();
+    bell.disarm();
+    assert_eq!(view.armed(), None);
+    let (second, third) = (bell.arm(), bell.arm());
+    assert_eq!(view.armed(), Some(third));
+    assert!(first % 2 == 1 && second % 2 == 1 && third % 2 == 1 && first != second && second != third);
+}
+
+#[test]
+fn doorbell_never_blocks() {
+    let blocking = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    let doorbell = Doorbell::from(blocking);
+    assert!(!doorbell.drain());
+    doorbell.ring();
+    doorbell.ring();
+    assert!(doorbell.drain() && !doorbell.drain());
+    rustix::io::write(&doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    doorbell.ring();
+    assert!(doorbell.drain());
+}
+
+#[test]
+fn socket_carries_messages_and_descriptors() {
+    let (a, b) = Socket::pair().unwrap();
+    let (region, fd) = Region::create("softhca-test", 4096).unwrap();
+    let doorbell = Doorbell::new().unwrap();
+    a.send(b"two", &[fd.as_fd(), doorbell.as_fd()]).unwrap();
+    a.send(b"none", &[]).unwrap();
+    let mut buf = [0; 16];
+    let received = b.recv(&mut buf).unwrap();
+    assert_eq!((&buf[..received.len], received.truncated), (&b"two"[..], false));
+    let [memfd, eventfd] = <[OwnedFd; 2]>::try_from(received.fds).unwrap();
+    assert_eq!(rustix::io::fcntl_getfd(&memfd).unwrap(), FdFlags::CLOEXEC);
+    region.word(0).store(5, Ordering::Relaxed);
+    assert_eq!(Region::map(memfd.as_fd(), 4096).unwrap().word(0).load(Ordering::Relaxed), 5);
+    Doorbell::from(eventfd).ring();
+    assert!(doorbell.drain());
+    let received = b.recv(&mut buf).unwrap();
+    assert_eq!((&buf[..received.len], received.fds.len()), (&b"none"[..], 0));
+}
+
+#[test]
+fn socket_reports_what_was_lost() {
+    let (a, b) = Socket::pair().unwrap();
+    a.send(b"longer than the buffer", &[]).unwrap();
+    let received = b.recv(&mut [0; 6]).unwrap();
+    assert_eq!((received.len, received.truncated), (6, true));
+
+    let nine = [a.as_fd(); FDS_MAX + 1];
+    assert_eq!(a.send(b"x", &nine).unwrap_err().kind(), ErrorKind::InvalidInput);
+    a.send(b"x", &nine[..FDS_MAX]).unwrap();
+    let received = b.recv(&mut [0; 6]).unwrap();
+    assert_eq!((received.fds.len(), received.truncated), (FDS_MAX, false));
+    // A sender that is not ours may attach more.
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(9))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&nine)));
+    let iov = [std::io::IoSlice::new(b"x")];
+    rustix::net::sendmsg(&a, &iov, &mut control, rustix::net::SendFlags::empty()).unwrap();
+    let received = b.recv(&mut [0; 6]).unwrap();
+    assert_eq!((received.fds.len(), received.truncated), (FDS_MAX, true));
+}
+
+#[test]
+fn socket_does_not_wait_when_told_so() {
+    let (a, b) = Socket::pair().unwrap();
+    assert_eq!(b.try_recv(&mut [0; 6]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    while a.try_send(&[0; 1000], &[]).is_ok() {}
+    assert_eq!(a.try_send(&[0; 1000], &[]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    a.set_nonblocking(true).unwrap();
+    assert_eq!(a.send(&[0; 1000], &[]).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn socket_ends() {
+    let (a, b) = Socket::pair().unwrap();
+    assert_eq!(a.send(b"", &[]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    a.send(b"last words", &[]).unwrap();
+    drop(a);
+    assert_eq!(b.recv(&mut [0; 16]).unwrap().len, 10);
+    assert_eq!(b.recv(&mut [0; 16]).unwrap().len, 0);
+    assert_eq!(b.send(b"anybody?", &[]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn socket_at_a_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = dir.path().join("a folder with a long name".repeat(5));
+    std::fs::create_dir(&long).unwrap();
+    for path in [dir.path().join("node"), long.join("node")] {
+        assert!(Socket::connect(&path).is_err());
+        let listener = Listener::listen(&path).unwrap();
+        assert!(Listener::listen(&path).is_err());
+        let client = Socket::connect(&path).unwrap();
+        let server = listener.accept().unwrap();
+        assert_eq!(rustix::io::fcntl_getfd(&server).unwrap(), FdFlags::CLOEXEC);
+        assert_eq!(rustix::io::fcntl_getfd(&client).unwrap(), FdFlags::CLOEXEC);
+        let peer = server.peer_credentials().unwrap();
+        assert_eq!(peer.pid, std::process::id());
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.gid, rustix::process::getegid().as_raw());
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+        server.send(b"hello", &[]).unwrap();
+        assert_eq!(client.recv(&mut [0; 16]).unwrap().len, 5);
+    }
+}
+
+#[test]
+fn socket_survives_signals() {
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: all zeros is a valid sigaction: no flags, so that system calls are interrupted.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: the handler does nothing; no other test uses the signal.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) }, 0);
+    let (a, b) = Socket::pair().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let receiver = std::thread::spawn(move || {
+        // SAFETY: asks for the caller's own identity.
+        tell.send(unsafe { libc::pthread_self() }).unwrap();
+        b.recv(&mut [0; 16]).map(|received| received.len)
+    });
+    let thread = told.recv().unwrap();
+    for _ in 0..50 {
+        // SAFETY: the thread is not joined yet.
+        assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    a.send(b"still there?", &[]).unwrap();
+    assert_eq!(receiver.join().unwrap().unwrap(), 12);
+}

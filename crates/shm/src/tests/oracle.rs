@@ -1,0 +1,171 @@
+//! The rings against queues of the standard library: lists of operations, chosen at random, must have the same results.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::bulk::{self, PIECE_MAX};
+use crate::layout::{BULK, CELLS, DIRECTION_LEN};
+use crate::memory::{CELL_DATA, Window};
+use crate::region::Region;
+use crate::ring::{self, PushError, RECORD_MAX};
+
+fn direction() -> Window {
+    let (region, _) = Region::create("softhca-test", DIRECTION_LEN).unwrap();
+    Window::new(Arc::new(region), 0, DIRECTION_LEN)
+}
+
+#[derive(Clone, Debug)]
+enum RingOp {
+    Push(usize),
+    Pop,
+    Publish,
+    Free,
+}
+
+fn ring_op() -> impl Strategy<Value = RingOp> {
+    prop_oneof![
+        6 => (0..=RECORD_MAX).prop_map(RingOp::Push),
+        1 => prop_oneof![Just(0), Just(CELL_DATA), Just(CELL_DATA + 1), Just(RECORD_MAX)].prop_map(RingOp::Push),
+        5 => Just(RingOp::Pop),
+        1 => Just(RingOp::Publish),
+        1 => Just(RingOp::Free),
+    ]
+}
+
+/// Where the ring stands at the beginning: fresh, or just before one of its counters wraps.
+fn ring_start() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), ((1 << 28) - 3 * CELLS)..(1 << 28), (u32::MAX - 2 * CELLS)..u32::MAX, any::<u32>()]
+}
+
+fn cells(len: usize) -> usize {
+    len.div_ceil(CELL_DATA).max(1)
+}
+
+fn run_ring(start: u32, ops: &[RingOp]) {
+    let (mut producer, mut consumer) = ring::used_until(direction(), start);
+    let mut unread: VecDeque<Vec<u8>> = VecDeque::new();
+    let (mut free, mut unpublished) = (CELLS as usize, 0);
+    let mut buf = [0; RECORD_MAX];
+    for (number, op) in ops.iter().enumerate() {
+        match *op {
+            RingOp::Push(len) => {
+                let record: Vec<u8> = (0..len).map(|i| (number * 31 + i * 7) as u8).collect();
+                let result = producer.push(&record);
+                if free < cells(len) {
+                    assert_eq!(result, Err(PushError::Full));
+                } else {
+                    assert_eq!(result, Ok(()));
+                    free -= cells(len);
+                    unread.push_back(record);
+                }
+            }
+            RingOp::Pop => {
+                let expected = unread.pop_front().map(|mut record| {
+                    record.resize(cells(record.len()) * CELL_DATA, 0);
+                    record
+                });
+                let popped = consumer.pop(&mut buf).unwrap();
+                assert_eq!(popped.map(|len| &buf[..len]), expected.as_deref());
+                unpublished += popped.map_or(0, cells);
+            }
+            RingOp::Publish => {
+                consumer.publish();
+                free += std::mem::take(&mut unpublished);
+            }
+            RingOp::Free => {
+                let seen = producer.free_cells() as usize;
+                // It may know too little, but never when that matters.
+                assert!(seen == free || (seen < free && seen >= CELLS as usize / 4), "{seen} of {free}");
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum BulkOp {
+    Reserve(usize),
+    Cancel,
+    /// Release this many pieces, all by releasing the last of them.
+    Release(usize),
+    Idle,
+}
+
+fn bulk_op() -> impl Strategy<Value = BulkOp> {
+    prop_oneof![
+        3 => (1..=PIECE_MAX).prop_map(BulkOp::Reserve),
+        3 => (1..=32_768_usize).prop_map(BulkOp::Reserve),
+        1 => (1..=64_usize).prop_map(BulkOp::Reserve),
+        1 => Just(BulkOp::Cancel),
+        4 => (1..4_usize).prop_map(BulkOp::Release),
+        1 => Just(BulkOp::Idle),
+    ]
+}
+
+/// A piece as the oracle knows it: the claim, its length, how much of the ring it uses up (skipped bytes included), and
+/// after which offset it was made.
+struct Piece {
+    claim: bulk::Claim,
+    len: usize,
+    uses: usize,
+    after: usize,
+}
+
+fn run_bulk(start: u32, ops: &[BulkOp]) {
+    let (mut claims, mut releases) = bulk::used_until(direction(), start);
+    let mut pieces: VecDeque<Piece> = VecDeque::new();
+    let mut at = start as usize % BULK;
+    for op in ops {
+        let used: usize = pieces.iter().map(|piece| piece.uses).sum();
+        match *op {
+            BulkOp::Reserve(len) => {
+                let lines = len.next_multiple_of(64);
+                let skipped = if at + lines > BULK { BULK - at } else { 0 };
+                let claim = claims.claim(len).unwrap();
+                assert_eq!(claim.is_some(), used + skipped + lines <= BULK);
+                assert!(claim.is_some() || used > 0, "an empty ring has room for every piece");
+                let Some(claim) = claim else { continue };
+                let offset = claim.offset as usize;
+                assert_eq!(offset, (at + skipped) % BULK);
+                let apart = |piece: &Piece| {
+                    let other = piece.claim.offset as usize;
+                    offset + lines <= other || other + piece.len <= offset
+                };
+                assert!(pieces.iter().all(apart), "two pieces share bytes");
+                let after = std::mem::replace(&mut at, offset + lines);
+                pieces.push_back(Piece { claim, len, uses: skipped + lines, after });
+            }
+            BulkOp::Cancel => {
+                if let Some(piece) = pieces.pop_back() {
+                    claims.cancel(piece.claim);
+                    at = piece.after;
+                }
+            }
+            BulkOp::Release(count) => {
+                let mut released = pieces.drain(..count.min(pieces.len()));
+                if let Some(last) = released.next_back() {
+                    releases.release(last.claim.offset, last.len as u32);
+                }
+            }
+            BulkOp::Idle => assert_eq!(claims.idle(), pieces.is_empty()),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn ring_matches_oracle(start in ring_start(), ops in prop::collection::vec(ring_op(), 1..600)) {
+        run_ring(start, &ops);
+    }
+
+    #[test]
+    fn bulk_matches_oracle(
+        lines in prop_oneof![Just(0), (u32::MAX / 64 - 20_000)..=(u32::MAX / 64)],
+        ops in prop::collection::vec(bulk_op(), 1..200),
+    ) {
+        run_bulk(lines * 64, &ops);
+    }
+}

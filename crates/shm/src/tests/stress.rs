@@ -1,0 +1,197 @@
+//! Two threads that behave, as fast as they can, asleep whenever there is nothing to do: everything together as an engine
+//! uses it. A lost wake shows as a sleep that times out, a misordered access as a wrong byte.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{lane, untouched};
+use crate::bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier};
+use crate::bulk::PIECE_MAX;
+use crate::eventfd::Doorbell;
+use crate::lane::{LaneRx, LaneTx, Side, ends};
+use crate::region::Region;
+use crate::ring::RECORD_MAX;
+
+/// One side: its ends, its own bell and doorbell, and the other side's.
+struct Party {
+    tx: LaneTx,
+    rx: LaneRx,
+    bell: Bell,
+    doorbell: Doorbell,
+    peer_bell: BellView,
+    peer_doorbell: Doorbell,
+    sleeps: usize,
+}
+
+fn parties(region: &Arc<Region>) -> (Party, Party) {
+    assert!(register_barrier(), "Linux has had global expedited barriers since 4.16");
+    let ((bell_a, fd_a), (bell_b, fd_b)) = (Bell::create().unwrap(), Bell::create().unwrap());
+    let (door_a, door_b) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
+    let make = |side, bell, peer_bell: &std::os::fd::OwnedFd, doorbell: &Doorbell, peer: &Doorbell| {
+        let (tx, rx) = ends(region.clone(), side);
+        Party {
+            tx,
+            rx,
+            bell,
+            doorbell: doorbell.try_clone().unwrap(),
+            peer_bell: BellView::map(peer_bell.as_fd()).unwrap(),
+            peer_doorbell: peer.try_clone().unwrap(),
+            sleeps: 0,
+        }
+    };
+    let a = make(Side::A, bell_a, &fd_b, &door_a, &door_b);
+    let b = make(Side::B, bell_b, &fd_a, &door_b, &door_a);
+    (a, b)
+}
+
+impl Party {
+    /// Sends `payload`, in the cell if `inline`, else in bulk. Sleeps while there is no space.
+    fn send(&mut self, number: u32, payload: &[u8], inline: bool) {
+        let mut record = [0; RECORD_MAX];
+        record[..4].copy_from_slice(&number.to_ne_bytes());
+        record[4..8].copy_from_slice(&(payload.len() as u32).to_ne_bytes());
+        record[12] = u8::from(inline);
+        let mut length = 13;
+        if inline {
+            record[13..][..payload.len()].copy_from_slice(payload);
+            length += payload.len();
+        } else {
+            let slot = self.until_space(|tx| tx.bulk.reserve(payload.len()).unwrap());
+            // SAFETY: the slot is ours until the record is pushed, and as long as the payload.
+            unsafe { slot.ptr.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), payload.len()) };
+            record[8..12].copy_from_slice(&slot.offset.to_ne_bytes());
+        }
+        self.until_space(|tx| tx.ring.push(&record[..length]).ok());
+        poster_fence();
+        if self.peer_bell.armed().is_some() {
+            self.peer_doorbell.ring();
+        }
+    }
+
+    fn until_space<T>(&mut self, attempt: impl Fn(&mut LaneTx) -> Option<T>) -> T {
+        loop {
+            if let Some(done) = attempt(&mut self.tx) {
+                return done;
+            }
+            self.tx.set_waiting(true);
+            if let Some(done) = attempt(&mut self.tx) {
+                self.tx.set_waiting(false);
+                return done;
+            }
+            self.sleep();
+        }
+    }
+
+    /// Receives a message, sleeping until there is one.
+    fn recv(&mut self, payload: &mut Vec<u8>) -> u32 {
+        let mut record = [0; RECORD_MAX];
+        while self.rx.ring.pop(&mut record).unwrap().is_none() {
+            self.bell.arm();
+            assert!(sleeper_barrier());
+            if self.rx.ring.pop(&mut record).unwrap().is_some() {
+                self.bell.disarm();
+                break;
+            }
+            self.sleep();
+            self.bell.disarm();
+        }
+        let word = |at: usize| u32::from_ne_bytes(record[at..at + 4].try_into().unwrap());
+        let (number, len, offset) = (word(0), word(4), word(8));
+        payload.resize(len as usize, 0);
+        if record[12] == 1 {
+            payload.copy_from_slice(&record[13..13 + len as usize]);
+        } else {
+            let piece = self.rx.bulk.slice(offset, len).unwrap();
+            // SAFETY: an honest peer leaves the piece alone until we release it.
+            unsafe { payload.as_mut_ptr().copy_from_nonoverlapping(piece.as_ptr(), len as usize) };
+            self.rx.bulk.release(offset, len);
+        }
+        self.rx.ring.publish();
+        if self.rx.peer_waiting() {
+            self.rx.clear_waiting();
+            self.peer_doorbell.ring();
+        }
+        number
+    }
+
+    fn sleep(&mut self) {
+        self.sleeps += 1;
+        let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let woken = poll(&mut [PollFd::new(&self.doorbell, PollFlags::IN)], Some(&patience)).unwrap();
+        assert_eq!(woken, 1, "a wake was lost");
+        self.doorbell.drain();
+    }
+}
+
+fn payload(number: u32) -> (Vec<u8>, bool) {
+    let mixed = number.wrapping_mul(0x9e37_79b9);
+    let inline = mixed >> 28 != 0;
+    let len = if inline { mixed as usize % (RECORD_MAX - 13) } else { 1 + mixed as usize % PIECE_MAX };
+    ((0..len).map(|i| (mixed as usize + i * 7) as u8).collect(), inline)
+}
+
+#[test]
+fn one_way() {
+    const MESSAGES: u32 = 60_000;
+    let region = lane();
+    let (mut a, mut b) = parties(&region);
+    let sender = std::thread::spawn(move || {
+        for number in 0..MESSAGES {
+            let (bytes, inline) = payload(number);
+            a.send(number, &bytes, inline);
+        }
+    });
+    let mut bytes = Vec::new();
+    for number in 0..MESSAGES {
+        assert_eq!(b.recv(&mut bytes), number);
+        assert!(bytes == payload(number).0, "message {number} arrived damaged");
+    }
+    sender.join().unwrap();
+    assert!(untouched(&region));
+}
+
+#[test]
+fn there_and_back() {
+    const ROUNDS: u32 = 20_000;
+    let region = lane();
+    let (mut a, mut b) = parties(&region);
+    let echo = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        for number in 0..ROUNDS {
+            assert_eq!(b.recv(&mut bytes), number);
+            b.send(number, &bytes, bytes.len() < 100);
+        }
+        b.sleeps
+    });
+    let mut bytes = Vec::new();
+    for number in 0..ROUNDS {
+        let sent = vec![number as u8; 1 + number as usize % 200];
+        a.send(number, &sent, true);
+        assert_eq!(a.recv(&mut bytes), number);
+        assert_eq!(bytes, sent);
+    }
+    let sleeps = echo.join().unwrap() + a.sleeps;
+    assert!(sleeps > 0, "somebody has slept, else this tested nothing");
+    assert!(untouched(&region));
+}
+
+#[test]
+fn both_ends_in_one_thread() {
+    let region = lane();
+    let (mut a_tx, mut a_rx) = ends(region.clone(), Side::A);
+    let (mut b_tx, mut b_rx) = ends(region, Side::B);
+    let mut buf = [0; RECORD_MAX];
+    for round in 0..2_000_u32 {
+        a_tx.ring.push(&round.to_ne_bytes()).unwrap();
+        assert_eq!(b_rx.ring.pop(&mut buf), Ok(Some(60)));
+        assert_eq!(buf[..4], round.to_ne_bytes());
+        b_rx.ring.publish();
+        b_tx.ring.push(&[7; RECORD_MAX]).unwrap();
+        assert_eq!(a_rx.ring.pop(&mut buf), Ok(Some(300)));
+        assert_eq!(buf, [7; RECORD_MAX]);
+        a_rx.ring.publish();
+        assert_eq!(a_rx.ring.pop(&mut buf), Ok(None));
+    }
+}

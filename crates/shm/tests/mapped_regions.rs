@@ -1,0 +1,22 @@
+//! The count of mappings, in a process of its own because it is a fact about the process.
+#![cfg(not(loom))]
+
+use std::os::fd::AsFd;
+
+use softhca_shm::{Bell, BellView, Region, mapped_regions};
+
+#[test]
+#[allow(clippy::unwrap_used, reason = "a test")]
+fn mapped_regions_counts() {
+    assert_eq!(mapped_regions(), 0);
+    let (first, fd) = Region::create("softhca-test", 4096).unwrap();
+    let second = Region::map(fd.as_fd(), 4096).unwrap();
+    assert_eq!(mapped_regions(), 2);
+    assert!(Region::map(fd.as_fd(), 8192).is_err());
+    assert_eq!(mapped_regions(), 2);
+    let (bell, fd) = Bell::create().unwrap();
+    let view = BellView::map(fd.as_fd()).unwrap();
+    assert_eq!(mapped_regions(), 4);
+    drop((first, second, bell, view));
+    assert_eq!(mapped_regions(), 0);
+}
