@@ -1,7 +1,8 @@
 //! The board: one memory per agent that every client may read and only the agent writes, laid out here by offsets.
 //!
-//! It holds the QPN block owners, the GID tables and three epochs. All words are 4 bytes, little endian, read with acquire ordering.
-//! A reader that needs several words of one table reads the epoch before and after and tries again if it moved or is odd.
+//! It holds the QPN block owners, the GID tables and three epochs. All words are 4 bytes, little endian, read with
+//! acquire ordering. A reader that needs several words of one table reads the epoch before and after and tries again if
+//! it moved or is odd.
 
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;

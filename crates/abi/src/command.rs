@@ -1,7 +1,8 @@
 //! Command headers and the rules that every command obeys before its body is looked at.
 //!
-//! [`Header`] and [`ExtendedHeader`] are the two headers of the uverbs ABI; [`admit`] applies the checks in the order in which the kernel
-//! does and yields a [`Command`], from which bodies are read and replies are built. Which commands there are is told in [`rows`].
+//! [`Header`] and [`ExtendedHeader`] are the two headers of the uverbs ABI; [`admit`] applies the checks in the order
+//! in which the kernel does and yields a [`Command`], from which bodies are read and replies are built. Which commands
+//! there are is told in [`rows`].
 
 use crate::errno::Errno;
 use crate::layout::Record;
@@ -17,7 +18,8 @@ record! {
     pub struct Header[8] {
         /// Bits 0..7: command number; bit 31: extended form; the others are 0.
         0 => command: u32,
-        /// Legacy: length of the whole command, this header included, in words of 4 bytes. Extended: length of the core input in words of 8 bytes.
+        /// Legacy: length of the whole command, this header included, in words of 4 bytes. Extended: length of the core
+        /// input in words of 8 bytes.
         4 => in_words: u16,
         /// Room for the answer: legacy in words of 4 bytes, extended in words of 8 bytes (core only).
         6 => out_words: u16,
@@ -43,7 +45,8 @@ pub const NUMBER: u32 = 0xff;
 /// What builders of commands put into `response`: any value but 0 does.
 pub const RESPONSE: u64 = 1;
 
-/// Builds a legacy command: header, body and private tail (a multiple of 4 bytes together), with room for `out_len` bytes of answer.
+/// Builds a legacy command: header, body and private tail (a multiple of 4 bytes together), with room for `out_len`
+/// bytes of answer.
 #[must_use]
 pub fn legacy<T: Record>(number: u8, body: &T, tail: &[u8], out_len: usize) -> Vec<u8> {
     let len = size_of::<Header>() + size_of::<T>() + tail.len();
@@ -51,7 +54,8 @@ pub fn legacy<T: Record>(number: u8, body: &T, tail: &[u8], out_len: usize) -> V
     [header.bytes(), body.bytes(), tail].concat()
 }
 
-/// Builds an extended command: both headers and the core input, with room for `out_len` bytes of core answer and `provider_out_len` of provider answer.
+/// Builds an extended command: both headers and the core input, with room for `out_len` bytes of core answer and
+/// `provider_out_len` of provider answer.
 #[must_use]
 pub fn extended<T: Record>(number: u8, body: &T, out_len: usize, provider_out_len: usize) -> Vec<u8> {
     let header = Header {
@@ -87,11 +91,12 @@ pub struct Command<'a> {
     provider_room: usize,
 }
 
-/// Checks a command's header against the table, in the kernel's order: length, reserved bits, number, GET_CONTEXT first and only once,
-/// support, lengths, room for the answer.
+/// Checks a command's header against the table, in the kernel's order: length, reserved bits, number, GET_CONTEXT first
+/// and only once, support, lengths, room for the answer.
 ///
 /// # Errors
-/// EINVAL for a malformed or unknown command, or one out of turn; what the table says for one that is not supported; ENOSPC when the room is too small.
+/// EINVAL for a malformed or unknown command, or one out of turn; what the table says for one that is not supported;
+/// ENOSPC when the room is too small.
 pub fn admit(bytes: &[u8], profile: u16, has_context: bool) -> Result<Command<'_>, Errno> {
     let header = Header::read(bytes).ok_or(Errno::EINVAL)?;
     if header.command & !(NUMBER | EXTENDED) != 0 {
@@ -146,11 +151,12 @@ impl<'a> Command<'a> {
         self.row.extended
     }
 
-    /// The body. What follows it in a legacy command is some provider's private tail and not looked at; in an extended command it must be zero. An
-    /// extended body that is shorter than the record is continued with zeros.
+    /// The body. What follows it in a legacy command is some provider's private tail and not looked at; in an extended
+    /// command it must be zero. An extended body that is shorter than the record is continued with zeros.
     ///
     /// # Errors
-    /// EINVAL when it is shorter than the table allows, EOPNOTSUPP when something unknown follows in an extended command.
+    /// EINVAL when it is shorter than the table allows, EOPNOTSUPP when something unknown follows in an extended
+    /// command.
     pub fn body<T: Record>(&self) -> Result<T, Errno> {
         let (body, tail) = self.body_and_tail()?;
         if self.is_extended() && tail.iter().chain(self.provider).any(|&byte| byte != 0) {

@@ -1,5 +1,5 @@
-//! Completion channels and queues: CREATE_COMP_CHANNEL, CREATE_CQ, RESIZE_CQ, DESTROY_CQ, POLL_CQ, REQ_NOTIFY_CQ, EX_CREATE_CQ,
-//! EX_MODIFY_CQ, and the work completion record [`Wc`] with its statuses and opcodes.
+//! Completion channels and queues: CREATE_COMP_CHANNEL, CREATE_CQ, RESIZE_CQ, DESTROY_CQ, POLL_CQ, REQ_NOTIFY_CQ,
+//! EX_CREATE_CQ, EX_MODIFY_CQ, and the work completion record [`Wc`] with its statuses and opcodes.
 
 record! {
     /// CREATE_COMP_CHANNEL (17), request.
@@ -48,7 +48,8 @@ record! {
         12 => cqe: u32,
     }
 
-    /// RESIZE_CQ (19), answer; `CqOut` follows and names the new memory. The client moves the entries and drops the old memory.
+    /// RESIZE_CQ (19), answer; `CqOut` follows and names the new memory. The client moves the entries and drops the old
+    /// memory.
     pub struct ResizeCqAnswer[8] {
         /// Number of entries that it has now.
         0 => cqe: u32,
@@ -66,7 +67,8 @@ record! {
         12 => reserved: u32,
     }
 
-    /// DESTROY_CQ (20), answer: how many of its events were read, so that a library can wait until all are acknowledged.
+    /// DESTROY_CQ (20), answer: how many of its events were read, so that a library can wait until all are
+    /// acknowledged.
     pub struct DestroyCqAnswer[8] {
         /// Completion events read.
         0 => comp_events_reported: u32,

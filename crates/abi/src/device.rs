@@ -7,7 +7,8 @@ record! {
         0 => response: u64,
     }
 
-    /// GET_CONTEXT (0), answer; `ContextOut` follows. The first fd on the reply is the async eventfd, the second (if any) the region of the context page.
+    /// GET_CONTEXT (0), answer; `ContextOut` follows. The first fd on the reply is the async eventfd, the second (if
+    /// any) the region of the context page.
     pub struct GetContextAnswer[8] {
         /// 0: the async file rides on the reply.
         0 => async_fd: u32,

@@ -1,7 +1,7 @@
 //! `docs/abi.md`, made from the tables of this crate, so that the page cannot say anything else than the code.
 //!
-//! The prose is a template (`document/abi.md`); lines that begin with `@` and names in braces are replaced here. The principal function is
-//! [`document()`]; `cargo xtask abi-doc` writes its result.
+//! The prose is a template (`document/abi.md`); lines that begin with `@` and names in braces are replaced here. The
+//! principal function is [`document()`]; `cargo xtask abi-doc` writes its result.
 
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
 //! How a record is declared: once, with its offsets, and in a form that the documentation can be made from.
 //!
-//! [`record!`] declares a `repr(C)` struct from (offset, name, type, meaning) rows; the offsets and the size are asserted at
-//! compile time and kept in [`Layout`], from which `docs/abi.md` is generated. [`constants!`] does the same for the values of a field.
-//! Not here: the records themselves.
+//! [`record!`] declares a `repr(C)` struct from (offset, name, type, meaning) rows; the offsets and the size are
+//! asserted at compile time and kept in [`Layout`], from which `docs/abi.md` is generated. [`constants!`] does the same
+//! for the values of a field. Not here: the records themselves.
 
 use bytemuck::Pod;
 
@@ -116,7 +116,8 @@ macro_rules! record {
     )+};
 }
 
-/// Declares the values of a field as a module: `constants! { /// meaning  pub mod name: u32 { /// meaning  NAME = value, … } }`.
+/// Declares the values of a field as a module: `constants! { /// meaning  pub mod name: u32 { /// meaning  NAME =
+/// value, … } }`.
 #[macro_export]
 macro_rules! constants {
     ($(

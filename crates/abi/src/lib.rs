@@ -1,9 +1,9 @@
 //! Every byte that crosses a process boundary in softhca.
 //!
-//! A client (the verbs library, or any program that speaks to an agent's node itself) and the agent exchange the commands of
-//! the uverbs ABI, version 6, wrapped in a small envelope; both map queue memory whose layout is fixed here. The crate holds the
-//! records ([`layout::Record`]), their constants, the rules that decide whether a command is well formed
-//! ([`command::admit`]), and [`document()`], which turns all of that into `docs/abi.md`.
+//! A client (the verbs library, or any program that speaks to an agent's node itself) and the agent exchange the
+//! commands of the uverbs ABI, version 6, wrapped in a small envelope; both map queue memory whose layout is fixed
+//! here. The crate holds the records ([`layout::Record`]), their constants, the rules that decide whether a command is
+//! well formed ([`command::admit`]), and [`document()`], which turns all of that into `docs/abi.md`.
 //!
 //! It does not talk to anybody: no socket, no clock, no thread and no shared memory. Words in shared memory are named
 //! here by their offsets; the rooms above read and write them.

@@ -30,7 +30,8 @@ record! {
         4 => version: u16,
         /// The profile that was asked for.
         6 => profile: u16,
-        /// 0, or a negative error number: -EPROTONOSUPPORT for another version, -EINVAL for a bad magic, profile or flag.
+        /// 0, or a negative error number: -EPROTONOSUPPORT for another version, -EINVAL for a bad magic, profile or
+        /// flag.
         8 => status: i32,
         /// Process id of the agent.
         12 => pid: u32,

@@ -3,8 +3,8 @@
 //! The engine posts to queue memory instead; it uses the same opcodes and flags.
 
 record! {
-    /// Head of POST_SEND (28), POST_RECV (29) and POST_SRQ_RECV (36): `wr_count` work requests of `wqe_size` bytes follow, then `sge_count`
-    /// records `Sge`, used by the work requests in order.
+    /// Head of POST_SEND (28), POST_RECV (29) and POST_SRQ_RECV (36): `wr_count` work requests of `wqe_size` bytes
+    /// follow, then `sge_count` records `Sge`, used by the work requests in order.
     pub struct Post[24] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,

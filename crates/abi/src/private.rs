@@ -3,7 +3,8 @@
 //! A client that only wants the slow path needs none of them.
 
 record! {
-    /// ENGINE_HELLO (192), request: the client runs an engine. Two fds ride along: the bell's memfd and the eventfd that wakes the engine.
+    /// ENGINE_HELLO (192), request: the client runs an engine. Two fds ride along: the bell's memfd and the eventfd
+    /// that wakes the engine.
     pub struct EngineHello[8] {
         /// Process id, for people to read; the agent believes the socket's credentials.
         0 => pid: u32,
@@ -33,8 +34,8 @@ record! {
         4 => stripe: u32,
     }
 
-    /// LANE_OPEN (193), answer, and the body of a push. Four fds ride along: the lane's memfd, the eventfd that wakes the receiver of this record,
-    /// the eventfd that wakes its peer, and the peer's bell memfd.
+    /// LANE_OPEN (193), answer, and the body of a push. Four fds ride along: the lane's memfd, the eventfd that wakes
+    /// the receiver of this record, the eventfd that wakes its peer, and the peer's bell memfd.
     pub struct LaneOut[32] {
         /// Number of the lane, from 1.
         0 => lane: u32,

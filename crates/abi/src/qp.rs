@@ -1,4 +1,5 @@
-//! Queue pairs: CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, EX_CREATE_QP, EX_MODIFY_QP, with types, states and attribute masks.
+//! Queue pairs: CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, EX_CREATE_QP, EX_MODIFY_QP, with types, states and
+//! attribute masks.
 //!
 //! Which attributes a transition needs is told in `protocol::modify`, not here.
 

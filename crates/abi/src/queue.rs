@@ -1,8 +1,9 @@
-//! Queue memory: where a queue lies ([`Mapping`]), what the private tails of the create commands say, and the control words.
+//! Queue memory: where a queue lies ([`Mapping`]), what the private tails of the create commands say, and the control
+//! words.
 //!
-//! The agent allocates regions (sealed memfds) and gives out pieces of them; the client maps a region when its fd arrives and unmaps
-//! it when the last object in it is destroyed. Both sides write here. All words are little endian and 4 bytes unless
-//! noted. Reading and writing them is the business of the rooms that map the memory.
+//! The agent allocates regions (sealed memfds) and gives out pieces of them; the client maps a region when its fd
+//! arrives and unmaps it when the last object in it is destroyed. Both sides write here. All words are little endian
+//! and 4 bytes unless noted. Reading and writing them is the business of the rooms that map the memory.
 
 record! {
     /// A piece of queue memory.
@@ -45,7 +46,8 @@ record! {
         48 => reserved: [u32; 2],
     }
 
-    /// Private tail of the answers of CREATE_QP and EX_CREATE_QP. Offsets count from `mapping.offset`, where the control line is.
+    /// Private tail of the answers of CREATE_QP and EX_CREATE_QP. Offsets count from `mapping.offset`, where the
+    /// control line is.
     pub struct QpOut[72] {
         /// Revision of this tail: 1.
         0 => rev: u32,
@@ -95,7 +97,8 @@ record! {
         4 => number: u32,
     }
 
-    /// Private tail of the request of REG_MR, optional: where the agent finds the memory when it shall execute the work requests (slow path).
+    /// Private tail of the request of REG_MR, optional: where the agent finds the memory when it shall execute the work
+    /// requests (slow path).
     pub struct MrIn[16] {
         /// Revision of this tail: 1.
         0 => rev: u32,
@@ -204,7 +207,8 @@ constants! {
 
     /// The context page (4096 bytes), byte offsets: a ring of async records that the agent made.
     pub mod context_page: usize {
-        /// Records written, counted for ever modulo 2^32. The agent writes the record, then this word, then the eventfd.
+        /// Records written, counted for ever modulo 2^32. The agent writes the record, then this word, then the
+        /// eventfd.
         HEAD = 0,
         /// Records taken, written by the client.
         CONSUMER = 64,

@@ -1,4 +1,5 @@
-//! XRC: the layouts of the commands 37 to 44 in both profiles. The agent refuses them all; the page names what it refuses.
+//! XRC: the layouts of the commands 37 to 44 in both profiles. The agent refuses them all; the page names what it
+//! refuses.
 //!
 //! The mainline layouts are those of Linux. For OFED's only the order of the fields is certain.
 

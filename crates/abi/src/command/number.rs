@@ -1,5 +1,5 @@
-//! Command numbers by name. What they mean is in [`super::rows`]; whether a number is of the legacy or the extended form is not in it,
-//! so those of the extended form have names with `EX_` or are softhca's own, from 192.
+//! Command numbers by name. What they mean is in [`super::rows`]; whether a number is of the legacy or the extended
+//! form is not in it, so those of the extended form have names with `EX_` or are softhca's own, from 192.
 
 /// Make the context and its async file.
 pub const GET_CONTEXT: u8 = 0;
