@@ -1,1 +1,56 @@
-//! engine
+//! The engine: the HCA's data path, inside the process that uses it.
+//!
+//! A program's work requests go from queue memory through the transport's state machines onto lanes, and what lanes bring goes the
+//! other way, into the program's memory. [`Engine`] is one context; the objects that it makes are `Arc`s: [`Pd`], [`Mr`], [`Cq`],
+//! [`Channel`], [`Srq`], [`Qp`], [`Ah`]. What an agent does is only asked for, through [`Control`].
+//!
+//! Unsafe code is in `usermem` (fault-safe access to the program's memory) and `access` (which forms its addresses); nowhere else.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]
+mod access;
+mod adopt;
+mod ah;
+mod board;
+mod cell;
+mod channel;
+mod control;
+mod cq;
+mod engine;
+mod error;
+mod event;
+mod event_file;
+mod helper;
+mod lane;
+mod mcast;
+mod memory;
+mod mr;
+mod pd;
+mod progress;
+mod qp;
+pub mod reason;
+mod receive;
+mod request;
+mod route;
+pub mod rundir;
+mod send;
+mod srq;
+mod table;
+mod timers;
+#[allow(unsafe_code, reason = "its purpose: the program's memory may vanish while it is copied")]
+pub mod usermem;
+mod wqe;
+
+pub use ah::{AddressVector, Ah};
+pub use channel::Channel;
+pub use control::{Answer, Control, SocketControl};
+pub use cq::{Cq, CqSpec, EventCounts};
+pub use engine::Engine;
+pub use error::{Error, Result};
+pub use event::AsyncEvent;
+pub use mr::Mr;
+pub use pd::Pd;
+pub use protocol::Service;
+pub use qp::{Caps, Qp, QpSpec, RecvWr};
+pub use send::{SendBatch, SendWr};
+pub use srq::{Srq, SrqSpec};

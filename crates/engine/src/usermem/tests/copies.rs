@@ -205,37 +205,76 @@ fn threads_that_block_signals_survive_faults() {
     });
 }
 
+/// A hole stops the copy at the first store that touches it, which shows what came before.
+#[test]
+fn stores_rise_and_whole_lines_come_before_the_last() {
+    install().unwrap();
+    let (holed, source) = (holes(), Pages::new(2));
+    source.fill(0, 2 * PAGE, |_| 1);
+    for len in (1..=SHORT).chain([511, 1000, 2048, 4095, PAGE]) {
+        for beyond in 1..=len {
+            let here = len - beyond;
+            // Its beginning in the hole: nothing behind that may have been written.
+            holed.fill(MIDDLE, here, |_| 0);
+            let below = |name: &str, _| assert!(holed.holds(MIDDLE, here, |_| 0), "{name} {len} {beyond}");
+            // SAFETY: the test's own mappings; the holes are the point.
+            unsafe { copy_with_each(holed.at(MIDDLE - beyond), source.at(0), len, below) };
+            // Its end in the hole, which begins with a line: all lines before it must have been written, if the destination
+            // begins with a line or is long.
+            if len <= 128 && here % 64 != 0 {
+                continue;
+            }
+            let start = HOLE_ABOVE - here;
+            let above = |name: &str, _| {
+                assert!(holed.holds(start, here, |_| 1), "{name} {len} {beyond}");
+                holed.fill(start, here, |_| 0);
+            };
+            holed.fill(start, here, |_| 0);
+            // SAFETY: as above.
+            unsafe { copy_with_each(holed.at(start), source.at(0), len, above) };
+        }
+    }
+}
+
 /// A peer that spins on the last byte must find all the others when it sees it.
 #[test]
 fn the_last_byte_comes_last() {
+    const ROUNDS: u8 = 100;
     install().unwrap();
     let (source, destination) = (Pages::new(4), Pages::new(4));
     let (source, destination) = (&source, &destination);
     let seen = &AtomicU8::new(0);
+    let wait_for = |byte: &AtomicU8, wanted: u8| {
+        // Without a pause at first, to look as soon as it is there.
+        for spin in 0u32.. {
+            if byte.load(Ordering::Acquire) == wanted {
+                break;
+            }
+            if spin > 10_000 {
+                std::thread::yield_now();
+            }
+        }
+    };
     let lengths = || (1..=130).step_by(3).chain([64, 192, 193, 255, 640, 1500, 4096, 4200, 9001]);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for len in lengths() {
-                for round in 1..=40u8 {
-                    // SAFETY: mapped, and written only by `copy`, in another thread: hence volatile or atomic, no reference
-                    // but to an atomic byte.
-                    let last = unsafe { AtomicU8::from_ptr(destination.at(len - 1)) };
-                    while last.load(Ordering::Acquire) != round {
-                        std::thread::yield_now();
-                    }
-                    assert!(destination.holds(0, len, |_| round), "{len} bytes, round {round}");
+                // SAFETY: mapped, and nobody makes a reference to it but to an atomic byte.
+                let last = unsafe { AtomicU8::from_ptr(destination.at(len - 1)) };
+                for round in 1..=ROUNDS {
+                    wait_for(last, round);
+                    let early = (0..len).rev().find(|&at| !destination.holds(at, 1, |_| round));
+                    assert_eq!(early, None, "of {len} bytes, round {round}");
                     seen.store(round, Ordering::Release);
                 }
             }
         });
         for len in lengths() {
-            for round in 1..=40u8 {
+            for round in 1..=ROUNDS {
                 source.fill(0, len, |_| round);
                 // SAFETY: the test's own mappings.
                 unsafe { copy(destination.at(0), source.at(0), len) }.unwrap();
-                while seen.load(Ordering::Acquire) != round {
-                    std::thread::yield_now();
-                }
+                wait_for(seen, round);
             }
             destination.fill(0, len, |_| 0);
             seen.store(0, Ordering::Release);

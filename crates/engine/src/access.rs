@@ -1,0 +1,196 @@
+//! The actions on registered memory: gather, scatter, remote write, read and atomics, each checked against a key and fault-safe.
+//!
+//! With `usermem` the only module that forms addresses of the program's memory. A key's slot is held while bytes move, so that
+//! deregistering waits for the copy. What is refused is a [`Refusal`], which knows the sentence and whose fault it was.
+
+use std::fmt;
+
+use abi::mr::access as right;
+use abi::post::Sge;
+
+use crate::engine::Engine;
+use crate::mr::Extent;
+use crate::usermem;
+
+/// Why memory was not touched.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// No region has the key (any more).
+    NoKey { key: u32 },
+    /// The region is on another PD than the QP.
+    Domain { key: u32, mr: u32, qp: u32 },
+    /// The range leaves the region.
+    Range { key: u32, addr: u64, len: u64, start: u64, length: u64 },
+    /// The region lacks a right.
+    Right { key: u32, missing: u32 },
+    /// The memory is gone or has lost a right since it was registered.
+    Memory { key: u32, addr: u64 },
+}
+
+impl Refusal {
+    /// Whether the key was at fault, rather than the memory behind it.
+    pub(crate) fn by_key(&self) -> bool {
+        !matches!(self, Self::Memory { .. })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoKey { key } => write!(f, "key {key:#x} names no memory region of this process"),
+            Self::Domain { key, mr, qp } => write!(f, "key {key:#x} is bound to PD {mr}, the QP is on PD {qp}"),
+            Self::Range { key, addr, len, start, length } => {
+                write!(f, "{len} bytes at {addr:#x} leave the region of key {key:#x}, {length} bytes at {start:#x}")
+            }
+            Self::Right { key, missing } => {
+                let name = match missing {
+                    right::LOCAL_WRITE => "IBV_ACCESS_LOCAL_WRITE",
+                    right::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
+                    right::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
+                    _ => "IBV_ACCESS_REMOTE_ATOMIC",
+                };
+                write!(f, "the region of key {key:#x} was registered without {name}")
+            }
+            Self::Memory { key, addr } => {
+                write!(f, "the memory at {addr:#x} behind key {key:#x} has been unmapped, protected or truncated since it was registered")
+            }
+        }
+    }
+}
+
+/// Whose key it is and what is to be done: what every check needs besides the range.
+#[derive(Clone, Copy)]
+pub(crate) struct Use {
+    /// The PD of the QP (or SRQ).
+    pub(crate) pd: u32,
+    /// The right that is needed; 0 for local reading, which is always allowed.
+    pub(crate) right: u32,
+}
+
+fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<u64, Refusal> {
+    if extent.key != key {
+        return Err(Refusal::NoKey { key });
+    }
+    if extent.pd != wanted.pd {
+        return Err(Refusal::Domain { key, mr: extent.pd, qp: wanted.pd });
+    }
+    if extent.access & wanted.right != wanted.right {
+        return Err(Refusal::Right { key, missing: wanted.right });
+    }
+    let inside = addr.checked_sub(extent.iova).filter(|&offset| offset <= extent.length && len <= extent.length - offset);
+    let offset = inside.ok_or(Refusal::Range { key, addr, len, start: extent.iova, length: extent.length })?;
+    Ok(extent.host + offset)
+}
+
+/// Runs `act` on where `len` bytes at `addr` lie in this process, with the region held.
+fn with<T>(
+    engine: &Engine,
+    wanted: Use,
+    (key, addr, len): (u32, u64, u64),
+    act: impl FnOnce(*mut u8) -> Result<T, usermem::Fault>,
+) -> Result<T, Refusal> {
+    let slot = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
+    let extent = slot.as_deref().ok_or(Refusal::NoKey { key })?;
+    let host = check(extent, wanted, key, addr, len)?;
+    act(std::ptr::with_exposed_provenance_mut(host as usize)).map_err(|_| Refusal::Memory { key, addr })
+}
+
+/// Checks a remote range without touching it.
+pub(crate) fn check_remote(engine: &Engine, wanted: Use, key: u32, addr: u64, len: u64) -> Result<(), Refusal> {
+    with(engine, wanted, (key, addr, len), |_| Ok(()))
+}
+
+/// Copies to the `len` bytes at `addr` of a region.
+pub(crate) fn write(engine: &Engine, wanted: Use, (key, addr): (u32, u64), from: *const u8, len: usize) -> Result<(), Refusal> {
+    with(engine, wanted, (key, addr, len as u64), |to| {
+        // SAFETY: `to` lies in a range that the program registered for this use; `from` is the caller's, valid for `len`; faults are survived.
+        unsafe { usermem::copy(to, from, len) }
+    })
+}
+
+/// Copies the `len` bytes at `addr` of a region to `to`.
+pub(crate) fn read(engine: &Engine, wanted: Use, (key, addr): (u32, u64), to: *mut u8, len: usize) -> Result<(), Refusal> {
+    with(engine, wanted, (key, addr, len as u64), |from| {
+        // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range; faults are survived.
+        unsafe { usermem::copy(to, from, len) }
+    })
+}
+
+/// An atomic on 8 bytes.
+#[derive(Clone, Copy)]
+pub(crate) enum Atomic {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd(u64),
+}
+
+/// Carries out an atomic on an aligned word; answers what stood there.
+pub(crate) fn atomic(engine: &Engine, pd: u32, (key, addr): (u32, u64), what: Atomic) -> Result<u64, Refusal> {
+    let wanted = Use { pd, right: right::REMOTE_ATOMIC };
+    with(engine, wanted, (key, addr, 8), |word| {
+        let word = word.cast::<u64>();
+        match what {
+            // SAFETY: an aligned word in a range registered for remote atomics; faults are survived.
+            Atomic::CompareSwap { compare, swap } => unsafe { usermem::compare_swap(word, compare, swap) },
+            // SAFETY: as above.
+            Atomic::FetchAdd(add) => unsafe { usermem::fetch_add(word, add) },
+        }
+    })
+}
+
+/// Which way bytes go between a list of elements and one buffer.
+#[derive(Clone, Copy)]
+enum Way {
+    Gather(*mut u8),
+    Scatter(*const u8),
+}
+
+/// Copies `[offset, offset + len)` of the concatenated `elements` to `to`.
+pub(crate) fn gather(engine: &Engine, pd: u32, elements: impl Iterator<Item = Sge>, (offset, len): (u32, u32), to: *mut u8) -> Result<(), Refusal> {
+    walk(engine, Use { pd, right: 0 }, elements, (offset, len), Way::Gather(to))
+}
+
+/// Copies `len` bytes from `from` to `[offset, offset + len)` of the concatenated `elements`.
+pub(crate) fn scatter(engine: &Engine, pd: u32, elements: impl Iterator<Item = Sge>, (offset, len): (u32, u32), from: *const u8) -> Result<(), Refusal> {
+    walk(engine, Use { pd, right: right::LOCAL_WRITE }, elements, (offset, len), Way::Scatter(from))
+}
+
+fn walk(engine: &Engine, wanted: Use, elements: impl Iterator<Item = Sge>, (offset, len): (u32, u32), way: Way) -> Result<(), Refusal> {
+    let (mut skip, mut left) = (offset, len);
+    let mut done = 0usize;
+    for element in elements {
+        if left == 0 {
+            break;
+        }
+        if skip >= element.length {
+            skip -= element.length;
+            continue;
+        }
+        let part = (element.length - skip).min(left);
+        let place = (element.lkey, element.addr.wrapping_add(u64::from(skip)));
+        match way {
+            Way::Gather(to) => read(engine, wanted, place, to.wrapping_add(done), part as usize)?,
+            Way::Scatter(from) => write(engine, wanted, place, from.wrapping_add(done), part as usize)?,
+        }
+        done += part as usize;
+        left -= part;
+        skip = 0;
+    }
+    Ok(())
+}
+
+/// Copies inline data at posting, when the addresses are the program's own and no key is looked at.
+pub(crate) fn inline(elements: &[Sge], mut to: *mut u8) -> Result<(), u64> {
+    for element in elements {
+        let from: *const u8 = std::ptr::with_exposed_provenance(element.addr as usize);
+        // SAFETY: `to` has room for the list (the caller checked its length); reading the program's memory survives a fault.
+        unsafe { usermem::copy(to, from, element.length as usize) }.map_err(|_| element.addr)?;
+        to = to.wrapping_add(element.length as usize);
+    }
+    Ok(())
+}
+
+/// Copies between the engine's own buffers (queue memory and lane memory).
+pub(crate) fn plain(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: both are the caller's, valid for `len`, and do not overlap; lane memory is sealed against shrinking, so it cannot fault.
+    let _ = unsafe { usermem::copy(to, from, len) };
+}

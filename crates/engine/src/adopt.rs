@@ -1,0 +1,117 @@
+//! Objects that somebody else has asked the agent for: how an agent gives a client without an engine one of its own (the slow path).
+//!
+//! Each call takes the answer that the client got, and makes here what the client's own engine would have made of it; `forget` undoes it
+//! without asking the agent, who has done its part.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use abi::cq::CreateCqAnswer;
+use abi::errno::Errno;
+use abi::layout::Record;
+use abi::mr::{RegMr, RegMrAnswer};
+use abi::qp::{CreateQpAnswer, ModifyQp};
+use abi::queue::{CqOut, QpOut, SrqOut};
+use abi::srq::CreateSrqAnswer;
+use shm::region::Region;
+
+use crate::channel::Channel;
+use crate::cq::{Cq, CqSpec};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::mr::Mr;
+use crate::pd::Pd;
+use crate::qp::{Qp, QpSpec};
+use crate::srq::Srq;
+
+fn part<T: Record>(answer: &[u8], offset: usize) -> Result<T> {
+    answer.get(offset..).and_then(T::read).ok_or_else(|| Error::refuse(Errno::EIO, "an answer to adopt is too short"))
+}
+
+impl Engine {
+    /// A completion channel by its handle and (a copy of) its eventfd.
+    pub fn adopt_channel(self: &Arc<Self>, handle: u32, fd: OwnedFd) -> Arc<Channel> {
+        Channel::new(Arc::clone(self), handle, fd)
+    }
+
+    /// A CQ by the answer of CREATE_CQ.
+    ///
+    /// # Errors
+    /// The answer does not describe one.
+    pub fn adopt_cq(self: &Arc<Self>, spec: &CqSpec<'_>, answer: &[u8], fds: Vec<OwnedFd>) -> Result<Arc<Cq>> {
+        let fixed: CreateCqAnswer = part(answer, 0)?;
+        let out: CqOut = part(answer, size_of::<CreateCqAnswer>())?;
+        let view = self.view(&out.mapping, fds)?;
+        Cq::new(Arc::clone(self), fixed.cq_handle, &out, view, spec)
+    }
+
+    /// An SRQ by the answer of CREATE_SRQ.
+    ///
+    /// # Errors
+    /// The answer does not describe one.
+    pub fn adopt_shared(self: &Arc<Self>, pd: &Arc<Pd>, cookie: u64, answer: &[u8], fds: Vec<OwnedFd>) -> Result<Arc<Srq>> {
+        let fixed: CreateSrqAnswer = part(answer, 0)?;
+        let out: SrqOut = part(answer, size_of::<CreateSrqAnswer>())?;
+        let view = self.view(&out.mapping, fds)?;
+        self.adopt_srq(pd, &fixed, &out, view, cookie)
+    }
+
+    /// A QP by the answer of CREATE_QP.
+    ///
+    /// # Errors
+    /// The answer does not describe one.
+    pub fn adopt_pair(self: &Arc<Self>, pd: &Arc<Pd>, spec: &QpSpec<'_>, answer: &[u8], fds: Vec<OwnedFd>) -> Result<Arc<Qp>> {
+        let fixed: CreateQpAnswer = part(answer, 0)?;
+        let out: QpOut = part(answer, size_of::<CreateQpAnswer>())?;
+        let view = self.view(&out.mapping, fds)?;
+        self.adopt_qp(pd, spec, &fixed, &out, view)
+    }
+
+    /// A memory region of a client that lies in `region` from `offset`, by the request and answer of REG_MR.
+    ///
+    /// # Errors
+    /// EFAULT when the region is shorter than that.
+    pub fn adopt_mr(self: &Arc<Self>, pd: &Arc<Pd>, body: &RegMr, answer: &RegMrAnswer, region: Arc<Region>, offset: u64) -> Result<Arc<Mr>> {
+        let place = usize::try_from(offset).ok().zip(usize::try_from(body.length).ok()).and_then(|(offset, len)| region.pointer(offset, len));
+        let host = place.ok_or_else(|| Error::refuse(Errno::EFAULT, "the memory of the region is shorter than what is registered"))?;
+        crate::usermem::install()?;
+        Ok(Mr::adopt(pd, answer, host.as_ptr().expose_provenance() as u64, body, Some(region)))
+    }
+}
+
+impl Qp {
+    /// Takes over a MODIFY_QP that the agent has allowed.
+    pub fn adopt_modify(self: &Arc<Self>, attributes: &ModifyQp) {
+        let mut inner = self.lock();
+        if !inner.is_dead() {
+            self.apply_deferred(&mut inner, attributes);
+            self.pump(&mut inner);
+        }
+    }
+
+    /// The agent has destroyed the QP.
+    pub fn forget(&self) {
+        self.leave();
+    }
+}
+
+impl Mr {
+    /// The agent has undone the registration: waits for copies under way.
+    pub fn forget(&self) {
+        self.withdraw();
+    }
+}
+
+impl Cq {
+    /// The agent has destroyed the CQ.
+    pub fn forget(&self) {
+        self.leave();
+    }
+}
+
+impl Srq {
+    /// The agent has destroyed the SRQ.
+    pub fn forget(&self) {
+        self.leave();
+    }
+}

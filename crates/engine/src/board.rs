@@ -1,0 +1,84 @@
+//! The agent's notice board, read in place: who owns a QPN, and which GIDs are of this host.
+
+use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, word};
+use abi::errno::Errno;
+use shm::region::Region;
+
+use crate::error::{Error, Result};
+
+/// The board, mapped read-only.
+pub(crate) struct Board {
+    region: Region,
+}
+
+/// Whose a GID is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: u32,
+    pub(crate) port: u32,
+}
+
+impl Board {
+    pub(crate) fn map(fd: &OwnedFd) -> Result<Self> {
+        let region = Region::map_read_only(fd.as_fd(), BOARD_LEN)?;
+        let board = Self { region };
+        if board.word(word::MAGIC) != BOARD_MAGIC || board.word(word::VERSION) != BOARD_VERSION {
+            return Err(Error::refuse(Errno::EPROTO, "the agent's board is of another version"));
+        }
+        Ok(board)
+    }
+
+    fn word(&self, offset: usize) -> u32 {
+        self.region.word(offset).load(Ordering::Acquire)
+    }
+
+    /// The engine that owns the block of `qpn`, 0 for none.
+    pub(crate) fn owner(&self, qpn: u32) -> u32 {
+        self.word(board::owner(qpn))
+    }
+
+    /// The port's active MTU in bytes.
+    pub(crate) fn mtu(&self, device: u32, port: u32) -> u32 {
+        let code = board::port(device, port).map_or(0, |at| self.word(at + board::port_word::ACTIVE_MTU));
+        u8::try_from(code).ok().and_then(abi::device::mtu_bytes).unwrap_or(1024)
+    }
+
+    pub(crate) fn gid_epoch(&self) -> u32 {
+        self.word(word::GID_EPOCH)
+    }
+
+    pub(crate) fn mcast_epoch(&self) -> u32 {
+        self.word(word::MCAST_EPOCH)
+    }
+
+    /// Entry `index` of a port's GID table; all zeros when it is empty.
+    pub(crate) fn gid(&self, device: u32, port: u32, index: u32) -> Option<[u8; 16]> {
+        let length = self.word(board::port(device, port)? + board::port_word::GID_LEN);
+        let offset = board::gid(device, port, index).filter(|_| index < length)?;
+        let epoch = || self.word(word::GID_EPOCH);
+        // The table changes rarely: read until the epoch stood still, but never for ever.
+        for _ in 0..1000 {
+            let before = epoch();
+            let gid = self.region.read(offset);
+            if before % 2 == 0 && epoch() == before {
+                return Some(gid);
+            }
+            std::hint::spin_loop();
+        }
+        Some(self.region.read(offset))
+    }
+
+    /// The port of this agent that has `gid`.
+    pub(crate) fn find(&self, gid: &[u8; 16]) -> Option<Place> {
+        if gid == &[0; 16] {
+            return None;
+        }
+        let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
+        let places = (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }));
+        places.into_iter().find(|place| (0..board::GID_MAX).any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid)))
+    }
+}

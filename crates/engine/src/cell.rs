@@ -1,0 +1,186 @@
+//! What a record on a lane says: which path a packet stands for, its transport headers as on the wire, and where its payload is.
+//!
+//! ```text
+//!  0  device u8 · port u8 · SLID u16 · DLID u16 · SL u8 · flags u8
+//!  8  source QPN u32 · payload length u16 · reserved u16
+//! 16  [bulk: offset u32] [GRH: 40 bytes] transport headers, then the payload unless it is in the bulk area
+//! ```
+//! No ICRC and no padding: a lane is memory. What is decoded here is a peer's claim; the caller checks whose it is.
+
+use wire::{Headers, Psn, Qpn};
+
+mod flag {
+    pub(super) const GRH: u8 = 1;
+    pub(super) const BULK: u8 = 2;
+    pub(super) const NOTICE: u8 = 4;
+}
+
+/// Which path a packet takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// The destination's device and port.
+    pub(crate) device: u8,
+    pub(crate) port: u8,
+    pub(crate) slid: u16,
+    pub(crate) dlid: u16,
+    pub(crate) sl: u8,
+}
+
+/// A packet on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub(crate) path: Path,
+    pub(crate) src_qp: Qpn,
+    pub(crate) headers: Headers,
+    pub(crate) grh: Option<[u8; 40]>,
+    pub(crate) len: u16,
+    pub(crate) payload: Payload,
+}
+
+/// Where a packet's payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// In the record, from this offset.
+    Inline(usize),
+    /// In the bulk area, at this offset.
+    Bulk(u32),
+}
+
+/// "Your packet `psn` from `to` did not reach a QP that can take it": what makes timers run on a path that loses nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// The QP that could not take the packet.
+    pub(crate) from: Qpn,
+    /// The QP that sent it.
+    pub(crate) to: Qpn,
+    pub(crate) psn: Psn,
+}
+
+/// One record, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Packet(Packet),
+    Notice(Notice),
+}
+
+impl Packet {
+    /// Writes everything before the payload; answers how long that is.
+    pub(crate) fn encode(&self, record: &mut [u8]) -> usize {
+        let flags = if self.grh.is_some() { flag::GRH } else { 0 } | if matches!(self.payload, Payload::Bulk(_)) { flag::BULK } else { 0 };
+        head(record, self.path, flags, self.src_qp, self.len);
+        let mut at = 16;
+        if let Payload::Bulk(offset) = self.payload {
+            record[at..at + 4].copy_from_slice(&offset.to_le_bytes());
+            at += 4;
+        }
+        if let Some(grh) = &self.grh {
+            record[at..at + 40].copy_from_slice(grh);
+            at += 40;
+        }
+        at + self.headers.emit(&mut record[at..]).expect("a record has room for every header")
+    }
+}
+
+fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
+    let [slid, dlid] = [path.slid.to_le_bytes(), path.dlid.to_le_bytes()];
+    let [a, b, c, d] = src_qp.value().to_le_bytes();
+    let [low, high] = len.to_le_bytes();
+    record[..16].copy_from_slice(&[path.device, path.port, slid[0], slid[1], dlid[0], dlid[1], path.sl, flags, a, b, c, d, low, high, 0, 0]);
+}
+
+/// Writes a notice; answers its length.
+pub(crate) fn encode_notice(notice: &Notice, record: &mut [u8]) -> usize {
+    head(record, Path::default(), flag::NOTICE, notice.from, 0);
+    record[16..20].copy_from_slice(&notice.to.value().to_le_bytes());
+    record[20..24].copy_from_slice(&notice.psn.value().to_le_bytes());
+    24
+}
+
+/// Takes a record apart; `None` for one that no sound peer writes.
+pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
+    let head: &[u8; 16] = record.first_chunk()?;
+    let flags = head[7];
+    let word = |at: usize| record.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+    let src_qp = Qpn::new(word(8)?);
+    let len = u16::from_le_bytes([head[12], head[13]]);
+    if flags & flag::NOTICE != 0 {
+        return Some(Cell::Notice(Notice { from: src_qp, to: Qpn::new(word(16)?), psn: Psn::new(word(20)?) }));
+    }
+    let mut at = 16;
+    let mut bulk = None;
+    if flags & flag::BULK != 0 {
+        bulk = Some(word(at)?);
+        at += 4;
+    }
+    let mut grh = None;
+    if flags & flag::GRH != 0 {
+        grh = Some(*record.get(at..)?.first_chunk::<40>()?);
+        at += 40;
+    }
+    let headers = Headers::parse(record.get(at..)?).ok()?;
+    at += headers.len();
+    let payload = match bulk {
+        Some(offset) => Payload::Bulk(offset),
+        None if at + usize::from(len) <= record.len() => Payload::Inline(at),
+        None => return None,
+    };
+    let path = Path {
+        device: head[0],
+        port: head[1],
+        slid: u16::from_le_bytes([head[2], head[3]]),
+        dlid: u16::from_le_bytes([head[4], head[5]]),
+        sl: head[6],
+    };
+    Some(Cell::Packet(Packet { path, src_qp, headers, grh, len, payload }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{Opcode, Operation, Reth, Transport};
+
+    fn packet(payload: Payload, grh: Option<[u8; 40]>) -> Packet {
+        let opcode = Opcode::new(Transport::Rc, Operation::WriteOnly);
+        let reth = Reth { va: 0x1122_3344_5566_7788, rkey: 0x99aa, len: 5 };
+        let headers = Headers { opcode, dest_qp: Qpn::new(0x1234), psn: Psn::new(77), pkey: 0xffff, reth, ack_req: true, ..Headers::default() };
+        let path = Path { device: 1, port: 1, slid: 2, dlid: 3, sl: 4 };
+        Packet { path, src_qp: Qpn::new(0xabcde), headers, grh, len: 5, payload }
+    }
+
+    #[test]
+    fn packets_come_back_as_they_went() {
+        for grh in [None, Some([7; 40])] {
+            let mut record = [0u8; shm::RECORD_MAX];
+            let bulk = packet(Payload::Bulk(4096), grh);
+            bulk.encode(&mut record);
+            assert_eq!(decode(&record), Some(Cell::Packet(bulk)));
+
+            let len = packet(Payload::Inline(0), grh).encode(&mut record);
+            assert_eq!(decode(&record), Some(Cell::Packet(packet(Payload::Inline(len), grh))));
+        }
+    }
+
+    #[test]
+    fn a_small_write_fits_one_cell() {
+        let mut record = [0u8; shm::RECORD_MAX];
+        assert!(packet(Payload::Inline(0), None).encode(&mut record) + 8 <= 60);
+    }
+
+    #[test]
+    fn notices_come_back_as_they_went() {
+        let mut record = [0u8; shm::RECORD_MAX];
+        let notice = Notice { from: Qpn::new(5), to: Qpn::new(6), psn: Psn::new(7) };
+        encode_notice(&notice, &mut record);
+        assert_eq!(decode(&record), Some(Cell::Notice(notice)));
+    }
+
+    #[test]
+    fn what_no_sound_peer_writes_is_refused() {
+        assert_eq!(decode(&[0; 15]), None);
+        let mut record = [0u8; 60];
+        let mut long = packet(Payload::Inline(0), None);
+        long.len = 60;
+        long.encode(&mut record);
+        assert_eq!(decode(&record), None, "the payload ends outside of the record");
+    }
+}

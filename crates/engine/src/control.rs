@@ -1,0 +1,144 @@
+//! The control path: how an engine asks its agent, byte for byte as a program asks the kernel through `/dev/infiniband/uverbsN`.
+//!
+//! [`Control`] is all that passes between the two; [`SocketControl`] is the one for processes, the agent's own channel is the other.
+//! Not the commands' layouts, which are the `abi` crate's.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abi::envelope::{ReplyEnvelope, RequestEnvelope};
+use abi::errno::Errno;
+use abi::open::{MAGIC, Open, OpenAnswer, VERSION};
+use bytemuck::Pod;
+use parking_lot::Mutex;
+use shm::socket::Socket;
+
+use crate::error::{Error, Result};
+
+/// What the agent answered: the bytes that a kernel would have copied out, and the descriptors beside them.
+#[derive(Debug)]
+pub struct Answer {
+    /// The response.
+    pub bytes: Vec<u8>,
+    /// Descriptors, in the order that the command documents.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Answer {
+    /// The fixed part of the response at `offset`.
+    ///
+    /// # Errors
+    /// EIO when the agent answered less than that.
+    pub fn get<T: Pod>(&self, offset: usize) -> Result<T> {
+        let bytes = self.bytes.get(offset..offset + size_of::<T>());
+        bytes.map(bytemuck::pod_read_unaligned).ok_or_else(|| Error::refuse(Errno::EIO, "the agent's answer is too short"))
+    }
+}
+
+/// One connection to an agent.
+pub trait Control: Send + Sync {
+    /// Carries out one command (header and body), waiting for its answer.
+    ///
+    /// # Errors
+    /// The agent's refusal with its reason; EIO when the agent is gone.
+    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer>;
+
+    /// Ends the connection, so that the agent sees a close even where copies of the descriptor live on.
+    fn close(&self);
+}
+
+/// The largest answer: POLL_CQ with as many entries as fit a message.
+const ANSWER_MAX: usize = 64 * 1024;
+
+/// A connection through one of the agent's sockets.
+pub struct SocketControl {
+    socket: Socket,
+    /// One call at a time.
+    stream: Mutex<Stream>,
+    closed: AtomicBool,
+}
+
+struct Stream {
+    sequence: u32,
+    buffer: Box<[u8]>,
+}
+
+impl SocketControl {
+    /// Opens the node at `path` with an ABI profile (0 mainline Linux, 1 OFED).
+    ///
+    /// # Errors
+    /// Nobody answers at `path`, or an agent of another ABI version does.
+    pub fn open(path: &Path, profile: u16) -> Result<Self> {
+        let socket = Socket::connect(path).map_err(|error| Error {
+            errno: Errno(error.raw_os_error().unwrap_or(libc::ENODEV)),
+            reason: format!(
+                "no softhca agent answers at {} ({error}): start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`",
+                path.display()
+            ),
+        })?;
+        let open = Open { magic: MAGIC, version: VERSION, profile, flags: 0, reserved: 0 };
+        socket.send(bytemuck::bytes_of(&open), &[])?;
+        let mut bytes = [0u8; size_of::<OpenAnswer>()];
+        let received = socket.recv(&mut bytes)?;
+        let answer: OpenAnswer = bytemuck::pod_read_unaligned(&bytes);
+        if received.len != bytes.len() || answer.magic != MAGIC {
+            return Err(Error::refuse(Errno::EPROTO, format!("what answers at {} is not a softhca agent", path.display())));
+        }
+        if answer.version != VERSION {
+            return Err(Error::refuse(
+                Errno::EPROTONOSUPPORT,
+                format!(
+                    "this library speaks agent ABI {VERSION}, the agent at {} (pid {}) speaks {}: stop it with `softhca agent --stop` and \
+                     use a library and an agent of one release",
+                    path.display(),
+                    answer.pid,
+                    answer.version
+                ),
+            ));
+        }
+        if answer.status != 0 {
+            return Err(Error::refuse(Errno(-answer.status), format!("the agent refused to open {}", path.display())));
+        }
+        let buffer = vec![0; ANSWER_MAX].into_boxed_slice();
+        Ok(Self { socket, stream: Mutex::new(Stream { sequence: 0, buffer }), closed: AtomicBool::new(false) })
+    }
+}
+
+/// The answer of every call after the agent has gone.
+pub(crate) fn gone() -> Error {
+    Error { errno: Errno::EIO, reason: "the softhca agent is gone, and with it the device".into() }
+}
+
+impl Control for SocketControl {
+    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
+        let mut stream = self.stream.lock();
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(gone());
+        }
+        let Stream { sequence, buffer } = &mut *stream;
+        *sequence = sequence.wrapping_add(1);
+        let envelope = RequestEnvelope { sequence: *sequence, flags: 0 };
+        let message = [bytemuck::bytes_of(&envelope), request].concat();
+        self.socket.send(&message, fds).map_err(|_| gone())?;
+        let received = self.socket.recv(buffer).map_err(|_| gone())?;
+        const HEAD: usize = size_of::<ReplyEnvelope>();
+        let message = buffer.get(..received.len).filter(|message| message.len() >= HEAD).ok_or_else(gone)?;
+        let (head, bytes) = message.split_at(HEAD);
+        let envelope: ReplyEnvelope = bytemuck::pod_read_unaligned(head);
+        if envelope.sequence != *sequence {
+            return Err(Error::refuse(Errno::EIO, "the agent answered another command"));
+        }
+        if envelope.status < 0 {
+            let reason = String::from_utf8_lossy(bytes).into_owned();
+            return Err(Error::refuse(Errno(-envelope.status), reason));
+        }
+        Ok(Answer { bytes: bytes.to_vec(), fds: received.fds })
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // A call that is waiting for its answer ends, too.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}

@@ -1,0 +1,389 @@
+//! Completion queues: a ring of entries in queue memory, its arming, and polling, which is what drives the engine.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use abi::command::number as command;
+use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc};
+use abi::errno::Errno;
+use crate::event;
+use abi::queue::CqOut;
+use bytemuck::{Pod, Zeroable};
+use parking_lot::Mutex;
+
+use crate::channel::Channel;
+use crate::engine::{Deferred, Engine};
+use crate::error::{Error, Result};
+use crate::memory::View;
+use crate::qp::Qp;
+use crate::request;
+
+/// The control words of a CQ, by offset (see the ABI document, "queue memory").
+mod word {
+    pub(super) const PRODUCER: usize = 0;
+    pub(super) const CONSUMER: usize = 4;
+    pub(super) const ARMED: usize = 8;
+    pub(super) const OVERRUN: usize = 12;
+    pub(super) const COMP_EVENTS: usize = 16;
+    pub(super) const ASYNC_EVENTS: usize = 20;
+    pub(super) const ENTRIES: usize = 64;
+}
+
+/// One entry as it lies in queue memory.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Cqe {
+    pub(crate) wc: Wc,
+    pub(crate) timestamp: u64,
+    /// The work queue's index after this entry's request: what polling sets free.
+    pub(crate) freed: u32,
+    /// Which queue that is: one of [`FREES_SEND`], [`FREES_RECV`], or none.
+    pub(crate) frees: u32,
+}
+
+const _: () = assert!(size_of::<Cqe>() == 64);
+
+/// The entry ends a send request.
+pub(crate) const FREES_SEND: u32 = 1;
+/// The entry ends a receive request of the QP's own queue.
+pub(crate) const FREES_RECV: u32 = 2;
+
+/// What a program armed a CQ for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Armed {
+    Nothing,
+    Solicited,
+    Next,
+}
+
+/// What `create_cq` is asked for.
+pub struct CqSpec<'a> {
+    /// Entries, at least.
+    pub cqe: u32,
+    /// Where its completion events go.
+    pub channel: Option<&'a Arc<Channel>>,
+    /// Completion vector, below the context's number of them.
+    pub comp_vector: u32,
+    /// Comes back with its events.
+    pub cookie: u64,
+}
+
+/// How many events of an object were read: a destroyer waits until as many are acknowledged.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct EventCounts {
+    /// Completion events.
+    pub completion: u32,
+    /// Async events.
+    pub asynchronous: u32,
+}
+
+/// A completion queue.
+pub struct Cq {
+    engine: Arc<Engine>,
+    handle: u32,
+    cookie: u64,
+    channel: Option<Arc<Channel>>,
+    itself: Weak<Self>,
+    ring: Mutex<CqRing>,
+}
+
+struct CqRing {
+    view: Option<View>,
+    capacity: u32,
+    producer: u32,
+    consumer: u32,
+    armed: Armed,
+    overrun: bool,
+    /// The QP of the last polled entry, which is likely to be the next one's.
+    recent: Option<Arc<Qp>>,
+}
+
+impl CqRing {
+    fn slot(&self, index: u32) -> usize {
+        word::ENTRIES + (index % self.capacity) as usize * size_of::<Cqe>()
+    }
+
+    fn store(&self, offset: usize, value: u32) {
+        if let Some(view) = &self.view {
+            view.word(offset).store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn publish(&self) {
+        self.store(word::PRODUCER, self.producer);
+        self.store(word::CONSUMER, self.consumer);
+    }
+
+    /// Free-running indices wrap where the capacity still divides.
+    fn next(&self, index: u32) -> u32 {
+        if index + 1 == u32::MAX / self.capacity * self.capacity { 0 } else { index + 1 }
+    }
+
+    fn used(&self) -> u32 {
+        let wrap = u32::MAX / self.capacity * self.capacity;
+        if self.producer >= self.consumer { self.producer - self.consumer } else { wrap - self.consumer + self.producer }
+    }
+
+    /// Every unpolled entry, oldest first, taken out.
+    fn drain(&mut self) -> Vec<Cqe> {
+        let mut entries = Vec::with_capacity(self.used() as usize);
+        if let Some(view) = &self.view {
+            let mut index = self.consumer;
+            while index != self.producer {
+                entries.push(view.read(self.slot(index)));
+                index = self.next(index);
+            }
+        }
+        self.consumer = self.producer;
+        entries
+    }
+
+    fn refill(&mut self, entries: impl Iterator<Item = Cqe>) {
+        let Some(view) = self.view.clone() else { return };
+        for entry in entries {
+            view.write(self.slot(self.producer), &entry);
+            self.producer = self.next(self.producer);
+        }
+        self.publish();
+    }
+}
+
+impl Engine {
+    /// A completion queue.
+    ///
+    /// # Errors
+    /// EINVAL for a size or vector that the device does not have.
+    pub fn create_cq(self: &Arc<Self>, spec: &CqSpec<'_>) -> Result<Arc<Cq>> {
+        let body = CreateCq {
+            response: 1,
+            user_handle: spec.cookie,
+            cqe: spec.cqe,
+            comp_vector: spec.comp_vector,
+            comp_channel: spec.channel.map_or(-1, |channel| channel.handle().cast_signed()),
+            reserved: 0,
+        };
+        let fixed = size_of::<CreateCqAnswer>();
+        let ((answer, out), view) = self.allocate(&request::legacy(command::CREATE_CQ, &body, fixed + size_of::<CqOut>()), |answer| {
+            let out: CqOut = answer.get(fixed)?;
+            Ok(((answer.get::<CreateCqAnswer>(0)?, out), out.mapping))
+        })?;
+        Cq::new(Arc::clone(self), answer.cq_handle, &out, view, spec)
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(engine: Arc<Engine>, handle: u32, out: &CqOut, view: View, spec: &CqSpec<'_>) -> Result<Arc<Self>> {
+        let capacity = check(out, &view)?;
+        if let Some(channel) = spec.channel {
+            channel.attach(1);
+        }
+        let ring = CqRing { view: Some(view), capacity, producer: 0, consumer: 0, armed: Armed::Nothing, overrun: false, recent: None };
+        Ok(Arc::new_cyclic(|itself| Self {
+            engine,
+            handle,
+            cookie: spec.cookie,
+            channel: spec.channel.cloned(),
+            itself: itself.clone(),
+            ring: Mutex::new(ring),
+        }))
+    }
+
+    /// The agent's name for it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// What the program gave at creation.
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// How many entries it holds.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.ring.lock().capacity
+    }
+
+    /// Takes up to `wcs.len()` completions; drives the engine when there are fewer.
+    ///
+    /// # Errors
+    /// EIO in a process that inherited the CQ over a fork.
+    pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Errno> {
+        self.engine.check_process().map_err(|error| error.errno)?;
+        let taken = self.take(wcs);
+        if taken == wcs.len() && !self.engine.due() {
+            return Ok(taken);
+        }
+        self.engine.poll();
+        Ok(taken + self.take(&mut wcs[taken..]))
+    }
+
+    fn take(&self, wcs: &mut [Wc]) -> usize {
+        let mut ring = self.ring.lock();
+        if ring.producer == ring.consumer || ring.view.is_none() {
+            return 0;
+        }
+        let mut taken = 0;
+        for wc in wcs {
+            if ring.consumer == ring.producer {
+                break;
+            }
+            let Some(view) = &ring.view else { break };
+            let entry: Cqe = view.read(ring.slot(ring.consumer));
+            *wc = entry.wc;
+            ring.consumer = ring.next(ring.consumer);
+            taken += 1;
+            if entry.frees != 0 {
+                self.set_free(&mut ring, &entry);
+            }
+        }
+        ring.publish();
+        taken
+    }
+
+    /// Tells the work queue that its request, and all before it, are over (V-61, V-63).
+    fn set_free(&self, ring: &mut CqRing, entry: &Cqe) {
+        if ring.recent.as_ref().is_none_or(|qp| qp.qpn() != entry.wc.qp_num) {
+            ring.recent = self.engine.qps.find(entry.wc.qp_num);
+        }
+        if let Some(qp) = &ring.recent {
+            match entry.frees {
+                FREES_SEND => qp.freed.send.store(entry.freed, Ordering::Release),
+                _ => qp.freed.recv.store(entry.freed, Ordering::Release),
+            }
+        }
+    }
+
+    /// Adds an entry. A full queue is overrun: the event and the QPs' fate follow outside of the caller's locks.
+    pub(crate) fn push(&self, entry: &Cqe, solicited: bool) {
+        let mut ring = self.ring.lock();
+        if ring.overrun || ring.view.is_none() {
+            return;
+        }
+        if ring.used() == ring.capacity {
+            ring.store(word::OVERRUN, 1);
+            ring.overrun = true;
+            crate::reason!("CQ {} is overrun: its {} entries were not polled in time", self.handle, ring.capacity);
+            self.engine.defer(Deferred::Overrun(self.itself.clone()));
+            return;
+        }
+        if let Some(view) = &ring.view {
+            view.write(ring.slot(ring.producer), entry);
+        }
+        ring.producer = ring.next(ring.producer);
+        ring.store(word::PRODUCER, ring.producer);
+        let wanted = if solicited || entry.wc.status != 0 { Armed::Solicited } else { Armed::Next };
+        if ring.armed >= wanted {
+            ring.armed = Armed::Nothing;
+            ring.store(word::ARMED, 0);
+            if let Some(channel) = &self.channel {
+                channel.raise(&self.itself);
+            }
+        }
+    }
+
+    /// Asks for an event at the next completion, or the next solicited one. One-shot; never weakens an earlier asking (V-44).
+    ///
+    /// # Errors
+    /// EIO in a process that inherited the CQ over a fork.
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), Errno> {
+        self.engine.check_process().map_err(|error| error.errno)?;
+        {
+            let mut ring = self.ring.lock();
+            ring.armed = ring.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
+            ring.store(word::ARMED, ring.armed as u32);
+        }
+        // The program is about to sleep: the helper thread has to see what arrives.
+        self.engine.hand_over();
+        Ok(())
+    }
+
+    pub(crate) fn report_overrun(&self) {
+        self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, event::Source::Cq(self.itself.clone()));
+    }
+
+    pub(crate) fn count_event(&self) {
+        if let Some(view) = &self.ring.lock().view {
+            view.word(word::COMP_EVENTS).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_async(&self) {
+        if let Some(view) = &self.ring.lock().view {
+            view.word(word::ASYNC_EVENTS).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the completions of one QP out: it was reset or destroyed.
+    pub(crate) fn purge(&self, qpn: u32) {
+        let mut ring = self.ring.lock();
+        ring.recent = None;
+        if ring.producer != ring.consumer {
+            let entries = ring.drain();
+            ring.refill(entries.into_iter().filter(|entry| entry.wc.qp_num != qpn));
+        }
+    }
+
+    /// Makes room for at least `cqe` entries, keeping those that wait.
+    ///
+    /// # Errors
+    /// EINVAL when more entries wait than would fit, or the limits forbid it.
+    pub fn resize(&self, cqe: u32) -> Result<u32> {
+        self.engine.check_process()?;
+        let mut ring = self.ring.lock();
+        if ring.used() > cqe {
+            let (waiting, handle) = (ring.used(), self.handle);
+            return Err(Error::refuse(Errno::EINVAL, format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait")));
+        }
+        let body = ResizeCq { response: 1, cq_handle: self.handle, cqe, ..Zeroable::zeroed() };
+        let (out, view) = self.engine.allocate(&request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()), |answer| {
+            let out: CqOut = answer.get(8)?;
+            Ok((out, out.mapping))
+        })?;
+        let capacity = check(&out, &view)?;
+        let entries = ring.drain();
+        view.word(word::COMP_EVENTS).store(ring.view.as_ref().map_or(0, |old| old.word(word::COMP_EVENTS).load(Ordering::Relaxed)), Ordering::Relaxed);
+        view.word(word::ASYNC_EVENTS).store(ring.view.as_ref().map_or(0, |old| old.word(word::ASYNC_EVENTS).load(Ordering::Relaxed)), Ordering::Relaxed);
+        view.word(word::ARMED).store(ring.armed as u32, Ordering::Relaxed);
+        (ring.view, ring.capacity, ring.producer, ring.consumer) = (Some(view), capacity, 0, 0);
+        ring.refill(entries.into_iter());
+        Ok(capacity)
+    }
+
+    /// Destroys the CQ; its unread events go with it.
+    ///
+    /// # Errors
+    /// EBUSY while a QP or SRQ uses it.
+    pub fn destroy(&self) -> Result<EventCounts> {
+        self.engine.check_process()?;
+        let body = DestroyCq { response: 1, cq_handle: self.handle, reserved: 0 };
+        let _order = self.engine.allocation.lock();
+        let answer = self.engine.call(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()))?;
+        let answer: DestroyCqAnswer = answer.get(0)?;
+        self.leave();
+        Ok(EventCounts { completion: answer.comp_events_reported, asynchronous: answer.async_events_reported })
+    }
+}
+
+impl Cq {
+    /// Takes the CQ out of everything that knows it.
+    pub(crate) fn leave(&self) {
+        if let Some(channel) = &self.channel {
+            channel.forget(self);
+            channel.attach(-1);
+        }
+        self.engine.forget_events(self.cookie, event::is_cq);
+        let mut ring = self.ring.lock();
+        (ring.view, ring.recent) = (None, None);
+    }
+}
+
+fn check(out: &CqOut, view: &View) -> Result<u32> {
+    let bytes = u64::from(out.cqe_count) * size_of::<Cqe>() as u64 + word::ENTRIES as u64;
+    if out.cqe_count == 0 || out.cqe_size as usize != size_of::<Cqe>() || bytes > view.len() as u64 {
+        return Err(Error::refuse(Errno::EIO, "the agent described a CQ that does not fit its memory"));
+    }
+    Ok(out.cqe_count)
+}

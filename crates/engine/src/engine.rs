@@ -1,0 +1,327 @@
+//! The engine: one HCA context inside a process, from opening to closing.
+//!
+//! An [`Engine`] is a value without statics: one connection to an agent, the queue memory and lanes that came with it, and the
+//! tables of what the program has made. Here are its birth, its control calls, its queries and its end; the data path is in
+//! `send.rs`, `receive.rs` and `progress.rs`, and the thread that works while the program does not is `helper.rs`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use abi::command::number as command;
+use abi::device::{GetContext, GetContextAnswer, QueryDevice, QueryDeviceAnswer, QueryPkey, QueryPkeyAnswer, QueryPort, QueryPortAnswer};
+use abi::errno::Errno;
+use abi::private::{EngineHello, EngineHelloAnswer, GidEntry, GidEntryAnswer};
+use abi::queue::{ContextOut, Mapping};
+use parking_lot::Mutex;
+use protocol::Time;
+
+use crate::board::Board;
+use crate::channel::Channel;
+use crate::control::{Answer, Control, gone};
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::event::Events;
+use crate::helper::Waker;
+use crate::lane::Lanes;
+use crate::mcast::Groups;
+use crate::memory::{QueueMemory, View};
+use crate::mr::Extent;
+use crate::pd::Pd;
+use crate::qp::Qp;
+use crate::table::Table;
+use crate::timers::Timers;
+use crate::usermem::ForkMark;
+use crate::request;
+
+/// Work that must not be done under the locks of the one who found it.
+pub(crate) enum Deferred {
+    /// A CQ was full when a completion came.
+    Overrun(Weak<Cq>),
+    /// The peer at the far end of this lane broke the rules.
+    Broken(u32),
+}
+
+/// One context on one device of one agent.
+pub struct Engine {
+    control: Box<dyn Control>,
+    mark: ForkMark,
+    memory: QueueMemory,
+    /// Held while queue memory is allocated or given back, so that both sides count its users alike.
+    pub(crate) allocation: Mutex<()>,
+    pub(crate) qps: Table<Qp>,
+    pub(crate) extents: Table<Extent>,
+    pub(crate) groups: Groups,
+    pub(crate) lanes: Lanes,
+    pub(crate) board: Board,
+    pub(crate) events: Events,
+    pub(crate) timers: Timers,
+    pub(crate) waker: Waker,
+    channels: Mutex<Vec<Weak<Channel>>>,
+    deferred: Mutex<Vec<Deferred>>,
+    has_deferred: AtomicBool,
+    /// QPs whose lane the helper thread has to open.
+    pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
+    /// Counts polls, so that a program whose CQ is never empty drives the engine too.
+    polls: AtomicU32,
+    /// Packets that were not accepted, by nobody's QP: for `softhca show`.
+    pub(crate) dropped: AtomicU64,
+    is_gone: AtomicBool,
+    number: u32,
+    device: u32,
+    comp_vectors: u32,
+    born: Instant,
+}
+
+impl Engine {
+    /// Opens a context through `control`.
+    ///
+    /// # Errors
+    /// The agent's refusal, or a failure to map what it gave.
+    pub fn open(control: Box<dyn Control>) -> Result<Arc<Self>> {
+        let len = size_of::<GetContextAnswer>() + size_of::<ContextOut>();
+        let answer = control.call(&request::legacy(command::GET_CONTEXT, &GetContext { response: 1 }, len), &[])?;
+        Self::attach(control, answer)
+    }
+
+    /// Makes the engine of a context that GET_CONTEXT has made.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn attach(control: Box<dyn Control>, context: Answer) -> Result<Arc<Self>> {
+        let fixed: GetContextAnswer = context.get(0)?;
+        let out: ContextOut = context.get(size_of::<GetContextAnswer>())?;
+        let mut fds = context.fds.into_iter();
+        let async_fd = fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "GET_CONTEXT came without the event file"))?;
+        let memory = QueueMemory::new();
+        let page = memory.view(&out.page, &mut fds)?;
+
+        shm::register_barrier();
+        let (waker, bell) = Waker::new()?;
+        let hello = EngineHello { pid: std::process::id(), flags: 0 };
+        let request = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
+        let answer = control.call(&request, &[bell.as_fd(), waker.kick_fd()])?;
+        let hello: EngineHelloAnswer = answer.get(0)?;
+        let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds).map_err(|_| Error::refuse(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
+        waker.set_push(push);
+        let engine = Arc::new(Self {
+            control,
+            mark: ForkMark::new(),
+            memory,
+            allocation: Mutex::new(()),
+            qps: Table::new(),
+            extents: Table::new(),
+            groups: Groups::new(),
+            lanes: Lanes::new(),
+            board: Board::map(&board)?,
+            events: Events::new(async_fd, page),
+            timers: Timers::new(),
+            waker,
+            channels: Mutex::new(Vec::new()),
+            deferred: Mutex::new(Vec::new()),
+            has_deferred: AtomicBool::new(false),
+            unrouted: Mutex::new(Vec::new()),
+            polls: AtomicU32::new(0),
+            dropped: AtomicU64::new(0),
+            is_gone: AtomicBool::new(false),
+            number: hello.engine,
+            device: hello.device,
+            comp_vectors: fixed.num_comp_vectors,
+            born: Instant::now(),
+        });
+        // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
+        engine.start_helper()?;
+        Ok(engine)
+    }
+
+    /// The agent's number for this engine.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Index of the device on the agent's board.
+    #[must_use]
+    pub fn device(&self) -> u32 {
+        self.device
+    }
+
+    /// How many completion vectors there are.
+    #[must_use]
+    pub fn comp_vectors(&self) -> u32 {
+        self.comp_vectors
+    }
+
+    /// Nanoseconds since the engine was opened: the state machines' time.
+    pub(crate) fn now(&self) -> Time {
+        Time(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Refuses in a process that inherited the engine over a fork.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn check_process(&self) -> Result<()> {
+        if self.mark.made_here() {
+            return Ok(());
+        }
+        Err(Error { errno: Errno::EIO, reason: "the object was made before a fork, in another process: open the device again here".into() })
+    }
+
+    /// Whether the agent, and with it the device, is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn call(&self, request: &[u8]) -> Result<Answer> {
+        self.call_with(request, &[])
+    }
+
+    pub(crate) fn call_with(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
+        self.check_process()?;
+        if self.is_gone() {
+            return Err(gone());
+        }
+        self.control.call(request, fds)
+    }
+
+    /// A call whose answer names queue memory: maps it before any other allocation is answered.
+    pub(crate) fn allocate<T>(&self, request: &[u8], read: impl FnOnce(&Answer) -> Result<(T, Mapping)>) -> Result<(T, View)> {
+        let _order = self.allocation.lock();
+        let answer = self.call(request)?;
+        let (out, mapping) = read(&answer)?;
+        let view = self.memory.view(&mapping, &mut answer.fds.into_iter())?;
+        Ok((out, view))
+    }
+
+    /// Maps what an answer that somebody else got names.
+    pub(crate) fn view(&self, mapping: &Mapping, fds: Vec<OwnedFd>) -> Result<View> {
+        self.memory.view(mapping, &mut fds.into_iter())
+    }
+
+    /// The device's limits and names.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn query_device(&self) -> Result<QueryDeviceAnswer> {
+        self.call(&request::legacy(command::QUERY_DEVICE, &QueryDevice { response: 1 }, size_of::<QueryDeviceAnswer>()))?.get(0)
+    }
+
+    /// A port's state.
+    ///
+    /// # Errors
+    /// EINVAL for a port that the device does not have.
+    pub fn query_port(&self, port: u8) -> Result<QueryPortAnswer> {
+        let body = QueryPort { response: 1, port_num: port, ..Default::default() };
+        self.call(&request::legacy(command::QUERY_PORT, &body, size_of::<QueryPortAnswer>()))?.get(0)
+    }
+
+    /// One GID, all zeros for an empty place.
+    ///
+    /// # Errors
+    /// EINVAL for an index beyond the table.
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<[u8; 16]> {
+        self.check_process()?;
+        let empty = || Error::refuse(Errno::EINVAL, format!("port {port} has no GID index {index}"));
+        if self.is_gone() {
+            return Err(gone());
+        }
+        self.board.gid(self.device, u32::from(port), index).ok_or_else(empty)
+    }
+
+    /// One GID with its type and interface.
+    ///
+    /// # Errors
+    /// ENODATA for an empty place, EINVAL for an index beyond the table.
+    pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidEntryAnswer> {
+        self.call(&request::private(command::GID_ENTRY, &GidEntry { port, index }, size_of::<GidEntryAnswer>()))?.get(0)
+    }
+
+    /// One P_Key, in host order.
+    ///
+    /// # Errors
+    /// EINVAL for an index beyond the table.
+    pub fn query_pkey(&self, port: u8, index: u32) -> Result<u16> {
+        let body = QueryPkey { response: 1, pkey_index: index, port_num: port, ..Default::default() };
+        let answer: QueryPkeyAnswer = self.call(&request::legacy(command::QUERY_PKEY, &body, size_of::<QueryPkeyAnswer>()))?.get(0)?;
+        Ok(answer.pkey)
+    }
+
+    /// A protection domain.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limit.
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
+        Pd::alloc(self)
+    }
+
+    pub(crate) fn register_channel(&self, channel: &Arc<Channel>) {
+        let mut channels = self.channels.lock();
+        channels.retain(|channel| channel.strong_count() > 0);
+        channels.push(Arc::downgrade(channel));
+    }
+
+    pub(crate) fn defer(&self, work: Deferred) {
+        self.deferred.lock().push(work);
+        self.has_deferred.store(true, Ordering::Release);
+        self.waker.kick();
+    }
+
+    /// A deadline may have become nearer than the helper thread knows.
+    pub(crate) fn timers_changed(&self) {
+        self.waker.kick();
+    }
+
+    pub(crate) fn deferred(&self) -> Vec<Deferred> {
+        if !self.has_deferred.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.has_deferred.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *self.deferred.lock())
+    }
+
+    /// Whether it is time to drive the engine although the program's CQ had enough for it.
+    pub(crate) fn due(&self) -> bool {
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        polls % 16 == 0
+    }
+
+    /// The agent has gone: the device with it. Every QP ends, every waiter wakes.
+    pub(crate) fn die(self: &Arc<Self>) {
+        if self.is_gone.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        crate::reason!("the softhca agent is gone: the device is lost (IBV_EVENT_DEVICE_FATAL)");
+        for lane in self.lanes.list().iter() {
+            lane.kill();
+        }
+        for qp in self.qps.all() {
+            qp.fail("the device is lost");
+        }
+        self.events.device_fatal();
+        for channel in self.channels.lock().iter().filter_map(Weak::upgrade) {
+            channel.kill();
+        }
+    }
+
+    /// Closes the context: the thread ends, the agent cleans up, nothing of this engine works any more.
+    pub fn close(self: &Arc<Self>) {
+        if !self.mark.made_here() {
+            return;
+        }
+        self.waker.stop();
+        self.is_gone.store(true, Ordering::Relaxed);
+        self.control.close();
+        self.lanes.clear();
+        self.unrouted.lock().clear();
+        self.deferred.lock().clear();
+        for qp in self.qps.all() {
+            self.qps.remove(qp.qpn());
+            qp.abandon();
+        }
+    }
+}
+

@@ -1,0 +1,58 @@
+//! What a refused call answers: the errno that the manual pages name, and the sentence that says why.
+
+use std::fmt;
+
+use abi::errno::Errno;
+
+/// A refused call.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// What a C caller sees.
+    pub errno: Errno,
+    /// Which objects, and why.
+    pub reason: String,
+}
+
+impl Error {
+    /// Makes the error and notes its reason: to be called where the refusal is decided, once.
+    pub fn refuse(errno: Errno, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        crate::reason!("{reason}");
+        Self { errno, reason }
+    }
+
+    /// For a refusal whose reason is plain from the errno or has been noted already.
+    #[must_use]
+    pub fn plain(errno: Errno) -> Self {
+        Self { errno, reason: errno.to_string() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.reason, self.errno)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::plain(errno)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self { errno: Errno(error.raw_os_error().unwrap_or(libc::EIO)), reason: error.to_string() }
+    }
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(error: rustix::io::Errno) -> Self {
+        std::io::Error::from(error).into()
+    }
+}
+
+/// The result of a verb.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

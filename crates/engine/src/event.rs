@@ -1,0 +1,126 @@
+//! Async events: what happened to a QP, CQ, SRQ, port or the device, outside of any completion.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use abi::errno::Errno;
+use abi::event::{AsyncRecord, kind};
+use abi::queue::{CONTEXT_RECORDS, context_page};
+
+use crate::engine::Engine;
+use crate::event_file::EventFile;
+use crate::memory::View;
+
+/// Which object an event is about, for counting it when it is read.
+#[derive(Clone)]
+pub(crate) enum Source {
+    None,
+    Cq(std::sync::Weak<crate::cq::Cq>),
+    Qp(std::sync::Weak<crate::qp::Qp>),
+    Srq(std::sync::Weak<crate::srq::Srq>),
+}
+
+struct Record {
+    event: AsyncEvent,
+    source: Source,
+}
+
+/// One async event, as a program gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// Which (see `abi::event::kind`).
+    pub kind: u32,
+    /// The object's cookie, or the port's number.
+    pub element: u64,
+}
+
+/// Whether events of `event_type` are about a CQ.
+pub(crate) fn is_cq(event_type: u32) -> bool {
+    event_type == kind::CQ_ERR
+}
+
+/// Whether events of `event_type` are about an SRQ.
+pub(crate) fn is_srq(event_type: u32) -> bool {
+    matches!(event_type, kind::SRQ_ERR | kind::SRQ_LIMIT_REACHED)
+}
+
+/// Whether events of `event_type` are about a QP.
+pub(crate) fn is_qp(event_type: u32) -> bool {
+    matches!(
+        event_type,
+        kind::QP_FATAL
+            | kind::QP_REQ_ERR
+            | kind::QP_ACCESS_ERR
+            | kind::COMM_EST
+            | kind::SQ_DRAINED
+            | kind::PATH_MIG
+            | kind::PATH_MIG_ERR
+            | kind::QP_LAST_WQE_REACHED
+    )
+}
+
+/// A context's async events: the engine's own and, in the context page, the agent's.
+pub(crate) struct Events {
+    file: EventFile<Record>,
+    page: View,
+}
+
+impl Events {
+    pub(crate) fn new(fd: OwnedFd, page: View) -> Self {
+        Self { file: EventFile::new(fd), page }
+    }
+
+    pub(crate) fn raise(&self, event_type: u32, element: u64, source: Source) {
+        self.file.push(Record { event: AsyncEvent { kind: event_type, element }, source });
+    }
+
+    /// The last event that there will be.
+    pub(crate) fn device_fatal(&self) {
+        self.raise(kind::DEVICE_FATAL, 0, Source::None);
+        self.file.kill();
+    }
+
+    /// The agent's next record, and whether more wait. The agent trusts nothing here, and we take only whole records.
+    fn from_agent(&self) -> (Option<Record>, bool) {
+        let head = self.page.word(context_page::HEAD).load(Ordering::Acquire);
+        let consumer = self.page.word(context_page::CONSUMER);
+        let taken = consumer.load(Ordering::Relaxed);
+        if head == taken {
+            return (None, false);
+        }
+        let slot = context_page::RECORDS + (taken % CONTEXT_RECORDS) as usize * size_of::<AsyncRecord>();
+        let record: AsyncRecord = self.page.read(slot);
+        consumer.store(taken.wrapping_add(1), Ordering::Release);
+        let event = AsyncEvent { kind: record.event_type, element: record.element };
+        (Some(Record { event, source: Source::None }), head != taken.wrapping_add(1))
+    }
+}
+
+impl Engine {
+    /// The descriptor that is readable when an async event waits.
+    #[must_use]
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.events.file.fd()
+    }
+
+    /// The next async event. Waits unless the descriptor has O_NONBLOCK.
+    ///
+    /// # Errors
+    /// EAGAIN, EINTR; EIO when the device is gone and all events are read, or after a fork.
+    pub fn async_event(&self) -> Result<AsyncEvent, Errno> {
+        self.check_process().map_err(|error| error.errno)?;
+        let record = self.events.file.next(|| self.events.from_agent())?;
+        match &record.source {
+            Source::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.count_async()),
+            Source::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.count_async()),
+            Source::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.count_async()),
+            Source::None => {}
+        }
+        Ok(record.event)
+    }
+
+    /// Takes out the unread events of one object: it is being destroyed.
+    pub(crate) fn forget_events(&self, cookie: u64, about: fn(u32) -> bool) {
+        self.events.file.retain(|record| !(record.event.element == cookie && about(record.event.kind)));
+    }
+}

@@ -1,0 +1,93 @@
+//! An event file: a descriptor that programs poll, and the records that wait behind it.
+//!
+//! The descriptor is an eventfd; under the lock its counter is non-zero whenever records wait, so `poll`, `epoll` (edge-triggered
+//! too, for every push writes) and O_NONBLOCK behave as on a kernel's event file. The records wait in this process, so none is lost
+//! for want of a socket buffer, and a destroy can take its own out.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abi::errno::Errno;
+use parking_lot::Mutex;
+use rustix::io::ReadWriteFlags;
+
+pub(crate) struct EventFile<R> {
+    fd: OwnedFd,
+    queue: Mutex<VecDeque<R>>,
+    /// The device is gone: when the records are used up, readers get EIO.
+    dead: AtomicBool,
+}
+
+impl<R> EventFile<R> {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd, queue: Mutex::new(VecDeque::new()), dead: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn push(&self, record: R) {
+        let mut queue = self.queue.lock();
+        queue.push_back(record);
+        self.ring();
+    }
+
+    /// Takes out the records that `keep` refuses: those of an object that is being destroyed.
+    pub(crate) fn retain(&self, keep: impl FnMut(&R) -> bool) {
+        let mut queue = self.queue.lock();
+        queue.retain(keep);
+        if queue.is_empty() {
+            self.drain();
+        }
+    }
+
+    /// From now on readers that would wait get EIO.
+    pub(crate) fn kill(&self) {
+        let _queue = self.queue.lock();
+        self.dead.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
+    /// The next record. `foreign` gives one of the agent's and says whether more wait there; those go first.
+    /// Waits unless the program has set O_NONBLOCK.
+    pub(crate) fn next(&self, mut foreign: impl FnMut() -> (Option<R>, bool)) -> Result<R, Errno> {
+        loop {
+            if let Some(record) = self.take(&mut foreign)? {
+                return Ok(record);
+            }
+            let mut counter = [0u8; 8];
+            // Blocks, or answers EAGAIN, as the program asked for; a signal restarts it or not, as its handler asked for.
+            rustix::io::read(&self.fd, &mut counter).map_err(|error| Errno(error.raw_os_error()))?;
+        }
+    }
+
+    fn take(&self, foreign: &mut impl FnMut() -> (Option<R>, bool)) -> Result<Option<R>, Errno> {
+        let mut queue = self.queue.lock();
+        // Before looking: the agent writes the counter after its record, so what this look misses rings again.
+        self.drain();
+        let (record, more) = foreign();
+        let record = record.or_else(|| queue.pop_front());
+        let dead = self.dead.load(Ordering::Relaxed);
+        if more || dead || !queue.is_empty() {
+            self.ring();
+        }
+        match record {
+            None if dead => Err(Errno::EIO),
+            record => Ok(record),
+        }
+    }
+
+    fn ring(&self) {
+        // EAGAIN means that the counter is as high as it goes, hence not zero.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    fn drain(&self) {
+        let mut counter = [0u8; 8];
+        let mut slices = [IoSliceMut::new(&mut counter)];
+        let _ = rustix::io::preadv2(&self.fd, &mut slices, u64::MAX, ReadWriteFlags::NOWAIT);
+    }
+}

@@ -1,0 +1,254 @@
+//! The helper thread and the word by which peers learn whether it sleeps.
+//!
+//! While the program polls its CQs, it does the engine's work itself, and the thread only looks every [`WATCH`] whether that is
+//! still so. When the program has stopped (it sleeps on an event, or computes), the thread takes over: works while there is work,
+//! then arms the bell, looks once more, and sleeps until a peer, a timer, the agent or the program wakes it. An idle engine uses no CPU.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use abi::layout::Record;
+use abi::private::{Push, push};
+use parking_lot::Mutex;
+use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use shm::{Bell, Doorbell, Socket};
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::lane::Lane;
+
+/// How often the thread looks whether the program still polls: what arrives after it stopped waits at most this long.
+const WATCH: Duration = Duration::from_micros(400);
+/// A program that polls this often without arming a CQ is one that polls.
+const POLLING: u32 = 256;
+/// Looks without work before the thread goes to sleep: a few microseconds.
+const LOOKS: u32 = 40;
+/// The longest sleep where the kernel does not offer the barrier that makes sleeping safe.
+const UNSURE: Duration = Duration::from_millis(1);
+
+const PUSH: u64 = 0;
+const KICK: u64 = 1;
+const LANE: u64 = 2;
+
+/// What wakes the thread, and what it knows of the program.
+pub(crate) struct Waker {
+    bell: Bell,
+    kick: Doorbell,
+    epoll: OwnedFd,
+    push: Mutex<Option<Socket>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: AtomicBool,
+    /// The program polls, and the thread only watches.
+    watching: AtomicBool,
+    /// Moves with every poll.
+    epoch: AtomicU64,
+    /// Polls since the program last armed a CQ.
+    polls: AtomicU32,
+}
+
+impl Waker {
+    /// The waker, and the bell's descriptor for the agent.
+    pub(crate) fn new() -> Result<(Self, OwnedFd)> {
+        let (bell, fd) = Bell::create()?;
+        let kick = Doorbell::new()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, kick.as_fd(), epoll::EventData::new_u64(KICK), edge)?;
+        let waker = Self {
+            bell,
+            kick,
+            epoll,
+            push: Mutex::new(None),
+            thread: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            watching: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            polls: AtomicU32::new(0),
+        };
+        Ok((waker, fd))
+    }
+
+    pub(crate) fn kick_fd(&self) -> BorrowedFd<'_> {
+        self.kick.as_fd()
+    }
+
+    /// Takes the socket on which the agent pushes.
+    pub(crate) fn set_push(&self, socket: OwnedFd) {
+        let added = epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(PUSH), epoll::EventFlags::IN);
+        debug_assert!(added.is_ok(), "a fresh descriptor can be watched");
+        *self.push.lock() = Some(Socket::from(socket));
+    }
+
+    /// Has a lane's wake-ups wake the thread.
+    pub(crate) fn watch(&self, lane: &Lane) {
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        // A lane that cannot be watched (no descriptors left) still works while the program polls.
+        if let Err(error) = epoll::add(&self.epoll, &lane.wake, epoll::EventData::new_u64(LANE), edge) {
+            crate::reason!("lane {} cannot wake this process: {error}", lane.id);
+        }
+    }
+
+    /// Wakes the thread: there is something to do that it cannot see by itself.
+    pub(crate) fn kick(&self) {
+        self.kick.ring();
+    }
+
+    /// The program has polled.
+    pub(crate) fn polled(&self) {
+        // Not atomic increments: several pollers may lose one another's, and any movement will do.
+        self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if !self.watching.load(Ordering::Relaxed) {
+            let polls = self.polls.load(Ordering::Relaxed) + 1;
+            self.polls.store(polls, Ordering::Relaxed);
+            if polls >= POLLING && !self.watching.swap(true, Ordering::Relaxed) {
+                self.polls.store(0, Ordering::Relaxed);
+                self.kick();
+            }
+        }
+    }
+
+    fn hand_over(&self) {
+        self.polls.store(0, Ordering::Relaxed);
+        if self.watching.load(Ordering::Relaxed) && self.watching.swap(false, Ordering::Relaxed) {
+            self.kick();
+        }
+    }
+
+    /// Ends the thread and waits for it.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.kick();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+        *self.push.lock() = None;
+    }
+
+    /// Sleeps until something happens or `limit` is over; says whether the agent has something to tell.
+    fn sleep(&self, limit: Option<Duration>) -> bool {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // ppoll, because its timeout is in nanoseconds on every kernel.
+        let mut ready = [PollFd::new(&self.epoll, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut ready, limit.as_ref());
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
+        let count = epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0);
+        events[..count].iter().any(|event| event.data.u64() == PUSH)
+    }
+}
+
+impl Engine {
+    /// The program is about to sleep on an event: from now on the thread has to see what arrives.
+    pub(crate) fn hand_over(&self) {
+        self.waker.hand_over();
+    }
+
+    /// Starts the thread.
+    pub(crate) fn start_helper(self: &Arc<Self>) -> Result<()> {
+        let mut thread = self.waker.thread.lock();
+        if thread.is_none() {
+            let engine = Arc::clone(self);
+            *thread = Some(std::thread::Builder::new().name("softhca".into()).stack_size(256 * 1024).spawn(move || engine.help())?);
+        }
+        Ok(())
+    }
+
+    fn help(self: Arc<Self>) {
+        crate::usermem::block_other_signals();
+        let waker = &self.waker;
+        let mut looks = 0;
+        let mut told = true;
+        while !waker.stop.load(Ordering::Relaxed) {
+            if std::mem::take(&mut told) {
+                self.listen();
+            }
+            self.open_routes();
+            if waker.watching.load(Ordering::Relaxed) {
+                let epoch = waker.epoch.load(Ordering::Relaxed);
+                told = waker.sleep(Some(WATCH));
+                if waker.epoch.load(Ordering::Relaxed) == epoch {
+                    waker.watching.store(false, Ordering::Relaxed);
+                    waker.polls.store(0, Ordering::Relaxed);
+                }
+                looks = 0;
+                continue;
+            }
+            if self.progress(false) {
+                looks = 0;
+                continue;
+            }
+            looks += 1;
+            if looks < LOOKS {
+                std::hint::spin_loop();
+                continue;
+            }
+            looks = 0;
+            self.lanes.list().iter().for_each(|lane| lane.rest());
+            waker.bell.arm();
+            let sound = shm::sleeper_barrier();
+            // The last look waits for locks, so that nobody else's half-done look hides something.
+            if !self.progress(true) && self.unrouted.lock().is_empty() && !waker.stop.load(Ordering::Relaxed) {
+                let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
+                let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
+                told = waker.sleep(limit);
+            }
+            waker.bell.disarm();
+        }
+    }
+
+    /// Hears what the agent pushes: new lanes, dead peers, its own end.
+    fn listen(self: &Arc<Self>) {
+        let mut bytes = [0u8; size_of::<Push>()];
+        loop {
+            let received = match &*self.waker.push.lock() {
+                Some(socket) => socket.try_recv(&mut bytes),
+                None => return,
+            };
+            match received {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => break,
+                Ok(received) if received.len == 0 => break,
+                Ok(received) => {
+                    if let Some(message) = Push::read(&bytes[..received.len]) {
+                        self.heed(&message, received.fds);
+                    }
+                }
+            }
+        }
+        // The socket is at its end and would wake us for ever.
+        if let Some(socket) = self.waker.push.lock().take() {
+            let _ = epoll::delete(&self.waker.epoll, socket.as_fd());
+        }
+        if !self.waker.stop.load(Ordering::Relaxed) {
+            self.die();
+        }
+    }
+
+    fn heed(self: &Arc<Self>, message: &Push, fds: Vec<OwnedFd>) {
+        match message.kind {
+            push::LANE => {
+                // The agent tells the stripe in the reserved word.
+                match Lane::new(&message.lane, message.lane.reserved, fds) {
+                    Ok(lane) => {
+                        self.adopt_lane(lane, true);
+                    }
+                    Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),
+                }
+            }
+            push::LANE_GONE => self.lose_lane(message.lane.lane),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn adopt_lane(&self, lane: Arc<Lane>, route: bool) -> Arc<Lane> {
+        let adopted = self.lanes.add(Arc::clone(&lane), route);
+        if Arc::ptr_eq(&adopted, &lane) {
+            self.waker.watch(&lane);
+        }
+        adopted
+    }
+}

@@ -1,0 +1,97 @@
+//! Multicast: which local QPs are in a group, and which engines of this agent have some.
+//!
+//! The members elsewhere come from the agent and hold for one epoch of the board; they are asked for by the helper thread, because a
+//! post never waits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use abi::command::number as command;
+use abi::mcast::AttachMcast;
+use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer};
+use parking_lot::RwLock;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::qp::Qp;
+use crate::request;
+
+type Gid = [u8; 16];
+
+/// The groups that this engine knows of.
+pub(crate) struct Groups {
+    /// QPs of this engine, by group.
+    members: RwLock<HashMap<Gid, Vec<u32>>>,
+    /// Engines with members, by group, and the epoch for which that holds.
+    engines: RwLock<HashMap<Gid, (u32, Arc<[u32]>)>>,
+}
+
+impl Groups {
+    pub(crate) fn new() -> Self {
+        Self { members: RwLock::new(HashMap::new()), engines: RwLock::new(HashMap::new()) }
+    }
+
+    /// QPs of this engine in `group`.
+    pub(crate) fn members(&self, group: &Gid) -> Vec<u32> {
+        self.members.read().get(group).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn forget(&self, qpn: u32) {
+        self.members.write().retain(|_, members| {
+            members.retain(|&member| member != qpn);
+            !members.is_empty()
+        });
+    }
+}
+
+/// Whether `gid` names a group.
+pub(crate) fn is_group(gid: &Gid) -> bool {
+    gid[0] == 0xff
+}
+
+impl Engine {
+    /// Engines with members of `group`, when that is known for the present epoch.
+    pub(crate) fn group_engines(&self, group: &Gid) -> Option<Arc<[u32]>> {
+        let known = self.groups.engines.read();
+        known.get(group).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
+    }
+
+    /// Asks the agent who has members of `group`.
+    pub(crate) fn resolve_group(&self, group: &Gid) -> Result<Arc<[u32]>> {
+        let body = McastResolve { gid: *group, max: MCAST_ENGINES_MAX as u32, reserved: 0 };
+        let answer: McastResolveAnswer = self.call(&request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>()))?.get(0)?;
+        let engines: Arc<[u32]> = answer.engines.iter().take(answer.count as usize).copied().collect();
+        self.groups.engines.write().insert(*group, (answer.epoch, Arc::clone(&engines)));
+        Ok(engines)
+    }
+}
+
+impl Qp {
+    /// Has the QP receive what is sent to `group`. A second time is no error and no second copy.
+    ///
+    /// # Errors
+    /// EINVAL for a QP that is not UD or a GID that is no group.
+    pub fn attach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
+        let body = AttachMcast { gid: *group, qp_handle: self.handle(), mlid, reserved: 0 };
+        self.engine().call(&request::legacy(command::ATTACH_MCAST, &body, 0))?;
+        let mut members = self.engine().groups.members.write();
+        let group = members.entry(*group).or_default();
+        if !group.contains(&self.qpn()) {
+            group.push(self.qpn());
+        }
+        Ok(())
+    }
+
+    /// Takes the QP out of `group`.
+    ///
+    /// # Errors
+    /// EINVAL when it is not in it.
+    pub fn detach_mcast(&self, group: &Gid, mlid: u16) -> Result<()> {
+        let body = AttachMcast { gid: *group, qp_handle: self.handle(), mlid, reserved: 0 };
+        self.engine().call(&request::legacy(command::DETACH_MCAST, &body, 0))?;
+        if let Some(members) = self.engine().groups.members.write().get_mut(group) {
+            members.retain(|&member| member != self.qpn());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Queue memory: the regions that the agent allocates and this process maps, one mapping for many queues.
+//!
+//! The agent names a place by region, offset and length; the region's descriptor comes along when its first object appears.
+//! A [`View`] is one object's part; the mapping goes with the last view, which is when the agent forgets the region too.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
+
+use abi::errno::Errno;
+use abi::queue::Mapping;
+use bytemuck::Pod;
+use parking_lot::Mutex;
+use shm::region::Region;
+
+use crate::error::{Error, Result};
+
+/// The regions of one context.
+pub(crate) struct QueueMemory {
+    regions: Mutex<HashMap<u32, Weak<Region>>>,
+}
+
+/// The flag of [`Mapping`] that says: the region's descriptor is attached.
+const ATTACHED: u32 = 1;
+
+impl QueueMemory {
+    pub(crate) fn new() -> Self {
+        Self { regions: Mutex::new(HashMap::new()) }
+    }
+
+    /// The view that `mapping` names; `fds` gives the descriptor of a region that is new here.
+    pub(crate) fn view(&self, mapping: &Mapping, fds: &mut dyn Iterator<Item = OwnedFd>) -> Result<View> {
+        let mut regions = self.regions.lock();
+        regions.retain(|_, region| region.strong_count() > 0);
+        let fd = if mapping.flags & ATTACHED != 0 { fds.next() } else { None };
+        let region = match (regions.get(&mapping.region).and_then(Weak::upgrade), fd) {
+            (Some(region), _) => region,
+            (None, Some(fd)) => {
+                let len = usize::try_from(mapping.region_len).unwrap_or(usize::MAX);
+                let region = Arc::new(Region::map(fd.as_fd(), len)?);
+                regions.insert(mapping.region, Arc::downgrade(&region));
+                region
+            }
+            (None, None) => {
+                return Err(Error::refuse(Errno::EIO, format!("the agent named queue memory {} without its descriptor", mapping.region)));
+            }
+        };
+        let (offset, length) = (usize::try_from(mapping.offset), usize::try_from(mapping.length));
+        match (offset, length) {
+            (Ok(offset), Ok(length)) if offset.checked_add(length).is_some_and(|end| end <= region.len()) => {
+                Ok(View { region, offset, length })
+            }
+            _ => Err(Error::refuse(Errno::EIO, format!("the agent named a place outside of queue memory {}", mapping.region))),
+        }
+    }
+}
+
+/// One object's part of queue memory. Offsets are relative to it and checked.
+#[derive(Clone)]
+pub(crate) struct View {
+    region: Arc<Region>,
+    offset: usize,
+    length: usize,
+}
+
+impl View {
+    fn at(&self, offset: usize, len: usize) -> usize {
+        assert!(offset + len <= self.length, "offset {offset} + {len} in queue memory of {}", self.length);
+        self.offset + offset
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        self.region.word(self.at(offset, 4))
+    }
+
+    pub(crate) fn read<T: Pod>(&self, offset: usize) -> T {
+        self.region.read(self.at(offset, size_of::<T>()))
+    }
+
+    pub(crate) fn write<T: Pod>(&self, offset: usize, value: &T) {
+        self.region.write(self.at(offset, size_of::<T>()), value);
+    }
+
+    /// Where `len` bytes at `offset` lie in this process, for the copies of inline data.
+    pub(crate) fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
+        self.region.pointer(self.at(offset, len), len).map_or(std::ptr::null_mut(), std::ptr::NonNull::as_ptr)
+    }
+}

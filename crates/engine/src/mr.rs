@@ -1,0 +1,180 @@
+//! Memory regions: the program's memory that work requests and peers may name, by key.
+//!
+//! A region is not pinned and may vanish under us; every access is a fault-safe copy (see [`crate::access`]). A key is the agent's
+//! index (upper 24 bits) and a generation (low 8), so that a stale key is caught.
+
+use std::sync::Arc;
+
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer};
+use abi::mr::access as right;
+use parking_lot::RwLock;
+use shm::region::Region;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::pd::Pd;
+use crate::request;
+use crate::usermem::mappings;
+
+/// What a region's key gives access to. Replaced whole by `rereg`.
+#[derive(Clone)]
+pub(crate) struct Extent {
+    pub(crate) key: u32,
+    pub(crate) pd: u32,
+    /// Where the first byte lies in this process.
+    pub(crate) host: u64,
+    /// The address by which work requests and peers call the first byte.
+    pub(crate) iova: u64,
+    pub(crate) length: u64,
+    pub(crate) access: u32,
+    /// What keeps the memory mapped when it is not the program's own (the agent's slow path).
+    _backing: Option<Arc<Region>>,
+}
+
+/// A memory region.
+pub struct Mr {
+    engine: Arc<Engine>,
+    pd: RwLock<Arc<Pd>>,
+    handle: u32,
+    extent: RwLock<Arc<Extent>>,
+}
+
+/// The bits of `access` that only ask for a mode of working, which a software device may ignore.
+const OPTIONAL: u32 = 0x3ff0_0000;
+/// The rights and modes that this device knows.
+const KNOWN: u32 = right::LOCAL_WRITE | right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC | right::MW_BIND | right::HUGETLB;
+
+impl Mr {
+    pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Self>> {
+        let engine = pd.engine();
+        engine.check_process()?;
+        let access = checked_access(access)?;
+        check_memory(addr, length, access)?;
+        if let Err(error) = crate::usermem::install() {
+            crate::reason!("memory that is unmapped while registered will end the program: no fault handler could be set ({error})");
+        }
+        let body = RegMr { response: 1, start: addr, length, hca_va: iova, pd_handle: pd.handle(), access_flags: access };
+        let answer: RegMrAnswer = engine.call(&request::legacy(command::REG_MR, &body, size_of::<RegMrAnswer>()))?.get(0)?;
+        Ok(Self::adopt(pd, &answer, addr, &body, None))
+    }
+
+    /// Makes the region that the agent has registered; `host` is where its memory lies in this process.
+    pub(crate) fn adopt(pd: &Arc<Pd>, answer: &RegMrAnswer, host: u64, body: &RegMr, backing: Option<Arc<Region>>) -> Arc<Self> {
+        let extent = Extent {
+            key: answer.lkey,
+            pd: pd.handle(),
+            host,
+            iova: body.hca_va,
+            length: body.length,
+            access: body.access_flags,
+            _backing: backing,
+        };
+        let engine = Arc::clone(pd.engine());
+        let mr = Arc::new(Self { engine, pd: RwLock::new(Arc::clone(pd)), handle: answer.mr_handle, extent: RwLock::new(Arc::new(extent)) });
+        mr.publish();
+        mr
+    }
+
+    fn publish(&self) {
+        let extent = self.extent.read().clone();
+        self.engine.extents.insert(extent.key >> 8, extent);
+    }
+
+    /// The agent's name for it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// The key for this side's work requests.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.extent.read().key
+    }
+
+    /// The key for peers.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.lkey()
+    }
+
+    /// Ends the registration. When it returns, nobody touches the memory through this key any more.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    pub fn dereg(&self) -> Result<()> {
+        self.engine.check_process()?;
+        let body = DeregMr { mr_handle: self.handle };
+        let answer = self.engine.call(&request::legacy(command::DEREG_MR, &body, 0));
+        match answer {
+            Err(error) if !self.engine.is_gone() => Err(error),
+            _ => {
+                self.withdraw();
+                Ok(())
+            }
+        }
+    }
+
+    /// The key names nothing any more; waits for copies under way.
+    pub(crate) fn withdraw(&self) {
+        self.engine.extents.remove(self.lkey() >> 8);
+    }
+
+    /// Changes translation (1), PD (2) or access (4), as `flags` says; the keys change with it.
+    ///
+    /// # Errors
+    /// As registering.
+    pub fn rereg(&self, flags: u32, pd: Option<&Arc<Pd>>, addr: u64, length: u64, access: u32) -> Result<()> {
+        self.engine.check_process()?;
+        let old = self.extent.read().clone();
+        let new_access = if flags & 4 != 0 { checked_access(access)? } else { old.access };
+        let (host, length) = if flags & 1 != 0 { (addr, length) } else { (old.host, old.length) };
+        check_memory(host, length, new_access)?;
+        let new_pd = pd.filter(|_| flags & 2 != 0).cloned().unwrap_or_else(|| self.pd.read().clone());
+        let iova = if flags & 1 != 0 { addr } else { old.iova };
+        let body = ReregMr {
+            response: 1,
+            mr_handle: self.handle,
+            flags,
+            start: host,
+            length,
+            hca_va: iova,
+            pd_handle: new_pd.handle(),
+            access_flags: new_access,
+        };
+        let answer: ReregMrAnswer = self.engine.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()))?.get(0)?;
+        self.engine.extents.remove(old.key >> 8);
+        let extent = Extent { key: answer.lkey, pd: new_pd.handle(), host, iova, length, access: new_access, _backing: old._backing.clone() };
+        *self.extent.write() = Arc::new(extent);
+        *self.pd.write() = new_pd;
+        self.publish();
+        Ok(())
+    }
+}
+
+fn checked_access(access: u32) -> Result<u32> {
+    let unknown = access & !(KNOWN | OPTIONAL);
+    if unknown & (right::ON_DEMAND | right::ZERO_BASED) != 0 {
+        return Err(Error::refuse(Errno::EOPNOTSUPP, format!("access flags {unknown:#x}: on-demand and zero-based regions are not offered")));
+    }
+    if unknown != 0 {
+        return Err(Error::refuse(Errno::EINVAL, format!("unknown access flags {unknown:#x}")));
+    }
+    if access & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0 && access & right::LOCAL_WRITE == 0 {
+        return Err(Error::refuse(Errno::EINVAL, "a region that peers may write or use atomics on needs IBV_ACCESS_LOCAL_WRITE too"));
+    }
+    Ok(access & KNOWN)
+}
+
+/// Checks that the memory is there with the rights that the region will give, without touching it.
+fn check_memory(addr: u64, length: u64, access: u32) -> Result<()> {
+    if length == 0 {
+        return Err(Error::refuse(Errno::EINVAL, "a memory region of length 0"));
+    }
+    let write = access & (right::LOCAL_WRITE | right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
+    mappings::check(addr, length, write).map_err(|error| {
+        Error::refuse(Errno::EFAULT, format!("the memory of {length} bytes at {addr:#x} cannot be registered: {error}"))
+    })
+}

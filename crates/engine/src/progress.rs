@@ -1,0 +1,212 @@
+//! One round of the engine's work: what lanes bring, who was blocked, which timers are due, and what was put off.
+//!
+//! Whoever has time calls it: a thread that polls a CQ, or the helper. Two at once do not wait for each other: each lane is received
+//! from by one of them, unless the last look before sleeping is taken, which has to be sure.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shm::RECORD_MAX;
+use wire::Qpn;
+
+use crate::cell::{self, Cell, Notice, Packet, Payload};
+use crate::engine::{Deferred, Engine};
+use crate::lane::{Lane, Receiver};
+use crate::qp::Qp;
+use crate::receive::Arrival;
+
+/// How many records one round takes from a lane, so that no lane starves the others.
+const BATCH: usize = 64;
+
+impl Engine {
+    /// What a polling thread does.
+    pub(crate) fn poll(self: &Arc<Self>) {
+        self.waker.polled();
+        self.progress(false);
+    }
+
+    /// Does what there is to do; says whether there was something. With `sure`, waits for those who are at it.
+    pub(crate) fn progress(self: &Arc<Self>, sure: bool) -> bool {
+        crate::usermem::prepare_thread();
+        let mut worked = false;
+        for lane in self.lanes.list().iter() {
+            let receiver = if sure { Some(lane.receiver.lock()) } else { lane.receiver.try_lock() };
+            if let Some(mut receiver) = receiver {
+                worked |= self.receive(lane, &mut receiver);
+            }
+            if lane.has_blocked.load(Ordering::Acquire) && lane.has_room() {
+                worked = true;
+                self.go_on(lane);
+            }
+        }
+        if self.timers.next().is_some() {
+            worked |= self.look_at_timers();
+        }
+        for work in self.deferred() {
+            worked = true;
+            self.settle(work);
+        }
+        worked
+    }
+
+    /// Takes what a lane has brought, up to a batch.
+    pub(crate) fn receive(self: &Arc<Self>, lane: &Arc<Lane>, receiver: &mut Receiver) -> bool {
+        if lane.is_dead() {
+            return false;
+        }
+        let Receiver { rx, touched, record } = receiver;
+        let mut taken = 0;
+        while taken < BATCH {
+            let cell = match rx.ring.pop(record) {
+                Ok(None) => break,
+                Ok(Some(len)) => cell::decode(&record[..len.min(RECORD_MAX)]),
+                Err(shm::Broken) => None,
+            };
+            taken += 1;
+            let Some(cell) = cell else {
+                self.break_lane(lane);
+                break;
+            };
+            match cell {
+                Cell::Notice(notice) => self.heed_notice(lane, &notice),
+                Cell::Packet(packet) => {
+                    let payload: *const u8 = match packet.payload {
+                        Payload::Inline(at) => record[at..].as_ptr(),
+                        Payload::Bulk(offset) => match rx.bulk.slice(offset, u32::from(packet.len)) {
+                            Some(bytes) => bytes.as_ptr(),
+                            None => {
+                                self.break_lane(lane);
+                                break;
+                            }
+                        },
+                    };
+                    self.accept(lane, &packet, payload, touched);
+                    if let Payload::Bulk(offset) = packet.payload {
+                        rx.bulk.release(offset, u32::from(packet.len));
+                    }
+                }
+            }
+        }
+        if taken == 0 {
+            return false;
+        }
+        rx.ring.publish();
+        // Answers go once per batch, so that one acknowledgement stands for many packets.
+        for qp in touched.drain(..) {
+            let mut inner = qp.lock();
+            qp.pump(&mut inner);
+        }
+        if rx.peer_waiting() {
+            rx.clear_waiting();
+            lane.notify();
+        }
+        true
+    }
+
+    /// A packet from the engine at the lane's far end. It is believed only for QPs that this engine owns.
+    fn accept(&self, lane: &Arc<Lane>, packet: &Packet, payload: *const u8, touched: &mut Vec<Arc<Qp>>) {
+        if self.board.owner(packet.src_qp.value()) != lane.peer || u32::from(packet.path.device) != self.device() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if packet.headers.dest_qp == Qpn::MULTICAST {
+            let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
+            for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
+                if let Some(qp) = self.qps.find(qpn) {
+                    qp.arrive(packet, payload);
+                }
+            }
+            return;
+        }
+        let qp = match touched.last() {
+            Some(last) if last.qpn() == packet.headers.dest_qp.value() => Some(Arc::clone(last)),
+            _ => self.qps.find(packet.headers.dest_qp.value()),
+        };
+        let arrival = qp.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload));
+        match (arrival, qp) {
+            (Arrival::Taken, Some(qp)) => {
+                if touched.last().is_none_or(|last| !Arc::ptr_eq(last, &qp)) {
+                    touched.push(qp);
+                }
+            }
+            _ => self.turn_away(lane, packet),
+        }
+    }
+
+    /// Nobody here can take the packet. On a lane, where nothing is ever lost otherwise, its sender is told.
+    fn turn_away(&self, lane: &Arc<Lane>, packet: &Packet) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        let reliable = packet.headers.opcode.transport == wire::Transport::Rc && !packet.headers.opcode.is_response();
+        if reliable {
+            self.send_notice(lane, Notice { from: packet.headers.dest_qp, to: packet.src_qp, psn: packet.headers.psn });
+        }
+    }
+
+    fn send_notice(&self, lane: &Arc<Lane>, notice: Notice) {
+        let mut sender = lane.sender.lock();
+        let len = cell::encode_notice(&notice, &mut sender.record);
+        let record = sender.record;
+        match sender.tx.ring.push(&record[..len]) {
+            Ok(()) => {
+                drop(sender);
+                lane.notify();
+            }
+            Err(shm::PushError::Full) => lane.keep_notice(notice, &sender),
+            Err(shm::PushError::Broken(_)) => lane.kill(),
+        }
+    }
+
+    fn heed_notice(&self, lane: &Arc<Lane>, notice: &Notice) {
+        if self.board.owner(notice.from.value()) == lane.peer {
+            if let Some(qp) = self.qps.find(notice.to.value()) {
+                qp.notice(notice.from.value());
+            }
+        }
+    }
+
+    /// The peer has written what no sound peer writes: its connections end, nobody else's.
+    fn break_lane(self: &Arc<Self>, lane: &Arc<Lane>) {
+        crate::reason!("lane {} to process {} is broken: the peer wrote what no sound peer writes", lane.id, lane.pid);
+        lane.kill();
+        self.defer(Deferred::Broken(lane.id));
+    }
+
+    /// Goes on with those who found the lane full.
+    fn go_on(self: &Arc<Self>, lane: &Arc<Lane>) {
+        let (qps, notices) = lane.unblock();
+        if lane.is_dead() {
+            qps.iter().for_each(Qp::unblock);
+            return;
+        }
+        for notice in notices {
+            self.send_notice(lane, notice);
+        }
+        qps.iter().for_each(Qp::unblock);
+    }
+
+    fn look_at_timers(self: &Arc<Self>) -> bool {
+        let now = self.now();
+        if self.timers.next().is_none_or(|at| at > now) {
+            return false;
+        }
+        let due = self.timers.due(now);
+        for qp in due.iter().filter_map(|&qpn| self.qps.find(qpn)) {
+            qp.on_timer(now);
+        }
+        !due.is_empty()
+    }
+
+    fn settle(self: &Arc<Self>, work: Deferred) {
+        match work {
+            Deferred::Overrun(cq) => {
+                if let Some(cq) = cq.upgrade() {
+                    cq.report_overrun();
+                    for qp in self.qps.all().iter().filter(|qp| Arc::ptr_eq(&qp.send_cq, &cq) || Arc::ptr_eq(&qp.recv_cq, &cq)) {
+                        qp.overrun();
+                    }
+                }
+            }
+            Deferred::Broken(lane) => self.lose_lane(lane),
+        }
+    }
+}

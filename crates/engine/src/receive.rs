@@ -1,0 +1,359 @@
+//! What arrives: requests are carried out on this process's memory, answers end its own requests.
+//!
+//! The state machines say what is to be done; this is the executor that does it and tells how it went. Whatever is wrong with a
+//! packet ends in a status at its sender, at most in an error of the QP that it was for.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use abi::cq::{Wc, opcode as wc_opcode, wc_flags};
+use abi::errno::Errno;
+use abi::event::kind;
+use abi::mr::access as right;
+use abi::queue::qp as word;
+use protocol::{AtomicOp, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
+use wire::Syndrome;
+
+use crate::access::{self, Atomic, Refusal, Use};
+use crate::cell::Packet;
+use crate::cq::{Cqe, FREES_RECV};
+use crate::error::Error;
+use crate::qp::{Inner, Qp, Receive, RecvWr};
+use crate::srq::write_recv;
+use crate::wqe::{RECV_HEADER, RecvEntry, SEND_HEADER, SendEntry};
+
+/// Bytes before a datagram in its receive buffer.
+const GRH: u32 = 40;
+
+/// Whether a packet reached a QP that could take it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrival {
+    Taken,
+    /// No such QP, or not in a state, or not connected to the sender.
+    NotTaken,
+}
+
+impl Qp {
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// EINVAL in RESET, with an SRQ or for too many elements; ENOMEM when the queue is full.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Errno> {
+        self.engine().check_process().map_err(|error| error.errno)?;
+        let mut inner = self.lock();
+        let refuse = |errno, why: String| Err(Error::refuse(errno, format!("post_recv on QP {:#x}: {why}", self.qpn())).errno);
+        if inner.is_dead() || inner.state == State::Reset {
+            return refuse(Errno::EINVAL, "the QP is in RESET or destroyed".into());
+        }
+        if self.srq.is_some() {
+            return refuse(Errno::EINVAL, "the QP takes its receive requests from an SRQ".into());
+        }
+        if wr.sges.len() > self.caps.max_recv_sge as usize {
+            return refuse(Errno::EINVAL, format!("{} scatter elements, the QP takes {}", wr.sges.len(), self.caps.max_recv_sge));
+        }
+        if inner.rq.count() == 0 || inner.rq.used(self.freed.recv.load(Ordering::Acquire), inner.rq_tail) >= self.caps.max_recv_wr {
+            return refuse(Errno::ENOMEM, format!("the receive queue is full: {} requests", self.caps.max_recv_wr));
+        }
+        let index = inner.rq_tail;
+        write_recv(&inner.rq, index, wr);
+        inner.rq_tail = inner.rq.advance(index);
+        inner.store(word::RQ_TAIL, inner.rq_tail);
+        if inner.state == State::Err {
+            self.flush_receives(&mut inner);
+        }
+        Ok(())
+    }
+
+    /// Takes one packet; `payload` is valid for `packet.len` bytes, and the peer's to scribble over.
+    pub(crate) fn arrive(&self, packet: &Packet, payload: *const u8) -> Arrival {
+        let mut inner = self.lock();
+        let connected = self.service == Service::Ud || inner.attributes.dest_qp_num == packet.src_qp.value();
+        if inner.is_dead() || !connected {
+            return Arrival::NotTaken;
+        }
+        if packet.headers.opcode.is_response() {
+            self.on_response(&mut inner, packet, payload);
+            return Arrival::Taken;
+        }
+        if !inner.state.serves() {
+            return Arrival::NotTaken;
+        }
+        self.on_request(&mut inner, packet, payload);
+        Arrival::Taken
+    }
+
+    /// The peer could not take a packet of ours: from now on its timer runs.
+    pub(crate) fn notice(self: &Arc<Self>, from: u32) {
+        let mut inner = self.lock();
+        if !inner.is_dead() && inner.attributes.dest_qp_num == from && inner.requester.outstanding() > 0 {
+            let now = self.engine().now();
+            inner.requester.note_loss(now);
+            self.pump(&mut inner);
+        }
+    }
+
+    fn on_response(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+        let headers = &packet.headers;
+        // Only what is not a plain acknowledgement sets a timer.
+        let plain = !headers.opcode.has_aeth() || matches!(headers.aeth.syndrome, Syndrome::Ack(_));
+        let now = if plain { self.time(inner) } else { self.engine().now() };
+        let (slot, offset, len, bytes) = match inner.requester.handle_response(now, headers, u32::from(packet.len)) {
+            Incoming::Nothing => (0, 0, 0, None),
+            Incoming::Place { slot, offset, len, .. } => (slot, offset, len, Some(payload)),
+            Incoming::PlaceAtomic { slot, value } => {
+                let value = value.to_ne_bytes();
+                self.place(inner, slot, 0, 8, value.as_ptr(), now);
+                (0, 0, 0, None)
+            }
+        };
+        if let Some(bytes) = bytes {
+            self.place(inner, slot, offset, len, bytes, now);
+        }
+        self.complete_sends(inner);
+    }
+
+    /// Puts what a READ or atomic brought into its scatter list.
+    fn place(&self, inner: &mut Inner, slot: u32, offset: u32, len: u32, bytes: *const u8, now: protocol::Time) {
+        let entry: SendEntry = inner.sq.read(slot);
+        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, SEND_HEADER, number));
+        let placed = if u64::from(offset) + u64::from(len) > u64::from(entry.length) {
+            self.explain(inner, slot, Status::LocLenErr, &"the scatter list is shorter than the answer");
+            Err(Status::LocLenErr)
+        } else {
+            access::scatter(self.engine(), self.pd, elements, (offset, len), bytes).map_err(|refusal| {
+                self.explain(inner, slot, Status::LocProtErr, &refusal);
+                Status::LocProtErr
+            })
+        };
+        inner.requester.placed(now, placed);
+    }
+
+    fn on_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+        if inner.state == State::Rtr && !inner.established {
+            inner.established = true;
+            self.raise(kind::COMM_EST);
+        }
+        let mut status = None;
+        match inner.responder.handle(&packet.headers, u32::from(packet.len)) {
+            Step::Ignore(fault) => tracing::debug!("QP {:#x} ignored {} from QP {}: {fault}", self.qpn(), packet.headers, packet.src_qp),
+            Step::Reply => {}
+            Step::Receive { offset, len, first, last } => status = self.on_send(inner, packet, payload, (offset, len, first), last),
+            Step::Write { va, rkey, total, offset, len, first, imm, .. } => {
+                self.on_write(inner, packet, payload, (rkey, va, total), (offset, len, first), imm);
+            }
+            Step::Read { va, rkey, len } => {
+                let wanted = Use { pd: self.pd, right: right::REMOTE_READ };
+                let checked = if len == 0 { Ok(()) } else { access::check_remote(self.engine(), wanted, rkey, va, u64::from(len)) };
+                let outcome = self.outcome(checked, "RDMA READ");
+                inner.responder.finish(outcome);
+            }
+            Step::Atomic { op, va, rkey, swap_add, compare } => {
+                let what = match op {
+                    AtomicOp::CmpSwap => Atomic::CompareSwap { compare, swap: swap_add },
+                    AtomicOp::FetchAdd => Atomic::FetchAdd(swap_add),
+                };
+                let outcome = match access::atomic(self.engine(), self.pd, (rkey, va), what) {
+                    Ok(value) => Outcome::AtomicDone(value),
+                    Err(refusal) => self.outcome(Err(refusal), "atomic"),
+                };
+                inner.responder.finish(outcome);
+            }
+        }
+        self.after_refusal(inner, status);
+    }
+
+    fn outcome(&self, result: Result<(), Refusal>, what: &str) -> Outcome {
+        match result {
+            Ok(()) => Outcome::Done,
+            Err(refusal) => {
+                crate::reason!("QP {:#x} refused a peer's {what}: {refusal}", self.qpn());
+                Outcome::Refused(if refusal.by_key() { Nak::RemoteAccess } else { Nak::RemoteOperational })
+            }
+        }
+    }
+
+    /// A responder that has refused is dead, and its QP with it; `status` is what the receive request at hand ends with.
+    fn after_refusal(&self, inner: &mut Inner, status: Option<Status>) {
+        let refusal = match inner.responder.dead() {
+            Some(refusal) => *refusal,
+            // Unreliable services have nobody to tell, but a request that did not fit ends its queue all the same (V-70).
+            None => {
+                if let Some(status) = status {
+                    self.end_receiving(inner, status);
+                }
+                return;
+            }
+        };
+        if inner.state == State::Err {
+            return;
+        }
+        match refusal.nak {
+            Nak::InvalidRequest if status.is_none() => {
+                crate::reason!("QP {:#x} refused a request of QP {:#x}: {}", self.qpn(), inner.attributes.dest_qp_num, refusal.fault);
+                self.raise(kind::QP_REQ_ERR);
+            }
+            Nak::RemoteAccess => self.raise(kind::QP_ACCESS_ERR),
+            _ => {}
+        }
+        self.end_receiving(inner, status.unwrap_or_else(|| refusal.fault.receive_status()));
+    }
+
+    fn end_receiving(&self, inner: &mut Inner, status: Status) {
+        if let Some(receive) = inner.receive.take() {
+            self.complete_receive(inner, &receive, status, None, wc_opcode::RECV, None);
+        }
+        inner.set_state(State::Err);
+        inner.requester.flush();
+        self.complete_sends(inner);
+        self.flush_receives(inner);
+    }
+
+    /// Part of a SEND. Answers the status with which its receive request ends, if that is an error.
+    fn on_send(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, (offset, len, first): (u32, u32, bool), last: Option<RecvEnd>) -> Option<Status> {
+        if first && inner.receive.is_none() && !self.take_receive(inner) {
+            inner.responder.finish(Outcome::Rnr);
+            return None;
+        }
+        let Some(receive) = inner.receive.take() else {
+            inner.responder.finish(Outcome::Dropped);
+            return None;
+        };
+        let before = if self.service == Service::Ud { GRH } else { 0 };
+        let placed = if u64::from(before) + u64::from(offset) + u64::from(len) > u64::from(receive.length) {
+            crate::reason!(
+                "QP {:#x}, wr_id {:#x}: a message of at least {} bytes came for a receive buffer of {}{}",
+                self.qpn(),
+                receive.wr_id,
+                before + offset + len,
+                receive.length,
+                if before > 0 { " (datagrams need 40 bytes for the GRH)" } else { "" }
+            );
+            Err((Status::LocLenErr, Nak::InvalidRequest))
+        } else {
+            let grh = packet.grh.as_ref().filter(|_| before > 0).map_or(Ok(()), |grh| self.scatter(inner, &receive, (0, GRH), grh.as_ptr()));
+            grh.and_then(|()| self.scatter(inner, &receive, (before + offset, len), payload)).map_err(|refusal| {
+                crate::reason!("QP {:#x}, wr_id {:#x}: the receive buffer cannot take the message: {refusal}", self.qpn(), receive.wr_id);
+                (if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr }, Nak::RemoteOperational)
+            })
+        };
+        match (placed, last) {
+            (Err((status, nak)), _) => {
+                inner.receive = Some(receive);
+                inner.responder.finish(Outcome::Refused(nak));
+                Some(status)
+            }
+            (Ok(()), Some(end)) => {
+                inner.responder.finish(Outcome::Done);
+                let end = RecvEnd { byte_len: end.byte_len + before, ..end };
+                self.complete_receive(inner, &receive, Status::Success, Some(end), wc_opcode::RECV, Some(packet));
+                None
+            }
+            (Ok(()), None) => {
+                inner.receive = Some(receive);
+                inner.responder.finish(Outcome::Done);
+                None
+            }
+        }
+    }
+
+    fn scatter(&self, inner: &Inner, receive: &Receive, range: (u32, u32), from: *const u8) -> Result<(), Refusal> {
+        match receive.index {
+            Some(index) => {
+                let elements = (0..receive.num_sge as usize).map(|number| inner.rq.element(index, RECV_HEADER, number));
+                access::scatter(self.engine(), self.pd, elements, range, from)
+            }
+            None => {
+                let pd = self.srq.as_ref().map_or(self.pd, |srq| srq.pd());
+                access::scatter(self.engine(), pd, inner.shared.iter().copied(), range, from)
+            }
+        }
+    }
+
+    /// Part of a WRITE.
+    fn on_write(
+        &self,
+        inner: &mut Inner,
+        packet: &Packet,
+        payload: *const u8,
+        (rkey, va, total): (u32, u64, u32),
+        (offset, len, first): (u32, u32, bool),
+        imm: Option<RecvEnd>,
+    ) {
+        if imm.is_some() && inner.receive.is_none() && !self.take_receive(inner) {
+            return inner.responder.finish(Outcome::Rnr);
+        }
+        let wanted = Use { pd: self.pd, right: right::REMOTE_WRITE };
+        let mut written = Ok(());
+        if first && total > 0 {
+            written = access::check_remote(self.engine(), wanted, rkey, va, u64::from(total));
+        }
+        if len > 0 {
+            written = written.and_then(|()| access::write(self.engine(), wanted, (rkey, va.wrapping_add(u64::from(offset))), payload, len as usize));
+        }
+        let done = written.is_ok();
+        let outcome = self.outcome(written, "RDMA WRITE");
+        inner.responder.finish(outcome);
+        if let Some(end) = imm.filter(|_| done) {
+            if let Some(receive) = inner.receive.take() {
+                self.complete_receive(inner, &receive, Status::Success, Some(end), wc_opcode::RECV_RDMA_WITH_IMM, Some(packet));
+            }
+        }
+    }
+
+    /// Takes the next receive request, from the QP's own queue or the SRQ.
+    fn take_receive(&self, inner: &mut Inner) -> bool {
+        if let Some(srq) = &self.srq {
+            let Some(entry) = srq.take(&mut inner.shared) else { return false };
+            inner.receive = Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge, index: None });
+            return true;
+        }
+        if inner.rq_head == inner.rq_tail {
+            return false;
+        }
+        let index = inner.rq_head;
+        let entry: RecvEntry = inner.rq.read(index);
+        inner.rq_head = inner.rq.advance(index);
+        inner.store(word::RQ_HEAD, inner.rq_head);
+        inner.receive = Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge.min(self.caps.max_recv_sge), index: Some(index) });
+        true
+    }
+
+    fn complete_receive(&self, inner: &Inner, receive: &Receive, status: Status, end: Option<RecvEnd>, opcode: u32, packet: Option<&Packet>) {
+        let mut wc = Wc { wr_id: receive.wr_id, status: status.as_u32(), opcode, qp_num: self.qpn(), ..Wc::default() };
+        let mut solicited = false;
+        if let (Some(end), Some(packet)) = (end, packet) {
+            wc.byte_len = end.byte_len;
+            wc.src_qp = packet.src_qp.value();
+            wc.port_num = inner.attributes.port_num;
+            wc.sl = packet.path.sl;
+            wc.slid = packet.path.slid;
+            if let Some(imm) = end.imm {
+                wc.imm_data = imm.to_be();
+                wc.wc_flags |= wc_flags::WITH_IMM;
+            }
+            if packet.grh.is_some() && self.service == Service::Ud {
+                wc.wc_flags |= wc_flags::GRH;
+            }
+            solicited = end.solicited;
+        }
+        let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.rq.advance(index), FREES_RECV));
+        self.recv_cq.push(&Cqe { wc, timestamp: 0, freed, frees }, solicited);
+    }
+
+    /// Ends every receive request that waits; those of an SRQ stay there (V-53).
+    pub(crate) fn flush_receives(&self, inner: &mut Inner) {
+        if let Some(receive) = inner.receive.take() {
+            self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
+        }
+        if self.srq.is_some() {
+            self.raise(kind::QP_LAST_WQE_REACHED);
+            return;
+        }
+        while self.take_receive(inner) {
+            if let Some(receive) = inner.receive.take() {
+                self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
+            }
+        }
+    }
+}
+

@@ -1,0 +1,240 @@
+//! Shared receive queues: receive requests that several QPs take, in post order.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::event::kind;
+use abi::post::Sge;
+use abi::queue::{SrqOut, srq as word};
+use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
+use parking_lot::Mutex;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::event::{self, Source};
+use crate::memory::View;
+use crate::pd::Pd;
+use crate::qp::RecvWr;
+use crate::request;
+use crate::wqe::{Layout, RECV_HEADER, RecvEntry, Ring};
+
+/// What `create_srq` is asked for.
+#[derive(Clone, Copy, Default)]
+pub struct SrqSpec {
+    /// Requests, at least.
+    pub max_wr: u32,
+    /// Scatter elements per request, at least.
+    pub max_sge: u32,
+    /// Comes back with its events.
+    pub cookie: u64,
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    engine: Arc<Engine>,
+    handle: u32,
+    number: u32,
+    pd: u32,
+    cookie: u64,
+    max_wr: u32,
+    max_sge: u32,
+    itself: Weak<Self>,
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    view: Option<View>,
+    ring: Ring,
+    head: u32,
+    tail: u32,
+    limit: u32,
+}
+
+impl Queue {
+    fn waiting(&self) -> u32 {
+        self.ring.used(self.head, self.tail)
+    }
+
+    fn publish(&self) {
+        if let Some(view) = &self.view {
+            view.word(word::HEAD).store(self.head, Ordering::Relaxed);
+            view.word(word::TAIL).store(self.tail, Ordering::Relaxed);
+            view.word(word::OUTSTANDING).store(self.waiting(), Ordering::Relaxed);
+            view.word(word::LIMIT).store(self.limit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Engine {
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// EINVAL or ENOMEM beyond the device's limits.
+    pub fn create_srq(self: &Arc<Self>, pd: &Arc<Pd>, spec: &SrqSpec) -> Result<Arc<Srq>> {
+        let body = CreateSrq { response: 1, user_handle: spec.cookie, pd_handle: pd.handle(), max_wr: spec.max_wr, max_sge: spec.max_sge, srq_limit: 0 };
+        let fixed = size_of::<CreateSrqAnswer>();
+        let ((answer, out), view) = self.allocate(&request::legacy(command::CREATE_SRQ, &body, fixed + size_of::<SrqOut>()), |answer| {
+            let out: SrqOut = answer.get(fixed)?;
+            Ok(((answer.get(0)?, out), out.mapping))
+        })?;
+        self.adopt_srq(pd, &answer, &out, view, spec.cookie)
+    }
+
+    pub(crate) fn adopt_srq(self: &Arc<Self>, pd: &Arc<Pd>, answer: &CreateSrqAnswer, out: &SrqOut, view: View, cookie: u64) -> Result<Arc<Srq>> {
+        let layout = Layout { offset: out.offset, count: out.count, stride: out.stride };
+        let ring = Ring::new(view.clone(), layout, RECV_HEADER).filter(|ring| ring.count() > 0);
+        let ring = ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
+        Ok(Arc::new_cyclic(|itself| Srq {
+            engine: Arc::clone(self),
+            handle: answer.srq_handle,
+            number: out.number,
+            pd: pd.handle(),
+            cookie,
+            max_wr: answer.max_wr,
+            max_sge: answer.max_sge,
+            itself: itself.clone(),
+            queue: Mutex::new(Queue { view: Some(view), ring, head: 0, tail: 0, limit: 0 }),
+        }))
+    }
+}
+
+impl Srq {
+    /// The agent's name for it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Its number, which XRC peers will name.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// How many requests it takes.
+    #[must_use]
+    pub fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    /// How many scatter elements a request may have.
+    #[must_use]
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    pub(crate) fn pd(&self) -> u32 {
+        self.pd
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// ENOMEM when it is full, EINVAL for too many elements.
+    pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), Errno> {
+        self.engine.check_process().map_err(|error| error.errno)?;
+        let mut queue = self.queue.lock();
+        if queue.view.is_none() {
+            return Err(Errno::EINVAL);
+        }
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(Error::refuse(Errno::EINVAL, format!("{} scatter elements on SRQ {}, which takes {}", wr.sges.len(), self.handle, self.max_sge)).errno);
+        }
+        if queue.waiting() == self.max_wr {
+            return Err(Error::refuse(Errno::ENOMEM, format!("SRQ {} is full: {} requests wait", self.handle, self.max_wr)).errno);
+        }
+        let tail = queue.tail;
+        write_recv(&queue.ring, tail, wr);
+        queue.tail = queue.ring.advance(tail);
+        queue.publish();
+        Ok(())
+    }
+
+    /// Takes the oldest request and copies its scatter list to `into`.
+    pub(crate) fn take(&self, into: &mut Vec<Sge>) -> Option<RecvEntry> {
+        let mut queue = self.queue.lock();
+        if queue.view.is_none() || queue.head == queue.tail {
+            return None;
+        }
+        let head = queue.head;
+        let entry: RecvEntry = queue.ring.read(head);
+        into.clear();
+        into.extend((0..entry.num_sge.min(self.max_sge) as usize).map(|number| queue.ring.element(head, RECV_HEADER, number)));
+        queue.head = queue.ring.advance(head);
+        self.check_limit(&mut queue);
+        queue.publish();
+        Some(entry)
+    }
+
+    /// Fewer requests than the limit: one event, and the limit is off (V-51).
+    fn check_limit(&self, queue: &mut Queue) {
+        if queue.limit != 0 && queue.waiting() < queue.limit {
+            queue.limit = 0;
+            self.engine.events.raise(kind::SRQ_LIMIT_REACHED, self.cookie, Source::Srq(self.itself.clone()));
+        }
+    }
+
+    /// Changes the limit (and, where the device offers it, the size).
+    ///
+    /// # Errors
+    /// EINVAL for a limit above the size.
+    pub fn modify(&self, mask: u32, max_wr: u32, srq_limit: u32) -> Result<()> {
+        let body = ModifySrq { srq_handle: self.handle, attr_mask: mask, max_wr, srq_limit };
+        self.engine.call(&request::legacy(command::MODIFY_SRQ, &body, 0))?;
+        if mask & attr::LIMIT != 0 {
+            let mut queue = self.queue.lock();
+            queue.limit = srq_limit;
+            self.check_limit(&mut queue);
+            queue.publish();
+        }
+        Ok(())
+    }
+
+    /// Size, elements and the limit that is armed.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn query(&self) -> Result<QuerySrqAnswer> {
+        let body = QuerySrq { response: 1, srq_handle: self.handle, reserved: 0 };
+        let mut answer: QuerySrqAnswer = self.engine.call(&request::legacy(command::QUERY_SRQ, &body, size_of::<QuerySrqAnswer>()))?.get(0)?;
+        answer.srq_limit = self.queue.lock().limit;
+        Ok(answer)
+    }
+
+    pub(crate) fn count_async(&self) {
+        if let Some(view) = &self.queue.lock().view {
+            view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Destroys the queue; answers how many of its events were read.
+    ///
+    /// # Errors
+    /// EBUSY while a QP uses it.
+    pub fn destroy(&self) -> Result<u32> {
+        let _order = self.engine.allocation.lock();
+        let body = DestroySrq { response: 1, srq_handle: self.handle, reserved: 0 };
+        let answer: DestroySrqAnswer = self.engine.call(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?.get(0)?;
+        self.leave();
+        Ok(answer.events_reported)
+    }
+
+    /// Takes the queue out of everything that knows it.
+    pub(crate) fn leave(&self) {
+        self.engine.forget_events(self.cookie, event::is_srq);
+        let mut queue = self.queue.lock();
+        queue.view = None;
+        queue.ring.forget();
+    }
+}
+
+/// Writes a receive request to entry `index`.
+pub(crate) fn write_recv(ring: &Ring, index: u32, wr: &RecvWr<'_>) {
+    let length = wr.sges.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.length));
+    ring.write(index, &RecvEntry { wr_id: wr.wr_id, num_sge: wr.sges.len() as u32, length });
+    for (number, sge) in wr.sges.iter().enumerate() {
+        ring.set_element(index, RECV_HEADER, number, sge);
+    }
+}

@@ -1,0 +1,135 @@
+//! Queue entries as they lie in queue memory: send and receive work requests.
+//!
+//! A send entry is a header of 128 bytes, then either gather elements or inline data; a receive entry is 16 bytes, then scatter
+//! elements. Only the owning process reads and writes them, under its queue's lock. The stride comes from the agent.
+
+use abi::post::Sge;
+use bytemuck::{Pod, Zeroable};
+
+use crate::memory::View;
+
+/// Bytes before the gather elements of a send entry.
+pub(crate) const SEND_HEADER: usize = 128;
+/// Bytes before the scatter elements of a receive entry.
+pub(crate) const RECV_HEADER: usize = 16;
+
+/// The header of a send entry.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct SendEntry {
+    pub(crate) wr_id: u64,
+    pub(crate) remote_addr: u64,
+    pub(crate) compare_add: u64,
+    pub(crate) swap: u64,
+    /// UD: the address vector, copied when posted.
+    pub(crate) dgid: [u8; 16],
+    pub(crate) flow_label: u32,
+    pub(crate) remote_qpn: u32,
+    pub(crate) remote_qkey: u32,
+    /// Total bytes of the gather list or of the inline data.
+    pub(crate) length: u32,
+    pub(crate) imm: u32,
+    pub(crate) rkey: u32,
+    /// Work request opcode (IBV numbering).
+    pub(crate) opcode: u8,
+    pub(crate) signaled: u8,
+    pub(crate) inline: u8,
+    pub(crate) num_sge: u8,
+    pub(crate) sgid_index: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) sl: u8,
+    /// UD: the address handle is on another PD.
+    pub(crate) foreign: u8,
+    pub(crate) reserved: [u8; 47],
+}
+
+const _: () = assert!(size_of::<SendEntry>() == SEND_HEADER);
+
+/// The header of a receive entry.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct RecvEntry {
+    pub(crate) wr_id: u64,
+    pub(crate) num_sge: u32,
+    /// Total bytes of the scatter list.
+    pub(crate) length: u32,
+}
+
+const _: () = assert!(size_of::<RecvEntry>() == RECV_HEADER);
+
+/// Where one queue's entries lie.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Layout {
+    pub(crate) offset: u32,
+    pub(crate) count: u32,
+    pub(crate) stride: u32,
+}
+
+/// A ring of entries in queue memory, addressed by free-running index.
+#[derive(Clone)]
+pub(crate) struct Ring {
+    /// `None` after [`Ring::forget`].
+    view: Option<View>,
+    layout: Layout,
+}
+
+impl Ring {
+    /// Refuses a layout that does not fit its memory: it came from another process.
+    pub(crate) fn new(view: View, layout: Layout, header: usize) -> Option<Self> {
+        let bytes = u64::from(layout.count) * u64::from(layout.stride) + u64::from(layout.offset);
+        let sound = usize::try_from(bytes).is_ok_and(|end| end <= view.len())
+            && (layout.count == 0 || layout.stride as usize >= header && layout.stride % 8 == 0);
+        sound.then_some(Self { view: Some(view), layout })
+    }
+
+    /// Lets go of the memory: the queue is destroyed and will not be touched again.
+    pub(crate) fn forget(&mut self) {
+        self.view = None;
+    }
+
+    fn view(&self) -> &View {
+        self.view.as_ref().expect("whoever touches entries has seen that the queue lives")
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.layout.count
+    }
+
+    fn entry(&self, index: u32) -> usize {
+        // Counts need not be powers of two: a free-running index is kept modulo a multiple of the count by `advance`.
+        self.layout.offset as usize + (index % self.layout.count) as usize * self.layout.stride as usize
+    }
+
+    /// The index after `index`, wrapping where the count still divides.
+    pub(crate) fn advance(&self, index: u32) -> u32 {
+        let wrap = u32::MAX / self.layout.count * self.layout.count;
+        if index + 1 == wrap { 0 } else { index + 1 }
+    }
+
+    /// How many entries lie in `[head, tail)`.
+    pub(crate) fn used(&self, head: u32, tail: u32) -> u32 {
+        if tail >= head { tail - head } else { u32::MAX / self.layout.count * self.layout.count - head + tail }
+    }
+
+    pub(crate) fn read<T: Pod>(&self, index: u32) -> T {
+        self.view().read(self.entry(index))
+    }
+
+    pub(crate) fn write<T: Pod>(&self, index: u32, header: &T) {
+        self.view().write(self.entry(index), header);
+    }
+
+    pub(crate) fn element(&self, index: u32, header: usize, number: usize) -> Sge {
+        self.view().read(self.entry(index) + header + number * size_of::<Sge>())
+    }
+
+    pub(crate) fn set_element(&self, index: u32, header: usize, number: usize, sge: &Sge) {
+        self.view().write(self.entry(index) + header + number * size_of::<Sge>(), sge);
+    }
+
+    /// The inline data of a send entry.
+    pub(crate) fn inline(&self, index: u32, len: usize) -> *mut u8 {
+        self.view().pointer(self.entry(index) + SEND_HEADER, len)
+    }
+}
