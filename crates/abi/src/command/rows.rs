@@ -157,7 +157,7 @@ const BAD_PORT: (Errno, &str) = (Errno::EINVAL, "port 0 or above the number of p
 const FULL: (Errno, &str) = (Errno::ENOMEM, "the device's limit is reached, or no memory");
 const ADDRESS: (Errno, &str) = (
     Errno::EINVAL,
-    "address vector without GRH, bad port, source GID index out of range or empty, flow label above 20 bits, destination GID zero",
+    "address vector without GRH, bad port, source GID index out of range or empty, flow label too long, destination zero",
 );
 
 const ACCESS: (Errno, &str) = (Errno::EINVAL, "unknown right, or remote write or atomic without local write");
@@ -219,14 +219,18 @@ pub static ROWS: &[Row] = &[
             ACCESS,
             START,
             WRAP,
-            (Errno::EINVAL, "MrIn: flag and number of fds disagree, offset not a multiple of 4096, or the memfd is too short"),
+            (Errno::EINVAL, "MrIn: flag and fds disagree, offset not a multiple of 4096, or memfd too short"),
             FULL,
         ]),
     Row::refused(10, "REG_SMR", Errno::ENOSYS),
-    Row::legacy(11, "REREG_MR", "mr::rereg_mr")
-        .request::<mr::ReregMr>()
-        .answer::<mr::ReregMrAnswer>()
-        .errors(&[BAD_MR, BAD_PD, (Errno::EINVAL, "flags 0 or unknown"), ACCESS, START, WRAP]),
+    Row::legacy(11, "REREG_MR", "mr::rereg_mr").request::<mr::ReregMr>().answer::<mr::ReregMrAnswer>().errors(&[
+        BAD_MR,
+        BAD_PD,
+        (Errno::EINVAL, "flags 0 or unknown"),
+        ACCESS,
+        START,
+        WRAP,
+    ]),
     Row::refused(12, "QUERY_MR", Errno::ENOSYS),
     Row::legacy(13, "DEREG_MR", "mr::dereg_mr").request::<mr::DeregMr>().errors(&[BAD_MR]),
     Row::refused(14, "ALLOC_MW", Errno::EOPNOTSUPP).request::<mr::AllocMw>().answer::<mr::AllocMwAnswer>(),
@@ -270,9 +274,7 @@ pub static ROWS: &[Row] = &[
         .request::<qp::QueryQp>()
         .answer::<qp::QueryQpAnswer>()
         .errors(&[BAD_QP]),
-    Row::legacy(26, "MODIFY_QP", "qp::modify_qp")
-        .request::<qp::ModifyQp>()
-        .errors(&[BAD_QP, TRANSITION, ADDRESS]),
+    Row::legacy(26, "MODIFY_QP", "qp::modify_qp").request::<qp::ModifyQp>().errors(&[BAD_QP, TRANSITION, ADDRESS]),
     Row::legacy(27, "DESTROY_QP", "qp::destroy_qp")
         .request::<qp::DestroyQp>()
         .answer::<qp::DestroyQpAnswer>()
@@ -287,9 +289,11 @@ pub static ROWS: &[Row] = &[
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
         .errors(&[BAD_QP, POST, POST_STATE, POST_FULL]),
-    Row::legacy(30, "ATTACH_MCAST", "mcast::attach_mcast")
-        .request::<mcast::AttachMcast>()
-        .errors(&[BAD_QP, (Errno::EINVAL, "the QP is not UD, or the GID is not a multicast GID"), FULL]),
+    Row::legacy(30, "ATTACH_MCAST", "mcast::attach_mcast").request::<mcast::AttachMcast>().errors(&[
+        BAD_QP,
+        (Errno::EINVAL, "the QP is not UD, or the GID is not a multicast GID"),
+        FULL,
+    ]),
     Row::legacy(31, "DETACH_MCAST", "mcast::detach_mcast")
         .request::<mcast::AttachMcast>()
         .errors(&[BAD_QP, (Errno::EINVAL, "the QP is not in the group")]),
@@ -298,7 +302,7 @@ pub static ROWS: &[Row] = &[
         .answer::<srq::CreateSrqAnswer>()
         .private_out::<queue::SrqOut>()
         .extras("answer fd: the region, if the Mapping says so")
-        .errors(&[BAD_PD, (Errno::EINVAL, "max_wr or max_sge 0 or above the device's limit, or srq_limit above max_wr"), FULL]),
+        .errors(&[BAD_PD, (Errno::EINVAL, "max_wr or max_sge 0 or above the limit, or srq_limit above max_wr"), FULL]),
     Row::legacy(33, "MODIFY_SRQ", "srq::modify_srq").request::<srq::ModifySrq>().errors(&[
         BAD_SRQ,
         (Errno::EINVAL, "attr_mask 0 or unknown, or limit above max_wr"),
@@ -317,16 +321,34 @@ pub static ROWS: &[Row] = &[
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
         .errors(&[BAD_SRQ, POST, POST_FULL]),
-    Row::refused(37, "OPEN_XRCD", Errno::EOPNOTSUPP).request::<xrc::OpenXrcd>().answer::<xrc::OpenXrcdAnswer>().mainline(),
+    Row::refused(37, "OPEN_XRCD", Errno::EOPNOTSUPP)
+        .request::<xrc::OpenXrcd>()
+        .answer::<xrc::OpenXrcdAnswer>()
+        .mainline(),
     Row::refused(38, "CLOSE_XRCD", Errno::EOPNOTSUPP).request::<xrc::CloseXrcd>().mainline(),
-    Row::refused(39, "CREATE_XSRQ", Errno::EOPNOTSUPP).request::<xrc::CreateXsrq>().answer::<srq::CreateSrqAnswer>().mainline(),
+    Row::refused(39, "CREATE_XSRQ", Errno::EOPNOTSUPP)
+        .request::<xrc::CreateXsrq>()
+        .answer::<srq::CreateSrqAnswer>()
+        .mainline(),
     Row::refused(40, "OPEN_QP", Errno::EOPNOTSUPP).request::<xrc::OpenQp>().answer::<qp::CreateQpAnswer>().mainline(),
-    Row::refused(37, "CREATE_XRC_SRQ", Errno::EOPNOTSUPP).request::<xrc::CreateXrcSrq>().answer::<srq::CreateSrqAnswer>().ofed(),
-    Row::refused(38, "OPEN_XRC_DOMAIN", Errno::EOPNOTSUPP).request::<xrc::OpenXrcDomain>().answer::<xrc::OpenXrcdAnswer>().ofed(),
+    Row::refused(37, "CREATE_XRC_SRQ", Errno::EOPNOTSUPP)
+        .request::<xrc::CreateXrcSrq>()
+        .answer::<srq::CreateSrqAnswer>()
+        .ofed(),
+    Row::refused(38, "OPEN_XRC_DOMAIN", Errno::EOPNOTSUPP)
+        .request::<xrc::OpenXrcDomain>()
+        .answer::<xrc::OpenXrcdAnswer>()
+        .ofed(),
     Row::refused(39, "CLOSE_XRC_DOMAIN", Errno::EOPNOTSUPP).request::<xrc::CloseXrcDomain>().ofed(),
-    Row::refused(40, "CREATE_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::CreateXrcRcvQp>().answer::<xrc::CreateXrcRcvQpAnswer>().ofed(),
+    Row::refused(40, "CREATE_XRC_RCV_QP", Errno::EOPNOTSUPP)
+        .request::<xrc::CreateXrcRcvQp>()
+        .answer::<xrc::CreateXrcRcvQpAnswer>()
+        .ofed(),
     Row::refused(41, "MODIFY_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::ModifyXrcRcvQp>().ofed(),
-    Row::refused(42, "QUERY_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::QueryXrcRcvQp>().answer::<qp::QueryQpAnswer>().ofed(),
+    Row::refused(42, "QUERY_XRC_RCV_QP", Errno::EOPNOTSUPP)
+        .request::<xrc::QueryXrcRcvQp>()
+        .answer::<qp::QueryQpAnswer>()
+        .ofed(),
     Row::refused(43, "REG_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::RegXrcRcvQp>().ofed(),
     Row::refused(44, "UNREG_XRC_RCV_QP", Errno::EOPNOTSUPP).request::<xrc::RegXrcRcvQp>().ofed(),
     Row::legacy(45, "QUERY_GID", "device::query_gid")
@@ -374,7 +396,9 @@ pub static ROWS: &[Row] = &[
     Row::refused_extended(52, "EX_CREATE_WQ").request::<wq::ExCreateWq>().answer::<wq::ExCreateWqAnswer>(),
     Row::refused_extended(53, "EX_MODIFY_WQ").request::<wq::ExModifyWq>(),
     Row::refused_extended(54, "EX_DESTROY_WQ").request::<wq::ExDestroyWq>().answer::<wq::ExDestroyWqAnswer>(),
-    Row::refused_extended(55, "EX_CREATE_RWQ_IND_TBL").request::<wq::ExCreateRwqIndTbl>().answer::<wq::ExCreateRwqIndTblAnswer>(),
+    Row::refused_extended(55, "EX_CREATE_RWQ_IND_TBL")
+        .request::<wq::ExCreateRwqIndTbl>()
+        .answer::<wq::ExCreateRwqIndTblAnswer>(),
     Row::refused_extended(56, "EX_DESTROY_RWQ_IND_TBL").request::<wq::ExDestroyRwqIndTbl>(),
     Row::extended(57, "EX_MODIFY_CQ", "extended::ex_modify_cq")
         .request::<cq::ExModifyCq>()
@@ -390,8 +414,8 @@ pub static ROWS: &[Row] = &[
     Row::extended(193, "LANE_OPEN", "private::lane_open")
         .request::<private::LaneOpen>()
         .answer::<private::LaneOut>()
-        .extras("answer fds: lane memfd, eventfd that wakes the caller, eventfd that wakes the peer, bell memfd of the peer")
-        .errors(&[(Errno::ESRCH, "no such engine"), (Errno::EINVAL, "the context has no engine, or stripe out of range"), FULL]),
+        .extras("answer fds: lane memfd, eventfd that wakes the caller, eventfd that wakes the peer, peer's bell")
+        .errors(&[(Errno::ESRCH, "no such engine"), (Errno::EINVAL, "no ENGINE_HELLO, or stripe out of range"), FULL]),
     Row::extended(194, "MCAST_RESOLVE", "private::mcast_resolve")
         .request::<private::McastResolve>()
         .answer::<private::McastResolveAnswer>()
