@@ -1,1 +1,38 @@
-//! libibverbs
+//! `libibverbs.so.1`: the C face of softhca. Programs written for `verbs.h` find every function here under the name and version
+//! that they were linked with.
+//!
+//! This crate translates and decides nothing: C structs to the engine's calls, refusals to errno values. The door for every
+//! call is [`entry`]; what the C structs look like is [`layout`]; which names are exported, and how, is in `exports`,
+//! `exports_private` and `export`. It holds no state but the list of devices that the process has seen.
+
+mod acks;
+mod address;
+mod channel;
+mod context;
+mod cq;
+mod cq_ex;
+mod devices;
+mod ece;
+mod entry;
+mod events;
+mod export;
+mod exports;
+mod exports_private;
+mod fork;
+mod import;
+mod kern;
+mod layout;
+mod log;
+mod mcast;
+mod memory;
+mod object;
+mod pd;
+mod post;
+mod provider;
+mod qp;
+mod qp_ex;
+mod query;
+mod rates;
+mod srq;
+mod sysfs;
+mod text;

@@ -1,0 +1,69 @@
+//! Acknowledgements: how many of an object's events the program has said it is done with. Destroying an object waits until
+//! every event that was read is acknowledged (V-90), so that no handler is left with a pointer to nothing.
+
+use parking_lot::{Condvar, Mutex};
+
+/// Counts of acknowledged events. They wrap, as the counts of events that were read do.
+#[derive(Default)]
+pub(crate) struct Acks {
+    counts: Mutex<Counts>,
+    changed: Condvar,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    completion: u32,
+    asynchronous: u32,
+}
+
+impl Acks {
+    /// `count` completion events are done with; the total.
+    pub(crate) fn completion(&self, count: u32) -> u32 {
+        let mut counts = self.counts.lock();
+        counts.completion = counts.completion.wrapping_add(count);
+        self.changed.notify_all();
+        counts.completion
+    }
+
+    /// One asynchronous event is done with; the total.
+    pub(crate) fn asynchronous(&self) -> u32 {
+        let mut counts = self.counts.lock();
+        counts.asynchronous = counts.asynchronous.wrapping_add(1);
+        self.changed.notify_all();
+        counts.asynchronous
+    }
+
+    /// Waits until as many are acknowledged as were read.
+    pub(crate) fn wait(&self, completion: u32, asynchronous: u32) {
+        let read = Counts { completion, asynchronous };
+        let mut counts = self.counts.lock();
+        while *counts != read {
+            self.changed.wait(&mut counts);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_destroyer_waits_for_the_last_acknowledgement() {
+        let acks = Arc::new(Acks::default());
+        let destroyer = {
+            let acks = Arc::clone(&acks);
+            std::thread::spawn(move || acks.wait(3, 1))
+        };
+        acks.completion(2);
+        acks.asynchronous();
+        assert!(!destroyer.is_finished());
+        acks.completion(1);
+        destroyer.join().unwrap();
+    }
+
+    #[test]
+    fn nothing_read_is_nothing_to_wait_for() {
+        Acks::default().wait(0, 0);
+    }
+}

@@ -1,0 +1,80 @@
+//! Completion channels and their events.
+
+use crate::context::OpenContext;
+use crate::cq::CqObject;
+use crate::entry;
+use crate::layout::{CompChannel, Context, Cq};
+use crate::object::{Object, from_cookie, get, set};
+use engine::Channel;
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// `struct ibv_comp_channel` and the engine's.
+pub(crate) type ChannelObject = Object<CompChannel, Arc<Channel>>;
+
+/// `ibv_create_comp_channel`.
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe extern "C" fn create(context: *mut Context) -> *mut CompChannel {
+    entry::pointer("ibv_create_comp_channel", || {
+        // SAFETY: the caller's promise.
+        let open = unsafe { OpenContext::of(context) }?;
+        let channel = open.engine.create_channel()?;
+        let fd = channel.fd().as_raw_fd();
+        Ok(ChannelObject::create(CompChannel { context, fd, refcnt: 0 }, channel).cast())
+    })
+}
+
+/// `ibv_destroy_comp_channel`.
+///
+/// # Safety
+/// `channel` is live, and is not used afterwards when this succeeds.
+pub(crate) unsafe extern "C" fn destroy(channel: *mut CompChannel) -> c_int {
+    entry::code("ibv_destroy_comp_channel", || {
+        // SAFETY: the caller's promise.
+        unsafe { ChannelObject::of(channel) }?.inner.destroy()?;
+        // SAFETY: the caller's promise.
+        unsafe { ChannelObject::free(channel) };
+        Ok(())
+    })
+}
+
+/// `ibv_get_cq_event`: waits unless the channel's descriptor is set to O_NONBLOCK.
+///
+/// # Safety
+/// `channel` is live; `cq` and `cq_context` are valid.
+pub(crate) unsafe extern "C" fn get_cq_event(
+    channel: *mut CompChannel,
+    cq: *mut *mut Cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    entry::or_minus_one("ibv_get_cq_event", || {
+        entry::not_null(cq)?;
+        entry::not_null(cq_context)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { ChannelObject::of(channel) }?;
+        let found: *mut Cq = from_cookie(object.inner.next_event()?);
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { cq.write(found) };
+        // The CQ is live: its destroyer waits for this event to be acknowledged.
+        let named = get!(found, cq_context);
+        // SAFETY: as above.
+        unsafe { cq_context.write(named) };
+        Ok(0)
+    })
+}
+
+/// `ibv_ack_cq_events`.
+///
+/// # Safety
+/// `cq` is live.
+pub(crate) unsafe extern "C" fn ack_cq_events(cq: *mut Cq, count: c_uint) {
+    entry::value("ibv_ack_cq_events", || {
+        // SAFETY: the caller's promise.
+        if let Ok(object) = unsafe { CqObject::of(cq) } {
+            set!(object.c(), comp_events_completed, object.inner.acks.completion(count));
+        }
+    });
+}

@@ -1,0 +1,129 @@
+//! Contexts: opening and closing a device, and the two tables of operations that the inline functions of `verbs.h` call.
+//!
+//! A program holds a pointer to the `context` inside [`VerbsContext`]; newer fields of that struct stand before it, so that
+//! programs of every age find theirs at the same distance. The principal type is [`OpenContext`].
+
+use crate::devices::KnownDevice;
+use crate::entry::{self, Outcome};
+use crate::layout::{Context, ContextOps, Device, VerbsContext};
+use crate::provider::{refused_code, refused_pointer};
+use crate::{cq, cq_ex, post, qp, query, srq};
+use bytemuck::Zeroable;
+use engine::{Engine, Error, SocketControl};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// The ABI profile of the commands: that of mainline Linux.
+const MAINLINE: u16 = 0;
+
+/// An open device: the C struct and the engine behind it.
+#[repr(C)]
+pub(crate) struct OpenContext {
+    verbs: UnsafeCell<VerbsContext>,
+    /// The engine: one connection to the agent.
+    pub(crate) engine: Arc<Engine>,
+}
+
+impl OpenContext {
+    /// The open device behind a program's pointer.
+    ///
+    /// # Safety
+    /// `context` is NULL or was returned by `ibv_open_device` and is not closed.
+    pub(crate) unsafe fn of<'a>(context: *mut Context) -> Outcome<&'a Self> {
+        entry::not_null(context)?;
+        // SAFETY: every context that leaves this library is inside an `OpenContext`; the pointer was made from the whole.
+        Ok(unsafe { &*Self::start(context) })
+    }
+
+    fn start(context: *mut Context) -> *mut Self {
+        context.wrapping_byte_sub(offset_of!(VerbsContext, context)).cast()
+    }
+}
+
+/// `ibv_open_device`.
+///
+/// # Safety
+/// `device` came from `ibv_get_device_list`.
+pub(crate) unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
+    entry::pointer("ibv_open_device", || {
+        crate::log::start();
+        // SAFETY: the caller's promise.
+        let known = unsafe { KnownDevice::of(device) }?;
+        let control = SocketControl::open(&known.node(), MAINLINE).map_err(told)?;
+        let engine = Engine::open(Box::new(control)).map_err(told)?;
+        Ok(publish(known, engine))
+    })
+}
+
+/// `ibv_close_device`.
+///
+/// # Safety
+/// `context` is open, and is not used afterwards.
+pub(crate) unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
+    entry::code("ibv_close_device", || {
+        // SAFETY: the caller's promise.
+        let open = unsafe { OpenContext::of(context) }?;
+        // In a child process the device is still the parent's: nothing of it is taken apart here.
+        open.engine.check_process()?;
+        open.engine.close();
+        // SAFETY: made by `Box::into_raw` in `publish`; the caller does not use it any more.
+        drop(unsafe { Box::from_raw(OpenContext::start(context)) });
+        Ok(())
+    })
+}
+
+/// A device that cannot be opened is worth a sentence: programs print only an errno.
+fn told(error: Error) -> entry::Refusal {
+    eprintln!("softhca: {}", error.reason);
+    error.into()
+}
+
+fn publish(known: &'static KnownDevice, engine: Arc<Engine>) -> *mut Context {
+    let async_fd = engine.async_fd().as_raw_fd();
+    let context = Context {
+        device: known.as_c(),
+        ops: operations(),
+        // There is no kernel file. Programs that duplicate this descriptor to import the device elsewhere get a good
+        // descriptor, and then the answer that importing is not offered.
+        cmd_fd: async_fd,
+        async_fd,
+        num_comp_vectors: engine.comp_vectors().cast_signed(),
+        // All ones: "this context is the last part of a struct verbs_context".
+        abi_compat: std::ptr::without_provenance_mut(usize::MAX),
+        ..Context::zeroed()
+    };
+    let verbs = VerbsContext { context, sz: size_of::<VerbsContext>(), ..extended_operations() };
+    let whole = Box::into_raw(Box::new(OpenContext { verbs: UnsafeCell::new(verbs), engine }));
+    whole.wrapping_byte_add(offset_of!(VerbsContext, context)).cast()
+}
+
+/// What the inline functions call without a check. The other slots are of a time before symbol versions, and nobody calls them.
+fn operations() -> ContextOps {
+    ContextOps {
+        alloc_mw: refused_pointer as *const _,
+        bind_mw: refused_code as *const _,
+        dealloc_mw: refused_code as *const _,
+        poll_cq: cq::poll as *const _,
+        req_notify_cq: cq::req_notify as *const _,
+        post_srq_recv: srq::post as *const _,
+        post_send: post::send as *const _,
+        post_recv: post::recv as *const _,
+        ..ContextOps::zeroed()
+    }
+}
+
+/// What the inline functions call when it is there; an operation that is not there is answered EOPNOTSUPP by them, except
+/// for `close_xrcd`, which they call in any case.
+fn extended_operations() -> VerbsContext {
+    VerbsContext {
+        query_port: query::query_port as *const _,
+        query_device_ex: query::query_device_ex as *const _,
+        create_cq_ex: cq_ex::create as *const _,
+        create_qp_ex: qp::create_ex as *const _,
+        close_xrcd: refused_code as *const _,
+        ..VerbsContext::zeroed()
+    }
+}

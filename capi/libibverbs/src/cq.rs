@@ -1,0 +1,172 @@
+//! Completion queues: creating, polling, arming, destroying. The extended polling functions are in `cq_ex`.
+
+use crate::acks::Acks;
+use crate::channel::ChannelObject;
+use crate::context::OpenContext;
+use crate::cq_ex::Cursor;
+use crate::entry::{self, Outcome, Refusal};
+use crate::layout::{CompChannel, Context, Cq, CqEx, Wc};
+use crate::object::{Object, cookie, get, set};
+use bytemuck::Zeroable;
+use engine::{Cq as EngineCq, CqSpec};
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+/// `struct ibv_cq_ex`, of which `struct ibv_cq` is the beginning, and the engine's.
+pub(crate) type CqObject = Object<CqEx, CqState>;
+
+/// What this library keeps about a CQ.
+pub(crate) struct CqState {
+    /// Set once, before the program has the pointer: the engine's CQ carries the address of this object as its cookie.
+    queue: OnceLock<Arc<EngineCq>>,
+    /// Events that the program is done with.
+    pub(crate) acks: Acks,
+    /// Where extended polling stands.
+    pub(crate) cursor: Cursor,
+}
+
+impl CqState {
+    /// The engine's CQ.
+    pub(crate) fn queue(&self) -> Outcome<&Arc<EngineCq>> {
+        self.queue.get().ok_or(Refusal(libc::EINVAL))
+    }
+}
+
+const _: () = assert!(size_of::<Wc>() == size_of::<abi::cq::Wc>());
+
+/// `ibv_create_cq`.
+///
+/// # Safety
+/// `context` is open, `channel` is NULL or live.
+pub(crate) unsafe extern "C" fn create(
+    context: *mut Context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    comp_vector: c_int,
+) -> *mut Cq {
+    entry::pointer("ibv_create_cq", || {
+        let (Ok(cqe), Ok(comp_vector)) = (u32::try_from(cqe), u32::try_from(comp_vector)) else {
+            return Err(Refusal(libc::EINVAL));
+        };
+        // SAFETY: the caller's promise.
+        Ok(unsafe { build(context, cqe, cq_context, channel, comp_vector) }?.cast())
+    })
+}
+
+/// Makes a CQ whose extended functions are not filled in.
+///
+/// # Safety
+/// `context` is open, `channel` is NULL or live.
+pub(crate) unsafe fn build(
+    context: *mut Context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut CompChannel,
+    comp_vector: u32,
+) -> Outcome<*mut CqEx> {
+    // SAFETY: the caller's promise.
+    let open = unsafe { OpenContext::of(context) }?;
+    let notified = if channel.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        Some(&unsafe { ChannelObject::of(channel) }?.inner)
+    };
+    let state = CqState { queue: OnceLock::new(), acks: Acks::default(), cursor: Cursor::default() };
+    let object = CqObject::create(CqEx { context, channel, cq_context, ..CqEx::zeroed() }, state);
+    let made = open.engine.create_cq(&CqSpec { cqe, channel: notified, comp_vector, cookie: cookie(object) });
+    // SAFETY: just made, and nobody else has it.
+    let whole = unsafe { CqObject::of(object) }?;
+    match made {
+        Ok(queue) => {
+            set!(whole.c(), handle, queue.handle());
+            set!(whole.c(), cqe, queue.entries().cast_signed());
+            let _ = whole.inner.queue.set(queue);
+            Ok(whole.c())
+        }
+        Err(error) => {
+            // SAFETY: nobody else has it.
+            unsafe { CqObject::free(object) };
+            Err(error.into())
+        }
+    }
+}
+
+/// `ibv_resize_cq`.
+///
+/// # Safety
+/// `cq` is live.
+pub(crate) unsafe extern "C" fn resize(cq: *mut Cq, cqe: c_int) -> c_int {
+    entry::code("ibv_resize_cq", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { CqObject::of(cq) }?;
+        let wanted = u32::try_from(cqe).map_err(|_| Refusal(libc::EINVAL))?;
+        let entries = object.inner.queue()?.resize(wanted)?;
+        set!(object.c(), cqe, entries.cast_signed());
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_cq`: waits until every event that was read is acknowledged.
+///
+/// # Safety
+/// `cq` is live, and is not used afterwards when this succeeds.
+pub(crate) unsafe extern "C" fn destroy(cq: *mut Cq) -> c_int {
+    entry::code("ibv_destroy_cq", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { CqObject::of(cq) }?;
+        let read = object.inner.queue()?.destroy()?;
+        object.inner.acks.wait(read.completion, read.asynchronous);
+        // SAFETY: the caller's promise; and no event names it any more.
+        unsafe { CqObject::free(cq) };
+        Ok(())
+    })
+}
+
+/// `poll_cq` of the context's operations: the number of completions, or a negative errno value.
+///
+/// # Safety
+/// `cq` is live, `wc` has room for `count` completions.
+pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
+    let polled = entry::or_negative("ibv_poll_cq", || {
+        let count = usize::try_from(count).map_err(|_| Refusal(libc::EINVAL))?;
+        if count == 0 {
+            return Ok(0);
+        }
+        entry::not_null(wc)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { CqObject::of(cq) }?;
+        // SAFETY: the caller's array, only its to use during the call; the two records have the same layout (asserted above
+        // and by the ABI crate), and any bytes are a record.
+        let room = unsafe { std::slice::from_raw_parts_mut(wc.cast::<abi::cq::Wc>(), count) };
+        Ok(object.inner.queue()?.poll(room)?.cast_signed())
+    });
+    c_int::try_from(polled).unwrap_or(c_int::MAX)
+}
+
+/// `req_notify_cq` of the context's operations.
+///
+/// # Safety
+/// `cq` is live.
+pub(crate) unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -> c_int {
+    entry::code("ibv_req_notify_cq", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { CqObject::of(cq) }?;
+        Ok(object.inner.queue()?.req_notify(solicited_only != 0)?)
+    })
+}
+
+/// The engine's CQ behind a program's pointer.
+///
+/// # Safety
+/// `cq` is NULL or live.
+pub(crate) unsafe fn queue<'a>(cq: *mut Cq) -> Outcome<&'a Arc<EngineCq>> {
+    // SAFETY: the caller's promise.
+    unsafe { CqObject::of(cq) }?.inner.queue()
+}
+
+/// Whether a CQ belongs to a context: objects of different devices never mix.
+pub(crate) fn belongs(cq: *mut Cq, context: *mut Context) -> bool {
+    !cq.is_null() && get!(cq, context) == context
+}

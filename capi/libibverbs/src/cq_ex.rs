@@ -1,0 +1,195 @@
+//! Extended completion queues: one completion at a time under a cursor, its fields through functions.
+//!
+//! A cursor holds the completion between `start_poll` and `end_poll`, and holds other threads off for as long, unless the
+//! program said that one thread polls. The principal type is [`Cursor`].
+
+use crate::cq::{self, CqObject};
+use crate::entry::{self, Outcome, Refusal};
+use crate::layout::{Context, CqEx, CqInitAttrEx, Op, PollCqAttr};
+use crate::object::{get, set};
+use bytemuck::Zeroable;
+use parking_lot::lock_api::RawMutex as _;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `IBV_WC_EX_*`: the fields that a completion here has, byte length to destination path bits.
+const OFFERED_FIELDS: u64 = 0x7f;
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and the parent domain, which is not offered.
+const MASK_FLAGS: u32 = 1;
+/// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
+const SINGLE_THREADED: u32 = 1;
+
+/// The completion that a program is looking at.
+pub(crate) struct Cursor {
+    /// Held from a successful `start_poll` to `end_poll`.
+    lock: parking_lot::RawMutex,
+    /// Whether the lock is used.
+    shared: AtomicBool,
+    /// Written by `start_poll` and `next_poll`, read by the thread that called them.
+    current: UnsafeCell<abi::cq::Wc>,
+}
+
+impl Default for Cursor {
+    fn default() -> Self {
+        Self {
+            lock: parking_lot::RawMutex::INIT,
+            shared: AtomicBool::new(true),
+            current: UnsafeCell::new(abi::cq::Wc::zeroed()),
+        }
+    }
+}
+
+impl Cursor {
+    fn enter(&self) {
+        if self.shared.load(Ordering::Relaxed) {
+            self.lock.lock();
+        }
+    }
+
+    fn leave(&self) {
+        if self.shared.load(Ordering::Relaxed) {
+            // SAFETY: locked by `enter` in the `start_poll` that this call ends.
+            unsafe { self.lock.unlock() };
+        }
+    }
+}
+
+/// `create_cq_ex` of the extended context.
+///
+/// # Safety
+/// `context` is open, `attr` valid, and the objects in it live.
+pub(crate) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitAttrEx) -> *mut CqEx {
+    entry::pointer("ibv_create_cq_ex", || {
+        entry::not_null(attr)?;
+        // SAFETY: not NULL, and valid by the caller's promise.
+        let attr = unsafe { attr.read() };
+        let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
+        if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED_FIELDS != 0 || flags & !SINGLE_THREADED != 0 {
+            return Err(Refusal(libc::EOPNOTSUPP));
+        }
+        // SAFETY: the caller's promise.
+        let cq = unsafe { cq::build(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) }?;
+        // SAFETY: just made.
+        let object = unsafe { CqObject::of(cq) }?;
+        object.inner.cursor.shared.store(flags & SINGLE_THREADED == 0, Ordering::Relaxed);
+        fill_functions(cq, attr.wc_flags);
+        Ok(cq)
+    })
+}
+
+/// Sets the functions that the program asked for, and those that every completion has.
+fn fill_functions(cq: *mut CqEx, wc_flags: u64) {
+    let asked = |bit: u32, function: Op| if wc_flags >> bit & 1 != 0 { function } else { std::ptr::null() };
+    set!(cq, start_poll, start_poll as Op);
+    set!(cq, next_poll, next_poll as Op);
+    set!(cq, end_poll, end_poll as Op);
+    set!(cq, read_opcode, read_opcode as Op);
+    set!(cq, read_vendor_err, read_vendor_err as Op);
+    set!(cq, read_wc_flags, read_wc_flags as Op);
+    set!(cq, read_byte_len, asked(0, read_byte_len as Op));
+    set!(cq, read_imm_data, asked(1, read_imm_data as Op));
+    set!(cq, read_qp_num, asked(2, read_qp_num as Op));
+    set!(cq, read_src_qp, asked(3, read_src_qp as Op));
+    set!(cq, read_slid, asked(4, read_slid as Op));
+    set!(cq, read_sl, asked(5, read_sl as Op));
+    set!(cq, read_dlid_path_bits, asked(6, read_dlid_path_bits as Op));
+}
+
+/// 0 with the first completion under the cursor, ENOENT when there is none, or another errno value.
+unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
+    entry::value("ibv_start_poll", || {
+        if !attr.is_null() && get!(attr, comp_mask) != 0 {
+            return libc::EINVAL;
+        }
+        // SAFETY: the program calls it on a live CQ.
+        let Ok(object) = (unsafe { CqObject::of(cq) }) else { return libc::EINVAL };
+        object.inner.cursor.enter();
+        match advance(object) {
+            Ok(()) => 0,
+            Err(refusal) => {
+                object.inner.cursor.leave();
+                refusal.0
+            }
+        }
+    })
+}
+
+/// 0 with the next completion under the cursor, ENOENT when there is none; the cursor stays entered.
+unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
+    entry::value("ibv_next_poll", || {
+        // SAFETY: the program calls it between `start_poll` and `end_poll`.
+        unsafe { CqObject::of(cq) }.and_then(advance).map_or_else(|refusal| refusal.0, |()| 0)
+    })
+}
+
+unsafe extern "C" fn end_poll(cq: *mut CqEx) {
+    entry::value("ibv_end_poll", || {
+        // SAFETY: the program calls it after a successful `start_poll`.
+        if let Ok(object) = unsafe { CqObject::of(cq) } {
+            object.inner.cursor.leave();
+        }
+    });
+}
+
+/// Takes one completion; `wr_id` and `status` are fields that programs read directly.
+fn advance(object: &CqObject) -> Outcome<()> {
+    let mut taken = [abi::cq::Wc::zeroed()];
+    if object.inner.queue()?.poll(&mut taken)? == 0 {
+        return Err(Refusal(libc::ENOENT));
+    }
+    let [wc] = taken;
+    set!(object.c(), wr_id, wc.wr_id);
+    set!(object.c(), status, wc.status);
+    // SAFETY: this thread has entered the cursor, so nobody else reads or writes it.
+    unsafe { object.inner.cursor.current.get().write(wc) };
+    Ok(())
+}
+
+/// The completion under the cursor.
+fn current(cq: *mut CqEx) -> abi::cq::Wc {
+    // SAFETY: the program calls the reading functions between `start_poll` and `end_poll`, on a live CQ.
+    let object = unsafe { CqObject::of(cq) };
+    // SAFETY: as above: the calling thread has entered the cursor.
+    object.map_or_else(|_| abi::cq::Wc::zeroed(), |object| unsafe { object.inner.cursor.current.get().read() })
+}
+
+extern "C" fn read_opcode(cq: *mut CqEx) -> c_uint {
+    current(cq).opcode
+}
+
+extern "C" fn read_vendor_err(cq: *mut CqEx) -> u32 {
+    current(cq).vendor_err
+}
+
+extern "C" fn read_byte_len(cq: *mut CqEx) -> u32 {
+    current(cq).byte_len
+}
+
+extern "C" fn read_imm_data(cq: *mut CqEx) -> u32 {
+    current(cq).imm_data
+}
+
+extern "C" fn read_qp_num(cq: *mut CqEx) -> u32 {
+    current(cq).qp_num
+}
+
+extern "C" fn read_src_qp(cq: *mut CqEx) -> u32 {
+    current(cq).src_qp
+}
+
+extern "C" fn read_wc_flags(cq: *mut CqEx) -> c_uint {
+    current(cq).wc_flags
+}
+
+extern "C" fn read_slid(cq: *mut CqEx) -> u32 {
+    u32::from(current(cq).slid)
+}
+
+extern "C" fn read_sl(cq: *mut CqEx) -> u8 {
+    current(cq).sl
+}
+
+extern "C" fn read_dlid_path_bits(cq: *mut CqEx) -> u8 {
+    current(cq).dlid_path_bits
+}

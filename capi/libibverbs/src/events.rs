@@ -1,0 +1,70 @@
+//! Asynchronous events: what happened to a QP, CQ, SRQ, port or device outside of any completion.
+
+use crate::context::OpenContext;
+use crate::cq::CqObject;
+use crate::entry;
+use crate::layout::{AsyncEvent, Context, Qp};
+use crate::object::{from_cookie, get, set};
+use crate::qp::QpObject;
+use crate::srq::SrqObject;
+use abi::event::kind;
+use std::ffi::{c_int, c_void};
+
+/// `ibv_get_async_event`: waits unless the context's `async_fd` is set to O_NONBLOCK.
+///
+/// # Safety
+/// `context` is open, `event` valid.
+pub(crate) unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    entry::or_minus_one("ibv_get_async_event", || {
+        entry::not_null(event)?;
+        // SAFETY: the caller's promise.
+        let found = unsafe { OpenContext::of(context) }?.engine.async_event()?;
+        // An object's event carries the object's address, a port's event the port number, which is its first four bytes.
+        let element: *mut c_void = from_cookie(found.element);
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { event.write(AsyncEvent { element, event_type: found.kind }) };
+        Ok(0)
+    })
+}
+
+/// `ibv_ack_async_event`.
+///
+/// # Safety
+/// `event` came from `ibv_get_async_event` and is acknowledged once.
+pub(crate) unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
+    entry::value("ibv_ack_async_event", || {
+        if event.is_null() {
+            return;
+        }
+        let element = get!(event, element);
+        match get!(event, event_type) {
+            kind::CQ_ERR => {
+                // SAFETY: the CQ is live: its destroyer waits for this acknowledgement.
+                if let Ok(object) = unsafe { CqObject::of(element) } {
+                    set!(object.c(), async_events_completed, object.inner.acks.asynchronous());
+                }
+            }
+            kind::SRQ_ERR | kind::SRQ_LIMIT_REACHED => {
+                // SAFETY: as above.
+                if let Ok(object) = unsafe { SrqObject::of(element) } {
+                    set!(object.c(), events_completed, object.inner.acks.asynchronous());
+                }
+            }
+            kind::QP_FATAL
+            | kind::QP_REQ_ERR
+            | kind::QP_ACCESS_ERR
+            | kind::COMM_EST
+            | kind::SQ_DRAINED
+            | kind::PATH_MIG
+            | kind::PATH_MIG_ERR
+            | kind::QP_LAST_WQE_REACHED => {
+                // SAFETY: as above.
+                if let Ok(object) = unsafe { QpObject::of(element) } {
+                    let count = object.inner.acks.asynchronous();
+                    set!(object.c().cast::<Qp>(), events_completed, count);
+                }
+            }
+            _ => {}
+        }
+    });
+}

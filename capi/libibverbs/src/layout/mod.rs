@@ -1,0 +1,67 @@
+//! The structs of `verbs.h` as Rust sees them: the same bytes at the same offsets (rdma-core v64's where a struct grew, which
+//! is compatible with v44's because it grew away from what older programs read).
+//!
+//! The `mirror!` macro writes the offset of every field beside it and asserts it at compile time; `tests` compares the same
+//! offsets with the measured facts in `layout-v44.txt` and `layout-v64.txt`. Nothing here has behaviour.
+
+mod attributes;
+mod device;
+mod objects;
+mod queries;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub(crate) use attributes::*;
+pub(crate) use device::*;
+pub(crate) use objects::*;
+pub(crate) use queries::*;
+pub(crate) use work::*;
+
+use bytemuck::Zeroable;
+use std::ffi::c_void;
+
+/// A function pointer in a table or an object. Which signature it has is `verbs.h`'s business.
+pub(crate) type Op = *const c_void;
+
+/// `union ibv_gid`: 16 bytes in network order.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Zeroable)]
+pub(crate) struct Gid(pub(crate) [u8; 16]);
+
+/// The space of a `pthread_mutex_t`; this library locks with its own.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Zeroable)]
+pub(crate) struct Mutex([u8; 40]);
+
+/// The space of a `pthread_cond_t`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Zeroable)]
+pub(crate) struct Cond([u8; 48]);
+
+/// Declares one mirror: `SIZE "c_name" struct Name { OFFSET field: Type, … }`.
+macro_rules! mirror {
+    ($(#[$meta:meta])* $size:literal $c_name:literal struct $name:ident { $($offset:literal $field:ident: $type:ty,)* }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Zeroable)]
+        #[allow(dead_code, reason = "a mirror has every field of the C struct, also those that only programs use")]
+        pub(crate) struct $name {
+            $(pub(crate) $field: $type,)*
+        }
+
+        const _: () = {
+            assert!(size_of::<$name>() == $size);
+            $(assert!(std::mem::offset_of!($name, $field) == $offset);)*
+        };
+
+        #[cfg(test)]
+        impl $crate::layout::tests::Mirror for $name {
+            const C_NAME: &'static str = $c_name;
+            const SIZE: usize = size_of::<Self>();
+            const FIELDS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*];
+        }
+    };
+}
+use mirror;

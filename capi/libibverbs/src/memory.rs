@@ -1,0 +1,162 @@
+//! Memory regions.
+
+use crate::entry::{self, Outcome, Refusal};
+use crate::layout::{Mr, Pd};
+use crate::object::{Object, get, set};
+use crate::pd::PdObject;
+use engine::Mr as EngineMr;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// `struct ibv_mr` and the engine's.
+type MrObject = Object<Mr, Arc<EngineMr>>;
+
+/// `IBV_REREG_MR_CHANGE_TRANSLATION` and `IBV_REREG_MR_CHANGE_PD`, and all flags that there are.
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 2;
+const CHANGE_ANY: c_int = 7;
+
+/// `IBV_REREG_MR_ERR_INPUT`: refused before anything was changed.
+const ERR_INPUT: c_int = -1;
+/// `IBV_REREG_MR_ERR_CMD`: the device refused.
+const ERR_CMD: c_int = -4;
+
+/// `ibv_reg_mr`.
+///
+/// # Safety
+/// `pd` is live.
+pub(crate) unsafe extern "C" fn reg(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+    // SAFETY: the caller's promise.
+    entry::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
+}
+
+/// `ibv_reg_mr_iova`.
+///
+/// # Safety
+/// `pd` is live.
+pub(crate) unsafe extern "C" fn reg_iova(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut Mr {
+    // SAFETY: the caller's promise.
+    entry::pointer("ibv_reg_mr_iova", || unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
+}
+
+/// `ibv_reg_mr_iova2`: the same with flags that a device may ignore, which the engine does.
+///
+/// # Safety
+/// `pd` is live.
+pub(crate) unsafe extern "C" fn reg_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
+    // SAFETY: the caller's promise.
+    entry::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, access) })
+}
+
+/// `ibv_reg_dmabuf_mr`: there is no device memory to share.
+pub(crate) extern "C" fn reg_dmabuf(
+    _pd: *mut Pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut Mr {
+    entry::pointer("ibv_reg_dmabuf_mr", || Err(Refusal(libc::EOPNOTSUPP)))
+}
+
+/// `ibv_rereg_mr`: 0, or a value of `enum ibv_rereg_mr_err_code` and `errno`.
+///
+/// # Safety
+/// `mr` is live, and so is `pd` when the flags say that it counts.
+pub(crate) unsafe extern "C" fn rereg(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    entry::value("ibv_rereg_mr", || {
+        if mr.is_null() || flags == 0 || flags & !CHANGE_ANY != 0 {
+            entry::set_errno(Refusal(libc::EINVAL));
+            return ERR_INPUT;
+        }
+        if (flags & CHANGE_TRANSLATION != 0 && (addr.is_null() || length == 0))
+            || (flags & CHANGE_PD != 0 && pd.is_null())
+        {
+            entry::set_errno(Refusal(libc::EINVAL));
+            return ERR_INPUT;
+        }
+        // SAFETY: the caller's promise; what must not be NULL is not.
+        match unsafe { change(mr, flags, pd, addr, length, access) } {
+            Ok(()) => 0,
+            Err(refusal) => {
+                entry::set_errno(refusal);
+                ERR_CMD
+            }
+        }
+    })
+}
+
+/// `ibv_dereg_mr`.
+///
+/// # Safety
+/// `mr` is live, and is not used afterwards when this succeeds.
+pub(crate) unsafe extern "C" fn dereg(mr: *mut Mr) -> c_int {
+    entry::code("ibv_dereg_mr", || {
+        // SAFETY: the caller's promise.
+        unsafe { MrObject::of(mr) }?.inner.dereg()?;
+        // SAFETY: the caller's promise.
+        unsafe { MrObject::free(mr) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `pd` is NULL or live.
+unsafe fn register(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: u32) -> Outcome<*mut Mr> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { PdObject::of(pd) }?;
+    // The memory is the program's; exposing its address lets the engine's copies make a pointer of it.
+    let mr = domain.inner.reg_mr(addr.expose_provenance() as u64, length as u64, iova, access)?;
+    let context = get!(domain.c(), context);
+    let c = Mr { context, pd, addr, length, handle: mr.handle(), lkey: mr.lkey(), rkey: mr.rkey() };
+    Ok(MrObject::create(c, mr).cast())
+}
+
+/// # Safety
+/// `mr` is live, and so is `pd` when the flags say that it counts.
+unsafe fn change(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let region = unsafe { MrObject::of(mr) }?;
+    // SAFETY: the caller's promise.
+    let domain = if flags & CHANGE_PD != 0 { Some(unsafe { PdObject::of(pd) }?) } else { None };
+    let start = addr.expose_provenance() as u64;
+    let domain = domain.map(|domain| &domain.inner);
+    region.inner.rereg(flags.cast_unsigned(), domain, start, length as u64, access.cast_unsigned())?;
+    if flags & CHANGE_TRANSLATION != 0 {
+        set!(mr, addr, addr);
+        set!(mr, length, length);
+    }
+    if flags & CHANGE_PD != 0 {
+        set!(mr, pd, pd);
+    }
+    set!(mr, lkey, region.inner.lkey());
+    set!(mr, rkey, region.inner.rkey());
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! Protection domains.
+
+use crate::context::OpenContext;
+use crate::entry;
+use crate::layout::{Context, Pd};
+use crate::object::Object;
+use engine::Pd as EnginePd;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// `struct ibv_pd` and the engine's.
+pub(crate) type PdObject = Object<Pd, Arc<EnginePd>>;
+
+/// `ibv_alloc_pd`.
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe extern "C" fn alloc(context: *mut Context) -> *mut Pd {
+    entry::pointer("ibv_alloc_pd", || {
+        // SAFETY: the caller's promise.
+        let open = unsafe { OpenContext::of(context) }?;
+        let pd = open.engine.alloc_pd()?;
+        let handle = pd.handle();
+        Ok(PdObject::create(Pd { context, handle }, pd).cast())
+    })
+}
+
+/// `ibv_dealloc_pd`.
+///
+/// # Safety
+/// `pd` is live, and is not used afterwards when this succeeds.
+pub(crate) unsafe extern "C" fn dealloc(pd: *mut Pd) -> c_int {
+    entry::code("ibv_dealloc_pd", || {
+        // SAFETY: the caller's promise.
+        unsafe { PdObject::of(pd) }?.inner.dealloc()?;
+        // SAFETY: the caller's promise.
+        unsafe { PdObject::free(pd) };
+        Ok(())
+    })
+}

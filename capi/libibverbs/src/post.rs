@@ -1,0 +1,139 @@
+//! Posting work requests: the lists of C structs to the engine's queues. What was posted before a refused request stays posted.
+
+use crate::address::AhObject;
+use crate::entry::{self, Outcome, Refusal};
+use crate::layout::{Qp, RecvWr, SendWr, Sge};
+use crate::qp::QpObject;
+use abi::post::opcode;
+use engine::{RecvWr as EngineRecv, SendWr as EngineSend};
+use std::ffi::c_int;
+
+const _: () = assert!(size_of::<Sge>() == size_of::<abi::post::Sge>());
+
+/// `post_send` of the context's operations.
+///
+/// # Safety
+/// `qp` is live, `wr` is a list of valid work requests, `bad` valid.
+pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
+    entry::code("ibv_post_send", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) }?;
+        let datagram = object.inner.is_datagram();
+        let queue = object.inner.queue()?;
+        let mut batch = queue.send_batch().map_err(|errno| blame(bad, wr, errno.into()))?;
+        let mut outcome = Ok(());
+        let mut next = wr;
+        while !next.is_null() {
+            // SAFETY: the caller's list.
+            let request = unsafe { &*next };
+            // SAFETY: the caller's list.
+            let posted = unsafe { translate(request, datagram) }.and_then(|request| Ok(batch.push(&request)?));
+            if let Err(refusal) = posted {
+                outcome = Err(blame(bad, next, refusal));
+                break;
+            }
+            next = request.next;
+        }
+        batch.finish();
+        outcome
+    })
+}
+
+/// `post_recv` of the context's operations.
+///
+/// # Safety
+/// `qp` is live, `wr` is a list of valid work requests, `bad` valid.
+pub(crate) unsafe extern "C" fn recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    entry::code("ibv_post_recv", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) }?;
+        let queue = object.inner.queue()?;
+        // SAFETY: the caller's promise.
+        unsafe { each_recv(wr, bad, |request| Ok(queue.post_recv(request)?)) }
+    })
+}
+
+/// Posts each receive request of a list.
+///
+/// # Safety
+/// `wr` is a list of valid work requests, `bad` NULL or valid.
+pub(crate) unsafe fn each_recv(
+    wr: *mut RecvWr,
+    bad: *mut *mut RecvWr,
+    mut post: impl FnMut(&EngineRecv<'_>) -> Outcome<()>,
+) -> Outcome<()> {
+    let mut next = wr;
+    while !next.is_null() {
+        // SAFETY: the caller's list.
+        let request = unsafe { &*next };
+        // SAFETY: the caller's list.
+        let sges = unsafe { elements(request.sg_list, request.num_sge) };
+        let posted = sges.and_then(|sges| post(&EngineRecv { wr_id: request.wr_id, sges }));
+        posted.map_err(|refusal| blame(bad, next, refusal))?;
+        next = request.next;
+    }
+    Ok(())
+}
+
+/// Notes which request was refused.
+fn blame<T>(bad: *mut *mut T, wr: *mut T, refusal: Refusal) -> Refusal {
+    if !bad.is_null() {
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { bad.write(wr) };
+    }
+    refusal
+}
+
+/// # Safety
+/// The request is valid: its list of elements, and what its opcode says that the unions hold.
+unsafe fn translate(request: &SendWr, datagram: bool) -> Outcome<EngineSend<'_>> {
+    // SAFETY: the caller's promise.
+    let sges = unsafe { elements(request.sg_list, request.num_sge) }?;
+    let mut translated = EngineSend {
+        wr_id: request.wr_id,
+        opcode: request.opcode,
+        send_flags: request.send_flags,
+        imm: request.imm_data,
+        sges,
+        ..EngineSend::default()
+    };
+    if datagram {
+        // SAFETY: on a UD QP this member is the one that counts; all bytes of the union are the program's.
+        let target = unsafe { request.wr.ud };
+        // SAFETY: the AH of a UD request is NULL or live.
+        let ah = unsafe { AhObject::of(target.ah) }?;
+        translated.ud = Some((&*ah.inner, target.remote_qpn, target.remote_qkey));
+        return Ok(translated);
+    }
+    match request.opcode {
+        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ => {
+            // SAFETY: with these opcodes this member is the one that counts.
+            let target = unsafe { request.wr.rdma };
+            translated.remote_addr = target.remote_addr;
+            translated.rkey = target.rkey;
+        }
+        opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: with these opcodes this member is the one that counts.
+            let target = unsafe { request.wr.atomic };
+            translated.remote_addr = target.remote_addr;
+            translated.rkey = target.rkey;
+            translated.compare_add = target.compare_add;
+            translated.swap = target.swap;
+        }
+        _ => {}
+    }
+    Ok(translated)
+}
+
+/// # Safety
+/// `list` has `count` elements.
+unsafe fn elements<'a>(list: *mut Sge, count: c_int) -> Outcome<&'a [abi::post::Sge]> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(count) if !list.is_null() => {
+            // SAFETY: the caller's promise; the two structs are the same three numbers, as `verbs.h` and the uverbs ABI have them.
+            Ok(unsafe { std::slice::from_raw_parts(list.cast::<abi::post::Sge>(), count) })
+        }
+        _ => Err(Refusal(libc::EINVAL)),
+    }
+}

@@ -1,0 +1,30 @@
+//! The private interface between rdma-core's library and its vendors' drivers. Vendors' libraries (`libmlx5`, `libefa` …)
+//! are linked into ordinary programs and look these names up when the program starts, so each must be there. softhca has no
+//! vendor drivers: registering one does nothing, and everything else answers EOPNOTSUPP. That is also the answer a
+//! vendor's own call gets for a device that is not that vendor's.
+
+use crate::entry::{self, Refusal};
+use std::ffi::{c_int, c_uint, c_void};
+
+/// Functions of the private interface that return an errno value.
+pub(crate) extern "C" fn refused_code() -> c_int {
+    entry::code("a driver function", || Err(Refusal(libc::EOPNOTSUPP)))
+}
+
+/// Functions of the private interface that return a pointer.
+pub(crate) extern "C" fn refused_pointer() -> *mut c_void {
+    entry::pointer("a driver function", || Err(Refusal(libc::EOPNOTSUPP)))
+}
+
+/// Functions of the private interface that return a count or -1.
+pub(crate) extern "C" fn refused_minus_one() -> c_int {
+    entry::or_minus_one("a driver function", || Err(Refusal(libc::EOPNOTSUPP)))
+}
+
+/// Functions of the private interface that return nothing: registration, log lines, tables of operations.
+pub(crate) extern "C" fn ignored() {}
+
+/// `__ioctl_final_num_attrs`: how many attributes a command buffer has; no buffer is ever extended here.
+pub(crate) extern "C" fn final_num_attrs(count: c_uint, _link: *const c_void) -> c_uint {
+    count
+}

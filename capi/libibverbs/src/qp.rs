@@ -1,0 +1,397 @@
+//! Queue pairs: creating, modifying, querying, destroying. Posting is in `post`.
+
+use crate::acks::Acks;
+use crate::context::OpenContext;
+use crate::cq;
+use crate::entry::{self, Outcome, Refusal};
+use crate::layout::{AhAttr, Context, Gid, GlobalRoute, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
+use crate::object::{Object, cookie, get, set};
+use crate::pd::PdObject;
+use crate::qp_ex::{self, Posting};
+use crate::srq::SrqObject;
+use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr, kind};
+use bytemuck::Zeroable;
+use engine::{Caps, Qp as EngineQp, QpSpec, Service};
+use std::ffi::{c_int, c_uint};
+use std::sync::{Arc, OnceLock};
+
+/// `struct ibv_qp_ex`, of which `struct ibv_qp` is the beginning, and the engine's.
+pub(crate) type QpObject = Object<QpEx, QpState>;
+
+/// What this library keeps about a QP.
+pub(crate) struct QpState {
+    /// Set once, before the program has the pointer.
+    queue: OnceLock<Arc<EngineQp>>,
+    service: Service,
+    /// Whether it was made for the extended posting functions.
+    extended: bool,
+    /// The requests that those functions gather.
+    pub(crate) posting: Posting,
+    /// Events that the program is done with.
+    pub(crate) acks: Acks,
+}
+
+impl QpState {
+    /// The engine's QP.
+    pub(crate) fn queue(&self) -> Outcome<&Arc<EngineQp>> {
+        self.queue.get().ok_or(Refusal(libc::EINVAL))
+    }
+
+    /// Whether it is a UD QP.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.service == Service::Ud
+    }
+}
+
+/// `IBV_QP_INIT_ATTR_PD`, `IBV_QP_INIT_ATTR_CREATE_FLAGS` and `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
+const INIT_PD: u32 = 1;
+const INIT_CREATE_FLAGS: u32 = 4;
+const INIT_SEND_OPS_FLAGS: u32 = 64;
+
+/// `ibv_create_qp`: what was made goes back into `init.cap`.
+///
+/// # Safety
+/// `pd` is live, `init` valid, and the objects in it live.
+pub(crate) unsafe extern "C" fn create(pd: *mut Pd, init: *mut QpInitAttr) -> *mut Qp {
+    // SAFETY: the caller's promise.
+    entry::pointer("ibv_create_qp", || unsafe { build(pd, init, None) })
+}
+
+/// `create_qp_ex` of the extended context: with the extended posting functions, or one more way to say `ibv_create_qp`.
+///
+/// # Safety
+/// `init` is valid, and the objects in it live.
+pub(crate) unsafe extern "C" fn create_ex(_context: *mut Context, init: *mut QpInitAttrEx) -> *mut Qp {
+    entry::pointer("ibv_create_qp_ex", || {
+        entry::not_null(init)?;
+        let mask = get!(init, comp_mask);
+        let flags = if mask & INIT_CREATE_FLAGS != 0 { get!(init, create_flags) } else { 0 };
+        if mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS_FLAGS) != 0 || flags != 0 {
+            return Err(Refusal(libc::EOPNOTSUPP));
+        }
+        if mask & INIT_PD == 0 {
+            return Err(Refusal(libc::EINVAL));
+        }
+        let operations = (mask & INIT_SEND_OPS_FLAGS != 0).then(|| get!(init, send_ops_flags));
+        let pd = get!(init, pd);
+        // SAFETY: the caller's promise; the extended attributes begin with the plain ones.
+        unsafe { build(pd, init.cast(), operations) }
+    })
+}
+
+/// `ibv_modify_qp`.
+///
+/// # Safety
+/// `qp` is live, `attr` valid.
+pub(crate) unsafe extern "C" fn modify(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int {
+    entry::code("ibv_modify_qp", || {
+        entry::not_null(attr)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) }?;
+        let mask = mask.cast_unsigned();
+        // SAFETY: not NULL, and valid by the caller's promise.
+        let request = modification(&unsafe { attr.read() }, mask)?;
+        object.inner.queue()?.modify(&request)?;
+        if mask & attr::STATE != 0 {
+            set!(qp, state, u32::from(request.qp_state));
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp`.
+///
+/// # Safety
+/// `qp` is live, `attr` and `init` valid.
+pub(crate) unsafe extern "C" fn query(qp: *mut Qp, attr: *mut QpAttr, mask: c_int, init: *mut QpInitAttr) -> c_int {
+    entry::code("ibv_query_qp", || {
+        entry::not_null(attr)?;
+        entry::not_null(init)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) }?;
+        let answer = object.inner.queue()?.query(mask.cast_unsigned())?;
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { attr.write(attributes(&answer)) };
+        let initial = QpInitAttr {
+            qp_context: get!(qp, qp_context),
+            send_cq: get!(qp, send_cq),
+            recv_cq: get!(qp, recv_cq),
+            srq: get!(qp, srq),
+            cap: capacities(&answer),
+            qp_type: get!(qp, qp_type),
+            sq_sig_all: c_int::from(answer.sq_sig_all),
+        };
+        // SAFETY: as above.
+        unsafe { init.write(initial) };
+        set!(qp, state, u32::from(answer.qp_state));
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp`: waits until every event that was read is acknowledged.
+///
+/// # Safety
+/// `qp` is live, and is not used afterwards when this succeeds.
+pub(crate) unsafe extern "C" fn destroy(qp: *mut Qp) -> c_int {
+    entry::code("ibv_destroy_qp", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) }?;
+        let read = object.inner.queue()?.destroy()?;
+        object.inner.acks.wait(0, read);
+        // SAFETY: the caller's promise; and no event names it any more.
+        unsafe { QpObject::free(qp) };
+        Ok(())
+    })
+}
+
+/// `ibv_qp_to_qp_ex`: NULL for a QP that was made without the extended posting functions.
+///
+/// # Safety
+/// `qp` is live.
+pub(crate) unsafe extern "C" fn to_qp_ex(qp: *mut Qp) -> *mut QpEx {
+    entry::value("ibv_qp_to_qp_ex", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) }.ok().filter(|object| object.inner.extended);
+        object.map_or(std::ptr::null_mut(), QpObject::c)
+    })
+}
+
+/// `ibv_query_qp_data_in_order`: no promise is made about the order in which bytes of one message appear in memory.
+pub(crate) extern "C" fn query_data_in_order(_qp: *mut Qp, _opcode: c_uint, _flags: u32) -> c_int {
+    0
+}
+
+/// # Safety
+/// `pd` is NULL or live, `init` NULL or valid, and the objects in it live.
+unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> Outcome<*mut Qp> {
+    entry::not_null(init)?;
+    // SAFETY: not NULL, and valid by the caller's promise.
+    let wanted = unsafe { init.read() };
+    // SAFETY: the caller's promise.
+    let domain = unsafe { PdObject::of(pd) }?;
+    let context = get!(pd, context);
+    // SAFETY: the context of a live PD is open.
+    let engine = &unsafe { OpenContext::of(context) }?.engine;
+    if !cq::belongs(wanted.send_cq, context) || !cq::belongs(wanted.recv_cq, context) {
+        return Err(Refusal(libc::EINVAL));
+    }
+    // SAFETY: not NULL, and live by the caller's promise.
+    let (send_cq, recv_cq) = unsafe { (cq::queue(wanted.send_cq)?, cq::queue(wanted.recv_cq)?) };
+    let shared = if wanted.srq.is_null() {
+        None
+    } else {
+        // SAFETY: not NULL, and live by the caller's promise.
+        Some(unsafe { SrqObject::of(wanted.srq) }?.inner.queue()?)
+    };
+    let c = Qp {
+        context,
+        qp_context: wanted.qp_context,
+        pd,
+        send_cq: wanted.send_cq,
+        recv_cq: wanted.recv_cq,
+        srq: wanted.srq,
+        qp_type: wanted.qp_type,
+        ..Qp::zeroed()
+    };
+    let service = service(wanted.qp_type)?;
+    qp_ex::check(service, operations.unwrap_or(0))?;
+    let state = QpState {
+        queue: OnceLock::new(),
+        service,
+        extended: operations.is_some(),
+        posting: Posting::default(),
+        acks: Acks::default(),
+    };
+    let object = QpObject::create(QpEx { qp_base: c, ..QpEx::zeroed() }, state);
+    let made = engine.create_qp(
+        &domain.inner,
+        &QpSpec {
+            service,
+            send_cq,
+            recv_cq,
+            srq: shared,
+            caps: Caps {
+                max_send_wr: wanted.cap.max_send_wr,
+                max_recv_wr: wanted.cap.max_recv_wr,
+                max_send_sge: wanted.cap.max_send_sge,
+                max_recv_sge: wanted.cap.max_recv_sge,
+                max_inline_data: wanted.cap.max_inline_data,
+            },
+            sq_sig_all: wanted.sq_sig_all != 0,
+            cookie: cookie(object),
+        },
+    );
+    // SAFETY: just made, and nobody else has it.
+    let whole = unsafe { QpObject::of(object) }?;
+    match made {
+        Ok(queue) => {
+            let caps = queue.caps();
+            let cap = QpCap {
+                max_send_wr: caps.max_send_wr,
+                max_recv_wr: caps.max_recv_wr,
+                max_send_sge: caps.max_send_sge,
+                max_recv_sge: caps.max_recv_sge,
+                max_inline_data: caps.max_inline_data,
+            };
+            set!(init, cap, cap);
+            if let Some(operations) = operations {
+                qp_ex::fill_functions(whole.c(), service, operations);
+            }
+            let c = whole.c().cast::<Qp>();
+            set!(c, handle, queue.handle());
+            set!(c, qp_num, queue.qpn());
+            let _ = whole.inner.queue.set(queue);
+            Ok(c)
+        }
+        Err(error) => {
+            // SAFETY: nobody else has it.
+            unsafe { QpObject::free(object) };
+            Err(error.into())
+        }
+    }
+}
+
+/// The service that a QP type stands for; the types that verbs know but this device does not are EOPNOTSUPP.
+fn service(qp_type: u32) -> Outcome<Service> {
+    match u8::try_from(qp_type) {
+        Ok(kind::RC) => Ok(Service::Rc),
+        Ok(kind::UC) => Ok(Service::Uc),
+        Ok(kind::UD) => Ok(Service::Ud),
+        Ok(kind::RAW_PACKET | kind::XRC_INI | kind::XRC_TGT | kind::DRIVER) => Err(Refusal(libc::EOPNOTSUPP)),
+        _ => Err(Refusal(libc::EINVAL)),
+    }
+}
+
+/// The command's form of what the program wants to change. A value that does not fit its field is refused when it counts.
+fn modification(attr: &QpAttr, mask: u32) -> Outcome<ModifyQp> {
+    let narrow = |bit: u32, value: u32| {
+        if mask & bit == 0 { Ok(0) } else { u8::try_from(value).map_err(|_| Refusal(libc::EINVAL)) }
+    };
+    Ok(ModifyQp {
+        dest: destination(&attr.ah_attr),
+        alt_dest: destination(&attr.alt_ah_attr),
+        qp_handle: 0,
+        attr_mask: mask,
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        qp_access_flags: attr.qp_access_flags,
+        pkey_index: attr.pkey_index,
+        alt_pkey_index: attr.alt_pkey_index,
+        qp_state: narrow(attr::STATE, attr.qp_state)?,
+        cur_qp_state: narrow(attr::CUR_STATE, attr.cur_qp_state)?,
+        path_mtu: narrow(attr::PATH_MTU, attr.path_mtu)?,
+        path_mig_state: narrow(attr::PATH_MIG_STATE, attr.path_mig_state)?,
+        en_sqd_async_notify: attr.en_sqd_async_notify,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        alt_port_num: attr.alt_port_num,
+        alt_timeout: attr.alt_timeout,
+        reserved: [0; 2],
+    })
+}
+
+fn attributes(answer: &QueryQpAnswer) -> QpAttr {
+    QpAttr {
+        qp_state: u32::from(answer.qp_state),
+        cur_qp_state: u32::from(answer.cur_qp_state),
+        path_mtu: u32::from(answer.path_mtu),
+        path_mig_state: u32::from(answer.path_mig_state),
+        qkey: answer.qkey,
+        rq_psn: answer.rq_psn,
+        sq_psn: answer.sq_psn,
+        dest_qp_num: answer.dest_qp_num,
+        qp_access_flags: answer.qp_access_flags,
+        cap: capacities(answer),
+        ah_attr: ah_attr(&answer.dest),
+        alt_ah_attr: ah_attr(&answer.alt_dest),
+        pkey_index: answer.pkey_index,
+        alt_pkey_index: answer.alt_pkey_index,
+        en_sqd_async_notify: 0,
+        sq_draining: answer.sq_draining,
+        max_rd_atomic: answer.max_rd_atomic,
+        max_dest_rd_atomic: answer.max_dest_rd_atomic,
+        min_rnr_timer: answer.min_rnr_timer,
+        port_num: answer.port_num,
+        timeout: answer.timeout,
+        retry_cnt: answer.retry_cnt,
+        rnr_retry: answer.rnr_retry,
+        alt_port_num: answer.alt_port_num,
+        alt_timeout: answer.alt_timeout,
+        rate_limit: 0,
+    }
+}
+
+fn capacities(answer: &QueryQpAnswer) -> QpCap {
+    QpCap {
+        max_send_wr: answer.max_send_wr,
+        max_recv_wr: answer.max_recv_wr,
+        max_send_sge: answer.max_send_sge,
+        max_recv_sge: answer.max_recv_sge,
+        max_inline_data: answer.max_inline_data,
+    }
+}
+
+fn destination(attr: &AhAttr) -> Dest {
+    Dest {
+        dgid: attr.grh.dgid.0,
+        flow_label: attr.grh.flow_label,
+        dlid: attr.dlid,
+        reserved: 0,
+        sgid_index: attr.grh.sgid_index,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        is_global: attr.is_global,
+        port_num: attr.port_num,
+    }
+}
+
+fn ah_attr(dest: &Dest) -> AhAttr {
+    AhAttr {
+        grh: GlobalRoute {
+            dgid: Gid(dest.dgid),
+            flow_label: dest.flow_label,
+            sgid_index: dest.sgid_index,
+            hop_limit: dest.hop_limit,
+            traffic_class: dest.traffic_class,
+        },
+        dlid: dest.dlid,
+        sl: dest.sl,
+        src_path_bits: dest.src_path_bits,
+        static_rate: dest.static_rate,
+        is_global: dest.is_global,
+        port_num: dest.port_num,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_counts_only_with_its_bit() {
+        let attr = QpAttr { qp_state: 3, path_mtu: 1000, sq_psn: 7, ..QpAttr::zeroed() };
+        let request = modification(&attr, attr::STATE | attr::SQ_PSN).unwrap();
+        assert_eq!((request.qp_state, request.path_mtu, request.sq_psn), (3, 0, 7));
+        assert_eq!(modification(&attr, attr::PATH_MTU), Err(Refusal(libc::EINVAL)));
+    }
+
+    #[test]
+    fn an_address_goes_there_and_back() {
+        let mut attr = AhAttr { sl: 3, is_global: 1, port_num: 1, ..AhAttr::zeroed() };
+        attr.grh = GlobalRoute { dgid: Gid([9; 16]), flow_label: 5, sgid_index: 2, hop_limit: 64, traffic_class: 8 };
+        let back = ah_attr(&destination(&attr));
+        assert_eq!(back.grh.dgid, attr.grh.dgid);
+        assert_eq!((back.grh.flow_label, back.grh.sgid_index, back.grh.hop_limit), (5, 2, 64));
+        assert_eq!((back.sl, back.is_global, back.port_num), (3, 1, 1));
+    }
+}

@@ -1,0 +1,278 @@
+//! Extended posting: a list of requests built by calls between `wr_start` and `wr_complete`, posted whole or not at all.
+//!
+//! The list holds other threads off from `wr_start` to `wr_complete` or `wr_abort`. Inline data is copied when it is given.
+//! The principal type is [`Posting`].
+
+use crate::address::AhObject;
+use crate::entry::{self, Outcome, Refusal};
+use crate::layout::{Ah, DataBuf, Op, QpEx, Sge};
+use crate::object::{get, set};
+use crate::qp::QpObject;
+use abi::post::opcode;
+use abi::post::send_flags;
+use engine::{Ah as EngineAh, SendWr, Service};
+use parking_lot::lock_api::RawMutex as _;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The list of requests that a program is building.
+pub(crate) struct Posting {
+    /// Held from `wr_start` to `wr_complete` or `wr_abort`.
+    lock: parking_lot::RawMutex,
+    /// Touched by the thread that holds the lock.
+    list: UnsafeCell<List>,
+}
+
+impl Default for Posting {
+    fn default() -> Self {
+        Self { lock: parking_lot::RawMutex::INIT, list: UnsafeCell::new(List::default()) }
+    }
+}
+
+#[derive(Default)]
+struct List {
+    requests: Vec<Request>,
+    elements: Vec<abi::post::Sge>,
+    inline: Vec<u8>,
+    /// The first thing that went wrong; `wr_complete` tells.
+    fault: Option<Refusal>,
+}
+
+impl List {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.elements.clear();
+        self.inline.clear();
+        self.fault = None;
+    }
+}
+
+struct Request {
+    head: SendWr<'static>,
+    ud: Option<(Arc<EngineAh>, u32, u32)>,
+    data: Data,
+}
+
+/// Where a request's data is, in the list's own vectors.
+enum Data {
+    Elements(Range<usize>),
+    Inline(Range<usize>),
+}
+
+/// `IBV_QP_EX_WITH_*`: what a service's QPs can be asked for.
+fn offered(service: Service) -> u64 {
+    match service {
+        // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap, fetch and add.
+        Service::Rc => 0x7f,
+        Service::Uc => 0x0f,
+        Service::Ud => 0x0c,
+    }
+}
+
+/// Refuses flags that the service does not have.
+pub(crate) fn check(service: Service, send_ops_flags: u64) -> Outcome<()> {
+    if send_ops_flags & !offered(service) == 0 { Ok(()) } else { Err(Refusal(libc::EOPNOTSUPP)) }
+}
+
+/// Sets the functions that the program asked for.
+pub(crate) fn fill_functions(qp: *mut QpEx, service: Service, send_ops_flags: u64) {
+    let asked = |bit: u32, function: Op| if send_ops_flags >> bit & 1 != 0 { function } else { std::ptr::null() };
+    set!(qp, wr_rdma_write, asked(0, rdma_write as Op));
+    set!(qp, wr_rdma_write_imm, asked(1, rdma_write_imm as Op));
+    set!(qp, wr_send, asked(2, send as Op));
+    set!(qp, wr_send_imm, asked(3, send_imm as Op));
+    set!(qp, wr_rdma_read, asked(4, rdma_read as Op));
+    set!(qp, wr_atomic_cmp_swp, asked(5, atomic_cmp_swp as Op));
+    set!(qp, wr_atomic_fetch_add, asked(6, atomic_fetch_add as Op));
+    if service == Service::Ud {
+        set!(qp, wr_set_ud_addr, set_ud_addr as Op);
+    }
+    set!(qp, wr_set_inline_data, set_inline_data as Op);
+    set!(qp, wr_set_inline_data_list, set_inline_data_list as Op);
+    set!(qp, wr_set_sge, set_sge as Op);
+    set!(qp, wr_set_sge_list, set_sge_list as Op);
+    set!(qp, wr_start, start as Op);
+    set!(qp, wr_complete, complete as Op);
+    set!(qp, wr_abort, abort as Op);
+}
+
+/// The list of a QP that this thread is posting to.
+fn with_list<T>(qp: *mut QpEx, work: impl FnOnce(&QpObject, &mut List) -> T) -> Outcome<T> {
+    // SAFETY: the program calls these functions on a live QP.
+    let object = unsafe { QpObject::of(qp) }?;
+    // SAFETY: between `wr_start` and `wr_complete` the calling thread holds the lock, and `work` does not come back here.
+    let list = unsafe { &mut *object.inner.posting.list.get() };
+    Ok(work(object, list))
+}
+
+/// Begins a request (one of `ibv_wr_send`, `ibv_wr_rdma_write` …): its name and flags are fields that the program has set.
+fn begin(qp: *mut QpEx, head: SendWr<'static>) {
+    entry::value("ibv_wr_*", || {
+        let head = SendWr { wr_id: get!(qp, wr_id), send_flags: get!(qp, wr_flags) & !send_flags::INLINE, ..head };
+        let _ = with_list(qp, |_, list| {
+            let end = list.elements.len();
+            list.requests.push(Request { head, ud: None, data: Data::Elements(end..end) });
+        });
+    });
+}
+
+/// Changes the request that was begun last.
+fn change(qp: *mut QpEx, work: impl FnOnce(&mut Request, &mut Vec<abi::post::Sge>, &mut Vec<u8>) -> Outcome<()>) {
+    entry::value("ibv_wr_set_*", || {
+        let _ = with_list(qp, |_, list| {
+            let changed = match list.requests.last_mut() {
+                Some(request) => work(request, &mut list.elements, &mut list.inline),
+                None => Err(Refusal(libc::EINVAL)),
+            };
+            if let Err(refusal) = changed {
+                list.fault.get_or_insert(refusal);
+            }
+        });
+    });
+}
+
+extern "C" fn start(qp: *mut QpEx) {
+    entry::value("ibv_wr_start", || {
+        // SAFETY: the program calls it on a live QP.
+        if let Ok(object) = unsafe { QpObject::of(qp) } {
+            object.inner.posting.lock.lock();
+            let _ = with_list(qp, |_, list| list.clear());
+        }
+    });
+}
+
+extern "C" fn complete(qp: *mut QpEx) -> c_int {
+    entry::code("ibv_wr_complete", || {
+        let posted = with_list(qp, |object, list| post(object, list));
+        unlock(qp);
+        posted?
+    })
+}
+
+extern "C" fn abort(qp: *mut QpEx) {
+    entry::value("ibv_wr_abort", || unlock(qp));
+}
+
+fn unlock(qp: *mut QpEx) {
+    // SAFETY: the program calls it on a live QP.
+    if let Ok(object) = unsafe { QpObject::of(qp) } {
+        // SAFETY: locked by `wr_start`, which this call ends.
+        unsafe { object.inner.posting.lock.unlock() };
+    }
+}
+
+fn post(object: &QpObject, list: &List) -> Outcome<()> {
+    if let Some(refusal) = list.fault {
+        return Err(refusal);
+    }
+    let queue = object.inner.queue()?;
+    let mut batch = queue.send_batch()?;
+    for request in &list.requests {
+        let whole;
+        let (sges, flags) = match &request.data {
+            Data::Elements(range) => (&list.elements[range.clone()], 0),
+            Data::Inline(range) => {
+                let bytes = &list.inline[range.clone()];
+                let length = u32::try_from(bytes.len()).map_err(|_| Refusal(libc::EINVAL))?;
+                whole = [abi::post::Sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 }];
+                (whole.as_slice(), send_flags::INLINE)
+            }
+        };
+        let ud = request.ud.as_ref().map(|(ah, qpn, qkey)| (&**ah, *qpn, *qkey));
+        batch.push(&SendWr { sges, send_flags: request.head.send_flags | flags, ud, ..request.head })?;
+    }
+    batch.finish();
+    Ok(())
+}
+
+extern "C" fn send(qp: *mut QpEx) {
+    begin(qp, SendWr { opcode: opcode::SEND, ..SendWr::default() });
+}
+
+extern "C" fn send_imm(qp: *mut QpEx, imm: u32) {
+    begin(qp, SendWr { opcode: opcode::SEND_WITH_IMM, imm, ..SendWr::default() });
+}
+
+extern "C" fn rdma_write(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
+    begin(qp, SendWr { opcode: opcode::RDMA_WRITE, rkey, remote_addr, ..SendWr::default() });
+}
+
+extern "C" fn rdma_write_imm(qp: *mut QpEx, rkey: u32, remote_addr: u64, imm: u32) {
+    begin(qp, SendWr { opcode: opcode::RDMA_WRITE_WITH_IMM, rkey, remote_addr, imm, ..SendWr::default() });
+}
+
+extern "C" fn rdma_read(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
+    begin(qp, SendWr { opcode: opcode::RDMA_READ, rkey, remote_addr, ..SendWr::default() });
+}
+
+extern "C" fn atomic_cmp_swp(qp: *mut QpEx, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
+    let opcode = opcode::ATOMIC_CMP_AND_SWP;
+    begin(qp, SendWr { opcode, rkey, remote_addr, compare_add: compare, swap, ..SendWr::default() });
+}
+
+extern "C" fn atomic_fetch_add(qp: *mut QpEx, rkey: u32, remote_addr: u64, add: u64) {
+    begin(
+        qp,
+        SendWr { opcode: opcode::ATOMIC_FETCH_AND_ADD, rkey, remote_addr, compare_add: add, ..SendWr::default() },
+    );
+}
+
+extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, remote_qkey: u32) {
+    change(qp, |request, _, _| {
+        // SAFETY: NULL, or an AH that the program keeps live while it posts.
+        let ah = unsafe { AhObject::of(ah) }?;
+        request.ud = Some((Arc::clone(&ah.inner), remote_qpn, remote_qkey));
+        Ok(())
+    });
+}
+
+extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
+    change(qp, |request, elements, _| {
+        let begin = elements.len();
+        elements.push(abi::post::Sge { addr, length, lkey });
+        request.data = Data::Elements(begin..elements.len());
+        Ok(())
+    });
+}
+
+extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge) {
+    change(qp, |request, elements, _| {
+        let begin = elements.len();
+        for index in 0..count {
+            let element = list.wrapping_add(index);
+            entry::not_null(element)?;
+            // SAFETY: the program's list has `count` elements.
+            let Sge { addr, length, lkey } = unsafe { element.read() };
+            elements.push(abi::post::Sge { addr, length, lkey });
+        }
+        request.data = Data::Elements(begin..elements.len());
+        Ok(())
+    });
+}
+
+extern "C" fn set_inline_data(qp: *mut QpEx, addr: *mut c_void, length: usize) {
+    let buffer = DataBuf { addr, length };
+    set_inline_data_list(qp, 1, &raw const buffer);
+}
+
+extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const DataBuf) {
+    change(qp, |request, _, inline| {
+        let begin = inline.len();
+        for index in 0..count {
+            let element = list.wrapping_add(index);
+            entry::not_null(element)?;
+            // SAFETY: the program's list has `count` elements.
+            let DataBuf { addr, length } = unsafe { element.read() };
+            if length == 0 {
+                continue;
+            }
+            entry::not_null(addr)?;
+            // SAFETY: the program's buffer has `length` bytes.
+            inline.extend_from_slice(unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), length) });
+        }
+        request.data = Data::Inline(begin..inline.len());
+        Ok(())
+    });
+}

@@ -1,0 +1,128 @@
+//! Shared receive queues.
+
+use crate::acks::Acks;
+use crate::entry::{self, Refusal};
+use crate::layout::{Pd, RecvWr, Srq, SrqAttr, SrqInitAttr};
+use crate::object::{Object, cookie, get, set};
+use crate::pd::PdObject;
+use crate::post;
+use bytemuck::Zeroable;
+use engine::{Srq as EngineSrq, SrqSpec};
+use std::ffi::c_int;
+use std::sync::{Arc, OnceLock};
+
+/// `struct ibv_srq` and the engine's.
+pub(crate) type SrqObject = Object<Srq, SrqState>;
+
+/// What this library keeps about an SRQ.
+pub(crate) struct SrqState {
+    /// Set once, before the program has the pointer.
+    queue: OnceLock<Arc<EngineSrq>>,
+    /// Events that the program is done with.
+    pub(crate) acks: Acks,
+}
+
+impl SrqState {
+    /// The engine's SRQ.
+    pub(crate) fn queue(&self) -> Result<&Arc<EngineSrq>, Refusal> {
+        self.queue.get().ok_or(Refusal(libc::EINVAL))
+    }
+}
+
+/// `ibv_create_srq`: what was made goes back into `attr`.
+///
+/// # Safety
+/// `pd` is live, `init` valid.
+pub(crate) unsafe extern "C" fn create(pd: *mut Pd, init: *mut SrqInitAttr) -> *mut Srq {
+    entry::pointer("ibv_create_srq", || {
+        entry::not_null(init)?;
+        // SAFETY: the caller's promise.
+        let domain = unsafe { PdObject::of(pd) }?;
+        let attr = get!(init, attr);
+        let context = get!(pd, context);
+        let c = Srq { context, srq_context: get!(init, srq_context), pd, ..Srq::zeroed() };
+        let object = SrqObject::create(c, SrqState { queue: OnceLock::new(), acks: Acks::default() });
+        // The limit in `attr` is not looked at: it is armed by ibv_modify_srq only.
+        let spec = SrqSpec { max_wr: attr.max_wr, max_sge: attr.max_sge, cookie: cookie(object) };
+        // SAFETY: the context of a live PD is open.
+        let made = unsafe { crate::context::OpenContext::of(context) }
+            .and_then(|open| Ok(open.engine.create_srq(&domain.inner, &spec)?));
+        // SAFETY: just made, and nobody else has it.
+        let whole = unsafe { SrqObject::of(object) }?;
+        match made {
+            Ok(queue) => {
+                set!(
+                    init,
+                    attr,
+                    SrqAttr { max_wr: queue.max_wr(), max_sge: queue.max_sge(), srq_limit: attr.srq_limit }
+                );
+                set!(whole.c(), handle, queue.handle());
+                let _ = whole.inner.queue.set(queue);
+                Ok(whole.c())
+            }
+            Err(refusal) => {
+                // SAFETY: nobody else has it.
+                unsafe { SrqObject::free(object) };
+                Err(refusal)
+            }
+        }
+    })
+}
+
+/// `ibv_modify_srq`.
+///
+/// # Safety
+/// `srq` is live, `attr` valid.
+pub(crate) unsafe extern "C" fn modify(srq: *mut Srq, attr: *mut SrqAttr, mask: c_int) -> c_int {
+    entry::code("ibv_modify_srq", || {
+        entry::not_null(attr)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { SrqObject::of(srq) }?;
+        Ok(object.inner.queue()?.modify(mask.cast_unsigned(), get!(attr, max_wr), get!(attr, srq_limit))?)
+    })
+}
+
+/// `ibv_query_srq`.
+///
+/// # Safety
+/// `srq` is live, `attr` valid.
+pub(crate) unsafe extern "C" fn query(srq: *mut Srq, attr: *mut SrqAttr) -> c_int {
+    entry::code("ibv_query_srq", || {
+        entry::not_null(attr)?;
+        // SAFETY: the caller's promise.
+        let answer = unsafe { SrqObject::of(srq) }?.inner.queue()?.query()?;
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { attr.write(SrqAttr { max_wr: answer.max_wr, max_sge: answer.max_sge, srq_limit: answer.srq_limit }) };
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_srq`: waits until every event that was read is acknowledged.
+///
+/// # Safety
+/// `srq` is live, and is not used afterwards when this succeeds.
+pub(crate) unsafe extern "C" fn destroy(srq: *mut Srq) -> c_int {
+    entry::code("ibv_destroy_srq", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { SrqObject::of(srq) }?;
+        let read = object.inner.queue()?.destroy()?;
+        object.inner.acks.wait(0, read);
+        // SAFETY: the caller's promise; and no event names it any more.
+        unsafe { SrqObject::free(srq) };
+        Ok(())
+    })
+}
+
+/// `post_srq_recv` of the context's operations.
+///
+/// # Safety
+/// `srq` is live, `wr` is a list of valid work requests, `bad` valid.
+pub(crate) unsafe extern "C" fn post(srq: *mut Srq, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
+    entry::code("ibv_post_srq_recv", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { SrqObject::of(srq) }?;
+        let queue = object.inner.queue()?;
+        // SAFETY: the caller's promise.
+        unsafe { post::each_recv(wr, bad, |request| Ok(queue.post(request)?)) }
+    })
+}
