@@ -47,8 +47,8 @@ record! {
         12 => pid: u32,
         /// Its device: index on the board.
         16 => device: u32,
-        /// 0.
-        20 => reserved: u32,
+        /// Which of the lanes of the pair, as LANE_OPEN named it.
+        20 => stripe: u32,
         /// Length of the lane's memory in bytes.
         24 => len: u64,
     }

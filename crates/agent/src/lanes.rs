@@ -30,13 +30,15 @@ pub struct EngineLink {
     socket: Socket,
     backlog: VecDeque<(Push, Vec<OwnedFd>)>,
     broken: bool,
+    /// Whether somebody waits for room in the push socket.
+    pub watched: bool,
 }
 
 impl EngineLink {
     /// A link, and the engine's end of its push socket.
     pub fn new(bell: OwnedFd, kick: OwnedFd) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair()?;
-        let link = Self { bell, kick, socket: ours, backlog: VecDeque::new(), broken: false };
+        let link = Self { bell, kick, socket: ours, backlog: VecDeque::new(), broken: false, watched: false };
         Ok((link, theirs.into()))
     }
 
@@ -76,11 +78,6 @@ impl EngineLink {
     /// Whether the engine stopped taking what is pushed, so that it no longer knows its lanes.
     pub fn is_broken(&self) -> bool {
         self.broken
-    }
-
-    /// Whether something waits to be pushed.
-    pub fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty()
     }
 }
 
@@ -128,6 +125,7 @@ impl Lanes {
             lane,
             side: side as u32,
             engine: held.ends[1 - side].0,
+            stripe: held.stripe,
             len: LANE_LEN as u64,
             ..LaneOut::default()
         };

@@ -52,7 +52,10 @@ impl fmt::Display for Refusal {
                 write!(f, "the region of key {key:#x} was registered without {name}")
             }
             Self::Memory { key, addr } => {
-                write!(f, "the memory at {addr:#x} behind key {key:#x} has been unmapped, protected or truncated since it was registered")
+                write!(
+                    f,
+                    "the memory at {addr:#x} behind key {key:#x} has been unmapped, protected or truncated since it was registered"
+                )
             }
         }
     }
@@ -77,7 +80,8 @@ fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<
     if extent.access & wanted.right != wanted.right {
         return Err(Refusal::Right { key, missing: wanted.right });
     }
-    let inside = addr.checked_sub(extent.iova).filter(|&offset| offset <= extent.length && len <= extent.length - offset);
+    let inside =
+        addr.checked_sub(extent.iova).filter(|&offset| offset <= extent.length && len <= extent.length - offset);
     let offset = inside.ok_or(Refusal::Range { key, addr, len, start: extent.iova, length: extent.length })?;
     Ok(extent.host + offset)
 }
@@ -101,7 +105,13 @@ pub(crate) fn check_remote(engine: &Engine, wanted: Use, key: u32, addr: u64, le
 }
 
 /// Copies to the `len` bytes at `addr` of a region.
-pub(crate) fn write(engine: &Engine, wanted: Use, (key, addr): (u32, u64), from: *const u8, len: usize) -> Result<(), Refusal> {
+pub(crate) fn write(
+    engine: &Engine,
+    wanted: Use,
+    (key, addr): (u32, u64),
+    from: *const u8,
+    len: usize,
+) -> Result<(), Refusal> {
     with(engine, wanted, (key, addr, len as u64), |to| {
         // SAFETY: `to` lies in a range that the program registered for this use; `from` is the caller's, valid for `len`; faults are survived.
         unsafe { usermem::copy(to, from, len) }
@@ -109,7 +119,13 @@ pub(crate) fn write(engine: &Engine, wanted: Use, (key, addr): (u32, u64), from:
 }
 
 /// Copies the `len` bytes at `addr` of a region to `to`.
-pub(crate) fn read(engine: &Engine, wanted: Use, (key, addr): (u32, u64), to: *mut u8, len: usize) -> Result<(), Refusal> {
+pub(crate) fn read(
+    engine: &Engine,
+    wanted: Use,
+    (key, addr): (u32, u64),
+    to: *mut u8,
+    len: usize,
+) -> Result<(), Refusal> {
     with(engine, wanted, (key, addr, len as u64), |from| {
         // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range; faults are survived.
         unsafe { usermem::copy(to, from, len) }
@@ -145,16 +161,34 @@ enum Way {
 }
 
 /// Copies `[offset, offset + len)` of the concatenated `elements` to `to`.
-pub(crate) fn gather(engine: &Engine, pd: u32, elements: impl Iterator<Item = Sge>, (offset, len): (u32, u32), to: *mut u8) -> Result<(), Refusal> {
+pub(crate) fn gather(
+    engine: &Engine,
+    pd: u32,
+    elements: impl Iterator<Item = Sge>,
+    (offset, len): (u32, u32),
+    to: *mut u8,
+) -> Result<(), Refusal> {
     walk(engine, Use { pd, right: 0 }, elements, (offset, len), Way::Gather(to))
 }
 
 /// Copies `len` bytes from `from` to `[offset, offset + len)` of the concatenated `elements`.
-pub(crate) fn scatter(engine: &Engine, pd: u32, elements: impl Iterator<Item = Sge>, (offset, len): (u32, u32), from: *const u8) -> Result<(), Refusal> {
+pub(crate) fn scatter(
+    engine: &Engine,
+    pd: u32,
+    elements: impl Iterator<Item = Sge>,
+    (offset, len): (u32, u32),
+    from: *const u8,
+) -> Result<(), Refusal> {
     walk(engine, Use { pd, right: right::LOCAL_WRITE }, elements, (offset, len), Way::Scatter(from))
 }
 
-fn walk(engine: &Engine, wanted: Use, elements: impl Iterator<Item = Sge>, (offset, len): (u32, u32), way: Way) -> Result<(), Refusal> {
+fn walk(
+    engine: &Engine,
+    wanted: Use,
+    elements: impl Iterator<Item = Sge>,
+    (offset, len): (u32, u32),
+    way: Way,
+) -> Result<(), Refusal> {
     let (mut skip, mut left) = (offset, len);
     let mut done = 0usize;
     for element in elements {

@@ -49,7 +49,13 @@ impl Engine {
     ///
     /// # Errors
     /// The answer does not describe one.
-    pub fn adopt_shared(self: &Arc<Self>, pd: &Arc<Pd>, cookie: u64, answer: &[u8], fds: Vec<OwnedFd>) -> Result<Arc<Srq>> {
+    pub fn adopt_shared(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        cookie: u64,
+        answer: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Arc<Srq>> {
         let fixed: CreateSrqAnswer = part(answer, 0)?;
         let out: SrqOut = part(answer, size_of::<CreateSrqAnswer>())?;
         let view = self.view(&out.mapping, fds)?;
@@ -60,7 +66,13 @@ impl Engine {
     ///
     /// # Errors
     /// The answer does not describe one.
-    pub fn adopt_pair(self: &Arc<Self>, pd: &Arc<Pd>, spec: &QpSpec<'_>, answer: &[u8], fds: Vec<OwnedFd>) -> Result<Arc<Qp>> {
+    pub fn adopt_pair(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        spec: &QpSpec<'_>,
+        answer: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Arc<Qp>> {
         let fixed: CreateQpAnswer = part(answer, 0)?;
         let out: QpOut = part(answer, size_of::<CreateQpAnswer>())?;
         let view = self.view(&out.mapping, fds)?;
@@ -71,9 +83,21 @@ impl Engine {
     ///
     /// # Errors
     /// EFAULT when the region is shorter than that.
-    pub fn adopt_mr(self: &Arc<Self>, pd: &Arc<Pd>, body: &RegMr, answer: &RegMrAnswer, region: Arc<Region>, offset: u64) -> Result<Arc<Mr>> {
-        let place = usize::try_from(offset).ok().zip(usize::try_from(body.length).ok()).and_then(|(offset, len)| region.pointer(offset, len));
-        let host = place.ok_or_else(|| Error::refuse(Errno::EFAULT, "the memory of the region is shorter than what is registered"))?;
+    pub fn adopt_mr(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        body: &RegMr,
+        answer: &RegMrAnswer,
+        region: Arc<Region>,
+        offset: u64,
+    ) -> Result<Arc<Mr>> {
+        let place = usize::try_from(offset)
+            .ok()
+            .zip(usize::try_from(body.length).ok())
+            .and_then(|(offset, len)| region.pointer(offset, len));
+        let host = place.ok_or_else(|| {
+            Error::refuse(Errno::EFAULT, "the memory of the region is shorter than what is registered")
+        })?;
         crate::usermem::install()?;
         Ok(Mr::adopt(pd, answer, host.as_ptr().expose_provenance() as u64, body, Some(region)))
     }

@@ -22,7 +22,8 @@ pub struct Ah {
 impl Ah {
     pub(crate) fn create(pd: &Arc<Pd>, vector: &AddressVector) -> Result<Arc<Self>> {
         let body = CreateAh { response: 1, pd_handle: pd.handle(), attr: *vector, ..Default::default() };
-        let answer: CreateAhAnswer = pd.engine().call(&request::legacy(command::CREATE_AH, &body, size_of::<CreateAhAnswer>()))?.get(0)?;
+        let answer: CreateAhAnswer =
+            pd.engine().call(&request::legacy(command::CREATE_AH, &body, size_of::<CreateAhAnswer>()))?.get(0)?;
         Ok(Self::adopt(pd, answer.ah_handle, vector))
     }
 

@@ -79,6 +79,8 @@ impl Board {
         }
         let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
         let places = (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }));
-        places.into_iter().find(|place| (0..board::GID_MAX).any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid)))
+        places.into_iter().find(|place| {
+            (0..board::GID_MAX).any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
+        })
     }
 }

@@ -66,7 +66,8 @@ pub(crate) enum Cell {
 impl Packet {
     /// Writes everything before the payload; answers how long that is.
     pub(crate) fn encode(&self, record: &mut [u8]) -> usize {
-        let flags = if self.grh.is_some() { flag::GRH } else { 0 } | if matches!(self.payload, Payload::Bulk(_)) { flag::BULK } else { 0 };
+        let flags = if self.grh.is_some() { flag::GRH } else { 0 }
+            | if matches!(self.payload, Payload::Bulk(_)) { flag::BULK } else { 0 };
         head(record, self.path, flags, self.src_qp, self.len);
         let mut at = 16;
         if let Payload::Bulk(offset) = self.payload {
@@ -85,7 +86,24 @@ fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
     let [slid, dlid] = [path.slid.to_le_bytes(), path.dlid.to_le_bytes()];
     let [a, b, c, d] = src_qp.value().to_le_bytes();
     let [low, high] = len.to_le_bytes();
-    record[..16].copy_from_slice(&[path.device, path.port, slid[0], slid[1], dlid[0], dlid[1], path.sl, flags, a, b, c, d, low, high, 0, 0]);
+    record[..16].copy_from_slice(&[
+        path.device,
+        path.port,
+        slid[0],
+        slid[1],
+        dlid[0],
+        dlid[1],
+        path.sl,
+        flags,
+        a,
+        b,
+        c,
+        d,
+        low,
+        high,
+        0,
+        0,
+    ]);
 }
 
 /// Writes a notice; answers its length.
@@ -100,7 +118,8 @@ pub(crate) fn encode_notice(notice: &Notice, record: &mut [u8]) -> usize {
 pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
     let head: &[u8; 16] = record.first_chunk()?;
     let flags = head[7];
-    let word = |at: usize| record.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+    let word =
+        |at: usize| record.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
     let src_qp = Qpn::new(word(8)?);
     let len = u16::from_le_bytes([head[12], head[13]]);
     if flags & flag::NOTICE != 0 {
@@ -142,7 +161,15 @@ mod tests {
     fn packet(payload: Payload, grh: Option<[u8; 40]>) -> Packet {
         let opcode = Opcode::new(Transport::Rc, Operation::WriteOnly);
         let reth = Reth { va: 0x1122_3344_5566_7788, rkey: 0x99aa, len: 5 };
-        let headers = Headers { opcode, dest_qp: Qpn::new(0x1234), psn: Psn::new(77), pkey: 0xffff, reth, ack_req: true, ..Headers::default() };
+        let headers = Headers {
+            opcode,
+            dest_qp: Qpn::new(0x1234),
+            psn: Psn::new(77),
+            pkey: 0xffff,
+            reth,
+            ack_req: true,
+            ..Headers::default()
+        };
         let path = Path { device: 1, port: 1, slid: 2, dlid: 3, sl: 4 };
         Packet { path, src_qp: Qpn::new(0xabcde), headers, grh, len: 5, payload }
     }

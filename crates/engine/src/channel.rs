@@ -30,10 +30,18 @@ impl Engine {
     /// # Errors
     /// EMFILE or the agent's refusal.
     pub fn create_channel(self: &Arc<Self>) -> Result<Arc<Channel>> {
-        let request = request::legacy(command::CREATE_COMP_CHANNEL, &CreateCompChannel { response: 1 }, size_of::<CreateCompChannelAnswer>());
+        let request = request::legacy(
+            command::CREATE_COMP_CHANNEL,
+            &CreateCompChannel { response: 1 },
+            size_of::<CreateCompChannelAnswer>(),
+        );
         let answer = self.call(&request)?;
         let made: CreateCompChannelAnswer = answer.get(0)?;
-        let fd = answer.fds.into_iter().next().ok_or_else(|| Error::refuse(Errno::EIO, "a channel came without its descriptor"))?;
+        let fd = answer
+            .fds
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::refuse(Errno::EIO, "a channel came without its descriptor"))?;
         Ok(Channel::new(Arc::clone(self), made.fd.cast_unsigned(), fd))
     }
 }
@@ -94,7 +102,11 @@ impl Channel {
         if self.users.load(Ordering::Relaxed) != 0 {
             return Err(Error::refuse(Errno::EBUSY, format!("completion channel {} is used by CQs", self.handle)));
         }
-        self.engine.call(&request::private(command::CHANNEL_DESTROY, &ChannelDestroy { handle: self.handle, reserved: 0 }, 0))?;
+        self.engine.call(&request::private(
+            command::CHANNEL_DESTROY,
+            &ChannelDestroy { handle: self.handle, reserved: 0 },
+            0,
+        ))?;
         Ok(())
     }
 }

@@ -32,7 +32,9 @@ impl Answer {
     /// EIO when the agent answered less than that.
     pub fn get<T: Pod>(&self, offset: usize) -> Result<T> {
         let bytes = self.bytes.get(offset..offset + size_of::<T>());
-        bytes.map(bytemuck::pod_read_unaligned).ok_or_else(|| Error::refuse(Errno::EIO, "the agent's answer is too short"))
+        bytes
+            .map(bytemuck::pod_read_unaligned)
+            .ok_or_else(|| Error::refuse(Errno::EIO, "the agent's answer is too short"))
     }
 }
 
@@ -83,7 +85,10 @@ impl SocketControl {
         let received = socket.recv(&mut bytes)?;
         let answer: OpenAnswer = bytemuck::pod_read_unaligned(&bytes);
         if received.len != bytes.len() || answer.magic != MAGIC {
-            return Err(Error::refuse(Errno::EPROTO, format!("what answers at {} is not a softhca agent", path.display())));
+            return Err(Error::refuse(
+                Errno::EPROTO,
+                format!("what answers at {} is not a softhca agent", path.display()),
+            ));
         }
         if answer.version != VERSION {
             return Err(Error::refuse(

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use crate::event;
 use abi::command::number as command;
 use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc};
 use abi::errno::Errno;
-use crate::event;
 use abi::queue::CqOut;
 use bytemuck::{Pod, Zeroable};
 use parking_lot::Mutex;
@@ -121,7 +121,11 @@ impl CqRing {
 
     fn used(&self) -> u32 {
         let wrap = u32::MAX / self.capacity * self.capacity;
-        if self.producer >= self.consumer { self.producer - self.consumer } else { wrap - self.consumer + self.producer }
+        if self.producer >= self.consumer {
+            self.producer - self.consumer
+        } else {
+            wrap - self.consumer + self.producer
+        }
     }
 
     /// Every unpolled entry, oldest first, taken out.
@@ -163,21 +167,36 @@ impl Engine {
             reserved: 0,
         };
         let fixed = size_of::<CreateCqAnswer>();
-        let ((answer, out), view) = self.allocate(&request::legacy(command::CREATE_CQ, &body, fixed + size_of::<CqOut>()), |answer| {
-            let out: CqOut = answer.get(fixed)?;
-            Ok(((answer.get::<CreateCqAnswer>(0)?, out), out.mapping))
-        })?;
+        let ((answer, out), view) =
+            self.allocate(&request::legacy(command::CREATE_CQ, &body, fixed + size_of::<CqOut>()), |answer| {
+                let out: CqOut = answer.get(fixed)?;
+                Ok(((answer.get::<CreateCqAnswer>(0)?, out), out.mapping))
+            })?;
         Cq::new(Arc::clone(self), answer.cq_handle, &out, view, spec)
     }
 }
 
 impl Cq {
-    pub(crate) fn new(engine: Arc<Engine>, handle: u32, out: &CqOut, view: View, spec: &CqSpec<'_>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        handle: u32,
+        out: &CqOut,
+        view: View,
+        spec: &CqSpec<'_>,
+    ) -> Result<Arc<Self>> {
         let capacity = check(out, &view)?;
         if let Some(channel) = spec.channel {
             channel.attach(1);
         }
-        let ring = CqRing { view: Some(view), capacity, producer: 0, consumer: 0, armed: Armed::Nothing, overrun: false, recent: None };
+        let ring = CqRing {
+            view: Some(view),
+            capacity,
+            producer: 0,
+            consumer: 0,
+            armed: Armed::Nothing,
+            overrun: false,
+            recent: None,
+        };
         Ok(Arc::new_cyclic(|itself| Self {
             engine,
             handle,
@@ -335,17 +354,27 @@ impl Cq {
         let mut ring = self.ring.lock();
         if ring.used() > cqe {
             let (waiting, handle) = (ring.used(), self.handle);
-            return Err(Error::refuse(Errno::EINVAL, format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait")));
+            return Err(Error::refuse(
+                Errno::EINVAL,
+                format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait"),
+            ));
         }
         let body = ResizeCq { response: 1, cq_handle: self.handle, cqe, ..Zeroable::zeroed() };
-        let (out, view) = self.engine.allocate(&request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()), |answer| {
-            let out: CqOut = answer.get(8)?;
-            Ok((out, out.mapping))
-        })?;
+        let (out, view) =
+            self.engine.allocate(&request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()), |answer| {
+                let out: CqOut = answer.get(8)?;
+                Ok((out, out.mapping))
+            })?;
         let capacity = check(&out, &view)?;
         let entries = ring.drain();
-        view.word(word::COMP_EVENTS).store(ring.view.as_ref().map_or(0, |old| old.word(word::COMP_EVENTS).load(Ordering::Relaxed)), Ordering::Relaxed);
-        view.word(word::ASYNC_EVENTS).store(ring.view.as_ref().map_or(0, |old| old.word(word::ASYNC_EVENTS).load(Ordering::Relaxed)), Ordering::Relaxed);
+        view.word(word::COMP_EVENTS).store(
+            ring.view.as_ref().map_or(0, |old| old.word(word::COMP_EVENTS).load(Ordering::Relaxed)),
+            Ordering::Relaxed,
+        );
+        view.word(word::ASYNC_EVENTS).store(
+            ring.view.as_ref().map_or(0, |old| old.word(word::ASYNC_EVENTS).load(Ordering::Relaxed)),
+            Ordering::Relaxed,
+        );
         view.word(word::ARMED).store(ring.armed as u32, Ordering::Relaxed);
         (ring.view, ring.capacity, ring.producer, ring.consumer) = (Some(view), capacity, 0, 0);
         ring.refill(entries.into_iter());

@@ -10,7 +10,10 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use abi::command::number as command;
-use abi::device::{GetContext, GetContextAnswer, QueryDevice, QueryDeviceAnswer, QueryPkey, QueryPkeyAnswer, QueryPort, QueryPortAnswer};
+use abi::device::{
+    GetContext, GetContextAnswer, QueryDevice, QueryDeviceAnswer, QueryPkey, QueryPkeyAnswer, QueryPort,
+    QueryPortAnswer,
+};
 use abi::errno::Errno;
 use abi::private::{EngineHello, EngineHelloAnswer, GidEntry, GidEntryAnswer};
 use abi::queue::{ContextOut, Mapping};
@@ -30,10 +33,10 @@ use crate::memory::{QueueMemory, View};
 use crate::mr::Extent;
 use crate::pd::Pd;
 use crate::qp::Qp;
+use crate::request;
 use crate::table::Table;
 use crate::timers::Timers;
 use crate::usermem::ForkMark;
-use crate::request;
 
 /// Work that must not be done under the locks of the one who found it.
 pub(crate) enum Deferred {
@@ -93,7 +96,8 @@ impl Engine {
         let fixed: GetContextAnswer = context.get(0)?;
         let out: ContextOut = context.get(size_of::<GetContextAnswer>())?;
         let mut fds = context.fds.into_iter();
-        let async_fd = fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "GET_CONTEXT came without the event file"))?;
+        let async_fd =
+            fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "GET_CONTEXT came without the event file"))?;
         let memory = QueueMemory::new();
         let page = memory.view(&out.page, &mut fds)?;
 
@@ -103,7 +107,8 @@ impl Engine {
         let request = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
         let answer = control.call(&request, &[bell.as_fd(), waker.kick_fd()])?;
         let hello: EngineHelloAnswer = answer.get(0)?;
-        let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds).map_err(|_| Error::refuse(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
+        let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds)
+            .map_err(|_| Error::refuse(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
         waker.set_push(push);
         let engine = Arc::new(Self {
             control,
@@ -166,7 +171,10 @@ impl Engine {
         if self.mark.made_here() {
             return Ok(());
         }
-        Err(Error { errno: Errno::EIO, reason: "the object was made before a fork, in another process: open the device again here".into() })
+        Err(Error {
+            errno: Errno::EIO,
+            reason: "the object was made before a fork, in another process: open the device again here".into(),
+        })
     }
 
     /// Whether the agent, and with it the device, is gone.
@@ -188,7 +196,11 @@ impl Engine {
     }
 
     /// A call whose answer names queue memory: maps it before any other allocation is answered.
-    pub(crate) fn allocate<T>(&self, request: &[u8], read: impl FnOnce(&Answer) -> Result<(T, Mapping)>) -> Result<(T, View)> {
+    pub(crate) fn allocate<T>(
+        &self,
+        request: &[u8],
+        read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
+    ) -> Result<(T, View)> {
         let _order = self.allocation.lock();
         let answer = self.call(request)?;
         let (out, mapping) = read(&answer)?;
@@ -206,7 +218,12 @@ impl Engine {
     /// # Errors
     /// EIO when the agent is gone.
     pub fn query_device(&self) -> Result<QueryDeviceAnswer> {
-        self.call(&request::legacy(command::QUERY_DEVICE, &QueryDevice { response: 1 }, size_of::<QueryDeviceAnswer>()))?.get(0)
+        self.call(&request::legacy(
+            command::QUERY_DEVICE,
+            &QueryDevice { response: 1 },
+            size_of::<QueryDeviceAnswer>(),
+        ))?
+        .get(0)
     }
 
     /// A port's state.
@@ -245,7 +262,8 @@ impl Engine {
     /// EINVAL for an index beyond the table.
     pub fn query_pkey(&self, port: u8, index: u32) -> Result<u16> {
         let body = QueryPkey { response: 1, pkey_index: index, port_num: port, ..Default::default() };
-        let answer: QueryPkeyAnswer = self.call(&request::legacy(command::QUERY_PKEY, &body, size_of::<QueryPkeyAnswer>()))?.get(0)?;
+        let answer: QueryPkeyAnswer =
+            self.call(&request::legacy(command::QUERY_PKEY, &body, size_of::<QueryPkeyAnswer>()))?.get(0)?;
         Ok(answer.pkey)
     }
 
@@ -324,4 +342,3 @@ impl Engine {
         }
     }
 }
-

@@ -32,7 +32,6 @@ const UNSURE: Duration = Duration::from_millis(1);
 
 const PUSH: u64 = 0;
 const KICK: u64 = 1;
-const LANE: u64 = 2;
 
 /// What wakes the thread, and what it knows of the program.
 pub(crate) struct Waker {
@@ -83,15 +82,6 @@ impl Waker {
         *self.push.lock() = Some(Socket::from(socket));
     }
 
-    /// Has a lane's wake-ups wake the thread.
-    pub(crate) fn watch(&self, lane: &Lane) {
-        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        // A lane that cannot be watched (no descriptors left) still works while the program polls.
-        if let Err(error) = epoll::add(&self.epoll, &lane.wake, epoll::EventData::new_u64(LANE), edge) {
-            crate::reason!("lane {} cannot wake this process: {error}", lane.id);
-        }
-    }
-
     /// Wakes the thread: there is something to do that it cannot see by itself.
     pub(crate) fn kick(&self) {
         self.kick.ring();
@@ -137,6 +127,8 @@ impl Waker {
         let _ = rustix::event::poll(&mut ready, limit.as_ref());
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
         let count = epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0);
+        // A counter at its end would wake nobody; emptied, it takes every write.
+        self.kick.drain();
         events[..count].iter().any(|event| event.data.u64() == PUSH)
     }
 }
@@ -152,7 +144,12 @@ impl Engine {
         let mut thread = self.waker.thread.lock();
         if thread.is_none() {
             let engine = Arc::clone(self);
-            *thread = Some(std::thread::Builder::new().name("softhca".into()).stack_size(256 * 1024).spawn(move || engine.help())?);
+            *thread = Some(
+                std::thread::Builder::new()
+                    .name("softhca".into())
+                    .stack_size(256 * 1024)
+                    .spawn(move || engine.help())?,
+            );
         }
         Ok(())
     }
@@ -230,25 +227,13 @@ impl Engine {
 
     fn heed(self: &Arc<Self>, message: &Push, fds: Vec<OwnedFd>) {
         match message.kind {
-            push::LANE => {
-                // The agent tells the stripe in the reserved word.
-                match Lane::new(&message.lane, message.lane.reserved, fds) {
-                    Ok(lane) => {
-                        self.adopt_lane(lane, true);
-                    }
-                    Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),
-                }
-            }
+            // Both ends of a lane to itself were taken by the one who opened it.
+            push::LANE if message.lane.engine != self.number() => match Lane::new(&message.lane, fds) {
+                Ok(lane) => drop(self.lanes.add(lane, true)),
+                Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),
+            },
             push::LANE_GONE => self.lose_lane(message.lane.lane),
             _ => {}
         }
-    }
-
-    pub(crate) fn adopt_lane(&self, lane: Arc<Lane>, route: bool) -> Arc<Lane> {
-        let adopted = self.lanes.add(Arc::clone(&lane), route);
-        if Arc::ptr_eq(&adopted, &lane) {
-            self.waker.watch(&lane);
-        }
-        adopted
     }
 }

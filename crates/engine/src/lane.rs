@@ -57,8 +57,6 @@ pub(crate) struct Lane {
     blocked: Mutex<Blocked>,
     pub(crate) has_blocked: AtomicBool,
     memory: OwnedFd,
-    /// Wakes this engine; the helper thread watches it.
-    pub(crate) wake: OwnedFd,
     peer_bell: BellView,
     peer_wake: Doorbell,
     /// The arming for which the peer has been rung.
@@ -75,8 +73,9 @@ struct Blocked {
 
 impl Lane {
     /// Takes our side of the lane that the agent describes; `fds` are its memory, our wake-up, the peer's and the peer's bell.
-    pub(crate) fn new(out: &LaneOut, stripe: u32, fds: Vec<OwnedFd>) -> Result<Arc<Self>> {
-        let [memory, wake, peer_wake, bell] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| Error::refuse(Errno::EIO, "a lane came without its descriptors"))?;
+    pub(crate) fn new(out: &LaneOut, fds: Vec<OwnedFd>) -> Result<Arc<Self>> {
+        let [memory, _our_kick, peer_wake, bell] = <[OwnedFd; 4]>::try_from(fds)
+            .map_err(|_| Error::refuse(Errno::EIO, "a lane came without its descriptors"))?;
         let region = shm::Region::map(memory.as_fd(), LANE_LEN)?;
         let side = if out.side == 0 { Side::A } else { Side::B };
         let (tx, rx) = shm::ends(Arc::new(region), side);
@@ -84,13 +83,12 @@ impl Lane {
             id: out.lane,
             peer: out.engine,
             pid: out.pid,
-            stripe,
+            stripe: out.stripe,
             sender: Mutex::new(Sender { tx, record: [0; shm::RECORD_MAX], bulky: false }),
             receiver: Mutex::new(Receiver { rx, touched: Vec::with_capacity(64), record: [0; shm::RECORD_MAX] }),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
             memory,
-            wake,
             peer_bell: BellView::map(bell.as_fd())?,
             peer_wake: Doorbell::from(peer_wake),
             rung: AtomicU32::new(0),

@@ -59,7 +59,8 @@ impl Engine {
     /// Asks the agent who has members of `group`.
     pub(crate) fn resolve_group(&self, group: &Gid) -> Result<Arc<[u32]>> {
         let body = McastResolve { gid: *group, max: MCAST_ENGINES_MAX as u32, reserved: 0 };
-        let answer: McastResolveAnswer = self.call(&request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>()))?.get(0)?;
+        let answer: McastResolveAnswer =
+            self.call(&request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>()))?.get(0)?;
         let engines: Arc<[u32]> = answer.engines.iter().take(answer.count as usize).copied().collect();
         self.groups.engines.write().insert(*group, (answer.epoch, Arc::clone(&engines)));
         Ok(engines)

@@ -43,7 +43,10 @@ impl QueueMemory {
                 region
             }
             (None, None) => {
-                return Err(Error::refuse(Errno::EIO, format!("the agent named queue memory {} without its descriptor", mapping.region)));
+                return Err(Error::refuse(
+                    Errno::EIO,
+                    format!("the agent named queue memory {} without its descriptor", mapping.region),
+                ));
             }
         };
         let (offset, length) = (usize::try_from(mapping.offset), usize::try_from(mapping.length));
@@ -51,7 +54,10 @@ impl QueueMemory {
             (Ok(offset), Ok(length)) if offset.checked_add(length).is_some_and(|end| end <= region.len()) => {
                 Ok(View { region, offset, length })
             }
-            _ => Err(Error::refuse(Errno::EIO, format!("the agent named a place outside of queue memory {}", mapping.region))),
+            _ => Err(Error::refuse(
+                Errno::EIO,
+                format!("the agent named a place outside of queue memory {}", mapping.region),
+            )),
         }
     }
 }

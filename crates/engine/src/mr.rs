@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use abi::command::number as command;
 use abi::errno::Errno;
-use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer};
 use abi::mr::access as right;
+use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer};
 use parking_lot::RwLock;
 use shm::region::Region;
 
@@ -44,7 +44,12 @@ pub struct Mr {
 /// The bits of `access` that only ask for a mode of working, which a software device may ignore.
 const OPTIONAL: u32 = 0x3ff0_0000;
 /// The rights and modes that this device knows.
-const KNOWN: u32 = right::LOCAL_WRITE | right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC | right::MW_BIND | right::HUGETLB;
+const KNOWN: u32 = right::LOCAL_WRITE
+    | right::REMOTE_WRITE
+    | right::REMOTE_READ
+    | right::REMOTE_ATOMIC
+    | right::MW_BIND
+    | right::HUGETLB;
 
 impl Mr {
     pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Self>> {
@@ -53,15 +58,25 @@ impl Mr {
         let access = checked_access(access)?;
         check_memory(addr, length, access)?;
         if let Err(error) = crate::usermem::install() {
-            crate::reason!("memory that is unmapped while registered will end the program: no fault handler could be set ({error})");
+            crate::reason!(
+                "memory that is unmapped while registered will end the program: no fault handler could be set ({error})"
+            );
         }
-        let body = RegMr { response: 1, start: addr, length, hca_va: iova, pd_handle: pd.handle(), access_flags: access };
-        let answer: RegMrAnswer = engine.call(&request::legacy(command::REG_MR, &body, size_of::<RegMrAnswer>()))?.get(0)?;
+        let body =
+            RegMr { response: 1, start: addr, length, hca_va: iova, pd_handle: pd.handle(), access_flags: access };
+        let answer: RegMrAnswer =
+            engine.call(&request::legacy(command::REG_MR, &body, size_of::<RegMrAnswer>()))?.get(0)?;
         Ok(Self::adopt(pd, &answer, addr, &body, None))
     }
 
     /// Makes the region that the agent has registered; `host` is where its memory lies in this process.
-    pub(crate) fn adopt(pd: &Arc<Pd>, answer: &RegMrAnswer, host: u64, body: &RegMr, backing: Option<Arc<Region>>) -> Arc<Self> {
+    pub(crate) fn adopt(
+        pd: &Arc<Pd>,
+        answer: &RegMrAnswer,
+        host: u64,
+        body: &RegMr,
+        backing: Option<Arc<Region>>,
+    ) -> Arc<Self> {
         let extent = Extent {
             key: answer.lkey,
             pd: pd.handle(),
@@ -72,7 +87,12 @@ impl Mr {
             _backing: backing,
         };
         let engine = Arc::clone(pd.engine());
-        let mr = Arc::new(Self { engine, pd: RwLock::new(Arc::clone(pd)), handle: answer.mr_handle, extent: RwLock::new(Arc::new(extent)) });
+        let mr = Arc::new(Self {
+            engine,
+            pd: RwLock::new(Arc::clone(pd)),
+            handle: answer.mr_handle,
+            extent: RwLock::new(Arc::new(extent)),
+        });
         mr.publish();
         mr
     }
@@ -144,9 +164,18 @@ impl Mr {
             pd_handle: new_pd.handle(),
             access_flags: new_access,
         };
-        let answer: ReregMrAnswer = self.engine.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()))?.get(0)?;
+        let answer: ReregMrAnswer =
+            self.engine.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()))?.get(0)?;
         self.engine.extents.remove(old.key >> 8);
-        let extent = Extent { key: answer.lkey, pd: new_pd.handle(), host, iova, length, access: new_access, _backing: old._backing.clone() };
+        let extent = Extent {
+            key: answer.lkey,
+            pd: new_pd.handle(),
+            host,
+            iova,
+            length,
+            access: new_access,
+            _backing: old._backing.clone(),
+        };
         *self.extent.write() = Arc::new(extent);
         *self.pd.write() = new_pd;
         self.publish();
@@ -157,13 +186,19 @@ impl Mr {
 fn checked_access(access: u32) -> Result<u32> {
     let unknown = access & !(KNOWN | OPTIONAL);
     if unknown & (right::ON_DEMAND | right::ZERO_BASED) != 0 {
-        return Err(Error::refuse(Errno::EOPNOTSUPP, format!("access flags {unknown:#x}: on-demand and zero-based regions are not offered")));
+        return Err(Error::refuse(
+            Errno::EOPNOTSUPP,
+            format!("access flags {unknown:#x}: on-demand and zero-based regions are not offered"),
+        ));
     }
     if unknown != 0 {
         return Err(Error::refuse(Errno::EINVAL, format!("unknown access flags {unknown:#x}")));
     }
     if access & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0 && access & right::LOCAL_WRITE == 0 {
-        return Err(Error::refuse(Errno::EINVAL, "a region that peers may write or use atomics on needs IBV_ACCESS_LOCAL_WRITE too"));
+        return Err(Error::refuse(
+            Errno::EINVAL,
+            "a region that peers may write or use atomics on needs IBV_ACCESS_LOCAL_WRITE too",
+        ));
     }
     Ok(access & KNOWN)
 }

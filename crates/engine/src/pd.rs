@@ -21,7 +21,8 @@ pub struct Pd {
 impl Pd {
     pub(crate) fn alloc(engine: &Arc<Engine>) -> Result<Arc<Self>> {
         let len = size_of::<AllocPdAnswer>() + size_of::<abi::queue::PdOut>();
-        let answer: AllocPdAnswer = engine.call(&request::legacy(command::ALLOC_PD, &AllocPd { response: 1 }, len))?.get(0)?;
+        let answer: AllocPdAnswer =
+            engine.call(&request::legacy(command::ALLOC_PD, &AllocPd { response: 1 }, len))?.get(0)?;
         Ok(Self::adopt(engine, answer.pd_handle))
     }
 

@@ -201,7 +201,12 @@ impl Engine {
             Deferred::Overrun(cq) => {
                 if let Some(cq) = cq.upgrade() {
                     cq.report_overrun();
-                    for qp in self.qps.all().iter().filter(|qp| Arc::ptr_eq(&qp.send_cq, &cq) || Arc::ptr_eq(&qp.recv_cq, &cq)) {
+                    for qp in self
+                        .qps
+                        .all()
+                        .iter()
+                        .filter(|qp| Arc::ptr_eq(&qp.send_cq, &cq) || Arc::ptr_eq(&qp.recv_cq, &cq))
+                    {
                         qp.overrun();
                     }
                 }

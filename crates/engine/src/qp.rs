@@ -10,7 +10,9 @@ use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::Sge;
-use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, attr, kind as qp_type};
+use abi::qp::{
+    CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, attr, kind as qp_type,
+};
 use abi::queue::{QP_SQ_DRAINING, QpOut, qp as word};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State, Time};
@@ -190,14 +192,22 @@ impl Engine {
             reserved: 0,
         };
         let fixed = size_of::<CreateQpAnswer>();
-        let ((answer, out), view) = self.allocate(&request::legacy(command::CREATE_QP, &body, fixed + size_of::<QpOut>()), |answer| {
-            let out: QpOut = answer.get(fixed)?;
-            Ok(((answer.get(0)?, out), out.mapping))
-        })?;
+        let ((answer, out), view) =
+            self.allocate(&request::legacy(command::CREATE_QP, &body, fixed + size_of::<QpOut>()), |answer| {
+                let out: QpOut = answer.get(fixed)?;
+                Ok(((answer.get(0)?, out), out.mapping))
+            })?;
         self.adopt_qp(pd, spec, &answer, &out, view)
     }
 
-    pub(crate) fn adopt_qp(self: &Arc<Self>, pd: &Arc<Pd>, spec: &QpSpec<'_>, answer: &CreateQpAnswer, out: &QpOut, view: View) -> Result<Arc<Qp>> {
+    pub(crate) fn adopt_qp(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        spec: &QpSpec<'_>,
+        answer: &CreateQpAnswer,
+        out: &QpOut,
+        view: View,
+    ) -> Result<Arc<Qp>> {
         let unsound = || Error::refuse(Errno::EIO, "the agent described a QP that does not fit its memory");
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
         let rq = Layout { offset: out.rq_offset, count: out.rq_count, stride: out.rq_stride };
@@ -330,7 +340,8 @@ impl Qp {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
         let before = inner.state;
-        let next = if mask & attr::STATE == 0 { before } else { State::from_u32(u32::from(new.qp_state)).unwrap_or(before) };
+        let next =
+            if mask & attr::STATE == 0 { before } else { State::from_u32(u32::from(new.qp_state)).unwrap_or(before) };
         match (before, next) {
             (_, State::Reset) => return self.reset(inner),
             (_, State::Err) => {
@@ -428,7 +439,11 @@ impl Qp {
 
     /// How much of a message one packet carries. Datagrams obey the port's MTU, lanes or not.
     fn mtu(&self, port: u8) -> u32 {
-        if self.service == Service::Ud { self.engine.board.mtu(self.engine.device(), u32::from(port)) } else { LANE_MTU }
+        if self.service == Service::Ud {
+            self.engine.board.mtu(self.engine.device(), u32::from(port))
+        } else {
+            LANE_MTU
+        }
     }
 
     /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
@@ -442,7 +457,9 @@ impl Qp {
         inner.route = Route::Unknown;
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline) = (false, None, None);
-        for offset in [word::FLAGS, word::LANE, word::PEER_ENGINE, word::SQ_HEAD, word::SQ_TAIL, word::RQ_HEAD, word::RQ_TAIL] {
+        for offset in
+            [word::FLAGS, word::LANE, word::PEER_ENGINE, word::SQ_HEAD, word::SQ_TAIL, word::RQ_HEAD, word::RQ_TAIL]
+        {
             inner.store(offset, 0);
         }
         inner.set_state(State::Reset);
@@ -475,7 +492,8 @@ impl Qp {
     /// EIO when the agent is gone.
     pub fn query(&self, mask: u32) -> Result<QueryQpAnswer> {
         let body = QueryQp { response: 1, qp_handle: self.handle, attr_mask: mask };
-        let mut answer: QueryQpAnswer = self.engine.call(&request::legacy(command::QUERY_QP, &body, size_of::<QueryQpAnswer>()))?.get(0)?;
+        let mut answer: QueryQpAnswer =
+            self.engine.call(&request::legacy(command::QUERY_QP, &body, size_of::<QueryQpAnswer>()))?.get(0)?;
         let inner = self.lock();
         answer.qp_state = inner.state as u8;
         answer.cur_qp_state = inner.state as u8;
@@ -493,7 +511,9 @@ impl Qp {
         let answer = self.engine.call(&request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>()));
         let reported = match answer {
             Ok(answer) => answer.get::<DestroyQpAnswer>(0)?.events_reported,
-            Err(_) if self.engine.is_gone() => self.lock().view.as_ref().map_or(0, |view| view.word(word::EVENTS_REPORTED).load(Ordering::Relaxed)),
+            Err(_) if self.engine.is_gone() => {
+                self.lock().view.as_ref().map_or(0, |view| view.word(word::EVENTS_REPORTED).load(Ordering::Relaxed))
+            }
             Err(error) => return Err(error),
         };
         self.leave();

@@ -3,8 +3,8 @@
 //! The state machines say what is to be done; this is the executor that does it and tells how it went. Whatever is wrong with a
 //! packet ends in a status at its sender, at most in an error of the QP that it was for.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use abi::cq::{Wc, opcode as wc_opcode, wc_flags};
 use abi::errno::Errno;
@@ -41,7 +41,8 @@ impl Qp {
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Errno> {
         self.engine().check_process().map_err(|error| error.errno)?;
         let mut inner = self.lock();
-        let refuse = |errno, why: String| Err(Error::refuse(errno, format!("post_recv on QP {:#x}: {why}", self.qpn())).errno);
+        let refuse =
+            |errno, why: String| Err(Error::refuse(errno, format!("post_recv on QP {:#x}: {why}", self.qpn())).errno);
         if inner.is_dead() || inner.state == State::Reset {
             return refuse(Errno::EINVAL, "the QP is in RESET or destroyed".into());
         }
@@ -49,9 +50,14 @@ impl Qp {
             return refuse(Errno::EINVAL, "the QP takes its receive requests from an SRQ".into());
         }
         if wr.sges.len() > self.caps.max_recv_sge as usize {
-            return refuse(Errno::EINVAL, format!("{} scatter elements, the QP takes {}", wr.sges.len(), self.caps.max_recv_sge));
+            return refuse(
+                Errno::EINVAL,
+                format!("{} scatter elements, the QP takes {}", wr.sges.len(), self.caps.max_recv_sge),
+            );
         }
-        if inner.rq.count() == 0 || inner.rq.used(self.freed.recv.load(Ordering::Acquire), inner.rq_tail) >= self.caps.max_recv_wr {
+        if inner.rq.count() == 0
+            || inner.rq.used(self.freed.recv.load(Ordering::Acquire), inner.rq_tail) >= self.caps.max_recv_wr
+        {
             return refuse(Errno::ENOMEM, format!("the receive queue is full: {} requests", self.caps.max_recv_wr));
         }
         let index = inner.rq_tail;
@@ -135,15 +141,23 @@ impl Qp {
         }
         let mut status = None;
         match inner.responder.handle(&packet.headers, u32::from(packet.len)) {
-            Step::Ignore(fault) => tracing::debug!("QP {:#x} ignored {} from QP {}: {fault}", self.qpn(), packet.headers, packet.src_qp),
+            Step::Ignore(fault) => {
+                tracing::debug!("QP {:#x} ignored {} from QP {}: {fault}", self.qpn(), packet.headers, packet.src_qp)
+            }
             Step::Reply => {}
-            Step::Receive { offset, len, first, last } => status = self.on_send(inner, packet, payload, (offset, len, first), last),
+            Step::Receive { offset, len, first, last } => {
+                status = self.on_send(inner, packet, payload, (offset, len, first), last)
+            }
             Step::Write { va, rkey, total, offset, len, first, imm, .. } => {
                 self.on_write(inner, packet, payload, (rkey, va, total), (offset, len, first), imm);
             }
             Step::Read { va, rkey, len } => {
                 let wanted = Use { pd: self.pd, right: right::REMOTE_READ };
-                let checked = if len == 0 { Ok(()) } else { access::check_remote(self.engine(), wanted, rkey, va, u64::from(len)) };
+                let checked = if len == 0 {
+                    Ok(())
+                } else {
+                    access::check_remote(self.engine(), wanted, rkey, va, u64::from(len))
+                };
                 let outcome = self.outcome(checked, "RDMA READ");
                 inner.responder.finish(outcome);
             }
@@ -189,7 +203,12 @@ impl Qp {
         }
         match refusal.nak {
             Nak::InvalidRequest if status.is_none() => {
-                crate::reason!("QP {:#x} refused a request of QP {:#x}: {}", self.qpn(), inner.attributes.dest_qp_num, refusal.fault);
+                crate::reason!(
+                    "QP {:#x} refused a request of QP {:#x}: {}",
+                    self.qpn(),
+                    inner.attributes.dest_qp_num,
+                    refusal.fault
+                );
                 self.raise(kind::QP_REQ_ERR);
             }
             Nak::RemoteAccess => self.raise(kind::QP_ACCESS_ERR),
@@ -209,7 +228,14 @@ impl Qp {
     }
 
     /// Part of a SEND. Answers the status with which its receive request ends, if that is an error.
-    fn on_send(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, (offset, len, first): (u32, u32, bool), last: Option<RecvEnd>) -> Option<Status> {
+    fn on_send(
+        &self,
+        inner: &mut Inner,
+        packet: &Packet,
+        payload: *const u8,
+        (offset, len, first): (u32, u32, bool),
+        last: Option<RecvEnd>,
+    ) -> Option<Status> {
         if first && inner.receive.is_none() && !self.take_receive(inner) {
             inner.responder.finish(Outcome::Rnr);
             return None;
@@ -230,9 +256,17 @@ impl Qp {
             );
             Err((Status::LocLenErr, Nak::InvalidRequest))
         } else {
-            let grh = packet.grh.as_ref().filter(|_| before > 0).map_or(Ok(()), |grh| self.scatter(inner, &receive, (0, GRH), grh.as_ptr()));
+            let grh = packet
+                .grh
+                .as_ref()
+                .filter(|_| before > 0)
+                .map_or(Ok(()), |grh| self.scatter(inner, &receive, (0, GRH), grh.as_ptr()));
             grh.and_then(|()| self.scatter(inner, &receive, (before + offset, len), payload)).map_err(|refusal| {
-                crate::reason!("QP {:#x}, wr_id {:#x}: the receive buffer cannot take the message: {refusal}", self.qpn(), receive.wr_id);
+                crate::reason!(
+                    "QP {:#x}, wr_id {:#x}: the receive buffer cannot take the message: {refusal}",
+                    self.qpn(),
+                    receive.wr_id
+                );
                 (if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr }, Nak::RemoteOperational)
             })
         };
@@ -288,14 +322,23 @@ impl Qp {
             written = access::check_remote(self.engine(), wanted, rkey, va, u64::from(total));
         }
         if len > 0 {
-            written = written.and_then(|()| access::write(self.engine(), wanted, (rkey, va.wrapping_add(u64::from(offset))), payload, len as usize));
+            written = written.and_then(|()| {
+                access::write(self.engine(), wanted, (rkey, va.wrapping_add(u64::from(offset))), payload, len as usize)
+            });
         }
         let done = written.is_ok();
         let outcome = self.outcome(written, "RDMA WRITE");
         inner.responder.finish(outcome);
         if let Some(end) = imm.filter(|_| done) {
             if let Some(receive) = inner.receive.take() {
-                self.complete_receive(inner, &receive, Status::Success, Some(end), wc_opcode::RECV_RDMA_WITH_IMM, Some(packet));
+                self.complete_receive(
+                    inner,
+                    &receive,
+                    Status::Success,
+                    Some(end),
+                    wc_opcode::RECV_RDMA_WITH_IMM,
+                    Some(packet),
+                );
             }
         }
     }
@@ -304,7 +347,8 @@ impl Qp {
     fn take_receive(&self, inner: &mut Inner) -> bool {
         if let Some(srq) = &self.srq {
             let Some(entry) = srq.take(&mut inner.shared) else { return false };
-            inner.receive = Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge, index: None });
+            inner.receive =
+                Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge, index: None });
             return true;
         }
         if inner.rq_head == inner.rq_tail {
@@ -314,11 +358,24 @@ impl Qp {
         let entry: RecvEntry = inner.rq.read(index);
         inner.rq_head = inner.rq.advance(index);
         inner.store(word::RQ_HEAD, inner.rq_head);
-        inner.receive = Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge.min(self.caps.max_recv_sge), index: Some(index) });
+        inner.receive = Some(Receive {
+            wr_id: entry.wr_id,
+            length: entry.length,
+            num_sge: entry.num_sge.min(self.caps.max_recv_sge),
+            index: Some(index),
+        });
         true
     }
 
-    fn complete_receive(&self, inner: &Inner, receive: &Receive, status: Status, end: Option<RecvEnd>, opcode: u32, packet: Option<&Packet>) {
+    fn complete_receive(
+        &self,
+        inner: &Inner,
+        receive: &Receive,
+        status: Status,
+        end: Option<RecvEnd>,
+        opcode: u32,
+        packet: Option<&Packet>,
+    ) {
         let mut wc = Wc { wr_id: receive.wr_id, status: status.as_u32(), opcode, qp_num: self.qpn(), ..Wc::default() };
         let mut solicited = false;
         if let (Some(end), Some(packet)) = (end, packet) {
@@ -356,4 +413,3 @@ impl Qp {
         }
     }
 }
-

@@ -48,12 +48,12 @@ impl Engine {
             let [memory, mine, other, bell] = answer.fds.as_slice() else { return Err(Errno::EIO.into()) };
             let copies = [memory, other, mine, bell].map(OwnedFd::try_clone);
             let copies = copies.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(Error::from)?;
-            far = Some(Lane::new(&LaneOut { side: 1 - out.side.min(1), ..out }, stripe, copies)?);
+            far = Some(Lane::new(&LaneOut { side: 1 - out.side.min(1), ..out }, copies)?);
         }
-        let near = Lane::new(&out, stripe, answer.fds)?;
-        let adopted = self.adopt_lane(Arc::clone(&near), true);
+        let near = Lane::new(&out, answer.fds)?;
+        let adopted = self.lanes.add(Arc::clone(&near), true);
         if let Some(far) = far.filter(|_| Arc::ptr_eq(&adopted, &near)) {
-            self.adopt_lane(far, false);
+            self.lanes.add(far, false);
         }
         Ok(adopted)
     }
@@ -123,7 +123,9 @@ impl Qp {
         let (dest, next) = {
             let inner = self.lock();
             match inner.route {
-                Route::Opening(slot) if !inner.is_dead() && self.service == Service::Ud => (None, Some(inner.sq.read::<SendEntry>(slot))),
+                Route::Opening(slot) if !inner.is_dead() && self.service == Service::Ud => {
+                    (None, Some(inner.sq.read::<SendEntry>(slot)))
+                }
                 Route::Opening(_) if !inner.is_dead() => (Some(inner.attributes.dest_qp_num), None),
                 _ => return,
             }
@@ -161,7 +163,12 @@ impl Qp {
         while let Some(transmit) = inner.requester.poll_transmit(now) {
             let entry: SendEntry = inner.sq.read(transmit.slot);
             if entry.foreign != 0 {
-                self.explain(inner, transmit.slot, Status::LocProtErr, &"the address handle is on another PD than the QP");
+                self.explain(
+                    inner,
+                    transmit.slot,
+                    Status::LocProtErr,
+                    &"the address handle is on another PD than the QP",
+                );
                 inner.requester.fail_current(Status::LocProtErr);
                 continue;
             }
@@ -218,11 +225,20 @@ impl Qp {
         }
     }
 
-    fn send_datagram(&self, inner: &Inner, lane: &Arc<Lane>, transmit: &Transmit, entry: &SendEntry, place: Place) -> Result<bool, crate::access::Refusal> {
+    fn send_datagram(
+        &self,
+        inner: &Inner,
+        lane: &Arc<Lane>,
+        transmit: &Transmit,
+        entry: &SendEntry,
+        place: Place,
+    ) -> Result<bool, crate::access::Refusal> {
         let port = u32::from(inner.attributes.port_num);
-        let sgid = self.engine().board.gid(self.engine().device(), port, u32::from(entry.sgid_index)).unwrap_or_default();
+        let sgid =
+            self.engine().board.gid(self.engine().device(), port, u32::from(entry.sgid_index)).unwrap_or_default();
         let len = transmit.len + DATAGRAM_HEADERS;
-        let network = Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
+        let network =
+            Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
         let mut grh = [0; 40];
         network.emit(&mut grh);
         let path = Path { device: place.device as u8, port: place.port as u8, sl: entry.sl, ..Path::default() };

@@ -51,7 +51,18 @@ pub struct SendWr<'a> {
 
 impl Default for SendWr<'_> {
     fn default() -> Self {
-        Self { wr_id: 0, opcode: opcode::SEND, send_flags: 0, imm: 0, remote_addr: 0, rkey: 0, compare_add: 0, swap: 0, ud: None, sges: &[] }
+        Self {
+            wr_id: 0,
+            opcode: opcode::SEND,
+            send_flags: 0,
+            imm: 0,
+            remote_addr: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+            ud: None,
+            sges: &[],
+        }
     }
 }
 
@@ -84,7 +95,8 @@ impl SendBatch<'_> {
     /// EINVAL for a state, opcode or list that does not fit; ENOMEM when the queue is full.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Errno> {
         let (qp, inner) = (self.qp, &mut *self.inner);
-        let refuse = |errno, why: String| Err(Error::refuse(errno, format!("post_send on QP {:#x}: {why}", qp.qpn())).errno);
+        let refuse =
+            |errno, why: String| Err(Error::refuse(errno, format!("post_send on QP {:#x}: {why}", qp.qpn())).errno);
         if !inner.state.takes_sends() {
             return refuse(Errno::EINVAL, format!("the QP is in state {:?}, sends need RTS", inner.state));
         }
@@ -92,16 +104,27 @@ impl SendBatch<'_> {
             return refuse(Errno::EINVAL, format!("opcode {} does not exist on {}", wr.opcode, qp.service));
         };
         if wr.sges.len() > qp.caps.max_send_sge as usize && wr.send_flags & send_flags::INLINE == 0 {
-            return refuse(Errno::EINVAL, format!("{} gather elements, the QP takes {}", wr.sges.len(), qp.caps.max_send_sge));
+            return refuse(
+                Errno::EINVAL,
+                format!("{} gather elements, the QP takes {}", wr.sges.len(), qp.caps.max_send_sge),
+            );
         }
-        if inner.sq.count() == 0 || inner.sq.used(qp.freed.send.load(Ordering::Acquire), inner.sq_tail) >= qp.caps.max_send_wr {
-            return refuse(Errno::ENOMEM, format!("the send queue is full: {} requests without a polled completion", qp.caps.max_send_wr));
+        if inner.sq.count() == 0
+            || inner.sq.used(qp.freed.send.load(Ordering::Acquire), inner.sq_tail) >= qp.caps.max_send_wr
+        {
+            return refuse(
+                Errno::ENOMEM,
+                format!("the send queue is full: {} requests without a polled completion", qp.caps.max_send_wr),
+            );
         }
         let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
         let length = u32::try_from(total).unwrap_or(u32::MAX);
         let inline = wr.send_flags & send_flags::INLINE != 0;
         if inline && (operation.is_read_or_atomic() || total > u64::from(qp.caps.max_inline_data)) {
-            return refuse(Errno::EINVAL, format!("{total} bytes inline, the QP takes {} and READs and atomics none", qp.caps.max_inline_data));
+            return refuse(
+                Errno::EINVAL,
+                format!("{total} bytes inline, the QP takes {} and READs and atomics none", qp.caps.max_inline_data),
+            );
         }
         let mut entry = SendEntry {
             wr_id: wr.wr_id,
@@ -203,9 +226,17 @@ enum Sent {
 enum Origin<'a> {
     Nothing,
     /// Part of a request's gather list (or inline data).
-    Request { sq: &'a crate::wqe::Ring, entry: &'a SendEntry, index: u32, offset: u32 },
+    Request {
+        sq: &'a crate::wqe::Ring,
+        entry: &'a SendEntry,
+        index: u32,
+        offset: u32,
+    },
     /// Registered memory that a peer reads.
-    Memory { rkey: u32, addr: u64 },
+    Memory {
+        rkey: u32,
+        addr: u64,
+    },
 }
 
 impl Qp {
@@ -250,8 +281,16 @@ impl Qp {
                     inner.blocked = true;
                 }
                 Sent::Refused(refusal) => {
-                    crate::reason!("QP {:#x} could not read what QP {:#x} asked for: {refusal}", self.qpn(), inner.attributes.dest_qp_num);
-                    inner.responder.read_failed(if refusal.by_key() { Nak::RemoteAccess } else { Nak::RemoteOperational });
+                    crate::reason!(
+                        "QP {:#x} could not read what QP {:#x} asked for: {refusal}",
+                        self.qpn(),
+                        inner.attributes.dest_qp_num
+                    );
+                    inner.responder.read_failed(if refusal.by_key() {
+                        Nak::RemoteAccess
+                    } else {
+                        Nak::RemoteOperational
+                    });
                 }
             }
         }
@@ -312,7 +351,9 @@ impl Qp {
     fn send_response(&self, lane: &Lane, sender: &mut Sender, response: &Response) -> Sent {
         let (from, len) = match response.source {
             Source::None => (Origin::Nothing, 0),
-            Source::Read { va, rkey, offset, len } => (Origin::Memory { rkey, addr: va.wrapping_add(u64::from(offset)) }, len),
+            Source::Read { va, rkey, offset, len } => {
+                (Origin::Memory { rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
+            }
         };
         self.put(lane, sender, self.path(), &response.headers, None, len, &from)
     }
@@ -323,8 +364,24 @@ impl Qp {
 
     /// Puts one packet on a lane: small ones into the cells, others with their payload in the bulk area.
     #[allow(clippy::too_many_arguments, reason = "a packet is made of that many parts, and this is where they meet")]
-    fn put(&self, lane: &Lane, sender: &mut Sender, path: Path, headers: &wire::Headers, grh: Option<[u8; 40]>, len: u32, from: &Origin<'_>) -> Sent {
-        let mut packet = Packet { path, src_qp: Qpn::new(self.qpn()), headers: *headers, grh, len: len as u16, payload: Payload::Inline(0) };
+    fn put(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        path: Path,
+        headers: &wire::Headers,
+        grh: Option<[u8; 40]>,
+        len: u32,
+        from: &Origin<'_>,
+    ) -> Sent {
+        let mut packet = Packet {
+            path,
+            src_qp: Qpn::new(self.qpn()),
+            headers: *headers,
+            grh,
+            len: len as u16,
+            payload: Payload::Inline(0),
+        };
         let Sender { tx, record, bulky } = sender;
         let head = 16 + if grh.is_some() { wire::grh::LEN } else { 0 } + headers.len();
         if head + len as usize <= shm::RECORD_MAX {
@@ -381,7 +438,15 @@ impl Qp {
     }
 
     /// Puts one datagram's copy on a lane.
-    pub(crate) fn put_datagram(&self, inner: &Inner, lane: &Lane, transmit: &Transmit, entry: &SendEntry, path: Path, grh: [u8; 40]) -> Result<bool, Refusal> {
+    pub(crate) fn put_datagram(
+        &self,
+        inner: &Inner,
+        lane: &Lane,
+        transmit: &Transmit,
+        entry: &SendEntry,
+        path: Path,
+        grh: [u8; 40],
+    ) -> Result<bool, Refusal> {
         let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
         let mut sender = lane.sender.lock();
@@ -409,7 +474,11 @@ impl Qp {
                 wr_id: entry.wr_id,
                 status: completion.status.as_u32(),
                 opcode: completed(u32::from(entry.opcode)),
-                byte_len: if operation(u32::from(entry.opcode), Service::Rc).is_some_and(Operation::is_atomic) { 8 } else { entry.length },
+                byte_len: if operation(u32::from(entry.opcode), Service::Rc).is_some_and(Operation::is_atomic) {
+                    8
+                } else {
+                    entry.length
+                },
                 qp_num: self.qpn(),
                 ..Wc::default()
             };
@@ -438,7 +507,13 @@ impl Qp {
         if let (Some(failure), Some(slot)) = (inner.requester.failure(), failed) {
             if failure.reason != protocol::Reason::Local {
                 let entry: SendEntry = inner.sq.read(slot);
-                crate::reason!("QP {:#x}, wr_id {:#x}: {} ({})", self.qpn(), entry.wr_id, failure.status, failure.reason);
+                crate::reason!(
+                    "QP {:#x}, wr_id {:#x}: {} ({})",
+                    self.qpn(),
+                    entry.wr_id,
+                    failure.status,
+                    failure.reason
+                );
             }
         }
         let next = self.service.after_send_error();

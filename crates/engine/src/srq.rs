@@ -73,19 +73,35 @@ impl Engine {
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits.
     pub fn create_srq(self: &Arc<Self>, pd: &Arc<Pd>, spec: &SrqSpec) -> Result<Arc<Srq>> {
-        let body = CreateSrq { response: 1, user_handle: spec.cookie, pd_handle: pd.handle(), max_wr: spec.max_wr, max_sge: spec.max_sge, srq_limit: 0 };
+        let body = CreateSrq {
+            response: 1,
+            user_handle: spec.cookie,
+            pd_handle: pd.handle(),
+            max_wr: spec.max_wr,
+            max_sge: spec.max_sge,
+            srq_limit: 0,
+        };
         let fixed = size_of::<CreateSrqAnswer>();
-        let ((answer, out), view) = self.allocate(&request::legacy(command::CREATE_SRQ, &body, fixed + size_of::<SrqOut>()), |answer| {
-            let out: SrqOut = answer.get(fixed)?;
-            Ok(((answer.get(0)?, out), out.mapping))
-        })?;
+        let ((answer, out), view) =
+            self.allocate(&request::legacy(command::CREATE_SRQ, &body, fixed + size_of::<SrqOut>()), |answer| {
+                let out: SrqOut = answer.get(fixed)?;
+                Ok(((answer.get(0)?, out), out.mapping))
+            })?;
         self.adopt_srq(pd, &answer, &out, view, spec.cookie)
     }
 
-    pub(crate) fn adopt_srq(self: &Arc<Self>, pd: &Arc<Pd>, answer: &CreateSrqAnswer, out: &SrqOut, view: View, cookie: u64) -> Result<Arc<Srq>> {
+    pub(crate) fn adopt_srq(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        answer: &CreateSrqAnswer,
+        out: &SrqOut,
+        view: View,
+        cookie: u64,
+    ) -> Result<Arc<Srq>> {
         let layout = Layout { offset: out.offset, count: out.count, stride: out.stride };
         let ring = Ring::new(view.clone(), layout, RECV_HEADER).filter(|ring| ring.count() > 0);
-        let ring = ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
+        let ring =
+            ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
         Ok(Arc::new_cyclic(|itself| Srq {
             engine: Arc::clone(self),
             handle: answer.srq_handle,
@@ -140,10 +156,18 @@ impl Srq {
             return Err(Errno::EINVAL);
         }
         if wr.sges.len() > self.max_sge as usize {
-            return Err(Error::refuse(Errno::EINVAL, format!("{} scatter elements on SRQ {}, which takes {}", wr.sges.len(), self.handle, self.max_sge)).errno);
+            return Err(Error::refuse(
+                Errno::EINVAL,
+                format!("{} scatter elements on SRQ {}, which takes {}", wr.sges.len(), self.handle, self.max_sge),
+            )
+            .errno);
         }
         if queue.waiting() == self.max_wr {
-            return Err(Error::refuse(Errno::ENOMEM, format!("SRQ {} is full: {} requests wait", self.handle, self.max_wr)).errno);
+            return Err(Error::refuse(
+                Errno::ENOMEM,
+                format!("SRQ {} is full: {} requests wait", self.handle, self.max_wr),
+            )
+            .errno);
         }
         let tail = queue.tail;
         write_recv(&queue.ring, tail, wr);
@@ -161,7 +185,9 @@ impl Srq {
         let head = queue.head;
         let entry: RecvEntry = queue.ring.read(head);
         into.clear();
-        into.extend((0..entry.num_sge.min(self.max_sge) as usize).map(|number| queue.ring.element(head, RECV_HEADER, number)));
+        into.extend(
+            (0..entry.num_sge.min(self.max_sge) as usize).map(|number| queue.ring.element(head, RECV_HEADER, number)),
+        );
         queue.head = queue.ring.advance(head);
         self.check_limit(&mut queue);
         queue.publish();
@@ -198,7 +224,8 @@ impl Srq {
     /// EIO when the agent is gone.
     pub fn query(&self) -> Result<QuerySrqAnswer> {
         let body = QuerySrq { response: 1, srq_handle: self.handle, reserved: 0 };
-        let mut answer: QuerySrqAnswer = self.engine.call(&request::legacy(command::QUERY_SRQ, &body, size_of::<QuerySrqAnswer>()))?.get(0)?;
+        let mut answer: QuerySrqAnswer =
+            self.engine.call(&request::legacy(command::QUERY_SRQ, &body, size_of::<QuerySrqAnswer>()))?.get(0)?;
         answer.srq_limit = self.queue.lock().limit;
         Ok(answer)
     }
@@ -216,7 +243,8 @@ impl Srq {
     pub fn destroy(&self) -> Result<u32> {
         let _order = self.engine.allocation.lock();
         let body = DestroySrq { response: 1, srq_handle: self.handle, reserved: 0 };
-        let answer: DestroySrqAnswer = self.engine.call(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?.get(0)?;
+        let answer: DestroySrqAnswer =
+            self.engine.call(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?.get(0)?;
         self.leave();
         Ok(answer.events_reported)
     }

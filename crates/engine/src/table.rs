@@ -61,7 +61,8 @@ impl<T> Table<T> {
 
     /// Every object, for the rare passes over all (closing, a dead agent).
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
-        let leaves = self.top.iter().filter_map(OnceLock::get).flat_map(|middle| middle.iter().filter_map(OnceLock::get));
+        let leaves =
+            self.top.iter().filter_map(OnceLock::get).flat_map(|middle| middle.iter().filter_map(OnceLock::get));
         leaves.flat_map(|leaf| leaf.iter().filter_map(|slot| slot.read_recursive().clone())).collect()
     }
 }
