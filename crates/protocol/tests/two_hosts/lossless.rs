@@ -1,0 +1,84 @@
+//! A path that loses nothing: no timer runs, until the path itself says that it has lost something.
+
+use crate::world::{A, B, Scenario, World};
+use softhca_protocol::{Status, Time, timeout};
+use wire::Operation as W;
+
+fn world() -> World {
+    World::new(Scenario { lossless: true, retry_cnt: 3, ..Scenario::default() })
+}
+
+#[test]
+fn nothing_is_timed_while_nothing_is_lost() {
+    let mut world = world();
+    world.hosts[A].write(0, b"data");
+    world.hosts[A].read(0, 8);
+    let now = world.now;
+    while world.hosts[A].requester.poll_transmit(now).is_some() {}
+    assert_eq!(world.hosts[A].requester.poll_timeout(), None);
+    // Those packets went nowhere, and nobody says so: the requester waits for ever, as a slow peer may take for ever.
+    world.run();
+    assert_eq!(world.hosts[A].completions.len(), 0);
+    world.hosts[A].requester.note_loss(now);
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success; 2]);
+    assert_eq!(world.hosts[A].requester.poll_timeout(), None);
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_the_connection_within_the_retry_time() {
+    let mut world = world();
+    world.hosts[B].serves = false;
+    world.hosts[A].write(0, b"data");
+    world.hosts[A].write(0, b"behind");
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::RetryExcErr, Status::WrFlushErr]);
+    assert_eq!(world.count(A, W::WriteOnly), 8);
+    // The first notice comes after 2 µs; then the timer runs without it.
+    assert_eq!(world.hosts[A].requester.poll_timeout(), None);
+    let retry_time = 4 * timeout(10).expect("a time");
+    assert!((Time(2_000 + retry_time)..=Time(10_000 + retry_time)).contains(&world.now), "{:?}", world.now);
+}
+
+#[test]
+fn a_peer_that_comes_in_time_serves() {
+    let mut world = world();
+    world.hosts[B].serves = false;
+    world.serve_later(B, timeout(10).expect("a time") + 5_000);
+    world.hosts[A].write(0, b"data");
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success]);
+    assert_eq!(world.count(A, W::WriteOnly), 3);
+    // All is answered: the path counts as lossless again.
+    world.hosts[A].write(0, b"more");
+    let now = world.now;
+    assert!(world.hosts[A].requester.poll_transmit(now).is_some());
+    assert_eq!(world.hosts[A].requester.poll_timeout(), None);
+}
+
+#[test]
+fn a_loss_in_the_middle_is_repaired() {
+    for n in 0..8 {
+        let mut world = world();
+        world.lose_nth(A, n, |_| true);
+        world.hosts[B].receives.extend([5000; 2]);
+        world.hosts[A].send(&[7; 5000]);
+        world.hosts[A].read(0, 5000);
+        world.hosts[A].send(&[8; 100]);
+        world.hosts[A].fetch_add(0, 1);
+        world.run();
+        assert_eq!(world.hosts[A].statuses(), [Status::Success; 4], "packet {n} lost");
+        assert_eq!((world.hosts[B].received.len(), world.hosts[B].atomics), (2, 1));
+        assert_eq!(world.hosts[A].requester.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn a_notice_when_nothing_is_under_way_means_nothing() {
+    let mut world = world();
+    world.hosts[A].write(0, b"data");
+    world.run();
+    let now = world.now;
+    world.hosts[A].requester.note_loss(now);
+    assert_eq!(world.hosts[A].requester.poll_timeout(), None);
+}

@@ -1,0 +1,11 @@
+//! Two queue pairs, each with memory and receive requests, and a network between them that loses, repeats and reorders as it is
+//! told: everything in simulated time, which jumps to whatever happens next. Every packet is made into bytes and back.
+//!
+//! A run is named by its `Scenario`, the seed included; a run that fails prints it.
+
+mod lossless;
+mod mixed;
+mod refusals;
+mod reliable;
+mod unreliable;
+mod world;

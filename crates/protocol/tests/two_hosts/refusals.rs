@@ -1,0 +1,280 @@
+//! What a responder refuses, with which NAK, and what the requester makes of it; and answers that a requester cannot accept.
+
+use crate::world::{A, B, BASE, RKEY, Scenario, World};
+use softhca_protocol::{
+    Access, Fault, Nak, Operation, Outcome, Responder, ResponderConfig, SendOp, Service, Status, Step, Time,
+};
+use wire::{Headers, Opcode, Operation as W, Psn, Transport};
+
+/// Posts a request that is refused between two that are not, and compares the status and the reason.
+fn refused(prepare: impl Fn(&mut World), op: SendOp, len: usize, status: Status, fault: &str) {
+    let mut world = World::new(Scenario::default());
+    prepare(&mut world);
+    world.hosts[A].write(0, b"before");
+    world.hosts[A].post(op, vec![1; len]);
+    world.hosts[A].write(0, b"behind");
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success, status, Status::WrFlushErr]);
+    let dead = world.hosts[B].responder.dead().expect("the responder is dead");
+    assert!(dead.fault.to_string().contains(fault), "{:?} is not {fault}", dead.fault.to_string());
+    assert_eq!(&world.hosts[B].memory[..6], b"before", "nothing behind it is carried out");
+}
+
+fn to(operation: Operation, at: u64, rkey: u32) -> SendOp {
+    SendOp { operation, remote_addr: BASE.wrapping_add(at), rkey, ..SendOp::default() }
+}
+
+#[test]
+fn a_wrong_key_or_range() {
+    for operation in [Operation::Write, Operation::Read] {
+        for (at, rkey) in [(0, 0xbad), ((1 << 20) - 10, RKEY), (0u64.wrapping_sub(BASE), RKEY), (u64::MAX - BASE, RKEY)]
+        {
+            refused(|_| {}, to(operation, at, rkey), 11, Status::RemAccessErr, "did not fit");
+        }
+    }
+    refused(|_| {}, to(Operation::FetchAdd, 1 << 20, RKEY), 8, Status::RemAccessErr, "did not fit");
+}
+
+#[test]
+fn a_message_longer_than_its_receive_request() {
+    let prepare = |world: &mut World| world.hosts[B].receives.push_back(10);
+    refused(prepare, SendOp::default(), 11, Status::RemInvReqErr, "did not fit");
+    refused(prepare, SendOp::default(), 5000, Status::RemInvReqErr, "did not fit");
+}
+
+#[test]
+fn an_operation_that_the_access_flags_forbid() {
+    let only = |access: Access| {
+        move |world: &mut World| world.hosts[B].responder.set_access(Access(access.0 | Access::REMOTE_WRITE.0))
+    };
+    let all = Status::RemInvReqErr;
+    refused(only(Access::REMOTE_ATOMIC), to(Operation::Read, 0, RKEY), 8, all, "RDMA READ request came, but the QP's");
+    refused(only(Access::REMOTE_READ), to(Operation::FetchAdd, 0, RKEY), 8, all, "access flags 0x6 do not allow it");
+    refused(only(Access::REMOTE_READ), to(Operation::CmpSwap, 0, RKEY), 8, all, "compare and swap came");
+
+    let mut world = World::new(Scenario::default());
+    world.hosts[B].responder.set_access(Access(0));
+    world.hosts[A].write(0, b"data");
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::RemInvReqErr]);
+}
+
+#[test]
+fn an_atomic_that_is_not_aligned() {
+    refused(
+        |_| {},
+        to(Operation::FetchAdd, 4, RKEY),
+        8,
+        Status::RemInvReqErr,
+        "0x100004, which is not a multiple of 8",
+    );
+}
+
+#[test]
+fn reads_where_none_were_agreed_or_more_than_were() {
+    let none = |world: &mut World| world.hosts[B].responder.set_max_dest_rd_atomic(0);
+    refused(none, to(Operation::Read, 0, RKEY), 8, Status::RemInvReqErr, "max_dest_rd_atomic, which is 0");
+
+    // Four at once from the requester, where the responder remembers one: the second comes before the first is answered.
+    let mut world = World::new(Scenario::default());
+    world.hosts[B].responder.set_max_dest_rd_atomic(1);
+    world.hosts[A].read(0, 8);
+    world.hosts[A].read(0, 8);
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success, Status::RemInvReqErr]);
+}
+
+#[test]
+fn memory_that_goes_away_under_a_read() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].read((1 << 20) - 4096, 4096);
+    let now = world.now;
+    let request = world.hosts[A].requester.poll_transmit(now).expect("a request");
+    let host = &mut world.hosts[B];
+    let Step::Read { .. } = host.responder.handle(&request.headers, 0) else { panic!("a READ") };
+    host.responder.finish(Outcome::Done);
+    host.memory.truncate((1 << 20) - 2048);
+    world.run();
+    assert_eq!(world.operations(B), [W::ReadResponseFirst, W::ReadResponseMiddle, W::Acknowledge]);
+    assert_eq!(world.hosts[A].statuses(), [Status::RemAccessErr]);
+    assert!(world.hosts[B].responder.dead().is_some());
+}
+
+#[test]
+fn a_repeated_read_of_memory_that_was_closed_meanwhile_is_let_drop() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].read((1 << 20) - 8, 8);
+    world.run();
+    let repetition = world.sent[0].1;
+    world.hosts[B].memory.truncate(8);
+    let responder = &mut world.hosts[B].responder;
+    assert_eq!(responder.handle(&repetition, 0), Step::Reply);
+    world.run();
+    assert_eq!(world.hosts[B].responder.dead(), None);
+    assert_eq!(world.operations(B).len(), 1);
+}
+
+#[test]
+fn every_nak_of_the_executor_has_its_status() {
+    for (nak, status) in [
+        (Nak::InvalidRequest, Status::RemInvReqErr),
+        (Nak::RemoteAccess, Status::RemAccessErr),
+        (Nak::RemoteOperational, Status::RemOpErr),
+    ] {
+        let mut world = World::new(Scenario::default());
+        world.hosts[A].write(0, &[1; 3000]);
+        let now = world.now;
+        // The second packet is refused: the request that it is part of fails.
+        for outcome in [Outcome::Done, Outcome::Refused(nak)] {
+            let packet = world.hosts[A].requester.poll_transmit(now).expect("a packet");
+            let responder = &mut world.hosts[B].responder;
+            let Step::Write { .. } = responder.handle(&packet.headers, packet.len) else { panic!("a WRITE") };
+            responder.finish(outcome);
+        }
+        world.run();
+        assert_eq!(world.hosts[A].statuses(), [status]);
+    }
+}
+
+/// Requests as (operation, number behind the first, payload, RETH length).
+type Requests<'a> = &'a [(W, u32, u32, u32)];
+
+/// What an RC responder says to the last of some requests, the others being in order.
+fn last_step(requests: Requests<'_>) -> (Step, Responder) {
+    let mut responder = Responder::new(Service::Rc);
+    responder.configure(ResponderConfig {
+        mtu: 1024,
+        rq_psn: Psn::new(0xff_ffff),
+        max_dest_rd_atomic: 1,
+        access: Access(14),
+        ..ResponderConfig::default()
+    });
+    let mut last = Step::Reply;
+    for &(operation, number, payload, len) in requests {
+        let headers = Headers {
+            opcode: Opcode::new(Transport::Rc, operation),
+            psn: Psn::new(0xff_ffff) + number,
+            ack_req: true,
+            reth: wire::Reth { va: BASE, rkey: RKEY, len },
+            ..Headers::default()
+        };
+        last = responder.handle(&headers, payload);
+        responder.finish(Outcome::Done);
+    }
+    (last, responder)
+}
+
+#[test]
+fn packets_that_do_not_follow_each_other() {
+    let wrong: &[Requests<'_>] = &[
+        &[(W::SendMiddle, 0, 1024, 0)],
+        &[(W::SendLast, 0, 10, 0)],
+        &[(W::WriteMiddle, 0, 1024, 0)],
+        &[(W::WriteLastImm, 0, 10, 0)],
+        &[(W::SendFirst, 0, 1024, 0), (W::SendFirst, 1, 1024, 0)],
+        &[(W::SendFirst, 0, 1024, 0), (W::SendOnly, 1, 10, 0)],
+        &[(W::SendFirst, 0, 1024, 0), (W::WriteLast, 1, 10, 0)],
+        &[(W::SendFirst, 0, 1024, 0), (W::ReadRequest, 1, 0, 10)],
+        &[(W::WriteFirst, 0, 1024, 2000), (W::SendLast, 1, 976, 0)],
+        &[(W::WriteFirst, 0, 1024, 2000), (W::FetchAdd, 1, 0, 0)],
+    ];
+    for requests in wrong {
+        let (step, mut responder) = last_step(requests);
+        assert_eq!(step, Step::Reply, "{requests:?}");
+        let refusal = *responder.dead().expect("refused");
+        assert_eq!(refusal.nak, Nak::InvalidRequest);
+        assert!(matches!(refusal.fault, Fault::Order { .. }), "{requests:?}: {}", refusal.fault);
+        let nak = responder.poll_transmit().expect("a NAK").headers;
+        assert_eq!((nak.aeth.syndrome.as_u8(), nak.psn), (0x61, Psn::new(0xff_ffff) + (requests.len() as u32 - 1)));
+        assert_eq!(responder.poll_transmit(), None);
+    }
+}
+
+#[test]
+fn lengths_that_do_not_fit() {
+    let wrong: &[Requests<'_>] = &[
+        &[(W::SendFirst, 0, 1023, 0)],
+        &[(W::SendFirst, 0, 1025, 0)],
+        &[(W::SendOnly, 0, 1025, 0)],
+        &[(W::SendFirst, 0, 1024, 0), (W::SendMiddle, 1, 1000, 0)],
+        &[(W::SendFirst, 0, 1024, 0), (W::SendLast, 1, 0, 0)],
+        &[(W::WriteOnly, 0, 10, 11)],
+        &[(W::WriteOnly, 0, 10, 9)],
+        &[(W::WriteFirst, 0, 1024, 1024)],
+        &[(W::WriteFirst, 0, 1024, 2000), (W::WriteMiddle, 1, 1024, 0)],
+        &[(W::WriteFirst, 0, 1024, 2000), (W::WriteLast, 1, 975, 0)],
+        &[(W::WriteFirst, 0, 1024, 2000), (W::WriteLast, 1, 977, 0)],
+        &[(W::WriteFirst, 0, 1024, (1 << 31) + 1)],
+        &[(W::ReadRequest, 0, 0, (1 << 31) + 1)],
+        &[(W::ReadRequest, 0, 1, 8)],
+    ];
+    for requests in wrong {
+        let (step, responder) = last_step(requests);
+        assert_eq!(step, Step::Reply, "{requests:?}");
+        let refusal = responder.dead().expect("refused");
+        assert!(matches!(refusal.fault, Fault::Length { .. }), "{requests:?}: {}", refusal.fault);
+        assert_eq!(refusal.fault.receive_status(), Status::LocLenErr);
+    }
+}
+
+#[test]
+fn a_repeated_read_that_is_another_one_is_dropped() {
+    let first = (W::ReadRequest, 0, 0, 3000);
+    for (repetition, known) in [
+        ((W::ReadRequest, 0, 0, 3000), true),
+        ((W::ReadRequest, 0, 0, 1000), true),
+        ((W::ReadRequest, 0, 0, 3001), false),
+        ((W::ReadRequest, 1, 0, 1976), false), // from the same address
+        ((W::FetchAdd, 0, 0, 0), false),
+    ] {
+        let (step, _) = last_step(&[first, repetition]);
+        assert_eq!(step == Step::Reply, known, "{repetition:?}");
+        assert_eq!(matches!(step, Step::Ignore(Fault::Forgotten { .. })), !known);
+    }
+}
+
+#[test]
+fn packets_of_another_service_or_of_no_request_are_dropped() {
+    let (step, _) = last_step(&[(W::Acknowledge, 0, 0, 0)]);
+    assert!(matches!(step, Step::Ignore(Fault::Service { .. })));
+    let mut responder = Responder::new(Service::Uc);
+    let Step::Ignore(fault) = responder.handle(&Headers::default(), 0) else { panic!("RC on UC") };
+    assert_eq!(fault.to_string(), "RC SEND first came to a UC QP");
+}
+
+#[test]
+fn answers_that_no_requester_can_accept() {
+    let answer = |operation, len, expected: Status| {
+        let mut world = World::new(Scenario::default());
+        world.hosts[A].read(0, 3000);
+        let requester = &mut world.hosts[A].requester;
+        let request = requester.poll_transmit(Time(0)).expect("a request");
+        let headers = Headers { opcode: Opcode::new(Transport::Rc, operation), ..request.headers };
+        let _ = requester.handle_response(Time(0), &headers, len);
+        assert_eq!(requester.fatal(), Some(expected), "{}", requester.failure().expect("failed").reason);
+    };
+    answer(W::ReadResponseOnly, 1024, Status::BadRespErr);
+    answer(W::ReadResponseLast, 1024, Status::BadRespErr);
+    answer(W::AtomicAcknowledge, 0, Status::BadRespErr);
+    answer(W::ReadResponseFirst, 1023, Status::LocLenErr);
+    answer(W::ReadResponseFirst, 1025, Status::LocLenErr);
+}
+
+#[test]
+fn operations_that_a_service_does_not_have() {
+    for (service, operation) in [
+        (Service::Uc, Operation::Read),
+        (Service::Uc, Operation::CmpSwap),
+        (Service::Uc, Operation::SendInv),
+        (Service::Ud, Operation::Write),
+    ] {
+        let mut world = World::new(Scenario { service, ..Scenario::default() });
+        world.hosts[A].post(to(operation, 0, RKEY), vec![0; 8]);
+        world.run();
+        assert_eq!(world.hosts[A].statuses(), [Status::LocQpOpErr], "{operation} on {service}");
+    }
+    let mut world = World::new(Scenario { rd_atomic: 0, ..Scenario::default() });
+    world.hosts[A].read(0, 8);
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::LocQpOpErr]);
+}

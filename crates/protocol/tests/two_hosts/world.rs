@@ -1,0 +1,504 @@
+//! The harness: hosts, network and clock. Principal type: [`World`]; [`Host`] is a queue pair with an executor of its own.
+
+use softhca_protocol::{
+    Access, AtomicOp, Destination, Fault, Incoming, Nak, Operation, Outcome, RecvEnd, Requester, RequesterConfig,
+    Responder, ResponderConfig, SendOp, Service, Source, Status, Step, Time,
+};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use wire::{Headers, Psn, Qpn};
+
+pub(crate) const BASE: u64 = 0x10_0000;
+pub(crate) const RKEY: u32 = 0x1a07;
+pub(crate) const A: usize = 0;
+pub(crate) const B: usize = 1;
+
+/// A generator of numbers that depend on nothing but the seed (splitmix64).
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
+        (self.next() % u64::from(limit.max(1))) as u32
+    }
+
+    pub(crate) fn percent(&mut self, percent: u32) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn bytes(&mut self, len: u32) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scenario {
+    pub service: Service,
+    pub seed: u64,
+    pub mtu: u32,
+    pub psn: u32,
+    /// Percent of packets.
+    pub loss: u32,
+    pub duplication: u32,
+    pub reordering: u32,
+    /// Percent of attempts to send that find the path full.
+    pub path_full: u32,
+    pub lossless: bool,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub rd_atomic: u8,
+}
+
+impl Default for Scenario {
+    fn default() -> Scenario {
+        Scenario {
+            service: Service::Rc,
+            seed: 1,
+            mtu: 1024,
+            psn: 100,
+            loss: 0,
+            duplication: 0,
+            reordering: 0,
+            path_full: 0,
+            lossless: false,
+            timeout: 10,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            rd_atomic: 4,
+        }
+    }
+}
+
+/// One end of the connection.
+pub(crate) struct Host {
+    pub requester: Requester,
+    pub responder: Responder,
+    /// What the peer may reach, from [`BASE`] on with [`RKEY`].
+    pub memory: Vec<u8>,
+    /// Local memory of each send request, by slot.
+    pub local: Vec<Vec<u8>>,
+    /// Capacities of posted receive requests.
+    pub receives: VecDeque<usize>,
+    current: Option<Vec<u8>>,
+    capacity: usize,
+    /// Messages received, with the ends of their receive requests.
+    pub received: Vec<(Vec<u8>, RecvEnd)>,
+    pub completions: Vec<(u32, Status)>,
+    /// Packets dropped by the responder, and why.
+    pub ignored: Vec<Fault>,
+    /// Atomics carried out.
+    pub atomics: u32,
+    /// The queue pair is in a state that serves.
+    pub serves: bool,
+    /// Local errors to come: gathering or placing for this slot fails.
+    pub unreadable: Option<u32>,
+    pub unwritable: Option<u32>,
+}
+
+impl Host {
+    fn new(scenario: &Scenario, me: usize) -> Host {
+        let (own, peer) = (Qpn::new(0x11 + me as u32), Qpn::new(0x12 - me as u32));
+        let psn = |host: usize| Psn::new(scenario.psn + 1000 * host as u32);
+        let mut requester = Requester::new(scenario.service, 64);
+        requester.configure(RequesterConfig {
+            mtu: scenario.mtu,
+            src_qp: own,
+            dest_qp: peer,
+            pkey: 0xffff,
+            sq_psn: psn(me),
+            timeout: scenario.timeout,
+            retry_cnt: scenario.retry_cnt,
+            rnr_retry: scenario.rnr_retry,
+            max_rd_atomic: scenario.rd_atomic,
+            lossless: scenario.lossless,
+        });
+        let mut responder = Responder::new(scenario.service);
+        responder.configure(ResponderConfig {
+            mtu: scenario.mtu,
+            dest_qp: peer,
+            pkey: 0xffff,
+            rq_psn: psn(1 - me),
+            max_dest_rd_atomic: scenario.rd_atomic,
+            min_rnr_timer: 1,
+            access: Access(Access::REMOTE_ATOMIC.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0),
+            qkey: 0x1111,
+        });
+        Host {
+            requester,
+            responder,
+            memory: vec![0; 1 << 20],
+            local: Vec::new(),
+            receives: VecDeque::new(),
+            current: None,
+            capacity: 0,
+            received: Vec::new(),
+            completions: Vec::new(),
+            ignored: Vec::new(),
+            atomics: 0,
+            serves: true,
+            unreadable: None,
+            unwritable: None,
+        }
+    }
+
+    /// Posts a request with local memory; its slot is the memory's index.
+    pub(crate) fn post(&mut self, op: SendOp, local: Vec<u8>) -> u32 {
+        let slot = self.local.len() as u32;
+        let length = if op.operation.is_atomic() { 8 } else { local.len() as u32 };
+        let dest = Destination { dest_qp: Qpn::new(0x12), qkey: 0x1111 };
+        self.local.push(local);
+        self.requester.post(SendOp { slot, length, dest, ..op }).expect("the harness posts no more than fits");
+        slot
+    }
+
+    pub(crate) fn send(&mut self, local: &[u8]) -> u32 {
+        self.post(SendOp::default(), local.to_vec())
+    }
+
+    pub(crate) fn write(&mut self, at: u64, local: &[u8]) -> u32 {
+        let op = SendOp { operation: Operation::Write, remote_addr: BASE + at, rkey: RKEY, ..SendOp::default() };
+        self.post(op, local.to_vec())
+    }
+
+    pub(crate) fn read(&mut self, at: u64, len: usize) -> u32 {
+        let op = SendOp { operation: Operation::Read, remote_addr: BASE + at, rkey: RKEY, ..SendOp::default() };
+        self.post(op, vec![0; len])
+    }
+
+    pub(crate) fn fetch_add(&mut self, at: u64, add: u64) -> u32 {
+        let op = SendOp {
+            operation: Operation::FetchAdd,
+            remote_addr: BASE + at,
+            rkey: RKEY,
+            swap_add: add,
+            ..SendOp::default()
+        };
+        self.post(op, vec![0; 8])
+    }
+
+    fn range(&self, va: u64, rkey: u32, len: u32) -> Result<usize, Nak> {
+        let start = va.wrapping_sub(BASE);
+        let inside = start <= self.memory.len() as u64 && u64::from(len) <= self.memory.len() as u64 - start;
+        if len == 0 {
+            Ok(0)
+        } else if rkey == RKEY && inside {
+            Ok(start as usize)
+        } else {
+            Err(Nak::RemoteAccess)
+        }
+    }
+
+    fn take_receive(&mut self) -> bool {
+        if self.current.is_some() {
+            return true;
+        }
+        let Some(capacity) = self.receives.pop_front() else { return false };
+        self.capacity = capacity;
+        self.current = Some(Vec::new());
+        true
+    }
+
+    /// Carries out what the responder wants.
+    fn execute(&mut self, step: Step, payload: &[u8]) -> Outcome {
+        match step {
+            Step::Ignore(_) | Step::Reply => unreachable!("nothing to carry out"),
+            Step::Receive { offset, first, last, .. } => {
+                if first && !self.take_receive() {
+                    return Outcome::Rnr;
+                }
+                let buffer = self.current.as_mut().expect("a message has a receive request");
+                buffer.truncate(offset as usize);
+                assert_eq!(buffer.len(), offset as usize, "payload follows payload");
+                if buffer.len() + payload.len() > self.capacity {
+                    return Outcome::Refused(Nak::InvalidRequest);
+                }
+                buffer.extend_from_slice(payload);
+                if let Some(end) = last {
+                    let buffer = self.current.take().expect("taken above");
+                    self.received.push((buffer, end));
+                }
+            }
+            Step::Write { va, rkey, total, offset, imm, .. } => {
+                let start = match self.range(va, rkey, total) {
+                    Ok(start) => start,
+                    Err(nak) => return Outcome::Refused(nak),
+                };
+                if imm.is_some() && !self.take_receive() {
+                    return Outcome::Rnr;
+                }
+                let start = start + offset as usize;
+                self.memory[start..start + payload.len()].copy_from_slice(payload);
+                if let Some(end) = imm {
+                    self.current = None;
+                    self.received.push((Vec::new(), end));
+                }
+            }
+            Step::Read { va, rkey, len } => {
+                if let Err(nak) = self.range(va, rkey, len) {
+                    return Outcome::Refused(nak);
+                }
+            }
+            Step::Atomic { op, va, rkey, swap_add, compare } => {
+                let start = match self.range(va, rkey, 8) {
+                    Ok(start) => start,
+                    Err(nak) => return Outcome::Refused(nak),
+                };
+                self.atomics += 1;
+                let old = self.word(start);
+                let new = match op {
+                    AtomicOp::CmpSwap if old == compare => swap_add,
+                    AtomicOp::CmpSwap => old,
+                    AtomicOp::FetchAdd => old.wrapping_add(swap_add),
+                };
+                self.memory[start..start + 8].copy_from_slice(&new.to_le_bytes());
+                return Outcome::AtomicDone(old);
+            }
+        }
+        Outcome::Done
+    }
+
+    pub(crate) fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.memory[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn complete(&mut self) {
+        while let Some(completion) = self.requester.poll_completion() {
+            self.completions.push((completion.slot, completion.status));
+        }
+    }
+
+    /// The status of each completion, in order.
+    pub(crate) fn statuses(&self) -> Vec<Status> {
+        self.completions.iter().map(|completion| completion.1).collect()
+    }
+}
+
+/// What happens at a moment.
+enum Event {
+    Packet {
+        to: usize,
+        bytes: Vec<u8>,
+        payload: Vec<u8>,
+    },
+    /// A lossless path tells that it has lost something.
+    Notice {
+        to: usize,
+    },
+    Receive {
+        host: usize,
+        capacity: usize,
+    },
+    Serve {
+        host: usize,
+    },
+}
+
+type Filter = Box<dyn FnMut(usize, &Headers) -> bool>;
+
+pub(crate) struct World {
+    pub hosts: [Host; 2],
+    pub now: Time,
+    pub scenario: Scenario,
+    pub random: Random,
+    events: BinaryHeap<Reverse<(Time, u64)>>,
+    waiting: BTreeMap<u64, Event>,
+    count: u64,
+    /// Every packet sent: from whom, and its headers.
+    pub sent: Vec<(usize, Headers)>,
+    /// Says of each packet whether it is lost, besides what chance does.
+    pub lose: Filter,
+}
+
+impl World {
+    pub(crate) fn new(scenario: Scenario) -> World {
+        World {
+            hosts: [Host::new(&scenario, A), Host::new(&scenario, B)],
+            now: Time(0),
+            scenario,
+            random: Random(scenario.seed),
+            events: BinaryHeap::new(),
+            waiting: BTreeMap::new(),
+            count: 0,
+            sent: Vec::new(),
+            lose: Box::new(|_, _| false),
+        }
+    }
+
+    /// Loses the `n`th (from 0) packet from `host` that `is` holds for.
+    pub(crate) fn lose_nth(&mut self, host: usize, n: usize, is: impl Fn(&Headers) -> bool + 'static) {
+        let mut seen = 0;
+        self.lose = Box::new(move |from, headers| {
+            let hit = from == host && is(headers);
+            seen += usize::from(hit);
+            hit && seen == n + 1
+        });
+    }
+
+    fn at(&mut self, after: u64, event: Event) {
+        self.count += 1;
+        self.waiting.insert(self.count, event);
+        self.events.push(Reverse((self.now.after(after), self.count)));
+    }
+
+    pub(crate) fn post_receive_later(&mut self, host: usize, after: u64, capacity: usize) {
+        self.at(after, Event::Receive { host, capacity });
+    }
+
+    pub(crate) fn serve_later(&mut self, host: usize, after: u64) {
+        self.at(after, Event::Serve { host });
+    }
+
+    /// A packet enters the network.
+    fn put(&mut self, from: usize, headers: &Headers, payload: Vec<u8>) {
+        self.sent.push((from, *headers));
+        if (self.lose)(from, headers) || self.random.percent(self.scenario.loss) {
+            if self.scenario.lossless {
+                self.at(1000, Event::Notice { to: from });
+            }
+            return;
+        }
+        let mut bytes = vec![0; wire::MAX_LEN];
+        let len = headers.emit(&mut bytes).expect("headers fit");
+        bytes.truncate(len);
+        let copies = 1 + u32::from(self.random.percent(self.scenario.duplication));
+        for _ in 0..copies {
+            let late = if self.random.percent(self.scenario.reordering) { self.random.below(20_000) } else { 0 };
+            let (bytes, payload) = (bytes.clone(), payload.clone());
+            self.at(1000 + u64::from(late), Event::Packet { to: 1 - from, bytes, payload });
+        }
+    }
+
+    /// Sends all that may be sent now. True if something was.
+    fn transmit(&mut self, host: usize) -> bool {
+        let mut any = false;
+        loop {
+            let full = self.random.percent(self.scenario.path_full);
+            let Host { responder, memory, .. } = &mut self.hosts[host];
+            let Some(response) = responder.poll_transmit() else { break };
+            any = true;
+            if full {
+                responder.untransmit();
+                continue;
+            }
+            let payload = match response.source {
+                Source::None => Vec::new(),
+                Source::Read { len: 0, .. } => Vec::new(),
+                Source::Read { va, rkey, offset, len } => {
+                    let start = (va - BASE) as usize + offset as usize;
+                    match memory.get(start..start + len as usize) {
+                        Some(bytes) if rkey == RKEY => bytes.to_vec(),
+                        _ => {
+                            responder.read_failed(Nak::RemoteAccess);
+                            continue;
+                        }
+                    }
+                }
+            };
+            self.put(host, &response.headers, payload);
+        }
+        loop {
+            let full = self.random.percent(self.scenario.path_full);
+            let Host { requester, local, unreadable, .. } = &mut self.hosts[host];
+            let Some(packet) = requester.poll_transmit(self.now) else { break };
+            any = true;
+            if *unreadable == Some(packet.slot) {
+                requester.fail_current(Status::LocProtErr);
+                continue;
+            }
+            if full {
+                requester.untransmit();
+                continue;
+            }
+            let (start, end) = (packet.offset as usize, (packet.offset + packet.len) as usize);
+            let payload = if packet.len == 0 { Vec::new() } else { local[packet.slot as usize][start..end].to_vec() };
+            self.put(host, &packet.headers, payload);
+        }
+        self.hosts[host].complete();
+        any
+    }
+
+    fn deliver(&mut self, to: usize, bytes: &[u8], payload: &[u8]) {
+        let headers = Headers::parse(bytes).expect("our own headers");
+        assert_eq!(headers.len(), bytes.len());
+        let (now, len) = (self.now, payload.len() as u32);
+        let host = &mut self.hosts[to];
+        if headers.opcode.is_response() {
+            let result =
+                |slot: u32, host: &Host| if host.unwritable == Some(slot) { Err(Status::LocProtErr) } else { Ok(()) };
+            match host.requester.handle_response(now, &headers, len) {
+                Incoming::Nothing => {}
+                Incoming::Place { slot, offset, len, .. } => {
+                    let (start, end) = (offset as usize, (offset + len) as usize);
+                    host.local[slot as usize][start..end].copy_from_slice(payload);
+                    let result = result(slot, host);
+                    host.requester.placed(now, result);
+                }
+                Incoming::PlaceAtomic { slot, value } => {
+                    host.local[slot as usize].copy_from_slice(&value.to_le_bytes());
+                    let result = result(slot, host);
+                    host.requester.placed(now, result);
+                }
+            }
+        } else if !host.serves || host.responder.dead().is_some() {
+            if self.scenario.lossless {
+                self.at(1000, Event::Notice { to: 1 - to });
+            }
+        } else {
+            match host.responder.handle(&headers, len) {
+                Step::Ignore(fault) => host.ignored.push(fault),
+                Step::Reply => {}
+                step => {
+                    let outcome = host.execute(step, payload);
+                    host.responder.finish(outcome);
+                }
+            }
+        }
+        self.hosts[to].complete();
+    }
+
+    /// Runs until nothing is left to happen.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            while self.transmit(A) | self.transmit(B) {}
+            let next = self.events.peek().map(|Reverse(next)| next.0);
+            let timer = |host: &Host| host.requester.poll_timeout();
+            let timers = [timer(&self.hosts[A]), timer(&self.hosts[B])];
+            let Some(now) = next.into_iter().chain(timers.into_iter().flatten()).min() else { return };
+            self.now = self.now.max(now);
+            for host in &mut self.hosts {
+                host.requester.handle_timeout(now);
+            }
+            // All that happens at this moment is one batch: the answers to it are sent together.
+            while let Some(&Reverse((time, number))) = self.events.peek() {
+                if time > now {
+                    break;
+                }
+                self.events.pop();
+                match self.waiting.remove(&number).expect("every event waits once") {
+                    Event::Packet { to, bytes, payload } => self.deliver(to, &bytes, &payload),
+                    Event::Notice { to } => self.hosts[to].requester.note_loss(now),
+                    Event::Receive { host, capacity } => self.hosts[host].receives.push_back(capacity),
+                    Event::Serve { host } => self.hosts[host].serves = true,
+                }
+            }
+        }
+        panic!("no end in sight: {:?}", self.scenario);
+    }
+
+    /// Packets that `host` sent, as operations.
+    pub(crate) fn operations(&self, host: usize) -> Vec<wire::Operation> {
+        self.sent.iter().filter(|packet| packet.0 == host).map(|packet| packet.1.opcode.operation).collect()
+    }
+
+    pub(crate) fn count(&self, host: usize, operation: wire::Operation) -> usize {
+        self.operations(host).into_iter().filter(|&sent| sent == operation).count()
+    }
+}
