@@ -27,7 +27,7 @@ pub(crate) const SUITE: &[Package] = &[
     IBVERBS_UTILS,
     PERFTEST,
     UCX_UTILS,
-    Package { name: "python3-pyverbs", file: "/usr/share/doc/rdma-core/tests/run_tests.py" },
+    Package { name: "python3-pyverbs", file: "/usr/lib/python3/dist-packages/pyverbs/__init__.py" },
     Package { name: "libibverbs-dev", file: "/usr/include/infiniband/verbs.h" },
     Package { name: "gcc", file: "/usr/bin/gcc" },
     Package { name: "iproute2", file: "/usr/sbin/ip" },

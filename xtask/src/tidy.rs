@@ -67,6 +67,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
             file(package, &shown, inside, &Source::read(&text), &mut wrong);
         }
     }
+    configuration(workspace, &mut wrong);
     if wrong.is_empty() {
         println!("{} packages, {files} files, all tidy", workspace.packages().len());
         Ok(())
@@ -127,6 +128,20 @@ fn file(package: &Package, shown: &str, inside: &Path, source: &Source, wrong: &
     if PURE.contains(&name) && !place.ends_with("tests.rs") {
         for (line, word) in source.mentions(IMPURE) {
             wrong.push(format!("{shown}:{line}: names {word}; time and chance are arguments here"));
+        }
+    }
+}
+
+/// Every key of the example configuration is explained.
+fn configuration(workspace: &Workspace, wrong: &mut Vec<String>) {
+    const EXAMPLE: &str = "crates/agent/config.example.toml";
+    const PAGE: &str = "docs/configuration.md";
+    let read = |name: &str| fs::read_to_string(workspace.root().join(name)).unwrap_or_default();
+    let page = read(PAGE);
+    for line in read(EXAMPLE).lines() {
+        let Some((key, _)) = line.trim_start_matches(['#', ' ']).split_once(" = ") else { continue };
+        if !page.contains(&format!("`{key}`")) {
+            wrong.push(format!("{PAGE}: does not explain `{key}` of {EXAMPLE}"));
         }
     }
 }

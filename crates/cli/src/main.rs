@@ -1,2 +1,67 @@
-//! softhca
-fn main() {}
+//! The `softhca` program: runs other programs on softhca, starts and stops the agent, and shows what is going on.
+//!
+//! It decides nothing about RDMA; it asks the agent over its `admin` node and prints. Each command is a module named
+//! after it, [`arguments`] is the command line, [`place`] knows where things lie.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod agent_command;
+mod arguments;
+mod devices;
+mod doctor;
+mod place;
+mod reasons;
+mod run;
+mod show;
+mod signals;
+mod start;
+mod table;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::Run(run) => return run::run(&run),
+        Command::Agent(agent) => agent_command::run(&agent),
+        Command::Devices { json, verbose } => devices::run(json, verbose),
+        Command::Show { json, kind } => show::run(json, kind),
+        Command::Doctor { json } => doctor::run(json),
+    };
+    match done {
+        Ok(text) => print(&text),
+        Err(Failure { output, why }) => {
+            print(&output);
+            if !why.is_empty() {
+                eprintln!("softhca: {why}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why a command failed, and what it has to print nevertheless.
+#[derive(Debug)]
+struct Failure {
+    output: String,
+    why: String,
+}
+
+impl<T: std::fmt::Display> From<T> for Failure {
+    fn from(why: T) -> Self {
+        Self { output: String::new(), why: why.to_string() }
+    }
+}
+
+/// Prints a command's output; that nobody reads it any more (`softhca show | head`) is no failure.
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}

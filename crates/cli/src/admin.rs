@@ -1,0 +1,83 @@
+//! Questions to the agent: one JSON request and one JSON answer per message on its `admin` node.
+//!
+//! The principal type is [`Connection`]. What the agent answers is shown, not interpreted, apart from an `error` member.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use shm::Socket;
+
+/// The longest message; a longer answer is attached to it as a file in memory.
+const MESSAGE_MAX: usize = 64 * 1024;
+
+/// How long the agent may take to answer: one that is stopped is told from one that is busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An open connection to an agent.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Socket,
+}
+
+impl Connection {
+    /// Connects to the agent of `run_dir`.
+    pub(crate) fn open(run_dir: &Path) -> io::Result<Self> {
+        Ok(Self { socket: Socket::connect(&engine::rundir::admin(run_dir))? })
+    }
+
+    /// Connects, or says what to type when there is no agent.
+    pub(crate) fn expect(run_dir: &Path) -> Result<Self, String> {
+        Self::open(run_dir).map_err(|error| {
+            let dir = run_dir.display();
+            match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    format!("no agent serves {dir}; `softhca run -- PROGRAM` or `softhca agent` starts one")
+                }
+                _ => format!("the agent of {dir} cannot be reached: {error}; type `softhca doctor`"),
+            }
+        })
+    }
+
+    /// Asks, and gives the answer.
+    pub(crate) fn ask(&self, request: &str) -> Result<Value, String> {
+        let lost = |error: io::Error| format!("the agent was lost: {error}");
+        self.socket.send(json!({ "request": request }).to_string().as_bytes(), &[]).map_err(lost)?;
+        self.await_answer()?;
+        let mut buffer = vec![0; MESSAGE_MAX];
+        let mut received = self.socket.recv(&mut buffer).map_err(lost)?;
+        if received.len == 0 {
+            return Err("the agent has ended".to_owned());
+        }
+        buffer.truncate(received.len);
+        if let Some(attached) = received.fds.pop() {
+            let mut file = File::from(attached);
+            buffer.clear();
+            file.rewind().and_then(|()| file.read_to_end(&mut buffer)).map_err(lost)?;
+        }
+        let answer: Value = serde_json::from_slice(&buffer)
+            .map_err(|error| format!("the agent's answer is not understood ({error}); it may be of another version"))?;
+        match answer.get("error").and_then(Value::as_str) {
+            Some(error) => Err(error.to_owned()),
+            None => Ok(answer),
+        }
+    }
+
+    /// The agent's process id; `None` where it is not visible from here, as from another container.
+    pub(crate) fn agent_pid(&self) -> Option<u32> {
+        self.socket.peer_credentials().ok().map(|peer| peer.pid).filter(|pid| *pid != 0)
+    }
+
+    fn await_answer(&self) -> Result<(), String> {
+        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        match poll(&mut fds, Some(&patience)) {
+            Ok(0) => Err(format!("the agent has not answered for {} s; is it stopped?", PATIENCE.as_secs())),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(format!("waiting for the agent: {errno}")),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `softhca agent`: the agent in the background, in the foreground, or stopped.
+//!
+//! What the agent does is the agent room's business; here it gets its configuration, its log and its end.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing_subscriber::EnvFilter;
+
+use crate::admin::Connection;
+use crate::arguments::Agent;
+use crate::{Failure, place, start};
+
+/// How long an agent may take to say goodbye to its programs.
+const GOODBYE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// What is logged.
+const LOG: &str = "SOFTHCA_LOG";
+
+/// Does what the options say.
+pub(crate) fn run(agent: &Agent) -> Result<String, Failure> {
+    let run_dir = place::run_dir();
+    if agent.stop {
+        return stop(&run_dir);
+    }
+    if agent.foreground || agent.detached {
+        return serve(agent, &run_dir);
+    }
+    if let Ok(connection) = Connection::open(&run_dir) {
+        return Err(format!(
+            "an agent serves {} already{}; `softhca agent --stop` ends it",
+            run_dir.display(),
+            connection.agent_pid().map(|pid| format!(" (process {pid})")).unwrap_or_default()
+        )
+        .into());
+    }
+    // Read it here too, so that a mistake in it is told in this terminal.
+    configuration(agent)?;
+    let connection = start::launch(&run_dir, &passed_on(agent)?)?;
+    let pid = connection.agent_pid().map(|pid| format!(", process {pid}")).unwrap_or_default();
+    Ok(format!("the agent serves {}{pid}\n", run_dir.display()))
+}
+
+/// The options for the background process, whose current directory is `/`.
+fn passed_on(agent: &Agent) -> Result<Vec<String>, Failure> {
+    let mut words = Vec::new();
+    if let Some(config) = &agent.config {
+        let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
+        words.extend(["--config".to_owned(), config.display().to_string()]);
+    }
+    if let Some(seconds) = agent.idle_exit {
+        words.extend(["--idle-exit".to_owned(), seconds.to_string()]);
+    }
+    Ok(words)
+}
+
+fn configuration(agent: &Agent) -> Result<agent::Config, Failure> {
+    let mut config = match &agent.config {
+        Some(path) => agent::Config::load(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        None => agent::Config::default(),
+    };
+    if let Some(seconds) = agent.idle_exit {
+        config.idle_exit = Some(Duration::from_secs(seconds));
+    }
+    Ok(config)
+}
+
+/// Is the agent, until it is told to end or ends itself.
+fn serve(agent: &Agent, run_dir: &Path) -> Result<String, Failure> {
+    if agent.detached {
+        // Fails only for a process that leads its group, as when a person types the hidden option.
+        let _ = rustix::process::setsid();
+    }
+    log(agent);
+    let config = configuration(agent)?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let handle = agent::Agent::start(&config, Some(run_dir))?;
+    let place = run_dir.to_owned();
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            tracing::info!(signal, "the agent is asked to end");
+            if let Err(why) = Connection::expect(&place).and_then(|connection| connection.ask("stop")) {
+                tracing::warn!("{why}");
+            }
+        }
+    })?;
+    handle.wait();
+    Ok(String::new())
+}
+
+/// Logging as SOFTHCA_LOG says; a person in front of a terminal sees more than a file does.
+fn log(agent: &Agent) {
+    let usual = if agent.detached { "warn" } else { "info" };
+    let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new(usual));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(!agent.detached).init();
+}
+
+/// Ends the agent and waits until it is gone.
+fn stop(run_dir: &Path) -> Result<String, Failure> {
+    let Ok(connection) = Connection::open(run_dir) else {
+        return Ok(format!("no agent serves {}\n", run_dir.display()));
+    };
+    let pid = connection.agent_pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    let pid = pid.ok_or("the agent runs in another container; stop it there")?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    drop(connection);
+    pidfd_send_signal(&process, Signal::TERM)?;
+    let mut fds = [PollFd::new(&process, PollFlags::IN)];
+    if poll(&mut fds, Some(&GOODBYE))? == 0 {
+        return Err(format!("process {} does not end; kill -9 {0} ends it", pid.as_raw_nonzero()).into());
+    }
+    Ok(format!("the agent of {} has ended\n", run_dir.display()))
+}

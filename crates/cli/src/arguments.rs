@@ -1,0 +1,154 @@
+//! The command line: what may be typed, and the help that teaches it.
+//!
+//! The principal type is [`Arguments`]. Nothing is done here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  softhca run -- ibv_devinfo                       one program on a software RDMA device
+  softhca run -- ibv_rc_pingpong -g 0 &            a server …
+  softhca run -- ibv_rc_pingpong -g 0 127.0.0.1    … and a client that talks to it
+  softhca show qp                                  the queue pairs of every program, and the path each one takes
+  softhca doctor                                   what works on this machine, and what to do where something does not
+
+Environment:
+  SOFTHCA_DIR    the run directory; programs and agents with the same one see each other
+                 (default: $XDG_RUNTIME_DIR/softhca-…, else /tmp/softhca-…, one per user and network namespace)
+  SOFTHCA_LOG    what programs and the agent log on standard error: error, warn, info, debug, trace";
+
+/// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel module, no root.
+#[derive(Debug, Parser)]
+#[command(name = "softhca", version, after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program on softhca; an agent is started if none answers
+    Run(Run),
+    /// Start, configure or stop the agent, which owns the devices
+    Agent(Agent),
+    /// List the devices and their ports, as ibv_devinfo does
+    Devices {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Print every GID and every limit
+        #[arg(short, long)]
+        verbose: bool,
+    },
+    /// Show the objects of every program, as `rdma resource show` does
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Which objects; without it, how many there are of each
+        kind: Option<Kind>,
+    },
+    /// Check what works on this machine and what a program would load
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  softhca run -- ib_write_bw -s 1048576 &  softhca run -- ib_write_bw -s 1048576 127.0.0.1
+  softhca run --quiet -- ./my-tests
+  SOFTHCA_LOG=debug softhca run -- ./my-server
+
+The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part,
+126 that the program cannot be executed, 127 that it was not found. When the program does not end with 0, the last
+reasons why something failed follow on standard error.";
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct Run {
+    /// Do not print reasons after a program that failed
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+const AGENT_EXAMPLES: &str = "\
+Examples:
+  softhca agent                             start it in the background
+  softhca agent --config devices.toml       with devices, ports and limits of your own (docs/configuration.md)
+  softhca agent --foreground                stay in the terminal and log there; ^C ends it
+  softhca agent --stop                      end it; programs get IBV_EVENT_DEVICE_FATAL";
+
+#[derive(Debug, Args)]
+#[command(after_help = AGENT_EXAMPLES)]
+pub(crate) struct Agent {
+    /// A TOML file with devices, ports, GUIDs and limits
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Stay in the foreground and log on standard error
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// End after so many seconds without a program
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) idle_exit: Option<u64>,
+    /// End the agent of this run directory
+    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit"])]
+    pub(crate) stop: bool,
+    /// The background process itself, started by this program
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+}
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  softhca show                 how many objects of each kind
+  softhca show qp              one line per queue pair: program, state, peer, path
+  softhca show --json mr       memory regions for a script";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Open devices: one line per process and device
+    Contexts,
+    /// Protection domains
+    Pd,
+    /// Completion queues
+    Cq,
+    /// Queue pairs and their paths
+    Qp,
+    /// Shared receive queues
+    Srq,
+    /// Memory regions
+    Mr,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::{Arguments, Command};
+
+    #[test]
+    fn the_definition_holds_together() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_program_keeps_its_own_options() {
+        let parsed = Arguments::parse_from(["softhca", "run", "--quiet", "--", "prog", "--quiet", "-g", "0"]);
+        let Command::Run(run) = parsed.command else { panic!("parsed as something else") };
+        assert!(run.quiet);
+        assert_eq!(run.command, ["prog", "--quiet", "-g", "0"]);
+        let parsed = Arguments::parse_from(["softhca", "run", "prog", "-g", "0"]);
+        let Command::Run(run) = parsed.command else { panic!("parsed as something else") };
+        assert_eq!(run.command, ["prog", "-g", "0"]);
+    }
+}

@@ -1,0 +1,101 @@
+//! `softhca devices`: the devices and ports of the agent, in the words of ibv_devinfo.
+//!
+//! The agent tells everything; without `-v` only what most people look for is shown.
+
+use serde_json::Value;
+
+use crate::{Failure, place, start};
+
+/// What is shown of a device without `-v`.
+const DEVICE: &[&str] =
+    &["transport", "fw_ver", "node_guid", "sys_image_guid", "vendor_id", "vendor_part_id", "hw_ver", "phys_port_cnt"];
+
+/// What is shown of a port without `-v`.
+const PORT: &[&str] = &["state", "max_mtu", "active_mtu", "sm_lid", "lid", "lmc", "link_layer"];
+
+/// Numbers that are bits or identifiers, and so are shown in hex.
+const HEX: &[&str] = &["vendor_id", "hw_ver", "device_cap_flags", "port_cap_flags", "page_size_cap"];
+
+/// Lists the devices; an agent is started to ask it, as it would be for a program.
+pub(crate) fn run(json: bool, verbose: bool) -> Result<String, Failure> {
+    let answer = start::ensure(&place::run_dir())?.ask("devices")?;
+    let devices = &answer["devices"];
+    if json {
+        return Ok(serde_json::to_string_pretty(devices)? + "\n");
+    }
+    Ok(devices.as_array().into_iter().flatten().map(|device| one(device, verbose)).collect::<Vec<_>>().join("\n"))
+}
+
+fn one(device: &Value, verbose: bool) -> String {
+    let mut text = format!("hca_id: {}\n", plain("name", &device["name"]));
+    text += &members(device, DEVICE, verbose, 4);
+    for port in device["ports"].as_array().into_iter().flatten() {
+        text += &format!("    port: {}\n", port["port"]);
+        text += &members(port, PORT, verbose, 8);
+        for gid in port["gids"].as_array().into_iter().flatten() {
+            let index = gid["index"].as_u64().unwrap_or(0);
+            if verbose || index == 0 {
+                text += &format!("        {:<28}{}\n", format!("GID[{index:3}]:"), gid_line(gid));
+            }
+        }
+    }
+    text
+}
+
+/// The named members first, in their order; with `verbose` every other one after them.
+fn members(of: &Value, first: &[&str], verbose: bool, indent: usize) -> String {
+    let Some(all) = of.as_object() else { return String::new() };
+    let width = 36 - indent;
+    let line =
+        |name: &str, value: &Value| format!("{:indent$}{:<width$}{}\n", "", format!("{name}:"), plain(name, value));
+    let mut text: String = first.iter().filter_map(|name| Some(line(name, all.get(*name)?))).collect();
+    let rest = all.iter().filter(|(name, value)| {
+        verbose && !first.contains(&name.as_str()) && !matches!(name.as_str(), "name" | "port") && !value.is_array()
+    });
+    for (name, value) in rest {
+        text += &line(name, value);
+    }
+    text
+}
+
+fn gid_line(gid: &Value) -> String {
+    let interface = match &gid["interface"] {
+        Value::String(name) if !name.is_empty() => format!(", {name}"),
+        _ => String::new(),
+    };
+    format!("{}, {}{interface}", plain("gid", &gid["gid"]), plain("type", &gid["type"]))
+}
+
+fn plain(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if HEX.contains(&name) => {
+            number.as_u64().map_or_else(|| number.to_string(), |number| format!("{number:#x}"))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one;
+    use serde_json::json;
+
+    #[test]
+    fn a_device_in_words() {
+        let device = json!({
+            "name": "softhca0", "fw_ver": "0.1.0", "vendor_id": 255, "max_qp": 10,
+            "ports": [{"port": 1, "state": "PORT_ACTIVE (4)", "link_layer": "Ethernet",
+                       "gids": [{"index": 0, "gid": "fe80::1", "type": "RoCE v2", "interface": ""},
+                                {"index": 1, "gid": "::1", "type": "RoCE v2", "interface": "lo"}]}],
+        });
+        let short = one(&device, false);
+        assert!(
+            short.starts_with("hca_id: softhca0\n") && short.contains("0xff") && short.contains("PORT_ACTIVE"),
+            "{short}"
+        );
+        assert!(!short.contains("max_qp") && !short.contains("GID[  1]"), "{short}");
+        let long = one(&device, true);
+        assert!(long.contains("max_qp") && long.contains("::1, RoCE v2, lo"), "{long}");
+    }
+}

@@ -1,0 +1,225 @@
+//! The checks of `softhca doctor`, one function each.
+//!
+//! They look and never change anything: a run directory is not made, an agent is not started.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::thread::{MembarrierCommand, membarrier_query};
+
+use super::Finding;
+use crate::admin::Connection;
+use crate::place;
+
+/// Where Debian's dynamic linker looks when no variable says otherwise, in its order.
+const SYSTEM_FOLDERS: &[&str] = &[
+    "/usr/local/lib/x86_64-linux-gnu",
+    "/usr/local/lib",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
+
+/// Debian packages with programs to try, and a file of each.
+const PROGRAMS: &[(&str, &str)] = &[("ibverbs-utils", "ibv_rc_pingpong"), ("perftest", "ib_write_bw")];
+
+/// All checks, in the order in which a person would ask.
+pub(super) fn all() -> Vec<Finding> {
+    let run_dir = place::run_dir();
+    vec![
+        run_directory(&run_dir),
+        agent(&run_dir),
+        library(),
+        loaded(),
+        memory_seals(),
+        pidfd(),
+        membarrier(),
+        wait_precision(),
+        processors(),
+        real_devices(),
+        programs(),
+    ]
+}
+
+fn run_directory(dir: &Path) -> Finding {
+    const WHAT: &str = "run directory";
+    let why = if env::var_os(engine::rundir::VARIABLE).is_some() { " (SOFTHCA_DIR)" } else { "" };
+    let shown = format!("{}{why}", dir.display());
+    // The longest name inside is a socket's, and a socket's path may have 107 bytes.
+    if engine::rundir::node(dir, 15).as_os_str().len() > 107 {
+        return Finding::fail(
+            WHAT,
+            format!("{shown}: the path is too long for sockets"),
+            "set SOFTHCA_DIR to a shorter path",
+        );
+    }
+    let meta = match fs::symlink_metadata(dir) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Finding::ok(WHAT, format!("{shown}, not there yet: the first `softhca run` makes it"));
+        }
+        Err(error) => {
+            return Finding::fail(WHAT, format!("{shown}: {error}"), "set SOFTHCA_DIR to a directory of your own");
+        }
+    };
+    if !meta.is_dir() {
+        return Finding::fail(WHAT, format!("{shown} is not a directory"), "remove it, or set SOFTHCA_DIR");
+    }
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Finding::fail(
+            WHAT,
+            format!("{shown} belongs to user {}", meta.uid()),
+            "set SOFTHCA_DIR to a directory of your own",
+        );
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Finding::fail(
+            WHAT,
+            format!("{shown} can be written by others"),
+            format!("chmod 0700 {}", dir.display()),
+        );
+    }
+    Finding::ok(WHAT, shown)
+}
+
+fn agent(dir: &Path) -> Finding {
+    const WHAT: &str = "agent";
+    let Ok(connection) = Connection::open(dir) else {
+        return Finding::ok(WHAT, "none runs; `softhca run` starts one when it is needed");
+    };
+    let pid = connection.agent_pid().map_or_else(|| "in another container".to_owned(), |pid| format!("process {pid}"));
+    let own = env!("CARGO_PKG_VERSION");
+    match connection.ask("status") {
+        Ok(answer) => match answer.get("version").and_then(serde_json::Value::as_str) {
+            Some(version) if version == own => Finding::ok(WHAT, format!("{pid}, version {version}")),
+            Some(version) => {
+                Finding::warn(WHAT, format!("{pid}, version {version}; this program is {own}"), "softhca agent --stop")
+            }
+            None => Finding::warn(WHAT, format!("{pid}, of unknown version"), "softhca agent --stop"),
+        },
+        Err(why) => Finding::fail(WHAT, format!("{pid}: {why}"), "end it (kill -9) and run your program again"),
+    }
+}
+
+fn library() -> Finding {
+    const WHAT: &str = "verbs library";
+    match place::library_folder() {
+        Ok(folder) => Finding::ok(WHAT, format!("`softhca run` loads {}", folder.join(place::LIBRARY).display())),
+        Err(why) => Finding::fail(WHAT, why, "run `cargo xtask dist` and use target/dist/bin/softhca"),
+    }
+}
+
+/// Which library a program loads that is started without `softhca run`.
+fn loaded() -> Finding {
+    const WHAT: &str = "without run";
+    let variable = env::var_os(place::LIBRARY_PATH).unwrap_or_default();
+    let folders = env::split_paths(&variable).chain(SYSTEM_FOLDERS.iter().map(PathBuf::from));
+    let found = folders.map(|folder| folder.join(place::LIBRARY)).find(|path| path.exists());
+    let ours = place::library_folder().ok().and_then(|folder| folder.join(place::LIBRARY).canonicalize().ok());
+    match found {
+        None => Finding::ok(WHAT, "no libibverbs.so.1 on this machine: verbs programs start only under `softhca run`"),
+        Some(path) if path.canonicalize().ok() == ours => {
+            Finding::ok(WHAT, format!("programs load softhca too ({})", path.display()))
+        }
+        Some(path) => Finding::ok(WHAT, format!("programs load {} and see no softhca device", path.display())),
+    }
+}
+
+fn memory_seals() -> Finding {
+    const WHAT: &str = "memfd seals";
+    let sealed = memfd_create("softhca-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .and_then(|fd| fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE));
+    match sealed {
+        Ok(()) => Finding::ok(WHAT, "shared memory can be sealed"),
+        Err(errno) => Finding::fail(
+            WHAT,
+            format!("shared memory cannot be sealed: {errno}"),
+            "softhca needs Linux 5.11 or newer, and a sandbox that allows memfd_create",
+        ),
+    }
+}
+
+fn pidfd() -> Finding {
+    const WHAT: &str = "pidfd";
+    match pidfd_open(getpid(), PidfdFlags::empty()) {
+        Ok(_) => Finding::ok(WHAT, "the death of a program is seen at once"),
+        Err(errno) => Finding::fail(
+            WHAT,
+            format!("pidfd_open: {errno}"),
+            "softhca needs Linux 5.11 or newer, and a sandbox that allows pidfd_open",
+        ),
+    }
+}
+
+fn membarrier() -> Finding {
+    const WHAT: &str = "membarrier";
+    if membarrier_query().contains_command(MembarrierCommand::RegisterGlobalExpedited) {
+        Finding::ok(WHAT, "posting needs no fence")
+    } else {
+        Finding::warn(
+            WHAT,
+            "not available: each post has a fence, some nanoseconds slower",
+            "allow membarrier(2) in the sandbox",
+        )
+    }
+}
+
+fn wait_precision() -> Finding {
+    const WHAT: &str = "epoll_pwait2";
+    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000 };
+    let waited = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).and_then(|epoll| {
+        let mut events = Vec::with_capacity(1);
+        rustix::event::epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&moment))
+    });
+    match waited {
+        Ok(_) => Finding::ok(WHAT, "waits are exact to microseconds"),
+        Err(errno) => {
+            Finding::warn(WHAT, format!("{errno}: waits are exact to milliseconds"), "a kernel of Linux 5.11 or newer")
+        }
+    }
+}
+
+fn processors() -> Finding {
+    const WHAT: &str = "processors";
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    if count > 1 {
+        return Finding::ok(WHAT, format!("{count}"));
+    }
+    Finding::warn(WHAT, "1: programs that poll take turns", "use event-driven modes (-e) where programs have them")
+}
+
+fn real_devices() -> Finding {
+    const WHAT: &str = "real devices";
+    let names: Vec<String> = fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    if names.is_empty() {
+        Finding::ok(WHAT, "none")
+    } else {
+        Finding::ok(WHAT, format!("{} (programs under `softhca run` do not see them)", names.join(", ")))
+    }
+}
+
+fn programs() -> Finding {
+    const WHAT: &str = "Debian programs";
+    let path = env::var_os("PATH").unwrap_or_default();
+    let there = |program: &str| env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    let missing: Vec<&str> =
+        PROGRAMS.iter().filter(|(_, program)| !there(program)).map(|(package, _)| *package).collect();
+    if missing.is_empty() {
+        Finding::ok(WHAT, "ibverbs-utils and perftest are there to try")
+    } else {
+        let names = missing.join(" ");
+        Finding::warn(WHAT, format!("not installed: {names}"), format!("apt-get install {names}"))
+    }
+}

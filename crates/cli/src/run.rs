@@ -1,0 +1,109 @@
+//! `softhca run`: a program on softhca, as if the program itself had been started.
+//!
+//! It waits for the program, passes signals on, and ends with its exit code. What it adds: an agent if none answers, the
+//! library path, the run directory, and after a failure the reasons. It never looks into the program's output.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus};
+
+use crate::arguments::Run;
+use crate::place;
+use crate::reasons::{self, Reasons};
+use crate::signals::Caught;
+use crate::start;
+
+/// softhca could not do its part.
+const NOT_READY: u8 = 125;
+/// The program cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// The program was not found.
+const NOT_FOUND: u8 = 127;
+
+/// Runs the program and gives its exit code.
+pub(crate) fn run(run: &Run) -> ExitCode {
+    match attempt(run) {
+        Ok(code) => ExitCode::from(code),
+        Err(why) => {
+            eprintln!("softhca: {why}");
+            ExitCode::from(NOT_READY)
+        }
+    }
+}
+
+fn attempt(run: &Run) -> Result<u8, String> {
+    let library = place::library_folder()?;
+    let run_dir = place::run_dir();
+    // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
+    let _agent = start::ensure(&run_dir)?;
+    let reasons = Reasons::new(&place::reasons(&run_dir))
+        .map_err(|error| format!("{}: {error}", place::reasons(&run_dir).display()))?;
+    let mut command = command(run, &library, &run_dir, &reasons);
+    let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            reasons.forget();
+            eprintln!("softhca: {}: {error}", run.command[0].to_string_lossy());
+            return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
+        }
+    };
+    caught.pass_on_to(&child).map_err(|error| format!("signals cannot be passed on: {error}"))?;
+    let status = child.wait().map_err(|error| format!("waiting for the program: {error}"))?;
+    let code = exit_code(status);
+    let told = if code == 0 || run.quiet { String::new() } else { reasons.told() };
+    eprint!("{told}");
+    if told.is_empty() {
+        reasons.forget();
+    }
+    Ok(code)
+}
+
+fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Command {
+    let mut command = Command::new(&run.command[0]);
+    command.args(&run.command[1..]);
+    command.env(place::LIBRARY_PATH, search_path(library, env::var_os(place::LIBRARY_PATH)));
+    command.env(engine::rundir::VARIABLE, run_dir);
+    command.env(reasons::VARIABLE, reasons.file());
+    command
+}
+
+/// The library's folder before whatever was searched already.
+fn search_path(library: &Path, before: Option<OsString>) -> OsString {
+    let mut path = library.as_os_str().to_owned();
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        path.push(":");
+        path.push(before);
+    }
+    path
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code & 0xff).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{exit_code, search_path};
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn the_exit_code_is_the_programs() {
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+    }
+
+    #[test]
+    fn our_library_comes_first() {
+        assert_eq!(search_path(Path::new("/a"), None), "/a");
+        assert_eq!(search_path(Path::new("/a"), Some("".into())), "/a");
+        assert_eq!(search_path(Path::new("/a"), Some("/b:/c".into())), "/a:/b:/c");
+    }
+}

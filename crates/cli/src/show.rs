@@ -1,0 +1,165 @@
+//! `softhca show`: the objects of every program, as `rdma resource show` tells those of the kernel.
+//!
+//! The agent tells its contexts with everything in them; here that becomes one row per object, which begins with the program
+//! that it belongs to.
+
+use serde_json::{Map, Value, json};
+
+use crate::admin::Connection;
+use crate::arguments::Kind;
+use crate::{Failure, place, table};
+
+/// What is put before the members of each object.
+const OWNER: [&str; 4] = ["device", "context", "pid", "comm"];
+
+/// Shows one kind of object, or how many there are of each.
+pub(crate) fn run(json: bool, kind: Option<Kind>) -> Result<String, Failure> {
+    let answer = Connection::expect(&place::run_dir())?.ask("show")?;
+    let contexts = answer["contexts"].as_array().cloned().unwrap_or_default();
+    Ok(match kind {
+        None if json => pretty(&answer)?,
+        None => summary(&contexts, &answer["lanes"]),
+        Some(kind) => {
+            let rows = rows(&contexts, kind);
+            if json { pretty(&Value::Array(rows))? } else { lines(kind, &rows) }
+        }
+    })
+}
+
+fn pretty(value: &Value) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// The member of a context that lists the objects of a kind.
+fn member(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Contexts => "",
+        Kind::Pd => "pds",
+        Kind::Cq => "cqs",
+        Kind::Qp => "qps",
+        Kind::Srq => "srqs",
+        Kind::Mr => "mrs",
+    }
+}
+
+/// One row per object, with its program.
+fn rows(contexts: &[Value], kind: Kind) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for context in contexts {
+        let owner: Map<String, Value> = OWNER.iter().map(|name| ((*name).to_owned(), context[*name].clone())).collect();
+        if kind == Kind::Contexts {
+            rows.push(Value::Object(count(context, owner)));
+            continue;
+        }
+        for object in context[member(kind)].as_array().into_iter().flatten() {
+            let mut row = owner.clone();
+            row.extend(object.as_object().cloned().unwrap_or_default());
+            rows.push(Value::Object(row));
+        }
+    }
+    rows
+}
+
+/// A context's own members, with numbers in place of lists.
+fn count(context: &Value, mut row: Map<String, Value>) -> Map<String, Value> {
+    for (name, value) in context.as_object().into_iter().flatten() {
+        let value = value.as_array().map_or_else(|| value.clone(), |list| json!(list.len()));
+        row.insert(name.clone(), value);
+    }
+    row
+}
+
+fn summary(contexts: &[Value], lanes: &Value) -> String {
+    let mut text = format!("contexts {}  lanes {lanes}\n", contexts.len());
+    let of_all =
+        |name: &str| -> usize { contexts.iter().filter_map(|context| context[name].as_array()).map(Vec::len).sum() };
+    let counts = ["pds", "cqs", "qps", "srqs", "mrs", "ahs", "channels"].map(|name| format!("{name} {}", of_all(name)));
+    text += &(counts.join("  ") + "\n");
+    text
+}
+
+/// The columns of each kind: heading and member.
+fn columns(kind: Kind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        Kind::Contexts => &[
+            ("UID", "uid"),
+            ("PDS", "pds"),
+            ("CQS", "cqs"),
+            ("QPS", "qps"),
+            ("SRQS", "srqs"),
+            ("MRS", "mrs"),
+            ("QUEUE BYTES", "queue_bytes"),
+        ],
+        Kind::Pd => &[("PD", "pd"), ("USERS", "users")],
+        Kind::Cq => &[("CQ", "cq"), ("CQE", "cqe"), ("WAITING", "waiting"), ("ARMED", "armed"), ("USERS", "users")],
+        Kind::Qp => &[
+            ("QPN", "qpn"),
+            ("TYPE", "type"),
+            ("STATE", "state"),
+            ("DEST QPN", "dest_qpn"),
+            ("PD", "pd"),
+            ("SEND CQ", "send_cq"),
+            ("RECV CQ", "recv_cq"),
+            ("SQ PSN", "sq_psn"),
+            ("PATH", "path"),
+            ("PEER", "peer"),
+        ],
+        Kind::Srq => {
+            &[("SRQ", "srq"), ("PD", "pd"), ("MAX WR", "max_wr"), ("LIMIT", "limit"), ("OUTSTANDING", "outstanding")]
+        }
+        Kind::Mr => &[("LKEY", "lkey"), ("RKEY", "rkey"), ("PD", "pd"), ("START", "start"), ("LENGTH", "length")],
+    }
+}
+
+fn lines(kind: Kind, rows: &[Value]) -> String {
+    let owner = [("DEVICE", "device"), ("PID", "pid"), ("COMMAND", "comm")];
+    let all: Vec<(&str, &str)> = owner.iter().chain(columns(kind)).copied().collect();
+    let heading: Vec<&str> = all.iter().map(|(heading, _)| *heading).collect();
+    let cells = |row: &Value| -> Vec<String> { all.iter().map(|(_, member)| cell(member, &row[*member])).collect() };
+    table::columns(&heading, &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// A value as people read it: numbers of QPs, keys and addresses in hex.
+fn cell(member: &str, value: &Value) -> String {
+    match (member, value) {
+        ("qpn" | "dest_qpn" | "lkey" | "rkey" | "start", Value::Number(number)) => {
+            number.as_u64().map_or_else(|| number.to_string(), |number| format!("{number:#x}"))
+        }
+        ("peer", Value::Object(peer)) => {
+            format!("{} {}", cell("", &peer["pid"]), cell("", peer.get("comm").unwrap_or(&Value::Null)))
+        }
+        (_, Value::Null) => "-".to_owned(),
+        (_, Value::String(text)) => text.clone(),
+        (_, other) => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, lines, rows, summary};
+    use serde_json::{Value, json};
+
+    fn contexts() -> Vec<Value> {
+        vec![json!({
+            "device": "softhca0", "context": 3, "pid": 77, "uid": 0, "comm": "prog", "queue_bytes": 4096,
+            "pds": [{"pd": 1, "users": 2}], "mrs": [], "cqs": [], "srqs": [],
+            "qps": [{"qpn": 258, "type": "RC", "state": "RTS", "dest_qpn": 513, "path": "lane 4",
+                     "peer": {"context": 4, "pid": 78, "comm": "other"}}],
+        })]
+    }
+
+    #[test]
+    fn a_row_begins_with_its_program() {
+        let rows = rows(&contexts(), Kind::Qp);
+        assert_eq!((&rows[0]["pid"], &rows[0]["qpn"]), (&json!(77), &json!(258)));
+        let text = lines(Kind::Qp, &rows);
+        assert!(text.contains("0x102") && text.contains("lane 4") && text.contains("78 other"), "{text}");
+    }
+
+    #[test]
+    fn a_context_counts_its_objects() {
+        let rows = rows(&contexts(), Kind::Contexts);
+        assert_eq!((&rows[0]["qps"], &rows[0]["mrs"]), (&json!(1), &json!(0)));
+        assert!(summary(&contexts(), &json!(1)).starts_with("contexts 1  lanes 1\npds 1  cqs 0  qps 1"));
+    }
+}

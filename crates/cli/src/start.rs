@@ -1,0 +1,114 @@
+//! Starting an agent in the background when none answers, once even if many programs start at the same time.
+//!
+//! Three processes take part: the one that wants an agent, a launcher (`softhca agent`) that it waits for, and the agent
+//! itself (`softhca agent --detached`), which nobody waits for. The agent belongs to its own session, holds no descriptor
+//! of whoever started it, stands in `/`, and ends itself when it has been idle for a while.
+
+use std::env;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::admin::Connection;
+use crate::place;
+
+/// How long an agent that `softhca run` has started stays without a program.
+pub(crate) const IDLE_EXIT: Duration = Duration::from_secs(60);
+
+/// How long an agent may take until it answers.
+const READY: Duration = Duration::from_secs(15);
+
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// The log is begun anew when it has grown to this.
+const LOG_LIMIT: u64 = 16 << 20;
+
+/// A connection to the agent of `run_dir`, which is started if it does not answer.
+pub(crate) fn ensure(run_dir: &Path) -> Result<Connection, String> {
+    if let Ok(connection) = Connection::open(run_dir) {
+        return Ok(connection);
+    }
+    let cannot = |error: io::Error| format!("the agent cannot be started: {error}; type `softhca doctor`");
+    engine::rundir::prepare(run_dir).map_err(cannot)?;
+    let path = place::start_lock(run_dir);
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(cannot)?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|errno| cannot(errno.into()))?;
+    // Whoever held the lock before has started one.
+    if let Ok(connection) = Connection::open(run_dir) {
+        return Ok(connection);
+    }
+    let program = env::current_exe().map_err(cannot)?;
+    let idle = IDLE_EXIT.as_secs().to_string();
+    let output = Command::new(program)
+        .args(["agent", "--idle-exit", &idle])
+        .env(engine::rundir::VARIABLE, run_dir)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(cannot)?;
+    Connection::open(run_dir).map_err(|error| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().trim_start_matches("softhca: ");
+        if said.is_empty() { format!("the agent does not answer: {error}") } else { said.to_owned() }
+    })
+}
+
+/// Starts the agent of `run_dir` with `arguments` in the background and waits until it answers.
+pub(crate) fn launch(run_dir: &Path, arguments: &[String]) -> Result<Connection, String> {
+    let cannot = |error: io::Error| format!("the agent cannot be started: {error}");
+    engine::rundir::prepare(run_dir).map_err(cannot)?;
+    let log = open_log(&place::agent_log(run_dir)).map_err(cannot)?;
+    let log_start = log.metadata().map_or(0, |meta| meta.len());
+    // On a kernel that cannot do this the agent runs all the same, with what it was given.
+    let _ = shm::inherit::nothing_but_standard_descriptors();
+    let mut child = Command::new(env::current_exe().map_err(cannot)?)
+        .args(["agent", "--detached"])
+        .args(arguments)
+        .env(engine::rundir::VARIABLE, run_dir)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().map_err(cannot)?)
+        .stderr(log)
+        .spawn()
+        .map_err(cannot)?;
+    await_answer(run_dir, &mut child, log_start)
+}
+
+fn await_answer(run_dir: &Path, child: &mut Child, log_start: u64) -> Result<Connection, String> {
+    let log = place::agent_log(run_dir);
+    let started = Instant::now();
+    loop {
+        let error = match Connection::open(run_dir) {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(match last_words(&log, log_start) {
+                Some(words) => format!("the agent has ended: {words}"),
+                None => format!("the agent has ended ({status}); its log is {}", log.display()),
+            });
+        }
+        if started.elapsed() > READY {
+            let wait = READY.as_secs();
+            return Err(format!("the agent does not answer after {wait} s ({error}); its log is {}", log.display()));
+        }
+        std::thread::sleep(GLANCE);
+    }
+}
+
+fn open_log(path: &Path) -> io::Result<File> {
+    let grown = fs::metadata(path).is_ok_and(|meta| meta.len() > LOG_LIMIT);
+    OpenOptions::new().create(true).append(!grown).write(true).truncate(grown).mode(0o600).open(path)
+}
+
+/// The last line that was logged after `start`.
+fn last_words(log: &Path, start: u64) -> Option<String> {
+    let text = fs::read(log).ok()?;
+    let new = text.get(usize::try_from(start).ok()?..)?;
+    let text = String::from_utf8_lossy(new);
+    text.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim_start_matches("softhca: ").to_owned())
+}
