@@ -1,5 +1,8 @@
 //! The doorbell: an eventfd that wakes whoever polls it. It counts nothing that matters: rings merge. Principal type:
 //! [`Doorbell`].
+//!
+//! O_NONBLOCK belongs to the eventfd, not to the descriptor: all who hold one share it, and whoever clears it and fills the
+//! counter makes the next ring wait. Hand a doorbell only to processes that may hold up its ringers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -33,9 +33,9 @@ pub mod socket;
 mod tests;
 
 pub use bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier};
-pub use bulk::{BulkRx, BulkSlot, BulkTx};
+pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
 pub use eventfd::Doorbell;
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
 pub use region::{Region, mapped_regions};
-pub use ring::{Broken, CELLS, Consumer, Producer, PushError, RECORD_MAX};
-pub use socket::{Credentials, Listener, Received, Socket};
+pub use ring::{Broken, CELLS, Consumer, Producer, PushError, RECORD_CELLS, RECORD_MAX};
+pub use socket::{Credentials, FDS_MAX, Listener, Received, Socket};

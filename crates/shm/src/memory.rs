@@ -31,19 +31,24 @@ pub trait Memory {
 #[derive(Clone, Debug)]
 pub struct Window {
     region: Arc<Region>,
-    start: usize,
+    /// Where it begins; kept here because every access needs it.
+    base: NonNull<u8>,
     len: usize,
 }
 
+// SAFETY: a pointer into a region is as good in any thread as the region itself, which is Send and Sync.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
 impl Window {
-    /// The `len` bytes of `region` that begin at `start`. Panics when they are not all in it.
+    /// The `len` bytes of `region` that begin at `start`, a multiple of 64. Panics when they are not all in it.
     pub fn new(region: Arc<Region>, start: usize, len: usize) -> Self {
-        assert!(
-            start.checked_add(len).is_some_and(|end| end <= region.len()),
-            "a window of {len} bytes at {start} in a region of {} bytes",
-            region.len()
-        );
-        Self { region, start, len }
+        assert!(start.is_multiple_of(64), "a window that begins at {start}");
+        let Some(base) = region.pointer(start, len) else {
+            panic!("a window of {len} bytes at {start} in a region of {} bytes", region.len());
+        };
+        Self { region, base, len }
     }
 
     /// The region that this is a part of.
@@ -53,24 +58,31 @@ impl Window {
 
     /// Where in the region this begins.
     pub fn start(&self) -> usize {
-        self.start
+        self.base.as_ptr() as usize - self.region.base() as usize
     }
 
     /// A pointer to `len` bytes at `at`, or None when they are not all inside.
+    #[inline]
     pub fn pointer(&self, at: usize, len: usize) -> Option<NonNull<u8>> {
         if at.checked_add(len)? > self.len {
             return None;
         }
-        self.region.pointer(self.start + at, len)
+        // SAFETY: `at` is at most `len`, so the result is in the window or one past its end.
+        Some(unsafe { self.base.add(at) })
     }
 
+    #[inline]
     fn word(&self, at: usize) -> &AtomicU32 {
-        assert!(at < self.len, "word {at} of a window of {} bytes", self.len);
-        self.region.word(self.start + at)
+        let word = self.pointer(at, 4).filter(|_| at.is_multiple_of(4));
+        let word = word.expect("the layout keeps every word inside its window");
+        // SAFETY: inside the mapping, which the window keeps alive; aligned; atomics may race with anybody.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
+    #[inline]
     fn cell(&self, at: usize) -> NonNull<u8> {
-        self.pointer(at, CELL_DATA).expect("the layout keeps every cell inside its window")
+        let cell = self.pointer(at, CELL_DATA).filter(|_| at.is_multiple_of(64));
+        cell.expect("the layout keeps every cell inside its window")
     }
 }
 
@@ -92,14 +104,20 @@ impl Memory for Window {
 
     #[inline]
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]) {
+        let cell = self.cell(at);
+        let (words, half) = into.split_at_mut(CELL_DATA - 4);
         // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps alive.
-        unsafe { load_bytes(self.cell(at).as_ptr(), into) }
+        unsafe { load_bytes(cell.as_ptr(), words) }
+        half.copy_from_slice(&self.load(at + CELL_DATA - 4, Ordering::Relaxed).to_ne_bytes());
     }
 
     #[inline]
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]) {
+        let cell = self.cell(at);
+        let (words, half) = from.split_last_chunk().expect("a cell is longer than a word");
         // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps alive.
-        unsafe { store_bytes(self.cell(at).as_ptr(), from) }
+        unsafe { store_bytes(cell.as_ptr(), words) }
+        self.store(at + CELL_DATA - 4, u32::from_ne_bytes(*half), Ordering::Relaxed);
     }
 
     #[inline]

@@ -92,6 +92,10 @@ impl Region {
         self.len
     }
 
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// A pointer to `len` bytes at `offset`, or None when they are not all inside the region.
     #[inline]
     pub fn pointer(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
