@@ -3,9 +3,10 @@
 //!
 //! A cell is one cache line: 60 data bytes, then a commit word. The commit word of a record's first cell is
 //! `index << 4 | n`, where the index counts cells (28 bits of it, from the second lap on, so that the zeros of fresh memory
-//! are no commit) and n is the number of cells of the record; its other cells carry their index and n = 0. So a cell says by itself whether it was written
-//! in this lap: the consumer needs no word of the producer's, data can never look like a commit, and in the steady state
-//! only the cells' own lines move between the two caches. The consumer's head word is read only when the ring looks full.
+//! are no commit) and n is the number of cells of the record; its other cells carry their index and n = 0. So a cell says
+//! by itself whether it was written in this lap: the consumer needs no word of the producer's, data can never look like a
+//! commit, and in the steady state only the cells' own lines move between the two caches. The consumer's head word is read
+//! only when the ring looks full.
 
 use std::sync::atomic::Ordering;
 
