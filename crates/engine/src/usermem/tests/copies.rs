@@ -211,17 +211,17 @@ fn stores_rise_and_whole_lines_come_before_the_last() {
     install().unwrap();
     let (holed, source) = (holes(), Pages::new(2));
     source.fill(0, 2 * PAGE, |_| 1);
-    for len in (1..=SHORT).chain([511, 1000, 2048, 4095, PAGE]) {
-        for beyond in 1..=len {
+    for len in (1..=136).chain([192, 193, 255, 320, 511, 2048, PAGE]) {
+        for beyond in (1..=len).filter(|beyond| *beyond <= 66 || beyond % 16 == 0) {
             let here = len - beyond;
             // Its beginning in the hole: nothing behind that may have been written.
             holed.fill(MIDDLE, here, |_| 0);
             let below = |name: &str, _| assert!(holed.holds(MIDDLE, here, |_| 0), "{name} {len} {beyond}");
             // SAFETY: the test's own mappings; the holes are the point.
             unsafe { copy_with_each(holed.at(MIDDLE - beyond), source.at(0), len, below) };
-            // Its end in the hole, which begins with a line: all lines before it must have been written, if the destination
-            // begins with a line or is long.
-            if len <= 128 && here % 64 != 0 {
+            // Its end in the hole, which begins with a line: the lines before must have been written. That is promised to
+            // destinations that begin with a line, and to the last line of long ones.
+            if here % 64 != 0 && (len <= 128 || beyond > 64) {
                 continue;
             }
             let start = HOLE_ABOVE - here;
