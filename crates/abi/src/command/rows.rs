@@ -157,7 +157,7 @@ const BAD_PORT: (Errno, &str) = (Errno::EINVAL, "port 0 or above the number of p
 const FULL: (Errno, &str) = (Errno::ENOMEM, "the device's limit is reached, or no memory");
 const ADDRESS: (Errno, &str) = (
     Errno::EINVAL,
-    "address vector without GRH, bad port, source GID index out of range or empty, flow label too long, destination zero",
+    "address vector without GRH, bad port, source GID index out of range or empty, flow label above 20 bits",
 );
 
 const ACCESS: (Errno, &str) = (Errno::EINVAL, "unknown right, or remote write or atomic without local write");

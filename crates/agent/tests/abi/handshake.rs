@@ -1,4 +1,5 @@
-//! The first message on a node, and what is wrong before any command: docs/abi.md, "Opening a node", "Messages" and "Command headers".
+//! The first message on a node, and what is wrong before any command: docs/abi.md, "Opening a node", "Messages" and
+//! "Command headers".
 
 use crate::harness::{EINVAL, Node, Request, hex, show, word};
 
@@ -8,7 +9,10 @@ fn turned_away(open: &str, status: i32) {
     let client = node.connect();
     let answer = client.exchange(&hex(open));
     assert_eq!(show(&answer[..6]), show(&hex("53484341 0100")), "magic and version come in any case");
-    assert_eq!(show(&answer[8..]), show(&hex(&format!("{} {}", word(status.cast_unsigned()), word(std::process::id())))));
+    assert_eq!(
+        show(&answer[8..]),
+        show(&hex(&format!("{} {}", word(status.cast_unsigned()), word(std::process::id()))))
+    );
     assert_eq!(answer.len(), 16);
 }
 

@@ -4,25 +4,27 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use crate::harness::{EBUSY, EINVAL, Kind, Node, Request, Row, check, compare, hex};
+use crate::harness::{Client, EBUSY, EINVAL, Kind, Request, Row, check, compare, hex};
 
 #[test]
 fn reg_mr() {
     check(&Row {
-        answer: "00000020 00010000 00010000",
+        answer: "00000020 00010000 00010000".into(),
         room: 12,
         handles: &[(32, Kind::Pd)],
         ..Row::new(40, |client| {
             let pd = client.make(Kind::Pd);
-            format!("09000000 0c00 0300 0100000000000000 0002100000000000 0010000000000000 0002300000000000 {pd} 0f000000")
-                .into()
+            format!(
+                "09000000 0c00 0300 0100000000000000 0002100000000000 0010000000000000 0002300000000000 {pd} 0f000000"
+            )
+            .into()
         })
     });
 }
 
 #[test]
 fn reg_mr_refuses_what_makes_no_sense() {
-    let mut client = Node::start().context();
+    let mut client = Client::alone();
     let pd = client.make(Kind::Pd);
     for (start, length, hca_va, access, what) in [
         ("0000100000000000", "0010000000000000", "0000100000000000", "02000000", "remote write without local write"),
@@ -45,7 +47,7 @@ fn memfd(len: u64) -> OwnedFd {
 
 #[test]
 fn reg_mr_with_memory_attached() {
-    let mut client = Node::start().context();
+    let mut client = Client::alone();
     let pd = client.make(Kind::Pd);
     let request = |flags: &str, offset: &str, fds: Vec<OwnedFd>| Request {
         bytes: hex(&format!(
@@ -72,7 +74,7 @@ fn reg_mr_with_memory_attached() {
 #[test]
 fn rereg_mr() {
     check(&Row {
-        answer: "00020000 00020000",
+        answer: "00020000 00020000".into(),
         room: 8,
         handles: &[(8, Kind::Mr), (40, Kind::Pd)],
         ..Row::new(48, |client| {
@@ -84,7 +86,7 @@ fn rereg_mr() {
             .into()
         })
     });
-    let mut client = Node::start().context();
+    let mut client = Client::alone();
     let mr = client.make(Kind::Mr);
     let request = |flags: &str, access: &str| {
         format!(
@@ -104,7 +106,7 @@ fn dereg_mr() {
         handles: &[(0, Kind::Mr)],
         ..Row::new(4, |client| format!("0d000000 0300 0000 {}", client.make(Kind::Mr)).into())
     });
-    let mut client = Node::start().context();
+    let mut client = Client::alone();
     let pd = client.make(Kind::Pd);
     let mr = client.done(&format!(
         "09000000 0c00 0300 0100000000000000 0000100000000000 0010000000000000 0000100000000000 {pd} 01000000"

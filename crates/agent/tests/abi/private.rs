@@ -1,0 +1,145 @@
+//! softhca's own commands.
+
+use std::os::fd::OwnedFd;
+
+use rustix::event::{EventfdFlags, eventfd};
+use shm::bell::Bell;
+use shm::socket::Socket;
+
+use crate::harness::{Client, EBUSY, EINVAL, Kind, Node, Request, Row, check, compare, digits, hex, word};
+
+const HELLO: &str = "c0000080 0100 0300 0100000000000000 0000 0000 00000000 00000000 00000000";
+
+fn wake() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+}
+
+fn hello() -> Request {
+    let (_, bell) = Bell::create().unwrap();
+    Request { bytes: hex(HELLO), fds: vec![bell, wake()] }
+}
+
+#[test]
+fn engine_hello() {
+    check(&Row {
+        answer: "01000000 00000000 0010060000000000 00000000 18000000".into(),
+        fds: 2,
+        room: 24,
+        ..Row::new(8, |_| hello())
+    });
+    let mut client = Client::alone();
+    let bell = || Bell::create().unwrap().1;
+    for (fds, what) in [
+        (vec![], "no descriptors"),
+        (vec![bell()], "one descriptor"),
+        (vec![bell(), wake(), wake()], "three descriptors"),
+        (vec![wake(), wake()], "a bell that is not memory"),
+        (vec![bell(), bell()], "a kick that is not an eventfd"),
+    ] {
+        client.refused(&Request { bytes: hex(HELLO), fds }, EINVAL, what);
+    }
+    assert_eq!(client.call(&hello()).status, 0);
+    client.refused(&hello(), -17, "a second engine");
+}
+
+/// Makes the client an engine; its number.
+fn engine(client: &mut Client) -> (String, Socket) {
+    let mut reply = client.call(&hello());
+    assert_eq!(reply.status, 0);
+    (digits(&reply.bytes[..4]), Socket::from(reply.fds.remove(1)))
+}
+
+fn open_lane(engine: &str, stripe: &str) -> String {
+    format!("c1000080 0100 0400 0100000000000000 0000 0000 00000000 {engine} {stripe}")
+}
+
+#[test]
+fn lane_open() {
+    check(&Row {
+        answer: format!("01000000 00000000 01000000 {} 00000000 00000000 ????????00000000", word(std::process::id())),
+        fds: 4,
+        room: 32,
+        ..Row::new(8, |client| open_lane(&engine(client).0, "00000000").into())
+    });
+    let node = Node::start();
+    let (mut one, mut two) = (node.context(), node.context());
+    one.refused(&open_lane("02000000", "00000000").into(), EINVAL, "no engine of one's own");
+    let (first, _pushes) = engine(&mut one);
+    one.refused(&open_lane("02000000", "00000000").into(), -3, "a context that is no engine");
+    one.refused(&open_lane("09000000", "00000000").into(), -3, "no such engine");
+    let (second, pushes) = engine(&mut two);
+    one.refused(&open_lane(&second, "40000000").into(), EINVAL, "stripe 64");
+    let opened = one.done(&open_lane(&second, "00000000"));
+    let pid = word(std::process::id());
+    compare(&opened.bytes[..24], &format!("01000000 00000000 {second} {pid} 00000000 00000000"));
+    let again = one.done(&open_lane(&second, "00000000"));
+    assert_eq!(again.bytes, opened.bytes, "the same lane");
+
+    let mut push = [0; 64];
+    let received = pushes.recv(&mut push).unwrap();
+    compare(&push[..32], &format!("01000000 00000000 01000000 01000000 {first} {pid} 00000000 00000000"));
+    assert_eq!((received.len, received.fds.len()), (40, 4));
+    let back = two.done(&open_lane(&first, "00000000"));
+    compare(&back.bytes[..12], &format!("01000000 01000000 {first}"));
+
+    drop(one);
+    let received = pushes.recv(&mut push).unwrap();
+    compare(&push[..20], &format!("02000000 00000000 01000000 00000000 {first}"));
+    assert_eq!((received.len, received.fds.len()), (40, 0));
+}
+
+#[test]
+fn mcast_resolve() {
+    check(&Row {
+        answer: format!("???????? 01000000 01000000 {}", "00".repeat(252)),
+        room: 264,
+        ..Row::new(24, |client| {
+            let qp = client.make(Kind::UdQp);
+            client.done(&format!("1e000000 0800 0000 ff12000000000000 {:0>16} {qp} 0000 0000", "abc"));
+            format!(
+                "c2000080 0300 2100 0100000000000000 0000 0000 00000000 ff12000000000000 {:0>16} 01000000 00000000",
+                "abc"
+            )
+            .into()
+        })
+    });
+    let mut client = Client::alone();
+    let ask =
+        |gid: &str, max: &str| format!("c2000080 0300 2100 0100000000000000 0000 0000 00000000 {gid} {max} 00000000");
+    let nobody = client.done(&ask("ff12000000000000 0000000000000def", "40000000"));
+    compare(&nobody.bytes, &format!("???????? {}", "00".repeat(260)));
+    client.refused(&ask("ff12000000000000 0000000000000def", "41000000").into(), EINVAL, "more than 64");
+    client.refused(&ask("fe80000000000000 02000000000000b1", "40000000").into(), EINVAL, "no multicast GID");
+}
+
+#[test]
+fn channel_destroy() {
+    check(&Row { handles: &[(0, Kind::Channel)], ..Row::new(8, |client| destroy(&client.make(Kind::Channel)).into()) });
+    let mut client = Client::alone();
+    let channel = client.make(Kind::Channel);
+    let cq = client
+        .done(&format!("12000000 0a00 1000 0100000000000000 0000000000000000 10000000 00000000 {channel} 00000000"));
+    client.refused(&destroy(&channel).into(), EBUSY, "a CQ uses it");
+    client.destroy(Kind::Cq, &digits(&cq.bytes[..4]));
+    client.done(&destroy(&channel));
+}
+
+fn destroy(channel: &str) -> String {
+    format!("c3000080 0100 0000 0000000000000000 0000 0000 00000000 {channel} 00000000")
+}
+
+#[test]
+fn gid_entry() {
+    check(&Row {
+        answer: "fe80000000000000 02000000000000b1 00000000 01000000 02000000 ??000000".into(),
+        room: 32,
+        ..Row::new(8, |_| "c4000080 0100 0400 0100000000000000 0000 0000 00000000 01000000 00000000".into())
+    });
+    let mut client = Client::alone();
+    let ask = |port: &str, index: &str| {
+        Request::from(format!("c4000080 0100 0400 0100000000000000 0000 0000 00000000 {port} {index}"))
+    };
+    client.refused(&ask("02000000", "00000000"), EINVAL, "port 2");
+    client.refused(&ask("01000000", "40000000"), EINVAL, "index outside the table");
+    client.refused(&ask("01000000", "3f000000"), -61, "an empty entry");
+}
