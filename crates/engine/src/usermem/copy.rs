@@ -43,7 +43,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
 /// Up to here all loads come before the first store, and there is no loop.
 const SMALL: usize = 128;
 /// From here `rep movsb` beats the loops, by far so when another core has just read the destination: it takes cache lines
-/// over without reading them. Below, its start costs more than that (measured; the figures are about the C library's own).
+/// over without reading them. Below, its start costs more than that (measured).
 const REPEAT_FROM: usize = 4096;
 
 type Routine = unsafe extern "C" fn(*mut u8, *const u8, usize) -> Outcome;
@@ -79,10 +79,18 @@ pub(super) fn choose() {
     if std::arch::is_x86_feature_detected!("avx") {
         processor |= AVX;
     }
-    if __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & (1 << 9) != 0 {
+    if has_fast_repeat() {
         processor |= REPEAT;
     }
     PROCESSOR.store(processor, Ordering::Relaxed);
+}
+
+#[allow(unused_unsafe, reason = "CPUID became safe to call after the oldest Rust that this is built with")]
+fn has_fast_repeat() -> bool {
+    // SAFETY: every x86-64 processor has the instruction.
+    let highest_leaf = unsafe { __cpuid(0) }.eax;
+    // SAFETY: as above.
+    highest_leaf >= 7 && unsafe { __cpuid_count(7, 0) }.ebx & (1 << 9) != 0
 }
 
 /// Copies with each routine that can copy `len` bytes on this processor, whichever [`copy`] would take.

@@ -3,11 +3,11 @@
 //!
 //! A registered buffer is not pinned. The program may unmap it, protect it or truncate the file under it at any time, and
 //! a process that forked has lost the engine's mappings altogether. Everything in the engine that reads or writes such
-//! memory goes through [`copy`] or the atomics here: the result is an [`Outcome`](Result) with a [`Fault`], which the
-//! engine turns into a completion status, and never a signal to the program. Keys, rights and ranges are not looked at
+//! memory goes through [`copy()`] or the atomics here: what fails comes back as a [`Fault`], which the engine turns into a
+//! completion status, and never as a signal to the program. Keys, rights and ranges are not looked at
 //! here; that is the memory region table's part.
 //!
-//! The statics in `previous.rs` are the only ones in the engine: signal handlers belong to the process, not to an engine.
+//! There are statics here, as nowhere else in the engine: signal handlers and the kind of processor belong to the process.
 
 mod atomic;
 mod copy;
