@@ -184,7 +184,7 @@ fn stop_over_the_admin_node_ends_clients_and_frees_the_directory() {
     assert_eq!((shutdown.len, bytes[0]), (40, 3));
     assert_eq!(push.recv(&mut bytes).expect("the end").len, 0);
     assert_eq!(client.socket.recv(&mut bytes).expect("the end").len, 0);
-    let TestAgent { handle, dir, _scratch, .. } = agent;
+    let TestAgent { handle, dir, scratch: _scratch } = agent;
     handle.wait();
     Agent::start(&Config::default(), Some(&dir)).expect("free again");
 }
@@ -196,7 +196,7 @@ fn an_idle_agent_ends_itself_but_not_while_it_has_a_client() {
     std::thread::sleep(Duration::from_millis(1300));
     assert_eq!(agent.ask("status")["contexts"], 1);
     drop(client);
-    let TestAgent { handle, dir, _scratch, .. } = agent;
+    let TestAgent { handle, dir, scratch: _scratch } = agent;
     handle.wait();
     assert!(!dir.join("admin").exists());
 }

@@ -187,3 +187,23 @@ fn destroy_qp() {
         })
     });
 }
+
+#[test]
+fn a_thousand_qps_need_few_regions_and_leave_none() {
+    let mut client = Client::alone();
+    let (pd, cq) = (client.make(Kind::Pd), client.make(Kind::Cq));
+    let mut regions = 0;
+    let mut made = Vec::new();
+    for _ in 0..1_000 {
+        let qp = client.done(&create(&pd, &cq, "00000000", "00"));
+        regions += qp.fds.len();
+        made.push(digits(&qp.bytes[..4]));
+    }
+    assert!(regions <= 4, "{regions} regions for 1,000 QPs");
+    for qp in &made {
+        client.destroy(Kind::Qp, qp);
+    }
+    client.destroy(Kind::Cq, &cq);
+    let cq = client.done("12000000 0a00 1000 0100000000000000 0000000000000000 10000000 00000000 ffffffff 00000000");
+    assert_eq!(cq.fds.len(), 1, "every region was gone, so the next object comes with a new one");
+}

@@ -22,33 +22,33 @@ use shm::region::Region;
 use shm::socket::Socket;
 
 /// An agent in a run directory of its own.
-pub struct TestAgent {
-    pub handle: AgentHandle,
-    pub dir: PathBuf,
-    _scratch: tempfile::TempDir,
+pub(crate) struct TestAgent {
+    pub(crate) handle: AgentHandle,
+    pub(crate) dir: PathBuf,
+    pub(crate) scratch: tempfile::TempDir,
 }
 
 impl TestAgent {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with("")
     }
 
-    pub fn start_with(config: &str) -> Self {
+    pub(crate) fn start_with(config: &str) -> Self {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let dir = scratch.path().join("run");
         let config = Config::parse(config).expect("a configuration");
         let handle = Agent::start(&config, Some(&dir)).expect("an agent");
-        Self { handle, dir, _scratch: scratch }
+        Self { handle, dir, scratch }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let mut client = Client::connect(&self.dir.join("uverbs0"));
         client.open();
         client
     }
 
     /// Asks the admin node until the answer satisfies `wanted`; what ends with a client ends soon, not at once.
-    pub fn eventually(&self, request: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
+    pub(crate) fn eventually(&self, request: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
         for _ in 0..200 {
             if wanted(&self.ask(request)) {
                 return;
@@ -58,43 +58,43 @@ impl TestAgent {
         panic!("{request} still answers {}", self.ask(request));
     }
 
-    pub fn ask(&self, request: &str) -> serde_json::Value {
+    pub(crate) fn ask(&self, request: &str) -> serde_json::Value {
         agent::admin::ask(&self.dir, &serde_json::json!({ "request": request })).expect("an answer")
     }
 }
 
 /// What came back for one command.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: i32,
-    pub bytes: Vec<u8>,
-    pub fds: Vec<OwnedFd>,
+pub(crate) struct Answer {
+    pub(crate) status: i32,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
 }
 
 impl Answer {
-    pub fn get<T: Record>(&self, offset: usize) -> T {
+    pub(crate) fn get<T: Record>(&self, offset: usize) -> T {
         assert_eq!(self.status, 0, "{}", self.reason());
         T::read(&self.bytes[offset..]).expect("a whole record")
     }
 
-    pub fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
 /// A raw connection to a node.
-pub struct Client {
-    pub socket: Socket,
+pub(crate) struct Client {
+    pub(crate) socket: Socket,
     sequence: u32,
 }
 
 impl Client {
-    pub fn connect(path: &std::path::Path) -> Self {
+    pub(crate) fn connect(path: &std::path::Path) -> Self {
         Self { socket: Socket::connect(path).expect("connected"), sequence: 100 }
     }
 
     /// Open and GET_CONTEXT.
-    pub fn open(&mut self) -> Answer {
+    pub(crate) fn open(&mut self) -> Answer {
         self.socket.send(Open::new(profile::MAINLINE).bytes(), &[]).expect("sent");
         let mut bytes = [0; 16];
         assert_eq!(self.socket.recv(&mut bytes).expect("an answer").len, 16);
@@ -105,13 +105,13 @@ impl Client {
         answer
     }
 
-    pub fn send(&mut self, command: &[u8], fds: &[BorrowedFd<'_>]) {
+    pub(crate) fn send(&mut self, command: &[u8], fds: &[BorrowedFd<'_>]) {
         self.sequence += 1;
         let envelope = RequestEnvelope { sequence: self.sequence, flags: 0 };
         self.socket.send(&[envelope.bytes(), command].concat(), fds).expect("sent");
     }
 
-    pub fn receive(&mut self) -> Answer {
+    pub(crate) fn receive(&mut self) -> Answer {
         let mut bytes = vec![0; 64 * 1024];
         let received = self.socket.recv(&mut bytes).expect("a reply");
         let envelope = ReplyEnvelope::read(&bytes[..received.len]).expect("an envelope");
@@ -120,33 +120,33 @@ impl Client {
         Answer { status: envelope.status, bytes: bytes[16..received.len].to_vec(), fds: received.fds }
     }
 
-    pub fn call(&mut self, command: &[u8]) -> Answer {
+    pub(crate) fn call(&mut self, command: &[u8]) -> Answer {
         self.call_with(command, &[])
     }
 
-    pub fn call_with(&mut self, command: &[u8], fds: &[BorrowedFd<'_>]) -> Answer {
+    pub(crate) fn call_with(&mut self, command: &[u8], fds: &[BorrowedFd<'_>]) -> Answer {
         self.send(command, fds);
         self.receive()
     }
 
-    pub fn alloc_pd(&mut self) -> u32 {
+    pub(crate) fn alloc_pd(&mut self) -> u32 {
         let answer = self.call(&legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12));
         answer.get::<AllocPdAnswer>(0).pd_handle
     }
 
-    pub fn create_cq(&mut self, cqe: u32) -> (u32, CqOut, Vec<OwnedFd>) {
+    pub(crate) fn create_cq(&mut self, cqe: u32) -> (u32, CqOut, Vec<OwnedFd>) {
         let body = CreateCq { response: 1, cqe, comp_channel: -1, ..CreateCq::default() };
         let answer = self.call(&legacy(number::CREATE_CQ, &body, &[], 8 + 56));
         (answer.get::<CreateCqAnswer>(0).cq_handle, answer.get(8), answer.fds)
     }
 
-    pub fn create_qp(&mut self, pd: u32, cq: u32, qp_type: u8) -> (CreateQpAnswer, QpOut, Vec<OwnedFd>) {
+    pub(crate) fn create_qp(&mut self, pd: u32, cq: u32, qp_type: u8) -> (CreateQpAnswer, QpOut, Vec<OwnedFd>) {
         let answer = self.call(&create_qp(pd, cq, qp_type));
         (answer.get(0), answer.get(32), answer.fds)
     }
 
     /// A PD, a CQ and an RC QP.
-    pub fn qp(&mut self) -> (u32, u32, CreateQpAnswer) {
+    pub(crate) fn qp(&mut self) -> (u32, u32, CreateQpAnswer) {
         let pd = self.alloc_pd();
         let (cq, ..) = self.create_cq(16);
         let (qp, ..) = self.create_qp(pd, cq, kind::RC);
@@ -154,7 +154,7 @@ impl Client {
     }
 
     /// ENGINE_HELLO; the engine's number, its push socket and its wake eventfd.
-    pub fn hello(&mut self) -> (u32, Socket, OwnedFd) {
+    pub(crate) fn hello(&mut self) -> (u32, Socket, OwnedFd) {
         let (_, bell) = Region::create("bell", 4096).expect("a bell");
         let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
         let body = EngineHello { pid: std::process::id(), flags: 0 };
@@ -166,7 +166,7 @@ impl Client {
     }
 }
 
-pub fn create_qp(pd: u32, cq: u32, qp_type: u8) -> Vec<u8> {
+pub(crate) fn create_qp(pd: u32, cq: u32, qp_type: u8) -> Vec<u8> {
     let body = CreateQp {
         response: 1,
         pd_handle: pd,
