@@ -7,7 +7,10 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod admin;
+pub mod agent;
 pub mod board;
+mod client;
 pub mod config;
 pub mod context;
 pub mod device;
@@ -16,10 +19,19 @@ pub mod gids;
 pub mod identity;
 pub mod lanes;
 pub mod limits;
+pub mod local;
+mod mirror;
 pub mod numbers;
 pub mod objects;
+mod poller;
 pub mod queue_memory;
 pub mod refusal;
 pub mod rundir;
+mod server;
+mod show;
 pub mod table;
 pub mod world;
+
+pub use agent::{Agent, AgentHandle, StartError};
+pub use config::{Config, ConfigError};
+pub use local::LocalControl;

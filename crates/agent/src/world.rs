@@ -66,6 +66,15 @@ pub struct World {
     last_context: u32,
 }
 
+/// What clients have not taken.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    /// Records wait whose client gives no notice when it has room: they must be offered again.
+    pub waits: bool,
+    /// Contexts whose engine takes nothing any more.
+    pub broken: Vec<ContextId>,
+}
+
 impl World {
     /// The world of an agent that serves `place`, before any client.
     pub fn new(config: &Config, place: &str) -> io::Result<Self> {
@@ -185,19 +194,21 @@ impl World {
         }
     }
 
-    /// Hands on what waits for clients that had no room. True when nothing waits any more.
-    pub fn flush(&mut self) -> bool {
-        let mut all = true;
-        for context in self.contexts.values_mut() {
+    /// Hands on what waits for clients that had no room.
+    pub fn flush(&mut self) -> Backlog {
+        let mut backlog = Backlog::default();
+        for (id, context) in &mut self.contexts {
             if let Some(events) = &mut context.events {
-                all &= events.flush();
+                backlog.waits |= !events.flush();
             }
             if let Some(engine) = &mut context.engine {
                 engine.flush();
-                all &= !engine.has_backlog();
+                if engine.is_broken() {
+                    backlog.broken.push(*id);
+                }
             }
         }
-        all
+        backlog
     }
 
     /// Tells every engine that the agent ends.

@@ -1,0 +1,96 @@
+//! The admin node: questions about the agent, as JSON, one object per message.
+//!
+//! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
+//! [`crate::show`] tells them; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
+//! message comes as a memfd: the message then says `{"attached": bytes}`. [`ask`] is the client's side.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::MemfdFlags;
+use serde_json::{Value, json};
+use shm::socket::Socket;
+
+use crate::rundir::ADMIN;
+use crate::show;
+use crate::world::World;
+
+/// The longest answer that is a message of its own.
+const INLINE_MAX: usize = 32 * 1024;
+
+/// What becomes of an admin connection after a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    Goes,
+    /// It has ended, or must.
+    Ends,
+    /// The whole agent is to end.
+    Stop,
+}
+
+/// Takes one question from `socket` and answers it.
+pub fn serve(world: &World, socket: &Socket, buffer: &mut [u8]) -> Verdict {
+    let received = match socket.try_recv(buffer) {
+        Ok(received) if received.len > 0 => received,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Verdict::Goes,
+        _ => return Verdict::Ends,
+    };
+    let (value, stop) = answer(world, &buffer[..received.len]);
+    match send(socket, &value) {
+        _ if stop => Verdict::Stop,
+        Ok(()) => Verdict::Goes,
+        Err(_) => Verdict::Ends,
+    }
+}
+
+/// The answer to a question, and whether the agent is to end.
+fn answer(world: &World, question: &[u8]) -> (Value, bool) {
+    let request = match serde_json::from_slice::<Value>(question) {
+        Ok(question) => question["request"].as_str().unwrap_or_default().to_owned(),
+        Err(error) => return (json!({"error": format!("a question is one JSON object: {error}")}), false),
+    };
+    match request.as_str() {
+        "devices" => (show::devices(world), false),
+        "show" => (show::contexts(world), false),
+        "status" => (show::status(world), false),
+        "stop" => (json!({"stopping": std::process::id()}), true),
+        other => (
+            json!({"error": format!("request {other:?} is not known; there are devices, show, status and stop")}),
+            false,
+        ),
+    }
+}
+
+fn send(socket: &Socket, value: &Value) -> io::Result<()> {
+    let text = value.to_string();
+    if text.len() <= INLINE_MAX {
+        return socket.try_send(text.as_bytes(), &[]);
+    }
+    let memfd: OwnedFd = rustix::fs::memfd_create("softhca-answer", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(memfd);
+    file.write_all(text.as_bytes())?;
+    socket.try_send(json!({"attached": text.len()}).to_string().as_bytes(), &[file.as_fd()])
+}
+
+/// Asks the agent that serves `run_dir`.
+pub fn ask(run_dir: &Path, question: &Value) -> io::Result<Value> {
+    let broken = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+    let socket = Socket::connect(&run_dir.join(ADMIN))?;
+    socket.send(question.to_string().as_bytes(), &[])?;
+    let mut buffer = vec![0; 2 * INLINE_MAX];
+    let mut received = socket.recv(&mut buffer)?;
+    if received.len == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let answer: Value =
+        serde_json::from_slice(&buffer[..received.len]).map_err(|_| broken("the agent's answer is not JSON"))?;
+    let Some(memfd) = received.fds.pop() else { return Ok(answer) };
+    let mut file = File::from(memfd);
+    file.rewind()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    serde_json::from_str(&text).map_err(|_| broken("the agent's attached answer is not JSON"))
+}

@@ -1,0 +1,126 @@
+//! Starting, reaching and stopping an agent from the process that it runs in.
+//!
+//! [`Agent::start`] puts a [`crate::world::World`] behind sockets in a run directory, or behind none, and runs it on a
+//! thread of its own; the [`AgentHandle`] stops it when it is dropped. What that thread does is in [`crate::server`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use shm::eventfd::Doorbell;
+
+use crate::config::{Config, ConfigError};
+use crate::local::{LocalControl, Message};
+use crate::refusal::Refusal;
+use crate::rundir::{RunDir, RunDirError};
+use crate::server::Server;
+use crate::world::World;
+
+/// Names the operations; an agent itself is its [`AgentHandle`].
+#[derive(Debug)]
+pub struct Agent;
+
+/// Why an agent did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The run directory cannot be used.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// The system refused something.
+    #[error("the agent cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A running agent. Dropping it stops the agent; its clients see the device vanish.
+#[derive(Debug)]
+pub struct AgentHandle {
+    inbox: Inbox,
+    run_dir: Option<PathBuf>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How clients in this process, and the handle, reach the agent's thread.
+#[derive(Debug, Clone)]
+pub struct Inbox {
+    sender: Sender<Message>,
+    wake: Arc<Doorbell>,
+}
+
+impl Inbox {
+    /// Hands the agent a message; false when it is gone.
+    pub fn send(&self, message: Message) -> bool {
+        let sent = self.sender.send(message).is_ok();
+        self.wake.ring();
+        sent
+    }
+
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    pub(crate) fn drain(&self) {
+        self.wake.drain();
+    }
+}
+
+impl Agent {
+    /// Starts an agent that serves `run_dir`, or only this process when there is none.
+    pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
+        config.check()?;
+        let prepared = run_dir.map(RunDir::prepare).transpose()?;
+        let place = match run_dir {
+            Some(path) => path.display().to_string(),
+            None => nowhere(),
+        };
+        let world = World::new(config, &place)?;
+        let (sender, messages) = channel();
+        let inbox = Inbox { sender, wake: Arc::new(Doorbell::new()?) };
+        let server = Server::new(config, world, prepared, messages, inbox.clone())?;
+        let thread = std::thread::Builder::new().name("softhca-agent".into()).spawn(move || server.run())?;
+        Ok(AgentHandle { inbox, run_dir: run_dir.map(Path::to_owned), thread: Some(thread) })
+    }
+}
+
+impl AgentHandle {
+    /// Opens a device as a client in this process, without a socket.
+    pub fn connect(&self, device: usize, profile: u16) -> Result<LocalControl, Refusal> {
+        LocalControl::open(self.inbox.clone(), device, profile)
+    }
+
+    /// The run directory, if there is one.
+    pub fn run_dir(&self) -> Option<&Path> {
+        self.run_dir.as_deref()
+    }
+
+    /// Waits until the agent has ended by itself: it was told to over its admin node, or nobody needed it any more.
+    pub fn wait(mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Stops the agent and waits for its end.
+    pub fn stop(self) {}
+}
+
+impl Drop for AgentHandle {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.inbox.send(Message::Stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A name for an agent without a run directory, so that two of them have different GUIDs.
+fn nowhere() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    format!("embedded in {} as {}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}

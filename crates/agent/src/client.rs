@@ -1,0 +1,161 @@
+//! One connection to a device's node: the opening, then command after command.
+//!
+//! Nothing here waits for a client. A reply that its socket has no room for is kept, and until it is gone no further command
+//! is read, so that a client that stops reading costs one reply of memory. The principal type is [`Client`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use abi::Errno;
+use abi::envelope::{REQUEST_MAX, ReplyEnvelope, RequestEnvelope};
+use abi::layout::Record;
+use abi::open::{MAGIC, Open, OpenAnswer, VERSION, profile};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use shm::socket::Socket;
+
+use crate::context::{ContextId, Peer};
+use crate::dispatch::{Reply, dispatch};
+use crate::world::World;
+
+/// A connection and what it has become.
+pub(crate) struct Client {
+    socket: Socket,
+    device: usize,
+    peer: Peer,
+    /// Readable when the process has ended, though a child of it may still hold the socket.
+    death: Option<OwnedFd>,
+    /// From the opening on.
+    context: Option<ContextId>,
+    /// A reply that had no room.
+    unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
+}
+
+/// Whether a connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It does.
+    Goes,
+    /// It has ended, or must.
+    Ends,
+}
+
+impl Client {
+    /// A connection to `device`'s node that was just accepted.
+    pub(crate) fn new(socket: Socket, device: usize) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let credentials = socket.peer_credentials()?;
+        let pid = i32::try_from(credentials.pid).ok().and_then(Pid::from_raw);
+        let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: program_name(credentials.pid) };
+        // Without one (no process id in our namespace), the end of the stream says it.
+        let death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Ok(Self { socket, device, peer, death, context: None, unsent: None })
+    }
+
+    /// The socket, to watch it.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What becomes readable at the death of the process.
+    pub(crate) fn death(&self) -> Option<BorrowedFd<'_>> {
+        self.death.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Its context, once it has opened.
+    pub(crate) fn context(&self) -> Option<ContextId> {
+        self.context
+    }
+
+    /// Whether it waits for room rather than for a message.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.unsent.is_some()
+    }
+
+    /// Takes the next message, if there is one, and answers it.
+    pub(crate) fn serve(&mut self, world: &mut World, buffer: &mut [u8]) -> Fate {
+        assert!(buffer.len() > REQUEST_MAX, "one byte more shows what is too long");
+        if self.flush() == Fate::Ends {
+            return Fate::Ends;
+        }
+        if self.is_stuck() {
+            return Fate::Goes;
+        }
+        let received = match self.socket.try_recv(buffer) {
+            Ok(received) if received.len > 0 => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fate::Goes,
+            _ => return Fate::Ends,
+        };
+        let message = &buffer[..received.len];
+        let Some(context) = self.context else {
+            return self.open(world, message);
+        };
+        let Some(envelope) = RequestEnvelope::read(message) else {
+            return Fate::Ends;
+        };
+        let reply = if received.truncated || received.len > REQUEST_MAX {
+            malformed("a request is longer than 64 KiB, or has more than 8 descriptors")
+        } else if envelope.flags != 0 {
+            malformed("the envelope has a flag that is not known")
+        } else {
+            dispatch(world, context, &message[size_of::<RequestEnvelope>()..], received.fds)
+        };
+        self.reply(envelope.sequence, reply)
+    }
+
+    /// The first message: who speaks, and which numbering.
+    fn open(&mut self, world: &mut World, message: &[u8]) -> Fate {
+        let open = Open::read(message).filter(|open| message.len() == size_of::<Open>() && open.magic == MAGIC);
+        let outcome = match open {
+            None => Err(Errno::EINVAL),
+            Some(open) if open.version != VERSION => Err(Errno::EPROTONOSUPPORT),
+            Some(open) if open.profile > profile::OFED || open.flags != 0 || open.reserved != 0 => Err(Errno::EINVAL),
+            Some(open) => world.open(self.device, open.profile, self.peer.clone()).map_err(|refusal| refusal.errno),
+        };
+        let answer = OpenAnswer {
+            magic: MAGIC,
+            version: VERSION,
+            profile: open.map_or(0, |open| open.profile),
+            status: abi::errno::status(&outcome),
+            pid: std::process::id(),
+        };
+        self.context = outcome.ok();
+        let sent = self.send(answer.bytes().to_vec(), Vec::new());
+        if self.context.is_some() { sent } else { Fate::Ends }
+    }
+
+    /// Sends a reply in its envelope.
+    pub(crate) fn reply(&mut self, sequence: u32, reply: Reply) -> Fate {
+        let envelope =
+            ReplyEnvelope { sequence, status: reply.status, fds: reply.fds.len() as u32, reserved: 0 };
+        self.send([envelope.bytes(), &reply.bytes].concat(), reply.fds)
+    }
+
+    /// Sends what is kept, if there is room now.
+    pub(crate) fn flush(&mut self) -> Fate {
+        match self.unsent.take() {
+            Some((bytes, fds)) => self.send(bytes, fds),
+            None => Fate::Goes,
+        }
+    }
+
+    fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Fate {
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        match self.socket.try_send(&bytes, &borrowed) {
+            Ok(()) => Fate::Goes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.unsent = Some((bytes, fds));
+                Fate::Goes
+            }
+            Err(_) => Fate::Ends,
+        }
+    }
+}
+
+fn malformed(text: &str) -> Reply {
+    Reply { status: Errno::EINVAL.to_status(), bytes: text.as_bytes().to_vec(), fds: Vec::new() }
+}
+
+/// The program's short name, for people.
+fn program_name(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|text| text.trim_end().to_owned()).unwrap_or_default()
+}

@@ -1,0 +1,93 @@
+//! Clients in the agent's own process: commands by a channel instead of a socket, otherwise the same.
+//!
+//! The principal type is [`LocalControl`].
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use abi::Errno;
+
+use crate::agent::Inbox;
+use crate::context::ContextId;
+use crate::dispatch::Reply;
+use crate::refusal::{Refusal, refuse};
+
+/// What the agent's thread is told by others in its process.
+#[derive(Debug)]
+pub enum Message {
+    /// Open a device.
+    Open {
+        /// By index.
+        device: usize,
+        /// Numbering of the commands.
+        profile: u16,
+        /// Where the answer goes.
+        answer: SyncSender<Result<ContextId, Refusal>>,
+    },
+    /// Carry out a command.
+    Call {
+        /// Whose.
+        context: ContextId,
+        /// Header and body.
+        request: Vec<u8>,
+        /// Its descriptors.
+        fds: Vec<OwnedFd>,
+        /// Where the reply goes.
+        answer: SyncSender<Reply>,
+    },
+    /// End a context.
+    Close(ContextId),
+    /// End the agent.
+    Stop,
+}
+
+/// One open of a device by this process.
+#[derive(Debug)]
+pub struct LocalControl {
+    inbox: Inbox,
+    context: ContextId,
+}
+
+impl LocalControl {
+    pub(crate) fn open(inbox: Inbox, device: usize, profile: u16) -> Result<Self, Refusal> {
+        let (answer, opened) = sync_channel(1);
+        inbox.send(Message::Open { device, profile, answer });
+        match opened.recv() {
+            Ok(context) => Ok(Self { context: context?, inbox }),
+            Err(_) => refuse(Errno::EIO, GONE),
+        }
+    }
+
+    /// The context, by the name that it has in the agent.
+    pub fn context(&self) -> ContextId {
+        self.context
+    }
+
+    /// Carries out one command (header and body) and waits for its reply.
+    pub fn command(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Reply, Refusal> {
+        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<std::io::Result<Vec<_>>>()?;
+        let (answer, replied) = sync_channel(1);
+        self.inbox.send(Message::Call { context: self.context, request: request.to_vec(), fds, answer });
+        match replied.recv() {
+            Ok(reply) if reply.status == 0 => Ok(reply),
+            Ok(reply) => {
+                let reason = String::from_utf8_lossy(&reply.bytes).into_owned();
+                refuse(Errno(reply.status.wrapping_neg()), reason)
+            }
+            Err(_) => refuse(Errno::EIO, GONE),
+        }
+    }
+
+    /// Ends the context now rather than when the value is dropped.
+    pub fn end(&self) {
+        self.inbox.send(Message::Close(self.context));
+    }
+}
+
+const GONE: &str = "the softhca agent of this process has ended, and with it the device";
+
+impl Drop for LocalControl {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,118 @@
+//! A thin layer over epoll: what is watched has a [`Token`] that says what it is.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// Somebody in this process has sent a message.
+    Wake,
+    /// A connection arrives at a device's node.
+    Node(u32),
+    /// A connection arrives at the admin node.
+    AdminNode,
+    /// A client's socket.
+    Client(u32),
+    /// A client's process has ended.
+    Death(u32),
+    /// An engine's push socket has room.
+    Push(u32),
+    /// An admin connection.
+    Admin(u32),
+    /// The host's addresses have changed.
+    Addresses,
+}
+
+impl From<Token> for EventData {
+    fn from(token: Token) -> Self {
+        let (kind, id) = match token {
+            Token::Wake => (0, 0),
+            Token::Node(id) => (1, id),
+            Token::AdminNode => (2, 0),
+            Token::Client(id) => (3, id),
+            Token::Death(id) => (4, id),
+            Token::Push(id) => (5, id),
+            Token::Admin(id) => (6, id),
+            Token::Addresses => (7, 0),
+        };
+        Self::new_u64(kind << 32 | u64::from(id))
+    }
+}
+
+impl From<EventData> for Token {
+    fn from(data: EventData) -> Self {
+        let value = data.u64();
+        let id = (value & 0xffff_ffff) as u32;
+        match value >> 32 {
+            1 => Self::Node(id),
+            2 => Self::AdminNode,
+            3 => Self::Client(id),
+            4 => Self::Death(id),
+            5 => Self::Push(id),
+            6 => Self::Admin(id),
+            7 => Self::Addresses,
+            _ => Self::Wake,
+        }
+    }
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    /// One that watches nothing.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+    }
+
+    /// Begins to watch.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, token: Token, interest: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, token.into(), interest)?)
+    }
+
+    /// Changes what is waited for.
+    pub(crate) fn rewatch(&self, fd: BorrowedFd<'_>, token: Token, interest: EventFlags) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, fd, token.into(), interest)?)
+    }
+
+    /// Waits for events; an interrupted wait is a wait without events.
+    pub(crate) fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        for token in [
+            Token::Wake,
+            Token::Node(3),
+            Token::AdminNode,
+            Token::Client(u32::MAX),
+            Token::Death(7),
+            Token::Push(9),
+            Token::Admin(1),
+            Token::Addresses,
+        ] {
+            assert_eq!(Token::from(EventData::from(token)), token);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The agent's thread: one epoll over nodes, clients, deaths, pushes, addresses and the process's own messages.
+//!
+//! It moves bytes and notices ends; what a command means is [`crate::dispatch`]'s. Nothing here blocks but the one wait, and
+//! that wait has no timeout unless something waits for a client's room, or the agent is to end when idle. The principal
+//! type is [`Server`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use abi::envelope::REQUEST_MAX;
+use rustix::event::epoll::{self, EventFlags};
+use shm::socket::{Listener, Socket};
+
+use crate::addresses::{AddressWatch, host_addresses};
+use crate::admin::{self, Verdict};
+use crate::agent::Inbox;
+use crate::client::{Client, Fate};
+use crate::config::Config;
+use crate::context::{ContextId, Peer};
+use crate::dispatch::dispatch;
+use crate::local::Message;
+use crate::mirror::Mirror;
+use crate::poller::{Poller, Token};
+use crate::rundir::{ADMIN, RunDir, node};
+use crate::world::World;
+
+/// How often records that a client has no room for are offered again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Everything that the thread owns.
+pub(crate) struct Server {
+    world: World,
+    poller: Poller,
+    nodes: Vec<Listener>,
+    admin: Option<Listener>,
+    clients: BTreeMap<u32, Client>,
+    admins: BTreeMap<u32, Socket>,
+    /// Contexts of this process, which have no socket.
+    locals: BTreeSet<ContextId>,
+    last_connection: u32,
+    watch: Option<AddressWatch>,
+    messages: Receiver<Message>,
+    inbox: Inbox,
+    idle_exit: Option<Duration>,
+    idle_since: Instant,
+    buffer: Vec<u8>,
+    mirror: Option<Mirror>,
+    /// Last to go: it removes the nodes and frees the lock.
+    run_dir: Option<RunDir>,
+}
+
+impl Server {
+    /// Makes the nodes and begins to watch; clients may connect from now on.
+    pub(crate) fn new(
+        config: &Config,
+        mut world: World,
+        run_dir: Option<RunDir>,
+        messages: Receiver<Message>,
+        inbox: Inbox,
+    ) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.watch(inbox.wake(), Token::Wake, EventFlags::IN)?;
+        let watch = match AddressWatch::new() {
+            Ok(watch) => {
+                poller.watch(watch.as_fd(), Token::Addresses, EventFlags::IN)?;
+                Some(watch)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the host's addresses cannot be watched; only GID index 0 is sure to be right");
+                None
+            }
+        };
+        follow(&mut world);
+        let mut server = Self {
+            world,
+            poller,
+            nodes: Vec::new(),
+            admin: None,
+            clients: BTreeMap::new(),
+            admins: BTreeMap::new(),
+            locals: BTreeSet::new(),
+            last_connection: 0,
+            watch,
+            messages,
+            inbox,
+            idle_exit: config.idle_exit,
+            idle_since: Instant::now(),
+            buffer: vec![0; REQUEST_MAX + 1],
+            mirror: None,
+            run_dir: None,
+        };
+        if let Some(run_dir) = run_dir {
+            server.listen(run_dir)?;
+        }
+        Ok(server)
+    }
+
+    /// The devices' mirror first, then their nodes, the admin node last: whoever finds it finds everything.
+    fn listen(&mut self, run_dir: RunDir) -> io::Result<()> {
+        raise_descriptor_limit();
+        self.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
+        for index in 0..self.world.devices.len() {
+            let listener = listen_at(&run_dir, &node(index))?;
+            self.poller.watch(listener.as_fd(), Token::Node(index as u32), EventFlags::IN)?;
+            self.nodes.push(listener);
+        }
+        let admin = listen_at(&run_dir, ADMIN)?;
+        self.poller.watch(admin.as_fd(), Token::AdminNode, EventFlags::IN)?;
+        self.admin = Some(admin);
+        tracing::info!(path = %run_dir.path().display(), devices = self.nodes.len(), "the agent serves");
+        self.run_dir = Some(run_dir);
+        Ok(())
+    }
+
+    /// Serves until it is told to stop or nobody needs it any more.
+    pub(crate) fn run(mut self) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        loop {
+            let backlog = self.world.flush();
+            self.cut_off(&backlog.broken);
+            let Some(timeout) = self.timeout(backlog.waits) else {
+                tracing::info!("no client for the configured time: the agent ends");
+                break;
+            };
+            events.clear();
+            if let Err(error) = self.poller.wait(&mut events, timeout) {
+                tracing::error!(%error, "the agent cannot wait for its clients any more");
+                break;
+            }
+            if !events.iter().all(|event| self.handle(Token::from(event.data))) {
+                break;
+            }
+        }
+        self.world.shut_down();
+    }
+
+    /// One event. False: the agent shall end.
+    fn handle(&mut self, token: Token) -> bool {
+        match token {
+            Token::Wake => return self.take_messages(),
+            Token::Node(device) => self.accept(device as usize),
+            Token::AdminNode => self.accept_admin(),
+            Token::Client(id) => self.serve(id),
+            Token::Death(id) => self.disconnect(id),
+            // An engine has made room: the flush before the next wait uses it.
+            Token::Push(_) => {}
+            Token::Admin(id) => return self.serve_admin(id),
+            Token::Addresses => self.follow_addresses(),
+        }
+        true
+    }
+
+    /// What this process's other threads want.
+    fn take_messages(&mut self) -> bool {
+        self.inbox.drain();
+        while let Ok(message) = self.messages.try_recv() {
+            match message {
+                Message::Open { device, profile, answer } => {
+                    let peer = Peer {
+                        pid: std::process::id(),
+                        uid: rustix::process::getuid().as_raw(),
+                        comm: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
+                    };
+                    let opened = self.world.open(device, profile, peer);
+                    self.locals.extend(opened.as_ref().ok());
+                    let _ = answer.send(opened);
+                }
+                Message::Call { context, request, fds, answer } => {
+                    let reply = dispatch(&mut self.world, context, &request, fds);
+                    self.watch_push(context);
+                    let _ = answer.send(reply);
+                }
+                Message::Close(context) => {
+                    if self.locals.remove(&context) {
+                        self.world.close(context);
+                        self.idle_since = Instant::now();
+                    }
+                }
+                Message::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn accept(&mut self, device: usize) {
+        let Some(socket) = self.nodes.get(device).and_then(|node| accepted(node)) else { return };
+        let id = self.next_connection();
+        match Client::new(socket, device) {
+            Ok(client) => {
+                let watched = self.poller.watch(client.socket(), Token::Client(id), EventFlags::IN);
+                let watched = watched.and_then(|()| match client.death() {
+                    Some(death) => self.poller.watch(death, Token::Death(id), EventFlags::IN),
+                    None => Ok(()),
+                });
+                match watched {
+                    Ok(()) => drop(self.clients.insert(id, client)),
+                    Err(error) => tracing::warn!(%error, "a client cannot be watched and is sent away"),
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a connection ended before it began"),
+        }
+    }
+
+    /// One message of one client; the wait is level-triggered, so its next one has its turn after everybody else's.
+    fn serve(&mut self, id: u32) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let was_stuck = client.is_stuck();
+        let fate = client.serve(&mut self.world, &mut self.buffer);
+        if client.is_stuck() != was_stuck {
+            // While a reply waits for room, room is all that matters.
+            let interest = if client.is_stuck() { EventFlags::OUT } else { EventFlags::IN };
+            let _ = self.poller.rewatch(client.socket(), Token::Client(id), interest);
+        }
+        match (fate, client.context()) {
+            (Fate::Ends, _) => self.disconnect(id),
+            (Fate::Goes, Some(context)) => self.watch_push(context),
+            (Fate::Goes, None) => {}
+        }
+    }
+
+    /// Ends a connection and everything that it had.
+    fn disconnect(&mut self, id: u32) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        if let Some(context) = client.context() {
+            self.world.close(context);
+        }
+        self.idle_since = Instant::now();
+    }
+
+    /// After a command that may have been ENGINE_HELLO: the push socket is watched for room.
+    fn watch_push(&mut self, context: ContextId) {
+        if let Some(engine) = self.world.contexts.get_mut(&context).and_then(|context| context.engine.as_mut())
+            && !std::mem::replace(&mut engine.watched, true)
+        {
+            let _ = self.poller.watch(engine.socket(), Token::Push(context.0), EventFlags::OUT | EventFlags::ET);
+        }
+    }
+
+    /// Ends clients whose engine does not take what is pushed: they would wait for lanes that they do not know.
+    fn cut_off(&mut self, broken: &[ContextId]) {
+        for context in broken {
+            tracing::warn!(context = context.0, "an engine did not take what was pushed to it and is cut off");
+            let connection = self.clients.iter().find(|(_, client)| client.context() == Some(*context));
+            match connection.map(|(id, _)| *id) {
+                Some(id) => self.disconnect(id),
+                None => self.world.close(*context),
+            }
+        }
+    }
+
+    fn accept_admin(&mut self) {
+        let Some(socket) = self.admin.as_ref().and_then(accepted) else { return };
+        let id = self.next_connection();
+        if socket.set_nonblocking(true).is_ok()
+            && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
+        {
+            self.admins.insert(id, socket);
+        }
+    }
+
+    fn serve_admin(&mut self, id: u32) -> bool {
+        let Some(socket) = self.admins.get(&id) else { return true };
+        match admin::serve(&self.world, socket, &mut self.buffer) {
+            Verdict::Goes => true,
+            Verdict::Ends => {
+                self.admins.remove(&id);
+                true
+            }
+            Verdict::Stop => false,
+        }
+    }
+
+    fn follow_addresses(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.drain();
+        }
+        if follow(&mut self.world)
+            && let Some(mirror) = &self.mirror
+            && let Err(error) = mirror.update(&self.world.devices)
+        {
+            tracing::warn!(%error, "the device mirror could not be brought up to date");
+        }
+    }
+
+    /// How long to wait. None: nobody was here for so long that the agent ends.
+    fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
+        let retry = waits.then_some(RETRY);
+        let Some(limit) = self.idle_exit.filter(|_| self.clients.is_empty() && self.locals.is_empty()) else {
+            return Some(retry);
+        };
+        let rest = limit.checked_sub(self.idle_since.elapsed()).filter(|rest| !rest.is_zero())?;
+        Some(Some(retry.map_or(rest, |retry| retry.min(rest))))
+    }
+
+    fn next_connection(&mut self) -> u32 {
+        self.last_connection = self.last_connection.wrapping_add(1);
+        self.last_connection
+    }
+}
+
+fn listen_at(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
+    let listener = Listener::listen(&run_dir.file(name))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn accepted(listener: &Listener) -> Option<Socket> {
+    match listener.accept() {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            if error.kind() != io::ErrorKind::WouldBlock {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                // Out of descriptors, most likely: without a pause this would spin until a client goes.
+                let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 });
+            }
+            None
+        }
+    }
+}
+
+/// Asks the host for its addresses; true when GID tables changed.
+fn follow(world: &mut World) -> bool {
+    match host_addresses() {
+        Ok(addresses) => world.follow_addresses(&addresses),
+        Err(error) => {
+            tracing::warn!(%error, "the host's addresses cannot be read; GID index 0 goes on to work");
+            false
+        }
+    }
+}
+
+/// Each client costs some descriptors: take as many as we may.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,244 @@
+//! What the admin node tells: devices as `ibv_devinfo -v` shows them, objects as `rdma resource show` does, as JSON.
+//!
+//! Only reads the world. States, peers and paths of QPs are read from their control blocks, which their engines keep, so
+//! they are as true as those engines are.
+
+use std::net::Ipv6Addr;
+
+use abi::device::{link_layer, mtu_bytes};
+use abi::qp::state as qp_state;
+use abi::queue::{cq as cq_word, qp as qp_word, srq as srq_word};
+use serde_json::{Value, json};
+
+use crate::addresses::interface_name;
+use crate::context::{Context, ContextId};
+use crate::device::{Device, FIRMWARE, PKEYS};
+use crate::mirror::{gid_text, state_text};
+use crate::objects::qp::Qp;
+use crate::rundir::node;
+use crate::world::World;
+
+/// A few numbers about the agent.
+pub(crate) fn status(world: &World) -> Value {
+    json!({
+        "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "devices": world.devices.len(),
+        "contexts": world.contexts.len(),
+        "engines": world.contexts.values().filter(|context| context.engine.is_some()).count(),
+        "lanes": world.lanes.len(),
+        "objects": world.pds.len() + world.mrs.len() + world.channels.len() + world.cqs.len() + world.qps.len()
+            + world.srqs.len() + world.ahs.len(),
+    })
+}
+
+/// Every device with everything that programs can ask about it.
+pub(crate) fn devices(world: &World) -> Value {
+    json!({ "devices": world.devices.iter().map(device).collect::<Vec<_>>() })
+}
+
+fn device(device: &Device) -> Value {
+    let facts = device.attributes();
+    let [major, minor, micro] = FIRMWARE;
+    json!({
+        "name": device.name,
+        "node": node(device.index),
+        "transport": "InfiniBand (0)",
+        "fw_ver": format!("{major}.{minor}.{micro}"),
+        "node_guid": device.node_guid.to_string(),
+        "sys_image_guid": device.node_guid.to_string(),
+        "vendor_id": facts.vendor_id,
+        "vendor_part_id": facts.vendor_part_id,
+        "hw_ver": facts.hw_ver,
+        "phys_port_cnt": facts.phys_port_cnt,
+        "max_mr_size": facts.max_mr_size,
+        "page_size_cap": facts.page_size_cap,
+        "max_qp": facts.max_qp,
+        "max_qp_wr": facts.max_qp_wr,
+        "device_cap_flags": facts.device_cap_flags,
+        "max_sge": facts.max_sge,
+        "max_sge_rd": facts.max_sge_rd,
+        "max_cq": facts.max_cq,
+        "max_cqe": facts.max_cqe,
+        "max_mr": facts.max_mr,
+        "max_pd": facts.max_pd,
+        "max_qp_rd_atom": facts.max_qp_rd_atom,
+        "max_res_rd_atom": facts.max_res_rd_atom,
+        "max_qp_init_rd_atom": facts.max_qp_init_rd_atom,
+        "atomic_cap": facts.atomic_cap,
+        "max_mcast_grp": facts.max_mcast_grp,
+        "max_mcast_qp_attach": facts.max_mcast_qp_attach,
+        "max_total_mcast_qp_attach": facts.max_total_mcast_qp_attach,
+        "max_ah": facts.max_ah,
+        "max_srq": facts.max_srq,
+        "max_srq_wr": facts.max_srq_wr,
+        "max_srq_sge": facts.max_srq_sge,
+        "max_pkeys": facts.max_pkeys,
+        "max_inline_data": device.limits.max_inline_data,
+        "local_ca_ack_delay": facts.local_ca_ack_delay,
+        "num_comp_vectors": device.completion_vectors,
+        "ports": (1..=device.ports.len() as u32).map(|number| port(device, number)).collect::<Vec<_>>(),
+    })
+}
+
+fn port(device: &Device, number: u32) -> Value {
+    let (Ok(port), Ok(facts)) = (device.port(number), device.port_attributes(number)) else { return Value::Null };
+    let gids: Vec<Value> = port
+        .gids
+        .iter()
+        .map(|(index, entry)| {
+            json!({
+                "index": index,
+                "gid": gid_text(entry.gid),
+                "address": Ipv6Addr::from(entry.gid).to_string(),
+                "type": "RoCE v2",
+                "ifindex": entry.ifindex,
+                "interface": interface_name(entry.ifindex),
+            })
+        })
+        .collect();
+    json!({
+        "port": number,
+        "guid": port.guid.to_string(),
+        "state": state_text(facts.state),
+        "max_mtu": mtu_bytes(facts.max_mtu),
+        "active_mtu": mtu_bytes(facts.active_mtu),
+        "sm_lid": facts.sm_lid,
+        "lid": facts.lid,
+        "lmc": facts.lmc,
+        "link_layer": if facts.link_layer == link_layer::ETHERNET { "Ethernet" } else { "InfiniBand" },
+        "max_msg_sz": facts.max_msg_sz,
+        "port_cap_flags": facts.port_cap_flags,
+        "gid_tbl_len": facts.gid_tbl_len,
+        "pkey_tbl_len": facts.pkey_tbl_len,
+        "active_width": facts.active_width,
+        "active_speed": facts.active_speed,
+        "phys_state": facts.phys_state,
+        "pkeys": PKEYS,
+        "gids": gids,
+    })
+}
+
+/// Every context with every object.
+pub(crate) fn contexts(world: &World) -> Value {
+    let groups: Vec<Value> = world
+        .groups
+        .iter()
+        .map(|(gid, members)| json!({ "gid": Ipv6Addr::from(gid).to_string(), "members": members }))
+        .collect();
+    json!({
+        "contexts": world.contexts.values().map(|context| one_context(world, context)).collect::<Vec<_>>(),
+        "lanes": world.lanes.len(),
+        "groups": groups,
+    })
+}
+
+fn one_context(world: &World, context: &Context) -> Value {
+    let id = context.id;
+    let pd_number = |handle: u32| world.pds.find(id, handle).map(|pd| pd.number);
+    let cq_number = |handle: u32| world.cqs.find(id, handle).map(|cq| cq.number);
+    let pds: Vec<Value> = world.pds.of(id).map(|(_, pd)| json!({ "pd": pd.number, "users": pd.users })).collect();
+    let mrs: Vec<Value> = world
+        .mrs
+        .of(id)
+        .map(|(_, mr)| {
+            json!({
+                "lkey": mr.key, "rkey": mr.key, "pd": pd_number(mr.pd), "start": mr.start, "length": mr.length,
+                "iova": mr.hca_va, "access": mr.access,
+            })
+        })
+        .collect();
+    let cqs: Vec<Value> = world
+        .cqs
+        .of(id)
+        .map(|(_, cq)| {
+            let waiting = cq.block.read(cq_word::PRODUCER).wrapping_sub(cq.block.read(cq_word::CONSUMER));
+            json!({
+                "cq": cq.number, "cqe": cq.entries, "waiting": waiting, "users": cq.users, "channel": cq.channel,
+                "armed": cq.block.read(cq_word::ARMED), "overrun": cq.block.read(cq_word::OVERRUN) != 0,
+                "comp_vector": cq.vector,
+            })
+        })
+        .collect();
+    let srqs: Vec<Value> = world
+        .srqs
+        .of(id)
+        .map(|(_, srq)| {
+            json!({
+                "srq": srq.number, "pd": pd_number(srq.pd), "max_wr": srq.max_wr, "max_sge": srq.max_sge,
+                "limit": srq.block.read(srq_word::LIMIT), "outstanding": srq.block.read(srq_word::OUTSTANDING),
+                "users": srq.users,
+            })
+        })
+        .collect();
+    let ahs: Vec<Value> = world
+        .ahs
+        .of(id)
+        .map(|(_, ah)| {
+            json!({
+                "pd": pd_number(ah.pd), "dgid": Ipv6Addr::from(ah.attr.dgid).to_string(),
+                "sgid_index": ah.attr.sgid_index, "port": ah.attr.port_num,
+            })
+        })
+        .collect();
+    let qps: Vec<Value> = world
+        .qps
+        .of(id)
+        .map(|(_, qp)| {
+            let mut shown = one_qp(world, qp);
+            shown["pd"] = json!(pd_number(qp.pd));
+            shown["send_cq"] = json!(cq_number(qp.send_cq));
+            shown["recv_cq"] = json!(cq_number(qp.recv_cq));
+            shown["srq"] = json!(qp.srq.and_then(|srq| world.srqs.find(id, srq)).map(|srq| srq.number));
+            shown
+        })
+        .collect();
+    json!({
+        "context": id.0,
+        "device": world.devices[context.device].name,
+        "pid": context.peer.pid,
+        "uid": context.peer.uid,
+        "comm": context.peer.comm,
+        "engine": context.engine.is_some(),
+        "queue_regions": context.memory.regions(),
+        "queue_bytes": context.memory.bytes(),
+        "pds": pds,
+        "mrs": mrs,
+        "channels": world.channels.of(id).map(|(_, channel)| json!({ "cqs": channel.users })).collect::<Vec<_>>(),
+        "cqs": cqs,
+        "srqs": srqs,
+        "ahs": ahs,
+        "qps": qps,
+    })
+}
+
+fn one_qp(world: &World, qp: &Qp) -> Value {
+    let word = |at: usize| qp.block.read(at);
+    let state = qp.state() as u8;
+    let peer = ContextId(word(qp_word::PEER_ENGINE));
+    let lane = word(qp_word::LANE);
+    let attributes = &qp.attributes;
+    json!({
+        "qpn": qp.qpn,
+        "type": qp.service.to_string(),
+        "state": qp_state::name(state),
+        "port": attributes.port_num,
+        "max_send_wr": attributes.max_send_wr,
+        "max_recv_wr": attributes.max_recv_wr,
+        "sends_posted": word(qp_word::SQ_TAIL),
+        "sends_done": word(qp_word::SQ_HEAD),
+        "receives_posted": word(qp_word::RQ_TAIL),
+        "receives_done": word(qp_word::RQ_HEAD),
+        "sq_psn": word(qp_word::SQ_PSN),
+        "rq_psn": word(qp_word::RQ_PSN),
+        "path_mtu": mtu_bytes(attributes.path_mtu),
+        "dest_qpn": attributes.dest_qp_num,
+        "dgid": Ipv6Addr::from(attributes.dest.dgid).to_string(),
+        "sgid_index": attributes.dest.sgid_index,
+        "groups": qp.groups.iter().map(|gid| Ipv6Addr::from(*gid).to_string()).collect::<Vec<_>>(),
+        "path": if lane == 0 { "none".to_owned() } else { format!("lane {lane}") },
+        "peer": world.contexts.get(&peer).map(|context| {
+            json!({ "context": peer.0, "pid": context.peer.pid, "comm": context.peer.comm })
+        }),
+    })
+}
