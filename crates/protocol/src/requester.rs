@@ -377,7 +377,6 @@ impl Requester {
         // The answer takes a number per packet, all of them set aside by the request.
         let end = entry.first + self.packets(op);
         self.advance(end, true);
-        self.cursor.unasked = 0;
         Transmit { headers, slot: op.slot, offset, len: 0 }
     }
 

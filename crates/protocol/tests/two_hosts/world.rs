@@ -299,6 +299,8 @@ enum Event {
     Serve {
         host: usize,
     },
+    /// A path that was full has room.
+    Room,
 }
 
 type Filter = Box<dyn FnMut(usize, &Headers) -> bool>;
@@ -386,7 +388,7 @@ impl World {
             any = true;
             if full {
                 responder.untransmit();
-                continue;
+                return self.try_later();
             }
             let payload = match response.source {
                 Source::None => Vec::new(),
@@ -415,7 +417,8 @@ impl World {
             }
             if full {
                 requester.untransmit();
-                continue;
+                self.hosts[host].complete();
+                return self.try_later();
             }
             let (start, end) = (packet.offset as usize, (packet.offset + packet.len) as usize);
             let payload = if packet.len == 0 { Vec::new() } else { local[packet.slot as usize][start..end].to_vec() };
@@ -423,6 +426,12 @@ impl World {
         }
         self.hosts[host].complete();
         any
+    }
+
+    fn try_later(&mut self) -> bool {
+        let after = u64::from(self.random.below(5_000));
+        self.at(after, Event::Room);
+        false
     }
 
     fn deliver(&mut self, to: usize, bytes: &[u8], payload: &[u8]) {
@@ -487,6 +496,7 @@ impl World {
                     Event::Notice { to } => self.hosts[to].requester.note_loss(now),
                     Event::Receive { host, capacity } => self.hosts[host].receives.push_back(capacity),
                     Event::Serve { host } => self.hosts[host].serves = true,
+                    Event::Room => {}
                 }
             }
         }

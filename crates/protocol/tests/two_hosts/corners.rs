@@ -1,0 +1,213 @@
+//! Corners of the reliable connection that take a packet at the right moment: each case hands the packets over itself.
+
+use crate::world::{A, B, BASE, RKEY, Scenario, World};
+use softhca_protocol::{
+    Access, Incoming, Outcome, Responder, ResponderConfig, Response, Service, Source, Status, Step, Time,
+};
+use wire::{Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
+
+fn responder(max_dest_rd_atomic: u8) -> Responder {
+    let mut responder = Responder::new(Service::Rc);
+    let (rq_psn, access) = (Psn::new(0), Access(14));
+    responder.configure(ResponderConfig {
+        mtu: 1024,
+        rq_psn,
+        max_dest_rd_atomic,
+        access,
+        ..ResponderConfig::default()
+    });
+    responder
+}
+
+fn request(operation: W, psn: u32, at: u64, len: u32) -> Headers {
+    Headers {
+        opcode: Opcode::new(Transport::Rc, operation),
+        psn: Psn::new(psn),
+        ack_req: true,
+        reth: Reth { va: BASE + at, rkey: RKEY, len },
+        ..Headers::default()
+    }
+}
+
+fn take(responder: &mut Responder, request: &Headers, len: u32) -> Step {
+    let step = responder.handle(request, len);
+    responder.finish(Outcome::Done);
+    step
+}
+
+fn answer(operation: W, psn: u32, syndrome: Syndrome) -> Headers {
+    let mut headers = request(operation, psn, 0, 0);
+    headers.aeth.syndrome = syndrome;
+    headers
+}
+
+fn summary(response: Option<Response>) -> Option<(W, u32, u8)> {
+    response.map(|it| (it.headers.opcode.operation, it.headers.psn.value(), it.headers.aeth.syndrome.as_u8()))
+}
+
+#[test]
+fn a_late_ack_spares_what_was_to_be_sent_again() {
+    let mut world = World::new(Scenario::default());
+    for _ in 0..3 {
+        world.hosts[A].write(0, &[0; 2000]);
+    }
+    let requester = &mut world.hosts[A].requester;
+    while requester.poll_transmit(Time(0)).is_some() {}
+    let expiry = requester.poll_timeout().expect("a timer");
+    requester.handle_timeout(expiry);
+    // Everything is to be sent again, but the answer to the first three of six packets was only late.
+    let _ = requester.handle_response(expiry, &answer(W::Acknowledge, 102, Syndrome::ACK), 0);
+    let next = requester.poll_transmit(expiry).expect("the fourth packet");
+    assert_eq!((next.headers.psn, next.headers.opcode.operation, next.offset), (Psn::new(103), W::WriteLast, 1024));
+    // And now the rest is answered too.
+    let _ = requester.handle_response(expiry, &answer(W::Acknowledge, 105, Syndrome::ACK), 0);
+    assert_eq!((requester.poll_transmit(expiry), requester.poll_timeout()), (None, None));
+    assert_eq!(std::iter::from_fn(|| requester.poll_completion()).count(), 3);
+}
+
+#[test]
+fn a_repeated_rnr_nak_counts_once() {
+    let mut world = World::new(Scenario { rnr_retry: 1, ..Scenario::default() });
+    world.hosts[A].send(b"early");
+    let requester = &mut world.hosts[A].requester;
+    assert!(requester.poll_transmit(Time(0)).is_some());
+    for now in [1, 2, 3] {
+        let _ = requester.handle_response(Time(now), &answer(W::Acknowledge, 100, Syndrome::RnrNak(1)), 0);
+        assert_eq!(requester.poll_transmit(Time(now)), None);
+    }
+    assert_eq!(requester.poll_timeout(), Some(Time(10_001)), "from the first one on");
+    // A sequence NAK meanwhile does not cut the wait short.
+    let nak = Syndrome::Nak(wire::NakCode::PsnSequence);
+    let _ = requester.handle_response(Time(4), &answer(W::Acknowledge, 100, nak), 0);
+    assert_eq!(requester.poll_transmit(Time(4)), None);
+    assert!(requester.poll_transmit(Time(10_001)).is_some());
+    // An ACK ends a wait: the request was received after all.
+    let _ = requester.handle_response(Time(10_002), &answer(W::Acknowledge, 100, Syndrome::RnrNak(1)), 0);
+    assert_eq!(requester.fatal(), Some(Status::RnrRetryExcErr));
+}
+
+#[test]
+fn an_ack_ends_the_wait_for_a_receiver() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].send(b"early");
+    world.hosts[A].write(0, b"behind");
+    let requester = &mut world.hosts[A].requester;
+    while requester.poll_transmit(Time(0)).is_some() {}
+    let _ = requester.handle_response(Time(1), &answer(W::Acknowledge, 100, Syndrome::RnrNak(1)), 0);
+    // A repetition of the request, made by the network, has found a receive request.
+    let _ = requester.handle_response(Time(2), &answer(W::Acknowledge, 100, Syndrome::ACK), 0);
+    assert_eq!(requester.poll_transmit(Time(2)).expect("at once").headers.psn, Psn::new(101));
+}
+
+#[test]
+fn each_message_has_its_own_tries_for_a_receiver() {
+    let mut world = World::new(Scenario { rnr_retry: 1, ..Scenario::default() });
+    for after in [5_000, 20_000] {
+        world.post_receive_later(B, after, 100);
+        world.hosts[A].send(b"early");
+    }
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success; 2]);
+}
+
+#[test]
+fn what_is_being_read_is_not_answered_before_it_is_placed() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].read(0, 8);
+    let requester = &mut world.hosts[A].requester;
+    assert!(requester.poll_transmit(Time(0)).is_some());
+    let response = answer(W::ReadResponseOnly, 100, Syndrome::ACK);
+    let Incoming::Place { .. } = requester.handle_response(Time(1), &response, 8) else { panic!("data") };
+    assert_eq!(requester.poll_completion(), None);
+    requester.placed(Time(1), Ok(()));
+    assert!(requester.poll_completion().is_some());
+    requester.placed(Time(1), Ok(()));
+    assert_eq!(requester.handle_response(Time(2), &response, 8), Incoming::Nothing, "a ghost now");
+}
+
+#[test]
+fn a_nak_that_was_not_sent_yet_is_taken_back() {
+    let mut responder = responder(1);
+    assert_eq!(take(&mut responder, &request(W::WriteOnly, 1, 0, 8), 8), Step::Reply);
+    assert!(matches!(take(&mut responder, &request(W::WriteOnly, 0, 0, 8), 8), Step::Write { .. }));
+    assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 0, 0x1f)));
+    assert_eq!(responder.poll_transmit(), None);
+}
+
+#[test]
+fn every_gap_has_its_nak() {
+    let mut world = World::new(Scenario::default());
+    let mut lost = Vec::new();
+    world.lose = Box::new(move |from, headers| {
+        let hit = from == A && [102, 105].contains(&headers.psn.value()) && !lost.contains(&headers.psn);
+        if hit {
+            lost.push(headers.psn);
+        }
+        hit
+    });
+    world.hosts[A].write(0, &[3; 8000]);
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success]);
+    assert!(world.now < Time(20_000), "both gaps were reported, no timer was needed");
+}
+
+#[test]
+fn the_answer_to_a_read_is_the_ack_of_what_came_before() {
+    let mut responder = responder(1);
+    let _ = take(&mut responder, &request(W::WriteOnly, 0, 0, 8), 8);
+    let _ = take(&mut responder, &request(W::ReadRequest, 1, 0, 8), 0);
+    assert_eq!(summary(responder.poll_transmit()), Some((W::ReadResponseOnly, 1, 0x1f)));
+    assert_eq!(responder.poll_transmit(), None);
+}
+
+#[test]
+fn a_part_of_a_read_is_answered_as_it_is_asked_for() {
+    let mut responder = responder(1);
+    let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 3000), 0);
+    while responder.poll_transmit().is_some() {}
+    assert_eq!(responder.handle(&request(W::ReadRequest, 1, 1024, 1100), 0), Step::Reply);
+    let pieces: Vec<_> = std::iter::from_fn(|| responder.poll_transmit()).collect();
+    let sources: Vec<_> = pieces.iter().map(|piece| piece.source).collect();
+    let piece = |offset, len| Source::Read { va: BASE, rkey: RKEY, offset, len };
+    assert_eq!(sources, [piece(1024, 1024), piece(2048, 76)]);
+    assert_eq!(pieces[0].headers.opcode.operation, W::ReadResponseFirst);
+    assert_eq!(pieces[1].headers.psn, Psn::new(2));
+}
+
+#[test]
+fn an_answer_that_was_taken_back_was_not_given() {
+    let mut responder = responder(1);
+    let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 8), 0);
+    let first = responder.poll_transmit();
+    responder.untransmit();
+    assert_eq!(responder.poll_transmit(), first, "it comes again");
+    responder.untransmit();
+    // The one place is not answered, so a second READ is one too many.
+    assert_eq!(take(&mut responder, &request(W::ReadRequest, 1, 0, 8), 0), Step::Reply);
+    assert!(responder.dead().is_some());
+    // What was promised before is still said before the refusal.
+    assert_eq!(responder.poll_transmit(), first);
+    assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x61)));
+    responder.untransmit();
+    assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x61)));
+    assert_eq!(responder.poll_transmit(), None);
+}
+
+#[test]
+fn a_packet_that_is_dropped_is_as_if_it_had_never_come() {
+    let mut responder = responder(1);
+    for _ in 0..2 {
+        let Step::Write { .. } = responder.handle(&request(W::WriteOnly, 0, 0, 8), 8) else { panic!("a WRITE") };
+        responder.finish(Outcome::Dropped);
+        assert_eq!((responder.expected_psn(), responder.poll_transmit()), (Psn::new(0), None));
+    }
+}
+
+#[test]
+fn the_message_count_wraps() {
+    let mut responder = responder(0);
+    for psn in 0..0x100_0001u32 {
+        let _ = take(&mut responder, &request(W::WriteOnly, psn, 0, 0), 0);
+    }
+    assert_eq!((responder.msn(), responder.expected_psn()), (1, Psn::new(1)));
+}
