@@ -106,7 +106,7 @@ impl fmt::Display for Attributes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
     /// The table has no such transition.
-    #[error("a {service} QP does not go from {current} to {next}")]
+    #[error("{service} QPs do not go from {current} to {next}")]
     NoSuchTransition {
         /// The service.
         service: Service,

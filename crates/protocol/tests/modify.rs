@@ -1,0 +1,90 @@
+//! Every state × state × service, asked of `modify::check` and compared with a committed table: required attributes, then
+//! optional ones. Run with `UPDATE_SNAPSHOT=1` to write the table anew after a change that is meant.
+
+use softhca_protocol::modify::{Attributes, ModifyError, check};
+use softhca_protocol::{Service, State};
+use std::fmt::Write;
+
+const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/modify.snapshot");
+
+/// What `check` says about one transition, found out by asking.
+fn ask(service: Service, current: State, next: State) -> String {
+    let required = match check(service, current, next, Attributes::NONE) {
+        Ok(()) => Attributes::NONE,
+        Err(ModifyError::Missing { missing, .. }) => missing,
+        Err(ModifyError::NoSuchTransition { .. }) => return "-".into(),
+        Err(error) => panic!("{error}"),
+    };
+    let bits = (0..32).map(|bit| Attributes(1 << bit));
+    for one in bits.clone().filter(|&one| required.contains(one)) {
+        assert!(
+            check(service, current, next, required.without(one)).is_err(),
+            "{service} {current} {next}: {one} is required"
+        );
+    }
+    let optional = bits
+        .filter(|&one| one != Attributes::STATE && !required.contains(one))
+        .filter(|&one| check(service, current, next, required | one).is_ok())
+        .fold(Attributes::NONE, |all, one| all | one);
+    assert_eq!(check(service, current, next, required | optional | Attributes::STATE), Ok(()));
+    format!("[{required}] {optional}").trim_end().into()
+}
+
+#[test]
+fn every_transition_of_every_service() {
+    let mut table = String::new();
+    for service in Service::ALL {
+        for current in State::ALL {
+            for next in State::ALL {
+                let rule = ask(service, current, next);
+                writeln!(table, "{service} {current} -> {next}: {rule}").expect("a string takes everything");
+            }
+        }
+    }
+    if std::env::var_os("UPDATE_SNAPSHOT").is_some() {
+        std::fs::write(SNAPSHOT, &table).expect("the snapshot can be written");
+    }
+    let committed = std::fs::read_to_string(SNAPSHOT).expect("the snapshot is there");
+    for (ours, theirs) in table.lines().zip(committed.lines()) {
+        assert_eq!(ours, theirs);
+    }
+    assert_eq!(table, committed);
+}
+
+#[test]
+fn refusals_name_what_is_wrong() {
+    let error = |service, current, next, mask| check(service, current, next, mask).expect_err("refused").to_string();
+    assert_eq!(error(Service::Rc, State::Reset, State::Rts, Attributes::STATE), "RC QPs do not go from RESET to RTS");
+    assert_eq!(
+        error(Service::Uc, State::Reset, State::Init, Attributes::STATE | Attributes::PORT),
+        "UC RESET to INIT needs ACCESS_FLAGS PKEY_INDEX too"
+    );
+    assert_eq!(
+        error(Service::Ud, State::Rtr, State::Rts, Attributes::SQ_PSN | Attributes::AV | Attributes(1 << 30)),
+        "UD RTR to RTS does not take AV bit 30"
+    );
+}
+
+#[test]
+fn what_each_state_takes() {
+    let table: Vec<_> = State::ALL
+        .map(|state| (state.as_u32(), state.takes_sends(), state.takes_receives(), state.serves()))
+        .into_iter()
+        .collect();
+    assert_eq!(
+        table,
+        [
+            (0, false, false, false),
+            (1, false, true, false),
+            (2, false, true, true),
+            (3, true, true, true),
+            (4, true, true, true),
+            (5, true, true, true),
+            (6, true, true, false),
+        ]
+    );
+    for state in State::ALL {
+        assert_eq!(State::from_u32(state.as_u32()), Some(state));
+    }
+    assert_eq!(State::from_u32(7), None);
+}
