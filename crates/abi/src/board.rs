@@ -12,9 +12,9 @@ pub const BOARD_VERSION: u32 = 1;
 constants! {
     /// The board's first words, byte offsets.
     pub mod word: usize {
-        /// `BOARD_MAGIC`.
+        /// 0x42434853, the bytes "SHCB".
         MAGIC = 0,
-        /// `BOARD_VERSION`.
+        /// Version of the layout: 1.
         VERSION = 4,
         /// Goes up when a GID table changes; odd while it is being written.
         GID_EPOCH = 8,

@@ -88,6 +88,7 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
 
 /// Numbers that the template names in braces.
 const NUMBERS: &[(&str, usize)] = &[
+    ("{VERSION}", open::VERSION as usize),
     ("{REQUEST_MAX}", envelope::REQUEST_MAX),
     ("{FDS_MAX}", envelope::FDS_MAX),
     ("{SEND_WQE_HEADER}", queue::SEND_WQE_HEADER),

@@ -145,3 +145,34 @@ macro_rules! constants {
         }
     )+};
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pd::{AllocPd, AllocPdAnswer};
+
+    #[test]
+    fn records_are_read_from_bytes_at_any_alignment() {
+        let bytes = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(AllocPd::read(&bytes[1..]), Some(AllocPd { response: 0x0807_0605_0403_0201 }));
+        assert_eq!(AllocPd::read(&bytes[..7]), None);
+        assert_eq!(AllocPd::read_zero_extended(&bytes[1..3]), AllocPd { response: 0x0201 });
+        assert_eq!(AllocPd::read_zero_extended(&bytes[1..]), AllocPd { response: 0x0807_0605_0403_0201 });
+        assert_eq!(AllocPdAnswer { pd_handle: 0x0403_0201 }.bytes(), &bytes[1..5]);
+    }
+
+    #[test]
+    fn layouts_have_neither_gaps_nor_overlaps() {
+        for row in crate::command::ROWS {
+            for layout in [row.request, row.private_in, row.answer, row.private_out].into_iter().flatten() {
+                let mut end = 0;
+                for field in layout.fields {
+                    assert_eq!(field.offset, end, "{}.{}", layout.name, field.name);
+                    assert!(!field.meaning.trim().is_empty(), "{}.{}", layout.name, field.name);
+                    end += field.size;
+                }
+                assert_eq!(end, layout.size, "{}", layout.name);
+            }
+        }
+    }
+}

@@ -10,9 +10,9 @@ pub const VERSION: u16 = 1;
 record! {
     /// The first message that a client sends on a node.
     pub struct Open[16] {
-        /// `MAGIC` (0x41434853): the bytes "SHCA".
+        /// 0x41434853, the bytes "SHCA".
         0 => magic: u32,
-        /// `VERSION` that the client was built for.
+        /// Version of this interface that the client was built for.
         4 => version: u16,
         /// Which numbering of the commands from 37 up: see `profile`.
         6 => profile: u16,
@@ -24,9 +24,9 @@ record! {
 
     /// The agent's answer to `Open`. The connection stays open only if `status` is 0.
     pub struct OpenAnswer[16] {
-        /// `MAGIC`.
+        /// 0x41434853, the bytes "SHCA".
         0 => magic: u32,
-        /// `VERSION` that the agent was built for.
+        /// Version of this interface that the agent was built for.
         4 => version: u16,
         /// The profile that was asked for.
         6 => profile: u16,
