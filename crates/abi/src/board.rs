@@ -26,11 +26,11 @@ constants! {
         DEVICE_COUNT = 20,
     }
 
-    /// A port's area, byte offsets from `port(device, port)`.
+    /// A port's area, byte offsets.
     pub mod port_word: usize {
-        /// State: see `device::port_state`.
+        /// State of the port, as `QueryPortAnswer::state`.
         STATE = 0,
-        /// MTU code: see `device::mtu`.
+        /// MTU code.
         ACTIVE_MTU = 4,
         /// Entries of the GID table.
         GID_LEN = 8,
@@ -38,7 +38,7 @@ constants! {
         GIDS = 64,
         /// Network interface per GID, 0 for none.
         IFINDEX = 2048,
-        /// Type per GID: see `private::gid_type`.
+        /// Type per GID, as `GidEntryAnswer::gid_type`.
         GID_TYPE = 2304,
     }
 }

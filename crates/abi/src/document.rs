@@ -46,19 +46,19 @@ const RECORDS: &[Layout] = &[
 const PARTS: &[Layout] = &[ah::AhAttr::LAYOUT, qp::Dest::LAYOUT];
 
 /// Values that the template shows where they belong.
-const PLACED: &[(&str, &[Constant])] = &[
-    ("open::profile", open::profile::ALL),
-    ("queue::cq", queue::cq::ALL),
-    ("queue::cqe", queue::cqe::ALL),
-    ("queue::qp", queue::qp::ALL),
-    ("queue::srq", queue::srq::ALL),
-    ("queue::recv_wqe", queue::recv_wqe::ALL),
-    ("queue::context_page", queue::context_page::ALL),
-    ("event::kind", event::kind::ALL),
-    ("private::push", private::push::ALL),
-    ("private::gid_type", private::gid_type::ALL),
-    ("board::word", board::word::ALL),
-    ("board::port_word", board::port_word::ALL),
+const PLACED: &[(&str, &str, &[Constant])] = &[
+    ("open::profile", open::profile::MEANING, open::profile::ALL),
+    ("queue::cq", queue::cq::MEANING, queue::cq::ALL),
+    ("queue::cqe", queue::cqe::MEANING, queue::cqe::ALL),
+    ("queue::qp", queue::qp::MEANING, queue::qp::ALL),
+    ("queue::srq", queue::srq::MEANING, queue::srq::ALL),
+    ("queue::recv_wqe", queue::recv_wqe::MEANING, queue::recv_wqe::ALL),
+    ("queue::context_page", queue::context_page::MEANING, queue::context_page::ALL),
+    ("event::kind", event::kind::MEANING, event::kind::ALL),
+    ("private::push", private::push::MEANING, private::push::ALL),
+    ("private::gid_type", private::gid_type::MEANING, private::gid_type::ALL),
+    ("board::word", board::word::MEANING, board::word::ALL),
+    ("board::port_word", board::port_word::MEANING, board::port_word::ALL),
 ];
 
 /// Values that have a section of their own.
@@ -67,7 +67,7 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
     ("What REREG_MR changes", "ReregMr.flags", mr::rereg::ALL),
     ("QP types", "qp_type", qp::kind::ALL),
     ("QP states", "qp_state, cur_qp_state", qp::state::ALL),
-    ("QP attributes", "attr_mask of QUERY_QP and MODIFY_QP", qp::attr::ALL),
+    ("QP attributes", "ModifyQp.attr_mask, QueryQp.attr_mask", qp::attr::ALL),
     ("Path migration states", "path_mig_state", qp::migration::ALL),
     ("QP create flags", "ExCreateQp.create_flags", qp::create_flags::ALL),
     ("MTU codes", "path_mtu, max_mtu, active_mtu", device::mtu::ALL),
@@ -124,7 +124,7 @@ fn expand(directive: &str) -> String {
     let (verb, name) = directive.split_once(' ').unwrap_or((directive, ""));
     match verb {
         "record" => RECORDS.iter().find(|layout| layout.name == name).map(record),
-        "constants" => PLACED.iter().find(|(known, _)| *known == name).map(|(_, values)| constants(values)),
+        "constants" => PLACED.iter().find(|(known, ..)| *known == name).map(placed),
         "table" => Some(table(name == "extended")),
         "commands" => Some(commands()),
         "values" => Some(values()),
@@ -142,13 +142,33 @@ fn record(layout: &Layout) -> String {
     text.push_str("| offset | size | field | type | meaning |\n|---:|---:|---|---|---|\n");
     for field in layout.fields {
         let kind = field.kind.rsplit("::").next().unwrap_or(field.kind);
-        let row = (field.offset, field.size, field.name, kind, field.meaning.trim());
-        let _ = writeln!(text, "| {} | {} | `{}` | {} | {} |", row.0, row.1, row.2, row.3, row.4);
+        let meaning = linked(layout.name, field.name, field.meaning.trim()).replace('|', "\\|");
+        let _ = writeln!(text, "| {} | {} | `{}` | {kind} | {meaning} |", field.offset, field.size, field.name);
     }
     text
 }
 
-fn constants(values: &[Constant]) -> String {
+/// The meaning of a field, with a link to its values instead of their name in the code.
+fn linked(record: &str, field: &str, meaning: &str) -> String {
+    let full = format!("{record}.{field}");
+    let values = VALUES.iter().find(|(_, fields, _)| fields.split(", ").any(|known| known == field || known == full));
+    let (Some((title, ..)), Some((before, rest))) =
+        (values, meaning.split_once("See `").or(meaning.split_once("see `")))
+    else {
+        return meaning.to_owned();
+    };
+    let after = rest.split_once('`').map_or("", |(_, after)| after);
+    let see = if before.is_empty() { "See" } else { "see" };
+    format!("{before}{see} [{title}](#{}){after}", title.to_lowercase().replace(' ', "-"))
+}
+
+/// Values where they belong, under the name by which records speak of them.
+fn placed((name, meaning, values): &(&str, &str, &[Constant])) -> String {
+    let name = name.rsplit("::").next().unwrap_or(name);
+    format!("**{name}**:{meaning}\n\n{}", constants(values, |value| value.to_string()))
+}
+
+fn constants(values: &[Constant], number: fn(u64) -> String) -> String {
     let mut text = String::from("| name | value | meaning |\n|---|---:|---|\n");
     for constant in values {
         let _ = writeln!(text, "| {} | {} | {} |", constant.name, number(constant.value), constant.meaning.trim());
@@ -157,7 +177,7 @@ fn constants(values: &[Constant]) -> String {
 }
 
 /// Large powers of two are easier to read as such.
-fn number(value: u64) -> String {
+fn bits(value: u64) -> String {
     if value > 512 && value.is_power_of_two() { format!("1 << {}", value.trailing_zeros()) } else { value.to_string() }
 }
 
@@ -258,7 +278,7 @@ fn command(text: &mut String, shown: &mut Vec<&'static str>, row: &Row) {
 fn values() -> String {
     let mut text = String::new();
     for (title, fields, values) in VALUES {
-        let _ = writeln!(text, "### {title}\n\n`{fields}`\n\n{}", constants(values));
+        let _ = writeln!(text, "### {title}\n\n`{fields}`\n\n{}", constants(values, bits));
     }
     text
 }
@@ -290,7 +310,7 @@ mod tests {
         for layout in RECORDS {
             assert!(TEMPLATE.contains(&format!("@record {}\n", layout.name)), "{} is not shown", layout.name);
         }
-        for (name, _) in PLACED {
+        for (name, ..) in PLACED {
             assert!(TEMPLATE.contains(&format!("@constants {name}\n")), "{name} is not shown");
         }
     }

@@ -130,6 +130,9 @@ macro_rules! constants {
         pub mod $module {
             $( $(#[doc = $value_doc])+ pub const $name: $kind = $value; )+
 
+            /// What the values are.
+            pub const MEANING: &str = concat!($($doc),+);
+
             /// Every value of this module.
             pub const ALL: &[$crate::layout::Constant] = &[$( $crate::layout::Constant {
                 name: stringify!($name),

@@ -155,7 +155,7 @@ constants! {
 
     /// The control line of a QP (64 bytes at `mapping.offset`), byte offsets.
     pub mod qp: usize {
-        /// State of the QP, the truth: see `qp::state`.
+        /// State of the QP, the truth, as `ModifyQp::qp_state`.
         STATE = 0,
         /// Bit 0: the send queue drains.
         FLAGS = 4,
