@@ -130,3 +130,35 @@ fn replies_are_cut_to_the_room() {
     assert_eq!(command.response_length::<ExQueryDeviceAnswer>(), 184);
     assert_eq!(command.reply(ExQueryDeviceAnswer::default().bytes(), &[]).len(), 184);
 }
+
+#[test]
+fn any_bytes_are_admitted_or_refused() {
+    let mut state = 0x5eed_u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut admitted = 0;
+    for _ in 0..200_000 {
+        let len = usize::try_from(next() % 40).expect("small");
+        let mut bytes: Vec<u8> = (0..len).map(|_| next().to_le_bytes()[0] % 8).collect();
+        // Mostly plausible headers: otherwise next to nothing would get past the first checks.
+        if len >= 8 && next() % 8 != 0 {
+            bytes[1..4].copy_from_slice(&[0, 0, if next() % 2 == 0 { 0 } else { 0x80 }]);
+            bytes[5] = 0;
+            bytes[4] = if bytes[3] == 0 { len / 4 } else { len.saturating_sub(24) / 8 }.to_le_bytes()[0];
+            bytes[0] = next().to_le_bytes()[0] % 60;
+        }
+        let profile = if next() % 2 == 0 { MAINLINE } else { OFED };
+        if let Ok(command) = admit(&bytes, profile, next() % 4 != 0) {
+            admitted += 1;
+            assert!(command.room() >= command.row.answer_min);
+            assert!(command.body_and_tail::<AllocPd>().is_ok_and(|(_, tail)| tail.len() <= len));
+            let limit = command.room() + command.provider_room;
+            assert!(command.reply(&[0; 64], &[0; 64]).len() <= limit);
+        }
+    }
+    assert!(admitted > 1_000, "only {admitted} commands were admitted: the test does not reach far");
+}
