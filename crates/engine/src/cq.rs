@@ -351,6 +351,9 @@ impl Cq {
     /// EINVAL when more entries wait than would fit, or the limits forbid it.
     pub fn resize(&self, cqe: u32) -> Result<u32> {
         self.engine.check_process()?;
+        // What was posted before counts, also where its lane is only being opened.
+        self.engine.open_routes();
+        self.engine.poll();
         let mut ring = self.ring.lock();
         if ring.used() > cqe {
             let (waiting, handle) = (ring.used(), self.handle);

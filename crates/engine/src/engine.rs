@@ -66,6 +66,8 @@ pub struct Engine {
     has_deferred: AtomicBool,
     /// QPs whose lane the helper thread has to open.
     pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
+    /// Held while lanes are being opened for them.
+    pub(crate) opening: Mutex<()>,
     /// Counts polls, so that a program whose CQ is never empty drives the engine too.
     polls: AtomicU32,
     /// Packets that were not accepted, by nobody's QP: for `softhca show`.
@@ -127,6 +129,7 @@ impl Engine {
             deferred: Mutex::new(Vec::new()),
             has_deferred: AtomicBool::new(false),
             unrouted: Mutex::new(Vec::new()),
+            opening: Mutex::new(()),
             polls: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
             is_gone: AtomicBool::new(false),

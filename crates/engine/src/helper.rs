@@ -163,7 +163,9 @@ impl Engine {
             if std::mem::take(&mut told) {
                 self.listen();
             }
-            self.open_routes();
+            if !self.unrouted.lock().is_empty() {
+                self.open_routes();
+            }
             if waker.watching.load(Ordering::Relaxed) {
                 let epoch = waker.epoch.load(Ordering::Relaxed);
                 told = waker.sleep(Some(WATCH));

@@ -314,6 +314,7 @@ impl Qp {
     /// EINVAL for a transition, mask or value that the IBA does not allow.
     pub fn modify(&self, attributes: &ModifyQp) -> Result<()> {
         self.engine.check_process()?;
+        crate::usermem::prepare_thread();
         let Some(qp) = self.arc() else { return Err(Errno::EINVAL.into()) };
         let mut inner = self.lock();
         if inner.is_dead() {

@@ -58,8 +58,9 @@ impl Engine {
         Ok(adopted)
     }
 
-    /// Opens what QPs are waiting for. Only the helper thread does that.
+    /// Opens what QPs are waiting for, waiting for the agent and for whoever is at it: on the helper thread, and in verbs that may wait.
     pub(crate) fn open_routes(self: &Arc<Self>) {
+        let _turn = self.opening.lock();
         let waiting = std::mem::take(&mut *self.unrouted.lock());
         for qp in waiting {
             qp.open_route();
@@ -117,7 +118,7 @@ impl Qp {
         }
     }
 
-    /// On the helper thread: opens what this QP is waiting for, and goes on with it.
+    /// Opens what this QP is waiting for, and goes on with it.
     fn open_route(self: &Arc<Self>) {
         let engine = self.engine();
         let (dest, next) = {

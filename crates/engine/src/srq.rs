@@ -241,6 +241,7 @@ impl Srq {
     /// # Errors
     /// EBUSY while a QP uses it.
     pub fn destroy(&self) -> Result<u32> {
+        self.engine.check_process()?;
         let _order = self.engine.allocation.lock();
         let body = DestroySrq { response: 1, srq_handle: self.handle, reserved: 0 };
         let answer: DestroySrqAnswer =
