@@ -253,7 +253,7 @@ impl Responder {
     pub fn new(service: Service) -> Responder {
         Responder {
             service,
-            config: ResponderConfig::default(),
+            config: ResponderConfig { mtu: 1, ..ResponderConfig::default() },
             expected: Psn::default(),
             message: Message::None,
             pending: None,
@@ -266,7 +266,7 @@ impl Responder {
 
     /// Sets what the transition to RTR sets. Takes the memory for `max_dest_rd_atomic` READs and atomics.
     pub fn configure(&mut self, config: ResponderConfig) {
-        self.config = config;
+        self.config = ResponderConfig { mtu: config.mtu.max(1), ..config };
         self.expected = config.rq_psn;
         self.set_max_dest_rd_atomic(config.max_dest_rd_atomic);
     }

@@ -4,6 +4,7 @@
 //! A run is named by its `Scenario`, the seed included; a run that fails prints it.
 
 mod corners;
+mod hostile;
 mod lossless;
 mod mixed;
 mod refusals;
