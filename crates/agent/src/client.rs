@@ -125,8 +125,7 @@ impl Client {
 
     /// Sends a reply in its envelope.
     pub(crate) fn reply(&mut self, sequence: u32, reply: Reply) -> Fate {
-        let envelope =
-            ReplyEnvelope { sequence, status: reply.status, fds: reply.fds.len() as u32, reserved: 0 };
+        let envelope = ReplyEnvelope { sequence, status: reply.status, fds: reply.fds.len() as u32, reserved: 0 };
         self.send([envelope.bytes(), &reply.bytes].concat(), reply.fds)
     }
 

@@ -108,7 +108,8 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
 /// A command that this function does not serve.
 fn unserved(call: &Call<'_>) -> Outcome<Answer> {
     let name = call.command.row.name;
-    let mut refusal = Refusal::new(Errno::EOPNOTSUPP, format!("{name} needs an engine, and the agent runs none for this client"));
+    let mut refusal =
+        Refusal::new(Errno::EOPNOTSUPP, format!("{name} needs an engine, and the agent runs none for this client"));
     if matches!(call.command.row.number, number::POST_SEND | number::POST_RECV | number::POST_SRQ_RECV) {
         refusal.answer = PostAnswer { bad_wr: 1 }.bytes().to_vec();
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-use abi::device::{port_state, mtu_bytes};
+use abi::device::{mtu_bytes, port_state};
 
 use crate::addresses::interface_name;
 use crate::device::{Device, FIRMWARE, PKEYS, VENDOR_ID};

@@ -69,7 +69,12 @@ impl Call<'_> {
     }
 
     /// An answer of a record and its private tail, with descriptors.
-    pub fn answer_with<T: Record, U: Record>(&self, core: &T, tail: &U, fds: impl IntoIterator<Item = OwnedFd>) -> Answer {
+    pub fn answer_with<T: Record, U: Record>(
+        &self,
+        core: &T,
+        tail: &U,
+        fds: impl IntoIterator<Item = OwnedFd>,
+    ) -> Answer {
         Answer { bytes: self.command.reply(core.bytes(), tail.bytes()), fds: fds.into_iter().collect() }
     }
 

@@ -57,7 +57,9 @@ pub enum RunDirError {
         what: String,
     },
     /// Another agent is alive there.
-    #[error("an agent serves {path} already; stop it with `softhca agent --stop` or set SOFTHCA_DIR to another directory")]
+    #[error(
+        "an agent serves {path} already; stop it with `softhca agent --stop` or set SOFTHCA_DIR to another directory"
+    )]
     Served {
         /// The directory.
         path: PathBuf,
@@ -90,11 +92,9 @@ impl RunDir {
         };
         match fs::DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(path)
-                .map_err(system("create", path))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system("create", path))?
+            }
             other => other.map_err(system("create", path))?,
         }
         check_owner(path)?;
@@ -154,8 +154,11 @@ impl Drop for RunDir {
 
 fn check_owner(path: &Path) -> Result<(), RunDirError> {
     let not_ours = |what: String| RunDirError::NotOurs { path: path.to_owned(), what };
-    let meta = fs::symlink_metadata(path)
-        .map_err(|source| RunDirError::System { action: "look at", path: path.to_owned(), source })?;
+    let meta = fs::symlink_metadata(path).map_err(|source| RunDirError::System {
+        action: "look at",
+        path: path.to_owned(),
+        source,
+    })?;
     if !meta.is_dir() {
         return Err(not_ours("is not a directory".into()));
     }

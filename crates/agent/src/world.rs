@@ -172,7 +172,10 @@ impl World {
                     Some(names) => host.iter().copied().filter(|address| carried_by(address, names)).collect(),
                 };
                 if port.gids.follow(&carried, loopback) {
-                    events.push((device.index, AsyncRecord { element: number, event_type: kind::GID_CHANGE, reserved: 0 }));
+                    events.push((
+                        device.index,
+                        AsyncRecord { element: number, event_type: kind::GID_CHANGE, reserved: 0 },
+                    ));
                 }
             }
             if events.len() > before {

@@ -72,11 +72,8 @@ time.sleep(60)
 #[test]
 fn a_killed_parent_is_cleaned_up_while_its_child_lives() {
     let agent = TestAgent::start();
-    let Ok(mut parent) = Command::new("python3")
-        .args(["-c", FORKS])
-        .arg(agent.dir.join("uverbs0"))
-        .stdout(Stdio::piped())
-        .spawn()
+    let Ok(mut parent) =
+        Command::new("python3").args(["-c", FORKS]).arg(agent.dir.join("uverbs0")).stdout(Stdio::piped()).spawn()
     else {
         return; // a machine without Python
     };

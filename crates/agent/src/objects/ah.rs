@@ -85,7 +85,10 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
         );
     }
     if attr.flow_label >> 20 != 0 {
-        return refuse(Errno::EINVAL, format!("{of} has flow label {:#x}, which is longer than 20 bits", attr.flow_label));
+        return refuse(
+            Errno::EINVAL,
+            format!("{of} has flow label {:#x}, which is longer than 20 bits", attr.flow_label),
+        );
     }
     Ok(())
 }

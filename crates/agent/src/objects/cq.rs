@@ -89,12 +89,8 @@ pub fn destroy_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// CREATE_CQ.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateCq = call.body()?;
-    let wanted = Wanted {
-        user_handle: body.user_handle,
-        cqe: body.cqe,
-        vector: body.comp_vector,
-        channel: body.comp_channel,
-    };
+    let wanted =
+        Wanted { user_handle: body.user_handle, cqe: body.cqe, vector: body.comp_vector, channel: body.comp_channel };
     let (handle, out, fd) = make(world, call.context, &wanted)?;
     Ok(call.answer_with(&CreateCqAnswer { cq_handle: handle, cqe: out.cqe_count }, &out, fd))
 }

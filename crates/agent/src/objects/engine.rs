@@ -100,7 +100,10 @@ fn two(fds: Vec<OwnedFd>) -> Outcome<(OwnedFd, OwnedFd)> {
         return refuse(Errno::EINVAL, "ENGINE_HELLO comes with two descriptors: the bell's memory and an eventfd");
     };
     if !rustix::fs::fcntl_get_seals(&bell).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
-        return refuse(Errno::EINVAL, "ENGINE_HELLO: the bell's memory is not a memfd that is sealed against shrinking");
+        return refuse(
+            Errno::EINVAL,
+            "ENGINE_HELLO: the bell's memory is not a memfd that is sealed against shrinking",
+        );
     }
     let kind = fs::read_link(format!("/proc/self/fd/{}", kick.as_raw_fd()));
     if kind.is_ok_and(|kind| kind.as_os_str() != "anon_inode:[eventfd]") {

@@ -84,11 +84,8 @@ pub fn create_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         qp_type: body.qp_type,
     };
     let (base, out, fd) = qp::make(world, call.context, &wanted)?;
-    let answer = ExCreateQpAnswer {
-        base,
-        comp_mask: 0,
-        response_length: call.command.response_length::<ExCreateQpAnswer>(),
-    };
+    let answer =
+        ExCreateQpAnswer { base, comp_mask: 0, response_length: call.command.response_length::<ExCreateQpAnswer>() };
     Ok(call.answer_with(&answer, &out, fd))
 }
 

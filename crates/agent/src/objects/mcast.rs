@@ -104,7 +104,11 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("{} is not a multicast GID", Ipv6Addr::from(gid)));
     }
     let members = world.groups.engines(&gid);
-    let mut answer = McastResolveAnswer { epoch: world.board.mcast_epoch(), count: members.len() as u32, ..bytemuck::Zeroable::zeroed() };
+    let mut answer = McastResolveAnswer {
+        epoch: world.board.mcast_epoch(),
+        count: members.len() as u32,
+        ..bytemuck::Zeroable::zeroed()
+    };
     for (slot, engine) in answer.engines.iter_mut().take(max as usize).zip(members) {
         *slot = engine.0;
     }

@@ -6,9 +6,9 @@
 use std::os::fd::OwnedFd;
 
 use abi::Errno;
+use abi::layout::Record;
 use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer, access, rereg};
 use abi::queue::{MrIn, mr_flags};
-use abi::layout::Record;
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut};
@@ -197,7 +197,10 @@ fn handed_over(tail: &[u8], mut fds: Vec<OwnedFd>, length: u64) -> Outcome<Optio
     let said = MrIn::read_zero_extended(tail);
     let wanted = usize::from(said.flags & mr_flags::MEMFD != 0);
     if fds.len() != wanted {
-        return refuse(Errno::EINVAL, format!("REG_MR came with {} descriptors, its tail speaks of {wanted}", fds.len()));
+        return refuse(
+            Errno::EINVAL,
+            format!("REG_MR came with {} descriptors, its tail speaks of {wanted}", fds.len()),
+        );
     }
     let Some(memfd) = fds.pop() else { return Ok(None) };
     let offset = said.offset;

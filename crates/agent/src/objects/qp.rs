@@ -315,7 +315,10 @@ fn service_of(qp_type: u8) -> Outcome<Service> {
         kind::UD => Ok(Service::Ud),
         _ => {
             let name = kind::name(qp_type).unwrap_or("unknown");
-            refuse(Errno::EOPNOTSUPP, format!("QP type {qp_type} ({name}) is not one of RC, UC and UD, which the device has"))
+            refuse(
+                Errno::EOPNOTSUPP,
+                format!("QP type {qp_type} ({name}) is not one of RC, UC and UD, which the device has"),
+            )
         }
     }
 }

@@ -41,12 +41,8 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<
         let found = qp.block.read(word::STATE);
         let next = transition(qp, state_of(found), wanted)?;
         values(device, qp, wanted)?;
-        let swapped = qp.block.word(word::STATE).compare_exchange(
-            found,
-            next as u32,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let swapped =
+            qp.block.word(word::STATE).compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire);
         // Lost: the engine has moved the QP meanwhile, so the question is another one now. It moves a QP to an error state
         // and no further; a client that plays with the word gets an end of it by the table's rules.
         match swapped {
@@ -105,7 +101,9 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
         let active = device.port(u32::from(port_num))?.active_mtu;
         if !(1..=active).contains(&wanted.path_mtu) {
             let asked = wanted.path_mtu;
-            return bad(format!("path MTU code {asked} is not 1 (256 bytes) to {active}, the active MTU of port {port_num}"));
+            return bad(format!(
+                "path MTU code {asked} is not 1 (256 bytes) to {active}, the active MTU of port {port_num}"
+            ));
         }
     }
     let limits = &device.limits;

@@ -4,9 +4,7 @@ use std::sync::atomic::Ordering;
 
 use abi::Errno;
 use abi::queue::{CONTROL_LEN, REV, SrqOut, recv_stride, srq as word};
-use abi::srq::{
-    CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr,
-};
+use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, unused};

@@ -99,8 +99,12 @@ impl Client {
         let mut bytes = [0; 16];
         assert_eq!(self.socket.recv(&mut bytes).expect("an answer").len, 16);
         assert_eq!(OpenAnswer::read(&bytes).expect("whole").status, 0);
-        let answer =
-            self.call(&legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], size_of::<GetContextAnswer>() + 40));
+        let answer = self.call(&legacy(
+            number::GET_CONTEXT,
+            &GetContext { response: 1 },
+            &[],
+            size_of::<GetContextAnswer>() + 40,
+        ));
         assert_eq!(answer.fds.len(), 2, "the async file and the context page");
         answer
     }
