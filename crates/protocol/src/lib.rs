@@ -11,6 +11,7 @@
 
 pub mod modify;
 mod operation;
+mod packets;
 pub mod qp;
 mod rc;
 mod reason;
@@ -18,6 +19,7 @@ mod requester;
 mod responder;
 mod ring;
 mod status;
+mod step;
 mod time;
 mod unreliable;
 
@@ -25,10 +27,9 @@ pub use operation::{Destination, Incoming, Operation, SendOp, Transmit};
 pub use qp::{Service, State};
 pub use reason::{Fault, Reason};
 pub use requester::{Completion, Failure, Full, Requester, RequesterConfig};
-pub use responder::{
-    Access, AtomicOp, Nak, Outcome, RecvEnd, Refusal, Responder, ResponderConfig, Response, Source, Step,
-};
+pub use responder::{Access, Responder, ResponderConfig};
 pub use status::Status;
+pub use step::{AtomicOp, Nak, Outcome, RecvEnd, Refusal, Response, Source, Step};
 pub use time::{Time, timeout};
 pub use wire::rnr;
 

@@ -4,20 +4,17 @@
 //! The operations are numbered as they are posted. Four marks move through them, never past each other:
 //!
 //! ```text
-//!      tail            done             cursor            head
-//!   ────┼───────────────┼─────────────────┼─────────────────┼────
-//!        complete, to be  sent, awaiting    not (or once more  not posted
-//!        polled           answers           to be) sent
+//!              tail               done              cursor             head
+//!   ────────────┼──────────────────┼──────────────────┼──────────────────┼──────────▶ operations
+//!     forgotten   complete, to be    sent, answers      to be sent, or     not posted
+//!                 polled             awaited            sent once more
 //! ```
 //! An error stops the queue at one operation: those before it end as they end, it gets the error, those behind it are flushed.
 
 use crate::rc::Reliable;
-use crate::ring::{Entry, Ring};
-use crate::{Incoming, MAX_MESSAGE, Operation, Reason, SendOp, Service, Status, Time, Transmit};
-use wire::{Deth, Headers, Opcode, Place, Psn, Qpn, Reth};
-
-/// A packet that asks for an acknowledgement at least this often, so that long messages free the window as they go.
-const ACK_EVERY: u32 = 32;
+use crate::ring::Ring;
+use crate::{Incoming, Reason, SendOp, Service, Status, Time, Transmit};
+use wire::{Headers, Psn, Qpn};
 
 /// What a requester has to know before it may send: the attributes of the transition to RTS, and of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,7 +103,8 @@ struct Undo {
 pub struct Requester {
     pub(crate) service: Service,
     draining: bool,
-    mtu_shift: u8,
+    /// The MTU as a power of two: offsets and packet numbers turn into each other by shifts.
+    pub(crate) mtu_shift: u8,
     pub(crate) config: RequesterConfig,
     pub(crate) ops: Ring,
     tail: u32,
@@ -361,137 +359,11 @@ impl Requester {
         true
     }
 
-    /// The request packet of a READ or an atomic. A READ that was answered in part asks for the rest.
-    fn ask(&mut self, entry: &Entry) -> Transmit {
-        let (op, skip) = (&entry.op, self.cursor.packet);
-        let offset = skip << self.mtu_shift;
-        let operation = match op.operation {
-            Operation::CmpSwap => wire::Operation::CompareSwap,
-            Operation::FetchAdd => wire::Operation::FetchAdd,
-            _ => wire::Operation::ReadRequest,
-        };
-        let mut headers = self.headers(operation, entry.first + skip);
-        headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len: op.length - offset };
-        headers.atomic =
-            wire::AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
-        // The answer takes a number per packet, all of them set aside by the request.
-        let end = entry.first + self.packets(op);
-        self.advance(end, true);
-        Transmit { headers, slot: op.slot, offset, len: 0 }
-    }
-
-    /// The next packet of a SEND or WRITE.
-    fn carry(&mut self, entry: &Entry) -> Transmit {
-        let (op, packet) = (&entry.op, self.cursor.packet);
-        let offset = packet << self.mtu_shift;
-        let len = (op.length - offset).min(self.config.mtu);
-        let (first, last) = (packet == 0, offset + len == op.length);
-        let psn = entry.first + packet;
-        let mut headers = self.headers(opcode(op.operation, Place::of(first, last)), psn);
-        headers.imm = op.imm;
-        headers.ieth = op.imm;
-        headers.reth = Reth { va: op.remote_addr, rkey: op.rkey, len: op.length };
-        headers.solicited = op.solicited && last && op.operation != Operation::Write;
-        if self.service == Service::Ud {
-            headers.dest_qp = op.dest.dest_qp;
-            headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
-        }
-        self.cursor.unasked += 1;
-        headers.ack_req = self.service == Service::Rc && (last || self.cursor.unasked >= ACK_EVERY);
-        if headers.ack_req {
-            self.cursor.unasked = 0;
-        }
-        self.advance(psn + 1, last);
-        Transmit { headers, slot: op.slot, offset, len }
-    }
-
-    fn headers(&self, operation: wire::Operation, psn: Psn) -> Headers {
-        Headers {
-            opcode: Opcode::new(self.service.transport(), operation),
-            psn,
-            dest_qp: self.config.dest_qp,
-            pkey: self.config.pkey,
-            ..Headers::default()
-        }
-    }
-
-    /// Numbers below `end` are sent; the operation is sent, or one packet more of it.
-    fn advance(&mut self, end: Psn, whole: bool) {
-        if self.cursor.high.is_before(end) {
-            self.cursor.high = end;
-        }
-        if whole {
-            self.cursor.op = self.cursor.op.wrapping_add(1);
-            self.cursor.packet = 0;
-        } else {
-            self.cursor.packet += 1;
-        }
-    }
-
-    /// How many packet numbers an operation takes: at least one.
-    pub(crate) fn packets(&self, op: &SendOp) -> u32 {
-        if op.operation.is_atomic() {
-            return 1;
-        }
-        (op.length >> self.mtu_shift) + u32::from(op.length & (self.config.mtu - 1) != 0) + u32::from(op.length == 0)
-    }
-
-    /// What a READ's answer has in the packet `packet` numbers behind its first: where it begins, and its length.
-    pub(crate) fn piece(&self, op: &SendOp, packet: u32) -> (u32, u32) {
-        let offset = packet << self.mtu_shift;
-        (offset, (op.length - offset).min(self.config.mtu))
-    }
-
     /// An answer came. Only RC has answers; what does not fit is a ghost, and ignored.
     pub fn handle_response(&mut self, now: Time, headers: &Headers, payload_len: u32) -> Incoming {
         if self.service != Service::Rc || self.is_stopped() {
             return Incoming::Nothing;
         }
         self.handle_answer(now, headers, payload_len)
-    }
-}
-
-impl RequesterConfig {
-    /// Whether the operation can be sent at all.
-    fn admit(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
-        let operation = op.operation;
-        let offered = match service {
-            Service::Rc => true,
-            Service::Uc => !operation.is_read_or_atomic() && operation != Operation::SendInv,
-            Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
-        };
-        if !offered {
-            return Err((Status::LocQpOpErr, Reason::NotOffered { operation, service }));
-        }
-        let limit = if service == Service::Ud { self.mtu } else { MAX_MESSAGE };
-        if op.length > limit {
-            return Err((Status::LocLenErr, Reason::TooLong { length: op.length, limit }));
-        }
-        if operation.is_read_or_atomic() && self.max_rd_atomic == 0 {
-            return Err((Status::LocQpOpErr, Reason::NoInitiatorDepth(operation)));
-        }
-        Ok(())
-    }
-}
-
-/// The packet's operation, for SENDs and WRITEs.
-fn opcode(operation: Operation, place: Place) -> wire::Operation {
-    use wire::Operation as W;
-    let write = matches!(operation, Operation::Write | Operation::WriteImm);
-    match (place, operation) {
-        (Place::First, _) if write => W::WriteFirst,
-        (Place::Middle, _) if write => W::WriteMiddle,
-        (Place::First, _) => W::SendFirst,
-        (Place::Middle, _) => W::SendMiddle,
-        (Place::Last, Operation::Write) => W::WriteLast,
-        (Place::Last, Operation::WriteImm) => W::WriteLastImm,
-        (Place::Last, Operation::SendImm) => W::SendLastImm,
-        (Place::Last, Operation::SendInv) => W::SendLastInvalidate,
-        (Place::Last, _) => W::SendLast,
-        (Place::Only, Operation::Write) => W::WriteOnly,
-        (Place::Only, Operation::WriteImm) => W::WriteOnlyImm,
-        (Place::Only, Operation::SendImm) => W::SendOnlyImm,
-        (Place::Only, Operation::SendInv) => W::SendOnlyInvalidate,
-        (Place::Only, _) => W::SendOnly,
     }
 }

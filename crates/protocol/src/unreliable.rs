@@ -2,8 +2,8 @@
 //! serves the next message. UD: messages of one packet, from anybody who shows the key. Nothing is answered. IBA 9.8.2, 9.8.3.
 //! Adds to [`Responder`].
 
-use crate::responder::{Message, Pending, RecvEnd};
-use crate::{Fault, Outcome, Responder, Step};
+use crate::responder::{Message, Pending};
+use crate::{Fault, Outcome, RecvEnd, Responder, Step};
 use wire::Headers;
 
 impl Responder {

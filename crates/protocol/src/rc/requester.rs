@@ -5,10 +5,10 @@
 //! incomplete operation, because operations complete in order:
 //!
 //! ```text
-//!       done                                  cursor                high
-//!   ─────┼──────────●──────────────────────────┼─────────────────────┼────▶ packet numbers
-//!                   └ unacked                    └ sent once, to be    └ never sent
-//!                                                  sent again
+//!                   unacked              cursor                 high
+//!   ───────────────────┼────────────────────┼──────────────────────┼─────────────▶ packet numbers
+//!     answered            answer awaited       sent before, to be     never sent
+//!                                              sent once more
 //! ```
 //! * An answer whose number is not in `[unacked, high)` is a ghost: of a packet that was answered before, or of nothing.
 //! * An ACK answers all packets up to its own, except READs and atomics: they are answered by their data alone. An answer that

@@ -1,0 +1,136 @@
+//! The packets of a request: how many there are, and what each of them says. Adds to [`Requester`]; when a packet is sent is decided
+//! in [`crate::requester`]. IBA 9.4 (operations), 9.7.2 (numbering), 9.7.5.1.2 (asking for acknowledgement).
+
+use crate::ring::Entry;
+use crate::{MAX_MESSAGE, Operation, Reason, Requester, RequesterConfig, SendOp, Service, Status, Transmit};
+use wire::{AtomicEth, Deth, Headers, Opcode, Place, Psn, Reth};
+
+/// A packet that asks for an acknowledgement at least this often, so that long messages free the window as they go.
+const ACK_EVERY: u32 = 32;
+
+impl Requester {
+    /// The request packet of a READ or an atomic. A READ that was answered in part asks for the rest.
+    pub(crate) fn ask(&mut self, entry: &Entry) -> Transmit {
+        let (op, skip) = (&entry.op, self.cursor.packet);
+        let offset = skip << self.mtu_shift;
+        let operation = match op.operation {
+            Operation::CmpSwap => wire::Operation::CompareSwap,
+            Operation::FetchAdd => wire::Operation::FetchAdd,
+            _ => wire::Operation::ReadRequest,
+        };
+        let mut headers = self.headers(operation, entry.first + skip);
+        headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len: op.length - offset };
+        headers.atomic = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
+        // The answer takes a number per packet, all of them set aside by the request.
+        let end = entry.first + self.packets(op);
+        self.advance(end, true);
+        Transmit { headers, slot: op.slot, offset, len: 0 }
+    }
+
+    /// The next packet of a SEND or WRITE.
+    pub(crate) fn carry(&mut self, entry: &Entry) -> Transmit {
+        let (op, packet) = (&entry.op, self.cursor.packet);
+        let offset = packet << self.mtu_shift;
+        let len = (op.length - offset).min(self.config.mtu);
+        let (first, last) = (packet == 0, offset + len == op.length);
+        let psn = entry.first + packet;
+        let mut headers = self.headers(opcode(op.operation, Place::of(first, last)), psn);
+        headers.imm = op.imm;
+        headers.ieth = op.imm;
+        headers.reth = Reth { va: op.remote_addr, rkey: op.rkey, len: op.length };
+        headers.solicited = op.solicited && last && op.operation != Operation::Write;
+        if self.service == Service::Ud {
+            headers.dest_qp = op.dest.dest_qp;
+            headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
+        }
+        self.cursor.unasked += 1;
+        headers.ack_req = self.service == Service::Rc && (last || self.cursor.unasked >= ACK_EVERY);
+        if headers.ack_req {
+            self.cursor.unasked = 0;
+        }
+        self.advance(psn + 1, last);
+        Transmit { headers, slot: op.slot, offset, len }
+    }
+
+    fn headers(&self, operation: wire::Operation, psn: Psn) -> Headers {
+        Headers {
+            opcode: Opcode::new(self.service.transport(), operation),
+            psn,
+            dest_qp: self.config.dest_qp,
+            pkey: self.config.pkey,
+            ..Headers::default()
+        }
+    }
+
+    /// Numbers below `end` are sent; the operation is sent, or one packet more of it.
+    fn advance(&mut self, end: Psn, whole: bool) {
+        if self.cursor.high.is_before(end) {
+            self.cursor.high = end;
+        }
+        if whole {
+            self.cursor.op = self.cursor.op.wrapping_add(1);
+            self.cursor.packet = 0;
+        } else {
+            self.cursor.packet += 1;
+        }
+    }
+
+    /// How many packet numbers an operation takes: at least one.
+    pub(crate) fn packets(&self, op: &SendOp) -> u32 {
+        if op.operation.is_atomic() {
+            return 1;
+        }
+        (op.length >> self.mtu_shift) + u32::from(op.length & (self.config.mtu - 1) != 0) + u32::from(op.length == 0)
+    }
+
+    /// What a READ's answer has in the packet `packet` numbers behind its first: where it begins, and its length.
+    pub(crate) fn piece(&self, op: &SendOp, packet: u32) -> (u32, u32) {
+        let offset = packet << self.mtu_shift;
+        (offset, (op.length - offset).min(self.config.mtu))
+    }
+}
+
+impl RequesterConfig {
+    /// Whether the operation can be sent at all.
+    pub(crate) fn admit(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
+        let operation = op.operation;
+        let offered = match service {
+            Service::Rc => true,
+            Service::Uc => !operation.is_read_or_atomic() && operation != Operation::SendInv,
+            Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
+        };
+        if !offered {
+            return Err((Status::LocQpOpErr, Reason::NotOffered { operation, service }));
+        }
+        let limit = if service == Service::Ud { self.mtu } else { MAX_MESSAGE };
+        if op.length > limit {
+            return Err((Status::LocLenErr, Reason::TooLong { length: op.length, limit }));
+        }
+        if operation.is_read_or_atomic() && self.max_rd_atomic == 0 {
+            return Err((Status::LocQpOpErr, Reason::NoInitiatorDepth(operation)));
+        }
+        Ok(())
+    }
+}
+
+/// The packet's operation, for SENDs and WRITEs.
+fn opcode(operation: Operation, place: Place) -> wire::Operation {
+    use wire::Operation as W;
+    let write = matches!(operation, Operation::Write | Operation::WriteImm);
+    match (place, operation) {
+        (Place::First, _) if write => W::WriteFirst,
+        (Place::Middle, _) if write => W::WriteMiddle,
+        (Place::First, _) => W::SendFirst,
+        (Place::Middle, _) => W::SendMiddle,
+        (Place::Last, Operation::Write) => W::WriteLast,
+        (Place::Last, Operation::WriteImm) => W::WriteLastImm,
+        (Place::Last, Operation::SendImm) => W::SendLastImm,
+        (Place::Last, Operation::SendInv) => W::SendLastInvalidate,
+        (Place::Last, _) => W::SendLast,
+        (Place::Only, Operation::Write) => W::WriteOnly,
+        (Place::Only, Operation::WriteImm) => W::WriteOnlyImm,
+        (Place::Only, Operation::SendImm) => W::SendOnlyImm,
+        (Place::Only, Operation::SendInv) => W::SendOnlyInvalidate,
+        (Place::Only, _) => W::SendOnly,
+    }
+}
