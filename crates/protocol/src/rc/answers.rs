@@ -169,6 +169,10 @@ impl Answers {
         true
     }
 
+    pub(super) fn any(&self) -> bool {
+        self.unsent > 0 || !matches!(self.last, Answer::None)
+    }
+
     pub(super) fn poll(&mut self, config: &ResponderConfig, expected: Psn) -> Option<Response> {
         if self.unsent > 0 {
             return self.poll_saved(config);

@@ -94,8 +94,13 @@ impl Requester {
         }
         self.rc.deadline = Time::NEVER;
         match self.rc.wait {
-            Wait::Answer => self.retry(),
-            Wait::Ready => self.rc.wait = Wait::Answer,
+            // The path was full all the while: that is not the peer's silence.
+            Wait::Answer if self.has_gone_back() => self.arm(now),
+            Wait::Answer => self.retry(now),
+            Wait::Ready => {
+                self.rc.wait = Wait::Answer;
+                self.arm(now);
+            }
         }
     }
 
@@ -118,14 +123,17 @@ impl Requester {
 
     /// Starts the timer for an answer, unless it runs.
     pub(crate) fn arm(&mut self, now: Time) {
-        let lossless = self.config.lossless && !self.rc.lossy;
-        if self.rc.deadline == Time::NEVER && !lossless {
+        if self.rc.deadline == Time::NEVER {
             self.rc.deadline = self.answer_by(now);
         }
     }
 
     fn answer_by(&self, now: Time) -> Time {
-        timeout(self.config.timeout).map_or(Time::NEVER, |nanoseconds| now.after(nanoseconds))
+        let lossless = self.config.lossless && !self.rc.lossy;
+        match timeout(self.config.timeout) {
+            Some(nanoseconds) if !lossless => now.after(nanoseconds),
+            _ => Time::NEVER,
+        }
     }
 
     /// Whether the next packet keeps at most half of the number space under way, so that old and new answers differ.
@@ -184,7 +192,7 @@ impl Requester {
             self.progress(now);
         }
         if !complete && !self.is_stopped() && !self.rc.implied {
-            self.retry();
+            self.retry(now);
             self.rc.implied = true;
         }
         complete && !self.is_stopped()
@@ -209,7 +217,7 @@ impl Requester {
     /// The responder awaits packet `psn` and got a later one.
     fn missed(&mut self, now: Time, psn: Psn) {
         if self.acknowledge(now, psn) && self.rc.wait != Wait::Ready {
-            self.retry();
+            self.retry(now);
         }
     }
 
@@ -295,10 +303,7 @@ impl Requester {
         self.rc.retries = 0;
         self.rc.rnr_retries = 0;
         self.rc.implied = false;
-        if self.rc.wait == Wait::Ready {
-            self.rc.wait = Wait::Answer;
-            self.rc.deadline = Time::NEVER;
-        }
+        self.rc.wait = Wait::Answer;
         if self.rc.unacked == self.cursor.high {
             self.rc.deadline = Time::NEVER;
             self.rc.lossy = false;
@@ -324,7 +329,7 @@ impl Requester {
     }
 
     /// Something was lost: once more from the oldest unanswered packet, if that was not done too often.
-    fn retry(&mut self) {
+    fn retry(&mut self, now: Time) {
         let (dest_qp, psn) = (self.config.dest_qp, self.rc.unacked);
         let (timeout, retry_cnt) = (self.config.timeout, self.config.retry_cnt);
         if self.rc.retries >= retry_cnt {
@@ -333,6 +338,7 @@ impl Requester {
         self.rc.retries += 1;
         self.rc.implied = false;
         self.go_back();
+        self.arm(now);
     }
 
     fn go_back(&mut self) {
@@ -340,5 +346,10 @@ impl Requester {
         self.cursor.op = self.done;
         self.cursor.packet = self.answered_packets();
         self.cursor.unasked = 0;
+    }
+
+    /// Whether nothing was sent since going back.
+    fn has_gone_back(&self) -> bool {
+        (self.cursor.op, self.cursor.packet) == (self.done, self.answered_packets())
     }
 }

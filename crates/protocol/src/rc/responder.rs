@@ -96,6 +96,12 @@ impl Responder {
         self.answers.poll(&self.config, self.expected)
     }
 
+    /// Whether [`Responder::poll_transmit`] has something to send.
+    #[must_use]
+    pub fn has_answers(&self) -> bool {
+        self.answers.any()
+    }
+
     /// Takes back the answer that [`Responder::poll_transmit`] has just returned: the path is full. Nothing may come between.
     pub fn untransmit(&mut self) {
         self.answers.unpoll();

@@ -82,3 +82,46 @@ fn a_notice_when_nothing_is_under_way_means_nothing() {
     world.hosts[A].requester.note_loss(now);
     assert_eq!(world.hosts[A].requester.poll_timeout(), None);
 }
+
+/// The caller may read its clock only while a timer runs (or for a NAK): whenever one is to be started, one runs already, but for
+/// the loss itself.
+#[test]
+fn after_a_loss_the_timer_runs_without_a_gap_until_all_is_answered() {
+    let mut world = world();
+    world.hosts[A].write(0, b"data");
+    let requester = &mut world.hosts[A].requester;
+    assert!(requester.poll_transmit(Time(0)).is_some());
+    requester.note_loss(Time(1_000_000));
+    let period = timeout(10).expect("a time");
+    for round in 1..=3 {
+        let expiry = Time(1_000_000 + round * period);
+        assert_eq!(requester.poll_timeout(), Some(expiry));
+        requester.handle_timeout(expiry);
+        assert!(requester.poll_timeout().is_some());
+        assert!(requester.poll_transmit(Time(0)).is_some());
+    }
+    let ready_again = Time(1_000_000 + 4 * period);
+    let mut rnr = wire::Headers { psn: wire::Psn::new(100), ..wire::Headers::default() };
+    rnr.opcode.operation = W::Acknowledge;
+    rnr.aeth.syndrome = wire::Syndrome::RnrNak(1);
+    let _ = requester.handle_response(Time(ready_again.0 - 10_000), &rnr, 0);
+    requester.handle_timeout(ready_again);
+    assert_eq!(requester.poll_timeout(), Some(ready_again.after(period)));
+}
+
+#[test]
+fn a_path_that_is_full_uses_up_no_retries() {
+    let mut world = World::new(Scenario { retry_cnt: 1, ..Scenario::default() });
+    world.hosts[A].write(0, b"data");
+    let requester = &mut world.hosts[A].requester;
+    assert!(requester.poll_transmit(Time(0)).is_some());
+    for _ in 0..10 {
+        let expiry = requester.poll_timeout().expect("a timer");
+        requester.handle_timeout(expiry);
+        assert!(requester.poll_transmit(expiry).is_some());
+        requester.untransmit();
+    }
+    assert_eq!(requester.fatal(), None);
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success]);
+}
