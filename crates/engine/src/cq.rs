@@ -1,6 +1,6 @@
 //! Completion queues: a ring of entries in queue memory, its arming, and polling, which is what drives the engine.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::event;
@@ -84,6 +84,8 @@ pub struct Cq {
     cookie: u64,
     channel: Option<Arc<Channel>>,
     itself: Weak<Self>,
+    /// Whether entries wait: a look at an empty CQ takes no lock.
+    waiting: AtomicBool,
     ring: Mutex<CqRing>,
 }
 
@@ -203,6 +205,7 @@ impl Cq {
             cookie: spec.cookie,
             channel: spec.channel.cloned(),
             itself: itself.clone(),
+            waiting: AtomicBool::new(false),
             ring: Mutex::new(ring),
         }))
     }
@@ -240,6 +243,10 @@ impl Cq {
     }
 
     fn take(&self, wcs: &mut [Wc]) -> usize {
+        // Acquire: pairs with the release in `push`, whose entry is then found under the lock.
+        if !self.waiting.load(Ordering::Acquire) {
+            return 0;
+        }
         let mut ring = self.ring.lock();
         if ring.producer == ring.consumer || ring.view.is_none() {
             return 0;
@@ -258,6 +265,7 @@ impl Cq {
                 self.set_free(&mut ring, &entry);
             }
         }
+        self.waiting.store(ring.consumer != ring.producer, Ordering::Release);
         ring.publish();
         taken
     }
@@ -293,6 +301,7 @@ impl Cq {
         }
         ring.producer = ring.next(ring.producer);
         ring.store(word::PRODUCER, ring.producer);
+        self.waiting.store(true, Ordering::Release);
         let wanted = if solicited || entry.wc.status != 0 { Armed::Solicited } else { Armed::Next };
         if ring.armed >= wanted {
             ring.armed = Armed::Nothing;

@@ -32,6 +32,8 @@ const NOTICES: usize = 4096;
 pub(crate) struct Receiver {
     pub(crate) rx: LaneRx,
     pub(crate) touched: Vec<Arc<Qp>>,
+    /// The QP of the last packet, which is likely to be the next one's. It may be destroyed by then.
+    pub(crate) recent: Option<Arc<Qp>>,
     /// Where a record is copied before anything in it is believed.
     pub(crate) record: [u8; shm::RECORD_MAX],
 }
@@ -43,6 +45,26 @@ pub(crate) struct Sender {
     pub(crate) record: [u8; shm::RECORD_MAX],
     /// Bulk has been used since it was last given back.
     pub(crate) bulky: bool,
+    /// The piece of bulk for which there was no room; 0 when it was cells that were missing.
+    pub(crate) wanted: u32,
+}
+
+impl Sender {
+    fn has_room(&mut self) -> bool {
+        if self.wanted > 0 {
+            return match self.tx.bulk.reserve(self.wanted as usize) {
+                Ok(Some(slot)) => {
+                    self.tx.bulk.cancel(slot);
+                    true
+                }
+                Ok(None) => false,
+                // To find out is to get on.
+                Err(shm::Broken) => true,
+            };
+        }
+        // A quarter of the ring: going on for a single cell would only be blocked again.
+        self.tx.ring.free_cells() >= shm::CELLS / 4 || self.tx.ring.is_broken()
+    }
 }
 
 /// One side of a lane.
@@ -84,8 +106,13 @@ impl Lane {
             peer: out.engine,
             pid: out.pid,
             stripe: out.stripe,
-            sender: Mutex::new(Sender { tx, record: [0; shm::RECORD_MAX], bulky: false }),
-            receiver: Mutex::new(Receiver { rx, touched: Vec::with_capacity(64), record: [0; shm::RECORD_MAX] }),
+            sender: Mutex::new(Sender { tx, record: [0; shm::RECORD_MAX], bulky: false, wanted: 0 }),
+            receiver: Mutex::new(Receiver {
+                rx,
+                touched: Vec::with_capacity(64),
+                recent: None,
+                record: [0; shm::RECORD_MAX],
+            }),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
             memory,
@@ -137,15 +164,24 @@ impl Lane {
 
     /// Those that wait for room, taken off the list.
     pub(crate) fn unblock(&self) -> (VecDeque<Arc<Qp>>, VecDeque<Notice>) {
+        self.sender.lock().wanted = 0;
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(false, Ordering::Relaxed);
         (std::mem::take(&mut blocked.qps), std::mem::take(&mut blocked.notices))
     }
 
-    /// Whether a blocked QP would get on now.
-    pub(crate) fn has_room(&self) -> bool {
-        // A quarter of the ring: going on for a single cell would only be blocked again.
-        self.is_dead() || self.sender.try_lock().is_some_and(|mut sender| sender.tx.ring.free_cells() >= shm::CELLS / 4)
+    /// Whether a blocked QP would get on now; if not, the peer will wake us when it has made room. With `sure`, waits for
+    /// whoever is sending; without, says no instead.
+    pub(crate) fn has_room(&self, sure: bool) -> bool {
+        if self.is_dead() {
+            return true;
+        }
+        let sender = if sure { Some(self.sender.lock()) } else { self.sender.try_lock() };
+        let Some(mut sender) = sender else { return false };
+        sender.has_room() || {
+            sender.tx.set_waiting(true);
+            sender.has_room()
+        }
     }
 
     /// Gives the pages of the bulk area back if it is idle.

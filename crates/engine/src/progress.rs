@@ -34,7 +34,7 @@ impl Engine {
             if let Some(mut receiver) = receiver {
                 worked |= self.receive(lane, &mut receiver);
             }
-            if lane.has_blocked.load(Ordering::Acquire) && lane.has_room() {
+            if lane.has_blocked.load(Ordering::Acquire) && lane.has_room(sure) {
                 worked = true;
                 self.go_on(lane);
             }
@@ -54,7 +54,7 @@ impl Engine {
         if lane.is_dead() {
             return false;
         }
-        let Receiver { rx, touched, record } = receiver;
+        let Receiver { rx, touched, recent, record } = receiver;
         let mut taken = 0;
         while taken < BATCH {
             let cell = match rx.ring.pop(record) {
@@ -80,7 +80,7 @@ impl Engine {
                             }
                         },
                     };
-                    self.accept(lane, &packet, payload, touched);
+                    self.accept(lane, &packet, payload, touched, recent);
                     if let Payload::Bulk(offset) = packet.payload {
                         rx.bulk.release(offset, u32::from(packet.len));
                     }
@@ -104,7 +104,14 @@ impl Engine {
     }
 
     /// A packet from the engine at the lane's far end. It is believed only for QPs that this engine owns.
-    fn accept(&self, lane: &Arc<Lane>, packet: &Packet, payload: *const u8, touched: &mut Vec<Arc<Qp>>) {
+    fn accept(
+        &self,
+        lane: &Arc<Lane>,
+        packet: &Packet,
+        payload: *const u8,
+        touched: &mut Vec<Arc<Qp>>,
+        recent: &mut Option<Arc<Qp>>,
+    ) {
         if self.board.owner(packet.src_qp.value()) != lane.peer || u32::from(packet.path.device) != self.device() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -118,15 +125,23 @@ impl Engine {
             }
             return;
         }
-        let qp = match touched.last() {
-            Some(last) if last.qpn() == packet.headers.dest_qp.value() => Some(Arc::clone(last)),
-            _ => self.qps.find(packet.headers.dest_qp.value()),
-        };
-        let arrival = qp.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload));
-        match (arrival, qp) {
+        let dest = packet.headers.dest_qp.value();
+        if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
+            *recent = self.qps.find(dest);
+        }
+        let mut arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload));
+        if arrival == Arrival::NotTaken {
+            // The QP that was recent may be gone, and its number another's.
+            let present = self.qps.find(dest);
+            if present.as_ref().map(Arc::as_ptr) != recent.as_ref().map(Arc::as_ptr) {
+                *recent = present;
+                arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload));
+            }
+        }
+        match (arrival, recent) {
             (Arrival::Taken, Some(qp)) => {
-                if touched.last().is_none_or(|last| !Arc::ptr_eq(last, &qp)) {
-                    touched.push(qp);
+                if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
+                    touched.push(Arc::clone(qp));
                 }
             }
             _ => self.turn_away(lane, packet),

@@ -257,23 +257,30 @@ impl Qp {
     }
 
     fn pump_connection(self: &Arc<Self>, inner: &mut Inner) {
-        if inner.requester.outstanding() == 0 && !has_answers(inner) {
+        let mut answer = inner.responder.poll_transmit();
+        if answer.is_none() && inner.requester.outstanding() == 0 {
             return;
         }
         self.find_route(inner, false);
-        let lane = match &inner.route {
-            Route::Lane(lane) => Arc::clone(lane),
-            Route::Opening(_) => return,
-            Route::Unknown => return self.lose_output(inner),
+        // Borrowed from the QP for the while, and put back below.
+        let lane = match std::mem::replace(&mut inner.route, Route::Unknown) {
+            Route::Lane(lane) if !lane.is_dead() => lane,
+            route => {
+                let opening = matches!(route, Route::Opening(_));
+                inner.route = route;
+                if answer.is_some() && opening {
+                    inner.responder.untransmit();
+                }
+                if !opening {
+                    self.lose_output(inner);
+                }
+                return;
+            }
         };
-        if lane.is_dead() {
-            return self.lose_output(inner);
-        }
         let mut sent = false;
         let mut sender = lane.sender.lock();
         let now = self.time(inner);
-        while !inner.blocked {
-            let Some(response) = inner.responder.poll_transmit() else { break };
+        while let Some(response) = answer {
             match self.send_response(&lane, &mut sender, &response) {
                 Sent::Yes => sent = true,
                 Sent::Full => {
@@ -293,6 +300,7 @@ impl Qp {
                     });
                 }
             }
+            answer = if inner.blocked { None } else { inner.responder.poll_transmit() };
         }
         while !inner.blocked {
             let Some(transmit) = inner.requester.poll_transmit(now) else { break };
@@ -315,6 +323,7 @@ impl Qp {
         if sent {
             lane.notify();
         }
+        inner.route = Route::Lane(lane);
     }
 
     /// The state machines' time: read only when a timer runs, for a clock costs as much as a message.
@@ -382,7 +391,7 @@ impl Qp {
             len: len as u16,
             payload: Payload::Inline(0),
         };
-        let Sender { tx, record, bulky } = sender;
+        let Sender { tx, record, bulky, wanted } = sender;
         let head = 16 + if grh.is_some() { wire::grh::LEN } else { 0 } + headers.len();
         if head + len as usize <= shm::RECORD_MAX {
             let head = packet.encode(record);
@@ -397,7 +406,10 @@ impl Qp {
         }
         let slot = match tx.bulk.reserve(len as usize) {
             Ok(Some(slot)) => slot,
-            Ok(None) => return Sent::Full,
+            Ok(None) => {
+                *wanted = len;
+                return Sent::Full;
+            }
             Err(shm::Broken) => return broken(lane),
         };
         *bulky = true;
@@ -559,14 +571,6 @@ impl Qp {
         inner.blocked = false;
         self.pump(&mut inner);
     }
-}
-
-fn has_answers(inner: &mut Inner) -> bool {
-    let some = inner.responder.poll_transmit().is_some();
-    if some {
-        inner.responder.untransmit();
-    }
-    some
 }
 
 fn broken(lane: &Lane) -> Sent {

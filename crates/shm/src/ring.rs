@@ -92,6 +92,11 @@ impl<M: Memory> Producer<M> {
         self.cached_free()
     }
 
+    /// Whether the consumer has published what it cannot have consumed: nothing will ever go in again.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     fn cached_free(&self) -> u32 {
         CELLS - self.tail.wrapping_sub(self.head)
     }
