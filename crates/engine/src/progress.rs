@@ -167,7 +167,7 @@ impl Engine {
                 lane.notify();
             }
             Err(shm::PushError::Full) => lane.keep_notice(notice, &sender),
-            Err(shm::PushError::Broken(_)) => lane.kill(),
+            Err(shm::PushError::Broken(_)) => self.break_lane(lane),
         }
     }
 
@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// The peer has written what no sound peer writes: its connections end, nobody else's.
-    fn break_lane(self: &Arc<Self>, lane: &Arc<Lane>) {
+    fn break_lane(&self, lane: &Arc<Lane>) {
         crate::reason!("lane {} to process {} is broken: the peer wrote what no sound peer writes", lane.id, lane.pid);
         lane.kill();
         self.defer(Deferred::Broken(lane.id));

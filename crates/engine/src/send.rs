@@ -19,6 +19,7 @@ use crate::access::{self, Refusal, Use};
 use crate::ah::Ah;
 use crate::cell::{Packet, Path, Payload};
 use crate::cq::{Cqe, FREES_SEND};
+use crate::engine::Deferred;
 use crate::error::Error;
 use crate::lane::{Lane, Sender};
 use crate::qp::{Inner, Qp, Route};
@@ -401,7 +402,7 @@ impl Qp {
             return match tx.ring.push(&record[..head + len as usize]) {
                 Ok(()) => Sent::Yes,
                 Err(shm::PushError::Full) => Sent::Full,
-                Err(shm::PushError::Broken(_)) => broken(lane),
+                Err(shm::PushError::Broken(_)) => self.broken(lane),
             };
         }
         let slot = match tx.bulk.reserve(len as usize) {
@@ -410,7 +411,7 @@ impl Qp {
                 *wanted = len;
                 return Sent::Full;
             }
-            Err(shm::Broken) => return broken(lane),
+            Err(shm::Broken) => return self.broken(lane),
         };
         *bulky = true;
         if let Err(refusal) = self.fill(from, len, slot.ptr.as_ptr()) {
@@ -425,8 +426,16 @@ impl Qp {
                 tx.bulk.cancel(slot);
                 Sent::Full
             }
-            Err(shm::PushError::Broken(_)) => broken(lane),
+            Err(shm::PushError::Broken(_)) => self.broken(lane),
         }
+    }
+
+    /// The peer has broken the lane's rules: its connections with this process end, nobody else's.
+    fn broken(&self, lane: &Lane) -> Sent {
+        crate::reason!("lane {} to process {} is broken: the peer wrote what no sound peer writes", lane.id, lane.pid);
+        lane.kill();
+        self.engine().defer(Deferred::Broken(lane.id));
+        Sent::Full
     }
 
     /// Copies a packet's payload to where it leaves from.
@@ -571,12 +580,6 @@ impl Qp {
         inner.blocked = false;
         self.pump(&mut inner);
     }
-}
-
-fn broken(lane: &Lane) -> Sent {
-    crate::reason!("lane {} to process {} is broken: the peer wrote what no sound peer writes", lane.id, lane.pid);
-    lane.kill();
-    Sent::Full
 }
 
 /// The completion opcode of a work request opcode.
