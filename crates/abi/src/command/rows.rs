@@ -173,6 +173,8 @@ const TRANSITION: (Errno, &str) =
 const POST: (Errno, &str) =
     (Errno::EINVAL, "more scatter/gather entries named than sent, wqe_size too small, or too many for the queue");
 const POST_STATE: (Errno, &str) = (Errno::EINVAL, "QP state does not allow posting");
+const ENGINE: (Errno, &str) = (Errno::EOPNOTSUPP, "the context has said ENGINE_HELLO");
+const INLINE: (Errno, &str) = (Errno::EINVAL, "INLINE, or an opcode that the QP does not have");
 const POST_FULL: (Errno, &str) = (Errno::ENOMEM, "the queue is full");
 const QP_TYPE: (Errno, &str) = (Errno::EOPNOTSUPP, "a type that the device does not have");
 
@@ -261,9 +263,9 @@ pub static ROWS: &[Row] = &[
         .request::<cq::PollCq>()
         .answer::<cq::PollCqAnswer>()
         .extras("answer: count records Wc follow; room for ne of them is needed")
-        .errors(&[BAD_CQ]),
+        .errors(&[BAD_CQ, (Errno::ENOSPC, "less room than for ne completions"), ENGINE]),
     Row::refused(22, "PEEK_CQ", Errno::ENOSYS),
-    Row::legacy(23, "REQ_NOTIFY_CQ", "post::req_notify_cq").request::<cq::ReqNotifyCq>().errors(&[BAD_CQ]),
+    Row::legacy(23, "REQ_NOTIFY_CQ", "post::req_notify_cq").request::<cq::ReqNotifyCq>().errors(&[BAD_CQ, ENGINE]),
     Row::legacy(24, "CREATE_QP", "qp::create_qp")
         .request::<qp::CreateQp>()
         .answer::<qp::CreateQpAnswer>()
@@ -283,12 +285,12 @@ pub static ROWS: &[Row] = &[
         .request::<post::Post>()
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records SendWr, then sge_count records Sge")
-        .errors(&[BAD_QP, BAD_AH, POST, POST_STATE, POST_FULL]),
+        .errors(&[BAD_QP, BAD_AH, POST, POST_STATE, INLINE, POST_FULL, ENGINE]),
     Row::legacy(29, "POST_RECV", "post::post_recv")
         .request::<post::Post>()
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
-        .errors(&[BAD_QP, POST, POST_STATE, POST_FULL]),
+        .errors(&[BAD_QP, POST, POST_STATE, POST_FULL, ENGINE]),
     Row::legacy(30, "ATTACH_MCAST", "mcast::attach_mcast").request::<mcast::AttachMcast>().errors(&[
         BAD_QP,
         (Errno::EINVAL, "the QP is not UD, or the GID is not a multicast GID"),
@@ -320,7 +322,7 @@ pub static ROWS: &[Row] = &[
         .request::<post::Post>()
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
-        .errors(&[BAD_SRQ, POST, POST_FULL]),
+        .errors(&[BAD_SRQ, POST, POST_FULL, ENGINE]),
     Row::refused(37, "OPEN_XRCD", Errno::EOPNOTSUPP)
         .request::<xrc::OpenXrcd>()
         .answer::<xrc::OpenXrcdAnswer>()
@@ -409,7 +411,7 @@ pub static ROWS: &[Row] = &[
         .extras("request fds: bell memfd, eventfd; answer fds: board, push socket")
         .errors(&[
             (Errno::EINVAL, "not two fds, the bell not a sealed memfd, or a flag set"),
-            (Errno::EEXIST, "the context has an engine already"),
+            (Errno::EEXIST, "the context has an engine already, its own or the agent's"),
         ]),
     Row::extended(193, "LANE_OPEN", "private::lane_open")
         .request::<private::LaneOpen>()
