@@ -48,14 +48,14 @@ pub struct AgentHandle {
 
 /// How clients in this process, and the handle, reach the agent's thread.
 #[derive(Debug, Clone)]
-pub struct Inbox {
+pub(crate) struct Inbox {
     sender: Sender<Message>,
     wake: Arc<Doorbell>,
 }
 
 impl Inbox {
     /// Hands the agent a message; false when it is gone.
-    pub fn send(&self, message: Message) -> bool {
+    pub(crate) fn send(&self, message: Message) -> bool {
         let sent = self.sender.send(message).is_ok();
         self.wake.ring();
         sent

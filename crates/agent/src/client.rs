@@ -10,11 +10,13 @@ use abi::Errno;
 use abi::envelope::{REQUEST_MAX, ReplyEnvelope, RequestEnvelope};
 use abi::layout::Record;
 use abi::open::{MAGIC, Open, OpenAnswer, VERSION, profile};
+use rustix::event::epoll::EventFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shm::socket::Socket;
 
 use crate::context::{ContextId, Peer};
-use crate::dispatch::{Reply, dispatch};
+use crate::dispatch::Reply;
+use crate::refusal::Refusal;
 use crate::world::World;
 
 /// A connection and what it has become.
@@ -28,6 +30,9 @@ pub(crate) struct Client {
     context: Option<ContextId>,
     /// A reply that had no room.
     unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
+    busy: bool,
+    /// What its socket is watched for.
+    pub(crate) interest: EventFlags,
 }
 
 /// Whether a connection goes on.
@@ -39,6 +44,23 @@ pub(crate) enum Fate {
     Ends,
 }
 
+/// What a client says next.
+pub(crate) enum Next<'b> {
+    /// Nothing, or something that has been dealt with.
+    Over(Fate),
+    /// A command.
+    Command {
+        /// Whose.
+        context: ContextId,
+        /// Goes back with the reply.
+        sequence: u32,
+        /// Header and body.
+        request: &'b [u8],
+        /// Its descriptors.
+        fds: Vec<OwnedFd>,
+    },
+}
+
 impl Client {
     /// A connection to `device`'s node that was just accepted.
     pub(crate) fn new(socket: Socket, device: usize) -> io::Result<Self> {
@@ -48,7 +70,7 @@ impl Client {
         let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: program_name(credentials.pid) };
         // Without one (no process id in our namespace), the end of the stream says it.
         let death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Self { socket, device, peer, death, context: None, unsent: None })
+        Ok(Self { socket, device, peer, death, context: None, unsent: None, busy: false, interest: EventFlags::IN })
     }
 
     /// The socket, to watch it.
@@ -71,35 +93,48 @@ impl Client {
         self.unsent.is_some()
     }
 
-    /// Takes the next message, if there is one, and answers it.
-    pub(crate) fn serve(&mut self, world: &mut World, buffer: &mut [u8]) -> Fate {
+    /// Whether a command of its is being carried out elsewhere.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Its command is being carried out elsewhere; nothing more is read before the reply.
+    pub(crate) fn wait(&mut self) -> Fate {
+        self.busy = true;
+        Fate::Goes
+    }
+
+    /// Takes the next message, if there is one and the client may have its turn.
+    pub(crate) fn next<'b>(&mut self, world: &mut World, buffer: &'b mut [u8]) -> Next<'b> {
         assert!(buffer.len() > REQUEST_MAX, "one byte more shows what is too long");
-        if self.flush() == Fate::Ends {
-            return Fate::Ends;
+        // Nothing is watched while it is busy, so this is the end of the stream.
+        if self.busy || self.flush() == Fate::Ends {
+            return Next::Over(Fate::Ends);
         }
         if self.is_stuck() {
-            return Fate::Goes;
+            return Next::Over(Fate::Goes);
         }
         let received = match self.socket.try_recv(buffer) {
             Ok(received) if received.len > 0 => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fate::Goes,
-            _ => return Fate::Ends,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Over(Fate::Goes),
+            _ => return Next::Over(Fate::Ends),
         };
         let message = &buffer[..received.len];
         let Some(context) = self.context else {
-            return self.open(world, message);
+            return Next::Over(self.open(world, message));
         };
-        let Some(envelope) = RequestEnvelope::read(message) else {
-            return Fate::Ends;
+        let Some(RequestEnvelope { sequence, flags }) = RequestEnvelope::read(message) else {
+            return Next::Over(Fate::Ends);
         };
-        let reply = if received.truncated || received.len > REQUEST_MAX {
-            malformed("a request is longer than 64 KiB, or has more than 8 descriptors")
-        } else if envelope.flags != 0 {
-            malformed("the envelope has a flag that is not known")
+        let complaint = if received.truncated || received.len > REQUEST_MAX {
+            "a request is longer than 64 KiB, or has more than 8 descriptors"
+        } else if flags != 0 {
+            "the envelope has a flag that is not known"
         } else {
-            dispatch(world, context, &message[size_of::<RequestEnvelope>()..], received.fds)
+            let request = &message[size_of::<RequestEnvelope>()..];
+            return Next::Command { context, sequence, request, fds: received.fds };
         };
-        self.reply(envelope.sequence, reply)
+        Next::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
     }
 
     /// The first message: who speaks, and which numbering.
@@ -125,6 +160,7 @@ impl Client {
 
     /// Sends a reply in its envelope.
     pub(crate) fn reply(&mut self, sequence: u32, reply: Reply) -> Fate {
+        self.busy = false;
         let envelope = ReplyEnvelope { sequence, status: reply.status, fds: reply.fds.len() as u32, reserved: 0 };
         self.send([envelope.bytes(), &reply.bytes].concat(), reply.fds)
     }
@@ -148,10 +184,6 @@ impl Client {
             Err(_) => Fate::Ends,
         }
     }
-}
-
-fn malformed(text: &str) -> Reply {
-    Reply { status: Errno::EINVAL.to_status(), bytes: text.as_bytes().to_vec(), fds: Vec::new() }
 }
 
 /// The program's short name, for people.

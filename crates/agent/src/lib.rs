@@ -29,6 +29,7 @@ pub mod refusal;
 pub mod rundir;
 mod server;
 mod show;
+mod slow;
 pub mod table;
 pub mod world;
 

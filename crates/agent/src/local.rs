@@ -11,10 +11,11 @@ use crate::agent::Inbox;
 use crate::context::ContextId;
 use crate::dispatch::Reply;
 use crate::refusal::{Refusal, refuse};
+use crate::slow::ReplyTo;
 
 /// What the agent's thread is told by others in its process.
 #[derive(Debug)]
-pub enum Message {
+pub(crate) enum Message {
     /// Open a device.
     Open {
         /// By index.
@@ -37,6 +38,13 @@ pub enum Message {
     },
     /// End a context.
     Close(ContextId),
+    /// The reply to a command that was carried out elsewhere.
+    Reply {
+        /// Who waits for it.
+        to: ReplyTo,
+        /// The reply.
+        reply: Reply,
+    },
     /// End the agent.
     Stop,
 }
@@ -56,6 +64,11 @@ impl LocalControl {
             Ok(context) => Ok(Self { context: context?, inbox }),
             Err(_) => refuse(Errno::EIO, GONE),
         }
+    }
+
+    /// Speaks for a context that is open already.
+    pub(crate) fn of(inbox: Inbox, context: ContextId) -> Self {
+        Self { inbox, context }
     }
 
     /// The context, by the name that it has in the agent.
@@ -85,6 +98,19 @@ impl LocalControl {
 }
 
 const GONE: &str = "the softhca agent of this process has ended, and with it the device";
+
+impl engine::Control for LocalControl {
+    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<engine::Answer> {
+        match self.command(request, fds) {
+            Ok(reply) => Ok(engine::Answer { bytes: reply.bytes, fds: reply.fds }),
+            Err(refusal) => Err(engine::Error::refuse(refusal.errno, refusal.reason)),
+        }
+    }
+
+    fn close(&self) {
+        self.end();
+    }
+}
 
 impl Drop for LocalControl {
     fn drop(&mut self) {

@@ -17,14 +17,15 @@ use shm::socket::{Listener, Socket};
 use crate::addresses::{AddressWatch, host_addresses};
 use crate::admin::{self, Verdict};
 use crate::agent::Inbox;
-use crate::client::{Client, Fate};
+use crate::client::{Client, Fate, Next};
 use crate::config::Config;
 use crate::context::{ContextId, Peer};
-use crate::dispatch::dispatch;
+use crate::dispatch::{Reply, dispatch};
 use crate::local::Message;
 use crate::mirror::Mirror;
 use crate::poller::{Poller, Token};
 use crate::rundir::{ADMIN, RunDir, node};
+use crate::slow::{Paths, ReplyTo};
 use crate::world::World;
 
 /// How often records that a client has no room for are offered again.
@@ -43,6 +44,7 @@ pub(crate) struct Server {
     last_connection: u32,
     watch: Option<AddressWatch>,
     messages: Receiver<Message>,
+    paths: Paths,
     inbox: Inbox,
     idle_exit: Option<Duration>,
     idle_since: Instant,
@@ -85,6 +87,7 @@ impl Server {
             last_connection: 0,
             watch,
             messages,
+            paths: Paths::new(inbox.clone()),
             inbox,
             idle_exit: config.idle_exit,
             idle_since: Instant::now(),
@@ -169,13 +172,21 @@ impl Server {
                     let _ = answer.send(opened);
                 }
                 Message::Call { context, request, fds, answer } => {
-                    let reply = dispatch(&mut self.world, context, &request, fds);
+                    let to = ReplyTo::Local(answer.clone());
+                    // An engine that runs for a client speaks in that client's context, and is answered here.
+                    let reply = match self.locals.contains(&context) {
+                        true => self.paths.carry_out(&mut self.world, context, &request, fds, to),
+                        false => Some(dispatch(&mut self.world, context, &request, fds)),
+                    };
                     self.watch_push(context);
-                    let _ = answer.send(reply);
+                    if let Some(reply) = reply {
+                        let _ = answer.send(reply);
+                    }
                 }
+                Message::Reply { to, reply } => self.hand_on(to, reply),
                 Message::Close(context) => {
                     if self.locals.remove(&context) {
-                        self.world.close(context);
+                        self.close(context);
                         self.idle_since = Instant::now();
                     }
                 }
@@ -207,17 +218,50 @@ impl Server {
     /// One message of one client; the wait is level-triggered, so its next one has its turn after everybody else's.
     fn serve(&mut self, id: u32) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let was_stuck = client.is_stuck();
-        let fate = client.serve(&mut self.world, &mut self.buffer);
-        if client.is_stuck() != was_stuck {
-            // While a reply waits for room, room is all that matters.
-            let interest = if client.is_stuck() { EventFlags::OUT } else { EventFlags::IN };
+        let fate = match client.next(&mut self.world, &mut self.buffer) {
+            Next::Over(fate) => fate,
+            Next::Command { context, sequence, request, fds } => {
+                let to = ReplyTo::Connection { id, sequence };
+                match self.paths.carry_out(&mut self.world, context, request, fds, to) {
+                    Some(reply) => client.reply(sequence, reply),
+                    None => client.wait(),
+                }
+            }
+        };
+        self.settle(id, fate);
+    }
+
+    /// After a client has been dealt with: ends it, or waits for what it needs next.
+    fn settle(&mut self, id: u32, fate: Fate) {
+        if fate == Fate::Ends {
+            return self.disconnect(id);
+        }
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        // While a reply waits for room, room is all that matters; while one is being made, nothing but the end.
+        let interest = match (client.is_busy(), client.is_stuck()) {
+            (true, _) => EventFlags::empty(),
+            (false, true) => EventFlags::OUT,
+            (false, false) => EventFlags::IN,
+        };
+        if client.interest != interest {
+            client.interest = interest;
             let _ = self.poller.rewatch(client.socket(), Token::Client(id), interest);
         }
-        match (fate, client.context()) {
-            (Fate::Ends, _) => self.disconnect(id),
-            (Fate::Goes, Some(context)) => self.watch_push(context),
-            (Fate::Goes, None) => {}
+        if let Some(context) = client.context() {
+            self.watch_push(context);
+        }
+    }
+
+    /// A reply that was made elsewhere.
+    fn hand_on(&mut self, to: ReplyTo, reply: Reply) {
+        match to {
+            ReplyTo::Local(answer) => drop(answer.send(reply)),
+            ReplyTo::Connection { id, sequence } => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    let fate = client.reply(sequence, reply);
+                    self.settle(id, fate);
+                }
+            }
         }
     }
 
@@ -225,9 +269,14 @@ impl Server {
     fn disconnect(&mut self, id: u32) {
         let Some(client) = self.clients.remove(&id) else { return };
         if let Some(context) = client.context() {
-            self.world.close(context);
+            self.close(context);
         }
         self.idle_since = Instant::now();
+    }
+
+    fn close(&mut self, context: ContextId) {
+        self.paths.forget(context);
+        self.world.close(context);
     }
 
     /// After a command that may have been ENGINE_HELLO: the push socket is watched for room.
@@ -246,7 +295,7 @@ impl Server {
             let connection = self.clients.iter().find(|(_, client)| client.context() == Some(*context));
             match connection.map(|(id, _)| *id) {
                 Some(id) => self.disconnect(id),
-                None => self.world.close(*context),
+                None => self.close(*context),
             }
         }
     }

@@ -1,0 +1,137 @@
+//! The slow path: POST_*, POLL_CQ and REQ_NOTIFY_CQ for clients that run no engine, by an engine that the agent runs for them.
+//!
+//! [`Paths`] stands between the clients and [`dispatch`]. A client that never says ENGINE_HELLO gets a [`worker`] thread with
+//! an engine of its own when it first needs one: when it posts, polls or arms, or when a QP of its leaves INIT, for then a
+//! peer may reach it. The engine takes over the objects that exist ([`inventory`]) and every one that is made later. It is an
+//! engine like any other: its control calls come in through [`LocalControl`], in the client's own context. Commands of such
+//! a client go through its worker in order, one at a time, so the agent's thread never waits for an engine.
+
+mod inventory;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Sender, SyncSender, channel};
+
+use abi::command::{EXTENDED, Header, NUMBER, number};
+use abi::layout::Record;
+use abi::qp::{ModifyQp, attr, state};
+
+use crate::agent::Inbox;
+use crate::context::ContextId;
+use crate::dispatch::{Reply, dispatch};
+use crate::local::LocalControl;
+use crate::world::World;
+use inventory::Change;
+
+/// Where the reply to a command goes when it is not there at once.
+#[derive(Debug)]
+pub(crate) enum ReplyTo {
+    /// To the client with this connection, for this request.
+    Connection {
+        /// Which client.
+        id: u32,
+        /// Which request.
+        sequence: u32,
+    },
+    /// To a thread of this process.
+    Local(SyncSender<Reply>),
+}
+
+/// What a worker is to do next.
+enum Job {
+    /// Follow a change that the agent has made, then hand on its reply.
+    Follow { change: Change, reply: Reply, to: ReplyTo },
+    /// Carry out POST_*, POLL_CQ or REQ_NOTIFY_CQ.
+    Execute { request: Vec<u8>, to: ReplyTo },
+}
+
+/// The clients whose engine the agent runs.
+pub(crate) struct Paths {
+    inbox: Inbox,
+    workers: BTreeMap<ContextId, Sender<Job>>,
+}
+
+impl Paths {
+    pub(crate) fn new(inbox: Inbox) -> Self {
+        Self { inbox, workers: BTreeMap::new() }
+    }
+
+    /// Carries out a command. None: the reply will go to `to`, and until then this client's next command has to wait.
+    pub(crate) fn carry_out(
+        &mut self,
+        world: &mut World,
+        client: ContextId,
+        request: &[u8],
+        fds: Vec<OwnedFd>,
+        to: ReplyTo,
+    ) -> Option<Reply> {
+        if needs_engine(request) && self.worker(world, client).is_some() {
+            return self.submit(client, Job::Execute { request: request.to_vec(), to });
+        }
+        let reply = dispatch(world, client, request, fds);
+        if reply.status != 0 {
+            return Some(reply);
+        }
+        if self.workers.contains_key(&client) {
+            if let Some(change) = inventory::change(world, client, request, &reply.bytes) {
+                return self.submit(client, Job::Follow { change, reply, to });
+            }
+        } else if becomes_reachable(request) {
+            self.worker(world, client);
+        }
+        Some(reply)
+    }
+
+    /// Ends the worker of a client that is gone; it takes its engine with it.
+    pub(crate) fn forget(&mut self, client: ContextId) {
+        self.workers.remove(&client);
+    }
+
+    /// The worker of a client, started now if it needs one: it is open and has no engine.
+    fn worker(&mut self, world: &World, client: ContextId) -> Option<&Sender<Job>> {
+        if !self.workers.contains_key(&client) {
+            let context = world.contexts.get(&client)?;
+            if context.engine.is_some() {
+                return None;
+            }
+            let answer = inventory::context(world, client)?;
+            let (sender, jobs) = channel();
+            let control = LocalControl::of(self.inbox.clone(), client);
+            let (inbox, profile, changes) = (self.inbox.clone(), context.profile, inventory::all(world, client));
+            let started = std::thread::Builder::new()
+                .name(format!("softhca-slow-{}", client.0))
+                .spawn(move || worker::run(control, answer, changes, profile, &jobs, &inbox));
+            if let Err(error) = started {
+                tracing::warn!(context = client.0, %error, "no thread for the slow path");
+                return None;
+            }
+            self.workers.insert(client, sender);
+        }
+        self.workers.get(&client)
+    }
+
+    /// Gives the worker something to do. A worker that has ended takes its client's reply with it: such a client gets none,
+    /// as from a device that is gone.
+    fn submit(&mut self, client: ContextId, job: Job) -> Option<Reply> {
+        if let Some(worker) = self.workers.get(&client) {
+            let _ = worker.send(job);
+        }
+        None
+    }
+}
+
+/// Whether only an engine can carry out this command.
+fn needs_engine(request: &[u8]) -> bool {
+    let Some(header) = Header::read(request) else { return false };
+    let needs = [number::POST_SEND, number::POST_RECV, number::POST_SRQ_RECV, number::POLL_CQ, number::REQ_NOTIFY_CQ];
+    header.command & !NUMBER == 0 && needs.contains(&((header.command & NUMBER) as u8))
+}
+
+/// Whether a MODIFY_QP lets packets of a peer in: from RTR on.
+fn becomes_reachable(request: &[u8]) -> bool {
+    let Some(header) = Header::read(request) else { return false };
+    (header.command & !EXTENDED == u32::from(number::MODIFY_QP))
+        && inventory::modify_body(request)
+            .is_some_and(|body: ModifyQp| body.attr_mask & attr::STATE != 0 && body.qp_state == state::RTR)
+}

@@ -1,0 +1,273 @@
+//! What an engine that joins late has to know: the objects of a context, as the answers that made them.
+//!
+//! [`all`] tells everything that exists, [`change`] what one successful command has made, changed or destroyed. Both only
+//! read the world. The principal type is [`Change`].
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use abi::ah::AhAttr;
+use abi::command::{EXTENDED, ExtendedHeader, Header, NUMBER, number};
+use abi::cq::CreateCqAnswer;
+use abi::device::GetContextAnswer;
+use abi::layout::Record;
+use abi::mr::{RegMr, RegMrAnswer};
+use abi::qp::{CreateQpAnswer, ModifyQp, attr};
+use abi::queue::{CONTROL_LEN, CQE_LEN, ContextOut, CqOut, QpOut, REV, SrqOut, recv_stride, send_stride};
+use abi::srq::CreateSrqAnswer;
+use protocol::{Service, State};
+
+use crate::context::ContextId;
+use crate::objects::qp::Qp;
+use crate::queue_memory::Block;
+use crate::table::Kind;
+use crate::world::World;
+
+/// An answer of the agent with its descriptors, as a client would have got it.
+pub(super) struct Made {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// One thing that an engine has to follow.
+pub(super) enum Change {
+    /// A PD was made.
+    Pd(u32),
+    /// Memory was registered; without memory handed over there is nothing that the agent could reach.
+    Mr { body: RegMr, answer: RegMrAnswer, memory: Option<(OwnedFd, u64)> },
+    /// A completion channel was made.
+    Channel { handle: u32, eventfd: OwnedFd },
+    /// A CQ was made.
+    Cq { handle: u32, cookie: u64, channel: Option<u32>, made: Made },
+    /// An SRQ was made.
+    Srq { handle: u32, pd: u32, cookie: u64, made: Made },
+    /// A QP was made.
+    Qp { handle: u32, spec: PairSpec, made: Made },
+    /// An AH was made.
+    Ah { handle: u32, pd: u32, attr: AhAttr },
+    /// A QP was modified.
+    Modify(Box<ModifyQp>),
+    /// Something was destroyed.
+    Gone(Kind, u32),
+}
+
+/// What a QP was made of.
+pub(super) struct PairSpec {
+    pub(super) service: Service,
+    pub(super) pd: u32,
+    pub(super) send_cq: u32,
+    pub(super) recv_cq: u32,
+    pub(super) srq: Option<u32>,
+    pub(super) sq_sig_all: bool,
+    pub(super) cookie: u64,
+}
+
+/// The answer to GET_CONTEXT, once more.
+pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
+    let context = world.contexts.get(&id)?;
+    let events = context.events.as_ref()?;
+    let device = world.device_of(id);
+    let answer = GetContextAnswer { async_fd: 0, num_comp_vectors: device.completion_vectors };
+    let out = ContextOut { rev: REV, device: device.index as u32, page: events.page().mapping(true) };
+    let fds = vec![events.descriptor().ok()?, context.memory.descriptor(events.page()).ok()?];
+    Some(Made { bytes: [answer.bytes(), out.bytes()].concat(), fds })
+}
+
+/// Everything that a context has, dependants after what they depend on.
+pub(super) fn all(world: &World, id: ContextId) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let tables: [(Kind, Vec<u32>); 7] = [
+        (Kind::Pd, world.pds.handles(id)),
+        (Kind::Mr, world.mrs.handles(id)),
+        (Kind::Channel, world.channels.handles(id)),
+        (Kind::Cq, world.cqs.handles(id)),
+        (Kind::Srq, world.srqs.handles(id)),
+        (Kind::Qp, world.qps.handles(id)),
+        (Kind::Ah, world.ahs.handles(id)),
+    ];
+    for (kind, handles) in tables {
+        changes.extend(handles.into_iter().filter_map(|handle| made(world, id, kind, handle)));
+    }
+    for (handle, qp) in world.qps.of(id) {
+        changes.extend(way_to(qp, handle).into_iter().map(|step| Change::Modify(Box::new(step))));
+    }
+    changes
+}
+
+/// What a command that succeeded has changed.
+pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]) -> Option<Change> {
+    let header = Header::read(request)?;
+    let extended = header.command & EXTENDED != 0;
+    let body = &request[size_of::<Header>() + if extended { size_of::<ExtendedHeader>() } else { 0 }..];
+    let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let new = |kind| made(world, id, kind, word(answer, 0)?);
+    let gone = |kind, at| Some(Change::Gone(kind, word(body, at)?));
+    match ((header.command & NUMBER) as u8, extended) {
+        (number::ALLOC_PD, false) => new(Kind::Pd),
+        (number::REG_MR, false) => new(Kind::Mr),
+        (number::CREATE_COMP_CHANNEL, false) => new(Kind::Channel),
+        (number::CREATE_CQ, _) => new(Kind::Cq),
+        (number::CREATE_SRQ, false) => new(Kind::Srq),
+        (number::CREATE_QP, _) => new(Kind::Qp),
+        (number::CREATE_AH, false) => new(Kind::Ah),
+        (number::MODIFY_QP, _) => Some(Change::Modify(Box::new(modify_body(request)?))),
+        (number::DEALLOC_PD, false) => gone(Kind::Pd, 0),
+        (number::DEREG_MR, false) => gone(Kind::Mr, 0),
+        (number::DESTROY_AH, false) => gone(Kind::Ah, 0),
+        (number::DESTROY_CQ, false) => gone(Kind::Cq, 8),
+        (number::DESTROY_SRQ, false) => gone(Kind::Srq, 8),
+        (number::DESTROY_QP, false) => gone(Kind::Qp, 8),
+        (number::CHANNEL_DESTROY, true) => gone(Kind::Channel, 0),
+        _ => None,
+    }
+}
+
+/// The body of either form of MODIFY_QP.
+pub(super) fn modify_body(request: &[u8]) -> Option<ModifyQp> {
+    let extended = Header::read(request)?.command & EXTENDED != 0;
+    ModifyQp::read(request.get(size_of::<Header>() + if extended { size_of::<ExtendedHeader>() } else { 0 }..)?)
+}
+
+fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change> {
+    let with_region = |bytes: Vec<u8>, block: &Block| {
+        let fds = vec![world.contexts.get(&id)?.memory.descriptor(block).ok()?];
+        Some(Made { bytes, fds })
+    };
+    match kind {
+        Kind::Pd => Some(Change::Pd(handle)),
+        Kind::Mr => {
+            let mr = world.mrs.find(id, handle)?;
+            let body = RegMr {
+                response: 0,
+                start: mr.start,
+                length: mr.length,
+                hca_va: mr.hca_va,
+                pd_handle: mr.pd,
+                access_flags: mr.access,
+            };
+            let memory = match &mr.memory {
+                Some(shared) => Some((shared.memfd.as_fd().try_clone_to_owned().ok()?, shared.offset)),
+                None => None,
+            };
+            Some(Change::Mr { body, answer: RegMrAnswer { mr_handle: handle, lkey: mr.key, rkey: mr.key }, memory })
+        }
+        Kind::Channel => {
+            let channel = world.channels.find(id, handle)?;
+            Some(Change::Channel { handle, eventfd: channel.eventfd.try_clone().ok()? })
+        }
+        Kind::Cq => {
+            let cq = world.cqs.find(id, handle)?;
+            let answer = CreateCqAnswer { cq_handle: handle, cqe: cq.entries };
+            let out = CqOut {
+                rev: REV,
+                number: cq.number,
+                mapping: cq.block.mapping(true),
+                cqe_count: cq.entries,
+                cqe_size: CQE_LEN as u32,
+                reserved: [0; 2],
+            };
+            let made = with_region([answer.bytes(), out.bytes()].concat(), &cq.block)?;
+            Some(Change::Cq { handle, cookie: cq.user_handle, channel: cq.channel, made })
+        }
+        Kind::Srq => {
+            let srq = world.srqs.find(id, handle)?;
+            let answer = CreateSrqAnswer { srq_handle: handle, max_wr: srq.max_wr, max_sge: srq.max_sge, srqn: 0 };
+            let out = SrqOut {
+                rev: REV,
+                number: srq.number,
+                mapping: srq.block.mapping(true),
+                offset: CONTROL_LEN as u32,
+                count: srq.max_wr,
+                stride: recv_stride(srq.max_sge) as u32,
+                reserved: 0,
+            };
+            let made = with_region([answer.bytes(), out.bytes()].concat(), &srq.block)?;
+            Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made })
+        }
+        Kind::Qp => {
+            let qp = world.qps.find(id, handle)?;
+            let spec = PairSpec {
+                service: qp.service,
+                pd: qp.pd,
+                send_cq: qp.send_cq,
+                recv_cq: qp.recv_cq,
+                srq: qp.srq,
+                sq_sig_all: qp.attributes.sq_sig_all != 0,
+                cookie: qp.user_handle,
+            };
+            Some(Change::Qp { handle, spec, made: with_region(pair_answer(qp, handle), &qp.block)? })
+        }
+        Kind::Ah => {
+            let ah = world.ahs.find(id, handle)?;
+            Some(Change::Ah { handle, pd: ah.pd, attr: ah.attr })
+        }
+    }
+}
+
+fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {
+    let caps = &qp.attributes;
+    let answer = CreateQpAnswer {
+        qp_handle: handle,
+        qpn: qp.qpn,
+        max_send_wr: caps.max_send_wr,
+        max_recv_wr: caps.max_recv_wr,
+        max_send_sge: caps.max_send_sge,
+        max_recv_sge: caps.max_recv_sge,
+        max_inline_data: caps.max_inline_data,
+        reserved: 0,
+    };
+    let sq_stride = send_stride(caps.max_send_sge, caps.max_inline_data);
+    let out = QpOut {
+        rev: REV,
+        qpn: qp.qpn,
+        mapping: qp.block.mapping(true),
+        sq_offset: CONTROL_LEN as u32,
+        sq_count: caps.max_send_wr,
+        sq_stride: sq_stride as u32,
+        rq_offset: (CONTROL_LEN + caps.max_send_wr as usize * sq_stride) as u32,
+        rq_count: caps.max_recv_wr,
+        rq_stride: recv_stride(caps.max_recv_sge) as u32,
+        reserved: [0; 2],
+    };
+    [answer.bytes(), out.bytes()].concat()
+}
+
+/// The transitions that lead a new QP to the state in which it is.
+fn way_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
+    let kept = &qp.attributes;
+    let whole = ModifyQp {
+        dest: kept.dest,
+        qp_handle: handle,
+        qkey: kept.qkey,
+        rq_psn: kept.rq_psn,
+        sq_psn: kept.sq_psn,
+        dest_qp_num: kept.dest_qp_num,
+        qp_access_flags: kept.qp_access_flags,
+        pkey_index: kept.pkey_index,
+        path_mtu: kept.path_mtu,
+        max_rd_atomic: kept.max_rd_atomic,
+        max_dest_rd_atomic: kept.max_dest_rd_atomic,
+        min_rnr_timer: kept.min_rnr_timer,
+        port_num: kept.port_num,
+        timeout: kept.timeout,
+        retry_cnt: kept.retry_cnt,
+        rnr_retry: kept.rnr_retry,
+        ..ModifyQp::default()
+    };
+    let to = |state: State, mask: u32| ModifyQp { qp_state: state as u8, attr_mask: attr::STATE | mask, ..whole };
+    let connected = match qp.service {
+        Service::Ud => 0,
+        _ => attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER,
+    };
+    let reliable = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC | attr::SQ_PSN;
+    let init = to(State::Init, attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::QKEY);
+    let rtr = to(State::Rtr, connected);
+    let rts = to(State::Rts, reliable);
+    match qp.state() {
+        State::Reset => vec![],
+        State::Init => vec![init],
+        State::Rtr => vec![init, rtr],
+        State::Rts => vec![init, rtr, rts],
+        State::Sqd => vec![init, rtr, rts, to(State::Sqd, 0)],
+        State::Sqe | State::Err => vec![init, to(State::Err, 0)],
+    }
+}

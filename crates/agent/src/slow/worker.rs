@@ -1,0 +1,350 @@
+//! The thread of one client of the slow path: an engine, and the client's objects in it.
+//!
+//! It does in order what [`super::Paths`] hands over: it follows the agent's changes and carries out the commands that need
+//! an engine. All that a client says is checked here as in its own process: keys, ranges and queue sizes by the engine,
+//! lengths of lists here. The principal type is [`Worker`].
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use abi::Errno;
+use abi::command::{self, Command, number};
+use abi::cq::{PollCq, PollCqAnswer, ReqNotifyCq, Wc};
+use abi::layout::Record;
+use abi::post::{self, Post, PostAnswer, RecvWr, SendWr, Sge, opcode, send_flags};
+use engine::{Ah, Caps, Channel, Cq, CqSpec, Engine, Error, Mr, Pd, Qp, QpSpec, Service, Srq};
+use shm::region::Region;
+
+use super::Job;
+use super::inventory::{Change, Made};
+use crate::agent::Inbox;
+use crate::dispatch::Reply;
+use crate::local::{LocalControl, Message};
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::table::Kind;
+
+/// The client's objects, by handle.
+struct Worker {
+    engine: Arc<Engine>,
+    profile: u16,
+    pds: BTreeMap<u32, Arc<Pd>>,
+    mrs: BTreeMap<u32, Arc<Mr>>,
+    channels: BTreeMap<u32, Arc<Channel>>,
+    cqs: BTreeMap<u32, Arc<Cq>>,
+    srqs: BTreeMap<u32, Arc<Srq>>,
+    qps: BTreeMap<u32, (Arc<Qp>, Service)>,
+    ahs: BTreeMap<u32, Arc<Ah>>,
+}
+
+/// Lives until its client is gone.
+pub(super) fn run(
+    control: LocalControl,
+    context: Made,
+    changes: Vec<Change>,
+    profile: u16,
+    jobs: &Receiver<Job>,
+    inbox: &Inbox,
+) {
+    let answer = engine::Answer { bytes: context.bytes, fds: context.fds };
+    let mut worker = Engine::attach(Box::new(control), answer).map(|engine| Worker::new(engine, profile));
+    if let Ok(worker) = &mut worker {
+        for change in changes {
+            worker.follow(change);
+        }
+    }
+    for job in jobs {
+        let (reply, to) = match (job, &mut worker) {
+            (Job::Follow { change, reply, to }, Ok(worker)) => {
+                worker.follow(change);
+                (reply, to)
+            }
+            (Job::Follow { reply, to, .. }, Err(_)) => (reply, to),
+            (Job::Execute { request, to }, Ok(worker)) => (worker.execute(&request).unwrap_or_else(Reply::from), to),
+            (Job::Execute { to, .. }, Err(error)) => {
+                (Refusal::new(error.errno, format!("the agent cannot run an engine: {}", error.reason)).into(), to)
+            }
+        };
+        if !inbox.send(Message::Reply { to, reply }) {
+            break;
+        }
+    }
+    if let Ok(worker) = worker {
+        worker.engine.close();
+    }
+}
+
+impl Worker {
+    fn new(engine: Arc<Engine>, profile: u16) -> Self {
+        Self {
+            engine,
+            profile,
+            pds: BTreeMap::new(),
+            mrs: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            cqs: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            ahs: BTreeMap::new(),
+        }
+    }
+
+    /// Follows one change. What cannot be taken over (memory that cannot be mapped) is missing later, with a completion in
+    /// error, as if it had been destroyed.
+    fn follow(&mut self, change: Change) {
+        if let Err(error) = self.take_over(change) {
+            tracing::warn!(%error, "the slow path could not take an object over");
+        }
+    }
+
+    fn take_over(&mut self, change: Change) -> engine::Result<()> {
+        match change {
+            Change::Pd(handle) => drop(self.pds.insert(handle, Pd::adopt(&self.engine, handle))),
+            Change::Mr { memory: None, .. } => {}
+            Change::Mr { body, answer, memory: Some((memfd, offset)) } => {
+                let len = usize::try_from(offset.saturating_add(body.length)).unwrap_or(usize::MAX);
+                let region = Arc::new(Region::map(memfd.as_fd(), len)?);
+                let pd = known(&self.pds, body.pd_handle)?;
+                let mr = self.engine.adopt_mr(pd, &body, &answer, region, offset)?;
+                self.mrs.insert(answer.mr_handle, mr);
+            }
+            Change::Channel { handle, eventfd } => {
+                self.channels.insert(handle, self.engine.adopt_channel(handle, eventfd));
+            }
+            Change::Cq { handle, cookie, channel, made } => {
+                let channel = channel.map(|channel| known(&self.channels, channel)).transpose()?;
+                let spec = CqSpec { cqe: 0, channel, comp_vector: 0, cookie };
+                let cq = self.engine.adopt_cq(&spec, &made.bytes, made.fds)?;
+                self.cqs.insert(handle, cq);
+            }
+            Change::Srq { handle, pd, cookie, made } => {
+                let srq = self.engine.adopt_shared(known(&self.pds, pd)?, cookie, &made.bytes, made.fds)?;
+                self.srqs.insert(handle, srq);
+            }
+            Change::Qp { handle, spec, made } => {
+                let pair = QpSpec {
+                    service: spec.service,
+                    send_cq: known(&self.cqs, spec.send_cq)?,
+                    recv_cq: known(&self.cqs, spec.recv_cq)?,
+                    srq: spec.srq.map(|srq| known(&self.srqs, srq)).transpose()?,
+                    caps: Caps::default(),
+                    sq_sig_all: spec.sq_sig_all,
+                    cookie: spec.cookie,
+                };
+                let pd = known(&self.pds, spec.pd)?;
+                let qp = self.engine.adopt_pair(pd, &pair, &made.bytes, made.fds)?;
+                self.qps.insert(handle, (qp, spec.service));
+            }
+            Change::Ah { handle, pd, attr } => {
+                self.ahs.insert(handle, Ah::adopt(known(&self.pds, pd)?, handle, &attr));
+            }
+            Change::Modify(body) => known(&self.qps, body.qp_handle)?.0.adopt_modify(&body),
+            Change::Gone(kind, handle) => self.forget(kind, handle),
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, kind: Kind, handle: u32) {
+        match kind {
+            Kind::Pd => drop(self.pds.remove(&handle)),
+            Kind::Mr => {
+                if let Some(mr) = self.mrs.remove(&handle) {
+                    mr.forget();
+                }
+            }
+            Kind::Channel => drop(self.channels.remove(&handle)),
+            Kind::Cq => {
+                if let Some(cq) = self.cqs.remove(&handle) {
+                    cq.forget();
+                }
+            }
+            Kind::Srq => {
+                if let Some(srq) = self.srqs.remove(&handle) {
+                    srq.forget();
+                }
+            }
+            Kind::Qp => {
+                if let Some((qp, _)) = self.qps.remove(&handle) {
+                    qp.forget();
+                }
+            }
+            Kind::Ah => drop(self.ahs.remove(&handle)),
+        }
+    }
+
+    /// POST_*, POLL_CQ, REQ_NOTIFY_CQ.
+    fn execute(&mut self, request: &[u8]) -> Outcome<Reply> {
+        let command = command::admit(request, self.profile, true)
+            .map_err(|errno| Refusal::new(errno, "the lengths of the command are wrong"))?;
+        let bytes = match command.row.number {
+            number::POLL_CQ => self.poll(&command)?,
+            number::REQ_NOTIFY_CQ => self.arm(&command)?,
+            number::POST_SEND => self.post_send(&command)?,
+            number::POST_RECV => {
+                let (body, list) = lists(&command)?;
+                let (qp, _) = object(&self.qps, Kind::Qp, body.handle).map_err(|refusal| bad(0, refusal))?;
+                receives(&command, &body, list, |wr| qp.post_recv(wr))?
+            }
+            _ => {
+                let (body, list) = lists(&command)?;
+                let srq = object(&self.srqs, Kind::Srq, body.handle).map_err(|refusal| bad(0, refusal))?;
+                receives(&command, &body, list, |wr| srq.post(wr))?
+            }
+        };
+        Ok(Reply { status: 0, bytes, fds: Vec::new() })
+    }
+
+    fn poll(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
+        let PollCq { cq_handle, ne, .. } = body(command)?;
+        let cq = object(&self.cqs, Kind::Cq, cq_handle)?;
+        let room = (command.room() - size_of::<PollCqAnswer>()) / size_of::<Wc>();
+        let wanted = ne as usize;
+        if wanted > room {
+            return refuse(Errno::ENOSPC, format!("POLL_CQ: there is room for {room} completions, not for {ne}"));
+        }
+        let mut found = vec![Wc::default(); wanted];
+        let count = cq.poll(&mut found).map_err(because)?;
+        let wcs: Vec<u8> = found[..count].iter().flat_map(|wc| wc.bytes().to_vec()).collect();
+        Ok(command.reply(PollCqAnswer { count: count as u32, reserved: 0 }.bytes(), &wcs))
+    }
+
+    fn arm(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
+        let ReqNotifyCq { cq_handle, solicited_only } = body(command)?;
+        object(&self.cqs, Kind::Cq, cq_handle)?.req_notify(solicited_only != 0).map_err(because)?;
+        Ok(Vec::new())
+    }
+
+    fn post_send(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
+        let (body, list) = lists(command)?;
+        let (qp, service) = object(&self.qps, Kind::Qp, body.handle).map_err(|refusal| bad(0, refusal))?;
+        let mut batch = qp.send_batch().map_err(|errno| bad(0, because(errno)))?;
+        let mut outcome = Ok(());
+        let mut sges = list.sges.as_slice();
+        for index in 0..body.wr_count as usize {
+            let pushed = list.work_request::<SendWr>(&body, index).and_then(|wr| {
+                let taken = split(&mut sges, wr.num_sge)?;
+                self.push(&mut batch, *service, &wr, taken)
+            });
+            if let Err(refusal) = pushed {
+                outcome = Err(bad(index, refusal));
+                break;
+            }
+        }
+        // Also after a refusal: those before it are posted.
+        batch.finish();
+        outcome.map(|()| command.reply(PostAnswer { bad_wr: 0 }.bytes(), &[]))
+    }
+
+    fn push(&self, batch: &mut engine::SendBatch<'_>, service: Service, wr: &SendWr, sges: &[Sge]) -> Outcome<()> {
+        if wr.send_flags & send_flags::INLINE != 0 {
+            return refuse(
+                Errno::EINVAL,
+                "inline data lies in the client's memory, where the slow path cannot read it",
+            );
+        }
+        let mut request = engine::SendWr {
+            wr_id: wr.wr_id,
+            opcode: wr.opcode,
+            send_flags: wr.send_flags,
+            imm: wr.imm_data,
+            sges,
+            ..engine::SendWr::default()
+        };
+        match wr.opcode {
+            opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => {
+                let post::Atomic { remote_addr, compare_add, swap, rkey, .. } = wr.atomic();
+                (request.remote_addr, request.compare_add, request.swap, request.rkey) =
+                    (remote_addr, compare_add, swap, rkey);
+            }
+            opcode::SEND | opcode::SEND_WITH_IMM if service == Service::Ud => {
+                let ud = wr.ud();
+                request.ud = Some((object(&self.ahs, Kind::Ah, ud.ah_handle)?, ud.remote_qpn, ud.remote_qkey));
+            }
+            _ => (request.remote_addr, request.rkey) = (wr.rdma().remote_addr, wr.rdma().rkey),
+        }
+        batch.push(&request).map_err(because)
+    }
+}
+
+/// The arrays that follow the head of POST_*.
+struct Lists<'a> {
+    requests: &'a [u8],
+    sges: Vec<Sge>,
+}
+
+impl Lists<'_> {
+    fn work_request<T: Record>(&self, body: &Post, index: usize) -> Outcome<T> {
+        let at = index * body.wqe_size as usize;
+        self.requests.get(at..).and_then(T::read).map_or_else(|| refuse(Errno::EINVAL, LISTS), Ok)
+    }
+}
+
+const LISTS: &str = "the lists of work requests and scatter/gather entries are shorter than their counts say";
+
+/// Splits the arrays, if they are as long as the head says. Without: the first work request is to blame.
+fn lists<'a>(command: &Command<'a>) -> Outcome<(Post, Lists<'a>)> {
+    let (body, tail) = command.body_and_tail::<Post>().map_err(|errno| bad(0, because(errno)))?;
+    let least = if command.row.number == number::POST_SEND { size_of::<SendWr>() } else { size_of::<RecvWr>() };
+    let requests = u64::from(body.wqe_size) * u64::from(body.wr_count);
+    let sges = size_of::<Sge>() as u64 * u64::from(body.sge_count);
+    if (body.wqe_size as usize) < least || requests.saturating_add(sges) > tail.len() as u64 {
+        return Err(bad(0, Refusal::new(Errno::EINVAL, LISTS)));
+    }
+    let (requests, rest) = tail.split_at(requests as usize);
+    let sges = rest.chunks_exact(size_of::<Sge>()).take(body.sge_count as usize).filter_map(Sge::read).collect();
+    Ok((body, Lists { requests, sges }))
+}
+
+/// Posts receive requests one by one.
+fn receives(
+    command: &Command<'_>,
+    body: &Post,
+    list: Lists<'_>,
+    post: impl Fn(&engine::RecvWr<'_>) -> Result<(), Errno>,
+) -> Outcome<Vec<u8>> {
+    let mut sges = list.sges.as_slice();
+    for index in 0..body.wr_count as usize {
+        list.work_request::<RecvWr>(body, index)
+            .and_then(|wr| {
+                let sges = split(&mut sges, wr.num_sge)?;
+                post(&engine::RecvWr { wr_id: wr.wr_id, sges }).map_err(because)
+            })
+            .map_err(|refusal| bad(index, refusal))?;
+    }
+    Ok(command.reply(PostAnswer { bad_wr: 0 }.bytes(), &[]))
+}
+
+/// Takes the next entries off the list.
+fn split<'s>(sges: &mut &'s [Sge], count: u32) -> Outcome<&'s [Sge]> {
+    let Some((taken, rest)) = sges.split_at_checked(count as usize) else {
+        return refuse(Errno::EINVAL, LISTS);
+    };
+    *sges = rest;
+    Ok(taken)
+}
+
+fn body<T: Record>(command: &Command<'_>) -> Outcome<T> {
+    command.body_and_tail().map(|(body, _)| body).map_err(because)
+}
+
+fn known<T>(table: &BTreeMap<u32, T>, handle: u32) -> engine::Result<&T> {
+    table.get(&handle).ok_or_else(|| Error::plain(Errno::EINVAL))
+}
+
+fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
+    match table.get(&handle) {
+        Some(object) => Ok(object),
+        None => refuse(Errno::EINVAL, format!("handle {handle:#x} names no {kind} of this context")),
+    }
+}
+
+/// The engine's errno with the sentence that it has noted.
+fn because(errno: Errno) -> Refusal {
+    Refusal::new(errno, engine::reason::last(1).pop().unwrap_or_else(|| errno.to_string()))
+}
+
+/// A refusal that names the work request at `index`.
+fn bad(index: usize, refusal: Refusal) -> Refusal {
+    Refusal { answer: PostAnswer { bad_wr: index as u32 + 1 }.bytes().to_vec(), ..refusal }
+}
