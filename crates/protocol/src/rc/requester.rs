@@ -345,7 +345,6 @@ impl Requester {
         self.rc.deadline = Time::NEVER;
         self.cursor.op = self.done;
         self.cursor.packet = self.answered_packets();
-        self.cursor.unasked = 0;
     }
 
     /// Whether nothing was sent since going back.

@@ -2,9 +2,9 @@
 
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
-    Access, Incoming, Outcome, Responder, ResponderConfig, Response, Service, Source, Status, Step, Time,
+    Access, Fault, Incoming, Outcome, Responder, ResponderConfig, Response, SendOp, Service, Source, Status, Step, Time,
 };
-use wire::{Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
+use wire::{AtomicEth, Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
 fn responder(max_dest_rd_atomic: u8) -> Responder {
     let mut responder = Responder::new(Service::Rc);
@@ -210,4 +210,65 @@ fn the_message_count_wraps() {
         let _ = take(&mut responder, &request(W::WriteOnly, psn, 0, 0), 0);
     }
     assert_eq!((responder.msn(), responder.expected_psn()), (1, Psn::new(1)));
+}
+
+#[test]
+fn only_the_last_packet_is_solicited() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[B].receives.push_back(3000);
+    world.hosts[A].post(SendOp { solicited: true, ..SendOp::default() }, vec![0; 3000]);
+    world.run();
+    let flags: Vec<_> = world.sent.iter().map(|sent| sent.1.solicited).collect();
+    assert_eq!(flags, [false, false, true, false]);
+    assert!(world.hosts[B].received[0].1.solicited);
+}
+
+#[test]
+fn a_packet_that_was_taken_back_starts_no_timer() {
+    let mut world = World::new(Scenario::default());
+    world.hosts[A].write(0, b"data");
+    let requester = &mut world.hosts[A].requester;
+    assert!(requester.poll_transmit(Time(0)).is_some());
+    assert!(requester.poll_timeout().is_some());
+    requester.untransmit();
+    assert_eq!(requester.poll_timeout(), None);
+}
+
+#[test]
+fn a_repeated_atomic_on_another_word_is_dropped() {
+    let mut responder = responder(1);
+    let mut atomic = request(W::FetchAdd, 0, 0, 0);
+    atomic.atomic = AtomicEth { va: BASE, rkey: RKEY, swap_add: 1, compare: 0 };
+    let Step::Atomic { .. } = responder.handle(&atomic, 0) else { panic!("an atomic") };
+    responder.finish(Outcome::AtomicDone(7));
+    for (va, rkey) in [(BASE + 8, RKEY), (BASE, RKEY + 1)] {
+        atomic.atomic = AtomicEth { va, rkey, ..atomic.atomic };
+        assert!(matches!(responder.handle(&atomic, 0), Step::Ignore(Fault::Forgotten { .. })));
+    }
+}
+
+#[test]
+fn a_requester_that_goes_on_needs_no_repetition() {
+    let mut responder = responder(1);
+    let first = request(W::ReadRequest, 0, 0, 8);
+    let _ = take(&mut responder, &first, 0);
+    assert!(responder.poll_transmit().is_some());
+    // The network repeats the first READ, the requester asks for a second: its one place now belongs to that.
+    assert_eq!(responder.handle(&first, 0), Step::Reply);
+    let _ = take(&mut responder, &request(W::ReadRequest, 1, 0, 8), 0);
+    assert_eq!(summary(responder.poll_transmit()), Some((W::ReadResponseOnly, 1, 0x1f)));
+    assert!(!responder.has_answers());
+    assert_eq!(responder.poll_transmit(), None);
+}
+
+#[test]
+fn the_longest_message_and_one_byte_more() {
+    let mut responder = Responder::new(Service::Rc);
+    responder.configure(ResponderConfig { mtu: 32768, ..ResponderConfig::default() });
+    for psn in 0..65536 {
+        let step = take(&mut responder, &request([W::SendFirst, W::SendMiddle][psn.min(1) as usize], psn, 0, 0), 32768);
+        assert!(matches!(step, Step::Receive { .. }));
+    }
+    assert_eq!(take(&mut responder, &request(W::SendLast, 65536, 0, 0), 1), Step::Reply);
+    assert!(matches!(responder.dead().expect("refused").fault, Fault::Length { .. }));
 }

@@ -123,7 +123,10 @@ fn a_failed_send_stops_the_queue_until_it_recovers() {
     assert_eq!(world.hosts[A].statuses(), [Status::Success, Status::LocLenErr, Status::WrFlushErr]);
     assert_eq!(world.hosts[A].requester.fatal(), Some(Status::LocLenErr));
     assert!(world.hosts[A].requester.recover());
+    world.hosts[A].requester.drain();
     world.hosts[A].send(b"again");
+    assert!(world.hosts[A].requester.drained());
+    world.hosts[A].requester.resume();
     world.run();
     assert_eq!(world.hosts[A].statuses()[3..], [Status::Success]);
     assert_eq!(world.hosts[B].received[0].0, b"again");
