@@ -360,7 +360,8 @@ impl Qp {
 
     fn send_response(&self, lane: &Lane, sender: &mut Sender, response: &Response) -> Sent {
         let (from, len) = match response.source {
-            Source::None => (Origin::Nothing, 0),
+            // An answer without bytes: neither key nor address means anything (V-75).
+            Source::None | Source::Read { len: 0, .. } => (Origin::Nothing, 0),
             Source::Read { va, rkey, offset, len } => {
                 (Origin::Memory { rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }

@@ -1,0 +1,319 @@
+//! What the tests beside this directory share: an agent of their own, engines on it, and [`Side`]s to connect with each other.
+//!
+//! Nothing here sleeps, and nothing is awaited longer than [`PATIENCE`], which only a hang uses up.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod memory;
+pub mod wait;
+
+use std::sync::Arc;
+
+use abi::ah::AhAttr;
+use abi::post::Sge;
+use abi::qp::{Dest, ModifyQp, attr, state};
+use agent::{Agent, AgentHandle, Config};
+use engine::{Ah, Caps, Cq, CqSpec, Engine, Mr, Pd, Qp, QpSpec, RecvWr, SendWr, Service, SocketControl, Srq};
+
+pub use memory::Memory;
+pub use wait::{PATIENCE, event, next, no_event, until};
+
+/// The Q_Key of all datagram QPs here.
+pub const QKEY: u32 = 0x0001_1111;
+
+/// Local write and every remote right.
+pub const ALL_RIGHTS: u32 = 0xf;
+
+/// An agent with its run directory, and the engines that were opened on it.
+pub struct Fabric {
+    dir: tempfile::TempDir,
+    agent: Option<AgentHandle>,
+    engines: parking_lot::Mutex<Vec<Arc<Engine>>>,
+}
+
+impl Fabric {
+    pub fn start() -> Self {
+        Self::configured("")
+    }
+
+    pub fn configured(config: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = Config::parse(config).expect("a configuration");
+        let agent = Agent::start(&config, Some(dir.path())).expect("an agent");
+        Self { dir, agent: Some(agent), engines: parking_lot::Mutex::new(Vec::new()) }
+    }
+
+    pub fn engine(&self) -> Arc<Engine> {
+        self.engine_of(0)
+    }
+
+    pub fn engine_of(&self, device: usize) -> Arc<Engine> {
+        let control = SocketControl::open(&self.dir.path().join(format!("uverbs{device}")), 0).expect("an agent");
+        let engine = Engine::open(Box::new(control)).expect("a context");
+        self.engines.lock().push(Arc::clone(&engine));
+        engine
+    }
+
+    /// Two sides on engines of their own, connected (UD: ready to send).
+    pub fn pair(&self, plan: &Plan) -> (Side, Side) {
+        let (a, b) = (Side::new(&self.engine(), plan), Side::new(&self.engine(), plan));
+        connect(&a, &b);
+        (a, b)
+    }
+
+    pub fn stop_agent(&mut self) {
+        self.agent.take().expect("it still runs").stop();
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        self.engines.lock().iter().for_each(Engine::close);
+    }
+}
+
+/// How a [`Side`] is made.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub service: Service,
+    pub memory: usize,
+    pub caps: Caps,
+    pub mr_access: u32,
+    pub qp_access: u32,
+    pub sq_sig_all: bool,
+    pub cqe: u32,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+}
+
+impl Plan {
+    pub fn new(service: Service) -> Self {
+        Self {
+            service,
+            memory: 64 * 1024,
+            caps: Caps { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 },
+            mr_access: ALL_RIGHTS,
+            qp_access: 0xe,
+            sq_sig_all: true,
+            cqe: 128,
+            timeout: 10,
+            retry_cnt: 2,
+            rnr_retry: 7,
+            min_rnr_timer: 1,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+        }
+    }
+
+    pub fn rc() -> Self {
+        Self::new(Service::Rc)
+    }
+
+    pub fn uc() -> Self {
+        Self::new(Service::Uc)
+    }
+
+    pub fn ud() -> Self {
+        Self::new(Service::Ud)
+    }
+}
+
+/// One QP with a CQ for its sends, one for its receives, and registered memory.
+pub struct Side {
+    pub engine: Arc<Engine>,
+    pub pd: Arc<Pd>,
+    pub scq: Arc<Cq>,
+    pub rcq: Arc<Cq>,
+    pub qp: Arc<Qp>,
+    pub memory: Memory,
+    pub mr: Arc<Mr>,
+    pub plan: Plan,
+}
+
+impl Side {
+    pub fn new(engine: &Arc<Engine>, plan: &Plan) -> Self {
+        Self::with_srq(engine, &engine.alloc_pd().expect("a PD"), plan, None)
+    }
+
+    pub fn with_srq(engine: &Arc<Engine>, pd: &Arc<Pd>, plan: &Plan, srq: Option<&Arc<Srq>>) -> Self {
+        let scq = cq(engine, plan.cqe);
+        let rcq = cq(engine, plan.cqe);
+        Self::on_cqs(engine, pd, plan, (&scq, &rcq), srq)
+    }
+
+    pub fn on_cqs(
+        engine: &Arc<Engine>,
+        pd: &Arc<Pd>,
+        plan: &Plan,
+        (scq, rcq): (&Arc<Cq>, &Arc<Cq>),
+        srq: Option<&Arc<Srq>>,
+    ) -> Self {
+        let qp = make_qp(engine, pd, plan, (scq, rcq), srq);
+        let memory = Memory::new(plan.memory);
+        let mr = register(pd, &memory, plan.mr_access);
+        Self {
+            engine: Arc::clone(engine),
+            pd: Arc::clone(pd),
+            scq: Arc::clone(scq),
+            rcq: Arc::clone(rcq),
+            qp,
+            memory,
+            mr,
+            plan: *plan,
+        }
+    }
+
+    pub fn sge(&self, at: usize, len: usize) -> [Sge; 1] {
+        [Sge::new(self.memory.addr(at), len as u32, self.mr.lkey())]
+    }
+
+    pub fn post(&self, wr: &SendWr<'_>) {
+        let mut batch = self.qp.send_batch().expect("a batch");
+        batch.push(wr).unwrap_or_else(|errno| panic!("post_send: {errno}; {:?}", engine::reason::last(2)));
+        batch.finish();
+    }
+
+    /// Posts requests in one batch.
+    pub fn post_all(&self, wrs: &[SendWr<'_>]) {
+        let mut batch = self.qp.send_batch().expect("a batch");
+        wrs.iter().for_each(|wr| batch.push(wr).expect("room"));
+        batch.finish();
+    }
+
+    pub fn recv(&self, wr_id: u64, at: usize, len: usize) {
+        self.qp.post_recv(&RecvWr { wr_id, sges: &self.sge(at, len) }).expect("a receive");
+    }
+
+    /// The next completion of a send.
+    pub fn sent(&self) -> abi::cq::Wc {
+        next(&self.scq)
+    }
+
+    /// The next completion of a receive.
+    pub fn received(&self) -> abi::cq::Wc {
+        next(&self.rcq)
+    }
+
+    pub fn init(&self) {
+        let mut attributes = ModifyQp {
+            attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT,
+            qp_state: state::INIT,
+            port_num: 1,
+            qp_access_flags: self.plan.qp_access,
+            qkey: QKEY,
+            ..ModifyQp::default()
+        };
+        attributes.attr_mask |= if self.plan.service == Service::Ud { attr::QKEY } else { attr::ACCESS_FLAGS };
+        self.modify(&attributes);
+    }
+
+    pub fn rtr(&self, gid: [u8; 16], qpn: u32) {
+        let mut attributes = ModifyQp {
+            attr_mask: attr::STATE,
+            qp_state: state::RTR,
+            dest: Dest { dgid: gid, is_global: 1, port_num: 1, hop_limit: 1, ..Dest::default() },
+            path_mtu: 3,
+            dest_qp_num: qpn,
+            rq_psn: 7,
+            max_dest_rd_atomic: self.plan.max_dest_rd_atomic,
+            min_rnr_timer: self.plan.min_rnr_timer,
+            ..ModifyQp::default()
+        };
+        attributes.attr_mask |= match self.plan.service {
+            Service::Rc => {
+                attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER
+            }
+            Service::Uc => attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN,
+            Service::Ud => 0,
+        };
+        self.modify(&attributes);
+    }
+
+    pub fn rts(&self) {
+        let mut attributes = ModifyQp {
+            attr_mask: attr::STATE | attr::SQ_PSN,
+            qp_state: state::RTS,
+            timeout: self.plan.timeout,
+            retry_cnt: self.plan.retry_cnt,
+            rnr_retry: self.plan.rnr_retry,
+            sq_psn: 7,
+            max_rd_atomic: self.plan.max_rd_atomic,
+            ..ModifyQp::default()
+        };
+        if self.plan.service == Service::Rc {
+            attributes.attr_mask |= attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+        }
+        self.modify(&attributes);
+    }
+
+    pub fn to(&self, state: u8) {
+        self.modify(&ModifyQp { attr_mask: attr::STATE, qp_state: state, ..ModifyQp::default() });
+    }
+
+    fn modify(&self, attributes: &ModifyQp) {
+        self.qp.modify(attributes).unwrap_or_else(|error| panic!("modify to {}: {error}", attributes.qp_state));
+    }
+
+    pub fn gid(&self) -> [u8; 16] {
+        self.engine.query_gid(1, 0).expect("a GID")
+    }
+
+    /// An address handle to `peer`.
+    pub fn ah(&self, peer: &Side) -> Arc<Ah> {
+        ah(&self.pd, peer.gid(), 0)
+    }
+
+    /// Destroys everything; nothing may be left on it.
+    pub fn destroy(self) {
+        self.qp.destroy().expect("the QP ends");
+        self.scq.destroy().expect("the CQ ends");
+        if !Arc::ptr_eq(&self.scq, &self.rcq) {
+            self.rcq.destroy().expect("the CQ ends");
+        }
+        self.mr.dereg().expect("the MR ends");
+        self.pd.dealloc().expect("the PD ends");
+    }
+}
+
+pub fn ah(pd: &Arc<Pd>, dgid: [u8; 16], sgid_index: u8) -> Arc<Ah> {
+    let vector = AhAttr { dgid, sgid_index, is_global: 1, port_num: 1, hop_limit: 64, ..AhAttr::default() };
+    pd.create_ah(&vector).expect("an address handle")
+}
+
+pub fn cq(engine: &Arc<Engine>, cqe: u32) -> Arc<Cq> {
+    engine.create_cq(&CqSpec { cqe, channel: None, comp_vector: 0, cookie: 1 }).expect("a CQ")
+}
+
+pub fn make_qp(
+    engine: &Arc<Engine>,
+    pd: &Arc<Pd>,
+    plan: &Plan,
+    (send_cq, recv_cq): (&Arc<Cq>, &Arc<Cq>),
+    srq: Option<&Arc<Srq>>,
+) -> Arc<Qp> {
+    let Plan { service, caps, sq_sig_all, .. } = *plan;
+    engine.create_qp(pd, &QpSpec { service, send_cq, recv_cq, srq, caps, sq_sig_all, cookie: 2 }).expect("a QP")
+}
+
+pub fn register(pd: &Arc<Pd>, memory: &Memory, access: u32) -> Arc<Mr> {
+    pd.reg_mr(memory.addr(0), memory.len() as u64, memory.addr(0), access).expect("an MR")
+}
+
+/// Brings both to RTS, connected with each other (UD: only to RTS).
+pub fn connect(a: &Side, b: &Side) {
+    let gids = (a.gid(), b.gid());
+    for (side, gid, qpn) in [(a, gids.1, b.qp.qpn()), (b, gids.0, a.qp.qpn())] {
+        side.init();
+        side.rtr(gid, qpn);
+    }
+    a.rts();
+    b.rts();
+}
+
+pub fn reset(side: &Side) {
+    side.to(state::RESET);
+}
