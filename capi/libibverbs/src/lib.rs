@@ -35,4 +35,6 @@ mod query;
 mod rates;
 mod srq;
 mod sysfs;
+#[cfg(test)]
+mod tests;
 mod text;

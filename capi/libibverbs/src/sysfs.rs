@@ -8,10 +8,17 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+
 /// The run directory, as this process found it first: a program that changes its environment keeps its device.
 pub(crate) fn run_directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(engine::rundir::default)
+}
+
+/// Has this process's tests use a directory of their own.
+#[cfg(test)]
+pub(crate) fn use_directory(path: &Path) {
+    assert_eq!(DIRECTORY.get_or_init(|| path.to_owned()), path, "nobody asked for the directory before");
 }
 
 /// The first line of a file of the mirror, without its end; `None` when there is no such file.

@@ -1,0 +1,123 @@
+//! Extended CQs and extended posting, called as the inline functions of `verbs.h` call them: through the objects' own pointers.
+
+use super::*;
+use crate::cq_ex;
+use crate::layout::{CqEx, CqInitAttrEx, Op, PollCqAttr, QpEx, QpInitAttrEx, RecvWr, Sge};
+use crate::post;
+use abi::post::send_flags::SIGNALED;
+use std::ptr::null_mut;
+
+type Start = extern "C" fn(*mut CqEx, *mut PollCqAttr) -> c_int;
+type Next = extern "C" fn(*mut CqEx) -> c_int;
+type Read = extern "C" fn(*mut CqEx) -> u32;
+type Plain = extern "C" fn(*mut QpEx);
+type Imm = extern "C" fn(*mut QpEx, u32);
+type OneSge = extern "C" fn(*mut QpEx, u32, u64, u32);
+type InlineData = extern "C" fn(*mut QpEx, *mut std::ffi::c_void, usize);
+type Complete = extern "C" fn(*mut QpEx) -> c_int;
+
+/// The function behind an object's pointer, with the signature that `verbs.h` gives it.
+fn function<F: Copy>(op: Op) -> F {
+    assert!(!op.is_null(), "the function was asked for");
+    assert_eq!(size_of::<F>(), size_of::<Op>());
+    // SAFETY: `F` is the function pointer type that `verbs.h` has for the slot that `op` came from.
+    unsafe { std::mem::transmute_copy(&op) }
+}
+
+#[test]
+fn a_list_is_posted_at_its_end_and_completions_come_one_by_one() {
+    let mut device = Device::open();
+    let mut asked = CqInitAttrEx { cqe: 16, wc_flags: 0x7, ..CqInitAttrEx::zeroed() };
+    let cq = call!(cq_ex::create(device.context, &raw mut asked));
+    assert!(!cq.is_null(), "errno {}", errno());
+    assert!(object::get!(cq, read_sl).is_null(), "was not asked for");
+
+    let plain = QpInitAttr { send_cq: cq.cast(), recv_cq: cq.cast(), ..device.init(abi::qp::kind::RC) };
+    let mut init = QpInitAttrEx { send_cq: plain.send_cq, recv_cq: plain.recv_cq, ..QpInitAttrEx::zeroed() };
+    (init.cap, init.qp_type, init.pd) = (plain.cap, plain.qp_type, device.pd);
+    // PD and SEND_OPS_FLAGS; SEND and SEND with immediate data.
+    (init.comp_mask, init.send_ops_flags) = (1 | 64, 0xc);
+    let qp = call!(qp::create_ex(device.context, &raw mut init));
+    assert!(!qp.is_null(), "errno {}", errno());
+    let ex = call!(qp::to_qp_ex(qp));
+    assert_eq!(ex.addr(), qp.addr());
+    assert!(object::get!(ex, wr_rdma_read).is_null(), "was not asked for");
+    device.connect(qp, object::get!(qp, qp_num));
+
+    let mut to = [device.element(64, 8), device.element(128, 8)];
+    for element in &mut to {
+        let mut recv = RecvWr { wr_id: 7, sg_list: std::ptr::from_mut::<Sge>(element), num_sge: 1, ..RecvWr::zeroed() };
+        assert_eq!(call!(post::recv(qp, &raw mut recv, null_mut())), 0);
+    }
+    device.memory[0] = 42;
+    function::<Plain>(object::get!(ex, wr_start))(ex);
+    object::set!(ex, wr_id, 1);
+    object::set!(ex, wr_flags, SIGNALED);
+    function::<Plain>(object::get!(ex, wr_send))(ex);
+    let from = device.element(0, 8);
+    function::<OneSge>(object::get!(ex, wr_set_sge))(ex, from.lkey, from.addr, from.length);
+    object::set!(ex, wr_id, 2);
+    function::<Imm>(object::get!(ex, wr_send_imm))(ex, 0x0102_0304);
+    let mut inline = 43u64;
+    function::<InlineData>(object::get!(ex, wr_set_inline_data))(ex, (&raw mut inline).cast(), 8);
+    inline = 0;
+    assert_eq!(function::<Complete>(object::get!(ex, wr_complete))(ex), 0);
+    assert_eq!(inline, 0);
+
+    let mut seen = Vec::new();
+    while seen.len() < 4 {
+        if function::<Start>(object::get!(cq, start_poll))(cq, null_mut()) == libc::ENOENT {
+            continue;
+        }
+        loop {
+            assert_eq!(object::get!(cq, status), 0);
+            seen.push((object::get!(cq, wr_id), function::<Read>(object::get!(cq, read_opcode))(cq)));
+            if function::<Next>(object::get!(cq, next_poll))(cq) != 0 {
+                break;
+            }
+        }
+        function::<extern "C" fn(*mut CqEx)>(object::get!(cq, end_poll))(cq);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, 0), (2, 0), (7, 128), (7, 128)]);
+    assert_eq!((device.memory[8], device.memory[16]), (42, 43));
+    assert_eq!(call!(qp::destroy(qp)), 0);
+    assert_eq!(call!(cq::destroy(cq.cast())), 0);
+}
+
+#[test]
+fn a_list_with_a_fault_is_not_posted() {
+    let device = Device::open();
+    let plain = device.init(abi::qp::kind::RC);
+    let mut init = QpInitAttrEx { send_cq: plain.send_cq, recv_cq: plain.recv_cq, ..QpInitAttrEx::zeroed() };
+    (init.cap, init.qp_type, init.pd, init.comp_mask, init.send_ops_flags) = (plain.cap, 2, device.pd, 1 | 64, 4);
+    let qp = call!(qp::create_ex(device.context, &raw mut init));
+    let ex = call!(qp::to_qp_ex(qp));
+    function::<Plain>(object::get!(ex, wr_start))(ex);
+    function::<OneSge>(object::get!(ex, wr_set_sge))(ex, 0, 0, 0);
+    assert_eq!(function::<Complete>(object::get!(ex, wr_complete))(ex), libc::EINVAL, "data before a request");
+    function::<Plain>(object::get!(ex, wr_start))(ex);
+    function::<Plain>(object::get!(ex, wr_abort))(ex);
+    function::<Plain>(object::get!(ex, wr_start))(ex);
+    assert_eq!(function::<Complete>(object::get!(ex, wr_complete))(ex), 0, "nothing to post");
+    assert_eq!(call!(qp::destroy(qp)), 0);
+}
+
+#[test]
+fn extensions_that_are_not_offered() {
+    let device = Device::open();
+    let mut asked = CqInitAttrEx { cqe: 16, wc_flags: 0x80, ..CqInitAttrEx::zeroed() };
+    assert!(call!(cq_ex::create(device.context, &raw mut asked)).is_null(), "timestamps");
+    assert_eq!(errno(), libc::EOPNOTSUPP);
+    let plain = device.init(abi::qp::kind::UD);
+    let mut init = QpInitAttrEx { send_cq: plain.send_cq, recv_cq: plain.recv_cq, ..QpInitAttrEx::zeroed() };
+    (init.cap, init.qp_type, init.pd, init.comp_mask, init.send_ops_flags) = (plain.cap, 4, device.pd, 1 | 64, 1);
+    assert!(call!(qp::create_ex(device.context, &raw mut init)).is_null(), "RDMA WRITE on UD");
+    assert_eq!(errno(), libc::EOPNOTSUPP);
+    init.comp_mask = 1 | 2;
+    assert!(call!(qp::create_ex(device.context, &raw mut init)).is_null(), "XRC domain");
+    assert_eq!(errno(), libc::EOPNOTSUPP);
+    let ordinary = device.qp(abi::qp::kind::UD);
+    assert!(call!(qp::to_qp_ex(ordinary)).is_null());
+    assert_eq!(call!(qp::destroy(ordinary)), 0);
+}
