@@ -16,6 +16,7 @@ mod hostile;
 mod mcast;
 mod mr;
 mod pd;
+mod post;
 mod private;
 mod qp;
 mod refused;

@@ -1,6 +1,6 @@
 //! The slow path: POST_SEND, POST_RECV, POST_SRQ_RECV, POLL_CQ and REQ_NOTIFY_CQ. That data arrives is for `slow_path.rs`.
 
-use crate::harness::{Client, EINVAL, ENOSPC, Kind, Row, check, compare};
+use crate::harness::{Client, EINVAL, ENOSPC, EOPNOTSUPP, Kind, Row, check, compare};
 use crate::qp::{to_init, to_rtr, to_rts};
 
 /// A SEND without data.
@@ -124,4 +124,25 @@ fn req_notify_cq() {
             format!("17000000 0400 0000 {cq} 00000000").into()
         })
     });
+}
+
+/// A context with an engine posts to queue memory; the agent does not interfere.
+#[test]
+fn an_engine_of_ones_own_and_the_slow_path_exclude_each_other() {
+    let mut client = Client::alone();
+    let cq = client.make(Kind::Cq);
+    assert_eq!(client.call(&crate::private::hello()).status, 0);
+    let poll = format!("15000000 0600 0e00 0100000000000000 {cq} 01000000");
+    client.refused(&poll.as_str().into(), EOPNOTSUPP, "POLL_CQ with an engine");
+    bad_wr(
+        &mut client,
+        &format!("1c000000 1600 0100 0100000000000000 00000040 01000000 00000000 38000000 {SEND}"),
+        EOPNOTSUPP,
+        "01000000",
+        "POST_SEND with an engine",
+    );
+    let mut other = Client::alone();
+    let cq = other.make(Kind::Cq);
+    other.done(&format!("15000000 0600 0e00 0100000000000000 {cq} 01000000"));
+    other.refused(&crate::private::hello(), -17, "ENGINE_HELLO on the slow path");
 }

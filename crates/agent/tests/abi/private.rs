@@ -14,7 +14,7 @@ fn wake() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).unwrap()
 }
 
-fn hello() -> Request {
+pub(crate) fn hello() -> Request {
     let (_, bell) = Bell::create().unwrap();
     Request { bytes: hex(HELLO), fds: vec![bell, wake()] }
 }
