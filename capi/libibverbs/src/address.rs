@@ -1,7 +1,7 @@
 //! Address handles: where a datagram goes, from attributes or from a datagram that came.
 
 use crate::context::OpenContext;
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, refuse};
 use crate::layout::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use crate::object::{Object, get};
 use crate::pd::PdObject;
@@ -154,7 +154,8 @@ unsafe fn way_back(engine: &Engine, port: u8, wc: *mut Wc, grh: *mut Grh) -> Out
         entry::not_null(grh)?;
         // SAFETY: not NULL, and valid by the caller's promise; a buffer need not be aligned.
         let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
-        let header = NetworkHeader::parse(&header).ok_or(Refusal(libc::EINVAL))?;
+        let header = NetworkHeader::parse(&header)
+            .ok_or_else(|| refuse!(EINVAL, "the buffer holds neither a GRH nor an IPv4 header"))?;
         attr.is_global = 1;
         attr.grh = GlobalRoute {
             dgid: header.source,
@@ -179,7 +180,8 @@ fn index_of(engine: &Engine, port: u8, gid: &Gid) -> Outcome<u8> {
             return Ok(index);
         }
     }
-    Err(Refusal(libc::EINVAL))
+    let address = std::net::Ipv6Addr::from(gid.0);
+    Err(refuse!(EINVAL, "GID {address}, to which the datagram came, is not in the table of port {port}"))
 }
 
 /// What the first 40 bytes of a UD receive buffer say: a GRH, or in the last 20 of them an IPv4 header.

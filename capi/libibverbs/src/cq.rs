@@ -4,7 +4,7 @@ use crate::acks::Acks;
 use crate::channel::ChannelObject;
 use crate::context::OpenContext;
 use crate::cq_ex::Cursor;
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{CompChannel, Context, Cq, CqEx, Wc};
 use crate::object::{Object, cookie, get, set};
 use bytemuck::Zeroable;
@@ -46,11 +46,11 @@ pub(crate) unsafe extern "C" fn create(
     comp_vector: c_int,
 ) -> *mut Cq {
     entry::pointer("ibv_create_cq", || {
-        let (Ok(cqe), Ok(comp_vector)) = (u32::try_from(cqe), u32::try_from(comp_vector)) else {
-            return Err(Refusal(libc::EINVAL));
+        let (Ok(entries), Ok(vector)) = (u32::try_from(cqe), u32::try_from(comp_vector)) else {
+            return Err(refuse!(EINVAL, "ibv_create_cq: {cqe} entries, completion vector {comp_vector}"));
         };
         // SAFETY: the caller's promise.
-        Ok(unsafe { build(context, cqe, cq_context, channel, comp_vector) }?.cast())
+        Ok(unsafe { build(context, entries, cq_context, channel, vector) }?.cast())
     })
 }
 
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut Cq, cqe: c_int) -> c_int {
     entry::code("ibv_resize_cq", || {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) }?;
-        let wanted = u32::try_from(cqe).map_err(|_| Refusal(libc::EINVAL))?;
+        let wanted = u32::try_from(cqe).map_err(|_| refuse!(EINVAL, "ibv_resize_cq: {cqe} entries"))?;
         let entries = object.inner.queue()?.resize(wanted)?;
         set!(object.c(), cqe, entries.cast_signed());
         Ok(())
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn destroy(cq: *mut Cq) -> c_int {
 /// `cq` is live, `wc` has room for `count` completions.
 pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> c_int {
     let polled = entry::or_negative("ibv_poll_cq", || {
-        let count = usize::try_from(count).map_err(|_| Refusal(libc::EINVAL))?;
+        let count = usize::try_from(count).map_err(|_| refuse!(EINVAL, "ibv_poll_cq: {count} completions"))?;
         if count == 0 {
             return Ok(0);
         }

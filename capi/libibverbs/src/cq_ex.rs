@@ -4,7 +4,7 @@
 //! program said that one thread polls. The principal type is [`Cursor`].
 
 use crate::cq::{self, CqObject};
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Context, CqEx, CqInitAttrEx, Op, PollCqAttr};
 use crate::object::{get, set};
 use bytemuck::Zeroable;
@@ -66,7 +66,12 @@ pub(crate) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
         let attr = unsafe { attr.read() };
         let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
         if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED_FIELDS != 0 || flags & !SINGLE_THREADED != 0 {
-            return Err(Refusal(libc::EOPNOTSUPP));
+            return Err(refuse!(
+                EOPNOTSUPP,
+                "ibv_create_cq_ex: wc_flags {:#x}, comp_mask {:#x}, flags {flags:#x}: of the fields only {OFFERED_FIELDS:#x} are offered",
+                attr.wc_flags,
+                attr.comp_mask
+            ));
         }
         // SAFETY: the caller's promise.
         let cq = unsafe { cq::build(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) }?;

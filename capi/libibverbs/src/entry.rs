@@ -66,9 +66,22 @@ pub(crate) fn value<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     shielded(name, body)
 }
 
+/// Makes a refusal that is decided here, and notes why. (What the engine refuses, it has explained itself.)
+macro_rules! refuse {
+    ($errno:ident, $($why:tt)+) => {{
+        engine::reason!($($why)+);
+        $crate::entry::Refusal(libc::$errno)
+    }};
+}
+pub(crate) use refuse;
+
 /// Refuses with EINVAL when a pointer that must not be NULL is.
 pub(crate) fn not_null<T>(pointer: *const T) -> Outcome<()> {
-    if pointer.is_null() { Err(Refusal(libc::EINVAL)) } else { Ok(()) }
+    if pointer.is_null() {
+        let name = std::any::type_name::<T>();
+        return Err(refuse!(EINVAL, "a NULL pointer was given for a {}", name.rsplit("::").next().unwrap_or(name)));
+    }
+    Ok(())
 }
 
 /// Puts a refusal in the calling thread's `errno`.

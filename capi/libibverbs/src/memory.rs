@@ -1,6 +1,6 @@
 //! Memory regions.
 
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, refuse};
 use crate::layout::{Mr, Pd};
 use crate::object::{Object, get, set};
 use crate::pd::PdObject;
@@ -69,7 +69,7 @@ pub(crate) extern "C" fn reg_dmabuf(
     _fd: c_int,
     _access: c_int,
 ) -> *mut Mr {
-    entry::pointer("ibv_reg_dmabuf_mr", || Err(Refusal(libc::EOPNOTSUPP)))
+    entry::pointer("ibv_reg_dmabuf_mr", || Err(refuse!(EOPNOTSUPP, "dma-buf memory is not offered")))
 }
 
 /// `ibv_rereg_mr`: 0, or a value of `enum ibv_rereg_mr_err_code` and `errno`.
@@ -86,13 +86,16 @@ pub(crate) unsafe extern "C" fn rereg(
 ) -> c_int {
     entry::value("ibv_rereg_mr", || {
         if mr.is_null() || flags == 0 || flags & !CHANGE_ANY != 0 {
-            entry::set_errno(Refusal(libc::EINVAL));
+            entry::set_errno(refuse!(EINVAL, "ibv_rereg_mr: MR {mr:p}, flags {flags:#x}"));
             return ERR_INPUT;
         }
         if (flags & CHANGE_TRANSLATION != 0 && (addr.is_null() || length == 0))
             || (flags & CHANGE_PD != 0 && pd.is_null())
         {
-            entry::set_errno(Refusal(libc::EINVAL));
+            entry::set_errno(refuse!(
+                EINVAL,
+                "ibv_rereg_mr: flags {flags:#x} with address {addr:p}, length {length}, PD {pd:p}"
+            ));
             return ERR_INPUT;
         }
         // SAFETY: the caller's promise; what must not be NULL is not.

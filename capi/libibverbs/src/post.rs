@@ -1,7 +1,7 @@
 //! Posting work requests: the lists of C structs to the engine's queues. What was posted before a refused request stays posted.
 
 use crate::address::AhObject;
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Qp, RecvWr, SendWr, Sge};
 use crate::qp::QpObject;
 use abi::post::opcode;
@@ -134,6 +134,6 @@ unsafe fn elements<'a>(list: *mut Sge, count: c_int) -> Outcome<&'a [abi::post::
             // SAFETY: the caller's promise; the two structs are the same three numbers, as `verbs.h` and the uverbs ABI have them.
             Ok(unsafe { std::slice::from_raw_parts(list.cast::<abi::post::Sge>(), count) })
         }
-        _ => Err(Refusal(libc::EINVAL)),
+        _ => Err(refuse!(EINVAL, "a work request has {count} elements at {list:p}")),
     }
 }

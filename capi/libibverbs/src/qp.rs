@@ -3,7 +3,7 @@
 use crate::acks::Acks;
 use crate::context::OpenContext;
 use crate::cq;
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{AhAttr, Context, Gid, GlobalRoute, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
 use crate::object::{Object, cookie, get, set};
 use crate::pd::PdObject;
@@ -67,10 +67,13 @@ pub(crate) unsafe extern "C" fn create_ex(_context: *mut Context, init: *mut QpI
         let mask = get!(init, comp_mask);
         let flags = if mask & INIT_CREATE_FLAGS != 0 { get!(init, create_flags) } else { 0 };
         if mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS_FLAGS) != 0 || flags != 0 {
-            return Err(Refusal(libc::EOPNOTSUPP));
+            return Err(refuse!(
+                EOPNOTSUPP,
+                "ibv_create_qp_ex: comp_mask {mask:#x}, create_flags {flags:#x}: not offered"
+            ));
         }
         if mask & INIT_PD == 0 {
-            return Err(Refusal(libc::EINVAL));
+            return Err(refuse!(EINVAL, "ibv_create_qp_ex: comp_mask {mask:#x} lacks IBV_QP_INIT_ATTR_PD"));
         }
         let operations = (mask & INIT_SEND_OPS_FLAGS != 0).then(|| get!(init, send_ops_flags));
         let pd = get!(init, pd);
@@ -173,7 +176,7 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
     // SAFETY: the context of a live PD is open.
     let engine = &unsafe { OpenContext::of(context) }?.engine;
     if !cq::belongs(wanted.send_cq, context) || !cq::belongs(wanted.recv_cq, context) {
-        return Err(Refusal(libc::EINVAL));
+        return Err(refuse!(EINVAL, "ibv_create_qp: both CQs must be given, and be of the same open device as the PD"));
     }
     // SAFETY: not NULL, and live by the caller's promise.
     let (send_cq, recv_cq) = unsafe { (cq::queue(wanted.send_cq)?, cq::queue(wanted.recv_cq)?) };
@@ -257,15 +260,21 @@ fn service(qp_type: u32) -> Outcome<Service> {
         Ok(kind::RC) => Ok(Service::Rc),
         Ok(kind::UC) => Ok(Service::Uc),
         Ok(kind::UD) => Ok(Service::Ud),
-        Ok(kind::RAW_PACKET | kind::XRC_INI | kind::XRC_TGT | kind::DRIVER) => Err(Refusal(libc::EOPNOTSUPP)),
-        _ => Err(Refusal(libc::EINVAL)),
+        Ok(kind::RAW_PACKET | kind::XRC_INI | kind::XRC_TGT | kind::DRIVER) => {
+            Err(refuse!(EOPNOTSUPP, "QP type {qp_type} is not offered: RC (2), UC (3) and UD (4) are"))
+        }
+        _ => Err(refuse!(EINVAL, "QP type {qp_type} does not exist")),
     }
 }
 
 /// The command's form of what the program wants to change. A value that does not fit its field is refused when it counts.
 fn modification(attr: &QpAttr, mask: u32) -> Outcome<ModifyQp> {
     let narrow = |bit: u32, value: u32| {
-        if mask & bit == 0 { Ok(0) } else { u8::try_from(value).map_err(|_| Refusal(libc::EINVAL)) }
+        if mask & bit == 0 {
+            Ok(0)
+        } else {
+            u8::try_from(value).map_err(|_| refuse!(EINVAL, "ibv_modify_qp: {value} for attribute bit {bit:#x}"))
+        }
     };
     Ok(ModifyQp {
         dest: destination(&attr.ah_attr),

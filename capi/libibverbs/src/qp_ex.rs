@@ -4,7 +4,7 @@
 //! The principal type is [`Posting`].
 
 use crate::address::AhObject;
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Ah, DataBuf, Op, QpEx, Sge};
 use crate::object::{get, set};
 use crate::qp::QpObject;
@@ -73,7 +73,14 @@ fn offered(service: Service) -> u64 {
 
 /// Refuses flags that the service does not have.
 pub(crate) fn check(service: Service, send_ops_flags: u64) -> Outcome<()> {
-    if send_ops_flags & !offered(service) == 0 { Ok(()) } else { Err(Refusal(libc::EOPNOTSUPP)) }
+    let missing = send_ops_flags & !offered(service);
+    if missing != 0 {
+        return Err(refuse!(
+            EOPNOTSUPP,
+            "ibv_create_qp_ex: send_ops_flags {missing:#x} are not offered on {service:?}"
+        ));
+    }
+    Ok(())
 }
 
 /// Sets the functions that the program asked for.
@@ -124,7 +131,7 @@ fn change(qp: *mut QpEx, work: impl FnOnce(&mut Request, &mut Vec<abi::post::Sge
         let _ = with_list(qp, |_, list| {
             let changed = match list.requests.last_mut() {
                 Some(request) => work(request, &mut list.elements, &mut list.inline),
-                None => Err(Refusal(libc::EINVAL)),
+                None => Err(refuse!(EINVAL, "ibv_wr_set_*: no request was begun")),
             };
             if let Err(refusal) = changed {
                 list.fault.get_or_insert(refusal);

@@ -1,7 +1,7 @@
 //! What programs ask about a device: its limits, its ports, and their GID and P_Key tables.
 
 use crate::context::OpenContext;
-use crate::entry::{self, Outcome, Refusal};
+use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr};
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer};
 use bytemuck::Zeroable;
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     entry::code("ibv_query_device_ex", || {
         entry::not_null(attr)?;
         if size < size_of::<DeviceAttr>() {
-            return Err(Refusal(libc::EINVAL));
+            return Err(refuse!(EINVAL, "ibv_query_device_ex: room for {size} bytes"));
         }
         // SAFETY: the caller's promise.
         let answer = unsafe { OpenContext::of(context) }?.engine.query_device()?;
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn query_port_compat(context: *mut Context, port: u
 pub(crate) unsafe extern "C" fn query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int {
     entry::or_minus_one("ibv_query_gid", || {
         entry::not_null(gid)?;
-        let index = u32::try_from(index).map_err(|_| Refusal(libc::EINVAL))?;
+        let index = u32::try_from(index).map_err(|_| refuse!(EINVAL, "table index {index}"))?;
         // SAFETY: the caller's promise.
         let found = unsafe { OpenContext::of(context) }?.engine.query_gid(port, index)?;
         // SAFETY: not NULL, and the caller's to write.
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn query_gid_table(
         // SAFETY: the caller's promise.
         let table = gid_table(&unsafe { OpenContext::of(context) }?.engine)?;
         if table.len() > room {
-            return Err(Refusal(libc::EINVAL));
+            return Err(refuse!(EINVAL, "ibv_query_gid_table: {} entries do not fit room for {room}", table.len()));
         }
         for (index, found) in table.iter().enumerate() {
             let place = entries.wrapping_byte_add(index * entry_size);
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn query_gid_type(
 pub(crate) unsafe extern "C" fn query_pkey(context: *mut Context, port: u8, index: c_int, pkey: *mut u16) -> c_int {
     entry::or_minus_one("ibv_query_pkey", || {
         entry::not_null(pkey)?;
-        let index = u32::try_from(index).map_err(|_| Refusal(libc::EINVAL))?;
+        let index = u32::try_from(index).map_err(|_| refuse!(EINVAL, "table index {index}"))?;
         // SAFETY: the caller's promise.
         let found = unsafe { OpenContext::of(context) }?.engine.query_pkey(port, index)?;
         // SAFETY: not NULL, and the caller's to write.
@@ -196,7 +196,7 @@ pub(crate) unsafe extern "C" fn pkey_index(context: *mut Context, port: u8, pkey
                 return Ok(c_int::from(index));
             }
         }
-        Err(Refusal(libc::ENOENT))
+        Err(refuse!(ENOENT, "P_Key {:#06x} is not in the table of port {port}", u16::from_be(pkey)))
     })
 }
 
@@ -224,7 +224,10 @@ unsafe fn fill_sized<T: Copy>(to: *mut T, value: &T, size: usize) {
 }
 
 fn check_gid_request(flags: u32, entry_size: usize) -> Outcome<()> {
-    if flags != 0 || entry_size == 0 { Err(Refusal(libc::EINVAL)) } else { Ok(()) }
+    if flags != 0 || entry_size == 0 {
+        return Err(refuse!(EINVAL, "GID query with flags {flags:#x} and entries of {entry_size} bytes"));
+    }
+    Ok(())
 }
 
 fn gid_entry(engine: &Engine, port: u32, index: u32) -> Outcome<GidEntry> {
