@@ -1,6 +1,7 @@
-//! Extended posting: a list of requests built by calls between `wr_start` and `wr_complete`, posted whole or not at all.
+//! Extended posting: a list of requests built by calls between `wr_start` and `wr_complete`, posted at its end.
 //!
-//! The list holds other threads off from `wr_start` to `wr_complete` or `wr_abort`. Inline data is copied when it is given.
+//! A mistake in the list refuses it whole. The list holds other threads off from `wr_start` to `wr_complete` or
+//! `wr_abort`. Inline data is copied when it is given.
 //! The principal type is [`Posting`].
 
 use crate::address::AhObject;
@@ -188,7 +189,12 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
             }
         };
         let ud = request.ud.as_ref().map(|(ah, qpn, qkey)| (&**ah, *qpn, *qkey));
-        batch.push(&SendWr { sges, send_flags: request.head.send_flags | flags, ud, ..request.head })?;
+        let pushed = batch.push(&SendWr { sges, send_flags: request.head.send_flags | flags, ud, ..request.head });
+        if let Err(errno) = pushed {
+            // What fitted before the queue was full is posted, and has to leave.
+            batch.finish();
+            return Err(errno.into());
+        }
     }
     batch.finish();
     Ok(())
