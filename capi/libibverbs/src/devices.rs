@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::ffi::{c_char, c_int};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -135,9 +136,13 @@ fn known_devices() -> Outcome<Vec<&'static KnownDevice>> {
         .unwrap_or_default();
     numbers.sort_unstable();
     match numbers.first() {
+        Some(_) if !trusted(sysfs::run_directory()) => {
+            tell_once("belongs to another user: set SOFTHCA_DIR to choose it on purpose, or remove it");
+            return Ok(Vec::new());
+        }
         Some(first) if served(&engine::rundir::node(sysfs::run_directory(), *first)) => {}
         _ => {
-            tell_once();
+            tell_once("has no agent: start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`");
             return Ok(Vec::new());
         }
     }
@@ -203,14 +208,18 @@ fn served(node: &Path) -> bool {
     }
 }
 
-fn tell_once() {
+/// Whether a run directory that nobody chose is ours (or root's): in `/tmp` anybody could have made it.
+fn trusted(directory: &Path) -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let chosen = std::env::var_os(engine::rundir::VARIABLE).is_some_and(|value| !value.is_empty());
+    chosen || std::fs::metadata(directory).is_ok_and(|meta| meta.uid() == user || meta.uid() == 0)
+}
+
+/// One sentence on standard error, the first time: an empty list alone would leave the user guessing.
+fn tell_once(why: &str) {
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
-        eprintln!(
-            "softhca: no agent serves {}: start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`",
-            sysfs::run_directory().display()
-        );
-    });
+    TOLD.call_once(|| eprintln!("softhca: the run directory {} {why}", sysfs::run_directory().display()));
 }
 
 #[cfg(test)]
