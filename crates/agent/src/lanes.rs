@@ -19,7 +19,7 @@ use crate::context::ContextId;
 /// Lanes of one pair of engines, at most.
 pub const STRIPES: u32 = 64;
 /// Pushes that wait for one engine, at most.
-const BACKLOG_MAX: usize = 4096;
+const BACKLOG_MAX: usize = 1024;
 
 /// The agent's end of one engine.
 pub struct EngineLink {

@@ -88,12 +88,12 @@ impl Call<'_> {
 }
 
 /// The object that a handle names, for its owner; EINVAL when it names none.
-pub fn find<'t, T>(table: &'t Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&'t T> {
+pub fn find<T>(table: &Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&T> {
     table.find(owner, handle).map_or_else(|| no_such(kind, handle), Ok)
 }
 
 /// The same, to change it.
-pub fn find_mut<'t, T>(table: &'t mut Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&'t mut T> {
+pub fn find_mut<T>(table: &mut Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&mut T> {
     table.find_mut(owner, handle).map_or_else(|| no_such(kind, handle), Ok)
 }
 

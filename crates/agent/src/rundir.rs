@@ -1,12 +1,12 @@
 //! The run directory: where an agent's nodes, lock, log and device mirror lie.
 //!
-//! [`locate`] says where it is, without touching anything; [`RunDir::prepare`] makes it ready for one agent: the lock is
-//! taken, and what an earlier agent left behind is removed. The names inside are [`node`] and the constants here. Unix
-//! sockets cross network namespaces while agents must not, so a default name carries the namespace's inode.
+//! Where it is, is told by [`engine::rundir`]. [`RunDir::prepare`] makes it ready for one agent: the lock is taken, and what
+//! an earlier agent left behind is removed. The names inside are [`node`] and the constants here. The principal type is
+//! [`RunDir`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -27,35 +27,12 @@ pub fn node(index: usize) -> String {
     format!("uverbs{index}")
 }
 
-/// Where this process's agent is: `$SOFTHCA_DIR`, else under `$XDG_RUNTIME_DIR`, else under `/tmp`.
-pub fn locate() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let namespace = fs::metadata("/proc/self/ns/net").map(|meta| meta.ino()).ok();
-    place(variable("SOFTHCA_DIR"), variable("XDG_RUNTIME_DIR"), rustix::process::getuid().as_raw(), namespace)
-}
-
-fn place(chosen: Option<PathBuf>, runtime: Option<PathBuf>, uid: u32, namespace: Option<u64>) -> PathBuf {
-    if let Some(chosen) = chosen {
-        return chosen;
-    }
-    let suffix = namespace.map(|inode| format!("-n{inode}")).unwrap_or_default();
-    match runtime {
-        Some(runtime) => runtime.join(format!("softhca{suffix}")),
-        None => PathBuf::from(format!("/tmp/softhca-{uid}{suffix}")),
-    }
-}
-
 /// Why a run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// Somebody else's, or open to others.
-    #[error("the run directory {path} {what}; remove it or set SOFTHCA_DIR to a directory of your own")]
-    NotOurs {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
+    /// It cannot be made, or is somebody else's, or open to others.
+    #[error("the run directory cannot be used: {0}")]
+    Unusable(io::Error),
     /// Another agent is alive there.
     #[error(
         "an agent serves {path} already; stop it with `softhca agent --stop` or set SOFTHCA_DIR to another directory"
@@ -90,14 +67,7 @@ impl RunDir {
             let path = path.to_owned();
             move |source| RunDirError::System { action, path, source }
         };
-        match fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(system("create", path))?
-            }
-            other => other.map_err(system("create", path))?,
-        }
-        check_owner(path)?;
+        engine::rundir::prepare(path).map_err(RunDirError::Unusable)?;
         let lock_path = path.join(LOCK);
         let lock = OpenOptions::new()
             .create(true)
@@ -152,39 +122,10 @@ impl Drop for RunDir {
     }
 }
 
-fn check_owner(path: &Path) -> Result<(), RunDirError> {
-    let not_ours = |what: String| RunDirError::NotOurs { path: path.to_owned(), what };
-    let meta = fs::symlink_metadata(path).map_err(|source| RunDirError::System {
-        action: "look at",
-        path: path.to_owned(),
-        source,
-    })?;
-    if !meta.is_dir() {
-        return Err(not_ours("is not a directory".into()));
-    }
-    let uid = rustix::process::getuid().as_raw();
-    if meta.uid() != uid {
-        return Err(not_ours(format!("belongs to user {}, not to user {uid}", meta.uid())));
-    }
-    if meta.mode() & 0o022 != 0 {
-        return Err(not_ours(format!("may be written by others (mode {:04o})", meta.mode() & 0o7777)));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn the_place_follows_the_environment() {
-        let some = |text: &str| Some(PathBuf::from(text));
-        assert_eq!(place(some("/x"), some("/run/user/7"), 7, Some(3)), Path::new("/x"));
-        assert_eq!(place(None, some("/run/user/7"), 7, Some(3)), Path::new("/run/user/7/softhca-n3"));
-        assert_eq!(place(None, None, 7, Some(3)), Path::new("/tmp/softhca-7-n3"));
-        assert_eq!(place(None, None, 7, None), Path::new("/tmp/softhca-7"));
-    }
 
     #[test]
     fn one_agent_per_directory_and_stale_files_go() {
@@ -210,6 +151,6 @@ mod tests {
         fs::create_dir(&path).expect("made");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("opened");
         let error = RunDir::prepare(&path).expect_err("refused").to_string();
-        assert!(error.contains("0777"), "{error}");
+        assert!(error.contains("other users"), "{error}");
     }
 }

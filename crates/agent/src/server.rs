@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub(crate) struct Server {
     /// Contexts of this process, which have no socket.
     locals: BTreeSet<ContextId>,
     last_connection: u32,
+    /// Kept for the time when no descriptor is left.
+    spare: Option<OwnedFd>,
     watch: Option<AddressWatch>,
     messages: Receiver<Message>,
     paths: Paths,
@@ -85,6 +87,7 @@ impl Server {
             admins: BTreeMap::new(),
             locals: BTreeSet::new(),
             last_connection: 0,
+            spare: spare_descriptor(),
             watch,
             messages,
             paths: Paths::new(inbox.clone()),
@@ -197,7 +200,7 @@ impl Server {
     }
 
     fn accept(&mut self, device: usize) {
-        let Some(socket) = self.nodes.get(device).and_then(|node| accepted(node)) else { return };
+        let Some(socket) = self.nodes.get(device).and_then(|node| accepted(node, &mut self.spare)) else { return };
         let id = self.next_connection();
         match Client::new(socket, device) {
             Ok(client) => {
@@ -301,7 +304,7 @@ impl Server {
     }
 
     fn accept_admin(&mut self) {
-        let Some(socket) = self.admin.as_ref().and_then(accepted) else { return };
+        let Some(socket) = self.admin.as_ref().and_then(|admin| accepted(admin, &mut self.spare)) else { return };
         let id = self.next_connection();
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
@@ -316,6 +319,8 @@ impl Server {
             Verdict::Goes => true,
             Verdict::Ends => {
                 self.admins.remove(&id);
+                // `softhca run` keeps its connection while its program runs: somebody was here until now.
+                self.idle_since = Instant::now();
                 true
             }
             Verdict::Stop => false,
@@ -337,7 +342,9 @@ impl Server {
     /// How long to wait. None: nobody was here for so long that the agent ends.
     fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
         let retry = waits.then_some(RETRY);
-        let Some(limit) = self.idle_exit.filter(|_| self.clients.is_empty() && self.locals.is_empty()) else {
+        let Some(limit) =
+            self.idle_exit.filter(|_| self.clients.is_empty() && self.admins.is_empty() && self.locals.is_empty())
+        else {
             return Some(retry);
         };
         let rest = limit.checked_sub(self.idle_since.elapsed()).filter(|rest| !rest.is_zero())?;
@@ -351,23 +358,31 @@ impl Server {
 }
 
 fn listen_at(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
-    let listener = Listener::listen(&run_dir.file(name))?;
+    let path = run_dir.file(name);
+    let listener = Listener::listen(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen at {}: {error}", path.display())))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-fn accepted(listener: &Listener) -> Option<Socket> {
+/// The next connection. When there is no descriptor left for it, the spare one serves to turn it away; it would be there
+/// again and again otherwise.
+fn accepted(listener: &Listener, spare: &mut Option<OwnedFd>) -> Option<Socket> {
     match listener.accept() {
         Ok(socket) => Some(socket),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         Err(error) => {
-            if error.kind() != io::ErrorKind::WouldBlock {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                // Out of descriptors, most likely: without a pause this would spin until a client goes.
-                let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 });
-            }
+            tracing::warn!(%error, "a connection is turned away");
+            drop(spare.take());
+            drop(listener.accept());
+            *spare = spare_descriptor();
             None
         }
     }
+}
+
+fn spare_descriptor() -> Option<OwnedFd> {
+    std::fs::File::open("/").ok().map(OwnedFd::from)
 }
 
 /// Asks the host for its addresses; true when GID tables changed.

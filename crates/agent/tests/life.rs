@@ -129,7 +129,7 @@ fn garbage_is_refused_and_the_agent_goes_on() {
         if len >= 24 {
             // Mostly plausible headers, so that bodies are reached too.
             let extended = round % 3 == 0;
-            bytes[..4].copy_from_slice(&(random() as u32 % 60 | if extended { 1 << 31 } else { 0 }).to_le_bytes());
+            bytes[..4].copy_from_slice(&((random() as u32 % 60) | (u32::from(extended) << 31)).to_le_bytes());
             bytes.truncate(len / 8 * 8);
             let words = if extended { (bytes.len() - 24) / 8 } else { bytes.len() / 4 };
             bytes[4..6].copy_from_slice(&(words as u16).to_le_bytes());

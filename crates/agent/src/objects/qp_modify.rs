@@ -26,6 +26,8 @@ use crate::world::World;
 /// Bits that a legacy MODIFY_QP may have.
 const KNOWN: u32 = (1 << 21) - 1;
 const PSN_AND_QPN: u32 = 0x00ff_ffff;
+/// An engine moves a QP twice at most (SQE, ERR); a client that plays with the word does not keep the agent busy.
+const ATTEMPTS: u32 = 8;
 
 /// MODIFY_QP.
 pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
@@ -37,23 +39,18 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<()> {
     let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
     let device = world.device_of(owner);
-    loop {
+    for _ in 0..ATTEMPTS {
         let found = qp.block.read(word::STATE);
         let next = transition(qp, state_of(found), wanted)?;
         values(device, qp, wanted)?;
-        let swapped =
-            qp.block.word(word::STATE).compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire);
-        // Lost: the engine has moved the QP meanwhile, so the question is another one now. It moves a QP to an error state
-        // and no further; a client that plays with the word gets an end of it by the table's rules.
-        match swapped {
-            Ok(_) => break store(world, owner, wanted, next),
-            Err(now) if now > State::Err as u32 => {
-                return refuse(Errno::EINVAL, format!("QP {:#x} has the state {now}, which does not exist", qp.qpn));
-            }
-            Err(_) => {}
+        let state = qp.block.word(word::STATE);
+        if state.compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            store(world, owner, wanted, next);
+            return Ok(());
         }
+        // The engine has moved the QP meanwhile (to an error state, and no further), so the question is another one now.
     }
-    Ok(())
+    refuse(Errno::EINVAL, format!("QP {:#x} does not keep still: somebody keeps writing its state word", qp.qpn))
 }
 
 /// The state to go to, if the QP may go there with these attributes.

@@ -1,0 +1,158 @@
+//! The lane broker over sockets: who gets which descriptors, who is told of an end, and what a hostile engine is refused.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use abi::Errno;
+use abi::command::{extended, legacy, number};
+use abi::layout::Record;
+use abi::mcast::AttachMcast;
+use abi::private::{EngineHello, LaneOpen, LaneOut, McastResolve, McastResolveAnswer, Push, push};
+use abi::qp::kind;
+use common::{Answer, Client, TestAgent};
+use shm::lane::LANE_LEN;
+use shm::region::Region;
+use shm::socket::Socket;
+
+fn open_lane(client: &mut Client, engine: u32, stripe: u32) -> Answer {
+    client.call(&extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0))
+}
+
+fn pushed(socket: &Socket) -> (Push, Vec<OwnedFd>) {
+    let mut bytes = [0; 64];
+    let received = socket.recv(&mut bytes).expect("a push");
+    assert_eq!(received.len, size_of::<Push>());
+    (Push::read(&bytes).expect("whole"), received.fds)
+}
+
+/// Two descriptors of one memfd see each other's bytes.
+fn same_memory(one: &OwnedFd, two: &OwnedFd) -> bool {
+    let (a, b) = (Region::map(one.as_fd(), LANE_LEN).expect("a"), Region::map(two.as_fd(), LANE_LEN).expect("b"));
+    a.write(LANE_LEN - 8, &0x1122_3344_u32);
+    b.read::<u32>(LANE_LEN - 8) == 0x1122_3344
+}
+
+#[test]
+fn a_lane_joins_two_engines_and_its_end_is_told() {
+    let agent = TestAgent::start();
+    let (mut one, mut two) = (agent.client(), agent.client());
+    let (first, _push_one, _kick_one) = one.hello();
+    let (second, push_two, kick_two) = two.hello();
+    assert_ne!(first, second);
+    let answer = open_lane(&mut one, second, 0);
+    let mine: LaneOut = answer.get(0);
+    assert_eq!((mine.side, mine.engine, mine.pid, mine.len), (0, second, std::process::id(), LANE_LEN as u64));
+    assert_eq!(answer.fds.len(), 4);
+    let (push, fds) = pushed(&push_two);
+    assert_eq!((push.kind, push.lane.lane, push.lane.side, push.lane.engine), (push::LANE, mine.lane, 1, first));
+    assert!(same_memory(&answer.fds[0], &fds[0]));
+    // What wakes the peer of one is what wakes two.
+    rustix::io::write(&answer.fds[2], &5_u64.to_ne_bytes()).expect("rung");
+    let mut count = [0; 8];
+    rustix::io::read(&kick_two, &mut count).expect("woken");
+    assert_eq!(u64::from_ne_bytes(count), 5);
+
+    let again: LaneOut = open_lane(&mut two, first, 0).get(0);
+    assert_eq!((again.lane, again.side), (mine.lane, 1), "the same lane from the other side, and no second push");
+    assert_ne!(open_lane(&mut two, first, 1).get::<LaneOut>(0).lane, mine.lane);
+    drop(one);
+    let mut gone: Vec<u32> = (0..2)
+        .map(|_| pushed(&push_two).0)
+        .map(|push| {
+            assert_eq!((push.kind, push.lane.engine), (push::LANE_GONE, first));
+            push.lane.lane
+        })
+        .collect();
+    gone.sort_unstable();
+    assert_eq!(gone, [mine.lane, mine.lane + 1]);
+    let refused = open_lane(&mut two, first, 0);
+    assert_eq!(refused.status, Errno::ESRCH.to_status());
+    assert!(refused.reason().contains(&format!("engine {first}")));
+}
+
+#[test]
+fn an_engine_that_never_takes_its_pushes_is_cut_off_and_nobody_else() {
+    let agent = TestAgent::start();
+    let (mut busy, mut deaf) = (agent.client(), agent.client());
+    let (_, _push, _kick) = busy.hello();
+    let (deaf_engine, deaf_push, _deaf_kick) = deaf.hello();
+    let mut refused = false;
+    for _ in 0..40_000 {
+        let answer = open_lane(&mut busy, deaf_engine, 0);
+        if answer.status != 0 {
+            refused = true;
+            break;
+        }
+        // A lane is pushed once; what floods an engine is peers that come and go.
+        drop(answer);
+        busy = agent.client();
+        busy.hello();
+    }
+    assert!(refused, "the deaf engine is gone at last");
+    assert_eq!(deaf.socket.recv(&mut [0; 64]).expect("the end").len, 0);
+    drop(deaf_push);
+    agent.client().qp();
+}
+
+#[test]
+fn what_could_make_peers_wait_is_refused() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let hello = extended(number::ENGINE_HELLO, &EngineHello::default(), 24, 0);
+    let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
+    let (_, bell) = Region::create("bell", 4096).expect("a bell");
+    let file = std::fs::File::open("/dev/null").expect("there");
+    for fds in [vec![], vec![bell.as_fd()], vec![bell.as_fd(), pipe.as_fd()], vec![file.as_fd(), file.as_fd()]] {
+        assert_eq!(client.call_with(&hello, &fds).status, Errno::EINVAL.to_status());
+    }
+    assert_eq!(open_lane(&mut client, 1, 0).status, Errno::EINVAL.to_status(), "no hello, no lane");
+    let (engine, ..) = client.hello();
+    assert_eq!(client.call_with(&hello, &[bell.as_fd(), pipe.as_fd()]).status, Errno::EEXIST.to_status());
+    assert_eq!(open_lane(&mut client, engine, 64).status, Errno::EINVAL.to_status());
+}
+
+#[test]
+fn groups_know_the_engines_of_their_members() {
+    let agent = TestAgent::start();
+    let mut gid = [0; 16];
+    (gid[0], gid[15]) = (0xff, 7);
+    let resolve = extended(number::MCAST_RESOLVE, &McastResolve { gid, max: 64, reserved: 0 }, 264, 0);
+    let mut clients: Vec<Client> = (0..3).map(|_| agent.client()).collect();
+    let engines: Vec<u32> = clients.iter_mut().map(|client| client.hello().0).collect();
+    for client in &mut clients[..2] {
+        let pd = client.alloc_pd();
+        let (cq, ..) = client.create_cq(4);
+        for _ in 0..2 {
+            let qp_handle = client.create_qp(pd, cq, kind::UD).0.qp_handle;
+            let body = AttachMcast { gid, qp_handle, mlid: 0, reserved: 0 };
+            for _ in 0..2 {
+                assert_eq!(client.call(&legacy(number::ATTACH_MCAST, &body, &[], 0)).status, 0);
+            }
+        }
+    }
+    let before: McastResolveAnswer = clients[2].call(&resolve).get(0);
+    assert_eq!((before.count, &before.engines[..2]), (2, &engines[..2]));
+    clients.remove(0);
+    agent.eventually("status", |status| status["contexts"] == 2);
+    let after: McastResolveAnswer = clients[1].call(&resolve).get(0);
+    assert_eq!((after.count, after.engines[0]), (1, engines[1]));
+    assert!(after.epoch > before.epoch);
+}
+
+#[test]
+fn show_tells_everything_even_when_it_is_long() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let pd = client.alloc_pd();
+    let (cq, ..) = client.create_cq(4);
+    for _ in 0..300 {
+        client.create_qp(pd, cq, kind::UC);
+    }
+    let shown = agent.ask("show");
+    assert_eq!(shown["contexts"][0]["qps"].as_array().map(Vec::len), Some(300));
+    assert!(shown.to_string().len() > 64 * 1024, "long enough to come as a file");
+    let devices = agent.ask("devices");
+    assert_eq!(devices["devices"][0]["ports"][0]["state"], "4: ACTIVE");
+    assert!(agent.ask("nonsense")["error"].as_str().is_some_and(|text| text.contains("nonsense")));
+}
