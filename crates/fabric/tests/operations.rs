@@ -26,7 +26,13 @@ fn sends_and_writes_of_the_connected_services() {
             for (code, imm) in [(opcode::SEND, false), (opcode::SEND_WITH_IMM, true)] {
                 b.memory.pattern(0, len, len + 1);
                 b.recv(11, 0, len + 5);
-                a.post(&SendWr { wr_id: 12, opcode: code, imm: 0x0102_0304, sges: &a.sge(0, len), ..SendWr::default() });
+                a.post(&SendWr {
+                    wr_id: 12,
+                    opcode: code,
+                    imm: 0x0102_0304,
+                    sges: &a.sge(0, len),
+                    ..SendWr::default()
+                });
                 let wc = b.received();
                 assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len), (11, 0, wc_opcode::RECV, len as u32));
                 assert_eq!(wc.qp_num, b.qp.qpn());
@@ -42,7 +48,15 @@ fn sends_and_writes_of_the_connected_services() {
                     // Its scatter list is not touched (V-72), and may be anything.
                     b.qp.post_recv(&RecvWr { wr_id: 13, sges: &[Sge::new(1, 1, 1)] }).expect("a receive");
                 }
-                let wr = SendWr { wr_id: 14, opcode: code, imm: 99, remote_addr, rkey, sges: &a.sge(0, len), ..SendWr::default() };
+                let wr = SendWr {
+                    wr_id: 14,
+                    opcode: code,
+                    imm: 99,
+                    remote_addr,
+                    rkey,
+                    sges: &a.sge(0, len),
+                    ..SendWr::default()
+                };
                 a.post(&wr);
                 if imm {
                     let wc = b.received();
@@ -72,7 +86,14 @@ fn reads_fill_the_local_buffer() {
     for len in LENGTHS {
         b.memory.pattern(3, len, len);
         let (remote_addr, rkey) = (b.memory.addr(3), b.mr.rkey());
-        a.post(&SendWr { wr_id: 1, opcode: opcode::RDMA_READ, remote_addr, rkey, sges: &a.sge(5, len), ..SendWr::default() });
+        a.post(&SendWr {
+            wr_id: 1,
+            opcode: opcode::RDMA_READ,
+            remote_addr,
+            rkey,
+            sges: &a.sge(5, len),
+            ..SendWr::default()
+        });
         let wc = a.sent();
         assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len), (1, 0, wc_opcode::RDMA_READ, len as u32));
         assert!(a.memory.get(5, len) == b.memory.get(3, len), "{len}");
@@ -101,7 +122,8 @@ fn atomics_answer_what_stood_there() {
         a.post(&SendWr { sges: &a.sge(8, 8), ..wr });
         let wc = a.sent();
         assert_eq!((wc.status, wc.byte_len), (0, 8));
-        let expected = if wr.opcode == opcode::ATOMIC_CMP_AND_SWP { wc_opcode::COMP_SWAP } else { wc_opcode::FETCH_ADD };
+        let expected =
+            if wr.opcode == opcode::ATOMIC_CMP_AND_SWP { wc_opcode::COMP_SWAP } else { wc_opcode::FETCH_ADD };
         assert_eq!(wc.opcode, expected);
         assert_eq!((a.memory.word(8), b.memory.word(24)), (before, after));
     }
@@ -152,12 +174,7 @@ fn lists_of_many_elements_in_several_regions() {
     ];
     let expected = [a.memory.get(0, 17), am.get(1000, 70_000), a.memory.get(31, 13)].concat();
     let total = expected.len();
-    let scatter = [
-        Sge::new(bm.addr(9), 40_000, bmr.lkey()),
-        b.sge(77, 1)[0],
-        b.sge(100, 0)[0],
-        b.sge(1000, 60_000)[0],
-    ];
+    let scatter = [Sge::new(bm.addr(9), 40_000, bmr.lkey()), b.sge(77, 1)[0], b.sge(100, 0)[0], b.sge(1000, 60_000)[0]];
     let collect = || [bm.get(9, 40_000), b.memory.get(77, 1), b.memory.get(1000, total - 40_001)].concat();
 
     b.qp.post_recv(&RecvWr { wr_id: 1, sges: &scatter }).expect("a receive");
@@ -202,10 +219,15 @@ fn inline_data_is_taken_at_once_and_without_a_key() {
             b.recv(1, 0, 200);
             a.memory.pattern(0, len, 9);
             let expected = a.memory.get(0, len);
-            let sges = [Sge::new(a.memory.addr(0), (len / 2) as u32, 0), Sge::new(a.memory.addr(len / 2), (len - len / 2) as u32, 0xffff_ffff)];
+            let sges = [
+                Sge::new(a.memory.addr(0), (len / 2) as u32, 0),
+                Sge::new(a.memory.addr(len / 2), (len - len / 2) as u32, 0xffff_ffff),
+            ];
             {
                 let mut batch = a.qp.send_batch().expect("a batch");
-                batch.push(&SendWr { send_flags: send_flags::INLINE, sges: &sges, ud, ..SendWr::default() }).expect("room");
+                batch
+                    .push(&SendWr { send_flags: send_flags::INLINE, sges: &sges, ud, ..SendWr::default() })
+                    .expect("room");
                 // V-66: the buffer is the program's again, before anything is sent.
                 a.memory.pattern(0, len, 10);
                 batch.finish();

@@ -7,7 +7,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
 
 /// A shared mapping of an unlinked file of its own. Engines write to it from their threads, so it is only ever copied to and from.
-pub struct Memory {
+pub(crate) struct Memory {
     base: usize,
     len: usize,
     file: OwnedFd,
@@ -15,7 +15,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         let file = memfd_create("test", MemfdFlags::CLOEXEC).expect("a memfd");
         ftruncate(&file, len as u64).expect("its length");
         let rights = ProtFlags::READ | ProtFlags::WRITE;
@@ -24,11 +24,11 @@ impl Memory {
         Self { base: base.expose_provenance(), len, file, mapped: true }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn addr(&self, at: usize) -> u64 {
+    pub(crate) fn addr(&self, at: usize) -> u64 {
         (self.base + at) as u64
     }
 
@@ -37,35 +37,35 @@ impl Memory {
         std::ptr::with_exposed_provenance_mut(self.base + at)
     }
 
-    pub fn put(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
         // SAFETY: inside the mapping, checked just now; no reference to it exists anywhere.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(at, bytes.len()), bytes.len()) };
     }
 
-    pub fn get(&self, at: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn get(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(self.pointer(at, len), bytes.as_mut_ptr(), len) };
         bytes
     }
 
-    pub fn word(&self, at: usize) -> u64 {
+    pub(crate) fn word(&self, at: usize) -> u64 {
         // SAFETY: as above; volatile, because a peer may be about to write it.
         unsafe { std::ptr::read_volatile(self.pointer(at, 8).cast::<u64>()) }
     }
 
-    pub fn put_word(&self, at: usize, value: u64) {
+    pub(crate) fn put_word(&self, at: usize, value: u64) {
         self.put(at, &value.to_ne_bytes());
     }
 
     /// A pattern that no two places or seeds share.
-    pub fn pattern(&self, at: usize, len: usize, seed: usize) {
+    pub(crate) fn pattern(&self, at: usize, len: usize, seed: usize) {
         let bytes: Vec<u8> = (0..len).map(|index| (index.wrapping_mul(31) ^ (index >> 8) ^ seed) as u8).collect();
         self.put(at, &bytes);
     }
 
     /// From now on every access faults.
-    pub fn unmap(&mut self) {
+    pub(crate) fn unmap(&mut self) {
         if std::mem::take(&mut self.mapped) {
             // SAFETY: our own mapping, to which no reference exists.
             unsafe { munmap(std::ptr::with_exposed_provenance_mut::<c_void>(self.base), self.len) }.expect("unmapped");
@@ -73,7 +73,7 @@ impl Memory {
     }
 
     /// From now on it may only be read, or not even that.
-    pub fn protect(&self, readable: bool) {
+    pub(crate) fn protect(&self, readable: bool) {
         let rights = if readable { MprotectFlags::READ } else { MprotectFlags::empty() };
         // SAFETY: our own mapping, to which no reference exists.
         unsafe { mprotect(std::ptr::with_exposed_provenance_mut::<c_void>(self.base), self.len, rights) }
@@ -81,7 +81,7 @@ impl Memory {
     }
 
     /// Takes the pages away from under the mapping.
-    pub fn truncate(&self) {
+    pub(crate) fn truncate(&self) {
         ftruncate(&self.file, 0).expect("truncated");
     }
 }

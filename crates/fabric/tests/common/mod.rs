@@ -4,8 +4,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-pub mod memory;
-pub mod wait;
+pub(crate) mod memory;
+pub(crate) mod wait;
 
 use std::sync::Arc;
 
@@ -15,39 +15,39 @@ use abi::qp::{Dest, ModifyQp, attr, state};
 use agent::{Agent, AgentHandle, Config};
 use engine::{Ah, Caps, Cq, CqSpec, Engine, Mr, Pd, Qp, QpSpec, RecvWr, SendWr, Service, SocketControl, Srq};
 
-pub use memory::Memory;
-pub use wait::{PATIENCE, event, next, no_event, until};
+pub(crate) use memory::Memory;
+use wait::next;
 
 /// The Q_Key of all datagram QPs here.
-pub const QKEY: u32 = 0x0001_1111;
+pub(crate) const QKEY: u32 = 0x0001_1111;
 
 /// Local write and every remote right.
-pub const ALL_RIGHTS: u32 = 0xf;
+pub(crate) const ALL_RIGHTS: u32 = 0xf;
 
 /// An agent with its run directory, and the engines that were opened on it.
-pub struct Fabric {
+pub(crate) struct Fabric {
     dir: tempfile::TempDir,
     agent: Option<AgentHandle>,
     engines: parking_lot::Mutex<Vec<Arc<Engine>>>,
 }
 
 impl Fabric {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::configured("")
     }
 
-    pub fn configured(config: &str) -> Self {
+    pub(crate) fn configured(config: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let config = Config::parse(config).expect("a configuration");
         let agent = Agent::start(&config, Some(dir.path())).expect("an agent");
         Self { dir, agent: Some(agent), engines: parking_lot::Mutex::new(Vec::new()) }
     }
 
-    pub fn engine(&self) -> Arc<Engine> {
+    pub(crate) fn engine(&self) -> Arc<Engine> {
         self.engine_of(0)
     }
 
-    pub fn engine_of(&self, device: usize) -> Arc<Engine> {
+    pub(crate) fn engine_of(&self, device: usize) -> Arc<Engine> {
         let control = SocketControl::open(&self.dir.path().join(format!("uverbs{device}")), 0).expect("an agent");
         let engine = Engine::open(Box::new(control)).expect("a context");
         self.engines.lock().push(Arc::clone(&engine));
@@ -55,13 +55,13 @@ impl Fabric {
     }
 
     /// Two sides on engines of their own, connected (UD: ready to send).
-    pub fn pair(&self, plan: &Plan) -> (Side, Side) {
+    pub(crate) fn pair(&self, plan: &Plan) -> (Side, Side) {
         let (a, b) = (Side::new(&self.engine(), plan), Side::new(&self.engine(), plan));
         connect(&a, &b);
         (a, b)
     }
 
-    pub fn stop_agent(&mut self) {
+    pub(crate) fn stop_agent(&mut self) {
         self.agent.take().expect("it still runs").stop();
     }
 }
@@ -74,24 +74,24 @@ impl Drop for Fabric {
 
 /// How a [`Side`] is made.
 #[derive(Clone, Copy)]
-pub struct Plan {
-    pub service: Service,
-    pub memory: usize,
-    pub caps: Caps,
-    pub mr_access: u32,
-    pub qp_access: u32,
-    pub sq_sig_all: bool,
-    pub cqe: u32,
-    pub timeout: u8,
-    pub retry_cnt: u8,
-    pub rnr_retry: u8,
-    pub min_rnr_timer: u8,
-    pub max_rd_atomic: u8,
-    pub max_dest_rd_atomic: u8,
+pub(crate) struct Plan {
+    pub(crate) service: Service,
+    pub(crate) memory: usize,
+    pub(crate) caps: Caps,
+    pub(crate) mr_access: u32,
+    pub(crate) qp_access: u32,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) cqe: u32,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
 }
 
 impl Plan {
-    pub fn new(service: Service) -> Self {
+    pub(crate) fn new(service: Service) -> Self {
         Self {
             service,
             memory: 64 * 1024,
@@ -109,43 +109,43 @@ impl Plan {
         }
     }
 
-    pub fn rc() -> Self {
+    pub(crate) fn rc() -> Self {
         Self::new(Service::Rc)
     }
 
-    pub fn uc() -> Self {
+    pub(crate) fn uc() -> Self {
         Self::new(Service::Uc)
     }
 
-    pub fn ud() -> Self {
+    pub(crate) fn ud() -> Self {
         Self::new(Service::Ud)
     }
 }
 
 /// One QP with a CQ for its sends, one for its receives, and registered memory.
-pub struct Side {
-    pub engine: Arc<Engine>,
-    pub pd: Arc<Pd>,
-    pub scq: Arc<Cq>,
-    pub rcq: Arc<Cq>,
-    pub qp: Arc<Qp>,
-    pub memory: Memory,
-    pub mr: Arc<Mr>,
-    pub plan: Plan,
+pub(crate) struct Side {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) scq: Arc<Cq>,
+    pub(crate) rcq: Arc<Cq>,
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) memory: Memory,
+    pub(crate) mr: Arc<Mr>,
+    pub(crate) plan: Plan,
 }
 
 impl Side {
-    pub fn new(engine: &Arc<Engine>, plan: &Plan) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>, plan: &Plan) -> Self {
         Self::with_srq(engine, &engine.alloc_pd().expect("a PD"), plan, None)
     }
 
-    pub fn with_srq(engine: &Arc<Engine>, pd: &Arc<Pd>, plan: &Plan, srq: Option<&Arc<Srq>>) -> Self {
+    pub(crate) fn with_srq(engine: &Arc<Engine>, pd: &Arc<Pd>, plan: &Plan, srq: Option<&Arc<Srq>>) -> Self {
         let scq = cq(engine, plan.cqe);
         let rcq = cq(engine, plan.cqe);
         Self::on_cqs(engine, pd, plan, (&scq, &rcq), srq)
     }
 
-    pub fn on_cqs(
+    pub(crate) fn on_cqs(
         engine: &Arc<Engine>,
         pd: &Arc<Pd>,
         plan: &Plan,
@@ -167,38 +167,38 @@ impl Side {
         }
     }
 
-    pub fn sge(&self, at: usize, len: usize) -> [Sge; 1] {
+    pub(crate) fn sge(&self, at: usize, len: usize) -> [Sge; 1] {
         [Sge::new(self.memory.addr(at), len as u32, self.mr.lkey())]
     }
 
-    pub fn post(&self, wr: &SendWr<'_>) {
+    pub(crate) fn post(&self, wr: &SendWr<'_>) {
         let mut batch = self.qp.send_batch().expect("a batch");
         batch.push(wr).unwrap_or_else(|errno| panic!("post_send: {errno}; {:?}", engine::reason::last(2)));
         batch.finish();
     }
 
     /// Posts requests in one batch.
-    pub fn post_all(&self, wrs: &[SendWr<'_>]) {
+    pub(crate) fn post_all(&self, wrs: &[SendWr<'_>]) {
         let mut batch = self.qp.send_batch().expect("a batch");
         wrs.iter().for_each(|wr| batch.push(wr).expect("room"));
         batch.finish();
     }
 
-    pub fn recv(&self, wr_id: u64, at: usize, len: usize) {
+    pub(crate) fn recv(&self, wr_id: u64, at: usize, len: usize) {
         self.qp.post_recv(&RecvWr { wr_id, sges: &self.sge(at, len) }).expect("a receive");
     }
 
     /// The next completion of a send.
-    pub fn sent(&self) -> abi::cq::Wc {
+    pub(crate) fn sent(&self) -> abi::cq::Wc {
         next(&self.scq)
     }
 
     /// The next completion of a receive.
-    pub fn received(&self) -> abi::cq::Wc {
+    pub(crate) fn received(&self) -> abi::cq::Wc {
         next(&self.rcq)
     }
 
-    pub fn init(&self) {
+    pub(crate) fn init(&self) {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT,
             qp_state: state::INIT,
@@ -211,7 +211,7 @@ impl Side {
         self.modify(&attributes);
     }
 
-    pub fn rtr(&self, gid: [u8; 16], qpn: u32) {
+    pub(crate) fn rtr(&self, gid: [u8; 16], qpn: u32) {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE,
             qp_state: state::RTR,
@@ -225,7 +225,12 @@ impl Side {
         };
         attributes.attr_mask |= match self.plan.service {
             Service::Rc => {
-                attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER
+                attr::AV
+                    | attr::PATH_MTU
+                    | attr::DEST_QPN
+                    | attr::RQ_PSN
+                    | attr::MAX_DEST_RD_ATOMIC
+                    | attr::MIN_RNR_TIMER
             }
             Service::Uc => attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN,
             Service::Ud => 0,
@@ -233,7 +238,7 @@ impl Side {
         self.modify(&attributes);
     }
 
-    pub fn rts(&self) {
+    pub(crate) fn rts(&self) {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE | attr::SQ_PSN,
             qp_state: state::RTS,
@@ -250,7 +255,7 @@ impl Side {
         self.modify(&attributes);
     }
 
-    pub fn to(&self, state: u8) {
+    pub(crate) fn to(&self, state: u8) {
         self.modify(&ModifyQp { attr_mask: attr::STATE, qp_state: state, ..ModifyQp::default() });
     }
 
@@ -258,17 +263,17 @@ impl Side {
         self.qp.modify(attributes).unwrap_or_else(|error| panic!("modify to {}: {error}", attributes.qp_state));
     }
 
-    pub fn gid(&self) -> [u8; 16] {
+    pub(crate) fn gid(&self) -> [u8; 16] {
         self.engine.query_gid(1, 0).expect("a GID")
     }
 
     /// An address handle to `peer`.
-    pub fn ah(&self, peer: &Side) -> Arc<Ah> {
+    pub(crate) fn ah(&self, peer: &Side) -> Arc<Ah> {
         ah(&self.pd, peer.gid(), 0)
     }
 
     /// Destroys everything; nothing may be left on it.
-    pub fn destroy(self) {
+    pub(crate) fn destroy(self) {
         self.qp.destroy().expect("the QP ends");
         self.scq.destroy().expect("the CQ ends");
         if !Arc::ptr_eq(&self.scq, &self.rcq) {
@@ -279,16 +284,16 @@ impl Side {
     }
 }
 
-pub fn ah(pd: &Arc<Pd>, dgid: [u8; 16], sgid_index: u8) -> Arc<Ah> {
+pub(crate) fn ah(pd: &Arc<Pd>, dgid: [u8; 16], sgid_index: u8) -> Arc<Ah> {
     let vector = AhAttr { dgid, sgid_index, is_global: 1, port_num: 1, hop_limit: 64, ..AhAttr::default() };
     pd.create_ah(&vector).expect("an address handle")
 }
 
-pub fn cq(engine: &Arc<Engine>, cqe: u32) -> Arc<Cq> {
+pub(crate) fn cq(engine: &Arc<Engine>, cqe: u32) -> Arc<Cq> {
     engine.create_cq(&CqSpec { cqe, channel: None, comp_vector: 0, cookie: 1 }).expect("a CQ")
 }
 
-pub fn make_qp(
+pub(crate) fn make_qp(
     engine: &Arc<Engine>,
     pd: &Arc<Pd>,
     plan: &Plan,
@@ -299,12 +304,12 @@ pub fn make_qp(
     engine.create_qp(pd, &QpSpec { service, send_cq, recv_cq, srq, caps, sq_sig_all, cookie: 2 }).expect("a QP")
 }
 
-pub fn register(pd: &Arc<Pd>, memory: &Memory, access: u32) -> Arc<Mr> {
+pub(crate) fn register(pd: &Arc<Pd>, memory: &Memory, access: u32) -> Arc<Mr> {
     pd.reg_mr(memory.addr(0), memory.len() as u64, memory.addr(0), access).expect("an MR")
 }
 
 /// Brings both to RTS, connected with each other (UD: only to RTS).
-pub fn connect(a: &Side, b: &Side) {
+pub(crate) fn connect(a: &Side, b: &Side) {
     let gids = (a.gid(), b.gid());
     for (side, gid, qpn) in [(a, gids.1, b.qp.qpn()), (b, gids.0, a.qp.qpn())] {
         side.init();
@@ -314,6 +319,13 @@ pub fn connect(a: &Side, b: &Side) {
     b.rts();
 }
 
-pub fn reset(side: &Side) {
+/// Brings a datagram QP to RTS.
+pub(crate) fn start(side: &Side) {
+    side.init();
+    side.rtr([0; 16], 0);
+    side.rts();
+}
+
+pub(crate) fn reset(side: &Side) {
     side.to(state::RESET);
 }

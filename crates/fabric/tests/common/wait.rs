@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 /// Longer than anything takes that does not hang.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `what` gives something.
-pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let limit = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = found() {
@@ -26,7 +26,7 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The next completion.
-pub fn next(cq: &Cq) -> Wc {
+pub(crate) fn next(cq: &Cq) -> Wc {
     until("a completion", || {
         let mut wc = [Wc::default()];
         (cq.poll(&mut wc).expect("the CQ polls") == 1).then(|| wc[0])
@@ -34,19 +34,19 @@ pub fn next(cq: &Cq) -> Wc {
 }
 
 /// Whether the descriptor becomes readable before a hang is to be feared.
-pub fn readable(fd: BorrowedFd<'_>, limit: Duration) -> bool {
+pub(crate) fn readable(fd: BorrowedFd<'_>, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).expect("a timeout");
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).expect("it polls") == 1
 }
 
 /// Sets O_NONBLOCK, as programs do.
-pub fn nonblocking(fd: BorrowedFd<'_>) {
+pub(crate) fn nonblocking(fd: BorrowedFd<'_>) {
     let flags = fcntl_getfl(fd).expect("its flags");
     fcntl_setfl(fd, flags | OFlags::NONBLOCK).expect("O_NONBLOCK");
 }
 
 /// The next async event.
-pub fn event(engine: &Arc<Engine>) -> AsyncEvent {
+pub(crate) fn event(engine: &Arc<Engine>) -> AsyncEvent {
     nonblocking(engine.async_fd());
     loop {
         assert!(readable(engine.async_fd(), PATIENCE), "no async event; {:?}", engine::reason::last(5));
@@ -59,7 +59,7 @@ pub fn event(engine: &Arc<Engine>) -> AsyncEvent {
 }
 
 /// There is no async event now.
-pub fn no_event(engine: &Arc<Engine>) {
+pub(crate) fn no_event(engine: &Arc<Engine>) {
     nonblocking(engine.async_fd());
     assert_eq!(engine.async_event(), Err(Errno::EAGAIN));
 }

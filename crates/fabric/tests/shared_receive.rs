@@ -1,0 +1,167 @@
+//! Shared receive queues: who takes which request, the limit, and what is left when a QP ends.
+
+mod common;
+
+use std::sync::Arc;
+
+use abi::errno::Errno;
+use abi::event::kind;
+use abi::post::Sge;
+use abi::qp::state;
+use abi::srq::attr;
+use common::wait::{event, no_event, until};
+use common::{Fabric, Plan, Side, connect};
+use engine::{RecvWr, SendWr, Srq, SrqSpec};
+
+/// An SRQ with two QPs on it (on one engine), and a peer for each (on another).
+struct Shared {
+    srq: Arc<Srq>,
+    takers: [Side; 2],
+    peers: [Side; 2],
+}
+
+const COOKIE: u64 = 77;
+
+fn shared(fabric: &Fabric, plan: &Plan) -> Shared {
+    let (ours, theirs) = (fabric.engine(), fabric.engine());
+    let pd = ours.alloc_pd().expect("a PD");
+    let srq = ours.create_srq(&pd, &SrqSpec { max_wr: 16, max_sge: 2, cookie: COOKIE }).expect("an SRQ");
+    let takers = [(); 2].map(|()| Side::with_srq(&ours, &pd, plan, Some(&srq)));
+    let peers = [(); 2].map(|()| Side::new(&theirs, plan));
+    takers.iter().zip(&peers).for_each(|(taker, peer)| connect(taker, peer));
+    Shared { srq, takers, peers }
+}
+
+impl Shared {
+    fn post(&self, wr_id: u64, at: usize, len: usize) {
+        self.srq.post(&RecvWr { wr_id, sges: &self.takers[0].sge(at, len) }).expect("a place");
+    }
+
+    /// One message to a taker; answers the request that it took.
+    fn send(&self, to: usize) -> u64 {
+        self.peers[to].post(&SendWr::default());
+        assert_eq!(self.peers[to].sent().status, 0);
+        let wc = self.takers[to].received();
+        assert_eq!((wc.status, wc.qp_num), (0, self.takers[to].qp.qpn()));
+        wc.wr_id
+    }
+}
+
+#[test]
+fn requests_are_taken_in_post_order_by_whoever_needs_one() {
+    let fabric = Fabric::start();
+    let shared = shared(&fabric, &Plan::rc());
+    (0..8).for_each(|wr_id| shared.post(wr_id, 0, 0));
+    for (wr_id, to) in [0, 1, 1, 0, 0, 0, 1, 0].into_iter().enumerate() {
+        assert_eq!(shared.send(to), wr_id as u64);
+    }
+    // A message's bytes go where its request says.
+    shared.post(8, 100, 50);
+    shared.peers[1].memory.pattern(0, 40, 4);
+    shared.peers[1].post(&SendWr { sges: &shared.peers[1].sge(0, 40), ..SendWr::default() });
+    let wc = shared.takers[1].received();
+    assert_eq!((wc.wr_id, wc.byte_len), (8, 40));
+    assert_eq!(shared.takers[0].memory.get(100, 40), shared.peers[1].memory.get(0, 40));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let fabric = Fabric::start();
+    let shared = shared(&fabric, &Plan::rc());
+    let sge = shared.takers[0].sge(0, 1)[0];
+    let many: Vec<Sge> = vec![sge; shared.srq.max_sge() as usize + 1];
+    assert_eq!(shared.srq.post(&RecvWr { wr_id: 0, sges: &many }), Err(Errno::EINVAL));
+    assert_eq!(shared.takers[0].qp.post_recv(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::EINVAL));
+    (0..u64::from(shared.srq.max_wr())).for_each(|wr_id| shared.post(wr_id, 0, 0));
+    assert_eq!(shared.srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM));
+    assert_eq!(shared.send(0), 0);
+    shared.post(99, 0, 0);
+    assert_eq!(shared.srq.destroy().expect_err("QPs use it").errno, Errno::EBUSY);
+}
+
+#[test]
+fn the_limit_tells_once_when_the_queue_runs_low() {
+    let fabric = Fabric::start();
+    let shared = shared(&fabric, &Plan::rc());
+    let ours = &shared.takers[0].engine;
+    (0..6).for_each(|wr_id| shared.post(wr_id, 0, 0));
+    let too_high = shared.srq.modify(attr::LIMIT, 0, shared.srq.max_wr() + 1);
+    assert_eq!(too_high.expect_err("above its size").errno, Errno::EINVAL);
+    shared.srq.modify(attr::LIMIT, 0, 5).expect("armed");
+    assert_eq!(shared.srq.query().expect("an answer").srq_limit, 5);
+    shared.send(0);
+    no_event(ours);
+    // Four left: below five.
+    shared.send(1);
+    let got = event(ours);
+    assert_eq!((got.kind, got.element), (kind::SRQ_LIMIT_REACHED, COOKIE));
+    assert_eq!(shared.srq.query().expect("an answer").srq_limit, 0, "one-shot (V-51)");
+    shared.send(0);
+    no_event(ours);
+    // Armed above what is there: at once.
+    shared.srq.modify(attr::LIMIT, 0, 10).expect("armed");
+    assert_eq!(event(ours).kind, kind::SRQ_LIMIT_REACHED);
+    shared.srq.modify(attr::LIMIT, 0, 2).expect("armed");
+    shared.srq.modify(attr::LIMIT, 0, 0).expect("disarmed");
+    for _ in 0..3 {
+        shared.send(0);
+    }
+    no_event(ours);
+}
+
+#[test]
+fn an_empty_queue_makes_senders_wait() {
+    let fabric = Fabric::start();
+    let shared = shared(&fabric, &Plan::rc());
+    shared.peers.iter().for_each(|peer| peer.post(&SendWr::default()));
+    // Nothing there for either; both try again without end (rnr_retry 7).
+    until("an RNR wait", || (shared.takers[0].rcq.poll(&mut [Default::default()]) == Ok(0)).then_some(()));
+    shared.post(1, 0, 0);
+    shared.post(2, 0, 0);
+    let mut taken = [shared.takers[0].received().wr_id, shared.takers[1].received().wr_id];
+    taken.sort_unstable();
+    assert_eq!(taken, [1, 2]);
+    shared.peers.iter().for_each(|peer| assert_eq!(peer.sent().status, 0));
+}
+
+#[test]
+fn the_end_of_a_qp_leaves_the_requests_to_the_others() {
+    let fabric = Fabric::start();
+    let shared = shared(&fabric, &Plan { memory: 128 * 1024, ..Plan::rc() });
+    let [dying, living] = &shared.takers;
+    shared.post(1, 0, 100_000);
+    shared.post(2, 0, 0);
+    // Half a message: its second packet cannot be read at the sender.
+    let peer = &shared.peers[0];
+    peer.memory.put(0, &[9; 8]);
+    let halves = [peer.sge(0, 32 * 1024)[0], Sge::new(peer.memory.addr(0), 100, peer.mr.lkey() ^ 0xff00)];
+    peer.post(&SendWr { sges: &halves, ..SendWr::default() });
+    assert_eq!(peer.sent().status, abi::cq::status::LOC_PROT_ERR);
+    until("the first half", || (dying.memory.get(0, 8) == [9; 8]).then_some(()));
+    no_event(&dying.engine);
+
+    dying.to(state::ERR);
+    // What was taken and is not complete comes back flushed, the rest stays (V-53).
+    let wc = dying.received();
+    assert_eq!((wc.wr_id, wc.status), (1, abi::cq::status::WR_FLUSH_ERR));
+    let last = event(&dying.engine);
+    assert_eq!((last.kind, last.element), (kind::QP_LAST_WQE_REACHED, 2));
+    assert_eq!(dying.rcq.poll(&mut [Default::default()]), Ok(0));
+    dying.qp.destroy().expect("destroyed");
+    no_event(&living.engine);
+    assert_eq!(shared.send(1), 2);
+}
+
+#[test]
+fn events_that_nobody_read_go_with_the_queue() {
+    let fabric = Fabric::start();
+    let engine = fabric.engine();
+    let pd = engine.alloc_pd().expect("a PD");
+    let srq = engine.create_srq(&pd, &SrqSpec { max_wr: 16, max_sge: 1, cookie: COOKIE }).expect("an SRQ");
+    srq.modify(attr::LIMIT, 0, 3).expect("armed, and below at once");
+    assert_eq!(event(&engine).kind, kind::SRQ_LIMIT_REACHED);
+    srq.modify(attr::LIMIT, 0, 3).expect("armed again");
+    assert_eq!(srq.destroy().expect("destroyed"), 1, "one was read");
+    no_event(&engine);
+    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::EINVAL));
+}
