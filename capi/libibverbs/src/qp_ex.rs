@@ -177,6 +177,9 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
     }
     let queue = object.inner.queue()?;
     let mut batch = queue.send_batch()?;
+    if (batch.room() as usize) < list.requests.len() {
+        return Err(Refusal(libc::ENOMEM));
+    }
     for request in &list.requests {
         let whole;
         let (sges, flags) = match &request.data {

@@ -188,6 +188,16 @@ impl SendBatch<'_> {
         Ok(())
     }
 
+    /// How many more requests the queue takes.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        if self.inner.sq.count() == 0 {
+            return 0;
+        }
+        let used = self.inner.sq.used(self.qp.freed.send.load(Ordering::Acquire), self.inner.sq_tail);
+        self.qp.caps.max_send_wr.saturating_sub(used)
+    }
+
     /// Sends what was posted.
     pub fn finish(mut self) {
         self.qp.pump(&mut self.inner);
