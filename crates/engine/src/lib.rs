@@ -37,6 +37,7 @@ mod send;
 mod srq;
 mod table;
 mod timers;
+mod transmit;
 #[allow(unsafe_code, reason = "its purpose: the program's memory may vanish while it is copied")]
 pub mod usermem;
 mod wqe;
