@@ -15,7 +15,7 @@ fn writing(room: &Room) -> (Pair, u32, u32) {
     let client = pair.client.inner("ib_write_bw", HANG).expect("a client");
     wait::until(HANG, "traffic", || {
         let rows = room.show("qp").ok()?;
-        (rows.as_array()?.iter().filter(|row| row["state"] == "RTS").count() == 2).then_some(())
+        (rows.as_array()?.iter().filter(|row| row["path"] != "none").count() == 2).then_some(())
     })
     .expect("connected");
     // The client polls at full speed from here on: half a second of it is traffic.

@@ -63,9 +63,9 @@ fn show_names_the_path_of_each_queue_pair() {
     let room = Room::new().expect("a room");
     room.start_agent().expect("an agent");
     let _pair = Pair::start(&room, &["ib_write_bw", "-D", "60"]).expect("both start");
-    let rows = softhca_suite::wait::until(HANG, "two queue pairs in RTS", || {
+    let rows = softhca_suite::wait::until(HANG, "two connected queue pairs", || {
         let rows = room.show("qp").expect("shown");
-        let ready = rows.as_array()?.iter().filter(|row| row["state"] == "RTS" && row["path"] != "-").count();
+        let ready = rows.as_array()?.iter().filter(|row| row["path"] != "none").count();
         (ready == 2).then_some(rows)
     })
     .expect("shown");
