@@ -363,6 +363,8 @@ impl Cq {
         // What was posted before counts, also where its lane is only being opened.
         self.engine.open_routes();
         self.engine.poll();
+        // Before the ring: whoever destroys a QP holds it when it takes its completions out.
+        let _order = self.engine.allocation.lock();
         let mut ring = self.ring.lock();
         if ring.used() > cqe {
             let (waiting, handle) = (ring.used(), self.handle);
@@ -372,11 +374,13 @@ impl Cq {
             ));
         }
         let body = ResizeCq { response: 1, cq_handle: self.handle, cqe, ..Zeroable::zeroed() };
-        let (out, view) =
-            self.engine.allocate(&request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()), |answer| {
+        let (out, view) = self.engine.allocate_in_turn(
+            &request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()),
+            |answer| {
                 let out: CqOut = answer.get(8)?;
                 Ok((out, out.mapping))
-            })?;
+            },
+        )?;
         let capacity = check(&out, &view)?;
         let entries = ring.drain();
         view.word(word::COMP_EVENTS).store(

@@ -205,6 +205,15 @@ impl Engine {
         read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
     ) -> Result<(T, View)> {
         let _order = self.allocation.lock();
+        self.allocate_in_turn(request, read)
+    }
+
+    /// The same where the caller holds [`Engine::allocation`]: it comes before every queue's own lock.
+    pub(crate) fn allocate_in_turn<T>(
+        &self,
+        request: &[u8],
+        read: impl FnOnce(&Answer) -> Result<(T, Mapping)>,
+    ) -> Result<(T, View)> {
         let answer = self.call(request)?;
         let (out, mapping) = read(&answer)?;
         let view = self.memory.view(&mapping, &mut answer.fds.into_iter())?;

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use abi::cq::{Wc, status};
 use abi::errno::Errno;
 use abi::event::kind;
@@ -102,18 +104,23 @@ fn resizing_while_queue_pairs_come_and_go() {
     let engine = fabric.engine();
     let pd = engine.alloc_pd().expect("a PD");
     let cq = common::cq(&engine, 64);
+    let working = AtomicU32::new(2);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for round in 0..150 {
+            for round in 0.. {
                 cq.resize(64 + round % 3 * 100).expect("resized");
+                if working.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
             }
         });
         for _ in 0..2 {
             scope.spawn(|| {
-                for _ in 0..150 {
+                for _ in 0..300 {
                     let qp = common::make_qp(&engine, &pd, &Plan::rc(), (&cq, &cq), None);
                     qp.destroy().expect("destroyed");
                 }
+                working.fetch_sub(1, Ordering::Relaxed);
             });
         }
     });
