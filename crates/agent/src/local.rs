@@ -29,6 +29,8 @@ pub(crate) enum Message {
     Call {
         /// Whose.
         context: ContextId,
+        /// By the engine that the agent runs for this context: it is not to be asked again.
+        inner: bool,
         /// Header and body.
         request: Vec<u8>,
         /// Its descriptors.
@@ -54,6 +56,8 @@ pub(crate) enum Message {
 pub struct LocalControl {
     inbox: Inbox,
     context: ContextId,
+    /// It speaks for an engine that the agent runs; the context is its client's, who ends it.
+    inner: bool,
 }
 
 impl LocalControl {
@@ -61,14 +65,14 @@ impl LocalControl {
         let (answer, opened) = sync_channel(1);
         inbox.send(Message::Open { device, profile, answer });
         match opened.recv() {
-            Ok(context) => Ok(Self { context: context?, inbox }),
+            Ok(context) => Ok(Self { context: context?, inbox, inner: false }),
             Err(_) => refuse(Errno::EIO, GONE),
         }
     }
 
-    /// Speaks for a context that is open already.
-    pub(crate) fn of(inbox: Inbox, context: ContextId) -> Self {
-        Self { inbox, context }
+    /// Speaks for the engine that the agent runs for a client.
+    pub(crate) fn inner(inbox: Inbox, context: ContextId) -> Self {
+        Self { inbox, context, inner: true }
     }
 
     /// The context, by the name that it has in the agent.
@@ -80,7 +84,13 @@ impl LocalControl {
     pub fn command(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Reply, Refusal> {
         let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<std::io::Result<Vec<_>>>()?;
         let (answer, replied) = sync_channel(1);
-        self.inbox.send(Message::Call { context: self.context, request: request.to_vec(), fds, answer });
+        self.inbox.send(Message::Call {
+            context: self.context,
+            inner: self.inner,
+            request: request.to_vec(),
+            fds,
+            answer,
+        });
         match replied.recv() {
             Ok(reply) if reply.status == 0 => Ok(reply),
             Ok(reply) => {
@@ -93,7 +103,9 @@ impl LocalControl {
 
     /// Ends the context now rather than when the value is dropped.
     pub fn end(&self) {
-        self.inbox.send(Message::Close(self.context));
+        if !self.inner {
+            self.inbox.send(Message::Close(self.context));
+        }
     }
 }
 

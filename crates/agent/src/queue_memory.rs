@@ -21,6 +21,8 @@ const LARGEST_SHARED_REGION: usize = 64 << 20;
 /// What is freed in pieces of at least this size is given back to the system at once.
 const PUNCH: usize = 1 << 20;
 const PAGE: usize = 4096;
+/// Of one context. It is address space and mappings of the agent that would run out; memory is the client's when it is touched.
+const MOST: u64 = 256 << 30;
 /// The flag of [`Mapping`] that says: the region's descriptor is attached.
 const ATTACHED: u32 = 1;
 
@@ -127,6 +129,9 @@ impl QueueMemory {
     }
 
     fn add(&mut self, len: usize) -> io::Result<u32> {
+        if self.bytes() + len as u64 > MOST {
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "the context has its share of queue memory"));
+        }
         let (region, fd) = Region::create("softhca-queues", len)?;
         self.last_id += 1;
         let slab = Slab { region: Arc::new(region), fd, free: BTreeMap::from([(0, len)]), objects: 0 };

@@ -174,12 +174,11 @@ impl Server {
                     self.locals.extend(opened.as_ref().ok());
                     let _ = answer.send(opened);
                 }
-                Message::Call { context, request, fds, answer } => {
+                Message::Call { context, inner, request, fds, answer } => {
                     let to = ReplyTo::Local(answer.clone());
-                    // An engine that runs for a client speaks in that client's context, and is answered here.
-                    let reply = match self.locals.contains(&context) {
-                        true => self.paths.carry_out(&mut self.world, context, &request, fds, to),
-                        false => Some(dispatch(&mut self.world, context, &request, fds)),
+                    let reply = match inner {
+                        true => Some(dispatch(&mut self.world, context, &request, fds)),
+                        false => self.paths.carry_out(&mut self.world, context, &request, fds, to),
                     };
                     self.watch_push(context);
                     if let Some(reply) = reply {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, SyncSender, channel};
 
-use abi::command::{EXTENDED, Header, NUMBER, number};
+use abi::command::{EXTENDED, Header, number};
 use abi::layout::Record;
 use abi::qp::{ModifyQp, attr, state};
 
@@ -42,7 +42,7 @@ pub(crate) enum ReplyTo {
 enum Job {
     /// Follow a change that the agent has made, then hand on its reply.
     Follow { change: Change, reply: Reply, to: ReplyTo },
-    /// Carry out POST_*, POLL_CQ or REQ_NOTIFY_CQ.
+    /// Carry out a command that is an engine's affair.
     Execute { request: Vec<u8>, to: ReplyTo },
 }
 
@@ -66,7 +66,12 @@ impl Paths {
         fds: Vec<OwnedFd>,
         to: ReplyTo,
     ) -> Option<Reply> {
-        if needs_engine(request) && self.worker(world, client).is_some() {
+        let takes_it = match legacy_number(request) {
+            Some(number) if NEED_ENGINE.contains(&number) => self.worker(world, client).is_some(),
+            Some(number) if CONCERN_ENGINE.contains(&number) => self.workers.contains_key(&client),
+            _ => false,
+        };
+        if takes_it {
             return self.submit(client, Job::Execute { request: request.to_vec(), to });
         }
         let reply = dispatch(world, client, request, fds);
@@ -97,7 +102,7 @@ impl Paths {
             }
             let answer = inventory::context(world, client)?;
             let (sender, jobs) = channel();
-            let control = LocalControl::of(self.inbox.clone(), client);
+            let control = LocalControl::inner(self.inbox.clone(), client);
             let (inbox, profile, changes) = (self.inbox.clone(), context.profile, inventory::all(world, client));
             let started = std::thread::Builder::new()
                 .name(format!("softhca-slow-{}", client.0))
@@ -121,11 +126,15 @@ impl Paths {
     }
 }
 
-/// Whether only an engine can carry out this command.
-fn needs_engine(request: &[u8]) -> bool {
-    let Some(header) = Header::read(request) else { return false };
-    let needs = [number::POST_SEND, number::POST_RECV, number::POST_SRQ_RECV, number::POLL_CQ, number::REQ_NOTIFY_CQ];
-    header.command & !NUMBER == 0 && needs.contains(&((header.command & NUMBER) as u8))
+/// Commands that only an engine can carry out.
+const NEED_ENGINE: [u8; 5] =
+    [number::POST_SEND, number::POST_RECV, number::POST_SRQ_RECV, number::POLL_CQ, number::REQ_NOTIFY_CQ];
+/// Commands that an engine asks the agent for by itself, around something that it has to do.
+const CONCERN_ENGINE: [u8; 2] = [number::RESIZE_CQ, number::MODIFY_SRQ];
+
+/// The number of a command in the legacy form.
+fn legacy_number(request: &[u8]) -> Option<u8> {
+    u8::try_from(Header::read(request)?.command).ok()
 }
 
 /// Whether a MODIFY_QP lets packets of a peer in: from RTR on.

@@ -7,15 +7,17 @@ use abi::ah::{AhAttr, CreateAh};
 use abi::command::{legacy, number};
 use abi::cq::{CreateCq, ResizeCq};
 use abi::device::GetContext;
+use abi::event;
 use abi::layout::Record;
 use abi::mcast::AttachMcast;
 use abi::mr::{RegMr, ReregMr};
 use abi::qp::{CreateQp, Dest, ModifyQp, QueryQp, QueryQpAnswer, attr, kind, state};
-use abi::queue::{CONTROL_LEN, CqOut, cq as cq_word};
+use abi::queue::{CONTROL_LEN, CqOut, context_page, cq as cq_word};
 use abi::srq::CreateSrq;
 use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::{Reply, dispatch};
+use agent::gids::HostAddress;
 use agent::table::Kind;
 use agent::world::World;
 use proptest::prelude::*;
@@ -341,4 +343,33 @@ fn keys_die_with_the_translation_they_stood_for() {
     assert_eq!(word(&call(&mut world, id, number::REREG_MR, &again, 8), 0), lkey, "rights alone keep the key");
     let moved = ReregMr { mr_handle, flags: 1, start: 8192, hca_va: 8192, length: 20, ..ReregMr::default() };
     assert_ne!(word(&call(&mut world, id, number::REREG_MR, &moved, 8), 0), lkey);
+}
+
+#[test]
+fn a_change_of_addresses_is_an_event_and_a_row_of_the_table() {
+    let mut world = world();
+    let id = client(&mut world);
+    let page = world.contexts[&id].events.as_ref().expect("open").page().clone();
+    let address = |last| HostAddress { ip: [127, 0, 0, last].into(), ifindex: 1 };
+    assert!(world.follow_addresses(&[address(1)]));
+    assert!(!world.follow_addresses(&[address(1)]), "no change, no event");
+    assert_eq!(page.read(context_page::HEAD), 1);
+    let element_and_type = [0, 4, 8].map(|at| page.read(context_page::RECORDS + at));
+    assert_eq!(element_and_type, [1, 0, event::kind::GID_CHANGE]);
+    let entry = world.devices[0].gid_entry(1, 1).expect("valid");
+    assert_eq!((entry.gid[12..].to_vec(), entry.gid_type, entry.ifindex), (vec![127, 0, 0, 1], 2, 1));
+    assert!(world.follow_addresses(&[address(2)]));
+    assert_eq!(page.read(context_page::HEAD), 2);
+}
+
+#[test]
+fn no_client_takes_all_descriptors() {
+    let mut world = world();
+    let id = client(&mut world);
+    let body = abi::cq::CreateCompChannel { response: 1 };
+    let made =
+        (0..3_000).take_while(|_| call(&mut world, id, number::CREATE_COMP_CHANNEL, &body, 4).status == 0).count();
+    assert_eq!(made, 1024);
+    let said = reason(&call(&mut world, id, number::CREATE_COMP_CHANNEL, &body, 4), Errno::EMFILE);
+    assert!(said.contains("1024"), "{said}");
 }

@@ -69,8 +69,12 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     world.device_of(call.context).room_for(Kind::Channel)?;
     let eventfd = event_file()?;
     let theirs = eventfd.try_clone()?;
+    world.context(call.context)?.take_descriptor()?;
     let channel = Channel { eventfd, users: 0 };
-    let handle = world.channels.insert(call.context, channel).ok_or_else(|| no_handle(Kind::Channel))?;
+    let Some(handle) = world.channels.insert(call.context, channel) else {
+        world.context(call.context)?.give_descriptor();
+        return Err(no_handle(Kind::Channel));
+    };
     world.device_of_mut(call.context).count_up(Kind::Channel);
     let mut answer = call.answer(&CreateCompChannelAnswer { fd: handle.cast_signed() });
     answer.fds.push(theirs);
@@ -201,6 +205,9 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
 
 fn remove_channel(world: &mut World, owner: ContextId, handle: u32) {
     if world.channels.remove(owner, handle).is_some() {
+        if let Ok(context) = world.context(owner) {
+            context.give_descriptor();
+        }
         world.device_of_mut(owner).count_down(Kind::Channel);
     }
 }

@@ -71,6 +71,11 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let memory = handed_over(tail, fds, body.length)?;
     device.room_for(Kind::Mr)?;
     let key = world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
+    let kept = if memory.is_some() { world.context(call.context)?.take_descriptor() } else { Ok(()) };
+    if let Err(refusal) = kept {
+        world.keys.give_back(key);
+        return Err(refusal);
+    }
     let mr = Mr {
         pd: body.pd_handle,
         start: body.start,
@@ -80,8 +85,12 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         key,
         memory,
     };
+    let handed_over = mr.memory.is_some();
     let Some(handle) = world.mrs.insert(call.context, mr) else {
         world.keys.give_back(key);
+        if handed_over {
+            world.context(call.context)?.give_descriptor();
+        }
         return Err(no_handle(Kind::Mr));
     };
     pd::hold(world, call.context, body.pd_handle)?;
@@ -126,8 +135,12 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         mr.pd = body.pd_handle;
     }
     if translates {
-        (mr.start, mr.length, mr.hca_va, mr.memory) = (body.start, body.length, body.hca_va, None);
+        (mr.start, mr.length, mr.hca_va) = (body.start, body.length, body.hca_va);
+        let kept = mr.memory.take();
         world.keys.give_back(old_key);
+        if kept.is_some() {
+            world.context(owner)?.give_descriptor();
+        }
     }
     Ok(call.answer(&ReregMrAnswer { lkey: key, rkey: key }))
 }
@@ -150,6 +163,11 @@ pub fn destroy_all(world: &mut World, owner: ContextId) {
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
     if let Some(mr) = world.mrs.remove(owner, handle) {
         world.keys.give_back(mr.key);
+        if mr.memory.is_some()
+            && let Ok(context) = world.context(owner)
+        {
+            context.give_descriptor();
+        }
         pd::let_go(world, owner, mr.pd);
         world.device_of_mut(owner).count_down(Kind::Mr);
     }

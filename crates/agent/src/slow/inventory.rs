@@ -32,7 +32,7 @@ pub(super) struct Made {
 pub(super) enum Change {
     /// A PD was made.
     Pd(u32),
-    /// Memory was registered; without memory handed over there is nothing that the agent could reach.
+    /// Memory was registered, or its registration changed. What was not handed over, the agent cannot reach.
     Mr { body: RegMr, answer: RegMrAnswer, memory: Option<(OwnedFd, u64)> },
     /// A completion channel was made.
     Channel { handle: u32, eventfd: OwnedFd },
@@ -110,6 +110,7 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
         (number::CREATE_QP, _) => new(Kind::Qp),
         (number::CREATE_AH, false) => new(Kind::Ah),
         (number::MODIFY_QP, _) => Some(Change::Modify(Box::new(modify_body(request)?))),
+        (number::REREG_MR, false) => made(world, id, Kind::Mr, word(body, 8)?),
         (number::DEALLOC_PD, false) => gone(Kind::Pd, 0),
         (number::DEREG_MR, false) => gone(Kind::Mr, 0),
         (number::DESTROY_AH, false) => gone(Kind::Ah, 0),

@@ -11,9 +11,10 @@ use std::sync::mpsc::Receiver;
 
 use abi::Errno;
 use abi::command::{self, Command, number};
-use abi::cq::{PollCq, PollCqAnswer, ReqNotifyCq, Wc};
+use abi::cq::{PollCq, PollCqAnswer, ReqNotifyCq, ResizeCq, ResizeCqAnswer, Wc};
 use abi::layout::Record;
 use abi::post::{self, Post, PostAnswer, RecvWr, SendWr, Sge, opcode, send_flags};
+use abi::srq::ModifySrq;
 use engine::{Ah, Caps, Channel, Cq, CqSpec, Engine, Error, Mr, Pd, Qp, QpSpec, Service, Srq};
 use shm::region::Region;
 
@@ -101,8 +102,9 @@ impl Worker {
     fn take_over(&mut self, change: Change) -> engine::Result<()> {
         match change {
             Change::Pd(handle) => drop(self.pds.insert(handle, Pd::adopt(&self.engine, handle))),
-            Change::Mr { memory: None, .. } => {}
+            Change::Mr { answer, memory: None, .. } => self.forget(Kind::Mr, answer.mr_handle),
             Change::Mr { body, answer, memory: Some((memfd, offset)) } => {
+                self.forget(Kind::Mr, answer.mr_handle);
                 let len = usize::try_from(offset.saturating_add(body.length)).unwrap_or(usize::MAX);
                 let region = Arc::new(Region::map(memfd.as_fd(), len)?);
                 let pd = known(&self.pds, body.pd_handle)?;
@@ -173,13 +175,15 @@ impl Worker {
         }
     }
 
-    /// POST_*, POLL_CQ, REQ_NOTIFY_CQ.
+    /// What is an engine's affair: posting, polling, arming, and what it does around the agent's part.
     fn execute(&mut self, request: &[u8]) -> Outcome<Reply> {
         let command = command::admit(request, self.profile, true)
             .map_err(|errno| Refusal::new(errno, "the lengths of the command are wrong"))?;
         let bytes = match command.row.number {
             number::POLL_CQ => self.poll(&command)?,
             number::REQ_NOTIFY_CQ => self.arm(&command)?,
+            number::RESIZE_CQ => self.resize(&command)?,
+            number::MODIFY_SRQ => self.modify_srq(&command)?,
             number::POST_SEND => self.post_send(&command)?,
             number::POST_RECV => {
                 let (body, list) = lists(&command)?;
@@ -212,6 +216,19 @@ impl Worker {
     fn arm(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
         let ReqNotifyCq { cq_handle, solicited_only } = body(command)?;
         object(&self.cqs, Kind::Cq, cq_handle)?.req_notify(solicited_only != 0).map_err(because)?;
+        Ok(Vec::new())
+    }
+
+    /// The client maps no queue memory, so it is not told where the queue lies now.
+    fn resize(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
+        let ResizeCq { cq_handle, cqe, .. } = body(command)?;
+        let cqe = object(&self.cqs, Kind::Cq, cq_handle)?.resize(cqe).map_err(refused)?;
+        Ok(command.reply(ResizeCqAnswer { cqe, reserved: 0 }.bytes(), &[]))
+    }
+
+    fn modify_srq(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
+        let ModifySrq { srq_handle, attr_mask, max_wr, srq_limit } = body(command)?;
+        object(&self.srqs, Kind::Srq, srq_handle)?.modify(attr_mask, max_wr, srq_limit).map_err(refused)?;
         Ok(Vec::new())
     }
 
@@ -342,6 +359,10 @@ fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
 /// The engine's errno with the sentence that it has noted.
 fn because(errno: Errno) -> Refusal {
     Refusal::new(errno, engine::reason::last(1).pop().unwrap_or_else(|| errno.to_string()))
+}
+
+fn refused(error: Error) -> Refusal {
+    Refusal::new(error.errno, error.reason)
 }
 
 /// A refusal that names the work request at `index`.
