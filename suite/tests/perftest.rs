@@ -113,7 +113,7 @@ perftests! {
     send_lat_shared_receive_queue: "ib_send_lat" "--use-srq";
     send_bw_shared_receive_queue_both_ways: "ib_send_bw" "--use-srq" "-b";
 
-    send_bw_lists_of_16: "ib_send_bw" "-l" "16";
+    send_bw_lists_of_16: "ib_send_bw" "-l" "16" "-n" "1600";
     write_bw_one_signal_in_64: "ib_write_bw" "-Q" "64";
     write_bw_mtu_1024: "ib_write_bw" "-m" "1024";
     write_bw_one_mebibyte: "ib_write_bw" "-s" "1048576" "-n" "500";

@@ -8,8 +8,20 @@ use softhca_suite::Room;
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 
 /// Modules and classes of the suite that concern RC, UC and UD on shared memory.
-const MODULES: &[&str] =
-    &["test_addr", "test_cq", "test_cq_events", "test_device", "test_fork", "test_mr", "test_pd", "test_qp"];
+const MODULES: &[&str] = &[
+    "test_addr",
+    "test_atomic",
+    "test_cq",
+    "test_cq_events",
+    "test_cqex",
+    "test_device",
+    "test_fork",
+    "test_mr",
+    "test_pd",
+    "test_qp",
+    "test_qpex",
+    "test_relaxed_ordering",
+];
 
 /// Unpacks the tests, which Debian ships compressed, into the room. Machines that leave out documentation when they install
 /// packages do not have them: then they come out of the package itself.
