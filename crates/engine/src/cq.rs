@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::memory::View;
 use crate::qp::Qp;
 use crate::request;
+use crate::wheel::Wheel;
 
 /// The control words of a CQ, by offset (see the ABI document, "queue memory").
 mod word {
@@ -91,7 +92,7 @@ pub struct Cq {
 
 struct CqRing {
     view: Option<View>,
-    capacity: u32,
+    wheel: Wheel,
     producer: u32,
     consumer: u32,
     armed: Armed,
@@ -102,7 +103,7 @@ struct CqRing {
 
 impl CqRing {
     fn slot(&self, index: u32) -> usize {
-        word::ENTRIES + (index % self.capacity) as usize * size_of::<Cqe>()
+        word::ENTRIES + self.wheel.slot(index) * size_of::<Cqe>()
     }
 
     fn store(&self, offset: usize, value: u32) {
@@ -116,18 +117,12 @@ impl CqRing {
         self.store(word::CONSUMER, self.consumer);
     }
 
-    /// Free-running indices wrap where the capacity still divides.
     fn next(&self, index: u32) -> u32 {
-        if index + 1 == u32::MAX / self.capacity * self.capacity { 0 } else { index + 1 }
+        self.wheel.next(index)
     }
 
     fn used(&self) -> u32 {
-        let wrap = u32::MAX / self.capacity * self.capacity;
-        if self.producer >= self.consumer {
-            self.producer - self.consumer
-        } else {
-            wrap - self.consumer + self.producer
-        }
+        self.wheel.between(self.consumer, self.producer)
     }
 
     /// Every unpolled entry, oldest first, taken out.
@@ -192,7 +187,7 @@ impl Cq {
         }
         let ring = CqRing {
             view: Some(view),
-            capacity,
+            wheel: Wheel::new(capacity),
             producer: 0,
             consumer: 0,
             armed: Armed::Nothing,
@@ -225,7 +220,7 @@ impl Cq {
     /// How many entries it holds.
     #[must_use]
     pub fn entries(&self) -> u32 {
-        self.ring.lock().capacity
+        self.ring.lock().wheel.size()
     }
 
     /// Takes up to `wcs.len()` completions; drives the engine when there are fewer.
@@ -289,10 +284,10 @@ impl Cq {
         if ring.overrun || ring.view.is_none() {
             return;
         }
-        if ring.used() == ring.capacity {
+        if ring.used() == ring.wheel.size() {
             ring.store(word::OVERRUN, 1);
             ring.overrun = true;
-            crate::reason!("CQ {} is overrun: its {} entries were not polled in time", self.handle, ring.capacity);
+            crate::reason!("CQ {} is overrun: its {} entries were not polled in time", self.handle, ring.wheel.size());
             self.engine.defer(Deferred::Overrun(self.itself.clone()));
             return;
         }
@@ -392,7 +387,7 @@ impl Cq {
             Ordering::Relaxed,
         );
         view.word(word::ARMED).store(ring.armed as u32, Ordering::Relaxed);
-        (ring.view, ring.capacity, ring.producer, ring.consumer) = (Some(view), capacity, 0, 0);
+        (ring.view, ring.wheel, ring.producer, ring.consumer) = (Some(view), Wheel::new(capacity), 0, 0);
         ring.refill(entries.into_iter());
         Ok(capacity)
     }

@@ -142,24 +142,18 @@ impl Lane {
     }
 
     /// Puts a QP that found the lane full on the list of those to go on with.
-    pub(crate) fn block(&self, qp: &Arc<Qp>, sender: &Sender) {
+    pub(crate) fn block(&self, qp: &Arc<Qp>) {
         self.blocked.lock().qps.push_back(Arc::clone(qp));
-        self.wait_for_room(sender);
+        self.has_blocked.store(true, Ordering::Release);
     }
 
     /// Keeps a notice for which there is no room; the same one twice is one.
-    pub(crate) fn keep_notice(&self, notice: Notice, sender: &Sender) {
+    pub(crate) fn keep_notice(&self, notice: Notice) {
         let mut blocked = self.blocked.lock();
         if blocked.notices.len() < NOTICES && !blocked.notices.contains(&notice) {
             blocked.notices.push_back(notice);
         }
-        drop(blocked);
-        self.wait_for_room(sender);
-    }
-
-    fn wait_for_room(&self, sender: &Sender) {
         self.has_blocked.store(true, Ordering::Release);
-        sender.tx.set_waiting(true);
     }
 
     /// Those that wait for room, taken off the list.
@@ -170,14 +164,16 @@ impl Lane {
         (std::mem::take(&mut blocked.qps), std::mem::take(&mut blocked.notices))
     }
 
-    /// Whether a blocked QP would get on now; if not, the peer will wake us when it has made room. With `sure`, waits for
-    /// whoever is sending; without, says no instead.
+    /// Whether a blocked QP would get on now. With `sure`, for going to sleep: waits for whoever is sending, and if there is no
+    /// room has the peer wake us when it has made some. Without, whoever asks will ask again.
     pub(crate) fn has_room(&self, sure: bool) -> bool {
         if self.is_dead() {
             return true;
         }
-        let sender = if sure { Some(self.sender.lock()) } else { self.sender.try_lock() };
-        let Some(mut sender) = sender else { return false };
+        if !sure {
+            return self.sender.try_lock().is_some_and(|mut sender| sender.has_room());
+        }
+        let mut sender = self.sender.lock();
         sender.has_room() || {
             sender.tx.set_waiting(true);
             sender.has_room()

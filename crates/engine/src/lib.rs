@@ -40,6 +40,7 @@ mod timers;
 mod transmit;
 #[allow(unsafe_code, reason = "its purpose: the program's memory may vanish while it is copied")]
 pub mod usermem;
+mod wheel;
 mod wqe;
 
 pub use ah::{AddressVector, Ah};

@@ -166,7 +166,7 @@ impl Engine {
                 drop(sender);
                 lane.notify();
             }
-            Err(shm::PushError::Full) => lane.keep_notice(notice, &sender),
+            Err(shm::PushError::Full) => lane.keep_notice(notice),
             Err(shm::PushError::Broken(_)) => self.break_lane(lane),
         }
     }

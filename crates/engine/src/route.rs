@@ -184,7 +184,7 @@ impl Qp {
                     if matches!(sent, Ok(false)) && !lane.is_dead() {
                         inner.requester.untransmit();
                         inner.blocked = true;
-                        return lane.block(self, &lane.sender.lock());
+                        return lane.block(self);
                     }
                     sent
                 }

@@ -119,7 +119,7 @@ impl Qp {
             }
         }
         if inner.blocked {
-            lane.block(self, &sender);
+            lane.block(self);
         }
         drop(sender);
         if sent {

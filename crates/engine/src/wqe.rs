@@ -7,6 +7,7 @@ use abi::post::Sge;
 use bytemuck::{Pod, Zeroable};
 
 use crate::memory::View;
+use crate::wheel::Wheel;
 
 /// Bytes before the gather elements of a send entry.
 pub(crate) const SEND_HEADER: usize = 128;
@@ -72,6 +73,7 @@ pub(crate) struct Ring {
     /// `None` after [`Ring::forget`].
     view: Option<View>,
     layout: Layout,
+    wheel: Wheel,
 }
 
 impl Ring {
@@ -80,7 +82,7 @@ impl Ring {
         let bytes = u64::from(layout.count) * u64::from(layout.stride) + u64::from(layout.offset);
         let sound = usize::try_from(bytes).is_ok_and(|end| end <= view.len())
             && (layout.count == 0 || layout.stride as usize >= header && layout.stride % 8 == 0);
-        sound.then_some(Self { view: Some(view), layout })
+        sound.then(|| Self { view: Some(view), layout, wheel: Wheel::new(layout.count) })
     }
 
     /// Lets go of the memory: the queue is destroyed and will not be touched again.
@@ -96,20 +98,19 @@ impl Ring {
         self.layout.count
     }
 
+    #[inline]
     fn entry(&self, index: u32) -> usize {
-        // Counts need not be powers of two: a free-running index is kept modulo a multiple of the count by `advance`.
-        self.layout.offset as usize + (index % self.layout.count) as usize * self.layout.stride as usize
+        self.layout.offset as usize + self.wheel.slot(index) * self.layout.stride as usize
     }
 
-    /// The index after `index`, wrapping where the count still divides.
+    /// The index after `index`.
     pub(crate) fn advance(&self, index: u32) -> u32 {
-        let wrap = u32::MAX / self.layout.count * self.layout.count;
-        if index + 1 == wrap { 0 } else { index + 1 }
+        self.wheel.next(index)
     }
 
     /// How many entries lie in `[head, tail)`.
     pub(crate) fn used(&self, head: u32, tail: u32) -> u32 {
-        if tail >= head { tail - head } else { u32::MAX / self.layout.count * self.layout.count - head + tail }
+        self.wheel.between(head, tail)
     }
 
     pub(crate) fn read<T: Pod>(&self, index: u32) -> T {

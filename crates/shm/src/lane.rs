@@ -57,8 +57,9 @@ pub struct LaneTx {
 }
 
 impl LaneTx {
-    /// Tells the peer whether we wait for space. After `set_waiting(true)` try once more to push or reserve before going to
-    /// sleep: space made before the peer could see the word is found then, and for all other space the peer wakes us.
+    /// Tells the peer whether we wait for space: only for going to sleep, because saying so costs a system call. After
+    /// `set_waiting(true)` try once more to push or reserve: space made before the peer could see the word is found then,
+    /// and for all other space the peer wakes us.
     pub fn set_waiting(&self, waiting: bool) {
         say_waiting(&self.control, waiting);
     }
@@ -91,14 +92,15 @@ pub(crate) fn say_waiting(control: &impl Memory, waiting: bool) {
     control.store(WAITING, u32::from(waiting), Ordering::Relaxed);
     if waiting {
         // Pairs with the fence in `said_waiting`: of the two parties (the producer stores `waiting`, then loads a head; the
-        // consumer stores a head, then loads `waiting`) at least one sees what the other stored.
-        control.fence();
+        // consumer stores a head, then loads `waiting`) at least one sees what the other stored. The producer pays, because
+        // it has nothing better to do.
+        control.sleeper_barrier();
     }
 }
 
 /// The consumer's side of [`LaneRx::peer_waiting`].
 pub(crate) fn said_waiting(control: &impl Memory) -> bool {
-    // Pairs with the fence in `say_waiting`, see there.
-    control.fence();
+    // Pairs with the barrier in `say_waiting`, see there.
+    control.poster_fence();
     control.load(WAITING, Ordering::Relaxed) != 0
 }

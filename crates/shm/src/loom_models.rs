@@ -93,7 +93,11 @@ impl Memory for Model {
         self.cell(at).with_mut(|cell| unsafe { *cell = *from });
     }
 
-    fn fence(&self) {
+    fn poster_fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn sleeper_barrier(&self) {
         fence(Ordering::SeqCst);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::region::Region;
 
@@ -23,8 +23,10 @@ pub trait Memory {
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]);
     /// Fills the data of the cell at `at` (a multiple of 64).
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]);
-    /// A sequentially consistent fence.
-    fn fence(&self);
+    /// The fence of the party that works on ([`crate::poster_fence`]).
+    fn poster_fence(&self);
+    /// The fence of the party that is about to sleep ([`crate::sleeper_barrier`]).
+    fn sleeper_barrier(&self);
 }
 
 /// A part of a region, which it keeps mapped.
@@ -121,8 +123,13 @@ impl Memory for Window {
     }
 
     #[inline]
-    fn fence(&self) {
-        fence(Ordering::SeqCst);
+    fn poster_fence(&self) {
+        crate::poster_fence();
+    }
+
+    fn sleeper_barrier(&self) {
+        // Where it is not to be had, whoever sleeps has been told so by the bell's barrier and sleeps with a timeout.
+        let _ = crate::sleeper_barrier();
     }
 }
 

@@ -1,0 +1,73 @@
+//! Free-running indices of a ring whose size need not be a power of two.
+//!
+//! An index wraps at the largest multiple of the size that a word holds, so that index modulo size is always the slot and a full
+//! ring differs from an empty one. What would be divisions is worked out once.
+
+/// The arithmetic of one ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wheel {
+    size: u32,
+    wrap: u32,
+    /// `size - 1` when that masks.
+    mask: Option<u32>,
+}
+
+impl Wheel {
+    pub(crate) fn new(size: u32) -> Self {
+        let wrap = u32::MAX.checked_div(size).unwrap_or(0) * size;
+        Self { size, wrap, mask: size.is_power_of_two().then(|| size - 1) }
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The slot of `index`.
+    #[inline]
+    pub(crate) fn slot(&self, index: u32) -> usize {
+        match self.mask {
+            Some(mask) => (index & mask) as usize,
+            None => (index % self.size) as usize,
+        }
+    }
+
+    /// The index after `index`.
+    #[inline]
+    pub(crate) fn next(&self, index: u32) -> u32 {
+        if index + 1 == self.wrap { 0 } else { index + 1 }
+    }
+
+    /// How many lie in `[from, to)`.
+    #[inline]
+    pub(crate) fn between(&self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { self.wrap - from + to }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_follow_each_other_over_the_wrap() {
+        for size in [1, 2, 3, 7, 8, 1000, 4096] {
+            let wheel = Wheel::new(size);
+            let mut index = wheel.wrap - size - 1;
+            let mut slot = wheel.slot(index);
+            for _ in 0..2 * size + 3 {
+                let next = wheel.next(index);
+                assert_eq!(wheel.slot(next), (slot + 1) % size as usize, "size {size}");
+                assert_eq!(wheel.between(index, next), 1);
+                (index, slot) = (next, wheel.slot(next));
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_ring_is_not_an_empty_one() {
+        let wheel = Wheel::new(3);
+        let from = wheel.wrap - 2;
+        let to = wheel.next(wheel.next(wheel.next(from)));
+        assert_eq!((wheel.between(from, to), wheel.between(from, from)), (3, 0));
+    }
+}
