@@ -182,7 +182,7 @@ impl DeviceConfig {
     }
 }
 
-/// The ABI's code of an MTU in bytes (V-08): 1 is 256, 5 is 4096.
+/// The ABI's code of an MTU in bytes: 1 is 256, 5 is 4096.
 pub fn mtu_code(bytes: u32) -> Option<u8> {
     match bytes {
         256 => Some(1),

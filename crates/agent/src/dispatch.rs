@@ -1,19 +1,20 @@
 //! What the agent does with a command: a pure function from the world and a request to a reply.
 //!
 //! [`dispatch`] reads from the top down. The header is checked first, by rules that are the same for all commands
-//! (uverbs-abi 1.1, 1.2); then the command is carried out by the file of the object that it is about, in
+//! (docs/abi.md, "Command headers"); then the command is carried out by the file of the object that it is about, in
 //! [`crate::objects`]; then the outcome becomes a reply. A request may hold anything at all: the worst that it can do is
 //! to be refused. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an engine and are served where one can be run, outside of here.
 
 use std::os::fd::OwnedFd;
 
 use abi::Errno;
+use abi::command;
 use abi::command::number;
-use abi::command::{self, Header};
 use abi::layout::Record;
 use abi::post::PostAnswer;
 
 use crate::context::ContextId;
+use crate::inadmissible;
 use crate::objects::{Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, pd, qp, qp_modify, srq};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
@@ -43,9 +44,10 @@ pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<O
 /// Checks the header: the same rules for every command, in the kernel's order.
 fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<OwnedFd>) -> Outcome<Call<'a>> {
     let context = world.context(client)?;
-    match command::admit(request, context.profile, context.is_open()) {
+    let (profile, has_context) = (context.profile, context.is_open());
+    match command::admit(request, profile, has_context) {
         Ok(command) => Ok(Call { context: client, command, fds }),
-        Err(errno) => refuse(errno, inadmissible(request, context.is_open())),
+        Err(errno) => refuse(errno, inadmissible::why(request, errno, profile, has_context)),
     }
 }
 
@@ -114,19 +116,6 @@ fn unserved(call: &Call<'_>) -> Outcome<Answer> {
         refusal.answer = PostAnswer { bad_wr: 1 }.bytes().to_vec();
     }
     Err(refusal)
-}
-
-/// The sentence for a command whose header was not accepted.
-fn inadmissible(request: &[u8], open: bool) -> String {
-    let Some(header) = Header::read(request) else {
-        return format!("a command of {} bytes is too short for its header", request.len());
-    };
-    let what = format!("command {:#x} of {} bytes", header.command, request.len());
-    if open {
-        format!("{what} is not accepted: it is unknown, not supported, or its lengths are wrong")
-    } else {
-        format!("{what} is not accepted: GET_CONTEXT comes first, with the right lengths")
-    }
 }
 
 impl From<Refusal> for Reply {

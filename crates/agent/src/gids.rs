@@ -1,6 +1,6 @@
 //! One port's GID table: pure bookkeeping, no network interface is asked here.
 //!
-//! Index 0 is always fe80::/64 with the port GUID (V-02) and works between clients of one agent, network or not. After it
+//! Index 0 is always fe80::/64 with the port GUID and works between clients of one agent, network or not. After it
 //! comes one RoCEv2 entry per address of the host, IPv4 in its `::ffff:a.b.c.d` form. An address that stays keeps its
 //! index through every change; a freed index goes to the next newcomer. Where addresses come from is
 //! [`crate::addresses`]. The principal type is [`GidTable`].

@@ -17,6 +17,7 @@ pub mod device;
 pub mod dispatch;
 pub mod gids;
 pub mod identity;
+mod inadmissible;
 pub mod lanes;
 pub mod limits;
 pub mod local;

@@ -3,7 +3,7 @@
 //! A handle is kind (4 bits), generation (8 bits) and index (20 bits), so that a stale handle, a handle of another kind
 //! and a made-up one are ordinary misses. Every object belongs to the context that made it; for any other context it does
 //! not exist. Which objects refer to each other is not known here but in [`crate::objects`]. The principal type is
-//! [`Table`]; semantics: uverbs-abi section 8.
+//! [`Table`]. See docs/abi.md, "Contexts, handles, cleaning up".
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;

@@ -115,7 +115,7 @@ impl World {
         Ok(id)
     }
 
-    /// Ends a context whose client has closed or died. Dependants go before what they depend on (uverbs-abi section 9).
+    /// Ends a context whose client has closed or died. Dependants go before what they depend on.
     pub fn close(&mut self, id: ContextId) {
         use crate::objects::{ah, cq, mr, pd, qp, srq};
         let steps: [fn(&mut Self, ContextId); 6] =

@@ -173,7 +173,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
 }
 
-/// Rights that make sense together (V-21); shared with MODIFY_QP.
+/// Rights that make sense together; shared with MODIFY_QP.
 pub fn check_access(flags: u32) -> Result<(), (Errno, String)> {
     if flags & (access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT) != 0 {
         return Err((Errno::EINVAL, format!("access flags {flags:#x} ask for FLUSH, which the device does not have")));

@@ -1,7 +1,7 @@
 //! MODIFY_QP: may the QP go there, do the values make sense, and then the change, all or nothing.
 //!
 //! Which attributes a transition takes is `protocol::modify`'s table; the values are judged here, against the device and
-//! its ports (verbs-semantics 4.3). The state word in queue memory changes by compare-and-swap, because the engine moves a
+//! its ports (IBA 10.3.1, 11.2.5.3). The state word in queue memory changes by compare-and-swap, because the engine moves a
 //! failed QP to its error state at any time. The principal function is [`apply`].
 
 use std::sync::atomic::Ordering;
