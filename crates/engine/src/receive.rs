@@ -187,7 +187,7 @@ impl Qp {
     }
 
     /// A responder that has refused is dead, and its QP with it; `status` is what the receive request at hand ends with.
-    fn after_refusal(&self, inner: &mut Inner, status: Option<Status>) {
+    pub(crate) fn after_refusal(&self, inner: &mut Inner, status: Option<Status>) {
         let refusal = match inner.responder.dead() {
             Some(refusal) => *refusal,
             // Unreliable services have nobody to tell, but a request that did not fit ends its queue all the same (V-70).

@@ -100,6 +100,8 @@ impl Qp {
                     } else {
                         Nak::RemoteOperational
                     });
+                    // The refusal itself is still to be sent, from the error state.
+                    self.after_refusal(inner, None);
                 }
             }
             answer = if inner.blocked { None } else { inner.responder.poll_transmit() };

@@ -87,7 +87,9 @@ fn a_peer_that_is_not_there() {
     let cases: [(&str, fn(&Side)); 5] = [
         ("in RESET", |peer| peer.to(state::RESET)),
         ("in ERR", |peer| peer.to(state::ERR)),
-        ("destroyed", |peer| drop(peer.qp.destroy().expect("destroyed"))),
+        ("destroyed", |peer| {
+            peer.qp.destroy().expect("destroyed");
+        }),
         ("closed", |peer| peer.engine.close()),
         ("connected with another", |peer| {
             peer.to(state::RESET);

@@ -5,8 +5,10 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod memory;
+pub(crate) mod stranger;
 pub(crate) mod wait;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use abi::ah::AhAttr;
@@ -43,12 +45,17 @@ impl Fabric {
         Self { dir, agent: Some(agent), engines: parking_lot::Mutex::new(Vec::new()) }
     }
 
+    /// Where the agent's clients connect.
+    pub(crate) fn node(&self, device: usize) -> PathBuf {
+        self.dir.path().join(format!("uverbs{device}"))
+    }
+
     pub(crate) fn engine(&self) -> Arc<Engine> {
         self.engine_of(0)
     }
 
     pub(crate) fn engine_of(&self, device: usize) -> Arc<Engine> {
-        let control = SocketControl::open(&self.dir.path().join(format!("uverbs{device}")), 0).expect("an agent");
+        let control = SocketControl::open(&self.node(device), 0).expect("an agent");
         let engine = Engine::open(Box::new(control)).expect("a context");
         self.engines.lock().push(Arc::clone(&engine));
         engine
@@ -63,6 +70,10 @@ impl Fabric {
 
     pub(crate) fn stop_agent(&mut self) {
         self.agent.take().expect("it still runs").stop();
+    }
+
+    pub(crate) fn start_agent(&mut self) {
+        self.agent = Some(Agent::start(&Config::default(), Some(self.dir.path())).expect("an agent"));
     }
 }
 

@@ -1,0 +1,98 @@
+//! A client without an engine of ours: it has a QP and lanes as any, and does with them what the test wants.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use abi::command::{extended, legacy, number};
+use abi::cq::{CreateCq, CreateCqAnswer};
+use abi::device::{GetContext, GetContextAnswer};
+use abi::layout::Record;
+use abi::pd::{AllocPd, AllocPdAnswer};
+use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut};
+use abi::qp::{CreateQp, CreateQpAnswer, kind};
+use engine::{Answer, Control, SocketControl};
+use rustix::event::EventfdFlags;
+use shm::{Doorbell, LANE_LEN, Region, Side};
+
+use super::Fabric;
+
+pub(crate) struct Stranger {
+    control: SocketControl,
+    /// The number of a QP that it owns.
+    pub(crate) qpn: u32,
+    _held: Vec<OwnedFd>,
+}
+
+/// Its end of a lane.
+pub(crate) struct StrangersLane {
+    pub(crate) region: Arc<Region>,
+    pub(crate) side: Side,
+    /// Wakes the other end.
+    pub(crate) peer: Doorbell,
+}
+
+impl Stranger {
+    pub(crate) fn new(fabric: &Fabric) -> Self {
+        let control = SocketControl::open(&fabric.node(0), 0).expect("an agent");
+        let call = |request: Vec<u8>| control.call(&request, &[]).expect("an answer");
+        let mut held =
+            call(legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], size_of::<GetContextAnswer>() + 64)).fds;
+
+        let (_, bell) = Region::create("bell", 4096).expect("a bell");
+        let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+        let hello = EngineHello { pid: 1, flags: 0 };
+        let hello = extended(number::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>(), 0);
+        held.extend(control.call(&hello, &[bell.as_fd(), kick.as_fd()]).expect("an engine's number").fds);
+        held.push(kick);
+
+        let pd: AllocPdAnswer = get(&call(legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12)));
+        let cq = CreateCq { response: 1, cqe: 8, comp_channel: -1, ..CreateCq::default() };
+        let cq: CreateCqAnswer = get(&call(legacy(number::CREATE_CQ, &cq, &[], 8 + 56)));
+        let qp = CreateQp {
+            response: 1,
+            pd_handle: pd.pd_handle,
+            send_cq_handle: cq.cq_handle,
+            recv_cq_handle: cq.cq_handle,
+            max_send_wr: 4,
+            max_recv_wr: 4,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            qp_type: kind::RC,
+            ..CreateQp::default()
+        };
+        let qp: CreateQpAnswer = get(&call(legacy(number::CREATE_QP, &qp, &[], 32 + 72)));
+        Self { control, qpn: qp.qpn, _held: held }
+    }
+
+    /// Its end of the lane to `engine`.
+    pub(crate) fn lane(&self, engine: u32, stripe: u32) -> StrangersLane {
+        let request = extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0);
+        let mut answer = self.control.call(&request, &[]).expect("a lane");
+        let out: LaneOut = get(&answer);
+        let region = Region::map(answer.fds[0].as_fd(), LANE_LEN).expect("its memory");
+        let side = if out.side == 0 { Side::A } else { Side::B };
+        StrangersLane { region: Arc::new(region), side, peer: Doorbell::from(answer.fds.remove(2)) }
+    }
+}
+
+fn get<T: Record>(answer: &Answer) -> T {
+    T::read(&answer.bytes).expect("a whole record")
+}
+
+/// A generator of bytes for filling memory with nonsense: xorshift.
+pub(crate) struct Noise(pub(crate) u64);
+
+impl Noise {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn fill(&mut self, region: &Region) {
+        for at in (0..region.len()).step_by(8) {
+            region.write(at, &self.next());
+        }
+    }
+}

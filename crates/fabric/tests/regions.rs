@@ -1,0 +1,47 @@
+//! Queue memory: many queues in few mappings, and none left when the queues are gone. Alone in its process, because mappings
+//! are counted for all of it.
+
+mod common;
+
+use common::{Fabric, Plan, Side};
+use shm::mapped_regions;
+
+#[test]
+fn a_thousand_queue_pairs_need_few_mappings() {
+    let fabric = Fabric::start();
+    let engine = fabric.engine();
+    let before = mapped_regions();
+    let pd = engine.alloc_pd().expect("a PD");
+    let plan = Plan { caps: engine::Caps { max_send_wr: 16, max_recv_wr: 16, ..Plan::rc().caps }, ..Plan::rc() };
+    for _ in 0..2 {
+        let cqs: Vec<_> = (0..10).map(|_| common::cq(&engine, 100)).collect();
+        let mut peak = 0;
+        let qps: Vec<_> = (0..1000)
+            .map(|index| {
+                let cq = &cqs[index % cqs.len()];
+                let qp = common::make_qp(&engine, &pd, &plan, (cq, cq), None);
+                peak = peak.max(mapped_regions());
+                qp
+            })
+            .collect();
+        // Both this process's engine and the agent, which is in it too, map each region once.
+        assert!(peak - before <= 24, "{} mappings for 1000 QPs", peak - before);
+        // Every other one first, so that regions empty slowly.
+        let (even, odd): (Vec<_>, Vec<_>) = qps.iter().enumerate().partition(|(index, _)| index % 2 == 0);
+        even.iter().chain(&odd).for_each(|(_, qp)| drop(qp.destroy().expect("destroyed")));
+        cqs.iter().for_each(|cq| drop(cq.destroy().expect("destroyed")));
+        assert_eq!(mapped_regions(), before, "no queue is left, though the objects' names still live");
+    }
+    pd.dealloc().expect("deallocated");
+
+    // What a connection mapped goes with the engines.
+    let (a, b) = (Side::new(&engine, &plan), Side::new(&fabric.engine(), &plan));
+    common::connect(&a, &b);
+    b.recv(1, 0, 0);
+    a.post(&engine::SendWr::default());
+    assert_eq!((a.sent().status, b.received().status), (0, 0));
+    a.destroy();
+    b.destroy();
+    drop((pd, engine, fabric));
+    assert_eq!(mapped_regions(), 0, "everything has ended");
+}

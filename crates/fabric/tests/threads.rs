@@ -1,0 +1,195 @@
+//! Many threads, queue pairs and lanes at once, and queue pairs that stand still without holding up others.
+
+mod common;
+
+use std::sync::Arc;
+
+use abi::cq::{Wc, status};
+use abi::post::opcode;
+use abi::qp::state;
+use common::stranger::Stranger;
+use common::wait::{next, until};
+use common::{Fabric, Plan, Side, connect};
+use engine::{Engine, SendWr};
+
+/// Rounds of a SEND, a WRITE and a READ in one direction, each with its bytes compared.
+fn converse(a: &Side, b: &Side, rounds: usize, len: usize) {
+    for round in 0..rounds {
+        a.memory.pattern(0, len, round);
+        b.recv(round as u64, 0, len);
+        let remote = SendWr { remote_addr: b.memory.addr(len), rkey: b.mr.rkey(), ..SendWr::default() };
+        a.post_all(&[
+            SendWr { sges: &a.sge(0, len), ..SendWr::default() },
+            SendWr { opcode: opcode::RDMA_WRITE, sges: &a.sge(0, len), ..remote },
+            SendWr { opcode: opcode::RDMA_READ, sges: &a.sge(len, len), ..remote },
+        ]);
+        for _ in 0..3 {
+            let wc = a.sent();
+            assert_eq!(wc.status, 0, "{:?}", engine::reason::last(3));
+        }
+        let wc = b.received();
+        assert_eq!((wc.wr_id, wc.byte_len as usize), (round as u64, len));
+        let sent = a.memory.get(0, len);
+        assert!(b.memory.get(0, 2 * len) == [&sent[..], &sent].concat(), "round {round}");
+        assert!(a.memory.get(len, len) == sent, "round {round}");
+    }
+}
+
+fn pair_on(engines: (&Arc<Engine>, &Arc<Engine>), plan: &Plan) -> (Side, Side) {
+    let pair = (Side::new(engines.0, plan), Side::new(engines.1, plan));
+    connect(&pair.0, &pair.1);
+    pair
+}
+
+#[test]
+fn two_queue_pairs_of_one_engine() {
+    let fabric = Fabric::start();
+    let engine = fabric.engine();
+    let (a, b) = pair_on((&engine, &engine), &Plan::rc());
+    converse(&a, &b, 20, 300);
+    converse(&b, &a, 5, 30_000);
+    // Datagrams, too.
+    let (c, d) = pair_on((&engine, &engine), &Plan::ud());
+    let to_d = c.ah(&d);
+    d.recv(1, 0, 100);
+    c.post(&SendWr { ud: Some((&to_d, d.qp.qpn(), common::QKEY)), sges: &c.sge(0, 50), ..SendWr::default() });
+    assert_eq!((c.sent().status, d.received().byte_len), (0, 90));
+}
+
+#[test]
+fn a_queue_pair_connected_with_itself() {
+    let fabric = Fabric::start();
+    let a = Side::new(&fabric.engine(), &Plan::rc());
+    a.init();
+    a.rtr(a.gid(), a.qp.qpn());
+    a.rts();
+    converse(&a, &a, 10, 1000);
+}
+
+#[test]
+fn threads_with_queue_pairs_of_their_own() {
+    let fabric = Fabric::start();
+    let engines = [fabric.engine(), fabric.engine()];
+    // More than there are lanes between two engines, both ways, and some within one.
+    let ends = [(0, 1), (1, 0), (0, 1), (1, 0), (0, 1), (0, 0), (1, 1), (1, 0)];
+    let pairs: Vec<_> = ends.map(|(a, b)| pair_on((&engines[a], &engines[b]), &Plan::rc())).into();
+    std::thread::scope(|scope| {
+        for (index, (a, b)) in pairs.iter().enumerate() {
+            scope.spawn(move || converse(a, b, 100, [8, 200, 3000, 30_000][index % 4]));
+        }
+    });
+}
+
+#[test]
+fn threads_that_share_a_queue_pair_and_its_queue() {
+    let fabric = Fabric::start();
+    let (a, b) = fabric.pair(&Plan::rc());
+    const THREADS: u64 = 4;
+    const EACH: u64 = 100;
+    let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
+    let counted = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (a, counted) = (&a, &counted);
+            scope.spawn(move || {
+                let wr = SendWr {
+                    opcode: opcode::ATOMIC_FETCH_AND_ADD,
+                    compare_add: 1,
+                    remote_addr,
+                    rkey,
+                    ..SendWr::default()
+                };
+                for _ in 0..EACH {
+                    a.post(&SendWr { sges: &a.sge(thread as usize * 8, 8), ..wr });
+                    // Anybody's completion will do: at most one of each thread is under way.
+                    assert_eq!(next(&a.scq).status, 0);
+                    counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!((counted.into_inner(), b.memory.word(0)), (THREADS * EACH, THREADS * EACH));
+}
+
+#[test]
+fn who_waits_for_a_receiver_holds_up_nobody() {
+    let fabric = Fabric::start();
+    let engines = [fabric.engine(), fabric.engine()];
+    // As many as there are lanes, and more, so that some share theirs with the waiting one.
+    let pairs: Vec<_> = (0..6).map(|_| pair_on((&engines[0], &engines[1]), &Plan::rc())).collect();
+    let (waiting, others) = pairs.split_first().expect("six");
+    (0..20).for_each(|_| waiting.0.post(&SendWr { sges: &waiting.0.sge(0, 40_000), ..SendWr::default() }));
+    for (a, b) in others {
+        converse(a, b, 10, 20_000);
+    }
+    assert_eq!(waiting.0.scq.poll(&mut [Wc::default()]), Ok(0));
+    (0..20).for_each(|wr_id| waiting.1.recv(wr_id, 0, 40_000));
+    (0..20).for_each(|wr_id| assert_eq!((waiting.0.sent().status, waiting.1.received().wr_id), (0, wr_id)));
+}
+
+#[test]
+fn a_peer_that_takes_nothing_holds_up_nobody() {
+    let fabric = Fabric::start();
+    let engines = [fabric.engine(), fabric.engine()];
+    let stranger = Stranger::new(&fabric);
+    let plan = Plan::rc();
+    let stuck: Vec<_> = (0..3)
+        .map(|_| {
+            let side = Side::new(&engines[0], &plan);
+            side.init();
+            side.rtr(side.gid(), stranger.qpn);
+            side.rts();
+            side
+        })
+        .collect();
+    // Far more than its lanes hold, small and large.
+    for (index, side) in stuck.iter().enumerate() {
+        let len = [60_000, 100, 5000][index];
+        (0..32).for_each(|_| side.post(&SendWr { sges: &side.sge(0, len), ..SendWr::default() }));
+    }
+    let pairs: Vec<_> = (0..5).map(|_| pair_on((&engines[0], &engines[1]), &plan)).collect();
+    for (a, b) in &pairs {
+        converse(a, b, 10, 20_000);
+        converse(b, a, 10, 200);
+    }
+    stuck.iter().for_each(|side| assert_eq!(side.scq.poll(&mut [Wc::default()]), Ok(0)));
+    // One that waits for room can be destroyed and reset.
+    stuck[1].to(state::RESET);
+    stuck[2].qp.destroy().expect("destroyed");
+    // When it goes, its peers are told as by any peer that does not answer.
+    drop(stranger);
+    let wc = stuck[0].sent();
+    assert_eq!(wc.status, status::RETRY_EXC_ERR, "{:?}", engine::reason::last(3));
+    (1..32).for_each(|_| assert_eq!(stuck[0].sent().status, status::WR_FLUSH_ERR));
+    // And the one that was reset can have another.
+    let peer = Side::new(&engines[1], &plan);
+    connect(&stuck[1], &peer);
+    converse(&stuck[1], &peer, 3, 5000);
+}
+
+#[test]
+fn queue_pairs_come_and_go_under_traffic() {
+    let fabric = Fabric::start();
+    let engines = [fabric.engine(), fabric.engine()];
+    let (a, b) = pair_on((&engines[0], &engines[1]), &Plan::rc());
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| converse(&a, &b, 200, 2000));
+        scope.spawn(|| {
+            for round in 0..40 {
+                let (c, d) = pair_on((&engines[round % 2], &engines[1]), &Plan::rc());
+                converse(&c, &d, 1, 100);
+                // One with work under way, in either order of leaving.
+                c.post(&SendWr { sges: &c.sge(0, 100), ..SendWr::default() });
+                if round % 4 < 2 {
+                    c.destroy();
+                    d.destroy();
+                } else {
+                    d.destroy();
+                    c.destroy();
+                }
+            }
+        });
+        traffic.join().expect("it ends well");
+    });
+    until("a quiet end", || (a.scq.poll(&mut [Wc::default()]) == Ok(0)).then_some(()));
+}
