@@ -1,7 +1,7 @@
 //! The admin node: questions about the agent, as JSON, one object per message.
 //!
 //! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
-//! [`crate::show`] tells them; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
+//! `show.rs` tells them; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
 //! message comes as a memfd: the message then says `{"attached": bytes}`. [`ask`] is the client's side.
 
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Starting, reaching and stopping an agent from the process that it runs in.
 //!
 //! [`Agent::start`] puts a [`crate::world::World`] behind sockets in a run directory, or behind none, and runs it on a
-//! thread of its own; the [`AgentHandle`] stops it when it is dropped. What that thread does is in [`crate::server`].
+//! thread of its own; the [`AgentHandle`] stops it when it is dropped. What that thread does is in `server.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

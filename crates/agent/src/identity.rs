@@ -1,7 +1,7 @@
 //! GUIDs that nobody configured: the same at every start, different between machines, users and run directories.
 //!
 //! They are EUI-64 identifiers with the "locally administered" bit set, so they can never equal a vendor's. The principal
-//! function is [`derive`]. Nothing here is a secret and nothing here is used for security.
+//! function is [`derive()`]. Nothing here is a secret and nothing here is used for security.
 
 use std::path::Path;
 
