@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use suite::port::{self, Port};
-use suite::{HANG, Pair, Room, figures, process, wait};
+use suite::{Dist, HANG, Pair, Room, figures, process, wait};
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};
@@ -38,9 +38,18 @@ struct Figures {
 }
 
 /// Measures, prints the table and writes the JSON; a floor that is not met is an error.
-pub(crate) fn run(workspace: &Workspace, runs: usize, json: Option<PathBuf>) -> Result<(), String> {
+pub(crate) fn run(
+    workspace: &Workspace,
+    runs: usize,
+    json: Option<PathBuf>,
+    folder: Option<PathBuf>,
+) -> Result<(), String> {
     debian::require(debian::BENCH)?;
-    let room = Room::with(dist::run(workspace)?)?;
+    let dist = match folder {
+        Some(folder) => Dist::at(folder),
+        None => dist::run(workspace)?,
+    };
+    let room = Room::with(dist)?;
     room.start_agent()?;
     let figures = measure(&room, runs)?;
     let path = json.unwrap_or_else(|| workspace.target().join("bench.json"));
@@ -118,7 +127,10 @@ fn idle(room: &Room) -> Result<[u128; 3], String> {
     let mut pair = Pair::start(room, &["ibv_rc_pingpong", "-g", "0", "-e", "-n", "100000000"])?;
     let server = pair.server.inner("ibv_rc_pingpong", HANG)?;
     let client = pair.client.inner("ibv_rc_pingpong", HANG)?;
-    pair.client.wait_for_words("remote address", HANG)?;
+    wait::until(HANG, "the pair to be connected", || {
+        let rows = room.show("qp").ok()?;
+        (rows.as_array()?.iter().filter(|row| row["path"] != "none").count() == 2).then_some(())
+    })?;
     let agent = room.agent().ok_or("the agent is gone")?;
     let agent_before = process::cpu_time(agent);
     let mut spent = [0, 0, 0];

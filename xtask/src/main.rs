@@ -69,6 +69,9 @@ enum Command {
         /// Where the JSON goes; without it, target/bench.json
         #[arg(long)]
         json: Option<PathBuf>,
+        /// A laid out softhca to measure; without it, a fresh one is built
+        #[arg(long, value_name = "FOLDER")]
+        dist: Option<PathBuf>,
     },
 }
 
@@ -81,7 +84,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(&workspace),
         Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),
-        Command::Bench { runs, json } => bench::run(&workspace, runs, json),
+        Command::Bench { runs, json, dist } => bench::run(&workspace, runs, json, dist),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
