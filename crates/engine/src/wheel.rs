@@ -1,7 +1,7 @@
 //! Free-running indices of a ring whose size need not be a power of two.
 //!
-//! An index wraps at the largest multiple of the size that a word holds, so that index modulo size is always the slot and a full
-//! ring differs from an empty one. What would be divisions is worked out once.
+//! An index wraps where index modulo size stays the slot: with the word for powers of two, else at the largest multiple of the
+//! size that a word holds. A full ring differs from an empty one. What would be divisions is worked out once.
 
 /// The arithmetic of one ring.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,8 @@ pub(crate) struct Wheel {
 
 impl Wheel {
     pub(crate) fn new(size: u32) -> Self {
-        let wrap = u32::MAX.checked_div(size).unwrap_or(0) * size;
+        // 0 stands for 2^32, which is where powers of two wrap.
+        let wrap = if size.is_power_of_two() { 0 } else { u32::MAX.checked_div(size).unwrap_or(0) * size };
         Self { size, wrap, mask: size.is_power_of_two().then(|| size - 1) }
     }
 
@@ -34,13 +35,14 @@ impl Wheel {
     /// The index after `index`.
     #[inline]
     pub(crate) fn next(&self, index: u32) -> u32 {
-        if index + 1 == self.wrap { 0 } else { index + 1 }
+        let next = index.wrapping_add(1);
+        if next == self.wrap { 0 } else { next }
     }
 
     /// How many lie in `[from, to)`.
     #[inline]
     pub(crate) fn between(&self, from: u32, to: u32) -> u32 {
-        if to >= from { to - from } else { self.wrap - from + to }
+        if to >= from { to - from } else { self.wrap.wrapping_sub(from).wrapping_add(to) }
     }
 }
 
@@ -52,7 +54,7 @@ mod tests {
     fn slots_follow_each_other_over_the_wrap() {
         for size in [1, 2, 3, 7, 8, 1000, 4096] {
             let wheel = Wheel::new(size);
-            let mut index = wheel.wrap - size - 1;
+            let mut index = wheel.wrap.wrapping_sub(size + 1);
             let mut slot = wheel.slot(index);
             for _ in 0..2 * size + 3 {
                 let next = wheel.next(index);
@@ -65,9 +67,11 @@ mod tests {
 
     #[test]
     fn a_full_ring_is_not_an_empty_one() {
-        let wheel = Wheel::new(3);
-        let from = wheel.wrap - 2;
-        let to = wheel.next(wheel.next(wheel.next(from)));
-        assert_eq!((wheel.between(from, to), wheel.between(from, from)), (3, 0));
+        for size in [3, 4] {
+            let wheel = Wheel::new(size);
+            let from = wheel.wrap.wrapping_sub(2);
+            let to = (0..size).fold(from, |index, _| wheel.next(index));
+            assert_eq!((wheel.between(from, to), wheel.between(from, from)), (size, 0));
+        }
     }
 }
