@@ -51,6 +51,16 @@ fn wrong_arguments_are_answered_as_the_manual_says() {
 }
 
 #[test]
+fn datagrams_and_multicast() {
+    alone("datagrams", &[]);
+}
+
+#[test]
+fn events_of_channels_srqs_and_queue_pairs() {
+    alone("events", &[]);
+}
+
+#[test]
 fn a_child_may_exit() {
     alone("forks", &["-m", "exit"]);
 }

@@ -216,3 +216,23 @@ fn an_agent_that_was_killed_is_replaced() {
     let second = room.start_agent().expect("another agent");
     assert_ne!(first, second);
 }
+
+#[test]
+fn nothing_but_the_c_library_is_needed() {
+    let room = Room::new().expect("a room");
+    let softhca = room.dist().softhca();
+    for file in [softhca, room.dist().library()] {
+        let words = ["-d", "-V", file.to_str().expect("a plain path")];
+        let told = room.finish(room.command("readelf", words)).expect("it ends").expect_success().output;
+        for line in told.lines().filter(|line| line.contains("(NEEDED)")) {
+            let fine = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]"];
+            assert!(fine.iter().any(|name| line.ends_with(name)), "{}: {line}", file.display());
+        }
+        // The README says which glibc is the oldest; what is built on Debian 12 must not need a newer one.
+        let minors = told.split("GLIBC_2.").skip(1).filter_map(|rest| {
+            rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|minor| minor.parse::<u32>().ok())
+        });
+        let newest = minors.max().unwrap_or(0);
+        assert!(newest <= 36, "{} needs glibc 2.{newest}", file.display());
+    }
+}
