@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, word};
+use abi::device::port_state;
 use abi::errno::Errno;
 use shm::region::Region;
 
@@ -16,7 +17,7 @@ pub(crate) struct Board {
 }
 
 /// Whose a GID is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) device: u32,
     pub(crate) port: u32,
@@ -72,7 +73,13 @@ impl Board {
         Some(self.region.read(offset))
     }
 
-    /// The port of this agent that has `gid`.
+    /// Whether the port is active: nothing passes one that is not.
+    pub(crate) fn is_up(&self, device: u32, port: u32) -> bool {
+        board::port(device, port)
+            .is_some_and(|at| self.word(at + board::port_word::STATE) == u32::from(port_state::ACTIVE))
+    }
+
+    /// The active port of this agent that has `gid`.
     pub(crate) fn find(&self, gid: &[u8; 16]) -> Option<Place> {
         if gid == &[0; 16] {
             return None;
@@ -80,7 +87,8 @@ impl Board {
         let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
         let places = (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }));
         places.into_iter().find(|place| {
-            (0..board::GID_MAX).any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
+            self.is_up(place.device, place.port)
+                && (0..board::GID_MAX).any(|index| self.gid(place.device, place.port, index).as_ref() == Some(gid))
         })
     }
 }

@@ -112,11 +112,14 @@ impl Engine {
         touched: &mut Vec<Arc<Qp>>,
         recent: &mut Option<Arc<Qp>>,
     ) {
-        if self.board.owner(packet.src_qp.value()) != lane.peer || u32::from(packet.path.device) != self.device() {
+        if self.board.owner(packet.src_qp.value()) != lane.peer {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         if packet.headers.dest_qp == Qpn::MULTICAST {
+            if !self.board.is_up(self.device(), 1) {
+                return;
+            }
             let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
             for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
                 if let Some(qp) = self.qps.find(qpn) {
@@ -124,6 +127,10 @@ impl Engine {
                 }
             }
             return;
+        }
+        if u32::from(packet.path.device) != self.device() {
+            // The address is another device's, whoever has the number.
+            return self.turn_away(lane, packet);
         }
         let dest = packet.headers.dest_qp.value();
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
@@ -172,11 +179,10 @@ impl Engine {
     }
 
     fn heed_notice(&self, lane: &Arc<Lane>, notice: &Notice) {
-        if self.board.owner(notice.from.value()) == lane.peer {
-            if let Some(qp) = self.qps.find(notice.to.value()) {
+        if self.board.owner(notice.from.value()) == lane.peer
+            && let Some(qp) = self.qps.find(notice.to.value()) {
                 qp.notice(notice.from.value());
             }
-        }
     }
 
     /// The peer has written what no sound peer writes: its connections end, nobody else's.

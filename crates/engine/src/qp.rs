@@ -132,6 +132,10 @@ pub(crate) struct Inner {
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
+    /// Where the peer's address is.
+    pub(crate) place: Place,
+    /// UD: the request for which some lane could not be opened.
+    pub(crate) no_way: Option<u32>,
     /// On its lane's blocked list.
     pub(crate) blocked: bool,
     /// Where the last datagram went, for one epoch of the GID tables.
@@ -234,6 +238,8 @@ impl Engine {
             receive: None,
             shared: Vec::with_capacity(spec.srq.map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
+            place: Place::default(),
+            no_way: None,
             blocked: false,
             last_place: None,
             deadline: None,
@@ -345,6 +351,7 @@ impl Qp {
             if mask & attr::STATE == 0 { before } else { State::from_u32(u32::from(new.qp_state)).unwrap_or(before) };
         match (before, next) {
             (_, State::Reset) => return self.reset(inner),
+            (State::Err, State::Err) => return,
             (_, State::Err) => {
                 inner.set_state(State::Err);
                 inner.requester.flush();
@@ -456,6 +463,8 @@ impl Qp {
         self.freed.recv.store(0, Ordering::Relaxed);
         inner.receive = None;
         inner.route = Route::Unknown;
+        // It may still be on a lane's list; that does it no harm.
+        (inner.blocked, inner.no_way) = (false, None);
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline) = (false, None, None);
         for offset in

@@ -89,9 +89,11 @@ impl Qp {
         }
         let engine = self.engine();
         let peer = inner.attributes.dest_qp_num;
-        if engine.board.find(&inner.attributes.dest.dgid).is_none() {
+        if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return;
         }
+        let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return };
+        inner.place = place;
         let owner = engine.board.owner(peer);
         if owner == 0 {
             return;
@@ -133,24 +135,25 @@ impl Qp {
         };
         // Without the QP's lock: the agent is asked meanwhile.
         let stripe = self.qpn() % STRIPES;
-        let opened = match (dest, next) {
-            (Some(qpn), _) => engine.open_lane(engine.board.owner(qpn), stripe).ok(),
-            (None, Some(entry)) if is_group(&entry.dgid) => {
-                for &peer in engine.resolve_group(&entry.dgid).iter().flat_map(|engines| engines.iter()) {
-                    let _ = engine.open_lane(peer, stripe);
-                }
-                None
-            }
-            (None, Some(entry)) => {
-                let _ = engine.open_lane(engine.board.owner(entry.remote_qpn), stripe);
-                None
-            }
-            (None, None) => None,
+        let opened = match (dest, &next) {
+            (Some(qpn), _) => engine.open_lane(engine.board.owner(qpn), stripe).map(Some),
+            (None, Some(entry)) if is_group(&entry.dgid) => engine.resolve_group(&entry.dgid).and_then(|engines| {
+                // All of them are tried: those that can be reached get their copy.
+                let opened = engines.iter().map(|&peer| engine.open_lane(peer, stripe).map(drop));
+                opened.fold(Ok(()), Result::and).map(|()| None)
+            }),
+            (None, Some(entry)) => engine.open_lane(engine.board.owner(entry.remote_qpn), stripe).map(|_| None),
+            (None, None) => return,
         };
         let mut inner = self.lock();
+        let Route::Opening(slot) = inner.route else { return };
+        inner.route = Route::Unknown;
         match opened {
-            Some(lane) => self.take_route(&mut inner, lane),
-            None => inner.route = Route::Unknown,
+            Ok(Some(lane)) if dest == Some(inner.attributes.dest_qp_num) => self.take_route(&mut inner, lane),
+            Err(_) if dest == Some(inner.attributes.dest_qp_num) => return self.give_up_route(&mut inner),
+            Err(_) if dest.is_none() => inner.no_way = Some(slot),
+            // Of another connection than there is now.
+            _ => {}
         }
         self.pump(&mut inner);
     }
@@ -173,7 +176,7 @@ impl Qp {
                 inner.requester.fail_current(Status::LocProtErr);
                 continue;
             }
-            let refused = match self.ways(inner, &entry) {
+            let refused = match self.ways(inner, transmit.slot, &entry) {
                 Ways::None => Ok(true),
                 Ways::Opening => {
                     inner.requester.untransmit();
@@ -193,6 +196,7 @@ impl Qp {
                     lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, &transmit, &entry, place))
                 }
             };
+            inner.no_way = None;
             if let Err(refusal) = refused {
                 self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
                 inner.requester.fail_current(Status::LocProtErr);
@@ -200,14 +204,20 @@ impl Qp {
         }
     }
 
-    fn ways(&self, inner: &mut Inner, entry: &SendEntry) -> Ways {
+    fn ways(&self, inner: &mut Inner, slot: u32, entry: &SendEntry) -> Ways {
         let engine = self.engine();
+        let hopeless = inner.no_way == Some(slot);
+        if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
+            return Ways::None;
+        }
         let stripe = self.qpn() % STRIPES;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
-            let Some(engines) = engine.group_engines(&entry.dgid) else { return Ways::Opening };
-            let lanes: Option<Vec<_>> = engines.iter().map(|&peer| engine.lanes.route(peer, stripe)).collect();
-            return lanes.map_or(Ways::Opening, |lanes| Ways::Lanes(lanes, place));
+            let Some(engines) = engine.group_engines(&entry.dgid) else {
+                return if hopeless { Ways::None } else { Ways::Opening };
+            };
+            let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, stripe)).collect();
+            return if hopeless || lanes.len() == engines.len() { Ways::Lanes(lanes, place) } else { Ways::Opening };
         }
         let epoch = engine.board.gid_epoch();
         let place = match inner.last_place {
@@ -222,7 +232,11 @@ impl Qp {
         };
         match engine.board.owner(entry.remote_qpn) {
             0 => Ways::None,
-            owner => engine.lanes.route(owner, stripe).map_or(Ways::Opening, |lane| Ways::Lane(lane, place)),
+            owner => match engine.lanes.route(owner, stripe) {
+                Some(lane) => Ways::Lane(lane, place),
+                None if hopeless => Ways::None,
+                None => Ways::Opening,
+            },
         }
     }
 

@@ -80,10 +80,11 @@ impl Qp {
             }
         };
         let mut sent = false;
+        let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, ..Path::default() };
         let mut sender = lane.sender.lock();
         let now = self.time(inner);
         while let Some(response) = answer {
-            match self.send_response(&lane, &mut sender, &response) {
+            match self.send_response(&lane, &mut sender, path, &response) {
                 Sent::Yes => sent = true,
                 Sent::Full => {
                     inner.responder.untransmit();
@@ -108,7 +109,7 @@ impl Qp {
         }
         while !inner.blocked {
             let Some(transmit) = inner.requester.poll_transmit(now) else { break };
-            match self.send_request(inner, &lane, &mut sender, &transmit) {
+            match self.send_request(inner, &lane, &mut sender, path, &transmit) {
                 Sent::Yes => sent = true,
                 Sent::Full => {
                     inner.requester.untransmit();
@@ -135,6 +136,13 @@ impl Qp {
         if inner.deadline.is_some() || inner.requester.poll_timeout().is_some() { self.engine().now() } else { Time(0) }
     }
 
+    /// No lane could be opened: what there is to send is lost. The next try comes with the next timer or request.
+    pub(crate) fn give_up_route(&self, inner: &mut Inner) {
+        self.lose_output(inner);
+        self.complete_sends(inner);
+        self.watch_deadline(inner);
+    }
+
     /// There is no way to the peer: whatever is sent is lost, and the usual timers find out.
     fn lose_output(&self, inner: &mut Inner) {
         let now = self.engine().now();
@@ -152,16 +160,16 @@ impl Qp {
         }
     }
 
-    fn send_request(&self, inner: &Inner, lane: &Lane, sender: &mut Sender, transmit: &Transmit) -> Sent {
+    fn send_request(&self, inner: &Inner, lane: &Lane, sender: &mut Sender, path: Path, transmit: &Transmit) -> Sent {
         if transmit.len == 0 {
-            return self.put(lane, sender, self.path(), &transmit.headers, None, 0, &Origin::Nothing);
+            return self.put(lane, sender, path, &transmit.headers, None, 0, &Origin::Nothing);
         }
         let entry: SendEntry = inner.sq.read(transmit.slot);
         let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
-        self.put(lane, sender, self.path(), &transmit.headers, None, transmit.len, &origin)
+        self.put(lane, sender, path, &transmit.headers, None, transmit.len, &origin)
     }
 
-    fn send_response(&self, lane: &Lane, sender: &mut Sender, response: &Response) -> Sent {
+    fn send_response(&self, lane: &Lane, sender: &mut Sender, path: Path, response: &Response) -> Sent {
         let (from, len) = match response.source {
             // An answer without bytes: neither key nor address means anything (V-75).
             Source::None | Source::Read { len: 0, .. } => (Origin::Nothing, 0),
@@ -169,11 +177,7 @@ impl Qp {
                 (Origin::Memory { rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
         };
-        self.put(lane, sender, self.path(), &response.headers, None, len, &from)
-    }
-
-    fn path(&self) -> Path {
-        Path { device: self.engine().device() as u8, port: 1, ..Path::default() }
+        self.put(lane, sender, path, &response.headers, None, len, &from)
     }
 
     /// Puts one packet on a lane: small ones into the cells, others with their payload in the bulk area.

@@ -33,18 +33,28 @@ pub(crate) struct StrangersLane {
 
 impl Stranger {
     pub(crate) fn new(fabric: &Fabric) -> Self {
+        Self::open(fabric, true)
+    }
+
+    /// One with a QP, but nobody to open a lane to.
+    pub(crate) fn without_engine(fabric: &Fabric) -> Self {
+        Self::open(fabric, false)
+    }
+
+    fn open(fabric: &Fabric, has_engine: bool) -> Self {
         let control = SocketControl::open(&fabric.node(0), 0).expect("an agent");
         let call = |request: Vec<u8>| control.call(&request, &[]).expect("an answer");
         let mut held =
             call(legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], size_of::<GetContextAnswer>() + 64)).fds;
 
-        let (_, bell) = Region::create("bell", 4096).expect("a bell");
-        let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-        let hello = EngineHello { pid: 1, flags: 0 };
-        let hello = extended(number::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>(), 0);
-        held.extend(control.call(&hello, &[bell.as_fd(), kick.as_fd()]).expect("an engine's number").fds);
-        held.push(kick);
-
+        if has_engine {
+            let (_, bell) = Region::create("bell", 4096).expect("a bell");
+            let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+            let hello = EngineHello { pid: 1, flags: 0 };
+            let hello = extended(number::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>(), 0);
+            held.extend(control.call(&hello, &[bell.as_fd(), kick.as_fd()]).expect("an engine's number").fds);
+            held.push(kick);
+        }
         let pd: AllocPdAnswer = get(&call(legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12)));
         let cq = CreateCq { response: 1, cqe: 8, comp_channel: -1, ..CreateCq::default() };
         let cq: CreateCqAnswer = get(&call(legacy(number::CREATE_CQ, &cq, &[], 8 + 56)));
