@@ -116,3 +116,17 @@ fn without_a_gid_index_the_reason_says_what_to_add() {
     }
     assert!(sides.server.errors.contains("-g 0"), "{}", sides.server.told());
 }
+
+/// A side that has received everything closes its queue pair and exits at once; the acknowledgement of the last message, which the
+/// other side still waits for, must have been sent by then. Processes that burn CPU make every order of threads likely.
+#[test]
+fn the_last_acknowledgement_is_not_lost_when_a_side_leaves() {
+    let room = Room::new().expect("a room");
+    let burning: Vec<_> =
+        (0..2).map(|_| room.start(room.command("sh", ["-c", "while :; do :; done"])).expect("it starts")).collect();
+    for round in 0..30 {
+        let events = if round % 2 == 0 { "-c" } else { "-e" };
+        Pair::must_succeed(&room, &["ibv_rc_pingpong", "-g", "0", events, "-n", "20", "-s", "256"]);
+    }
+    drop(burning);
+}
