@@ -368,7 +368,7 @@ impl Cq {
                 format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait"),
             ));
         }
-        let body = ResizeCq { response: 1, cq_handle: self.handle, cqe, ..Zeroable::zeroed() };
+        let body = ResizeCq { response: 1, cq_handle: self.handle, cqe };
         let (out, view) = self.engine.allocate_in_turn(
             &request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()),
             |answer| {

@@ -316,7 +316,7 @@ impl Engine {
     pub(crate) fn due(&self) -> bool {
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
-        polls % 16 == 0
+        polls.is_multiple_of(16)
     }
 
     /// The agent has gone: the device with it. Every QP ends, every waiter wakes.

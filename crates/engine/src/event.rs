@@ -81,7 +81,7 @@ impl Events {
     }
 
     /// The agent's next record, and whether more wait. The agent trusts nothing here, and we take only whole records.
-    fn from_agent(&self) -> (Option<Record>, bool) {
+    fn agents_next(&self) -> (Option<Record>, bool) {
         let head = self.page.word(context_page::HEAD).load(Ordering::Acquire);
         let consumer = self.page.word(context_page::CONSUMER);
         let taken = consumer.load(Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Engine {
     /// EAGAIN, EINTR; EIO when the device is gone and all events are read, or after a fork.
     pub fn async_event(&self) -> Result<AsyncEvent, Errno> {
         self.check_process().map_err(|error| error.errno)?;
-        let record = self.events.file.next(|| self.events.from_agent())?;
+        let record = self.events.file.next(|| self.events.agents_next())?;
         match &record.source {
             Source::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.count_async()),
             Source::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.count_async()),

@@ -134,10 +134,10 @@ impl Lane {
     /// After pushing: wakes the peer if it has asked for that.
     pub(crate) fn notify(&self) {
         shm::poster_fence();
-        if let Some(word) = self.peer_bell.armed() {
-            if self.rung.swap(word, Ordering::Relaxed) != word {
-                self.peer_wake.ring();
-            }
+        if let Some(word) = self.peer_bell.armed()
+            && self.rung.swap(word, Ordering::Relaxed) != word
+        {
+            self.peer_wake.ring();
         }
     }
 
@@ -182,10 +182,12 @@ impl Lane {
 
     /// Gives the pages of the bulk area back if it is idle.
     pub(crate) fn rest(&self) {
-        if let Some(mut sender) = self.sender.try_lock() {
-            if sender.bulky && sender.tx.bulk.idle() && sender.tx.bulk.give_back(self.memory.as_fd()).unwrap_or(false) {
-                sender.bulky = false;
-            }
+        if let Some(mut sender) = self.sender.try_lock()
+            && sender.bulky
+            && sender.tx.bulk.idle()
+            && sender.tx.bulk.give_back(self.memory.as_fd()).unwrap_or(false)
+        {
+            sender.bulky = false;
         }
     }
 }

@@ -17,13 +17,15 @@ use crate::qp::Qp;
 use crate::request;
 
 type Gid = [u8; 16];
+/// An epoch, and the engines that had members in it.
+type Answered = (u32, Arc<[u32]>);
 
 /// The groups that this engine knows of.
 pub(crate) struct Groups {
     /// QPs of this engine, by group.
     members: RwLock<HashMap<Gid, Vec<u32>>>,
     /// Engines with members, by group, and the epoch for which that holds.
-    engines: RwLock<HashMap<Gid, (u32, Arc<[u32]>)>>,
+    engines: RwLock<HashMap<Gid, Answered>>,
 }
 
 impl Groups {

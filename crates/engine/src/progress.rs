@@ -80,7 +80,8 @@ impl Engine {
                             }
                         },
                     };
-                    self.accept(lane, &packet, payload, touched, recent);
+                    let more = taken < BATCH && rx.ring.has_next();
+                    self.accept(lane, (&packet, payload, more), touched, recent);
                     if let Payload::Bulk(offset) = packet.payload {
                         rx.bulk.release(offset, u32::from(packet.len));
                     }
@@ -107,8 +108,7 @@ impl Engine {
     fn accept(
         &self,
         lane: &Arc<Lane>,
-        packet: &Packet,
-        payload: *const u8,
+        (packet, payload, more): (&Packet, *const u8, bool),
         touched: &mut Vec<Arc<Qp>>,
         recent: &mut Option<Arc<Qp>>,
     ) {
@@ -123,7 +123,7 @@ impl Engine {
             let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
             for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
                 if let Some(qp) = self.qps.find(qpn) {
-                    qp.arrive(packet, payload);
+                    qp.arrive(packet, payload, false);
                 }
             }
             return;
@@ -136,19 +136,23 @@ impl Engine {
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let mut arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload));
+        let mut arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, more));
         if arrival == Arrival::NotTaken {
             // The QP that was recent may be gone, and its number another's.
             let present = self.qps.find(dest);
             if present.as_ref().map(Arc::as_ptr) != recent.as_ref().map(Arc::as_ptr) {
                 *recent = present;
-                arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload));
+                arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, more));
             }
         }
         match (arrival, recent) {
             (Arrival::Taken, Some(qp)) => {
-                if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
-                    touched.push(Arc::clone(qp));
+                let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
+                match (more, is_last) {
+                    (true, false) => touched.push(Arc::clone(qp)),
+                    // Answered just now.
+                    (false, true) => drop(touched.pop()),
+                    _ => {}
                 }
             }
             _ => self.turn_away(lane, packet),
@@ -180,9 +184,10 @@ impl Engine {
 
     fn heed_notice(&self, lane: &Arc<Lane>, notice: &Notice) {
         if self.board.owner(notice.from.value()) == lane.peer
-            && let Some(qp) = self.qps.find(notice.to.value()) {
-                qp.notice(notice.from.value());
-            }
+            && let Some(qp) = self.qps.find(notice.to.value())
+        {
+            qp.notice(notice.from.value());
+        }
     }
 
     /// The peer has written what no sound peer writes: its connections end, nobody else's.

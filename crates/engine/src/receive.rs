@@ -70,8 +70,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes one packet; `payload` is valid for `packet.len` bytes, and the peer's to scribble over.
-    pub(crate) fn arrive(&self, packet: &Packet, payload: *const u8) -> Arrival {
+    /// Takes one packet; `payload` is valid for `packet.len` bytes, and the peer's to scribble over. With `more` to come the
+    /// answer waits, so that one stands for many; the caller pumps the QP then.
+    pub(crate) fn arrive(self: &Arc<Self>, packet: &Packet, payload: *const u8, more: bool) -> Arrival {
         let mut inner = self.lock();
         let connected = self.service == Service::Ud || inner.attributes.dest_qp_num == packet.src_qp.value();
         if inner.is_dead() || !connected {
@@ -79,12 +80,14 @@ impl Qp {
         }
         if packet.headers.opcode.is_response() {
             self.on_response(&mut inner, packet, payload);
-            return Arrival::Taken;
-        }
-        if !inner.state.serves() {
+        } else if inner.state.serves() {
+            self.on_request(&mut inner, packet, payload);
+        } else {
             return Arrival::NotTaken;
         }
-        self.on_request(&mut inner, packet, payload);
+        if !more {
+            self.pump(&mut inner);
+        }
         Arrival::Taken
     }
 
@@ -329,17 +332,17 @@ impl Qp {
         let done = written.is_ok();
         let outcome = self.outcome(written, "RDMA WRITE");
         inner.responder.finish(outcome);
-        if let Some(end) = imm.filter(|_| done) {
-            if let Some(receive) = inner.receive.take() {
-                self.complete_receive(
-                    inner,
-                    &receive,
-                    Status::Success,
-                    Some(end),
-                    wc_opcode::RECV_RDMA_WITH_IMM,
-                    Some(packet),
-                );
-            }
+        if let Some(end) = imm.filter(|_| done)
+            && let Some(receive) = inner.receive.take()
+        {
+            self.complete_receive(
+                inner,
+                &receive,
+                Status::Success,
+                Some(end),
+                wc_opcode::RECV_RDMA_WITH_IMM,
+                Some(packet),
+            );
         }
     }
 

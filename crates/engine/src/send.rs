@@ -269,17 +269,11 @@ impl Qp {
         if matches!(inner.state, State::Err | State::Sqe) {
             return;
         }
-        if let (Some(failure), Some(slot)) = (inner.requester.failure(), failed) {
-            if failure.reason != protocol::Reason::Local {
-                let entry: SendEntry = inner.sq.read(slot);
-                crate::reason!(
-                    "QP {:#x}, wr_id {:#x}: {} ({})",
-                    self.qpn(),
-                    entry.wr_id,
-                    failure.status,
-                    failure.reason
-                );
-            }
+        if let (Some(failure), Some(slot)) = (inner.requester.failure(), failed)
+            && failure.reason != protocol::Reason::Local
+        {
+            let entry: SendEntry = inner.sq.read(slot);
+            crate::reason!("QP {:#x}, wr_id {:#x}: {} ({})", self.qpn(), entry.wr_id, failure.status, failure.reason);
         }
         let next = self.service.after_send_error();
         inner.set_state(next);

@@ -81,7 +81,7 @@ impl Ring {
     pub(crate) fn new(view: View, layout: Layout, header: usize) -> Option<Self> {
         let bytes = u64::from(layout.count) * u64::from(layout.stride) + u64::from(layout.offset);
         let sound = usize::try_from(bytes).is_ok_and(|end| end <= view.len())
-            && (layout.count == 0 || layout.stride as usize >= header && layout.stride % 8 == 0);
+            && (layout.count == 0 || layout.stride as usize >= header && layout.stride.is_multiple_of(8));
         sound.then(|| Self { view: Some(view), layout, wheel: Wheel::new(layout.count) })
     }
 

@@ -171,6 +171,14 @@ impl<M: Memory> Consumer<M> {
         Ok(Some(cells as usize * CELL_DATA))
     }
 
+    /// Whether [`Consumer::pop`] would find something, as far as can be seen now.
+    #[inline]
+    pub fn has_next(&self) -> bool {
+        // Relaxed: nothing is read on the strength of it.
+        let word = self.memory.load(commit_at(self.head), Ordering::Relaxed);
+        word & !COUNT == commit(self.head, 0) && word & COUNT != 0
+    }
+
     /// Makes the consumed space visible to the producer; once per batch.
     pub fn publish(&mut self) {
         if self.published != self.head {
