@@ -93,7 +93,9 @@ mod tests {
         assert_eq!(reasons.told(), "");
         fs::write(reasons.file(), "one\ntwo\nthree\nfour\n").expect("written");
         let told = reasons.told();
-        assert!(told.contains("the last 3 of 4") && told.contains("  two\n  three\n  four\n") && !told.contains("one"));
+        assert!(
+            told.contains("the last 3 of 4") && told.contains("  two\n  three\n  four\n") && !told.contains("  one\n")
+        );
         reasons.forget();
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0);
     }
