@@ -19,7 +19,7 @@ use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, S
 use wire::{Psn, Qpn};
 
 use crate::board::Place;
-use crate::cq::Cq;
+use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::{self, Source};
@@ -129,6 +129,8 @@ pub(crate) struct Inner {
     pub(crate) rq_head: u32,
     pub(crate) rq_tail: u32,
     pub(crate) receive: Option<Receive>,
+    /// Receive completions that the program has not been shown yet, with whether they are solicited.
+    pub(crate) arrived: Vec<(Cqe, bool)>,
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
@@ -236,6 +238,7 @@ impl Engine {
             rq_head: 0,
             rq_tail: 0,
             receive: None,
+            arrived: Vec::new(),
             shared: Vec::with_capacity(spec.srq.map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
             place: Place::default(),
@@ -462,6 +465,7 @@ impl Qp {
         self.freed.send.store(0, Ordering::Relaxed);
         self.freed.recv.store(0, Ordering::Relaxed);
         inner.receive = None;
+        inner.arrived.clear();
         inner.route = Route::Unknown;
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);
@@ -488,6 +492,7 @@ impl Qp {
         inner.requester.flush();
         self.complete_sends(&mut inner);
         self.flush_receives(&mut inner);
+        self.show_arrived(&mut inner);
     }
 
     /// The CQ of this QP was overrun.

@@ -66,6 +66,7 @@ impl Qp {
         inner.store(word::RQ_TAIL, inner.rq_tail);
         if inner.state == State::Err {
             self.flush_receives(&mut inner);
+            self.show_arrived(&mut inner);
         }
         Ok(())
     }
@@ -372,7 +373,7 @@ impl Qp {
 
     fn complete_receive(
         &self,
-        inner: &Inner,
+        inner: &mut Inner,
         receive: &Receive,
         status: Status,
         end: Option<RecvEnd>,
@@ -397,7 +398,15 @@ impl Qp {
             solicited = end.solicited;
         }
         let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.rq.advance(index), FREES_RECV));
-        self.recv_cq.push(&Cqe { wc, timestamp: 0, freed, frees }, solicited);
+        inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));
+    }
+
+    /// Shows the program what has arrived. Answers go first: a program that sees its last message may end at once, and the
+    /// peer has to know all the same that it came.
+    pub(crate) fn show_arrived(&self, inner: &mut Inner) {
+        for (cqe, solicited) in inner.arrived.drain(..) {
+            self.recv_cq.push(&cqe, solicited);
+        }
     }
 
     /// Ends every receive request that waits; those of an SRQ stay there (V-53).

@@ -54,7 +54,10 @@ impl Qp {
                 self.pump_connection(inner);
             }
         }
+        self.show_arrived(inner);
         self.complete_sends(inner);
+        // A send that failed has flushed the receives.
+        self.show_arrived(inner);
         self.watch_deadline(inner);
     }
 
@@ -139,7 +142,10 @@ impl Qp {
     /// No lane could be opened: what there is to send is lost. The next try comes with the next timer or request.
     pub(crate) fn give_up_route(&self, inner: &mut Inner) {
         self.lose_output(inner);
+        self.show_arrived(inner);
         self.complete_sends(inner);
+        // A send that failed has flushed the receives.
+        self.show_arrived(inner);
         self.watch_deadline(inner);
     }
 
