@@ -144,7 +144,9 @@ impl Lane {
     /// Puts a QP that found the lane full on the list of those to go on with.
     pub(crate) fn block(&self, qp: &Arc<Qp>) {
         self.blocked.lock().qps.push_back(Arc::clone(qp));
-        self.has_blocked.store(true, Ordering::Release);
+        if !self.has_blocked.swap(true, Ordering::AcqRel) {
+            qp.engine().waker.attend();
+        }
     }
 
     /// Keeps a notice for which there is no room; the same one twice is one.

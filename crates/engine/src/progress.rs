@@ -177,7 +177,10 @@ impl Engine {
                 drop(sender);
                 lane.notify();
             }
-            Err(shm::PushError::Full) => lane.keep_notice(notice),
+            Err(shm::PushError::Full) => {
+                lane.keep_notice(notice);
+                self.waker.attend();
+            }
             Err(shm::PushError::Broken(_)) => self.break_lane(lane),
         }
     }

@@ -187,7 +187,8 @@ impl Qp {
                     if matches!(sent, Ok(false)) && !lane.is_dead() {
                         inner.requester.untransmit();
                         inner.blocked = true;
-                        return lane.block(self);
+                        lane.block(self);
+                        return self.engine().waker.rouse();
                     }
                     sent
                 }

@@ -126,6 +126,7 @@ impl Qp {
         }
         if inner.blocked {
             lane.block(self);
+            self.engine().waker.rouse();
         }
         drop(sender);
         if sent {
