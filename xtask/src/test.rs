@@ -49,11 +49,13 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
 fn tests(workspace: &Workspace, packages: &[&str], one_by_one: bool) -> Command {
     let nextest = workspace.cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let mut command = if nextest.is_ok_and(|status| status.success()) {
-        let mut command = workspace.cargo(&["nextest", "run", "--no-fail-fast", "--status-level", "slow"]);
+        let mut command = workspace.cargo(&["nextest", "run", "--no-fail-fast"]);
         command.args(packages);
-        if one_by_one {
-            command.args(["--test-threads", "1", "--status-level", "pass"]);
-        }
+        command.args(if one_by_one {
+            ["--test-threads=1", "--status-level=pass"]
+        } else {
+            ["--test-threads=2", "--status-level=slow"]
+        });
         command
     } else {
         let mut command = workspace.cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]);
