@@ -43,8 +43,6 @@ pub(crate) struct Waker {
     stop: AtomicBool,
     /// The program polls, and the thread only watches.
     watching: AtomicBool,
-    /// The bell is armed: the thread has looked for the last time, or is about to.
-    asleep: AtomicBool,
     /// Moves with every poll.
     epoch: AtomicU64,
     /// Polls since the program last armed a CQ.
@@ -67,7 +65,6 @@ impl Waker {
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             watching: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             polls: AtomicU32::new(0),
         };
@@ -94,14 +91,6 @@ impl Waker {
     /// have gone to sleep before, has to ask the peer to be woken then.
     pub(crate) fn attend(&self) {
         if !self.watching.load(Ordering::Relaxed) {
-            self.kick();
-        }
-    }
-
-    /// Something waits that a poll or a look of the thread would find, but no peer will ring for: wakes the thread if it sleeps.
-    pub(crate) fn rouse(&self) {
-        shm::poster_fence();
-        if self.asleep.load(Ordering::Relaxed) {
             self.kick();
         }
     }
@@ -206,7 +195,6 @@ impl Engine {
             }
             looks = 0;
             self.lanes.list().iter().for_each(|lane| lane.rest());
-            waker.asleep.store(true, Ordering::Relaxed);
             waker.bell.arm();
             let sound = shm::sleeper_barrier();
             // The last look waits for locks, so that nobody else's half-done look hides something.
@@ -216,7 +204,6 @@ impl Engine {
                 told = waker.sleep(limit);
             }
             waker.bell.disarm();
-            waker.asleep.store(false, Ordering::Relaxed);
         }
     }
 

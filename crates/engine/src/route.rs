@@ -187,8 +187,7 @@ impl Qp {
                     if matches!(sent, Ok(false)) && !lane.is_dead() {
                         inner.requester.untransmit();
                         inner.blocked = true;
-                        lane.block(self);
-                        return self.engine().waker.rouse();
+                        return lane.block(self);
                     }
                     sent
                 }

@@ -126,7 +126,6 @@ impl Qp {
         }
         if inner.blocked {
             lane.block(self);
-            self.engine().waker.rouse();
         }
         drop(sender);
         if sent {

@@ -259,3 +259,36 @@ fn one_sided_operations_need_nobody_at_the_target() {
         assert_eq!((a.memory.word(8), a.memory.word(16)), (round, round + 1));
     }
 }
+
+#[test]
+fn long_messages_and_messages_that_are_too_long() {
+    let fabric = Fabric::start();
+    let len = 40 << 20;
+    let (a, b) = fabric.pair(&Plan { memory: len, ..Plan::rc() });
+    a.memory.pattern(0, len, 1);
+    let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
+    b.recv(1, 0, len);
+    a.post(&SendWr { sges: &a.sge(0, len), ..SendWr::default() });
+    assert_eq!((b.received().byte_len as usize, a.sent().status), (len, 0));
+    assert!(b.memory.get(0, len) == a.memory.get(0, len));
+    b.memory.pattern(0, len, 2);
+    a.post(&SendWr { opcode: opcode::RDMA_READ, remote_addr, rkey, sges: &a.sge(0, len), ..SendWr::default() });
+    assert_eq!(a.sent().status, 0);
+    assert!(b.memory.get(0, len) == a.memory.get(0, len));
+    // 2^31 bytes are the most; what is longer ends here, and elements that sum up to more than a word are no shorter.
+    let (half, lkey) = (0x8000_0000, a.mr.lkey());
+    for (code, lens) in
+        [(opcode::SEND, &[half, 1][..]), (opcode::RDMA_WRITE, &[half, half, 8]), (opcode::RDMA_READ, &[half, half])]
+    {
+        let (a, b) = fabric.pair(&Plan::rc());
+        let sges: Vec<_> = lens.iter().map(|&len| Sge::new(a.memory.addr(0), len, lkey)).collect();
+        a.post(&SendWr {
+            opcode: code,
+            remote_addr: b.memory.addr(0),
+            rkey: b.mr.rkey(),
+            sges: &sges,
+            ..SendWr::default()
+        });
+        assert_eq!(a.sent().status, abi::cq::status::LOC_LEN_ERR, "opcode {code}");
+    }
+}

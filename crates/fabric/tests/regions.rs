@@ -28,8 +28,12 @@ fn a_thousand_queue_pairs_need_few_mappings() {
         assert!(peak - before <= 24, "{} mappings for 1000 QPs", peak - before);
         // Every other one first, so that regions empty slowly.
         let (even, odd): (Vec<_>, Vec<_>) = qps.iter().enumerate().partition(|(index, _)| index % 2 == 0);
-        even.iter().chain(&odd).for_each(|(_, qp)| drop(qp.destroy().expect("destroyed")));
-        cqs.iter().for_each(|cq| drop(cq.destroy().expect("destroyed")));
+        for (_, qp) in even.iter().chain(&odd) {
+            qp.destroy().expect("destroyed");
+        }
+        for cq in &cqs {
+            cq.destroy().expect("destroyed");
+        }
         assert_eq!(mapped_regions(), before, "no queue is left, though the objects' names still live");
     }
     pd.dealloc().expect("deallocated");

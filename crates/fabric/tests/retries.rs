@@ -80,11 +80,14 @@ fn patience(plan: &Plan) -> Duration {
     Duration::from_nanos(4096 << plan.timeout) * (u32::from(plan.retry_cnt) + 1)
 }
 
+/// How a peer goes.
+type Leave = fn(&Side);
+
 #[test]
 fn a_peer_that_is_not_there() {
     let fabric = Fabric::start();
     let plan = Plan { timeout: 10, retry_cnt: 3, ..Plan::rc() };
-    let cases: [(&str, fn(&Side)); 5] = [
+    let cases: [(&str, Leave); 5] = [
         ("in RESET", |peer| peer.to(state::RESET)),
         ("in ERR", |peer| peer.to(state::ERR)),
         ("destroyed", |peer| {

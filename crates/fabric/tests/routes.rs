@@ -116,3 +116,26 @@ fn nothing_passes_a_port_that_is_down() {
         assert_eq!(d.rcq.poll(&mut [Default::default()]), Ok(0));
     }
 }
+
+#[test]
+fn the_second_port_is_as_good_as_the_first() {
+    let fabric = Fabric::configured("[[devices]]\nname = \"two\"\n[[devices.ports]]\n[[devices.ports]]\n");
+    let engines = [fabric.engine(), fabric.engine()];
+    for plan in [Plan::rc(), Plan::ud()] {
+        let (first, second) = (plan, Plan { port: 2, ..plan });
+        for (from, to) in [(second, second), (first, second), (second, first)] {
+            let (a, b) = (Side::new(&engines[0], &from), Side::new(&engines[1], &to));
+            connect(&a, &b);
+            let to_b = a.ah(&b);
+            let ud = (plan.service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
+            b.recv(1, 0, 200);
+            a.post(&SendWr { ud, sges: &a.sge(0, 100), ..SendWr::default() });
+            let wc = b.received();
+            assert_eq!((a.sent().status, wc.status), (0, 0));
+            if ud.is_some() {
+                assert_eq!(wc.port_num, to.port);
+                assert_eq!(b.memory.get(8, 32), [a.gid(), b.gid()].concat());
+            }
+        }
+    }
+}

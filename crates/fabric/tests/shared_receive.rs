@@ -144,11 +144,12 @@ fn the_end_of_a_qp_leaves_the_requests_to_the_others() {
     // What was taken and is not complete comes back flushed, the rest stays (V-53).
     let wc = dying.received();
     assert_eq!((wc.wr_id, wc.status), (1, abi::cq::status::WR_FLUSH_ERR));
+    dying.to(state::ERR);
     let last = event(&dying.engine);
     assert_eq!((last.kind, last.element), (kind::QP_LAST_WQE_REACHED, 2));
     assert_eq!(dying.rcq.poll(&mut [Default::default()]), Ok(0));
-    dying.qp.destroy().expect("destroyed");
     no_event(&living.engine);
+    dying.qp.destroy().expect("destroyed");
     assert_eq!(shared.send(1), 2);
 }
 

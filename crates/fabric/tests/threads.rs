@@ -193,3 +193,63 @@ fn queue_pairs_come_and_go_under_traffic() {
     });
     until("a quiet end", || (a.scq.poll(&mut [Wc::default()]) == Ok(0)).then_some(()));
 }
+
+#[test]
+fn hundreds_of_queue_pairs_on_a_few_lanes() {
+    let fabric = Fabric::start();
+    let (ours, theirs, plan) = (fabric.engine(), fabric.engine(), Plan { memory: 4096, ..Plan::rc() });
+    let (our_pd, their_pd) = (ours.alloc_pd().expect("a PD"), theirs.alloc_pd().expect("a PD"));
+    let [our_cq, their_cq] = [&ours, &theirs].map(|engine| common::cq(engine, 20_000));
+    let pairs: Vec<_> = (0..200)
+        .map(|_| {
+            let a = Side::on_cqs(&ours, &our_pd, &plan, (&our_cq, &our_cq), None);
+            let b = Side::on_cqs(&theirs, &their_pd, &plan, (&their_cq, &their_cq), None);
+            connect(&a, &b);
+            (a, b)
+        })
+        .collect();
+    const EACH: u64 = 16;
+    // Everything at once, both ways; nobody polls meanwhile.
+    for (a, b) in &pairs {
+        for side in [a, b] {
+            (0..EACH).for_each(|wr_id| side.recv(1000 + wr_id, 0, 4096));
+        }
+    }
+    for wr_id in 0..EACH {
+        for (a, b) in &pairs {
+            a.post(&SendWr { wr_id, sges: &a.sge(0, 4096), ..SendWr::default() });
+            b.post(&SendWr { wr_id, sges: &b.sge(0, 100), ..SendWr::default() });
+        }
+    }
+    for cq in [&our_cq, &their_cq] {
+        let mut seen = std::collections::HashMap::<(u32, bool), u64>::new();
+        for _ in 0..pairs.len() as u64 * EACH * 2 {
+            let wc = next(cq);
+            assert_eq!(wc.status, 0, "{:?}", engine::reason::last(3));
+            let expected = seen.entry((wc.qp_num, wc.wr_id >= 1000)).or_default();
+            assert_eq!(wc.wr_id % 1000, *expected, "in order for each queue");
+            *expected += 1;
+        }
+    }
+}
+
+#[test]
+fn both_ways_at_once_with_more_than_fits() {
+    let fabric = Fabric::start();
+    let (a, b) = fabric.pair(&Plan { memory: 1 << 20, ..Plan::rc() });
+    for side in [&a, &b] {
+        (0..16).for_each(|wr_id| side.recv(wr_id, 0, 200_000));
+    }
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        let remote = SendWr { remote_addr: to.memory.addr(500_000), rkey: to.mr.rkey(), ..SendWr::default() };
+        for _ in 0..8 {
+            from.post(&SendWr { sges: &from.sge(300_000, 200_000), ..SendWr::default() });
+            from.post(&SendWr { opcode: opcode::RDMA_READ, sges: &from.sge(700_000, 200_000), ..remote });
+            from.post(&SendWr { opcode: opcode::RDMA_WRITE, sges: &from.sge(300_000, 200_000), ..remote });
+        }
+    }
+    for side in [&a, &b] {
+        (0..24).for_each(|_| assert_eq!(side.sent().status, 0));
+        (0..8).for_each(|wr_id| assert_eq!(side.received().wr_id, wr_id));
+    }
+}

@@ -87,6 +87,7 @@ impl Drop for Fabric {
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) service: Service,
+    pub(crate) port: u8,
     pub(crate) memory: usize,
     pub(crate) caps: Caps,
     pub(crate) mr_access: u32,
@@ -105,6 +106,7 @@ impl Plan {
     pub(crate) fn new(service: Service) -> Self {
         Self {
             service,
+            port: 1,
             memory: 64 * 1024,
             caps: Caps { max_send_wr: 32, max_recv_wr: 32, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 },
             mr_access: ALL_RIGHTS,
@@ -213,7 +215,7 @@ impl Side {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT,
             qp_state: state::INIT,
-            port_num: 1,
+            port_num: self.plan.port,
             qp_access_flags: self.plan.qp_access,
             qkey: QKEY,
             ..ModifyQp::default()
@@ -226,7 +228,7 @@ impl Side {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE,
             qp_state: state::RTR,
-            dest: Dest { dgid: gid, is_global: 1, port_num: 1, hop_limit: 1, ..Dest::default() },
+            dest: Dest { dgid: gid, is_global: 1, port_num: self.plan.port, hop_limit: 1, ..Dest::default() },
             path_mtu: 3,
             dest_qp_num: qpn,
             rq_psn: 7,
@@ -275,12 +277,14 @@ impl Side {
     }
 
     pub(crate) fn gid(&self) -> [u8; 16] {
-        self.engine.query_gid(1, 0).expect("a GID")
+        self.engine.query_gid(self.plan.port, 0).expect("a GID")
     }
 
     /// An address handle to `peer`.
     pub(crate) fn ah(&self, peer: &Side) -> Arc<Ah> {
-        ah(&self.pd, peer.gid(), 0)
+        let port_num = self.plan.port;
+        let vector = AhAttr { dgid: peer.gid(), is_global: 1, port_num, hop_limit: 64, ..AhAttr::default() };
+        self.pd.create_ah(&vector).expect("an address handle")
     }
 
     /// Destroys everything; nothing may be left on it.
