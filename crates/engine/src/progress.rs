@@ -168,7 +168,7 @@ impl Engine {
         }
     }
 
-    fn send_notice(&self, lane: &Arc<Lane>, notice: Notice) {
+    pub(crate) fn send_notice(&self, lane: &Arc<Lane>, notice: Notice) {
         let mut sender = lane.sender.lock();
         let len = cell::encode_notice(&notice, &mut sender.record);
         let record = sender.record;

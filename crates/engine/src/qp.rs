@@ -19,6 +19,7 @@ use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, S
 use wire::{Psn, Qpn};
 
 use crate::board::Place;
+use crate::cell::Notice;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -356,6 +357,7 @@ impl Qp {
             (_, State::Reset) => return self.reset(inner),
             (State::Err, State::Err) => return,
             (_, State::Err) => {
+                self.say_gone(inner);
                 inner.set_state(State::Err);
                 inner.requester.flush();
                 self.complete_sends(inner);
@@ -459,6 +461,7 @@ impl Qp {
 
     /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
     fn reset(&self, inner: &mut Inner) {
+        self.say_gone(inner);
         inner.requester = Requester::new(self.service, self.caps.max_send_wr);
         inner.responder = Responder::new(self.service);
         (inner.sq_tail, inner.rq_head, inner.rq_tail) = (0, 0, 0);
@@ -481,6 +484,16 @@ impl Qp {
         self.recv_cq.purge(self.qpn);
     }
 
+    /// The QP answers no more. What its peer has asked is as good as lost, and on a lane nothing else would tell it.
+    fn say_gone(&self, inner: &Inner) {
+        if let (Service::Rc, Route::Lane(lane)) = (self.service, &inner.route)
+            && !lane.is_dead()
+        {
+            let (from, to) = (Qpn::new(self.qpn), Qpn::new(inner.attributes.dest_qp_num));
+            self.engine.send_notice(lane, Notice { from, to, psn: inner.responder.expected_psn() });
+        }
+    }
+
     /// Moves the QP to the error state because of something that is not a completion's own failure.
     pub(crate) fn fail(&self, why: &str) {
         let mut inner = self.lock();
@@ -488,6 +501,7 @@ impl Qp {
             return;
         }
         tracing::info!("QP {:#x} goes to the error state: {why}", self.qpn);
+        self.say_gone(&inner);
         inner.set_state(State::Err);
         inner.requester.flush();
         self.complete_sends(&mut inner);
@@ -548,6 +562,7 @@ impl Qp {
     /// Lets go of everything: nothing reaches the QP any more.
     pub(crate) fn abandon(&self) {
         let mut inner = self.lock();
+        self.say_gone(&inner);
         inner.view = None;
         inner.route = Route::Unknown;
         inner.sq.forget();
