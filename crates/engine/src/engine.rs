@@ -342,9 +342,10 @@ impl Engine {
         if !self.mark.made_here() {
             return;
         }
-        self.waker.stop();
         self.is_gone.store(true, Ordering::Relaxed);
+        // First, so that the thread does not wait for an agent that does not answer.
         self.control.close();
+        self.waker.stop();
         self.lanes.clear();
         self.unrouted.lock().clear();
         self.deferred.lock().clear();
