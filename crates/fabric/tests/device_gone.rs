@@ -85,7 +85,7 @@ fn traffic_of_many_threads_ends() {
                 loop {
                     b.recv(1, 0, 100);
                     a.post(&SendWr { sges: &a.sge(0, 100), ..SendWr::default() });
-                    if a.sent().status != 0 {
+                    if a.sent().status != 0 || b.received().status != 0 {
                         break;
                     }
                     if !std::mem::replace(&mut told, true) {

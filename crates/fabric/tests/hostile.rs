@@ -17,7 +17,7 @@ const NOTICE: u8 = 4;
 
 /// A QP connected with the stranger's, with some requests on their way to it.
 fn victim(fabric: &Fabric, stranger: &Stranger) -> (Side, StrangersLane) {
-    let side = Side::new(&fabric.engine(), &Plan::rc());
+    let side = Side::new(&fabric.engine(), &Plan::rc().hasty());
     aim(&side, stranger);
     // Which of the lanes a QP takes follows from its number.
     let lane = stranger.lane(side.engine.number(), side.qp.qpn() % 4);

@@ -33,6 +33,12 @@ fn send(from: &Side, to: &Side, flags: u32) {
     to.recv(1, 0, 0);
     from.post(&SendWr { send_flags: flags, ..SendWr::default() });
     assert_eq!(from.sent().status, 0);
+    settled(to);
+}
+
+/// After its acknowledgement a message's completion is shown under the lock that asking for the state takes, too.
+fn settled(receiver: &Side) {
+    let _ = receiver.qp.state();
 }
 
 /// The event that is there, if one is.
@@ -51,7 +57,6 @@ fn one_event_for_one_arming() {
 
     // A completion that is there already does not count (V-44).
     send(&a, &b, 0);
-    // The sender's completion says that the message is placed, hence completed, at the receiver.
     b.rcq.req_notify(false).expect("armed");
     assert_eq!((b.received().status, taken(&channel)), (0, NONE));
 

@@ -121,7 +121,7 @@ fn a_peer_that_is_not_there() {
 #[test]
 fn a_peer_that_never_was() {
     let fabric = Fabric::start();
-    let plan = Plan { retry_cnt: 1, ..Plan::rc() };
+    let plan = Plan { retry_cnt: 1, ..Plan::rc().hasty() };
     let a = Side::new(&fabric.engine(), &plan);
     for (gid, qpn) in [(a.gid(), 0x80_0000), ([0xfd; 16], a.qp.qpn())] {
         a.init();

@@ -31,7 +31,7 @@ fn devices_of_one_agent_reach_each_other() {
 fn a_number_of_another_device_than_the_address() {
     let fabric = Fabric::configured(TWO_DEVICES);
     let (left, right) = (fabric.engine_of(0), fabric.engine_of(1));
-    let plan = Plan { retry_cnt: 1, ..Plan::rc() };
+    let plan = Plan { retry_cnt: 1, ..Plan::rc().hasty() };
     let (a, b) = (Side::new(&left, &plan), Side::new(&right, &plan));
     for (side, gid, qpn) in [(&a, a.gid(), b.qp.qpn()), (&b, a.gid(), a.qp.qpn())] {
         side.init();
@@ -72,7 +72,7 @@ fn a_group_spans_devices() {
 fn a_peer_to_which_no_lane_can_be_opened() {
     let fabric = Fabric::start();
     let stranger = Stranger::without_engine(&fabric);
-    let plan = Plan { retry_cnt: 1, ..Plan::rc() };
+    let plan = Plan { retry_cnt: 1, ..Plan::rc().hasty() };
     let a = Side::new(&fabric.engine(), &plan);
     a.init();
     a.rtr(a.gid(), stranger.qpn);
@@ -99,7 +99,7 @@ fn nothing_passes_a_port_that_is_down() {
     let fabric = Fabric::configured(
         "[[devices]]\nname = \"up\"\n[[devices]]\nname = \"down\"\n[[devices.ports]]\nstate = \"down\"\n",
     );
-    let plan = Plan { retry_cnt: 1, ..Plan::rc() };
+    let plan = Plan { retry_cnt: 1, ..Plan::rc().hasty() };
     for (from, to) in [(0, 1), (1, 0), (1, 1)] {
         let (a, b) = (Side::new(&fabric.engine_of(from), &plan), Side::new(&fabric.engine_of(to), &plan));
         connect(&a, &b);

@@ -113,8 +113,8 @@ impl Plan {
             qp_access: 0xe,
             sq_sig_all: true,
             cqe: 128,
-            timeout: 10,
-            retry_cnt: 2,
+            timeout: 14,
+            retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 1,
             max_rd_atomic: 4,
@@ -132,6 +132,11 @@ impl Plan {
 
     pub(crate) fn ud() -> Self {
         Self::new(Service::Ud)
+    }
+
+    /// Gives up after 12 ms, for peers that are not there. Too soon for a busy machine where they are.
+    pub(crate) fn hasty(self) -> Self {
+        Self { timeout: 10, retry_cnt: 2, ..self }
     }
 }
 
