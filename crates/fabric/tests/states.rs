@@ -264,3 +264,33 @@ fn what_reaches_a_qp_that_does_not_serve_is_dropped() {
     send(4);
     assert_empty(&b);
 }
+
+#[test]
+fn attributes_that_change_while_it_works() {
+    let fabric = Fabric::start();
+    let (a, b) = fabric.pair(&Plan::rc());
+    let change = |side: &Side, attributes: ModifyQp| {
+        let attr_mask = attributes.attr_mask | attr::STATE;
+        side.qp.modify(&ModifyQp { attr_mask, qp_state: state::RTS, ..attributes }).expect("RTS");
+    };
+    let write =
+        SendWr { opcode: opcode::RDMA_WRITE, remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ..SendWr::default() };
+    let sges = a.sge(0, 8);
+    a.post(&SendWr { sges: &sges, ..write });
+    assert_eq!(a.sent().status, 0);
+    change(&b, ModifyQp { attr_mask: attr::ACCESS_FLAGS, qp_access_flags: 0x4, ..ModifyQp::default() });
+    a.post(&SendWr { opcode: opcode::RDMA_READ, sges: &sges, ..write });
+    a.post(&SendWr { sges: &sges, ..write });
+    assert_eq!((a.sent().status, a.sent().status), (0, status::REM_INV_REQ_ERR));
+    assert_eq!(event(&b.engine).kind, kind::QP_REQ_ERR);
+
+    let (c, d) = fabric.pair(&Plan::ud());
+    let to_d = c.ah(&d);
+    (1..=2).for_each(|wr_id| d.recv(wr_id, 0, 100));
+    change(&d, ModifyQp { attr_mask: attr::QKEY, qkey: 7, ..ModifyQp::default() });
+    for (qkey, len) in [(common::QKEY, 1), (7, 2)] {
+        c.post(&SendWr { ud: Some((&to_d, d.qp.qpn(), qkey)), sges: &c.sge(0, len), ..SendWr::default() });
+        assert_eq!(c.sent().status, 0);
+    }
+    assert_eq!(d.received().byte_len, 42);
+}

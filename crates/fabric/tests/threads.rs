@@ -253,3 +253,29 @@ fn both_ways_at_once_with_more_than_fits() {
         (0..8).for_each(|wr_id| assert_eq!(side.received().wr_id, wr_id));
     }
 }
+
+#[test]
+fn an_engine_that_closes_under_traffic() {
+    let fabric = Fabric::start();
+    let ours = fabric.engine();
+    let (steady, other) = pair_on((&ours, &fabric.engine()), &Plan::rc());
+    for code in [opcode::RDMA_WRITE, opcode::RDMA_READ, opcode::SEND] {
+        let theirs = fabric.engine();
+        let (a, b) = pair_on((&ours, &theirs), &Plan::rc().hasty());
+        (0..30).for_each(|wr_id| b.recv(wr_id, 0, 60_000));
+        let remote = SendWr { opcode: code, remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ..SendWr::default() };
+        (0..20).for_each(|_| a.post(&SendWr { sges: &a.sge(0, 60_000), ..remote }));
+        assert_eq!(a.sent().status, 0);
+        theirs.close();
+        let failed = until("an error", || {
+            let wc = a.sent();
+            if wc.status == 0 {
+                a.post(&SendWr { sges: &a.sge(0, 60_000), ..remote });
+            }
+            (wc.status != 0).then_some(wc.status)
+        });
+        assert_eq!(failed, status::RETRY_EXC_ERR, "{:?}", engine::reason::last(3));
+        assert_eq!(a.qp.state(), u32::from(state::ERR));
+        converse(&steady, &other, 3, 5000);
+    }
+}
