@@ -17,6 +17,14 @@ const MESSAGE_MAX: usize = 64 * 1024;
 /// How long the agent may take to answer: one that is stopped is told from one that is busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Why no answer came.
+enum Silence {
+    /// The agent has ended.
+    Gone(io::Error),
+    /// It is there and does not answer.
+    Late(String),
+}
+
 /// An open connection to an agent.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -42,28 +50,44 @@ impl Connection {
         })
     }
 
+    /// Whether there is somebody who answers. An agent that takes the question and says nothing is an error.
+    pub(crate) fn answers(&self) -> Result<bool, String> {
+        match self.exchange("status") {
+            Ok(_) => Ok(true),
+            Err(Silence::Gone(_)) => Ok(false),
+            Err(Silence::Late(why)) => Err(why),
+        }
+    }
+
     /// Asks, and gives the answer.
     pub(crate) fn ask(&self, request: &str) -> Result<Value, String> {
-        let lost = |error: io::Error| format!("the agent was lost: {error}");
-        self.socket.send(json!({ "request": request }).to_string().as_bytes(), &[]).map_err(lost)?;
-        self.await_answer()?;
-        let mut buffer = vec![0; MESSAGE_MAX];
-        let mut received = self.socket.recv(&mut buffer).map_err(lost)?;
-        if received.len == 0 {
-            return Err("the agent has ended".to_owned());
-        }
-        buffer.truncate(received.len);
-        if let Some(attached) = received.fds.pop() {
-            let mut file = File::from(attached);
-            buffer.clear();
-            file.rewind().and_then(|()| file.read_to_end(&mut buffer)).map_err(lost)?;
-        }
-        let answer: Value = serde_json::from_slice(&buffer)
+        let bytes = self.exchange(request).map_err(|silence| match silence {
+            Silence::Gone(error) => format!("the agent was lost: {error}"),
+            Silence::Late(why) => why,
+        })?;
+        let answer: Value = serde_json::from_slice(&bytes)
             .map_err(|error| format!("the agent's answer is not understood ({error}); it may be of another version"))?;
         match answer.get("error").and_then(Value::as_str) {
             Some(error) => Err(error.to_owned()),
             None => Ok(answer),
         }
+    }
+
+    fn exchange(&self, request: &str) -> Result<Vec<u8>, Silence> {
+        self.socket.send(json!({ "request": request }).to_string().as_bytes(), &[]).map_err(Silence::Gone)?;
+        self.await_answer().map_err(Silence::Late)?;
+        let mut buffer = vec![0; MESSAGE_MAX];
+        let mut received = self.socket.recv(&mut buffer).map_err(Silence::Gone)?;
+        if received.len == 0 {
+            return Err(Silence::Gone(io::ErrorKind::UnexpectedEof.into()));
+        }
+        buffer.truncate(received.len);
+        if let Some(attached) = received.fds.pop() {
+            let mut file = File::from(attached);
+            buffer.clear();
+            file.rewind().and_then(|()| file.read_to_end(&mut buffer)).map_err(Silence::Gone)?;
+        }
+        Ok(buffer)
     }
 
     /// The agent's process id; `None` where it is not visible from here, as from another container.

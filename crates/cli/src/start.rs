@@ -30,16 +30,15 @@ const LOG_LIMIT: u64 = 16 << 20;
 
 /// A connection to the agent of `run_dir`, which is started if it does not answer.
 pub(crate) fn ensure(run_dir: &Path) -> Result<Connection, String> {
-    if let Ok(connection) = Connection::open(run_dir) {
+    if let Some(connection) = answering(run_dir)? {
         return Ok(connection);
     }
     let cannot = |error: io::Error| format!("the agent cannot be started: {error}; type `softhca doctor`");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
-    let path = place::start_lock(run_dir);
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(cannot)?;
+    let lock = lock_file(&place::start_lock(run_dir)).map_err(cannot)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|errno| cannot(errno.into()))?;
-    // Whoever held the lock before has started one.
-    if let Ok(connection) = Connection::open(run_dir) {
+    // Whoever held the lock before has started one; and one that is dying holds the directory a little longer.
+    if let Some(connection) = await_vacancy(run_dir)? {
         return Ok(connection);
     }
     let program = env::current_exe().map_err(cannot)?;
@@ -55,6 +54,35 @@ pub(crate) fn ensure(run_dir: &Path) -> Result<Connection, String> {
         let said = said.trim().trim_start_matches("softhca: ");
         if said.is_empty() { format!("the agent does not answer: {error}") } else { said.to_owned() }
     })
+}
+
+/// A connection to an agent that answers; `None` if there is none. One that was killed may take connections for a moment
+/// longer, but it does not answer.
+fn answering(run_dir: &Path) -> Result<Option<Connection>, String> {
+    let Ok(connection) = Connection::open(run_dir) else { return Ok(None) };
+    Ok(connection.answers()?.then_some(connection))
+}
+
+/// Waits until no agent holds the run directory, or one answers.
+fn await_vacancy(run_dir: &Path) -> Result<Option<Connection>, String> {
+    let started = Instant::now();
+    loop {
+        if let Some(connection) = answering(run_dir)? {
+            return Ok(Some(connection));
+        }
+        let lock = lock_file(&run_dir.join(agent::rundir::LOCK)).map_err(|error| error.to_string())?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(None);
+        }
+        if started.elapsed() > READY {
+            return Err(format!("an agent holds {} and does not answer; type `softhca doctor`", run_dir.display()));
+        }
+        std::thread::sleep(GLANCE);
+    }
+}
+
+fn lock_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
 }
 
 /// Starts the agent of `run_dir` with `arguments` in the background and waits until it answers.
