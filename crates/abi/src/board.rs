@@ -67,7 +67,8 @@ pub const BOARD_LEN: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
 const _: () = assert!(BOARD_LEN == 397_312 && BOARD_LEN.is_multiple_of(4096));
 const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
 
-/// Offset of the word that names the engine which owns `qpn` (0 for none).
+/// Offset of the word that names the engine which owns `qpn`, 0 while nobody ever did. A block that was returned keeps its last
+/// owner's number until it is granted again, so that what the owner sent last is still believed.
 #[must_use]
 pub const fn owner(qpn: u32) -> usize {
     OWNERS + 4 * ((qpn >> 8) & 0xffff) as usize

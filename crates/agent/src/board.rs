@@ -14,7 +14,7 @@ use shm::region::Region;
 
 use crate::device::Device;
 use crate::gids::GID_TABLE_LEN;
-use crate::numbers::BlockChange;
+use crate::numbers::Grant;
 
 /// The writable end of the board.
 pub struct Board {
@@ -42,8 +42,8 @@ impl Board {
     }
 
     /// Shows who owns a block of QPNs.
-    pub fn show_block(&self, change: BlockChange) {
-        self.store(board::owner(change.block << 8), change.owner.map_or(0, |owner| owner.0));
+    pub fn show_block(&self, grant: Grant) {
+        self.store(board::owner(grant.block << 8), grant.owner.0);
     }
 
     /// Shows the ports and GID tables of a device as they are now.
@@ -112,9 +112,8 @@ mod tests {
         let base = board::port(0, 1).expect("port 1");
         assert_eq!((read(base), read(base + port_word::GID_LEN)), (4, 64));
         assert_eq!(view.read::<[u8; 16]>(base + port_word::GIDS)[..2], [0xfe, 0x80]);
-        board.show_block(BlockChange { block: 7, owner: Some(ContextId(3)) });
-        assert_eq!(read(board::owner(0x712)), 3);
-        board.show_block(BlockChange { block: 7, owner: None });
         assert_eq!(read(board::owner(0x712)), 0);
+        board.show_block(Grant { block: 7, owner: ContextId(3) });
+        assert_eq!(read(board::owner(0x712)), 3);
     }
 }

@@ -29,13 +29,14 @@ struct Block {
     live: u32,
 }
 
-/// What a grant or a return did to the ownership of a block, for the board.
+/// A block that has been granted, for the board. A return is not shown: what a context sent last may still be on its way, and is
+/// believed for as long as the board names it. The context's own number is never used again, so nothing new can come of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockChange {
+pub struct Grant {
     /// QPN >> 8.
     pub block: u32,
     /// Who has it now.
-    pub owner: Option<ContextId>,
+    pub owner: ContextId,
 }
 
 impl Default for QpnSpace {
@@ -46,7 +47,7 @@ impl Default for QpnSpace {
 
 impl QpnSpace {
     /// A number for `owner`, and the block it had to take for it, if any. None: every number is in use.
-    pub fn take(&mut self, owner: ContextId) -> Option<(u32, Option<BlockChange>)> {
+    pub fn take(&mut self, owner: ContextId) -> Option<(u32, Option<Grant>)> {
         if let Some(block) = self.current.get(&owner).copied()
             && let Some(held) = self.blocks.get_mut(&block)
             && held.next < BLOCK_LEN
@@ -60,7 +61,7 @@ impl QpnSpace {
             self.blocks.insert(block, granted);
             let exhausted = self.current.insert(owner, block);
             debug_assert!(exhausted.is_none_or(|old| self.blocks.get(&old).is_none_or(|held| held.live > 0)));
-            return Some((number, Some(BlockChange { block, owner: Some(owner) })));
+            return Some((number, Some(Grant { block, owner })));
         }
         // Every block is owned: only now are numbers of our own blocks used again.
         let (block, held) = self.blocks.iter_mut().find(|(_, held)| held.owner == owner && held.live < BLOCK_LEN)?;
@@ -71,37 +72,28 @@ impl QpnSpace {
     }
 
     /// Gives a number back; a block that is used up and empty goes back too.
-    pub fn give_back(&mut self, number: u32) -> Option<BlockChange> {
+    pub fn give_back(&mut self, number: u32) {
         let block = number / BLOCK_LEN;
-        let held = self.blocks.get_mut(&block)?;
+        let Some(held) = self.blocks.get_mut(&block) else { return };
         let used = &mut held.used[(number % BLOCK_LEN) as usize];
         if !std::mem::take(used) {
-            return None;
+            return;
         }
         held.live -= 1;
         if held.live > 0 || held.next < BLOCK_LEN {
-            return None;
+            return;
         }
         let owner = held.owner;
         self.blocks.remove(&block);
         if self.current.get(&owner) == Some(&block) {
             self.current.remove(&owner);
         }
-        Some(BlockChange { block, owner: None })
     }
 
     /// Takes every block from `owner`, whose QPs are gone.
-    pub fn forget(&mut self, owner: ContextId) -> Vec<BlockChange> {
+    pub fn forget(&mut self, owner: ContextId) {
         self.current.remove(&owner);
-        let blocks: Vec<u32> =
-            self.blocks.iter().filter(|(_, held)| held.owner == owner).map(|(block, _)| *block).collect();
-        blocks
-            .into_iter()
-            .map(|block| {
-                self.blocks.remove(&block);
-                BlockChange { block, owner: None }
-            })
-            .collect()
+        self.blocks.retain(|_, held| held.owner != owner);
     }
 
     /// Who owns `number`.
@@ -174,12 +166,13 @@ mod tests {
     fn qpns_of_two_contexts_never_share_a_block() {
         let mut space = QpnSpace::default();
         let (first, change) = space.take(A).expect("room");
-        assert_eq!((first, change), (0x100, Some(BlockChange { block: 1, owner: Some(A) })));
+        assert_eq!((first, change), (0x100, Some(Grant { block: 1, owner: A })));
         let (second, _) = space.take(B).expect("room");
         assert_eq!(second, 0x200);
         assert_eq!(space.take(A).expect("room"), (0x101, None));
         assert_eq!((space.owner(0x1ff), space.owner(0x201), space.owner(0x300)), (Some(A), Some(B), None));
-        assert_eq!(space.forget(A), [BlockChange { block: 1, owner: None }]);
+        space.forget(A);
+        assert_eq!(space.owner(0x1ff), None);
         assert_eq!(space.take(A).expect("room").0, 0x300, "a returned block rests");
     }
 
@@ -191,7 +184,8 @@ mod tests {
             let (number, _) = space.take(A).expect("room");
             assert_eq!(number, if last == 0 { 0x100 } else { last + 1 });
             space.give_back(number);
-            assert_eq!(space.give_back(number), None, "giving back twice is harmless");
+            space.give_back(number);
+            assert!(space.blocks.values().all(|held| held.live == 0), "giving back twice is harmless");
             last = number;
         }
         assert!(space.blocks.len() <= 1);

@@ -128,9 +128,7 @@ impl World {
                 engine.push(lane_gone(lane, id), Vec::new());
             }
         }
-        for change in self.qpns.forget(id) {
-            self.board.show_block(change);
-        }
+        self.qpns.forget(id);
         self.contexts.remove(&id);
     }
 

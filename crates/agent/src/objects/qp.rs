@@ -126,7 +126,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let Allocation { block, mapping, fd } = match world.context(owner)?.memory.allocate(shape.bytes()) {
         Ok(allocation) => allocation,
         Err(error) => {
-            give_back_number(world, qpn);
+            world.qpns.give_back(qpn);
             return Err(error.into());
         }
     };
@@ -152,7 +152,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         block: block.clone(),
     };
     let Some(handle) = world.qps.insert(owner, qp) else {
-        give_back_number(world, qpn);
+        world.qpns.give_back(qpn);
         world.context(owner)?.memory.release(&block);
         return Err(no_handle(Kind::Qp));
     };
@@ -219,17 +219,11 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
     count_users(world, owner, [qp.send_cq, qp.recv_cq], qp.srq, -1);
     pd::let_go(world, owner, qp.pd);
-    give_back_number(world, qp.qpn);
+    world.qpns.give_back(qp.qpn);
     if let Ok(context) = world.context(owner) {
         context.memory.release(&qp.block);
     }
     world.device_of_mut(owner).count_down(Kind::Qp);
-}
-
-fn give_back_number(world: &mut World, qpn: u32) {
-    if let Some(change) = world.qpns.give_back(qpn) {
-        world.board.show_block(change);
-    }
 }
 
 fn count_users(world: &mut World, owner: ContextId, cqs: [u32; 2], srq: Option<u32>, by: i32) {
