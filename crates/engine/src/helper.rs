@@ -242,7 +242,10 @@ impl Engine {
                 Ok(lane) => drop(self.lanes.add(lane, true)),
                 Err(error) => tracing::error!("lane {} could not be taken: {error}", message.lane.lane),
             },
-            push::LANE_GONE => self.lose_lane(message.lane.lane),
+            push::LANE_GONE => {
+                self.lanes.bury(message.lane.engine);
+                self.lose_lane(message.lane.lane);
+            }
             _ => {}
         }
     }

@@ -4,7 +4,7 @@
 //! that receives. A full lane never makes anybody wait: the QP goes to the lane's blocked list and goes on when there is room. The
 //! bytes of a cell are `cell.rs`'s business, what arrives is `progress.rs`'s.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -200,11 +200,13 @@ pub(crate) struct Lanes {
     list: ArcSwap<Vec<Arc<Lane>>>,
     /// Which lane leads to (engine, stripe).
     routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
+    /// Engines that had a lane and have ended. Their numbers do not come back; those of their QPs name them for a while.
+    ended: Mutex<HashSet<u32>>,
 }
 
 impl Lanes {
     pub(crate) fn new() -> Self {
-        Self { list: ArcSwap::default(), routes: Mutex::new(HashMap::new()) }
+        Self { list: ArcSwap::default(), routes: Mutex::new(HashMap::new()), ended: Mutex::default() }
     }
 
     pub(crate) fn list(&self) -> arc_swap::Guard<Arc<Vec<Arc<Lane>>>> {
@@ -229,6 +231,16 @@ impl Lanes {
         list.push(Arc::clone(&lane));
         self.list.store(Arc::new(list));
         lane
+    }
+
+    /// Nobody needs to ask for a lane to `engine` any more.
+    pub(crate) fn bury(&self, engine: u32) {
+        self.ended.lock().insert(engine);
+    }
+
+    /// Whether `engine` had a lane and has ended.
+    pub(crate) fn has_ended(&self, engine: u32) -> bool {
+        self.ended.lock().contains(&engine)
     }
 
     /// Takes a lane out; its QPs keep it, dead.

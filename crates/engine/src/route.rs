@@ -95,7 +95,7 @@ impl Qp {
         let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return };
         inner.place = place;
         let owner = engine.board.owner(peer);
-        if owner == 0 {
+        if owner == 0 || engine.lanes.has_ended(owner) {
             return;
         }
         let stripe = self.qpn() % STRIPES;
@@ -234,7 +234,7 @@ impl Qp {
             0 => Ways::None,
             owner => match engine.lanes.route(owner, stripe) {
                 Some(lane) => Ways::Lane(lane, place),
-                None if hopeless => Ways::None,
+                None if hopeless || engine.lanes.has_ended(owner) => Ways::None,
                 None => Ways::Opening,
             },
         }

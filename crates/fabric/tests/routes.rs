@@ -139,3 +139,27 @@ fn the_second_port_is_as_good_as_the_first() {
         }
     }
 }
+
+#[test]
+fn datagrams_to_who_has_ended_are_lost_in_silence() {
+    let fabric = Fabric::start();
+    let (ours, theirs) = (fabric.engine(), fabric.engine());
+    let (a, b) = (Side::new(&ours, &Plan::rc().hasty()), Side::new(&theirs, &Plan::rc()));
+    connect(&a, &b);
+    let (c, d) = (Side::new(&ours, &Plan::ud()), Side::new(&theirs, &Plan::ud()));
+    connect(&c, &d);
+    let to_d = c.ah(&d);
+    let wr = SendWr { ud: Some((&to_d, d.qp.qpn(), QKEY)), ..SendWr::default() };
+    d.recv(1, 0, 100);
+    c.post(&wr);
+    assert_eq!((c.sent().status, d.received().status), (0, 0));
+    a.post(&SendWr::default());
+    theirs.close();
+    assert_eq!(a.sent().status, status::RETRY_EXC_ERR);
+    (0..100).for_each(|_| {
+        c.post(&wr);
+        assert_eq!(c.sent().status, 0);
+    });
+    let asked = format!("no engine {}:", theirs.number());
+    assert!(!engine::reason::last(64).iter().any(|reason| reason.contains(&asked)), "the agent was asked again");
+}
