@@ -414,7 +414,7 @@ impl Cq {
             channel.forget(self);
             channel.attach(-1);
         }
-        self.engine.forget_events(self.cookie, event::is_cq);
+        self.engine.forget_events(|source| matches!(source, event::Source::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
         let mut ring = self.ring.lock();
         (ring.view, ring.recent) = (None, None);
     }

@@ -34,31 +34,6 @@ pub struct AsyncEvent {
     pub element: u64,
 }
 
-/// Whether events of `event_type` are about a CQ.
-pub(crate) fn is_cq(event_type: u32) -> bool {
-    event_type == kind::CQ_ERR
-}
-
-/// Whether events of `event_type` are about an SRQ.
-pub(crate) fn is_srq(event_type: u32) -> bool {
-    matches!(event_type, kind::SRQ_ERR | kind::SRQ_LIMIT_REACHED)
-}
-
-/// Whether events of `event_type` are about a QP.
-pub(crate) fn is_qp(event_type: u32) -> bool {
-    matches!(
-        event_type,
-        kind::QP_FATAL
-            | kind::QP_REQ_ERR
-            | kind::QP_ACCESS_ERR
-            | kind::COMM_EST
-            | kind::SQ_DRAINED
-            | kind::PATH_MIG
-            | kind::PATH_MIG_ERR
-            | kind::QP_LAST_WQE_REACHED
-    )
-}
-
 /// A context's async events: the engine's own and, in the context page, the agent's.
 pub(crate) struct Events {
     file: EventFile<Record>,
@@ -120,7 +95,7 @@ impl Engine {
     }
 
     /// Takes out the unread events of one object: it is being destroyed.
-    pub(crate) fn forget_events(&self, cookie: u64, about: fn(u32) -> bool) {
-        self.events.file.retain(|record| !(record.event.element == cookie && about(record.event.kind)));
+    pub(crate) fn forget_events(&self, of_it: impl Fn(&Source) -> bool) {
+        self.events.file.retain(|record| !of_it(&record.source));
     }
 }

@@ -23,7 +23,7 @@ use crate::cell::Notice;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::{self, Source};
+use crate::event::Source;
 use crate::lane::{LANE_MTU, Lane};
 use crate::memory::View;
 use crate::pd::Pd;
@@ -556,7 +556,7 @@ impl Qp {
         self.send_cq.purge(self.qpn);
         self.recv_cq.purge(self.qpn);
         self.engine.groups.forget(self.qpn);
-        self.engine.forget_events(self.cookie, event::is_qp);
+        self.engine.forget_events(|source| matches!(source, Source::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
     }
 
     /// Lets go of everything: nothing reaches the QP any more.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::{self, Source};
+use crate::event::Source;
 use crate::memory::View;
 use crate::pd::Pd;
 use crate::qp::RecvWr;
@@ -252,7 +252,7 @@ impl Srq {
 
     /// Takes the queue out of everything that knows it.
     pub(crate) fn leave(&self) {
-        self.engine.forget_events(self.cookie, event::is_srq);
+        self.engine.forget_events(|source| matches!(source, Source::Srq(srq) if std::ptr::eq(srq.as_ptr(), self)));
         let mut queue = self.queue.lock();
         queue.view = None;
         queue.ring.forget();

@@ -162,7 +162,11 @@ fn events_that_nobody_read_go_with_the_queue() {
     srq.modify(attr::LIMIT, 0, 3).expect("armed, and below at once");
     assert_eq!(event(&engine).kind, kind::SRQ_LIMIT_REACHED);
     srq.modify(attr::LIMIT, 0, 3).expect("armed again");
+    let other = engine.create_srq(&pd, &SrqSpec { max_wr: 16, max_sge: 1, cookie: COOKIE }).expect("an SRQ");
+    other.modify(attr::LIMIT, 0, 3).expect("armed");
     assert_eq!(srq.destroy().expect("destroyed"), 1, "one was read");
+    assert_eq!(event(&engine).kind, kind::SRQ_LIMIT_REACHED, "the other's, though it has the same name");
     no_event(&engine);
+    assert_eq!(other.destroy().expect("destroyed"), 1);
     assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::EINVAL));
 }
