@@ -345,7 +345,3 @@ pub(crate) fn start(side: &Side) {
     side.rtr([0; 16], 0);
     side.rts();
 }
-
-pub(crate) fn reset(side: &Side) {
-    side.to(state::RESET);
-}
