@@ -55,7 +55,8 @@ fn show(stream: impl Read, print: impl Fn(&str)) -> Count {
 fn counted(line: &str) -> Count {
     let plain = without_colour(line);
     let summary = plain.trim_start();
-    if !(summary.starts_with("test result:") || summary.starts_with("Summary [")) {
+    // Not indented: what nextest indents is the output of a test that failed, and is counted in its own summary.
+    if !(plain.starts_with("test result:") || summary.starts_with("Summary [")) {
         return Count::default();
     }
     let words: Vec<&str> =
@@ -99,6 +100,11 @@ mod tests {
     fn the_summary_of_nextest() {
         let line = "\u{1b}[32;1m     Summary\u{1b}[0m [   0.006s] \u{1b}[1m7\u{1b}[0m tests run: \u{1b}[1m3\u{1b}[0m passed (1 slow), 2 failed, 2 timed out, 0 skipped";
         assert_eq!(counted(line), Count { passed: 3, failed: 4 });
+    }
+
+    #[test]
+    fn what_a_failed_test_printed_is_not_counted() {
+        assert_eq!(counted("    test result: FAILED. 0 passed; 1 failed; 0 ignored"), Count::default());
     }
 
     #[test]
