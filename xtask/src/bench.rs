@@ -46,7 +46,8 @@ pub(crate) fn run(
 ) -> Result<(), String> {
     debian::require(debian::BENCH)?;
     let dist = match folder {
-        Some(folder) => Dist::at(folder),
+        // Programs run in other folders than this one.
+        Some(folder) => Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?),
         None => dist::run(workspace)?,
     };
     let room = Room::with(dist)?;
