@@ -91,16 +91,17 @@ impl SocketControl {
             ));
         }
         if answer.version != VERSION {
-            return Err(Error::refuse(
-                Errno::EPROTONOSUPPORT,
-                format!(
+            // Not noted as a reason: whoever cannot open the device says it.
+            return Err(Error {
+                errno: Errno::EPROTONOSUPPORT,
+                reason: format!(
                     "this library speaks agent ABI {VERSION}, the agent at {} (pid {}) speaks {}: stop it with `softhca agent --stop` and \
                      use a library and an agent of one release",
                     path.display(),
                     answer.pid,
                     answer.version
                 ),
-            ));
+            });
         }
         if answer.status != 0 {
             return Err(Error::refuse(Errno(-answer.status), format!("the agent refused to open {}", path.display())));
@@ -135,8 +136,9 @@ impl Control for SocketControl {
             return Err(Error::refuse(Errno::EIO, "the agent answered another command"));
         }
         if envelope.status < 0 {
-            let reason = String::from_utf8_lossy(bytes).into_owned();
-            return Err(Error::refuse(Errno(-envelope.status), reason));
+            let (errno, reason) = (Errno(-envelope.status), String::from_utf8_lossy(bytes).into_owned());
+            // An empty place in a table is an answer; programs look through whole tables, and nothing has failed.
+            return Err(if errno == Errno::ENODATA { Error { errno, reason } } else { Error::refuse(errno, reason) });
         }
         Ok(Answer { bytes: bytes.to_vec(), fds: received.fds })
     }

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::event;
+use crate::lock::Mutex;
 use abi::command::number as command;
 use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc};
 use abi::errno::Errno;
 use abi::queue::CqOut;
 use bytemuck::{Pod, Zeroable};
-use parking_lot::Mutex;
 
 use crate::channel::Channel;
 use crate::engine::{Deferred, Engine};

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use abi::errno::Errno;
 use abi::private::LaneOut;
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use shm::{BellView, Doorbell, LANE_LEN, LaneRx, LaneTx, Side};
 
 use crate::cell::Notice;
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
 use crate::qp::Qp;
 
 /// How much of a message travels as one packet on a lane: the "path MTU" of the state machines there.

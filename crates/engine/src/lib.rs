@@ -4,7 +4,7 @@
 //! other way, into the program's memory. [`Engine`] is one context; the objects that it makes are `Arc`s: [`Pd`], [`Mr`], [`Cq`],
 //! [`Channel`], [`Srq`], [`Qp`], [`Ah`]. What an agent does is only asked for, through [`Control`].
 //!
-//! Unsafe code is in `usermem` (fault-safe access to the program's memory) and `access` (which forms its addresses); nowhere else.
+//! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms its addresses) and `lock`.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]
@@ -22,6 +22,8 @@ mod event;
 mod event_file;
 mod helper;
 mod lane;
+#[allow(unsafe_code, reason = "a lock is a promise that only its author can make")]
+mod lock;
 mod mcast;
 mod memory;
 mod mr;

@@ -14,7 +14,6 @@ use abi::qp::{
     CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, attr, kind as qp_type,
 };
 use abi::queue::{QP_SQ_DRAINING, QpOut, qp as word};
-use parking_lot::{Mutex, MutexGuard};
 use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State, Time};
 use wire::{Psn, Qpn};
 
@@ -25,6 +24,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::Source;
 use crate::lane::{LANE_MTU, Lane};
+use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::pd::Pd;
 use crate::request;

@@ -11,7 +11,6 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::{Sge, opcode, send_flags};
 use abi::queue::qp as word;
-use parking_lot::MutexGuard;
 use protocol::{Destination, Operation, SendOp, Service, State, Status};
 use wire::Qpn;
 
@@ -19,6 +18,7 @@ use crate::access;
 use crate::ah::Ah;
 use crate::cq::{Cqe, FREES_SEND};
 use crate::error::Error;
+use crate::lock::MutexGuard;
 use crate::qp::{Inner, Qp};
 use crate::wqe::{SEND_HEADER, SendEntry};
 

@@ -9,11 +9,11 @@ use abi::event::kind;
 use abi::post::Sge;
 use abi::queue::{SrqOut, srq as word};
 use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
-use parking_lot::Mutex;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::Source;
+use crate::lock::Mutex;
 use crate::memory::View;
 use crate::pd::Pd;
 use crate::qp::RecvWr;

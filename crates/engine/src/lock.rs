@@ -1,0 +1,130 @@
+//! The lock of the data path: taken with one locked instruction, given back with none.
+//!
+//! A message takes a dozen uncontended locks, and a locked instruction costs as much as a cache miss. Giving back is a plain
+//! store, so a waiter that has just gone to sleep may not be seen; it therefore sleeps for [`NAP`] at most. That is for locks which
+//! are rarely contended and briefly held; everything else uses `parking_lot`.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+/// The longest sleep of a waiter that nobody has seen.
+const NAP: Duration = Duration::from_micros(200);
+/// Tries before a waiter sleeps.
+const TRIES: u32 = 100;
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+
+/// A mutual exclusion lock.
+pub(crate) struct RawLock {
+    state: AtomicU32,
+    /// Threads that sleep, or are about to.
+    waiting: AtomicU32,
+}
+
+/// Data behind a [`RawLock`].
+pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
+/// Access to it.
+pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+
+// SAFETY: `lock` and `try_lock` return (successfully) only after having changed the state from FREE to TAKEN themselves, and
+// only `unlock` changes it back, so there is one holder at a time; acquire and release order what holders do.
+unsafe impl lock_api::RawMutex for RawLock {
+    #[allow(clippy::declare_interior_mutable_const, reason = "each use makes a lock of its own")]
+    const INIT: Self = Self { state: AtomicU32::new(FREE), waiting: AtomicU32::new(0) };
+
+    type GuardMarker = lock_api::GuardSend;
+
+    #[inline]
+    fn lock(&self) {
+        if !self.try_lock() {
+            self.wait();
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        // Acquire: pairs with the release store in `unlock`, so that what the last holder did is seen.
+        self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        // Release: pairs with the acquire in `try_lock`.
+        self.state.store(FREE, Ordering::Release);
+        // May be read before the store is visible: a waiter that is missed here wakes up by itself.
+        if self.waiting.load(Ordering::Relaxed) != 0 {
+            self.wake();
+        }
+    }
+}
+
+impl RawLock {
+    #[cold]
+    fn wait(&self) {
+        for _ in 0..TRIES {
+            if self.state.load(Ordering::Relaxed) == FREE && lock_api::RawMutex::try_lock(self) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(NAP.subsec_nanos()) };
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        while !lock_api::RawMutex::try_lock(self) {
+            // Whatever ends the sleep, the state is looked at again.
+            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, TAKEN, Some(&nap));
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn wake(&self) {
+        let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn many_threads_count_together() {
+        let count = Arc::new(Mutex::new(0u64));
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let count = Arc::clone(&count);
+                std::thread::spawn(move || (0..20_000).for_each(|_| *count.lock() += 1))
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no thread fails");
+        }
+        assert_eq!(*count.lock(), 160_000);
+    }
+
+    #[test]
+    fn a_waiter_sleeps_until_the_holder_is_done() {
+        let lock = Arc::new(Mutex::new(false));
+        let mut held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        let waiter = {
+            let lock = Arc::clone(&lock);
+            std::thread::spawn(move || *lock.lock())
+        };
+        while lock_raw(&lock).waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        *held = true;
+        drop(held);
+        assert!(waiter.join().expect("the waiter is fine"));
+    }
+
+    fn lock_raw(lock: &Mutex<bool>) -> &RawLock {
+        // SAFETY: only an atomic of it is read.
+        unsafe { lock.raw() }
+    }
+}
