@@ -29,7 +29,7 @@ const TOOLS: &[&str] = &["softhca-suite", "xtask"];
 
 /// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
 const UNSAFE: &[(&str, &[&str])] =
-    &[("softhca-shm", &[""]), ("softhca-engine", &["access", "lock", "usermem"]), ("libibverbs", &[""])];
+    &[("softhca-shm", &[""]), ("softhca-engine", &["access", "lock", "tsc", "usermem"]), ("libibverbs", &[""])];
 
 /// Packages without clock, socket, thread or random source: time and chance are arguments.
 const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol"];

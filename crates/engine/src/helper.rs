@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::layout::Record;
 use abi::private::{Push, push};
@@ -20,9 +20,13 @@ use shm::{Bell, Doorbell, Socket};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::tsc;
 
-/// How often the thread looks whether the program still polls: what arrives after it stopped waits at most this long.
-const WATCH: Duration = Duration::from_micros(400);
+/// How often the thread looks whether the program still polls. Looking interrupts the program where processors are few, so it is
+/// as seldom as it can be: what arrives after the program has stopped waits for less than [`WATCH`] + [`RECENT`], which is below 1 ms.
+const WATCH: Duration = Duration::from_micros(850);
+/// A program whose last poll is longer ago has stopped.
+const RECENT: Duration = Duration::from_micros(100);
 /// A program that polls this often without arming a CQ is one that polls.
 const POLLING: u32 = 256;
 /// Looks without work before the thread goes to sleep: a few microseconds.
@@ -43,8 +47,8 @@ pub(crate) struct Waker {
     stop: AtomicBool,
     /// The program polls, and the thread only watches.
     watching: AtomicBool,
-    /// Moves with every poll.
-    epoch: AtomicU64,
+    /// When the program polled last, by the time stamp counter.
+    polled_at: AtomicU64,
     /// Polls since the program last armed a CQ.
     polls: AtomicU32,
 }
@@ -65,7 +69,7 @@ impl Waker {
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             watching: AtomicBool::new(false),
-            epoch: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
             polls: AtomicU32::new(0),
         };
         Ok((waker, fd))
@@ -97,16 +101,34 @@ impl Waker {
 
     /// The program has polled.
     pub(crate) fn polled(&self) {
-        // Not atomic increments: several pollers may lose one another's, and any movement will do.
-        self.epoch.store(self.epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        if !self.watching.load(Ordering::Relaxed) {
-            let polls = self.polls.load(Ordering::Relaxed) + 1;
-            self.polls.store(polls, Ordering::Relaxed);
-            if polls >= POLLING && !self.watching.swap(true, Ordering::Relaxed) {
+        if self.watching.load(Ordering::Relaxed) {
+            self.polled_at.store(tsc::now(), Ordering::Relaxed);
+            return;
+        }
+        // Not an atomic increment: of several pollers some may not count.
+        let polls = self.polls.load(Ordering::Relaxed) + 1;
+        self.polls.store(polls, Ordering::Relaxed);
+        if polls >= POLLING {
+            self.polled_at.store(tsc::now(), Ordering::Relaxed);
+            if !self.watching.swap(true, Ordering::Relaxed) {
                 self.polls.store(0, Ordering::Relaxed);
                 self.kick();
             }
         }
+    }
+
+    /// Watches the program poll, for [`WATCH`] at most. Says whether the agent has something to tell.
+    fn watch(&self) -> bool {
+        let (ticks, clock) = (tsc::now(), Instant::now());
+        let told = self.sleep(Some(WATCH));
+        let now = tsc::now();
+        // The unit of the ticks is measured while sleeping.
+        let recent = u128::from(now.saturating_sub(ticks)) * RECENT.as_nanos() / clock.elapsed().as_nanos().max(1);
+        if u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent {
+            self.watching.store(false, Ordering::Relaxed);
+            self.polls.store(0, Ordering::Relaxed);
+        }
+        told
     }
 
     fn hand_over(&self) {
@@ -132,7 +154,9 @@ impl Waker {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // ppoll, because its timeout is in nanoseconds on every kernel.
         let mut ready = [PollFd::new(&self.epoll, PollFlags::IN)];
-        let _ = rustix::event::poll(&mut ready, limit.as_ref());
+        if rustix::event::poll(&mut ready, limit.as_ref()) == Ok(0) {
+            return false;
+        }
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
         let count = epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0);
         // A counter at its end would wake nobody; emptied, it takes every write.
@@ -175,12 +199,7 @@ impl Engine {
                 self.open_routes();
             }
             if waker.watching.load(Ordering::Relaxed) {
-                let epoch = waker.epoch.load(Ordering::Relaxed);
-                told = waker.sleep(Some(WATCH));
-                if waker.epoch.load(Ordering::Relaxed) == epoch {
-                    waker.watching.store(false, Ordering::Relaxed);
-                    waker.polls.store(0, Ordering::Relaxed);
-                }
+                told = waker.watch();
                 looks = 0;
                 continue;
             }

@@ -4,7 +4,7 @@
 //! other way, into the program's memory. [`Engine`] is one context; the objects that it makes are `Arc`s: [`Pd`], [`Mr`], [`Cq`],
 //! [`Channel`], [`Srq`], [`Qp`], [`Ah`]. What an agent does is only asked for, through [`Control`].
 //!
-//! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms its addresses) and `lock`.
+//! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms its addresses), `lock` and `tsc`.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]
@@ -40,6 +40,8 @@ mod srq;
 mod table;
 mod timers;
 mod transmit;
+#[allow(unsafe_code, reason = "the one instruction has no safe name")]
+mod tsc;
 #[allow(unsafe_code, reason = "its purpose: the program's memory may vanish while it is copied")]
 pub mod usermem;
 mod wheel;
