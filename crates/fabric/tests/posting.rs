@@ -201,6 +201,7 @@ fn a_fence_waits_for_reads_and_atomics() {
     for round in 0..10usize {
         b.memory.pattern(0, len, round);
         a.memory.pattern(0, len, round + 100);
+        let before = b.memory.get(0, 8);
         let base = SendWr { remote_addr, rkey, ..SendWr::default() };
         // What was just read goes back, elsewhere: right only if the READ is complete when the WRITE is gathered (V-65).
         a.post_all(&[
@@ -221,7 +222,6 @@ fn a_fence_waits_for_reads_and_atomics() {
                 ..base
             },
         ]);
-        let before = b.memory.get(0, 8);
         for _ in 0..4 {
             assert_eq!(a.sent().status, 0);
         }
