@@ -37,6 +37,7 @@ mod route;
 pub mod rundir;
 mod send;
 mod srq;
+mod state;
 mod table;
 mod timers;
 mod transmit;

@@ -8,22 +8,19 @@ use std::sync::{Arc, Weak};
 
 use abi::command::number as command;
 use abi::errno::Errno;
-use abi::event::kind;
 use abi::post::Sge;
 use abi::qp::{
-    CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, attr, kind as qp_type,
+    CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, kind as qp_type,
 };
-use abi::queue::{QP_SQ_DRAINING, QpOut, qp as word};
-use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State, Time};
-use wire::{Psn, Qpn};
+use abi::queue::{QpOut, qp as word};
+use protocol::{Requester, Responder, Service, State, Time};
 
 use crate::board::Place;
-use crate::cell::Notice;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::Source;
-use crate::lane::{LANE_MTU, Lane};
+use crate::lane::Lane;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::pd::Pd;
@@ -318,203 +315,6 @@ impl Qp {
         }
     }
 
-    /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here).
-    ///
-    /// # Errors
-    /// EINVAL for a transition, mask or value that the IBA does not allow.
-    pub fn modify(&self, attributes: &ModifyQp) -> Result<()> {
-        self.engine.check_process()?;
-        crate::usermem::prepare_thread();
-        let Some(qp) = self.arc() else { return Err(Errno::EINVAL.into()) };
-        let mut inner = self.lock();
-        if inner.is_dead() {
-            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
-        }
-        let attributes = ModifyQp { qp_handle: self.handle, ..*attributes };
-        self.engine.call(&request::legacy(command::MODIFY_QP, &attributes, 0))?;
-        self.apply(&mut inner, &attributes);
-        qp.pump(&mut inner);
-        Ok(())
-    }
-
-    /// Takes over what the agent has allowed, where the caller may wait for the agent.
-    fn apply(&self, inner: &mut Inner, new: &ModifyQp) {
-        self.take_over(inner, new, true);
-    }
-
-    /// The same where the caller is the agent: a lane is opened by the helper thread.
-    pub(crate) fn apply_deferred(&self, inner: &mut Inner, new: &ModifyQp) {
-        self.take_over(inner, new, false);
-    }
-
-    fn take_over(&self, inner: &mut Inner, new: &ModifyQp, may_wait: bool) {
-        let mask = new.attr_mask;
-        merge(&mut inner.attributes, new);
-        let before = inner.state;
-        let next =
-            if mask & attr::STATE == 0 { before } else { State::from_u32(u32::from(new.qp_state)).unwrap_or(before) };
-        match (before, next) {
-            (_, State::Reset) => return self.reset(inner),
-            (State::Err, State::Err) => return,
-            (_, State::Err) => {
-                self.say_gone(inner);
-                inner.set_state(State::Err);
-                inner.requester.flush();
-                self.complete_sends(inner);
-                self.flush_receives(inner);
-                return;
-            }
-            (State::Init, State::Rtr) => self.ready_to_receive(inner),
-            (State::Rtr, State::Rts) => self.ready_to_send(inner),
-            (State::Rts, State::Sqd) => {
-                inner.requester.drain();
-                inner.draining = Some(mask & attr::EN_SQD_ASYNC_NOTIFY != 0 && new.en_sqd_async_notify != 0);
-                inner.store(word::FLAGS, QP_SQ_DRAINING);
-            }
-            (State::Sqd, State::Rts) => {
-                inner.requester.resume();
-                inner.draining = None;
-                inner.store(word::FLAGS, 0);
-            }
-            (State::Sqe, State::Rts) => drop(inner.requester.recover()),
-            _ => {}
-        }
-        if before == next || before == State::Sqd || before == State::Sqe || next == State::Rts {
-            self.adjust(inner, mask);
-        }
-        if mask & (attr::AV | attr::DEST_QPN) != 0 && next as u32 >= State::Rtr as u32 {
-            inner.route = Route::Unknown;
-            self.find_route(inner, may_wait);
-        }
-        inner.set_state(next);
-    }
-
-    fn ready_to_receive(&self, inner: &mut Inner) {
-        let a = inner.attributes;
-        inner.responder.configure(ResponderConfig {
-            mtu: self.mtu(a.port_num),
-            dest_qp: Qpn::new(a.dest_qp_num),
-            pkey: 0xffff,
-            rq_psn: Psn::new(a.rq_psn),
-            max_dest_rd_atomic: a.max_dest_rd_atomic,
-            min_rnr_timer: a.min_rnr_timer,
-            access: Access(a.qp_access_flags),
-            qkey: a.qkey,
-        });
-    }
-
-    fn ready_to_send(&self, inner: &mut Inner) {
-        let a = inner.attributes;
-        inner.established = true;
-        inner.requester.configure(RequesterConfig {
-            mtu: self.mtu(a.port_num),
-            src_qp: Qpn::new(self.qpn),
-            dest_qp: Qpn::new(a.dest_qp_num),
-            pkey: 0xffff,
-            sq_psn: Psn::new(a.sq_psn),
-            timeout: a.timeout,
-            retry_cnt: a.retry_cnt,
-            rnr_retry: a.rnr_retry,
-            max_rd_atomic: a.max_rd_atomic,
-            lossless: true,
-        });
-    }
-
-    /// Attributes that may change while the QP works.
-    fn adjust(&self, inner: &mut Inner, mask: u32) {
-        let a = inner.attributes;
-        let has = |bit: u32| mask & bit != 0;
-        if has(attr::ACCESS_FLAGS) {
-            inner.responder.set_access(Access(a.qp_access_flags));
-        }
-        if has(attr::MIN_RNR_TIMER) {
-            inner.responder.set_min_rnr_timer(a.min_rnr_timer);
-        }
-        if has(attr::MAX_DEST_RD_ATOMIC) {
-            inner.responder.set_max_dest_rd_atomic(a.max_dest_rd_atomic);
-        }
-        if has(attr::QKEY) {
-            inner.responder.set_qkey(a.qkey);
-        }
-        if has(attr::TIMEOUT) {
-            inner.requester.set_timeout(a.timeout);
-        }
-        if has(attr::RETRY_CNT) {
-            inner.requester.set_retry_cnt(a.retry_cnt);
-        }
-        if has(attr::RNR_RETRY) {
-            inner.requester.set_rnr_retry(a.rnr_retry);
-        }
-        if has(attr::MAX_QP_RD_ATOMIC) {
-            inner.requester.set_max_rd_atomic(a.max_rd_atomic);
-        }
-    }
-
-    /// How much of a message one packet carries. Datagrams obey the port's MTU, lanes or not.
-    fn mtu(&self, port: u8) -> u32 {
-        if self.service == Service::Ud {
-            self.engine.board.mtu(self.engine.device(), u32::from(port))
-        } else {
-            LANE_MTU
-        }
-    }
-
-    /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
-    fn reset(&self, inner: &mut Inner) {
-        self.say_gone(inner);
-        inner.requester = Requester::new(self.service, self.caps.max_send_wr);
-        inner.responder = Responder::new(self.service);
-        (inner.sq_tail, inner.rq_head, inner.rq_tail) = (0, 0, 0);
-        self.freed.send.store(0, Ordering::Relaxed);
-        self.freed.recv.store(0, Ordering::Relaxed);
-        inner.receive = None;
-        inner.arrived.clear();
-        inner.route = Route::Unknown;
-        // It may still be on a lane's list; that does it no harm.
-        (inner.blocked, inner.no_way) = (false, None);
-        inner.attributes = ModifyQp::default();
-        (inner.established, inner.draining, inner.deadline) = (false, None, None);
-        for offset in
-            [word::FLAGS, word::LANE, word::PEER_ENGINE, word::SQ_HEAD, word::SQ_TAIL, word::RQ_HEAD, word::RQ_TAIL]
-        {
-            inner.store(offset, 0);
-        }
-        inner.set_state(State::Reset);
-        self.send_cq.purge(self.qpn);
-        self.recv_cq.purge(self.qpn);
-    }
-
-    /// The QP answers no more. What its peer has asked is as good as lost, and on a lane nothing else would tell it.
-    fn say_gone(&self, inner: &Inner) {
-        if let (Service::Rc, Route::Lane(lane)) = (self.service, &inner.route)
-            && !lane.is_dead()
-        {
-            let (from, to) = (Qpn::new(self.qpn), Qpn::new(inner.attributes.dest_qp_num));
-            self.engine.send_notice(lane, Notice { from, to, psn: inner.responder.expected_psn() });
-        }
-    }
-
-    /// Moves the QP to the error state because of something that is not a completion's own failure.
-    pub(crate) fn fail(&self, why: &str) {
-        let mut inner = self.lock();
-        if inner.is_dead() || matches!(inner.state, State::Reset | State::Err) {
-            return;
-        }
-        tracing::info!("QP {:#x} goes to the error state: {why}", self.qpn);
-        self.say_gone(&inner);
-        inner.set_state(State::Err);
-        inner.requester.flush();
-        self.complete_sends(&mut inner);
-        self.flush_receives(&mut inner);
-        self.show_arrived(&mut inner);
-    }
-
-    /// The CQ of this QP was overrun.
-    pub(crate) fn overrun(&self) {
-        self.fail("its CQ was overrun");
-        self.raise(kind::QP_FATAL);
-    }
-
     /// What the agent knows of the QP, with the state as it is.
     ///
     /// # Errors
@@ -567,31 +367,5 @@ impl Qp {
         inner.route = Route::Unknown;
         inner.sq.forget();
         inner.rq.forget();
-    }
-}
-
-/// Takes over the attributes that the mask names.
-fn merge(old: &mut ModifyQp, new: &ModifyQp) {
-    macro_rules! take {
-        ($($bit:ident: $($field:ident),+;)*) => { $(if new.attr_mask & attr::$bit != 0 { $(old.$field = new.$field;)+ })* };
-    }
-    take! {
-        ACCESS_FLAGS: qp_access_flags;
-        PKEY_INDEX: pkey_index;
-        PORT: port_num;
-        QKEY: qkey;
-        AV: dest;
-        PATH_MTU: path_mtu;
-        TIMEOUT: timeout;
-        RETRY_CNT: retry_cnt;
-        RNR_RETRY: rnr_retry;
-        RQ_PSN: rq_psn;
-        MAX_QP_RD_ATOMIC: max_rd_atomic;
-        ALT_PATH: alt_dest, alt_pkey_index, alt_port_num, alt_timeout;
-        MIN_RNR_TIMER: min_rnr_timer;
-        SQ_PSN: sq_psn;
-        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
-        PATH_MIG_STATE: path_mig_state;
-        DEST_QPN: dest_qp_num;
     }
 }
