@@ -1,6 +1,6 @@
 //! The board: one memory per agent that every client may read and only the agent writes, laid out here by offsets.
 //!
-//! It holds the QPN block owners, the GID tables and three epochs. All words are 4 bytes, little endian, read with
+//! It holds the QPN block owners, the GID tables and four epochs. All words are 4 bytes, little endian, read with
 //! acquire ordering. A reader that needs several words of one table reads the epoch before and after and tries again if
 //! it moved or is odd.
 
@@ -24,6 +24,8 @@ constants! {
         PORT_EPOCH = 16,
         /// Number of devices.
         DEVICE_COUNT = 20,
+        /// Goes up when the agent opens or closes a socket that receives from other hosts.
+        WIRE_EPOCH = 24,
     }
 
     /// A port's area, byte offsets.
@@ -40,6 +42,9 @@ constants! {
         IFINDEX = 2048,
         /// Type per GID, as `GidEntryAnswer::gid_type`.
         GID_TYPE = 2304,
+        /// Wire per GID: 0 when nothing can be received from other hosts on this address now, else the MTU code that its
+        /// network interface carries. Follows GID_EPOCH.
+        WIRE = 2560,
     }
 }
 
@@ -101,6 +106,12 @@ pub const fn gid_type(device: u32, port_num: u32, index: u32) -> Option<usize> {
     entry(device, port_num, index, port_word::GID_TYPE, 4)
 }
 
+/// Offset of the word that says whether a GID has the wire, and with which MTU. `None` when there is no such place.
+#[must_use]
+pub const fn gid_wire(device: u32, port_num: u32, index: u32) -> Option<usize> {
+    entry(device, port_num, index, port_word::WIRE, 4)
+}
+
 const fn entry(device: u32, port_num: u32, index: u32, table: usize, width: usize) -> Option<usize> {
     match port(device, port_num) {
         Some(base) if index < GID_MAX => Some(base + table + width * index as usize),
@@ -123,6 +134,7 @@ mod tests {
         assert_eq!(gid(0, 1, 63).map(|at| at + 16), Some(266_240 + 1088));
         assert_eq!(gid_ifindex(0, 1, 63).map(|at| at + 4), Some(266_240 + 2304));
         assert_eq!(gid_type(0, 1, 63).map(|at| at + 4), Some(266_240 + 2560));
+        assert_eq!(gid_wire(0, 1, 63).map(|at| at + 4), Some(266_240 + 2816));
         assert_eq!(gid(0, 1, 64), None);
     }
 }

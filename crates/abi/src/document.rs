@@ -8,7 +8,7 @@ use std::fmt::Write;
 use crate::command::{ROWS, Row, Support};
 use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
-use crate::{ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, srq};
+use crate::{ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, srq, wire};
 
 mod example;
 
@@ -40,10 +40,11 @@ const RECORDS: &[Layout] = &[
     post::Sge::LAYOUT,
     private::Push::LAYOUT,
     private::LaneOut::LAYOUT,
+    wire::Arrival::LAYOUT,
 ];
 
 /// Records inside of other records, shown before the commands.
-const PARTS: &[Layout] = &[ah::AhAttr::LAYOUT, qp::Dest::LAYOUT];
+const PARTS: &[Layout] = &[ah::AhAttr::LAYOUT, qp::Dest::LAYOUT, wire::WireSocket::LAYOUT];
 
 /// Values that the template shows where they belong.
 const PLACED: &[(&str, &str, &[Constant])] = &[
@@ -59,6 +60,10 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("private::gid_type", private::gid_type::MEANING, private::gid_type::ALL),
     ("board::word", board::word::MEANING, board::word::ALL),
     ("board::port_word", board::port_word::MEANING, board::port_word::ALL),
+    ("wire::arrival_kind", wire::arrival_kind::MEANING, wire::arrival_kind::ALL),
+    ("wire::arrival_flags", wire::arrival_flags::MEANING, wire::arrival_flags::ALL),
+    ("wire::open_flags", wire::open_flags::MEANING, wire::open_flags::ALL),
+    ("wire::claim", wire::claim::MEANING, wire::claim::ALL),
 ];
 
 /// Values that have a section of their own.

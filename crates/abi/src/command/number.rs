@@ -100,3 +100,7 @@ pub const MCAST_RESOLVE: u8 = 194;
 pub const CHANNEL_DESTROY: u8 = 195;
 /// An entry of a port's GID table, with type and interface.
 pub const GID_ENTRY: u8 = 196;
+/// The engine wants to hear from other hosts.
+pub const WIRE_OPEN: u8 = 197;
+/// The agent's receiving sockets.
+pub const WIRE_SOCKETS: u8 = 198;

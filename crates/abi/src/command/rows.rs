@@ -4,7 +4,7 @@
 
 use crate::errno::Errno;
 use crate::layout::{Layout, Record};
-use crate::{ah, cq, device, mcast, mr, open, pd, post, private, qp, queue, srq, wq, xrc};
+use crate::{ah, cq, device, mcast, mr, open, pd, post, private, qp, queue, srq, wire, wq, xrc};
 
 /// What an agent does with a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -429,4 +429,18 @@ pub static ROWS: &[Row] = &[
         .request::<private::GidEntry>()
         .answer::<private::GidEntryAnswer>()
         .errors(&[BAD_PORT, (Errno::EINVAL, "index outside the table"), (Errno::ENODATA, "the entry is empty")]),
+    Row::extended(197, "WIRE_OPEN", "wire::wire_open")
+        .request::<wire::WireOpen>()
+        .answer::<wire::WireOut>()
+        .extras("answer fds: lane memfd, eventfd that wakes the agent; if SHARED, the claim page's memfd")
+        .errors(&[
+            (Errno::EOPNOTSUPP, "the agent has no wire"),
+            (Errno::EINVAL, "no ENGINE_HELLO, or a flag set"),
+            (Errno::EEXIST, "the engine has its wire lane already"),
+        ]),
+    Row::extended(198, "WIRE_SOCKETS", "wire::wire_sockets")
+        .request::<wire::WireSockets>()
+        .answer::<wire::WireSocketsAnswer>()
+        .extras("answer fds: count sockets")
+        .errors(&[(Errno::EPERM, "no WIRE_OPEN, or its answer was not SHARED"), (Errno::EINVAL, "max above 6")]),
 ];

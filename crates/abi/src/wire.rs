@@ -1,0 +1,161 @@
+//! The wire between hosts, as far as agent and engine share it: what lies on a wire lane, who reads the sockets, and the
+//! commands by which an engine takes part (WIRE_OPEN, WIRE_SOCKETS).
+//!
+//! A *wire lane* is an ordinary lane between the agent (side A) and one engine (side B). Its records are [`Arrival`]s in
+//! both directions: what the agent received for the engine, and what the engine received for others. What is in the
+//! datagrams is the `wire` crate's; which addresses have the wire is on the board.
+
+use crate::layout::Record;
+
+/// UDP port of RoCE version 2.
+pub const PORT: u16 = 4791;
+
+record! {
+    /// Head of a record on a wire lane: datagrams that came from one source together, all of the same engine's. Their
+    /// bytes, each from the BTH to the ICRC, follow right after it, or lie in the lane's bulk ring.
+    pub struct Arrival[52] {
+        /// See `arrival_kind`.
+        0 => kind: u8,
+        /// See `arrival_flags`.
+        1 => flags: u8,
+        /// Traffic class (IPv4: TOS) with which they came.
+        2 => traffic_class: u8,
+        /// Hop limit (IPv4: TTL) with which they came.
+        3 => hop_limit: u8,
+        /// Bytes of each datagram but the last, which has the rest.
+        4 => segment: u16,
+        /// UDP port that they came from.
+        6 => from_port: u16,
+        /// Bytes of all of them together.
+        8 => len: u32,
+        /// Where they lie in the bulk ring; 0 without BULK.
+        12 => bulk: u32,
+        /// Source address as a GID.
+        16 => from: [u8; 16],
+        /// Destination address as a GID; of a multicast datagram, the group.
+        32 => to: [u8; 16],
+        /// 0.
+        48 => reserved: u32,
+    }
+
+    /// WIRE_OPEN (197), request: the engine wants to hear from other hosts.
+    pub struct WireOpen[8] {
+        /// 0.
+        0 => flags: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// WIRE_OPEN (197), answer. Two fds ride along: the wire lane's memfd and the eventfd that wakes the agent for it;
+    /// with SHARED a third: the memfd of the claim page.
+    pub struct WireOut[16] {
+        /// See `open_flags`.
+        0 => flags: u32,
+        /// 0.
+        4 => reserved: u32,
+        /// Length of the lane's memory in bytes.
+        8 => lane_len: u64,
+    }
+
+    /// WIRE_SOCKETS (198), request: the agent's receiving sockets.
+    pub struct WireSockets[8] {
+        /// Number of the first one wanted, from 0.
+        0 => first: u32,
+        /// Most sockets wanted, up to 6.
+        4 => max: u32,
+    }
+
+    /// One socket in the answer of WIRE_SOCKETS.
+    pub struct WireSocket[24] {
+        /// The address that it receives on, as a GID; a multicast GID for a group's.
+        0 => gid: [u8; 16],
+        /// Network interface that the address belongs to.
+        16 => ifindex: u32,
+        /// 0.
+        20 => reserved: u32,
+    }
+
+    /// WIRE_SOCKETS (198), answer. `count` fds ride along, in the order of the entries.
+    pub struct WireSocketsAnswer[160] {
+        /// The board's WIRE_EPOCH for which the answer holds.
+        0 => epoch: u32,
+        /// Sockets in this answer.
+        4 => count: u32,
+        /// All of the agent's.
+        8 => total: u32,
+        /// 0.
+        12 => reserved: u32,
+        /// The sockets.
+        16 => entries: [WireSocket; 6],
+    }
+}
+
+constants! {
+    /// `Arrival::kind`.
+    pub mod arrival_kind: u8 {
+        /// Datagrams to port 4791.
+        DATAGRAMS = 1,
+    }
+
+    /// `Arrival::flags`.
+    pub mod arrival_flags: u8 {
+        /// The bytes are in the bulk ring; the receiver gives them back.
+        BULK = 1,
+    }
+
+    /// `WireOut::flags`.
+    pub mod open_flags: u32 {
+        /// The engine may have the agent's sockets (WIRE_SOCKETS) and read them while it holds the claim.
+        SHARED = 1,
+    }
+
+    /// The claim page (4096 bytes), byte offsets: which engine reads the sockets just now. Engines of the agent's own user
+    /// write it, so what does not make sense in it counts as free.
+    pub mod claim: usize {
+        /// Who reads: 0 the agent; an engine's number: that engine asks to; the number with GRANTED: that engine does.
+        CLAIM = 0,
+        /// Counted up by the reader each time it looks at the sockets.
+        BEATS = 64,
+    }
+}
+
+/// In `claim::CLAIM`: the agent has finished with the sockets, the engine may read.
+pub const GRANTED: u32 = 0x8000_0000;
+/// Bytes of the claim page.
+pub const CLAIM_PAGE_LEN: usize = 4096;
+/// Most sockets in one answer of WIRE_SOCKETS.
+pub const SOCKETS_MAX: usize = 6;
+/// Bytes of datagrams that a record without BULK has room for, in a lane whose records are `record_max` bytes.
+#[must_use]
+pub const fn inline_max(record_max: usize) -> usize {
+    record_max.saturating_sub(Arrival::LAYOUT.size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arrival_in_bytes() {
+        let arrival = Arrival {
+            kind: arrival_kind::DATAGRAMS,
+            flags: arrival_flags::BULK,
+            traffic_class: 2,
+            hop_limit: 64,
+            segment: 1044,
+            from_port: 0xc001,
+            len: 2088,
+            bulk: 64,
+            from: [0xa1; 16],
+            to: [0xb2; 16],
+            reserved: 0,
+        };
+        let mut bytes = vec![1, 1, 2, 64, 0x14, 4, 1, 0xc0, 0x28, 8, 0, 0, 64, 0, 0, 0];
+        bytes.extend([0xa1; 16]);
+        bytes.extend([0xb2; 16]);
+        bytes.extend([0; 4]);
+        assert_eq!(arrival.bytes(), bytes);
+        assert_eq!(Arrival::read(&bytes), Some(arrival));
+        assert_eq!(inline_max(300), 248);
+    }
+}
