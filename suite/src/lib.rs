@@ -10,6 +10,9 @@
 pub mod cprogram;
 pub mod dist;
 pub mod figures;
+pub mod hosts;
+pub mod lists;
+pub mod namespace;
 pub mod pair;
 pub mod port;
 pub mod process;
@@ -18,6 +21,8 @@ pub mod room;
 pub mod wait;
 
 pub use dist::Dist;
+pub use hosts::{Family, Host, Hosts};
+pub use namespace::Namespace;
 pub use pair::{Pair, Sides};
 pub use program::{Outcome, Program};
 pub use room::{Room, User};

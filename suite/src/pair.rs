@@ -35,6 +35,11 @@ impl Pair {
 
     /// As [`Pair::start`], with different words or rooms for the two sides.
     pub fn start_different(there: &Room, server: &[&str], here: &Room, client: &[&str]) -> Result<Self, String> {
+        Self::connect(there, server, here, client, "127.0.0.1")
+    }
+
+    /// As [`Pair::start_different`], where the client finds the server's TCP port at `host`.
+    pub fn connect(there: &Room, server: &[&str], here: &Room, client: &[&str], host: &str) -> Result<Self, String> {
         let port = Port::reserve()?;
         let number = port.number().to_string();
         let with_port = |words: &[&str], more: &[&str]| -> Vec<String> {
@@ -43,7 +48,7 @@ impl Pair {
         let mut first = there.start(there.run(&borrowed(&with_port(server, &[]))))?;
         port::wait_for_listener(first.id(), port.number(), HANG, || first.ended())
             .map_err(|why| format!("{why}; it said:\n{}", first.everything()))?;
-        let second = here.start(here.run(&borrowed(&with_port(client, &["127.0.0.1"]))))?;
+        let second = here.start(here.run(&borrowed(&with_port(client, &[host]))))?;
         Ok(Self { server: first, client: second, _port: port })
     }
 
@@ -58,7 +63,14 @@ impl Pair {
     /// Runs a pair that must succeed on both sides.
     #[track_caller]
     pub fn must_succeed(room: &Room, words: &[&str]) -> Sides {
-        let sides = Self::start(room, words).and_then(|mut pair| pair.wait(HANG));
+        Sides::must_succeed(words, Self::start(room, words).and_then(|mut pair| pair.wait(HANG)))
+    }
+}
+
+impl Sides {
+    /// Stops the test unless both sides of the pair that was started with these words ended with 0.
+    #[track_caller]
+    pub fn must_succeed(words: &[&str], sides: Result<Self, String>) -> Self {
         let sides = sides.unwrap_or_else(|why| panic!("{}: {why}", words.join(" ")));
         assert!(
             sides.server.succeeded() && sides.client.succeeded(),

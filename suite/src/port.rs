@@ -27,12 +27,7 @@ impl Port {
         let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap_or(0);
         for step in 0..COUNT {
             let number = FIRST + (start + step) % COUNT;
-            let Ok(name) = SocketAddr::from_abstract_name(format!("softhca-suite-port-{number}")) else {
-                continue;
-            };
-            let Ok(claim) = UnixListener::bind_addr(&name) else {
-                continue;
-            };
+            let Some(claim) = claim(&format!("softhca-suite-port-{number}")) else { continue };
             if TcpListener::bind(("0.0.0.0", number)).is_ok() {
                 return Ok(Self { number, _claim: claim });
             }
@@ -44,6 +39,11 @@ impl Port {
     pub fn number(&self) -> u16 {
         self.number
     }
+}
+
+/// Claims a name on this host for as long as the value lives; `None` when somebody has it.
+pub(crate) fn claim(name: &str) -> Option<UnixListener> {
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()
 }
 
 /// Waits until a socket listens on the port, as the process `pid` sees the network.

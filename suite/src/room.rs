@@ -155,12 +155,16 @@ impl Room {
 
     /// What `softhca show --json` says about one kind of object.
     pub fn show(&self, kind: &str) -> Result<Value, String> {
-        let outcome = self.finish(self.softhca(&["show", "--json", kind]))?;
+        self.json(&["show", "--json", kind])
+    }
+
+    /// The JSON that `softhca` prints with these arguments.
+    pub fn json(&self, arguments: &[&str]) -> Result<Value, String> {
+        let outcome = self.finish(self.softhca(arguments))?;
         if !outcome.succeeded() {
             return Err(outcome.told());
         }
-        serde_json::from_str(&outcome.output)
-            .map_err(|error| format!("softhca show {kind}: {error}\n{}", outcome.output))
+        serde_json::from_str(&outcome.output).map_err(|error| format!("{error}: {}", outcome.told()))
     }
 
     /// Waits until the agent knows no context any more: every program's objects are gone.

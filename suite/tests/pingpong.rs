@@ -2,14 +2,13 @@
 //!
 //! Each test runs as the suite's own user and, where that is root, as an ordinary user too.
 
-use softhca_suite::{Pair, Room, User, figures};
+use softhca_suite::lists::{self, SIZES};
+use softhca_suite::{Pair, Room, User};
 
 #[track_caller]
 fn runs(user: User, words: &[&str]) {
     let room = Room::of(user).expect("a room");
-    let sides = Pair::must_succeed(&room, words);
-    let figures = figures::pingpong(&sides.client.output);
-    assert!(figures.is_some(), "no figures in: {}", sides.client.told());
+    lists::expect_figures(words, &Pair::must_succeed(&room, words));
 }
 
 /// One test per user for each row.
@@ -28,31 +27,7 @@ macro_rules! pingpongs {
     )* };
 }
 
-pingpongs! {
-    rc: "ibv_rc_pingpong" "-g" "0" "-c";
-    rc_events: "ibv_rc_pingpong" "-g" "0" "-c" "-e";
-    uc: "ibv_uc_pingpong" "-g" "0" "-c";
-    uc_events: "ibv_uc_pingpong" "-g" "0" "-c" "-e";
-    ud: "ibv_ud_pingpong" "-g" "0" "-c";
-    ud_events: "ibv_ud_pingpong" "-g" "0" "-c" "-e";
-    srq: "ibv_srq_pingpong" "-g" "0" "-c";
-    srq_events: "ibv_srq_pingpong" "-g" "0" "-c" "-e";
-}
-
-/// Sizes and their iterations: a large message needs no thousand of them.
-const SIZES: &[(&str, &str)] = &[
-    ("1", "1000"),
-    ("7", "1000"),
-    ("256", "1000"),
-    ("300", "1000"),
-    ("4096", "1000"),
-    ("4097", "1000"),
-    ("32768", "500"),
-    ("65536", "500"),
-    ("1000003", "50"),
-    ("1048576", "50"),
-    ("8388608", "20"),
-];
+softhca_suite::pingpong_list!(pingpongs);
 
 #[track_caller]
 fn sizes(program: &str, more: &[&str], sizes: &[(&str, &str)]) {

@@ -10,42 +10,13 @@ use std::time::Duration;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, recv, send, socket_with,
 };
-use softhca_suite::{HANG, Pair, Room, User, process, wait};
-
-/// A network namespace with a name, where loopback is the only interface.
-struct Namespace {
-    name: String,
-}
-
-impl Namespace {
-    fn new(name: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
-        let namespace = Self { name: format!("softhca-{name}-{}", std::process::id()) };
-        namespace.ip(&["netns", "add", &namespace.name]);
-        namespace.ip(&["-n", &namespace.name, "link", "set", "lo", "up"]);
-        Some(namespace)
-    }
-
-    fn ip(&self, words: &[&str]) {
-        let status = std::process::Command::new("ip").args(words).status().expect("ip (package iproute2)");
-        assert!(status.success(), "ip {}", words.join(" "));
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
-    }
-}
+use softhca_suite::{HANG, Namespace, Pair, Room, User, process, wait};
 
 #[test]
 fn loopback_is_enough() {
-    for (user, name) in [(User::Me, "me"), (User::Nobody, "nobody")] {
-        // Without root there is no namespace to be had, and nothing to see here.
-        let Some(namespace) = Namespace::new(name) else { return };
-        let room = Room::of(user).expect("a room").entered_by(&["ip", "netns", "exec", &namespace.name]);
+    for user in [User::Me, User::Nobody] {
+        let Some(namespace) = Namespace::new().expect("a namespace") else { return };
+        let room = Room::of(user).expect("a room").entered_by(&namespace.entrance());
         room.finish_run(&["ibv_devinfo"]).expect("it ends").expect_success();
         for words in [
             &["ibv_rc_pingpong", "-g", "0", "-c"][..],

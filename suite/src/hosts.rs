@@ -1,0 +1,214 @@
+//! Two hosts on one machine, each with its own addresses, run directory and agent, and a link between them.
+//!
+//! As root they are network namespaces, joined by a veth pair or by a bridge that can lose packets; any user can have two
+//! loopback addresses instead. It is not a simulation: the packets go through the kernel. The principal type is [`Hosts`].
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::net::UnixListener;
+
+use serde_json::Value;
+
+use crate::namespace::Namespace;
+use crate::pair::{Pair, Sides};
+use crate::room::{Room, User};
+use crate::{HANG, port};
+
+/// The network interface of a host that is a namespace.
+pub const INTERFACE: &str = "eth0";
+
+/// Which of a host's addresses a program uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// The IPv4 address.
+    V4,
+    /// The IPv6 address.
+    V6,
+}
+
+/// One host.
+#[derive(Debug)]
+pub struct Host {
+    room: Room,
+    ipv4: Ipv4Addr,
+    ipv6: Option<Ipv6Addr>,
+    // After the room: its agent ends first.
+    namespace: Option<Namespace>,
+}
+
+/// Two hosts that reach each other.
+#[derive(Debug)]
+pub struct Hosts {
+    /// Where servers run.
+    pub left: Host,
+    /// Where clients run.
+    pub right: Host,
+    bridge: Option<Namespace>,
+    _claim: Option<UnixListener>,
+}
+
+impl Hosts {
+    /// Two namespaces joined by a veth pair. `None` without root.
+    pub fn joined(mtu: u32, user: User) -> Result<Option<Self>, String> {
+        let (Some(left), Some(right)) = (Namespace::new()?, Namespace::new()?) else { return Ok(None) };
+        left.join(INTERFACE, &right, INTERFACE)?;
+        Self::in_namespaces(left, right, None, mtu, user).map(Some)
+    }
+
+    /// Two namespaces joined by a bridge in a third one. `None` without root.
+    pub fn bridged(mtu: u32, user: User) -> Result<Option<Self>, String> {
+        let (Some(left), Some(right), Some(bridge)) = (Namespace::new()?, Namespace::new()?, Namespace::new()?) else {
+            return Ok(None);
+        };
+        left.join(INTERFACE, &bridge, "left")?;
+        right.join(INTERFACE, &bridge, "right")?;
+        bridge.script(&format!(
+            "ip link add br0 mtu {mtu} type bridge; ip link set br0 up; \
+             for port in left right; do ip link set $port mtu {mtu} master br0 up; done"
+        ))?;
+        Self::in_namespaces(left, right, Some(bridge), mtu, user).map(Some)
+    }
+
+    fn in_namespaces(
+        left: Namespace,
+        right: Namespace,
+        bridge: Option<Namespace>,
+        mtu: u32,
+        user: User,
+    ) -> Result<Self, String> {
+        let left = Host::in_namespace(left, 1, mtu, user)?;
+        let right = Host::in_namespace(right, 2, mtu, user)?;
+        Ok(Self { left, right, bridge, _claim: None })
+    }
+
+    /// Two agents on one machine, each with a loopback address of its own; nothing here needs root.
+    pub fn loopback(user: User) -> Result<Self, String> {
+        let start = std::process::id();
+        for step in 0..u32::from(u16::MAX) {
+            let [_, _, b, c] = (start.wrapping_add(step)).to_be_bytes();
+            if b == 0 {
+                continue; // 127.0.… is where other programs are.
+            }
+            let Some(claim) = port::claim(&format!("softhca-suite-loopback-{b}-{c}")) else { continue };
+            let left = Host::on_loopback(Ipv4Addr::new(127, b, c, 2), user)?;
+            let right = Host::on_loopback(Ipv4Addr::new(127, b, c, 3), user)?;
+            return Ok(Self { left, right, bridge: None, _claim: Some(claim) });
+        }
+        Err("no free loopback network".to_owned())
+    }
+
+    /// Starts `words -p PORT` on the left and, when it listens, `words -p PORT ADDRESS` on the right, both under `softhca run`
+    /// and with the GID index of their address of this family.
+    pub fn start(&self, family: Family, words: &[&str]) -> Result<Pair, String> {
+        let server = self.left.addressed(family, words)?;
+        let client = self.right.addressed(family, words)?;
+        Pair::connect(
+            &self.left.room,
+            &borrowed(&server),
+            &self.right.room,
+            &borrowed(&client),
+            &self.left.rendezvous(),
+        )
+    }
+
+    /// Runs a pair that must succeed on both sides.
+    #[track_caller]
+    pub fn must_succeed(&self, family: Family, words: &[&str]) -> Sides {
+        Sides::must_succeed(words, self.start(family, words).and_then(|mut pair| pair.wait(HANG)))
+    }
+
+    /// The namespace with the bridge between the two.
+    pub fn bridge(&self) -> Option<&Namespace> {
+        self.bridge.as_ref()
+    }
+}
+
+impl Host {
+    fn in_namespace(namespace: Namespace, number: u8, mtu: u32, user: User) -> Result<Self, String> {
+        let ipv4 = Ipv4Addr::new(10, 47, 91, number);
+        let ipv6 = Ipv6Addr::new(0xfd00, 0x47, 0x91, 0, 0, 0, 0, u16::from(number));
+        namespace.script(&format!(
+            "ip link set {INTERFACE} mtu {mtu} up; ip address add {ipv4}/24 dev {INTERFACE}; \
+             ip address add {ipv6}/64 dev {INTERFACE} nodad"
+        ))?;
+        let room = Room::of(user)?.entered_by(&namespace.entrance());
+        room.start_agent()?;
+        Ok(Self { room, ipv4, ipv6: Some(ipv6), namespace: Some(namespace) })
+    }
+
+    fn on_loopback(ipv4: Ipv4Addr, user: User) -> Result<Self, String> {
+        let room = Room::of(user)?;
+        let outcome = room.finish(room.softhca(&["agent", "--address", &ipv4.to_string()]))?;
+        if outcome.succeeded() { Ok(Self { room, ipv4, ipv6: None, namespace: None }) } else { Err(outcome.told()) }
+    }
+
+    /// The run directory, agent and user of this host.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// The namespace that it is.
+    ///
+    /// # Panics
+    /// When it is a loopback address only.
+    pub fn namespace(&self) -> &Namespace {
+        self.namespace.as_ref().expect("this host is no namespace")
+    }
+
+    /// Its address of this family.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.ipv4.into(),
+            Family::V6 => self.ipv6.expect("this host has no IPv6 address").into(),
+        }
+    }
+
+    /// Where programs on the other host find the TCP port with which they exchange addresses: always IPv4, which every
+    /// program understands.
+    pub fn rendezvous(&self) -> String {
+        self.ipv4.to_string()
+    }
+
+    /// The place of one of its addresses in the GID table, as `softhca devices` tells it.
+    pub fn gid_index(&self, family: Family) -> Result<u64, String> {
+        let address = self.address(family);
+        self.room.gid_index(address)?.ok_or_else(|| format!("{address} is in no GID table"))
+    }
+
+    /// The words of a program with the GID index for its address of this family, in the way of that program.
+    fn addressed(&self, family: Family, words: &[&str]) -> Result<Vec<String>, String> {
+        // perftest calls it -x; the pingpongs and the suite's own programs -g.
+        let option = if words[0].starts_with("ib_") { "-x" } else { "-g" };
+        let mut addressed: Vec<String> = Vec::new();
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            if *word == option {
+                rest.next();
+            } else {
+                addressed.push((*word).to_owned());
+            }
+        }
+        addressed.extend([option.to_owned(), self.gid_index(family)?.to_string()]);
+        Ok(addressed)
+    }
+}
+
+impl Room {
+    /// The place of an address in the GID table of the first device; `None` where it is in none.
+    pub fn gid_index(&self, address: IpAddr) -> Result<Option<u64>, String> {
+        let gid = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        let devices = self.json(&["devices", "--json"])?;
+        let gids = devices[0]["ports"][0]["gids"].as_array().ok_or("no GID table")?;
+        let same = |row: &&Value| row["gid"].as_str().and_then(|text| text.parse::<Ipv6Addr>().ok()) == Some(gid);
+        Ok(gids.iter().find(same).and_then(|row| row["index"].as_u64()))
+    }
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}

@@ -1,0 +1,63 @@
+//! Debian's perftest between two hosts: the whole list between network namespaces, at both MTUs and over both families, and a
+//! selection between two loopback addresses for users who cannot have namespaces.
+//!
+//! The figures are not judged here (`cargo xtask bench` does), only that there are some.
+
+use softhca_suite::{Family, Hosts, User, lists};
+
+#[track_caller]
+fn between_namespaces(mtu: u32, family: Family, user: User, words: &[&str]) {
+    let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
+    lists::expect_figures(words, &hosts.must_succeed(family, words));
+}
+
+#[track_caller]
+fn between_addresses(words: &[&str]) {
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    lists::expect_figures(words, &hosts.must_succeed(Family::V4, words));
+}
+
+/// One test per row and kind of link.
+macro_rules! between_namespaces {
+    ($($name:ident: $($word:literal)+;)*) => {
+        mod mtu_1500_ipv4 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(1500, super::Family::V4, super::User::Me, &[$($word),+]);
+            }
+        )* }
+        mod mtu_1500_ipv6 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(1500, super::Family::V6, super::User::Nobody, &[$($word),+]);
+            }
+        )* }
+        mod mtu_9000_ipv4 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(9000, super::Family::V4, super::User::Nobody, &[$($word),+]);
+            }
+        )* }
+        mod mtu_9000_ipv6 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(9000, super::Family::V6, super::User::Me, &[$($word),+]);
+            }
+        )* }
+    };
+}
+
+/// One test per row, as an ordinary user.
+macro_rules! between_addresses {
+    ($($name:ident: $($word:literal)+;)*) => {
+        mod loopback { $(
+            #[test]
+            fn $name() {
+                super::between_addresses(&[$($word),+]);
+            }
+        )* }
+    };
+}
+
+softhca_suite::perftest_list!(between_namespaces);
+softhca_suite::perftest_selection!(between_addresses);

@@ -1,0 +1,112 @@
+//! The pingpong programs of Debian's ibverbs-utils between two hosts, from 1 byte to 8 MiB, every byte validated: at both MTUs
+//! and over both families between network namespaces, and between two loopback addresses.
+
+use softhca_suite::lists::{self, SIZES};
+use softhca_suite::{Family, Hosts, User};
+
+/// The links on which every pingpong runs, each with the user who runs it.
+const LINKS: [(u32, Family, User); 4] = [
+    (1500, Family::V4, User::Nobody),
+    (1500, Family::V6, User::Me),
+    (9000, Family::V4, User::Me),
+    (9000, Family::V6, User::Nobody),
+];
+
+#[track_caller]
+fn on_every_link(words: &[&str]) {
+    for (mtu, family, user) in LINKS {
+        let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
+        lists::expect_figures(words, &hosts.must_succeed(family, words));
+    }
+}
+
+#[track_caller]
+fn on_loopback(words: &[&str]) {
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    lists::expect_figures(words, &hosts.must_succeed(Family::V4, words));
+}
+
+/// One test per row for the namespaces, and one for the loopback addresses.
+macro_rules! pingpongs {
+    ($($name:ident: $($word:literal)+;)*) => { $(
+        mod $name {
+            #[test]
+            fn on_every_link() {
+                super::on_every_link(&[$($word),+]);
+            }
+            #[test]
+            fn on_loopback() {
+                super::on_loopback(&[$($word),+]);
+            }
+        }
+    )* };
+}
+
+softhca_suite::pingpong_list!(pingpongs);
+
+#[track_caller]
+fn sizes(hosts: &Hosts, family: Family, program: &str, more: &[&str], sizes: &[(&str, &str)]) {
+    for (size, iterations) in sizes {
+        let mut words = vec![program, "-c", "-s", size, "-n", iterations];
+        words.extend(more);
+        hosts.must_succeed(family, &words);
+    }
+}
+
+#[track_caller]
+fn sizes_on_every_link(program: &str, more: &[&str]) {
+    for (mtu, family, user) in LINKS {
+        let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
+        sizes(&hosts, family, program, more, SIZES);
+    }
+}
+
+#[test]
+fn rc_sizes() {
+    sizes_on_every_link("ibv_rc_pingpong", &[]);
+}
+
+#[test]
+fn rc_sizes_with_events() {
+    sizes_on_every_link("ibv_rc_pingpong", &["-e"]);
+}
+
+#[test]
+fn uc_sizes() {
+    sizes_on_every_link("ibv_uc_pingpong", &[]);
+}
+
+#[test]
+fn srq_sizes() {
+    sizes_on_every_link("ibv_srq_pingpong", &["-q", "4"]);
+}
+
+#[test]
+fn sizes_on_loopback() {
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    for program in ["ibv_rc_pingpong", "ibv_uc_pingpong"] {
+        sizes(&hosts, Family::V4, program, &[], SIZES);
+    }
+}
+
+#[test]
+fn rc_sizes_at_every_path_mtu() {
+    for (mtu, path_mtus) in [(1500, &["256", "512", "1024"][..]), (9000, &["256", "2048", "4096"])] {
+        let Some(hosts) = Hosts::joined(mtu, User::Me).expect("two namespaces") else { return };
+        for path_mtu in path_mtus {
+            let few = [("1", "100"), ("5000", "100"), ("1048576", "10")];
+            sizes(&hosts, Family::V4, "ibv_rc_pingpong", &["-m", path_mtu], &few);
+        }
+    }
+}
+
+#[test]
+fn ud_sizes_up_to_the_mtu_of_the_link() {
+    for (mtu, sizes_of_link) in [(1500, &["1", "300", "1023", "1024"][..]), (9000, &["1", "2048", "4095", "4096"])] {
+        for family in [Family::V4, Family::V6] {
+            let Some(hosts) = Hosts::joined(mtu, User::Me).expect("two namespaces") else { return };
+            let thousands: Vec<_> = sizes_of_link.iter().map(|size| (*size, "1000")).collect();
+            sizes(&hosts, family, "ibv_ud_pingpong", &[], &thousands);
+        }
+    }
+}
