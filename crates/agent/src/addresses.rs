@@ -1,10 +1,14 @@
-//! The host's addresses, asked once and then watched, over rtnetlink.
+//! The host's addresses and the MTUs of their interfaces, asked once and then watched, over rtnetlink.
 //!
 //! The kernel is asked for the whole list at the start and again after every notice of a change: a list is small, and
 //! asking again cannot miss anything, not even when notices were lost. What becomes of the list is [`crate::gids`]. The
 //! principal type is [`AddressWatch`].
 
+mod links;
+
+use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -15,11 +19,16 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::gids::HostAddress;
 
-/// Multicast groups of rtnetlink that speak of addresses (`RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`).
+/// Multicast groups of rtnetlink that speak of interfaces and addresses (`RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`,
+/// `RTNLGRP_IPV6_IFADDR`).
+const LINKS: u32 = 1;
 const IPV4_ADDRESSES: u32 = 5;
 const IPV6_ADDRESSES: u32 = 9;
 
-/// A subscription to changes of the host's addresses.
+/// The MTU of an interface that the kernel says nothing about: every Ethernet carries that.
+const USUAL_MTU: u32 = 1500;
+
+/// A subscription to changes of the host's addresses and interfaces.
 pub struct AddressWatch {
     notices: Socket,
 }
@@ -29,6 +38,7 @@ impl AddressWatch {
     pub fn new() -> io::Result<Self> {
         let mut notices = Socket::new(NETLINK_ROUTE)?;
         notices.bind_auto()?;
+        notices.add_membership(LINKS)?;
         notices.add_membership(IPV4_ADDRESSES)?;
         notices.add_membership(IPV6_ADDRESSES)?;
         notices.set_non_blocking(true)?;
@@ -67,25 +77,46 @@ pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
+    // A change after the questions comes with a notice.
+    let mtus = links::mtus()?;
     socket.send(&bytes, 0)?;
     let mut found = Vec::new();
     loop {
         let (bytes, _) = socket.recv_from_full()?;
-        if bytes.is_empty() || take(&bytes, &mut found)? {
+        if bytes.is_empty() || take(&bytes, &mtus, &mut found)? {
             return Ok(found);
         }
     }
 }
 
+/// Those of the host's addresses that were asked for, in the order of the question, and those that it does not have.
+/// Every address of 127.0.0.0/8 is there where 127.0.0.1 is, though the kernel lists only that one.
+pub fn chosen(host: &[HostAddress], wanted: &[IpAddr]) -> (Vec<HostAddress>, Vec<IpAddr>) {
+    let mut missing = Vec::new();
+    let mut found = Vec::new();
+    for ip in wanted {
+        let four = |ip: &IpAddr| ip.is_ipv4() && ip.is_loopback();
+        let same = host.iter().find(|address| address.ip == *ip);
+        let near = || host.iter().find(|address| four(&address.ip) && four(ip));
+        match same.or_else(near) {
+            Some(address) => found.push(HostAddress { ip: *ip, ..*address }),
+            None => missing.push(*ip),
+        }
+    }
+    (found, missing)
+}
+
 /// Adds what one datagram says to `found`; true when it was the last one.
-fn take(mut bytes: &[u8], found: &mut Vec<HostAddress>) -> io::Result<bool> {
+fn take(mut bytes: &[u8], mtus: &BTreeMap<u32, u32>, found: &mut Vec<HostAddress>) -> io::Result<bool> {
     while !bytes.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
         match message.payload {
             NetlinkPayload::Done(_) => return Ok(true),
             NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => found.extend(usable(&address)),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(address)) => {
+                found.extend(usable(&address, mtus))
+            }
             _ => {}
         }
         // Messages are padded to four bytes; a length of zero would never end.
@@ -100,21 +131,23 @@ fn take(mut bytes: &[u8], found: &mut Vec<HostAddress>) -> io::Result<bool> {
 
 /// The address of one message. One that is not settled yet (or was found to be a duplicate) is left out: another notice
 /// comes when it is.
-fn usable(message: &AddressMessage) -> Option<HostAddress> {
+fn usable(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAddress> {
     let unsettled = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if message.header.flags.intersects(unsettled) {
         return None;
     }
     // On a point-to-point link `Address` is the peer's and `Local` is ours.
+    let ifindex = message.header.index;
+    let here = |ip| HostAddress { ip, ifindex, mtu: mtus.get(&ifindex).copied().unwrap_or(USUAL_MTU) };
     let mut ip = None;
     for attribute in &message.attributes {
         match attribute {
-            AddressAttribute::Local(local) => return Some(HostAddress { ip: *local, ifindex: message.header.index }),
+            AddressAttribute::Local(local) => return Some(here(*local)),
             AddressAttribute::Address(address) => ip = Some(*address),
             _ => {}
         }
     }
-    Some(HostAddress { ip: ip?, ifindex: message.header.index })
+    ip.map(here)
 }
 
 /// The name of an interface, for people and for the device mirror.
@@ -134,5 +167,16 @@ mod tests {
             assert!(interface_name(address.ifindex).is_some(), "{address:?} has an interface");
         }
         AddressWatch::new().expect("a watch can be had where the list can").drain();
+    }
+
+    #[test]
+    fn only_what_was_asked_for_and_all_of_127() {
+        let address = |text: &str, ifindex| HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500 };
+        let ip = |text: &str| -> IpAddr { text.parse().expect(text) };
+        let host = [address("127.0.0.1", 1), address("10.0.0.1", 2), address("::1", 1)];
+        let (found, missing) = chosen(&host, &[ip("127.0.0.3"), ip("10.0.0.1"), ip("10.0.0.2"), ip("::2")]);
+        assert_eq!(found, [address("127.0.0.3", 1), host[1]]);
+        assert_eq!(missing, [ip("10.0.0.2"), ip("::2")]);
+        assert_eq!(chosen(&host[1..], &[ip("127.0.0.1")]).1, [ip("127.0.0.1")]);
     }
 }

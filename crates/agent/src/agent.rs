@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 
 use shm::eventfd::Doorbell;
 
-use crate::config::{Config, ConfigError};
+use crate::addresses::{chosen, host_addresses};
+use crate::config::{Config, ConfigError, Wire};
 use crate::local::{LocalControl, Message};
 use crate::refusal::Refusal;
 use crate::rundir::{RunDir, RunDirError};
@@ -74,6 +75,7 @@ impl Agent {
     /// Starts an agent that serves `run_dir`, or only this process when there is none.
     pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
         config.check()?;
+        require_addresses(config)?;
         let prepared = run_dir.map(RunDir::prepare).transpose()?;
         let place = match run_dir {
             Some(path) => path.display().to_string(),
@@ -116,6 +118,22 @@ impl Drop for AgentHandle {
             self.inbox.send(Message::Stop);
             let _ = thread.join();
         }
+    }
+}
+
+/// Refuses addresses that were asked for by name and that this host does not have.
+fn require_addresses(config: &Config) -> Result<(), ConfigError> {
+    if config.addresses.is_empty() || config.wire == Wire::External {
+        return Ok(());
+    }
+    // Where the host cannot be asked, there is nobody to contradict.
+    let Ok(host) = host_addresses() else { return Ok(()) };
+    match chosen(&host, &config.addresses).1.as_slice() {
+        [] => Ok(()),
+        [missing, ..] => Err(ConfigError::Value(format!(
+            "{missing} is not an address of this host; `ip address` lists those that are, and where loopback is up, every \
+             address from 127.0.0.1 to 127.255.255.254 is one"
+        ))),
     }
 }
 

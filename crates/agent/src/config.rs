@@ -6,11 +6,13 @@
 //! [`crate::gids`]. `crates/agent/config.example.toml` shows every key.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::gids::GID_TABLE_LEN;
 use crate::limits::Limits;
 
 /// The most devices one agent serves, as in the kernel agent that this ABI comes from.
@@ -25,8 +27,30 @@ pub struct Config {
     /// End the agent after this many seconds without a client. Absent: never.
     #[serde(deserialize_with = "seconds")]
     pub idle_exit: Option<Duration>,
+    /// The only addresses that become GIDs, in their order. Empty: every address of the host.
+    pub addresses: Vec<IpAddr>,
+    /// How packets from other hosts come.
+    pub wire: Wire,
+    /// Serve every user of this machine and keep them apart; `softhca agent --system` says so, a file does not.
+    #[serde(skip)]
+    pub system: bool,
     /// The devices, in the order of their nodes `uverbs0`, `uverbs1`, …
     pub devices: Vec<DeviceConfig>,
+}
+
+/// How packets from other hosts come to an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wire {
+    /// From UDP port 4791 of each address.
+    #[default]
+    Udp,
+    /// From whoever holds the agent's forwarder, as in one process with several hosts: no socket is opened, and
+    /// [`Config::addresses`] need not exist anywhere.
+    #[serde(skip)]
+    External,
+    /// Not at all: clients reach each other, and nobody else.
+    Off,
 }
 
 /// One host channel adapter.
@@ -53,11 +77,11 @@ pub struct DeviceConfig {
 pub struct PortConfig {
     /// The port GUID, the lower half of GID index 0. Absent: derived from the node GUID and the port number.
     pub guid: Option<Guid>,
-    /// The active MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    /// The largest active MTU in bytes: 256, 512, 1024, 2048 or 4096. Interfaces whose packets are smaller lower it.
     pub mtu: u32,
     /// `active` or `down`.
     pub state: PortState,
-    /// Names of the network interfaces whose addresses become GIDs. Absent: all of them.
+    /// Names of the network interfaces whose addresses become GIDs. Absent: all of them, loopback only if it is alone.
     pub interfaces: Option<Vec<String>>,
 }
 
@@ -96,7 +120,13 @@ pub enum ConfigError {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { idle_exit: None, devices: vec![DeviceConfig::default()] }
+        Self {
+            idle_exit: None,
+            addresses: Vec::new(),
+            wire: Wire::default(),
+            system: false,
+            devices: vec![DeviceConfig::default()],
+        }
     }
 }
 
@@ -137,6 +167,15 @@ impl Config {
     /// Whether the values make sense together; programs that build a [`Config`] by hand are checked by the same rules.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError::Value(text));
+        for address in &self.addresses {
+            if address.is_unspecified() || address.is_multicast() {
+                return refuse(format!("`addresses`: {address} is no address of one host"));
+            }
+        }
+        if self.addresses.len() >= GID_TABLE_LEN {
+            let (count, most) = (self.addresses.len(), GID_TABLE_LEN - 1);
+            return refuse(format!("`addresses` has {count} entries; a GID table has room for {most}"));
+        }
         if self.devices.is_empty() || self.devices.len() > MAX_DEVICES {
             return refuse(format!("{} devices are configured; 1 to {MAX_DEVICES} are possible", self.devices.len()));
         }
@@ -261,6 +300,11 @@ mod tests {
             ("[[devices]]\n[devices.limits]\nmax_qp = 0", "max_qp"),
             ("[[devices]]\n[devices.limits]\nmax_qpp = 1", "max_qpp"),
             ("idle_exit = -1", "idle_exit"),
+            ("addresses = ['here']", "address"),
+            ("addresses = ['0.0.0.0']", "addresses"),
+            ("addresses = ['224.0.0.1']", "addresses"),
+            ("wire = 'external'", "wire"),
+            ("system = true", "system"),
             ("devices = []", "devices"),
         ] {
             let error = Config::parse(text).expect_err(text).to_string();

@@ -7,7 +7,7 @@ use abi::device::{QueryDeviceAnswer, QueryPortAnswer, atomic_cap, cap, link_laye
 use abi::private::{GidEntryAnswer, gid_type};
 
 use crate::config::{DeviceConfig, Guid, PortConfig, PortState, mtu_code};
-use crate::gids::{GID_TABLE_LEN, GidTable};
+use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress};
 use crate::identity;
 use crate::limits::Limits;
 use crate::refusal::{Outcome, refuse};
@@ -47,8 +47,9 @@ pub struct Device {
 pub struct Port {
     /// The lower half of GID index 0.
     pub guid: Guid,
-    /// The MTU code in use.
+    /// The MTU code in use: the configured one, or what the interfaces of the GIDs carry.
     pub active_mtu: u8,
+    configured_mtu: u8,
     /// See `port_state` of the ABI.
     pub state: u8,
     /// The GIDs.
@@ -239,9 +240,11 @@ impl Device {
 impl Port {
     fn new(config: &PortConfig, node_guid: Guid, number: u8) -> Self {
         let guid = config.guid.unwrap_or_else(|| identity::port_guid(node_guid, number));
+        let configured_mtu = mtu_code(config.mtu).unwrap_or(mtu::MTU_4096);
         Self {
             guid,
-            active_mtu: mtu_code(config.mtu).unwrap_or(mtu::MTU_4096),
+            active_mtu: configured_mtu,
+            configured_mtu,
             state: match config.state {
                 PortState::Active => port_state::ACTIVE,
                 PortState::Down => port_state::DOWN,
@@ -249,6 +252,13 @@ impl Port {
             gids: GidTable::new(guid),
             interfaces: config.interfaces.clone(),
         }
+    }
+
+    /// Takes the host's addresses into the GID table, as [`GidTable::follow`], and their MTUs into the port's.
+    pub fn follow(&mut self, host: &[HostAddress], loopbacks: bool, loopback: u32) -> bool {
+        let changed = self.gids.follow(host, loopbacks, loopback);
+        self.active_mtu = self.gids.smallest_mtu().unwrap_or(mtu::MTU_4096).min(self.configured_mtu);
+        changed
     }
 }
 
@@ -272,5 +282,22 @@ mod tests {
         assert_eq!(device.gid_entry(1, 5).expect_err("empty").errno, Errno::ENODATA);
         assert_eq!(device.pkey(1, 0).expect("the default"), 0xffff);
         assert_eq!(device.pkey(1, 1).expect_err("beyond the table").errno, Errno::EINVAL);
+    }
+
+    #[test]
+    fn the_active_mtu_is_what_every_way_out_carries() {
+        let address = |text: &str, mtu| HostAddress { ip: text.parse().expect(text), ifindex: 1, mtu };
+        let mut device = Device::new(0, &DeviceConfig::default(), "test");
+        let port = &mut device.ports[0];
+        let (lo, wide, narrow) = (address("127.0.0.1", 65536), address("10.0.0.1", 9000), address("10.0.0.2", 1500));
+        for (host, code) in [(&[lo][..], 5), (&[lo, wide], 5), (&[lo, wide, narrow], 3), (&[wide], 5), (&[], 5)] {
+            port.follow(host, true, 1);
+            assert_eq!(port.active_mtu, code, "{host:?}");
+        }
+        let small = PortConfig { mtu: 512, ..PortConfig::default() };
+        let config = DeviceConfig { ports: vec![small], ..DeviceConfig::default() };
+        let mut device = Device::new(0, &config, "test");
+        device.ports[0].follow(&[narrow], true, 1);
+        assert_eq!(device.ports[0].active_mtu, 2);
     }
 }

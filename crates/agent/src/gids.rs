@@ -1,9 +1,10 @@
 //! One port's GID table: pure bookkeeping, no network interface is asked here.
 //!
 //! Index 0 is always fe80::/64 with the port GUID and works between clients of one agent, network or not. After it
-//! comes one RoCEv2 entry per address of the host, IPv4 in its `::ffff:a.b.c.d` form. An address that stays keeps its
-//! index through every change; a freed index goes to the next newcomer. Where addresses come from is
-//! [`crate::addresses`]. The principal type is [`GidTable`].
+//! comes one RoCEv2 entry per address, IPv4 in its `::ffff:a.b.c.d` form: IPv4 before IPv6, link-local addresses last. An
+//! address that stays keeps its index through every change; a freed index goes to the next newcomer. Loopback addresses
+//! come in only where the host has no other, or by name. Where addresses come from is [`crate::addresses`]. The principal
+//! type is [`GidTable`].
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,6 +14,8 @@ use crate::config::Guid;
 pub const GID_TABLE_LEN: usize = 64;
 /// The type of every entry here, in the numbering of `enum ibv_gid_type` on the board: RoCE version 2.
 pub const ROCE_V2: u32 = 2;
+/// What a RoCEv2 packet needs beside its payload: IPv6, UDP, BTH, the longest extended headers and the ICRC.
+const OVERHEAD: u32 = 80;
 
 /// An address of the host and the interface that carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +24,27 @@ pub struct HostAddress {
     pub ip: IpAddr,
     /// Its interface's index.
     pub ifindex: u32,
+    /// Its interface's MTU in bytes.
+    pub mtu: u32,
+}
+
+impl HostAddress {
+    /// Whether it reaches this host only.
+    pub fn is_loopback(&self) -> bool {
+        self.ip.is_loopback()
+    }
+
+    fn is_link_local(&self) -> bool {
+        match self.ip {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        }
+    }
+
+    /// Its place in a new table: what most programs want comes first.
+    fn rank(&self) -> (bool, bool, bool) {
+        (self.is_link_local(), self.is_loopback(), self.ip.is_ipv6())
+    }
 }
 
 /// One valid entry.
@@ -30,6 +54,15 @@ pub struct GidEntry {
     pub gid: [u8; 16],
     /// The interface, 0 when it belongs to none.
     pub ifindex: u32,
+    /// The code of the largest IB MTU that fits into the interface's packets; 0 when none does.
+    pub mtu: u8,
+}
+
+impl GidEntry {
+    /// The address that this GID stands for. Index 0 stands for none, whatever it looks like.
+    pub fn ip(&self) -> IpAddr {
+        Ipv6Addr::from(self.gid).to_canonical()
+    }
 }
 
 /// The GIDs of one port, by index.
@@ -46,46 +79,54 @@ impl GidTable {
         gid[1] = 0x80;
         gid[8..].copy_from_slice(&port.0.to_be_bytes());
         let mut entries = [None; GID_TABLE_LEN];
-        entries[0] = Some(GidEntry { gid, ifindex: 0 });
+        entries[0] = Some(GidEntry { gid, ifindex: 0, mtu: 0 });
         Self { entries }
     }
 
-    /// Makes the table say what the host has now. True when something changed.
-    pub fn follow(&mut self, host: &[HostAddress], loopback: u32) -> bool {
+    /// Makes the table say what the host has now: newcomers in their order, loopback ones only if `loopbacks` may come
+    /// in. `loopback` is the index of the loopback interface. True when something changed.
+    pub fn follow(&mut self, host: &[HostAddress], loopbacks: bool, loopback: u32) -> bool {
         let mut changed = false;
         if let Some(first) = &mut self.entries[0] {
             changed |= first.ifindex != loopback;
             first.ifindex = loopback;
         }
-        let mut wanted: Vec<GidEntry> = Vec::new();
-        for address in host {
-            let entry = GidEntry { gid: gid_of(address.ip), ifindex: address.ifindex };
-            if !wanted.contains(&entry) {
-                wanted.push(entry);
-            }
-        }
+        let same = |entry: &GidEntry, address: &HostAddress| {
+            entry.gid == gid_of(address.ip) && entry.ifindex == address.ifindex
+        };
         for slot in &mut self.entries[1..] {
-            match slot {
-                Some(entry) if !wanted.contains(entry) => {
+            let Some(entry) = slot else { continue };
+            match host.iter().find(|address| same(entry, address)) {
+                Some(address) => {
+                    let mtu = largest_ib_mtu(address.mtu);
+                    changed |= entry.mtu != mtu;
+                    entry.mtu = mtu;
+                }
+                None => {
                     *slot = None;
                     changed = true;
                 }
-                Some(entry) => {
-                    let kept = *entry;
-                    wanted.retain(|other| *other != kept);
-                }
-                None => {}
             }
         }
-        for newcomer in wanted {
+        for newcomer in host.iter().filter(|address| loopbacks || !address.is_loopback()) {
+            if self.entries[1..].iter().flatten().any(|entry| same(entry, newcomer)) {
+                continue;
+            }
+            let gid = gid_of(newcomer.ip);
             let Some(slot) = self.entries[1..].iter_mut().find(|slot| slot.is_none()) else {
-                tracing::warn!(gid = %Ipv6Addr::from(newcomer.gid), "the GID table is full, this address gets no entry");
+                tracing::warn!(gid = %Ipv6Addr::from(gid), "the GID table is full, this address gets no entry");
                 break;
             };
-            *slot = Some(newcomer);
+            *slot = Some(GidEntry { gid, ifindex: newcomer.ifindex, mtu: largest_ib_mtu(newcomer.mtu) });
             changed = true;
         }
         changed
+    }
+
+    /// The smallest MTU code of the entries that lead out of this host, if there is one.
+    pub fn smallest_mtu(&self) -> Option<u8> {
+        let outward = self.entries[1..].iter().flatten().filter(|entry| !entry.ip().is_loopback());
+        outward.map(|entry| entry.mtu).filter(|mtu| *mtu != 0).min()
     }
 
     /// The entry at `index`; nothing when the index is out of range or empty.
@@ -97,6 +138,20 @@ impl GidTable {
     pub fn iter(&self) -> impl Iterator<Item = (usize, GidEntry)> + '_ {
         self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, (*entry)?)))
     }
+}
+
+/// The addresses in the order in which they become GIDs, and whether loopback ones may be among them: they may where
+/// nothing else reaches this host from outside.
+pub fn by_rank(host: &[HostAddress]) -> (Vec<HostAddress>, bool) {
+    let mut ordered = host.to_vec();
+    ordered.sort_by_key(HostAddress::rank);
+    let outward = host.iter().any(|address| !address.is_loopback() && !address.is_link_local());
+    (ordered, !outward)
+}
+
+/// The code of the largest IB MTU whose packets fit into those of an interface: 1024 bytes for 1500, 4096 for 9000.
+pub fn largest_ib_mtu(netdev: u32) -> u8 {
+    (1..=5).rev().find(|code| (128 << code) + OVERHEAD <= netdev).unwrap_or(0)
 }
 
 /// An address as a GID.
@@ -112,14 +167,18 @@ mod tests {
     use super::*;
 
     fn address(text: &str, ifindex: u32) -> HostAddress {
-        HostAddress { ip: text.parse().expect(text), ifindex }
+        HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500 }
+    }
+
+    fn shown(table: &GidTable) -> Vec<String> {
+        table.iter().skip(1).map(|(_, entry)| entry.ip().to_string()).collect()
     }
 
     #[test]
     fn index_zero_is_the_port_guid_and_always_there() {
         let mut table = GidTable::new(Guid(0x0200_c0ff_ee00_0001));
-        assert!(table.follow(&[], 1));
-        assert!(!table.follow(&[], 1));
+        assert!(table.follow(&[], true, 1));
+        assert!(!table.follow(&[], true, 1));
         let first = table.entry(0).expect("always valid");
         assert_eq!(Ipv6Addr::from(first.gid).to_string(), "fe80::200:c0ff:ee00:1");
         assert_eq!(table.iter().count(), 1);
@@ -129,19 +188,62 @@ mod tests {
     #[test]
     fn addresses_that_stay_keep_their_index() {
         let mut table = GidTable::new(Guid(1));
-        let (a, b, c, d) = (address("127.0.0.1", 1), address("::1", 1), address("10.0.0.2", 2), address("10.0.0.3", 2));
-        assert!(table.follow(&[a, b, c], 1));
-        assert!(table.follow(&[b, c, d], 1), "one went, one came");
-        let gid = |index| Ipv6Addr::from(table.entry(index).expect("valid").gid).to_string();
-        assert_eq!([gid(1), gid(2), gid(3)], ["::ffff:10.0.0.3", "::1", "::ffff:10.0.0.2"]);
-        assert!(!table.clone().follow(&[d, c, b, b], 1), "order and repetition do not matter");
+        let (a, b, c, d) =
+            (address("10.0.0.1", 1), address("fd00::1", 1), address("10.0.0.2", 2), address("10.0.0.3", 2));
+        assert!(table.follow(&[a, b, c], true, 1));
+        assert!(table.follow(&[b, c, d], true, 1), "one went, one came");
+        assert_eq!(shown(&table), ["10.0.0.3", "fd00::1", "10.0.0.2"]);
+        assert!(!table.clone().follow(&[d, c, b, b], true, 1), "order and repetition do not matter");
+    }
+
+    #[test]
+    fn what_programs_want_comes_first() {
+        let host = ["fe80::7", "127.0.0.1", "::1", "fd00::2", "192.0.2.2"].map(|text| address(text, 1));
+        let (ordered, loopbacks) = by_rank(&host);
+        let mut table = GidTable::new(Guid(1));
+        table.follow(&ordered, loopbacks, 1);
+        assert_eq!(shown(&table), ["192.0.2.2", "fd00::2", "fe80::7"]);
+    }
+
+    #[test]
+    fn loopback_comes_in_where_nothing_else_is_and_stays_when_something_comes() {
+        let lonely = ["fe80::7", "::1", "127.0.0.1"].map(|text| address(text, 1));
+        let (ordered, loopbacks) = by_rank(&lonely);
+        let mut table = GidTable::new(Guid(1));
+        table.follow(&ordered, loopbacks, 1);
+        assert_eq!(shown(&table), ["127.0.0.1", "::1", "fe80::7"]);
+        let connected = [lonely[0], lonely[1], lonely[2], address("10.0.0.1", 2)];
+        let (ordered, loopbacks) = by_rank(&connected);
+        assert!(table.follow(&ordered, loopbacks, 1));
+        assert_eq!(shown(&table), ["127.0.0.1", "::1", "fe80::7", "10.0.0.1"]);
+        let (ordered, loopbacks) = by_rank(&connected[1..]);
+        assert!(table.follow(&ordered[1..], loopbacks, 1), "one that goes is gone for good");
+        assert!(!table.follow(&ordered[1..], loopbacks, 1));
+    }
+
+    #[test]
+    fn the_mtu_leaves_room_for_the_headers_and_is_followed() {
+        for (netdev, code) in
+            [(0, 0), (335, 0), (336, 1), (1400, 3), (1500, 3), (4175, 4), (4176, 5), (9000, 5), (65536, 5)]
+        {
+            assert_eq!(largest_ib_mtu(netdev), code, "{netdev}");
+        }
+        let mut table = GidTable::new(Guid(1));
+        assert_eq!(table.smallest_mtu(), None);
+        let lo = HostAddress { mtu: 65536, ..address("127.0.0.1", 1) };
+        let mut eth = HostAddress { mtu: 9000, ..address("10.0.0.1", 2) };
+        table.follow(&[lo, eth], true, 1);
+        assert_eq!((table.entry(1).map(|entry| entry.mtu), table.smallest_mtu()), (Some(5), Some(5)));
+        eth.mtu = 1500;
+        assert!(table.follow(&[lo, eth], true, 1));
+        assert_eq!((table.entry(2).map(|entry| entry.mtu), table.smallest_mtu()), (Some(3), Some(3)));
     }
 
     #[test]
     fn a_full_table_keeps_what_it_has() {
         let mut table = GidTable::new(Guid(1));
         let many: Vec<_> = (0..100).map(|n| address(&format!("10.0.0.{n}"), 1)).collect();
-        assert!(table.follow(&many, 1));
+        assert!(table.follow(&many, true, 1));
         assert_eq!(table.iter().count(), GID_TABLE_LEN);
     }
 }

@@ -47,6 +47,8 @@ impl Mirror {
                 self.write(&at.join("state"), state_text(port.state))?;
                 let physical = if port.state == port_state::ACTIVE { "5: LinkUp" } else { "3: Disabled" };
                 self.write(&at.join("phys_state"), physical)?;
+                let mtu = mtu_bytes(port.active_mtu).unwrap_or_default();
+                self.write(&at.join("active_mtu"), &mtu.to_string())?;
                 for index in 0..GID_TABLE_LEN {
                     let entry = port.gids.entry(index as u32);
                     let gid = gid_text(entry.map(|entry| entry.gid).unwrap_or_default());
@@ -90,7 +92,7 @@ impl Mirror {
         ] {
             self.write(&home.join(name), text)?;
         }
-        for (number, port) in (1..).zip(&device.ports) {
+        for number in 1..=device.ports.len() as u32 {
             let at = home.join(format!("ports/{number}"));
             let facts = device.port_attributes(number).unwrap_or_default();
             for (name, text) in [
@@ -101,7 +103,6 @@ impl Mirror {
                 ("sm_sl", "0"),
                 ("link_layer", "Ethernet"),
                 ("cap_mask", &format!("{:#010x}", facts.port_cap_flags)),
-                ("active_mtu", &mtu_bytes(port.active_mtu).unwrap_or_default().to_string()),
             ] {
                 self.write(&at.join(name), text)?;
             }
@@ -173,12 +174,12 @@ mod tests {
         assert!(read("infiniband/softhca0/ports/1/gids/0").starts_with("fe80:0000:0000:0000:"));
         let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), zero);
-        let address = HostAddress { ip: [127, 0, 0, 1].into(), ifindex: 1 };
-        devices[0].ports[0].gids.follow(&[address], 1);
+        let address = HostAddress { ip: [127, 0, 0, 1].into(), ifindex: 1, mtu: 65536 };
+        devices[0].ports[0].gids.follow(&[address], true, 1);
         mirror.update(&devices).expect("updated");
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
         assert_eq!(read("infiniband/softhca0/ports/1/gid_attrs/types/1"), "RoCE v2\n");
-        devices[0].ports[0].gids.follow(&[], 1);
+        devices[0].ports[0].gids.follow(&[], true, 1);
         mirror.update(&devices).expect("updated");
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), zero);
     }

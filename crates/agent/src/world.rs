@@ -6,17 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 
 use abi::Errno;
 use abi::event::{AsyncRecord, kind};
 use abi::private::{Push, push};
 
-use crate::addresses::interface_name;
+use crate::addresses::{chosen, interface_name};
 use crate::board::Board;
-use crate::config::Config;
+use crate::config::{Config, Wire};
 use crate::context::{Context, ContextId, Peer};
 use crate::device::Device;
-use crate::gids::HostAddress;
+use crate::gids::{HostAddress, by_rank};
 use crate::lanes::{Lanes, lane_gone};
 use crate::numbers::{KeySpace, QpnSpace};
 use crate::objects::ah::Ah;
@@ -63,6 +64,12 @@ pub struct World {
     pub lanes: Lanes,
     /// What clients read without asking.
     pub board: Board,
+    /// The only addresses that become GIDs; all of the host's if there are none.
+    pub addresses: Vec<IpAddr>,
+    /// How packets from other hosts come.
+    pub wire: Wire,
+    /// Whether many users are served and kept apart.
+    pub system: bool,
     last_context: u32,
 }
 
@@ -97,6 +104,9 @@ impl World {
             srq_numbers: KeySpace::default(),
             labels: 0,
             lanes: Lanes::default(),
+            addresses: config.addresses.clone(),
+            wire: config.wire,
+            system: config.system,
             last_context: 0,
         })
     }
@@ -160,7 +170,9 @@ impl World {
     /// Takes the host's addresses into the GID tables. Contexts of a device whose table changed get GID_CHANGE.
     /// True when some table changed.
     pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {
-        let loopback = host.iter().find(|address| address.ip.is_loopback()).map_or(0, |address| address.ifindex);
+        let loopback = host.iter().find(|address| address.is_loopback()).map_or(0, |address| address.ifindex);
+        let named = self.named(host);
+        let host = named.as_deref().unwrap_or(host);
         let mut events = Vec::new();
         for device in &mut self.devices {
             let before = events.len();
@@ -169,7 +181,9 @@ impl World {
                     None => host.to_vec(),
                     Some(names) => host.iter().copied().filter(|address| carried_by(address, names)).collect(),
                 };
-                if port.gids.follow(&carried, loopback) {
+                // Whoever names addresses or interfaces has chosen; else loopback is for hosts that have nothing else.
+                let (carried, alone) = if named.is_some() { (carried, true) } else { by_rank(&carried) };
+                if port.follow(&carried, alone || port.interfaces.is_some(), loopback) {
                     events.push((
                         device.index,
                         AsyncRecord { element: number, event_type: kind::GID_CHANGE, reserved: 0 },
@@ -184,6 +198,18 @@ impl World {
             self.raise(*device, *record);
         }
         !events.is_empty()
+    }
+
+    /// The addresses that this agent was told to have, as far as they are there; nothing if it was told none.
+    fn named(&self, host: &[HostAddress]) -> Option<Vec<HostAddress>> {
+        if self.addresses.is_empty() {
+            return None;
+        }
+        if self.wire == Wire::External {
+            let anywhere = |ip: &IpAddr| HostAddress { ip: *ip, ifindex: 0, mtu: u32::MAX };
+            return Some(self.addresses.iter().map(anywhere).collect());
+        }
+        Some(chosen(host, &self.addresses).0)
     }
 
     /// Gives an unaffiliated event to every context of a device.
