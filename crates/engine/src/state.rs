@@ -118,6 +118,7 @@ impl Qp {
             rnr_retry: a.rnr_retry,
             max_rd_atomic: a.max_rd_atomic,
             lossless: true,
+            ..RequesterConfig::default()
         });
     }
 

@@ -5,13 +5,11 @@ use crate::ring::Entry;
 use crate::{MAX_MESSAGE, Operation, Reason, Requester, RequesterConfig, SendOp, Service, Status, Transmit};
 use wire::{AtomicEth, Deth, Headers, Opcode, Place, Psn, Reth};
 
-/// A packet that asks for an acknowledgement at least this often, so that long messages free the window as they go.
-const ACK_EVERY: u32 = 32;
-
 impl Requester {
-    /// The request packet of a READ or an atomic. A READ that was answered in part asks for the rest.
+    /// The request packet of an atomic, or of the next piece of a READ. A piece that was answered in part asks for the rest.
     pub(crate) fn ask(&mut self, entry: &Entry) -> Transmit {
         let (op, skip) = (&entry.op, self.cursor.packet);
+        let (packets, end) = (self.packets(op), self.piece_end(op, skip));
         let offset = skip << self.mtu_shift;
         let operation = match op.operation {
             Operation::CmpSwap => wire::Operation::CompareSwap,
@@ -19,11 +17,14 @@ impl Requester {
             _ => wire::Operation::ReadRequest,
         };
         let mut headers = self.headers(operation, entry.first + skip);
-        headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len: op.length - offset };
+        let len = op.length.min(end << self.mtu_shift) - offset;
+        headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len };
         headers.atomic = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
         // The answer takes a number per packet, all of them set aside by the request.
-        let end = entry.first + self.packets(op);
-        self.advance(end, true);
+        self.advance(entry.first, end, end == packets);
+        self.cursor.reads += 1;
+        // It answers what was sent before, too.
+        self.cursor.unasked = 0;
         Transmit { headers, slot: op.slot, offset, len: 0 }
     }
 
@@ -44,11 +45,11 @@ impl Requester {
             headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
         }
         self.cursor.unasked += 1;
-        headers.ack_req = self.service == Service::Rc && (last || self.cursor.unasked >= ACK_EVERY);
+        headers.ack_req = self.service == Service::Rc && (last || self.must_ask(psn));
         if headers.ack_req {
             self.cursor.unasked = 0;
         }
-        self.advance(psn + 1, last);
+        self.advance(entry.first, packet + 1, last);
         Transmit { headers, slot: op.slot, offset, len }
     }
 
@@ -62,16 +63,16 @@ impl Requester {
         }
     }
 
-    /// Numbers below `end` are sent; the operation is sent, or one packet more of it.
-    fn advance(&mut self, end: Psn, whole: bool) {
-        if self.cursor.high.is_before(end) {
-            self.cursor.high = end;
+    /// The packets before `end` of the operation that begins with number `first` are sent; perhaps these are all.
+    fn advance(&mut self, first: Psn, end: u32, whole: bool) {
+        if self.cursor.high.is_before(first + end) {
+            self.cursor.high = first + end;
         }
         if whole {
             self.cursor.op = self.cursor.op.wrapping_add(1);
             self.cursor.packet = 0;
         } else {
-            self.cursor.packet += 1;
+            self.cursor.packet = end;
         }
     }
 
@@ -83,8 +84,17 @@ impl Requester {
         (op.length >> self.mtu_shift) + u32::from(op.length & (self.config.mtu - 1) != 0) + u32::from(op.length == 0)
     }
 
+    /// Where the piece of a READ ends that has the packet `packet` numbers behind the first. An atomic is one piece.
+    pub(crate) fn piece_end(&self, op: &SendOp, packet: u32) -> u32 {
+        let packets = self.packets(op);
+        match packet.checked_div(self.config.read_piece) {
+            Some(before) => packets.min((before + 1) * self.config.read_piece),
+            None => packets,
+        }
+    }
+
     /// What a READ's answer has in the packet `packet` numbers behind its first: where it begins, and its length.
-    pub(crate) fn piece(&self, op: &SendOp, packet: u32) -> (u32, u32) {
+    pub(crate) fn part(&self, op: &SendOp, packet: u32) -> (u32, u32) {
         let offset = packet << self.mtu_shift;
         (offset, (op.length - offset).min(self.config.mtu))
     }

@@ -1,8 +1,9 @@
-//! What makes the reliable connection reliable: the requester's side of answers, timers and going back ([`requester`]), and the
-//! responder's side of answering ([`responder`], [`answers`]). IBA 9.7.
+//! What makes the reliable connection reliable: the requester's side of answers, timers and going back ([`requester`]) and of how
+//! much is under way ([`window`]), and the responder's side of answering ([`responder`], [`answers`]). IBA 9.7.
 
 pub(crate) mod answers;
 pub(crate) mod requester;
 mod responder;
+mod window;
 
 pub(crate) use requester::Reliable;

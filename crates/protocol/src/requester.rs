@@ -39,6 +39,10 @@ pub struct RequesterConfig {
     pub max_rd_atomic: u8,
     /// The path loses nothing unless [`Requester::note_loss`] says so: no timer runs meanwhile.
     pub lossless: bool,
+    /// A READ is asked for in pieces of so many packets, each a request of its own; 0 is in one piece, however long.
+    pub read_piece: u32,
+    /// At most so many packets of a message without one that asks for an acknowledgement; 0 leaves it to the requester.
+    pub ack_every: u32,
 }
 
 /// The end of a work request. There is one for each, unsignalled ones too, in the order of posting.
@@ -84,7 +88,7 @@ pub(crate) struct Cursor {
     pub(crate) started: u32,
     /// The first packet number that was never sent.
     pub(crate) high: Psn,
-    /// READs and atomics begun and not complete.
+    /// Atomics and pieces of READs before here that are not answered in full: what the responder has to remember.
     pub(crate) reads: u32,
     /// Packets since the last that asked for an acknowledgement.
     pub(crate) unasked: u32,
@@ -112,6 +116,12 @@ pub struct Requester {
     head: u32,
     pub(crate) cursor: Cursor,
     undo: Undo,
+    /// How many packets may be under way.
+    pub(crate) window: u32,
+    /// At most so many packets of a message without one that asks for an acknowledgement.
+    pub(crate) ask_every: u32,
+    /// How often something was sent again because it, or its answer, was lost.
+    pub(crate) losses: u32,
     pub(crate) rc: Reliable,
     stop: Option<Stop>,
 }
@@ -131,17 +141,21 @@ impl Requester {
             head: 0,
             cursor: Cursor::default(),
             undo: Undo::default(),
+            window: Psn::WINDOW,
+            ask_every: 0,
+            losses: 0,
             rc: Reliable::default(),
             stop: None,
         }
     }
 
-    /// Sets what the transition to RTS sets. The numbering of packets begins here.
+    /// Sets what the transition to RTS sets. The numbering of packets begins here, and with as wide a window as there is.
     pub fn configure(&mut self, config: RequesterConfig) {
         self.mtu_shift = config.mtu.max(1).ilog2() as u8;
         self.config = RequesterConfig { mtu: 1 << self.mtu_shift, ..config };
         self.cursor.high = config.sq_psn;
         self.rc = Reliable::new(config.sq_psn);
+        self.set_window(Psn::WINDOW);
     }
 
     /// Changes the code of the local ACK timeout.
@@ -215,13 +229,14 @@ impl Requester {
             return None;
         }
         let entry = *self.ops.at(self.cursor.op);
-        if self.service == Service::Rc && !self.fits_window(&entry) {
+        let asks = entry.op.operation.is_read_or_atomic();
+        if self.service == Service::Rc && !(self.fits_window(&entry) && (!asks || self.may_ask())) {
             self.untransmit();
             return None;
         }
-        let packet = if entry.op.operation.is_read_or_atomic() { self.ask(&entry) } else { self.carry(&entry) };
+        let packet = if asks { self.ask(&entry) } else { self.carry(&entry) };
         if self.service == Service::Rc {
-            if packet.headers.ack_req || entry.op.operation.is_read_or_atomic() {
+            if packet.headers.ack_req || asks {
                 self.arm(now);
             }
         } else {
@@ -344,15 +359,8 @@ impl Requester {
             self.stop_at(index, status, reason);
             return false;
         }
-        let reads = self.cursor.reads;
-        if op.fence && reads > 0 {
+        if op.fence && self.cursor.reads > 0 {
             return false;
-        }
-        if op.operation.is_read_or_atomic() {
-            if reads >= u32::from(self.config.max_rd_atomic) {
-                return false;
-            }
-            self.cursor.reads += 1;
         }
         entry.first = self.cursor.high;
         self.cursor.started = index.wrapping_add(1);

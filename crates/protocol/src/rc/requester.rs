@@ -37,7 +37,7 @@ enum Wait {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reliable {
     /// The oldest packet number without an answer.
-    unacked: Psn,
+    pub(crate) unacked: Psn,
     wait: Wait,
     /// Tries since the last progress, when nothing was heard or something was lost.
     retries: u8,
@@ -134,12 +134,6 @@ impl Requester {
             Some(nanoseconds) if !lossless => now.after(nanoseconds),
             _ => Time::NEVER,
         }
-    }
-
-    /// Whether the next packet keeps at most half of the number space under way, so that old and new answers differ.
-    pub(crate) fn fits_window(&self, entry: &Entry) -> bool {
-        let sent = if entry.op.operation == Operation::Read { self.packets(&entry.op) } else { self.cursor.packet + 1 };
-        entry.first + sent - self.rc.unacked <= Psn::WINDOW
     }
 }
 
@@ -243,11 +237,11 @@ impl Requester {
         }
         let packet = headers.psn - first;
         let last = packet + 1 == self.packets(&op);
-        // The answer to the rest of a READ may begin with a first or with a middle packet: responders differ.
-        if headers.opcode.place().ends() != last {
+        // The answer to the rest of a piece may begin with a first or with a middle packet: responders differ.
+        if headers.opcode.place().ends() != (packet + 1 == self.piece_end(&op, packet)) {
             return self.wrong_answer(headers);
         }
-        let (offset, len) = self.piece(&op, packet);
+        let (offset, len) = self.part(&op, packet);
         if payload_len != len {
             let (dest_qp, psn) = (self.config.dest_qp, headers.psn);
             self.fail(Status::LocLenErr, Reason::WrongLength { dest_qp, psn, expected: len, got: payload_len });
@@ -278,11 +272,14 @@ impl Requester {
             return self.fail(status, Reason::Local);
         }
         let entry = self.ops.at(self.done);
-        let end = entry.first + self.packets(&entry.op);
+        let packet = self.rc.unacked - entry.first;
+        let (packets, piece_end) = (self.packets(&entry.op), self.piece_end(&entry.op, packet));
+        // Having gone back, the cursor may not have come to this piece again: then it does not count as asked for.
+        let counts = self.cursor.op != self.done || self.cursor.packet >= piece_end;
+        self.cursor.reads -= u32::from(counts && packet + 1 == piece_end);
         self.rc.unacked += 1;
-        if self.rc.unacked == end {
+        if packet + 1 == packets {
             self.done = self.done.wrapping_add(1);
-            self.cursor.reads -= 1;
         }
         self.progress(now);
     }
@@ -336,6 +333,7 @@ impl Requester {
             return self.fail(Status::RetryExcErr, Reason::Silence { dest_qp, psn, timeout, retry_cnt });
         }
         self.rc.retries += 1;
+        self.losses = self.losses.wrapping_add(1);
         self.rc.implied = false;
         self.go_back();
         self.arm(now);
@@ -345,6 +343,8 @@ impl Requester {
         self.rc.deadline = Time::NEVER;
         self.cursor.op = self.done;
         self.cursor.packet = self.answered_packets();
+        self.cursor.reads = 0;
+        self.cursor.unasked = 0;
     }
 
     /// Whether nothing was sent since going back.

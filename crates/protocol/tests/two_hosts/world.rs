@@ -55,6 +55,8 @@ pub(crate) struct Scenario {
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     pub rd_atomic: u8,
+    pub read_piece: u32,
+    pub window: u32,
 }
 
 impl Default for Scenario {
@@ -73,6 +75,8 @@ impl Default for Scenario {
             retry_cnt: 7,
             rnr_retry: 7,
             rd_atomic: 4,
+            read_piece: 0,
+            window: u32::MAX,
         }
     }
 }
@@ -119,7 +123,10 @@ impl Host {
             rnr_retry: scenario.rnr_retry,
             max_rd_atomic: scenario.rd_atomic,
             lossless: scenario.lossless,
+            read_piece: scenario.read_piece,
+            ack_every: 0,
         });
+        requester.set_window(scenario.window);
         let mut responder = Responder::new(scenario.service);
         responder.configure(ResponderConfig {
             mtu: scenario.mtu,
