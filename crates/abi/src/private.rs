@@ -123,6 +123,8 @@ constants! {
         LANE_GONE = 2,
         /// The agent ends.
         SHUTDOWN = 3,
+        /// Nothing but a wake-up: there is something on the wire lane.
+        WAKE = 4,
     }
 
     /// `GidEntryAnswer::gid_type`, and the board's.

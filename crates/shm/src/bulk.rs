@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use crate::layout::{BULK, BULK_HEAD};
-use crate::memory::{Memory, Window};
+use crate::memory::{Memory, Window, load_bytes, store_bytes};
 use crate::ring::Broken;
 
 /// The longest piece: half the ring, because then an empty ring has room for it wherever it stands.
@@ -54,6 +54,16 @@ impl BulkTx {
         Ok(Some(BulkSlot { offset: claim.offset, ptr, len: len as u32, claim }))
     }
 
+    /// Like [`BulkTx::reserve`] for as many bytes as there are in `bytes`, which it copies in.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<Option<BulkSlot>, Broken> {
+        let Some(slot) = self.reserve(bytes.len())? else {
+            return Ok(None);
+        };
+        // SAFETY: the slot is as long as `bytes` and lies inside the mapping, which the window keeps alive.
+        unsafe { store_bytes(slot.ptr.as_ptr(), bytes) };
+        Ok(Some(slot))
+    }
+
     /// Undoes the latest reservation, whose cell could not be pushed. Panics when it is not the latest.
     pub fn cancel(&mut self, slot: BulkSlot) {
         self.claims.cancel(slot.claim);
@@ -93,6 +103,20 @@ impl BulkRx {
             return None;
         }
         self.bytes.pointer(offset as usize, len as usize)
+    }
+
+    /// Copies out the piece of `into.len()` bytes that a cell names, and gives it back to the producer. False when there can be
+    /// no such piece.
+    #[must_use]
+    pub fn take(&mut self, offset: u32, into: &mut [u8]) -> bool {
+        let Some((len, piece)) = u32::try_from(into.len()).ok().and_then(|len| Some((len, self.slice(offset, len)?)))
+        else {
+            return false;
+        };
+        // SAFETY: `slice` checked that the bytes are inside the mapping, which the window keeps alive.
+        unsafe { load_bytes(piece.as_ptr(), into) };
+        self.release(offset, len);
+        true
     }
 
     /// Gives a piece back to the producer, and with it all pieces before it. One that cannot exist is ignored.

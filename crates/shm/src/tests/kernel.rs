@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -90,6 +91,27 @@ fn region_refuses_what_could_fault() {
     refused(&unsealed, 0);
     refused(&std::fs::File::open("/dev/zero").unwrap().into(), 4096);
     refused(&Doorbell::new().unwrap().into(), 4096);
+}
+
+#[test]
+fn bytes_go_through_the_bulk_ring() {
+    let (region, _fd) = Region::create("softhca-test", LANE_LEN).unwrap();
+    let region = Arc::new(region);
+    let (mut tx, _) = ends(region.clone(), Side::A);
+    let (_, mut rx) = ends(region, Side::B);
+    let mut last = 0;
+    for (round, len) in [1, 63, 64, 65, 1000, BULK / 2, BULK / 2, BULK / 2, 7].into_iter().enumerate() {
+        let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8).collect();
+        let slot = tx.bulk.put(&bytes).unwrap().unwrap();
+        last = slot.offset;
+        let mut copied = vec![0; len];
+        assert!(rx.bulk.take(slot.offset, &mut copied));
+        assert!(copied == bytes, "{len} bytes in round {round}");
+        assert!(tx.bulk.idle(), "what was taken was given back");
+    }
+    assert!(!rx.bulk.take(last + 1, &mut [0; 8]), "pieces begin at whole lines");
+    assert!(!rx.bulk.take(0, &mut []), "no piece is empty");
+    assert!(!rx.bulk.take(BULK as u32 - 64, &mut [0; 65]), "no piece goes beyond the end");
 }
 
 #[test]
