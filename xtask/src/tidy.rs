@@ -15,6 +15,7 @@ use source::Source;
 const FLOORS: &[(&str, u8)] = &[
     ("softhca-wire", 0),
     ("softhca-shm", 0),
+    ("softhca-udp", 0),
     ("softhca-abi", 1),
     ("softhca-protocol", 1),
     ("softhca-engine", 2),
@@ -29,7 +30,7 @@ const TOOLS: &[&str] = &["softhca-suite", "xtask"];
 
 /// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
 const UNSAFE: &[(&str, &[&str])] =
-    &[("softhca-shm", &[""]), ("softhca-engine", &["access", "lock", "tsc", "usermem"]), ("libibverbs", &[""])];
+    &[("softhca-shm", &[""]), ("softhca-udp", &["sys"]), ("softhca-engine", &["access", "lock", "tsc", "usermem"]), ("libibverbs", &[""])];
 
 /// Packages without clock, socket, thread or random source: time and chance are arguments.
 const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol"];

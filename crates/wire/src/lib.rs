@@ -2,7 +2,8 @@
 //!
 //! One module is one header and has one shape: a struct named `Header` with the header's fields, `LEN`, `parse` from exactly
 //! `LEN` bytes, `emit` into exactly `LEN` bytes, `Display`, and tests against literal bytes. Read [`bth`] and you know them all.
-//! [`Headers`] is the whole stack of one packet behind its network header, flat, as the transport thinks of it.
+//! [`Headers`] is the whole stack of one packet behind its network header, flat, as the transport thinks of it. Between hosts a
+//! packet ends with its [`icrc`], and [`probe`] is a packet of our own.
 //!
 //! Nothing here decides anything: whether a packet is welcome is the business of the `protocol` crate.
 //! Sources: IBA volume 1, chapter 9 (transport) and annex A17 (RoCEv2).
@@ -17,10 +18,12 @@ pub mod deth;
 mod error;
 pub mod grh;
 mod headers;
+pub mod icrc;
 pub mod ieth;
 pub mod immdt;
 mod number;
 mod opcode;
+pub mod probe;
 pub mod reth;
 pub mod rnr;
 pub mod xrceth;

@@ -1,0 +1,64 @@
+//! UDP sockets as RoCEv2 needs them: one call sends a burst of segments, one call receives segments that the kernel merged.
+//!
+//! * [`Socket`] with its three ways to be made: [`Socket::sender`], [`Socket::receiver`], [`Socket::group_receiver`].
+//! * [`Outgoing`] and [`Received`]: what goes out, and what is known of what came in.
+//!
+//! This crate knows the port number and nothing else of RDMA: what is in a datagram is the business of `wire`, who gets it that
+//! of the agent. It never waits and never allocates.
+//!
+//! Facts of Linux that the settings rest on:
+//!
+//! * IPv4's identification is covered by RoCEv2's ICRC but not in the program's hands. An *unconnected* socket that forbids
+//!   fragments (`IP_PMTUDISC_DO`) sends identification 0.
+//! * The segments of one burst (`UDP_SEGMENT`) leave with identifications 0, 1, 2 and so on, whoever cuts them.
+//! * A merged datagram (`UDP_GRO`) consists of segments of one length, but the last may be shorter.
+#![deny(unsafe_code)]
+
+mod address;
+mod control;
+mod socket;
+#[allow(unsafe_code, reason = "the calls that rustix leaves out")]
+mod sys;
+
+pub use socket::Socket;
+
+use std::net::SocketAddr;
+
+/// The port of RoCEv2.
+pub const PORT: u16 = 4791;
+/// Segments that one burst may have.
+pub const SEGMENTS_MAX: usize = 64;
+/// Bytes that one burst may have.
+pub const BATCH_MAX: usize = 65_000;
+
+/// What [`Socket::send`] sends: a datagram, or a burst of them to one destination.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The destination, with its scope when it is link-local.
+    pub to: SocketAddr,
+    /// TOS or traffic class.
+    pub traffic_class: u8,
+    /// TTL or hop limit; 0 means 64.
+    pub hop_limit: u8,
+    /// Bytes of each segment but the last, which may be shorter. 0, or as long as `bytes` or longer: one datagram.
+    pub segment: usize,
+    /// For multicast: the interface that it leaves by. Otherwise 0.
+    pub interface: u32,
+    /// The segments, one behind the other: at most [`BATCH_MAX`] bytes and [`SEGMENTS_MAX`] segments.
+    pub bytes: &'a [u8],
+}
+
+/// What [`Socket::receive`] received: a datagram, or several of one sender that the kernel merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes in the buffer.
+    pub len: usize,
+    /// Bytes of each segment but the last, which may be shorter; `len` when nothing was merged.
+    pub segment: usize,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// TOS or traffic class.
+    pub traffic_class: u8,
+    /// TTL or hop limit as it arrived.
+    pub hop_limit: u8,
+}

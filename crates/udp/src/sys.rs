@@ -1,0 +1,74 @@
+//! The three calls that rustix leaves out, behind safe functions. Not what they are used for: that is [`crate::Socket`].
+
+use crate::address::Name;
+use crate::control::Control;
+use std::io;
+use std::mem::size_of_val;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// A value that `setsockopt` reads as bytes.
+///
+/// # Safety
+/// Every byte of the type is initialised: it has no padding.
+pub(crate) unsafe trait OptionValue {}
+
+// SAFETY: an integer has no padding.
+unsafe impl OptionValue for i32 {}
+// SAFETY: two addresses and an integer of four bytes each.
+unsafe impl OptionValue for libc::ip_mreqn {}
+// SAFETY: an address of sixteen bytes and an integer of four, which is aligned behind it.
+unsafe impl OptionValue for libc::ipv6_mreq {}
+
+/// Sets a socket option.
+pub(crate) fn set<T: OptionValue>(fd: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let len = size_of_val(value) as libc::socklen_t;
+    // SAFETY: the kernel reads `len` initialised bytes at `value`, and nothing after the call.
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends `bytes` to an address without waiting. It is all or nothing: UDP sends no half datagrams.
+pub(crate) fn send(fd: BorrowedFd<'_>, to: &SocketAddr, control: &Control, bytes: &[u8]) -> io::Result<()> {
+    let (name, name_len) = Name::of(to);
+    let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let message = libc::msghdr {
+        msg_name: name.as_ptr().cast_mut().cast(),
+        msg_namelen: name_len,
+        msg_iov: &raw mut piece,
+        msg_iovlen: 1,
+        msg_control: if control.len() == 0 { std::ptr::null_mut() } else { control.as_ptr().cast_mut().cast() },
+        msg_controllen: control.len(),
+        msg_flags: 0,
+    };
+    // SAFETY: the kernel reads the name, the piece and the control messages, which all outlive the call, within the lengths
+    // that stand beside them; it writes nothing, so the casts to mutable pointers are harmless.
+    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives a datagram without waiting: its length in `buffer`, the length of the control messages, the sender.
+pub(crate) fn receive(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    control: &mut Control,
+) -> io::Result<(usize, usize, Option<SocketAddr>)> {
+    let mut name = Name::room();
+    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut message = libc::msghdr {
+        msg_name: name.as_mut_ptr().cast(),
+        msg_namelen: name.capacity(),
+        msg_iov: &raw mut piece,
+        msg_iovlen: 1,
+        msg_control: control.as_mut_ptr().cast(),
+        msg_controllen: control.capacity(),
+        msg_flags: 0,
+    };
+    // SAFETY: the kernel writes into the name, the buffer and the control messages, which are borrowed mutably until the call
+    // returns, and within the lengths that stand beside them.
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((received.cast_unsigned(), message.msg_controllen, name.read(message.msg_namelen as usize)))
+}

@@ -1,0 +1,109 @@
+//! The invariant CRC of a RoCEv2 packet: four bytes behind its last pad byte that cover everything that no router changes.
+//! Not the framing around it and not a socket. Principal type: [`Envelope`]. IBA 9.4.1, A17.3.3.
+//!
+//! It is Ethernet's CRC-32 over eight bytes of ones, the IP header, the UDP header and the packet from its BTH on, where ones
+//! stand for what may change on the way: TOS, TTL and checksum (IPv6: traffic class, flow label and hop limit), the UDP
+//! checksum, and the BTH's fifth byte, which carries the congestion marks.
+//!
+//! IPv4's identification is covered too, but a UDP socket does not show it. The CRC is linear in it, so that [`Envelope::check`]
+//! computes which of the 65536 makes a packet whole; at most one does. What is left of the CRC are 16 bits: one of 65536 damaged
+//! packets passes, after the UDP checksum and the link's CRC. With a right guess nothing needs to be computed. A packet in
+//! fragments has no ICRC that would fit, for DF is covered as well.
+
+mod field;
+
+use crate::bth;
+use field::ONES;
+use std::net::Ipv6Addr;
+
+/// Bytes of the ICRC.
+pub const LEN: usize = 4;
+
+/// UDP's longest payload.
+const LONGEST: usize = 65_507;
+const PORT: u16 = 4791;
+const UDP_LEN: usize = 8;
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+/// Bytes of the BTH that are taken through the tables: those around the one that may change.
+const HEAD: usize = 8;
+const MASKED: usize = 4;
+
+/// What the ICRC covers outside of the packet: the IP and UDP headers of one direction of one flow, already taken through the CRC
+/// as far as they do not depend on the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// The CRC's register before the BTH, if all lengths and the identification were 0.
+    register: u32,
+    v4: bool,
+}
+
+impl Envelope {
+    /// The envelope of packets from one GID to another. It is IPv4 when both are IPv4 addresses (`::ffff:a.b.c.d`).
+    #[must_use]
+    pub fn new(source: &[u8; 16], destination: &[u8; 16], source_port: u16) -> Envelope {
+        let mut headers = [0; IPV6_LEN + UDP_LEN];
+        let mapped = |gid: &[u8; 16]| Ipv6Addr::from(*gid).to_ipv4_mapped();
+        let (v4, ip_len) = if let (Some(source), Some(destination)) = (mapped(source), mapped(destination)) {
+            headers[..12].copy_from_slice(&[0x45, 0xff, 0, 0, 0, 0, 0x40, 0, 0xff, 17, 0xff, 0xff]);
+            headers[12..16].copy_from_slice(&source.octets());
+            headers[16..20].copy_from_slice(&destination.octets());
+            (true, IPV4_LEN)
+        } else {
+            headers[..8].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff, 0, 0, 17, 0xff]);
+            headers[8..24].copy_from_slice(source);
+            headers[24..40].copy_from_slice(destination);
+            (false, IPV6_LEN)
+        };
+        headers[ip_len..ip_len + 2].copy_from_slice(&source_port.to_be_bytes());
+        headers[ip_len + 2..ip_len + 4].copy_from_slice(&PORT.to_be_bytes());
+        headers[ip_len + 6..ip_len + 8].copy_from_slice(&[0xff, 0xff]);
+        Envelope { register: field::through(ONES, &headers[..ip_len + UDP_LEN]), v4 }
+    }
+
+    /// The ICRC of a packet from its BTH to its last pad byte, as it stands on the wire. `id` is the IPv4 identification; IPv6
+    /// has none.
+    #[must_use]
+    pub fn icrc(&self, id: u16, packet: &[u8]) -> [u8; 4] {
+        self.crc(id, packet).to_le_bytes()
+    }
+
+    /// Checks a packet that ends with its ICRC. The identification that it was sent with, or `None`: it is damaged. The guess is
+    /// tried first and costs nothing when it is right. With IPv6 there is nothing to find, and what fits is the guess.
+    #[must_use]
+    pub fn check(&self, packet: &[u8], guess: u16) -> Option<u16> {
+        let (covered, icrc) = packet.split_last_chunk::<LEN>()?;
+        if covered.len() < bth::LEN || packet.len() > LONGEST {
+            return None;
+        }
+        let difference = self.crc(guess, covered) ^ u32::from_le_bytes(*icrc);
+        if difference == 0 {
+            return Some(guess);
+        }
+        if !self.v4 {
+            return None;
+        }
+        // Behind the identification: the rest of the IPv4 header, the UDP header, the packet.
+        let behind = IPV4_LEN - 6 + UDP_LEN + covered.len();
+        field::two_bytes_before(behind, difference).map(|id| guess ^ id)
+    }
+
+    fn crc(&self, id: u16, packet: &[u8]) -> u32 {
+        // A packet with its ICRC and the UDP header; more than 16 bits cannot be sent.
+        let udp_len = (packet.len() + LEN + UDP_LEN) as u16;
+        let mut register = self.register ^ field::UDP_LENGTH.at(udp_len);
+        if self.v4 {
+            register ^= field::IPV4_LENGTH.at(udp_len.wrapping_add(IPV4_LEN as u16)) ^ field::IPV4_ID.at(id);
+        } else {
+            register ^= field::IPV6_LENGTH.at(udp_len);
+        }
+        let Some((head, rest)) = packet.split_first_chunk::<HEAD>() else {
+            return !field::through(register, packet); // no packet, for it has no BTH
+        };
+        let mut head = *head;
+        head[MASKED] = 0xff;
+        let mut crc = crc32fast::Hasher::new_with_initial(!field::eight_through(register, head));
+        crc.update(rest);
+        crc.finalize()
+    }
+}
