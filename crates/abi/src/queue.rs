@@ -159,7 +159,7 @@ constants! {
         STATE = 0,
         /// Bit 0: the send queue drains.
         FLAGS = 4,
-        /// Lane in use, 0 for none.
+        /// Lane in use, 0 for none, `ON_WIRE` for the wire.
         LANE = 8,
         /// Engine at the other end, 0 for none.
         PEER_ENGINE = 12,
@@ -221,6 +221,8 @@ constants! {
 pub const CONTROL_LEN: usize = 64;
 /// Bytes of a CQ entry.
 pub const CQE_LEN: usize = 64;
+/// `qp::LANE`: packets go to another host.
+pub const ON_WIRE: u32 = u32::MAX;
 /// `qp::FLAGS` bit: the send queue drains.
 pub const QP_SQ_DRAINING: u32 = 1;
 /// `cq::ARMED`: no event wanted.

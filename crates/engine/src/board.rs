@@ -52,6 +52,26 @@ impl Board {
         self.word(word::GID_EPOCH)
     }
 
+    /// Moves when a GID table changes, or what the agent receives on.
+    pub(crate) fn wire_epoch(&self) -> u32 {
+        self.gid_epoch().wrapping_add(self.wire_sockets_epoch())
+    }
+
+    /// Moves when the agent's sockets change.
+    pub(crate) fn wire_sockets_epoch(&self) -> u32 {
+        self.word(word::WIRE_EPOCH)
+    }
+
+    /// The MTU code that a GID's network carries, 0 where the agent does not receive.
+    pub(crate) fn gid_wire(&self, device: u32, port: u32, index: u32) -> u32 {
+        board::gid_wire(device, port, index).map_or(0, |at| self.word(at))
+    }
+
+    /// The interface that carries a GID.
+    pub(crate) fn gid_ifindex(&self, device: u32, port: u32, index: u32) -> u32 {
+        board::gid_ifindex(device, port, index).map_or(0, |at| self.word(at))
+    }
+
     pub(crate) fn mcast_epoch(&self) -> u32 {
         self.word(word::MCAST_EPOCH)
     }
@@ -71,6 +91,11 @@ impl Board {
             std::hint::spin_loop();
         }
         Some(self.region.read(offset))
+    }
+
+    /// The index of `gid` in a port's table.
+    pub(crate) fn index_of(&self, device: u32, port: u32, gid: &[u8; 16]) -> Option<u32> {
+        (0..board::GID_MAX).find(|&index| self.gid(device, port, index).as_ref() == Some(gid))
     }
 
     /// Whether the port is active: nothing passes one that is not.

@@ -5,6 +5,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use abi::envelope::{ReplyEnvelope, RequestEnvelope};
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use shm::socket::Socket;
 
 use crate::error::{Error, Result};
+use crate::network::Network;
 
 /// What the agent answered: the bytes that a kernel would have copied out, and the descriptors beside them.
 #[derive(Debug)]
@@ -45,6 +47,11 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// The agent's refusal with its reason; EIO when the agent is gone.
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer>;
+
+    /// Through what packets leave for other hosts; `None` for UDP.
+    fn network(&self) -> Option<Arc<dyn Network>> {
+        None
+    }
 
     /// Ends the connection, so that the agent sees a close even where copies of the descriptor live on.
     fn close(&self);

@@ -31,6 +31,8 @@ use crate::lane::Lanes;
 use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
 use crate::mr::Extent;
+use crate::net::Net;
+use crate::network::Udp;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::request;
@@ -57,6 +59,7 @@ pub struct Engine {
     pub(crate) extents: Table<Extent>,
     pub(crate) groups: Groups,
     pub(crate) lanes: Lanes,
+    pub(crate) net: Net,
     pub(crate) board: Board,
     pub(crate) events: Events,
     pub(crate) timers: Timers,
@@ -112,6 +115,7 @@ impl Engine {
         let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds)
             .map_err(|_| Error::refuse(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
         waker.set_push(push);
+        let network = control.network().unwrap_or_else(|| Arc::new(Udp));
         let engine = Arc::new(Self {
             control,
             mark: ForkMark::new(),
@@ -121,6 +125,7 @@ impl Engine {
             extents: Table::new(),
             groups: Groups::new(),
             lanes: Lanes::new(),
+            net: Net::new(network),
             board: Board::map(&board)?,
             events: Events::new(async_fd, page),
             timers: Timers::new(),
@@ -331,6 +336,7 @@ impl Engine {
         for qp in self.qps.all() {
             qp.fail("the device is lost");
         }
+        self.net.end(self.number);
         self.events.device_fatal();
         for channel in self.channels.lock().iter().filter_map(Weak::upgrade) {
             channel.kill();
@@ -347,6 +353,7 @@ impl Engine {
         self.control.close();
         self.waker.stop();
         self.lanes.clear();
+        self.net.end(self.number);
         self.unrouted.lock().clear();
         self.deferred.lock().clear();
         for qp in self.qps.all() {

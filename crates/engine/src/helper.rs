@@ -34,6 +34,11 @@ const LOOKS: u32 = 40;
 /// The longest sleep where the kernel does not offer the barrier that makes sleeping safe.
 const UNSURE: Duration = Duration::from_millis(1);
 
+/// While packets come straight out of the agent's sockets: the longest sleep, so that the agent sees that somebody looks after them.
+const BEAT: Duration = Duration::from_millis(1);
+/// The most sockets that the thread waits for; what arrives at others is seen at the next look.
+const SOCKETS: usize = 15;
+
 const PUSH: u64 = 0;
 const KICK: u64 = 1;
 
@@ -149,12 +154,28 @@ impl Waker {
         *self.push.lock() = None;
     }
 
+    /// Whether the program polls, and the thread only watches.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watching.load(Ordering::Relaxed)
+    }
+
     /// Sleeps until something happens or `limit` is over; says whether the agent has something to tell.
     fn sleep(&self, limit: Option<Duration>) -> bool {
+        self.sleep_on(&mut std::iter::empty(), limit)
+    }
+
+    /// The same, until one of `sockets` can be read as well.
+    fn sleep_on(&self, sockets: &mut dyn Iterator<Item = BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut ready: [PollFd<'_>; 1 + SOCKETS] =
+            std::array::from_fn(|_| PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN));
+        let mut count = 1;
+        for (place, socket) in ready[1..].iter_mut().zip(sockets) {
+            *place = PollFd::from_borrowed_fd(socket, PollFlags::IN);
+            count += 1;
+        }
         // ppoll, because its timeout is in nanoseconds on every kernel.
-        let mut ready = [PollFd::new(&self.epoll, PollFlags::IN)];
-        if rustix::event::poll(&mut ready, limit.as_ref()) == Ok(0) {
+        if rustix::event::poll(&mut ready[..count], limit.as_ref()) == Ok(0) {
             return false;
         }
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 16];
@@ -198,6 +219,7 @@ impl Engine {
             if !self.unrouted.lock().is_empty() {
                 self.open_routes();
             }
+            self.look_after_inbox();
             if waker.watching.load(Ordering::Relaxed) {
                 told = waker.watch();
                 looks = 0;
@@ -220,9 +242,25 @@ impl Engine {
             if !self.progress(true) && self.unrouted.lock().is_empty() && !waker.stop.load(Ordering::Relaxed) {
                 let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
                 let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
-                told = waker.sleep(limit);
+                told = match self.net.inbox().filter(|inbox| inbox.claim.as_ref().is_some_and(|c| c.is_ours(&self))) {
+                    None => waker.sleep(limit),
+                    Some(inbox) => {
+                        let limit = Some(limit.unwrap_or(BEAT).min(BEAT));
+                        inbox.with_hot(|sockets| waker.sleep_on(sockets, limit))
+                    }
+                };
             }
             waker.bell.disarm();
+        }
+    }
+
+    /// Follows the agent's sockets, and gives them back when nothing comes any more.
+    fn look_after_inbox(self: &Arc<Self>) {
+        self.renew_sockets();
+        if let Some(inbox) = self.net.inbox()
+            && let Some(claim) = &inbox.claim
+        {
+            claim.rest(self, inbox);
         }
     }
 

@@ -48,7 +48,7 @@ impl Groups {
 
 /// Whether `gid` names a group.
 pub(crate) fn is_group(gid: &Gid) -> bool {
-    gid[0] == 0xff
+    std::net::Ipv6Addr::from(*gid).to_canonical().is_multicast()
 }
 
 impl Engine {

@@ -1,4 +1,4 @@
-//! One round of the engine's work: what lanes bring, who was blocked, which timers are due, and what was put off.
+//! One round of the engine's work: what lanes and other hosts bring, who was blocked, which timers are due, and what was put off.
 //!
 //! Whoever has time calls it: a thread that polls a CQ, or the helper. Two at once do not wait for each other: each lane is received
 //! from by one of them, unless the last look before sleeping is taken, which has to be sure.
@@ -13,7 +13,7 @@ use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
 use crate::lane::{Lane, Receiver};
 use crate::qp::Qp;
-use crate::receive::Arrival;
+use crate::receive::{Arrival, Origin};
 
 /// How many records one round takes from a lane, so that no lane starves the others.
 const BATCH: usize = 64;
@@ -39,6 +39,7 @@ impl Engine {
                 self.go_on(lane);
             }
         }
+        worked |= self.receive_from_hosts(sure);
         if self.timers.next().is_some() {
             worked |= self.look_at_timers();
         }
@@ -123,7 +124,7 @@ impl Engine {
             let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
             for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
                 if let Some(qp) = self.qps.find(qpn) {
-                    qp.arrive(packet, payload, false);
+                    qp.arrive(packet, payload, Origin::Lane, false);
                 }
             }
             return;
@@ -136,13 +137,15 @@ impl Engine {
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let mut arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, more));
+        let mut arrival =
+            recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, Origin::Lane, more));
         if arrival == Arrival::NotTaken {
             // The QP that was recent may be gone, and its number another's.
             let present = self.qps.find(dest);
             if present.as_ref().map(Arc::as_ptr) != recent.as_ref().map(Arc::as_ptr) {
                 *recent = present;
-                arrival = recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, more));
+                arrival =
+                    recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, Origin::Lane, more));
             }
         }
         match (arrival, recent) {

@@ -23,6 +23,7 @@ use crate::event::Source;
 use crate::lane::Lane;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
+use crate::net::flow::{Flow, Vector};
 use crate::pd::Pd;
 use crate::request;
 use crate::srq::Srq;
@@ -102,6 +103,7 @@ pub(crate) enum Route {
     /// The helper thread is opening a lane; UD: for the request in this slot.
     Opening(u32),
     Lane(Arc<Lane>),
+    Wire(Arc<Flow>),
 }
 
 /// A receive request that a message is being placed into.
@@ -140,8 +142,20 @@ pub(crate) struct Inner {
     pub(crate) blocked: bool,
     /// Where the last datagram went, for one epoch of the GID tables.
     pub(crate) last_place: Option<([u8; 16], u32, Place)>,
-    /// The deadline that the timers know of.
+    /// The peer is on another host: packets are as long as its path carries, and may be lost. Decided with the address.
+    pub(crate) on_wire: bool,
+    /// Where the last datagram to another host went.
+    pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
+    /// How often the requester had lost something when that was last looked at.
+    pub(crate) losses: u32,
+    /// Counted among those of its peer that have something under way.
+    pub(crate) counted: bool,
+    /// Why there is no way has been told.
+    pub(crate) complained: bool,
+    /// The next deadline, if any.
     pub(crate) deadline: Option<Time>,
+    /// When the timers will look at this QP.
+    pub(crate) alarm: Option<Time>,
     /// The first message has come (or the QP is in RTS): no COMM_EST any more.
     pub(crate) established: bool,
     /// Draining, and whether the program wants to hear of its end.
@@ -212,6 +226,7 @@ impl Engine {
         out: &QpOut,
         view: View,
     ) -> Result<Arc<Qp>> {
+        self.open_inbox();
         let unsound = || Error::refuse(Errno::EIO, "the agent described a QP that does not fit its memory");
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
         let rq = Layout { offset: out.rq_offset, count: out.rq_count, stride: out.rq_stride };
@@ -243,7 +258,13 @@ impl Engine {
             no_way: None,
             blocked: false,
             last_place: None,
+            on_wire: false,
+            last_flow: None,
+            losses: 0,
+            counted: false,
+            complained: false,
             deadline: None,
+            alarm: None,
             established: false,
             draining: None,
         };
@@ -363,6 +384,8 @@ impl Qp {
     pub(crate) fn abandon(&self) {
         let mut inner = self.lock();
         self.say_gone(&inner);
+        self.uncount(&mut inner);
+        inner.last_flow = None;
         inner.view = None;
         inner.route = Route::Unknown;
         inner.sq.forget();

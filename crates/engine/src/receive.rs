@@ -18,7 +18,7 @@ use crate::access::{self, Atomic, Refusal, Use};
 use crate::cell::Packet;
 use crate::cq::{Cqe, FREES_RECV};
 use crate::error::Error;
-use crate::qp::{Inner, Qp, Receive, RecvWr};
+use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::write_recv;
 use crate::wqe::{RECV_HEADER, RecvEntry, SEND_HEADER, SendEntry};
 
@@ -31,6 +31,15 @@ pub(crate) enum Arrival {
     Taken,
     /// No such QP, or not in a state, or not connected to the sender.
     NotTaken,
+}
+
+/// Where a packet comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    /// An engine of this agent, over a lane; whose its source QPN is has been checked.
+    Lane,
+    /// Another host.
+    Host { from: &'a [u8; 16], to: &'a [u8; 16] },
 }
 
 impl Qp {
@@ -73,10 +82,15 @@ impl Qp {
 
     /// Takes one packet; `payload` is valid for `packet.len` bytes, and the peer's to scribble over. With `more` to come the
     /// answer waits, so that one stands for many; the caller pumps the QP then.
-    pub(crate) fn arrive(self: &Arc<Self>, packet: &Packet, payload: *const u8, more: bool) -> Arrival {
+    pub(crate) fn arrive(
+        self: &Arc<Self>,
+        packet: &Packet,
+        payload: *const u8,
+        origin: Origin<'_>,
+        more: bool,
+    ) -> Arrival {
         let mut inner = self.lock();
-        let connected = self.service == Service::Ud || inner.attributes.dest_qp_num == packet.src_qp.value();
-        if inner.is_dead() || !connected {
+        if inner.is_dead() || !self.is_connected(&inner, packet, origin) {
             return Arrival::NotTaken;
         }
         if packet.headers.opcode.is_response() {
@@ -90,6 +104,21 @@ impl Qp {
             self.pump(&mut inner);
         }
         Arrival::Taken
+    }
+
+    /// Whether this QP takes packets from there.
+    fn is_connected(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+        if self.service == Service::Ud {
+            return true;
+        }
+        match origin {
+            Origin::Lane => !inner.on_wire && inner.attributes.dest_qp_num == packet.src_qp.value(),
+            Origin::Host { from, to } => {
+                inner.on_wire
+                    && &inner.attributes.dest.dgid == from
+                    && matches!(&inner.route, Route::Wire(flow) if &flow.source == to)
+            }
+        }
     }
 
     /// The peer could not take a packet of ours: from now on its timer runs.
@@ -106,6 +135,9 @@ impl Qp {
         let headers = &packet.headers;
         // Only what is not a plain acknowledgement sets a timer.
         let plain = !headers.opcode.has_aeth() || matches!(headers.aeth.syndrome, Syndrome::Ack(_));
+        if plain && let Route::Wire(flow) = &inner.route {
+            flow.peer.progress();
+        }
         let now = if plain { self.time(inner) } else { self.engine().now() };
         let (slot, offset, len, bytes) = match inner.requester.handle_response(now, headers, u32::from(packet.len)) {
             Incoming::Nothing => (0, 0, 0, None),
@@ -384,7 +416,7 @@ impl Qp {
         let mut solicited = false;
         if let (Some(end), Some(packet)) = (end, packet) {
             wc.byte_len = end.byte_len;
-            wc.src_qp = packet.src_qp.value();
+            wc.src_qp = if self.service == Service::Ud { packet.src_qp.value() } else { inner.attributes.dest_qp_num };
             wc.port_num = inner.attributes.port_num;
             wc.sl = packet.path.sl;
             wc.slid = packet.path.slid;

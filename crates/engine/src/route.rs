@@ -1,7 +1,8 @@
-//! Which way packets go: from a GID and a QPN to a lane, and the datagrams that need that for each packet.
+//! Which way a connection's packets go: from a GID and a QPN to a lane, or over the wire.
 //!
-//! A GID of this agent and a QPN that one of its engines owns make a lane; everything else has no way yet, and what is sent there is
-//! lost as on a network where nobody answers. A lane that is not open is opened by the helper thread; posts queue behind that.
+//! A GID of this agent and a QPN that one of its engines owns make a lane; every other GID is another host's. Where there is no way,
+//! what is sent is lost as on a network where nobody answers. A lane that is not open is opened by the helper thread; posts queue
+//! behind that. Datagrams, which find their way one by one, are in `datagram.rs`.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,32 +10,17 @@ use std::sync::Arc;
 use abi::command::number as command;
 use abi::errno::Errno;
 use abi::private::{LaneOpen, LaneOut};
-use abi::queue::qp as word;
-use protocol::{Service, Status, Transmit};
-use wire::grh::Network;
+use abi::queue::{ON_WIRE, qp as word};
+use protocol::Service;
 
-use crate::board::Place;
-use crate::cell::Path;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lane::{Lane, STRIPES};
 use crate::mcast::is_group;
+use crate::net::flow::{NoWay, Vector};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 use crate::wqe::SendEntry;
-
-/// Bytes that a datagram's packet has besides its payload: UDP, BTH, DETH, immediate data and ICRC.
-const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
-
-/// The ways of one datagram.
-enum Ways {
-    /// Nobody is there.
-    None,
-    /// A lane has to be opened first.
-    Opening,
-    Lanes(Vec<Arc<Lane>>, Place),
-    Lane(Arc<Lane>, Place),
-}
 
 impl Engine {
     /// Opens a lane to another engine (or to this one), waiting for the agent.
@@ -84,13 +70,20 @@ impl Engine {
 impl Qp {
     /// Sees to it that the route is known, if it can be. With `open`, waits for the agent to open a lane; else the helper does.
     pub(crate) fn find_route(&self, inner: &mut Inner, open: bool) {
+        let engine = self.engine();
+        if matches!(&inner.route, Route::Wire(flow) if !engine.holds(flow)) {
+            self.uncount(inner);
+            inner.route = Route::Unknown;
+        }
         if !matches!(inner.route, Route::Unknown) || self.service == Service::Ud {
             return;
         }
-        let engine = self.engine();
         let peer = inner.attributes.dest_qp_num;
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return;
+        }
+        if inner.on_wire {
+            return self.find_flow(inner);
         }
         let Some(place) = engine.board.find(&inner.attributes.dest.dgid) else { return };
         inner.place = place;
@@ -106,13 +99,32 @@ impl Qp {
         }
     }
 
+    /// The way to another host.
+    fn find_flow(&self, inner: &mut Inner) {
+        let vector = Vector::of_connection(&inner.attributes.dest, inner.attributes.port_num, self.qpn());
+        match self.engine().flow(&vector) {
+            Ok(flow) => {
+                inner.store(word::LANE, ON_WIRE);
+                inner.route = Route::Wire(flow);
+            }
+            Err(no_way) => self.complain(inner, &vector.dgid, &no_way),
+        }
+    }
+
+    /// Says why there is no way, once.
+    pub(crate) fn complain(&self, inner: &mut Inner, dgid: &[u8; 16], no_way: &NoWay) {
+        if !std::mem::replace(&mut inner.complained, true) {
+            crate::reason!("QP {:#x} does not reach {}: {no_way}", self.qpn(), crate::network::address(*dgid));
+        }
+    }
+
     fn take_route(&self, inner: &mut Inner, lane: Arc<Lane>) {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);
         inner.route = Route::Lane(lane);
     }
 
-    fn wait_for_route(&self, inner: &mut Inner, slot: u32) {
+    pub(crate) fn wait_for_route(&self, inner: &mut Inner, slot: u32) {
         inner.route = Route::Opening(slot);
         if let Some(qp) = self.arc() {
             self.engine().unrouted.lock().push(qp);
@@ -156,112 +168,6 @@ impl Qp {
             _ => {}
         }
         self.pump(&mut inner);
-    }
-
-    /// Sends datagrams: each finds its own way.
-    pub(crate) fn pump_datagrams(self: &Arc<Self>, inner: &mut Inner) {
-        if matches!(inner.route, Route::Opening(_)) {
-            return;
-        }
-        let now = self.time(inner);
-        while let Some(transmit) = inner.requester.poll_transmit(now) {
-            let entry: SendEntry = inner.sq.read(transmit.slot);
-            if entry.foreign != 0 {
-                self.explain(
-                    inner,
-                    transmit.slot,
-                    Status::LocProtErr,
-                    &"the address handle is on another PD than the QP",
-                );
-                inner.requester.fail_current(Status::LocProtErr);
-                continue;
-            }
-            let refused = match self.ways(inner, transmit.slot, &entry) {
-                Ways::None => Ok(true),
-                Ways::Opening => {
-                    inner.requester.untransmit();
-                    return self.wait_for_route(inner, transmit.slot);
-                }
-                Ways::Lane(lane, place) => {
-                    let sent = self.send_datagram(inner, &lane, &transmit, &entry, place);
-                    if matches!(sent, Ok(false)) && !lane.is_dead() {
-                        inner.requester.untransmit();
-                        inner.blocked = true;
-                        return lane.block(self);
-                    }
-                    sent
-                }
-                // A member whose lane is full misses this one, as on a network.
-                Ways::Lanes(lanes, place) => {
-                    lanes.iter().try_fold(true, |_, lane| self.send_datagram(inner, lane, &transmit, &entry, place))
-                }
-            };
-            inner.no_way = None;
-            if let Err(refusal) = refused {
-                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
-                inner.requester.fail_current(Status::LocProtErr);
-            }
-        }
-    }
-
-    fn ways(&self, inner: &mut Inner, slot: u32, entry: &SendEntry) -> Ways {
-        let engine = self.engine();
-        let hopeless = inner.no_way == Some(slot);
-        if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
-            return Ways::None;
-        }
-        let stripe = self.qpn() % STRIPES;
-        if is_group(&entry.dgid) {
-            let place = Place { device: engine.device(), port: 1 };
-            let Some(engines) = engine.group_engines(&entry.dgid) else {
-                return if hopeless { Ways::None } else { Ways::Opening };
-            };
-            let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, stripe)).collect();
-            return if hopeless || lanes.len() == engines.len() { Ways::Lanes(lanes, place) } else { Ways::Opening };
-        }
-        let epoch = engine.board.gid_epoch();
-        let place = match inner.last_place {
-            Some((gid, at, place)) if gid == entry.dgid && at == epoch => place,
-            _ => match engine.board.find(&entry.dgid) {
-                Some(place) => {
-                    inner.last_place = Some((entry.dgid, epoch, place));
-                    place
-                }
-                None => return Ways::None,
-            },
-        };
-        match engine.board.owner(entry.remote_qpn) {
-            0 => Ways::None,
-            owner => match engine.lanes.route(owner, stripe) {
-                Some(lane) => Ways::Lane(lane, place),
-                None if hopeless || engine.lanes.has_ended(owner) => Ways::None,
-                None => Ways::Opening,
-            },
-        }
-    }
-
-    fn send_datagram(
-        &self,
-        inner: &Inner,
-        lane: &Arc<Lane>,
-        transmit: &Transmit,
-        entry: &SendEntry,
-        place: Place,
-    ) -> Result<bool, crate::access::Refusal> {
-        let port = u32::from(inner.attributes.port_num);
-        let sgid =
-            self.engine().board.gid(self.engine().device(), port, u32::from(entry.sgid_index)).unwrap_or_default();
-        let len = transmit.len + DATAGRAM_HEADERS;
-        let network =
-            Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
-        let mut grh = [0; 40];
-        network.emit(&mut grh);
-        let path = Path { device: place.device as u8, port: place.port as u8, sl: entry.sl, ..Path::default() };
-        let sent = self.put_datagram(inner, lane, transmit, entry, path, grh)?;
-        if sent {
-            lane.notify();
-        }
-        Ok(sent)
     }
 
     /// The lane `id` has lost its other end.

@@ -18,6 +18,9 @@ use crate::lane::LANE_MTU;
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 
+/// Bytes of a READ that are asked for at once from another host, whose answer nothing else would keep within our buffers.
+const READ_PIECE: u32 = 32 * 1024;
+
 impl Qp {
     /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here).
     ///
@@ -61,11 +64,16 @@ impl Qp {
                 self.say_gone(inner);
                 inner.set_state(State::Err);
                 inner.requester.flush();
+                self.uncount(inner);
                 self.complete_sends(inner);
                 self.flush_receives(inner);
                 return;
             }
-            (State::Init, State::Rtr) => self.ready_to_receive(inner),
+            (State::Init, State::Rtr) => {
+                let dgid = &inner.attributes.dest.dgid;
+                inner.on_wire = self.service != Service::Ud && self.engine().board.find(dgid).is_none();
+                self.ready_to_receive(inner);
+            }
             (State::Rtr, State::Rts) => self.ready_to_send(inner),
             (State::Rts, State::Sqd) => {
                 inner.requester.drain();
@@ -84,6 +92,7 @@ impl Qp {
             self.adjust(inner, mask);
         }
         if mask & (attr::AV | attr::DEST_QPN) != 0 && next as u32 >= State::Rtr as u32 {
+            self.uncount(inner);
             inner.route = Route::Unknown;
             self.find_route(inner, may_wait);
         }
@@ -93,7 +102,7 @@ impl Qp {
     fn ready_to_receive(&self, inner: &mut Inner) {
         let a = inner.attributes;
         inner.responder.configure(ResponderConfig {
-            mtu: self.mtu(a.port_num),
+            mtu: self.mtu(inner),
             dest_qp: Qpn::new(a.dest_qp_num),
             pkey: 0xffff,
             rq_psn: Psn::new(a.rq_psn),
@@ -108,7 +117,7 @@ impl Qp {
         let a = inner.attributes;
         inner.established = true;
         inner.requester.configure(RequesterConfig {
-            mtu: self.mtu(a.port_num),
+            mtu: self.mtu(inner),
             src_qp: Qpn::new(self.qpn()),
             dest_qp: Qpn::new(a.dest_qp_num),
             pkey: 0xffff,
@@ -117,7 +126,8 @@ impl Qp {
             retry_cnt: a.retry_cnt,
             rnr_retry: a.rnr_retry,
             max_rd_atomic: a.max_rd_atomic,
-            lossless: true,
+            lossless: !inner.on_wire,
+            read_piece: if inner.on_wire { (READ_PIECE / self.mtu(inner)).max(1) } else { 0 },
             ..RequesterConfig::default()
         });
     }
@@ -153,9 +163,12 @@ impl Qp {
     }
 
     /// How much of a message one packet carries. Datagrams obey the port's MTU, lanes or not.
-    fn mtu(&self, port: u8) -> u32 {
+    pub(crate) fn mtu(&self, inner: &Inner) -> u32 {
+        let a = &inner.attributes;
         if self.service == Service::Ud {
-            self.engine().board.mtu(self.engine().device(), u32::from(port))
+            self.engine().board.mtu(self.engine().device(), u32::from(a.port_num))
+        } else if inner.on_wire {
+            abi::device::mtu_bytes(a.path_mtu).unwrap_or(1024)
         } else {
             LANE_MTU
         }
@@ -171,6 +184,8 @@ impl Qp {
         self.freed.recv.store(0, Ordering::Relaxed);
         inner.receive = None;
         inner.arrived.clear();
+        self.uncount(inner);
+        (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
         inner.route = Route::Unknown;
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);

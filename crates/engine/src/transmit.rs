@@ -1,7 +1,8 @@
 //! How packets leave: requests and answers of a QP become records on its lane.
 //!
 //! [`Qp::pump`] sends whatever there is, whoever found that there is something. A packet that finds its lane full goes back to
-//! its state machine, and the QP on the lane's list; nobody waits. Datagrams, whose ways differ one by one, are in `route.rs`.
+//! its state machine, and the QP on the lane's list; nobody waits. Packets to other hosts leave by the same code through another
+//! [`Exit`]. Datagrams, whose ways differ one by one, are in `datagram.rs`.
 
 use std::sync::Arc;
 
@@ -12,6 +13,9 @@ use crate::access::{self, Refusal, Use};
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Deferred;
 use crate::lane::{Lane, Sender};
+use crate::lock::MutexGuard;
+use crate::net::batch::Batch;
+use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp, Route};
 use crate::wqe::{SEND_HEADER, SendEntry};
 
@@ -24,8 +28,36 @@ enum Sent {
     Refused(Refusal),
 }
 
+/// By what a connection's packets leave.
+enum Exit<'a> {
+    Lane(&'a Lane, MutexGuard<'a, Sender>, Path),
+    Wire(&'a Flow, MutexGuard<'a, Batch>),
+}
+
+impl Exit<'_> {
+    /// Everything is in: has it leave, or wait.
+    fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) {
+        match self {
+            Exit::Lane(lane, sender, _) => {
+                if blocked {
+                    lane.block(qp);
+                }
+                drop(sender);
+                if sent {
+                    lane.notify();
+                }
+            }
+            Exit::Wire(flow, mut batch) => {
+                if let Err(error) = batch.flush(&*flow.port.outlet) {
+                    flow.complain(&error);
+                }
+            }
+        }
+    }
+}
+
 /// Where a packet's payload comes from.
-enum Origin<'a> {
+pub(crate) enum Origin<'a> {
     Nothing,
     /// Part of a request's gather list (or inline data).
     Request {
@@ -58,6 +90,9 @@ impl Qp {
         self.complete_sends(inner);
         // A send that failed has flushed the receives.
         self.show_arrived(inner);
+        if inner.on_wire {
+            self.recount(inner);
+        }
         self.watch_deadline(inner);
     }
 
@@ -67,10 +102,17 @@ impl Qp {
             return;
         }
         self.find_route(inner, false);
+        let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, ..Path::default() };
+        let now = self.time(inner);
         // Borrowed from the QP for the while, and put back below.
-        let lane = match std::mem::replace(&mut inner.route, Route::Unknown) {
-            Route::Lane(lane) if !lane.is_dead() => lane,
-            route => {
+        let route = std::mem::replace(&mut inner.route, Route::Unknown);
+        let mut exit = match &route {
+            Route::Lane(lane) if !lane.is_dead() => Exit::Lane(lane, lane.sender.lock(), path),
+            Route::Wire(flow) => {
+                self.open_window(inner, flow, now);
+                Exit::Wire(flow, flow.port.batch.lock())
+            }
+            _ => {
                 let opening = matches!(route, Route::Opening(_));
                 inner.route = route;
                 if answer.is_some() && opening {
@@ -83,11 +125,8 @@ impl Qp {
             }
         };
         let mut sent = false;
-        let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, ..Path::default() };
-        let mut sender = lane.sender.lock();
-        let now = self.time(inner);
         while let Some(response) = answer {
-            match self.send_response(&lane, &mut sender, path, &response) {
+            match self.send_response(&mut exit, &response) {
                 Sent::Yes => sent = true,
                 Sent::Full => {
                     inner.responder.untransmit();
@@ -112,7 +151,14 @@ impl Qp {
         }
         while !inner.blocked {
             let Some(transmit) = inner.requester.poll_transmit(now) else { break };
-            match self.send_request(inner, &lane, &mut sender, path, &transmit) {
+            if let Exit::Wire(flow, batch) = &mut exit
+                && self.service == Service::Uc
+                && !self.may_go(inner, flow, batch, transmit.len, transmit.headers.dest_qp, now)
+            {
+                inner.requester.untransmit();
+                break;
+            }
+            match self.send_request(inner, &mut exit, &transmit) {
                 Sent::Yes => sent = true,
                 Sent::Full => {
                     inner.requester.untransmit();
@@ -124,19 +170,14 @@ impl Qp {
                 }
             }
         }
-        if inner.blocked {
-            lane.block(self);
-        }
-        drop(sender);
-        if sent {
-            lane.notify();
-        }
-        inner.route = Route::Lane(lane);
+        exit.finish(self, inner.blocked, sent);
+        inner.route = route;
     }
 
     /// The state machines' time: read only when a timer runs, for a clock costs as much as a message.
     pub(crate) fn time(&self, inner: &Inner) -> Time {
-        if inner.deadline.is_some() || inner.requester.poll_timeout().is_some() { self.engine().now() } else { Time(0) }
+        let timed = inner.on_wire || inner.deadline.is_some() || inner.requester.poll_timeout().is_some();
+        if timed { self.engine().now() } else { Time(0) }
     }
 
     /// No lane could be opened: what there is to send is lost. The next try comes with the next timer or request.
@@ -166,16 +207,16 @@ impl Qp {
         }
     }
 
-    fn send_request(&self, inner: &Inner, lane: &Lane, sender: &mut Sender, path: Path, transmit: &Transmit) -> Sent {
+    fn send_request(&self, inner: &Inner, exit: &mut Exit<'_>, transmit: &Transmit) -> Sent {
         if transmit.len == 0 {
-            return self.put(lane, sender, path, &transmit.headers, None, 0, &Origin::Nothing);
+            return self.leave_by(exit, &transmit.headers, 0, &Origin::Nothing);
         }
         let entry: SendEntry = inner.sq.read(transmit.slot);
         let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
-        self.put(lane, sender, path, &transmit.headers, None, transmit.len, &origin)
+        self.leave_by(exit, &transmit.headers, transmit.len, &origin)
     }
 
-    fn send_response(&self, lane: &Lane, sender: &mut Sender, path: Path, response: &Response) -> Sent {
+    fn send_response(&self, exit: &mut Exit<'_>, response: &Response) -> Sent {
         let (from, len) = match response.source {
             // An answer without bytes: neither key nor address means anything (V-75).
             Source::None | Source::Read { len: 0, .. } => (Origin::Nothing, 0),
@@ -183,7 +224,35 @@ impl Qp {
                 (Origin::Memory { rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
         };
-        self.put(lane, sender, path, &response.headers, None, len, &from)
+        self.leave_by(exit, &response.headers, len, &from)
+    }
+
+    fn leave_by(&self, exit: &mut Exit<'_>, headers: &wire::Headers, len: u32, from: &Origin<'_>) -> Sent {
+        match exit {
+            Exit::Lane(lane, sender, path) => self.put(lane, sender, *path, headers, None, len, from),
+            Exit::Wire(flow, batch) => match self.put_on_wire(flow, batch, headers, len, from) {
+                Ok(()) => Sent::Yes,
+                Err(refusal) => Sent::Refused(refusal),
+            },
+        }
+    }
+
+    /// Adds a packet to what is about to leave for another host.
+    pub(crate) fn put_on_wire(
+        &self,
+        flow: &Flow,
+        batch: &mut Batch,
+        headers: &wire::Headers,
+        len: u32,
+        from: &Origin<'_>,
+    ) -> Result<(), Refusal> {
+        let way = (&flow.target, &flow.envelope);
+        let put = batch.put(&*flow.port.outlet, way, headers, len as usize, |to| self.fill(from, len, to))?;
+        if let Err(error) = put {
+            // Lost, as on any network.
+            flow.complain(&error);
+        }
+        Ok(())
     }
 
     /// Puts one packet on a lane: small ones into the cells, others with their payload in the bulk area.
@@ -253,7 +322,7 @@ impl Qp {
     }
 
     /// Copies a packet's payload to where it leaves from.
-    fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
+    pub(crate) fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
         match *from {
             Origin::Nothing => Ok(()),
             Origin::Memory { rkey, addr } => {
@@ -293,22 +362,34 @@ impl Qp {
     }
 
     fn watch_deadline(&self, inner: &mut Inner) {
-        let deadline = inner.requester.poll_timeout();
-        if let Some(at) = deadline {
-            // An earlier entry finds that it is too early and sets this one again.
-            if inner.deadline.is_none_or(|known| at < known) && self.engine().timers.set(at, self.qpn()) {
+        inner.deadline = inner.requester.poll_timeout();
+        if let Some(at) = inner.deadline {
+            self.look_again(inner, at);
+        }
+    }
+
+    /// Has the timers look at this QP not later than `at`. One alarm is enough: it finds that it is early, and is set again.
+    pub(crate) fn look_again(&self, inner: &mut Inner, at: Time) {
+        if inner.alarm.is_none_or(|known| at < known) {
+            inner.alarm = Some(at);
+            if self.engine().timers.set(at, self.qpn()) {
                 self.engine().waker.kick();
             }
         }
-        inner.deadline = deadline;
     }
 
     /// A timer of this QP may have come due.
     pub(crate) fn on_timer(self: &Arc<Self>, now: Time) {
         let mut inner = self.lock();
-        inner.deadline = None;
+        if inner.alarm.is_some_and(|at| at <= now) {
+            inner.alarm = None;
+        }
         if inner.is_dead() {
             return;
+        }
+        if inner.on_wire || inner.last_flow.is_some() {
+            // It may have waited for an answer for long enough.
+            inner.blocked = false;
         }
         if inner.requester.poll_timeout().is_some_and(|at| at <= now) {
             inner.requester.handle_timeout(now);

@@ -1,0 +1,219 @@
+//! Datagrams: each finds its own way, over a lane or to another host, or to all members of a group.
+//!
+//! How packets of connections leave is in `transmit.rs`.
+
+use std::sync::Arc;
+
+use protocol::{Status, Transmit};
+use wire::grh::Network;
+
+use crate::access::Refusal;
+use crate::board::Place;
+use crate::cell::Path;
+use crate::lane::{Lane, STRIPES};
+use crate::mcast::is_group;
+use crate::net::flow::{Flow, NoWay, Vector};
+use crate::qp::{Inner, Qp, Route};
+use crate::transmit::Origin;
+use crate::wqe::SendEntry;
+
+/// Bytes that a datagram's packet has besides its payload: UDP, BTH, DETH, immediate data and ICRC.
+const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
+
+/// The ways of one datagram.
+enum Ways {
+    /// Nobody is there.
+    None,
+    /// A lane has to be opened first.
+    Opening,
+    /// The lanes to the members here; those elsewhere get theirs over the wire.
+    Group(Vec<Arc<Lane>>, Place),
+    Lane(Arc<Lane>, Place),
+    Host(Arc<Flow>),
+}
+
+impl Qp {
+    /// Sends datagrams: each finds its own way.
+    pub(crate) fn pump_datagrams(self: &Arc<Self>, inner: &mut Inner) {
+        if matches!(inner.route, Route::Opening(_)) {
+            return;
+        }
+        let now = self.engine().now();
+        // Packets of this flow may still have to leave.
+        let mut leaving: Option<Arc<Flow>> = None;
+        while let Some(transmit) = inner.requester.poll_transmit(now) {
+            let entry: SendEntry = inner.sq.read(transmit.slot);
+            if entry.foreign != 0 {
+                self.explain(
+                    inner,
+                    transmit.slot,
+                    Status::LocProtErr,
+                    &"the address handle is on another PD than the QP",
+                );
+                inner.requester.fail_current(Status::LocProtErr);
+                continue;
+            }
+            let refused = match self.ways(inner, transmit.slot, &entry) {
+                Ways::None => Ok(true),
+                Ways::Opening => {
+                    inner.requester.untransmit();
+                    self.wait_for_route(inner, transmit.slot);
+                    break;
+                }
+                Ways::Lane(lane, place) => {
+                    let sent = self.send_datagram(inner, &lane, &transmit, &entry, place);
+                    if matches!(sent, Ok(false)) && !lane.is_dead() {
+                        inner.requester.untransmit();
+                        inner.blocked = true;
+                        lane.block(self);
+                        break;
+                    }
+                    sent
+                }
+                // A member whose lane is full misses this one, as on a network.
+                Ways::Group(lanes, place) => {
+                    let local = lanes
+                        .iter()
+                        .try_fold(true, |_, lane| self.send_datagram(inner, lane, &transmit, &entry, place));
+                    local.and_then(|sent| match self.flow_of(inner, &entry) {
+                        Ok(flow) => {
+                            let put = self.send_to_host(inner, &flow, &transmit, &entry);
+                            follow(&mut leaving, flow);
+                            put.map(|()| sent)
+                        }
+                        // A group of this agent's programs alone.
+                        Err(_) => Ok(sent),
+                    })
+                }
+                Ways::Host(flow) => {
+                    if !self.may_go(
+                        inner,
+                        &flow,
+                        &mut flow.port.batch.lock(),
+                        transmit.len,
+                        transmit.headers.dest_qp,
+                        now,
+                    ) {
+                        inner.requester.untransmit();
+                        follow(&mut leaving, flow);
+                        break;
+                    }
+                    let put = self.send_to_host(inner, &flow, &transmit, &entry);
+                    follow(&mut leaving, flow);
+                    put.map(|()| true)
+                }
+            };
+            inner.no_way = None;
+            if let Err(refusal) = refused {
+                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
+                inner.requester.fail_current(Status::LocProtErr);
+            }
+        }
+        if let Some(flow) = leaving {
+            depart(&flow);
+        }
+    }
+
+    fn ways(&self, inner: &mut Inner, slot: u32, entry: &SendEntry) -> Ways {
+        let engine = self.engine();
+        let hopeless = inner.no_way == Some(slot);
+        if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
+            return Ways::None;
+        }
+        let stripe = self.qpn() % STRIPES;
+        if is_group(&entry.dgid) {
+            let place = Place { device: engine.device(), port: 1 };
+            let Some(engines) = engine.group_engines(&entry.dgid) else {
+                return if hopeless { Ways::None } else { Ways::Opening };
+            };
+            let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, stripe)).collect();
+            return if hopeless || lanes.len() == engines.len() { Ways::Group(lanes, place) } else { Ways::Opening };
+        }
+        let epoch = engine.board.gid_epoch();
+        let place = match inner.last_place {
+            Some((gid, at, place)) if gid == entry.dgid && at == epoch => place,
+            _ => match engine.board.find(&entry.dgid) {
+                Some(place) => {
+                    inner.last_place = Some((entry.dgid, epoch, place));
+                    place
+                }
+                None => {
+                    return match self.flow_of(inner, entry) {
+                        Ok(flow) => Ways::Host(flow),
+                        Err(no_way) => {
+                            self.complain(inner, &entry.dgid, &no_way);
+                            Ways::None
+                        }
+                    };
+                }
+            },
+        };
+        match engine.board.owner(entry.remote_qpn) {
+            0 => Ways::None,
+            owner => match engine.lanes.route(owner, stripe) {
+                Some(lane) => Ways::Lane(lane, place),
+                None if hopeless || engine.lanes.has_ended(owner) => Ways::None,
+                None => Ways::Opening,
+            },
+        }
+    }
+
+    /// The way to another host, or to a group's members there.
+    fn flow_of(&self, inner: &mut Inner, entry: &SendEntry) -> Result<Arc<Flow>, NoWay> {
+        let vector = Vector::of_datagram(entry, inner.attributes.port_num, self.qpn());
+        if let Some((known, flow)) = &inner.last_flow
+            && *known == vector
+            && self.engine().holds(flow)
+        {
+            return Ok(Arc::clone(flow));
+        }
+        let flow = self.engine().flow(&vector)?;
+        inner.last_flow = Some((vector, Arc::clone(&flow)));
+        Ok(flow)
+    }
+
+    fn send_to_host(&self, inner: &Inner, flow: &Flow, transmit: &Transmit, entry: &SendEntry) -> Result<(), Refusal> {
+        let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
+        let from = if transmit.len == 0 { Origin::Nothing } else { from };
+        self.put_on_wire(flow, &mut flow.port.batch.lock(), &transmit.headers, transmit.len, &from)
+    }
+
+    fn send_datagram(
+        &self,
+        inner: &Inner,
+        lane: &Arc<Lane>,
+        transmit: &Transmit,
+        entry: &SendEntry,
+        place: Place,
+    ) -> Result<bool, Refusal> {
+        let port = u32::from(inner.attributes.port_num);
+        let sgid =
+            self.engine().board.gid(self.engine().device(), port, u32::from(entry.sgid_index)).unwrap_or_default();
+        let len = transmit.len + DATAGRAM_HEADERS;
+        let network =
+            Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
+        let mut grh = [0; 40];
+        network.emit(&mut grh);
+        let path = Path { device: place.device as u8, port: place.port as u8, sl: entry.sl, ..Path::default() };
+        let sent = self.put_datagram(inner, lane, transmit, entry, path, grh)?;
+        if sent {
+            lane.notify();
+        }
+        Ok(sent)
+    }
+}
+
+/// Packets of `next` leave from now on: those of a flow with another port do not wait for more.
+fn follow(leaving: &mut Option<Arc<Flow>>, next: Arc<Flow>) {
+    if let Some(flow) = leaving.as_ref().filter(|flow| !Arc::ptr_eq(&flow.port, &next.port)) {
+        depart(flow);
+    }
+    *leaving = Some(next);
+}
+
+/// Sends what is in a flow's port.
+fn depart(flow: &Flow) {
+    if let Err(error) = flow.port.batch.lock().flush(&*flow.port.outlet) {
+        flow.complain(&error);
+    }
+}

@@ -1,0 +1,71 @@
+//! The wire: RoCEv2 between this engine and those of other agents, and real HCAs.
+//!
+//! Packets leave through [`port::Port`]s, many at a time ([`batch`]); which port and with which addresses is a [`flow::Flow`].
+//! How much may be under way towards a host is [`peer::Peer`]'s. What arrives comes from the agent by ring, or out of the agent's
+//! sockets where the agent lets this engine read them ([`inbox`], [`claim`]); [`deliver`] takes datagrams apart. The state machines
+//! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
+
+pub(crate) mod batch;
+pub(crate) mod claim;
+mod connection;
+pub(crate) mod deliver;
+pub(crate) mod flow;
+pub(crate) mod inbox;
+pub(crate) mod peer;
+pub(crate) mod port;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::network::Network;
+use flow::{Flow, Vector};
+use inbox::Inbox;
+use peer::Peer;
+use port::Port;
+
+/// Flows that are remembered. A program with more destinations than this finds its flows anew now and then.
+const FLOWS: usize = 4096;
+
+type Gid = [u8; 16];
+
+/// Everything that one engine has for the wire.
+pub(crate) struct Net {
+    network: Arc<dyn Network>,
+    /// By source address and stripe.
+    ports: Mutex<HashMap<(Gid, u32), Arc<Port>>>,
+    /// By address.
+    peers: Mutex<HashMap<Gid, Arc<Peer>>>,
+    flows: RwLock<HashMap<Vector, Arc<Flow>>>,
+    /// Where packets arrive; absent until the first QP, and where the agent has no wire.
+    inbox: OnceLock<Option<Inbox>>,
+}
+
+impl Net {
+    pub(crate) fn new(network: Arc<dyn Network>) -> Self {
+        Self {
+            network,
+            ports: Mutex::default(),
+            peers: Mutex::default(),
+            flows: RwLock::default(),
+            inbox: OnceLock::new(),
+        }
+    }
+
+    /// Where packets arrive.
+    pub(crate) fn inbox(&self) -> Option<&Inbox> {
+        self.inbox.get()?.as_ref()
+    }
+
+    /// The agent is gone: its sockets are let go, so that the next agent gets the port.
+    pub(crate) fn end(&self, number: u32) {
+        if let Some(inbox) = self.inbox() {
+            inbox.forget_sockets();
+            if let Some(claim) = &inbox.claim {
+                claim.release(number, inbox);
+            }
+        }
+        self.flows.write().clear();
+    }
+}

@@ -1,0 +1,239 @@
+//! Packets on their way out: put together in one buffer and sent with one system call, as the segments of one datagram.
+//!
+//! The kernel (or the adapter) cuts the datagram up again. It numbers the segments' IPv4 headers 0, 1, 2 …, and the ICRC covers
+//! that number, so a packet's place in the batch is under its ICRC. All segments have one size, but for the last, which may be
+//! smaller. Principal type: [`Batch`].
+
+use std::io;
+use std::net::SocketAddr;
+
+use udp::{BATCH_MAX, Outgoing, SEGMENTS_MAX};
+use wire::Headers;
+use wire::icrc::Envelope;
+
+use crate::network::Outlet;
+
+/// Bytes of an ICRC.
+pub(crate) const ICRC: usize = 4;
+
+/// Where a packet goes, as far as its datagram says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) to: SocketAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    /// For groups: the interface.
+    pub(crate) interface: u32,
+}
+
+/// Packets that leave together.
+pub(crate) struct Batch {
+    buffer: Box<[u8]>,
+    len: usize,
+    /// Bytes of each packet but the last.
+    segment: usize,
+    count: usize,
+    /// The last packet is a shorter one: nothing may follow.
+    closed: bool,
+    target: Option<Target>,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        Self {
+            buffer: vec![0; BATCH_MAX].into_boxed_slice(),
+            len: 0,
+            segment: 0,
+            count: 0,
+            closed: false,
+            target: None,
+        }
+    }
+
+    /// Adds a packet; `fill` writes its `len` bytes of payload. What is there and does not go with it is sent before.
+    ///
+    /// # Errors
+    /// `fill`'s refusal; the packet is not added.
+    pub(crate) fn put<E>(
+        &mut self,
+        outlet: &dyn Outlet,
+        (target, envelope): (&Target, &Envelope),
+        headers: &Headers,
+        len: usize,
+        fill: impl FnOnce(*mut u8) -> Result<(), E>,
+    ) -> Result<io::Result<()>, E> {
+        let (head, pad) = (headers.len(), len.wrapping_neg() % 4);
+        let size = head + len + pad + ICRC;
+        let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
+        let at = self.len;
+        let packet = &mut self.buffer[at..at + size];
+        let headers = Headers { pad: pad as u8, ..*headers };
+        headers.emit(packet).expect("a packet has room for its headers");
+        fill(packet[head..].as_mut_ptr())?;
+        packet[head + len..size - ICRC].fill(0);
+        self.seal(target, envelope, size);
+        Ok(sent)
+    }
+
+    /// Adds a packet that is complete but for its ICRC.
+    pub(crate) fn put_bytes(
+        &mut self,
+        outlet: &dyn Outlet,
+        (target, envelope): (&Target, &Envelope),
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        let size = bytes.len() + ICRC;
+        let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
+        self.buffer[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.seal(target, envelope, size);
+        sent
+    }
+
+    fn goes_with(&self, target: &Target, size: usize) -> bool {
+        self.count == 0
+            || (!self.closed
+                && size <= self.segment
+                && self.count < SEGMENTS_MAX
+                && self.len + size <= BATCH_MAX
+                && self.target.as_ref() == Some(target))
+    }
+
+    /// The `size` bytes behind the last packet are one, but for the ICRC.
+    fn seal(&mut self, target: &Target, envelope: &Envelope, size: usize) {
+        let (packet, icrc) = self.buffer[self.len..self.len + size].split_at_mut(size - ICRC);
+        icrc.copy_from_slice(&envelope.icrc(self.count as u16, packet));
+        if self.count == 0 {
+            self.segment = size;
+            self.target = Some(*target);
+        }
+        self.closed = size < self.segment;
+        self.count += 1;
+        self.len += size;
+    }
+
+    /// Sends what is there.
+    ///
+    /// # Errors
+    /// It could not be sent, and is lost.
+    pub(crate) fn flush(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
+        let Some(target) = self.target.take() else { return Ok(()) };
+        let sent = outlet.send(&Outgoing {
+            to: target.to,
+            traffic_class: target.traffic_class,
+            hop_limit: target.hop_limit,
+            segment: if self.count > 1 { self.segment } else { 0 },
+            interface: target.interface,
+            bytes: &self.buffer[..self.len],
+        });
+        (self.len, self.count, self.closed) = (0, 0, false);
+        sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use wire::{Opcode, Operation, Psn, Qpn, Transport};
+
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<(usize, Vec<u8>)>>);
+
+    impl Outlet for Seen {
+        fn port(&self) -> u16 {
+            0xc123
+        }
+
+        fn send(&self, out: &Outgoing<'_>) -> io::Result<()> {
+            self.0.lock().expect("no panic").push((out.segment, out.bytes.to_vec()));
+            Ok(())
+        }
+    }
+
+    fn gid(last: u8) -> [u8; 16] {
+        std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets()
+    }
+
+    fn target(port: u16) -> Target {
+        Target { to: SocketAddr::from(([10, 0, 0, 2], port)), traffic_class: 0, hop_limit: 64, interface: 0 }
+    }
+
+    fn headers(psn: u32) -> Headers {
+        let opcode = Opcode::new(Transport::Rc, Operation::SendMiddle);
+        Headers { opcode, dest_qp: Qpn::new(5), psn: Psn::new(psn), pkey: 0xffff, ..Headers::default() }
+    }
+
+    /// Sizes of payloads, and how they leave: segment size and number of packets of each datagram.
+    #[track_caller]
+    fn leaves(sizes: &[usize], expected: &[(usize, usize)]) {
+        let (outlet, mut batch) = (Seen::default(), Batch::new());
+        let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
+        for (psn, &size) in (0..).zip(sizes) {
+            let put = batch.put::<()>(&outlet, (&target(4791), &envelope), &headers(psn), size, |_| Ok(()));
+            put.expect("filled").expect("sent");
+        }
+        batch.flush(&outlet).expect("sent");
+        batch.flush(&outlet).expect("nothing more");
+        let seen = outlet.0.into_inner().expect("no panic");
+        let mut psn = 0;
+        let mut shapes = Vec::new();
+        for (segment, bytes) in seen {
+            let step = if segment == 0 { bytes.len() } else { segment };
+            for (index, packet) in bytes.chunks(step).enumerate() {
+                assert_eq!(
+                    envelope.check(packet, index as u16),
+                    Some(index as u16),
+                    "the ICRC is of the packet's place"
+                );
+                let parsed = Headers::parse(packet).expect("a packet");
+                assert_eq!(parsed.psn, Psn::new(psn));
+                let payload = packet.len() - parsed.len() - usize::from(parsed.pad) - ICRC;
+                assert_eq!(payload, sizes[psn as usize]);
+                psn += 1;
+            }
+            shapes.push((segment, bytes.len().div_ceil(step)));
+        }
+        assert_eq!(psn as usize, sizes.len());
+        assert_eq!(shapes, expected);
+    }
+
+    #[test]
+    fn packets_of_one_size_leave_together() {
+        leaves(&[], &[]);
+        leaves(&[0], &[(0, 1)]);
+        leaves(&[1024; 5], &[(1040, 5)]);
+        leaves(&[1024, 1024, 3], &[(1040, 3)]);
+        leaves(&[1024, 3, 1024], &[(1040, 2), (0, 1)]);
+        leaves(&[3, 1024], &[(0, 1), (0, 1)]);
+        leaves(&[1, 2, 3, 4, 5], &[(20, 4), (0, 1)]);
+    }
+
+    #[test]
+    fn a_datagram_has_an_end() {
+        leaves(&[8; 130], &[(24, 64), (24, 64), (24, 2)]);
+        leaves(&[4096; 33], &[(4112, 15), (4112, 15), (4112, 3)]);
+    }
+
+    #[test]
+    fn what_goes_elsewhere_does_not_wait() {
+        let (outlet, mut batch) = (Seen::default(), Batch::new());
+        let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
+        for port in [4791, 4792, 4792] {
+            let put = batch.put::<()>(&outlet, (&target(port), &envelope), &headers(1), 8, |_| Ok(()));
+            put.expect("filled").expect("sent");
+        }
+        batch.flush(&outlet).expect("sent");
+        let shapes: Vec<_> = outlet.0.into_inner().expect("no panic").iter().map(|(s, b)| (*s, b.len())).collect();
+        assert_eq!(shapes, [(0, 24), (24, 48)]);
+    }
+
+    #[test]
+    fn a_packet_without_payload_is_not_added() {
+        let (outlet, mut batch) = (Seen::default(), Batch::new());
+        let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
+        assert_eq!(batch.put(&outlet, (&target(1), &envelope), &headers(1), 8, |_| Err(7)).err(), Some(7));
+        batch.flush(&outlet).expect("nothing to send");
+        assert!(outlet.0.into_inner().expect("no panic").is_empty());
+    }
+}

@@ -1,0 +1,108 @@
+//! The claim: the right to read the agent's sockets, which one engine of the agent's own user has at a time.
+//!
+//! An engine that works for the wire asks for it by a word in shared memory and rings the agent, which finishes what it is at and
+//! grants it. The holder shows by a count that it still looks; the agent takes the claim back when it does not. An engine
+//! that has nothing to do, or finds that most packets are another's, gives it back. Principal type: [`Claim`].
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use abi::wire::{GRANTED, claim as word};
+use shm::Region;
+
+use crate::engine::Engine;
+use crate::net::inbox::Inbox;
+
+/// Without a packet for so long the claim goes back: to the agent, which can wait for packets without using the processor.
+const IDLE: u64 = 3_000_000;
+/// The same while the program polls, and so has nothing better to do.
+const IDLE_POLLING: u64 = 100_000_000;
+/// Strays with one claim, at most; then the agent does the work for everybody,
+const STRAYS: u32 = 64;
+/// for so long.
+const PAUSE: u64 = 50_000_000;
+
+/// The right to read the agent's sockets.
+pub(crate) struct Claim {
+    page: Region,
+    /// When the last packet came, in the engine's time; 0 for never.
+    traffic: AtomicU64,
+    strays: AtomicU32,
+    /// Not asked for before this time.
+    pause: AtomicU64,
+}
+
+impl Claim {
+    pub(crate) fn new(page: Region) -> Self {
+        Self { page, traffic: AtomicU64::new(0), strays: AtomicU32::new(0), pause: AtomicU64::new(0) }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        self.page.word(word::CLAIM)
+    }
+
+    /// A packet came.
+    pub(crate) fn note_traffic(&self, engine: &Engine) {
+        self.traffic.store(engine.now().0, Ordering::Relaxed);
+    }
+
+    /// Whether this engine may read the sockets now; shows that it is alive. Asks for the claim where there is something to gain.
+    pub(crate) fn holds(&self, engine: &Engine, inbox: &Inbox, busy: bool) -> bool {
+        // Acquire: pairs with the agent's release when it grants, so that what it has handed over before is seen before.
+        let held = self.word().load(Ordering::Acquire);
+        if held == engine.number() | GRANTED {
+            let beats = self.page.word(word::BEATS);
+            beats.store(beats.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            return true;
+        }
+        if held == 0 && (busy || engine.waker.is_watching()) && inbox.has_hot() {
+            self.ask(engine, inbox);
+        }
+        false
+    }
+
+    fn ask(&self, engine: &Engine, inbox: &Inbox) {
+        let now = engine.now().0;
+        let since = now.saturating_sub(self.traffic.load(Ordering::Relaxed));
+        if now < self.pause.load(Ordering::Relaxed) || since > IDLE_POLLING {
+            return;
+        }
+        self.strays.store(0, Ordering::Relaxed);
+        if self.word().compare_exchange(0, engine.number(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            inbox.ring();
+        }
+    }
+
+    /// Whether this engine holds the claim.
+    pub(crate) fn is_ours(&self, engine: &Engine) -> bool {
+        self.word().load(Ordering::Relaxed) == engine.number() | GRANTED
+    }
+
+    /// Gives the claim back if nothing has come for long enough.
+    pub(crate) fn rest(&self, engine: &Engine, inbox: &Inbox) {
+        if self.is_ours(engine) {
+            let limit = if engine.waker.is_watching() { IDLE_POLLING } else { IDLE };
+            if engine.now().0.saturating_sub(self.traffic.load(Ordering::Relaxed)) > limit {
+                self.release(engine.number(), inbox);
+            }
+        }
+    }
+
+    /// Gives the claim back.
+    pub(crate) fn release(&self, number: u32, inbox: &Inbox) {
+        for mine in [number | GRANTED, number] {
+            // Release: pairs with the agent's acquire, so that strays that were handed over are seen before.
+            if self.word().compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                inbox.ring();
+                return;
+            }
+        }
+    }
+
+    /// Packets were another engine's.
+    pub(crate) fn note_strays(&self, engine: &Engine, inbox: &Inbox, count: u32) {
+        if self.strays.fetch_add(count, Ordering::Relaxed) + count >= STRAYS {
+            self.pause.store(engine.now().0 + PAUSE, Ordering::Relaxed);
+            self.release(engine.number(), inbox);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a QP does about the host at its other end: keeps to its window, meters unreliable traffic, answers probes.
+//!
+//! The accounts themselves are [`crate::net::peer`]'s; here is who is charged when.
+
+use std::sync::Arc;
+
+use protocol::{Service, Time};
+use wire::Qpn;
+use wire::probe::{self, Probe};
+
+use crate::net::batch::Batch;
+use crate::net::flow::{Flow, Vector};
+use crate::qp::{Inner, Qp, Route};
+
+/// Bytes around the payload of a packet, roughly.
+const AROUND: u32 = 48;
+
+impl Qp {
+    /// How many packets may be under way now.
+    pub(crate) fn open_window(&self, inner: &mut Inner, flow: &Flow, now: Time) {
+        let losses = inner.requester.losses();
+        if losses != inner.losses {
+            inner.losses = losses;
+            flow.peer.lose(now);
+        }
+        let share = flow.peer.share(self.mtu(inner));
+        inner.requester.set_window(share);
+    }
+
+    /// Whether the next unreliable packet may go. If not, the QP waits for an answer, or for the time after which none is expected.
+    pub(crate) fn may_go(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        flow: &Flow,
+        batch: &mut Batch,
+        len: u32,
+        dest_qp: Qpn,
+        now: Time,
+    ) -> bool {
+        let admission = flow.peer.admit(len + AROUND, now);
+        if let Some(cookie) = admission.probe {
+            let probe = Probe { answer: false, dest_qp, source_qp: Qpn::new(self.qpn()), cookie };
+            self.put_probe(flow, batch, &probe);
+        }
+        let Some(until) = admission.wait else { return true };
+        inner.blocked = true;
+        flow.peer.wait(self);
+        self.look_again(inner, until);
+        false
+    }
+
+    fn put_probe(&self, flow: &Flow, batch: &mut Batch, probe: &Probe) {
+        let mut bytes = [0; probe::LEN];
+        probe.emit(&mut bytes);
+        if let Err(error) = batch.put_bytes(&*flow.port.outlet, (&flow.target, &flow.envelope), &bytes) {
+            flow.complain(&error);
+        }
+    }
+
+    /// Tells the sender of a probe that everything before it has been taken.
+    pub(crate) fn answer_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
+        let vector = {
+            let inner = self.lock();
+            if inner.is_dead() || !inner.state.serves() {
+                return;
+            }
+            let port_num = inner.attributes.port_num;
+            match (self.service, &inner.route) {
+                (Service::Uc, Route::Wire(_)) if &inner.attributes.dest.dgid == from => {
+                    Vector::of_connection(&inner.attributes.dest, port_num, self.qpn())
+                }
+                (Service::Ud, _) => {
+                    let engine = self.engine();
+                    let Some(index) = engine.board.index_of(engine.device(), u32::from(port_num), to) else { return };
+                    Vector { dgid: *from, port_num, sgid_index: index as u8, ..Vector::default() }
+                }
+                _ => return,
+            }
+        };
+        let Ok(flow) = self.engine().flow(&vector) else { return };
+        let mut batch = flow.port.batch.lock();
+        self.put_probe(&flow, &mut batch, &probe.answered());
+        if let Err(error) = batch.flush(&*flow.port.outlet) {
+            flow.complain(&error);
+        }
+    }
+
+    /// Counts this connection among those of its peer that have something under way, or not any more.
+    pub(crate) fn recount(&self, inner: &mut Inner) {
+        let Route::Wire(flow) = &inner.route else { return };
+        let active = inner.requester.under_way() > 0 && inner.requester.fatal().is_none();
+        if active != inner.counted {
+            inner.counted = active;
+            flow.peer.count(active);
+        }
+    }
+
+    /// The connection is over, or goes elsewhere.
+    pub(crate) fn uncount(&self, inner: &mut Inner) {
+        if std::mem::take(&mut inner.counted)
+            && let Route::Wire(flow) = &inner.route
+        {
+            flow.peer.count(false);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The inbox: where packets from other hosts come in.
+//!
+//! The agent receives for everybody and hands each engine its packets over a wire lane. Where it lets this engine read its sockets
+//! ([`crate::net::claim`]), packets come straight out of those, and what turns out to be another engine's goes back over the
+//! same lane. Principal type: [`Inbox`].
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::layout::Record;
+use abi::wire::{
+    Arrival, CLAIM_PAGE_LEN, SOCKETS_MAX, WireOpen, WireOut, WireSockets, WireSocketsAnswer, arrival_flags,
+    arrival_kind, inline_max, open_flags,
+};
+use arc_swap::ArcSwap;
+use shm::{Doorbell, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
+
+use crate::access;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lock::Mutex;
+use crate::net::claim::Claim;
+use crate::net::deliver::Datagrams;
+use crate::qp::Qp;
+use crate::request;
+
+/// Room for the largest datagram.
+const BUFFER: usize = 64 * 1024;
+/// Records, or datagrams of one socket, that one round takes.
+const BATCH: usize = 16;
+
+/// Where packets come in.
+pub(crate) struct Inbox {
+    reception: Mutex<Reception>,
+    /// The way back to the agent.
+    strays: Mutex<LaneTx>,
+    agent: Doorbell,
+    /// The right to read the agent's sockets, where it is given to engines at all.
+    pub(crate) claim: Option<Claim>,
+    sockets: ArcSwap<Vec<Shared>>,
+    /// The board's epoch for which `sockets` holds.
+    known: AtomicU32,
+}
+
+/// One of the agent's sockets.
+pub(crate) struct Shared {
+    gid: [u8; 16],
+    socket: udp::Socket,
+    /// This engine has to do with that address.
+    hot: AtomicBool,
+}
+
+/// What receiving needs, and one thread at a time has.
+pub(crate) struct Reception {
+    rx: LaneRx,
+    record: [u8; RECORD_MAX],
+    buffer: Box<[u8]>,
+    pub(crate) touched: Vec<Arc<Qp>>,
+    pub(crate) recent: Option<Arc<Qp>>,
+    /// An address that was found not to be of this agent, and the epoch of the tables for which that holds.
+    pub(crate) foreign: Option<([u8; 16], u32)>,
+}
+
+impl Engine {
+    /// Sees to it that packets from other hosts can come in, if the agent has the wire at all. Waits for the agent.
+    pub(crate) fn open_inbox(&self) {
+        self.net.inbox.get_or_init(|| match Inbox::open(self) {
+            Ok(inbox) => Some(inbox),
+            Err(error) => {
+                tracing::debug!("nothing comes in from other hosts: {error}");
+                None
+            }
+        });
+        self.renew_sockets();
+    }
+
+    /// Follows the agent's sockets, if they are shared and have changed. Waits for the agent.
+    pub(crate) fn renew_sockets(&self) {
+        let Some(inbox) = self.net.inbox().filter(|inbox| inbox.claim.is_some()) else { return };
+        if inbox.known.load(Ordering::Relaxed) == self.board.wire_sockets_epoch() || self.is_gone() {
+            return;
+        }
+        match fetch(self) {
+            Ok((epoch, sockets)) => {
+                for shared in &sockets {
+                    let was = inbox.sockets.load().iter().any(|old| old.gid == shared.gid && old.is_hot());
+                    shared.hot.store(was || self.sends_from(&shared.gid), Ordering::Relaxed);
+                }
+                inbox.sockets.store(Arc::new(sockets));
+                inbox.known.store(epoch, Ordering::Relaxed);
+            }
+            Err(error) => tracing::debug!("the agent's sockets cannot be had: {error}"),
+        }
+    }
+
+    fn sends_from(&self, gid: &[u8; 16]) -> bool {
+        self.net.ports.lock().keys().any(|(source, _)| source == gid)
+    }
+
+    /// Takes what has come in. With `sure`, waits for whoever is at it.
+    pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool) -> bool {
+        let Some(inbox) = self.net.inbox() else { return false };
+        let reception = if sure { Some(inbox.reception.lock()) } else { inbox.reception.try_lock() };
+        let Some(mut reception) = reception else { return false };
+        let ringed = self.take_ring(inbox, &mut reception);
+        let mut taken = ringed;
+        if let Some(claim) = &inbox.claim {
+            if ringed > 0 {
+                claim.note_traffic(self);
+            }
+            // What the agent has handed over is older than what is in the sockets.
+            if ringed < BATCH && claim.holds(self, inbox, ringed > 0) {
+                let read = self.take_sockets(inbox, &mut reception);
+                if read > 0 {
+                    claim.note_traffic(self);
+                }
+                taken += read;
+            }
+        }
+        if taken == 0 {
+            return false;
+        }
+        while let Some(qp) = reception.touched.pop() {
+            let mut inner = qp.lock();
+            qp.pump(&mut inner);
+        }
+        true
+    }
+
+    fn take_ring(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception) -> usize {
+        for taken in 0..BATCH {
+            let popped = match reception.rx.ring.pop(&mut reception.record) {
+                Ok(Some(len)) => len.min(RECORD_MAX),
+                Ok(None) => {
+                    if taken > 0 {
+                        reception.rx.ring.publish();
+                    }
+                    return taken;
+                }
+                Err(shm::Broken) => return taken,
+            };
+            let record = &reception.record[..popped];
+            let Some(arrival) = Arrival::read(record).filter(|arrival| arrival.kind == arrival_kind::DATAGRAMS) else {
+                continue;
+            };
+            let len = arrival.len as usize;
+            if arrival.flags & arrival_flags::BULK != 0 {
+                // Copied before anything in it is believed: the memory is the agent's, too.
+                if let Some(bytes) = reception.rx.bulk.slice(arrival.bulk, arrival.len).filter(|_| len <= BUFFER) {
+                    access::plain(reception.buffer.as_mut_ptr(), bytes.as_ptr(), len);
+                    reception.rx.bulk.release(arrival.bulk, arrival.len);
+                    inbox.expect_at(&arrival.to);
+                    self.deliver(reception, &Datagrams::from(&arrival), len);
+                }
+            } else if let Some(bytes) = record.get(size_of::<Arrival>()..).and_then(|rest| rest.get(..len)) {
+                reception.buffer[..len].copy_from_slice(bytes);
+                inbox.expect_at(&arrival.to);
+                self.deliver(reception, &Datagrams::from(&arrival), len);
+            }
+        }
+        reception.rx.ring.publish();
+        BATCH
+    }
+
+    fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception) -> usize {
+        let mut taken = 0;
+        for shared in inbox.sockets.load().iter().filter(|shared| shared.is_hot()) {
+            for _ in 0..BATCH {
+                let Ok(Some(received)) = shared.socket.receive(&mut reception.buffer) else { break };
+                taken += 1;
+                let from = match received.from.ip() {
+                    std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+                    std::net::IpAddr::V6(v6) => v6.octets(),
+                };
+                let datagrams = Datagrams {
+                    from,
+                    from_port: received.from.port(),
+                    to: shared.gid,
+                    traffic_class: received.traffic_class,
+                    hop_limit: received.hop_limit,
+                    segment: received.segment,
+                };
+                if self.is_foreign(reception, &from) {
+                    let strays = self.deliver(reception, &datagrams, received.len);
+                    if strays > 0
+                        && let Some(claim) = &inbox.claim
+                    {
+                        claim.note_strays(self, inbox, strays);
+                    }
+                }
+            }
+        }
+        taken
+    }
+
+    /// Programs of one agent talk over lanes: what says that it comes from here does not.
+    fn is_foreign(&self, reception: &mut Reception, from: &[u8; 16]) -> bool {
+        let epoch = self.board.gid_epoch();
+        if reception.foreign == Some((*from, epoch)) {
+            return true;
+        }
+        if self.board.find(from).is_some() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        reception.foreign = Some((*from, epoch));
+        true
+    }
+}
+
+impl Inbox {
+    fn open(engine: &Engine) -> Result<Self> {
+        let open = WireOpen { flags: 0, reserved: 0 };
+        let answer = engine.call(&request::private(command::WIRE_OPEN, &open, size_of::<WireOut>()))?;
+        let out: WireOut = answer.get(0)?;
+        let mut fds = answer.fds.into_iter();
+        let mut next = || fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "WIRE_OPEN came without its descriptors"));
+        let region = shm::Region::map(next()?.as_fd(), LANE_LEN)?;
+        let (strays, rx) = shm::ends(Arc::new(region), Side::B);
+        let agent = Doorbell::from(next()?);
+        let claim = match out.flags & open_flags::SHARED {
+            0 => None,
+            _ => Some(Claim::new(shm::Region::map(next()?.as_fd(), CLAIM_PAGE_LEN)?)),
+        };
+        Ok(Self {
+            reception: Mutex::new(Reception {
+                rx,
+                record: [0; RECORD_MAX],
+                buffer: vec![0; BUFFER].into_boxed_slice(),
+                touched: Vec::with_capacity(64),
+                recent: None,
+                foreign: None,
+            }),
+            strays: Mutex::new(strays),
+            agent,
+            claim,
+            sockets: ArcSwap::default(),
+            // No epoch that the board shows.
+            known: AtomicU32::new(u32::MAX),
+        })
+    }
+
+    /// This engine has to do with `gid`: its socket is worth looking at.
+    pub(crate) fn expect_at(&self, gid: &[u8; 16]) {
+        for shared in self.sockets.load().iter().filter(|shared| &shared.gid == gid && !shared.is_hot()) {
+            shared.hot.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there is a socket to read.
+    pub(crate) fn has_hot(&self) -> bool {
+        self.sockets.load().iter().any(Shared::is_hot)
+    }
+
+    /// Hands `f` the sockets to wait for.
+    pub(crate) fn with_hot<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = BorrowedFd<'_>>) -> T) -> T {
+        let sockets = self.sockets.load();
+        f(&mut sockets.iter().filter(|shared| shared.is_hot()).map(|shared| shared.socket.as_fd()))
+    }
+
+    pub(crate) fn forget_sockets(&self) {
+        self.sockets.store(Arc::default());
+    }
+
+    /// Wakes the agent: a claim has changed, or there are strays.
+    pub(crate) fn ring(&self) {
+        self.agent.ring();
+    }
+
+    /// Hands the agent what is another engine's; lost where there is no room, as on a network.
+    pub(crate) fn give_back(&self, datagrams: &Datagrams, bytes: &[u8]) {
+        let mut arrival = datagrams.arrival(bytes.len());
+        let mut record = [0; RECORD_MAX];
+        let head = size_of::<Arrival>();
+        let mut strays = self.strays.lock();
+        let len = if bytes.len() <= inline_max(RECORD_MAX) {
+            record[head..head + bytes.len()].copy_from_slice(bytes);
+            head + bytes.len()
+        } else {
+            let Ok(Some(slot)) = strays.bulk.reserve(bytes.len()) else { return };
+            access::plain(slot.ptr.as_ptr(), bytes.as_ptr(), bytes.len());
+            (arrival.flags, arrival.bulk) = (arrival_flags::BULK, slot.offset);
+            record[..head].copy_from_slice(arrival.bytes());
+            if strays.ring.push(&record[..head]).is_err() {
+                strays.bulk.cancel(slot);
+            }
+            drop(strays);
+            return self.ring();
+        };
+        record[..head].copy_from_slice(arrival.bytes());
+        let pushed = strays.ring.push(&record[..len]).is_ok();
+        drop(strays);
+        if pushed {
+            self.ring();
+        }
+    }
+}
+
+impl Shared {
+    fn is_hot(&self) -> bool {
+        self.hot.load(Ordering::Relaxed)
+    }
+}
+
+impl Reception {
+    /// The datagrams at hand, apart from what is needed to deliver them.
+    pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<Arc<Qp>>, &mut Option<Arc<Qp>>) {
+        (&self.buffer, &mut self.touched, &mut self.recent)
+    }
+}
+
+/// All of the agent's sockets, and the epoch for which that holds.
+fn fetch(engine: &Engine) -> Result<(u32, Vec<Shared>)> {
+    let mut sockets = Vec::new();
+    loop {
+        let ask = WireSockets { first: sockets.len() as u32, max: SOCKETS_MAX as u32 };
+        let answer = engine.call(&request::private(command::WIRE_SOCKETS, &ask, size_of::<WireSocketsAnswer>()))?;
+        let out: WireSocketsAnswer = answer.get(0)?;
+        let count = answer.fds.len();
+        for (entry, fd) in out.entries.iter().zip(answer.fds) {
+            let socket = udp::Socket::from_fd(fd);
+            sockets.push(Shared { gid: entry.gid, socket, hot: AtomicBool::new(false) });
+        }
+        if count == 0 || sockets.len() >= out.total as usize {
+            return Ok((out.epoch, sockets));
+        }
+    }
+}

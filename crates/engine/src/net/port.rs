@@ -1,0 +1,39 @@
+//! A port: one source address and UDP port of this engine, and the packets that are about to leave through it.
+//!
+//! A QP's number picks one of a few ports for each address, so that threads with QPs of their own share none, and the network sees
+//! more than one flow. Principal type: [`Port`].
+
+use std::io;
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::lock::Mutex;
+use crate::net::batch::Batch;
+use crate::network::Outlet;
+
+/// How many ports an address has.
+pub(crate) const STRIPES: u32 = 4;
+/// Source ports of RoCEv2 begin here.
+const FIRST: u16 = 0xc000;
+
+/// A source address and port.
+pub(crate) struct Port {
+    pub(crate) outlet: Arc<dyn Outlet>,
+    pub(crate) batch: Mutex<Batch>,
+}
+
+impl Engine {
+    /// The port for an address of this host.
+    pub(crate) fn net_port(&self, source: [u8; 16], ifindex: u32, stripe: u32) -> io::Result<Arc<Port>> {
+        let mut ports = self.net.ports.lock();
+        if let Some(port) = ports.get(&(source, stripe)) {
+            return Ok(Arc::clone(port));
+        }
+        // Spread, so that engines that start together do not all try the same ones.
+        let spread = self.number().wrapping_mul(2_654_435_761).wrapping_add(stripe.wrapping_mul(7919)) >> 4;
+        let outlet = self.net.network.open(source, ifindex, FIRST | (spread as u16 & 0x3fff))?;
+        let port = Arc::new(Port { outlet, batch: Mutex::new(Batch::new()) });
+        ports.insert((source, stripe), Arc::clone(&port));
+        Ok(port)
+    }
+}
