@@ -21,6 +21,9 @@
                        fprintf(stderr, " (errno %d: %s)\n", errno, strerror(errno)); exit(1); } while (0)
 #define MUST(condition) do { if (!(condition)) FAIL("%s does not hold", #condition); } while (0)
 
+/* The GID that addresses go out with: `-g INDEX`. */
+static int gid_index;
+
 static inline double now(void)
 {
     struct timespec t;
@@ -55,7 +58,7 @@ struct address { uint32_t qpn; uint32_t psn; union ibv_gid gid; uint64_t buffer;
 static inline struct address address_of(struct ibv_qp *qp, struct ibv_mr *mr)
 {
     struct address address = { .qpn = qp->qp_num, .psn = (qp->qp_num * 7919) & 0xffffff };
-    MUST(ibv_query_gid(qp->context, 1, 0, &address.gid) == 0);
+    MUST(ibv_query_gid(qp->context, 1, gid_index, &address.gid) == 0);
     if (mr) { address.buffer = (uintptr_t)mr->addr; address.rkey = mr->rkey; }
     return address;
 }
@@ -70,6 +73,7 @@ static inline void connect_qp(struct ibv_qp *qp, struct address own, struct addr
     attr.qp_state = IBV_QPS_RTR; attr.path_mtu = IBV_MTU_1024; attr.dest_qp_num = peer.qpn; attr.rq_psn = peer.psn;
     attr.max_dest_rd_atomic = 4; attr.min_rnr_timer = 12;
     attr.ah_attr.is_global = 1; attr.ah_attr.port_num = 1; attr.ah_attr.grh.dgid = peer.gid; attr.ah_attr.grh.hop_limit = 64;
+    attr.ah_attr.grh.sgid_index = (uint8_t)gid_index;
     MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                        (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)) == 0);
     memset(&attr, 0, sizeof attr);
@@ -84,6 +88,28 @@ static inline void connect_both(struct ibv_qp *a, struct ibv_qp *b)
     struct address to_a = address_of(a, NULL), to_b = address_of(b, NULL);
     connect_qp(a, to_a, to_b);
     connect_qp(b, to_b, to_a);
+}
+
+/* Makes a UD queue pair ready to send. */
+static inline struct ibv_qp *ready_ud(struct ibv_qp *qp, uint32_t qkey)
+{
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = qkey };
+    MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
+    attr.qp_state = IBV_QPS_RTR;
+    MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+    attr.qp_state = IBV_QPS_RTS;
+    attr.sq_psn = 0xfffffe;
+    MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+    return qp;
+}
+
+static inline struct ibv_ah *handle_to(struct ibv_pd *pd, union ibv_gid gid)
+{
+    struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1,
+                                .grh = { .dgid = gid, .hop_limit = 64, .traffic_class = 0x20, .sgid_index = (uint8_t)gid_index } };
+    struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+    MUST(ah);
+    return ah;
 }
 
 /* The next completion, whatever its status. */
@@ -127,25 +153,51 @@ static inline int post_receive(struct ibv_qp *qp, struct ibv_mr *mr, uint64_t at
     return ibv_post_recv(qp, &wr, &bad);
 }
 
-/* `-p PORT` listens, `-p PORT HOST` connects, as the pingpongs do; gives the connected socket. */
-static inline int rendezvous(int argc, char **argv, int *is_client)
+/* One TCP connection: the first that comes to the port, or one to a host's port. */
+static inline int accept_one(int port)
 {
-    int port = 18515, option;
-    while ((option = getopt(argc, argv, "p:m:")) != -1)
-        if (option == 'p') port = atoi(optarg);
-    *is_client = optind < argc;
     int fd = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    if (*is_client) {
-        MUST(connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-        return fd;
-    }
+    struct sockaddr_in own = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_ANY) };
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    MUST(bind(fd, (struct sockaddr *)&to, sizeof to) == 0 && listen(fd, 1) == 0);
+    MUST(bind(fd, (struct sockaddr *)&own, sizeof own) == 0 && listen(fd, 1) == 0);
     int peer = accept(fd, NULL, NULL);
     MUST(peer >= 0);
     close(fd);
     return peer;
+}
+
+static inline int connect_one(const char *host, int port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    MUST(inet_pton(AF_INET, host, &to.sin_addr) == 1 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    return fd;
+}
+
+/* Connections to each HOST:PORT among the arguments; says how many there are. */
+static inline int connect_all(int argc, char **argv, int *fds, int most)
+{
+    int count = argc - optind;
+    MUST(count > 0 && count <= most);
+    for (int i = 0; i < count; i++) {
+        char *host = argv[optind + i], *colon = strchr(host, ':');
+        MUST(colon);
+        *colon = 0;
+        fds[i] = connect_one(host, atoi(colon + 1));
+    }
+    return count;
+}
+
+/* `-p PORT` listens, `-p PORT HOST` connects, as the pingpongs do; gives the connected socket. */
+static inline int rendezvous(int argc, char **argv, int *is_client)
+{
+    int port = 18515, option;
+    while ((option = getopt(argc, argv, "p:m:g:")) != -1) {
+        if (option == 'p') port = atoi(optarg);
+        if (option == 'g') gid_index = atoi(optarg);
+    }
+    *is_client = optind < argc;
+    return *is_client ? connect_one(argv[optind], port) : accept_one(port);
 }
 
 static inline void swap_bytes(int fd, const void *out, void *in, size_t length)

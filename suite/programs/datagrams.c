@@ -10,23 +10,7 @@ static uint8_t *bytes;
 
 static struct ibv_qp *open_ud(struct ibv_cq *cq)
 {
-    struct ibv_qp *qp = make_qp(pd, cq, IBV_QPT_UD, 16);
-    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
-    MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) == 0);
-    attr.qp_state = IBV_QPS_RTR;
-    MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
-    attr.qp_state = IBV_QPS_RTS;
-    attr.sq_psn = 0xfffffe;
-    MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
-    return qp;
-}
-
-static struct ibv_ah *handle_to(union ibv_gid gid)
-{
-    struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64, .traffic_class = 0x20 } };
-    struct ibv_ah *ah = ibv_create_ah(pd, &attr);
-    MUST(ah);
-    return ah;
+    return ready_ud(make_qp(pd, cq, IBV_QPT_UD, 16), QKEY);
 }
 
 static void send_to(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey, uint32_t length, uint32_t imm)
@@ -54,7 +38,7 @@ int main(void)
 
     /* One datagram: GRH, data, immediate, who it is from. */
     uint8_t *in = bytes + SIZE;
-    struct ibv_ah *to = handle_to(gid);
+    struct ibv_ah *to = handle_to(pd, gid);
     MUST(post_receive(a, mr, (uintptr_t)in, GRH + 1000) == 0);
     send_to(from, to, a->qp_num, QKEY, 1000, 42);
     good_completion(sent);
@@ -78,7 +62,7 @@ int main(void)
     union ibv_gid group = { .raw = { 0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3 } };
     MUST(ibv_attach_mcast(a, &group, 0) == 0 && ibv_attach_mcast(b, &group, 0) == 0);
     MUST(post_receive(a, mr, (uintptr_t)in, GRH + 100) == 0 && post_receive(b, mr, (uintptr_t)in + SIZE, GRH + 100) == 0);
-    struct ibv_ah *many = handle_to(group);
+    struct ibv_ah *many = handle_to(pd, group);
     send_to(from, many, 0xffffff, QKEY, 100, 3);
     good_completion(sent);
     MUST(good_completion(first).byte_len == GRH + 100 && good_completion(second).byte_len == GRH + 100);

@@ -116,9 +116,35 @@ impl Hosts {
         Sides::must_succeed(words, self.start(family, words).and_then(|mut pair| pair.wait(HANG)))
     }
 
-    /// The namespace with the bridge between the two.
-    pub fn bridge(&self) -> Option<&Namespace> {
-        self.bridge.as_ref()
+    /// From now on the bridge loses this part of the RoCE packets, by chance and one by one.
+    ///
+    /// # Panics
+    /// When there is no bridge.
+    pub fn lose(&self, percent: u32) -> Result<(), String> {
+        for host in [&self.left, &self.right] {
+            // Else 64 KiB of packets cross the bridge as one, and are lost as one.
+            host.namespace().script(&format!("ethtool -K {INTERFACE} tx-udp-segmentation off"))?;
+        }
+        self.bridge().script(&format!(
+            "nft 'table bridge loss {{ chain forward {{ type filter hook forward priority 0; \
+             udp dport 4791 numgen random mod 100 < {percent} counter drop; }}; }}'"
+        ))?;
+        Ok(())
+    }
+
+    /// How many packets the bridge has lost.
+    ///
+    /// # Panics
+    /// When there is no bridge.
+    pub fn lost(&self) -> Result<u64, String> {
+        let rules = self.bridge().script("nft list table bridge loss")?;
+        let count =
+            rules.split_once("counter packets ").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+        count.ok_or(rules)
+    }
+
+    fn bridge(&self) -> &Namespace {
+        self.bridge.as_ref().expect("no bridge joins these hosts")
     }
 }
 
@@ -131,14 +157,26 @@ impl Host {
              ip address add {ipv6}/64 dev {INTERFACE} nodad"
         ))?;
         let room = Room::of(user)?.entered_by(&namespace.entrance());
-        room.start_agent()?;
-        Ok(Self { room, ipv4, ipv6: Some(ipv6), namespace: Some(namespace) })
+        let host = Self { room, ipv4, ipv6: Some(ipv6), namespace: Some(namespace) };
+        host.start_agent()?;
+        Ok(host)
     }
 
     fn on_loopback(ipv4: Ipv4Addr, user: User) -> Result<Self, String> {
-        let room = Room::of(user)?;
-        let outcome = room.finish(room.softhca(&["agent", "--address", &ipv4.to_string()]))?;
-        if outcome.succeeded() { Ok(Self { room, ipv4, ipv6: None, namespace: None }) } else { Err(outcome.told()) }
+        let host = Self { room: Room::of(user)?, ipv4, ipv6: None, namespace: None };
+        host.start_agent()?;
+        Ok(host)
+    }
+
+    /// Starts its agent, or another one after the last has ended.
+    pub fn start_agent(&self) -> Result<(), String> {
+        let address = self.ipv4.to_string();
+        let words = match self.namespace {
+            Some(_) => &["agent"][..],
+            None => &["agent", "--address", &address],
+        };
+        let outcome = self.room.finish(self.room.softhca(words))?;
+        if outcome.succeeded() { Ok(()) } else { Err(outcome.told()) }
     }
 
     /// The run directory, agent and user of this host.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::port::{self, Port};
 use crate::program::{Outcome, Program};
-use crate::{HANG, Room};
+use crate::{HANG, Room, process, wait};
 
 /// A server and a client that both run.
 #[derive(Debug)]
@@ -50,6 +50,26 @@ impl Pair {
             .map_err(|why| format!("{why}; it said:\n{}", first.everything()))?;
         let second = here.start(here.run(&borrowed(&with_port(client, &[host]))))?;
         Ok(Self { server: first, client: second, _port: port })
+    }
+
+    /// Waits until both sides of a perftest pair are connected and the client has worked for a while: the process ids of the
+    /// server and the client themselves.
+    pub fn traffic(&mut self, name: &str, there: &Room, here: &Room) -> Result<(u32, u32), String> {
+        let server = self.server.inner(name, HANG)?;
+        let client = self.client.inner(name, HANG)?;
+        let connected = |room: &Room, pid: u32| -> bool {
+            let rows = room.show("qp").unwrap_or_default();
+            rows.as_array().is_some_and(|rows| rows.iter().any(|row| row["pid"] == pid && row["path"] != "none"))
+        };
+        wait::until(HANG, "both to be connected", || {
+            (connected(there, server) && connected(here, client)).then_some(())
+        })?;
+        // The client polls at full speed from here on: half a second of it is traffic.
+        let before = process::cpu_time(client).ok_or("the client is gone")?;
+        wait::until(HANG, "the client to work", || {
+            (process::cpu_time(client)? > before + Duration::from_millis(500)).then_some(())
+        })?;
+        Ok((server, client))
     }
 
     /// Waits for both sides; a side that hangs takes the other with it into the message.

@@ -77,6 +77,12 @@ impl Room {
         self
     }
 
+    /// Starts this room's agent with one address only, which has to be this host's.
+    pub fn with_address(self, address: &str) -> Result<Self, String> {
+        let outcome = self.finish(self.softhca(&["agent", "--idle-exit", "60", "--address", address]))?;
+        if outcome.succeeded() { Ok(self) } else { Err(outcome.told()) }
+    }
+
     /// The run directory, which is `SOFTHCA_DIR` of all that runs here.
     pub fn run_dir(&self) -> PathBuf {
         self.folder.path().join("run")

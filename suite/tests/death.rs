@@ -11,19 +11,7 @@ const RETRIES: Duration = Duration::from_secs(20);
 /// A pair of ib_write_bw in full run, and the processes themselves.
 fn writing(room: &Room) -> (Pair, u32, u32) {
     let mut pair = Pair::start(room, &["ib_write_bw", "-D", "120"]).expect("both start");
-    let server = pair.server.inner("ib_write_bw", HANG).expect("a server");
-    let client = pair.client.inner("ib_write_bw", HANG).expect("a client");
-    wait::until(HANG, "traffic", || {
-        let rows = room.show("qp").ok()?;
-        (rows.as_array()?.iter().filter(|row| row["path"] != "none").count() == 2).then_some(())
-    })
-    .expect("connected");
-    // The client polls at full speed from here on: half a second of it is traffic.
-    let before = process::cpu_time(client).expect("alive");
-    wait::until(HANG, "the client to work", || {
-        (process::cpu_time(client)? > before + Duration::from_millis(500)).then_some(())
-    })
-    .expect("traffic");
+    let (server, client) = pair.traffic("ib_write_bw", room, room).expect("traffic");
     (pair, server, client)
 }
 

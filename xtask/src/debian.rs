@@ -32,6 +32,9 @@ pub(crate) const SUITE: &[Package] = &[
     Package { name: "gcc", file: "/usr/bin/gcc" },
     Package { name: "iproute2", file: "/usr/sbin/ip" },
     Package { name: "util-linux", file: "/usr/bin/setpriv" },
+    Package { name: "nftables", file: "/usr/sbin/nft" },
+    Package { name: "ethtool", file: "/usr/sbin/ethtool" },
+    Package { name: "cmake", file: "/usr/bin/ctest" },
 ];
 
 /// Makes sure that the packages are there: installs them as root, else says what to type.

@@ -1,0 +1,208 @@
+//! What changes under programs that talk to another host: programs and agents die, addresses go and come back, and two agents
+//! want the same address.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use softhca_suite::hosts::INTERFACE;
+use softhca_suite::{Family, HANG, Hosts, Pair, Program, Room, User, process, program, wait};
+
+/// perftest's default timeout of 14 (67 ms) and seven retries: half a second by the book, some seconds with room to spare.
+const RETRIES: Duration = Duration::from_secs(20);
+
+const WRITE: [&str; 3] = ["ib_write_bw", "-D", "120"];
+
+/// A pair of ib_write_bw in full run, and the processes themselves.
+fn writing(hosts: &Hosts, family: Family) -> (Pair, u32, u32) {
+    let mut pair = hosts.start(family, &WRITE).expect("both start");
+    let (server, client) = pair.traffic(WRITE[0], hosts.left.room(), hosts.right.room()).expect("traffic");
+    (pair, server, client)
+}
+
+/// The end of a program that has lost its connection: an error, in time.
+#[track_caller]
+fn expect_failure(program: &mut Program) {
+    let ended = program.wait(RETRIES).expect("it ends within the retry time");
+    assert!(!ended.succeeded(), "{}", ended.told());
+}
+
+/// Every kind of hosts that the suite's user can have.
+fn kinds_of_hosts() -> impl Iterator<Item = Hosts> {
+    let joined = Hosts::joined(1500, User::Me).expect("two namespaces");
+    joined.into_iter().chain(std::iter::once_with(|| Hosts::loopback(User::Nobody).expect("two addresses")))
+}
+
+#[test]
+fn the_path_to_another_host_is_not_a_lane() {
+    for hosts in kinds_of_hosts() {
+        let (_pair, _, _) = writing(&hosts, Family::V4);
+        for host in [&hosts.left, &hosts.right] {
+            let rows = host.room().show("qp").expect("shown");
+            assert!(rows[0]["path"].as_str().is_some_and(|path| path.starts_with("wire")), "{rows:#}");
+        }
+    }
+}
+
+#[test]
+fn the_client_gets_an_error_when_the_server_is_killed() {
+    for hosts in kinds_of_hosts() {
+        let (mut pair, server, _) = writing(&hosts, Family::V4);
+        program::send(server, Signal::KILL);
+        expect_failure(&mut pair.client);
+        hosts.right.room().wait_until_empty(HANG).expect("nothing is left over");
+        hosts.must_succeed(Family::V4, &["ib_write_bw"]);
+    }
+}
+
+#[test]
+fn programs_end_with_an_error_when_their_agent_is_killed() {
+    for hosts in kinds_of_hosts() {
+        let (mut pair, _, _) = writing(&hosts, Family::V4);
+        program::send(hosts.right.room().agent().expect("an agent"), Signal::KILL);
+        expect_failure(&mut pair.client);
+        pair.server.wait(RETRIES).expect("the server ends");
+        hosts.right.start_agent().expect("another agent");
+        hosts.must_succeed(Family::V4, &["ib_write_bw"]);
+    }
+}
+
+#[test]
+fn a_stopped_client_does_not_hang_after_its_agent_was_killed() {
+    for hosts in kinds_of_hosts() {
+        let (mut pair, server, client) = writing(&hosts, Family::V4);
+        program::send(client, Signal::STOP);
+        wait::until(HANG, "the client to stop", || (process::state(client) == Some('T')).then_some(()))
+            .expect("stopped");
+        program::send(hosts.right.room().agent().expect("an agent"), Signal::KILL);
+        // A new agent gets the address while the stopped client still holds the old one's sockets and memory.
+        hosts.right.start_agent().expect("another agent");
+        hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
+        program::send(client, Signal::CONT);
+        expect_failure(&mut pair.client);
+        program::send(server, Signal::KILL);
+        hosts.must_succeed(Family::V4, &["ib_write_bw"]);
+    }
+}
+
+#[test]
+fn a_client_that_is_stopped_for_a_while_loses_nothing() {
+    for hosts in kinds_of_hosts() {
+        // The server's queue pairs wait while the client is stopped; so does the client's patience (4 s for each of 8 tries).
+        let mut pair = hosts.start(Family::V4, &["ib_read_bw", "-D", "3", "-u", "20"]).expect("both start");
+        let (_, client) = pair.traffic("ib_read_bw", hosts.left.room(), hosts.right.room()).expect("traffic");
+        program::send(client, Signal::STOP);
+        wait::until(HANG, "the client to stop", || (process::state(client) == Some('T')).then_some(()))
+            .expect("stopped");
+        program::send(client, Signal::CONT);
+        let sides = pair.wait(HANG).expect("both end");
+        sides.client.expect_success();
+        sides.server.expect_success();
+    }
+}
+
+/// Takes an address from the right host, and waits until its GID table says so.
+fn remove(hosts: &Hosts, family: Family) {
+    let address = hosts.right.address(family);
+    hosts
+        .right
+        .namespace()
+        .script(&format!("ip address del {address}/{} dev {INTERFACE}", bits(family)))
+        .expect("done");
+    wait::until(HANG, "the GID to go", || {
+        hosts.right.room().gid_index(address).expect("a GID table").is_none().then_some(())
+    })
+    .expect("gone");
+}
+
+/// Gives it back.
+fn restore(hosts: &Hosts, family: Family) {
+    let address = hosts.right.address(family);
+    let nodad = if family == Family::V6 { "nodad" } else { "" };
+    let add = format!("ip address add {address}/{} dev {INTERFACE} {nodad}", bits(family));
+    hosts.right.namespace().script(&add).expect("done");
+    wait::until(HANG, "the GID to come back", || hosts.right.room().gid_index(address).expect("a GID table"))
+        .expect("there again");
+}
+
+fn bits(family: Family) -> u32 {
+    match family {
+        Family::V4 => 24,
+        Family::V6 => 64,
+    }
+}
+
+#[test]
+fn queue_pairs_go_on_when_their_address_was_away_for_a_moment() {
+    for family in [Family::V4, Family::V6] {
+        let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+        // Half a second for each of eight tries.
+        let mut pair = hosts.start(family, &["ib_write_bw", "-D", "5", "-u", "17"]).expect("both start");
+        pair.traffic("ib_write_bw", hosts.left.room(), hosts.right.room()).expect("traffic");
+        remove(&hosts, family);
+        restore(&hosts, family);
+        let sides = pair.wait(HANG).expect("both end");
+        sides.client.expect_success();
+        sides.server.expect_success();
+    }
+}
+
+#[test]
+fn queue_pairs_get_an_error_when_their_address_stays_away() {
+    let Some(hosts) = Hosts::joined(9000, User::Me).expect("two namespaces") else { return };
+    let (mut pair, server, _) = writing(&hosts, Family::V6);
+    remove(&hosts, Family::V6);
+    expect_failure(&mut pair.client);
+    program::send(server, Signal::KILL);
+    // The other address is as good as before.
+    hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
+    restore(&hosts, Family::V6);
+    hosts.must_succeed(Family::V6, &["ibv_rc_pingpong", "-c"]);
+}
+
+/// Whether `softhca devices` and `softhca doctor` say that an address has no wire.
+fn says_so(room: &Room) -> bool {
+    ["devices", "doctor"].iter().all(|command| {
+        let told = room.finish(room.softhca(&[command])).expect("it ends").expect_success().output;
+        told.lines().any(|line| line.contains("4791") && line.contains("10.47.91.1"))
+    })
+}
+
+#[test]
+fn the_second_agent_on_an_address_says_so_and_takes_over_later() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    let second = Room::of(User::Nobody).expect("a room").entered_by(&hosts.left.namespace().entrance());
+    second.start_agent().expect("a second agent");
+    assert!(says_so(&second), "{}", second.log());
+    assert!(second.log().lines().any(|line| line.contains("4791")), "{}", second.log());
+    assert!(!says_so(hosts.left.room()), "{}", hosts.left.room().log());
+    // Among themselves its programs need no wire; the first agent's have it.
+    Pair::must_succeed(&second, &["ibv_rc_pingpong", "-g", "0", "-c"]);
+    hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
+    let first = hosts.left.room();
+    first.finish(first.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
+    wait::until(HANG, "the second agent to get the address", || (!says_so(&second)).then_some(())).expect("taken over");
+    let client = ["ibv_rc_pingpong", "-g", "0", "-c"];
+    let mut pair =
+        Pair::connect(&second, &client, hosts.right.room(), &client, &hosts.left.rendezvous()).expect("both start");
+    let sides = pair.wait(HANG).expect("both end");
+    sides.client.expect_success();
+    sides.server.expect_success();
+}
+
+#[test]
+fn two_users_with_four_agents_each_at_once() {
+    let rooms: Vec<Room> = [User::Me, User::Nobody]
+        .into_iter()
+        .flat_map(|user| std::iter::repeat_with(move || Room::of(user).expect("a room")).take(4))
+        .collect();
+    let words = ["ibv_rc_pingpong", "-g", "0", "-c", "-n", "5000"];
+    let mut pairs: Vec<Pair> = rooms.iter().map(|room| Pair::start(room, &words).expect("both start")).collect();
+    for pair in &mut pairs {
+        let sides = pair.wait(HANG).expect("both end");
+        sides.client.expect_success();
+        sides.server.expect_success();
+    }
+    let mut agents: Vec<u32> = rooms.iter().filter_map(Room::agent).collect();
+    agents.dedup();
+    assert_eq!(agents.len(), rooms.len(), "not an agent for each");
+}

@@ -1,0 +1,82 @@
+//! A network that loses one packet in a hundred, outside of softhca: an nft rule in the bridge between two namespaces. What is
+//! reliable completes, and its content is what was sent. Each test proves that packets were lost.
+
+use softhca_suite::{Family, Hosts, User, cprogram, lists};
+
+const PERCENT: u32 = 1;
+
+/// Runs the pairs one after the other on links that lose packets.
+#[track_caller]
+fn complete(mtu: u32, family: Family, pairs: &[&[&str]]) {
+    let Some(hosts) = Hosts::bridged(mtu, User::Me).expect("two namespaces and a bridge") else { return };
+    hosts.lose(PERCENT).expect("a rule that loses packets");
+    for words in pairs {
+        let before = hosts.lost().expect("a count");
+        let sides = hosts.must_succeed(family, words);
+        if !words[0].starts_with('/') {
+            lists::expect_figures(words, &sides);
+        }
+        assert!(hosts.lost().expect("a count") > before, "{}: nothing was lost, nothing is proved", words.join(" "));
+    }
+}
+
+#[test]
+fn send_in_all_sizes() {
+    complete(1500, Family::V4, &[&["ib_send_bw", "-a", "-n", "20"]]);
+}
+
+#[test]
+fn write_in_all_sizes() {
+    complete(1500, Family::V6, &[&["ib_write_bw", "-a", "-n", "20"]]);
+}
+
+#[test]
+fn read_in_all_sizes() {
+    complete(1500, Family::V4, &[&["ib_read_bw", "-a", "-n", "20"]]);
+}
+
+#[test]
+fn large_packets_both_ways() {
+    complete(
+        9000,
+        Family::V4,
+        &[
+            &["ib_send_bw", "-a", "-n", "20", "-b"],
+            &["ib_write_bw", "-a", "-n", "20", "-b"],
+            &["ib_read_bw", "-a", "-n", "20", "-b"],
+        ],
+    );
+}
+
+#[test]
+fn atomics() {
+    complete(1500, Family::V4, &[&["ib_atomic_bw", "-A", "FETCH_AND_ADD"], &["ib_atomic_lat", "-A", "CMP_AND_SWAP"]]);
+}
+
+#[test]
+fn every_byte_of_a_pingpong_is_what_was_sent() {
+    complete(
+        1500,
+        Family::V4,
+        &[
+            &["ibv_rc_pingpong", "-c", "-s", "300", "-n", "2000"],
+            &["ibv_rc_pingpong", "-c", "-s", "65536", "-n", "200"],
+            &["ibv_rc_pingpong", "-c", "-s", "1000003", "-n", "20"],
+            &["ibv_rc_pingpong", "-c", "-e", "-s", "1000003", "-n", "20"],
+            &["ibv_srq_pingpong", "-c", "-s", "65536", "-n", "200", "-q", "4"],
+        ],
+    );
+}
+
+#[test]
+fn writes_reads_and_atomics_leave_the_right_memory() {
+    let Some(hosts) = Hosts::bridged(1500, User::Me).expect("two namespaces and a bridge") else { return };
+    hosts.lose(PERCENT).expect("a rule that loses packets");
+    for (program, more) in [("onesided", &["-m", "read"][..]), ("threads", &[])] {
+        let path = cprogram::build(hosts.left.room(), program).expect("it compiles");
+        let mut words = vec![path.to_str().expect("a plain path")];
+        words.extend(more);
+        hosts.must_succeed(Family::V4, &words);
+    }
+    assert!(hosts.lost().expect("a count") > 0, "nothing was lost, nothing is proved");
+}

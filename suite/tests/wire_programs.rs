@@ -1,0 +1,103 @@
+//! Between hosts, by small C programs of the suite: one-sided operations, threads, a network that merges what comes from one
+//! port, and multicast groups. The programs are in `programs/`.
+
+use std::fs;
+
+use softhca_suite::hosts::INTERFACE;
+use softhca_suite::port::{self, Port};
+use softhca_suite::{Family, HANG, Host, Hosts, Program, User, cprogram};
+
+fn built(hosts: &Hosts, name: &str) -> String {
+    cprogram::build(hosts.left.room(), name).expect("it compiles").to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn one_sided_operations_threads_and_a_target_that_is_blocked() {
+    for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
+        let Some(hosts) = Hosts::joined(mtu, User::Nobody).expect("two namespaces") else { return };
+        hosts.must_succeed(family, &[&built(&hosts, "threads")]);
+        let onesided = built(&hosts, "onesided");
+        hosts.must_succeed(family, &[&onesided, "-m", "read"]);
+        hosts.must_succeed(family, &[&onesided, "-m", "compute"]);
+    }
+}
+
+/// One program that waits on a TCP port of a host, and where that is for the others.
+struct Waiting {
+    program: Program,
+    place: String,
+    _port: Port,
+}
+
+impl Waiting {
+    fn start(host: &Host, family: Family, words: &[&str]) -> Self {
+        let port = Port::reserve().expect("a port");
+        let number = port.number().to_string();
+        let index = host.gid_index(family).expect("an address").to_string();
+        let mut all = words.to_vec();
+        all.extend(["-g", &index, "-p", &number]);
+        let mut program = host.room().start(host.room().run(&all)).expect("it starts");
+        port::wait_for_listener(program.id(), port.number(), HANG, || program.ended())
+            .unwrap_or_else(|why| panic!("{why}: {}", program.everything()));
+        Self { program, place: format!("{}:{number}", host.rendezvous()), _port: port }
+    }
+}
+
+/// Runs one program that talks to all that wait; all must succeed.
+#[track_caller]
+fn meet(host: &Host, family: Family, words: &[&str], waiting: &mut [Waiting]) {
+    let index = host.gid_index(family).expect("an address").to_string();
+    let mut all = words.to_vec();
+    all.extend(["-g", &index]);
+    all.extend(waiting.iter().map(|other| other.place.as_str()));
+    let ended = host.room().finish_run(&all).expect("it ends");
+    let others: Vec<_> = waiting.iter_mut().map(|other| other.program.wait(HANG).expect("it ends")).collect();
+    let told: String = others.iter().map(softhca_suite::Outcome::told).collect();
+    assert!(ended.succeeded() && others.iter().all(softhca_suite::Outcome::succeeded), "{}{told}", ended.told());
+}
+
+/// Packets that came in by the interface of a host, and datagrams that programs there have received.
+fn received(host: &Host) -> (u64, u64) {
+    let namespace = host.namespace();
+    let packets = namespace.script(&format!("cat /sys/class/net/{INTERFACE}/statistics/rx_packets")).expect("a count");
+    let agent = host.room().agent().expect("an agent");
+    let tables = fs::read_to_string(format!("/proc/{agent}/net/snmp")).expect("readable");
+    let column = |table: &str| -> u64 {
+        let mut lines = tables.lines().filter(|line| line.starts_with(table));
+        let place = lines.next().and_then(|names| names.split(' ').position(|name| name == "InDatagrams"));
+        let counts = lines.next().expect("counts");
+        counts.split(' ').nth(place.expect("a column")).and_then(|count| count.parse().ok()).expect("a number")
+    };
+    (packets.trim().parse().expect("a number"), column("Udp:"))
+}
+
+#[test]
+fn what_the_network_merges_is_taken_apart_again() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    // Packets wait up to half a millisecond for others to be merged with.
+    let merge = format!(
+        "ethtool -K {INTERFACE} gro on; cd /sys/class/net/{INTERFACE}; echo 500000 >gro_flush_timeout; echo 100 >napi_defer_hard_irqs"
+    );
+    hosts.left.namespace().script(&merge).expect("merged");
+    // With TCP segmentation on, veth takes it that what comes is merged already.
+    let apart = format!("ethtool -K {INTERFACE} tso off tx-udp-segmentation off");
+    hosts.right.namespace().script(&apart).expect("apart");
+    let program = built(&hosts, "oneport");
+    let before = received(&hosts.left);
+    let mut receivers = [(); 2].map(|()| Waiting::start(&hosts.left, Family::V4, &[&program]));
+    meet(&hosts.right, Family::V4, &[&program], &mut receivers);
+    let after = received(&hosts.left);
+    let (packets, datagrams) = (after.0 - before.0, after.1 - before.1);
+    assert!(datagrams < packets / 2, "{packets} packets came as {datagrams} datagrams: hardly any were merged");
+}
+
+#[test]
+fn a_multicast_group_has_members_on_two_hosts() {
+    for (family, group) in [(Family::V4, "::ffff:239.47.91.1"), (Family::V6, "ff0e::4791")] {
+        let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+        let program = built(&hosts, "groups");
+        let words = [program.as_str(), "-m", group];
+        let mut members = [&hosts.left, &hosts.left, &hosts.right].map(|host| Waiting::start(host, family, &words));
+        meet(&hosts.right, family, &words, &mut members);
+    }
+}
