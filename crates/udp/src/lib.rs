@@ -6,12 +6,18 @@
 //! This crate knows the port number and nothing else of RDMA: what is in a datagram is the business of `wire`, who gets it that
 //! of the agent. It never waits and never allocates.
 //!
-//! Facts of Linux that the settings rest on:
+//! Facts of Linux that the settings rest on, as seen between two network namespaces (Linux 6.18, a veth pair, IPv4 and IPv6):
 //!
-//! * IPv4's identification is covered by RoCEv2's ICRC but not in the program's hands. An *unconnected* socket that forbids
-//!   fragments (`IP_PMTUDISC_DO`) sends identification 0.
-//! * The segments of one burst (`UDP_SEGMENT`) leave with identifications 0, 1, 2 and so on, whoever cuts them.
-//! * A merged datagram (`UDP_GRO`) consists of segments of one length, but the last may be shorter.
+//! * IPv4's identification is covered by RoCEv2's ICRC but not in the program's hands. Every datagram of an *unconnected* socket
+//!   that forbids fragments (`IP_PMTUDISC_DO`) has identification 0; each burst (`UDP_SEGMENT`) that the kernel cuts begins with 0
+//!   again and counts 0, 1, 2, also to a multicast group.
+//! * Between namespaces a burst need not be cut at all (`tx-udp-segmentation` on): it arrives as it was sent, in one call.
+//! * A receiver whose interface merges (GRO) gets a burst that was cut as one again, 64 segments and a shorter last one too: the
+//!   segments of a merged datagram (`UDP_GRO`) have one length, but the last may be shorter. Single datagrams, which all have
+//!   identification 0, are not merged.
+//! * A segment that is longer than the interface's MTU is refused when it is sent (`EMSGSIZE`), in a burst too.
+//! * A multicast datagram for which the interface is named takes IPv4's source address from the same place, or it would be one
+//!   that the ICRC does not have; the TTL of multicast is 1 if it is not set.
 #![deny(unsafe_code)]
 
 mod address;
@@ -19,6 +25,8 @@ mod control;
 mod socket;
 #[allow(unsafe_code, reason = "the calls that rustix leaves out")]
 mod sys;
+#[cfg(test)]
+mod tests;
 
 pub use socket::Socket;
 

@@ -63,9 +63,14 @@ impl Socket {
     /// # Errors
     /// Somebody has the port (`EADDRINUSE`), the host does not have the address (`EADDRNOTAVAIL`), or no descriptor is left.
     pub fn receiver(local: IpAddr, scope_id: u32) -> io::Result<Socket> {
+        Socket::receiver_at(local, PORT, scope_id)
+    }
+
+    /// A receiver with a port of its own choice: for tests, which may run beside an agent and each other.
+    pub(crate) fn receiver_at(local: IpAddr, port: u16, scope_id: u32) -> io::Result<Socket> {
         let fd = unbound(&local)?;
         receives(&fd, &local)?;
-        bind(&fd, &socket_address(local, PORT, scope_id))?;
+        bind(&fd, &socket_address(local, port, scope_id))?;
         Ok(Socket::from_fd(fd))
     }
 
@@ -122,8 +127,8 @@ impl Socket {
     /// Sends a datagram or a burst: all of it or nothing.
     ///
     /// # Errors
-    /// There is no room (`WouldBlock`), no way to the destination, or a segment is longer than the way carries (`EMSGSIZE`,
-    /// or `EINVAL` for a burst).
+    /// There is no room (`WouldBlock`), no way to the destination, a segment is longer than the way carries (`EMSGSIZE`; for a
+    /// burst, older kernels say `EINVAL`), or the interface cannot compute the checksums of a burst (`EIO`).
     pub fn send(&self, out: &Outgoing<'_>) -> io::Result<()> {
         let mut control = Control::new();
         if out.segment != 0
