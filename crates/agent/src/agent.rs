@@ -19,6 +19,7 @@ use crate::local::{LocalControl, Message};
 use crate::refusal::Refusal;
 use crate::rundir::{RunDir, RunDirError};
 use crate::server::Server;
+use crate::wire::Forwarder;
 use crate::world::World;
 
 /// Names the operations; an agent itself is its [`AgentHandle`].
@@ -43,6 +44,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct AgentHandle {
     inbox: Inbox,
+    forwarder: Arc<Forwarder>,
     run_dir: Option<PathBuf>,
     thread: Option<JoinHandle<()>>,
 }
@@ -84,9 +86,12 @@ impl Agent {
         let world = World::new(config, &place)?;
         let (sender, messages) = channel();
         let inbox = Inbox { sender, wake: Arc::new(Doorbell::new()?) };
+        // Engines are woken by every thread of this process that hands something on.
+        shm::register_barrier();
+        let forwarder = Arc::clone(world.wire.forwarder());
         let server = Server::new(config, world, prepared, messages, inbox.clone())?;
         let thread = std::thread::Builder::new().name("softhca-agent".into()).spawn(move || server.run())?;
-        Ok(AgentHandle { inbox, run_dir: run_dir.map(Path::to_owned), thread: Some(thread) })
+        Ok(AgentHandle { inbox, forwarder, run_dir: run_dir.map(Path::to_owned), thread: Some(thread) })
     }
 }
 
@@ -94,6 +99,11 @@ impl AgentHandle {
     /// Opens a device as a client in this process, without a socket.
     pub fn connect(&self, device: usize, profile: u16) -> Result<LocalControl, Refusal> {
         LocalControl::open(self.inbox.clone(), device, profile)
+    }
+
+    /// What hands datagrams of other hosts to this agent's engines: for whoever carries packets in place of UDP.
+    pub fn forwarder(&self) -> Arc<Forwarder> {
+        Arc::clone(&self.forwarder)
     }
 
     /// The run directory, if there is one.

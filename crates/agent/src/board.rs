@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, port_word, word};
@@ -13,12 +14,12 @@ use abi::private::gid_type;
 use shm::region::Region;
 
 use crate::device::Device;
-use crate::gids::GID_TABLE_LEN;
+use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::numbers::Grant;
 
 /// The writable end of the board.
 pub struct Board {
-    region: Region,
+    region: Arc<Region>,
     fd: OwnedFd,
 }
 
@@ -26,14 +27,19 @@ impl Board {
     /// A board that shows `devices`.
     pub fn new(devices: &[Device]) -> io::Result<Self> {
         let (region, fd) = Region::create_published("softhca-board", BOARD_LEN)?;
-        let board = Self { region, fd };
+        let board = Self { region: Arc::new(region), fd };
         board.store(word::DEVICE_COUNT, devices.len() as u32);
         for device in devices {
-            board.show_ports(device);
+            board.show_ports(device, |_, _| 0);
         }
         board.store(word::VERSION, BOARD_VERSION);
         board.store(word::MAGIC, BOARD_MAGIC);
         Ok(board)
+    }
+
+    /// The memory, to read it.
+    pub(crate) fn view(&self) -> Arc<Region> {
+        Arc::clone(&self.region)
     }
 
     /// A descriptor for a client.
@@ -46,8 +52,8 @@ impl Board {
         self.store(board::owner(grant.block << 8), grant.owner.0);
     }
 
-    /// Shows the ports and GID tables of a device as they are now.
-    pub fn show_ports(&self, device: &Device) {
+    /// Shows the ports and GID tables of a device as they are now; `wire` says what an entry's WIRE word is.
+    pub fn show_ports(&self, device: &Device, wire: impl Fn(usize, GidEntry) -> u32) {
         let index = device.index as u32;
         self.bump(word::GID_EPOCH);
         for (number, port) in (1..).zip(&device.ports) {
@@ -68,6 +74,9 @@ impl Board {
                 if let Some(at) = board::gid_type(index, number, slot) {
                     self.store(at, kind);
                 }
+                if let Some(at) = board::gid_wire(index, number, slot) {
+                    self.store(at, entry.map_or(0, |entry| wire(slot as usize, entry)));
+                }
             }
         }
         self.bump(word::GID_EPOCH);
@@ -81,6 +90,16 @@ impl Board {
     /// The epoch of group memberships.
     pub fn mcast_epoch(&self) -> u32 {
         self.region.word(word::MCAST_EPOCH).load(Ordering::Relaxed)
+    }
+
+    /// Says that a receiving socket was opened or closed; the new epoch.
+    pub fn bump_wire(&self) -> u32 {
+        self.bump(word::WIRE_EPOCH)
+    }
+
+    /// The epoch of the receiving sockets.
+    pub fn wire_epoch(&self) -> u32 {
+        self.region.word(word::WIRE_EPOCH).load(Ordering::Relaxed)
     }
 
     /// Pairs with the acquire loads of readers before and after they copy a table, so that a torn copy is noticed.

@@ -15,7 +15,7 @@ use abi::post::PostAnswer;
 
 use crate::context::ContextId;
 use crate::inadmissible;
-use crate::objects::{Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, pd, qp, qp_modify, srq};
+use crate::objects::{Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, pd, qp, qp_modify, srq, wire};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
 
@@ -66,6 +66,8 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
             number::MCAST_RESOLVE => mcast::resolve(world, call),
             number::CHANNEL_DESTROY => cq::destroy_channel(world, call),
             number::GID_ENTRY => device::gid_entry(world, call),
+            number::WIRE_OPEN => wire::open(world, call),
+            number::WIRE_SOCKETS => wire::sockets(world, call),
             _ => unserved(call),
         };
     }

@@ -10,11 +10,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use abi::layout::Record;
 use abi::private::{LaneOut, Push, push};
+use shm::eventfd::Doorbell;
 use shm::lane::LANE_LEN;
 use shm::region::Region;
 use shm::socket::Socket;
 
 use crate::context::ContextId;
+use crate::wire::link::Waker;
 
 /// Lanes of one pair of engines, at most.
 pub const STRIPES: u32 = 64;
@@ -45,6 +47,19 @@ impl EngineLink {
     /// The push socket, to watch it for room.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// The memory with the engine's wake word.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// What wakes the engine; with `safely` it never waits, whatever the engine's process does.
+    pub(crate) fn waker(&self, safely: bool) -> io::Result<Waker> {
+        Ok(match safely {
+            true => Waker::Push(Socket::from(self.socket.as_fd().try_clone_to_owned()?)),
+            false => Waker::Eventfd(Doorbell::from(self.kick.try_clone()?)),
+        })
     }
 
     /// Pushes a record, now or when the engine has room for it.

@@ -32,6 +32,7 @@ mod server;
 mod show;
 mod slow;
 pub mod table;
+pub mod wire;
 pub mod world;
 
 pub use agent::{Agent, AgentHandle, StartError};

@@ -16,6 +16,7 @@ pub mod pd;
 pub mod qp;
 pub mod qp_modify;
 pub mod srq;
+pub mod wire;
 
 use std::os::fd::OwnedFd;
 

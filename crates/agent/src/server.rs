@@ -26,6 +26,7 @@ use crate::mirror::Mirror;
 use crate::poller::{Poller, Token};
 use crate::rundir::{ADMIN, RunDir, node};
 use crate::slow::{Paths, ReplyTo};
+use crate::wire::thread::WireThread;
 use crate::world::World;
 
 /// How often records that a client has no room for are offered again.
@@ -52,6 +53,8 @@ pub(crate) struct Server {
     idle_since: Instant,
     buffer: Vec<u8>,
     mirror: Option<Mirror>,
+    /// Reads what comes from other hosts.
+    _wire: Option<WireThread>,
     /// Last to go: it removes the nodes and frees the lock.
     run_dir: Option<RunDir>,
 }
@@ -78,6 +81,8 @@ impl Server {
             }
         };
         follow(&mut world);
+        world.follow_wire(Instant::now);
+        let wire = world.wire.start()?;
         let mut server = Self {
             world,
             poller,
@@ -96,6 +101,7 @@ impl Server {
             idle_since: Instant::now(),
             buffer: vec![0; REQUEST_MAX + 1],
             mirror: None,
+            _wire: wire,
             run_dir: None,
         };
         if let Some(run_dir) = run_dir {
@@ -127,6 +133,7 @@ impl Server {
         loop {
             let backlog = self.world.flush();
             self.cut_off(&backlog.broken);
+            self.world.follow_wire(Instant::now);
             let Some(timeout) = self.timeout(backlog.waits) else {
                 tracing::info!("no client for the configured time: the agent ends");
                 break;
@@ -181,6 +188,7 @@ impl Server {
                         false => self.paths.carry_out(&mut self.world, context, &request, fds, to),
                     };
                     self.watch_push(context);
+                    self.world.follow_wire(Instant::now);
                     if let Some(reply) = reply {
                         let _ = answer.send(reply);
                     }
@@ -224,7 +232,10 @@ impl Server {
             Next::Over(fate) => fate,
             Next::Command { context, sequence, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
-                match self.paths.carry_out(&mut self.world, context, request, fds, to) {
+                let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
+                // Whoever is told that it has joined a group has joined it.
+                self.world.follow_wire(Instant::now);
+                match reply {
                     Some(reply) => client.reply(sequence, reply),
                     None => client.wait(),
                 }
@@ -341,6 +352,8 @@ impl Server {
     /// How long to wait. None: nobody was here for so long that the agent ends.
     fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
         let retry = waits.then_some(RETRY);
+        let bind = self.world.wire.next_try().map(|at| at.saturating_duration_since(Instant::now()));
+        let retry = retry.into_iter().chain(bind).min();
         let Some(limit) =
             self.idle_exit.filter(|_| self.clients.is_empty() && self.admins.is_empty() && self.locals.is_empty())
         else {

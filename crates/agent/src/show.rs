@@ -16,6 +16,7 @@ use crate::device::{Device, FIRMWARE, PKEYS};
 use crate::mirror::{gid_text, state_text};
 use crate::objects::qp::Qp;
 use crate::rundir::node;
+use crate::wire::Wire;
 use crate::world::World;
 
 /// A few numbers about the agent.
@@ -34,10 +35,29 @@ pub(crate) fn status(world: &World) -> Value {
 
 /// Every device with everything that programs can ask about it.
 pub(crate) fn devices(world: &World) -> Value {
-    json!({ "devices": world.devices.iter().map(device).collect::<Vec<_>>() })
+    json!({
+        "devices": world.devices.iter().map(|found| device(world, found)).collect::<Vec<_>>(),
+        "wire": wire(&world.wire),
+    })
 }
 
-fn device(device: &Device) -> Value {
+/// What comes from other hosts: how, who reads it, and what was lost.
+fn wire(wire: &Wire) -> Value {
+    let drops = wire.forwarder().drops();
+    json!({
+        "mode": wire.name(),
+        "reader": wire.reader(),
+        "drops": {
+            "no_engine": drops.no_engine,
+            "ring_full": drops.ring_full,
+            "own_source": drops.own_source,
+            "malformed": drops.malformed,
+            "management": drops.management,
+        },
+    })
+}
+
+fn device(world: &World, device: &Device) -> Value {
     let facts = device.attributes();
     let [major, minor, micro] = FIRMWARE;
     json!({
@@ -77,16 +97,17 @@ fn device(device: &Device) -> Value {
         "max_inline_data": device.limits.max_inline_data,
         "local_ca_ack_delay": facts.local_ca_ack_delay,
         "num_comp_vectors": device.completion_vectors,
-        "ports": (1..=device.ports.len() as u32).map(|number| port(device, number)).collect::<Vec<_>>(),
+        "ports": (1..=device.ports.len() as u32).map(|number| port(world, device, number)).collect::<Vec<_>>(),
     })
 }
 
-fn port(device: &Device, number: u32) -> Value {
+fn port(world: &World, device: &Device, number: u32) -> Value {
     let (Ok(port), Ok(facts)) = (device.port(number), device.port_attributes(number)) else { return Value::Null };
     let gids: Vec<Value> = port
         .gids
         .iter()
         .map(|(index, entry)| {
+            let why = world.wire.why_not(index, entry);
             json!({
                 "index": index,
                 "gid": gid_text(entry.gid),
@@ -94,6 +115,8 @@ fn port(device: &Device, number: u32) -> Value {
                 "type": "RoCE v2",
                 "ifindex": entry.ifindex,
                 "interface": interface_name(entry.ifindex),
+                "wire": why.is_none(),
+                "why": why,
             })
         })
         .collect();

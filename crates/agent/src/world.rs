@@ -1,12 +1,14 @@
 //! Everything an agent knows: devices, contexts, objects, lanes and the board.
 //!
-//! A [`World`] is a value: it opens no socket, reads no clock and starts no thread. Commands change it through
+//! A [`World`] is a value: it reads no clock and starts no thread, and the only sockets that it opens are those of the wire,
+//! when it is told to look after them. Commands change it through
 //! [`crate::dispatch`], the opening and the end of contexts through the methods here. Whoever owns it (the server, or a
 //! test) tells it about clients and addresses, and afterwards lets it [`World::flush`].
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use abi::Errno;
 use abi::event::{AsyncRecord, kind};
@@ -14,7 +16,7 @@ use abi::private::{Push, push};
 
 use crate::addresses::{chosen, interface_name};
 use crate::board::Board;
-use crate::config::{Config, Wire};
+use crate::config::Config;
 use crate::context::{Context, ContextId, Peer};
 use crate::device::Device;
 use crate::gids::{HostAddress, by_rank};
@@ -29,6 +31,7 @@ use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
 use crate::refusal::{Outcome, refuse};
 use crate::table::{Kind, Table};
+use crate::wire::Wire;
 
 /// The state of an agent.
 pub struct World {
@@ -66,7 +69,7 @@ pub struct World {
     pub board: Board,
     /// The only addresses that become GIDs; all of the host's if there are none.
     pub addresses: Vec<IpAddr>,
-    /// How packets from other hosts come.
+    /// What comes from other hosts.
     pub wire: Wire,
     /// Whether many users are served and kept apart.
     pub system: bool,
@@ -87,8 +90,10 @@ impl World {
     pub fn new(config: &Config, place: &str) -> io::Result<Self> {
         let devices: Vec<Device> =
             config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
+        let board = Board::new(&devices)?;
         Ok(Self {
-            board: Board::new(&devices)?,
+            wire: Wire::new(config, board.view())?,
+            board,
             devices,
             contexts: BTreeMap::new(),
             pds: Table::new(Kind::Pd),
@@ -105,7 +110,6 @@ impl World {
             labels: 0,
             lanes: Lanes::default(),
             addresses: config.addresses.clone(),
-            wire: config.wire,
             system: config.system,
             last_context: 0,
         })
@@ -138,6 +142,8 @@ impl World {
                 engine.push(lane_gone(lane, id), Vec::new());
             }
         }
+        // Before its QPNs can be another's: the board goes on to name it.
+        self.wire.close(id.0);
         self.qpns.forget(id);
         self.contexts.remove(&id);
     }
@@ -191,7 +197,9 @@ impl World {
                 }
             }
             if events.len() > before {
-                self.board.show_ports(device);
+                let wire = &self.wire;
+                self.board.show_ports(device, |index, entry| wire.code(index, entry));
+                self.wire.touch();
             }
         }
         for (device, record) in &events {
@@ -200,12 +208,23 @@ impl World {
         !events.is_empty()
     }
 
+    /// Opens and closes receiving sockets as addresses and groups demand, and shows on the board what came of it. Asks for the
+    /// time only if it matters.
+    pub(crate) fn follow_wire(&mut self, now: impl Fn() -> Instant) {
+        if self.wire.is_due(&now) && self.wire.follow(&self.devices, &self.groups, now()) {
+            for device in &self.devices {
+                self.board.show_ports(device, |index, entry| self.wire.code(index, entry));
+            }
+            self.board.bump_wire();
+        }
+    }
+
     /// The addresses that this agent was told to have, as far as they are there; nothing if it was told none.
     fn named(&self, host: &[HostAddress]) -> Option<Vec<HostAddress>> {
         if self.addresses.is_empty() {
             return None;
         }
-        if self.wire == Wire::External {
+        if self.wire.is_external() {
             let anywhere = |ip: &IpAddr| HostAddress { ip: *ip, ifindex: 0, mtu: u32::MAX };
             return Some(self.addresses.iter().map(anywhere).collect());
         }

@@ -71,7 +71,7 @@ pub fn attach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     }
     find_mut(&mut world.qps, owner, qp_handle, Kind::Qp)?.groups.insert(gid);
     world.groups.members.entry(gid).or_default().insert((owner, qp_handle));
-    world.board.bump_mcast();
+    changed(world, &gid);
     Ok(Answer::default())
 }
 
@@ -90,8 +90,15 @@ pub fn detach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// Takes a member out of a group; used when its QP goes, too.
 pub fn leave(world: &mut World, gid: &Gid, member: (ContextId, u32)) {
     if world.groups.leave(gid, member) {
-        world.board.bump_mcast();
+        changed(world, gid);
     }
+}
+
+/// Tells everybody who has to know that the members of a group are others now.
+fn changed(world: &mut World, gid: &Gid) {
+    let engines = world.groups.engines(gid);
+    world.wire.set_members(*gid, engines.into_iter().map(|engine| engine.0).collect());
+    world.board.bump_mcast();
 }
 
 /// MCAST_RESOLVE.

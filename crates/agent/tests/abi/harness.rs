@@ -65,8 +65,13 @@ pub(crate) enum Kind {
 
 impl Node {
     pub(crate) fn start() -> Self {
+        Self::with("")
+    }
+
+    /// With a few more lines at the head of its configuration.
+    pub(crate) fn with(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let config = Config::parse(CONFIGURATION).unwrap();
+        let config = Config::parse(&format!("{more}{CONFIGURATION}")).unwrap();
         let agent = Agent::start(&config, Some(dir.path())).unwrap();
         Self { path: dir.path().join("uverbs0"), _agent: agent, _dir: dir }
     }

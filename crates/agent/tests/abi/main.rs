@@ -22,3 +22,4 @@ mod qp;
 mod refused;
 mod rows;
 mod srq;
+mod wire;

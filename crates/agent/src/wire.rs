@@ -1,0 +1,254 @@
+//! The wire: what comes from other hosts, on its way to the engines.
+//!
+//! ```text
+//! UDP port 4791 of each address ── wire thread ── Forwarder ══ wire lane ══ engine
+//!                                      │                          │
+//!                                  claim page ─────────── an engine that polls reads the sockets itself,
+//!                                                         and gives back what is others'
+//! ```
+//!
+//! A [`Forwarder`] finds the engine of each datagram. It is all there is when packets come from elsewhere (an embedded
+//! fabric); for UDP the agent has receiving sockets ([`receivers`]) and a thread that reads them ([`thread`]). Sending is the
+//! engines' affair. The principal types are [`Forwarder`] and [`Wire`], what the world knows of all this.
+
+mod claim;
+pub mod forwarder;
+mod intake;
+pub(crate) mod link;
+pub(crate) mod receivers;
+pub(crate) mod thread;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use abi::wire::WireSocket;
+use shm::region::Region;
+
+use crate::config;
+use crate::device::Device;
+use crate::gids::{GidEntry, gid_of};
+use crate::lanes::EngineLink;
+use crate::objects::mcast::Groups;
+pub use forwarder::{Drops, Forwarder, Incoming};
+use intake::{Intake, scope};
+use link::{EngineEnd, Link};
+use receivers::{Place, Receivers};
+use thread::WireThread;
+
+/// The wire as the world has it.
+#[derive(Debug)]
+pub struct Wire {
+    mode: config::Wire,
+    /// Users are kept apart: no engine gets the sockets, and none can make the wire thread wait.
+    apart: bool,
+    forwarder: Arc<Forwarder>,
+    /// With UDP only.
+    intake: Option<Arc<Intake>>,
+    receivers: Receivers,
+    /// Addresses or groups have changed since the sockets were looked after.
+    stale: bool,
+}
+
+/// What an engine gets for WIRE_OPEN.
+pub(crate) struct Opened {
+    /// The lane's memory, what wakes the agent, and the claim page if the engine may claim.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Whether it may.
+    pub(crate) shared: bool,
+}
+
+impl Wire {
+    /// The wire of an agent before its first address. `board` says who owns which QPN.
+    pub(crate) fn new(config: &config::Config, board: Arc<Region>) -> io::Result<Self> {
+        let intake = match config.wire {
+            config::Wire::Udp => Some(Arc::new(Intake::new()?)),
+            config::Wire::External | config::Wire::Off => None,
+        };
+        Ok(Self {
+            mode: config.wire,
+            apart: config.system,
+            forwarder: Arc::new(Forwarder::new(board)),
+            intake,
+            receivers: Receivers::default(),
+            stale: true,
+        })
+    }
+
+    /// What hands datagrams on.
+    pub fn forwarder(&self) -> &Arc<Forwarder> {
+        &self.forwarder
+    }
+
+    /// Starts the thread that reads the sockets, if there are to be any.
+    pub(crate) fn start(&self) -> io::Result<Option<WireThread>> {
+        let start = |intake: &Arc<Intake>| WireThread::start(Arc::clone(intake), Arc::clone(&self.forwarder));
+        self.intake.as_ref().map(start).transpose()
+    }
+
+    /// Whether packets come from whoever holds the forwarder.
+    pub(crate) fn is_external(&self) -> bool {
+        self.mode == config::Wire::External
+    }
+
+    /// Whether there is a wire at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.mode != config::Wire::Off
+    }
+
+    /// Gives an engine its wire lane. `own`: it belongs to the agent's user.
+    pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
+        let shared = self.intake.is_some() && own && !self.apart;
+        let (link, EngineEnd { memory, doorbell }) = Link::new(engine.bell(), engine.waker(self.apart)?, shared)?;
+        let mut fds = vec![memory, doorbell];
+        if let Some(intake) = self.intake.as_ref().filter(|_| shared) {
+            fds.push(intake.page_descriptor()?);
+            intake.hear(number, link.doorbell())?;
+        }
+        self.forwarder.add(number, link);
+        Ok(Opened { fds, shared })
+    }
+
+    /// Forgets an engine that has ended. Its number must not mean anything to the board's readers afterwards but an end.
+    pub(crate) fn close(&self, number: u32) {
+        if let Some(link) = self.forwarder.remove(number)
+            && let Some(intake) = &self.intake
+        {
+            intake.forget(link.doorbell());
+        }
+    }
+
+    /// How many receiving sockets there are, and those from number `first` on with their descriptors.
+    pub(crate) fn sockets(&self, first: u32, max: u32) -> io::Result<(usize, Vec<(WireSocket, OwnedFd)>)> {
+        match &self.intake {
+            Some(intake) => intake.sockets(first as usize, max as usize),
+            None => Ok((0, Vec::new())),
+        }
+    }
+
+    /// Says which engines have members in a group.
+    pub(crate) fn set_members(&mut self, group: [u8; 16], engines: Vec<u32>) {
+        self.forwarder.set_members(group, engines);
+        self.stale = true;
+    }
+
+    /// Takes note that addresses or groups have changed.
+    pub(crate) fn touch(&mut self) {
+        self.stale = true;
+    }
+
+    /// Whether [`Wire::follow`] has something to do.
+    pub(crate) fn is_due(&self, now: impl Fn() -> Instant) -> bool {
+        self.stale || self.next_try().is_some_and(|at| at <= now())
+    }
+
+    /// When sockets that could not be had are to be tried again.
+    pub(crate) fn next_try(&self) -> Option<Instant> {
+        self.receivers.next_try()
+    }
+
+    /// Brings the sockets in line with the addresses and groups. True when something about the wire has changed.
+    pub(crate) fn follow(&mut self, devices: &[Device], groups: &Groups, now: Instant) -> bool {
+        self.stale = false;
+        let mut addresses = BTreeMap::new();
+        for (index, entry) in devices.iter().flat_map(|device| &device.ports).flat_map(|port| port.gids.iter()) {
+            addresses.entry(place(index, entry)).or_insert(entry.ifindex);
+        }
+        let Some(intake) = &self.intake else {
+            let own = |(index, entry): (usize, GidEntry)| (self.code(index, entry) != 0).then_some(entry.gid);
+            let entries = devices.iter().flat_map(|device| &device.ports).flat_map(|port| port.gids.iter());
+            self.forwarder.set_own(entries.filter_map(own).collect());
+            return false;
+        };
+        let addresses: BTreeMap<Place, u32> =
+            addresses.into_iter().filter_map(|(place, ifindex)| Some((place?, ifindex))).collect();
+        // Twice: groups are joined where an address has the wire, which is known only when the addresses are done.
+        let mut changed = false;
+        for _ in 0..2 {
+            let mut wanted = addresses.clone();
+            wanted.extend(self.joins(&addresses, groups));
+            changed |= self.receivers.follow(&wanted, now, intake);
+        }
+        let own = addresses.keys().filter(|place| self.receivers.find(**place).is_ok()).map(|place| gid_of(place.ip()));
+        self.forwarder.set_own(own.collect());
+        changed
+    }
+
+    /// The groups with members, on each interface where an address of their family has the wire.
+    fn joins(&self, addresses: &BTreeMap<Place, u32>, groups: &Groups) -> BTreeMap<Place, u32> {
+        let wired = addresses.iter().filter(|(place, _)| self.receivers.find(**place).is_ok());
+        let interfaces: BTreeSet<(bool, u32)> =
+            wired.map(|(place, ifindex)| (place.ip().is_ipv6(), *ifindex)).collect();
+        let mut joins = BTreeMap::new();
+        for (gid, _) in groups.iter() {
+            let ip = address(gid);
+            for (_, ifindex) in interfaces.iter().filter(|(v6, _)| *v6 == ip.is_ipv6()) {
+                joins.insert(Place::Group { ip, ifindex: *ifindex }, *ifindex);
+            }
+        }
+        joins
+    }
+
+    /// What the board says of a GID: 0 when nothing is received there, else the MTU code of its interface.
+    pub(crate) fn code(&self, index: usize, entry: GidEntry) -> u32 {
+        let on = match self.mode {
+            config::Wire::Udp => place(index, entry).is_some_and(|place| self.receivers.find(place).is_ok()),
+            config::Wire::External => true,
+            config::Wire::Off => false,
+        };
+        match (on, entry.mtu) {
+            (false, _) => 0,
+            // An address without an interface, or one of an external wire: nothing makes packets smaller there.
+            (true, 0) if self.mode == config::Wire::External => u32::from(abi::device::mtu::MTU_4096),
+            (true, code) => u32::from(code),
+        }
+    }
+
+    /// Why nothing is received from other hosts on a GID; nothing when something is.
+    pub(crate) fn why_not(&self, index: usize, entry: GidEntry) -> Option<String> {
+        if self.code(index, entry) != 0 {
+            return None;
+        }
+        if self.mode == config::Wire::Off {
+            return Some("the wire is switched off in the agent's configuration".into());
+        }
+        let Some(place) = place(index, entry) else {
+            return Some("no address of the host: it reaches the programs of this agent only".into());
+        };
+        Some(match self.receivers.find(place) {
+            Ok(()) => "the packets of its interface are too small for any MTU of RDMA".into(),
+            Err(Some(why)) => why.to_owned(),
+            Err(None) => "the agent has not looked after it yet".into(),
+        })
+    }
+
+    /// The engine that reads the sockets itself just now.
+    pub(crate) fn reader(&self) -> Option<u32> {
+        let intake = self.intake.as_ref()?;
+        let word = intake.page().word(abi::wire::claim::CLAIM).load(std::sync::atomic::Ordering::Relaxed);
+        (word & abi::wire::GRANTED != 0).then_some(word & !abi::wire::GRANTED)
+    }
+
+    /// The mode as people write it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.mode {
+            config::Wire::Udp => "udp",
+            config::Wire::External => "external",
+            config::Wire::Off => "off",
+        }
+    }
+}
+
+/// Where a GID receives. None for index 0, which is no address of the host.
+fn place(index: usize, entry: GidEntry) -> Option<Place> {
+    let ip = address(entry.gid);
+    (index != 0).then(|| Place::Address { ip, scope: scope(ip, entry.ifindex) })
+}
+
+/// A GID as an address.
+fn address(gid: [u8; 16]) -> IpAddr {
+    std::net::Ipv6Addr::from(gid).to_canonical()
+}

@@ -1,0 +1,192 @@
+//! The claim page: whether the agent reads its sockets, or an engine that polls does.
+//!
+//! Engines of the agent's own user write the page, so any word of it may hold anything: what does not make sense counts as
+//! free. This is the agent's half of the protocol in docs/abi.md ("Engines"); it reads no clock and touches no socket. The
+//! principal type is [`Claim`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use abi::wire::{GRANTED, claim};
+use shm::region::Region;
+
+/// How often the agent looks after a holder.
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
+/// Looks at which a holder may be seen idle before the claim is taken from it.
+const PATIENCE: u32 = 2;
+/// Exchanges of the word in one go; whoever interferes more often than that is up to no good.
+const TRIES: u32 = 8;
+
+/// Who reads, as the agent knows it.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    page: Arc<Region>,
+    holder: Option<Holder>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    engine: u32,
+    beats: u32,
+    looked: Instant,
+    idle: u32,
+}
+
+impl Claim {
+    pub(crate) fn new(page: Arc<Region>) -> Self {
+        Self { page, holder: None }
+    }
+
+    /// The engine that reads, if one does.
+    pub(crate) fn holder(&self) -> Option<u32> {
+        self.holder.map(|holder| holder.engine)
+    }
+
+    /// Looks at the page: grants, takes note of a release, takes back from a holder that is gone or idle. `may` says which
+    /// engines may read. The caller has finished with what it has read, and reads on only if nobody holds the claim afterwards.
+    pub(crate) fn look(&mut self, now: Instant, may: impl Fn(u32) -> bool) {
+        for _ in 0..TRIES {
+            // Acquire: pairs with the release of the holder's store, so that its look at the sockets is over.
+            let word = self.page.word(claim::CLAIM).load(Ordering::Acquire);
+            let engine = word & !GRANTED;
+            let held = self.holder.filter(|holder| word == holder.engine | GRANTED);
+            let next = if word == 0 {
+                self.holder = None;
+                return;
+            } else if !may(engine) {
+                0
+            } else if let Some(holder) = held {
+                match self.watch(holder, now) {
+                    true => return,
+                    false => 0,
+                }
+            } else if word == engine {
+                word | GRANTED
+            } else {
+                0
+            };
+            let exchanged =
+                self.page.word(claim::CLAIM).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
+            if exchanged.is_ok() {
+                let beats = self.beats();
+                self.holder = (next != 0).then_some(Holder { engine, beats, looked: now, idle: 0 });
+                return;
+            }
+        }
+        self.page.word(claim::CLAIM).store(0, Ordering::Release);
+        self.holder = None;
+    }
+
+    /// Whether the holder may keep the claim.
+    fn watch(&mut self, mut holder: Holder, now: Instant) -> bool {
+        if now.saturating_duration_since(holder.looked) < LOOK {
+            return true;
+        }
+        let beats = self.beats();
+        holder.idle = if beats == holder.beats { holder.idle + 1 } else { 0 };
+        holder.beats = beats;
+        holder.looked = now;
+        self.holder = Some(holder);
+        holder.idle < PATIENCE
+    }
+
+    fn beats(&self) -> u32 {
+        self.page.word(claim::BEATS).load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::wire::CLAIM_PAGE_LEN;
+
+    struct Setting {
+        page: Arc<Region>,
+        claim: Claim,
+        now: Instant,
+    }
+
+    impl Setting {
+        fn new() -> Self {
+            let (page, _) = Region::create("softhca-claim", CLAIM_PAGE_LEN).expect("a page");
+            let page = Arc::new(page);
+            Self { claim: Claim::new(page.clone()), page, now: Instant::now() }
+        }
+
+        fn write(&self, value: u32) {
+            self.page.word(claim::CLAIM).store(value, Ordering::Release);
+        }
+
+        /// Looks after some time, with engines 1 to 9 about; the word and the holder afterwards.
+        fn look_after(&mut self, time: Duration) -> (u32, Option<u32>) {
+            self.now += time;
+            self.claim.look(self.now, |engine| (1..10).contains(&engine));
+            (self.page.word(claim::CLAIM).load(Ordering::Acquire), self.claim.holder())
+        }
+
+        fn look(&mut self) -> (u32, Option<u32>) {
+            self.look_after(Duration::ZERO)
+        }
+    }
+
+    #[test]
+    fn a_claim_is_granted_and_released() {
+        let mut setting = Setting::new();
+        assert_eq!(setting.look(), (0, None));
+        setting.write(7);
+        assert_eq!(setting.look(), (7 | GRANTED, Some(7)));
+        assert_eq!(setting.look(), (7 | GRANTED, Some(7)));
+        setting.write(0);
+        assert_eq!(setting.look(), (0, None));
+    }
+
+    #[test]
+    fn released_and_asked_for_between_two_looks() {
+        let mut setting = Setting::new();
+        setting.write(7);
+        setting.look();
+        setting.write(8);
+        assert_eq!(setting.look(), (8 | GRANTED, Some(8)));
+        setting.write(8);
+        assert_eq!(setting.look(), (8 | GRANTED, Some(8)));
+    }
+
+    #[test]
+    fn a_holder_that_does_nothing_loses_the_claim_and_one_that_beats_keeps_it() {
+        let mut setting = Setting::new();
+        setting.write(7);
+        setting.look();
+        for beat in 1..20 {
+            setting.page.word(claim::BEATS).store(beat, Ordering::Relaxed);
+            assert_eq!(setting.look_after(LOOK), (7 | GRANTED, Some(7)));
+            assert_eq!(setting.look(), (7 | GRANTED, Some(7)), "to look more often is not to be impatient");
+        }
+        assert_eq!(setting.look_after(LOOK), (7 | GRANTED, Some(7)), "once is no harm");
+        assert_eq!(setting.look_after(LOOK), (0, None));
+    }
+
+    #[test]
+    fn the_claim_of_an_engine_that_is_gone_is_void() {
+        let mut setting = Setting::new();
+        setting.write(7);
+        setting.look();
+        setting.claim.look(setting.now, |_| false);
+        assert_eq!(setting.look(), (0, None));
+        setting.write(12);
+        assert_eq!(setting.look(), (0, None), "and so is one that never was");
+    }
+
+    #[test]
+    fn nonsense_counts_as_free() {
+        let mut setting = Setting::new();
+        for word in [GRANTED, 7 | GRANTED, u32::MAX, 0x7fff_ffff] {
+            setting.write(word);
+            assert_eq!(setting.look(), (0, None), "{word:#x}");
+        }
+        setting.write(7);
+        setting.look();
+        setting.write(8 | GRANTED);
+        assert_eq!(setting.look(), (0, None), "who grants itself has nothing");
+    }
+}

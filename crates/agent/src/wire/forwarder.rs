@@ -1,0 +1,259 @@
+//! Forwarding: what came from other hosts, to the engines that own the destination QPs.
+//!
+//! Datagrams come in batches from one source, as the kernel merges them. A batch is cut where the owner of the destination
+//! changes, and each piece becomes one record on its engine's wire lane, so that an engine sees its datagrams in the order in
+//! which they came. Nothing here waits for an engine or allocates per batch: what an engine has no room for is lost, as on any
+//! network, and counted. What is in a datagram beyond its destination QP is not looked at: the engines check the ICRC. The
+//! principal type is [`Forwarder`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use abi::board;
+use abi::wire::{Arrival, arrival_kind};
+use parking_lot::RwLock;
+use shm::region::Region;
+
+use super::link::{Delivery, Link};
+use crate::objects::mcast::is_multicast;
+
+/// A GID, network order.
+type Gid = [u8; 16];
+
+/// The shortest datagram that can be one: a BTH and an ICRC.
+const DATAGRAM_MIN: usize = 16;
+/// Bytes of one record's datagrams, at most.
+const RUN_MAX: usize = 64 * 1024;
+/// The destination QP of multicast datagrams.
+const MULTICAST: u32 = 0x00ff_ffff;
+
+/// Datagrams that came together from one source to one destination.
+#[derive(Debug, Clone, Copy)]
+pub struct Incoming<'a> {
+    /// Source address as a GID.
+    pub from: [u8; 16],
+    /// Source port.
+    pub from_port: u16,
+    /// Destination address as a GID; the group, if they were sent to one.
+    pub to: [u8; 16],
+    /// Traffic class (IPv4: TOS) with which they came.
+    pub traffic_class: u8,
+    /// Hop limit (IPv4: TTL) with which they came.
+    pub hop_limit: u8,
+    /// Bytes of each datagram but the last, which has the rest. 0, or as long as `bytes` or longer: there is only one.
+    pub segment: usize,
+    /// The datagrams, one behind the other, each from the BTH to the ICRC.
+    pub bytes: &'a [u8],
+}
+
+/// How many datagrams were not handed on, and why.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// Nobody owns the destination QP, or its owner does not listen to other hosts.
+    pub no_engine: u64,
+    /// The engine had no room left.
+    pub ring_full: u64,
+    /// They claim to come from an address of this agent.
+    pub own_source: u64,
+    /// They cannot be transport packets.
+    pub malformed: u64,
+    /// They are for QP 0 or QP 1.
+    pub management: u64,
+}
+
+/// Hands datagrams of other hosts to the engines of one agent. Any thread may.
+#[derive(Debug)]
+pub struct Forwarder {
+    /// Who owns which QPN: read here as every client reads it.
+    board: Arc<Region>,
+    engines: RwLock<Engines>,
+    drops: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Engines {
+    links: HashMap<u32, Link>,
+    /// Engines with members, by group.
+    groups: HashMap<Gid, Vec<u32>>,
+    /// This agent's own addresses that have the wire, in order.
+    own: Vec<Gid>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    no_engine: AtomicU64,
+    ring_full: AtomicU64,
+    own_source: AtomicU64,
+    malformed: AtomicU64,
+    management: AtomicU64,
+}
+
+/// To whom a datagram goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Destination {
+    Engine(u32),
+    /// Every engine with members of the group that it was sent to.
+    Members,
+    /// QP 0 or QP 1, the agent's own one day.
+    Management,
+    Nobody,
+}
+
+impl Forwarder {
+    /// One without engines. `board` says who owns which QPN.
+    pub(crate) fn new(board: Arc<Region>) -> Self {
+        Self { board, engines: RwLock::default(), drops: Counters::default() }
+    }
+
+    /// Hands a batch on.
+    pub fn take(&self, incoming: &Incoming<'_>) {
+        self.forward(&self.engines.read(), incoming);
+    }
+
+    /// What was lost here so far.
+    pub fn drops(&self) -> Drops {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.drops;
+        Drops {
+            no_engine: read(&counters.no_engine),
+            ring_full: read(&counters.ring_full),
+            own_source: read(&counters.own_source),
+            malformed: read(&counters.malformed),
+            management: read(&counters.management),
+        }
+    }
+
+    /// Begins to hand things to an engine.
+    pub(crate) fn add(&self, engine: u32, link: Link) {
+        self.engines.write().links.insert(engine, link);
+    }
+
+    /// Forgets an engine.
+    pub(crate) fn remove(&self, engine: u32) -> Option<Link> {
+        self.engines.write().links.remove(&engine)
+    }
+
+    /// Whether an engine has its wire lane.
+    pub(crate) fn knows(&self, engine: u32) -> bool {
+        self.engines.read().links.contains_key(&engine)
+    }
+
+    /// Whether an engine may read the agent's sockets.
+    pub(crate) fn shares(&self, engine: u32) -> bool {
+        self.engines.read().links.get(&engine).is_some_and(Link::is_shared)
+    }
+
+    /// Says which engines have members in a group.
+    pub(crate) fn set_members(&self, group: Gid, members: Vec<u32>) {
+        let mut engines = self.engines.write();
+        if members.is_empty() {
+            engines.groups.remove(&group);
+        } else {
+            engines.groups.insert(group, members);
+        }
+    }
+
+    /// Says which addresses are this agent's own.
+    pub(crate) fn set_own(&self, mut own: Vec<Gid>) {
+        own.sort_unstable();
+        self.engines.write().own = own;
+    }
+
+    /// Hands on what an engine has read from the sockets for others. True when there may be more.
+    pub(crate) fn take_strays(&self, engine: u32, buffer: &mut [u8]) -> bool {
+        let engines = self.engines.read();
+        let Some(link) = engines.links.get(&engine) else { return false };
+        link.take_strays(engine, buffer, |incoming| self.forward(&engines, incoming))
+    }
+
+    fn forward(&self, engines: &Engines, incoming: &Incoming<'_>) {
+        let bytes = incoming.bytes;
+        let segment = if incoming.segment == 0 { bytes.len() } else { incoming.segment.min(bytes.len()) };
+        let Some(Ok(size)) = (segment > 0).then(|| u16::try_from(segment)) else {
+            return count(&self.drops.malformed, 1);
+        };
+        if engines.own.binary_search(&incoming.from).is_ok() {
+            return count(&self.drops.own_source, bytes.len().div_ceil(segment));
+        }
+        let to_group = is_multicast(&incoming.to);
+        let arrival = Arrival {
+            kind: arrival_kind::DATAGRAMS,
+            traffic_class: incoming.traffic_class,
+            hop_limit: incoming.hop_limit,
+            segment: size,
+            from_port: incoming.from_port,
+            from: incoming.from,
+            to: incoming.to,
+            ..Arrival::default()
+        };
+        let (mut start, mut end, mut owner) = (0, 0, None);
+        for datagram in bytes.chunks(segment) {
+            let next = self.destination(datagram, to_group);
+            let goes_on = owner.is_none_or(|owner| Some(owner) == next) && end + datagram.len() - start <= RUN_MAX;
+            if !goes_on || next.is_none() {
+                self.hand_on(engines, owner, &arrival, &bytes[start..end]);
+                start = end;
+            }
+            end += datagram.len();
+            owner = next;
+            if next.is_none() {
+                count(&self.drops.malformed, 1);
+                start = end;
+            }
+        }
+        self.hand_on(engines, owner, &arrival, &bytes[start..end]);
+    }
+
+    /// To whom a datagram goes. None: it cannot be one.
+    fn destination(&self, datagram: &[u8], to_group: bool) -> Option<Destination> {
+        if datagram.len() < DATAGRAM_MIN {
+            return None;
+        }
+        let qpn = u32::from_be_bytes([0, datagram[5], datagram[6], datagram[7]]);
+        match qpn {
+            MULTICAST if to_group => Some(Destination::Members),
+            MULTICAST => None,
+            _ if to_group => None,
+            0 | 1 => Some(Destination::Management),
+            // Acquire: as every reader of the board.
+            _ => match self.board.word(board::owner(qpn)).load(Ordering::Acquire) {
+                0 => Some(Destination::Nobody),
+                engine => Some(Destination::Engine(engine)),
+            },
+        }
+    }
+
+    /// Hands on datagrams that have one destination.
+    fn hand_on(&self, engines: &Engines, to: Option<Destination>, arrival: &Arrival, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let datagrams = bytes.len().div_ceil(usize::from(arrival.segment));
+        let deliver = |engine: u32| {
+            let delivery = match engines.links.get(&engine) {
+                Some(link) => link.deliver(engine, arrival, bytes),
+                None => Delivery::Lost,
+            };
+            match delivery {
+                Delivery::Done => {}
+                Delivery::Full => count(&self.drops.ring_full, datagrams),
+                Delivery::Lost => count(&self.drops.no_engine, datagrams),
+            }
+        };
+        match to {
+            Some(Destination::Engine(engine)) => deliver(engine),
+            Some(Destination::Members) => match engines.groups.get(&arrival.to) {
+                Some(members) => members.iter().copied().for_each(deliver),
+                None => count(&self.drops.no_engine, datagrams),
+            },
+            Some(Destination::Management) => count(&self.drops.management, datagrams),
+            Some(Destination::Nobody) => count(&self.drops.no_engine, datagrams),
+            None => {}
+        }
+    }
+}
+
+fn count(counter: &AtomicU64, datagrams: usize) {
+    counter.fetch_add(datagrams as u64, Ordering::Relaxed);
+}

@@ -1,0 +1,203 @@
+//! What the wire thread waits for: the receiving sockets, the engines' doorbells and the claim page.
+//!
+//! The agent's thread opens and closes, the wire thread reads; both hold the same [`Intake`], and what one changes the other
+//! sees at once. Which sockets there ought to be is [`super::receivers`]', who reads them just now [`super::claim`]'s.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use abi::wire::{CLAIM_PAGE_LEN, WireSocket};
+use parking_lot::RwLock;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use shm::Doorbell;
+use shm::region::Region;
+
+use super::forwarder::{Forwarder, Incoming};
+use super::receivers::Place;
+use crate::gids::gid_of;
+
+/// Batches that are read from one socket before the next has its turn.
+const BURST: u32 = 8;
+/// Sockets that are looked after in one go.
+const READY: usize = 16;
+
+/// Tokens of the outer epoll; an engine's doorbell is [`ENGINE`] and its number.
+const WAKE: u64 = 0;
+const SOCKETS: u64 = 1;
+const ENGINE: u64 = 1 << 32;
+
+/// What the agent's thread and the wire thread share.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    /// What the wire thread sleeps on.
+    outer: OwnedFd,
+    /// All sockets: one word turns all of them off while an engine reads.
+    inner: OwnedFd,
+    wake: Doorbell,
+    sockets: RwLock<BTreeMap<u64, Receiver>>,
+    page: Arc<Region>,
+    page_fd: OwnedFd,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Receiver {
+    socket: udp::Socket,
+    /// The address or group as a GID.
+    gid: [u8; 16],
+    ifindex: u32,
+}
+
+/// What has happened while the wire thread slept.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// There is something in the sockets.
+    pub(crate) datagrams: bool,
+    /// Engines that have rung.
+    pub(crate) engines: Vec<u32>,
+}
+
+impl Intake {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (outer, inner) = (epoll::create(CreateFlags::CLOEXEC)?, epoll::create(CreateFlags::CLOEXEC)?);
+        let wake = Doorbell::new()?;
+        epoll::add(&outer, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        epoll::add(&outer, &inner, EventData::new_u64(SOCKETS), EventFlags::IN)?;
+        let (page, page_fd) = Region::create("softhca-claim", CLAIM_PAGE_LEN)?;
+        let stopping = AtomicBool::new(false);
+        Ok(Self { outer, inner, wake, sockets: RwLock::default(), page: Arc::new(page), page_fd, stopping })
+    }
+
+    /// Opens a socket and begins to read it.
+    pub(crate) fn open(&self, token: u64, place: &Place, ifindex: u32) -> io::Result<()> {
+        let (socket, ip) = match *place {
+            Place::Address { ip, scope } => (udp::Socket::receiver(ip, scope)?, ip),
+            Place::Group { ip, ifindex } => (udp::Socket::group_receiver(ip, ifindex)?, ip),
+        };
+        let mut sockets = self.sockets.write();
+        epoll::add(&self.inner, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
+        sockets.insert(token, Receiver { socket, gid: gid_of(ip), ifindex });
+        Ok(())
+    }
+
+    /// Closes a socket; when this returns, nobody in this process has it.
+    pub(crate) fn close(&self, token: u64) {
+        if let Some(receiver) = self.sockets.write().remove(&token) {
+            // Engines may hold it open yet, and a descriptor that is open elsewhere goes on to give events.
+            let _ = epoll::delete(&self.inner, receiver.socket.as_fd());
+        }
+    }
+
+    /// How many sockets there are, and some of them with descriptors: those from number `first` on.
+    pub(crate) fn sockets(&self, first: usize, max: usize) -> io::Result<(usize, Vec<(WireSocket, OwnedFd)>)> {
+        let sockets = self.sockets.read();
+        let some = sockets.values().skip(first).take(max).map(|receiver| {
+            let entry = WireSocket { gid: receiver.gid, ifindex: receiver.ifindex, reserved: 0 };
+            Ok((entry, receiver.socket.as_fd().try_clone_to_owned()?))
+        });
+        Ok((sockets.len(), some.collect::<io::Result<_>>()?))
+    }
+
+    /// The claim page.
+    pub(crate) fn page(&self) -> &Arc<Region> {
+        &self.page
+    }
+
+    /// The claim page's memfd, for an engine.
+    pub(crate) fn page_descriptor(&self) -> io::Result<OwnedFd> {
+        self.page_fd.try_clone()
+    }
+
+    /// Begins to hear an engine's doorbell. Rings are taken from the epoll alone: to read an eventfd that somebody else holds
+    /// could wait.
+    pub(crate) fn hear(&self, engine: u32, doorbell: BorrowedFd<'_>) -> io::Result<()> {
+        let token = EventData::new_u64(ENGINE | u64::from(engine));
+        Ok(epoll::add(&self.outer, doorbell, token, EventFlags::IN | EventFlags::ET)?)
+    }
+
+    /// Forgets an engine's doorbell, and has its claim looked at.
+    pub(crate) fn forget(&self, doorbell: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.outer, doorbell);
+        self.wake.ring();
+    }
+
+    /// Whether the sockets are listened to.
+    pub(crate) fn listen(&self, wanted: bool) -> io::Result<()> {
+        let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
+        Ok(epoll::modify(&self.outer, &self.inner, EventData::new_u64(SOCKETS), interest)?)
+    }
+
+    /// Sleeps until there is something to do.
+    pub(crate) fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<News> {
+        wait(&self.outer, events, timeout)?;
+        let mut news = News::default();
+        for event in events.iter() {
+            match event.data.u64() {
+                WAKE => drop(self.wake.drain()),
+                SOCKETS => news.datagrams = true,
+                // Only numbers of engines are added to it.
+                token => news.engines.push((token & 0xffff_ffff) as u32),
+            }
+        }
+        Ok(news)
+    }
+
+    /// Reads what is in the sockets, each in turn and none for too long.
+    pub(crate) fn read(&self, events: &mut Vec<Event>, buffer: &mut [u8], forwarder: &Forwarder) -> io::Result<()> {
+        wait(&self.inner, events, Some(Duration::ZERO))?;
+        let sockets = self.sockets.read();
+        for receiver in events.iter().filter_map(|event| sockets.get(&event.data.u64())) {
+            for _ in 0..BURST {
+                let Some(received) = receiver.socket.receive(buffer)? else { break };
+                forwarder.take(&Incoming {
+                    from: gid_of(received.from.ip()),
+                    from_port: received.from.port(),
+                    to: receiver.gid,
+                    traffic_class: received.traffic_class,
+                    hop_limit: received.hop_limit,
+                    segment: received.segment,
+                    bytes: &buffer[..received.len],
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the wire thread to end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake.ring();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+/// Waits for events of an epoll; an interrupted wait is a wait without events.
+fn wait(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
+    events.clear();
+    events.reserve(READY);
+    let timeout = timeout.map(|timeout| Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    });
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The scope that an address needs beside it: link-local ones mean something on one link only.
+pub(crate) fn scope(ip: IpAddr, ifindex: u32) -> u32 {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => ifindex,
+        _ => 0,
+    }
+}

@@ -1,0 +1,231 @@
+//! The agent's end of one engine's wire lane.
+//!
+//! An engine may write whatever it likes into its lane: the worst that comes of it is that this lane is not used any more.
+//! Who gets what is decided in [`super::forwarder`]. The principal type is [`Link`].
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abi::layout::Record;
+use abi::private::{Push, push};
+use abi::wire::{Arrival, arrival_flags, arrival_kind, inline_max};
+use parking_lot::Mutex;
+use shm::{BellView, Broken, Doorbell, LANE_LEN, LaneRx, LaneTx, PushError, RECORD_MAX, Region, Side, Socket};
+
+use super::forwarder::Incoming;
+
+/// Bytes of datagrams that fit into a record.
+const INLINE_MAX: usize = inline_max(RECORD_MAX);
+/// Records that are taken from one engine before the next has its turn.
+const STRAYS: usize = 64;
+
+/// The agent's end of a wire lane.
+#[derive(Debug)]
+pub(crate) struct Link {
+    sender: Mutex<Sender>,
+    receiver: Mutex<LaneRx>,
+    bell: BellView,
+    waker: Waker,
+    /// The arming for which the engine has been woken.
+    woken: AtomicU32,
+    /// By what the engine wakes the wire thread. Nobody reads it: the engine could make that wait.
+    doorbell: Doorbell,
+    shared: bool,
+    /// The engine has broken the rules.
+    broken: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Sender {
+    tx: LaneTx,
+    /// Where a record is put together.
+    record: [u8; RECORD_MAX],
+}
+
+/// How an engine is woken.
+#[derive(Debug)]
+pub(crate) enum Waker {
+    /// By its eventfd. A program could make that wait, so this is for programs of the agent's own user.
+    Eventfd(Doorbell),
+    /// By a message on its push socket, which never waits.
+    Push(Socket),
+}
+
+/// What an engine gets for its end.
+pub(crate) struct EngineEnd {
+    /// The lane's memory.
+    pub(crate) memory: OwnedFd,
+    /// What wakes the wire thread.
+    pub(crate) doorbell: OwnedFd,
+}
+
+/// What became of datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// The engine has them.
+    Done,
+    /// There was no room.
+    Full,
+    /// The lane is of no use any more.
+    Lost,
+}
+
+impl Link {
+    /// Both ends of a new wire lane. `shared`: the engine may read the agent's sockets.
+    pub(crate) fn new(bell: BorrowedFd<'_>, waker: Waker, shared: bool) -> io::Result<(Self, EngineEnd)> {
+        let (region, memory) = Region::create("softhca-wire", LANE_LEN)?;
+        let (tx, rx) = shm::ends(Arc::new(region), Side::A);
+        let doorbell = Doorbell::new()?;
+        let end = EngineEnd { memory, doorbell: doorbell.try_clone()?.into() };
+        let link = Self {
+            sender: Mutex::new(Sender { tx, record: [0; RECORD_MAX] }),
+            receiver: Mutex::new(rx),
+            bell: BellView::map(bell)?,
+            waker,
+            woken: AtomicU32::new(0),
+            doorbell,
+            shared,
+            broken: AtomicBool::new(false),
+        };
+        Ok((link, end))
+    }
+
+    pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// Whether the engine may read the agent's sockets: as long as it keeps to the rules.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared && !self.is_broken()
+    }
+
+    /// Puts datagrams on the lane and wakes the engine if it sleeps. `head` lacks what depends on where they lie.
+    pub(crate) fn deliver(&self, engine: u32, head: &Arrival, bytes: &[u8]) -> Delivery {
+        if self.is_broken() {
+            return Delivery::Lost;
+        }
+        match self.sender.lock().push(head, bytes) {
+            Ok(()) => {
+                self.wake();
+                Delivery::Done
+            }
+            Err(PushError::Full) => Delivery::Full,
+            Err(PushError::Broken(Broken)) => self.cut_off(engine),
+        }
+    }
+
+    /// Takes what the engine has read for others, up to a fair number of records. True when there may be more.
+    pub(crate) fn take_strays(&self, engine: u32, buffer: &mut [u8], mut hand_on: impl FnMut(&Incoming<'_>)) -> bool {
+        if !self.is_shared() {
+            return false;
+        }
+        let mut rx = self.receiver.lock();
+        let mut taken = 0;
+        while taken < STRAYS {
+            match stray(&mut rx, buffer, &mut hand_on) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(Broken) => {
+                    self.cut_off(engine);
+                    return false;
+                }
+            }
+        }
+        if taken == 0 {
+            return false;
+        }
+        rx.ring.publish();
+        if rx.peer_waiting() {
+            rx.clear_waiting();
+            self.waker.wake();
+        }
+        taken == STRAYS
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// After pushing: wakes the engine if it has asked for that.
+    fn wake(&self) {
+        shm::poster_fence();
+        if let Some(word) = self.bell.armed()
+            && self.woken.swap(word, Ordering::Relaxed) != word
+        {
+            self.waker.wake();
+        }
+    }
+
+    #[cold]
+    fn cut_off(&self, engine: u32) -> Delivery {
+        if !self.broken.swap(true, Ordering::Relaxed) {
+            tracing::warn!(engine, "an engine has damaged its wire lane: it hears nothing from other hosts any more");
+        }
+        Delivery::Lost
+    }
+}
+
+impl Waker {
+    /// By its push socket if users are kept apart, else by its eventfd.
+    fn wake(&self) {
+        match self {
+            Self::Eventfd(doorbell) => doorbell.ring(),
+            // A socket that is full of messages wakes the engine, too.
+            Self::Push(socket) => drop(socket.try_send(Push { kind: push::WAKE, ..Push::default() }.bytes(), &[])),
+        }
+    }
+}
+
+impl Sender {
+    fn push(&mut self, head: &Arrival, bytes: &[u8]) -> Result<(), PushError> {
+        const HEAD: usize = Arrival::LAYOUT.size;
+        let Self { tx, record } = self;
+        let len = u32::try_from(bytes.len()).map_err(|_| PushError::Full)?;
+        if bytes.len() <= INLINE_MAX {
+            record[..HEAD].copy_from_slice(Arrival { len, ..*head }.bytes());
+            record[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
+            return tx.ring.push(&record[..HEAD + bytes.len()]);
+        }
+        // Not to copy in vain.
+        if tx.ring.free_cells() == 0 && !tx.ring.is_broken() {
+            return Err(PushError::Full);
+        }
+        let slot = tx.bulk.put(bytes)?.ok_or(PushError::Full)?;
+        let pushed = tx.ring.push(Arrival { flags: arrival_flags::BULK, len, bulk: slot.offset, ..*head }.bytes());
+        if pushed.is_err() {
+            tx.bulk.cancel(slot);
+        }
+        pushed
+    }
+}
+
+/// Hands on the next record, if there is one.
+fn stray(rx: &mut LaneRx, buffer: &mut [u8], hand_on: &mut impl FnMut(&Incoming<'_>)) -> Result<bool, Broken> {
+    let mut record = [0; RECORD_MAX];
+    let Some(len) = rx.ring.pop(&mut record)? else { return Ok(false) };
+    let arrival = Arrival::read(&record[..len]).ok_or(Broken)?;
+    if arrival.kind != arrival_kind::DATAGRAMS {
+        return Err(Broken);
+    }
+    let bytes = if arrival.flags & arrival_flags::BULK != 0 {
+        let piece = buffer.get_mut(..arrival.len as usize).ok_or(Broken)?;
+        if !rx.bulk.take(arrival.bulk, piece) {
+            return Err(Broken);
+        }
+        &*piece
+    } else {
+        record[Arrival::LAYOUT.size..len].get(..arrival.len as usize).ok_or(Broken)?
+    };
+    hand_on(&Incoming {
+        from: arrival.from,
+        from_port: arrival.from_port,
+        to: arrival.to,
+        traffic_class: arrival.traffic_class,
+        hop_limit: arrival.hop_limit,
+        segment: usize::from(arrival.segment),
+        bytes,
+    });
+    Ok(true)
+}

@@ -1,0 +1,134 @@
+//! Which receiving sockets there ought to be, and which there are.
+//!
+//! An address whose port 4791 belongs to another program is tried again, first soon and then less and less often; as long
+//! as nothing is missing, nobody asks for the time. The sockets themselves are [`super::intake`]'s. The principal type is
+//! [`Receivers`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::intake::Intake;
+
+/// How long to wait before the first new try, and at most.
+const FIRST: Duration = Duration::from_millis(200);
+const LAST: Duration = Duration::from_secs(5);
+
+/// Where datagrams may be received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// An address of the host; `scope` is its interface if it is link-local, else 0.
+    Address { ip: IpAddr, scope: u32 },
+    /// A multicast group, as it comes in by one interface.
+    Group { ip: IpAddr, ifindex: u32 },
+}
+
+/// What has become of each place.
+#[derive(Debug, Default)]
+pub(crate) struct Receivers {
+    table: BTreeMap<Place, State>,
+    last_token: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The intake has it by this token.
+    Open {
+        token: u64,
+    },
+    Closed {
+        why: String,
+        wait: Duration,
+        again: Instant,
+    },
+}
+
+impl Receivers {
+    /// Opens what is wanted and not there, and closes what is there and not wanted. `wanted` has the interface of each place.
+    /// True when a socket was opened or closed.
+    pub(crate) fn follow(&mut self, wanted: &BTreeMap<Place, u32>, now: Instant, intake: &Intake) -> bool {
+        let mut changed = false;
+        self.table.retain(|place, state| {
+            let stays = wanted.contains_key(place);
+            if let (false, State::Open { token }) = (stays, state) {
+                intake.close(*token);
+                changed = true;
+            }
+            stays
+        });
+        for (place, ifindex) in wanted {
+            let wait = match self.table.get(place) {
+                Some(State::Open { .. }) => continue,
+                Some(State::Closed { again, .. }) if *again > now => continue,
+                Some(State::Closed { wait, .. }) => Some(*wait),
+                None => None,
+            };
+            self.last_token += 1;
+            let token = self.last_token;
+            let state = match intake.open(token, place, *ifindex) {
+                Ok(()) => {
+                    changed = true;
+                    if wait.is_some() {
+                        tracing::info!(place = %place.name(), "receives from other hosts now");
+                    }
+                    State::Open { token }
+                }
+                Err(error) => {
+                    let why = place.why_not(&error);
+                    if wait.is_none() {
+                        tracing::warn!("no wire: {why}");
+                    }
+                    let wait = wait.map_or(FIRST, |wait| (wait * 2).min(LAST));
+                    State::Closed { why, wait, again: now + wait }
+                }
+            };
+            self.table.insert(*place, state);
+        }
+        changed
+    }
+
+    /// When to try again, if something is missing.
+    pub(crate) fn next_try(&self) -> Option<Instant> {
+        let closed = self.table.values().filter_map(|state| match state {
+            State::Open { .. } => None,
+            State::Closed { again, .. } => Some(*again),
+        });
+        closed.min()
+    }
+
+    /// Whether a place has its socket; else why not, if that is known.
+    pub(crate) fn find(&self, place: Place) -> Result<(), Option<&str>> {
+        match self.table.get(&place) {
+            Some(State::Open { .. }) => Ok(()),
+            Some(State::Closed { why, .. }) => Err(Some(why)),
+            None => Err(None),
+        }
+    }
+}
+
+impl Place {
+    /// The address or the group.
+    pub(crate) fn ip(&self) -> IpAddr {
+        match *self {
+            Self::Address { ip, .. } | Self::Group { ip, .. } => ip,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Address { ip, scope: 0 } => ip.to_string(),
+            Self::Address { ip, scope } => format!("{ip}%{scope}"),
+            Self::Group { ip, ifindex } => format!("group {ip} on interface {ifindex}"),
+        }
+    }
+
+    fn why_not(&self, error: &io::Error) -> String {
+        let (name, port) = (self.name(), udp::PORT);
+        match error.kind() {
+            io::ErrorKind::AddrInUse => format!("UDP port {port} on {name} belongs to another program"),
+            io::ErrorKind::AddrNotAvailable => format!("{name} is no address of this host just now"),
+            _ => format!("UDP port {port} on {name} cannot be had: {error}"),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The wire thread: reads the sockets unless an engine does, and hands strays on.
+//!
+//! It sleeps without a timeout, but for the looks after an engine that holds the claim. Nothing that it does waits for a
+//! client. The principal type is [`WireThread`].
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::claim::{Claim, LOOK};
+use super::forwarder::Forwarder;
+use super::intake::Intake;
+
+/// Bytes of the longest batch that the kernel gives.
+const BUFFER: usize = 64 * 1024;
+/// How long to leave the sockets alone after a system call on them failed for no reason that they can have.
+const FAILED: Duration = Duration::from_millis(100);
+
+/// The running thread; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct WireThread {
+    intake: Arc<Intake>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WireThread {
+    /// Starts it.
+    pub(crate) fn start(intake: Arc<Intake>, forwarder: Arc<Forwarder>) -> io::Result<Self> {
+        let shared = Arc::clone(&intake);
+        let thread = std::thread::Builder::new().name("softhca-wire".into()).spawn(move || run(&shared, &forwarder))?;
+        Ok(Self { intake, thread: Some(thread) })
+    }
+}
+
+impl Drop for WireThread {
+    fn drop(&mut self) {
+        self.intake.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(intake: &Intake, forwarder: &Forwarder) {
+    let mut claim = Claim::new(Arc::clone(intake.page()));
+    let mut buffer = vec![0; BUFFER];
+    let mut events = Vec::new();
+    let mut listens = true;
+    // Engines with strays for which the last turn was too short.
+    let mut left: Vec<u32> = Vec::new();
+    while !intake.is_stopping() {
+        let timeout = if left.is_empty() { claim.holder().map(|_| LOOK) } else { Some(Duration::ZERO) };
+        let news = match intake.wait(&mut events, timeout) {
+            Ok(news) => news,
+            Err(error) => {
+                tracing::error!(%error, "the wire thread cannot wait: nothing comes from other hosts any more");
+                return;
+            }
+        };
+        let mut engines = std::mem::take(&mut left);
+        engines.extend(news.engines.iter().copied().filter(|engine| !engines.contains(engine)).collect::<Vec<_>>());
+        // A holder that wrote strays and has not rung yet is looked after with its claim.
+        engines.extend(claim.holder().filter(|holder| !engines.contains(holder)));
+        left = engines.into_iter().filter(|engine| forwarder.take_strays(*engine, &mut buffer)).collect();
+
+        if news.datagrams
+            && claim.holder().is_none()
+            && let Err(error) = intake.read(&mut events, &mut buffer, forwarder)
+        {
+            tracing::warn!(%error, "a receiving socket failed");
+            std::thread::sleep(FAILED);
+        }
+        claim.look(Instant::now(), |engine| forwarder.shares(engine));
+        let wanted = claim.holder().is_none();
+        if wanted != listens {
+            match intake.listen(wanted) {
+                Ok(()) => listens = wanted,
+                Err(error) => tracing::warn!(%error, "the receiving sockets cannot be watched"),
+            }
+        }
+    }
+}
