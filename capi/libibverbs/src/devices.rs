@@ -10,10 +10,7 @@ use crate::sysfs;
 use bytemuck::Zeroable;
 use parking_lot::Mutex;
 use std::ffi::{c_char, c_int};
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -140,7 +137,7 @@ fn known_devices() -> Outcome<Vec<&'static KnownDevice>> {
             tell_once("belongs to another user: set SOFTHCA_DIR to choose it on purpose, or remove it");
             return Ok(Vec::new());
         }
-        Some(first) if served(&engine::rundir::node(sysfs::run_directory(), *first)) => {}
+        Some(first) if engine::rundir::is_served(&engine::rundir::node(sysfs::run_directory(), *first)) => {}
         _ => {
             tell_once("has no agent: start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`");
             return Ok(Vec::new());
@@ -197,23 +194,9 @@ fn parse_guid(text: &str) -> Option<[u8; 8]> {
     (digits.len() == 16).then(|| u64::from_str_radix(&digits, 16).ok()).flatten().map(u64::to_be_bytes)
 }
 
-/// Whether somebody listens at `node`, without connecting: a stream socket is told EPROTOTYPE by a living listener of another
-/// type, and ECONNREFUSED by the name of a dead one.
-fn served(node: &Path) -> bool {
-    match UnixStream::connect(node) {
-        Ok(_) => true,
-        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => true,
-        // Too long for a socket address: not known here; opening says.
-        Err(error) => error.kind() == ErrorKind::InvalidInput,
-    }
-}
-
-/// Whether a run directory that nobody chose is ours (or root's): in `/tmp` anybody could have made it.
+/// Whether the run directory may be believed: somebody named it, or nobody but us and root could have made it.
 fn trusted(directory: &Path) -> bool {
-    // SAFETY: takes nothing and cannot fail.
-    let user = unsafe { libc::geteuid() };
-    let chosen = std::env::var_os(engine::rundir::VARIABLE).is_some_and(|value| !value.is_empty());
-    chosen || std::fs::metadata(directory).is_ok_and(|meta| meta.uid() == user || meta.uid() == 0)
+    engine::rundir::chosen().is_some() || engine::rundir::is_trusted(directory)
 }
 
 /// One sentence on standard error, the first time: an empty list alone would leave the user guessing.

@@ -2,7 +2,9 @@
 //!
 //! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
 //! `show.rs` tells them; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
-//! message comes as a memfd: the message then says `{"attached": bytes}`. [`ask`] is the client's side.
+//! message comes as a memfd: the message then says `{"attached": bytes}`. Every user that reaches the node may ask; what
+//! is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. [`ask`] is
+//! the client's side.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -38,7 +40,7 @@ pub fn serve(world: &World, socket: &Socket, buffer: &mut [u8]) -> Verdict {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Verdict::Goes,
         _ => return Verdict::Ends,
     };
-    let (value, stop) = answer(world, &buffer[..received.len]);
+    let (value, stop) = answer(world, asker(socket), &buffer[..received.len]);
     match send(socket, &value) {
         _ if stop => Verdict::Stop,
         Ok(()) => Verdict::Goes,
@@ -46,16 +48,42 @@ pub fn serve(world: &World, socket: &Socket, buffer: &mut [u8]) -> Verdict {
     }
 }
 
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Root, or the user that the agent runs as: they see everything anyway.
+    Root,
+    /// Another user.
+    User(u32),
+}
+
+impl Asker {
+    /// Whether what belongs to the user `uid` may be shown as it is.
+    pub(crate) fn may_see(self, uid: u32) -> bool {
+        self == Self::Root || self == Self::User(uid)
+    }
+}
+
+fn asker(socket: &Socket) -> Asker {
+    match socket.peer_credentials() {
+        Ok(peer) if peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw() => Asker::Root,
+        Ok(peer) => Asker::User(peer.uid),
+        // Nobody has this number.
+        Err(_) => Asker::User(u32::MAX),
+    }
+}
+
 /// The answer to a question, and whether the agent is to end.
-fn answer(world: &World, question: &[u8]) -> (Value, bool) {
+fn answer(world: &World, asker: Asker, question: &[u8]) -> (Value, bool) {
     let request = match serde_json::from_slice::<Value>(question) {
         Ok(question) => question["request"].as_str().unwrap_or_default().to_owned(),
         Err(error) => return (json!({"error": format!("a question is one JSON object: {error}")}), false),
     };
     match request.as_str() {
         "devices" => (show::devices(world), false),
-        "show" => (show::contexts(world), false),
+        "show" => (show::contexts(world, asker), false),
         "status" => (show::status(world), false),
+        "stop" if asker != Asker::Root => (json!({"error": "only the agent's own user and root may stop it"}), false),
         "stop" => (json!({"stopping": std::process::id()}), true),
         other => (
             json!({"error": format!("request {other:?} is not known; there are devices, show, status and stop")}),

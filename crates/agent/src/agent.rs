@@ -78,7 +78,7 @@ impl Agent {
     pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
         config.check()?;
         require_addresses(config)?;
-        let prepared = run_dir.map(RunDir::prepare).transpose()?;
+        let prepared = run_dir.map(|path| RunDir::prepare(path, config.system)).transpose()?;
         let place = match run_dir {
             Some(path) => path.display().to_string(),
             None => nowhere(),

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn facts_are_where_the_kernel_would_have_them() {
         let scratch = tempfile::tempdir().expect("a scratch directory");
-        let run_dir = RunDir::prepare(&scratch.path().join("run")).expect("ready");
+        let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
         let mut devices = [Device::new(0, &DeviceConfig::default(), "test")];
         let mirror = Mirror::new(&run_dir, &devices).expect("written");
         let read = |name: &str| fs::read_to_string(run_dir.file(SYS).join("class").join(name)).expect(name);

@@ -57,17 +57,21 @@ pub enum RunDirError {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    everybody: bool,
     _lock: File,
 }
 
 impl RunDir {
-    /// Makes `path` if need be, checks that it is ours alone, takes the lock and removes what a dead agent left.
-    pub fn prepare(path: &Path) -> Result<Self, RunDirError> {
+    /// Makes `path` if need be, checks that it is ours alone, takes the lock and removes what a dead agent left. Others may
+    /// enter it if `everybody` is served; nobody else can write it.
+    pub fn prepare(path: &Path, everybody: bool) -> Result<Self, RunDirError> {
         let system = |action, path: &Path| {
             let path = path.to_owned();
             move |source| RunDirError::System { action, path, source }
         };
-        engine::rundir::prepare(path).map_err(RunDirError::Unusable)?;
+        let prepared =
+            if everybody { engine::rundir::prepare_for_everybody(path) } else { engine::rundir::prepare(path) };
+        prepared.map_err(RunDirError::Unusable)?;
         let lock_path = path.join(LOCK);
         let lock = OpenOptions::new()
             .create(true)
@@ -81,10 +85,15 @@ impl RunDir {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(RunDirError::Served { path: path.to_owned() }),
             Err(error) => return Err(system("lock", &lock_path)(error.into())),
         }
-        let dir = Self { path: path.to_owned(), _lock: lock };
+        let dir = Self { path: path.to_owned(), everybody, _lock: lock };
         dir.clear();
         let pid_path = dir.file(PID);
-        File::create(&pid_path)
+        let mut fresh = OpenOptions::new();
+        fresh
+            .create_new(true)
+            .write(true)
+            .mode(0o644)
+            .open(&pid_path)
             .and_then(|mut file| writeln!(file, "{}", std::process::id()))
             .map_err(system("write", &pid_path))?;
         Ok(dir)
@@ -93,6 +102,11 @@ impl RunDir {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether every user is served here, not only ours.
+    pub fn is_for_everybody(&self) -> bool {
+        self.everybody
     }
 
     /// A file inside.
@@ -135,13 +149,13 @@ mod tests {
         for stale in ["uverbs0", "uverbs12", ADMIN, "keep", "uverbsx"] {
             fs::write(path.join(stale), "").expect("written");
         }
-        let dir = RunDir::prepare(&path).expect("ready");
+        let dir = RunDir::prepare(&path, false).expect("ready");
         assert!(!path.join("uverbs0").exists() && !path.join("uverbs12").exists() && !path.join(ADMIN).exists());
         assert!(path.join("keep").exists() && path.join("uverbsx").exists());
-        assert!(matches!(RunDir::prepare(&path), Err(RunDirError::Served { .. })));
+        assert!(matches!(RunDir::prepare(&path, false), Err(RunDirError::Served { .. })));
         drop(dir);
         assert!(!path.join(PID).exists());
-        RunDir::prepare(&path).expect("free again");
+        RunDir::prepare(&path, false).expect("free again");
     }
 
     #[test]
@@ -150,7 +164,18 @@ mod tests {
         let path = scratch.path().join("open");
         fs::create_dir(&path).expect("made");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("opened");
-        let error = RunDir::prepare(&path).expect_err("refused").to_string();
+        let error = RunDir::prepare(&path, false).expect_err("refused").to_string();
         assert!(error.contains("other users"), "{error}");
+    }
+
+    #[test]
+    fn everybody_may_enter_and_only_we_may_write() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let path = scratch.path().join("run");
+        let dir = RunDir::prepare(&path, true).expect("ready");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&dir.file(LOCK)), mode(&dir.file(PID)) & 0o133), (0o755, 0o600, 0));
+        drop(dir);
+        RunDir::prepare(&path, false).expect("a directory of ours that others may read is no danger");
     }
 }

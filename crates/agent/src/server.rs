@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -373,6 +374,9 @@ fn listen_at(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
     let path = run_dir.file(name);
     let listener = Listener::listen(&path)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen at {}: {error}", path.display())))?;
+    if run_dir.is_for_everybody() {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
+    }
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

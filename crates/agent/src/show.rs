@@ -11,6 +11,7 @@ use abi::queue::{cq as cq_word, qp as qp_word, srq as srq_word};
 use serde_json::{Value, json};
 
 use crate::addresses::interface_name;
+use crate::admin::Asker;
 use crate::context::{Context, ContextId};
 use crate::device::{Device, FIRMWARE, PKEYS};
 use crate::mirror::{gid_text, state_text};
@@ -23,6 +24,9 @@ use crate::world::World;
 pub(crate) fn status(world: &World) -> Value {
     json!({
         "pid": std::process::id(),
+        "uid": rustix::process::geteuid().as_raw(),
+        "system": world.system,
+        "addresses": world.addresses,
         "version": env!("CARGO_PKG_VERSION"),
         "devices": world.devices.len(),
         "contexts": world.contexts.len(),
@@ -143,17 +147,34 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
 }
 
 /// Every context with every object.
-pub(crate) fn contexts(world: &World) -> Value {
+pub(crate) fn contexts(world: &World, asker: Asker) -> Value {
     let groups: Vec<Value> = world
         .groups
         .iter()
         .map(|(gid, members)| json!({ "gid": Ipv6Addr::from(gid).to_string(), "members": members }))
         .collect();
     json!({
-        "contexts": world.contexts.values().map(|context| one_context(world, context)).collect::<Vec<_>>(),
+        "contexts": world.contexts.values().map(|context| {
+            let mut shown = one_context(world, context);
+            if !asker.may_see(context.peer.uid) {
+                conceal(&mut shown);
+            }
+            shown
+        }).collect::<Vec<_>>(),
         "lanes": world.lanes.len(),
         "groups": groups,
     })
+}
+
+/// Takes out of another user's context what would help to reach into it: keys, addresses, sequence numbers.
+fn conceal(context: &mut Value) {
+    for (list, secrets) in [("mrs", &["lkey", "rkey", "start", "iova"][..]), ("qps", &["sq_psn", "rq_psn"])] {
+        for object in context[list].as_array_mut().into_iter().flatten() {
+            for secret in secrets {
+                object[*secret] = Value::Null;
+            }
+        }
+    }
 }
 
 fn one_context(world: &World, context: &Context) -> Value {

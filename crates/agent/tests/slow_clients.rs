@@ -72,7 +72,7 @@ impl Side {
             attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
         let rtr = ModifyQp {
             qp_state: state::RTR,
-            path_mtu: 5,
+            path_mtu: 3,
             dest_qp_num: qpn,
             dest,
             min_rnr_timer: 1,

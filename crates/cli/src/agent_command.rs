@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -13,7 +15,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::admin::Connection;
 use crate::arguments::Agent;
-use crate::{Failure, place, start};
+use crate::place::{self, Host};
+use crate::{Failure, start};
 
 /// How long an agent may take to say goodbye to its programs.
 const GOODBYE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -22,13 +25,13 @@ const GOODBYE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const LOG: &str = "SOFTHCA_LOG";
 
 /// Does what the options say.
-pub(crate) fn run(agent: &Agent) -> Result<String, Failure> {
-    let run_dir = place::run_dir();
+pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
+    let run_dir = if agent.system { place::system_run_dir() } else { host.own_run_dir() };
     if agent.stop {
         return stop(&run_dir);
     }
     if agent.foreground || agent.detached {
-        return serve(agent, &run_dir);
+        return serve(agent, host, &run_dir);
     }
     if let Ok(connection) = Connection::open(&run_dir) {
         return Err(format!(
@@ -39,15 +42,18 @@ pub(crate) fn run(agent: &Agent) -> Result<String, Failure> {
         .into());
     }
     // Read it here too, so that a mistake in it is told in this terminal.
-    configuration(agent)?;
-    let connection = start::launch(&run_dir, &passed_on(agent)?)?;
+    configuration(agent, host)?;
+    let connection = start::launch(&run_dir, &passed_on(agent, host)?)?;
     let pid = connection.agent_pid().map(|pid| format!(", process {pid}")).unwrap_or_default();
     Ok(format!("the agent serves {}{pid}\n", run_dir.display()))
 }
 
 /// The options for the background process, whose current directory is `/`.
-fn passed_on(agent: &Agent) -> Result<Vec<String>, Failure> {
-    let mut words = Vec::new();
+fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
+    let mut words: Vec<String> = host.addresses.iter().map(|address| format!("--address={address}")).collect();
+    if agent.system {
+        words.push("--system".to_owned());
+    }
     if let Some(config) = &agent.config {
         let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
         words.extend(["--config".to_owned(), config.display().to_string()]);
@@ -58,7 +64,7 @@ fn passed_on(agent: &Agent) -> Result<Vec<String>, Failure> {
     Ok(words)
 }
 
-fn configuration(agent: &Agent) -> Result<agent::Config, Failure> {
+fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
     let mut config = match &agent.config {
         Some(path) => agent::Config::load(path).map_err(|error| format!("{}: {error}", path.display()))?,
         None => agent::Config::default(),
@@ -66,17 +72,23 @@ fn configuration(agent: &Agent) -> Result<agent::Config, Failure> {
     if let Some(seconds) = agent.idle_exit {
         config.idle_exit = Some(Duration::from_secs(seconds));
     }
+    if !host.addresses.is_empty() {
+        config.addresses.clone_from(&host.addresses);
+    }
+    config.system = agent.system;
     Ok(config)
 }
 
 /// Is the agent, until it is told to end or ends itself.
-fn serve(agent: &Agent, run_dir: &Path) -> Result<String, Failure> {
+fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> {
     if agent.detached {
         // Fails only for a process that leads its group, as when a person types the hidden option.
         let _ = rustix::process::setsid();
     }
     log(agent);
-    let config = configuration(agent)?;
+    let config = configuration(agent, host)?;
+    // The nodes and the mirror of an agent for everybody are for everybody's eyes, those of another one for nobody's.
+    rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let handle = agent::Agent::start(&config, Some(run_dir))?;
     let place = run_dir.to_owned();
@@ -108,7 +120,12 @@ fn stop(run_dir: &Path) -> Result<String, Failure> {
     let pid = pid.ok_or("the agent runs in another container; stop it there")?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     drop(connection);
-    pidfd_send_signal(&process, Signal::TERM)?;
+    pidfd_send_signal(&process, Signal::TERM).map_err(|errno| match errno {
+        Errno::PERM => {
+            format!("the agent of {} belongs to another user; only that user and root may stop it", run_dir.display())
+        }
+        errno => errno.to_string(),
+    })?;
     let mut fds = [PollFd::new(&process, PollFlags::IN)];
     if poll(&mut fds, Some(&GOODBYE))? == 0 {
         return Err(format!("process {} does not end; kill -9 {0} ends it", pid.as_raw_nonzero()).into());

@@ -3,6 +3,7 @@
 //! The principal type is [`Arguments`]. Nothing is done here.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -17,7 +18,8 @@ Examples:
 
 Environment:
   SOFTHCA_DIR    the run directory; programs and agents with the same one see each other
-                 (default: $XDG_RUNTIME_DIR/softhca-…, else /tmp/softhca-…, one per user and network namespace)
+                 (default: $XDG_RUNTIME_DIR/softhca-…, else /tmp/softhca-…, one per user and network namespace;
+                 where no agent serves that one, the system's /run/softhca-… if an agent serves it)
   SOFTHCA_LOG    what programs and the agent log on standard error: error, warn, info, debug, trace";
 
 /// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel module, no root.
@@ -26,6 +28,9 @@ Environment:
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// Be, or ask, a host of its own with this address only, as 127.0.0.2; may be given several times
+    #[arg(long, global = true, value_name = "ADDRESS")]
+    pub(crate) address: Vec<IpAddr>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,6 +69,8 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   softhca run -- ib_write_bw -s 1048576 &  softhca run -- ib_write_bw -s 1048576 127.0.0.1
   softhca run --quiet -- ./my-tests
+  softhca run --address 127.0.0.2 -- ./server      each address is a host of its own: these two speak RoCEv2
+  softhca run --address 127.0.0.3 -- ./client 127.0.0.2
   SOFTHCA_LOG=debug softhca run -- ./my-server
 
 The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part,
@@ -85,6 +92,8 @@ const AGENT_EXAMPLES: &str = "\
 Examples:
   softhca agent                             start it in the background
   softhca agent --config devices.toml       with devices, ports and limits of your own (docs/configuration.md)
+  softhca agent --address 127.0.0.2         a second host on this machine, with this address only
+  softhca agent --system                    for every user of this machine, kept apart from each other (as root)
   softhca agent --foreground                stay in the terminal and log there; ^C ends it
   softhca agent --stop                      end it; programs get IBV_EVENT_DEVICE_FATAL";
 
@@ -94,13 +103,16 @@ pub(crate) struct Agent {
     /// A TOML file with devices, ports, GUIDs and limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Serve every user of this machine, in /run/softhca-… unless SOFTHCA_DIR names another place
+    #[arg(long)]
+    pub(crate) system: bool,
     /// Stay in the foreground and log on standard error
     #[arg(long)]
     pub(crate) foreground: bool,
     /// End after so many seconds without a program
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle_exit: Option<u64>,
-    /// End the agent of this run directory
+    /// End the agent: the user's own, with --system the system's, with --address that of the address
     #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit"])]
     pub(crate) stop: bool,
     /// The background process itself, started by this program
@@ -139,6 +151,17 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn addresses_belong_to_every_command_and_not_to_the_program() {
+        for words in [["agent", "--stop"], ["devices", "-v"], ["run", "true"]] {
+            let all = ["softhca", words[0], "--address", "127.0.0.2", "--address", "::1", words[1]];
+            let parsed = Arguments::try_parse_from(all).expect("understood");
+            assert_eq!(parsed.address.len(), 2, "{words:?}");
+        }
+        let parsed = Arguments::parse_from(["softhca", "run", "prog", "--address", "x"]);
+        assert!(parsed.address.is_empty());
     }
 
     #[test]

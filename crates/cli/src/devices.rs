@@ -4,7 +4,8 @@
 
 use serde_json::Value;
 
-use crate::{Failure, place, start};
+use crate::place::Host;
+use crate::{Failure, start};
 
 /// What is shown of a device without `-v`.
 const DEVICE: &[&str] =
@@ -17,8 +18,8 @@ const PORT: &[&str] = &["state", "max_mtu", "active_mtu", "sm_lid", "lid", "lmc"
 const HEX: &[&str] = &["vendor_id", "hw_ver", "device_cap_flags", "port_cap_flags", "page_size_cap"];
 
 /// Lists the devices; an agent is started to ask it, as it would be for a program.
-pub(crate) fn run(json: bool, verbose: bool) -> Result<String, Failure> {
-    let answer = start::ensure(&place::run_dir())?.ask("devices")?;
+pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Failure> {
+    let answer = start::ensure(host, &host.run_dir())?.ask("devices")?;
     let devices = &answer["devices"];
     if json {
         return Ok(serde_json::to_string_pretty(devices)? + "\n");
@@ -34,7 +35,8 @@ fn one(device: &Value, verbose: bool) -> String {
         text += &members(port, PORT, verbose, 8);
         for gid in port["gids"].as_array().into_iter().flatten() {
             let index = gid["index"].as_u64().unwrap_or(0);
-            if verbose || index == 0 {
+            // That an address has no wire is worth a line even to those who did not ask for all of them.
+            if verbose || index == 0 || gid["why"].is_string() {
                 text += &format!("        {:<28}{}\n", format!("GID[{index:3}]:"), gid_line(gid));
             }
         }
@@ -63,7 +65,11 @@ fn gid_line(gid: &Value) -> String {
         Value::String(name) if !name.is_empty() => format!(", {name}"),
         _ => String::new(),
     };
-    format!("{}, {}{interface}", plain("gid", &gid["gid"]), plain("type", &gid["type"]))
+    let wire = match (gid["wire"].as_bool(), gid["why"].as_str()) {
+        (Some(false), Some(why)) => format!(", no wire: {why}"),
+        _ => String::new(),
+    };
+    format!("{}, {}{interface}{wire}", plain("gid", &gid["gid"]), plain("type", &gid["type"]))
 }
 
 fn plain(name: &str, value: &Value) -> String {

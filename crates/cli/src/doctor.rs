@@ -7,6 +7,7 @@ mod checks;
 use serde::Serialize;
 
 use crate::Failure;
+use crate::place::Host;
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -44,8 +45,8 @@ impl Finding {
 }
 
 /// Runs all checks; a check that fails makes the command fail.
-pub(crate) fn run(json: bool) -> Result<String, Failure> {
-    let findings = checks::all();
+pub(crate) fn run(host: &Host, json: bool) -> Result<String, Failure> {
+    let findings = checks::all(host);
     let output = if json { serde_json::to_string_pretty(&findings)? + "\n" } else { text(&findings) };
     if findings.iter().any(|finding| finding.verdict == Verdict::Fail) {
         return Err(Failure { output, why: String::new() });

@@ -23,15 +23,17 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
+use place::Host;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let host = Host { addresses: arguments.address };
     let done = match arguments.command {
-        Command::Run(run) => return run::run(&run),
-        Command::Agent(agent) => agent_command::run(&agent),
-        Command::Devices { json, verbose } => devices::run(json, verbose),
-        Command::Show { json, kind } => show::run(json, kind),
-        Command::Doctor { json } => doctor::run(json),
+        Command::Run(run) => return run::run(&run, &host),
+        Command::Agent(agent) => agent_command::run(&agent, &host),
+        Command::Devices { json, verbose } => devices::run(&host, json, verbose),
+        Command::Show { json, kind } => show::run(&host, json, kind),
+        Command::Doctor { json } => doctor::run(&host, json),
     };
     match done {
         Ok(text) => print(&text),

@@ -1,8 +1,11 @@
 //! Where things lie: the run directory with its files, and the folder that holds libibverbs.so.1.
 //!
-//! It finds and never makes anything.
+//! It finds and makes nothing, but for a folder for reasons where the run directory is somebody else's.
 
+use std::fs;
 use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file name under which programs ask for the verbs library.
@@ -11,9 +14,28 @@ pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 /// The variable with which the dynamic linker is told where libraries lie.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// The run directory of this process.
-pub(crate) fn run_dir() -> PathBuf {
-    engine::rundir::default()
+/// Which host of this machine is meant: all of it, or one with addresses of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Host {
+    /// The only addresses; none means every address of the machine.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Host {
+    /// The run directory in which programs of this host find their agent.
+    pub(crate) fn run_dir(&self) -> PathBuf {
+        if self.addresses.is_empty() { engine::rundir::default() } else { self.own_run_dir() }
+    }
+
+    /// The run directory in which this user's own agent of this host serves.
+    pub(crate) fn own_run_dir(&self) -> PathBuf {
+        engine::rundir::chosen().unwrap_or_else(|| engine::rundir::private(&self.addresses))
+    }
+}
+
+/// The run directory in which the agent for every user serves.
+pub(crate) fn system_run_dir() -> PathBuf {
+    engine::rundir::chosen().unwrap_or_else(engine::rundir::system)
 }
 
 /// The agent's log.
@@ -21,9 +43,16 @@ pub(crate) fn agent_log(run_dir: &Path) -> PathBuf {
     run_dir.join("agent.log")
 }
 
-/// Where the reasons of the programs started by `softhca run` are kept.
-pub(crate) fn reasons(run_dir: &Path) -> PathBuf {
-    run_dir.join("reasons")
+/// Where the reasons of the programs started by `softhca run` are kept: in the run directory if it is ours to write, else in
+/// our own one, which is made for it.
+pub(crate) fn reasons(run_dir: &Path) -> io::Result<PathBuf> {
+    let ours = |meta: fs::Metadata| meta.uid() == rustix::process::geteuid().as_raw();
+    if fs::metadata(run_dir).is_ok_and(ours) {
+        return Ok(run_dir.join("reasons"));
+    }
+    let own = engine::rundir::private(&[]);
+    engine::rundir::prepare(&own)?;
+    Ok(own.join("reasons"))
 }
 
 /// Held while an agent is being started.

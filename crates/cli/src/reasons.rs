@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The variable that names the file to the library.
@@ -25,7 +26,8 @@ pub(crate) struct Reasons {
 impl Reasons {
     /// An empty file for this process in `folder`; those of long ago go.
     pub(crate) fn new(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
+        // A run directory may be open to others; what went wrong in a program is its user's business.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         forget_old(folder);
         let file = folder.join(std::process::id().to_string());
         File::create(&file)?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use crate::arguments::Run;
-use crate::place;
+use crate::place::{self, Host};
 use crate::reasons::{self, Reasons};
 use crate::signals::Caught;
 use crate::start;
@@ -24,8 +24,8 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// Runs the program and gives its exit code.
-pub(crate) fn run(run: &Run) -> ExitCode {
-    match attempt(run) {
+pub(crate) fn run(run: &Run, host: &Host) -> ExitCode {
+    match attempt(run, host) {
         Ok(code) => ExitCode::from(code),
         Err(why) => {
             eprintln!("softhca: {why}");
@@ -34,13 +34,13 @@ pub(crate) fn run(run: &Run) -> ExitCode {
     }
 }
 
-fn attempt(run: &Run) -> Result<u8, String> {
+fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let library = place::library_folder()?;
-    let run_dir = place::run_dir();
+    let run_dir = host.run_dir();
     // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
-    let _agent = start::ensure(&run_dir)?;
-    let reasons = Reasons::new(&place::reasons(&run_dir))
-        .map_err(|error| format!("{}: {error}", place::reasons(&run_dir).display()))?;
+    let _agent = start::ensure(host, &run_dir)?;
+    let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
+    let reasons = reasons.map_err(|error| format!("there is no place for reasons: {error}"))?;
     let mut command = command(run, &library, &run_dir, &reasons);
     let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
     let mut child = match command.spawn() {

@@ -7,14 +7,15 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::Connection;
 use crate::arguments::Kind;
-use crate::{Failure, place, table};
+use crate::place::Host;
+use crate::{Failure, table};
 
 /// What is put before the members of each object.
 const OWNER: [&str; 4] = ["device", "context", "pid", "comm"];
 
 /// Shows one kind of object, or how many there are of each.
-pub(crate) fn run(json: bool, kind: Option<Kind>) -> Result<String, Failure> {
-    let answer = Connection::expect(&place::run_dir())?.ask("show")?;
+pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String, Failure> {
+    let answer = Connection::expect(&host.run_dir())?.ask("show")?;
     let contexts = answer["contexts"].as_array().cloned().unwrap_or_default();
     Ok(match kind {
         None if json => pretty(&answer)?,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::admin::Connection;
-use crate::place;
+use crate::place::{self, Host};
 
 /// How long an agent that `softhca run` has started stays without a program.
 pub(crate) const IDLE_EXIT: Duration = Duration::from_secs(60);
@@ -28,8 +28,22 @@ const GLANCE: Duration = Duration::from_millis(2);
 /// The log is begun anew when it has grown to this.
 const LOG_LIMIT: u64 = 16 << 20;
 
-/// A connection to the agent of `run_dir`, which is started if it does not answer.
-pub(crate) fn ensure(run_dir: &Path) -> Result<Connection, String> {
+/// A connection to the agent of `host` in `run_dir`, which is started if it does not answer.
+pub(crate) fn ensure(host: &Host, run_dir: &Path) -> Result<Connection, String> {
+    let connection = answering_or_started(host, run_dir)?;
+    if !host.addresses.is_empty() {
+        let has = connection.ask("status")?["addresses"].clone();
+        if has != serde_json::json!(host.addresses) {
+            let dir = run_dir.display();
+            return Err(format!(
+                "the agent of {dir} was started with other addresses: {has}; `softhca agent --stop` ends it"
+            ));
+        }
+    }
+    Ok(connection)
+}
+
+fn answering_or_started(host: &Host, run_dir: &Path) -> Result<Connection, String> {
     if let Some(connection) = answering(run_dir)? {
         return Ok(connection);
     }
@@ -45,6 +59,7 @@ pub(crate) fn ensure(run_dir: &Path) -> Result<Connection, String> {
     let idle = IDLE_EXIT.as_secs().to_string();
     let output = Command::new(program)
         .args(["agent", "--idle-exit", &idle])
+        .args(host.addresses.iter().map(|address| format!("--address={address}")))
         .env(engine::rundir::VARIABLE, run_dir)
         .stdin(Stdio::null())
         .output()

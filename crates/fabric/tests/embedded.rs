@@ -15,7 +15,7 @@ fn connect(qp: &Qp, dest_qpn: u32, gid: [u8; 16]) {
     let whole = ModifyQp {
         dest,
         dest_qp_num: dest_qpn,
-        path_mtu: 5,
+        path_mtu: 3,
         port_num: 1,
         max_dest_rd_atomic: 4,
         max_rd_atomic: 4,

@@ -8,7 +8,7 @@ use common::stranger::Stranger;
 use common::{Fabric, Plan, QKEY, Side, ah, connect, start};
 use engine::{SendWr, Service};
 
-const TWO_DEVICES: &str = "[[devices]]\nname = \"left\"\n[[devices]]\nname = \"right\"\n";
+const TWO_DEVICES: &str = "addresses = ['127.0.0.1']\n[[devices]]\nname = \"left\"\n[[devices]]\nname = \"right\"\n";
 
 #[test]
 fn devices_of_one_agent_reach_each_other() {

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::{MembarrierCommand, membarrier_query};
+use serde_json::Value;
 
 use super::Finding;
 use crate::admin::Connection;
-use crate::place;
+use crate::place::{self, Host};
 
 /// Where Debian's dynamic linker looks when no variable says otherwise, in its order.
 const SYSTEM_FOLDERS: &[&str] = &[
@@ -31,11 +32,12 @@ const SYSTEM_FOLDERS: &[&str] = &[
 const PROGRAMS: &[(&str, &str)] = &[("ibverbs-utils", "ibv_rc_pingpong"), ("perftest", "ib_write_bw")];
 
 /// All checks, in the order in which a person would ask.
-pub(super) fn all() -> Vec<Finding> {
-    let run_dir = place::run_dir();
+pub(super) fn all(host: &Host) -> Vec<Finding> {
+    let run_dir = host.run_dir();
     vec![
         run_directory(&run_dir),
         agent(&run_dir),
+        wire(&run_dir),
         library(),
         loaded(),
         memory_seals(),
@@ -50,7 +52,8 @@ pub(super) fn all() -> Vec<Finding> {
 
 fn run_directory(dir: &Path) -> Finding {
     const WHAT: &str = "run directory";
-    let why = if env::var_os(engine::rundir::VARIABLE).is_some() { " (SOFTHCA_DIR)" } else { "" };
+    let named = engine::rundir::chosen().is_some();
+    let why = if named { " (SOFTHCA_DIR)" } else { "" };
     let shown = format!("{}{why}", dir.display());
     // The longest name inside is a socket's, and a socket's path may have 107 bytes.
     if engine::rundir::node(dir, 15).as_os_str().len() > 107 {
@@ -72,7 +75,11 @@ fn run_directory(dir: &Path) -> Finding {
     if !meta.is_dir() {
         return Finding::fail(WHAT, format!("{shown} is not a directory"), "remove it, or set SOFTHCA_DIR");
     }
-    if meta.uid() != rustix::process::geteuid().as_raw() {
+    let others = meta.uid() != rustix::process::geteuid().as_raw();
+    if others && (named || meta.uid() == 0) && engine::rundir::is_served(&engine::rundir::admin(dir)) {
+        return Finding::ok(WHAT, format!("{shown}: the agent of user {} serves us too", meta.uid()));
+    }
+    if others {
         return Finding::fail(
             WHAT,
             format!("{shown} belongs to user {}", meta.uid()),
@@ -106,6 +113,42 @@ fn agent(dir: &Path) -> Finding {
         },
         Err(why) => Finding::fail(WHAT, format!("{pid}: {why}"), "end it (kill -9) and run your program again"),
     }
+}
+
+/// Which addresses hear other hosts, as the agent tells it.
+fn wire(dir: &Path) -> Finding {
+    const WHAT: &str = "other hosts";
+    let Some(answer) = Connection::open(dir).ok().and_then(|connection| connection.ask("devices").ok()) else {
+        return Finding::ok(WHAT, "no agent runs that could tell");
+    };
+    let (with, without) = hearing(&answer["devices"]);
+    match (with.as_slice(), without.as_slice()) {
+        ([], []) => Finding::ok(WHAT, "not reached: the agent serves programs of this host only"),
+        (_, []) => Finding::ok(WHAT, format!("reach us at {}", with.join(", "))),
+        (_, [(address, why), ..]) => Finding::warn(
+            WHAT,
+            format!("do not reach us at {address}: {why}"),
+            "programs under one agent reach each other; `softhca agent --address 127.0.0.2` makes another host",
+        ),
+    }
+}
+
+/// The addresses that have the wire, and those that have not, with the reason.
+fn hearing(devices: &Value) -> (Vec<String>, Vec<(String, String)>) {
+    let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for port in devices.as_array().into_iter().flatten().flat_map(|device| list(device, "ports")) {
+        for gid in list(&port, "gids") {
+            let address = gid["address"].as_str().unwrap_or_default();
+            let address = address.strip_prefix("::ffff:").unwrap_or(address).to_owned();
+            match (gid["wire"].as_bool(), gid["why"].as_str()) {
+                (Some(true), _) if !with.contains(&address) => with.push(address),
+                (Some(false), Some(why)) => without.push((address, why.to_owned())),
+                _ => {}
+            }
+        }
+    }
+    (with, without)
 }
 
 fn library() -> Finding {
