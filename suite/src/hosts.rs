@@ -49,9 +49,14 @@ pub struct Hosts {
 impl Hosts {
     /// Two namespaces joined by a veth pair. `None` without root.
     pub fn joined(mtu: u32, user: User) -> Result<Option<Self>, String> {
+        Self::joined_rooms(mtu, [Room::of(user)?, Room::of(user)?])
+    }
+
+    /// As [`Hosts::joined`], with rooms of the caller's choice.
+    pub fn joined_rooms(mtu: u32, rooms: [Room; 2]) -> Result<Option<Self>, String> {
         let (Some(left), Some(right)) = (Namespace::new()?, Namespace::new()?) else { return Ok(None) };
         left.join(INTERFACE, &right, INTERFACE)?;
-        Self::in_namespaces(left, right, None, mtu, user).map(Some)
+        Self::in_namespaces([left, right], None, mtu, rooms).map(Some)
     }
 
     /// Two namespaces joined by a bridge in a third one. `None` without root.
@@ -65,18 +70,20 @@ impl Hosts {
             "ip link add br0 mtu {mtu} type bridge; ip link set br0 up; \
              for port in left right; do ip link set $port mtu {mtu} master br0 up; done"
         ))?;
-        Self::in_namespaces(left, right, Some(bridge), mtu, user).map(Some)
+        Self::in_namespaces([left, right], Some(bridge), mtu, [Room::of(user)?, Room::of(user)?]).map(Some)
     }
 
     fn in_namespaces(
-        left: Namespace,
-        right: Namespace,
+        namespaces: [Namespace; 2],
         bridge: Option<Namespace>,
         mtu: u32,
-        user: User,
+        rooms: [Room; 2],
     ) -> Result<Self, String> {
-        let left = Host::in_namespace(left, 1, mtu, user)?;
-        let right = Host::in_namespace(right, 2, mtu, user)?;
+        let ([left, right], [here, there]) = (namespaces, rooms);
+        // Both are up before an agent looks: a link has a carrier when both its ends are.
+        left.set_up(1, mtu)?;
+        right.set_up(2, mtu)?;
+        let (left, right) = (Host::in_namespace(left, 1, here)?, Host::in_namespace(right, 2, there)?);
         Ok(Self { left, right, bridge, _claim: None })
     }
 
@@ -149,15 +156,9 @@ impl Hosts {
 }
 
 impl Host {
-    fn in_namespace(namespace: Namespace, number: u8, mtu: u32, user: User) -> Result<Self, String> {
-        let ipv4 = Ipv4Addr::new(10, 47, 91, number);
-        let ipv6 = Ipv6Addr::new(0xfd00, 0x47, 0x91, 0, 0, 0, 0, u16::from(number));
-        namespace.script(&format!(
-            "ip link set {INTERFACE} mtu {mtu} up; ip address add {ipv4}/24 dev {INTERFACE}; \
-             ip address add {ipv6}/64 dev {INTERFACE} nodad"
-        ))?;
-        let room = Room::of(user)?.entered_by(&namespace.entrance());
-        let host = Self { room, ipv4, ipv6: Some(ipv6), namespace: Some(namespace) };
+    fn in_namespace(namespace: Namespace, number: u8, room: Room) -> Result<Self, String> {
+        let room = room.entered_by(&namespace.entrance());
+        let host = Self { room, ipv4: ipv4(number), ipv6: Some(ipv6(number)), namespace: Some(namespace) };
         host.start_agent()?;
         Ok(host)
     }
@@ -231,6 +232,26 @@ impl Host {
         addressed.extend([option.to_owned(), self.gid_index(family)?.to_string()]);
         Ok(addressed)
     }
+}
+
+impl Namespace {
+    /// Gives a host's interface its MTU and addresses.
+    fn set_up(&self, number: u8, mtu: u32) -> Result<(), String> {
+        let (ipv4, ipv6) = (ipv4(number), ipv6(number));
+        let up = format!(
+            "ip link set {INTERFACE} mtu {mtu} up; ip address add {ipv4}/24 dev {INTERFACE}; \
+             ip address add {ipv6}/64 dev {INTERFACE} nodad"
+        );
+        self.script(&up).map(|_| ())
+    }
+}
+
+fn ipv4(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 47, 91, number)
+}
+
+fn ipv6(number: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x47, 0x91, 0, 0, 0, 0, u16::from(number))
 }
 
 impl Room {

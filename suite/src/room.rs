@@ -47,15 +47,16 @@ impl Room {
 
     /// A room for the given user. If the suite does not run as root, every user is the suite's own.
     pub fn of(user: User) -> Result<Self, String> {
-        Self::make(user, Dist::locate()?)
+        Self::for_user(user, Dist::locate()?)
     }
 
     /// A room with a softhca at a known place.
     pub fn with(dist: Dist) -> Result<Self, String> {
-        Self::make(User::Me, dist)
+        Self::for_user(User::Me, dist)
     }
 
-    fn make(user: User, mut dist: Dist) -> Result<Self, String> {
+    /// A room for the given user, with a softhca at a known place.
+    pub fn for_user(user: User, mut dist: Dist) -> Result<Self, String> {
         let told = |error: std::io::Error| format!("a room cannot be made: {error}");
         let folder = tempfile::Builder::new().prefix("softhca-suite-").tempdir().map_err(told)?;
         fs::create_dir(folder.path().join("run")).map_err(told)?;

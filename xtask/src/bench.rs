@@ -1,7 +1,11 @@
-//! `cargo xtask bench`: the speed floor, as ratios against UCX's shared-memory transport in one run on one machine.
+//! `cargo xtask bench`: the speed floor, as ratios in one run on one machine: against UCX's shared-memory transport on one host,
+//! against plain UDP and UCX over TCP between hosts.
 //!
 //! Figures of different machines cannot be compared, ratios of one run can. The two sides alternate, so that a machine
-//! that becomes slower meanwhile slows both; medians count. It also measures what an idle connection costs.
+//! that becomes slower meanwhile slows both; medians count. It also measures what an idle connection costs. Between hosts:
+//! [`wire`].
+
+mod wire;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use suite::port::{self, Port};
-use suite::{Dist, HANG, Pair, Room, figures, process, wait};
+use suite::{Dist, HANG, Pair, Room, Sides, figures, process, wait};
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};
@@ -37,12 +41,30 @@ struct Figures {
     idle_cpu_ms_agent: u128,
 }
 
+/// What the JSON holds.
+#[derive(Debug, Default, Serialize)]
+struct Bench {
+    #[serde(flatten)]
+    host: Option<Figures>,
+    wire: Vec<wire::Link>,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Processes of one host
+    Host,
+    /// Two network namespaces; needs root
+    Wire,
+}
+
 /// Measures, prints the table and writes the JSON; a floor that is not met is an error.
 pub(crate) fn run(
     workspace: &Workspace,
     runs: usize,
     json: Option<PathBuf>,
     folder: Option<PathBuf>,
+    only: Option<Part>,
 ) -> Result<(), String> {
     debian::require(debian::BENCH)?;
     let dist = match folder {
@@ -50,20 +72,34 @@ pub(crate) fn run(
         Some(folder) => Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?),
         None => dist::run(workspace)?,
     };
-    let room = Room::with(dist)?;
-    room.start_agent()?;
-    let figures = measure(&room, runs)?;
+    let mut bench = Bench::default();
+    if only != Some(Part::Wire) {
+        let room = Room::with(dist.clone())?;
+        room.start_agent()?;
+        bench.host = Some(measure(&room, runs)?);
+    }
+    if only != Some(Part::Host) {
+        bench.wire = wire::measure(&dist, runs)?;
+    }
     let path = json.unwrap_or_else(|| workspace.target().join("bench.json"));
-    let text = serde_json::to_string_pretty(&figures).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string_pretty(&bench).map_err(|error| error.to_string())?;
     std::fs::write(&path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))?;
-    print_table(&figures);
+    println!("| what | softhca | compared with | ratio | floor |");
+    println!("|---|---|---|---|---|");
+    bench.host.iter().for_each(print_rows);
+    bench.wire.iter().for_each(wire::Link::print);
     println!("\nwritten to {}", path.display());
-    let idle = figures.idle_cpu_ms_server + figures.idle_cpu_ms_client + figures.idle_cpu_ms_agent;
-    if figures.latency_ratio <= LATENCY_FLOOR && figures.bandwidth_ratio >= BANDWIDTH_FLOOR && idle == 0 {
+    if bench.host.iter().all(holds) && bench.wire.iter().all(wire::Link::holds) {
         Ok(())
     } else {
         Err("a floor is not met".to_owned())
     }
+}
+
+/// Whether the floors of one host are met.
+fn holds(figures: &Figures) -> bool {
+    let idle = figures.idle_cpu_ms_server + figures.idle_cpu_ms_client + figures.idle_cpu_ms_agent;
+    figures.latency_ratio <= LATENCY_FLOOR && figures.bandwidth_ratio >= BANDWIDTH_FLOOR && idle == 0
 }
 
 fn measure(room: &Room, runs: usize) -> Result<Figures, String> {
@@ -76,14 +112,11 @@ fn measure(room: &Room, runs: usize) -> Result<Figures, String> {
         ucx_bandwidth.push(ucx(room, &["-t", "tag_bw", "-s", "1048576", "-n", "5000"])?.1);
     }
     let [server, client, agent] = idle(room)?;
-    let ratio = |ours: &[f64], theirs: &[f64]| -> Option<f64> {
-        Some(figures::median(&mut ours.to_vec())? / figures::median(&mut theirs.to_vec())?)
-    };
     Ok(Figures {
         processors: std::thread::available_parallelism().map_or(1, usize::from),
         runs,
-        latency_ratio: ratio(&latency, &ucx_latency).ok_or("no runs")?,
-        bandwidth_ratio: ratio(&bandwidth, &ucx_bandwidth).ok_or("no runs")?,
+        latency_ratio: ratio(&latency, &ucx_latency)?,
+        bandwidth_ratio: ratio(&bandwidth, &ucx_bandwidth)?,
         send_lat_usec: latency,
         ucx_tag_lat_usec: ucx_latency,
         write_bw_mib: bandwidth,
@@ -96,11 +129,21 @@ fn measure(room: &Room, runs: usize) -> Result<Figures, String> {
 }
 
 fn perftest(room: &Room, words: &[&str], column: &str) -> Result<f64, String> {
-    let sides = Pair::start(room, words)?.wait(HANG)?;
+    figure(&Pair::start(room, words)?.wait(HANG)?, column)
+}
+
+/// One figure of a pair that must have succeeded.
+fn figure(sides: &Sides, column: &str) -> Result<f64, String> {
     if !sides.client.succeeded() || !sides.server.succeeded() {
         return Err(sides.server.told() + &sides.client.told());
     }
     figures::perftest(&sides.client.output, column).ok_or_else(|| sides.client.told())
+}
+
+/// The ratio of the medians.
+fn ratio(ours: &[f64], theirs: &[f64]) -> Result<f64, String> {
+    let median = |row: &[f64]| figures::median(&mut row.to_vec()).ok_or("no runs");
+    Ok(median(ours)? / median(theirs)?)
 }
 
 /// One pair of ucx_perftest over its shared-memory transport, without softhca.
@@ -163,18 +206,16 @@ fn difference(before: Option<Duration>, after: Option<Duration>) -> u128 {
     after.unwrap_or_default().saturating_sub(before.unwrap_or_default()).as_millis()
 }
 
-fn print_table(figures: &Figures) {
+fn print_rows(figures: &Figures) {
     let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);
-    println!("| what | softhca | UCX (posix, self) | ratio | floor |");
-    println!("|---|---|---|---|---|");
     println!(
-        "| `ib_send_lat -s 8`, one way | {:.2} µs | {:.2} µs | {:.2} | at most {LATENCY_FLOOR} |",
+        "| `ib_send_lat -s 8`, one way | {:.2} µs | UCX over shared memory: {:.2} µs | {:.2} | at most {LATENCY_FLOOR} |",
         middle(&figures.send_lat_usec),
         middle(&figures.ucx_tag_lat_usec),
         figures.latency_ratio
     );
     println!(
-        "| `ib_write_bw -s 1048576` | {:.0} MiB/s | {:.0} MiB/s | {:.2} | at least {BANDWIDTH_FLOOR} |",
+        "| `ib_write_bw -s 1048576` | {:.0} MiB/s | UCX over shared memory: {:.0} MiB/s | {:.2} | at least {BANDWIDTH_FLOOR} |",
         middle(&figures.write_bw_mib),
         middle(&figures.ucx_tag_bw_mib),
         figures.bandwidth_ratio

@@ -13,6 +13,7 @@ mod report;
 mod step;
 mod test;
 mod tidy;
+mod udp;
 mod workspace;
 
 use std::path::PathBuf;
@@ -61,7 +62,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Measure the speed floor against UCX in one run and print a table for docs/performance.md
+    /// Measure the speed floor against UCX and plain UDP in one run and print a table for docs/performance.md
     Bench {
         /// Runs per figure; the median counts
         #[arg(long, default_value_t = 5)]
@@ -72,11 +73,21 @@ enum Command {
         /// A laid out softhca to measure; without it, a fresh one is built
         #[arg(long, value_name = "FOLDER")]
         dist: Option<PathBuf>,
+        /// Measure only this part
+        #[arg(long)]
+        only: Option<bench::Part>,
     },
+    /// One side of a plain UDP measurement, for `bench`
+    #[command(hide = true, subcommand)]
+    Udp(udp::Side),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // Without the workspace: it runs where there may be no cargo.
+    if let Command::Udp(side) = &arguments.command {
+        return told(udp::run(side));
+    }
     let done = Workspace::open().and_then(|workspace| match arguments.command {
         Command::Demo => demo::run(&workspace),
         Command::Test { quick } => test::run(&workspace, quick),
@@ -84,8 +95,13 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(&workspace),
         Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),
-        Command::Bench { runs, json, dist } => bench::run(&workspace, runs, json, dist),
+        Command::Bench { runs, json, dist, only } => bench::run(&workspace, runs, json, dist, only),
+        Command::Udp(_) => Ok(()),
     });
+    told(done)
+}
+
+fn told(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

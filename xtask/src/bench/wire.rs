@@ -1,0 +1,184 @@
+//! The wire's part of the bench: RC between two network namespaces against plain UDP and against UCX over TCP on the same link.
+//!
+//! All figures of a link come from one run on it and alternate. It needs root, for the namespaces. The principal type is
+//! [`Link`].
+
+use std::process::Command;
+
+use serde::Serialize;
+use suite::hosts::INTERFACE;
+use suite::port::{self, Port};
+use suite::{Dist, Family, HANG, Host, Hosts, Room, User, figures};
+
+use super::ratio;
+use crate::udp::READY;
+
+/// At least this part of plain UDP's bandwidth.
+const BANDWIDTH_FLOOR: f64 = 0.4;
+/// Less than this many times the latency of UCX over TCP.
+const LATENCY_FLOOR: f64 = 1.0;
+/// MTUs of the links: the one that Ethernet has unless told, and the one that large RoCE packets fit in.
+const MTUS: [u32; 2] = [9000, 1500];
+/// IPv4 and UDP headers.
+const HEADERS: u32 = 28;
+const FAMILY: Family = Family::V4;
+
+/// What was measured on one link.
+#[derive(Debug, Serialize)]
+pub(crate) struct Link {
+    mtu: u32,
+    udp_mib: Vec<f64>,
+    write_bw_mib: Vec<f64>,
+    send_bw_mib: Vec<f64>,
+    write_ratio: f64,
+    send_ratio: f64,
+    send_lat_usec: Vec<f64>,
+    ucx_tcp_lat_usec: Vec<f64>,
+    udp_lat_usec: Vec<f64>,
+    latency_ratio: f64,
+}
+
+/// Measures every link; none without root.
+pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Vec<Link>, String> {
+    let mut links = Vec::new();
+    for mtu in MTUS {
+        // An ordinary user on each side: what they get is what is promised.
+        let room = || Room::for_user(User::Nobody, dist.clone());
+        let Some(hosts) = Hosts::joined_rooms(mtu, [room()?, room()?])? else { break };
+        links.push(Link::measure(&hosts, mtu, runs)?);
+    }
+    Ok(links)
+}
+
+impl Link {
+    fn measure(hosts: &Hosts, mtu: u32, runs: usize) -> Result<Self, String> {
+        let (mut udp_mib, mut write_bw_mib, mut send_bw_mib) = (vec![], vec![], vec![]);
+        let (mut send_lat_usec, mut ucx_tcp_lat_usec, mut udp_lat_usec) = (vec![], vec![], vec![]);
+        for run in 1..=runs {
+            eprintln!("MTU {mtu}, run {run} of {runs}");
+            let bandwidth = |words: &[&str]| perftest(hosts, words, "BW average[MB/sec]");
+            write_bw_mib.push(bandwidth(&["ib_write_bw", "-s", "1048576", "-n", "2000"])?);
+            send_bw_mib.push(bandwidth(&["ib_send_bw", "-s", "65536", "-n", "20000"])?);
+            send_lat_usec.push(perftest(hosts, &["ib_send_lat", "-s", "8", "-n", "20000"], "t_avg[usec]")?);
+            ucx_tcp_lat_usec.push(ucx(hosts)?);
+            // The agents have the port that plain UDP is measured with.
+            stop_agents(hosts)?;
+            udp_mib.push(udp_bandwidth(hosts, mtu - HEADERS)?);
+            udp_lat_usec.push(udp_latency(hosts)?);
+            hosts.left.start_agent()?;
+            hosts.right.start_agent()?;
+        }
+        Ok(Self {
+            mtu,
+            write_ratio: ratio(&write_bw_mib, &udp_mib)?,
+            send_ratio: ratio(&send_bw_mib, &udp_mib)?,
+            latency_ratio: ratio(&send_lat_usec, &ucx_tcp_lat_usec)?,
+            udp_mib,
+            write_bw_mib,
+            send_bw_mib,
+            send_lat_usec,
+            ucx_tcp_lat_usec,
+            udp_lat_usec,
+        })
+    }
+
+    /// Whether the floors of the wire are met.
+    pub(crate) fn holds(&self) -> bool {
+        self.write_ratio.min(self.send_ratio) >= BANDWIDTH_FLOOR && self.latency_ratio < LATENCY_FLOOR
+    }
+
+    /// Its rows of the table.
+    pub(crate) fn print(&self) {
+        let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);
+        let (mtu, udp) = (self.mtu, middle(&self.udp_mib));
+        for (what, bandwidth, ratio) in [
+            ("ib_write_bw -s 1048576", &self.write_bw_mib, self.write_ratio),
+            ("ib_send_bw -s 65536", &self.send_bw_mib, self.send_ratio),
+        ] {
+            let bandwidth = middle(bandwidth);
+            println!(
+                "| `{what}`, MTU {mtu} | {bandwidth:.0} MiB/s | plain UDP: {udp:.0} MiB/s | {ratio:.2} | at least {BANDWIDTH_FLOOR} |"
+            );
+        }
+        println!(
+            "| `ib_send_lat -s 8`, one way, MTU {mtu} | {:.2} µs | UCX over TCP: {:.2} µs | {:.2} | below {LATENCY_FLOOR} |",
+            middle(&self.send_lat_usec),
+            middle(&self.ucx_tcp_lat_usec),
+            self.latency_ratio
+        );
+        println!("| plain UDP that spins, one way, MTU {mtu} | – | {:.2} µs | – | – |", middle(&self.udp_lat_usec));
+    }
+}
+
+fn perftest(hosts: &Hosts, words: &[&str], column: &str) -> Result<f64, String> {
+    super::figure(&hosts.start(FAMILY, words)?.wait(HANG)?, column)
+}
+
+/// The one-way latency of UCX's tag messages over TCP on the link, in microseconds.
+fn ucx(hosts: &Hosts) -> Result<f64, String> {
+    let port = Port::reserve()?;
+    let number = port.number().to_string();
+    let command = |room: &Room, more: &[&str]| -> Command {
+        let mut command = room.command("ucx_perftest", ["-p", &number, "-t", "tag_lat", "-s", "8", "-n", "20000"]);
+        command.args(more).env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", INTERFACE).env_remove("LD_LIBRARY_PATH");
+        command
+    };
+    let (left, right) = (hosts.left.room(), hosts.right.room());
+    let mut server = left.start(command(left, &[]))?;
+    port::wait_for_listener(server.id(), port.number(), HANG, || server.ended())?;
+    let client = right.start(command(right, &[&hosts.left.rendezvous(), "-f"]))?.wait(HANG)?;
+    server.wait(HANG)?;
+    figures::ucx(&client.output).map(|(latency, _)| latency).ok_or_else(|| client.told())
+}
+
+fn stop_agents(hosts: &Hosts) -> Result<(), String> {
+    for room in [hosts.left.room(), hosts.right.room()] {
+        let outcome = room.finish(room.softhca(&["agent", "--stop"]))?;
+        if !outcome.succeeded() {
+            return Err(outcome.told());
+        }
+    }
+    Ok(())
+}
+
+/// MiB per second that a plain UDP receiver gets from a plain UDP sender.
+fn udp_bandwidth(hosts: &Hosts, segment: u32) -> Result<f64, String> {
+    let [own, peer] = addresses(hosts);
+    let (told, _) = udp(hosts, &["receive", &own], &["send", &peer, &own, &segment.to_string(), "1"])?;
+    let words: Vec<f64> = told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match words[..] {
+        [bytes, seconds] => Ok(bytes / seconds / f64::from(1 << 20)),
+        _ => Err(told),
+    }
+}
+
+/// Microseconds of half an exchange of plain UDP datagrams.
+fn udp_latency(hosts: &Hosts) -> Result<f64, String> {
+    let [own, peer] = addresses(hosts);
+    let (_, told) = udp(hosts, &["answer", &own, &peer, "20000"], &["ask", &peer, &own, "20000"])?;
+    told.trim().parse().map_err(|_| told)
+}
+
+fn addresses(hosts: &Hosts) -> [String; 2] {
+    [&hosts.left, &hosts.right].map(|host| host.address(FAMILY).to_string())
+}
+
+/// Runs the two sides of [`crate::udp`], the left one first, and gives what they printed.
+fn udp(hosts: &Hosts, left: &[&str], right: &[&str]) -> Result<(String, String), String> {
+    // A copy: this program may lie where an ordinary user cannot go.
+    let program = hosts.left.room().folder().join("udp");
+    let copied = std::env::current_exe().and_then(|own| std::fs::copy(own, &program));
+    copied.map_err(|error| format!("{}: {error}", program.display()))?;
+    let start = |host: &Host, words: &[&str]| {
+        host.room().start(host.room().command(&program, std::iter::once(&"udp").chain(words)))
+    };
+    let mut first = start(&hosts.left, left)?;
+    first.wait_for_words(READY, HANG)?;
+    let second = start(&hosts.right, right)?.wait(HANG)?;
+    let first = first.wait(HANG)?;
+    if first.succeeded() && second.succeeded() {
+        Ok((first.output, second.output))
+    } else {
+        Err(first.told() + &second.told())
+    }
+}
