@@ -43,6 +43,9 @@ pub struct RequesterConfig {
     pub read_piece: u32,
     /// At most so many packets of a message without one that asks for an acknowledgement; 0 leaves it to the requester.
     pub ack_every: u32,
+    /// Where packets may be lost: nanoseconds without an answer after which the oldest packet is sent once more, long before the
+    /// timeout, and without using up a try; 0 is never.
+    pub probe_after: u32,
 }
 
 /// The end of a work request. There is one for each, unsignalled ones too, in the order of posting.
@@ -236,9 +239,7 @@ impl Requester {
         }
         let packet = if asks { self.ask(&entry) } else { self.carry(&entry) };
         if self.service == Service::Rc {
-            if packet.headers.ack_req || asks {
-                self.arm(now);
-            }
+            self.note_sent(now, packet.headers.psn, packet.headers.ack_req || asks, self.undo.cursor);
         } else {
             // What is not reliable is complete as soon as it is sent.
             self.done = self.cursor.op;
@@ -250,7 +251,7 @@ impl Requester {
     pub fn untransmit(&mut self) {
         self.cursor = self.undo.cursor;
         self.done = self.undo.done;
-        self.rc.deadline = self.undo.deadline;
+        self.note_not_sent(self.undo.deadline);
     }
 
     /// The packet that [`Requester::poll_transmit`] has just returned cannot be made: its request fails with `status`, as soon

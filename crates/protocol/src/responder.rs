@@ -88,6 +88,8 @@ pub struct Responder {
     pub(crate) abandoned: bool,
     /// RC: a NAK was sent for the awaited packet; what comes before it is dropped in silence.
     pub(crate) nak_sent: bool,
+    /// RC: the last packet that came too early.
+    pub(crate) beyond: Psn,
     pub(crate) answers: Answers,
     pub(crate) dead: Option<Refusal>,
 }
@@ -104,6 +106,7 @@ impl Responder {
             pending: None,
             abandoned: false,
             nak_sent: false,
+            beyond: Psn::default(),
             answers: Answers::default(),
             dead: None,
         }

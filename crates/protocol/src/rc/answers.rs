@@ -42,6 +42,8 @@ pub(crate) enum Answer {
     None,
     /// Everything before the awaited packet has come.
     Ack,
+    /// This packet was repeated, and has come before.
+    AckAgain(Psn),
     /// The awaited packet is missing.
     SequenceNak,
     /// The awaited packet needs a receive request.
@@ -99,8 +101,20 @@ impl Answers {
 
     /// Something is to be acknowledged.
     pub(super) fn acknowledge(&mut self) {
-        if matches!(self.last, Answer::None) {
+        if matches!(self.last, Answer::None | Answer::AckAgain(_)) {
             self.last = Answer::Ack;
+        }
+    }
+
+    /// A SEND or WRITE is to be acknowledged again, packet `psn` of it, and with it what came behind; but not a READ or atomic
+    /// that came behind: it was answered, but that is perhaps what was lost, and it will be asked for again.
+    pub(super) fn acknowledge_again(&mut self, psn: Psn, expected: Psn) {
+        let next = self.saved.iter().flatten().map(|saved| saved.first).filter(|first| psn.is_before(*first));
+        let until = next.fold(expected, |end, first| if first.is_before(end) { first } else { end }) - 1;
+        match self.last {
+            Answer::None => self.last = Answer::AckAgain(until),
+            Answer::AckAgain(before) if before.is_before(until) => self.last = Answer::AckAgain(until),
+            _ => {}
         }
     }
 
@@ -180,6 +194,7 @@ impl Answers {
         let (syndrome, psn) = match self.last {
             Answer::None => return None,
             Answer::Ack => (Syndrome::ACK, expected - 1),
+            Answer::AckAgain(until) => (Syndrome::ACK, until),
             Answer::SequenceNak => (Syndrome::Nak(NakCode::PsnSequence), expected),
             Answer::RnrNak => (Syndrome::RnrNak(config.min_rnr_timer), expected),
             Answer::FatalNak(nak, psn) => (Syndrome::Nak(nak.into()), psn),

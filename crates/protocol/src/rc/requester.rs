@@ -20,12 +20,12 @@
 //! End-to-end credits are ignored, as a requester may: a receiver that is not ready says so by RNR NAK.
 
 use crate::ring::Entry;
-use crate::{Incoming, Operation, Reason, Requester, Service, Status, Time, timeout};
+use crate::{Incoming, Operation, Reason, Requester, Status, Time};
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
 
 /// What the running timer is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Wait {
+pub(super) enum Wait {
     /// An answer; when it ends, go back.
     #[default]
     Answer,
@@ -38,19 +38,35 @@ enum Wait {
 pub(crate) struct Reliable {
     /// The oldest packet number without an answer.
     pub(crate) unacked: Psn,
-    wait: Wait,
+    pub(super) wait: Wait,
     /// Tries since the last progress, when nothing was heard or something was lost.
     retries: u8,
     /// Tries since the last progress, when the receiver was not ready.
     rnr_retries: u8,
-    /// An implied NAK was acted upon; the stragglers behind it say nothing new.
-    implied: bool,
+    /// Something was lost since the last progress, and is sent again.
+    pub(super) again: bool,
+    /// If so: when sending again began.
+    pub(super) again_since: Time,
+    /// If so: the number of the last answer that passed data of a READ or atomic.
+    passed: Psn,
+    /// When something was lost last, the responder had accepted nothing from this number on.
+    accepted: Psn,
+    /// The packet that is being timed, and when it was sent, or [`Time::NEVER`].
+    pub(super) timed: (Psn, Time),
+    /// The shortest time in which an answer ever came, in nanoseconds; 0 while that is not known.
+    pub(super) soonest: u64,
+    /// The oldest packet is sent once more and alone, because nothing was heard; what follows waits for its answer.
+    pub(super) probing: bool,
+    /// How often that was done since the last progress, or since the timer ended.
+    pub(super) probes: u8,
     /// A path that loses nothing has lost something: the timer runs until everything sent is answered.
-    lossy: bool,
+    pub(super) lossy: bool,
     /// Data of a READ or atomic is being placed.
     placing: bool,
-    /// When the timer ends, or [`Time::NEVER`].
+    /// When something is to be done, or [`Time::NEVER`].
     pub(crate) deadline: Time,
+    /// While an answer is awaited: when that counts as a try that was in vain.
+    pub(super) expiry: Time,
 }
 
 impl Default for Reliable {
@@ -66,74 +82,24 @@ impl Reliable {
             wait: Wait::Answer,
             retries: 0,
             rnr_retries: 0,
-            implied: false,
+            again: false,
+            again_since: Time(0),
+            passed: unacked,
+            accepted: unacked,
+            timed: (unacked, Time::NEVER),
+            soonest: 0,
+            probing: false,
+            probes: 0,
             lossy: false,
             placing: false,
             deadline: Time::NEVER,
+            expiry: Time::NEVER,
         }
     }
 
     /// Nothing is awaited any more.
     pub(crate) fn rest(&mut self) {
         *self = Reliable::new(self.unacked);
-    }
-}
-
-/// Timers.
-impl Requester {
-    /// When to call [`Requester::handle_timeout`], if nothing happens before.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
-        (self.rc.deadline != Time::NEVER).then_some(self.rc.deadline)
-    }
-
-    /// Time has passed. Too early a call does nothing.
-    pub fn handle_timeout(&mut self, now: Time) {
-        if self.rc.deadline == Time::NEVER || now < self.rc.deadline {
-            return;
-        }
-        self.rc.deadline = Time::NEVER;
-        match self.rc.wait {
-            // The path was full all the while: that is not the peer's silence.
-            Wait::Answer if self.has_gone_back() => self.arm(now),
-            Wait::Answer => self.retry(now),
-            Wait::Ready => {
-                self.rc.wait = Wait::Answer;
-                self.arm(now);
-            }
-        }
-    }
-
-    /// A packet of ours, or its answer, was lost on a path that loses nothing: from now on the ordinary timer runs, until
-    /// everything that was sent is answered.
-    pub fn note_loss(&mut self, now: Time) {
-        if self.service == Service::Rc && !self.is_stopped() && self.rc.unacked != self.cursor.high {
-            self.rc.lossy = true;
-            self.arm(now);
-        }
-    }
-
-    /// Whether the receiver was not ready and its time has not passed.
-    pub(crate) fn is_waiting(&mut self, now: Time) -> bool {
-        if self.rc.wait == Wait::Ready && now >= self.rc.deadline {
-            self.handle_timeout(now);
-        }
-        self.rc.wait == Wait::Ready
-    }
-
-    /// Starts the timer for an answer, unless it runs.
-    pub(crate) fn arm(&mut self, now: Time) {
-        if self.rc.deadline == Time::NEVER {
-            self.rc.deadline = self.answer_by(now);
-        }
-    }
-
-    fn answer_by(&self, now: Time) -> Time {
-        let lossless = self.config.lossless && !self.rc.lossy;
-        match timeout(self.config.timeout) {
-            Some(nanoseconds) if !lossless => now.after(nanoseconds),
-            _ => Time::NEVER,
-        }
     }
 }
 
@@ -151,9 +117,7 @@ impl Requester {
         match headers.opcode.operation {
             wire::Operation::AtomicAcknowledge => return self.atomic_response(now, headers),
             wire::Operation::Acknowledge => match headers.aeth.syndrome {
-                Syndrome::Ack(_) => {
-                    self.acknowledge(now, psn + 1);
-                }
+                Syndrome::Ack(_) => self.accepted(now, psn + 1),
                 Syndrome::RnrNak(code) => self.not_ready(now, psn, code),
                 Syndrome::Nak(NakCode::PsnSequence) => self.missed(now, psn),
                 Syndrome::Nak(code) => self.refused(now, psn, code),
@@ -164,8 +128,37 @@ impl Requester {
         Incoming::Nothing
     }
 
-    /// Everything before `end` has arrived. False when that cannot be: data of a READ or atomic before it is missing.
+    /// Everything before `end` has arrived, and SENDs and WRITEs need to know no more.
+    fn accepted(&mut self, now: Time, end: Psn) {
+        // To what is sent again a responder may say how far it had come before. That passes READs whose answers are still to come.
+        if self.answers_all_before(now, end) || end.since(self.rc.accepted) <= 0 {
+            return;
+        }
+        self.imply_loss(now, end);
+    }
+
+    /// Everything before `end` has arrived. False when that cannot be: data of a READ or atomic before it is missing, which is to
+    /// be sent again, if that has not happened yet.
     fn acknowledge(&mut self, now: Time, end: Psn) -> bool {
+        let complete = self.answers_all_before(now, end);
+        if !complete {
+            self.imply_loss(now, end);
+        }
+        complete && !self.is_stopped()
+    }
+
+    /// An answer that ends before `end` has passed data of a READ or atomic: that was lost.
+    fn imply_loss(&mut self, now: Time, end: Psn) {
+        // The stragglers behind the first one say nothing new; but when the numbers begin anew, what was sent again was lost.
+        let anew = !self.rc.again || end.since(self.rc.passed) <= 0;
+        self.rc.passed = end;
+        if anew {
+            self.hear_of_loss(now);
+        }
+    }
+
+    /// Moves on to `end`, or to the READ or atomic before it that lacks its data: then false.
+    fn answers_all_before(&mut self, now: Time, end: Psn) -> bool {
         let before = self.rc.unacked;
         let mut complete = true;
         while self.rc.unacked != end {
@@ -185,11 +178,7 @@ impl Requester {
         if self.rc.unacked != before {
             self.progress(now);
         }
-        if !complete && !self.is_stopped() && !self.rc.implied {
-            self.retry(now);
-            self.rc.implied = true;
-        }
-        complete && !self.is_stopped()
+        complete
     }
 
     /// The responder had no receive request for packet `psn`.
@@ -210,9 +199,28 @@ impl Requester {
 
     /// The responder awaits packet `psn` and got a later one.
     fn missed(&mut self, now: Time, psn: Psn) {
-        if self.acknowledge(now, psn) && self.rc.wait != Wait::Ready {
-            self.retry(now);
+        let losses = self.losses;
+        if self.acknowledge(now, psn) {
+            self.hear_of_loss(now);
         }
+        if self.losses != losses {
+            self.rc.accepted = psn;
+        }
+    }
+
+    /// The responder lacks something. Sends again, unless that was done already: reports that come sooner than an answer could are
+    /// repetitions, and would use up all tries.
+    fn hear_of_loss(&mut self, now: Time) {
+        // Half, for what was timed may have waited behind others.
+        let known = self.rc.again && (self.has_gone_back() || now < self.rc.again_since.after(self.rc.soonest / 2));
+        if known || self.rc.wait == Wait::Ready || self.is_stopped() {
+            return;
+        }
+        if self.rc.soonest == 0 {
+            // Nothing better is known yet of how long an answer takes.
+            self.rc.soonest = now.0.saturating_sub(self.rc.timed.1.0) / 2;
+        }
+        self.retry(now);
     }
 
     /// The responder refused packet `psn`.
@@ -299,13 +307,15 @@ impl Requester {
     fn progress(&mut self, now: Time) {
         self.rc.retries = 0;
         self.rc.rnr_retries = 0;
-        self.rc.implied = false;
+        self.rc.again = false;
+        self.rc.probing = false;
         self.rc.wait = Wait::Answer;
+        self.stop_watch(now);
         if self.rc.unacked == self.cursor.high {
             self.rc.deadline = Time::NEVER;
             self.rc.lossy = false;
         } else if self.rc.deadline != Time::NEVER {
-            self.rc.deadline = self.answer_by(now);
+            self.start_timer(now);
         }
         self.skip_answered();
         self.settle();
@@ -321,12 +331,12 @@ impl Requester {
     }
 
     /// Packets of the oldest incomplete operation that are answered.
-    fn answered_packets(&self) -> u32 {
+    pub(super) fn answered_packets(&self) -> u32 {
         if self.done == self.cursor.started { 0 } else { self.rc.unacked - self.ops.at(self.done).first }
     }
 
     /// Something was lost: once more from the oldest unanswered packet, if that was not done too often.
-    fn retry(&mut self, now: Time) {
+    pub(super) fn retry(&mut self, now: Time) {
         let (dest_qp, psn) = (self.config.dest_qp, self.rc.unacked);
         let (timeout, retry_cnt) = (self.config.timeout, self.config.retry_cnt);
         if self.rc.retries >= retry_cnt {
@@ -334,13 +344,20 @@ impl Requester {
         }
         self.rc.retries += 1;
         self.losses = self.losses.wrapping_add(1);
-        self.rc.implied = false;
-        self.go_back();
+        self.send_again();
         self.arm(now);
+    }
+
+    /// Everything that is not answered may be lost.
+    pub(super) fn send_again(&mut self) {
+        self.rc.again = true;
+        self.rc.accepted = self.cursor.high;
+        self.go_back();
     }
 
     fn go_back(&mut self) {
         self.rc.deadline = Time::NEVER;
+        self.rc.probing = false;
         self.cursor.op = self.done;
         self.cursor.packet = self.answered_packets();
         self.cursor.reads = 0;
@@ -348,7 +365,7 @@ impl Requester {
     }
 
     /// Whether nothing was sent since going back.
-    fn has_gone_back(&self) -> bool {
+    pub(super) fn has_gone_back(&self) -> bool {
         (self.cursor.op, self.cursor.packet) == (self.done, self.answered_packets())
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A packet's number decides first:
 //! * the awaited one is checked, carried out, and acknowledged if that is asked for;
-//! * a later one means that something is missing: one NAK, then silence until the awaited one comes;
+//! * a later one means that something is missing: one NAK, then silence until the awaited one comes, or is missing once more;
 //! * an earlier one is a repetition: SENDs and WRITEs are acknowledged again and not carried out, READs are read again, atomics
 //!   get the answer that they got.
 
@@ -34,7 +34,11 @@ impl Responder {
     }
 
     fn too_early(&mut self, headers: &Headers) -> Step {
-        if self.nak_sent {
+        // Once is enough for all that follows the missing packet. But when the numbers begin anew, the requester sends again, and
+        // the packet is lost again: silence would leave it to its timer.
+        let anew = headers.psn.is_before(self.beyond);
+        self.beyond = headers.psn;
+        if self.nak_sent && (!anew || matches!(self.answers.last, Answer::RnrNak)) {
             return Step::Ignore(Fault::Sequence { expected: self.expected, got: headers.psn });
         }
         self.nak_sent = true;
@@ -45,7 +49,7 @@ impl Responder {
     fn repeated(&mut self, headers: &Headers) -> Step {
         let opcode = headers.opcode;
         let known = if opcode.is_send() || opcode.is_write() {
-            self.answers.acknowledge();
+            self.answers.acknowledge_again(headers.psn, self.expected);
             true
         } else if opcode.is_atomic() {
             self.answers.repeat_atomic(headers)
@@ -60,6 +64,7 @@ impl Responder {
             (Outcome::Dropped, _) => {}
             (Outcome::Rnr, _) => {
                 self.nak_sent = true;
+                self.beyond = self.expected;
                 self.answers.last = Answer::RnrNak;
             }
             (Outcome::Refused(nak), _) => self.refuse(nak, Fault::Executor, self.expected),

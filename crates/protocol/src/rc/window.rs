@@ -46,12 +46,17 @@ impl Requester {
         let under_way = entry.first + packet - self.rc.unacked;
         // Nobody asked for the last packets: with nothing else under way, nothing would ever be heard.
         let unheard = under_way <= self.cursor.unasked;
-        under_way + takes <= if unheard { Psn::WINDOW } else { self.window }
+        under_way + takes <= if unheard { Psn::WINDOW } else { self.window() }
     }
 
     /// Whether the packet `psn` of a SEND or WRITE must ask for an acknowledgement, wherever in its message it is.
     pub(crate) fn must_ask(&self, psn: Psn) -> bool {
-        self.cursor.unasked >= self.ask_every || psn + 1 - self.rc.unacked >= self.window
+        self.cursor.unasked >= self.ask_every || psn + 1 - self.rc.unacked >= self.window()
+    }
+
+    /// While probing, one packet is enough.
+    fn window(&self) -> u32 {
+        if self.rc.probing { 1 } else { self.window }
     }
 
     /// Whether the responder can remember one more atomic, or piece of a READ.

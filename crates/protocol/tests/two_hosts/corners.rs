@@ -6,7 +6,7 @@ use softhca_protocol::{
 };
 use wire::{AtomicEth, Headers, Opcode, Operation as W, Psn, Reth, Syndrome, Transport};
 
-fn responder(max_dest_rd_atomic: u8) -> Responder {
+pub(crate) fn responder(max_dest_rd_atomic: u8) -> Responder {
     let mut responder = Responder::new(Service::Rc);
     let (rq_psn, access) = (Psn::new(0), Access(14));
     responder.configure(ResponderConfig {
@@ -19,7 +19,7 @@ fn responder(max_dest_rd_atomic: u8) -> Responder {
     responder
 }
 
-fn request(operation: W, psn: u32, at: u64, len: u32) -> Headers {
+pub(crate) fn request(operation: W, psn: u32, at: u64, len: u32) -> Headers {
     Headers {
         opcode: Opcode::new(Transport::Rc, operation),
         psn: Psn::new(psn),
@@ -29,19 +29,19 @@ fn request(operation: W, psn: u32, at: u64, len: u32) -> Headers {
     }
 }
 
-fn take(responder: &mut Responder, request: &Headers, len: u32) -> Step {
+pub(crate) fn take(responder: &mut Responder, request: &Headers, len: u32) -> Step {
     let step = responder.handle(request, len);
     responder.finish(Outcome::Done);
     step
 }
 
-fn answer(operation: W, psn: u32, syndrome: Syndrome) -> Headers {
+pub(crate) fn answer(operation: W, psn: u32, syndrome: Syndrome) -> Headers {
     let mut headers = request(operation, psn, 0, 0);
     headers.aeth.syndrome = syndrome;
     headers
 }
 
-fn summary(response: Option<Response>) -> Option<(W, u32, u8)> {
+pub(crate) fn summary(response: Option<Response>) -> Option<(W, u32, u8)> {
     response.map(|it| (it.headers.opcode.operation, it.headers.psn.value(), it.headers.aeth.syndrome.as_u8()))
 }
 

@@ -5,9 +5,12 @@
 
 mod corners;
 mod hostile;
+mod losses;
 mod lossless;
 mod mixed;
+mod pieces;
 mod refusals;
 mod reliable;
 mod unreliable;
+mod window;
 mod world;

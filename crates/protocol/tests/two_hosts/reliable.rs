@@ -9,17 +9,17 @@ fn world() -> World {
 }
 
 /// Four packets at an MTU of 1024.
-const LONG: usize = 4000;
+pub(crate) const LONG: usize = 4000;
 
-fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (7 * index + (index >> 8)) as u8).collect()
 }
 
-fn is(operation: W) -> impl Fn(&Headers) -> bool {
+pub(crate) fn is(operation: W) -> impl Fn(&Headers) -> bool {
     move |headers| headers.opcode.operation == operation
 }
 
-fn psns(world: &World, host: usize) -> Vec<u32> {
+pub(crate) fn psns(world: &World, host: usize) -> Vec<u32> {
     world.sent.iter().filter(|sent| sent.0 == host).map(|sent| sent.1.psn.value()).collect()
 }
 

@@ -57,6 +57,10 @@ pub(crate) struct Scenario {
     pub rd_atomic: u8,
     pub read_piece: u32,
     pub window: u32,
+    pub probe_after: u32,
+    /// Nanoseconds that a packet is on its way, and between two packets.
+    pub latency: u64,
+    pub spacing: u64,
 }
 
 impl Default for Scenario {
@@ -77,6 +81,9 @@ impl Default for Scenario {
             rd_atomic: 4,
             read_piece: 0,
             window: u32::MAX,
+            probe_after: 0,
+            latency: 1000,
+            spacing: 0,
         }
     }
 }
@@ -124,6 +131,7 @@ impl Host {
             max_rd_atomic: scenario.rd_atomic,
             lossless: scenario.lossless,
             read_piece: scenario.read_piece,
+            probe_after: scenario.probe_after,
             ack_every: 0,
         });
         requester.set_window(scenario.window);
@@ -310,6 +318,10 @@ enum Event {
     Room,
 }
 
+fn is_read(headers: &Headers) -> bool {
+    headers.opcode.operation == wire::Operation::ReadRequest
+}
+
 type Filter = Box<dyn FnMut(usize, &Headers) -> bool>;
 
 pub(crate) struct World {
@@ -320,6 +332,8 @@ pub(crate) struct World {
     events: BinaryHeap<Reverse<(Time, u64)>>,
     waiting: BTreeMap<u64, Event>,
     count: u64,
+    /// When the next packet from each host may leave.
+    free: [u64; 2],
     /// Every packet sent: from whom, and its headers.
     pub sent: Vec<(usize, Headers)>,
     /// Says of each packet whether it is lost, besides what chance does.
@@ -336,6 +350,7 @@ impl World {
             events: BinaryHeap::new(),
             waiting: BTreeMap::new(),
             count: 0,
+            free: [0; 2],
             sent: Vec::new(),
             lose: Box::new(|_, _| false),
         }
@@ -368,6 +383,8 @@ impl World {
     /// A packet enters the network.
     fn put(&mut self, from: usize, headers: &Headers, payload: Vec<u8>) {
         self.sent.push((from, *headers));
+        let queued = self.free[from].saturating_sub(self.now.0);
+        self.free[from] = self.now.0 + queued + self.scenario.spacing;
         if (self.lose)(from, headers) || self.random.percent(self.scenario.loss) {
             if self.scenario.lossless {
                 self.at(1000, Event::Notice { to: from });
@@ -381,7 +398,7 @@ impl World {
         for _ in 0..copies {
             let late = if self.random.percent(self.scenario.reordering) { self.random.below(20_000) } else { 0 };
             let (bytes, payload) = (bytes.clone(), payload.clone());
-            self.at(1000 + u64::from(late), Event::Packet { to: 1 - from, bytes, payload });
+            self.at(queued + self.scenario.latency + u64::from(late), Event::Packet { to: 1 - from, bytes, payload });
         }
     }
 
@@ -418,6 +435,10 @@ impl World {
             let Host { requester, local, unreadable, .. } = &mut self.hosts[host];
             let Some(packet) = requester.poll_transmit(self.now) else { break };
             any = true;
+            let Scenario { window, read_piece, mtu, .. } = self.scenario;
+            let asked_for = if is_read(&packet.headers) { packet.headers.reth.len.div_ceil(mtu).max(1) } else { 1 };
+            assert!(requester.under_way() <= window.max(asked_for), "{:?}", self.scenario);
+            assert!(read_piece == 0 || asked_for <= read_piece, "{:?}", self.scenario);
             if *unreadable == Some(packet.slot) {
                 requester.fail_current(Status::LocProtErr);
                 continue;
@@ -483,31 +504,39 @@ impl World {
     /// Runs until nothing is left to happen.
     pub(crate) fn run(&mut self) {
         for _ in 0..1_000_000 {
-            while self.transmit(A) | self.transmit(B) {}
-            let next = self.events.peek().map(|Reverse(next)| next.0);
-            let timer = |host: &Host| host.requester.poll_timeout();
-            let timers = [timer(&self.hosts[A]), timer(&self.hosts[B])];
-            let Some(now) = next.into_iter().chain(timers.into_iter().flatten()).min() else { return };
-            self.now = self.now.max(now);
-            for host in &mut self.hosts {
-                host.requester.handle_timeout(now);
-            }
-            // All that happens at this moment is one batch: the answers to it are sent together.
-            while let Some(&Reverse((time, number))) = self.events.peek() {
-                if time > now {
-                    break;
-                }
-                self.events.pop();
-                match self.waiting.remove(&number).expect("every event waits once") {
-                    Event::Packet { to, bytes, payload } => self.deliver(to, &bytes, &payload),
-                    Event::Notice { to } => self.hosts[to].requester.note_loss(now),
-                    Event::Receive { host, capacity } => self.hosts[host].receives.push_back(capacity),
-                    Event::Serve { host } => self.hosts[host].serves = true,
-                    Event::Room => {}
-                }
+            if !self.step() {
+                return;
             }
         }
         panic!("no end in sight: {:?}", self.scenario);
+    }
+
+    /// Sends what there is to send, and goes on to the next moment. False when nothing is left to happen.
+    pub(crate) fn step(&mut self) -> bool {
+        while self.transmit(A) | self.transmit(B) {}
+        let next = self.events.peek().map(|Reverse(next)| next.0);
+        let timer = |host: &Host| host.requester.poll_timeout();
+        let timers = [timer(&self.hosts[A]), timer(&self.hosts[B])];
+        let Some(now) = next.into_iter().chain(timers.into_iter().flatten()).min() else { return false };
+        self.now = self.now.max(now);
+        for host in &mut self.hosts {
+            host.requester.handle_timeout(now);
+        }
+        // All that happens at this moment is one batch: the answers to it are sent together.
+        while let Some(&Reverse((time, number))) = self.events.peek() {
+            if time > now {
+                break;
+            }
+            self.events.pop();
+            match self.waiting.remove(&number).expect("every event waits once") {
+                Event::Packet { to, bytes, payload } => self.deliver(to, &bytes, &payload),
+                Event::Notice { to } => self.hosts[to].requester.note_loss(now),
+                Event::Receive { host, capacity } => self.hosts[host].receives.push_back(capacity),
+                Event::Serve { host } => self.hosts[host].serves = true,
+                Event::Room => {}
+            }
+        }
+        true
     }
 
     /// Packets that `host` sent, as operations.
