@@ -392,6 +392,11 @@ impl Qp {
             inner.blocked = false;
         }
         if inner.requester.poll_timeout().is_some_and(|at| at <= now) {
+            tracing::debug!(
+                "QP {:#x} has heard nothing in time, {} packets under way",
+                self.qpn(),
+                inner.requester.under_way()
+            );
             inner.requester.handle_timeout(now);
         }
         self.pump(&mut inner);

@@ -16,6 +16,7 @@ use crate::cell::{Packet, Path, Payload};
 use crate::engine::Engine;
 use crate::net::batch::ICRC;
 use crate::net::inbox::Reception;
+use crate::network::address;
 use crate::qp::Qp;
 use crate::receive::{Arrival as Outcome, Origin};
 
@@ -83,7 +84,7 @@ impl Engine {
             let end = (at + segment).min(len);
             let bytes = &buffer[at..end];
             if bytes.len() < SHORTEST {
-                self.drop_packet();
+                self.drop_packet(datagrams, "it is shorter than any");
             } else if !self.is_ours(destination(bytes)) {
                 let run = self.stray_run(&buffer[at..len], segment);
                 strays += run.div_ceil(segment) as u32;
@@ -97,7 +98,7 @@ impl Engine {
                 id = fits.wrapping_add(1);
                 self.deliver_packet(datagrams, bytes, touched, recent);
             } else {
-                self.drop_packet();
+                self.drop_packet(datagrams, "its ICRC does not fit");
             }
             at = end;
         }
@@ -117,8 +118,9 @@ impl Engine {
             .sum()
     }
 
-    fn drop_packet(&self) {
+    fn drop_packet(&self, datagrams: &Datagrams, why: &str) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!("a packet from {} was dropped: {why}", address(datagrams.from));
     }
 
     /// A packet whose ICRC fits.
@@ -133,12 +135,16 @@ impl Engine {
         if matches!(inside[0], probe::PROBE | probe::ANSWER) {
             return self.take_probe(datagrams, inside, touched);
         }
-        let Ok(headers) = Headers::parse(inside) else { return self.drop_packet() };
+        let Ok(headers) = Headers::parse(inside) else {
+            return self.drop_packet(datagrams, "its headers are not of a kind that is known");
+        };
         let head = headers.len();
-        let Some(len) = inside.len().checked_sub(head + usize::from(headers.pad)) else { return self.drop_packet() };
+        let Some(len) = inside.len().checked_sub(head + usize::from(headers.pad)) else {
+            return self.drop_packet(datagrams, "it is shorter than its padding");
+        };
         if headers.pkey & 0x7fff != 0x7fff {
             // Not of the one partition that there is.
-            return self.drop_packet();
+            return self.drop_packet(datagrams, "it is of another partition");
         }
         let is_datagram = headers.opcode.has_deth();
         let grh = is_datagram.then(|| {
@@ -178,7 +184,7 @@ impl Engine {
             }
             _ => {
                 *recent = None;
-                self.drop_packet();
+                self.drop_packet(datagrams, "no QP here takes it");
             }
         }
     }
@@ -186,7 +192,7 @@ impl Engine {
     /// A question, or an answer, about what has been taken.
     fn take_probe(self: &Arc<Self>, datagrams: &Datagrams, bytes: &[u8], touched: &mut Vec<Arc<Qp>>) {
         let probe = bytes.try_into().ok().and_then(|bytes| Probe::parse(bytes).ok());
-        let Some(probe) = probe else { return self.drop_packet() };
+        let Some(probe) = probe else { return self.drop_packet(datagrams, "it is not a probe") };
         if probe.answer {
             let waiting = self.known_peer(&datagrams.from).map(|peer| peer.answered(probe.cookie)).unwrap_or_default();
             for qp in waiting {
