@@ -1,19 +1,22 @@
-//! The mirror of `/sys/class/infiniband` and `/sys/class/infiniband_verbs` in the run directory.
+//! The mirror of `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband` in the run directory.
 //!
-//! Programs and scripts that read facts there instead of asking find them in the kernel's words. It is written, never read,
-//! by the agent; a file is replaced as a whole, so that a reader sees the old fact or the new one. The principal type is
-//! [`Mirror`].
+//! Programs and scripts that read facts there instead of asking find them in the kernel's words; the path redirector
+//! (`capi/preload`) shows it to programs under the official names. It is written, never read, by the agent; a file is
+//! replaced as a whole, so that a reader sees the old fact or the new one. Counters of traffic are missing, for the agent
+//! sees none. The principal type is [`Mirror`].
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::Ipv6Addr;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use abi::device::{mtu_bytes, port_state};
 
 use crate::addresses::interface_name;
 use crate::device::{Device, FIRMWARE, PKEYS, VENDOR_ID};
-use crate::gids::GID_TABLE_LEN;
+use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rundir::{RunDir, SYS, node};
 
 /// The ABI version of `/dev/infiniband/uverbsN`, as the kernel's class attribute tells it.
@@ -21,7 +24,27 @@ const UVERBS_ABI: &str = "6";
 /// The major number of the kernel's uverbs nodes, and the minor of the first.
 const FIRST_NODE: (u32, u32) = (231, 192);
 
-/// The tree in a run directory.
+/// What a node looks like in the mirror: something that is a character device for everybody who only looks.
+const NODE_LOOK: &str = "/dev/null";
+
+/// Counters of a port that count what cannot happen here.
+const NEVER: &[&str] = &[
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "port_rcv_constraint_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "symbol_error",
+];
+
+/// Files that say something may be read by everybody who gets there, folders entered; nobody writes.
+const FILE_MODE: u32 = 0o444;
+const FOLDER_MODE: u32 = 0o755;
+
+/// The tree in a run directory: `class` as in `/sys`, and beside it what is in `/dev`.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     root: PathBuf,
@@ -31,6 +54,8 @@ impl Mirror {
     /// Writes everything about `devices`.
     pub(crate) fn new(run_dir: &RunDir, devices: &[Device]) -> io::Result<Self> {
         let mirror = Self { root: run_dir.file(SYS) };
+        mirror.folder(Path::new("class/infiniband"))?;
+        mirror.folder(Path::new("dev/infiniband"))?;
         mirror.write(Path::new("class/infiniband_verbs/abi_version"), UVERBS_ABI)?;
         for device in devices {
             mirror.constants(device)?;
@@ -42,6 +67,7 @@ impl Mirror {
     /// Brings what changes up to date: port states and GID tables.
     pub(crate) fn update(&self, devices: &[Device]) -> io::Result<()> {
         for device in devices {
+            self.interfaces(device)?;
             for (number, port) in (1..).zip(&device.ports) {
                 let at = home(device).join(format!("ports/{number}"));
                 self.write(&at.join("state"), state_text(port.state))?;
@@ -92,8 +118,15 @@ impl Mirror {
         ] {
             self.write(&home.join(name), text)?;
         }
+        if let Some((list, mask)) = processors() {
+            self.write(&home.join("device/local_cpulist"), &list)?;
+            self.write(&home.join("device/local_cpus"), &mask)?;
+        }
         for number in 1..=device.ports.len() as u32 {
             let at = home.join(format!("ports/{number}"));
+            for name in NEVER {
+                self.write(&at.join("counters").join(name), "0")?;
+            }
             let facts = device.port_attributes(number).unwrap_or_default();
             for (name, text) in [
                 ("rate", "100 Gb/sec (4X EDR)"),
@@ -110,28 +143,109 @@ impl Mirror {
                 self.write(&at.join(format!("pkeys/{index}")), &format!("{pkey:#06x}"))?;
             }
         }
+        self.node(device)
+    }
+
+    /// What programs find about the device's node, and the node itself.
+    fn node(&self, device: &Device) -> io::Result<()> {
         let (major, first) = FIRST_NODE;
-        let verbs = Path::new("class/infiniband_verbs").join(node(device.index));
+        let (name, home) = (node(device.index), home(device));
+        let verbs = Path::new("class/infiniband_verbs").join(&name);
         self.write(&verbs.join("abi_version"), "1")?;
         self.write(&verbs.join("ibdev"), &device.name)?;
         self.write(&verbs.join("dev"), &format!("{major}:{}", first + device.index as u32))?;
-        self.write(&verbs.join("device/vendor"), &format!("{VENDOR_ID:#08x}"))?;
-        self.write(&verbs.join("device/device"), &part)
+        self.link(&verbs.join("device"), &format!("../../infiniband/{}/device", device.name))?;
+        self.link(&home.join("device/infiniband").join(&device.name), &format!("../../../{}", device.name))?;
+        let up = "../../../../infiniband_verbs";
+        self.link(&home.join("device/infiniband_verbs").join(&name), &format!("{up}/{name}"))?;
+        self.link(&Path::new("dev/infiniband").join(&name), NODE_LOOK)
+    }
+
+    /// The interfaces that carry a port's addresses; loopback only if it is alone.
+    fn interfaces(&self, device: &Device) -> io::Result<()> {
+        let entries = device.ports.iter().flat_map(|port| port.gids.iter().map(|(_, entry)| entry));
+        let (local, outward): (Vec<_>, Vec<_>) =
+            entries.partition(|entry| entry.ip().is_loopback() || entry.ifindex == 0);
+        let name = |entry: &GidEntry| interface_name(entry.ifindex);
+        let mut names: BTreeSet<String> = outward.iter().filter_map(name).filter(|name| name != "lo").collect();
+        if names.is_empty() {
+            names = local.iter().filter_map(name).collect();
+        }
+        let folder = home(device).join("device/net");
+        for present in fs::read_dir(self.root.join(&folder)).into_iter().flatten().flatten() {
+            if !present.file_name().to_str().is_some_and(|present| names.contains(present)) {
+                fs::remove_file(present.path())?;
+            }
+        }
+        self.folder(&folder)?;
+        names.iter().try_for_each(|name| self.link(&folder.join(name), &format!("/sys/class/net/{name}")))
     }
 
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        if let Some(parent) = path.parent() {
+            self.folder(parent)?;
+        }
         let path = self.root.join(path);
         let text = format!("{text}\n");
         if fs::read(&path).is_ok_and(|present| present == text.as_bytes()) {
             return Ok(());
         }
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
         let fresh = path.with_extension("new");
         fs::write(&fresh, text)?;
+        fs::set_permissions(&fresh, Permissions::from_mode(FILE_MODE))?;
         fs::rename(&fresh, &path)
     }
+
+    fn link(&self, path: &Path, target: &str) -> io::Result<()> {
+        if let Some(parent) = path.parent() {
+            self.folder(parent)?;
+        }
+        match symlink(target, self.root.join(path)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a folder with those above it, whatever this process's umask says about rights.
+    fn folder(&self, path: &Path) -> io::Result<()> {
+        let place = self.root.join(path);
+        if place.is_dir() {
+            return Ok(());
+        }
+        match path.parent() {
+            Some(parent) => self.folder(parent)?,
+            None => return fs::create_dir_all(&place).and_then(|()| open_up(&place)),
+        }
+        fs::create_dir(&place)?;
+        open_up(&place)
+    }
+}
+
+fn open_up(folder: &Path) -> io::Result<()> {
+    fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))
+}
+
+/// The processors of this machine as sysfs shows a device's: as a list, and as a mask in words of 32.
+fn processors() -> Option<(String, String)> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").ok()?.trim().to_owned();
+    let mask = mask_of(&list)?;
+    Some((list, mask))
+}
+
+/// `0-2,5` is `00000027`.
+fn mask_of(list: &str) -> Option<String> {
+    let mut words = vec![0_u32];
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        for number in first.parse::<usize>().ok()?..=last.parse::<usize>().ok()? {
+            if words.len() <= number / 32 {
+                words.resize(number / 32 + 1, 0);
+            }
+            words[number / 32] |= 1 << (number % 32);
+        }
+    }
+    let words: Vec<String> = words.iter().rev().map(|word| format!("{word:08x}")).collect();
+    Some(words.join(","))
 }
 
 fn home(device: &Device) -> PathBuf {
@@ -179,8 +293,44 @@ mod tests {
         mirror.update(&devices).expect("updated");
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
         assert_eq!(read("infiniband/softhca0/ports/1/gid_attrs/types/1"), "RoCE v2\n");
-        devices[0].ports[0].gids.follow(&[], true, 1);
+        let carriers = || -> Vec<_> {
+            let folder = run_dir.file(SYS).join("class/infiniband/softhca0/device/net");
+            fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.file_name()).collect()
+        };
+        assert_eq!(carriers(), interface_name(1).into_iter().map(std::ffi::OsString::from).collect::<Vec<_>>());
+        devices[0].ports[0].gids.follow(&[], true, 0);
         mirror.update(&devices).expect("updated");
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), zero);
+        assert!(carriers().is_empty());
+    }
+
+    #[test]
+    fn nodes_links_and_rights() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let run_dir = RunDir::prepare(&scratch.path().join("run"), false).expect("ready");
+        Mirror::new(&run_dir, &[Device::new(0, &DeviceConfig::default(), "test")]).expect("written");
+        let sys = run_dir.file(SYS);
+        for (link, same) in [
+            ("class/infiniband_verbs/uverbs0/device/vendor", "class/infiniband/softhca0/device/vendor"),
+            ("class/infiniband/softhca0/device/infiniband/softhca0/node_type", "class/infiniband/softhca0/node_type"),
+            ("class/infiniband/softhca0/device/infiniband_verbs/uverbs0/dev", "class/infiniband_verbs/uverbs0/dev"),
+        ] {
+            let real = |path: &str| sys.join(path).canonicalize().expect(path);
+            assert_eq!(real(link), real(same));
+        }
+        assert_eq!(fs::read_link(sys.join("dev/infiniband/uverbs0")).expect("a link"), Path::new("/dev/null"));
+        let mode = |path: &str| fs::metadata(sys.join(path)).expect(path).permissions().mode() & 0o777;
+        assert_eq!(mode("class/infiniband/softhca0/ports/1/state"), FILE_MODE);
+        assert_eq!((mode("class/infiniband/softhca0/ports/1"), mode("dev/infiniband")), (FOLDER_MODE, FOLDER_MODE));
+    }
+
+    #[test]
+    fn processors_as_a_mask() {
+        for (list, mask) in
+            [("0", "00000001"), ("0-2,5", "00000027"), ("0-63", "ffffffff,ffffffff"), ("32", "00000001,00000000")]
+        {
+            assert_eq!(mask_of(list).as_deref(), Some(mask), "{list}");
+        }
+        assert_eq!(mask_of("all"), None);
     }
 }
