@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A laid out softhca: `bin/softhca` and `lib/softhca/libibverbs.so.1`.
+/// A laid out softhca: `bin/softhca`, `lib/softhca/libibverbs.so.1` and the path redirector.
 #[derive(Debug, Clone)]
 pub struct Dist {
     folder: PathBuf,
@@ -45,6 +45,11 @@ impl Dist {
     /// The verbs library as programs load it.
     pub fn library(&self) -> PathBuf {
         self.folder.join("lib/softhca/libibverbs.so.1")
+    }
+
+    /// The path redirector.
+    pub fn redirector(&self) -> PathBuf {
+        self.folder.join("lib/softhca/libsofthca_preload.so")
     }
 
     /// Copies the folder to another place, which must not exist yet. That a copy works is itself a promise.

@@ -1,6 +1,7 @@
-//! `cargo xtask abi-check`: the symbols that libibverbs.so.1 exports, with their versions, against the committed list.
+//! `cargo xtask abi-check`: the symbols that the libraries for C programs export, against the committed lists.
 //!
-//! A symbol that is lost keeps a program from starting; one that appears is a promise nobody decided on. Both are errors.
+//! A symbol that is lost keeps a program from starting, or from finding a file; one that appears is a promise nobody decided on.
+//! Both are errors. The principal type is [`Face`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,52 +10,81 @@ use std::process::Command;
 
 use crate::workspace::Workspace;
 
-const LIST: &str = "capi/libibverbs/symbols.txt";
-
-const HEADING: &str = "# Every symbol that libibverbs.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n";
-
-/// Compares, or with `bless` writes the list.
-pub(crate) fn run(workspace: &Workspace, library: Option<PathBuf>, bless: bool) -> Result<(), String> {
-    let library = match library {
-        Some(library) => library,
-        None => {
-            let built = workspace.cargo(&["build", "--release", "--package", "libibverbs"]).status();
-            if !built.is_ok_and(|status| status.success()) {
-                return Err("the release build failed".to_owned());
-            }
-            workspace.target().join("release/libibverbs.so")
-        }
-    };
-    compare(workspace, &library, bless)
+/// A library that C programs load.
+struct Face {
+    package: &'static str,
+    /// What cargo calls the file.
+    built: &'static str,
+    /// What the file's name begins with wherever it is laid out.
+    stem: &'static str,
+    list: &'static str,
+    heading: &'static str,
 }
 
-fn compare(workspace: &Workspace, library: &Path, bless: bool) -> Result<(), String> {
-    let exported = exported(library)?;
-    let list = workspace.root().join(LIST);
-    if bless {
-        let lines: Vec<&str> = exported.iter().map(String::as_str).collect();
-        let text = format!("{HEADING}{}\n", lines.join("\n"));
-        return fs::write(&list, text).map_err(|error| format!("{LIST}: {error}"));
+const FACES: &[Face] = &[
+    Face {
+        package: "libibverbs",
+        built: "libibverbs.so",
+        stem: "libibverbs.so",
+        list: "capi/libibverbs/symbols.txt",
+        heading: "# Every symbol that libibverbs.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
+    },
+    Face {
+        package: "softhca-preload",
+        built: "libsofthca_preload.so",
+        stem: "libsofthca_preload.so",
+        list: "capi/preload/symbols.txt",
+        heading: "# Every function of the C library that the path redirector stands in front of. Compared with readelf by `cargo xtask abi-check`.\n",
+    },
+];
+
+/// Compares, or with `bless` writes the list; of one library, or of each after a release build.
+pub(crate) fn run(workspace: &Workspace, library: Option<PathBuf>, bless: bool) -> Result<(), String> {
+    if let Some(library) = library {
+        let name = library.file_name().unwrap_or_default().to_string_lossy();
+        let face = FACES.iter().find(|face| name.starts_with(face.stem));
+        let face = face.ok_or_else(|| format!("{}: there is no list for a file of this name", library.display()))?;
+        return face.compare(workspace, &library, bless);
     }
-    let text = fs::read_to_string(&list).map_err(|error| format!("{LIST}: {error}"))?;
-    let promised: BTreeSet<String> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(str::to_owned)
-        .collect();
-    let mut told = String::new();
-    for lost in promised.difference(&exported) {
-        told += &format!("lost: {lost}\n");
+    for face in FACES {
+        let built = workspace.cargo(&["build", "--release", "--package", face.package]).status();
+        if !built.is_ok_and(|status| status.success()) {
+            return Err("the release build failed".to_owned());
+        }
+        face.compare(workspace, &workspace.target().join("release").join(face.built), bless)?;
     }
-    for new in exported.difference(&promised) {
-        told += &format!("not in the list: {new}\n");
-    }
-    if told.is_empty() {
-        println!("{} symbols as promised", exported.len());
-        Ok(())
-    } else {
-        Err(format!("{told}{} and {LIST} differ", library.display()))
+    Ok(())
+}
+
+impl Face {
+    fn compare(&self, workspace: &Workspace, library: &Path, bless: bool) -> Result<(), String> {
+        let exported = exported(library)?;
+        let list = workspace.root().join(self.list);
+        let told = |error| format!("{}: {error}", self.list);
+        if bless {
+            let lines: Vec<&str> = exported.iter().map(String::as_str).collect();
+            return fs::write(&list, format!("{}{}\n", self.heading, lines.join("\n"))).map_err(told);
+        }
+        let text = fs::read_to_string(&list).map_err(told)?;
+        let promised: BTreeSet<String> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(str::to_owned)
+            .collect();
+        let mut differences = String::new();
+        for lost in promised.difference(&exported) {
+            differences += &format!("lost: {lost}\n");
+        }
+        for new in exported.difference(&promised) {
+            differences += &format!("not in the list: {new}\n");
+        }
+        if differences.is_empty() {
+            println!("{}: {} symbols as promised", self.package, exported.len());
+            Ok(())
+        } else {
+            Err(format!("{differences}{} and {} differ", library.display(), self.list))
+        }
     }
 }
 

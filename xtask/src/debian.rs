@@ -16,6 +16,8 @@ const IBVERBS_UTILS: Package = Package { name: "ibverbs-utils", file: "/usr/bin/
 const PERFTEST: Package = Package { name: "perftest", file: "/usr/bin/ib_write_bw" };
 const UCX_UTILS: Package = Package { name: "ucx-utils", file: "/usr/bin/ucx_perftest" };
 
+const LIBFABRIC_BIN: Package = Package { name: "libfabric-bin", file: "/usr/bin/fi_info" };
+
 /// What `cargo xtask demo` shows.
 pub(crate) const DEMO: &[Package] = &[IBVERBS_UTILS, PERFTEST];
 
@@ -27,6 +29,7 @@ pub(crate) const SUITE: &[Package] = &[
     IBVERBS_UTILS,
     PERFTEST,
     UCX_UTILS,
+    LIBFABRIC_BIN,
     Package { name: "python3-pyverbs", file: "/usr/lib/python3/dist-packages/pyverbs/__init__.py" },
     Package { name: "libibverbs-dev", file: "/usr/include/infiniband/verbs.h" },
     Package { name: "gcc", file: "/usr/bin/gcc" },

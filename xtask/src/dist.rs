@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: the folder that a user copies, with nothing in it that depends on where it lies.
 //!
-//! `target/dist/bin/softhca` finds `../lib/softhca/libibverbs.so.1` relative to itself. The folder is made beside the old
+//! `target/dist/bin/softhca` finds `../lib/softhca/libibverbs.so.1` and the path redirector relative to itself. The folder is made beside the old
 //! one and takes its place at once, so that programs that run from it never see half of it.
 
 use std::fs;
@@ -16,10 +16,18 @@ use crate::workspace::Workspace;
 /// The library's real name; programs ask for `libibverbs.so.1`, which links to it.
 const LIBRARY: &str = "libibverbs.so.1.14.0";
 
+/// The path redirector, which `softhca run` loads by this name.
+const REDIRECTOR: &str = "libsofthca_preload.so";
+
+/// What is built for the folder.
+const PACKAGES: &[&str] = &["softhca-cli", "libibverbs", "softhca-preload"];
+
 /// Builds in release mode and lays out the folder.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist, String> {
+    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let status = workspace
-        .cargo(&["build", "--release", "--package", "softhca-cli", "--package", "libibverbs"])
+        .cargo(&["build", "--release"])
+        .args(packages)
         .status()
         .map_err(|error| format!("cargo build: {error}"))?;
     if !status.success() {
@@ -39,6 +47,7 @@ fn lay_out(workspace: &Workspace, folder: &Path) -> io::Result<()> {
     fs::copy(release.join("softhca"), fresh.join("bin/softhca"))?;
     fs::copy(release.join("libibverbs.so"), library.join(LIBRARY))?;
     symlink(LIBRARY, library.join("libibverbs.so.1"))?;
+    fs::copy(release.join(REDIRECTOR), library.join(REDIRECTOR))?;
     if folder.exists() {
         renameat_with(CWD, &fresh, CWD, folder, RenameFlags::EXCHANGE)?;
         fs::remove_dir_all(&fresh)

@@ -43,13 +43,13 @@ enum Command {
         #[arg(long)]
         quick: bool,
     },
-    /// Lay out target/dist, a folder that can be copied to any place: bin/softhca and lib/softhca/libibverbs.so.1
+    /// Lay out target/dist, a folder that can be copied to any place: bin/softhca and the libraries in lib/softhca
     Dist,
     /// Check the sources: imports only downward, unsafe only in named modules, an opening paragraph in every file
     Tidy,
-    /// Compare the symbols of libibverbs.so.1 with the committed list
+    /// Compare the symbols of libibverbs.so.1 and of the path redirector with the committed lists
     AbiCheck {
-        /// The library to look at; without it, the one of a release build
+        /// The library to look at; without it, those of a release build
         #[arg(long)]
         library: Option<PathBuf>,
         /// Write the list from the library instead of comparing

@@ -23,7 +23,10 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
         laid_out.as_ref().map(|_| ()).map_err(Clone::clone)
     });
     if let Ok(dist) = &laid_out {
-        report.check("exported symbols", || abi_check::run(workspace, Some(dist.library()), false));
+        report.check("exported symbols", || {
+            abi_check::run(workspace, Some(dist.library()), false)?;
+            abi_check::run(workspace, Some(dist.redirector()), false)
+        });
     }
     report.step("unit tests", || step::run(tests(workspace, &["--workspace", "--exclude", "softhca-suite"], false)));
     report.step("doc tests", || cargo(&["test", "--quiet", "--workspace", "--doc"]));

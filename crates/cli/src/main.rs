@@ -10,6 +10,7 @@ mod arguments;
 mod devices;
 mod doctor;
 mod place;
+mod preload;
 mod reasons;
 mod run;
 mod show;

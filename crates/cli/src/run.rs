@@ -1,7 +1,7 @@
 //! `softhca run`: a program on softhca, as if the program itself had been started.
 //!
 //! It waits for the program, passes signals on, and ends with its exit code. What it adds: an agent if none answers, the
-//! library path, the run directory, and after a failure the reasons. It never looks into the program's output.
+//! library path, the path redirector, the run directory, and after a failure the reasons. It never looks into the program's output.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use crate::arguments::Run;
 use crate::place::{self, Host};
+use crate::preload;
 use crate::reasons::{self, Reasons};
 use crate::signals::Caught;
 use crate::start;
@@ -66,7 +67,9 @@ fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Comm
     let mut command = Command::new(&run.command[0]);
     command.args(&run.command[1..]);
     command.env(place::LIBRARY_PATH, search_path(library, env::var_os(place::LIBRARY_PATH)));
-    command.env(engine::rundir::VARIABLE, run_dir);
+    preload::add(&mut command, library, |name| env::var_os(name));
+    // The program and its children may go elsewhere.
+    command.env(engine::rundir::VARIABLE, std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned()));
     command.env(reasons::VARIABLE, reasons.file());
     command
 }

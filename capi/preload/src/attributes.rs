@@ -1,0 +1,16 @@
+//! Extended attributes: the mirror's files have what their file system gives them. `ls -l` asks.
+
+use std::ffi::{c_char, c_void};
+
+use crate::entry::{Text, intercept, pass_on};
+
+intercept! {
+    /// `getxattr`.
+    fn getxattr(path: Text, name: Text, value: *mut c_void, size: usize) -> isize as next => pass_on(path, |path| next(path, name, value, size));
+    /// `lgetxattr`.
+    fn lgetxattr(path: Text, name: Text, value: *mut c_void, size: usize) -> isize as next => pass_on(path, |path| next(path, name, value, size));
+    /// `listxattr`.
+    fn listxattr(path: Text, list: *mut c_char, size: usize) -> isize as next => pass_on(path, |path| next(path, list, size));
+    /// `llistxattr`.
+    fn llistxattr(path: Text, list: *mut c_char, size: usize) -> isize as next => pass_on(path, |path| next(path, list, size));
+}

@@ -1,0 +1,33 @@
+//! Directories: opening and reading them, and standing in them.
+//!
+//! Whoever goes into a directory of the mirror is in the mirror, and names relative to it need no help. Only the way back, the
+//! name of where one stands, is translated.
+
+use std::ffi::{c_int, c_void};
+
+use crate::entry::{Text, Words, intercept, pass_on};
+use crate::links::with_official_name;
+
+/// A `DIR`, a list of entries, and the functions that pick and sort them.
+type Opaque = *mut c_void;
+
+intercept! {
+    /// `opendir`.
+    fn opendir(path: Text) -> Opaque as next => pass_on(path, next);
+    /// `scandir`.
+    fn scandir(path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(path, list, pick, compare));
+    /// `scandir64`.
+    fn scandir64(path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(path, list, pick, compare));
+    /// `scandirat`.
+    fn scandirat(from: c_int, path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(from, path, list, pick, compare));
+    /// `scandirat64`.
+    fn scandirat64(from: c_int, path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(from, path, list, pick, compare));
+    /// `chdir`.
+    fn chdir(path: Text) -> c_int as next => pass_on(path, next);
+    /// `getcwd`.
+    fn getcwd(buffer: Words, size: usize) -> Words as next => with_official_name(next(buffer, size));
+    /// `getcwd` of programs that were built with fortification.
+    fn __getcwd_chk(buffer: Words, size: usize, room: usize) -> Words as next => with_official_name(next(buffer, size, room));
+    /// `get_current_dir_name`.
+    fn get_current_dir_name() -> Words as next => with_official_name(next());
+}

@@ -1,0 +1,330 @@
+//! The door of the library: what every function here has in common, and the `unsafe` that C asks for.
+//!
+//! [`intercept`] makes a function of the C library's name, which gets the next function of that name and its arguments;
+//! [`pass`] asks what the path means and takes one way or the other. Pointers from the program have a type of their own
+//! ([`Text`], [`Words`], [`Out`]), made nowhere but at this door. Nothing in this library panics; should something do so
+//! all the same, the process ends at the border to C.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use crate::paths::Official;
+use crate::root;
+
+/// Makes functions that stand in front of the C library's: `fn name(arguments) -> answer as next => body`, where `next` in
+/// the body is the next function of the same name.
+macro_rules! intercept {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $answer:ty as $next:ident => $body:expr;)+) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As for the C library's function of this name.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $answer {
+            type Next = unsafe extern "C" fn($($type),*) -> $answer;
+            // SAFETY: the type is the one that the C library's manual gives.
+            let Some(found) = (unsafe { $crate::next::Function::$name.next::<Next>() }) else {
+                return $crate::entry::refused($crate::entry::Refusal(libc::ENOSYS));
+            };
+            // SAFETY: what is passed on is what the program gave, or another C string in place of a path.
+            let $next = move |$($argument: $type),*| unsafe { found($($argument),*) };
+            $body
+        }
+    )+};
+}
+pub(crate) use intercept;
+
+/// Why a call was refused: an errno value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal(pub(crate) c_int);
+
+/// What a function of the C library gives back.
+pub(crate) trait Answer {
+    /// The value that says "look at `errno`".
+    const FAILED: Self;
+}
+
+impl Answer for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Answer for isize {
+    const FAILED: Self = -1;
+}
+
+impl<T> Answer for *mut T {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
+impl Answer for Words {
+    const FAILED: Self = Self::NONE;
+}
+
+/// Where the mirror has what a path means.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    /// The path in the mirror.
+    pub(crate) at: Text,
+    /// What the program asked for.
+    pub(crate) official: &'a Official<'a>,
+}
+
+/// Calls `other` with the path if it is none of ours, else `ours` with its place in the mirror.
+#[inline]
+pub(crate) fn pass<R: Answer>(
+    path: Text,
+    other: impl FnOnce(Text) -> R,
+    ours: impl FnOnce(&Place<'_>) -> Result<R, Refusal>,
+) -> R {
+    match path.near().and_then(Official::read) {
+        None => other(path),
+        Some(official) => redirected(&official, ours),
+    }
+}
+
+/// [`pass`] for functions that do the same to every file.
+#[inline]
+pub(crate) fn pass_on<R: Answer>(path: Text, call: impl FnOnce(Text) -> R) -> R {
+    match path.near().and_then(Official::read) {
+        None => call(path),
+        Some(official) => redirected(&official, |place| Ok(call(place.at))),
+    }
+}
+
+/// Apart, so that only those who need it pay for the room on the stack.
+#[cold]
+#[inline(never)]
+fn redirected<R: Answer>(official: &Official<'_>, ours: impl FnOnce(&Place<'_>) -> Result<R, Refusal>) -> R {
+    let mut room = Room::new();
+    let answer = mirrored(official, &mut room).and_then(|at| ours(&Place { at, official }));
+    answer.unwrap_or_else(refused)
+}
+
+/// The path in the mirror, written into `room`.
+fn mirrored(official: &Official<'_>, room: &mut Room) -> Result<Text, Refusal> {
+    let root = root::path().ok_or(Refusal(libc::ENOENT))?;
+    room.hold(root.chain(official.mirrored())).map(Text::of)
+}
+
+/// Puts the reason in `errno` and gives the value that says so.
+pub(crate) fn refused<R: Answer>(refusal: Refusal) -> R {
+    // SAFETY: the C library gives every thread an `errno`, valid for as long as the thread lives.
+    unsafe { *libc::__errno_location() = refusal.0 };
+    R::FAILED
+}
+
+/// What the calling thread's `errno` says.
+pub(crate) fn last_refusal() -> Refusal {
+    // SAFETY: as above.
+    Refusal(unsafe { *libc::__errno_location() })
+}
+
+/// Room for a path, with its final zero.
+pub(crate) struct Room([u8; libc::PATH_MAX as usize]);
+
+impl Room {
+    /// Empty.
+    pub(crate) fn new() -> Self {
+        Self([0; _])
+    }
+
+    /// Writes a path, and gives it as a C string.
+    pub(crate) fn hold(&mut self, path: impl Iterator<Item = u8>) -> Result<&CStr, Refusal> {
+        let mut room = self.0.iter_mut();
+        for byte in path {
+            *room.next().ok_or(Refusal(libc::ENAMETOOLONG))? = byte;
+        }
+        *room.next().ok_or(Refusal(libc::ENAMETOOLONG))? = 0;
+        CStr::from_bytes_until_nul(&self.0).map_err(|_| Refusal(libc::ENAMETOOLONG))
+    }
+}
+
+/// A C string that the program passes, or NULL.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    /// A text of this library. It must not outlive `text`; nothing here keeps one.
+    pub(crate) fn of(text: &CStr) -> Self {
+        Self(text.as_ptr())
+    }
+
+    /// The bytes, without the final zero; none for NULL.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.0.is_null() {
+            return &[];
+        }
+        // SAFETY: not NULL; who calls a function that takes a path passes a C string that lives as long as the call.
+        unsafe { CStr::from_ptr(self.0) }.to_bytes()
+    }
+
+    /// The bytes of what may be ours by its first two characters: all that most calls pay for.
+    #[inline]
+    fn near(&self) -> Option<&[u8]> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: not NULL, and a C string has a first byte.
+        let first = unsafe { *self.0 }.cast_unsigned();
+        if first != b'/' {
+            return None;
+        }
+        // SAFETY: the first byte is not the final zero, so there is a second.
+        let second = unsafe { *self.0.add(1) }.cast_unsigned();
+        matches!(second, b's' | b'd' | b'/' | b'.').then(|| self.bytes())
+    }
+
+    /// Whether it begins with `words`; reads no further than that.
+    pub(crate) fn begins(&self, words: &[u8]) -> bool {
+        if self.0.is_null() {
+            return false;
+        }
+        words.iter().enumerate().all(|(index, wanted)| {
+            // SAFETY: `all` stops at the first byte that differs, so at the final zero at the latest.
+            unsafe { *self.0.add(index) }.cast_unsigned() == *wanted
+        })
+    }
+}
+
+/// A buffer of the program that holds a C string, an allocated C string, or NULL.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Words(*mut c_char);
+
+impl Words {
+    /// No buffer.
+    pub(crate) const NONE: Self = Self(std::ptr::null_mut());
+
+    /// The bytes of the string, without the final zero.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.0.is_null() {
+            return &[];
+        }
+        // SAFETY: not NULL; a C string that the C library has just written.
+        unsafe { CStr::from_ptr(self.0) }.to_bytes()
+    }
+
+    /// Drops the first `count` bytes of the string.
+    pub(crate) fn keep_from(self, count: usize) {
+        let length = self.bytes().len();
+        let Some(rest) = length.checked_sub(count) else { return };
+        // SAFETY: `count` lies inside the string.
+        let from = unsafe { self.0.add(count) };
+        // SAFETY: both ranges lie inside the string with its final zero; `copy` allows that they overlap.
+        unsafe { std::ptr::copy(from, self.0, rest.wrapping_add(1)) };
+    }
+
+    /// Writes a path into the buffer; where there is none, into an allocated one, as `realpath` does.
+    pub(crate) fn filled(self, text: &CStr) -> Self {
+        let bytes = text.to_bytes_with_nul();
+        let target = if self.0.is_null() {
+            // SAFETY: a plain allocation, which the program frees.
+            unsafe { libc::malloc(bytes.len()) }.cast::<c_char>()
+        } else {
+            self.0
+        };
+        if target.is_null() {
+            return refused(Refusal(libc::ENOMEM));
+        }
+        // SAFETY: the buffer has room for the longest path, the allocation for this one.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), target, bytes.len()) };
+        Self(target)
+    }
+}
+
+/// Where the program wants an answer.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T> Out<T> {
+    /// A place of this library. It must not outlive the value; nothing here keeps one.
+    pub(crate) fn of(value: &mut T) -> Self {
+        Self(value)
+    }
+
+    /// Looks at and changes an answer after the C library has written it.
+    pub(crate) fn change<R>(self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        // SAFETY: the C library has just written here, so it is NULL or a valid value that nobody else uses meanwhile.
+        unsafe { self.0.as_mut() }.map(change)
+    }
+}
+
+/// Reads a variable of the environment, without the program's own `getenv` (shells have one).
+pub(crate) fn environment<R>(name: &CStr, read: impl FnOnce(Option<&[u8]>) -> R) -> R {
+    unsafe extern "C" {
+        static environ: *const Text;
+    }
+    // SAFETY: read when the process begins, before it has threads that could change it.
+    let mut entry = unsafe { environ };
+    while !entry.is_null() {
+        // SAFETY: the list ends in NULL, and the loop ends there.
+        let text = unsafe { *entry };
+        if text.0.is_null() {
+            break;
+        }
+        let bytes = text.bytes();
+        let value = bytes.strip_prefix(name.to_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        if value.is_some() {
+            return read(value);
+        }
+        // SAFETY: this was not the last entry.
+        entry = unsafe { entry.add(1) };
+    }
+    read(None)
+}
+
+/// Runs when the library is loaded.
+#[cfg(not(test))]
+extern "C" fn loaded() {
+    crate::next::look_up_all();
+    root::learn();
+}
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: the loader calls the functions in this section, which has one address in it.
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_ours_is_read() {
+        for (path, read) in [(c"/sys/x", true), (c"//dev", true), (c"/dev", true), (c"/usr/x", false), (c"/", false)] {
+            assert_eq!(Text::of(path).near().is_some(), read, "{path:?}");
+        }
+        assert!(Text::of(c"").near().is_none() && Text(std::ptr::null()).near().is_none());
+        assert!(Text::of(c"uverbs0").begins(b"uverbs") && !Text::of(c"uver").begins(b"uverbs"));
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_refused() {
+        let mut room = Room::new();
+        assert_eq!(room.hold(b"/a".iter().copied()).unwrap(), c"/a");
+        let long = std::iter::repeat_n(b'x', 4095);
+        assert_eq!(room.hold(long).unwrap().count_bytes(), 4095);
+        assert_eq!(room.hold(std::iter::repeat_n(b'x', 4096)), Err(Refusal(libc::ENAMETOOLONG)));
+    }
+
+    #[test]
+    fn words_lose_their_beginning() {
+        let mut buffer = *b"/run/sys/class\0";
+        let words = Words(buffer.as_mut_ptr().cast());
+        words.keep_from(4);
+        assert_eq!(words.bytes(), b"/sys/class");
+        words.keep_from(99);
+        assert_eq!(words.bytes(), b"/sys/class");
+        assert_eq!(words.filled(c"/dev").bytes(), b"/dev");
+    }
+}

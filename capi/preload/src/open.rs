@@ -1,0 +1,100 @@
+//! Opening files: `open`, `openat`, `creat` and `fopen` in all their spellings.
+//!
+//! The mirror may be read and not changed: who wants to write there is refused as the kernel's own files refuse. A device's
+//! node opens as `/dev/null`: the file is a character device, can be read and written without effect, and answers no
+//! ioctl. Opening a device in earnest is the verbs library's business.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{O_ACCMODE, O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, mode_t};
+
+use crate::entry::{Place, Refusal, Text, intercept, pass};
+use crate::stat;
+
+/// A `FILE` of the C library.
+type Stream = *mut c_void;
+
+// The mode is handed on whether the program gave one or not: it travels in a register, and nobody looks at it in vain.
+intercept! {
+    /// `open`.
+    fn open(path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(path, flags, mode));
+    /// `open64`.
+    fn open64(path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(path, flags, mode));
+    /// `openat`.
+    fn openat(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags, mode));
+    /// `openat64`.
+    fn openat64(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags, mode));
+    /// `open` without a mode, in programs that were built with fortification.
+    fn __open_2(path: Text, flags: c_int) -> c_int as next => opened(path, flags, next);
+    /// `open64` without a mode.
+    fn __open64_2(path: Text, flags: c_int) -> c_int as next => opened(path, flags, next);
+    /// `openat` without a mode.
+    fn __openat_2(from: c_int, path: Text, flags: c_int) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags));
+    /// `openat64` without a mode.
+    fn __openat64_2(from: c_int, path: Text, flags: c_int) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags));
+    /// `creat`.
+    fn creat(path: Text, mode: mode_t) -> c_int as next => opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
+    /// `creat64`.
+    fn creat64(path: Text, mode: mode_t) -> c_int as next => opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
+    /// `fopen`.
+    fn fopen(path: Text, mode: Text) -> Stream as next => streamed(path, mode, |path| next(path, mode));
+    /// `fopen64`.
+    fn fopen64(path: Text, mode: Text) -> Stream as next => streamed(path, mode, |path| next(path, mode));
+    /// `freopen`.
+    fn freopen(path: Text, mode: Text, stream: Stream) -> Stream as next => streamed(path, mode, |path| next(path, mode, stream));
+    /// `freopen64`.
+    fn freopen64(path: Text, mode: Text, stream: Stream) -> Stream as next => streamed(path, mode, |path| next(path, mode, stream));
+}
+
+fn opened(path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_int {
+    pass(path, |path| open(path, flags), |place| Ok(open(place.at, allowed(place, flags)?)))
+}
+
+fn streamed(path: Text, mode: Text, open: impl Fn(Text) -> Stream) -> Stream {
+    pass(path, &open, |place| allowed(place, flags_of(mode.bytes())).map(|_| open(place.at)))
+}
+
+/// What of `flags` holds for a file of the mirror.
+fn allowed(place: &Place<'_>, flags: c_int) -> Result<c_int, Refusal> {
+    let creates = flags & O_CREAT != 0;
+    let writes = flags & O_ACCMODE != O_RDONLY || flags & O_TRUNC != 0;
+    let is_node = place.official.node().is_some();
+    if creates || (writes && !is_node) {
+        match stat::present(place.at) {
+            Err(Refusal(libc::ENOENT)) if creates => return Err(Refusal(libc::EACCES)),
+            Err(refusal) => return Err(refusal),
+            Ok(()) if creates && flags & O_EXCL != 0 => return Err(Refusal(libc::EEXIST)),
+            Ok(()) if writes && !is_node => return Err(Refusal(libc::EACCES)),
+            Ok(()) => {}
+        }
+    }
+    // In the mirror a node is a link.
+    let followed = if is_node { flags & !O_NOFOLLOW } else { flags };
+    Ok(followed & !(O_CREAT | O_EXCL | O_TRUNC))
+}
+
+/// What `fopen`'s mode asks `open` for.
+fn flags_of(mode: &[u8]) -> c_int {
+    let options = mode.split(|byte| *byte == b',').next().unwrap_or_default();
+    let update = options.contains(&b'+');
+    let exclusive = if options.contains(&b'x') { O_EXCL } else { 0 };
+    match options.first() {
+        Some(b'w' | b'a') => O_CREAT | exclusive | if update { O_RDWR } else { O_WRONLY },
+        _ if update => O_RDWR,
+        _ => O_RDONLY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_of_streams() {
+        assert_eq!(flags_of(b"re"), O_RDONLY);
+        assert_eq!(flags_of(b"rb+"), O_RDWR);
+        assert_eq!(flags_of(b"wx"), O_CREAT | O_EXCL | O_WRONLY);
+        assert_eq!(flags_of(b"a+"), O_CREAT | O_RDWR);
+        assert_eq!(flags_of(b"r,ccs=x+"), O_RDONLY);
+    }
+}

@@ -1,0 +1,221 @@
+//! What a path means: ours or not, and where the mirror has it. Pure: bytes in, bytes out.
+//!
+//! Repeated slashes and `.` count for nothing, as in the kernel. `..` is followed by counting: a path that climbs out of
+//! our part of the tree is not ours. The principal type is [`Official`].
+
+/// A path that is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Official<'a> {
+    /// Its folder in the mirror.
+    folder: &'static [u8],
+    /// The rest, from `infiniband` on, as the program wrote it.
+    rest: &'a [u8],
+    /// The N of `/dev/infiniband/uverbsN`.
+    node: Option<u32>,
+}
+
+/// `/sys/class` and `/dev` in the mirror.
+const CLASS: &[u8] = b"/class/";
+const DEV: &[u8] = b"/dev/";
+
+/// The prefix of the names of our classes, and the name of the folder of nodes.
+const INFINIBAND: &[u8] = b"infiniband";
+/// How a device's node is called.
+const UVERBS: &[u8] = b"uverbs";
+
+/// How many nodes the kernel has room for under its first major number.
+const NODES: u32 = 32;
+
+impl<'a> Official<'a> {
+    /// Reads an absolute path; `None` when it is not ours.
+    pub(crate) fn read(path: &'a [u8]) -> Option<Self> {
+        if path.first() != Some(&b'/') {
+            return None;
+        }
+        let (top, below) = component(path)?;
+        let (name, after) = component(below)?;
+        match top {
+            b"sys" if name == b"class" => {
+                let (class, inside) = component(after)?;
+                let ours = class.starts_with(INFINIBAND)
+                    || (class == b"misc" && component(inside).is_some_and(|(device, _)| device == b"rdma_cm"));
+                (ours && stays_inside(inside)).then(|| Self { folder: CLASS, rest: trimmed(after), node: None })
+            }
+            b"dev" if name == INFINIBAND => {
+                stays_inside(after).then(|| Self { folder: DEV, rest: trimmed(below), node: node(after) })
+            }
+            _ => None,
+        }
+    }
+
+    /// The N of `/dev/infiniband/uverbsN`.
+    pub(crate) fn node(&self) -> Option<u32> {
+        self.node
+    }
+
+    /// The path in the mirror, piece by piece.
+    pub(crate) fn mirrored(&self) -> impl Iterator<Item = u8> {
+        self.folder.iter().chain(self.rest).copied()
+    }
+}
+
+/// A node's number, from its name in `/dev/infiniband` without anything behind it.
+pub(crate) fn node(name: &[u8]) -> Option<u32> {
+    let digits = trimmed(name).strip_prefix(UVERBS)?;
+    let canonical = digits.first().is_some_and(|first| *first != b'0') || digits == b"0";
+    if !canonical {
+        return None;
+    }
+    let number = digits.iter().try_fold(0_u32, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u32::from(*digit).wrapping_sub(u32::from(b'0')))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })?;
+    (number < NODES).then_some(number)
+}
+
+/// The official name of a node.
+pub(crate) fn node_name(number: u32) -> impl Iterator<Item = u8> {
+    const ZERO: u32 = b'0' as u32;
+    let (tens, ones) = (number / 10, number % 10);
+    let digit = |digit: u32| digit.wrapping_add(ZERO) as u8;
+    let digits = (tens != 0).then(|| digit(tens)).into_iter().chain([digit(ones)]);
+    b"/dev/infiniband/uverbs".iter().copied().chain(digits)
+}
+
+/// How much of a path of the mirror comes before the part that has an official name: the official path is what follows.
+/// `None` when nothing in it looks like the mirror.
+pub(crate) fn before_official(path: &[u8]) -> Option<(usize, usize)> {
+    // What is cut off to get the mirror's root, and to get the official path.
+    const SYS: &[u8] = b"/sys/class/infiniband";
+    const SYS_DEV: &[u8] = b"/sys/dev/infiniband";
+    const ROOT: usize = b"/sys".len();
+    let starts = |at: usize, words: &[u8]| path.get(at..).is_some_and(|rest| rest.starts_with(words));
+    (1..path.len()).rev().find_map(|at| {
+        if starts(at, SYS) {
+            Some((at.wrapping_add(ROOT), at))
+        } else if starts(at, SYS_DEV) {
+            Some((at.wrapping_add(ROOT), at.wrapping_add(ROOT)))
+        } else {
+            None
+        }
+    })
+}
+
+/// The first component and what follows it; `None` at the end. `.` is no component.
+fn component(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let path = trimmed(path);
+    if path.is_empty() {
+        return None;
+    }
+    Some(match path.iter().position(|byte| *byte == b'/') {
+        Some(end) => path.split_at_checked(end)?,
+        None => (path, &[]),
+    })
+}
+
+/// Without slashes and `.` components in front.
+fn trimmed(mut path: &[u8]) -> &[u8] {
+    loop {
+        path = match path {
+            [b'/', rest @ ..] => rest,
+            [b'.'] => &[],
+            [b'.', b'/', rest @ ..] => rest,
+            _ => return path,
+        };
+    }
+}
+
+/// Whether no `..` leads above the folder that `path` is relative to.
+fn stays_inside(mut path: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    while let Some((name, rest)) = component(path) {
+        if name == b".." {
+            let Some(above) = depth.checked_sub(1) else { return false };
+            depth = above;
+        } else {
+            depth = depth.saturating_add(1);
+        }
+        path = rest;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mirrored(path: &str) -> Option<String> {
+        Some(String::from_utf8(Official::read(path.as_bytes())?.mirrored().collect()).unwrap())
+    }
+
+    #[test]
+    fn what_is_ours() {
+        for (official, ours) in [
+            ("/sys/class/infiniband", "/class/infiniband"),
+            ("/sys/class/infiniband/", "/class/infiniband/"),
+            ("//sys/./class///infiniband/softhca0/ports", "/class/infiniband/softhca0/ports"),
+            ("/sys/class/infiniband_verbs/uverbs0/dev", "/class/infiniband_verbs/uverbs0/dev"),
+            ("/sys/class/infiniband_mad", "/class/infiniband_mad"),
+            ("/sys/class/misc/rdma_cm/abi_version", "/class/misc/rdma_cm/abi_version"),
+            ("/sys/class/infiniband/a/../b", "/class/infiniband/a/../b"),
+            ("/dev/infiniband", "/dev/infiniband"),
+            ("/dev//infiniband/uverbs0", "/dev/infiniband/uverbs0"),
+            ("/dev/infiniband/rdma_cm", "/dev/infiniband/rdma_cm"),
+        ] {
+            assert_eq!(mirrored(official).as_deref(), Some(ours), "{official}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours() {
+        for path in [
+            "",
+            "/",
+            "/sys",
+            "/sys/class",
+            "/sys/class/",
+            "/sys/class/net/eth0",
+            "/sys/class/misc",
+            "/sys/class/misc/fuse",
+            "/sys/classes/infiniband",
+            "/sys/class/infiniband/..",
+            "/sys/class/infiniband/a/../../net",
+            "/dev",
+            "/dev/null",
+            "/dev/infiniband2",
+            "/dev/infiniband/../null",
+            "/sysx/class/infiniband",
+            "sys/class/infiniband",
+            "./dev/infiniband",
+            "/home/sys/class/infiniband",
+        ] {
+            assert_eq!(mirrored(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn nodes_have_numbers() {
+        let number = |path: &str| Official::read(path.as_bytes()).and_then(|path| path.node());
+        assert_eq!(number("/dev/infiniband/uverbs0"), Some(0));
+        assert_eq!(number("/dev/infiniband/.//uverbs31"), Some(31));
+        for path in ["", "/", "/uverbs", "/uverbs0/", "/uverbs00", "/uverbs32", "/uverbs-1", "/x/uverbs0", "/uverbs0x"]
+        {
+            assert_eq!(number(&format!("/dev/infiniband{path}")), None, "{path}");
+        }
+        assert_eq!(number("/sys/class/infiniband_verbs/uverbs0"), None);
+        for (number, name) in [(0, "/dev/infiniband/uverbs0"), (31, "/dev/infiniband/uverbs31")] {
+            assert_eq!(node_name(number).collect::<Vec<_>>(), name.as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_way_back() {
+        let back =
+            |path: &'static str| before_official(path.as_bytes()).map(|(root, from)| (&path[..root], &path[from..]));
+        assert_eq!(back("/run/x/sys/class/infiniband/a"), Some(("/run/x/sys", "/sys/class/infiniband/a")));
+        assert_eq!(back("/run/x/sys/dev/infiniband"), Some(("/run/x/sys", "/dev/infiniband")));
+        assert_eq!(back("/sys/class/infiniband/a"), None);
+        assert_eq!(back("/run/x/sys/class/net"), None);
+        assert_eq!(back(""), None);
+    }
+}

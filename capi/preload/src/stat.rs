@@ -1,0 +1,182 @@
+//! Asking about a file: `stat` in all its spellings, `statx`.
+//!
+//! In the mirror a device's node is a link to `/dev/null`; whoever asks is told of a character device with the numbers that
+//! the kernel gives such nodes, which everybody may read and write. That holds for a node that is named from within its
+//! folder as well (`ls -l` there, `find`).
+
+use std::ffi::c_int;
+
+use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, S_IFLNK, S_IFMT, c_uint, statx as Statx};
+
+use crate::entry::{Out, Place, Refusal, Room, Text, intercept, last_refusal, pass};
+use crate::next::Function;
+use crate::{paths, root};
+
+/// `struct stat`, which is `struct stat64` as well.
+type Stat = libc::stat;
+type Statted = Out<Stat>;
+
+/// The numbers of the kernel's uverbs nodes.
+const MAJOR: u32 = 231;
+const FIRST_MINOR: u32 = 192;
+/// Type and rights of a node.
+const MODE: u32 = S_IFCHR | 0o666;
+
+intercept! {
+    /// `stat`.
+    fn stat(path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, next);
+    /// `lstat`.
+    fn lstat(path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, next);
+    /// `fstatat`.
+    fn fstatat(from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(from, path, out, flags));
+    /// `stat64`.
+    fn stat64(path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, next);
+    /// `lstat64`.
+    fn lstat64(path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, next);
+    /// `fstatat64`.
+    fn fstatat64(from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(from, path, out, flags));
+    /// `stat` of programs that were linked with a C library before 2.33.
+    fn __xstat(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    /// `lstat` of such programs.
+    fn __lxstat(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    /// `fstatat` of such programs.
+    fn __fxstatat(version: c_int, from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(version, from, path, out, flags));
+    /// `stat64` of such programs.
+    fn __xstat64(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    /// `lstat64` of such programs.
+    fn __lxstat64(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    /// `fstatat64` of such programs.
+    fn __fxstatat64(version: c_int, from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(version, from, path, out, flags));
+    /// `statx`.
+    fn statx(from: c_int, path: Text, flags: c_int, mask: c_uint, out: Out<Statx>) -> c_int as next => told_more(from, path, out, flags, |path, flags| next(from, path, flags, mask, out));
+}
+
+fn told(from: c_int, path: Text, out: Statted, ask: impl Fn(Text, Statted) -> c_int) -> c_int {
+    let other = |path| {
+        let answer = ask(path, out);
+        if answer == 0 && path.begins(b"uverbs") {
+            out.change(|stat| {
+                if stat.st_mode & S_IFMT == S_IFLNK
+                    && let Some(number) = node_from_within(from, path)
+                {
+                    disguise(stat, number);
+                }
+            });
+        }
+        answer
+    };
+    pass(path, other, |place| {
+        let Some(number) = place.official.node() else { return Ok(ask(place.at, out)) };
+        itself(place.at, out)?;
+        out.change(|stat| disguise(stat, number));
+        Ok(0)
+    })
+}
+
+fn told_more(from: c_int, path: Text, out: Out<Statx>, flags: c_int, ask: impl Fn(Text, c_int) -> c_int) -> c_int {
+    let other = |path: Text| {
+        let answer = ask(path, flags);
+        if answer == 0 && path.begins(b"uverbs") {
+            out.change(|stat| {
+                if u32::from(stat.stx_mode) & S_IFMT == S_IFLNK
+                    && let Some(number) = node_from_within(from, path)
+                {
+                    disguise_more(stat, number);
+                }
+            });
+        }
+        answer
+    };
+    let ours = |place: &Place<'_>| {
+        let Some(number) = place.official.node() else { return Ok(ask(place.at, flags)) };
+        let answer = ask(place.at, (flags & !AT_EMPTY_PATH) | AT_SYMLINK_NOFOLLOW);
+        if answer == 0 {
+            out.change(|stat| disguise_more(stat, number));
+        }
+        Ok(answer)
+    };
+    pass(path, other, ours)
+}
+
+/// What the kernel says of a node.
+pub(crate) fn disguise(stat: &mut Stat, number: u32) {
+    stat.st_mode = MODE;
+    stat.st_rdev = libc::makedev(MAJOR, FIRST_MINOR.wrapping_add(number));
+    stat.st_nlink = 1;
+    stat.st_uid = 0;
+    stat.st_gid = 0;
+    stat.st_size = 0;
+    stat.st_blocks = 0;
+}
+
+fn disguise_more(stat: &mut Statx, number: u32) {
+    stat.stx_mode = MODE as u16;
+    stat.stx_rdev_major = MAJOR;
+    stat.stx_rdev_minor = FIRST_MINOR.wrapping_add(number);
+    stat.stx_nlink = 1;
+    stat.stx_uid = 0;
+    stat.stx_gid = 0;
+    stat.stx_size = 0;
+    stat.stx_blocks = 0;
+}
+
+/// The number of the node that a link called `name` is, if `from` is the mirror's folder of nodes.
+fn node_from_within(from: c_int, name: Text) -> Option<u32> {
+    let number = paths::node(name.bytes())?;
+    let mut room = Room::new();
+    let nodes = room.hold(root::path()?.chain(b"/dev/infiniband".iter().copied())).ok()?;
+    let wanted = identity(AT_FDCWD, Text::of(nodes))?;
+    (identity(from, Text::of(c".")) == Some(wanted)).then_some(number)
+}
+
+/// Which file a path leads to.
+pub(crate) fn identity(from: c_int, path: Text) -> Option<(u64, u64)> {
+    type Next = unsafe extern "C" fn(c_int, Text, Statted, c_int) -> c_int;
+    // SAFETY: the type is the one that the C library's manual gives.
+    let next = unsafe { Function::fstatat.next::<Next>() }?;
+    let mut stat = empty();
+    // SAFETY: a C string, and a place for the answer.
+    let answer = unsafe { next(from, path, Out::of(&mut stat), 0) };
+    (answer == 0).then_some((stat.st_dev, stat.st_ino))
+}
+
+/// Whether something is there, be it a link that leads nowhere.
+pub(crate) fn present(path: Text) -> Result<(), Refusal> {
+    itself(path, Out::of(&mut empty()))
+}
+
+/// The next `lstat`.
+fn itself(path: Text, out: Statted) -> Result<(), Refusal> {
+    type Next = unsafe extern "C" fn(Text, Statted) -> c_int;
+    // SAFETY: the type is the one that the C library's manual gives.
+    let next = unsafe { Function::lstat.next::<Next>() }.ok_or(Refusal(libc::ENOSYS))?;
+    // SAFETY: a C string, and a place for the answer.
+    if unsafe { next(path, out) } == 0 { Ok(()) } else { Err(last_refusal()) }
+}
+
+fn empty() -> Stat {
+    // SAFETY: a struct of numbers, which may all be zero.
+    unsafe { std::mem::zeroed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_a_character_device_for_everybody() {
+        let mut stat = empty();
+        stat.st_ino = 7;
+        disguise(&mut stat, 3);
+        assert_eq!((stat.st_mode, stat.st_ino), (0o020_666, 7));
+        assert_eq!((libc::major(stat.st_rdev), libc::minor(stat.st_rdev)), (231, 195));
+    }
+
+    #[test]
+    fn only_the_folder_of_nodes_has_nodes() {
+        assert_eq!(node_from_within(AT_FDCWD, Text::of(c"uverbs0")), None);
+        assert!(identity(AT_FDCWD, Text::of(c"/")).is_some() && identity(AT_FDCWD, Text::of(c"/no/such")).is_none());
+        assert_eq!(present(Text::of(c"/no/such")), Err(Refusal(libc::ENOENT)));
+        assert_eq!(present(Text::of(c"/")), Ok(()));
+    }
+}

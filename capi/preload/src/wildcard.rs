@@ -1,0 +1,67 @@
+//! `glob`: it gets our functions to look at directories with, so that patterns and results are official paths.
+//!
+//! A program that brings functions of its own keeps them. What is not in a directory is not found: the mirror's folders are
+//! entered by name, they do not show up under `/sys/class` and `/dev`.
+
+use std::ffi::{c_int, c_void};
+
+use crate::directories::opendir;
+use crate::entry::{Out, Text, intercept};
+use crate::stat::{lstat, stat};
+
+/// `GLOB_ALTDIRFUNC`: the functions in the struct are to be used.
+const OWN_FUNCTIONS: c_int = 1 << 6;
+
+/// `glob_t`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Glob {
+    count: usize,
+    paths: *mut c_void,
+    offset: usize,
+    flags: c_int,
+    functions: Functions,
+}
+
+/// Its functions: addresses that are passed on and never called here.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Functions {
+    closedir: *const c_void,
+    readdir: *const c_void,
+    opendir: *const c_void,
+    lstat: *const c_void,
+    stat: *const c_void,
+}
+
+const _: () = assert!(size_of::<Glob>() == size_of::<libc::glob_t>());
+
+intercept! {
+    /// `glob`.
+    fn glob(pattern: Text, flags: c_int, complain: *const c_void, found: Out<Glob>) -> c_int as next => matched(pattern, flags, found, |flags| next(pattern, flags, complain, found));
+    /// `glob64`.
+    fn glob64(pattern: Text, flags: c_int, complain: *const c_void, found: Out<Glob>) -> c_int as next => matched(pattern, flags, found, |flags| next(pattern, flags, complain, found));
+}
+
+fn matched(pattern: Text, flags: c_int, found: Out<Glob>, search: impl Fn(c_int) -> c_int) -> c_int {
+    let near = pattern.begins(b"/sys/") || pattern.begins(b"/dev/");
+    if !near || flags & OWN_FUNCTIONS != 0 {
+        return search(flags);
+    }
+    let ours = Functions {
+        closedir: libc::closedir as *const c_void,
+        readdir: libc::readdir as *const c_void,
+        opendir: opendir as *const c_void,
+        lstat: lstat as *const c_void,
+        stat: stat as *const c_void,
+    };
+    let before = found.change(|glob| std::mem::replace(&mut glob.functions, ours));
+    let answer = search(flags | OWN_FUNCTIONS);
+    found.change(|glob| {
+        glob.flags &= !OWN_FUNCTIONS;
+        if let Some(before) = before {
+            glob.functions = before;
+        }
+    });
+    answer
+}
