@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-protocol", 1),
     ("softhca-engine", 2),
     ("softhca-agent", 3),
+    ("softhca", 3),
     ("softhca-fabric", 4),
     ("libibverbs", 4),
     ("softhca-preload", 4),
@@ -31,7 +32,7 @@ const TOOLS: &[&str] = &["softhca-suite", "xtask"];
 
 /// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
 const UNSAFE: &[(&str, &[&str])] =
-    &[("softhca-shm", &[""]), ("softhca-udp", &["sys"]), ("softhca-engine", &["access", "lock", "tsc", "usermem"]), ("libibverbs", &[""]), ("softhca-preload", &[""])];
+    &[("softhca-shm", &[""]), ("softhca-udp", &["sys"]), ("softhca-engine", &["access", "lock", "tsc", "usermem"]), ("softhca", &["memory"]), ("libibverbs", &[""]), ("softhca-preload", &[""])];
 
 /// Packages without clock, socket, thread or random source: time and chance are arguments.
 const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol"];

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use abi::open::profile;
 use agent::{Agent, AgentHandle, Config, LocalControl, StartError};
 use engine::{Engine, Error};
+use softhca::Context;
 
 /// One embedded agent. Dropping it stops the agent: the engines see their device vanish.
 #[derive(Debug)]
@@ -41,6 +42,14 @@ impl Fabric {
     /// The directory cannot be used or is served already, or as [`Fabric::start_with`].
     pub fn start_at(config: &Config, run_dir: &Path) -> Result<Self, StartError> {
         Ok(Self { agent: Agent::start(config, Some(run_dir))? })
+    }
+
+    /// Opens device 0.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    pub fn open(&self) -> Result<Context, softhca::Error> {
+        Context::with_control(Box::new(self.control(0)?))
     }
 
     /// A new engine on device 0.

@@ -1,0 +1,233 @@
+//! Completions: how a request ended, and the memory that it gives back. Principal type: [`Completion`].
+
+use std::fmt;
+
+use abi::cq::{Wc, opcode, wc_flags};
+use protocol::Status;
+
+use crate::endpoint::Source;
+use crate::error::{Error, Result, sentence};
+use crate::gid::Gid;
+use crate::memory::Buffer;
+use crate::message::Parts;
+
+/// Bytes before the payload of a received datagram.
+pub(crate) const DATAGRAM_HEADER: usize = wire::grh::LEN;
+
+/// What a request did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// A message went to the peer's next receive.
+    Send,
+    /// Memory at the peer was written.
+    Write,
+    /// Memory at the peer was read.
+    Read,
+    /// A word at the peer was added to.
+    FetchAdd,
+    /// A word at the peer was compared and perhaps replaced.
+    CompareSwap,
+    /// A message came.
+    Receive,
+    /// The peer has written to exposed memory, and sent a number along that took this receive.
+    ReceiveWrite,
+}
+
+impl Operation {
+    pub(crate) fn is_receive(self) -> bool {
+        matches!(self, Self::Receive | Self::ReceiveWrite)
+    }
+}
+
+/// The end of a request, good or bad. The buffers that were posted are in it.
+pub struct Completion {
+    id: u64,
+    qp: u32,
+    operation: Operation,
+    status: Status,
+    bytes: usize,
+    immediate: Option<u32>,
+    /// Of the sender of a datagram.
+    source_qp: Option<u32>,
+    /// The request's name at the adapter, by which its reason is found.
+    name: u64,
+    parts: Parts,
+}
+
+impl Completion {
+    pub(crate) fn new(wc: &Wc, id: u64, posted: Operation, datagrams: bool, parts: Parts) -> Self {
+        let status = status(wc.status);
+        let good = status == Status::Success;
+        let datagram = datagrams && posted.is_receive() && good;
+        let operation = if good && wc.opcode == opcode::RECV_RDMA_WITH_IMM { Operation::ReceiveWrite } else { posted };
+        let before = if datagram { DATAGRAM_HEADER } else { 0 };
+        Self {
+            id,
+            qp: wc.qp_num,
+            operation,
+            status,
+            bytes: if good { (wc.byte_len as usize).saturating_sub(before) } else { 0 },
+            immediate: (good && wc.wc_flags & wc_flags::WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
+            source_qp: datagram.then_some(wc.src_qp),
+            name: wc.wr_id,
+            parts,
+        }
+    }
+
+    /// The name that the request was posted with.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The number of the queue pair.
+    #[must_use]
+    pub fn qp(&self) -> u32 {
+        self.qp
+    }
+
+    /// What was done, or tried.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// How it ended.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Bytes that were moved; of a datagram without the header before it. 0 when the request failed.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The number that came along.
+    #[must_use]
+    pub fn immediate(&self) -> Option<u32> {
+        self.immediate
+    }
+
+    /// Who sent the datagram, where one was received.
+    #[must_use]
+    pub fn source(&self) -> Option<Source> {
+        let mut header = [0; DATAGRAM_HEADER];
+        let qpn = self.source_qp?;
+        self.parts.as_slice().first()?.head(&mut header)?;
+        let (source, destination) = wire::grh::Network::parse(&header).ok()?.gids();
+        Some(Source { gid: Gid(source), qpn, destination: Gid(destination) })
+    }
+
+    /// What was received, or read, as far as it is in the first buffer; a datagram's payload. Nothing when the request failed.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        let moved =
+            self.operation.is_receive() || self.operation != Operation::Send && self.operation != Operation::Write;
+        let Some(part) = self.parts.as_slice().first().filter(|_| moved && self.operation != Operation::ReceiveWrite)
+        else {
+            return &[];
+        };
+        let Some(buffer) = part.owned() else { return &[] };
+        let before = if self.source_qp.is_some() { DATAGRAM_HEADER } else { 0 };
+        let end = (before + self.bytes).min(part.len());
+        &buffer[part.at() + before.min(end)..part.at() + end]
+    }
+
+    /// What stood in the peer's word before an atomic, in native byte order.
+    #[must_use]
+    pub fn word(&self) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let atomic = matches!(self.operation, Operation::FetchAdd | Operation::CompareSwap);
+        self.parts.as_slice().first().filter(|_| atomic && self.status == Status::Success)?.head(&mut bytes)?;
+        Some(u64::from_ne_bytes(bytes))
+    }
+
+    /// The completion if the request succeeded.
+    ///
+    /// # Errors
+    /// The status with its reason. The buffers are dropped then; look at [`Completion::status`] first to keep them.
+    pub fn ok(self) -> Result<Self> {
+        match self.error() {
+            None => Ok(self),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Why the request failed, if it did.
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        (self.status != Status::Success).then(|| failure(self.status, self.id, self.qp, self.name))
+    }
+
+    /// The buffer that was posted, whole; the first where there were several.
+    ///
+    /// # Panics
+    /// When there was none: inline data and exposed memory. Where that may be, take [`Completion::into_buffers`].
+    #[must_use]
+    pub fn into_buffer(self) -> Buffer {
+        self.parts.into_buffer().expect("the request was posted with a buffer")
+    }
+
+    /// The buffers that were posted, whole, in their order.
+    #[must_use]
+    pub fn into_buffers(self) -> Vec<Buffer> {
+        self.parts.into_buffers()
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion")
+            .field("id", &self.id)
+            .field("qp", &format_args!("{:#x}", self.qp))
+            .field("operation", &self.operation)
+            .field("status", &self.status)
+            .field("bytes", &self.bytes)
+            .field("immediate", &self.immediate)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The error of a request, with the sentence that the engine noted for it.
+pub(crate) fn failure(status: Status, id: u64, qp: u32, name: u64) -> Error {
+    let prefix = format!("QP {qp:#x}, wr_id {name:#x}: ");
+    let reason = match sentence(&prefix) {
+        Some(sentence) => sentence[prefix.len()..].to_owned(),
+        None if status == Status::WrFlushErr => "flushed, because the queue pair is in the error state".into(),
+        None => status.to_string(),
+    };
+    Error::Failed { status, id, qp, reason }
+}
+
+/// The status with a number; one that the engine does not give is a general error.
+pub(crate) fn status(number: u32) -> Status {
+    use Status as S;
+    const ALL: [Status; 22] = [
+        S::Success,
+        S::LocLenErr,
+        S::LocQpOpErr,
+        S::LocEecOpErr,
+        S::LocProtErr,
+        S::WrFlushErr,
+        S::MwBindErr,
+        S::BadRespErr,
+        S::LocAccessErr,
+        S::RemInvReqErr,
+        S::RemAccessErr,
+        S::RemOpErr,
+        S::RetryExcErr,
+        S::RnrRetryExcErr,
+        S::LocRddViolErr,
+        S::RemInvRdReqErr,
+        S::RemAbortErr,
+        S::InvEecnErr,
+        S::InvEecStateErr,
+        S::FatalErr,
+        S::RespTimeoutErr,
+        S::GeneralErr,
+    ];
+    ALL.get(number as usize).copied().unwrap_or(Status::GeneralErr)
+}

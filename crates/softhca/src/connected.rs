@@ -1,0 +1,302 @@
+//! Connected queue pairs: [`Unconnected`] until it has met its peer, [`Qp`] from then on.
+//!
+//! The service is in the type: what only the reliable one offers does not compile on the other.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use abi::errno::Errno;
+use abi::qp::{Dest, ModifyQp, attr, state};
+use engine::Service;
+
+use crate::completion::Operation;
+use crate::endpoint::{Endpoint, mtu_code};
+use crate::error::{Error, Rejected, Result};
+use crate::message::{Message, Part};
+use crate::queue_pair::{Agreed, QpInner, Request};
+use crate::remote::RemoteRegion;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// The services that connect two queue pairs.
+pub trait Connected: sealed::Sealed {
+    /// Which.
+    #[doc(hidden)]
+    const SERVICE: Service;
+}
+
+/// Messages arrive once and in order, or the sender is told (RC).
+#[derive(Debug)]
+pub enum Reliable {}
+
+/// Messages may be lost, as the packets that they are made of (UC).
+#[derive(Debug)]
+pub enum Unreliable {}
+
+impl sealed::Sealed for Reliable {}
+impl sealed::Sealed for Unreliable {}
+
+impl Connected for Reliable {
+    const SERVICE: Service = Service::Rc;
+}
+
+impl Connected for Unreliable {
+    const SERVICE: Service = Service::Uc;
+}
+
+/// Timers and retries of a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) timeout: u8,
+    pub(crate) retries: u8,
+    pub(crate) rnr_retries: u8,
+    pub(crate) rnr_timer: u8,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { timeout: 14, retries: 7, rnr_retries: 7, rnr_timer: 12 }
+    }
+}
+
+/// A queue pair that has not met its peer. It may post receives, and tells what the peer has to know.
+///
+/// ```compile_fail,E0599
+/// # fn example(pd: softhca::Pd, cq: softhca::Cq) -> softhca::Result<()> {
+/// let qp = pd.reliable(&cq).build()?;
+/// qp.send(1, pd.buffer(64)?)?; // To whom?
+/// # Ok(()) }
+/// ```
+pub struct Unconnected<Service> {
+    inner: QpInner,
+    endpoint: Endpoint,
+    port: u8,
+    gid_index: u8,
+    timing: Timing,
+    service: PhantomData<fn() -> Service>,
+}
+
+impl<S: Connected> Unconnected<S> {
+    pub(crate) fn new(inner: QpInner, endpoint: Endpoint, (port, gid_index): (u8, u8), timing: Timing) -> Self {
+        Self { inner, endpoint, port, gid_index, timing, service: PhantomData }
+    }
+
+    /// What the peer has to know to connect.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// Posts a receive; `id` comes back with its completion. Best before the peer is told who we are.
+    ///
+    /// # Errors
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
+        self.inner.receive(id, into.into().parts)
+    }
+
+    /// Connects with a peer, which has to do the same with [`Unconnected::endpoint`]. It may send at once; what it sends before
+    /// the peer has connected is tried again for a while (and lost on the unreliable service).
+    ///
+    /// # Errors
+    /// EINVAL for an endpoint of another service, or an address that cannot be reached from here.
+    pub fn connect(self, peer: &Endpoint) -> Result<Qp<S>> {
+        let reliable = S::SERVICE == Service::Rc;
+        if peer.reliable != reliable {
+            let name = |reliable| if reliable { "reliable" } else { "unreliable" };
+            return Err(Error::refused(
+                Errno::EINVAL,
+                format!(
+                    "QP {:#x} is {}, its peer {:#x} is {}",
+                    self.endpoint.qpn,
+                    name(reliable),
+                    peer.qpn,
+                    name(peer.reliable)
+                ),
+            ));
+        }
+        let Agreed { mtu, reads } = Agreed::between(&self.endpoint, peer);
+        let dest = Dest {
+            dgid: peer.gid.0,
+            sgid_index: self.gid_index,
+            port_num: self.port,
+            hop_limit: 64,
+            is_global: 1,
+            ..Dest::default()
+        };
+        let mut rtr = ModifyQp {
+            attr_mask: attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN,
+            qp_state: state::RTR,
+            dest,
+            path_mtu: mtu_code(mtu)?,
+            dest_qp_num: peer.qpn,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: reads,
+            min_rnr_timer: self.timing.rnr_timer,
+            ..ModifyQp::default()
+        };
+        let mut rts = ModifyQp {
+            attr_mask: attr::STATE | attr::SQ_PSN,
+            qp_state: state::RTS,
+            sq_psn: self.endpoint.psn,
+            timeout: self.timing.timeout,
+            retry_cnt: self.timing.retries,
+            rnr_retry: self.timing.rnr_retries,
+            max_rd_atomic: reads,
+            ..ModifyQp::default()
+        };
+        if reliable {
+            rtr.attr_mask |= attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
+            rts.attr_mask |= attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+        }
+        self.inner.qp.modify(&rtr)?;
+        self.inner.qp.modify(&rts)?;
+        Ok(Qp { inner: self.inner, endpoint: self.endpoint, peer: *peer, service: PhantomData })
+    }
+}
+
+impl<S> fmt::Debug for Unconnected<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unconnected({})", self.endpoint)
+    }
+}
+
+/// A connected queue pair. Posting takes `&self`, so threads may share one; they also share its lock.
+///
+/// Buffers that are under way when it is dropped are freed when nothing uses them any more.
+pub struct Qp<Service> {
+    pub(crate) inner: QpInner,
+    endpoint: Endpoint,
+    peer: Endpoint,
+    service: PhantomData<fn() -> Service>,
+}
+
+impl<S: Connected> Qp<S> {
+    /// This end.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// The other end.
+    #[must_use]
+    pub fn peer(&self) -> Endpoint {
+        self.peer
+    }
+
+    /// Its number, by which completions and events call it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.endpoint.qpn
+    }
+
+    /// Posts a receive; `id` comes back with its completion.
+    ///
+    /// # Errors
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
+        self.inner.receive(id, into.into().parts)
+    }
+
+    /// Sends a message to the peer's next receive; `id` comes back with the completion.
+    ///
+    /// Only registered memory can be sent; for a few bytes of any other there is [`Qp::send_inline`], and
+    /// [`Qp::scope`] registers for a while.
+    ///
+    /// ```compile_fail,E0277
+    /// # fn example(qp: softhca::Qp<softhca::Reliable>) -> softhca::Result<()> {
+    /// qp.send(1, vec![0_u8; 64])?; // Not registered.
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// ENOMEM when the queue or its CQ is full, EINVAL for too many parts or when the queue pair is in error.
+    pub fn send(&self, id: u64, message: impl Into<Message>) -> Result<(), Rejected> {
+        self.inner.send(id, message.into(), Request::new(Operation::Send, None))
+    }
+
+    /// Sends a few bytes, which are copied at once.
+    ///
+    /// # Errors
+    /// EINVAL for more than the queue pair takes inline; else as [`Qp::send`].
+    pub fn send_inline(&self, id: u64, bytes: &[u8], immediate: Option<u32>) -> Result<()> {
+        self.inner.inline(id, bytes, Request::new(Operation::Send, None), immediate)
+    }
+
+    /// Writes to exposed memory of the peer, from its beginning (see [`RemoteRegion::part`]). With an immediate number the peer's
+    /// next receive completes as well.
+    ///
+    /// # Errors
+    /// EINVAL when the message is longer than the region; else as [`Qp::send`].
+    pub fn write(&self, id: u64, message: impl Into<Message>, to: &RemoteRegion) -> Result<(), Rejected> {
+        self.inner.send(id, message.into(), Request::new(Operation::Write, Some(*to)))
+    }
+
+    /// Writes a few bytes, which are copied at once.
+    ///
+    /// # Errors
+    /// As [`Qp::send_inline`] and [`Qp::write`].
+    pub fn write_inline(&self, id: u64, bytes: &[u8], to: &RemoteRegion) -> Result<()> {
+        self.inner.inline(id, bytes, Request::new(Operation::Write, Some(*to)), None)
+    }
+
+    /// Ends every request that is under way: their completions come with an error, and give the buffers back. Nothing can be
+    /// sent afterwards.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone; then it has happened already.
+    pub fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl Qp<Reliable> {
+    /// Reads exposed memory of the peer, from its beginning, as much as the buffer takes.
+    ///
+    /// ```compile_fail,E0599
+    /// # fn example(qp: softhca::Qp<softhca::Unreliable>, b: softhca::Buffer, there: softhca::RemoteRegion) -> softhca::Result<()> {
+    /// qp.read(1, b, &there)?; // Only the reliable service reads.
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// EINVAL when the buffer is longer than the region; else as [`Qp::send`].
+    pub fn read(&self, id: u64, into: impl Into<Message>, from: &RemoteRegion) -> Result<(), Rejected> {
+        self.inner.send(id, into.into(), Request::new(Operation::Read, Some(*from)))
+    }
+
+    /// Adds to the word at the beginning of the region, wrapping around; the completion's [`word`](crate::Completion::word) is
+    /// what stood there before.
+    ///
+    /// # Errors
+    /// EINVAL when there are not 8 bytes on either side; else as [`Qp::send`].
+    pub fn fetch_add(&self, id: u64, into: impl Into<Part>, at: &RemoteRegion, value: u64) -> Result<(), Rejected> {
+        let request = Request { compare_add: value, ..Request::new(Operation::FetchAdd, Some(*at)) };
+        self.inner.send(id, into.into().into(), request)
+    }
+
+    /// Puts `new` in the place of `expected`, if that is the word at the beginning of the region; the completion's
+    /// [`word`](crate::Completion::word) is what stood there before.
+    ///
+    /// # Errors
+    /// As [`Qp::fetch_add`].
+    pub fn compare_swap(
+        &self,
+        id: u64,
+        into: impl Into<Part>,
+        at: &RemoteRegion,
+        expected: u64,
+        new: u64,
+    ) -> Result<(), Rejected> {
+        let request = Request { compare_add: expected, swap: new, ..Request::new(Operation::CompareSwap, Some(*at)) };
+        self.inner.send(id, into.into().into(), request)
+    }
+}
+
+impl<S> fmt::Debug for Qp<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qp({} to {})", self.endpoint, self.peer)
+    }
+}

@@ -1,0 +1,296 @@
+//! Completion queues: where requests end, and their buffers come back. Principal type: [`Cq`].
+//!
+//! A CQ never overruns: as many requests as it has room for may be under way on it, and the next is refused where it is
+//! posted (but for shared receive queues, whose requests belong to no CQ until a message comes).
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use abi::cq::Wc;
+use abi::errno::Errno;
+use engine::{Channel, CqSpec};
+use parking_lot::{Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::completion::Completion;
+use crate::context::ContextInner;
+use crate::error::{Error, Result};
+use crate::event::About;
+use crate::pending::{Held, Queues, is_receive};
+
+/// Completions taken at once.
+const BATCH: usize = 16;
+/// Looks before a waiting thread goes to sleep: a few microseconds.
+const LOOKS: u32 = 50;
+
+/// A completion queue. Clones are the same queue.
+///
+/// Polling it drives the device; a thread of the library does so while nobody polls.
+#[derive(Clone)]
+pub struct Cq {
+    pub(crate) inner: Arc<CqInner>,
+}
+
+pub(crate) struct CqInner {
+    pub(crate) ctx: Arc<ContextInner>,
+    pub(crate) cq: Arc<engine::Cq>,
+    channel: Arc<Channel>,
+    cookie: u64,
+    capacity: u32,
+    under_way: AtomicU32,
+    /// The queues that complete here, by QP number.
+    queues: RwLock<HashMap<u32, Arc<Queues>>>,
+    /// Completions that somebody took who did not want them, oldest first.
+    stash: Mutex<VecDeque<Completion>>,
+    has_stash: AtomicBool,
+    /// One thread sleeps on the descriptor; the others wait for it.
+    sleeping: Mutex<()>,
+}
+
+impl Cq {
+    pub(crate) fn new(ctx: &Arc<ContextInner>, completions: u32) -> Result<Self> {
+        let channel = ctx.engine.create_channel()?;
+        let flags = rustix::fs::fcntl_getfl(channel.fd())?;
+        rustix::fs::fcntl_setfl(channel.fd(), flags | rustix::fs::OFlags::NONBLOCK)?;
+        let cookie = ctx.cookie();
+        let cq = ctx.engine.create_cq(&CqSpec { cqe: completions, channel: Some(&channel), comp_vector: 0, cookie })?;
+        ctx.named.lock().insert(cookie, About::Cq(cq.handle()));
+        let inner = CqInner {
+            ctx: Arc::clone(ctx),
+            capacity: cq.entries(),
+            cq,
+            channel,
+            cookie,
+            under_way: AtomicU32::new(0),
+            queues: RwLock::new(HashMap::new()),
+            stash: Mutex::new(VecDeque::new()),
+            has_stash: AtomicBool::new(false),
+            sleeping: Mutex::new(()),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The number that async events call it by.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.inner.cq.handle()
+    }
+
+    /// How many requests may be under way on it.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.inner.capacity
+    }
+
+    /// The next completion, if there is one.
+    ///
+    /// # Errors
+    /// EIO in a process that inherited the queue over a fork.
+    pub fn poll(&self) -> Result<Option<Completion>> {
+        self.inner.poll()
+    }
+
+    /// Waits for the next completion: looks for a few microseconds, then sleeps.
+    ///
+    /// # Errors
+    /// EIO when the device is gone and nothing more will come.
+    pub fn wait(&self) -> Result<Completion> {
+        loop {
+            if let Some(completion) = self.wait_for(Duration::MAX)? {
+                return Ok(completion);
+            }
+        }
+    }
+
+    /// Waits for the next completion, but not longer than `limit`.
+    ///
+    /// # Errors
+    /// As [`Cq::wait`].
+    pub fn wait_for(&self, limit: Duration) -> Result<Option<Completion>> {
+        let inner = &*self.inner;
+        for _ in 0..LOOKS {
+            if let Some(completion) = inner.poll()? {
+                return Ok(Some(completion));
+            }
+            std::hint::spin_loop();
+        }
+        let end = Instant::now().checked_add(limit);
+        let _turn = match end {
+            None => inner.sleeping.lock(),
+            Some(end) => match inner.sleeping.try_lock_until(end) {
+                Some(turn) => turn,
+                None => return inner.poll(),
+            },
+        };
+        loop {
+            let alive = self.take_event();
+            self.arm()?;
+            // What came before the arming gives no event.
+            if let Some(completion) = inner.poll()? {
+                return Ok(Some(completion));
+            }
+            alive?;
+            if !readable(inner.channel.fd(), end)? {
+                return inner.poll();
+            }
+        }
+    }
+
+    /// Asks that the descriptor becomes readable at the next completion. Holds once; poll afterwards, for what came before
+    /// gives no event.
+    ///
+    /// # Errors
+    /// EIO in a process that inherited the queue over a fork.
+    pub fn arm(&self) -> Result<()> {
+        Ok(self.inner.cq.req_notify(false)?)
+    }
+
+    /// The same for the next completion that its sender marked as solicited, or that is an error.
+    ///
+    /// # Errors
+    /// As [`Cq::arm`].
+    pub fn arm_solicited(&self) -> Result<()> {
+        Ok(self.inner.cq.req_notify(true)?)
+    }
+
+    /// Takes the events that made the descriptor readable; says whether there were some.
+    ///
+    /// # Errors
+    /// EIO when the device is gone.
+    pub fn take_event(&self) -> Result<bool> {
+        let mut some = false;
+        loop {
+            match self.inner.channel.next_event() {
+                Ok(_) => some = true,
+                Err(Errno::EAGAIN) => return Ok(some),
+                Err(Errno::EIO) => return Err(Error::refused(Errno::EIO, "the device is gone, with its agent")),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// Readable when there is an event that [`Cq::arm`] asked for: for `poll`, `epoll`, or an async runtime.
+impl AsFd for Cq {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.channel.fd()
+    }
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Cq({}, {} of {} requests under way)",
+            self.number(),
+            self.inner.under_way.load(Ordering::Relaxed),
+            self.capacity()
+        )
+    }
+}
+
+impl CqInner {
+    pub(crate) fn poll(&self) -> Result<Option<Completion>> {
+        if self.has_stash.load(Ordering::Acquire) {
+            let mut stash = self.stash.lock();
+            let completion = stash.pop_front();
+            self.has_stash.store(!stash.is_empty(), Ordering::Release);
+            if completion.is_some() {
+                return Ok(completion);
+            }
+        }
+        loop {
+            let mut wc = [Wc::default()];
+            if self.cq.poll(&mut wc)? == 0 {
+                return Ok(None);
+            }
+            if let Some(completion) = self.finish(&wc[0]) {
+                return Ok(Some(completion));
+            }
+        }
+    }
+
+    /// Takes every completion there is, and keeps them for those who poll.
+    pub(crate) fn gather(&self) -> Result<()> {
+        loop {
+            let mut wcs = [Wc::default(); BATCH];
+            // Held while polling, so that completions stay in order.
+            let mut stash = self.stash.lock();
+            let taken = self.cq.poll(&mut wcs)?;
+            stash.extend(wcs[..taken].iter().filter_map(|wc| self.finish(wc)));
+            self.has_stash.store(!stash.is_empty(), Ordering::Release);
+            if taken < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What a completion of the adapter is to the program; `None` when a scope waits for it, or its queue pair is gone.
+    fn finish(&self, wc: &Wc) -> Option<Completion> {
+        let queues = Arc::clone(self.queues.read().get(&wc.qp_num)?);
+        let pending = queues.take(wc.wr_id)?;
+        if !(queues.shared && is_receive(wc.wr_id)) {
+            self.release(1);
+        }
+        match pending.held {
+            Held::Parts(parts) => Some(Completion::new(wc, pending.id, pending.operation, queues.datagrams, parts)),
+            Held::Scope(tally) => {
+                tally.done(wc, pending.id);
+                None
+            }
+        }
+    }
+
+    /// Makes room for one more completion.
+    pub(crate) fn reserve(&self) -> Result<()> {
+        let more = |count: u32| (count < self.capacity).then_some(count + 1);
+        match self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::refused(
+                Errno::ENOMEM,
+                format!(
+                    "CQ {} has room for {} completions, and as many requests are under way",
+                    self.cq.handle(),
+                    self.capacity
+                ),
+            )),
+        }
+    }
+
+    pub(crate) fn release(&self, count: u32) {
+        self.under_way.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn know(&self, qpn: u32, queues: &Arc<Queues>) {
+        self.queues.write().insert(qpn, Arc::clone(queues));
+    }
+
+    pub(crate) fn forget(&self, qpn: u32) {
+        self.queues.write().remove(&qpn);
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        // Refused only when the agent is gone, or in a child process, which owns nothing of it.
+        let _ = self.cq.destroy();
+        let _ = self.channel.destroy();
+        self.ctx.named.lock().remove(&self.cookie);
+    }
+}
+
+/// Whether a descriptor becomes readable before `end`.
+pub(crate) fn readable(fd: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
+    let limit = end.map(|end| end.saturating_duration_since(Instant::now()));
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        // Whoever waits looks again.
+        Err(rustix::io::Errno::INTR) => Ok(end.is_none_or(|end| end > Instant::now())),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,91 @@
+//! Devices: what an agent on this host offers, before it is opened. Principal type: [`Device`].
+//!
+//! They are found as the C library finds them: by the nodes in the run directory, and the agent's mirror of `/sys` for their names.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use abi::errno::Errno;
+use engine::{SocketControl, rundir};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+
+/// A device of an agent on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    directory: PathBuf,
+    number: u32,
+    name: String,
+}
+
+/// The devices of the agent that this process uses: `$SOFTHCA_DIR`, else the user's and network namespace's own run directory.
+///
+/// # Errors
+/// The run directory belongs to another user. No agent is no error, but an empty list.
+pub fn devices() -> Result<Vec<Device>> {
+    let directory = rundir::default();
+    let chosen = std::env::var_os(rundir::VARIABLE).is_some_and(|value| !value.is_empty());
+    let mine = |owner: u32| owner == rustix::process::geteuid().as_raw() || owner == 0;
+    if !chosen && fs::metadata(&directory).is_ok_and(|meta| !mine(meta.uid())) {
+        let reason = format!(
+            "the run directory {} belongs to another user: set {} to choose it on purpose, or remove it",
+            directory.display(),
+            rundir::VARIABLE
+        );
+        return Err(Error::refused(Errno::EACCES, reason));
+    }
+    Ok(devices_in(&directory))
+}
+
+/// The devices of the agent that serves a run directory.
+#[must_use]
+pub fn devices_in(directory: &Path) -> Vec<Device> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("uverbs")?.parse().ok();
+    let mut numbers: Vec<u32> =
+        fs::read_dir(directory).map(|entries| entries.flatten().filter_map(number).collect()).unwrap_or_default();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| Device::describe(directory, number)).collect()
+}
+
+/// Opens the first device of the agent that this process uses.
+///
+/// # Errors
+/// There is no agent, with a sentence that says how to get one, or it refuses.
+pub fn open() -> Result<Context> {
+    match devices()?.first() {
+        Some(device) => device.open(),
+        None => Err(Error::refused(
+            Errno::ENODEV,
+            format!(
+                "the run directory {} has no device: start an agent with `softhca agent`, or run the program with `softhca run -- PROGRAM`",
+                rundir::default().display()
+            ),
+        )),
+    }
+}
+
+impl Device {
+    fn describe(directory: &Path, number: u32) -> Self {
+        let file = rundir::sysfs(directory).join(format!("class/infiniband_verbs/uverbs{number}/ibdev"));
+        let name = fs::read_to_string(file).ok().and_then(|text| text.lines().next().map(str::to_owned));
+        let name = name.unwrap_or_else(|| format!("softhca{number}"));
+        Self { directory: directory.to_owned(), number, name }
+    }
+
+    /// Its name, such as `softhca0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Nobody serves it, or an agent of another version does, or the agent refuses.
+    pub fn open(&self) -> Result<Context> {
+        let control = SocketControl::open(&rundir::node(&self.directory, self.number), abi::open::profile::MAINLINE)?;
+        Context::with_control(Box::new(control))
+    }
+}

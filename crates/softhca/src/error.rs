@@ -1,0 +1,152 @@
+//! What may go wrong, each with the errno that a C program would see and the sentence that says why. Principal type: [`Error`].
+//!
+//! The sentences are the engine's own: they are made where a failure is decided, and found again here by the request's name.
+
+use std::fmt;
+use std::io;
+
+use abi::errno::Errno;
+use protocol::Status;
+
+use crate::memory::Buffer;
+
+/// The result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call was refused, and nothing was done.
+    #[error("{reason} ({})", Errno(*errno))]
+    Refused {
+        /// The error number that the manual pages name.
+        errno: i32,
+        /// Which objects, and why.
+        reason: String,
+    },
+    /// A request was carried out, or tried, and ended with an error.
+    #[error("request {id} on QP {qp:#x} failed: {reason}")]
+    Failed {
+        /// How it ended.
+        status: Status,
+        /// The name that it was posted with.
+        id: u64,
+        /// The queue pair.
+        qp: u32,
+        /// Why.
+        reason: String,
+    },
+    /// Bytes or text from elsewhere that are not what they should be.
+    #[error("{reason}")]
+    Malformed {
+        /// What they should be, and where they are wrong.
+        reason: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn refused(errno: Errno, reason: impl Into<String>) -> Self {
+        Self::Refused { errno: errno.0, reason: reason.into() }
+    }
+
+    pub(crate) fn malformed(reason: impl Into<String>) -> Self {
+        Self::Malformed { reason: reason.into() }
+    }
+
+    /// For a call whose refusal the engine has explained in a sentence that begins with `prefix`.
+    pub(crate) fn explained(errno: Errno, prefix: &str) -> Self {
+        Self::refused(errno, sentence(prefix).unwrap_or_else(|| errno.meaning().into()))
+    }
+
+    /// The error number: of a refused call the one that the manual pages name, EIO for a request that failed, EINVAL for what is malformed.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Refused { errno, .. } => *errno,
+            Self::Failed { .. } => Errno::EIO.0,
+            Self::Malformed { .. } => Errno::EINVAL.0,
+        }
+    }
+
+    /// The sentence that says which objects, and why.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Refused { reason, .. } | Self::Failed { reason, .. } | Self::Malformed { reason } => reason,
+        }
+    }
+}
+
+/// The newest sentence of this process that begins so.
+pub(crate) fn sentence(prefix: &str) -> Option<String> {
+    engine::reason::last(usize::MAX).into_iter().rev().find(|sentence| sentence.starts_with(prefix))
+}
+
+impl From<engine::Error> for Error {
+    fn from(error: engine::Error) -> Self {
+        Self::refused(error.errno, error.reason)
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::refused(errno, errno.meaning())
+    }
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::refused(Errno(error.raw_os_error()), error.to_string())
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.errno() {
+            0 => io::ErrorKind::Other,
+            errno => io::Error::from_raw_os_error(errno).kind(),
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// A request that was not posted, with the buffers that it would have used.
+///
+/// `?` turns it into an [`Error`] and drops the buffers.
+pub struct Rejected {
+    /// Why it was not posted.
+    pub error: Error,
+    /// What was to be sent, or received into, in its order.
+    pub buffers: Vec<Buffer>,
+}
+
+impl fmt::Debug for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rejected").field("error", &self.error).field("buffers", &self.buffers.len()).finish()
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejected {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl From<Rejected> for Error {
+    fn from(rejected: Rejected) -> Self {
+        rejected.error
+    }
+}
+
+impl From<Rejected> for io::Error {
+    fn from(rejected: Rejected) -> Self {
+        rejected.error.into()
+    }
+}

@@ -1,0 +1,63 @@
+//! GIDs: the addresses of ports, which look like IPv6 addresses. Principal type: [`Gid`].
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// The address of a port, or a multicast group. An IPv4 address is `::ffff:a.b.c.d`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The IP address that it is.
+    #[must_use]
+    pub fn ip(self) -> IpAddr {
+        let address = Ipv6Addr::from(self.0);
+        address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+    }
+
+    /// Whether it is nobody's: all zeros.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    /// Whether it names a multicast group, of either family.
+    #[must_use]
+    pub fn is_multicast(self) -> bool {
+        self.ip().is_multicast()
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self(address.to_ipv6_mapped().octets()),
+            IpAddr::V6(address) => Self(address.octets()),
+        }
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Gid {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let address: IpAddr =
+            text.parse().map_err(|_| Error::malformed(format!("{text:?} is no GID, such as fe80::1 or 10.0.0.1")))?;
+        Ok(address.into())
+    }
+}

@@ -1,0 +1,178 @@
+//! What is posted: parts of memory, and a message made of them with what goes along. Principal types: [`Part`], [`Message`].
+
+use abi::post::Sge;
+
+use crate::memory::{Buffer, Exposed};
+
+/// A part of a [`Buffer`] or of [`Exposed`] memory, as one element of a request.
+#[derive(Debug)]
+pub struct Part {
+    memory: Memory,
+    at: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Owned(Buffer),
+    Shared(Exposed),
+}
+
+impl Part {
+    pub(crate) fn of(buffer: Buffer, at: usize, len: usize) -> Self {
+        Self { memory: Memory::Owned(buffer), at, len }
+    }
+
+    pub(crate) fn shared(memory: Exposed, at: usize, len: usize) -> Self {
+        Self { memory: Memory::Shared(memory), at, len }
+    }
+
+    /// Where it begins in its buffer.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn sge(&self) -> Sge {
+        match &self.memory {
+            Memory::Owned(buffer) => buffer.sge(self.at, self.len),
+            Memory::Shared(exposed) => exposed.sge(self.at, self.len),
+        }
+    }
+
+    pub(crate) fn owned(&self) -> Option<&Buffer> {
+        match &self.memory {
+            Memory::Owned(buffer) => Some(buffer),
+            Memory::Shared(_) => None,
+        }
+    }
+
+    /// Copies `into.len()` bytes of the part, from its beginning; `None` when it is shorter.
+    pub(crate) fn head(&self, into: &mut [u8]) -> Option<()> {
+        if self.len < into.len() {
+            return None;
+        }
+        match &self.memory {
+            Memory::Owned(buffer) => into.copy_from_slice(&buffer[self.at..self.at + into.len()]),
+            Memory::Shared(exposed) => exposed.read(self.at, into),
+        }
+        Some(())
+    }
+
+    fn into_buffer(self) -> Option<Buffer> {
+        match self.memory {
+            Memory::Owned(buffer) => Some(buffer),
+            Memory::Shared(_) => None,
+        }
+    }
+}
+
+impl From<Buffer> for Part {
+    fn from(buffer: Buffer) -> Self {
+        let len = buffer.len();
+        Self::of(buffer, 0, len)
+    }
+}
+
+/// The parts of one request, which mostly is one.
+#[derive(Debug, Default)]
+pub(crate) enum Parts {
+    #[default]
+    None,
+    One(Part),
+    Many(Vec<Part>),
+}
+
+impl Parts {
+    pub(crate) fn as_slice(&self) -> &[Part] {
+        match self {
+            Self::None => &[],
+            Self::One(part) => std::slice::from_ref(part),
+            Self::Many(parts) => parts,
+        }
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.as_slice().iter().map(|part| part.len() as u64).sum()
+    }
+
+    pub(crate) fn into_buffers(self) -> Vec<Buffer> {
+        match self {
+            Self::None => Vec::new(),
+            Self::One(part) => part.into_buffer().into_iter().collect(),
+            Self::Many(parts) => parts.into_iter().filter_map(Part::into_buffer).collect(),
+        }
+    }
+
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Self::None => None,
+            Self::One(part) => part.into_buffer(),
+            Self::Many(parts) => parts.into_iter().find_map(Part::into_buffer),
+        }
+    }
+}
+
+/// What a send or write takes with it: its parts, in order, and more where it is wanted. A [`Buffer`], a [`Part`] and a list of parts
+/// are messages as they are.
+///
+/// ```no_run
+/// # fn example(qp: softhca::Qp<softhca::Reliable>, head: softhca::Buffer, body: softhca::Buffer) -> softhca::Result<()> {
+/// use softhca::Message;
+/// qp.send(1, Message::from(vec![head.into(), body.part(..100)]).immediate(7).solicited())?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Default)]
+pub struct Message {
+    pub(crate) parts: Parts,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) solicited: bool,
+    pub(crate) fenced: bool,
+}
+
+impl Message {
+    /// A message without bytes.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Takes a number along, which the receiver's completion shows.
+    #[must_use]
+    pub fn immediate(self, number: u32) -> Self {
+        Self { immediate: Some(number), ..self }
+    }
+
+    /// Wakes a receiver that armed its CQ for solicited completions only.
+    #[must_use]
+    pub fn solicited(self) -> Self {
+        Self { solicited: true, ..self }
+    }
+
+    /// Waits for the READs and atomics before it.
+    #[must_use]
+    pub fn fenced(self) -> Self {
+        Self { fenced: true, ..self }
+    }
+}
+
+impl From<Buffer> for Message {
+    fn from(buffer: Buffer) -> Self {
+        Part::from(buffer).into()
+    }
+}
+
+impl From<Part> for Message {
+    fn from(part: Part) -> Self {
+        Self { parts: Parts::One(part), ..Self::default() }
+    }
+}
+
+impl From<Vec<Part>> for Message {
+    fn from(parts: Vec<Part>) -> Self {
+        Self { parts: Parts::Many(parts), ..Self::default() }
+    }
+}

@@ -1,0 +1,95 @@
+//! Shared receive queues: receives that the next message takes, whichever queue pair it comes to. Principal type: [`Srq`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use abi::srq::attr;
+use engine::{RecvWr, SrqSpec};
+
+use crate::completion::Operation;
+use crate::error::{Error, Rejected, Result};
+use crate::event::About;
+use crate::message::{Message, Parts};
+use crate::pd::PdInner;
+use crate::pending::{Held, Pending, Slots};
+
+/// Parts of one receive.
+const PARTS: u32 = 4;
+
+/// A shared receive queue. Clones are the same queue. Its completions come to the CQ of the queue pair that took the receive.
+#[derive(Clone)]
+pub struct Srq {
+    pub(crate) inner: Arc<SrqInner>,
+}
+
+pub(crate) struct SrqInner {
+    pub(crate) srq: Arc<engine::Srq>,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) pd: Arc<PdInner>,
+    cookie: u64,
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        if self.srq.destroy().is_err() && !self.pd.ctx.engine.is_gone() {
+            // It may still take what was posted: that memory stays for ever.
+            let _ = std::mem::ManuallyDrop::new(Arc::clone(&self.slots));
+        }
+        self.pd.ctx.named.lock().remove(&self.cookie);
+    }
+}
+
+impl Srq {
+    pub(crate) fn new(pd: &Arc<PdInner>, receives: u32) -> Result<Self> {
+        let cookie = pd.ctx.cookie();
+        let srq = pd.ctx.engine.create_srq(&pd.pd, &SrqSpec { max_wr: receives, max_sge: PARTS, cookie })?;
+        pd.ctx.named.lock().insert(cookie, About::Srq(srq.handle()));
+        Ok(Self { inner: Arc::new(SrqInner { srq, slots: Arc::default(), pd: Arc::clone(pd), cookie }) })
+    }
+
+    /// The number that async events call it by.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.inner.srq.handle()
+    }
+
+    /// How many receives it holds.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.inner.srq.max_wr()
+    }
+
+    /// Posts a receive; `id` comes back with its completion, which belongs to the queue pair that took it.
+    ///
+    /// # Errors
+    /// ENOMEM when it is full, EINVAL for too many parts.
+    pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
+        let parts = into.into().parts;
+        let sges: Vec<_> = parts.as_slice().iter().map(crate::message::Part::sge).collect();
+        let slots = &self.inner.slots;
+        let name = slots.put(Pending { id, operation: Operation::Receive, held: Held::Parts(parts) });
+        self.inner.srq.post(&RecvWr { wr_id: name, sges: &sges }).map_err(|errno| {
+            let parts = slots.take(name).map_or(Parts::None, |pending| pending.held.into_parts());
+            let number = self.number();
+            let error = match sges.len() > PARTS as usize {
+                true => Error::refused(errno, format!("{} parts on SRQ {number}, which takes {PARTS}", sges.len())),
+                false => Error::explained(errno, &format!("SRQ {number} ")),
+            };
+            Rejected { error, buffers: parts.into_buffers() }
+        })
+    }
+
+    /// Asks for one [`SrqLimitReached`](crate::EventKind::SrqLimitReached) when fewer receives than this wait; 0 takes it back.
+    ///
+    /// # Errors
+    /// EINVAL for more than it holds.
+    pub fn limit(&self, receives: u32) -> Result<()> {
+        Ok(self.inner.srq.modify(attr::LIMIT, 0, receives)?)
+    }
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Srq({}, {} receives)", self.number(), self.capacity())
+    }
+}

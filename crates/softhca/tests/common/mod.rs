@@ -1,0 +1,41 @@
+//! What the tests beside this directory share: pairs of queue pairs on an agent of their own.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use fabric::Fabric;
+use softhca::{Connected, Context, Cq, Pd, Qp, QpBuilder};
+
+/// One program of two.
+pub(crate) struct Side {
+    pub(crate) context: Context,
+    pub(crate) pd: Pd,
+    pub(crate) sent: Cq,
+    pub(crate) received: Cq,
+}
+
+impl Side {
+    pub(crate) fn new(fabric: &Fabric) -> Self {
+        let context = fabric.open().expect("a device");
+        let pd = context.pd().expect("a PD");
+        let (sent, received) = (context.cq(64).expect("a CQ"), context.cq(64).expect("a CQ"));
+        Self { context, pd, sent, received }
+    }
+}
+
+/// Two programs on one agent.
+pub(crate) fn sides() -> (Fabric, Side, Side) {
+    let fabric = Fabric::start().expect("an agent");
+    let (a, b) = (Side::new(&fabric), Side::new(&fabric));
+    (fabric, a, b)
+}
+
+/// Connects two queue pairs as `make` makes them.
+pub(crate) fn connect<S: Connected>(
+    a: &Side,
+    b: &Side,
+    make: impl for<'a> Fn(&'a Side) -> QpBuilder<'a, S>,
+) -> (Qp<S>, Qp<S>) {
+    let (left, right) = (make(a).build().expect("a QP"), make(b).build().expect("a QP"));
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    (left.connect(&to_right).expect("connected"), right.connect(&to_left).expect("connected"))
+}
