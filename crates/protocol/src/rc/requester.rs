@@ -13,8 +13,10 @@
 //! * An answer whose number is not in `[unacked, high)` is a ghost: of a packet that was answered before, or of nothing.
 //! * An ACK answers all packets up to its own, except READs and atomics: they are answered by their data alone. An answer that
 //!   passes one of those says that its data was lost (an implied NAK).
-//! * Trying again is going back: the cursor returns to `unacked`, and everything from there on is sent once more. A READ that was
-//!   answered in part asks for the rest.
+//! * Trying again is going back: the cursor returns to `unacked`, and everything from there on is sent once more. A READ, or a
+//!   piece of one, that was answered in part asks for the rest.
+//! * A loss is reported by whatever comes behind it, and often more than once. Reports that come sooner than an answer to what is
+//!   sent again could, and those whose numbers only go on, are of the loss that is known; the others are of a new one.
 //! * Any progress forgives: the counters of tries begin anew.
 //!
 //! End-to-end credits are ignored, as a requester may: a receiver that is not ready says so by RNR NAK.
@@ -282,9 +284,10 @@ impl Requester {
         let entry = self.ops.at(self.done);
         let packet = self.rc.unacked - entry.first;
         let (packets, piece_end) = (self.packets(&entry.op), self.piece_end(&entry.op, packet));
-        // Having gone back, the cursor may not have come to this piece again: then it does not count as asked for.
-        let counts = self.cursor.op != self.done || self.cursor.packet >= piece_end;
-        self.cursor.reads -= u32::from(counts && packet + 1 == piece_end);
+        if packet + 1 == piece_end {
+            // Having gone back, the cursor may not have come to this piece again: then none is counted.
+            self.cursor.reads = self.cursor.reads.saturating_sub(1);
+        }
         self.rc.unacked += 1;
         if packet + 1 == packets {
             self.done = self.done.wrapping_add(1);

@@ -5,7 +5,7 @@ use crate::corners::{answer, request, responder, summary, take};
 use crate::mixed::{Expectation, READ, WORDS, post};
 use crate::reliable::{is, pattern, psns};
 use crate::world::{A, B, Scenario, World};
-use softhca_protocol::{Requester, Status, Time, timeout};
+use softhca_protocol::{Outcome, Requester, Status, Time, timeout};
 use wire::{NakCode, Operation as W, Syndrome};
 
 /// Keeps both queues full until each has sent `total` messages; compares everything with the model as it comes.
@@ -258,6 +258,13 @@ fn a_responder_reports_once_what_is_sent_once() {
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 0, 0x1f)));
     let _ = take(&mut responder, &request(W::WriteOnly, 2, 0, 8), 8);
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x60)));
+    // What follows a packet that found no receive request is to come again anyway.
+    let _ = take(&mut responder, &request(W::WriteOnly, 9, 0, 8), 8);
+    let _ = responder.handle(&request(W::SendOnly, 1, 0, 8), 8);
+    responder.finish(Outcome::Rnr);
+    assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x20)));
+    let _ = take(&mut responder, &request(W::WriteOnly, 2, 0, 8), 8);
+    assert_eq!(responder.poll_transmit(), None);
 }
 
 #[test]
