@@ -16,6 +16,8 @@ pub mod forwarder;
 mod intake;
 pub(crate) mod link;
 pub(crate) mod receivers;
+#[cfg(test)]
+mod tests;
 pub(crate) mod thread;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -34,10 +34,13 @@ impl TestAgent {
     }
 
     pub(crate) fn start_with(config: &str) -> Self {
+        Self::start_as(&Config::parse(config).expect("a configuration"))
+    }
+
+    pub(crate) fn start_as(config: &Config) -> Self {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let dir = scratch.path().join("run");
-        let config = Config::parse(config).expect("a configuration");
-        let handle = Agent::start(&config, Some(&dir)).expect("an agent");
+        let handle = Agent::start(config, Some(&dir)).expect("an agent");
         Self { handle, dir, scratch }
     }
 

@@ -1,0 +1,7 @@
+//! What comes from other hosts: forwarding to the owner, the receiving sockets, and claims.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod ear;
+mod forwarding;
+mod sockets;
