@@ -21,6 +21,9 @@ use crate::request;
 /// Bytes of a READ that are asked for at once from another host, whose answer nothing else would keep within our buffers.
 const READ_PIECE: u32 = 32 * 1024;
 
+/// Nanoseconds of silence after which the oldest packet goes to another host once more, long before the program's timeout.
+const SILENCE: u64 = 4_000_000;
+
 impl Qp {
     /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here).
     ///
@@ -128,6 +131,7 @@ impl Qp {
             max_rd_atomic: a.max_rd_atomic,
             lossless: !inner.on_wire,
             read_piece: if inner.on_wire { (READ_PIECE / self.mtu(inner)).max(1) } else { 0 },
+            probe_after: if inner.on_wire { SILENCE } else { 0 },
             ..RequesterConfig::default()
         });
     }
