@@ -78,6 +78,11 @@ impl Client {
         self.socket.as_fd()
     }
 
+    /// Its user.
+    pub(crate) fn uid(&self) -> u32 {
+        self.peer.uid
+    }
+
     /// What becomes readable at the death of the process.
     pub(crate) fn death(&self) -> Option<BorrowedFd<'_>> {
         self.death.as_ref().map(AsFd::as_fd)

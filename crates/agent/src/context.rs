@@ -78,6 +78,11 @@ impl Context {
         self.descriptors = self.descriptors.saturating_sub(1);
     }
 
+    /// How many descriptors are reckoned with.
+    pub fn descriptors(&self) -> u64 {
+        self.descriptors.into()
+    }
+
     /// Whether GET_CONTEXT has succeeded.
     pub fn is_open(&self) -> bool {
         self.events.is_some()
@@ -87,6 +92,8 @@ impl Context {
 /// The agent's end of an async event file: an eventfd and a ring of records in the context page.
 pub struct AsyncFile {
     eventfd: OwnedFd,
+    /// The client is another user's: nothing that it does with the eventfd may hold up the agent.
+    apart: bool,
     page: Block,
     head: u32,
     /// Records that the ring had no room for, oldest first.
@@ -97,10 +104,10 @@ pub struct AsyncFile {
 const WAITING_MAX: usize = 256;
 
 impl AsyncFile {
-    /// An empty file whose records go to `page`.
-    pub fn new(page: Block) -> io::Result<Self> {
+    /// An empty file whose records go to `page`. `apart`: its client may be hostile.
+    pub fn new(page: Block, apart: bool) -> io::Result<Self> {
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
-        Ok(Self { eventfd: event_file()?, page, head: 0, waiting: VecDeque::new() })
+        Ok(Self { eventfd: event_file()?, apart, page, head: 0, waiting: VecDeque::new() })
     }
 
     /// A descriptor for the client.
@@ -143,7 +150,7 @@ impl AsyncFile {
             moved = true;
         }
         if moved {
-            ring(&self.eventfd);
+            ring(&self.eventfd, self.apart);
         }
         self.waiting.is_empty()
     }
@@ -155,12 +162,22 @@ pub fn event_file() -> io::Result<OwnedFd> {
 }
 
 /// Adds one to an eventfd, unless that would wait: whether it is blocking is its client's choice, and one whose counter is
-/// full is readable anyway.
-fn ring(eventfd: &OwnedFd) {
+/// full is readable anyway. A client could fill it between the look and the write; where users are kept apart, a thread of
+/// its own writes (there are few events), and that is all that would wait.
+fn ring(eventfd: &OwnedFd, apart: bool) {
     let mut poll = [PollFd::from_borrowed_fd(eventfd.as_fd(), PollFlags::OUT)];
     let writable = rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    if writable.is_ok_and(|ready| ready == 1) {
+    if !writable.is_ok_and(|ready| ready == 1) {
+        return;
+    }
+    let add = |eventfd: &OwnedFd| {
         let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+    };
+    if !apart {
+        add(eventfd);
+    } else if let Ok(copy) = eventfd.try_clone() {
+        // Without a thread there is no wake-up; the record is there.
+        let _ = std::thread::Builder::new().name("softhca-event".into()).spawn(move || add(&copy));
     }
 }
 
@@ -175,7 +192,7 @@ mod tests {
     #[test]
     fn records_wait_for_room_and_keep_their_order() {
         let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(page.clone()).expect("a file");
+        let mut file = AsyncFile::new(page.clone(), false).expect("a file");
         for element in 0..200 {
             file.push(record(element));
         }
@@ -189,7 +206,7 @@ mod tests {
     #[test]
     fn a_client_that_fills_its_eventfd_does_not_stop_the_agent() {
         let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(page.clone()).expect("a file");
+        let mut file = AsyncFile::new(page.clone(), false).expect("a file");
         rustix::io::write(file.descriptor().expect("a copy"), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
         page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);
         for element in 0..1_000 {

@@ -89,19 +89,24 @@ impl Device {
 
     /// Whether one more object of this kind is allowed. ENOMEM when not, as from a device that is full.
     pub fn room_for(&self, kind: Kind) -> Outcome<()> {
+        let most = self.most(kind);
+        if self.used[kind as usize] < most {
+            return Ok(());
+        }
+        refuse(Errno::ENOMEM, format!("{} has all the {kind}s that it can have: {most}", self.name))
+    }
+
+    /// How many objects of a kind there can be.
+    pub fn most(&self, kind: Kind) -> u32 {
         let limits = &self.limits;
-        let most = match kind {
+        match kind {
             Kind::Pd => limits.max_pd,
             Kind::Mr => limits.max_mr,
             Kind::Cq | Kind::Channel => limits.max_cq,
             Kind::Qp => limits.max_qp,
             Kind::Srq => limits.max_srq,
             Kind::Ah => limits.max_ah,
-        };
-        if self.used[kind as usize] < most {
-            return Ok(());
         }
-        refuse(Errno::ENOMEM, format!("{} has all the {kind}s that it can have: {most}", self.name))
     }
 
     /// Counts an object that was made.

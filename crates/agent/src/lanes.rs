@@ -64,6 +64,16 @@ impl EngineLink {
 
     /// Pushes a record, now or when the engine has room for it.
     pub fn push(&mut self, record: Push, fds: Vec<OwnedFd>) {
+        // A lane that ends before its engine has heard of it is not worth a word: whoever opens lanes to an engine that is
+        // stopped, and leaves again and again, does not fill its backlog.
+        let waiting =
+            |(other, _): &(Push, Vec<OwnedFd>)| other.kind == push::LANE && other.lane.lane == record.lane.lane;
+        if record.kind == push::LANE_GONE
+            && let Some(index) = self.backlog.iter().position(waiting)
+        {
+            self.backlog.remove(index);
+            return;
+        }
         if self.backlog.len() >= BACKLOG_MAX {
             self.broken = true;
         }
@@ -103,6 +113,9 @@ pub struct LaneEnd {
     /// Lane memory, what wakes the receiver, what wakes its peer, the peer's bell.
     pub fds: Vec<OwnedFd>,
 }
+
+/// Where among [`LaneEnd::fds`] what wakes the peer is.
+pub const WAKES_PEER: usize = 2;
 
 /// All lanes of an agent.
 #[derive(Default)]
@@ -175,6 +188,14 @@ impl Lanes {
         orphaned
     }
 
+    /// The engines at the other ends of an engine's lanes, one entry per lane.
+    pub fn neighbours(&self, engine: ContextId) -> impl Iterator<Item = ContextId> + '_ {
+        self.lanes
+            .values()
+            .filter(move |held| held.ends.contains(&engine))
+            .map(move |held| if held.ends[0] == engine { held.ends[1] } else { held.ends[0] })
+    }
+
     /// How many lanes there are.
     pub fn len(&self) -> usize {
         self.lanes.len()
@@ -209,6 +230,28 @@ mod tests {
         assert_eq!(lanes.forget(B), [(1, A), (2, A)]);
         assert_eq!(lanes.len(), 0);
         assert!(lanes.open(A, B, 0).expect("a new one").0 > 2, "a lane's number never comes back");
+    }
+
+    #[test]
+    fn lanes_that_come_and_go_do_not_fill_the_backlog() {
+        let (bell, kick) = (crate::context::event_file().expect("fd"), crate::context::event_file().expect("fd"));
+        let (mut link, _theirs) = EngineLink::new(bell, kick).expect("a link");
+        let mut lane = 0;
+        while link.backlog.is_empty() {
+            lane += 1;
+            link.push(
+                Push { kind: push::LANE, lane: LaneOut { lane, ..LaneOut::default() }, ..Push::default() },
+                Vec::new(),
+            );
+        }
+        for lane in lane + 1..lane + 20_000 {
+            link.push(
+                Push { kind: push::LANE, lane: LaneOut { lane, ..LaneOut::default() }, ..Push::default() },
+                Vec::new(),
+            );
+            link.push(lane_gone(lane, A), Vec::new());
+        }
+        assert!(!link.is_broken() && link.backlog.len() == 1);
     }
 
     #[test]

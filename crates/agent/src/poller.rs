@@ -26,6 +26,8 @@ pub(crate) enum Token {
     Admin(u32),
     /// The host's addresses have changed.
     Addresses,
+    /// Somebody has rung for another user's engine.
+    Relays,
 }
 
 impl From<Token> for EventData {
@@ -39,6 +41,7 @@ impl From<Token> for EventData {
             Token::Push(id) => (5, id),
             Token::Admin(id) => (6, id),
             Token::Addresses => (7, 0),
+            Token::Relays => (8, 0),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -56,6 +59,7 @@ impl From<EventData> for Token {
             5 => Self::Push(id),
             6 => Self::Admin(id),
             7 => Self::Addresses,
+            8 => Self::Relays,
             _ => Self::Wake,
         }
     }
@@ -111,6 +115,7 @@ mod tests {
             Token::Push(9),
             Token::Admin(1),
             Token::Addresses,
+            Token::Relays,
         ] {
             assert_eq!(Token::from(EventData::from(token)), token);
         }

@@ -26,6 +26,7 @@ use crate::local::Message;
 use crate::mirror::Mirror;
 use crate::poller::{Poller, Token};
 use crate::rundir::{ADMIN, RunDir, node};
+use crate::shares;
 use crate::slow::{Paths, ReplyTo};
 use crate::wire::thread::WireThread;
 use crate::world::World;
@@ -40,7 +41,8 @@ pub(crate) struct Server {
     nodes: Vec<Listener>,
     admin: Option<Listener>,
     clients: BTreeMap<u32, Client>,
-    admins: BTreeMap<u32, Socket>,
+    /// With the user of each.
+    admins: BTreeMap<u32, (u32, Socket)>,
     /// Contexts of this process, which have no socket.
     locals: BTreeSet<ContextId>,
     last_connection: u32,
@@ -81,6 +83,7 @@ impl Server {
                 None
             }
         };
+        poller.watch(world.relays.as_fd(), Token::Relays, EventFlags::IN)?;
         follow(&mut world);
         world.follow_wire(Instant::now);
         let wire = world.wire.start()?;
@@ -113,7 +116,9 @@ impl Server {
 
     /// The devices' mirror first, then their nodes, the admin node last: whoever finds it finds everything.
     fn listen(&mut self, run_dir: RunDir) -> io::Result<()> {
-        raise_descriptor_limit();
+        let descriptors = raise_descriptor_limit();
+        self.world.user_contexts = shares::contexts(descriptors);
+        self.world.user_descriptors = shares::descriptors(descriptors);
         self.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
         for index in 0..self.world.devices.len() {
             let listener = listen_at(&run_dir, &node(index))?;
@@ -163,6 +168,7 @@ impl Server {
             Token::Push(_) => {}
             Token::Admin(id) => return self.serve_admin(id),
             Token::Addresses => self.follow_addresses(),
+            Token::Relays => self.world.relays.hand_on(),
         }
         true
     }
@@ -211,6 +217,9 @@ impl Server {
         let Some(socket) = self.nodes.get(device).and_then(|node| accepted(node, &mut self.spare)) else { return };
         let id = self.next_connection();
         match Client::new(socket, device) {
+            Ok(client) if self.is_one_too_many(client.uid()) => {
+                tracing::debug!(uid = client.uid(), "a user with too many connections is turned away");
+            }
             Ok(client) => {
                 let watched = self.poller.watch(client.socket(), Token::Client(id), EventFlags::IN);
                 let watched = watched.and_then(|()| match client.death() {
@@ -316,16 +325,21 @@ impl Server {
 
     fn accept_admin(&mut self) {
         let Some(socket) = self.admin.as_ref().and_then(|admin| accepted(admin, &mut self.spare)) else { return };
+        let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
+        if self.is_one_too_many(uid) {
+            tracing::debug!(uid, "a user with too many connections is turned away");
+            return;
+        }
         let id = self.next_connection();
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
         {
-            self.admins.insert(id, socket);
+            self.admins.insert(id, (uid, socket));
         }
     }
 
     fn serve_admin(&mut self, id: u32) -> bool {
-        let Some(socket) = self.admins.get(&id) else { return true };
+        let Some((_, socket)) = self.admins.get(&id) else { return true };
         match admin::serve(&self.world, socket, &mut self.buffer) {
             Verdict::Goes => true,
             Verdict::Ends => {
@@ -336,6 +350,15 @@ impl Server {
             }
             Verdict::Stop => false,
         }
+    }
+
+    /// Whether a user has as many connections as it may. `softhca run` has one for each program, which has one for each
+    /// context; who connects and then says nothing has no context.
+    fn is_one_too_many(&self, uid: u32) -> bool {
+        let share = self.world.user_contexts as usize;
+        let programs = self.admins.values().filter(|(other, _)| *other == uid).count();
+        let clients = self.clients.values().filter(|client| client.uid() == uid).count();
+        self.world.system && (programs >= share || clients >= 2 * share)
     }
 
     fn follow_addresses(&mut self) {
@@ -412,9 +435,10 @@ fn follow(world: &mut World) -> bool {
     }
 }
 
-/// Each client costs some descriptors: take as many as we may.
-fn raise_descriptor_limit() {
+/// Each client costs some descriptors: take as many as we may. How many that are; nothing if there is no limit.
+fn raise_descriptor_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if raised.is_ok() { limit.maximum } else { limit.current }
 }

@@ -142,6 +142,11 @@ impl<T> Table<T> {
         handles.filter_map(move |handle| Some((*handle, self.find(owner, *handle)?)))
     }
 
+    /// How many objects a context has.
+    pub fn count_of(&self, owner: ContextId) -> usize {
+        self.owned.get(&owner).map_or(0, BTreeSet::len)
+    }
+
     /// Every object with its owner.
     pub fn iter(&self) -> impl Iterator<Item = (ContextId, &T)> + '_ {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|(owner, object)| (*owner, object)))

@@ -104,7 +104,8 @@ impl Wire {
     /// Gives an engine its wire lane. `own`: it belongs to the agent's user.
     pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
         let shared = self.intake.is_some() && own && !self.apart;
-        let (link, EngineEnd { memory, doorbell }) = Link::new(engine.bell(), engine.waker(self.apart)?, shared)?;
+        let (link, EngineEnd { memory, doorbell }) =
+            Link::new(engine.bell(), engine.waker(self.apart || !own)?, shared)?;
         let mut fds = vec![memory, doorbell];
         if let Some(intake) = self.intake.as_ref().filter(|_| shared) {
             fds.push(intake.page_descriptor()?);

@@ -30,6 +30,8 @@ use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
 use crate::refusal::{Outcome, refuse};
+use crate::relays::Relays;
+use crate::shares;
 use crate::table::{Kind, Table};
 use crate::wire::Wire;
 
@@ -73,6 +75,12 @@ pub struct World {
     pub wire: Wire,
     /// Whether many users are served and kept apart.
     pub system: bool,
+    /// Ways to wake engines of other users.
+    pub relays: Relays,
+    /// How many contexts one user may have, where users are kept apart.
+    pub user_contexts: u32,
+    /// How many channels and regions with memfd one user may have, where users are kept apart.
+    pub user_descriptors: u64,
     last_context: u32,
 }
 
@@ -111,6 +119,9 @@ impl World {
             lanes: Lanes::default(),
             addresses: config.addresses.clone(),
             system: config.system,
+            relays: Relays::new()?,
+            user_contexts: shares::contexts(None),
+            user_descriptors: shares::descriptors(None),
             last_context: 0,
         })
     }
@@ -120,6 +131,7 @@ impl World {
         if device >= self.devices.len() {
             return refuse(Errno::ENODEV, format!("there is no device {device}"));
         }
+        shares::room_for_context(self, peer.uid)?;
         let Some(next) = self.last_context.checked_add(1) else {
             return refuse(Errno::ENOMEM, "every context number was used; start the agent anew");
         };
@@ -144,6 +156,7 @@ impl World {
         }
         // Before its QPNs can be another's: the board goes on to name it.
         self.wire.close(id.0);
+        self.relays.forget(id);
         self.qpns.forget(id);
         self.contexts.remove(&id);
     }
@@ -153,6 +166,19 @@ impl World {
         match self.contexts.get_mut(&id) {
             Some(context) => Ok(context),
             None => refuse(Errno::EINVAL, format!("context {} has ended", id.0)),
+        }
+    }
+
+    /// How many objects of a kind a context has.
+    pub fn objects_of(&self, id: ContextId, kind: Kind) -> usize {
+        match kind {
+            Kind::Pd => self.pds.count_of(id),
+            Kind::Mr => self.mrs.count_of(id),
+            Kind::Cq => self.cqs.count_of(id),
+            Kind::Qp => self.qps.count_of(id),
+            Kind::Srq => self.srqs.count_of(id),
+            Kind::Ah => self.ahs.count_of(id),
+            Kind::Channel => self.channels.count_of(id),
         }
     }
 

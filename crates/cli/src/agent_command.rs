@@ -3,6 +3,7 @@
 //! What the agent does is the agent room's business; here it gets its configuration, its log and its end.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -108,7 +109,36 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
 fn log(agent: &Agent) {
     let usual = if agent.detached { "warn" } else { "info" };
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new(usual));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(!agent.detached).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(!agent.detached);
+    if agent.detached {
+        log.with_writer(|| Bounded(std::io::stderr())).init();
+    } else {
+        log.with_writer(std::io::stderr).init();
+    }
+}
+
+/// A log that no program can make fill the disk by doing what is logged again and again.
+struct Bounded(std::io::Stderr);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let before = WRITTEN.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if before < start::LOG_LIMIT {
+            let last = before + bytes.len() as u64 >= start::LOG_LIMIT;
+            self.0.write_all(bytes)?;
+            self.0.write_all(if last {
+                b"the log is full: nothing more is written until the agent is started anew\n"
+            } else {
+                b""
+            })?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Ends the agent and waits until it is gone.

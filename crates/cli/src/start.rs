@@ -25,8 +25,8 @@ const READY: Duration = Duration::from_secs(15);
 
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// The log is begun anew when it has grown to this.
-const LOG_LIMIT: u64 = 16 << 20;
+/// The log is begun anew when it has grown to this, and one agent writes no more.
+pub(crate) const LOG_LIMIT: u64 = 16 << 20;
 
 /// A connection to the agent of `host` in `run_dir`, which is started if it does not answer.
 pub(crate) fn ensure(host: &Host, run_dir: &Path) -> Result<Connection, String> {

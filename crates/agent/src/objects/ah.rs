@@ -9,6 +9,7 @@ use super::{Answer, Call, find};
 use crate::context::ContextId;
 use crate::device::Device;
 use crate::refusal::{Outcome, refuse};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -27,7 +28,7 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
     let device = world.device_of(call.context);
     check_vector(device, &body.attr, "an address handle")?;
-    device.room_for(Kind::Ah)?;
+    shares::room_for(world, call.context, Kind::Ah)?;
     let ah = Ah { pd: body.pd_handle, attr: body.attr };
     let handle = world.ahs.insert(call.context, ah).ok_or_else(|| no_handle(Kind::Ah))?;
     pd::hold(world, call.context, body.pd_handle)?;

@@ -19,6 +19,7 @@ use super::{Answer, Call, find, find_mut, unused};
 use crate::context::{ContextId, event_file};
 use crate::queue_memory::{Allocation, Block};
 use crate::refusal::{Outcome, refuse};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -66,7 +67,8 @@ pub struct Wanted {
 /// CREATE_COMP_CHANNEL.
 pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let CreateCompChannel { .. } = call.body()?;
-    world.device_of(call.context).room_for(Kind::Channel)?;
+    shares::room_for(world, call.context, Kind::Channel)?;
+    shares::room_for_descriptor(world, call.context)?;
     let eventfd = event_file()?;
     let theirs = eventfd.try_clone()?;
     world.context(call.context)?.take_descriptor()?;
@@ -115,7 +117,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u3
             Some(handle)
         }
     };
-    device.room_for(Kind::Cq)?;
+    shares::room_for(world, owner, Kind::Cq)?;
     let number = world.next_label();
     let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(bytes_for(entries))?;
     let cq = Cq {

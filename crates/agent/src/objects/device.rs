@@ -17,9 +17,10 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let GetContext { .. } = call.body()?;
     let device = world.device_of(call.context);
     let (index, vectors) = (device.index as u32, device.completion_vectors);
+    let apart = world.system;
     let context = world.context(call.context)?;
     let page = context.memory.allocate_apart(CONTEXT_PAGE_LEN)?;
-    let file = AsyncFile::new(page.block.clone()).and_then(|file| Ok((file.descriptor()?, file)));
+    let file = AsyncFile::new(page.block.clone(), apart).and_then(|file| Ok((file.descriptor()?, file)));
     let (eventfd, file) = match file {
         Ok(made) => made,
         Err(error) => {

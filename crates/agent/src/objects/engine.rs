@@ -12,8 +12,9 @@ use rustix::fs::SealFlags;
 
 use super::{Answer, Call};
 use crate::context::ContextId;
-use crate::lanes::{EngineLink, LaneEnd, STRIPES};
+use crate::lanes::{EngineLink, LaneEnd, STRIPES, WAKES_PEER};
 use crate::refusal::{Outcome, Refusal, refuse};
+use crate::shares;
 use crate::world::World;
 
 /// ENGINE_HELLO: the client does its own data path.
@@ -58,9 +59,15 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::ESRCH, format!("there is no engine {engine}: its process has ended, or never was"));
     }
     let (lane, new) = world.lanes.open(me, peer, stripe)?;
+    if new && let Err(refusal) = shares::room_for_lane(world, me, peer) {
+        world.lanes.close(lane);
+        return Err(refusal);
+    }
     let side = world.lanes.side(lane, me);
-    let opened = describe(world, lane, side, me, peer)
-        .and_then(|mine| Ok((mine, if new { Some(describe(world, lane, 1 - side, peer, me)?) } else { None })));
+    let mut opened = describe(world, lane, side, me, peer).map(|mine| (mine, None));
+    if new && let Ok((mine, _)) = opened {
+        opened = describe(world, lane, 1 - side, peer, me).map(|theirs| (mine, Some(theirs)));
+    }
     let (mine, theirs) = match opened {
         Ok(ends) => ends,
         Err(refusal) => {
@@ -81,12 +88,19 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 }
 
 /// What the engine `to` is told about its end of a lane.
-fn describe(world: &World, lane: u32, side: usize, to: ContextId, other: ContextId) -> Outcome<LaneEnd> {
+fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: ContextId) -> Outcome<LaneEnd> {
     let link = |id: ContextId| world.contexts.get(&id).and_then(|context| context.engine.as_ref());
     let (Some(mine), Some(theirs)) = (link(to), link(other)) else {
         return refuse(Errno::ESRCH, format!("engine {} is gone", other.0));
     };
     let mut end = world.lanes.describe(lane, side, mine, theirs)?;
+    let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid);
+    if let (Some(ours), Some(others)) = (uid(to), uid(other))
+        && ours != others
+    {
+        // What wakes another user's engine stays with the agent.
+        end.fds[WAKES_PEER] = world.relays.doorbell(other, theirs, ours)?;
+    }
     if let Some(context) = world.contexts.get(&other) {
         end.out.pid = context.peer.pid;
         end.out.device = context.device as u32;

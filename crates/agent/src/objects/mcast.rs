@@ -13,6 +13,7 @@ use protocol::Service;
 use super::{Answer, Call, find, find_mut};
 use crate::context::ContextId;
 use crate::refusal::{Outcome, refuse};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -66,6 +67,17 @@ pub fn attach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if qp.groups.contains(&gid) {
         return Ok(Answer::default());
     }
+    let mine = |uid: u32| {
+        let contexts: BTreeSet<ContextId> = shares::of(world, uid).collect();
+        move |members: &BTreeSet<(ContextId, u32)>| members.iter().filter(|member| contexts.contains(&member.0)).count()
+    };
+    shares::room_among(world, owner, "multicast groups", limits.max_mcast_grp, |uid| {
+        let mine = mine(uid);
+        world.groups.members.values().filter(|members| mine(members) > 0).count()
+    })?;
+    shares::room_among(world, owner, "members of a group", limits.max_mcast_qp_attach, |uid| {
+        world.groups.members.get(&gid).map_or(0, mine(uid))
+    })?;
     if present >= limits.max_mcast_qp_attach as usize {
         return refuse(Errno::ENOMEM, format!("group {name} has {present} members, no more are possible"));
     }

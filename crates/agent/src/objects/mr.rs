@@ -14,6 +14,7 @@ use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut};
 use crate::context::ContextId;
 use crate::refusal::{Outcome, Refusal, refuse};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -69,7 +70,10 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("an MR of {} bytes is longer than max_mr_size, {most}", body.length));
     }
     let memory = handed_over(tail, fds, body.length)?;
-    device.room_for(Kind::Mr)?;
+    shares::room_for(world, call.context, Kind::Mr)?;
+    if memory.is_some() {
+        shares::room_for_descriptor(world, call.context)?;
+    }
     let key = world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
     let kept = if memory.is_some() { world.context(call.context)?.take_descriptor() } else { Ok(()) };
     if let Err(refusal) = kept {

@@ -7,6 +7,7 @@ use abi::queue::{PdOut, REV};
 use super::{Answer, Call, find, find_mut, unused};
 use crate::context::ContextId;
 use crate::refusal::{Outcome, Refusal};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -22,7 +23,7 @@ pub struct Pd {
 /// ALLOC_PD.
 pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let AllocPd { .. } = call.body()?;
-    world.device_of(call.context).room_for(Kind::Pd)?;
+    shares::room_for(world, call.context, Kind::Pd)?;
     let number = world.next_label();
     let handle = world.pds.insert(call.context, Pd { number, users: 0 }).ok_or_else(|| no_handle(Kind::Pd))?;
     world.device_of_mut(call.context).count_up(Kind::Pd);

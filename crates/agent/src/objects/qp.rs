@@ -18,6 +18,7 @@ use crate::context::ContextId;
 use crate::device::Device;
 use crate::queue_memory::{Allocation, Block};
 use crate::refusal::{Outcome, Refusal, refuse};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -117,7 +118,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     }
     let device = world.device_of(owner);
     let shape = Shape::new(device, wanted)?;
-    device.room_for(Kind::Qp)?;
+    shares::room_for(world, owner, Kind::Qp)?;
     let (qpn, change) =
         world.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?;
     if let Some(change) = change {

@@ -11,6 +11,7 @@ use super::{Answer, Call, find, unused};
 use crate::context::ContextId;
 use crate::queue_memory::{Allocation, Block};
 use crate::refusal::{Outcome, Refusal, refuse};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -48,7 +49,7 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
             format!("the limit {} of an SRQ is above its {} work requests", body.srq_limit, body.max_wr),
         );
     }
-    device.room_for(Kind::Srq)?;
+    shares::room_for(world, owner, Kind::Srq)?;
     let max_wr = body.max_wr.next_power_of_two();
     let stride = recv_stride(body.max_sge);
     let key = world.srq_numbers.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every SRQ number is in use"))?;

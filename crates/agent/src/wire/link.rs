@@ -169,7 +169,7 @@ impl Link {
 
 impl Waker {
     /// By its push socket if users are kept apart, else by its eventfd.
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         match self {
             Self::Eventfd(doorbell) => doorbell.ring(),
             // A socket that is full of messages wakes the engine, too.

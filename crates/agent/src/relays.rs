@@ -1,0 +1,152 @@
+//! Waking across users: no process gets hold of what wakes another user's process.
+//!
+//! Whoever holds an engine's eventfd can drain it, or fill it and make the next ring wait. So a lane between two users comes
+//! with eventfds of the agent's own, one per user and target: whoever rings one wakes the agent, which looks at the target's
+//! bell and, if that is armed, wakes the target by its push socket. Nobody reads these eventfds, and the agent writes none.
+//! The principal type is [`Relays`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use shm::BellView;
+use shm::eventfd::Doorbell;
+
+use crate::context::ContextId;
+use crate::lanes::EngineLink;
+use crate::wire::link::Waker;
+
+/// What is looked at in one turn; what is left has the next one.
+const EVENTS: usize = 64;
+
+/// Every way from a user to another user's engine.
+pub struct Relays {
+    epoll: OwnedFd,
+    relays: BTreeMap<u32, Relay>,
+    by_way: BTreeMap<(ContextId, u32), u32>,
+    last: u32,
+}
+
+struct Relay {
+    doorbell: OwnedFd,
+    bell: BellView,
+    waker: Waker,
+    /// The arming for which the target has been woken.
+    woken: u32,
+}
+
+impl Relays {
+    /// None yet.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, relays: BTreeMap::new(), by_way: BTreeMap::new(), last: 0 })
+    }
+
+    /// What the user `uid` rings in order to wake `target`.
+    pub fn doorbell(&mut self, target: ContextId, link: &EngineLink, uid: u32) -> io::Result<OwnedFd> {
+        if let Some(relay) = self.by_way.get(&(target, uid)).and_then(|id| self.relays.get(id)) {
+            return relay.doorbell.try_clone();
+        }
+        let doorbell = OwnedFd::from(Doorbell::new()?);
+        let theirs = doorbell.try_clone()?;
+        let id = self.last.wrapping_add(1);
+        let relay = Relay { doorbell, bell: BellView::map(link.bell())?, waker: link.waker(true)?, woken: 0 };
+        // Every ring is an event of its own, though nobody drains it.
+        let each = EventFlags::IN | EventFlags::ET;
+        epoll::add(&self.epoll, &relay.doorbell, EventData::new_u64(id.into()), each)?;
+        self.last = id;
+        self.relays.insert(id, relay);
+        self.by_way.insert((target, uid), id);
+        Ok(theirs)
+    }
+
+    /// Forgets the ways to an engine that is gone.
+    pub fn forget(&mut self, target: ContextId) {
+        let ways: Vec<_> = self.by_way.range((target, 0)..=(target, u32::MAX)).map(|(way, id)| (*way, *id)).collect();
+        for (way, id) in ways {
+            self.by_way.remove(&way);
+            if let Some(relay) = self.relays.remove(&id) {
+                // Others hold the eventfd, too: closing ours would not end the watch.
+                let _ = epoll::delete(&self.epoll, &relay.doorbell);
+            }
+        }
+    }
+
+    /// Wakes those who were rung for.
+    pub fn hand_on(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now));
+        for event in events {
+            let id = u32::try_from(event.data.u64()).unwrap_or_default();
+            if let Some(relay) = self.relays.get_mut(&id)
+                && let Some(word) = relay.bell.armed()
+                && std::mem::replace(&mut relay.woken, word) != word
+            {
+                relay.waker.wake();
+            }
+        }
+    }
+
+    /// How many ways there are.
+    pub fn len(&self) -> usize {
+        self.relays.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.relays.is_empty()
+    }
+}
+
+impl AsFd for Relays {
+    /// Readable when somebody was rung for.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::layout::Record;
+    use abi::private::{Push, push};
+    use shm::{Bell, Socket};
+
+    const TARGET: ContextId = ContextId(7);
+
+    #[test]
+    fn a_ring_becomes_one_push_per_arming() {
+        let (bell, fd) = Bell::create().expect("a bell");
+        let kick = crate::context::event_file().expect("an eventfd");
+        let (link, theirs) = EngineLink::new(fd, kick).expect("a link");
+        let pushes = Socket::from(theirs);
+        let mut relays = Relays::new().expect("none yet");
+        let doorbell = Doorbell::from(relays.doorbell(TARGET, &link, 1000).expect("a way"));
+        relays.doorbell(TARGET, &link, 1000).expect("the same way");
+        assert_eq!(relays.len(), 1);
+        let mut buffer = [0; 256];
+        let mut pushed = || pushes.try_recv(&mut buffer).ok().and_then(|received| Push::read(&buffer[..received.len]));
+        doorbell.ring();
+        relays.hand_on();
+        assert!(pushed().is_none(), "who is awake is not woken");
+        bell.arm();
+        for _ in 0..3 {
+            doorbell.ring();
+            relays.hand_on();
+        }
+        assert_eq!(pushed().map(|push| push.kind), Some(push::WAKE));
+        assert!(pushed().is_none(), "once is enough");
+        bell.disarm();
+        bell.arm();
+        doorbell.ring();
+        relays.hand_on();
+        assert!(pushed().is_some());
+        relays.forget(TARGET);
+        doorbell.ring();
+        relays.hand_on();
+        assert!(relays.is_empty() && pushed().is_none());
+    }
+}

@@ -1,0 +1,149 @@
+//! What one user may have of an agent that serves many, so that nobody can take it all.
+//!
+//! A user's share of each kind of object is a quarter of what the device has at most; contexts and descriptors are shared
+//! in the same way. Everything is counted when it is asked for, from the tables themselves. An agent that serves its own
+//! user only knows no shares, but for lanes into the processes of others.
+
+use abi::Errno;
+
+use crate::context::{Context, ContextId};
+use crate::lanes::STRIPES;
+use crate::refusal::{Outcome, refuse};
+use crate::table::Kind;
+use crate::world::World;
+
+/// One user has at most one part in so many.
+const PARTS: u32 = 4;
+/// Descriptors that the agent keeps for a context with an engine and a few lanes.
+const CONTEXT_DESCRIPTORS: u64 = 32;
+/// The most contexts of one user, however many descriptors there are.
+const CONTEXTS_MAX: u32 = 4096;
+
+/// The contexts that one user may have where a process may have `descriptors` of them.
+pub fn contexts(descriptors: Option<u64>) -> u32 {
+    let possible = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / CONTEXT_DESCRIPTORS;
+    u32::try_from(possible).unwrap_or(u32::MAX).clamp(4, CONTEXTS_MAX)
+}
+
+/// The channels and regions with memfd that one user may have where a process may have `descriptors`.
+pub fn descriptors(descriptors: Option<u64>) -> u64 {
+    descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / 2
+}
+
+/// One part of what there is.
+pub fn part(most: u32) -> u32 {
+    (most / PARTS).max(1)
+}
+
+/// Whether a context may have one more object of a kind: the device has one, and its user's share is not used up.
+pub fn room_for(world: &World, owner: ContextId, kind: Kind) -> Outcome<()> {
+    let device = world.device_of(owner);
+    device.room_for(kind)?;
+    let Some(uid) = user(world, owner) else { return Ok(()) };
+    let share = part(device.most(kind));
+    let used: usize = of(world, uid).map(|context| world.objects_of(context, kind)).sum();
+    if used < share as usize {
+        return Ok(());
+    }
+    refuse(
+        Errno::ENOMEM,
+        format!("user {uid} has its share of {kind}s of {}: {share}, one part in {PARTS}", device.name),
+    )
+}
+
+/// Whether a user may open one more context.
+pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
+    let share = world.user_contexts;
+    if !world.system || of(world, uid).count() < share as usize {
+        return Ok(());
+    }
+    refuse(Errno::EMFILE, format!("user {uid} has its share of open devices: {share}"))
+}
+
+/// Whether a context may have the agent keep one more descriptor for it.
+pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
+    let Some(uid) = user(world, owner) else { return Ok(()) };
+    let share = world.user_descriptors;
+    let used: u64 = world.contexts.values().filter(|context| context.peer.uid == uid).map(Context::descriptors).sum();
+    if used < share {
+        return Ok(());
+    }
+    refuse(Errno::EMFILE, format!("user {uid} has its share of {share} channels and regions with memfd"))
+}
+
+/// Whether the lane that an engine has just opened to another one is one too many. Each costs the other descriptors, so that all engines of one
+/// user together have no more of them into another user's engine than a pair of engines may have.
+pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<()> {
+    let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid);
+    let ours = uid(from);
+    if ours == uid(to) || world.lanes.neighbours(to).filter(|engine| uid(*engine) == ours).count() <= STRIPES as usize {
+        return Ok(());
+    }
+    refuse(Errno::EMFILE, format!("engine {} of another user has {STRIPES} lanes to our user's engines already", to.0))
+}
+
+/// Whether a user may have one more of what is counted by `has`, of which there are `most`.
+pub fn room_among(world: &World, owner: ContextId, what: &str, most: u32, has: impl Fn(u32) -> usize) -> Outcome<()> {
+    match user(world, owner) {
+        Some(uid) if has(uid) >= part(most) as usize => {
+            refuse(Errno::ENOMEM, format!("user {uid} has its share of {what}: {}, one part in {PARTS}", part(most)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The contexts of a user.
+pub fn of(world: &World, uid: u32) -> impl Iterator<Item = ContextId> + '_ {
+    world.contexts.values().filter(move |context| context.peer.uid == uid).map(|context| context.id)
+}
+
+/// The user of a context, if shares are kept.
+fn user(world: &World, context: ContextId) -> Option<u32> {
+    world.contexts.get(&context).filter(|_| world.system).map(|context| context.peer.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::context::Peer;
+
+    fn world(system: bool) -> World {
+        World::new(&Config { system, ..Config::default() }, "a test").expect("a world")
+    }
+
+    fn open(world: &mut World, uid: u32) -> Outcome<ContextId> {
+        world.open(0, 0, Peer { pid: 0, uid, comm: String::new() })
+    }
+
+    #[test]
+    fn a_user_has_a_share_of_contexts_and_another_user_its_own() {
+        let mut world = world(true);
+        world.user_contexts = 3;
+        let first = open(&mut world, 1).expect("one");
+        for _ in 0..2 {
+            open(&mut world, 1).expect("two, three");
+        }
+        assert_eq!(open(&mut world, 1).expect_err("four").errno, Errno::EMFILE);
+        open(&mut world, 2).expect("another user");
+        world.close(first);
+        open(&mut world, 1).expect("there is room again");
+    }
+
+    #[test]
+    fn an_agent_for_one_user_knows_no_shares() {
+        let mut world = world(false);
+        world.user_contexts = 1;
+        let all: Vec<_> = (0..10).map(|_| open(&mut world, 1).expect("open")).collect();
+        assert!(room_among(&world, all[0], "groups", 1, |_| 100).is_ok());
+    }
+
+    #[test]
+    fn shares_follow_what_there_is() {
+        assert_eq!(
+            (contexts(Some(64)), contexts(Some(1024)), contexts(Some(1 << 20)), contexts(None)),
+            (4, 8, 4096, 4096)
+        );
+        assert_eq!((part(1), part(65_536)), (1, 16_384));
+    }
+}
