@@ -175,8 +175,11 @@ constants! {
         EVENTS_REPORTED = 32,
         /// Next PSN to send.
         SQ_PSN = 36,
-        /// Next PSN expected.
+        /// Next PSN expected; of a QP to another host, and only while an acknowledgement is owed.
         RQ_PSN = 40,
+        /// `OWED` and the MSN: everything before RQ_PSN has come and is not acknowledged yet. Should the process end now, the agent
+        /// does that. 0: nothing is owed.
+        OWED = 44,
     }
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.
@@ -223,6 +226,8 @@ pub const CONTROL_LEN: usize = 64;
 pub const CQE_LEN: usize = 64;
 /// `qp::LANE`: packets go to another host.
 pub const ON_WIRE: u32 = u32::MAX;
+/// `qp::OWED` bit: an acknowledgement is owed.
+pub const OWED: u32 = 1 << 31;
 /// `qp::FLAGS` bit: the send queue drains.
 pub const QP_SQ_DRAINING: u32 = 1;
 /// `cq::ARMED`: no event wanted.

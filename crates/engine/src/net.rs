@@ -11,15 +11,18 @@ mod connection;
 pub(crate) mod deliver;
 pub(crate) mod flow;
 pub(crate) mod inbox;
+pub(crate) mod owing;
 pub(crate) mod peer;
 pub(crate) mod port;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::network::Network;
+use crate::qp::Qp;
 use flow::{Flow, Vector};
 use inbox::Inbox;
 use peer::Peer;
@@ -40,6 +43,9 @@ pub(crate) struct Net {
     flows: RwLock<HashMap<Vector, Arc<Flow>>>,
     /// Where packets arrive; absent until the first QP, and where the agent has no wire.
     inbox: OnceLock<Option<Inbox>>,
+    /// QPs whose acknowledgement waits for company, and whether there are some.
+    owing: Mutex<Vec<Arc<Qp>>>,
+    owes: AtomicBool,
 }
 
 impl Net {
@@ -50,6 +56,8 @@ impl Net {
             peers: Mutex::default(),
             flows: RwLock::default(),
             inbox: OnceLock::new(),
+            owing: Mutex::default(),
+            owes: AtomicBool::new(false),
         }
     }
 
@@ -67,5 +75,6 @@ impl Net {
             }
         }
         self.flows.write().clear();
+        self.owing.lock().clear();
     }
 }

@@ -22,11 +22,15 @@ impl Engine {
     /// What a polling thread does.
     pub(crate) fn poll(self: &Arc<Self>) {
         self.waker.polled();
-        self.progress(false);
+        self.go_round(false, true);
     }
 
     /// Does what there is to do; says whether there was something. With `sure`, waits for those who are at it.
     pub(crate) fn progress(self: &Arc<Self>, sure: bool) -> bool {
+        self.go_round(sure, false)
+    }
+
+    fn go_round(self: &Arc<Self>, sure: bool, polled: bool) -> bool {
         crate::usermem::prepare_thread();
         let mut worked = false;
         for lane in self.lanes.list().iter() {
@@ -39,7 +43,8 @@ impl Engine {
                 self.go_on(lane);
             }
         }
-        worked |= self.receive_from_hosts(sure);
+        worked |= self.pay_all();
+        worked |= self.receive_from_hosts(sure, polled);
         if self.timers.next().is_some() {
             worked |= self.look_at_timers();
         }

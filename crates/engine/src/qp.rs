@@ -24,6 +24,7 @@ use crate::lane::Lane;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::net::flow::{Flow, Vector};
+use crate::net::owing::Habit;
 use crate::pd::Pd;
 use crate::request;
 use crate::srq::Srq;
@@ -150,6 +151,8 @@ pub(crate) struct Inner {
     pub(crate) losses: u32,
     /// Counted among those of its peer that have something under way.
     pub(crate) counted: bool,
+    /// What the program does when it has received something from another host.
+    pub(crate) habit: Habit,
     /// Why there is no way has been told.
     pub(crate) complained: bool,
     /// The next deadline, if any.
@@ -262,6 +265,7 @@ impl Engine {
             last_flow: None,
             losses: 0,
             counted: false,
+            habit: Habit::default(),
             complained: false,
             deadline: None,
             alarm: None,
@@ -384,6 +388,7 @@ impl Qp {
     pub(crate) fn abandon(&self) {
         let mut inner = self.lock();
         self.say_gone(&inner);
+        self.pay(&mut inner);
         self.uncount(&mut inner);
         inner.last_flow = None;
         inner.view = None;

@@ -197,6 +197,7 @@ impl SendBatch<'_> {
 
     /// Sends what was posted.
     pub fn finish(mut self) {
+        self.inner.habit.post();
         self.qp.pump(&mut self.inner);
     }
 }

@@ -15,6 +15,7 @@ use wire::{Psn, Qpn};
 use crate::cell::Notice;
 use crate::error::{Error, Result};
 use crate::lane::LANE_MTU;
+use crate::net::owing::Habit;
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 
@@ -22,7 +23,19 @@ use crate::request;
 const READ_PIECE: u32 = 32 * 1024;
 
 /// Nanoseconds of silence after which the oldest packet goes to another host once more, long before the program's timeout.
-const SILENCE: u64 = 4_000_000;
+const SILENCE: u32 = 4_000_000;
+
+/// Words of the control line that a reset QP has at 0.
+const RESET_WORDS: [usize; 8] = [
+    word::FLAGS,
+    word::LANE,
+    word::PEER_ENGINE,
+    word::SQ_HEAD,
+    word::SQ_TAIL,
+    word::RQ_HEAD,
+    word::RQ_TAIL,
+    word::OWED,
+];
 
 impl Qp {
     /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here).
@@ -61,10 +74,14 @@ impl Qp {
         let next =
             if mask & attr::STATE == 0 { before } else { State::from_u32(u32::from(new.qp_state)).unwrap_or(before) };
         match (before, next) {
-            (_, State::Reset) => return self.reset(inner),
+            (_, State::Reset) => {
+                self.pay(inner);
+                return self.reset(inner);
+            }
             (State::Err, State::Err) => return,
             (_, State::Err) => {
                 self.say_gone(inner);
+                self.pay(inner);
                 inner.set_state(State::Err);
                 inner.requester.flush();
                 self.uncount(inner);
@@ -190,14 +207,13 @@ impl Qp {
         inner.arrived.clear();
         self.uncount(inner);
         (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
+        inner.habit = Habit::default();
         inner.route = Route::Unknown;
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline) = (false, None, None);
-        for offset in
-            [word::FLAGS, word::LANE, word::PEER_ENGINE, word::SQ_HEAD, word::SQ_TAIL, word::RQ_HEAD, word::RQ_TAIL]
-        {
+        for offset in RESET_WORDS {
             inner.store(offset, 0);
         }
         inner.set_state(State::Reset);

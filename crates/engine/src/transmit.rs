@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use abi::queue::qp as word;
 use protocol::{Nak, Response, Service, Source, Status, Time, Transmit};
-use wire::Qpn;
+use wire::{Operation, Qpn};
 
 use crate::access::{self, Refusal, Use};
 use crate::cell::{Packet, Path, Payload};
@@ -86,6 +87,11 @@ impl Qp {
                 self.pump_connection(inner);
             }
         }
+        self.show(inner);
+    }
+
+    /// Gives the completions that there are, and has the timers know the next deadline.
+    pub(crate) fn show(&self, inner: &mut Inner) {
         self.show_arrived(inner);
         self.complete_sends(inner);
         // A send that failed has flushed the receives.
@@ -125,7 +131,13 @@ impl Qp {
             }
         };
         let mut sent = false;
+        // On the wire an ACK or NAK goes last: shorter than what is before it, it leaves with it.
+        let mut last_word = None;
         while let Some(response) = answer {
+            if inner.on_wire && response.headers.opcode.operation == Operation::Acknowledge {
+                last_word = Some(response);
+                break;
+            }
             match self.send_response(&mut exit, &response) {
                 Sent::Yes => sent = true,
                 Sent::Full => {
@@ -170,6 +182,10 @@ impl Qp {
                 }
             }
         }
+        if let Some(response) = last_word {
+            self.send_response(&mut exit, &response);
+            inner.store(word::OWED, 0);
+        }
         exit.finish(self, inner.blocked, sent);
         inner.route = route;
     }
@@ -183,11 +199,7 @@ impl Qp {
     /// No lane could be opened: what there is to send is lost. The next try comes with the next timer or request.
     pub(crate) fn give_up_route(&self, inner: &mut Inner) {
         self.lose_output(inner);
-        self.show_arrived(inner);
-        self.complete_sends(inner);
-        // A send that failed has flushed the receives.
-        self.show_arrived(inner);
-        self.watch_deadline(inner);
+        self.show(inner);
     }
 
     /// There is no way to the peer: whatever is sent is lost, and the usual timers find out.

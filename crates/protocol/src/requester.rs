@@ -218,6 +218,12 @@ impl Requester {
         self.head.wrapping_sub(self.tail)
     }
 
+    /// Whether something was posted that is not sent, or has to be sent once more.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.cursor.op != self.head
+    }
+
     /// The next packet to send, if one may be sent now. The caller sends it, or says [`Requester::untransmit`], or
     /// [`Requester::fail_current`].
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {

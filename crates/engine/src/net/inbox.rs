@@ -100,8 +100,9 @@ impl Engine {
         self.net.ports.lock().keys().any(|(source, _)| source == gid)
     }
 
-    /// Takes what has come in. With `sure`, waits for whoever is at it.
-    pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool) -> bool {
+    /// Takes what has come in. With `sure`, waits for whoever is at it. Where the program has `polled`, it is shown what came before
+    /// acknowledgements leave that can wait.
+    pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool) -> bool {
         let Some(inbox) = self.net.inbox() else { return false };
         let reception = if sure { Some(inbox.reception.lock()) } else { inbox.reception.try_lock() };
         let Some(mut reception) = reception else { return false };
@@ -125,7 +126,11 @@ impl Engine {
         }
         while let Some(qp) = reception.touched.pop() {
             let mut inner = qp.lock();
-            qp.pump(&mut inner);
+            if polled {
+                qp.pump_or_owe(&mut inner);
+            } else {
+                qp.pump(&mut inner);
+            }
         }
         true
     }

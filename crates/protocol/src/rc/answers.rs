@@ -183,6 +183,11 @@ impl Answers {
         true
     }
 
+    /// Whether an ACK is all that there is to say.
+    pub(super) fn only_ack(&self) -> bool {
+        self.unsent == 0 && matches!(self.last, Answer::Ack)
+    }
+
     pub(super) fn any(&self) -> bool {
         self.unsent > 0 || !matches!(self.last, Answer::None)
     }

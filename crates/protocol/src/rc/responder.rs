@@ -107,6 +107,12 @@ impl Responder {
         self.answers.any()
     }
 
+    /// Whether an ACK is all that [`Responder::poll_transmit`] has to send: it may wait for something that goes the same way.
+    #[must_use]
+    pub fn owes_only_ack(&self) -> bool {
+        self.answers.only_ack()
+    }
+
     /// Takes back the answer that [`Responder::poll_transmit`] has just returned: the path is full. Nothing may come between.
     pub fn untransmit(&mut self) {
         self.answers.unpoll();

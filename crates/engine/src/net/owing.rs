@@ -1,0 +1,120 @@
+//! Acknowledgements that wait for company.
+//!
+//! A system call for each packet is what the wire costs most. A program that answers what it receives will post in a moment, and an
+//! acknowledgement that leaves with that request costs nothing. So where a connection has shown that habit, its ACK waits: until the program
+//! posts, or polls and finds nothing, or the helper thread looks, which is within a millisecond. That something is owed stands
+//! in queue memory, where the agent finds it should the process end meanwhile. Principal type: [`Habit`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::queue::{OWED, qp as word};
+use protocol::Service;
+
+use crate::engine::Engine;
+use crate::qp::{Inner, Qp, Route};
+
+/// Times in a row that a program must have posted after receiving.
+const REPLIES: u8 = 2;
+
+/// What a program does after it has received something.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Habit {
+    replies: u8,
+    /// It has received and not posted since.
+    received: bool,
+}
+
+impl Habit {
+    /// The program is shown something that it has received; says whether it is likely to reply.
+    fn receive(&mut self) -> bool {
+        if std::mem::replace(&mut self.received, true) {
+            self.replies = 0;
+        }
+        self.replies >= REPLIES
+    }
+
+    /// The program posts.
+    pub(crate) fn post(&mut self) {
+        if std::mem::take(&mut self.received) {
+            self.replies = (self.replies + 1).min(REPLIES);
+        }
+    }
+}
+
+impl Engine {
+    /// Pays what is owed.
+    pub(crate) fn pay_all(self: &Arc<Self>) -> bool {
+        if !self.net.owes.load(Ordering::Acquire) {
+            return false;
+        }
+        self.net.owes.store(false, Ordering::Relaxed);
+        let owing = std::mem::take(&mut *self.net.owing.lock());
+        for qp in &owing {
+            let mut inner = qp.lock();
+            qp.pay(&mut inner);
+        }
+        // The room is kept for the next ones.
+        let mut list = self.net.owing.lock();
+        if list.is_empty() {
+            *list = owing;
+            list.clear();
+        }
+        true
+    }
+}
+
+impl Qp {
+    /// After packets from another host: answers and goes on, or lets a mere ACK wait for what the program is about to post.
+    pub(crate) fn pump_or_owe(self: &Arc<Self>, inner: &mut Inner) {
+        let receives = !inner.arrived.is_empty();
+        let replies = receives && inner.habit.receive();
+        let idle = !inner.requester.has_unsent() && !inner.responder.has_answers();
+        let may_wait = replies && inner.responder.owes_only_ack() && !inner.requester.has_unsent();
+        if inner.is_dead() || self.service != Service::Rc || !inner.on_wire || !(idle || may_wait) {
+            return self.pump(inner);
+        }
+        if may_wait {
+            if let Some(view) = &inner.view {
+                view.word(word::RQ_PSN).store(inner.responder.expected_psn().value(), Ordering::Relaxed);
+                // Release: the agent, which reads this word first, finds the other.
+                view.word(word::OWED).store(OWED | inner.responder.msn(), Ordering::Release);
+            }
+            self.engine().net.owing.lock().push(Arc::clone(self));
+            self.engine().net.owes.store(true, Ordering::Release);
+        }
+        self.show(inner);
+    }
+
+    /// Sends the acknowledgement that is owed, if it has not gone.
+    pub(crate) fn pay(&self, inner: &mut Inner) {
+        if self.service == Service::Rc
+            && inner.on_wire
+            && !inner.is_dead()
+            && inner.responder.has_answers()
+            && matches!(inner.route, Route::Wire(_))
+            && let Some(qp) = self.arc()
+        {
+            qp.pump(inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_habit_has_to_be_shown_and_is_lost_at_once() {
+        let mut habit = Habit::default();
+        assert!(!habit.receive());
+        habit.post();
+        assert!(!habit.receive());
+        habit.post();
+        habit.post();
+        assert!(habit.receive(), "it has replied twice");
+        assert!(!habit.receive(), "and now it has not");
+        habit.post();
+        assert!(!habit.receive());
+    }
+}
