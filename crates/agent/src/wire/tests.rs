@@ -1,12 +1,20 @@
-//! The sockets of a world as addresses come and go, in time that the test makes.
+//! The sockets of a world as addresses come and go, in time that the test makes; and what engines may write to the agent.
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use abi::board;
+use abi::layout::Record;
+use abi::wire::Arrival;
+use proptest::prelude::*;
+use shm::{Bell, Doorbell, LANE_LEN, RECORD_MAX, Region, Side};
+
+use super::link::{Delivery, Link, Waker};
 
 use crate::config::Config;
 use crate::gids::HostAddress;
@@ -111,4 +119,37 @@ fn an_address_that_goes_while_it_is_waited_for_is_forgotten() {
     let entry = setting.world.devices[0].ports[0].gids.entry(1).unwrap();
     let why = setting.world.wire.why_not(1, entry).unwrap();
     assert!(why.contains("192.0.2.77 is no address of this host"), "{why}");
+}
+
+/// A record as an engine may write it: mostly near to what is right.
+fn record() -> impl Strategy<Value = Vec<u8>> {
+    let length = prop_oneof![0..300_u32, 60_000..70_000_u32, any::<u32>()];
+    let fields =
+        (0..3_u8, 0..4_u8, any::<u16>(), length, prop_oneof![Just(0), (0..9000_u32).prop_map(|line| line * 64)]);
+    let near = fields.prop_map(|(kind, flags, segment, len, bulk)| {
+        let arrival = Arrival { kind, flags, segment, len, bulk, ..Arrival::default() };
+        [arrival.bytes(), &[7; RECORD_MAX][size_of::<Arrival>()..]].concat()
+    });
+    prop_oneof![near, prop::collection::vec(any::<u8>(), 0..RECORD_MAX)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn an_engine_may_give_back_anything(records in prop::collection::vec(record(), 1..40)) {
+        let bell = Bell::create().unwrap().1;
+        let kick = Doorbell::new().unwrap();
+        let (link, end) = Link::new(bell.as_fd(), Waker::Eventfd(kick), true).unwrap();
+        let lane = Arc::new(Region::map(end.memory.as_fd(), LANE_LEN).unwrap());
+        let (mut tx, _) = shm::ends(lane, Side::B);
+        let mut buffer = vec![0; 64 * 1024];
+        for record in records {
+            let _ = tx.ring.push(&record);
+            let mut taken = 0;
+            link.take_strays(1, &mut buffer, |incoming| taken += 1 + incoming.bytes.len());
+            prop_assert!(taken <= 1 + 64 * 1024);
+            prop_assert!(link.is_shared() || link.deliver(1, &Arrival::default(), &[0; 16]) == Delivery::Lost);
+        }
+    }
 }
