@@ -14,6 +14,7 @@
 mod claim;
 pub mod forwarder;
 mod intake;
+pub(crate) mod last_words;
 pub(crate) mod link;
 pub(crate) mod receivers;
 #[cfg(test)]

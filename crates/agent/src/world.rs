@@ -146,6 +146,7 @@ impl World {
         use crate::objects::{ah, cq, mr, pd, qp, srq};
         let steps: [fn(&mut Self, ContextId); 6] =
             [ah::destroy_all, qp::destroy_all, srq::destroy_all, cq::destroy_all, mr::destroy_all, pd::destroy_all];
+        crate::wire::last_words::say(self, id);
         for step in steps {
             step(self, id);
         }

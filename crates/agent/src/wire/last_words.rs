@@ -1,0 +1,75 @@
+//! What a process still owed when it ended: acknowledgements that waited in its engine for something that goes the same way.
+//!
+//! The program has seen the messages, so their sender has to learn that they came. The words that say so are in queue memory, and
+//! so the client's own claim; all that a false one achieves is a false acknowledgement to the client's own peer.
+
+use std::io;
+use std::net::SocketAddr;
+
+use abi::queue::{OWED, qp as word};
+use protocol::{Service, State};
+use udp::Outgoing;
+use wire::icrc::{self, Envelope};
+use wire::{Aeth, Headers, Opcode, Operation, Psn, Qpn, Syndrome, Transport};
+
+use super::address;
+use super::intake::scope;
+use crate::context::ContextId;
+use crate::objects::qp::Qp;
+use crate::world::World;
+
+/// The source port: any of RoCEv2's.
+const SOURCE_PORT: u16 = 0xc000;
+/// "No end-to-end credits."
+const NO_CREDITS: u8 = 31;
+
+/// Sends what the connections of a context that ends still owe.
+pub(crate) fn say(world: &World, id: ContextId) {
+    if !world.wire.is_on() || world.wire.is_external() {
+        return;
+    }
+    for (_, qp) in world.qps.of(id).filter(|(_, qp)| qp.service == Service::Rc) {
+        // Acquire, by way of the block: the number was written before the word that says that it counts.
+        let owed = qp.block.read(word::OWED);
+        if owed & OWED == 0 || !matches!(qp.state(), State::Rtr | State::Rts | State::Sqd) {
+            continue;
+        }
+        let psn = Psn::new(qp.block.read(word::RQ_PSN)) - 1;
+        if let Err(error) = acknowledge(world, id, qp, psn, owed & 0xff_ffff) {
+            tracing::debug!(qpn = qp.qpn, %error, "the last acknowledgement of a process that has ended could not be sent");
+        }
+    }
+}
+
+fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io::Result<()> {
+    let attributes = &qp.attributes;
+    let port = world.device_of(id).port(u32::from(attributes.port_num)).map_err(|_| io::ErrorKind::NotFound)?;
+    let source = port.gids.entry(u32::from(attributes.dest.sgid_index)).ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let (from, to) = (address(source.gid), address(attributes.dest.dgid));
+    let socket = udp::Socket::sender(from, scope(from, source.ifindex), SOURCE_PORT)?;
+    let headers = Headers {
+        opcode: Opcode::new(Transport::Rc, Operation::Acknowledge),
+        dest_qp: Qpn::new(attributes.dest_qp_num),
+        psn,
+        pkey: 0xffff,
+        aeth: Aeth { syndrome: Syndrome::Ack(NO_CREDITS), msn },
+        ..Headers::default()
+    };
+    let mut packet = [0; wire::MAX_LEN + icrc::LEN];
+    let len = headers.emit(&mut packet).map_err(|_| io::ErrorKind::InvalidData)?;
+    let envelope = Envelope::new(&source.gid, &attributes.dest.dgid, socket.port());
+    let icrc = envelope.icrc(0, &packet[..len]);
+    packet[len..len + icrc::LEN].copy_from_slice(&icrc);
+    let mut to = SocketAddr::new(to, udp::PORT);
+    if let SocketAddr::V6(v6) = &mut to {
+        v6.set_scope_id(scope((*v6.ip()).into(), source.ifindex));
+    }
+    socket.send(&Outgoing {
+        to,
+        traffic_class: attributes.dest.traffic_class,
+        hop_limit: attributes.dest.hop_limit,
+        segment: 0,
+        interface: 0,
+        bytes: &packet[..len + icrc::LEN],
+    })
+}
