@@ -25,9 +25,22 @@ pub enum User {
     Me,
     /// An ordinary user without any right; only root can become that user.
     Nobody,
+    /// Another ordinary user, by number.
+    Number(u32),
 }
 
 const NOBODY: u32 = 65_534;
+
+impl User {
+    /// The number, of users that have to be become.
+    fn number(self) -> Option<u32> {
+        match self {
+            Self::Me => None,
+            Self::Nobody => Some(NOBODY),
+            Self::Number(number) => Some(number),
+        }
+    }
+}
 
 /// One run directory, one agent, one user.
 #[derive(Debug)]
@@ -35,6 +48,8 @@ pub struct Room {
     folder: TempDir,
     dist: Dist,
     user: User,
+    /// The run directory of another room, whose agent serves this one.
+    host: Option<PathBuf>,
     entrance: Vec<String>,
     programs: AtomicU32,
 }
@@ -62,13 +77,32 @@ impl Room {
         fs::create_dir(folder.path().join("run")).map_err(told)?;
         fs::set_permissions(folder.path().join("run"), fs::Permissions::from_mode(0o700)).map_err(told)?;
         let user = if rustix::process::geteuid().is_root() { user } else { User::Me };
-        if user == User::Nobody {
+        if let Some(number) = user.number() {
             // The build tree may lie in a home directory that nobody else can enter.
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).map_err(told)?;
             dist = dist.copy_to(&folder.path().join("dist")).map_err(told)?;
-            chown(folder.path().join("run"), Some(NOBODY), Some(NOBODY)).map_err(told)?;
+            chown(folder.path().join("run"), Some(number), Some(number)).map_err(told)?;
         }
-        Ok(Self { folder, dist, user, entrance: Vec::new(), programs: AtomicU32::new(0) })
+        Ok(Self { folder, dist, user, host: None, entrance: Vec::new(), programs: AtomicU32::new(0) })
+    }
+
+    /// A room of the suite's user whose agent serves every user, with a configuration.
+    pub fn system(config: &str) -> Result<Self, String> {
+        let told = |error: std::io::Error| format!("a room cannot be made: {error}");
+        let mut room = Self::of(User::Me)?;
+        fs::set_permissions(room.folder.path(), fs::Permissions::from_mode(0o755)).map_err(told)?;
+        room.dist = room.dist.copy_to(&room.folder.path().join("dist")).map_err(told)?;
+        let file = room.folder.path().join("agent.toml");
+        fs::write(&file, config).map_err(told)?;
+        let outcome = room.finish(room.softhca(&["agent", "--system", "--config", &file.display().to_string()]))?;
+        if outcome.succeeded() { Ok(room) } else { Err(outcome.told()) }
+    }
+
+    /// A room of another user whom the agent of this room serves.
+    pub fn guest(&self, user: User) -> Result<Self, String> {
+        let mut guest = Self::for_user(user, self.dist.clone())?;
+        guest.host = Some(self.run_dir());
+        Ok(guest)
     }
 
     /// Everything that runs in this room is started through these words, for example `ip netns exec NAME`.
@@ -86,6 +120,11 @@ impl Room {
 
     /// The run directory, which is `SOFTHCA_DIR` of all that runs here.
     pub fn run_dir(&self) -> PathBuf {
+        self.host.clone().unwrap_or_else(|| self.own_dir())
+    }
+
+    /// The directory of this room that is its user's alone; the run directory, unless another room's agent serves this one.
+    pub fn own_dir(&self) -> PathBuf {
         self.folder.path().join("run")
     }
 
@@ -106,14 +145,15 @@ impl Room {
         arguments: impl IntoIterator<Item = S>,
     ) -> Command {
         let mut words: Vec<std::ffi::OsString> = self.entrance.iter().map(Into::into).collect();
-        if self.user == User::Nobody {
-            words.extend(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(Into::into));
+        if let Some(number) = self.user.number() {
+            words.extend(["setpriv", "--clear-groups"].map(Into::into));
+            words.extend(["--reuid", "--regid"].map(|option| format!("{option}={number}").into()));
         }
         words.push(program.as_ref().to_owned());
         words.extend(arguments.into_iter().map(|word| word.as_ref().to_owned()));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env("SOFTHCA_DIR", self.run_dir()).env_remove("SOFTHCA_LOG").env("HOME", "/");
-        command.current_dir("/");
+        command.env("XDG_RUNTIME_DIR", self.own_dir()).current_dir("/");
         command
     }
 
@@ -192,7 +232,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let Some(agent) = self.agent() else { return };
+        let Some(agent) = self.agent().filter(|_| self.host.is_none()) else { return };
         program::send(agent, Signal::TERM);
         if wait::until(Duration::from_secs(5), "the agent to end", || (!process::alive(agent)).then_some(())).is_err() {
             program::send(agent, Signal::KILL);

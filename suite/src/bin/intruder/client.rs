@@ -1,0 +1,89 @@
+//! A client of the agent with an engine of its own making: it says hello and does as it likes afterwards.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use abi::command::{extended, legacy, number};
+use abi::cq::{CreateCq, CreateCqAnswer};
+use abi::device::{GetContext, GetContextAnswer};
+use abi::layout::Record;
+use abi::pd::{AllocPd, AllocPdAnswer};
+use abi::private::{EngineHello, EngineHelloAnswer};
+use abi::qp::{CreateQp, CreateQpAnswer, kind};
+use engine::{Answer, Control, Error, SocketControl};
+use shm::eventfd::Doorbell;
+use shm::region::Region;
+
+/// One open of the device.
+pub(crate) struct Client {
+    pub(crate) control: SocketControl,
+    _held: Vec<OwnedFd>,
+}
+
+/// Its objects, by handle.
+pub(crate) struct Objects {
+    pub(crate) pd: u32,
+    pub(crate) cq: u32,
+    pub(crate) qp: u32,
+    pub(crate) qpn: u32,
+}
+
+impl Client {
+    /// Opens the device.
+    pub(crate) fn open(run_dir: &Path) -> Result<Self, Error> {
+        let control = SocketControl::open(&engine::rundir::node(run_dir, 0), 0)?;
+        let context = legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], size_of::<GetContextAnswer>() + 64);
+        let held = control.call(&context, &[])?.fds;
+        Ok(Self { control, _held: held })
+    }
+
+    /// Says that it does its own data path.
+    pub(crate) fn hello(&mut self) -> Result<(), Error> {
+        let (_, bell) = Region::create("bell", 4096).map_err(told)?;
+        let kick = OwnedFd::from(Doorbell::new().map_err(told)?);
+        let hello =
+            extended(number::ENGINE_HELLO, &EngineHello { pid: 1, flags: 0 }, size_of::<EngineHelloAnswer>(), 0);
+        self._held.extend(self.control.call(&hello, &[bell.as_fd(), kick.as_fd()])?.fds);
+        self._held.push(kick);
+        Ok(())
+    }
+
+    /// A PD, a CQ and a QP.
+    pub(crate) fn objects(&self) -> Result<Objects, Error> {
+        let pd: AllocPdAnswer = get(&self.call(&legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12))?)?;
+        let cq = CreateCq { response: 1, cqe: 8, comp_channel: -1, ..CreateCq::default() };
+        let cq: CreateCqAnswer = get(&self.call(&legacy(number::CREATE_CQ, &cq, &[], 8 + 56))?)?;
+        let qp: CreateQpAnswer = get(&self.call(&create_qp(pd.pd_handle, cq.cq_handle))?)?;
+        Ok(Objects { pd: pd.pd_handle, cq: cq.cq_handle, qp: qp.qp_handle, qpn: qp.qpn })
+    }
+
+    /// Carries out a command.
+    pub(crate) fn call(&self, request: &[u8]) -> Result<Answer, Error> {
+        self.control.call(request, &[])
+    }
+}
+
+/// The command that makes an RC QP.
+pub(crate) fn create_qp(pd_handle: u32, cq: u32) -> Vec<u8> {
+    let qp = CreateQp {
+        response: 1,
+        pd_handle,
+        send_cq_handle: cq,
+        recv_cq_handle: cq,
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        qp_type: kind::RC,
+        ..CreateQp::default()
+    };
+    legacy(number::CREATE_QP, &qp, &[], 32 + 72)
+}
+
+fn get<T: Record>(answer: &Answer) -> Result<T, Error> {
+    T::read(&answer.bytes).ok_or_else(|| told("the answer is too short"))
+}
+
+fn told(why: impl std::fmt::Display) -> Error {
+    Error { errno: abi::Errno::EIO, reason: why.to_string() }
+}

@@ -1,0 +1,298 @@
+//! Many users on one machine: through one agent that serves them all, with agents of their own, and from containers.
+//!
+//! All of it needs root, to become other users; without root each test says so and ends.
+
+use std::fs;
+use std::process::Command;
+
+use rustix::process::Signal;
+use softhca_suite::port::{self, Port};
+use softhca_suite::{HANG, Namespace, Pair, Program, Room, Sides, User, process, program, wait};
+
+const ALICE: User = User::Number(64_001);
+const BOB: User = User::Number(64_002);
+
+/// A small device, so that a user's share of it is used up soon.
+const SMALL: &str = "addresses = ['127.0.0.1']\n[[devices]]\n[devices.limits]\nmax_qp = 400\n";
+
+fn root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: other users need root");
+    }
+    root
+}
+
+fn is_fine(sides: Result<Sides, String>) {
+    let sides = sides.expect("both end");
+    assert!(sides.server.succeeded() && sides.client.succeeded(), "{}\n{}", sides.server.told(), sides.client.told());
+}
+
+#[track_caller]
+fn talk(there: &Room, here: &Room, words: &[&str]) {
+    is_fine(Pair::start_different(there, words, here, words).and_then(|mut pair| pair.wait(HANG)));
+}
+
+#[test]
+fn two_users_talk_through_one_agent() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system(SMALL).expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    for words in [
+        &["ib_write_bw"][..],
+        &["ib_read_lat", "-n", "200"],
+        &["ib_send_bw", "-c", "UD"],
+        &["ibv_rc_pingpong", "-g", "0", "-c"],
+        &["ibv_rc_pingpong", "-g", "0", "-c", "-e", "-n", "500"],
+        &["ibv_ud_pingpong", "-g", "0", "-c", "-s", "1024"],
+        &["ibv_ud_pingpong", "-g", "0", "-c", "-e", "-s", "1024", "-n", "300"],
+    ] {
+        talk(&alice, &bob, words);
+    }
+    // Everybody may look, and only the agent's own user stops it.
+    let agent = machine.agent().expect("an agent");
+    bob.finish(bob.softhca(&["devices"])).expect("it ends").expect_success();
+    bob.finish(bob.softhca(&["doctor"])).expect("it ends").expect_success();
+    let refused = bob.finish(bob.softhca(&["agent", "--stop"])).expect("it ends");
+    assert!(!refused.succeeded() && refused.errors.contains("another user"), "{}", refused.told());
+    let own = bob.finish_run(&["sh", "-c", "echo a reason > $SOFTHCA_REASONS; exit 5"]).expect("it ends");
+    assert!(own.code == 5 && own.errors.contains("a reason"), "reasons have a place of their own: {}", own.told());
+    assert_eq!(machine.agent(), Some(agent));
+    machine.finish(machine.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
+    assert_eq!(machine.agent(), None);
+}
+
+#[test]
+fn a_process_that_dies_is_noticed_whoever_it_was() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system(SMALL).expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    let words = ["ib_write_bw", "-D", "120"];
+    let mut pair = Pair::start_different(&alice, &words, &bob, &words).expect("both start");
+    let (server, _) = pair.traffic("ib_write_bw", &machine, &machine).expect("traffic");
+    program::send(server, Signal::KILL);
+    let client = pair.client.wait(HANG).expect("the client ends");
+    assert!(!client.succeeded() && client.errors.contains("softhca: why"), "{}", client.told());
+    drop(pair);
+    machine.wait_until_empty(HANG).expect("nothing is left over");
+}
+
+/// The intruder under test, where the other users can reach it.
+fn intruder(room: &Room) -> String {
+    let place = room.folder().join("intruder");
+    fs::copy(env!("CARGO_BIN_EXE_intruder"), &place).expect("copied");
+    place.to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn nobody_gets_at_what_others_have() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system(SMALL).expect("an agent for everybody");
+    let alice = machine.guest(ALICE).expect("a room");
+    let bob = machine.guest(BOB).expect("a room");
+    // Alice has a private agent, too.
+    let private = Room::of(ALICE).expect("a room");
+    private.start_agent().expect("an agent");
+    // One pair that polls, one that sleeps between its messages, and one between the two users.
+    let polling = ["ib_write_bw", "-D", "120"];
+    let sleeping = ["ibv_rc_pingpong", "-g", "0", "-c", "-e", "-n", "60000"];
+    let mut polling = Pair::start(&alice, &polling).expect("both start");
+    let (server, client) = polling.traffic("ib_write_bw", &machine, &machine).expect("traffic");
+    let mut sleeping = Pair::start(&alice, &sleeping).expect("both start");
+    connected(&machine, 4);
+    let agent = machine.agent().expect("an agent");
+    let path = intruder(&bob);
+    let pids = [server, client, agent].map(|pid| pid.to_string());
+    let own_dir = private.run_dir().display().to_string();
+    let mut words = vec![own_dir.as_str()];
+    words.extend(pids.iter().map(String::as_str));
+    let told = bob.finish(bob.command(&path, words)).expect("the intruder ends");
+    assert!(told.succeeded() && told.output.contains("refused"), "{}", told.told());
+    // Nobody was harmed: everybody is alive, goes on, and begins anew.
+    assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
+    assert!(private.agent().is_some());
+    let before = process::cpu_time(client).expect("alive");
+    wait::until(HANG, "the client to go on", || (process::cpu_time(client)? > before).then_some(())).expect("traffic");
+    talk(&alice, &bob, &["ibv_rc_pingpong", "-g", "0", "-c", "-e", "-n", "200"]);
+    for pid in [client, server] {
+        program::send(pid, Signal::TERM);
+    }
+    drop(polling);
+    is_fine(sleeping.wait(HANG));
+    machine.wait_until_empty(HANG).expect("nothing is left over");
+}
+
+#[test]
+fn eight_agents_of_two_users_do_not_mind_each_other() {
+    if !root() {
+        return;
+    }
+    let rooms: Vec<Room> = (0..8).map(|n| Room::of(if n % 2 == 0 { ALICE } else { BOB }).expect("a room")).collect();
+    let words = ["ibv_rc_pingpong", "-g", "0", "-c", "-n", "2000"];
+    let mut pairs: Vec<Pair> = rooms.iter().map(|room| Pair::start(room, &words).expect("both start")).collect();
+    for pair in &mut pairs {
+        is_fine(pair.wait(HANG));
+    }
+    // All have the same addresses; one of them has the wire, the others say that they have not.
+    let mut without = 0;
+    for room in &rooms {
+        let devices = room.finish(room.softhca(&["devices"])).expect("it ends").expect_success().output;
+        let doctor = room.finish(room.softhca(&["doctor"])).expect("it ends").expect_success().output;
+        let here = devices.contains("no wire");
+        assert_eq!(here, doctor.contains("do not reach us"), "{devices}\n{doctor}");
+        assert_eq!(here, room.log().contains("no wire"), "{}", room.log());
+        without += usize::from(here);
+    }
+    assert!(without >= 7, "{without} of 8 agents say that they have no wire");
+}
+
+/// A command as root in a namespace, without a run directory of a room.
+fn plain(namespace: &Namespace, room: &Room, user: Option<u32>, words: &[&str]) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name()]);
+    if let Some(user) = user {
+        command.args(["setpriv", "--clear-groups", &format!("--reuid={user}"), &format!("--regid={user}")]);
+    }
+    command.arg(room.dist().softhca()).args(words).env_remove("SOFTHCA_DIR").env_remove("SOFTHCA_LOG");
+    command.env("XDG_RUNTIME_DIR", room.own_dir()).current_dir("/");
+    command
+}
+
+#[test]
+fn the_own_agent_comes_first_and_the_systems_next() {
+    let Some(namespace) = Namespace::new().expect("a namespace") else { return };
+    let room = Room::of(BOB).expect("a room");
+    let User::Number(bob) = BOB else { unreachable!() };
+    let done = |user: Option<u32>, words: &[&str]| room.finish(plain(&namespace, &room, user, words)).expect("it ends");
+    let path = |room: &Room| {
+        let doctor = room.finish(plain(&namespace, room, Some(bob), &["doctor"])).expect("it ends").output;
+        doctor.lines().find(|line| line.contains("run directory")).unwrap_or_default().to_owned()
+    };
+    let mine = room.own_dir().display().to_string();
+    assert!(path(&room).contains(&mine), "nobody serves: an own one would be started");
+    let started = done(None, &["agent", "--system"]).expect_success().output;
+    let system = started
+        .split_whitespace()
+        .find(|word| word.starts_with("/run/softhca-n"))
+        .map(|word| word.trim_end_matches(','));
+    let system = system.unwrap_or_else(|| panic!("{started}")).to_owned();
+    assert!(path(&room).contains(&system), "the system's serves: {}", path(&room));
+    done(Some(bob), &["run", "--", "ibv_devinfo"]).expect_success();
+    assert!(path(&room).contains(&system), "no own one was started");
+    let refused = done(Some(bob), &["agent", "--stop", "--system"]);
+    assert!(refused.errors.contains("another user"), "{}", refused.told());
+    let unable = done(Some(bob), &["agent", "--system", "--foreground"]);
+    assert!(!unable.succeeded(), "{}", unable.told());
+    done(Some(bob), &["agent"]).expect_success();
+    assert!(path(&room).contains(&mine), "the own one comes first");
+    done(Some(bob), &["agent", "--stop"]).expect_success();
+    assert!(path(&room).contains(&system));
+    done(None, &["agent", "--stop", "--system"]).expect_success();
+    fs::remove_dir_all(&system).expect("removed");
+}
+
+#[test]
+fn a_directory_that_somebody_else_has_prepared_is_not_believed() {
+    let Some(namespace) = Namespace::new().expect("a namespace") else { return };
+    let (room, thief) = (Room::of(BOB).expect("a room"), Room::of(ALICE).expect("a room"));
+    let User::Number(bob) = BOB else { unreachable!() };
+    // Where Bob's programs look first, there is a link to what Alice serves.
+    let inode = namespace.script("stat -Lc %i /proc/self/ns/net").expect("a number");
+    let place = room.own_dir().join(format!("softhca-n{}", inode.trim()));
+    thief.start_agent().expect("an agent");
+    fs::set_permissions(thief.run_dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("opened");
+    std::os::unix::fs::symlink(thief.run_dir(), &place).expect("linked");
+    let refused = room.finish(plain(&namespace, &room, Some(bob), &["run", "--", "true"])).expect("it ends");
+    assert!(refused.code == 125 && refused.errors.contains("not a directory"), "{}", refused.told());
+}
+
+/// A container without tools for it: users, processes, /tmp and /dev/shm of its own, and no way back to any right. What is
+/// in the room is at /mnt; of the run directory, that is all that the container shares.
+fn contained(room: &Room, words: &[&str]) -> Command {
+    let script = "mount --bind \"$0\" /mnt; mount -t tmpfs none /tmp; mount -t tmpfs none /dev/shm; \
+                  export SOFTHCA_DIR=/mnt/run XDG_RUNTIME_DIR=/tmp; exec setpriv --no-new-privs \"$@\"";
+    let folder = room.folder().display().to_string();
+    let mut all = vec!["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    all.extend(["sh", "-euc", script, &folder, "/mnt/dist/bin/softhca"]);
+    all.extend(words);
+    room.command("unshare", all)
+}
+
+/// A room that containers can be made of; nothing where that is not allowed.
+fn for_containers(user: User) -> Option<Room> {
+    let room = Room::of(user).expect("a room");
+    if !room.folder().join("dist").exists() {
+        room.dist().copy_to(&room.folder().join("dist")).expect("copied");
+    }
+    let outcome = room.finish(contained(&room, &["--version"])).expect("it ends");
+    if !outcome.succeeded() {
+        eprintln!("skipped: no containers here: {}", outcome.told());
+    }
+    outcome.succeeded().then_some(room)
+}
+
+/// A pingpong whose server is outside and whose client is started by `client` with the port's number.
+fn pingpong(outside: &Room, count: &str, client: impl Fn(&[&str]) -> Command) -> (Program, Program, Port) {
+    let port = Port::reserve().expect("a port");
+    let number = port.number().to_string();
+    let words = ["ibv_rc_pingpong", "-g", "0", "-c", "-n", count, "-p", &number];
+    let mut server = outside.start(outside.run(&words)).expect("it starts");
+    port::wait_for_listener(server.id(), port.number(), HANG, || server.ended()).expect("it listens");
+    let words = [&words[..], &["127.0.0.1"]].concat();
+    (server, outside.start(client(&words)).expect("it starts"), port)
+}
+
+#[test]
+fn a_container_shares_the_agent_of_its_host() {
+    for user in [User::Me, BOB] {
+        let Some(room) = for_containers(user) else { return };
+        let agent = room.start_agent().expect("an agent");
+        let inside = |words: &[&str]| contained(&room, &[&["run", "--"], words].concat());
+        let (mut server, mut client, _port) = pingpong(&room, "1000", inside);
+        client.wait(HANG).expect("it ends").expect_success();
+        server.wait(HANG).expect("it ends").expect_success();
+        // A death that the agent sees by itself: the process is visible from outside.
+        let (mut server, mut client, _port) = pingpong(&room, "100000000", inside);
+        let victim = client.inner("ibv_rc_pingpong", HANG).expect("it runs");
+        connected(&room, 2);
+        program::send(victim, Signal::KILL);
+        server.wait(HANG).expect("it ends");
+        room.wait_until_empty(HANG).expect("nothing is left over");
+        assert_eq!(room.agent(), Some(agent));
+    }
+}
+
+#[test]
+fn the_agent_of_a_container_serves_its_host() {
+    let Some(room) = for_containers(User::Me) else { return };
+    let mut agent = room.start(contained(&room, &["agent", "--foreground"])).expect("it starts");
+    agent.wait_for_words("the agent serves", HANG).expect("it serves");
+    // What it calls its process id means nothing out here.
+    fs::remove_file(room.run_dir().join("agent.pid")).expect("removed");
+    let inside = |words: &[&str]| room.run(words);
+    let (mut server, mut client, _port) = pingpong(&room, "1000", inside);
+    client.wait(HANG).expect("it ends").expect_success();
+    server.wait(HANG).expect("it ends").expect_success();
+    // A death that the agent can only hear of: it does not see the process.
+    let (mut server, mut client, _port) = pingpong(&room, "100000000", inside);
+    let victim = client.inner("ibv_rc_pingpong", HANG).expect("it runs");
+    connected(&room, 2);
+    assert!(room.show("qp").expect("shown").as_array().expect("rows").iter().all(|row| row["pid"] == 0));
+    program::send(victim, Signal::KILL);
+    server.wait(HANG).expect("it ends");
+    room.wait_until_empty(HANG).expect("nothing is left over");
+}
+
+fn connected(room: &Room, count: usize) {
+    wait::until(HANG, "connected queue pairs", || {
+        let rows = room.show("qp").ok()?;
+        (rows.as_array()?.iter().filter(|row| row["path"] != "none").count() == count).then_some(())
+    })
+    .expect("connected");
+}
