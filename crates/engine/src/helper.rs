@@ -35,7 +35,7 @@ const LOOKS: u32 = 40;
 const UNSURE: Duration = Duration::from_millis(1);
 
 /// While packets come straight out of the agent's sockets: the longest sleep, so that the agent sees that somebody looks after them.
-const BEAT: Duration = Duration::from_millis(1);
+const BEAT: Duration = Duration::from_millis(4);
 /// The most sockets that the thread waits for; what arrives at others is seen at the next look.
 const SOCKETS: usize = 15;
 
@@ -257,11 +257,7 @@ impl Engine {
     /// Follows the agent's sockets, and gives them back when nothing comes any more.
     fn look_after_inbox(self: &Arc<Self>) {
         self.renew_sockets();
-        if let Some(inbox) = self.net.inbox()
-            && let Some(claim) = &inbox.claim
-        {
-            claim.rest(self, inbox);
-        }
+        self.rest_claim();
     }
 
     /// Hears what the agent pushes: new lanes, dead peers, its own end.

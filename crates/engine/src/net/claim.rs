@@ -45,19 +45,24 @@ impl Claim {
         self.traffic.store(engine.now().0, Ordering::Relaxed);
     }
 
-    /// Whether this engine may read the sockets now; shows that it is alive. Asks for the claim where there is something to gain.
-    pub(crate) fn holds(&self, engine: &Engine, inbox: &Inbox, busy: bool) -> bool {
+    /// Whether this engine may read the sockets now; shows that it is alive.
+    pub(crate) fn holds(&self, engine: &Engine) -> bool {
         // Acquire: pairs with the agent's release when it grants, so that what it has handed over before is seen before.
         let held = self.word().load(Ordering::Acquire);
-        if held == engine.number() | GRANTED {
-            let beats = self.page.word(word::BEATS);
-            beats.store(beats.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-            return true;
+        if held != engine.number() | GRANTED {
+            return false;
         }
-        if held == 0 && (busy || engine.waker.is_watching()) && inbox.has_hot() {
+        let beats = self.page.word(word::BEATS);
+        beats.store(beats.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        true
+    }
+
+    /// Asks for the claim where there is something to gain: packets come, or the program polls.
+    pub(crate) fn want(&self, engine: &Engine, inbox: &Inbox, busy: bool) {
+        let is_free = self.word().load(Ordering::Relaxed) == 0;
+        if is_free && (busy || engine.waker.is_watching()) && inbox.has_hot() {
             self.ask(engine, inbox);
         }
-        false
     }
 
     fn ask(&self, engine: &Engine, inbox: &Inbox) {
@@ -79,11 +84,9 @@ impl Claim {
 
     /// Gives the claim back if nothing has come for long enough.
     pub(crate) fn rest(&self, engine: &Engine, inbox: &Inbox) {
-        if self.is_ours(engine) {
-            let limit = if engine.waker.is_watching() { IDLE_POLLING } else { IDLE };
-            if engine.now().0.saturating_sub(self.traffic.load(Ordering::Relaxed)) > limit {
-                self.release(engine.number(), inbox);
-            }
+        let limit = if engine.waker.is_watching() { IDLE_POLLING } else { IDLE };
+        if engine.now().0.saturating_sub(self.traffic.load(Ordering::Relaxed)) > limit {
+            self.release(engine.number(), inbox);
         }
     }
 

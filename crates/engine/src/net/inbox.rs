@@ -106,14 +106,17 @@ impl Engine {
         let Some(inbox) = self.net.inbox() else { return false };
         let reception = if sure { Some(inbox.reception.lock()) } else { inbox.reception.try_lock() };
         let Some(mut reception) = reception else { return false };
+        // Looked at before the ring: what the agent handed over before it granted the claim is older than what is in the sockets.
+        let held = inbox.claim.as_ref().is_some_and(|claim| claim.holds(self));
         let ringed = self.take_ring(inbox, &mut reception);
         let mut taken = ringed;
         if let Some(claim) = &inbox.claim {
             if ringed > 0 {
                 claim.note_traffic(self);
             }
-            // What the agent has handed over is older than what is in the sockets.
-            if ringed < BATCH && claim.holds(self, inbox, ringed > 0) {
+            if !held {
+                claim.want(self, inbox, ringed > 0);
+            } else if ringed < BATCH {
                 let read = self.take_sockets(inbox, &mut reception);
                 if read > 0 {
                     claim.note_traffic(self);
@@ -133,6 +136,17 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Gives the claim back if nothing has come for long enough; not while somebody reads, or what the agent reads next would overtake.
+    pub(crate) fn rest_claim(&self) {
+        if let Some(inbox) = self.net.inbox()
+            && let Some(claim) = &inbox.claim
+            && claim.is_ours(self)
+            && let Some(_reception) = inbox.reception.try_lock()
+        {
+            claim.rest(self, inbox);
+        }
     }
 
     fn take_ring(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception) -> usize {
@@ -174,6 +188,9 @@ impl Engine {
         let mut taken = 0;
         for shared in inbox.sockets.load().iter().filter(|shared| shared.is_hot()) {
             for _ in 0..BATCH {
+                if !inbox.claim.as_ref().is_some_and(|claim| claim.holds(self)) {
+                    return taken;
+                }
                 let Ok(Some(received)) = shared.socket.receive(&mut reception.buffer) else { break };
                 taken += 1;
                 let from = match received.from.ip() {
