@@ -25,7 +25,8 @@ pub struct Socket {
 impl Socket {
     /// A socket to send from: on `local` and the first free port from `hint` on in the range that RoCEv2 sends from.
     ///
-    /// It is never connected and forbids fragments, so that the identification of its IPv4 packets is known.
+    /// It is never connected and forbids fragments, so that the identification of its IPv4 packets is known. What it sends to a
+    /// group comes back to this host too, for the other agents here.
     ///
     /// # Errors
     /// The host does not have the address (`EADDRNOTAVAIL`), all ports are taken (`EADDRINUSE`), or no descriptor is left.
@@ -36,14 +37,12 @@ impl Socket {
                 set(&fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
                 set(&fd, libc::IPPROTO_IP, libc::IP_TTL, i32::from(HOP_LIMIT))?;
                 set(&fd, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, i32::from(HOP_LIMIT))?;
-                set(&fd, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0)?;
             }
             IpAddr::V6(_) => {
                 set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
                 set(&fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
                 set(&fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, i32::from(HOP_LIMIT))?;
                 set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, i32::from(HOP_LIMIT))?;
-                set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 0)?;
             }
         }
         widen(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)?;
