@@ -1,92 +1,208 @@
 //! Agents and engines wired together in one process: for tests, and for programs that want verbs without a daemon.
 //!
-//! A [`Fabric`] is one agent, embedded; [`Fabric::connect`] opens a device of it and gives an engine, like a process that
-//! opens a device node. Engines of one fabric reach each other by lanes as processes do, with the same state machines and
-//! the same checks; engines of two fabrics do not. With a run directory, programs outside can join by its sockets.
+//! A [`Fabric`] has one or more [`Host`]s. Each is an agent of its own, embedded, with the addresses that it was given; programs on it
+//! are contexts that were [opened](Host::open) there. On one host they reach each other by lanes of shared memory, as processes of
+//! one machine do; between hosts by RoCEv2 packets through a switch in memory, with the same state machines and checks as over UDP.
+//! The switch can lose, repeat, reorder and damage packets ([`Faults`]).
+//!
+//! Nothing outside of the process is used or seen: no files, sockets, network interfaces, root or environment. Any number of fabrics
+//! can be at once.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let fabric = fabric::Fabric::two_hosts()?;
+//! let (here, there) = (fabric.host(0).open()?, fabric.host(1).open()?);
+//!
+//! let (a, b) = (here.cq(16)?, there.cq(16)?);
+//! let (pd_a, pd_b) = (here.pd()?, there.pd()?);
+//! let (left, right) = (pd_a.reliable(&a).build()?, pd_b.reliable(&b).build()?);
+//! right.receive(1, pd_b.buffer(64)?)?;
+//! let (to_left, to_right) = (left.endpoint(), right.endpoint());
+//! let (left, _right) = (left.connect(&to_right)?, right.connect(&to_left)?);
+//!
+//! left.send_inline(2, b"across", None)?;
+//! assert_eq!(b.wait()?.ok()?.data(), b"across");
+//! a.wait()?.ok()?;
+//! # Ok(()) }
+//! ```
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
+mod faults;
+mod host;
+mod switch;
+
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
-use abi::open::profile;
-use agent::{Agent, AgentHandle, Config, LocalControl, StartError};
-use engine::{Engine, Error};
+use agent::Config;
+use agent::config::Wire;
 use softhca::Context;
 
-/// One embedded agent. Dropping it stops the agent: the engines see their device vanish.
+pub use faults::Faults;
+pub use host::Host;
+pub use switch::{Counts, Switch};
+
+/// The addresses of hosts that nobody named.
+const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+
+/// Why a fabric did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Text that was to be an address is none.
+    #[error("{0:?} is no IP address")]
+    Address(String),
+    /// Two hosts have one address.
+    #[error("two hosts have the address {0}")]
+    Twice(IpAddr),
+    /// An agent did not start.
+    #[error(transparent)]
+    Agent(#[from] agent::StartError),
+}
+
+/// Embedded hosts and the switch between them. When it is dropped, the agents end: programs see their devices vanish.
 #[derive(Debug)]
 pub struct Fabric {
-    agent: AgentHandle,
+    hosts: Vec<Host>,
+    switch: Arc<Switch>,
 }
 
 impl Fabric {
-    /// One agent with the default device, reachable from this process only.
+    /// One host.
     ///
     /// # Errors
     /// The system has no memory or descriptors left.
     pub fn start() -> Result<Self, StartError> {
-        Self::start_with(&Config::default())
+        Self::builder().host(ADDRESSES[0]).build()
     }
 
-    /// The same with devices of one's own.
+    /// Two hosts, 10.0.0.1 and 10.0.0.2.
+    ///
+    /// # Errors
+    /// As [`Fabric::start`].
+    pub fn two_hosts() -> Result<Self, StartError> {
+        Self::builder().host(ADDRESSES[0]).host(ADDRESSES[1]).build()
+    }
+
+    /// Hosts, MTU and faults of one's choice.
+    pub fn builder() -> Builder {
+        Builder { hosts: Vec::new(), mtu: None, faults: Faults::default(), config: Config::default() }
+    }
+
+    /// One host as an agent's configuration describes it: it has its machine's addresses and network, if the configuration
+    /// does not say otherwise.
     ///
     /// # Errors
     /// The configuration makes no sense, or as [`Fabric::start`].
     pub fn start_with(config: &Config) -> Result<Self, StartError> {
-        Ok(Self { agent: Agent::start(config, None)? })
+        Self::machine(config, None)
     }
 
-    /// An agent that serves `run_dir` as well, as `softhca agent` does.
+    /// The same, serving `run_dir` as well, as `softhca agent` does: programs outside can join by its sockets.
     ///
     /// # Errors
     /// The directory cannot be used or is served already, or as [`Fabric::start_with`].
     pub fn start_at(config: &Config, run_dir: &Path) -> Result<Self, StartError> {
-        Ok(Self { agent: Agent::start(config, Some(run_dir))? })
+        Self::machine(config, Some(run_dir))
     }
 
-    /// Opens device 0.
+    fn machine(config: &Config, run_dir: Option<&Path>) -> Result<Self, StartError> {
+        let switch = Arc::new(Switch::new(Faults::default()));
+        Ok(Self { hosts: vec![Host::start(config, run_dir, &switch)?], switch })
+    }
+
+    /// The hosts, in the order in which they were named.
+    #[must_use]
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// One host, counted from 0.
+    ///
+    /// # Panics
+    /// There is no such host.
+    #[must_use]
+    pub fn host(&self, index: usize) -> &Host {
+        &self.hosts[index]
+    }
+
+    /// What lies between the hosts.
+    #[must_use]
+    pub fn switch(&self) -> &Switch {
+        &self.switch
+    }
+
+    /// Opens the device of the first host.
     ///
     /// # Errors
     /// The agent's refusal.
     pub fn open(&self) -> Result<Context, softhca::Error> {
-        Context::with_control(Box::new(self.control(0)?))
+        self.host(0).open()
+    }
+}
+
+/// Describes a [`Fabric`] before it is built.
+#[derive(Clone, Debug)]
+#[must_use = "a builder makes nothing until it is told to build"]
+pub struct Builder {
+    hosts: Vec<Vec<String>>,
+    mtu: Option<u32>,
+    faults: Faults,
+    config: Config,
+}
+
+impl Builder {
+    /// One more host, with this address.
+    pub fn host(self, address: impl Into<String>) -> Self {
+        self.host_with([address])
     }
 
-    /// A new engine on device 0.
+    /// One more host, with these addresses: its GIDs from index 1 on, in this order.
+    pub fn host_with<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
+        self.hosts.push(addresses.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// The MTU of all ports in bytes: 256, 512, 1024, 2048 or 4096.
+    pub fn mtu(self, bytes: u32) -> Self {
+        Self { mtu: Some(bytes), ..self }
+    }
+
+    /// What the switch does wrong, from the beginning; [`Switch::set_faults`] changes it.
+    pub fn faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// What else the agents are told: devices and limits. Addresses and the wire are the fabric's.
+    pub fn config(self, config: Config) -> Self {
+        Self { config, ..self }
+    }
+
+    /// Starts the hosts.
     ///
     /// # Errors
-    /// The agent's refusal.
-    pub fn connect(&self) -> Result<Arc<Engine>, Error> {
-        self.connect_to(0)
-    }
-
-    /// A new engine on a device, by index.
-    ///
-    /// # Errors
-    /// ENODEV when there is no such device, or the agent's refusal.
-    pub fn connect_to(&self, device: usize) -> Result<Arc<Engine>, Error> {
-        Engine::open(Box::new(self.control(device)?))
-    }
-
-    /// A connection without an engine, to send commands byte by byte.
-    ///
-    /// # Errors
-    /// ENODEV when there is no such device.
-    pub fn control(&self, device: usize) -> Result<LocalControl, Error> {
-        self.agent
-            .connect(device, profile::MAINLINE)
-            .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })
-    }
-
-    /// The agent itself.
-    #[must_use]
-    pub fn agent(&self) -> &AgentHandle {
-        &self.agent
-    }
-
-    /// The node of a device, when there is a run directory.
-    #[must_use]
-    pub fn node(&self, device: usize) -> Option<PathBuf> {
-        Some(self.agent.run_dir()?.join(agent::rundir::node(device)))
+    /// An address is none or is there twice, the MTU or the configuration makes no sense, or the system has no memory or
+    /// descriptors left.
+    pub fn build(self) -> Result<Fabric, StartError> {
+        let switch = Arc::new(Switch::new(self.faults));
+        let mut known: Vec<IpAddr> = Vec::new();
+        let mut hosts = Vec::new();
+        for names in self.hosts {
+            let parse = |text: String| text.parse().map_err(|_| StartError::Address(text));
+            let addresses = names.into_iter().map(parse).collect::<Result<Vec<IpAddr>, _>>()?;
+            for address in &addresses {
+                if known.contains(address) {
+                    return Err(StartError::Twice(*address));
+                }
+                known.push(*address);
+            }
+            let mut config = Config { addresses, wire: Wire::External, ..self.config.clone() };
+            if let Some(mtu) = self.mtu {
+                config.devices.iter_mut().flat_map(|device| &mut device.ports).for_each(|port| port.mtu = mtu);
+            }
+            hosts.push(Host::start(&config, None, &switch)?);
+        }
+        Ok(Fabric { hosts, switch })
     }
 }

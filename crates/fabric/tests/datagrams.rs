@@ -17,12 +17,21 @@ fn send(from: &Side, ah: &Ah, to: u32, qkey: u32, len: usize) {
     assert_eq!((wc.wr_id, wc.status, wc.opcode), (3, 0, wc_opcode::SEND));
 }
 
-#[test]
-fn a_datagram_comes_with_its_header() {
-    let fabric = Fabric::start();
+/// What stands in the first 40 bytes: IP version, next header, hop limit, source and destination.
+fn header(side: &Side) -> (u8, u8, u8, [u8; 16], [u8; 16]) {
+    let bytes = side.memory.get(0, 40);
+    let gid = |at: usize| <[u8; 16]>::try_from(&bytes[at..at + 16]).expect("sixteen");
+    if bytes[0] >> 4 == 6 {
+        return (6, bytes[6], bytes[7], gid(8), gid(24));
+    }
+    let mapped = |at: usize| [&[0; 10][..], &[0xff; 2], &bytes[at..at + 4]].concat().try_into().expect("sixteen");
+    (bytes[20] >> 4, bytes[29], bytes[28], mapped(32), mapped(36))
+}
+
+fn a_datagram_comes_with_its_header(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
-    for len in [0usize, 1, 100, 300, 4096] {
+    for len in [0usize, 1, 100, 300, 1024, 4096].into_iter().filter(|len| *len <= a.mtu()) {
         a.memory.pattern(0, len, len);
         b.memory.pattern(0, len + 50, 1);
         b.recv(9, 0, len + 40);
@@ -31,14 +40,10 @@ fn a_datagram_comes_with_its_header() {
         assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len as usize), (9, 0, wc_opcode::RECV, len + 40));
         assert_eq!((wc.src_qp, wc.wc_flags, wc.port_num), (a.qp.qpn(), wc_flags::GRH, 1));
         assert_eq!(b.memory.get(40, len), a.memory.get(0, len));
-        let grh = b.memory.get(0, 40);
-        assert_eq!((grh[0] >> 4, grh[6], grh[7]), (6, 17, 64), "version, UDP, hop limit");
-        assert_eq!((&grh[8..24], &grh[24..40]), (&a.gid()[..], &b.gid()[..]));
+        assert_eq!(header(&b), (6 - 2 * u8::from(a.gid()[12] == 10), 17, 64, a.gid(), b.gid()));
     }
     // Back by what came.
-    let mut sgid = [0; 16];
-    sgid.copy_from_slice(&b.memory.get(8, 16));
-    let back = ah(&b.pd, sgid, 0);
+    let back = ah(&b.pd, header(&b).3, b.gid_index());
     a.recv(1, 100, 100);
     b.post(&SendWr { opcode: opcode::SEND_WITH_IMM, imm: 7, ud: Some((&back, a.qp.qpn(), QKEY)), ..SendWr::default() });
     let wc = a.received();
@@ -68,9 +73,7 @@ fn between_ipv4_addresses_the_header_is_ipv4s() {
     assert_eq!(b.memory.get(40, 33), a.memory.get(0, 33));
 }
 
-#[test]
-fn only_those_who_show_the_key_are_heard() {
-    let fabric = Fabric::start();
+fn only_those_who_show_the_key_are_heard(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
     b.recv(1, 0, 100);
@@ -83,12 +86,10 @@ fn only_those_who_show_the_key_are_heard() {
     assert_eq!(b.received().byte_len, 43);
 }
 
-#[test]
-fn nobody_there_is_no_error() {
-    let fabric = Fabric::start();
+fn nobody_there_is_no_error(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
-    let nowhere = ah(&a.pd, [0xfd; 16], 0);
+    let nowhere = ah(&a.pd, [0xfd; 16], a.gid_index());
     send(&a, &to_b, 0xff_fff0, QKEY, 1);
     send(&a, &nowhere, b.qp.qpn(), QKEY, 1);
     // No receive request: dropped, and a later one gets the later message.
@@ -103,9 +104,7 @@ fn nobody_there_is_no_error() {
     assert_eq!(a.qp.state(), u32::from(state::RTS));
 }
 
-#[test]
-fn too_long_to_send_and_too_long_to_take() {
-    let fabric = Fabric::start();
+fn too_long_to_send_and_too_long_to_take(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let to_b = a.ah(&b);
     // V-70: the 40 bytes count.
@@ -117,17 +116,15 @@ fn too_long_to_send_and_too_long_to_take() {
     assert_eq!((second.wr_id, second.status), (2, status::WR_FLUSH_ERR));
     assert_eq!(b.qp.state(), u32::from(state::ERR));
 
-    a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), QKEY)), sges: &a.sge(0, 4097), ..SendWr::default() });
+    a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), QKEY)), sges: &a.sge(0, a.mtu() + 1), ..SendWr::default() });
     assert_eq!(a.sent().status, status::LOC_LEN_ERR);
     assert_eq!(a.qp.state(), u32::from(state::SQE));
 }
 
-#[test]
-fn an_address_handle_of_another_domain_is_a_local_error() {
-    let fabric = Fabric::start();
+fn an_address_handle_of_another_domain_is_a_local_error(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let other = a.engine.alloc_pd().expect("a PD");
-    let foreign = ah(&other, b.gid(), 0);
+    let foreign = ah(&other, b.gid(), a.gid_index());
     a.post(&SendWr { ud: Some((&foreign, b.qp.qpn(), QKEY)), ..SendWr::default() });
     assert_eq!(a.sent().status, status::LOC_PROT_ERR);
     assert_eq!(other.dealloc(), Err(Errno::EBUSY), "the handle stands on it");
@@ -139,23 +136,28 @@ fn an_address_handle_of_another_domain_is_a_local_error() {
 
 const GROUP: [u8; 16] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
 
-fn group_ah(side: &Side) -> Arc<Ah> {
-    ah(&side.pd, GROUP, 0)
+/// A group of the family that the side's address is of.
+fn group(side: &Side) -> [u8; 16] {
+    let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
+    if side.gid()[12] == 10 { v4 } else { GROUP }
 }
 
-#[test]
-fn every_member_of_a_group_gets_one_copy() {
-    let fabric = Fabric::start();
+fn group_ah(side: &Side) -> Arc<Ah> {
+    ah(&side.pd, group(side), side.gid_index())
+}
+
+fn every_member_of_a_group_gets_one_copy(fabric: &Fabric) {
     let plan = Plan::ud();
     let (near, far) = (fabric.engine(), fabric.engine());
     let a = Side::new(&near, &plan);
+    let gid = group(&a);
     let members = [Side::new(&near, &plan), Side::new(&far, &plan), Side::new(&far, &plan)];
     let outsider = Side::new(&far, &plan);
     for side in members.iter().chain([&a, &outsider]) {
         common::start(side);
     }
-    members.iter().chain([&a]).for_each(|side| side.qp.attach_mcast(&GROUP, 0).expect("attached"));
-    members[2].qp.attach_mcast(&GROUP, 0).expect("a second time is no error");
+    members.iter().chain([&a]).for_each(|side| side.qp.attach_mcast(&gid, 0).expect("attached"));
+    members[2].qp.attach_mcast(&gid, 0).expect("a second time is no error");
     let everybody: Vec<_> = members.iter().chain([&a]).collect();
     everybody.iter().chain([&&outsider]).for_each(|side| (0..4).for_each(|wr_id| side.recv(wr_id, 0, 200)));
     a.memory.pattern(1000, 100, 6);
@@ -167,17 +169,17 @@ fn every_member_of_a_group_gets_one_copy() {
         let wc = side.received();
         assert_eq!((wc.wr_id, wc.byte_len, wc.src_qp, wc.wc_flags), (0, 140, a.qp.qpn(), wc_flags::GRH));
         assert_eq!(side.memory.get(40, 100), a.memory.get(1000, 100));
-        assert_eq!(side.memory.get(24, 16), GROUP);
+        assert_eq!(header(side).4, gid);
     }
     // Those with another key, and those that have left, get none: only what is sent to them alone afterwards.
     a.post(&SendWr { ud: Some((&group, 0xff_ffff, QKEY + 1)), ..SendWr::default() });
     assert_eq!(members[1].qp.destroy().expect_err("it is a member").errno, Errno::EBUSY);
-    everybody.iter().for_each(|side| side.qp.detach_mcast(&GROUP, 0).expect("detached"));
-    assert_eq!(a.qp.detach_mcast(&GROUP, 0).expect_err("not a member any more").errno, Errno::EINVAL);
+    everybody.iter().for_each(|side| side.qp.detach_mcast(&gid, 0).expect("detached"));
+    assert_eq!(a.qp.detach_mcast(&gid, 0).expect_err("not a member any more").errno, Errno::EINVAL);
     a.post(&wr);
     (0..2).for_each(|_| assert_eq!(a.sent().status, 0));
     for side in everybody.iter().chain([&&outsider]) {
-        let alone = ah(&a.pd, side.gid(), 0);
+        let alone = ah(&a.pd, side.gid(), a.gid_index());
         a.post(&SendWr { ud: Some((&alone, side.qp.qpn(), QKEY)), sges: &a.sge(0, 1), ..SendWr::default() });
         assert_eq!((side.received().byte_len, a.sent().status), (41, 0));
     }
@@ -191,4 +193,13 @@ fn only_datagram_queues_join_groups() {
     assert_eq!(rc.qp.attach_mcast(&GROUP, 0).expect_err("RC").errno, Errno::EINVAL);
     assert_eq!(ud.qp.attach_mcast(&ud.gid(), 0).expect_err("no group").errno, Errno::EINVAL);
     assert_eq!(ud.qp.detach_mcast(&GROUP, 0).expect_err("no member").errno, Errno::EINVAL);
+}
+
+common::everywhere! {
+    a_datagram_comes_with_its_header
+    only_those_who_show_the_key_are_heard
+    nobody_there_is_no_error
+    too_long_to_send_and_too_long_to_take
+    an_address_handle_of_another_domain_is_a_local_error
+    every_member_of_a_group_gets_one_copy
 }

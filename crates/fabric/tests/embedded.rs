@@ -41,7 +41,7 @@ fn two_engines_of_one_fabric_exchange_a_message() {
     let fabric = Fabric::start().expect("a fabric");
     let sides: Vec<_> = (0..2)
         .map(|_| {
-            let engine = fabric.connect().expect("an engine");
+            let engine = fabric.host(0).connect().expect("an engine");
             let pd = engine.alloc_pd().expect("a PD");
             let memory = vec![0_u8; 8192].leak();
             let mr =
@@ -88,8 +88,8 @@ fn two_engines_of_one_fabric_exchange_a_message() {
 #[test]
 fn a_device_that_is_not_there_and_an_agent_that_ends() {
     let fabric = Fabric::start().expect("a fabric");
-    assert_eq!(fabric.connect_to(1).err().expect("no such device").errno, Errno::ENODEV);
-    let engine = fabric.connect().expect("an engine");
+    assert_eq!(fabric.host(0).connect_to(1).err().expect("no such device").errno, Errno::ENODEV);
+    let engine = fabric.host(0).connect().expect("an engine");
     drop(fabric);
     let end = Instant::now() + Duration::from_secs(10);
     while !engine.is_gone() {

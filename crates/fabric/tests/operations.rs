@@ -14,9 +14,7 @@ fn big(plan: Plan) -> Plan {
     Plan { memory: 512 * 1024, ..plan }
 }
 
-#[test]
-fn sends_and_writes_of_the_connected_services() {
-    let fabric = Fabric::start();
+fn sends_and_writes_of_the_connected_services(fabric: &Fabric) {
     for plan in [big(Plan::rc()), big(Plan::uc())] {
         let (a, b) = fabric.pair(&plan);
         for len in LENGTHS {
@@ -79,9 +77,7 @@ fn sends_and_writes_of_the_connected_services() {
     }
 }
 
-#[test]
-fn reads_fill_the_local_buffer() {
-    let fabric = Fabric::start();
+fn reads_fill_the_local_buffer(fabric: &Fabric) {
     let (a, b) = fabric.pair(&big(Plan::rc()));
     for len in LENGTHS {
         b.memory.pattern(3, len, len);
@@ -100,9 +96,7 @@ fn reads_fill_the_local_buffer() {
     }
 }
 
-#[test]
-fn atomics_answer_what_stood_there() {
-    let fabric = Fabric::start();
+fn atomics_answer_what_stood_there(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let (remote_addr, rkey) = (b.memory.addr(24), b.mr.rkey());
     let swap = |compare_add, swap| SendWr {
@@ -135,9 +129,7 @@ fn atomics_answer_what_stood_there() {
     assert_eq!(got, 9u64.to_ne_bytes());
 }
 
-#[test]
-fn nothing_is_checked_where_nothing_is_moved() {
-    let fabric = Fabric::start();
+fn nothing_is_checked_where_nothing_is_moved(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     for code in [opcode::RDMA_WRITE, opcode::RDMA_READ] {
         // V-75: the key and address of a message without bytes mean nothing.
@@ -151,9 +143,7 @@ fn nothing_is_checked_where_nothing_is_moved() {
     assert_eq!(a.sent().status, 0);
 }
 
-#[test]
-fn lists_of_many_elements_in_several_regions() {
-    let fabric = Fabric::start();
+fn lists_of_many_elements_in_several_regions(fabric: &Fabric) {
     let plan = big(Plan::rc());
     let (a, b) = fabric.pair(&plan);
     let second = |side: &Side| {
@@ -195,9 +185,7 @@ fn lists_of_many_elements_in_several_regions() {
     assert!(b.memory.get(200_000, total) == source, "WRITE");
 }
 
-#[test]
-fn a_region_may_be_called_by_other_addresses() {
-    let fabric = Fabric::start();
+fn a_region_may_be_called_by_other_addresses(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let mr = b.pd.reg_mr(b.memory.addr(4096), 100, 0x1000, common::ALL_RIGHTS).expect("an MR at 0x1000");
     a.memory.pattern(0, 10, 3);
@@ -207,9 +195,7 @@ fn a_region_may_be_called_by_other_addresses() {
     assert_eq!(b.memory.get(4096 + 0x5a, 10), a.memory.get(0, 10));
 }
 
-#[test]
-fn inline_data_is_taken_at_once_and_without_a_key() {
-    let fabric = Fabric::start();
+fn inline_data_is_taken_at_once_and_without_a_key(fabric: &Fabric) {
     for plan in [Plan::rc(), Plan::uc(), Plan::ud()] {
         let (a, b) = fabric.pair(&plan);
         let ah = a.ah(&b);
@@ -239,9 +225,7 @@ fn inline_data_is_taken_at_once_and_without_a_key() {
     }
 }
 
-#[test]
-fn one_sided_operations_need_nobody_at_the_target() {
-    let fabric = Fabric::start();
+fn one_sided_operations_need_nobody_at_the_target(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
     // From here on no thread of this process calls anything of `b`: only its engine's own thread serves.
@@ -260,9 +244,7 @@ fn one_sided_operations_need_nobody_at_the_target() {
     }
 }
 
-#[test]
-fn long_messages_and_messages_that_are_too_long() {
-    let fabric = Fabric::start();
+fn long_messages_and_messages_that_are_too_long(fabric: &Fabric) {
     let len = 40 << 20;
     let (a, b) = fabric.pair(&Plan { memory: len, ..Plan::rc() });
     a.memory.pattern(0, len, 1);
@@ -291,4 +273,19 @@ fn long_messages_and_messages_that_are_too_long() {
         });
         assert_eq!(a.sent().status, abi::cq::status::LOC_LEN_ERR, "opcode {code}");
     }
+}
+
+common::everywhere! {
+    sends_and_writes_of_the_connected_services
+    inline_data_is_taken_at_once_and_without_a_key
+    long_messages_and_messages_that_are_too_long
+}
+
+common::even_with_losses! {
+    reads_fill_the_local_buffer
+    atomics_answer_what_stood_there
+    nothing_is_checked_where_nothing_is_moved
+    lists_of_many_elements_in_several_regions
+    a_region_may_be_called_by_other_addresses
+    one_sided_operations_need_nobody_at_the_target
 }

@@ -31,9 +31,7 @@ fn fill(side: &Side, flags: u32) -> u32 {
     unreachable!("the queue is full before the numbers end")
 }
 
-#[test]
-fn a_send_queue_is_full_until_a_signalled_completion_is_polled() {
-    let fabric = Fabric::start();
+fn a_send_queue_is_full_until_a_signalled_completion_is_polled(fabric: &Fabric) {
     let (a, b) = fabric.pair(&small(Caps { max_send_wr: 8, ..Plan::rc().caps }));
     let depth = a.qp.caps().max_send_wr;
     assert!(depth >= 8);
@@ -68,9 +66,7 @@ fn a_send_queue_is_full_until_a_signalled_completion_is_polled() {
     assert_eq!(a.scq.poll(&mut [Wc::default()]), Ok(0), "unsignalled requests give no completion");
 }
 
-#[test]
-fn a_receive_queue_is_full_until_completions_are_polled() {
-    let fabric = Fabric::start();
+fn a_receive_queue_is_full_until_completions_are_polled(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { caps: Caps { max_recv_wr: 4, ..Plan::rc().caps }, ..Plan::rc() });
     let depth = u64::from(b.qp.caps().max_recv_wr);
     (0..depth).for_each(|wr_id| b.recv(wr_id, 0, 0));
@@ -88,9 +84,7 @@ fn a_receive_queue_is_full_until_completions_are_polled() {
     }
 }
 
-#[test]
-fn requests_that_do_not_fit_are_refused_at_once() {
-    let fabric = Fabric::start();
+fn requests_that_do_not_fit_are_refused_at_once(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let refused = |side: &Side, wr: &SendWr<'_>| side.qp.send_batch().expect("a batch").push(wr);
     let sge = a.sge(0, 1)[0];
@@ -161,9 +155,7 @@ fn posting_needs_the_right_state() {
     assert!(a.qp.destroy().is_err(), "once is enough");
 }
 
-#[test]
-fn completions_come_in_the_order_of_posting() {
-    let fabric = Fabric::start();
+fn completions_come_in_the_order_of_posting(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { memory: 1 << 20, ..Plan::rc() });
     let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
     for round in 0..20u64 {
@@ -192,9 +184,7 @@ fn completions_come_in_the_order_of_posting() {
     }
 }
 
-#[test]
-fn a_fence_waits_for_reads_and_atomics() {
-    let fabric = Fabric::start();
+fn a_fence_waits_for_reads_and_atomics(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { memory: 4 << 20, ..Plan::rc() });
     let len = 1 << 20;
     let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
@@ -230,9 +220,7 @@ fn a_fence_waits_for_reads_and_atomics() {
     }
 }
 
-#[test]
-fn more_reads_than_may_be_under_way_wait_their_turn() {
-    let fabric = Fabric::start();
+fn more_reads_than_may_be_under_way_wait_their_turn(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { max_rd_atomic: 1, max_dest_rd_atomic: 1, ..Plan::rc() });
     b.memory.put_word(0, 0);
     let wr = SendWr {
@@ -251,9 +239,7 @@ fn more_reads_than_may_be_under_way_wait_their_turn() {
     }
 }
 
-#[test]
-fn polling_takes_as_many_as_there_is_room_for() {
-    let fabric = Fabric::start();
+fn polling_takes_as_many_as_there_is_room_for(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     (0..10).for_each(|wr_id| b.recv(wr_id, 0, 0));
     a.post_all(&[SendWr::default(); 10]);
@@ -267,4 +253,17 @@ fn polling_takes_as_many_as_there_is_room_for() {
     });
     assert_eq!(seen, (0..10).collect::<Vec<_>>());
     assert_eq!(b.rcq.poll(&mut []), Ok(0));
+}
+
+common::everywhere! {
+    a_send_queue_is_full_until_a_signalled_completion_is_polled
+    requests_that_do_not_fit_are_refused_at_once
+}
+
+common::even_with_losses! {
+    a_receive_queue_is_full_until_completions_are_polled
+    completions_come_in_the_order_of_posting
+    a_fence_waits_for_reads_and_atomics
+    more_reads_than_may_be_under_way_wait_their_turn
+    polling_takes_as_many_as_there_is_room_for
 }

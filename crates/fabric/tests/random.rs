@@ -131,9 +131,7 @@ fn check(from: &Side, to: &Side, model: &[u8], all: &[Expected]) {
     assert_eq!(to.rcq.poll(&mut [Wc::default()]), Ok(0));
 }
 
-#[test]
-fn everything_is_as_the_model_says() {
-    let fabric = Fabric::start();
+fn everything_is_as_the_model_says(fabric: &Fabric) {
     let engines = [fabric.engine(), fabric.engine()];
     let plan = Plan { memory: TARGET + BATCH * SLOT, ..Plan::rc() };
     std::thread::scope(|scope| {
@@ -151,4 +149,8 @@ fn everything_is_as_the_model_says() {
             });
         }
     });
+}
+
+common::even_with_losses! {
+    everything_is_as_the_model_says
 }

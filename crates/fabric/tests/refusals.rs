@@ -72,14 +72,12 @@ fn request(a: &Side, b: &Side, code: u32, at: usize) -> (SendWr<'static>, Vec<Sg
     (wr, a.sge(0, 8).to_vec())
 }
 
-#[test]
-fn keys_that_open_nothing() {
-    let fabric = Fabric::start();
+fn keys_that_open_nothing(fabric: &Fabric) {
     let plan = Plan::rc();
     let access_err = Some(kind::QP_ACCESS_ERR);
     for code in ONE_SIDED {
         let check = |what: &str, change: &dyn Fn(&Side, SendWr<'static>) -> SendWr<'static>| {
-            refused(&fabric, &plan, &format!("{what}, opcode {code}"), status::REM_ACCESS_ERR, access_err, |a, b| {
+            refused(fabric, &plan, &format!("{what}, opcode {code}"), status::REM_ACCESS_ERR, access_err, |a, b| {
                 let (wr, sges) = request(a, b, code, 0);
                 (change(b, wr), sges)
             });
@@ -111,9 +109,7 @@ fn keys_that_open_nothing() {
     }
 }
 
-#[test]
-fn requests_that_the_peer_does_not_serve() {
-    let fabric = Fabric::start();
+fn requests_that_the_peer_does_not_serve(fabric: &Fabric) {
     for code in ONE_SIDED {
         let right = match code {
             opcode::RDMA_READ => access::REMOTE_READ,
@@ -129,22 +125,20 @@ fn requests_that_the_peer_does_not_serve() {
         }
         for (what, plan, at) in plans {
             let what = format!("{what}, opcode {code}");
-            refused(&fabric, &plan, &what, status::REM_INV_REQ_ERR, Some(kind::QP_REQ_ERR), |a, b| {
+            refused(fabric, &plan, &what, status::REM_INV_REQ_ERR, Some(kind::QP_REQ_ERR), |a, b| {
                 request(a, b, code, at)
             });
         }
     }
 }
 
-#[test]
-fn local_lists_that_name_nothing() {
-    let fabric = Fabric::start();
+fn local_lists_that_name_nothing(fabric: &Fabric) {
     let codes = [opcode::SEND, opcode::SEND_WITH_IMM];
     for code in ONE_SIDED.into_iter().chain(codes) {
         // Whether the bytes go out or come in decides where it is found; the peer may have served a READ by then.
         let comes_in = (opcode::RDMA_READ..=opcode::ATOMIC_FETCH_AND_ADD).contains(&code);
         let check = |what: &str, sge: &dyn Fn(&Side) -> Sge| {
-            refused(&fabric, &Plan::rc(), &format!("{what}, opcode {code}"), status::LOC_PROT_ERR, None, |a, b| {
+            refused(fabric, &Plan::rc(), &format!("{what}, opcode {code}"), status::LOC_PROT_ERR, None, |a, b| {
                 let (wr, _) = request(a, b, code, 0);
                 (wr, vec![sge(a)])
             });
@@ -166,16 +160,12 @@ fn local_lists_that_name_nothing() {
     assert_eq!((a.sent().status, b.received().status), (0, 0));
 }
 
-#[test]
-fn a_read_needs_depth_at_the_initiator() {
-    let fabric = Fabric::start();
+fn a_read_needs_depth_at_the_initiator(fabric: &Fabric) {
     let plan = Plan { max_rd_atomic: 0, ..Plan::rc() };
-    refused(&fabric, &plan, "max_rd_atomic 0", status::LOC_QP_OP_ERR, None, |a, b| request(a, b, opcode::RDMA_READ, 0));
+    refused(fabric, &plan, "max_rd_atomic 0", status::LOC_QP_OP_ERR, None, |a, b| request(a, b, opcode::RDMA_READ, 0));
 }
 
-#[test]
-fn atomics_move_eight_bytes() {
-    let fabric = Fabric::start();
+fn atomics_move_eight_bytes(fabric: &Fabric) {
     for len in [4, 7] {
         let (a, b) = fabric.pair(&Plan::rc());
         let (wr, _) = request(&a, &b, opcode::ATOMIC_FETCH_AND_ADD, 0);
@@ -184,9 +174,7 @@ fn atomics_move_eight_bytes() {
     }
 }
 
-#[test]
-fn receive_buffers_that_cannot_take_the_message() {
-    let fabric = Fabric::start();
+fn receive_buffers_that_cannot_take_the_message(fabric: &Fabric) {
     type Buffer = fn(&Side) -> Sge;
     let cases: [(&str, u32, u32, Buffer); 4] = [
         ("too short", status::LOC_LEN_ERR, status::REM_INV_REQ_ERR, |b| b.sge(0, 99)[0]),
@@ -219,9 +207,7 @@ fn receive_buffers_that_cannot_take_the_message() {
     }
 }
 
-#[test]
-fn what_is_not_reliable_drops_writes_in_silence() {
-    let fabric = Fabric::start();
+fn what_is_not_reliable_drops_writes_in_silence(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::uc());
     for code in [opcode::RDMA_WRITE, opcode::RDMA_WRITE_WITH_IMM] {
         let (wr, sges) = request(&a, &b, code, 0);
@@ -280,4 +266,14 @@ fn a_region_that_changes_has_new_keys() {
     a.post(&SendWr { sges: &a.sge(0, 8), rkey: b.mr.rkey(), ..wr });
     assert_eq!(a.sent().status, status::REM_ACCESS_ERR);
     assert_eq!(b.mr.rereg(1, None, 8, 8, 0).expect_err("unmapped").errno, abi::errno::Errno::EFAULT);
+}
+
+common::everywhere! {
+    keys_that_open_nothing
+    requests_that_the_peer_does_not_serve
+    local_lists_that_name_nothing
+    a_read_needs_depth_at_the_initiator
+    atomics_move_eight_bytes
+    receive_buffers_that_cannot_take_the_message
+    what_is_not_reliable_drops_writes_in_silence
 }

@@ -24,9 +24,7 @@ fn send_two(side: &Side, code: u32) {
     side.post_all(&[SendWr { wr_id: 1, ..wr }, SendWr { wr_id: 2, ..wr }]);
 }
 
-#[test]
-fn a_receiver_that_never_gets_ready() {
-    let fabric = Fabric::start();
+fn a_receiver_that_never_gets_ready(fabric: &Fabric) {
     for code in [opcode::SEND, opcode::SEND_WITH_IMM, opcode::RDMA_WRITE_WITH_IMM] {
         for rnr_retry in 0..=6 {
             let (a, b) = fabric.pair(&Plan { rnr_retry, min_rnr_timer: 14, ..Plan::rc() });
@@ -48,9 +46,7 @@ fn a_receiver_that_never_gets_ready() {
     }
 }
 
-#[test]
-fn a_receiver_that_gets_ready_late() {
-    let fabric = Fabric::start();
+fn a_receiver_that_gets_ready_late(fabric: &Fabric) {
     for (rnr_retry, code) in [(7, opcode::SEND), (7, opcode::RDMA_WRITE_WITH_IMM)] {
         let (a, b) = fabric.pair(&Plan { rnr_retry, min_rnr_timer: 1, ..Plan::rc() });
         a.post(&SendWr { wr_id: 1, opcode: code, imm: 5, ..SendWr::default() });
@@ -83,9 +79,7 @@ fn patience(plan: &Plan) -> Duration {
 /// How a peer goes.
 type Leave = fn(&Side);
 
-#[test]
-fn a_peer_that_is_not_there() {
-    let fabric = Fabric::start();
+fn a_peer_that_is_not_there(fabric: &Fabric) {
     let plan = Plan { timeout: 10, retry_cnt: 3, ..Plan::rc() };
     let cases: [(&str, Leave); 5] = [
         ("in RESET", |peer| peer.to(state::RESET)),
@@ -142,9 +136,7 @@ fn a_peer_that_never_was() {
     assert_eq!((b.sent().status, b.qp.state()), (0, u32::from(state::RTS)));
 }
 
-#[test]
-fn a_peer_that_comes_late() {
-    let fabric = Fabric::start();
+fn a_peer_that_comes_late(fabric: &Fabric) {
     let plan = Plan { timeout: 12, retry_cnt: 7, ..Plan::rc() };
     for code in [opcode::SEND, opcode::RDMA_READ, opcode::RDMA_WRITE] {
         let (a, b) = (Side::new(&fabric.engine(), &plan), Side::new(&fabric.engine(), &plan));
@@ -172,9 +164,7 @@ fn a_peer_that_comes_late() {
     }
 }
 
-#[test]
-fn who_gave_up_can_be_connected_anew() {
-    let fabric = Fabric::start();
+fn who_gave_up_can_be_connected_anew(fabric: &Fabric) {
     let plan = Plan { rnr_retry: 0, ..Plan::rc() };
     let (a, b) = fabric.pair(&plan);
     for _ in 0..3 {
@@ -187,4 +177,15 @@ fn who_gave_up_can_be_connected_anew() {
         a.post(&SendWr::default());
         assert_eq!((a.sent().status, b.received().wr_id), (0, 1));
     }
+}
+
+common::everywhere! {
+    a_receiver_that_never_gets_ready
+    a_peer_that_is_not_there
+    a_peer_that_comes_late
+    who_gave_up_can_be_connected_anew
+}
+
+common::even_with_losses! {
+    a_receiver_that_gets_ready_late
 }

@@ -47,10 +47,8 @@ impl Shared {
     }
 }
 
-#[test]
-fn requests_are_taken_in_post_order_by_whoever_needs_one() {
-    let fabric = Fabric::start();
-    let shared = shared(&fabric, &Plan::rc());
+fn requests_are_taken_in_post_order_by_whoever_needs_one(fabric: &Fabric) {
+    let shared = shared(fabric, &Plan::rc());
     (0..8).for_each(|wr_id| shared.post(wr_id, 0, 0));
     for (wr_id, to) in [0, 1, 1, 0, 0, 0, 1, 0].into_iter().enumerate() {
         assert_eq!(shared.send(to), wr_id as u64);
@@ -64,10 +62,8 @@ fn requests_are_taken_in_post_order_by_whoever_needs_one() {
     assert_eq!(shared.takers[0].memory.get(100, 40), shared.peers[1].memory.get(0, 40));
 }
 
-#[test]
-fn what_does_not_fit_is_refused() {
-    let fabric = Fabric::start();
-    let shared = shared(&fabric, &Plan::rc());
+fn what_does_not_fit_is_refused(fabric: &Fabric) {
+    let shared = shared(fabric, &Plan::rc());
     let sge = shared.takers[0].sge(0, 1)[0];
     let many: Vec<Sge> = vec![sge; shared.srq.max_sge() as usize + 1];
     assert_eq!(shared.srq.post(&RecvWr { wr_id: 0, sges: &many }), Err(Errno::EINVAL));
@@ -79,10 +75,8 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(shared.srq.destroy().expect_err("QPs use it").errno, Errno::EBUSY);
 }
 
-#[test]
-fn the_limit_tells_once_when_the_queue_runs_low() {
-    let fabric = Fabric::start();
-    let shared = shared(&fabric, &Plan::rc());
+fn the_limit_tells_once_when_the_queue_runs_low(fabric: &Fabric) {
+    let shared = shared(fabric, &Plan::rc());
     let ours = &shared.takers[0].engine;
     (0..6).for_each(|wr_id| shared.post(wr_id, 0, 0));
     let too_high = shared.srq.modify(attr::LIMIT, 0, shared.srq.max_wr() + 1);
@@ -109,10 +103,8 @@ fn the_limit_tells_once_when_the_queue_runs_low() {
     no_event(ours);
 }
 
-#[test]
-fn an_empty_queue_makes_senders_wait() {
-    let fabric = Fabric::start();
-    let shared = shared(&fabric, &Plan::rc());
+fn an_empty_queue_makes_senders_wait(fabric: &Fabric) {
+    let shared = shared(fabric, &Plan::rc());
     shared.peers.iter().for_each(|peer| peer.post(&SendWr::default()));
     // Nothing there for either; both try again without end (rnr_retry 7).
     until("an RNR wait", || (shared.takers[0].rcq.poll(&mut [Default::default()]) == Ok(0)).then_some(()));
@@ -169,4 +161,14 @@ fn events_that_nobody_read_go_with_the_queue() {
     no_event(&engine);
     assert_eq!(other.destroy().expect("destroyed"), 1);
     assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::EINVAL));
+}
+
+common::everywhere! {
+    what_does_not_fit_is_refused
+    the_limit_tells_once_when_the_queue_runs_low
+}
+
+common::even_with_losses! {
+    requests_are_taken_in_post_order_by_whoever_needs_one
+    an_empty_queue_makes_senders_wait
 }

@@ -28,9 +28,7 @@ fn assert_empty(side: &Side) {
     assert_eq!(side.rcq.poll(&mut [Wc::default()]), Ok(0));
 }
 
-#[test]
-fn the_first_message_before_rts_is_told() {
-    let fabric = Fabric::start();
+fn the_first_message_before_rts_is_told(fabric: &Fabric) {
     for plan in [Plan::rc(), Plan::uc()] {
         let (a, b) = (Side::new(&fabric.engine(), &plan), Side::new(&fabric.engine(), &plan));
         for (side, peer) in [(&a, &b), (&b, &a)] {
@@ -53,9 +51,7 @@ fn the_first_message_before_rts_is_told() {
     }
 }
 
-#[test]
-fn a_draining_queue_finishes_what_it_began() {
-    let fabric = Fabric::start();
+fn a_draining_queue_finishes_what_it_began(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     drain(&a, true);
     let told = event(&a.engine);
@@ -89,9 +85,7 @@ fn a_draining_queue_finishes_what_it_began() {
     no_event(&a.engine);
 }
 
-#[test]
-fn an_unreliable_send_that_fails_halts_only_sending() {
-    let fabric = Fabric::start();
+fn an_unreliable_send_that_fails_halts_only_sending(fabric: &Fabric) {
     for plan in [Plan::uc(), Plan::ud()] {
         let plan = Plan { sq_sig_all: false, ..plan };
         let (a, b) = fabric.pair(&plan);
@@ -139,9 +133,7 @@ fn half_a_message_leaves_its_receive_request_to_the_next() {
     assert!(b.memory.get(0, 70_000) == a.memory.get(0, 70_000));
 }
 
-#[test]
-fn an_error_flushes_both_queues_in_order() {
-    let fabric = Fabric::start();
+fn an_error_flushes_both_queues_in_order(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { sq_sig_all: false, ..Plan::rc() });
     b.recv(1, 0, 8);
     (10..13).for_each(|wr_id| a.recv(wr_id, 0, 8));
@@ -175,9 +167,7 @@ fn an_error_flushes_both_queues_in_order() {
     assert_eq!(b.received().wr_id, 1);
 }
 
-#[test]
-fn error_by_modify_flushes_what_is_under_way() {
-    let fabric = Fabric::start();
+fn error_by_modify_flushes_what_is_under_way(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     // No receive request at the peer: it stays under way.
     (1..4).for_each(|wr_id| a.post(&SendWr { wr_id, ..SendWr::default() }));
@@ -198,9 +188,7 @@ fn error_by_modify_flushes_what_is_under_way() {
     assert_eq!((c.received().wr_id, c.qp.state()), (4, u32::from(state::ERR)));
 }
 
-#[test]
-fn reset_takes_everything_back_and_the_qp_works_again() {
-    let fabric = Fabric::start();
+fn reset_takes_everything_back_and_the_qp_works_again(fabric: &Fabric) {
     let (ours, theirs, plan) = (fabric.engine(), fabric.engine(), Plan::rc());
     let pd = ours.alloc_pd().expect("a PD");
     let cq = common::cq(&ours, 64);
@@ -233,13 +221,11 @@ fn reset_takes_everything_back_and_the_qp_works_again() {
     }
 }
 
-#[test]
-fn what_reaches_a_qp_that_does_not_serve_is_dropped() {
-    let fabric = Fabric::start();
+fn what_reaches_a_qp_that_does_not_serve_is_dropped(fabric: &Fabric) {
     let plan = Plan::ud();
     let (a, b) = (Side::new(&fabric.engine(), &plan), Side::new(&fabric.engine(), &plan));
     start(&a);
-    let to_b = ah(&a.pd, b.gid(), 0);
+    let to_b = ah(&a.pd, b.gid(), a.gid_index());
     let send = |len| {
         a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), common::QKEY)), sges: &a.sge(0, len), ..SendWr::default() });
         assert_eq!(a.sent().status, 0);
@@ -265,9 +251,7 @@ fn what_reaches_a_qp_that_does_not_serve_is_dropped() {
     assert_empty(&b);
 }
 
-#[test]
-fn attributes_that_change_while_it_works() {
-    let fabric = Fabric::start();
+fn attributes_that_change_while_it_works(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     let change = |side: &Side, attributes: ModifyQp| {
         let attr_mask = attributes.attr_mask | attr::STATE;
@@ -293,4 +277,15 @@ fn attributes_that_change_while_it_works() {
         assert_eq!(c.sent().status, 0);
     }
     assert_eq!(d.received().byte_len, 42);
+}
+
+common::everywhere! {
+    the_first_message_before_rts_is_told
+    a_draining_queue_finishes_what_it_began
+    an_unreliable_send_that_fails_halts_only_sending
+    an_error_flushes_both_queues_in_order
+    error_by_modify_flushes_what_is_under_way
+    reset_takes_everything_back_and_the_qp_works_again
+    what_reaches_a_qp_that_does_not_serve_is_dropped
+    attributes_that_change_while_it_works
 }

@@ -41,9 +41,7 @@ fn pair_on(engines: (&Arc<Engine>, &Arc<Engine>), plan: &Plan) -> (Side, Side) {
     pair
 }
 
-#[test]
-fn two_queue_pairs_of_one_engine() {
-    let fabric = Fabric::start();
+fn two_queue_pairs_of_one_engine(fabric: &Fabric) {
     let engine = fabric.engine();
     let (a, b) = pair_on((&engine, &engine), &Plan::rc());
     converse(&a, &b, 20, 300);
@@ -66,9 +64,7 @@ fn a_queue_pair_connected_with_itself() {
     converse(&a, &a, 10, 1000);
 }
 
-#[test]
-fn threads_with_queue_pairs_of_their_own() {
-    let fabric = Fabric::start();
+fn threads_with_queue_pairs_of_their_own(fabric: &Fabric) {
     let engines = [fabric.engine(), fabric.engine()];
     // More than there are lanes between two engines, both ways, and some within one.
     let ends = [(0, 1), (1, 0), (0, 1), (1, 0), (0, 1), (0, 0), (1, 1), (1, 0)];
@@ -80,9 +76,7 @@ fn threads_with_queue_pairs_of_their_own() {
     });
 }
 
-#[test]
-fn threads_that_share_a_queue_pair_and_its_queue() {
-    let fabric = Fabric::start();
+fn threads_that_share_a_queue_pair_and_its_queue(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     const THREADS: u64 = 4;
     const EACH: u64 = 100;
@@ -111,9 +105,7 @@ fn threads_that_share_a_queue_pair_and_its_queue() {
     assert_eq!((counted.into_inner(), b.memory.word(0)), (THREADS * EACH, THREADS * EACH));
 }
 
-#[test]
-fn who_waits_for_a_receiver_holds_up_nobody() {
-    let fabric = Fabric::start();
+fn who_waits_for_a_receiver_holds_up_nobody(fabric: &Fabric) {
     let engines = [fabric.engine(), fabric.engine()];
     // As many as there are lanes, and more, so that some share theirs with the waiting one.
     let pairs: Vec<_> = (0..6).map(|_| pair_on((&engines[0], &engines[1]), &Plan::rc())).collect();
@@ -167,9 +159,7 @@ fn a_peer_that_takes_nothing_holds_up_nobody() {
     converse(&stuck[1], &peer, 3, 5000);
 }
 
-#[test]
-fn queue_pairs_come_and_go_under_traffic() {
-    let fabric = Fabric::start();
+fn queue_pairs_come_and_go_under_traffic(fabric: &Fabric) {
     let engines = [fabric.engine(), fabric.engine()];
     let (a, b) = pair_on((&engines[0], &engines[1]), &Plan::rc());
     std::thread::scope(|scope| {
@@ -194,9 +184,7 @@ fn queue_pairs_come_and_go_under_traffic() {
     until("a quiet end", || (a.scq.poll(&mut [Wc::default()]) == Ok(0)).then_some(()));
 }
 
-#[test]
-fn hundreds_of_queue_pairs_on_a_few_lanes() {
-    let fabric = Fabric::start();
+fn hundreds_of_queue_pairs_on_a_few_lanes(fabric: &Fabric) {
     let (ours, theirs, plan) = (fabric.engine(), fabric.engine(), Plan { memory: 4096, ..Plan::rc() });
     let (our_pd, their_pd) = (ours.alloc_pd().expect("a PD"), theirs.alloc_pd().expect("a PD"));
     let [our_cq, their_cq] = [&ours, &theirs].map(|engine| common::cq(engine, 20_000));
@@ -233,9 +221,7 @@ fn hundreds_of_queue_pairs_on_a_few_lanes() {
     }
 }
 
-#[test]
-fn both_ways_at_once_with_more_than_fits() {
-    let fabric = Fabric::start();
+fn both_ways_at_once_with_more_than_fits(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan { memory: 1 << 20, ..Plan::rc() });
     for side in [&a, &b] {
         (0..16).for_each(|wr_id| side.recv(wr_id, 0, 200_000));
@@ -278,4 +264,17 @@ fn an_engine_that_closes_under_traffic() {
         assert_eq!(a.qp.state(), u32::from(state::ERR));
         converse(&steady, &other, 3, 5000);
     }
+}
+
+common::everywhere! {
+    hundreds_of_queue_pairs_on_a_few_lanes
+    who_waits_for_a_receiver_holds_up_nobody
+}
+
+common::even_with_losses! {
+    two_queue_pairs_of_one_engine
+    threads_with_queue_pairs_of_their_own
+    threads_that_share_a_queue_pair_and_its_queue
+    queue_pairs_come_and_go_under_traffic
+    both_ways_at_once_with_more_than_fits
 }

@@ -28,7 +28,7 @@ const QKEY: u32 = 0x1111_1111;
 /// Packet numbers have 24 bits.
 const PSN_MASK: u32 = 0x00ff_ffff;
 /// Places in a table of addresses, at most.
-const GIDS: u8 = 64;
+pub(crate) const GIDS: u8 = 64;
 
 /// Makes a queue pair; from [`Pd::reliable`], [`Pd::unreliable`] or [`Pd::datagrams`].
 #[must_use = "a builder makes nothing until it is told to build"]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use abi::ah::AhAttr;
 
+use crate::builder::GIDS;
 use crate::completion::{DATAGRAM_HEADER, Operation};
 use crate::endpoint::{DatagramEndpoint, Source};
 use crate::error::{Rejected, Result};
@@ -72,7 +73,7 @@ impl DatagramQp {
     pub fn peer(&self, endpoint: &DatagramEndpoint) -> Result<Peer> {
         let vector = AhAttr {
             dgid: endpoint.gid.0,
-            sgid_index: self.gid_index,
+            sgid_index: self.source(endpoint.gid),
             port_num: self.port,
             hop_limit: 64,
             is_global: 1,
@@ -80,6 +81,14 @@ impl DatagramQp {
         };
         let ah = AhInner { ah: self.inner.pd.pd.create_ah(&vector)?, _pd: Arc::clone(&self.inner.pd) };
         Ok(Peer { ah: Arc::new(ah), endpoint: *endpoint })
+    }
+
+    /// The index of the address to send to `gid` from: this queue pair's own, or else the first one of the other family.
+    fn source(&self, gid: Gid) -> u8 {
+        let fits = |own: Gid| own.ip().is_ipv4() == gid.ip().is_ipv4();
+        let query = |index: u8| self.inner.pd.ctx.engine.query_gid(self.port, u32::from(index)).map(Gid);
+        let other = || (1..GIDS).find(|index| query(*index).is_ok_and(|own| !own.is_empty() && fits(own)));
+        if fits(self.endpoint.gid) { self.gid_index } else { other().unwrap_or(self.gid_index) }
     }
 
     /// Whoever sent a datagram, to answer with this queue pair's own key.

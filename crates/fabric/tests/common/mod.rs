@@ -1,5 +1,8 @@
 //! What the tests beside this directory share: an agent of their own, engines on it, and [`Side`]s to connect with each other.
 //!
+//! `everywhere!` runs a test between engines of one agent (over lanes) and between hosts (over the switch), `even_with_losses!`
+//! between hosts whose packets come to harm as well.
+//!
 //! Nothing here sleeps, and nothing is awaited longer than [`PATIENCE`], which only a hang uses up.
 
 #![allow(dead_code, reason = "each test file uses its part")]
@@ -11,6 +14,7 @@ pub(crate) mod wait;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::fabric::Faults;
 use abi::ah::AhAttr;
 use abi::post::Sge;
 use abi::qp::{Dest, ModifyQp, attr, state};
@@ -29,10 +33,75 @@ const LOOPBACK: &str = "addresses = ['127.0.0.1']";
 /// Local write and every remote right.
 pub(crate) const ALL_RIGHTS: u32 = 0xf;
 
-/// An agent with its run directory, and the engines that were opened on it.
+/// Between programs of one agent, and of two.
+#[allow(unused_macros, reason = "each test file uses its part")]
+macro_rules! everywhere {
+    ($($name:ident)*) => { $(mod $name {
+        use crate::common::Fabric;
+        use ::fabric::Faults;
+
+        #[test]
+        fn on_one_host() {
+            super::$name(&Fabric::start());
+        }
+
+        #[test]
+        fn between_hosts() {
+            super::$name(&Fabric::hosts(["10.0.0.1", "10.0.0.2"], 4096, Faults::default()));
+        }
+
+        #[test]
+        fn between_hosts_with_small_packets() {
+            super::$name(&Fabric::hosts(["fd00::1", "fd00::2"], 1024, Faults::default()));
+        }
+    })* };
+}
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use everywhere;
+
+/// Everywhere, and where packets are lost, repeated, reordered and damaged.
+#[allow(unused_macros, reason = "each test file uses its part")]
+macro_rules! even_with_losses {
+    ($($name:ident)*) => { $(mod $name {
+        use crate::common::Fabric;
+        use ::fabric::Faults;
+
+        #[test]
+        fn on_one_host() {
+            super::$name(&Fabric::start());
+        }
+
+        #[test]
+        fn between_hosts() {
+            super::$name(&Fabric::hosts(["10.0.0.1", "10.0.0.2"], 4096, Faults::default()));
+        }
+
+        #[test]
+        fn between_hosts_with_small_packets() {
+            super::$name(&Fabric::hosts(["fd00::1", "fd00::2"], 1024, Faults::default()));
+        }
+
+        #[test]
+        fn between_hosts_with_losses() {
+            super::$name(&Fabric::hosts(["10.0.0.1", "10.0.0.2"], 4096, Faults::loss(0.03, 3)));
+        }
+
+        #[test]
+        fn between_hosts_with_every_harm() {
+            super::$name(&Fabric::hosts(["fd00::1", "fd00::2"], 1024, Faults::all(0.01, 4)));
+        }
+    })* };
+}
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use even_with_losses;
+
+/// Agents, and the engines that were opened on them.
 pub(crate) struct Fabric {
     dir: tempfile::TempDir,
+    /// With its run directory.
     agent: Option<AgentHandle>,
+    /// Instead of it: engines are on them in turn.
+    hosts: Option<::fabric::Fabric>,
     engines: parking_lot::Mutex<Vec<Arc<Engine>>>,
 }
 
@@ -45,7 +114,15 @@ impl Fabric {
         let dir = tempfile::tempdir().expect("a directory");
         let config = Config::parse(config).expect("a configuration");
         let agent = Agent::start(&config, Some(dir.path())).expect("an agent");
-        Self { dir, agent: Some(agent), engines: parking_lot::Mutex::new(Vec::new()) }
+        Self { dir, agent: Some(agent), hosts: None, engines: parking_lot::Mutex::new(Vec::new()) }
+    }
+
+    /// Two hosts with a switch between them.
+    pub(crate) fn hosts(addresses: [&str; 2], mtu: u32, faults: Faults) -> Self {
+        let builder = addresses.into_iter().fold(::fabric::Fabric::builder(), |builder, address| builder.host(address));
+        let hosts = builder.mtu(mtu).faults(faults).build().expect("hosts");
+        let dir = tempfile::tempdir().expect("a directory");
+        Self { dir, agent: None, hosts: Some(hosts), engines: parking_lot::Mutex::new(Vec::new()) }
     }
 
     /// Where the agent's clients connect.
@@ -58,9 +135,18 @@ impl Fabric {
     }
 
     pub(crate) fn engine_of(&self, device: usize) -> Arc<Engine> {
-        let control = SocketControl::open(&self.node(device), 0).expect("an agent");
-        let engine = Engine::open(Box::new(control)).expect("a context");
-        self.engines.lock().push(Arc::clone(&engine));
+        let mut engines = self.engines.lock();
+        let engine = match &self.hosts {
+            Some(fabric) => {
+                let host = engines.len() % fabric.hosts().len();
+                fabric.host(host).connect_to(device).expect("a context")
+            }
+            None => {
+                let control = SocketControl::open(&self.node(device), 0).expect("an agent");
+                Engine::open(Box::new(control)).expect("a context")
+            }
+        };
+        engines.push(Arc::clone(&engine));
         engine
     }
 
@@ -237,8 +323,15 @@ impl Side {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE,
             qp_state: state::RTR,
-            dest: Dest { dgid: gid, is_global: 1, port_num: self.plan.port, hop_limit: 1, ..Dest::default() },
-            path_mtu: 3,
+            dest: Dest {
+                dgid: gid,
+                sgid_index: self.gid_index(),
+                is_global: 1,
+                port_num: self.plan.port,
+                hop_limit: 1,
+                ..Dest::default()
+            },
+            path_mtu: self.path_mtu(),
             dest_qp_num: qpn,
             rq_psn: 7,
             max_dest_rd_atomic: self.plan.max_dest_rd_atomic,
@@ -286,13 +379,36 @@ impl Side {
     }
 
     pub(crate) fn gid(&self) -> [u8; 16] {
-        self.engine.query_gid(self.plan.port, 0).expect("a GID")
+        self.engine.query_gid(self.plan.port, u32::from(self.gid_index())).expect("a GID")
+    }
+
+    /// The index of its address: 0 on one host, and that which other hosts know where there are some.
+    pub(crate) fn gid_index(&self) -> u8 {
+        let gid = self.engine.query_gid(self.plan.port, 1).unwrap_or_default();
+        u8::from(gid[0] == 0xfd || gid[12] == 10)
+    }
+
+    /// The port's MTU in bytes.
+    pub(crate) fn mtu(&self) -> usize {
+        let port = self.engine.query_port(self.plan.port).expect("a port");
+        128 << port.active_mtu
+    }
+
+    /// The code of what is asked for in RTR.
+    fn path_mtu(&self) -> u8 {
+        match self.gid_index() {
+            // On lanes it does not count.
+            0 => 3,
+            _ => self.engine.query_port(self.plan.port).expect("a port").active_mtu,
+        }
     }
 
     /// An address handle to `peer`.
     pub(crate) fn ah(&self, peer: &Side) -> Arc<Ah> {
         let port_num = self.plan.port;
-        let vector = AhAttr { dgid: peer.gid(), is_global: 1, port_num, hop_limit: 64, ..AhAttr::default() };
+        let sgid_index = self.gid_index();
+        let vector =
+            AhAttr { dgid: peer.gid(), sgid_index, is_global: 1, port_num, hop_limit: 64, ..AhAttr::default() };
         self.pd.create_ah(&vector).expect("an address handle")
     }
 

@@ -1,0 +1,141 @@
+//! A host of a fabric: one agent in this process, and the ways to use its devices. Principal type: [`Host`].
+
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use abi::open::profile;
+use agent::config::Wire;
+use agent::{Agent, AgentHandle, Config, LocalControl};
+use engine::{Answer, Control, Engine, Error, Network};
+use softhca::Context;
+
+use crate::switch::{Plug, Switch};
+
+/// One embedded agent.
+#[derive(Debug)]
+pub struct Host {
+    agent: AgentHandle,
+    addresses: Vec<IpAddr>,
+    /// `None`: its packets go through the network of the machine.
+    plug: Option<Arc<Plug>>,
+}
+
+impl Host {
+    pub(crate) fn start(
+        config: &Config,
+        run_dir: Option<&Path>,
+        switch: &Arc<Switch>,
+    ) -> Result<Self, agent::StartError> {
+        let agent = Agent::start(config, run_dir)?;
+        let addresses = config.addresses.clone();
+        let plug = (config.wire == Wire::External).then(|| switch.plug(&addresses, agent.forwarder()));
+        Ok(Self { agent, addresses, plug })
+    }
+
+    /// Opens its device.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    pub fn open(&self) -> Result<Context, softhca::Error> {
+        self.open_device(0)
+    }
+
+    /// Opens a device by index, where there are several.
+    ///
+    /// # Errors
+    /// ENODEV when there is no such device, or the agent's refusal.
+    pub fn open_device(&self, device: usize) -> Result<Context, softhca::Error> {
+        Context::with_control(Box::new(self.wired(device)?))
+    }
+
+    /// The addresses that it was given.
+    #[must_use]
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// Pulls its cable: packets from it and to it are lost.
+    pub fn disconnect(&self) {
+        if let Some(plug) = &self.plug {
+            plug.set(false);
+        }
+    }
+
+    /// Puts its cable back.
+    pub fn reconnect(&self) {
+        if let Some(plug) = &self.plug {
+            plug.set(true);
+        }
+    }
+
+    /// A new engine on device 0, for tests of the engine itself: it trusts its caller with addresses.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    pub fn connect(&self) -> Result<Arc<Engine>, Error> {
+        self.connect_to(0)
+    }
+
+    /// A new engine on a device, by index.
+    ///
+    /// # Errors
+    /// ENODEV when there is no such device, or the agent's refusal.
+    pub fn connect_to(&self, device: usize) -> Result<Arc<Engine>, Error> {
+        Engine::open(Box::new(self.wired(device)?))
+    }
+
+    /// A connection without an engine, to send commands byte by byte.
+    ///
+    /// # Errors
+    /// ENODEV when there is no such device.
+    pub fn control(&self, device: usize) -> Result<LocalControl, Error> {
+        self.agent
+            .connect(device, profile::MAINLINE)
+            .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })
+    }
+
+    fn wired(&self, device: usize) -> Result<Wired, Error> {
+        let network = self.plug.clone().map(|plug| plug as Arc<dyn Network>);
+        Ok(Wired { control: self.control(device)?, network })
+    }
+
+    /// The agent itself.
+    #[must_use]
+    pub fn agent(&self) -> &AgentHandle {
+        &self.agent
+    }
+
+    /// The node of a device, when there is a run directory.
+    #[must_use]
+    pub fn node(&self, device: usize) -> Option<PathBuf> {
+        Some(self.agent.run_dir()?.join(agent::rundir::node(device)))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.disconnect();
+    }
+}
+
+/// A connection to an agent whose packets go through the switch.
+struct Wired {
+    control: LocalControl,
+    network: Option<Arc<dyn Network>>,
+}
+
+impl Control for Wired {
+    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer, Error> {
+        self.control.call(request, fds)
+    }
+
+    fn network(&self) -> Option<Arc<dyn Network>> {
+        self.network.clone()
+    }
+
+    fn close(&self) {
+        self.control.close();
+    }
+}

@@ -1,0 +1,268 @@
+//! The switch: carries packets between the hosts of one process, and brings some of them to harm when it is told to.
+//!
+//! It stands in UDP's place: engines send through its [`Outlet`]s, and what they send is handed to the target agent's forwarder by the
+//! same call. Segments of one send stay together, as segmentation offload keeps them. Principal type: [`Switch`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+
+use agent::wire::{Forwarder, Incoming};
+use engine::{Network, Outlet};
+use parking_lot::{Mutex, RwLock};
+use softhca::Gid;
+
+use crate::faults::{Dice, Fate, Faults};
+
+/// RoCEv2's source ports begin here, for entropy on the way.
+const FIRST_PORT: u16 = 0xc000;
+/// A hop limit that nobody chose.
+const HOPS: u8 = 64;
+
+/// What lies between the hosts of a fabric.
+pub struct Switch {
+    plugs: RwLock<Vec<Arc<Plug>>>,
+    places: RwLock<HashMap<Gid, Arc<Plug>>>,
+    /// Whether packets come to harm: without, they take no lock.
+    faulty: AtomicBool,
+    trouble: Mutex<Trouble>,
+    ports: AtomicU16,
+    packets: AtomicU64,
+}
+
+struct Trouble {
+    faults: Faults,
+    dice: Dice,
+    /// Packets that wait for the next to their host.
+    late: Vec<(Arc<Plug>, Late)>,
+    counts: Counts,
+}
+
+/// What a switch has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Packets that came in.
+    pub packets: u64,
+    /// Packets that were lost on purpose.
+    pub lost: u64,
+    /// Packets that were repeated.
+    pub repeated: u64,
+    /// Packets that were held back.
+    pub reordered: u64,
+    /// Packets that were damaged.
+    pub damaged: u64,
+}
+
+/// A packet of its own.
+struct Late {
+    head: Head,
+    bytes: Vec<u8>,
+}
+
+/// What is known of a packet beside its bytes.
+#[derive(Clone, Copy)]
+struct Head {
+    from: Gid,
+    from_port: u16,
+    to: Gid,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+/// Where a host is plugged in.
+pub(crate) struct Plug {
+    switch: std::sync::Weak<Switch>,
+    gids: Vec<Gid>,
+    forwarder: Arc<Forwarder>,
+    connected: AtomicBool,
+}
+
+impl Switch {
+    pub(crate) fn new(faults: Faults) -> Self {
+        let trouble = Trouble { faults, dice: Dice::new(faults.seed), late: Vec::new(), counts: Counts::default() };
+        Self {
+            plugs: RwLock::default(),
+            places: RwLock::default(),
+            faulty: AtomicBool::new(!faults.is_none()),
+            trouble: Mutex::new(trouble),
+            ports: AtomicU16::new(0),
+            packets: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn plug(self: &Arc<Self>, addresses: &[IpAddr], forwarder: Arc<Forwarder>) -> Arc<Plug> {
+        let gids: Vec<Gid> = addresses.iter().copied().map(Gid::from).collect();
+        let switch = Arc::downgrade(self);
+        let plug = Arc::new(Plug { switch, gids: gids.clone(), forwarder, connected: AtomicBool::new(true) });
+        self.places.write().extend(gids.into_iter().map(|gid| (gid, Arc::clone(&plug))));
+        self.plugs.write().push(Arc::clone(&plug));
+        plug
+    }
+
+    /// Does other things wrong from now on. What was held back comes now.
+    pub fn set_faults(&self, faults: Faults) {
+        let mut trouble = self.trouble.lock();
+        (trouble.faults, trouble.dice) = (faults, Dice::new(faults.seed));
+        for (plug, late) in std::mem::take(&mut trouble.late) {
+            plug.take(&late.head, late.bytes.len(), &late.bytes);
+        }
+        self.faulty.store(!faults.is_none(), Ordering::Relaxed);
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts { packets: self.packets.load(Ordering::Relaxed), ..self.trouble.lock().counts }
+    }
+
+    fn carry(&self, from: &Plug, head: &Head, segment: usize, bytes: &[u8]) {
+        self.packets.fetch_add(bytes.len().div_ceil(segment) as u64, Ordering::Relaxed);
+        if !from.is_connected() {
+            return;
+        }
+        if head.to.is_multicast() {
+            for plug in self.plugs.read().iter().filter(|plug| !std::ptr::eq(&***plug, from)) {
+                self.deliver(plug, head, segment, bytes);
+            }
+            return;
+        }
+        let place = self.places.read().get(&head.to).cloned();
+        if let Some(plug) = place {
+            self.deliver(&plug, head, segment, bytes);
+        }
+    }
+
+    fn deliver(&self, to: &Arc<Plug>, head: &Head, segment: usize, bytes: &[u8]) {
+        if !self.faulty.load(Ordering::Relaxed) {
+            return to.take(head, segment, bytes);
+        }
+        let mut trouble = self.trouble.lock();
+        // From where on nothing has been handed over yet.
+        let mut start = 0;
+        for (index, packet) in bytes.chunks(segment).enumerate() {
+            let at = index * segment;
+            let Trouble { faults, dice, late, counts } = &mut *trouble;
+            let fate = dice.fate(faults);
+            if fate == Fate::Good {
+                if late.is_empty() {
+                    continue;
+                }
+                // What was held back comes after this one.
+                to.take(head, segment, &bytes[start..at + packet.len()]);
+                start = at + packet.len();
+                late.retain(|(plug, late)| {
+                    let ours = Arc::ptr_eq(plug, to);
+                    if ours {
+                        to.take(&late.head, late.bytes.len(), &late.bytes);
+                    }
+                    !ours
+                });
+                continue;
+            }
+            to.take(head, segment, &bytes[start..at]);
+            start = at + packet.len();
+            match fate {
+                Fate::Good => {}
+                Fate::Lost => counts.lost += 1,
+                Fate::Twice => {
+                    counts.repeated += 1;
+                    (0..2).for_each(|_| to.take(head, packet.len(), packet));
+                }
+                Fate::Late => {
+                    counts.reordered += 1;
+                    late.push((Arc::clone(to), Late { head: *head, bytes: packet.to_vec() }));
+                }
+                Fate::Damaged(bit) => {
+                    counts.damaged += 1;
+                    let mut packet = packet.to_vec();
+                    let bit = (bit % (packet.len() as u64 * 8)) as usize;
+                    packet[bit / 8] ^= 1 << (bit % 8);
+                    to.take(head, packet.len(), &packet);
+                }
+            }
+        }
+        to.take(head, segment, &bytes[start..]);
+    }
+}
+
+impl fmt::Debug for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Switch").field("hosts", &self.plugs.read().len()).field("counts", &self.counts()).finish()
+    }
+}
+
+impl Plug {
+    pub(crate) fn set(&self, connected: bool) {
+        self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, head: &Head, segment: usize, bytes: &[u8]) {
+        if bytes.is_empty() || !self.is_connected() {
+            return;
+        }
+        self.forwarder.take(&Incoming {
+            from: head.from.0,
+            from_port: head.from_port,
+            to: head.to.0,
+            traffic_class: head.traffic_class,
+            hop_limit: head.hop_limit,
+            segment: segment.min(bytes.len()),
+            bytes,
+        });
+    }
+}
+
+impl fmt::Debug for Plug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Plug({:?}, {})", self.gids, if self.is_connected() { "connected" } else { "disconnected" })
+    }
+}
+
+impl Network for Plug {
+    fn open(&self, source: [u8; 16], _ifindex: u32, hint: u16) -> io::Result<Arc<dyn Outlet>> {
+        let (Some(switch), true) = (self.switch.upgrade(), self.gids.contains(&Gid(source))) else {
+            return Err(io::Error::from(io::ErrorKind::AddrNotAvailable));
+        };
+        let place = switch.places.read().get(&Gid(source)).cloned();
+        let plug = place.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let number = switch.ports.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST_PORT | (hint.wrapping_add(number) & !FIRST_PORT);
+        Ok(Arc::new(Way { switch: self.switch.clone(), plug, source: Gid(source), port }))
+    }
+}
+
+/// A way out of a host.
+struct Way {
+    switch: std::sync::Weak<Switch>,
+    plug: Arc<Plug>,
+    source: Gid,
+    port: u16,
+}
+
+impl Outlet for Way {
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()> {
+        let (Some(switch), false) = (self.switch.upgrade(), out.bytes.is_empty()) else { return Ok(()) };
+        let segment = if out.segment == 0 { out.bytes.len() } else { out.segment.min(out.bytes.len()) };
+        let head = Head {
+            from: self.source,
+            from_port: self.port,
+            to: out.to.ip().into(),
+            traffic_class: out.traffic_class,
+            hop_limit: if out.hop_limit == 0 { HOPS } else { out.hop_limit },
+        };
+        switch.carry(&self.plug, &head, segment, out.bytes);
+        Ok(())
+    }
+}
