@@ -166,6 +166,44 @@ fn a_configuration_makes_devices_and_a_mistake_in_it_is_told() {
     assert!(!refused.succeeded() && refused.errors.contains("colour"), "{}", refused.told());
 }
 
+/// `softhca` where nobody has named a run directory.
+fn unnamed(room: &Room, words: &[&str]) -> std::process::Command {
+    let mut command = room.softhca(words);
+    command.env_remove("SOFTHCA_DIR").env("XDG_RUNTIME_DIR", room.own_dir());
+    command
+}
+
+#[test]
+fn each_address_is_a_host_of_its_own() {
+    for user in [User::Me, User::Nobody] {
+        let room = Room::of(user).expect("a room");
+        for address in ["127.0.61.2", "127.0.61.3"] {
+            let words = ["run", "--address", address, "--", "ibv_devinfo", "-v"];
+            let outcome = room.finish(unnamed(&room, &words)).expect("it ends").expect_success();
+            assert!(outcome.output.contains(&format!("GID[  1]:\t\t::ffff:{address}")), "{}", outcome.told());
+            assert!(!outcome.output.contains("GID[  2]"), "{}", outcome.told());
+            let doctor = room.finish(unnamed(&room, &["doctor", "--address", address])).expect("it ends");
+            assert!(doctor.output.contains(&format!("-{address}")), "{}", doctor.told());
+        }
+        for address in ["127.0.61.2", "127.0.61.3"] {
+            let stopped = room.finish(unnamed(&room, &["agent", "--stop", "--address", address])).expect("it ends");
+            assert!(stopped.expect_success().output.contains("has ended"));
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_not_there_is_told() {
+    let room = Room::new().expect("a room");
+    // Nobody's: it is for documents.
+    let words = ["run", "--address", "203.0.113.7", "--", "true"];
+    let outcome = room.finish(room.softhca(&words)).expect("it ends");
+    assert!(outcome.code == 125 && outcome.errors.contains("203.0.113.7 is not an address"), "{}", outcome.told());
+    room.finish(room.softhca(&["run", "--address", "127.0.0.1", "--", "true"])).expect("it ends").expect_success();
+    let other = room.finish(room.softhca(&["run", "--address", "127.0.0.2", "--", "true"])).expect("it ends");
+    assert!(other.code == 125 && other.errors.contains("other addresses"), "{}", other.told());
+}
+
 #[test]
 fn the_last_reasons_follow_a_failure_and_quiet_leaves_them_out() {
     let room = Room::new().expect("a room");

@@ -65,8 +65,9 @@ fn gid_line(gid: &Value) -> String {
         Value::String(name) if !name.is_empty() => format!(", {name}"),
         _ => String::new(),
     };
-    let wire = match (gid["wire"].as_bool(), gid["why"].as_str()) {
-        (Some(false), Some(why)) => format!(", no wire: {why}"),
+    let wire = match (gid["index"].as_u64(), gid["why"].as_str()) {
+        // Index 0 is no address of the host, and nobody misses its wire.
+        (Some(1..), Some(why)) => format!(", no wire: {why}"),
         _ => String::new(),
     };
     format!("{}, {}{interface}{wire}", plain("gid", &gid["gid"]), plain("type", &gid["type"]))
@@ -92,8 +93,9 @@ mod tests {
         let device = json!({
             "name": "softhca0", "fw_ver": "0.1.0", "vendor_id": 255, "max_qp": 10,
             "ports": [{"port": 1, "state": "PORT_ACTIVE (4)", "link_layer": "Ethernet",
-                       "gids": [{"index": 0, "gid": "fe80::1", "type": "RoCE v2", "interface": ""},
-                                {"index": 1, "gid": "::1", "type": "RoCE v2", "interface": "lo"}]}],
+                       "gids": [{"index": 0, "gid": "fe80::1", "type": "RoCE v2", "interface": "", "why": "no address"},
+                                {"index": 1, "gid": "::1", "type": "RoCE v2", "interface": "lo"},
+                                {"index": 2, "gid": "::2", "type": "RoCE v2", "interface": "lo", "why": "taken"}]}],
         });
         let short = one(&device, false);
         assert!(
@@ -101,6 +103,7 @@ mod tests {
             "{short}"
         );
         assert!(!short.contains("max_qp") && !short.contains("GID[  1]"), "{short}");
+        assert!(short.contains("::2, RoCE v2, lo, no wire: taken") && !short.contains("no address"), "{short}");
         let long = one(&device, true);
         assert!(long.contains("max_qp") && long.contains("::1, RoCE v2, lo"), "{long}");
     }

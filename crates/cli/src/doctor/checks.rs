@@ -125,11 +125,14 @@ fn wire(dir: &Path) -> Finding {
     match (with.as_slice(), without.as_slice()) {
         ([], []) => Finding::ok(WHAT, "not reached: the agent serves programs of this host only"),
         (_, []) => Finding::ok(WHAT, format!("reach us at {}", with.join(", "))),
-        (_, [(address, why), ..]) => Finding::warn(
-            WHAT,
-            format!("do not reach us at {address}: {why}"),
-            "programs under one agent reach each other; `softhca agent --address 127.0.0.2` makes another host",
-        ),
+        (_, [(_, why), ..]) => {
+            let addresses: Vec<&str> = without.iter().map(|(address, _)| address.as_str()).collect();
+            Finding::warn(
+                WHAT,
+                format!("do not reach us at {}: {why}", addresses.join(", ")),
+                "programs of one agent reach each other all the same; `--address 127.0.0.2` makes a host of its own",
+            )
+        }
     }
 }
 
@@ -138,7 +141,8 @@ fn hearing(devices: &Value) -> (Vec<String>, Vec<(String, String)>) {
     let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for port in devices.as_array().into_iter().flatten().flat_map(|device| list(device, "ports")) {
-        for gid in list(&port, "gids") {
+        // Index 0 is no address of the host, and reaches the programs of its own agent only.
+        for gid in list(&port, "gids").iter().filter(|gid| gid["index"] != 0) {
             let address = gid["address"].as_str().unwrap_or_default();
             let address = address.strip_prefix("::ffff:").unwrap_or(address).to_owned();
             match (gid["wire"].as_bool(), gid["why"].as_str()) {
@@ -264,5 +268,21 @@ fn programs() -> Finding {
     } else {
         let names = missing.join(" ");
         Finding::warn(WHAT, format!("not installed: {names}"), format!("apt-get install {names}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hearing;
+    use serde_json::json;
+
+    #[test]
+    fn addresses_with_and_without_the_wire() {
+        let gid = |index: u32, address: &str, why: Option<&str>| json!({"index": index, "address": address, "wire": why.is_none(), "why": why});
+        let gids =
+            [gid(0, "fe80::1", Some("no address")), gid(1, "::ffff:10.0.0.1", None), gid(2, "fd00::1", Some("taken"))];
+        let ports = json!([{"gids": gids}, {"gids": [gids[1]]}]);
+        let (with, without) = hearing(&json!([{ "ports": ports }]));
+        assert_eq!((with, without), (vec!["10.0.0.1".to_owned()], vec![("fd00::1".to_owned(), "taken".to_owned())]));
     }
 }
