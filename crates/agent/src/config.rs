@@ -277,6 +277,7 @@ mod tests {
         assert_eq!(format!("{:?}", example.devices[0].limits), format!("{:?}", Limits::default()));
         assert_eq!(example.devices[0].name, "softhca0");
         assert_eq!(example.devices[0].ports.len(), 1);
+        assert_eq!((example.addresses.len(), example.wire), (0, Wire::Udp));
     }
 
     #[test]
