@@ -140,13 +140,15 @@ impl Server {
             let backlog = self.world.flush();
             self.cut_off(&backlog.broken);
             self.world.follow_wire(Instant::now);
-            let Some(timeout) = self.timeout(backlog.waits) else {
-                tracing::info!("no client for the configured time: the agent ends");
-                break;
-            };
+            let timeout = self.timeout(backlog.waits);
             events.clear();
-            if let Err(error) = self.poller.wait(&mut events, timeout) {
+            if let Err(error) = self.poller.wait(&mut events, timeout.unwrap_or(Some(Duration::ZERO))) {
                 tracing::error!(%error, "the agent cannot wait for its clients any more");
+                break;
+            }
+            // Whoever has come at the last moment is let in.
+            if timeout.is_none() && events.is_empty() {
+                tracing::info!("no client for the configured time: the agent ends");
                 break;
             }
             if !events.iter().all(|event| self.handle(Token::from(event.data))) {
