@@ -10,7 +10,7 @@ pub(crate) struct Acks {
     changed: Condvar,
 }
 
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Default)]
 struct Counts {
     completion: u32,
     asynchronous: u32,
@@ -33,14 +33,19 @@ impl Acks {
         counts.asynchronous
     }
 
-    /// Waits until as many are acknowledged as were read.
+    /// Waits until as many are acknowledged as were read. More may be: another thread reads and acknowledges an event after
+    /// the number was taken.
     pub(crate) fn wait(&self, completion: u32, asynchronous: u32) {
-        let read = Counts { completion, asynchronous };
         let mut counts = self.counts.lock();
-        while *counts != read {
+        while missing(counts.completion, completion) || missing(counts.asynchronous, asynchronous) {
             self.changed.wait(&mut counts);
         }
     }
+}
+
+/// Whether fewer are acknowledged than were read; both counts wrap.
+fn missing(acknowledged: u32, read: u32) -> bool {
+    read.wrapping_sub(acknowledged).cast_signed() > 0
 }
 
 #[cfg(test)]
@@ -60,6 +65,14 @@ mod tests {
         assert!(!destroyer.is_finished());
         acks.completion(1);
         destroyer.join().unwrap();
+    }
+
+    #[test]
+    fn more_acknowledged_than_counted_is_nothing_to_wait_for() {
+        let acks = Acks::default();
+        acks.asynchronous();
+        acks.wait(0, 0);
+        assert!(missing(u32::MAX, 0) && !missing(0, u32::MAX));
     }
 
     #[test]
