@@ -43,6 +43,8 @@ pub struct RequesterConfig {
     pub read_piece: u32,
     /// At most so many packets of a message without one that asks for an acknowledgement; 0 leaves it to the requester.
     pub ack_every: u32,
+    /// Waits up to this many times the local ACK timeout; 0 is once. The IBA lets an adapter take up to four (9.7.6.1.3).
+    pub patience: u8,
     /// Where packets may be lost: nanoseconds without an answer after which the oldest packet is sent once more, long before the
     /// timeout, and without using up a try; 0 is never.
     pub probe_after: u32,

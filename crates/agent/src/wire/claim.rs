@@ -70,6 +70,7 @@ impl Claim {
             let exchanged =
                 self.page.word(claim::CLAIM).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
             if exchanged.is_ok() {
+                tracing::debug!(engine, granted = next != 0, "the right to read the sockets");
                 let beats = self.beats();
                 self.holder = (next != 0).then_some(Holder { engine, beats, looked: now, idle: 0 });
                 return;

@@ -73,6 +73,7 @@ impl Claim {
         }
         self.strays.store(0, Ordering::Relaxed);
         if self.word().compare_exchange(0, engine.number(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            tracing::debug!("engine {} asks to read the agent's sockets", engine.number());
             inbox.ring();
         }
     }
@@ -95,6 +96,7 @@ impl Claim {
         for mine in [number | GRANTED, number] {
             // Release: pairs with the agent's acquire, so that strays that were handed over are seen before.
             if self.word().compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                tracing::debug!("engine {number} gives the agent's sockets back");
                 inbox.ring();
                 return;
             }

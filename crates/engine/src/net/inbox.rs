@@ -159,7 +159,10 @@ impl Engine {
                     }
                     return taken;
                 }
-                Err(shm::Broken) => return taken,
+                Err(shm::Broken) => {
+                    tracing::error!("the wire lane is broken: nothing comes in by it any more");
+                    return taken;
+                }
             };
             let record = &reception.record[..popped];
             let Some(arrival) = Arrival::read(record).filter(|arrival| arrival.kind == arrival_kind::DATAGRAMS) else {

@@ -97,10 +97,11 @@ impl Requester {
     /// Starts the timer for an answer from the beginning.
     pub(super) fn start_timer(&mut self, now: Time) {
         let lossless = self.config.lossless && !self.rc.lossy;
-        self.rc.expiry = match timeout(self.config.timeout) {
-            Some(nanoseconds) if !lossless => now.after(nanoseconds),
-            _ => Time::NEVER,
-        };
+        self.rc.expiry =
+            match timeout(self.config.timeout).map(|once| once.saturating_mul(self.config.patience.max(1).into())) {
+                Some(nanoseconds) if !lossless => now.after(nanoseconds),
+                _ => Time::NEVER,
+            };
         self.rc.probes = 0;
         self.rc.deadline = self.rc.expiry.min(self.next_probe(now));
     }

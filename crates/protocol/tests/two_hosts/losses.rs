@@ -85,6 +85,7 @@ const PATH: Scenario = Scenario {
     read_piece: 16,
     window: 40,
     probe_after: 0,
+    patience: 1,
     latency: 15_000,
     spacing: 1_000,
 };
@@ -317,6 +318,18 @@ fn probes_use_up_no_tries() {
     assert_eq!(world.now, Time(3 * timeout(14).expect("a time")));
     // Ten packets at each of three tries, and one packet after 2, 6, 14, 30 and 62 ms.
     assert_eq!(psns(&world, A).len(), 3 * (10 + 5));
+}
+
+#[test]
+fn patience_makes_each_try_longer() {
+    for patience in [0, 1, 4] {
+        let mut world = World::new(Scenario { loss: 0, retry_cnt: 2, patience, ..PATH });
+        world.hosts[B].serves = false;
+        world.hosts[A].write(0, b"data");
+        world.run();
+        assert_eq!(world.hosts[A].statuses(), [Status::RetryExcErr]);
+        assert_eq!(world.now, Time(3 * u64::from(patience.max(1)) * timeout(14).expect("a time")));
+    }
 }
 
 #[test]

@@ -58,6 +58,7 @@ pub(crate) struct Scenario {
     pub read_piece: u32,
     pub window: u32,
     pub probe_after: u32,
+    pub patience: u8,
     /// Nanoseconds that a packet is on its way, and between two packets.
     pub latency: u64,
     pub spacing: u64,
@@ -82,6 +83,7 @@ impl Default for Scenario {
             read_piece: 0,
             window: u32::MAX,
             probe_after: 0,
+            patience: 1,
             latency: 1000,
             spacing: 0,
         }
@@ -132,6 +134,7 @@ impl Host {
             lossless: scenario.lossless,
             read_piece: scenario.read_piece,
             probe_after: scenario.probe_after,
+            patience: scenario.patience,
             ack_every: 0,
         });
         requester.set_window(scenario.window);
