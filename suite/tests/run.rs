@@ -259,7 +259,7 @@ fn an_agent_that_was_killed_is_replaced() {
 fn nothing_but_the_c_library_is_needed() {
     let room = Room::new().expect("a room");
     let softhca = room.dist().softhca();
-    for file in [softhca, room.dist().library()] {
+    for file in [softhca, room.dist().library(), room.dist().redirector()] {
         let words = ["-d", "-V", file.to_str().expect("a plain path")];
         let told = room.finish(room.command("readelf", words)).expect("it ends").expect_success().output;
         for line in told.lines().filter(|line| line.contains("(NEEDED)")) {

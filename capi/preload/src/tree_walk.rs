@@ -81,12 +81,13 @@ unsafe extern "C" fn visited(path: Text, stat: Out<Stat>, kind: c_int) -> c_int 
 unsafe extern "C" fn visited_more(path: Text, stat: Out<Stat>, kind: c_int, position: Out<Position>) -> c_int {
     shown(path, stat, kind, |walk, official, stat, kind| {
         let Some(visit) = walk.visit_more else { return 0 };
-        position.change(|position| {
-            // The names end alike, so the last component is as far from the end in both.
-            let (own, given) = (path.bytes().len(), official.bytes().len());
-            let shift = given.cast_signed().wrapping_sub(own.cast_signed());
-            position.base = position.base.wrapping_add(shift as c_int);
-        });
+        // The names end alike, so the last component is as far from the end in both.
+        let (own, given) = (path.bytes().len(), official.bytes().len());
+        let shift = given.cast_signed().wrapping_sub(own.cast_signed()) as c_int;
+        // The C library goes on with its own one.
+        let shifted = position.change(|own| Position { base: own.base.wrapping_add(shift), level: own.level });
+        let Some(mut shifted) = shifted else { return 0 };
+        let position = Out::of(&mut shifted);
         // SAFETY: the program's function, called as the C library would.
         unsafe { visit(official, stat, kind, position) }
     })

@@ -10,7 +10,7 @@ use crate::entry::{Out, Text, intercept};
 use crate::stat::{lstat, stat};
 
 /// `GLOB_ALTDIRFUNC`: the functions in the struct are to be used.
-const OWN_FUNCTIONS: c_int = 1 << 6;
+const OWN_FUNCTIONS: c_int = 1 << 9;
 
 /// `glob_t`.
 #[repr(C)]
