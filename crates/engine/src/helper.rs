@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -96,9 +96,11 @@ impl Waker {
         self.kick.ring();
     }
 
-    /// Somebody was blocked. While the program polls, it finds out itself when there is room; else the thread, which may
-    /// have gone to sleep before, has to ask the peer to be woken then.
+    /// Somebody was blocked, or there is a nearer deadline. While the program polls, it finds out itself when it is time; else the
+    /// thread, which may have gone to sleep before, has to know.
     pub(crate) fn attend(&self) {
+        // Pairs with the fence in `watch`: either we see that the thread does not watch any more, or it sees what we have done.
+        fence(Ordering::SeqCst);
         if !self.watching.load(Ordering::Relaxed) {
             self.kick();
         }
@@ -132,6 +134,8 @@ impl Waker {
         if u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent {
             self.watching.store(false, Ordering::Relaxed);
             self.polls.store(0, Ordering::Relaxed);
+            // Pairs with the fence in `attend`.
+            fence(Ordering::SeqCst);
         }
         told
     }

@@ -385,7 +385,7 @@ impl Qp {
         if inner.alarm.is_none_or(|known| at < known) {
             inner.alarm = Some(at);
             if self.engine().timers.set(at, self.qpn()) {
-                self.engine().waker.kick();
+                self.engine().waker.attend();
             }
         }
     }
