@@ -9,16 +9,26 @@ use crate::Room;
 
 /// Compiles `programs/NAME.c` into the room's folder.
 pub fn build(room: &Room, name: &str) -> Result<PathBuf, String> {
+    compile(name, &room.folder().join(name), &[])
+}
+
+/// Compiles `programs/NAME.c` as a library that a program of another language loads.
+pub fn build_library(room: &Room, name: &str) -> Result<PathBuf, String> {
+    compile(name, &room.folder().join(format!("{name}.so")), &["-shared", "-fPIC"])
+}
+
+fn compile(name: &str, program: &Path, more: &[&str]) -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("c");
-    let program = room.folder().join(name);
     let output = Command::new("gcc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&program, &source])
+        .args(["-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(more)
+        .arg("-o")
+        .args([program, &source])
         .args(["-libverbs", "-lpthread"])
         .output()
         .map_err(|error| format!("gcc: {error}"))?;
     if output.status.success() {
-        Ok(program)
+        Ok(program.to_owned())
     } else {
         Err(format!("{}: {}", source.display(), String::from_utf8_lossy(&output.stderr)))
     }

@@ -1,4 +1,4 @@
-//! A ping-pong: `pingpong` waits for the other side, `pingpong HOST` plays with the one that waits there.
+//! A ping-pong: `pingpong -p PORT` waits for the other side, `pingpong -p PORT HOST` plays with the one that waits there.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -9,12 +9,13 @@ use softhca::{Context, Endpoint};
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> Outcome {
-    let host = std::env::args().nth(1);
-    let stream = match &host {
-        None => TcpListener::bind("0.0.0.0:18515")?.accept()?.0,
-        Some(host) => TcpStream::connect((host.as_str(), 18515))?,
+    let words: Vec<String> = std::env::args().collect();
+    let port: u16 = words.get(2).ok_or("pingpong -p PORT [HOST]")?.parse()?;
+    let stream = match words.get(3) {
+        None => TcpListener::bind(("0.0.0.0", port))?.accept()?.0,
+        Some(host) => TcpStream::connect((host.as_str(), port))?,
     };
-    play(&softhca::open()?, stream, host.is_some(), 1000)?;
+    play(&softhca::open()?, stream, words.len() > 3, 1000)?;
     println!("1000 rounds, and no ball was lost");
     Ok(())
 }

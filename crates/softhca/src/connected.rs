@@ -165,7 +165,8 @@ impl<S> fmt::Debug for Unconnected<S> {
 
 /// A connected queue pair. Posting takes `&self`, so threads may share one; they also share its lock.
 ///
-/// Buffers that are under way when it is dropped are freed when nothing uses them any more.
+/// Dropping it ends what is under way, which may not have arrived then: wait for the completions first. Buffers that are under way
+/// are freed when nothing uses them any more.
 pub struct Qp<Service> {
     pub(crate) inner: QpInner,
     endpoint: Endpoint,

@@ -1,0 +1,67 @@
+//! The Rust crate as people use it: programs under `softhca run`, a package of their own, and a process that has the C library too.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use softhca_suite::{HANG, Hosts, Pair, Room, Sides, User, cprogram};
+
+/// How long building all crates once more may take.
+const BUILD: Duration = Duration::from_secs(900);
+
+const PINGPONG: &str = env!("CARGO_BIN_EXE_rust-pingpong");
+const BOTH: &str = env!("CARGO_BIN_EXE_both-engines");
+
+#[test]
+fn the_ping_pong_of_the_readme_between_two_processes() {
+    let room = Room::new().expect("a room");
+    let sides = Pair::must_succeed(&room, &[PINGPONG]);
+    assert!(sides.client.output.contains("no ball was lost"), "{}", sides.client.told());
+}
+
+#[test]
+fn the_ping_pong_of_the_readme_between_two_agents() {
+    let hosts = Hosts::loopback(User::Me).expect("two agents");
+    let (left, right) = (&hosts.left, &hosts.right);
+    let pair = Pair::connect(left.room(), &[PINGPONG], right.room(), &[PINGPONG], &left.rendezvous());
+    Sides::must_succeed(&[PINGPONG], pair.and_then(|mut pair| pair.wait(HANG)));
+}
+
+#[test]
+fn without_an_agent_it_says_what_to_do() {
+    let room = Room::new().expect("a room");
+    let outcome = room.finish(room.command(BOTH, ["nothing"])).expect("it ends");
+    assert!(!outcome.succeeded() && outcome.errors.contains("softhca run -- PROGRAM"), "{}", outcome.told());
+}
+
+#[test]
+fn a_process_with_the_crate_and_the_c_library_has_two_engines() {
+    let room = Room::new().expect("a room");
+    let library = cprogram::build_library(&room, "both").expect("it compiles");
+    let outcome = room.finish_run(&[BOTH, library.to_str().expect("a plain path")]).expect("it ends").expect_success();
+    assert!(outcome.output.contains("two engines"), "{}", outcome.told());
+    room.wait_until_empty(HANG).expect("nothing is left over");
+}
+
+/// The package lies in the repository for people to look at; here it is built elsewhere, as theirs would be.
+#[test]
+fn a_package_of_somebody_else_has_two_hosts_in_one_test() {
+    let room = Room::new().expect("a room");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the suite lies in the workspace");
+    let (from, to) = (root.join("tests/outside"), room.folder().join("outside"));
+    fs::create_dir_all(to.join("tests")).expect("a folder");
+    let manifest = fs::read_to_string(from.join("Cargo.toml")).expect("a manifest");
+    let manifest = manifest.replace("\"../../", &format!("\"{}/", root.display()));
+    fs::write(to.join("Cargo.toml"), manifest).expect("written");
+    for file in ["lib.rs", "tests/two_hosts.rs"] {
+        fs::copy(from.join(file), to.join(file)).expect("copied");
+    }
+    // The versions that are known to be there, so that no registry is asked.
+    fs::copy(root.join("Cargo.lock"), to.join("Cargo.lock")).expect("copied");
+    let target = Path::new(PINGPONG).parent().and_then(Path::parent).expect("it lies in the target folder");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--offline", "--quiet"]).current_dir(&to).env("CARGO_TARGET_DIR", target.join("outside"));
+    let outcome = room.start(cargo).and_then(|mut cargo| cargo.wait(BUILD)).expect("it ends").expect_success();
+    assert!(outcome.output.contains("2 passed"), "{}", outcome.told());
+}
