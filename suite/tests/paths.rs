@@ -1,6 +1,7 @@
 //! The path redirector: programs that insist on /sys/class/infiniband and /dev/infiniband find them, and nothing else of
 //! the host changes for them.
 
+use softhca_suite::port::{self, Port};
 use softhca_suite::{HANG, Outcome, Pair, Room, User, cprogram, wait};
 
 fn rooms() -> Vec<Room> {
@@ -225,6 +226,23 @@ fn ucx_and_libfabric_show_the_device() {
         for words in ["provider: verbs", "domain: softhca0-dgram", "type: FI_EP_DGRAM"] {
             assert!(fabric.output.contains(words), "no {words:?}: {}", fabric.told());
         }
+    }
+}
+
+/// libfabric's reliable datagrams over the device's UD, with the content compared.
+#[test]
+fn libfabric_pingpong_over_datagrams() {
+    let room = Room::new().expect("a room");
+    for size in ["64", "4096", "65536"] {
+        let port = Port::reserve().expect("a port");
+        let at = port.number().to_string();
+        let words =
+            ["fi_pingpong", "-p", "verbs;ofi_rxd", "-e", "rdm", "-d", "softhca0-dgram", "-c", "-I", "50", "-S", size];
+        let mut server = room.start(room.run(&[&words[..], &["-B", &at]].concat())).expect("it starts");
+        port::wait_for_listener(server.id(), port.number(), HANG, || server.ended()).expect("it listens");
+        let client = room.finish_run(&[&words[..], &["-P", &at, "127.0.0.1"]].concat()).expect("it ends");
+        assert!(client.expect_success().output.contains("=50"), "{}", server.everything());
+        server.wait(HANG).expect("it ends").expect_success();
     }
 }
 
