@@ -1,6 +1,7 @@
 //! What changes under programs that talk to another host: programs and agents die, addresses go and come back, and two agents
 //! want the same address.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -74,14 +75,25 @@ fn a_stopped_client_does_not_hang_after_its_agent_was_killed() {
         wait::until(HANG, "the client to stop", || (process::state(client) == Some('T')).then_some(()))
             .expect("stopped");
         program::send(hosts.right.room().agent().expect("an agent"), Signal::KILL);
-        // A new agent gets the address while the stopped client still holds the old one's sockets and memory.
+        // A new agent starts cleanly. The stopped client may still hold the old one's socket; then the new agent says so, waits
+        // for the port, and serves its own programs among themselves.
         hosts.right.start_agent().expect("another agent");
-        hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
+        Pair::must_succeed(hosts.right.room(), &["ibv_rc_pingpong", "-g", "0", "-c"]);
         program::send(client, Signal::CONT);
         expect_failure(&mut pair.client);
         program::send(server, Signal::KILL);
+        wait_for_wire(&hosts);
         hosts.must_succeed(Family::V4, &["ib_write_bw"]);
     }
+}
+
+/// Waits until the right host's agent has UDP port 4791 on its address.
+fn wait_for_wire(hosts: &Hosts) {
+    let room = hosts.right.room();
+    wait::until(HANG, "the agent to get the port", || {
+        (!lacks_wire(room, hosts.right.address(Family::V4))).then_some(())
+    })
+    .expect("the wire");
 }
 
 #[test]
@@ -160,10 +172,11 @@ fn queue_pairs_get_an_error_when_their_address_stays_away() {
 }
 
 /// Whether `softhca devices` and `softhca doctor` say that an address has no wire.
-fn says_so(room: &Room) -> bool {
+fn lacks_wire(room: &Room, address: IpAddr) -> bool {
+    let address = format!("4791 on {address}");
     ["devices", "doctor"].iter().all(|command| {
         let told = room.finish(room.softhca(&[command])).expect("it ends").expect_success().output;
-        told.lines().any(|line| line.contains("4791") && line.contains("10.47.91.1"))
+        told.lines().any(|line| line.contains(&address))
     })
 }
 
@@ -172,18 +185,26 @@ fn the_second_agent_on_an_address_says_so_and_takes_over_later() {
     let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
     let second = Room::of(User::Nobody).expect("a room").entered_by(&hosts.left.namespace().entrance());
     second.start_agent().expect("a second agent");
-    assert!(says_so(&second), "{}", second.log());
+    let address = hosts.left.address(Family::V4);
+    assert!(lacks_wire(&second, address), "{}", second.log());
     assert!(second.log().lines().any(|line| line.contains("4791")), "{}", second.log());
-    assert!(!says_so(hosts.left.room()), "{}", hosts.left.room().log());
+    assert!(!lacks_wire(hosts.left.room(), address), "{}", hosts.left.room().log());
     // Among themselves its programs need no wire; the first agent's have it.
     Pair::must_succeed(&second, &["ibv_rc_pingpong", "-g", "0", "-c"]);
     hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
     let first = hosts.left.room();
     first.finish(first.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
-    wait::until(HANG, "the second agent to get the address", || (!says_so(&second)).then_some(())).expect("taken over");
-    let client = ["ibv_rc_pingpong", "-g", "0", "-c"];
+    wait::until(HANG, "the second agent to get the address", || (!lacks_wire(&second, address)).then_some(()))
+        .expect("taken over");
+    let words = |room: &Room, address| {
+        let index = room.gid_index(address).expect("a GID table").expect("an address of this host");
+        ["ibv_rc_pingpong", "-c", "-g"].map(str::to_owned).into_iter().chain([index.to_string()]).collect::<Vec<_>>()
+    };
+    let server = words(&second, address);
+    let client = words(hosts.right.room(), hosts.right.address(Family::V4));
+    let [server, client] = [&server, &client].map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
     let mut pair =
-        Pair::connect(&second, &client, hosts.right.room(), &client, &hosts.left.rendezvous()).expect("both start");
+        Pair::connect(&second, &server, hosts.right.room(), &client, &hosts.left.rendezvous()).expect("both start");
     let sides = pair.wait(HANG).expect("both end");
     sides.client.expect_success();
     sides.server.expect_success();

@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 
 use abi::device::{link_layer, mtu_bytes};
 use abi::qp::state as qp_state;
-use abi::queue::{cq as cq_word, qp as qp_word, srq as srq_word};
+use abi::queue::{ON_WIRE, cq as cq_word, qp as qp_word, srq as srq_word};
 use serde_json::{Value, json};
 
 use crate::addresses::interface_name;
@@ -280,7 +280,11 @@ fn one_qp(world: &World, qp: &Qp) -> Value {
         "dgid": Ipv6Addr::from(attributes.dest.dgid).to_string(),
         "sgid_index": attributes.dest.sgid_index,
         "groups": qp.groups.iter().map(|gid| Ipv6Addr::from(*gid).to_string()).collect::<Vec<_>>(),
-        "path": if lane == 0 { "none".to_owned() } else { format!("lane {lane}") },
+        "path": match lane {
+            0 => "none".to_owned(),
+            ON_WIRE => "wire".to_owned(),
+            lane => format!("lane {lane}"),
+        },
         "peer": world.contexts.get(&peer).map(|context| {
             json!({ "context": peer.0, "pid": context.peer.pid, "comm": context.peer.comm })
         }),
