@@ -13,7 +13,8 @@ intercept! {
     /// `access`.
     fn access(path: Text, mode: c_int) -> c_int as next => granted(path, mode, next);
     /// `faccessat`.
-    fn faccessat(from: c_int, path: Text, mode: c_int, flags: c_int) -> c_int as next => granted(path, mode, |path, mode| next(from, path, mode, flags));
+    fn faccessat(from: c_int, path: Text, mode: c_int, flags: c_int) -> c_int as next =>
+        granted(path, mode, |path, mode| next(from, path, mode, flags));
     /// `eaccess`.
     fn eaccess(path: Text, mode: c_int) -> c_int as next => granted(path, mode, next);
     /// `euidaccess`.

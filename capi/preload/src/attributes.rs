@@ -6,11 +6,15 @@ use crate::entry::{Text, intercept, pass_on};
 
 intercept! {
     /// `getxattr`.
-    fn getxattr(path: Text, name: Text, value: *mut c_void, size: usize) -> isize as next => pass_on(path, |path| next(path, name, value, size));
+    fn getxattr(path: Text, name: Text, value: *mut c_void, size: usize) -> isize as next =>
+        pass_on(path, |path| next(path, name, value, size));
     /// `lgetxattr`.
-    fn lgetxattr(path: Text, name: Text, value: *mut c_void, size: usize) -> isize as next => pass_on(path, |path| next(path, name, value, size));
+    fn lgetxattr(path: Text, name: Text, value: *mut c_void, size: usize) -> isize as next =>
+        pass_on(path, |path| next(path, name, value, size));
     /// `listxattr`.
-    fn listxattr(path: Text, list: *mut c_char, size: usize) -> isize as next => pass_on(path, |path| next(path, list, size));
+    fn listxattr(path: Text, list: *mut c_char, size: usize) -> isize as next =>
+        pass_on(path, |path| next(path, list, size));
     /// `llistxattr`.
-    fn llistxattr(path: Text, list: *mut c_char, size: usize) -> isize as next => pass_on(path, |path| next(path, list, size));
+    fn llistxattr(path: Text, list: *mut c_char, size: usize) -> isize as next =>
+        pass_on(path, |path| next(path, list, size));
 }

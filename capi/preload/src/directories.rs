@@ -15,19 +15,24 @@ intercept! {
     /// `opendir`.
     fn opendir(path: Text) -> Opaque as next => pass_on(path, next);
     /// `scandir`.
-    fn scandir(path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(path, list, pick, compare));
+    fn scandir(path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next =>
+        pass_on(path, |path| next(path, list, pick, compare));
     /// `scandir64`.
-    fn scandir64(path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(path, list, pick, compare));
+    fn scandir64(path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next =>
+        pass_on(path, |path| next(path, list, pick, compare));
     /// `scandirat`.
-    fn scandirat(from: c_int, path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(from, path, list, pick, compare));
+    fn scandirat(from: c_int, path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next =>
+        pass_on(path, |path| next(from, path, list, pick, compare));
     /// `scandirat64`.
-    fn scandirat64(from: c_int, path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next => pass_on(path, |path| next(from, path, list, pick, compare));
+    fn scandirat64(from: c_int, path: Text, list: Opaque, pick: Opaque, compare: Opaque) -> c_int as next =>
+        pass_on(path, |path| next(from, path, list, pick, compare));
     /// `chdir`.
     fn chdir(path: Text) -> c_int as next => pass_on(path, next);
     /// `getcwd`.
     fn getcwd(buffer: Words, size: usize) -> Words as next => with_official_name(next(buffer, size));
     /// `getcwd` of programs that were built with fortification.
-    fn __getcwd_chk(buffer: Words, size: usize, room: usize) -> Words as next => with_official_name(next(buffer, size, room));
+    fn __getcwd_chk(buffer: Words, size: usize, room: usize) -> Words as next =>
+        with_official_name(next(buffer, size, room));
     /// `get_current_dir_name`.
     fn get_current_dir_name() -> Words as next => with_official_name(next());
 }

@@ -2,13 +2,15 @@
 //! children `/sys/class/infiniband…` and `/dev/infiniband` are what the agent's mirror says, whatever the host has there.
 //!
 //! Each function of the C library that takes a path stands here under its own name. It looks at the first characters of
-//! the path; if they are none of ours it calls the next function of that name with what it was given, and that is all. Else
-//! the next function gets the mirror's path instead. What a path means is decided in [`paths`], which is pure; where the
-//! mirror lies is [`root`]'s; [`entry`] is the one door, and the only other file with `unsafe` is the walk over callbacks.
+//! the path; if they are none of ours it calls the next function of that name with what it was given, and that is all.
+//! Else the next function gets the mirror's path instead. What a path means is decided in [`paths`], which is pure; where
+//! the mirror lies is [`root`]'s to know. [`entry`] is the one door: it makes the functions, and pointers of the program
+//! have types of their own behind it.
 //!
-//! What holds for every function: no allocation, no lock, no panic, no call of a function of this library by another, so that
-//! it may be called in a signal handler, in a forked child and before `main`; `errno` is what the C library would have set.
-//! Programs that do not call the C library (statically linked ones, Go) are out of reach.
+//! What holds for every function: no allocation where the C library makes none, no lock, no panic, so that it may be called
+//! in a signal handler, in a forked child and before `main`; `errno` is what the C library would have set. The work behind
+//! the door calls the *next* functions and never the ones here. Programs that do not call the C library (statically linked
+//! ones, Go) are out of reach.
 #![cfg_attr(test, allow(dead_code, reason = "a test program keeps the C library's own functions"))]
 
 mod access;

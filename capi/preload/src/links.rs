@@ -11,17 +11,22 @@ use crate::{paths, root, stat};
 
 intercept! {
     /// `readlink`.
-    fn readlink(path: Text, buffer: *mut c_char, size: usize) -> isize as next => read(path, |path| next(path, buffer, size));
+    fn readlink(path: Text, buffer: *mut c_char, size: usize) -> isize as next =>
+        read(path, |path| next(path, buffer, size));
     /// `readlinkat`.
-    fn readlinkat(from: c_int, path: Text, buffer: *mut c_char, size: usize) -> isize as next => read(path, |path| next(from, path, buffer, size));
+    fn readlinkat(from: c_int, path: Text, buffer: *mut c_char, size: usize) -> isize as next =>
+        read(path, |path| next(from, path, buffer, size));
     /// `readlink` of programs that were built with fortification.
-    fn __readlink_chk(path: Text, buffer: *mut c_char, size: usize, room: usize) -> isize as next => read(path, |path| next(path, buffer, size, room));
+    fn __readlink_chk(path: Text, buffer: *mut c_char, size: usize, room: usize) -> isize as next =>
+        read(path, |path| next(path, buffer, size, room));
     /// `readlinkat` of such programs.
-    fn __readlinkat_chk(from: c_int, path: Text, buffer: *mut c_char, size: usize, room: usize) -> isize as next => read(path, |path| next(from, path, buffer, size, room));
+    fn __readlinkat_chk(from: c_int, path: Text, buffer: *mut c_char, size: usize, room: usize) -> isize as next =>
+        read(path, |path| next(from, path, buffer, size, room));
     /// `realpath`.
     fn realpath(path: Text, resolved: Words) -> Words as next => resolve(path, resolved, |path| next(path, resolved));
     /// `realpath` of programs that were built with fortification.
-    fn __realpath_chk(path: Text, resolved: Words, room: usize) -> Words as next => resolve(path, resolved, |path| next(path, resolved, room));
+    fn __realpath_chk(path: Text, resolved: Words, room: usize) -> Words as next =>
+        resolve(path, resolved, |path| next(path, resolved, room));
     /// `canonicalize_file_name`.
     fn canonicalize_file_name(path: Text) -> Words as next => resolve(path, Words::NONE, next);
 }

@@ -117,6 +117,11 @@ fn look_up(index: usize) -> *mut c_void {
     let (Some(name), Some(slot)) = (NAMES.get(index), NEXT.get(index)) else { return null_mut() };
     // SAFETY: a C string; RTLD_NEXT means the libraries behind this one.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() {
+        // What went wrong here is not for the program to read.
+        // SAFETY: takes nothing; the text stays the C library's.
+        unsafe { libc::dlerror() };
+    }
     slot.store(found, Ordering::Relaxed);
     found
 }

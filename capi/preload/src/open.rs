@@ -17,33 +17,43 @@ type Stream = *mut c_void;
 // The mode is handed on whether the program gave one or not: it travels in a register, and nobody looks at it in vain.
 intercept! {
     /// `open`.
-    fn open(path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(path, flags, mode));
+    fn open(path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
+        opened(path, flags, |path, flags| next(path, flags, mode));
     /// `open64`.
-    fn open64(path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(path, flags, mode));
+    fn open64(path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
+        opened(path, flags, |path, flags| next(path, flags, mode));
     /// `openat`.
-    fn openat(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags, mode));
+    fn openat(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
+        opened(path, flags, |path, flags| next(from, path, flags, mode));
     /// `openat64`.
-    fn openat64(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags, mode));
+    fn openat64(from: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
+        opened(path, flags, |path, flags| next(from, path, flags, mode));
     /// `open` without a mode, in programs that were built with fortification.
     fn __open_2(path: Text, flags: c_int) -> c_int as next => opened(path, flags, next);
     /// `open64` without a mode.
     fn __open64_2(path: Text, flags: c_int) -> c_int as next => opened(path, flags, next);
     /// `openat` without a mode.
-    fn __openat_2(from: c_int, path: Text, flags: c_int) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags));
+    fn __openat_2(from: c_int, path: Text, flags: c_int) -> c_int as next =>
+        opened(path, flags, |path, flags| next(from, path, flags));
     /// `openat64` without a mode.
-    fn __openat64_2(from: c_int, path: Text, flags: c_int) -> c_int as next => opened(path, flags, |path, flags| next(from, path, flags));
+    fn __openat64_2(from: c_int, path: Text, flags: c_int) -> c_int as next =>
+        opened(path, flags, |path, flags| next(from, path, flags));
     /// `creat`.
-    fn creat(path: Text, mode: mode_t) -> c_int as next => opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
+    fn creat(path: Text, mode: mode_t) -> c_int as next =>
+        opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
     /// `creat64`.
-    fn creat64(path: Text, mode: mode_t) -> c_int as next => opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
+    fn creat64(path: Text, mode: mode_t) -> c_int as next =>
+        opened(path, O_CREAT | O_WRONLY | O_TRUNC, |path, _| next(path, mode));
     /// `fopen`.
     fn fopen(path: Text, mode: Text) -> Stream as next => streamed(path, mode, |path| next(path, mode));
     /// `fopen64`.
     fn fopen64(path: Text, mode: Text) -> Stream as next => streamed(path, mode, |path| next(path, mode));
     /// `freopen`.
-    fn freopen(path: Text, mode: Text, stream: Stream) -> Stream as next => streamed(path, mode, |path| next(path, mode, stream));
+    fn freopen(path: Text, mode: Text, stream: Stream) -> Stream as next =>
+        streamed(path, mode, |path| next(path, mode, stream));
     /// `freopen64`.
-    fn freopen64(path: Text, mode: Text, stream: Stream) -> Stream as next => streamed(path, mode, |path| next(path, mode, stream));
+    fn freopen64(path: Text, mode: Text, stream: Stream) -> Stream as next =>
+        streamed(path, mode, |path| next(path, mode, stream));
 }
 
 fn opened(path: Text, flags: c_int, open: impl Fn(Text, c_int) -> c_int) -> c_int {

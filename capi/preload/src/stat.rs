@@ -28,27 +28,36 @@ intercept! {
     /// `lstat`.
     fn lstat(path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, next);
     /// `fstatat`.
-    fn fstatat(from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(from, path, out, flags));
+    fn fstatat(from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next =>
+        told(from, path, out, |path, out| next(from, path, out, flags));
     /// `stat64`.
     fn stat64(path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, next);
     /// `lstat64`.
     fn lstat64(path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, next);
     /// `fstatat64`.
-    fn fstatat64(from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(from, path, out, flags));
+    fn fstatat64(from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next =>
+        told(from, path, out, |path, out| next(from, path, out, flags));
     /// `stat` of programs that were linked with a C library before 2.33.
-    fn __xstat(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    fn __xstat(version: c_int, path: Text, out: Statted) -> c_int as next =>
+        told(AT_FDCWD, path, out, |path, out| next(version, path, out));
     /// `lstat` of such programs.
-    fn __lxstat(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    fn __lxstat(version: c_int, path: Text, out: Statted) -> c_int as next =>
+        told(AT_FDCWD, path, out, |path, out| next(version, path, out));
     /// `fstatat` of such programs.
-    fn __fxstatat(version: c_int, from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(version, from, path, out, flags));
+    fn __fxstatat(version: c_int, from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next =>
+        told(from, path, out, |path, out| next(version, from, path, out, flags));
     /// `stat64` of such programs.
-    fn __xstat64(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    fn __xstat64(version: c_int, path: Text, out: Statted) -> c_int as next =>
+        told(AT_FDCWD, path, out, |path, out| next(version, path, out));
     /// `lstat64` of such programs.
-    fn __lxstat64(version: c_int, path: Text, out: Statted) -> c_int as next => told(AT_FDCWD, path, out, |path, out| next(version, path, out));
+    fn __lxstat64(version: c_int, path: Text, out: Statted) -> c_int as next =>
+        told(AT_FDCWD, path, out, |path, out| next(version, path, out));
     /// `fstatat64` of such programs.
-    fn __fxstatat64(version: c_int, from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next => told(from, path, out, |path, out| next(version, from, path, out, flags));
+    fn __fxstatat64(version: c_int, from: c_int, path: Text, out: Statted, flags: c_int) -> c_int as next =>
+        told(from, path, out, |path, out| next(version, from, path, out, flags));
     /// `statx`.
-    fn statx(from: c_int, path: Text, flags: c_int, mask: c_uint, out: Out<Statx>) -> c_int as next => told_more(from, path, out, flags, |path, flags| next(from, path, flags, mask, out));
+    fn statx(from: c_int, path: Text, flags: c_int, mask: c_uint, out: Out<Statx>) -> c_int as next =>
+        told_more(from, path, out, flags, |path, flags| next(from, path, flags, mask, out));
 }
 
 fn told(from: c_int, path: Text, out: Statted, ask: impl Fn(Text, Statted) -> c_int) -> c_int {

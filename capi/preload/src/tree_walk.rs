@@ -42,13 +42,17 @@ std::thread_local! {
 
 intercept! {
     /// `ftw`.
-    fn ftw(top: Text, visit: Visit, depth: c_int) -> c_int as next => walked(top, visit, None, |top, ours| next(top, if ours { Some(visited) } else { visit }, depth));
+    fn ftw(top: Text, visit: Visit, depth: c_int) -> c_int as next =>
+        walked(top, visit, None, |top, ours| next(top, if ours { Some(visited) } else { visit }, depth));
     /// `ftw64`.
-    fn ftw64(top: Text, visit: Visit, depth: c_int) -> c_int as next => walked(top, visit, None, |top, ours| next(top, if ours { Some(visited) } else { visit }, depth));
+    fn ftw64(top: Text, visit: Visit, depth: c_int) -> c_int as next =>
+        walked(top, visit, None, |top, ours| next(top, if ours { Some(visited) } else { visit }, depth));
     /// `nftw`.
-    fn nftw(top: Text, visit: VisitMore, depth: c_int, flags: c_int) -> c_int as next => walked(top, None, visit, |top, ours| next(top, if ours { Some(visited_more) } else { visit }, depth, flags));
+    fn nftw(top: Text, visit: VisitMore, depth: c_int, flags: c_int) -> c_int as next =>
+        walked(top, None, visit, |top, ours| next(top, if ours { Some(visited_more) } else { visit }, depth, flags));
     /// `nftw64`.
-    fn nftw64(top: Text, visit: VisitMore, depth: c_int, flags: c_int) -> c_int as next => walked(top, None, visit, |top, ours| next(top, if ours { Some(visited_more) } else { visit }, depth, flags));
+    fn nftw64(top: Text, visit: VisitMore, depth: c_int, flags: c_int) -> c_int as next =>
+        walked(top, None, visit, |top, ours| next(top, if ours { Some(visited_more) } else { visit }, depth, flags));
 }
 
 fn walked(top: Text, visit: Visit, visit_more: VisitMore, walk: impl Fn(Text, bool) -> c_int) -> c_int {

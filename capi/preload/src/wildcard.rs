@@ -38,9 +38,11 @@ const _: () = assert!(size_of::<Glob>() == size_of::<libc::glob_t>());
 
 intercept! {
     /// `glob`.
-    fn glob(pattern: Text, flags: c_int, complain: *const c_void, found: Out<Glob>) -> c_int as next => matched(pattern, flags, found, |flags| next(pattern, flags, complain, found));
+    fn glob(pattern: Text, flags: c_int, complain: *const c_void, found: Out<Glob>) -> c_int as next =>
+        matched(pattern, flags, found, |flags| next(pattern, flags, complain, found));
     /// `glob64`.
-    fn glob64(pattern: Text, flags: c_int, complain: *const c_void, found: Out<Glob>) -> c_int as next => matched(pattern, flags, found, |flags| next(pattern, flags, complain, found));
+    fn glob64(pattern: Text, flags: c_int, complain: *const c_void, found: Out<Glob>) -> c_int as next =>
+        matched(pattern, flags, found, |flags| next(pattern, flags, complain, found));
 }
 
 fn matched(pattern: Text, flags: c_int, found: Out<Glob>, search: impl Fn(c_int) -> c_int) -> c_int {
