@@ -38,6 +38,7 @@ pub(crate) const SUITE: &[Package] = &[
     Package { name: "nftables", file: "/usr/sbin/nft" },
     Package { name: "ethtool", file: "/usr/sbin/ethtool" },
     Package { name: "cmake", file: "/usr/bin/ctest" },
+    Package { name: "make", file: "/usr/bin/make" },
 ];
 
 /// Makes sure that the packages are there: installs them as root, else says what to type.
