@@ -31,8 +31,14 @@ const FLOORS: &[(&str, u8)] = &[
 const TOOLS: &[&str] = &["softhca-suite", "xtask"];
 
 /// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
-const UNSAFE: &[(&str, &[&str])] =
-    &[("softhca-shm", &[""]), ("softhca-udp", &["sys"]), ("softhca-engine", &["access", "lock", "tsc", "usermem"]), ("softhca", &["memory"]), ("libibverbs", &[""]), ("softhca-preload", &[""])];
+const UNSAFE: &[(&str, &[&str])] = &[
+    ("softhca-shm", &[""]),
+    ("softhca-udp", &["sys"]),
+    ("softhca-engine", &["access", "lock", "tsc", "usermem"]),
+    ("softhca", &["memory"]),
+    ("libibverbs", &[""]),
+    ("softhca-preload", &[""]),
+];
 
 /// Packages without clock, socket, thread or random source: time and chance are arguments.
 const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol"];

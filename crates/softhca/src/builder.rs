@@ -128,8 +128,11 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
         };
         let qp = ctx.engine.create_qp(&self.pd.inner.pd, &spec)?;
         let queues = Arc::new(Queues {
-            sends: Slots::default(),
-            receives: self.srq.map(|srq| Arc::clone(&srq.inner.slots)).unwrap_or_default(),
+            sends: Slots::new(cookie),
+            receives: match self.srq {
+                Some(srq) => Arc::clone(&srq.inner.slots),
+                None => Arc::new(Slots::new(cookie)),
+            },
             shared: self.srq.is_some(),
             datagrams: service == Service::Ud,
         });

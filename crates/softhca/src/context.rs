@@ -115,8 +115,8 @@ pub struct GidEntry {
 }
 
 impl Context {
-    /// Opens a device through a connection of another kind than the agent's socket: this is how [an embedded
-    /// agent](https://docs.rs/softhca-fabric) is reached.
+    /// Opens a device through a connection of another kind than the agent's socket: this is how the crate `fabric` reaches the
+    /// agents that it embeds.
     ///
     /// # Errors
     /// What the other end refuses.

@@ -3,7 +3,6 @@
 //! They are found as the C library finds them: by the nodes in the run directory, and the agent's mirror of `/sys` for their names.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use abi::errno::Errno;
@@ -20,15 +19,14 @@ pub struct Device {
     name: String,
 }
 
-/// The devices of the agent that this process uses: `$SOFTHCA_DIR`, else the user's and network namespace's own run directory.
+/// The devices of the agent that this process uses: that of `$SOFTHCA_DIR`, else the user's own, else the system's.
 ///
 /// # Errors
 /// The run directory belongs to another user. No agent is no error, but an empty list.
 pub fn devices() -> Result<Vec<Device>> {
     let directory = rundir::default();
-    let chosen = std::env::var_os(rundir::VARIABLE).is_some_and(|value| !value.is_empty());
-    let mine = |owner: u32| owner == rustix::process::geteuid().as_raw() || owner == 0;
-    if !chosen && fs::metadata(&directory).is_ok_and(|meta| !mine(meta.uid())) {
+    let devices = devices_in(&directory);
+    if rundir::chosen().is_none() && !devices.is_empty() && !rundir::is_trusted(&directory) {
         let reason = format!(
             "the run directory {} belongs to another user: set {} to choose it on purpose, or remove it",
             directory.display(),
@@ -36,16 +34,19 @@ pub fn devices() -> Result<Vec<Device>> {
         );
         return Err(Error::refused(Errno::EACCES, reason));
     }
-    Ok(devices_in(&directory))
+    Ok(devices)
 }
 
-/// The devices of the agent that serves a run directory.
+/// The devices of the agent that serves a run directory; none when nobody does.
 #[must_use]
 pub fn devices_in(directory: &Path) -> Vec<Device> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("uverbs")?.parse().ok();
     let mut numbers: Vec<u32> =
         fs::read_dir(directory).map(|entries| entries.flatten().filter_map(number).collect()).unwrap_or_default();
     numbers.sort_unstable();
+    if !numbers.first().is_some_and(|first| rundir::is_served(&rundir::node(directory, *first))) {
+        return Vec::new();
+    }
     numbers.into_iter().map(|number| Device::describe(directory, number)).collect()
 }
 

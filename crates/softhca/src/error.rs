@@ -78,9 +78,16 @@ impl Error {
     }
 }
 
+/// The last `n` sentences of this process about what failed, oldest first: of its engines' refusals and of failed requests, also of
+/// those that only a peer was told about.
+#[must_use]
+pub fn reasons(n: usize) -> Vec<String> {
+    engine::reason::last(n)
+}
+
 /// The newest sentence of this process that begins so.
 pub(crate) fn sentence(prefix: &str) -> Option<String> {
-    engine::reason::last(usize::MAX).into_iter().rev().find(|sentence| sentence.starts_with(prefix))
+    reasons(usize::MAX).into_iter().rev().find(|sentence| sentence.starts_with(prefix))
 }
 
 impl From<engine::Error> for Error {

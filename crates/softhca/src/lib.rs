@@ -70,6 +70,7 @@
 //!
 //! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. A request that failed is a completion
 //! like others, because it gives its buffers back: see [`Completion::status`], [`Completion::ok`] and [`Completion::error`].
+//! [`reasons`] has what else went wrong in this process.
 #![deny(unsafe_code)]
 
 mod builder;
@@ -103,7 +104,7 @@ pub use datagram::{Datagram, DatagramQp, Peer};
 pub use device::{Device, devices, devices_in, open};
 pub use endpoint::{DatagramEndpoint, Endpoint, Source};
 pub use engine::Control;
-pub use error::{Error, Rejected, Result};
+pub use error::{Error, Rejected, Result, reasons};
 pub use event::{About, Event};
 pub use gid::Gid;
 pub use memory::{Buffer, Exposed};

@@ -1,7 +1,8 @@
 //! Requests that are under way, with the memory that they use: who posts puts one in, whoever polls its completion takes it out.
 //!
-//! A request's name at the adapter says where it waits: its place, whether it is a receive, and a count that no two requests share,
-//! so that the reason of a failure is found by it. Principal type: [`Slots`].
+//! A request's name at the adapter says where it waits: its place, whether it is a receive, and a count that no two requests of a
+//! process share for a long time: a completion that comes late finds nothing, and the reason of a failure is found by it.
+//! Principal type: [`Slots`].
 
 use std::sync::Arc;
 
@@ -13,6 +14,10 @@ use crate::scope::Tally;
 
 /// Set in the names of receives.
 const RECEIVE: u64 = 1 << 63;
+/// The low bits of a name are the place; no queue is longer.
+const PLACE_BITS: u32 = 20;
+/// Then comes the request's number in its queue, then the queue's.
+const COUNT_BITS: u32 = 23;
 
 /// A request under way.
 pub(crate) struct Pending {
@@ -41,22 +46,30 @@ impl Held {
 }
 
 /// The requests of one queue.
-#[derive(Default)]
-pub(crate) struct Slots(Mutex<Slab>);
+pub(crate) struct Slots {
+    /// In every name.
+    queue: u64,
+    slab: Mutex<Slab>,
+}
 
 #[derive(Default)]
 struct Slab {
-    entries: Vec<Option<Pending>>,
+    entries: Vec<Option<(u64, Pending)>>,
     free: Vec<u32>,
-    count: u32,
+    count: u64,
 }
 
 impl Slots {
+    /// `cookie` tells it from other queues of the context.
+    pub(crate) fn new(cookie: u64) -> Self {
+        Self { queue: cookie << (PLACE_BITS + COUNT_BITS) & !RECEIVE, slab: Mutex::default() }
+    }
+
     /// Keeps a request; answers its name at the adapter.
     pub(crate) fn put(&self, pending: Pending) -> u64 {
         let receive = if pending.operation.is_receive() { RECEIVE } else { 0 };
-        let mut slab = self.0.lock();
-        slab.count = slab.count.wrapping_add(1) & 0x7fff_ffff;
+        let mut slab = self.slab.lock();
+        slab.count = (slab.count + 1) % (1 << COUNT_BITS);
         let place = match slab.free.pop() {
             Some(place) => place,
             None => {
@@ -64,24 +77,26 @@ impl Slots {
                 (slab.entries.len() - 1) as u32
             }
         };
-        slab.entries[place as usize] = Some(pending);
-        receive | u64::from(slab.count) << 32 | u64::from(place)
+        assert!(place < 1 << PLACE_BITS, "no queue holds so many requests");
+        let name = receive | self.queue | slab.count << PLACE_BITS | u64::from(place);
+        slab.entries[place as usize] = Some((name, pending));
+        name
     }
 
-    /// Takes a request out.
+    /// Takes the request of this name out.
     pub(crate) fn take(&self, name: u64) -> Option<Pending> {
-        let place = name as u32;
-        let mut slab = self.0.lock();
-        let pending = slab.entries.get_mut(place as usize)?.take()?;
+        let place = name as u32 % (1 << PLACE_BITS);
+        let mut slab = self.slab.lock();
+        let (_, pending) = slab.entries.get_mut(place as usize)?.take_if(|(known, _)| *known == name)?;
         slab.free.push(place);
         Some(pending)
     }
 
     /// Takes all of them out.
     pub(crate) fn drain(&self) -> Vec<Pending> {
-        let mut slab = self.0.lock();
+        let mut slab = self.slab.lock();
         slab.free.clear();
-        std::mem::take(&mut slab.entries).into_iter().flatten().collect()
+        std::mem::take(&mut slab.entries).into_iter().flatten().map(|(_, pending)| pending).collect()
     }
 }
 

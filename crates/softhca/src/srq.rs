@@ -44,7 +44,7 @@ impl Srq {
         let cookie = pd.ctx.cookie();
         let srq = pd.ctx.engine.create_srq(&pd.pd, &SrqSpec { max_wr: receives, max_sge: PARTS, cookie })?;
         pd.ctx.named.lock().insert(cookie, About::Srq(srq.handle()));
-        Ok(Self { inner: Arc::new(SrqInner { srq, slots: Arc::default(), pd: Arc::clone(pd), cookie }) })
+        Ok(Self { inner: Arc::new(SrqInner { srq, slots: Arc::new(Slots::new(cookie)), pd: Arc::clone(pd), cookie }) })
     }
 
     /// The number that async events call it by.
