@@ -16,6 +16,8 @@ use crate::world::World;
 const PARTS: u32 = 4;
 /// Descriptors that the agent keeps for a context with an engine and a few lanes.
 const CONTEXT_DESCRIPTORS: u64 = 32;
+/// Address space of the agent for the queues of one user.
+const QUEUE_BYTES: u64 = 8 << 40;
 /// The most contexts of one user, however many descriptors there are.
 const CONTEXTS_MAX: u32 = 4096;
 
@@ -43,12 +45,27 @@ pub fn room_for(world: &World, owner: ContextId, kind: Kind) -> Outcome<()> {
     let share = part(device.most(kind));
     let used: usize = of(world, uid).map(|context| world.objects_of(context, kind)).sum();
     if used < share as usize {
-        return Ok(());
+        return room_for_queues(world, uid, kind);
     }
     refuse(
         Errno::ENOMEM,
         format!("user {uid} has its share of {kind}s of {}: {share}, one part in {PARTS}", device.name),
     )
+}
+
+/// Whether the queue memory of a user may grow: each region is a descriptor, a mapping and address space of the agent.
+fn room_for_queues(world: &World, uid: u32, kind: Kind) -> Outcome<()> {
+    if !matches!(kind, Kind::Cq | Kind::Qp | Kind::Srq) {
+        return Ok(());
+    }
+    let all = world.contexts.values().filter(|context| context.peer.uid == uid);
+    let (regions, bytes) = all.fold((0_u64, 0_u64), |(regions, bytes), context| {
+        (regions + context.memory.regions() as u64, bytes.saturating_add(context.memory.bytes()))
+    });
+    if regions < world.user_descriptors && bytes < QUEUE_BYTES {
+        return Ok(());
+    }
+    refuse(Errno::ENOMEM, format!("user {uid} has its share of queue memory: {regions} regions, {bytes} bytes"))
 }
 
 /// Whether a user may open one more context.

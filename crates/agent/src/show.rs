@@ -17,6 +17,7 @@ use crate::device::{Device, FIRMWARE, PKEYS};
 use crate::mirror::{gid_text, state_text};
 use crate::objects::qp::Qp;
 use crate::rundir::node;
+use crate::table::Kind;
 use crate::wire::Wire;
 use crate::world::World;
 
@@ -146,24 +147,31 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
     })
 }
 
-/// Every context with every object.
+/// The most objects that are shown to a user who could make the agent tell of them all day.
+const SHOWN: usize = 10_000;
+
+/// Every context with every object; to ordinary users no more than [`SHOWN`] objects, and `more` contexts are left out.
 pub(crate) fn contexts(world: &World, asker: Asker) -> Value {
     let groups: Vec<Value> = world
         .groups
         .iter()
         .map(|(gid, members)| json!({ "gid": Ipv6Addr::from(gid).to_string(), "members": members }))
         .collect();
-    json!({
-        "contexts": world.contexts.values().map(|context| {
-            let mut shown = one_context(world, context);
-            if !asker.may_see(context.peer.uid) {
-                conceal(&mut shown);
-            }
-            shown
-        }).collect::<Vec<_>>(),
-        "lanes": world.lanes.len(),
-        "groups": groups,
-    })
+    let mut room = if asker == Asker::Root { usize::MAX } else { SHOWN };
+    let mut shown = Vec::new();
+    for context in world.contexts.values() {
+        let kinds = [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel];
+        let objects: usize = kinds.iter().map(|kind| world.objects_of(context.id, *kind)).sum();
+        let Some(rest) = room.checked_sub(objects + 1) else { continue };
+        room = rest;
+        let mut one = one_context(world, context);
+        if !asker.may_see(context.peer.uid) {
+            conceal(&mut one);
+        }
+        shown.push(one);
+    }
+    let more = world.contexts.len() - shown.len();
+    json!({ "contexts": shown, "more": more, "lanes": world.lanes.len(), "groups": groups })
 }
 
 /// Takes out of another user's context what would help to reach into it: keys, addresses, sequence numbers.

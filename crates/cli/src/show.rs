@@ -17,12 +17,14 @@ const OWNER: [&str; 4] = ["device", "context", "pid", "comm"];
 pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String, Failure> {
     let answer = Connection::expect(&host.run_dir())?.ask("show")?;
     let contexts = answer["contexts"].as_array().cloned().unwrap_or_default();
+    let more = answer["more"].as_u64().unwrap_or_default();
+    let left_out = if more == 0 { String::new() } else { format!("{more} contexts more are shown to root only\n") };
     Ok(match kind {
         None if json => pretty(&answer)?,
-        None => summary(&contexts, &answer["lanes"]),
+        None => summary(&contexts, &answer["lanes"]) + &left_out,
         Some(kind) => {
             let rows = rows(&contexts, kind);
-            if json { pretty(&Value::Array(rows))? } else { lines(kind, &rows) }
+            if json { pretty(&Value::Array(rows))? } else { lines(kind, &rows) + &left_out }
         }
     })
 }
