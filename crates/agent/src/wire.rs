@@ -102,6 +102,11 @@ impl Wire {
         self.mode != config::Wire::Off
     }
 
+    /// The first datagram QP is there.
+    pub(crate) fn tell_hops(&self) -> io::Result<()> {
+        self.intake.as_ref().map_or(Ok(()), |intake| intake.tell_hops())
+    }
+
     /// Gives an engine its wire lane. `own`: it belongs to the agent's user.
     pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
         let shared = self.intake.is_some() && own && !self.apart;

@@ -45,7 +45,7 @@ impl Engine {
         }
         worked |= self.pay_all();
         worked |= self.receive_from_hosts(sure, polled);
-        if self.timers.next().is_some() {
+        if self.timers.next().is_some() && (!polled || self.due()) {
             worked |= self.look_at_timers();
         }
         for work in self.deferred() {

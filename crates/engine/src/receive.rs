@@ -13,6 +13,7 @@ use abi::mr::access as right;
 use abi::queue::qp as word;
 use protocol::{AtomicOp, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
 use wire::Syndrome;
+use wire::grh::Network;
 
 use crate::access::{self, Atomic, Refusal, Use};
 use crate::cell::Packet;
@@ -22,6 +23,8 @@ use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::write_recv;
 use crate::wqe::{RECV_HEADER, RecvEntry, SEND_HEADER, SendEntry};
 
+/// "The network header is one of IPv4", where adapters put it.
+const SL_IPV4: u8 = 2;
 /// Bytes before a datagram in its receive buffer.
 const GRH: u32 = 40;
 
@@ -424,8 +427,12 @@ impl Qp {
                 wc.imm_data = imm.to_be();
                 wc.wc_flags |= wc_flags::WITH_IMM;
             }
-            if packet.grh.is_some() && self.service == Service::Ud {
+            if let Some(grh) = packet.grh.as_ref().filter(|_| self.service == Service::Ud) {
                 wc.wc_flags |= wc_flags::GRH;
+                // Service levels mean nothing on Ethernet. Common adapters say here what the 40 bytes hold, and UCX believes it.
+                if matches!(Network::parse(grh), Ok(Network::V4(_))) {
+                    wc.sl = SL_IPV4;
+                }
             }
             solicited = end.solicited;
         }

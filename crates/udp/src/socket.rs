@@ -117,6 +117,21 @@ impl Socket {
         Socket { socket, local }
     }
 
+    /// From now on [`Socket::receive`] tells the traffic class and the hop limit. That costs a small part of each call, and only
+    /// datagrams show it to programs.
+    ///
+    /// # Errors
+    /// The socket is not usable any more.
+    pub fn tell_hops(&self) -> io::Result<()> {
+        let options = match self.local.ip() {
+            IpAddr::V4(_) => [(libc::IPPROTO_IP, libc::IP_RECVTTL), (libc::IPPROTO_IP, libc::IP_RECVTOS)],
+            IpAddr::V6(_) => {
+                [(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT), (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)]
+            }
+        };
+        options.into_iter().try_for_each(|(level, option)| sys::set(self.as_fd(), level, option, &1_i32))
+    }
+
     /// The port that it is bound to.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -221,12 +236,7 @@ fn unbound(address: &IpAddr) -> io::Result<OwnedFd> {
 /// adapters send them.
 fn receives(fd: &OwnedFd, address: &IpAddr) -> io::Result<()> {
     set(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    if address.is_ipv4() {
-        set(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
-        set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
-    } else {
-        set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
-        set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+    if address.is_ipv6() {
         set(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     }
     widen(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)

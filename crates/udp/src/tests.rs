@@ -14,6 +14,7 @@ const LOOPBACK: u32 = 1;
 /// A receiver on a free port, a sender, and a datagram from one to the other.
 fn pair(local: IpAddr) -> (Socket, Socket, Outgoing<'static>) {
     let receiver = Socket::receiver_at(local, 0, 0).expect("a receiver");
+    receiver.tell_hops().expect("told");
     let sender = Socket::sender(local, 0, hint()).expect("a sender");
     let to = SocketAddr::new(local, receiver.port());
     (sender, receiver, Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, bytes: b"datagram" })
@@ -178,6 +179,7 @@ fn every_member_of_a_group_gets_a_copy() {
     let [a, b, c] = own(3);
     let (local, group) = (IpAddr::from([127, a, b, c]), IpAddr::from([239, a, b, c]));
     let members = [(); 2].map(|()| Socket::group_receiver(group, LOOPBACK).expect("a member"));
+    members.iter().for_each(|member| member.tell_hops().expect("told"));
     let sender = Socket::sender(local, 0, hint()).expect("a sender");
     let to = SocketAddr::new(group, PORT);
     let out = Outgoing { to, traffic_class: 1, hop_limit: 0, segment: 0, interface: LOOPBACK, bytes: b"to all" };

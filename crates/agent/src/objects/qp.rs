@@ -160,6 +160,11 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     pd::hold(world, owner, wanted.pd)?;
     count_users(world, owner, [wanted.send_cq, wanted.recv_cq], wanted.srq, 1);
     world.device_of_mut(owner).count_up(Kind::Qp);
+    if service == Service::Ud
+        && let Err(error) = world.wire.tell_hops()
+    {
+        tracing::warn!(%error, "datagrams come without their traffic class and hop limit");
+    }
     let answer = CreateQpAnswer {
         qp_handle: handle,
         qpn,

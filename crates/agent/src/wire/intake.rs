@@ -44,6 +44,8 @@ pub(crate) struct Intake {
     page: Arc<Region>,
     page_fd: OwnedFd,
     stopping: AtomicBool,
+    /// Whether the sockets tell traffic class and hop limit.
+    hops: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -71,7 +73,16 @@ impl Intake {
         epoll::add(&outer, &inner, EventData::new_u64(SOCKETS), EventFlags::IN)?;
         let (page, page_fd) = Region::create("softhca-claim", CLAIM_PAGE_LEN)?;
         let stopping = AtomicBool::new(false);
-        Ok(Self { outer, inner, wake, sockets: RwLock::default(), page: Arc::new(page), page_fd, stopping })
+        Ok(Self {
+            outer,
+            inner,
+            wake,
+            sockets: RwLock::default(),
+            page: Arc::new(page),
+            page_fd,
+            stopping,
+            hops: AtomicBool::new(false),
+        })
     }
 
     /// Opens a socket and begins to read it.
@@ -81,9 +92,21 @@ impl Intake {
             Place::Group { ip, ifindex } => (udp::Socket::group_receiver(ip, ifindex)?, ip),
         };
         let mut sockets = self.sockets.write();
+        if self.hops.load(Ordering::Relaxed) {
+            socket.tell_hops()?;
+        }
         epoll::add(&self.inner, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
         sockets.insert(token, Receiver { socket, gid: gid_of(ip), ifindex });
         Ok(())
+    }
+
+    /// There are datagram QPs now, whose programs see with which traffic class and hop limit a packet came.
+    pub(crate) fn tell_hops(&self) -> io::Result<()> {
+        let sockets = self.sockets.write();
+        if self.hops.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        sockets.values().try_for_each(|receiver| receiver.socket.tell_hops())
     }
 
     /// Closes a socket; when this returns, nobody in this process has it.

@@ -84,6 +84,9 @@ fn a_datagram_comes_in() {
     let sender = Sender::new(here);
     let sent = datagram(qpn, 1000, 7);
     sender.send(&sent);
+    assert_eq!(ear.await_record().arrival.hop_limit, 0, "not told while there is no datagram QP");
+    ear.member(gid(std::net::Ipv4Addr::new(239, 1, 2, 3)));
+    sender.send(&sent);
     let heard = ear.await_record();
     assert!(heard.bytes == sent);
     let SocketAddr::V4(from) = sender.socket.local_addr().expect("bound") else { panic!("an IPv4 socket") };

@@ -117,7 +117,7 @@ impl Engine {
             if !held {
                 claim.want(self, inbox, ringed > 0);
             } else if ringed < BATCH {
-                let read = self.take_sockets(inbox, &mut reception);
+                let read = self.take_sockets(inbox, &mut reception, if polled { 1 } else { BATCH });
                 if read > 0 {
                     claim.note_traffic(self);
                 }
@@ -187,10 +187,12 @@ impl Engine {
         BATCH
     }
 
-    fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception) -> usize {
+    /// Takes up to `most` datagrams out of each socket. One is best for a program that polls: it asks again in a moment, and to find
+    /// out that there is no second one costs as much as a message.
+    fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, most: usize) -> usize {
         let mut taken = 0;
         for shared in inbox.sockets.load().iter().filter(|shared| shared.is_hot()) {
-            for _ in 0..BATCH {
+            for _ in 0..most {
                 if !inbox.claim.as_ref().is_some_and(|claim| claim.holds(self)) {
                     return taken;
                 }
