@@ -74,6 +74,8 @@ impl Server {
         let poller = Poller::new()?;
         poller.watch(inbox.wake(), Token::Wake, EventFlags::IN)?;
         let watch = match AddressWatch::new() {
+            // The addresses of an embedded host are nothing of the machine's.
+            _ if world.wire.is_external() => None,
             Ok(watch) => {
                 poller.watch(watch.as_fd(), Token::Addresses, EventFlags::IN)?;
                 Some(watch)

@@ -139,6 +139,34 @@ fn a_pulled_cable_ends_in_retries_and_the_reason_says_so() {
 }
 
 #[test]
+fn nothing_of_the_machine_is_used() {
+    let fabric = Fabric::two_hosts().expect("two agents");
+    let (a, b) = sides(&fabric);
+    let (left, _right) = connect(&a, &b);
+    left.write_inline(1, b"", &softhca::RemoteRegion { addr: 0, rkey: 0, len: 0 }).expect("posted");
+    next(&a.sent);
+    let open = std::fs::read_dir("/proc/self/fd").expect("listed").flatten();
+    let sockets: Vec<String> = open
+        .filter_map(|entry| {
+            std::fs::read_link(entry.path())
+                .ok()?
+                .to_str()?
+                .strip_prefix("socket:[")?
+                .strip_suffix(']')
+                .map(str::to_owned)
+        })
+        .collect();
+    for table in ["udp", "udp6", "tcp", "tcp6", "netlink", "packet", "raw"] {
+        let table = std::fs::read_to_string(format!("/proc/self/net/{table}")).unwrap_or_default();
+        for line in table.lines().skip(1) {
+            let found = line.split_whitespace().find(|word| sockets.iter().any(|socket| socket == word));
+            // Small numbers are other columns'.
+            assert!(found.is_none_or(|inode| inode.len() < 4), "{line}");
+        }
+    }
+}
+
+#[test]
 fn hosts_that_make_no_sense() {
     let start = |names: &[&str]| names.iter().fold(Fabric::builder(), |builder, name| builder.host(*name)).build();
     assert!(start(&["10.0.0.1", "10.0.0.1"]).expect_err("twice").to_string().contains("10.0.0.1"));
