@@ -99,3 +99,13 @@ fn a_multicast_group_has_members_on_two_hosts() {
         meet(&hosts.right, family, &words, &mut members);
     }
 }
+
+#[test]
+fn what_a_program_has_seen_is_acknowledged_even_if_it_quits_at_once() {
+    let hosts = Hosts::loopback(User::Nobody).expect("two agents");
+    let program = built(&hosts, "quits");
+    for _ in 0..5 {
+        let mut quits = [Waiting::start(&hosts.left, Family::V4, &[&program])];
+        meet(&hosts.right, Family::V4, &[&program], &mut quits);
+    }
+}

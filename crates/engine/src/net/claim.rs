@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::net::inbox::Inbox;
 
 /// Without a packet for so long the claim goes back: to the agent, which can wait for packets without using the processor.
-const IDLE: u64 = 3_000_000;
+const IDLE: u64 = 20_000_000;
 /// The same while the program polls, and so has nothing better to do.
 const IDLE_POLLING: u64 = 100_000_000;
 /// Strays with one claim, at most; then the agent does the work for everybody,

@@ -17,7 +17,7 @@ use crate::qp::Qp;
 /// Bytes of connections under way, at first.
 const WINDOW: u32 = 128 * 1024;
 const WINDOW_MIN: u32 = 8 * 1024;
-const WINDOW_MAX: u32 = 256 * 1024;
+const WINDOW_MAX: u32 = 1024 * 1024;
 /// What an acknowledgement adds.
 const GROWTH: u32 = 512;
 /// Losses within this time are one.
