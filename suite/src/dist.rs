@@ -2,9 +2,9 @@
 //!
 //! `SOFTHCA_DIST` names it; without that it is `target/dist` of this workspace. The suite never builds it.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A laid out softhca: `bin/softhca`, `lib/softhca/libibverbs.so.1` and the path redirector.
 #[derive(Debug, Clone)]
@@ -54,23 +54,16 @@ impl Dist {
 
     /// Copies the folder to another place, which must not exist yet. That a copy works is itself a promise.
     pub fn copy_to(&self, place: &Path) -> io::Result<Self> {
-        copy_folder(&self.folder, place)?;
+        copy(&self.folder, place)?;
         Ok(Self::at(place))
     }
 }
 
-fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
+/// Copies a file or a folder by a process of its own. A program that this one had open for writing could not be started
+/// while another thread's child has it open still ("text file busy").
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let status = Command::new("cp").args(["-R", "--preserve=mode"]).args([from, to]).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{} cannot be copied", from.display()))) }
 }
 
 fn workspace_target() -> PathBuf {

@@ -3,11 +3,12 @@
 //! All of it needs root, to become other users; without root each test says so and ends.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
 use softhca_suite::port::{self, Port};
-use softhca_suite::{HANG, Namespace, Pair, Program, Room, Sides, User, process, program, wait};
+use softhca_suite::{HANG, Namespace, Pair, Program, Room, Sides, User, dist, process, program, wait};
 
 const ALICE: User = User::Number(64_001);
 const BOB: User = User::Number(64_002);
@@ -84,7 +85,7 @@ fn a_process_that_dies_is_noticed_whoever_it_was() {
 /// The intruder under test, where the other users can reach it.
 fn intruder(room: &Room) -> String {
     let place = room.folder().join("intruder");
-    fs::copy(env!("CARGO_BIN_EXE_intruder"), &place).expect("copied");
+    dist::copy(Path::new(env!("CARGO_BIN_EXE_intruder")), &place).expect("copied");
     place.to_str().expect("a plain path").to_owned()
 }
 

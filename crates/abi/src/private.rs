@@ -35,7 +35,8 @@ record! {
     }
 
     /// LANE_OPEN (193), answer, and the body of a push. Four fds ride along: the lane's memfd, the eventfd that wakes
-    /// the receiver of this record, the eventfd that wakes its peer, and the peer's bell memfd.
+    /// the receiver of this record, the eventfd that wakes its peer (another user's: by way of the agent), and the peer's
+    /// bell memfd.
     pub struct LaneOut[32] {
         /// Number of the lane, from 1.
         0 => lane: u32,
@@ -123,7 +124,7 @@ constants! {
         LANE_GONE = 2,
         /// The agent ends.
         SHUTDOWN = 3,
-        /// Nothing but a wake-up: there is something on the wire lane.
+        /// Nothing but a wake-up: there is something on a lane.
         WAKE = 4,
     }
 
