@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Side, connect, sides};
+use common::{Side, connect, next, sides};
 use softhca::{Access, DatagramQp, Gid, Message, Operation, RemoteRegion, Status};
 
 #[test]
@@ -17,7 +17,7 @@ fn messages_of_parts_with_a_number() {
     let message = Message::from(vec![head.into(), tail.part(..4)]).immediate(0x0102_0304).solicited();
     left.send(6, message).expect("posted");
 
-    let came = b.received.wait().expect("a completion");
+    let came = next(&b.received);
     assert_eq!(
         (came.id(), came.operation(), came.status(), came.bytes()),
         (5, Operation::Receive, Status::Success, 20)
@@ -27,7 +27,7 @@ fn messages_of_parts_with_a_number() {
     let whole = came.into_buffer();
     assert_eq!((whole.len(), whole[9], whole[10]), (100, 0, 7));
 
-    let sent = a.sent.wait().expect("a completion");
+    let sent = next(&a.sent);
     assert_eq!((sent.id(), sent.operation(), sent.bytes(), sent.data().len()), (6, Operation::Send, 20, 0));
     let buffers = sent.into_buffers();
     assert_eq!(buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [16, 48]);
@@ -41,7 +41,7 @@ fn one_sided_operations() {
     let window = b.pd.expose(4096, Access::ALL).expect("memory");
     let there = RemoteRegion::from_bytes(&window.token().to_bytes());
     assert_eq!(there.to_string().parse::<RemoteRegion>().expect("its own text"), there);
-    let done = || a.sent.wait().expect("a completion").ok().expect("a success");
+    let done = || next(&a.sent).ok().expect("a success");
 
     let mut buffer = a.pd.buffer(100).expect("memory");
     buffer.fill(3);
@@ -57,7 +57,7 @@ fn one_sided_operations() {
 
     right.receive(9, b.pd.buffer(8).expect("memory")).expect("posted");
     left.write(3, Message::from(buffer.part(..50)).immediate(99), &there).expect("posted");
-    let came = b.received.wait().expect("a completion").ok().expect("a success");
+    let came = next(&b.received).ok().expect("a success");
     assert_eq!((came.operation(), came.immediate(), came.bytes()), (Operation::ReceiveWrite, Some(99), 50));
     assert!(came.data().is_empty(), "it is in the window");
     let buffer = done().into_buffer();
@@ -87,10 +87,10 @@ fn exposed_memory_is_sent_from_and_received_into_as_well() {
     from.write(10, b"across");
     right.receive(1, into.part(30..)).expect("posted");
     left.send(2, from.part(10..16)).expect("posted");
-    let came = b.received.wait().expect("a completion").ok().expect("a success");
+    let came = next(&b.received).ok().expect("a success");
     assert_eq!((came.bytes(), into.to_vec(30..36).as_slice()), (6, &b"across"[..]));
     assert!(came.into_buffers().is_empty());
-    assert!(a.sent.wait().expect("a completion").ok().expect("a success").into_buffers().is_empty());
+    assert!(next(&a.sent).ok().expect("a success").into_buffers().is_empty());
 }
 
 fn datagrams(side: &Side) -> DatagramQp {
@@ -106,7 +106,7 @@ fn datagrams_say_where_they_come_from() {
     let mut buffer = a.pd.buffer(64).expect("memory");
     buffer[..5].copy_from_slice(b"hello");
     left.send(2, Message::from(buffer.part(..5)).immediate(1), &to_right).expect("posted");
-    let came = b.received.wait().expect("a completion").ok().expect("a success");
+    let came = next(&b.received).ok().expect("a success");
     assert_eq!((came.data(), came.bytes(), came.immediate()), (&b"hello"[..], 5, Some(1)));
     let source = came.source().expect("a datagram has one");
     assert_eq!(
@@ -116,7 +116,7 @@ fn datagrams_say_where_they_come_from() {
 
     left.receive(3, a.pd.buffer(DatagramQp::HEADER).expect("memory")).expect("posted");
     right.send_inline(4, b"", &right.answer(&source).expect("an address"), Some(8)).expect("posted");
-    let back = a.received.wait().expect("a completion").ok().expect("a success");
+    let back = next(&a.received).ok().expect("a success");
     assert_eq!((back.data(), back.immediate()), (&b""[..], Some(8)));
 }
 
@@ -130,7 +130,7 @@ fn a_group_hears_what_is_sent_to_it() {
     right.join(group).expect("a second time is no error");
     right.receive(1, b.pd.buffer(100).expect("memory")).expect("posted");
     left.send_inline(2, b"all", &left.group(group).expect("an address"), None).expect("posted");
-    let came = b.received.wait().expect("a completion").ok().expect("a success");
+    let came = next(&b.received).ok().expect("a success");
     assert_eq!((came.data(), came.source().map(|source| source.destination)), (&b"all"[..], Some(group)));
     right.leave(group).expect("left");
     assert_eq!(right.leave(group).expect_err("not a member any more").errno(), 22);
@@ -157,9 +157,9 @@ fn several_queue_pairs_take_from_one_queue() {
     srq.limit(3).expect("armed");
     for (number, (left, right)) in pairs.iter().enumerate() {
         left.send_inline(0, &[number as u8], None).expect("posted");
-        let came = b.received.wait().expect("a completion").ok().expect("a success");
+        let came = next(&b.received).ok().expect("a success");
         assert_eq!((came.id(), came.qp(), came.data()), (number as u64, right.number(), &[number as u8][..]));
-        a.sent.wait().expect("a completion").ok().expect("a success");
+        next(&a.sent).ok().expect("a success");
     }
     let event = b.context.wait_event_for(Duration::from_secs(20)).expect("no error").expect("an event");
     // The connection's own first event may come before.

@@ -5,7 +5,7 @@ mod common;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{connect, sides};
+use common::{connect, next, sides};
 use fabric::Fabric;
 use softhca::{
     Access, Buffer, Completion, Context, Cq, DatagramQp, Endpoint, Error, Exposed, Qp, Reliable, Srq, Status,
@@ -54,26 +54,26 @@ fn a_failure_says_why_and_gives_the_buffers_back() {
     right.receive(1, b.pd.buffer(10).expect("memory")).expect("posted");
     right.receive(2, b.pd.buffer(11).expect("memory")).expect("posted");
     left.send(3, a.pd.buffer(20).expect("memory")).expect("posted");
-    let failed = a.sent.wait().expect("a completion");
+    let failed = next(&a.sent);
     assert_eq!((failed.status(), failed.bytes(), failed.data().len()), (Status::RemInvReqErr, 0, 0));
     assert!(failed.error().expect("it failed").reason().contains("remote invalid request"), "{:?}", failed.error());
     assert_eq!(failed.into_buffer().len(), 20);
-    let failed = b.received.wait().expect("a completion");
+    let failed = next(&b.received);
     assert_eq!((failed.id(), failed.status()), (1, Status::LocLenErr));
     let error = failed.error().expect("it failed");
     assert!(error.reason().contains("20 bytes came for a receive buffer of 10"), "{error}");
     assert!(error.to_string().starts_with("request 1 on QP 0x"), "{error}");
-    let flushed = b.received.wait().expect("a completion");
+    let flushed = next(&b.received);
     assert_eq!((flushed.id(), flushed.status(), flushed.into_buffer().len()), (2, Status::WrFlushErr, 11));
     left.send(4, a.pd.buffer(12).expect("memory")).expect("posted, to be flushed");
-    let flushed = a.sent.wait().expect("a completion");
+    let flushed = next(&a.sent);
     assert!(flushed.error().is_some_and(|error| error.reason().contains("error state")));
     assert_eq!((flushed.id(), flushed.into_buffer().len()), (4, 12));
 
     let stale = b.pd.expose(8, Access::READ).expect("memory").token();
     let (left, _right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     left.read(5, a.pd.buffer(8).expect("memory"), &stale).expect("posted");
-    let failed = a.sent.wait().expect("a completion");
+    let failed = next(&a.sent);
     assert_eq!(failed.status(), Status::RemAccessErr, "the memory has ended, and its key with it");
 }
 
@@ -83,7 +83,7 @@ fn what_is_flushed_comes_back_and_what_is_dropped_is_freed() {
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     left.receive(1, a.pd.buffer(1000).expect("memory")).expect("posted");
     left.flush().expect("flushed");
-    assert_eq!(a.received.wait().expect("a completion").into_buffer().len(), 1000);
+    assert_eq!(next(&a.received).into_buffer().len(), 1000);
 
     // A sender writes all the time while the receiver and its memory go.
     let (stop, stopped) = mpsc::channel::<()>();
@@ -96,12 +96,12 @@ fn what_is_flushed_comes_back_and_what_is_dropped_is_freed() {
                 move || {
                     for id in 0..32 {
                         left.send(id, a.pd.buffer(4096).expect("memory")).expect("posted");
-                        a.sent.wait().expect("a completion");
+                        next(&a.sent);
                     }
                 }
             });
             if round % 2 == 0 {
-                b.received.wait().expect("a completion");
+                next(&b.received);
             }
             drop(right);
             sender.join().expect("no panic");
@@ -131,7 +131,7 @@ fn borrowed_memory_is_back_when_the_scope_ends() {
             assert_eq!((length.expect("received"), &got[..4]), (Some(4), &b"ping"[..]));
             right.send_inline(2, b"for 77", None).expect("posted");
             right.send_inline(2, b"pong", None).expect("posted");
-            (0..2).for_each(|_| drop(b.sent.wait().expect("a completion").ok().expect("a success")));
+            (0..2).for_each(|_| drop(next(&b.sent).ok().expect("a success")));
         });
         let (question, mut answer, mut read) = (*b"ping", [0; 4], [0; 2]);
         left.scope(|s| {
@@ -143,7 +143,7 @@ fn borrowed_memory_is_back_when_the_scope_ends() {
         .expect("all went well");
         assert_eq!((&answer, &read), (b"pong", b"in"));
     });
-    let other = a.received.wait().expect("a completion");
+    let other = next(&a.received);
     assert_eq!((other.id(), other.data()), (77, &b"for 77"[..]));
 }
 
@@ -178,7 +178,7 @@ fn a_device_that_is_gone_gives_everything_back() {
     let (left, _right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     left.receive(1, a.pd.buffer(50).expect("memory")).expect("posted");
     drop(fabric);
-    let flushed = a.received.wait().expect("a completion");
+    let flushed = next(&a.received);
     assert_eq!((flushed.status(), flushed.into_buffer().len()), (Status::WrFlushErr, 50));
     let gone = loop {
         match a.context.wait_event_for(Duration::from_secs(20)) {
@@ -219,12 +219,11 @@ fn waiting_threads_each_get_one() {
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     (0..8).for_each(|id| right.receive(id, b.pd.buffer(8).expect("memory")).expect("posted"));
     std::thread::scope(|threads| {
-        let waiters: Vec<_> = (0..8)
-            .map(|_| threads.spawn(|| b.received.wait().expect("a completion").ok().expect("a success").id()))
-            .collect();
+        let waiters: Vec<_> =
+            (0..8).map(|_| threads.spawn(|| next(&b.received).ok().expect("a success").id())).collect();
         for id in 0..8 {
             left.send_inline(id, b"wake up", None).expect("posted");
-            a.sent.wait().expect("a completion").ok().expect("a success");
+            next(&a.sent).ok().expect("a success");
         }
         let mut ids: Vec<u64> = waiters.into_iter().map(|waiter| waiter.join().expect("no panic")).collect();
         ids.sort_unstable();

@@ -2,8 +2,18 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::time::Duration;
+
 use fabric::Fabric;
-use softhca::{Connected, Context, Cq, Pd, Qp, QpBuilder};
+use softhca::{Completion, Connected, Context, Cq, Pd, Qp, QpBuilder};
+
+/// Longer than anything takes that does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The next completion, good or bad.
+pub(crate) fn next(cq: &Cq) -> Completion {
+    cq.wait_for(PATIENCE).expect("no error").unwrap_or_else(|| panic!("no completion; {:?}", softhca::reasons(5)))
+}
 
 /// One program of two.
 pub(crate) struct Side {
