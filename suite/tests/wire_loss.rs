@@ -22,17 +22,17 @@ fn complete(mtu: u32, family: Family, pairs: &[&[&str]]) {
 
 #[test]
 fn send_in_all_sizes() {
-    complete(1500, Family::V4, &[&["ib_send_bw", "-a", "-n", "20"]]);
+    complete(1500, Family::V4, &[&["ib_send_bw", "-a", "-n", "5"]]);
 }
 
 #[test]
 fn write_in_all_sizes() {
-    complete(1500, Family::V6, &[&["ib_write_bw", "-a", "-n", "20"]]);
+    complete(1500, Family::V6, &[&["ib_write_bw", "-a", "-n", "5"]]);
 }
 
 #[test]
 fn read_in_all_sizes() {
-    complete(1500, Family::V4, &[&["ib_read_bw", "-a", "-n", "20"]]);
+    complete(1500, Family::V4, &[&["ib_read_bw", "-a", "-n", "5"]]);
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn large_packets_both_ways() {
         9000,
         Family::V4,
         &[
-            &["ib_send_bw", "-a", "-n", "20", "-b"],
-            &["ib_write_bw", "-a", "-n", "20", "-b"],
-            &["ib_read_bw", "-a", "-n", "20", "-b"],
+            &["ib_send_bw", "-a", "-n", "5", "-b"],
+            &["ib_write_bw", "-a", "-n", "5", "-b"],
+            &["ib_read_bw", "-a", "-n", "5", "-b"],
         ],
     );
 }
@@ -53,30 +53,19 @@ fn atomics() {
     complete(1500, Family::V4, &[&["ib_atomic_bw", "-A", "FETCH_AND_ADD"], &["ib_atomic_lat", "-A", "CMP_AND_SWAP"]]);
 }
 
+/// The programs look at every byte. The pingpongs do, too, but leave without a word when they have received everything: when that
+/// loses the last acknowledgement, the other side is right to complain.
 #[test]
-fn every_byte_of_a_pingpong_is_what_was_sent() {
-    complete(
-        1500,
-        Family::V4,
-        &[
-            &["ibv_rc_pingpong", "-c", "-s", "300", "-n", "2000"],
-            &["ibv_rc_pingpong", "-c", "-s", "65536", "-n", "200"],
-            &["ibv_rc_pingpong", "-c", "-s", "1000003", "-n", "20"],
-            &["ibv_rc_pingpong", "-c", "-e", "-s", "1000003", "-n", "20"],
-            &["ibv_srq_pingpong", "-c", "-s", "65536", "-n", "200", "-q", "4"],
-        ],
-    );
-}
-
-#[test]
-fn writes_reads_and_atomics_leave_the_right_memory() {
-    let Some(hosts) = Hosts::bridged(1500, User::Me).expect("two namespaces and a bridge") else { return };
-    hosts.lose(PERCENT).expect("a rule that loses packets");
-    for (program, more) in [("onesided", &["-m", "read"][..]), ("threads", &[])] {
-        let path = cprogram::build(hosts.left.room(), program).expect("it compiles");
-        let mut words = vec![path.to_str().expect("a plain path")];
-        words.extend(more);
-        hosts.must_succeed(Family::V4, &words);
+fn every_byte_is_what_was_sent_written_or_read() {
+    for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
+        let Some(hosts) = Hosts::bridged(mtu, User::Me).expect("two namespaces and a bridge") else { return };
+        hosts.lose(PERCENT).expect("a rule that loses packets");
+        for (program, more) in [("onesided", &["-m", "read"][..]), ("threads", &[])] {
+            let path = cprogram::build(hosts.left.room(), program).expect("it compiles");
+            let mut words = vec![path.to_str().expect("a plain path")];
+            words.extend(more);
+            hosts.must_succeed(family, &words);
+        }
+        assert!(hosts.lost().expect("a count") > 0, "nothing was lost, nothing is proved");
     }
-    assert!(hosts.lost().expect("a count") > 0, "nothing was lost, nothing is proved");
 }

@@ -3,7 +3,7 @@
 
 use softhca_suite::hosts::INTERFACE;
 use softhca_suite::port::{self, Port};
-use softhca_suite::{Family, HANG, Host, Hosts, Program, User, cprogram};
+use softhca_suite::{Family, HANG, Host, Hosts, Program, Sides, User, cprogram};
 
 fn built(hosts: &Hosts, name: &str) -> String {
     cprogram::build(hosts.left.room(), name).expect("it compiles").to_str().expect("a plain path").to_owned()
@@ -18,6 +18,19 @@ fn one_sided_operations_threads_and_a_target_that_is_blocked() {
         hosts.must_succeed(family, &[&onesided, "-m", "read"]);
         hosts.must_succeed(family, &[&onesided, "-m", "compute"]);
     }
+}
+
+/// While one process reads the sockets of its address, another has one that nobody but the first could read.
+#[test]
+fn programs_with_different_addresses_at_once() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    let steady = ["ib_write_bw", "-D", "3"];
+    let mut over_ipv4 = hosts.start(Family::V4, &steady).expect("both start");
+    over_ipv4.traffic(steady[0], hosts.left.room(), hosts.right.room()).expect("traffic");
+    for _ in 0..5 {
+        hosts.must_succeed(Family::V6, &["ibv_rc_pingpong", "-c", "-n", "200"]);
+    }
+    Sides::must_succeed(&steady, over_ipv4.wait(HANG));
 }
 
 /// One program that waits on a TCP port of a host, and where that is for the others.
