@@ -67,7 +67,7 @@ record! {
 
     /// One socket in the answer of WIRE_SOCKETS.
     pub struct WireSocket[24] {
-        /// The address that it receives on, as a GID; a multicast GID for a group's.
+        /// The address that it receives on, as a GID.
         0 => gid: [u8; 16],
         /// Network interface that the address belongs to.
         16 => ifindex: u32,

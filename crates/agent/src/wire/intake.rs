@@ -30,6 +30,7 @@ const READY: usize = 16;
 /// Tokens of the outer epoll; an engine's doorbell is [`ENGINE`] and its number.
 const WAKE: u64 = 0;
 const SOCKETS: u64 = 1;
+const GROUPS: u64 = 2;
 const ENGINE: u64 = 1 << 32;
 
 /// What the agent's thread and the wire thread share.
@@ -37,8 +38,10 @@ const ENGINE: u64 = 1 << 32;
 pub(crate) struct Intake {
     /// What the wire thread sleeps on.
     outer: OwnedFd,
-    /// All sockets: one word turns all of them off while an engine reads.
+    /// The sockets of addresses: one word turns all of them off while an engine reads.
     inner: OwnedFd,
+    /// Those of groups, which are always read here: what comes is for several engines.
+    groups: OwnedFd,
     wake: Doorbell,
     sockets: RwLock<BTreeMap<u64, Receiver>>,
     page: Arc<Region>,
@@ -51,6 +54,7 @@ pub(crate) struct Intake {
 #[derive(Debug)]
 struct Receiver {
     socket: udp::Socket,
+    is_group: bool,
     /// The address or group as a GID.
     gid: [u8; 16],
     ifindex: u32,
@@ -59,23 +63,28 @@ struct Receiver {
 /// What has happened while the wire thread slept.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// There is something in the sockets.
+    /// There is something in the sockets of addresses.
     pub(crate) datagrams: bool,
+    /// There is something in the sockets of groups.
+    pub(crate) to_groups: bool,
     /// Engines that have rung.
     pub(crate) engines: Vec<u32>,
 }
 
 impl Intake {
     pub(crate) fn new() -> io::Result<Self> {
-        let (outer, inner) = (epoll::create(CreateFlags::CLOEXEC)?, epoll::create(CreateFlags::CLOEXEC)?);
+        let [outer, inner, groups] = [(); 3].map(|()| epoll::create(CreateFlags::CLOEXEC));
+        let (outer, inner, groups) = (outer?, inner?, groups?);
         let wake = Doorbell::new()?;
         epoll::add(&outer, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&outer, &inner, EventData::new_u64(SOCKETS), EventFlags::IN)?;
+        epoll::add(&outer, &groups, EventData::new_u64(GROUPS), EventFlags::IN)?;
         let (page, page_fd) = Region::create("softhca-claim", CLAIM_PAGE_LEN)?;
         let stopping = AtomicBool::new(false);
         Ok(Self {
             outer,
             inner,
+            groups,
             wake,
             sockets: RwLock::default(),
             page: Arc::new(page),
@@ -91,12 +100,14 @@ impl Intake {
             Place::Address { ip, scope } => (udp::Socket::receiver(ip, scope)?, ip),
             Place::Group { ip, ifindex } => (udp::Socket::group_receiver(ip, ifindex)?, ip),
         };
+        let is_group = matches!(place, Place::Group { .. });
+        let epoll = if is_group { &self.groups } else { &self.inner };
         let mut sockets = self.sockets.write();
         if self.hops.load(Ordering::Relaxed) {
             socket.tell_hops()?;
         }
-        epoll::add(&self.inner, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
-        sockets.insert(token, Receiver { socket, gid: gid_of(ip), ifindex });
+        epoll::add(epoll, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
+        sockets.insert(token, Receiver { socket, is_group, gid: gid_of(ip), ifindex });
         Ok(())
     }
 
@@ -113,18 +124,20 @@ impl Intake {
     pub(crate) fn close(&self, token: u64) {
         if let Some(receiver) = self.sockets.write().remove(&token) {
             // Engines may hold it open yet, and a descriptor that is open elsewhere goes on to give events.
-            let _ = epoll::delete(&self.inner, receiver.socket.as_fd());
+            let epoll = if receiver.is_group { &self.groups } else { &self.inner };
+            let _ = epoll::delete(epoll, receiver.socket.as_fd());
         }
     }
 
-    /// How many sockets there are, and some of them with descriptors: those from number `first` on.
+    /// How many sockets of addresses there are, and some of them with descriptors: those from number `first` on.
     pub(crate) fn sockets(&self, first: usize, max: usize) -> io::Result<(usize, Vec<(WireSocket, OwnedFd)>)> {
         let sockets = self.sockets.read();
-        let some = sockets.values().skip(first).take(max).map(|receiver| {
+        let total = sockets.values().filter(|receiver| !receiver.is_group).count();
+        let some = sockets.values().filter(|receiver| !receiver.is_group).skip(first).take(max).map(|receiver| {
             let entry = WireSocket { gid: receiver.gid, ifindex: receiver.ifindex, reserved: 0 };
             Ok((entry, receiver.socket.as_fd().try_clone_to_owned()?))
         });
-        Ok((sockets.len(), some.collect::<io::Result<_>>()?))
+        Ok((total, some.collect::<io::Result<_>>()?))
     }
 
     /// The claim page.
@@ -164,6 +177,7 @@ impl Intake {
             match event.data.u64() {
                 WAKE => drop(self.wake.drain()),
                 SOCKETS => news.datagrams = true,
+                GROUPS => news.to_groups = true,
                 // Only numbers of engines are added to it.
                 token => news.engines.push((token & 0xffff_ffff) as u32),
             }
@@ -171,9 +185,29 @@ impl Intake {
         Ok(news)
     }
 
-    /// Reads what is in the sockets, each in turn and none for too long.
+    /// Reads what is in the sockets of addresses, each in turn and none for too long.
     pub(crate) fn read(&self, events: &mut Vec<Event>, buffer: &mut [u8], forwarder: &Forwarder) -> io::Result<()> {
-        wait(&self.inner, events, Some(Duration::ZERO))?;
+        self.read_from(&self.inner, events, buffer, forwarder)
+    }
+
+    /// The same for groups.
+    pub(crate) fn read_groups(
+        &self,
+        events: &mut Vec<Event>,
+        buffer: &mut [u8],
+        forwarder: &Forwarder,
+    ) -> io::Result<()> {
+        self.read_from(&self.groups, events, buffer, forwarder)
+    }
+
+    fn read_from(
+        &self,
+        epoll: &OwnedFd,
+        events: &mut Vec<Event>,
+        buffer: &mut [u8],
+        forwarder: &Forwarder,
+    ) -> io::Result<()> {
+        wait(epoll, events, Some(Duration::ZERO))?;
         let sockets = self.sockets.read();
         for receiver in events.iter().filter_map(|event| sockets.get(&event.data.u64())) {
             for _ in 0..BURST {

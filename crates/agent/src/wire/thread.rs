@@ -64,10 +64,14 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
         engines.extend(claim.holder().filter(|holder| !engines.contains(holder)));
         left = engines.into_iter().filter(|engine| forwarder.take_strays(*engine, &mut buffer)).collect();
 
-        if news.datagrams
-            && claim.holder().is_none()
-            && let Err(error) = intake.read(&mut events, &mut buffer, forwarder)
-        {
+        let mut read = Ok(());
+        if news.datagrams && claim.holder().is_none() {
+            read = intake.read(&mut events, &mut buffer, forwarder);
+        }
+        if news.to_groups {
+            read = read.and(intake.read_groups(&mut events, &mut buffer, forwarder));
+        }
+        if let Err(error) = read {
             tracing::warn!(%error, "a receiving socket failed");
             std::thread::sleep(FAILED);
         }
