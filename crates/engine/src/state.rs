@@ -26,7 +26,7 @@ const READ_PIECE: u32 = 32 * 1024;
 /// do not. What is lost is found out about long before.
 const PATIENCE: u8 = 4;
 /// Nanoseconds of silence after which the oldest packet goes to another host once more, long before the program's timeout.
-const SILENCE: u32 = 4_000_000;
+const SILENCE: u32 = 20_000_000;
 
 /// Words of the control line that a reset QP has at 0.
 const RESET_WORDS: [usize; 8] = [

@@ -299,30 +299,30 @@ impl Inbox {
 
     /// Hands the agent what is another engine's; lost where there is no room, as on a network.
     pub(crate) fn give_back(&self, datagrams: &Datagrams, bytes: &[u8]) {
+        if self.push_stray(datagrams, bytes).is_some() {
+            self.ring();
+        } else {
+            tracing::debug!("{} bytes for another engine were dropped: the way to the agent is full", bytes.len());
+        }
+    }
+
+    fn push_stray(&self, datagrams: &Datagrams, bytes: &[u8]) -> Option<()> {
+        const HEAD: usize = size_of::<Arrival>();
         let mut arrival = datagrams.arrival(bytes.len());
         let mut record = [0; RECORD_MAX];
-        let head = size_of::<Arrival>();
         let mut strays = self.strays.lock();
-        let len = if bytes.len() <= inline_max(RECORD_MAX) {
-            record[head..head + bytes.len()].copy_from_slice(bytes);
-            head + bytes.len()
-        } else {
-            let Ok(Some(slot)) = strays.bulk.reserve(bytes.len()) else { return };
-            access::plain(slot.ptr.as_ptr(), bytes.as_ptr(), bytes.len());
-            (arrival.flags, arrival.bulk) = (arrival_flags::BULK, slot.offset);
-            record[..head].copy_from_slice(arrival.bytes());
-            if strays.ring.push(&record[..head]).is_err() {
-                strays.bulk.cancel(slot);
-            }
-            drop(strays);
-            return self.ring();
-        };
-        record[..head].copy_from_slice(arrival.bytes());
-        let pushed = strays.ring.push(&record[..len]).is_ok();
-        drop(strays);
-        if pushed {
-            self.ring();
+        if bytes.len() <= inline_max(RECORD_MAX) {
+            record[..HEAD].copy_from_slice(arrival.bytes());
+            record[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
+            return strays.ring.push(&record[..HEAD + bytes.len()]).ok();
         }
+        let slot = strays.bulk.put(bytes).ok()??;
+        (arrival.flags, arrival.bulk) = (arrival_flags::BULK, slot.offset);
+        let pushed = strays.ring.push(arrival.bytes());
+        if pushed.is_err() {
+            strays.bulk.cancel(slot);
+        }
+        pushed.ok()
     }
 }
 

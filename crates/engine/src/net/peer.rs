@@ -18,6 +18,8 @@ use crate::qp::Qp;
 const WINDOW: u32 = 128 * 1024;
 const WINDOW_MIN: u32 = 8 * 1024;
 const WINDOW_MAX: u32 = 1024 * 1024;
+/// Packets of connections under way, however small: each takes a place in the receiver's ring.
+const PACKETS: u32 = 96;
 /// What an acknowledgement adds.
 const GROWTH: u32 = 512;
 /// Losses within this time are one.
@@ -97,7 +99,8 @@ impl Peer {
     /// One connection's share of the window, in packets.
     pub(crate) fn share(&self, mtu: u32) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);
-        (self.window.load(Ordering::Relaxed) / active / mtu.max(1)).max(1)
+        let packets = (self.window.load(Ordering::Relaxed) / mtu.max(1)).min(PACKETS);
+        (packets / active).max(1)
     }
 
     /// Something was acknowledged.
@@ -200,10 +203,11 @@ mod tests {
         assert_eq!(peer.share(4096), WINDOW / 4096);
         peer.count(true);
         peer.count(true);
-        assert_eq!(peer.share(1024), WINDOW / 2048);
+        assert_eq!(peer.share(4096), WINDOW / 8192);
+        assert_eq!(peer.share(256), PACKETS / 2, "small packets take places, too");
         peer.lose(Time(5_000_000));
         peer.lose(Time(5_500_000));
-        assert_eq!(peer.share(1024), WINDOW / 4096, "two losses at once are one");
+        assert_eq!(peer.share(4096), WINDOW / 16384, "two losses at once are one");
         for round in 0..100 {
             peer.lose(Time(10_000_000 * round));
         }
