@@ -16,7 +16,7 @@ pub(crate) mod peer;
 pub(crate) mod port;
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -46,6 +46,8 @@ pub(crate) struct Net {
     /// QPs whose acknowledgement waits for company, and whether there are some.
     owing: Mutex<Vec<Arc<Qp>>>,
     owes: AtomicBool,
+    /// Rounds since something came, while the program polls.
+    pub(crate) idle: AtomicU32,
 }
 
 impl Net {
@@ -58,6 +60,7 @@ impl Net {
             inbox: OnceLock::new(),
             owing: Mutex::default(),
             owes: AtomicBool::new(false),
+            idle: AtomicU32::new(0),
         }
     }
 

@@ -12,17 +12,32 @@ use wire::Qpn;
 use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
 use crate::lane::{Lane, Receiver};
+use crate::net::inbox::Inbox;
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
 
 /// How many records one round takes from a lane, so that no lane starves the others.
 const BATCH: usize = 64;
 
+/// Rounds in which a program that polls finds nothing, before it lets others have the processor.
+const YIELD: u32 = 32;
+
 impl Engine {
     /// What a polling thread does.
     pub(crate) fn poll(self: &Arc<Self>) {
         self.waker.polled();
-        self.go_round(false, true);
+        if self.go_round(false, true) {
+            self.net.idle.store(0, Ordering::Relaxed);
+        } else if self.net.inbox().is_some_and(Inbox::has_hot) {
+            // Not an atomic increment: of several pollers some may not count.
+            let idle = self.net.idle.load(Ordering::Relaxed) + 1;
+            self.net.idle.store(idle % YIELD, Ordering::Relaxed);
+            if idle == YIELD {
+                // What comes from other hosts needs a processor on its way: the kernel's threads, the agent, the far process. Where
+                // all are busy polling, nothing would come.
+                rustix::thread::sched_yield();
+            }
+        }
     }
 
     /// Does what there is to do; says whether there was something. With `sure`, waits for those who are at it.

@@ -258,6 +258,7 @@ impl Qp {
         len: u32,
         from: &Origin<'_>,
     ) -> Result<(), Refusal> {
+        tracing::trace!("to {}: {headers}", flow.target.to.ip());
         let way = (&flow.target, &flow.envelope);
         let put = batch.put(&*flow.port.outlet, way, headers, len as usize, |to| self.fill(from, len, to))?;
         if let Err(error) = put {

@@ -138,6 +138,7 @@ impl Engine {
         let Ok(headers) = Headers::parse(inside) else {
             return self.drop_packet(datagrams, "its headers are not of a kind that is known");
         };
+        tracing::trace!("from {}: {headers}", address(datagrams.from));
         let head = headers.len();
         let Some(len) = inside.len().checked_sub(head + usize::from(headers.pad)) else {
             return self.drop_packet(datagrams, "it is shorter than its padding");
