@@ -14,6 +14,8 @@ use crate::qp::{Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.
 const AROUND: u32 = 48;
+/// What the smallest packet counts: it takes a place in the receiver's ring, as a large one does.
+const SMALLEST: u32 = 1024;
 
 impl Qp {
     /// How many packets may be under way now.
@@ -37,7 +39,7 @@ impl Qp {
         dest_qp: Qpn,
         now: Time,
     ) -> bool {
-        let admission = flow.peer.admit(len + AROUND, now);
+        let admission = flow.peer.admit((len + AROUND).max(SMALLEST), now);
         if let Some(cookie) = admission.probe {
             let probe = Probe { answer: false, dest_qp, source_qp: Qpn::new(self.qpn()), cookie };
             self.put_probe(flow, batch, &probe);

@@ -30,13 +30,13 @@ const UNANSWERED: u32 = 96 * 1024;
 /// Bytes after which the next probe goes.
 const STRIDE: u32 = 16 * 1024;
 /// How long a host that has never answered is waited for, in nanoseconds.
-const FIRST_ANSWER: u64 = 20_000_000;
+const FIRST_ANSWER: u64 = 300_000_000;
 /// The same for one that has.
-const ANSWER: u64 = 250_000_000;
+const ANSWER: u64 = 1_000_000_000;
 /// A host is foreign when it was silent so often in a row.
 const SILENCES: u32 = 4;
 /// A foreign host is asked again after this time.
-const AGAIN: u64 = 1_000_000_000;
+const AGAIN: u64 = 60_000_000_000;
 
 /// A host, as one engine sees it.
 pub(crate) struct Peer {
