@@ -250,7 +250,7 @@ impl Engine {
                     None => waker.sleep(limit),
                     Some(inbox) => {
                         let limit = Some(limit.unwrap_or(BEAT).min(BEAT));
-                        inbox.with_hot(|sockets| waker.sleep_on(sockets, limit))
+                        inbox.with_sockets(|sockets| waker.sleep_on(sockets, limit))
                     }
                 };
             }

@@ -31,6 +31,9 @@ use crate::request;
 const BUFFER: usize = 64 * 1024;
 /// Records, or datagrams of one socket, that one round takes.
 const BATCH: usize = 16;
+/// Of so many rounds in which the program polls, one looks at the sockets that others of this agent may wait for, too: nobody else does
+/// while the claim is held.
+const OTHERS: u32 = 32;
 
 /// Where packets come in.
 pub(crate) struct Inbox {
@@ -62,6 +65,8 @@ pub(crate) struct Reception {
     pub(crate) recent: Option<Arc<Qp>>,
     /// An address that was found not to be of this agent, and the epoch of the tables for which that holds.
     pub(crate) foreign: Option<([u8; 16], u32)>,
+    /// Looks at the sockets so far.
+    looks: u32,
 }
 
 impl Engine {
@@ -191,8 +196,10 @@ impl Engine {
     /// out that there is no second one costs as much as a message.
     fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, most: usize) -> usize {
         let mut taken = 0;
-        for shared in inbox.sockets.load().iter().filter(|shared| shared.is_hot()) {
-            for _ in 0..most {
+        reception.looks = reception.looks.wrapping_add(1);
+        let all = most == BATCH || reception.looks.is_multiple_of(OTHERS);
+        for shared in inbox.sockets.load().iter().filter(|shared| all || shared.is_hot()) {
+            for _ in 0..if shared.is_hot() { most } else { BATCH } {
                 if !inbox.claim.as_ref().is_some_and(|claim| claim.holds(self)) {
                     return taken;
                 }
@@ -260,6 +267,7 @@ impl Inbox {
                 touched: Vec::with_capacity(64),
                 recent: None,
                 foreign: None,
+                looks: 0,
             }),
             strays: Mutex::new(strays),
             agent,
@@ -282,10 +290,10 @@ impl Inbox {
         self.sockets.load().iter().any(Shared::is_hot)
     }
 
-    /// Hands `f` the sockets to wait for.
-    pub(crate) fn with_hot<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = BorrowedFd<'_>>) -> T) -> T {
+    /// Hands `f` the sockets to wait for while the claim is held.
+    pub(crate) fn with_sockets<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = BorrowedFd<'_>>) -> T) -> T {
         let sockets = self.sockets.load();
-        f(&mut sockets.iter().filter(|shared| shared.is_hot()).map(|shared| shared.socket.as_fd()))
+        f(&mut sockets.iter().map(|shared| shared.socket.as_fd()))
     }
 
     pub(crate) fn forget_sockets(&self) {
