@@ -226,6 +226,12 @@ impl Requester {
         self.cursor.op != self.head
     }
 
+    /// Bytes of the message that is sent next.
+    #[must_use]
+    pub fn next_length(&self) -> u32 {
+        if self.has_unsent() { self.ops.at(self.cursor.op).op.length } else { 0 }
+    }
+
     /// The next packet to send, if one may be sent now. The caller sends it, or says [`Requester::untransmit`], or
     /// [`Requester::fail_current`].
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {

@@ -14,6 +14,8 @@ use crate::qp::{Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.
 const AROUND: u32 = 48;
+/// Messages of so many packets leave in bursts, and arrive so.
+const LONG: u32 = 4;
 /// What the smallest packet counts: it takes a place in the receiver's ring, as a large one does.
 const SMALLEST: u32 = 1024;
 
@@ -25,7 +27,8 @@ impl Qp {
             inner.losses = losses;
             flow.peer.lose(now);
         }
-        let share = flow.peer.share(self.mtu(inner));
+        let mtu = self.mtu(inner);
+        let share = flow.peer.share(mtu, inner.requester.next_length() >= LONG * mtu);
         inner.requester.set_window(share);
     }
 

@@ -96,10 +96,11 @@ impl Peer {
         }
     }
 
-    /// One connection's share of the window, in packets.
-    pub(crate) fn share(&self, mtu: u32) -> u32 {
+    /// One connection's share of the window, in packets. Packets of long messages take places together.
+    pub(crate) fn share(&self, mtu: u32, long: bool) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);
-        let packets = (self.window.load(Ordering::Relaxed) / mtu.max(1)).min(PACKETS);
+        let places = if long { 4 * PACKETS } else { PACKETS };
+        let packets = (self.window.load(Ordering::Relaxed) / mtu.max(1)).min(places);
         (packets / active).max(1)
     }
 
@@ -200,14 +201,15 @@ mod tests {
     #[test]
     fn a_window_is_shared_halved_and_widened() {
         let peer = Peer::new();
-        assert_eq!(peer.share(4096), WINDOW / 4096);
+        assert_eq!(peer.share(4096, false), WINDOW / 4096);
         peer.count(true);
         peer.count(true);
-        assert_eq!(peer.share(4096), WINDOW / 8192);
-        assert_eq!(peer.share(256), PACKETS / 2, "small packets take places, too");
+        assert_eq!(peer.share(4096, false), WINDOW / 8192);
+        assert_eq!(peer.share(256, false), PACKETS / 2, "small packets take places, too");
+        assert_eq!(peer.share(256, true), 4 * PACKETS / 2, "those of long messages take fewer");
         peer.lose(Time(5_000_000));
         peer.lose(Time(5_500_000));
-        assert_eq!(peer.share(4096), WINDOW / 16384, "two losses at once are one");
+        assert_eq!(peer.share(4096, false), WINDOW / 16384, "two losses at once are one");
         for round in 0..100 {
             peer.lose(Time(10_000_000 * round));
         }
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!(peer.window.load(Ordering::Relaxed), WINDOW_MAX);
         peer.count(false);
         peer.count(false);
-        assert_eq!(peer.share(u32::MAX), 1, "one packet may always go");
+        assert_eq!(peer.share(u32::MAX, false), 1, "one packet may always go");
     }
 
     /// Sends packets of 4 KiB until one has to wait; gives the numbers of the probes.
