@@ -265,13 +265,15 @@ fn groups_are_joined_while_they_have_members() {
         bytes: &datagram(0x00ff_ffff, 100, 9),
     };
     let member = ear.member(gid(group));
-    assert_eq!(ear.sockets().0.total, 2, "its socket is there when ATTACH_MCAST is answered");
+    // Its socket is there when ATTACH_MCAST is answered, and never given away: what comes is for several engines.
+    assert_eq!(ear.sockets().0.total, 1);
     sender.send(&out).expect("sent");
     let heard = ear.await_record();
     assert_eq!((heard.arrival.to, heard.bytes[99]), (gid(group), 9));
     assert!(ear.hear().is_none(), "one copy");
     ear.leave(gid(group), member);
-    assert_eq!(ear.sockets().0.total, 1);
+    sender.send(&out).expect("sent");
+    assert!(ear.hear().is_none(), "it has left");
 }
 
 #[test]
