@@ -11,11 +11,14 @@ use shm::Region;
 
 use crate::engine::Engine;
 use crate::net::inbox::Inbox;
+use crate::tsc;
 
 /// Without a packet for so long the claim goes back: to the agent, which can wait for packets without using the processor.
 const IDLE: u64 = 20_000_000;
 /// The same while the program polls, and so has nothing better to do.
 const IDLE_POLLING: u64 = 100_000_000;
+/// Ticks within which packets came at one time: some fraction of a millisecond.
+const MOMENT: u64 = 500_000;
 /// Strays with one claim, at most; then the agent does the work for everybody,
 const STRAYS: u32 = 64;
 /// for so long.
@@ -26,6 +29,8 @@ pub(crate) struct Claim {
     page: Region,
     /// When the last packet came, in the engine's time; 0 for never.
     traffic: AtomicU64,
+    /// The same by the time stamp counter, which is cheaper to read.
+    ticks: AtomicU64,
     strays: AtomicU32,
     /// Not asked for before this time.
     pause: AtomicU64,
@@ -33,7 +38,13 @@ pub(crate) struct Claim {
 
 impl Claim {
     pub(crate) fn new(page: Region) -> Self {
-        Self { page, traffic: AtomicU64::new(0), strays: AtomicU32::new(0), pause: AtomicU64::new(0) }
+        Self {
+            page,
+            traffic: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            strays: AtomicU32::new(0),
+            pause: AtomicU64::new(0),
+        }
     }
 
     fn word(&self) -> &AtomicU32 {
@@ -42,6 +53,11 @@ impl Claim {
 
     /// A packet came.
     pub(crate) fn note_traffic(&self, engine: &Engine) {
+        let ticks = tsc::now();
+        if ticks.wrapping_sub(self.ticks.load(Ordering::Relaxed)) < MOMENT {
+            return;
+        }
+        self.ticks.store(ticks, Ordering::Relaxed);
         self.traffic.store(engine.now().0, Ordering::Relaxed);
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct Inbox {
     /// The right to read the agent's sockets, where it is given to engines at all.
     pub(crate) claim: Option<Claim>,
     sockets: ArcSwap<Vec<Shared>>,
+    /// Some of them are this engine's to read.
+    any_hot: AtomicBool,
     /// The board's epoch for which `sockets` holds.
     known: AtomicU32,
 }
@@ -94,6 +96,7 @@ impl Engine {
                     let was = inbox.sockets.load().iter().any(|old| old.gid == shared.gid && old.is_hot());
                     shared.hot.store(was || self.sends_from(&shared.gid), Ordering::Relaxed);
                 }
+                inbox.any_hot.store(sockets.iter().any(Shared::is_hot), Ordering::Relaxed);
                 inbox.sockets.store(Arc::new(sockets));
                 inbox.known.store(epoch, Ordering::Relaxed);
             }
@@ -273,6 +276,7 @@ impl Inbox {
             agent,
             claim,
             sockets: ArcSwap::default(),
+            any_hot: AtomicBool::new(false),
             // No epoch that the board shows.
             known: AtomicU32::new(u32::MAX),
         })
@@ -282,12 +286,13 @@ impl Inbox {
     pub(crate) fn expect_at(&self, gid: &[u8; 16]) {
         for shared in self.sockets.load().iter().filter(|shared| &shared.gid == gid && !shared.is_hot()) {
             shared.hot.store(true, Ordering::Relaxed);
+            self.any_hot.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether there is a socket to read.
     pub(crate) fn has_hot(&self) -> bool {
-        self.sockets.load().iter().any(Shared::is_hot)
+        self.any_hot.load(Ordering::Relaxed)
     }
 
     /// Hands `f` the sockets to wait for while the claim is held.
@@ -297,6 +302,7 @@ impl Inbox {
     }
 
     pub(crate) fn forget_sockets(&self) {
+        self.any_hot.store(false, Ordering::Relaxed);
         self.sockets.store(Arc::default());
     }
 
