@@ -25,9 +25,6 @@ const READ_PIECE: u32 = 32 * 1024;
 /// How many of the program's timeouts one try lasts on the wire: as many as the IBA allows, since processes wait for processors as adapters
 /// do not. What is lost is found out about long before.
 const PATIENCE: u8 = 4;
-/// Packets of one message without one that asks for an acknowledgement, which costs a system call on either side; a small window asks
-/// more often.
-const ASK_EVERY: u32 = 128;
 /// Nanoseconds of silence after which the oldest packet goes to another host once more, long before the program's timeout.
 const SILENCE: u32 = 20_000_000;
 
@@ -154,7 +151,6 @@ impl Qp {
             max_rd_atomic: a.max_rd_atomic,
             lossless: !inner.on_wire,
             read_piece: if inner.on_wire { (READ_PIECE / self.mtu(inner)).max(1) } else { 0 },
-            ack_every: if inner.on_wire { ASK_EVERY } else { 0 },
             patience: if inner.on_wire { PATIENCE } else { 1 },
             probe_after: if inner.on_wire { SILENCE } else { 0 },
             ..RequesterConfig::default()
