@@ -22,6 +22,20 @@ pub enum Error {
     /// The network header is neither IPv6 nor IPv4 in the place that RoCEv2 gives it.
     #[error("neither an IPv6 header nor an IPv4 header in its lower half")]
     Network,
+    /// A management datagram that is not the communication manager's.
+    #[error("a management datagram of class {class:#04x} and method {method:#04x}, not a message of the CM")]
+    NotCm {
+        /// Its class.
+        class: u8,
+        /// Its method.
+        method: u8,
+    },
+    /// A message of the communication manager in another version.
+    #[error("version {0} of the CM's messages, only 2 is known")]
+    CmVersion(u8),
+    /// The communication manager has no such message.
+    #[error("attribute {0:#06x} is not a message of the CM")]
+    CmAttribute(u16),
     /// The buffer to emit into is too small.
     #[error("{needed} bytes of headers do not fit into {room}")]
     NoRoom {

@@ -3,10 +3,11 @@
 //! One module is one header and has one shape: a struct named `Header` with the header's fields, `LEN`, `parse` from exactly
 //! `LEN` bytes, `emit` into exactly `LEN` bytes, `Display`, and tests against literal bytes. Read [`bth`] and you know them all.
 //! [`Headers`] is the whole stack of one packet behind its network header, flat, as the transport thinks of it. Between hosts a
-//! packet ends with its [`icrc`], and [`probe`] is a packet of our own.
+//! packet ends with its [`icrc`], and [`probe`] is a packet of our own. A management datagram ([`mad`]) is the payload of a UD packet;
+//! the communication manager's are in [`cm`].
 //!
 //! Nothing here decides anything: whether a packet is welcome is the business of the `protocol` crate.
-//! Sources: IBA volume 1, chapter 9 (transport) and annex A17 (RoCEv2).
+//! Sources: IBA volume 1, chapters 9 (transport), 12 (communication management), 13 (management), annexes A11 and A17 (RoCEv2).
 #![forbid(unsafe_code)]
 
 pub mod aeth;
@@ -14,6 +15,7 @@ pub mod atomic_ack;
 pub mod atomic_eth;
 pub mod bth;
 mod bytes;
+pub mod cm;
 pub mod deth;
 mod error;
 pub mod grh;
@@ -21,6 +23,7 @@ mod headers;
 pub mod icrc;
 pub mod ieth;
 pub mod immdt;
+pub mod mad;
 mod number;
 mod opcode;
 pub mod probe;
