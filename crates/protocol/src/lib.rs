@@ -6,9 +6,10 @@
 //! (`poll_transmit`), when to call again ([`Requester::poll_timeout`]).
 //!
 //! Begin with [`qp`], the queue pair's states on one page; then [`Requester`] and [`Responder`], the two halves of a queue pair.
-//! The reliable connection's rules are in `rc/`. Source: IBA volume 1, chapters 9 to 11.
+//! The reliable connection's rules are in `rc/`. How queue pairs find each other is [`cm`]. Source: IBA volume 1, chapters 9 to 12.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod modify;
 mod operation;
 mod packets;

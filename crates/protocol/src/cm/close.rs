@@ -1,0 +1,326 @@
+//! How connections end, or do not begin: REJ, MRA, DREQ, DREP, the rest that follows, and ids given back. Adds to [`Cm`]. IBA 12.9.7,
+//! 12.9.8.
+
+use super::entry::Key;
+use super::messages::{fit, fit_info};
+use super::{Attribute, Cm, Dropped, Error, Id, Kind, Origin, PathState, Reason, SidrReply, State};
+use crate::Time;
+use wire::cm::{Data, Drep, Dreq, Message, Rej, SidrStatus};
+use wire::mad::Header;
+
+impl Cm {
+    /// Declines what the peer sent, a REQ or a REP, or takes back our REP, or our REQ (then the reason is [`Reason::TIMEOUT`],
+    /// whatever is given here): sends REJ. A REQ that comes again for a while gets the same answer.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 148 bytes, or 72 of `info`.
+    pub fn reject(&mut self, now: Time, id: Id, reason: Reason, info: &[u8], private: &[u8]) -> Result<(), Error> {
+        let index = self.table.resolve(id)?;
+        let state = self.table.entry(index).facts.state;
+        let (info, info_len) = fit_info(Attribute::Rej, info)?;
+        let private_data = fit(Attribute::Rej, private)?;
+        let rej = Rej { info, info_len, private_data, ..self.rejection(index, reason) };
+        match state {
+            State::ReqRcvd | State::MraReqSent => {
+                self.say(index, &Message::Rej(rej), 0);
+                // Who asks again where nobody listens is told so again without an entry.
+                if reason == Reason::INVALID_SERVICE_ID {
+                    self.idle(index)
+                } else {
+                    self.rest(now, index, State::Declined)
+                }
+            }
+            State::ReqSent | State::MraReqRcvd => {
+                self.reject_for_time(index);
+                self.idle(index);
+            }
+            State::RepRcvd | State::MraRepSent => {
+                self.say(index, &Message::Rej(rej), 0);
+                self.idle_but_heard(index);
+            }
+            State::RepSent | State::MraRepRcvd => {
+                self.say(index, &Message::Rej(rej), 0);
+                self.rest(now, index, State::TimeWait);
+            }
+            _ => return Err(self.misplaced(index, "REJ")),
+        }
+        Ok(())
+    }
+
+    /// Forgets an incoming request without a word, and its id: the peer sends it again, as for a full backlog.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::State`].
+    pub fn forget(&mut self, id: Id) -> Result<(), Error> {
+        let index = self.table.resolve(id)?;
+        if !self.table.entry(index).facts.state.is_undecided() {
+            return Err(self.misplaced(index, "forgetting a request"));
+        }
+        self.table.remove(index);
+        Ok(())
+    }
+
+    /// Ends an established connection: sends DREQ, and again until DREP comes ([`Kind::Disconnected`]) or the retries are used up
+    /// ([`Kind::TimedOut`]); where the peer's DREQ came first, sends DREP. Then the id rests until [`Kind::Rested`].
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 220 bytes.
+    pub fn disconnect(&mut self, now: Time, id: Id, private_data: &[u8]) -> Result<(), Error> {
+        let index = self.table.resolve(id)?;
+        match self.table.entry(index).facts.state {
+            State::Established => {
+                let private_data = fit(Attribute::Dreq, private_data)?;
+                self.ask_for_end(now, index, private_data);
+                Ok(())
+            }
+            State::DreqRcvd => {
+                fit::<220>(Attribute::Drep, private_data)?;
+                let private_data = fit(Attribute::Drep, private_data)?;
+                self.agree_to_end(now, index, private_data);
+                Ok(())
+            }
+            _ => Err(self.misplaced(index, "DREQ")),
+        }
+    }
+
+    /// Gives an id back. What is not finished is ended as the specification asks: REJ for what was asked for or not yet agreed to,
+    /// DREQ (repeated until its answer) for what is established, a SIDR_REP that declines; and the time-wait is kept.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn destroy(&mut self, now: Time, id: Id) -> Result<(), Error> {
+        let index = self.table.resolve(id)?;
+        match self.table.entry(index).facts.state {
+            State::SidrReqSent => self.idle(index),
+            State::ReqSent
+            | State::MraReqRcvd
+            | State::ReqRcvd
+            | State::MraReqSent
+            | State::RepRcvd
+            | State::MraRepSent
+            | State::RepSent
+            | State::MraRepRcvd => {
+                self.reject(now, id, Reason::CONSUMER_DEFINED, &[], &[])?;
+            }
+            State::SidrReqRcvd => {
+                let declined = SidrReply { status: SidrStatus::REJECTED, ..SidrReply::default() };
+                self.sidr_reply(now, id, &declined)?;
+            }
+            State::Established => self.ask_for_end(now, index, Data::default()),
+            State::DreqRcvd => self.agree_to_end(now, index, Data::default()),
+            State::Idle | State::DreqSent | State::TimeWait | State::Declined | State::SidrAnswered => {}
+        }
+        let entry = self.table.entry_mut(index);
+        entry.orphan = true;
+        if entry.facts.state == State::Idle {
+            self.table.remove(index);
+        }
+        Ok(())
+    }
+
+    /// A REJ came.
+    pub(super) fn on_rej(&mut self, now: Time, origin: &Origin, rej: &Rej) -> Result<(), Dropped> {
+        let message = Attribute::Rej;
+        let index = match self.rejected_by_adapter(origin, rej) {
+            Some(index) => index,
+            None => self.connection_of(origin, message, rej.remote_comm_id, rej.local_comm_id)?,
+        };
+        let state = self.table.entry(index).facts.state;
+        match state {
+            State::ReqSent | State::MraReqRcvd | State::RepRcvd | State::MraRepSent => {
+                self.tell(index, Kind::Rejected(*rej));
+                self.idle(index);
+            }
+            // Our answer is not wanted any more. A late repetition of the REQ must not look like a new one.
+            State::ReqRcvd | State::MraReqSent | State::RepSent | State::MraRepRcvd => {
+                self.tell(index, Kind::Rejected(*rej));
+                self.table.entry_mut(index).last = None;
+                self.rest(now, index, State::Declined);
+            }
+            State::Established => {
+                self.tell(index, Kind::Rejected(*rej));
+                self.rest(now, index, State::TimeWait);
+            }
+            State::DreqSent => {
+                self.tell(index, Kind::Disconnected { private_data: None });
+                self.rest(now, index, State::TimeWait);
+            }
+            state => return Err(Dropped::Unexpected { message, state }),
+        }
+        Ok(())
+    }
+
+    /// A peer that never learned our number says that it waited too long: it names its adapter and its own number.
+    fn rejected_by_adapter(&self, origin: &Origin, rej: &Rej) -> Option<u32> {
+        let ca_guid = rej.told().first_chunk::<8>()?;
+        if rej.reason != Reason::TIMEOUT || rej.remote_comm_id != 0 {
+            return None;
+        }
+        self.table.find_key(&Key::number(rej.local_comm_id, u64::from_be_bytes(*ca_guid), origin.source))
+    }
+
+    /// Says that we do not wait any longer for an answer; by our adapter, for the peer's number may not be known.
+    pub(super) fn reject_for_time(&mut self, index: u32) {
+        let ca_guid = self.table.entry(index).ca_guid.to_be_bytes();
+        let info = Data::new(&ca_guid).unwrap_or_default();
+        let rej = Rej { info, info_len: 8, ..self.rejection(index, Reason::TIMEOUT) };
+        self.say(index, &Message::Rej(rej), 0);
+    }
+
+    /// A DREQ came.
+    pub(super) fn on_dreq(&mut self, now: Time, origin: &Origin, header: &Header, dreq: &Dreq) -> Result<(), Dropped> {
+        let message = Attribute::Dreq;
+        let comm_id = dreq.remote_comm_id;
+        let index = match self.connection_of(origin, message, comm_id, dreq.local_comm_id) {
+            Ok(index) => index,
+            Err(foreign @ Dropped::Foreign { .. }) => return Err(foreign),
+            // It has ended here already, or never was: that is what the peer wants to hear.
+            Err(dropped) => {
+                let (local_comm_id, remote_comm_id) = (dreq.remote_comm_id, dreq.local_comm_id);
+                let drep = Drep { local_comm_id, remote_comm_id, private_data: Data::default() };
+                self.answer(origin, header.transaction, &Message::Drep(drep));
+                return Err(dropped);
+            }
+        };
+        let entry = self.table.entry_mut(index);
+        let state = entry.facts.state;
+        if dreq.remote_qpn != entry.facts.local_qpn {
+            return Err(Dropped::Mismatch { message, comm_id });
+        }
+        match state {
+            State::RepSent | State::MraRepRcvd | State::RepRcvd | State::MraRepSent | State::Established => {
+                entry.transaction = header.transaction;
+                self.stop_suggesting(index);
+                self.table.enter(index, State::DreqRcvd, None);
+                self.table.entry_mut(index).last = None;
+                self.tell(index, Kind::DisconnectWanted(*dreq));
+            }
+            // Both asked at once, and both may stop.
+            State::DreqSent => {
+                entry.transaction = header.transaction;
+                self.tell(index, Kind::Disconnected { private_data: None });
+                self.agree_to_end(now, index, Data::default());
+            }
+            State::DreqRcvd => return Err(Dropped::Repeated { message }),
+            State::TimeWait | State::Idle => {
+                if self.said(index, Attribute::Drep) {
+                    self.repeat(index);
+                } else {
+                    self.table.entry_mut(index).transaction = header.transaction;
+                    self.say_drep(index, Data::default());
+                }
+                return Err(Dropped::Repeated { message });
+            }
+            _ => return Err(Dropped::Unexpected { message, state }),
+        }
+        Ok(())
+    }
+
+    /// A DREP came.
+    pub(super) fn on_drep(&mut self, now: Time, origin: &Origin, drep: &Drep) -> Result<(), Dropped> {
+        let message = Attribute::Drep;
+        let index = self.connection_of(origin, message, drep.remote_comm_id, drep.local_comm_id)?;
+        match self.table.entry(index).facts.state {
+            State::DreqSent => {
+                self.tell(index, Kind::Disconnected { private_data: Some(drep.private_data) });
+                self.rest(now, index, State::TimeWait);
+                Ok(())
+            }
+            state => Err(Dropped::Unexpected { message, state }),
+        }
+    }
+
+    /// Sends DREQ until it is answered.
+    fn ask_for_end(&mut self, now: Time, index: u32, private_data: Data<220>) {
+        self.stop_suggesting(index);
+        self.begin_transaction(index);
+        let facts = &self.table.entry(index).facts;
+        let dreq = Dreq {
+            local_comm_id: facts.local_comm_id,
+            remote_comm_id: facts.remote_comm_id,
+            remote_qpn: facts.remote_qpn,
+            private_data,
+        };
+        self.say(index, &Message::Dreq(dreq), 0);
+        self.await_answer(now, index, State::DreqSent);
+    }
+
+    /// Answers DREQ.
+    fn agree_to_end(&mut self, now: Time, index: u32, private_data: Data<224>) {
+        self.say_drep(index, private_data);
+        self.rest(now, index, State::TimeWait);
+    }
+
+    fn say_drep(&mut self, index: u32, private_data: Data<224>) {
+        let facts = &self.table.entry(index).facts;
+        let (local_comm_id, remote_comm_id) = (facts.local_comm_id, facts.remote_comm_id);
+        self.say(index, &Message::Drep(Drep { local_comm_id, remote_comm_id, private_data }), 0);
+    }
+
+    /// The queue pair at the other end turned out to be used for another connection, so this one is gone.
+    pub(super) fn forgotten(&mut self, now: Time, index: u32) {
+        self.tell(index, Kind::PeerForgot);
+        match self.table.entry(index).facts.state {
+            State::Established => self.ask_for_end(now, index, Data::default()),
+            State::ReqRcvd | State::MraReqSent => {
+                self.say_stale(index);
+                self.rest(now, index, State::Declined);
+            }
+            State::RepSent | State::MraRepRcvd => {
+                self.say_stale(index);
+                self.rest(now, index, State::TimeWait);
+            }
+            _ => {
+                self.say_stale(index);
+                self.idle(index);
+            }
+        }
+    }
+
+    fn say_stale(&mut self, index: u32) {
+        let rej = self.rejection(index, Reason::STALE_CONNECTION);
+        self.say(index, &Message::Rej(rej), 0);
+    }
+
+    fn stop_suggesting(&mut self, index: u32) {
+        let entry = self.table.entry_mut(index);
+        entry.path_state = PathState::Idle;
+        entry.suggested = None;
+    }
+
+    /// Enters a state that ends by itself. Where too many rest already, it has ended at once.
+    pub(super) fn rest(&mut self, now: Time, index: u32, state: State) {
+        if self.table.counts().resting >= self.config.resting as usize
+            && !self.table.entry(index).facts.state.is_resting()
+        {
+            return self.rested(index, state);
+        }
+        let entry = self.table.entry(index);
+        let time = if state == State::TimeWait { entry.rest() } else { entry.echo };
+        self.stop_suggesting(index);
+        self.table.enter(index, state, Some(now.after(time)));
+    }
+
+    /// A rest is over.
+    pub(super) fn rested(&mut self, index: u32, state: State) {
+        if state == State::TimeWait {
+            self.tell(index, Kind::Rested);
+        }
+        self.idle(index);
+    }
+
+    /// There is nothing more to do for an id; if its user has gone, it goes.
+    pub(super) fn idle(&mut self, index: u32) {
+        self.table.entry_mut(index).last = None;
+        self.idle_but_heard(index);
+    }
+
+    /// The same, but what was said last can be said again.
+    fn idle_but_heard(&mut self, index: u32) {
+        self.stop_suggesting(index);
+        self.table.enter(index, State::Idle, None);
+        if self.table.entry(index).orphan {
+            self.table.remove(index);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How the communication manager says something: to a peer, once or until it answers, and to a user. Adds to [`Cm`].
+
+use super::entry::Last;
+use super::{Cm, Event, Kind, Origin, Output, Path, State};
+use crate::{Time, cm::Error};
+use wire::cm::{Attribute, Data, Message, Reason, Rej, Rejected};
+use wire::mad::Mad;
+
+impl Cm {
+    /// Hands out a datagram.
+    pub(super) fn send(&mut self, path: Path, mad: Mad) {
+        self.outputs.push_back(Output::Send { path, mad });
+    }
+
+    /// Says something to an entry's peer, in the entry's transaction, and keeps it to be said again.
+    pub(super) fn say(&mut self, index: u32, message: &Message, options: u32) {
+        let entry = self.table.entry_mut(index);
+        let mad = message.emit(entry.transaction, options);
+        entry.last = Some(Last { attribute: message.attribute(), mad: Box::new(mad) });
+        let path = entry.facts.path;
+        self.send(path, mad);
+    }
+
+    /// Says the last message again.
+    pub(super) fn repeat(&mut self, index: u32) {
+        let entry = self.table.entry(index);
+        if let Some(last) = &entry.last {
+            let (path, mad) = (entry.facts.path, *last.mad);
+            self.send(path, mad);
+        }
+    }
+
+    /// Whether the last message was this one.
+    pub(super) fn said(&self, index: u32, attribute: Attribute) -> bool {
+        self.table.entry(index).last.as_ref().is_some_and(|last| last.attribute == attribute)
+    }
+
+    /// Enters a state in which an answer is awaited, and the last message repeated until it comes.
+    pub(super) fn await_answer(&mut self, now: Time, index: u32, state: State) {
+        let entry = self.table.entry_mut(index);
+        entry.retries = entry.max_retries;
+        let deadline = now.after(entry.interval);
+        self.table.enter(index, state, Some(deadline));
+    }
+
+    /// Answers a message that belongs to no entry, along the way that it came.
+    pub(super) fn answer(&mut self, origin: &Origin, transaction: u64, message: &Message) {
+        self.send(origin.back(), message.emit(transaction, 0));
+    }
+
+    /// Tells the user of an entry.
+    pub(super) fn tell(&mut self, index: u32, kind: Kind) {
+        if !self.table.entry(index).orphan {
+            let id = self.table.id(index);
+            self.outputs.push_back(Output::Event(Event { id, kind }));
+        }
+    }
+
+    /// A number for a question of ours that no other question has.
+    pub(super) fn begin_transaction(&mut self, index: u32) -> u64 {
+        self.transactions = self.transactions.wrapping_add(1);
+        let entry = self.table.entry_mut(index);
+        let high = self.transactions ^ (self.config.secret >> 32) as u32;
+        entry.transaction = u64::from(high) << 32 | u64::from(entry.facts.local_comm_id);
+        entry.transaction
+    }
+
+    /// The REJ that fits an entry's state.
+    pub(super) fn rejection(&self, index: u32, reason: Reason) -> Rej {
+        let facts = &self.table.entry(index).facts;
+        let message = match facts.state {
+            State::ReqRcvd | State::MraReqSent | State::ReqSent | State::MraReqRcvd => Rejected::Req,
+            State::RepRcvd | State::MraRepSent => Rejected::Rep,
+            _ => Rejected::Other,
+        };
+        Rej { local_comm_id: facts.local_comm_id, remote_comm_id: facts.remote_comm_id, message, ..Rej::new(reason) }
+    }
+
+    /// A state error of a call.
+    pub(super) fn misplaced(&self, index: u32, call: &'static str) -> Error {
+        Error::State { call, state: self.table.entry(index).facts.state }
+    }
+}
+
+/// Private data of a message, if they fit.
+pub(super) fn fit<const N: usize>(message: Attribute, bytes: &[u8]) -> Result<Data<N>, Error> {
+    Data::new(bytes).ok_or(Error::PrivateData { message, len: bytes.len(), max: N })
+}
+
+/// Additional information of a message and how long it is, if it fits.
+pub(super) fn fit_info(message: Attribute, bytes: &[u8]) -> Result<(Data<72>, u8), Error> {
+    let info = fit(message, bytes)?;
+    Ok((info, u8::try_from(bytes.len()).unwrap_or(72)))
+}

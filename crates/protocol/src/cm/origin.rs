@@ -1,0 +1,102 @@
+//! Where datagrams come from and go to. Principal types: [`Path`], [`Origin`].
+
+use wire::cm::{Gid, PathInfo};
+
+/// A way between two ports, seen from here: from `sgid` to `dgid`. IBA 15.2.5.16 (path record).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    /// Our port.
+    pub sgid: Gid,
+    /// The other port.
+    pub dgid: Gid,
+    /// 20 bits that mark packets of one flow.
+    pub flow_label: u32,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Service level.
+    pub sl: u8,
+    /// The partition.
+    pub pkey: u16,
+    /// The path MTU's code: 1 for 256 bytes to 5 for 4096.
+    pub mtu: u8,
+    /// Static rate's code; 0 is what the port gives.
+    pub rate: u8,
+    /// How long a packet may be on its way: a code of 5 bits.
+    pub packet_life: u8,
+}
+
+impl Path {
+    /// The path as our REQ or LAP describes it. RoCE knows no LIDs: they are all ones.
+    #[must_use]
+    pub fn info(&self, ack_timeout: u8) -> PathInfo {
+        PathInfo {
+            local_lid: 0xffff,
+            remote_lid: 0xffff,
+            local_gid: self.sgid,
+            remote_gid: self.dgid,
+            flow_label: self.flow_label,
+            rate: self.rate,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            sl: self.sl,
+            subnet_local: false,
+            ack_timeout,
+        }
+    }
+
+    /// The way back along a path that the peer's REQ or LAP describes. Of the peer's acknowledgement timeout, the packet life time
+    /// is half.
+    #[must_use]
+    pub fn back(info: &PathInfo, pkey: u16, mtu: u8) -> Path {
+        Path {
+            sgid: info.remote_gid,
+            dgid: info.local_gid,
+            flow_label: info.flow_label,
+            traffic_class: info.traffic_class,
+            hop_limit: info.hop_limit,
+            sl: info.sl,
+            pkey,
+            mtu,
+            rate: info.rate,
+            packet_life: info.ack_timeout.saturating_sub(1),
+        }
+    }
+}
+
+/// Where a datagram came from, as its network header claims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The sender's port.
+    pub source: Gid,
+    /// The port that it came to: one of ours.
+    pub destination: Gid,
+    /// The partition.
+    pub pkey: u16,
+    /// 20 bits that mark packets of one flow.
+    pub flow_label: u32,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// How many hops were left.
+    pub hop_limit: u8,
+    /// Service level.
+    pub sl: u8,
+}
+
+impl Origin {
+    /// The way back to where it came from.
+    #[must_use]
+    pub fn back(&self) -> Path {
+        Path {
+            sgid: self.destination,
+            dgid: self.source,
+            flow_label: self.flow_label,
+            traffic_class: self.traffic_class,
+            hop_limit: 64,
+            sl: self.sl,
+            pkey: self.pkey,
+            ..Path::default()
+        }
+    }
+}

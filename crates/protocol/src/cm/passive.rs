@@ -1,0 +1,91 @@
+//! The side that is asked: REP, what RTU leads to. Adds to [`Cm`]; what a REQ leads to is in [`super::incoming`]. IBA 12.9.6
+//! (passive states).
+
+use super::messages::fit;
+use super::{Attribute, Cm, Dropped, Error, Id, Kind, Origin, Reply, State, TransportType};
+use crate::Time;
+use wire::cm::{Message, Rep, Rtu};
+
+impl Cm {
+    /// Agrees to an incoming request: sends REP, and again until RTU, data or the end of the retries.
+    /// Then comes [`Kind::Established`], [`Kind::Rejected`] or [`Kind::TimedOut`].
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 196 bytes.
+    pub fn reply(&mut self, now: Time, id: Id, reply: &Reply<'_>) -> Result<(), Error> {
+        let index = self.table.resolve(id)?;
+        let entry = self.table.entry(index);
+        if !matches!(entry.facts.state, State::ReqRcvd | State::MraReqSent) {
+            return Err(self.misplaced(index, "REP"));
+        }
+        let private_data = fit(Attribute::Rep, reply.private_data)?;
+        let mut rep = Rep {
+            local_comm_id: entry.facts.local_comm_id,
+            remote_comm_id: entry.facts.remote_comm_id,
+            local_qkey: reply.qkey,
+            local_qpn: reply.qpn,
+            vendor_id: reply.ece.vendor_id,
+            local_eecn: 0,
+            starting_psn: reply.psn,
+            responder_resources: reply.responder_resources,
+            initiator_depth: reply.initiator_depth,
+            target_ack_delay: reply.target_ack_delay,
+            failover_accepted: reply.failover_accepted,
+            flow_control: reply.flow_control,
+            rnr_retry_count: reply.rnr_retry_count,
+            srq: reply.srq,
+            local_ca_guid: reply.ca_guid,
+            private_data,
+        };
+        // The target queue pair of an extended reliable connection stands where the context of a reliable datagram does.
+        if entry.facts.transport == TransportType::Xrc {
+            rep = Rep { local_eecn: reply.qpn.value(), local_qpn: wire::Qpn::default(), srq: true, ..rep };
+        }
+        let entry = self.table.entry_mut(index);
+        entry.ca_guid = reply.ca_guid;
+        entry.facts.local_qpn = reply.qpn;
+        entry.facts.receive_psn = reply.psn;
+        entry.facts.responder_resources = reply.responder_resources;
+        entry.facts.initiator_depth = reply.initiator_depth;
+        if reply.failover_accepted != 0 {
+            entry.facts.alternate = None;
+        }
+        self.say(index, &Message::Rep(rep), reply.ece.options);
+        self.await_answer(now, index, State::RepSent);
+        Ok(())
+    }
+
+    /// Data came, so the peer is ready although its RTU has not come: the connection is established, and [`Kind::Established`]
+    /// follows. IBA 12.9.7.2 calls it the communication-established event.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::State`]: also when it is established already.
+    pub fn established_by_data(&mut self, id: Id) -> Result<(), Error> {
+        let index = self.table.resolve(id)?;
+        if !matches!(self.table.entry(index).facts.state, State::RepSent | State::MraRepRcvd) {
+            return Err(self.misplaced(index, "the end of waiting for RTU"));
+        }
+        self.established(index, Kind::Established { private_data: None });
+        Ok(())
+    }
+
+    /// An RTU came.
+    pub(super) fn on_rtu(&mut self, origin: &Origin, rtu: &Rtu) -> Result<(), Dropped> {
+        let message = Attribute::Rtu;
+        let index = self.connection_of(origin, message, rtu.remote_comm_id, rtu.local_comm_id)?;
+        match self.table.entry(index).facts.state {
+            State::RepSent | State::MraRepRcvd => {
+                self.established(index, Kind::Established { private_data: Some(rtu.private_data) });
+                Ok(())
+            }
+            State::Established => Err(Dropped::Repeated { message }),
+            state => Err(Dropped::Unexpected { message, state }),
+        }
+    }
+
+    fn established(&mut self, index: u32, kind: Kind) {
+        self.table.enter(index, State::Established, None);
+        self.table.entry_mut(index).last = None;
+        self.tell(index, kind);
+    }
+}

@@ -1,0 +1,142 @@
+//! Queue pairs that are still connected here when their owner asks for another connection; numbers that are used twice.
+
+use super::world::{A, B, Manner, World};
+use softhca_protocol::cm::{Attribute, Dropped, Kind, Reason, Request, State};
+use wire::Qpn;
+use wire::cm::{Message, Req};
+
+/// A request with the queue pair of an earlier one.
+fn same_qpn(world: &mut World, qpn: Qpn) -> Request<'static> {
+    Request { qpn, ..world.asking(A, B) }
+}
+
+#[test]
+fn a_queue_pair_that_comes_again_ends_its_old_connection() {
+    let mut world = World::new();
+    let (active, passive) = world.connect(A, B);
+    let qpn = world.hosts[A].cm.connection(active).unwrap().local_qpn;
+    world.restart(A);
+    let request = same_qpn(&mut world, qpn);
+    let id = world.call(A, |cm, now| cm.request(now, &request)).unwrap();
+    world.run();
+    let events = world.hosts[A].events_of(id);
+    assert!(matches!(&events[..], [Kind::Rejected(rej)] if rej.reason == Reason::STALE_CONNECTION), "{events:?}");
+    let events = world.hosts[B].events_of(passive);
+    // The restarted peer confirms the end of what it does not know.
+    assert!(matches!(events[2..], [Kind::PeerForgot, Kind::Disconnected { .. }, Kind::Rested]), "{events:?}");
+    assert!(
+        world.hosts[B]
+            .dropped
+            .contains(&Dropped::Rejected { message: Attribute::Req, reason: Reason::STALE_CONNECTION })
+    );
+    // And now it may.
+    world.hosts[B].manner = Manner::Willing;
+    let request = same_qpn(&mut world, qpn);
+    let id = world.call(A, |cm, now| cm.request(now, &request)).unwrap();
+    world.run_for(5);
+    assert_eq!(world.state(A, id), State::RepRcvd);
+}
+
+#[test]
+fn one_that_nobody_has_decided_about_goes_as_well() {
+    for replied in [false, true] {
+        let mut world = World::new();
+        let id = world.request(A, B);
+        world.run_for(1);
+        let qpn = world.hosts[A].cm.connection(id).unwrap().local_qpn;
+        let passive = world.incoming(B);
+        if replied {
+            world.lose.push((B, Attribute::Rep));
+            world.reply(B, passive);
+        }
+        world.restart(A);
+        let request = same_qpn(&mut world, qpn);
+        let id = world.call(A, |cm, now| cm.request(now, &request)).unwrap();
+        world.run();
+        assert!(matches!(&world.hosts[A].events_of(id)[..], [Kind::Rejected(_)]));
+        assert!(world.hosts[B].events_of(passive).contains(&Kind::PeerForgot));
+        assert_eq!(world.state(B, passive), State::Idle);
+    }
+}
+
+#[test]
+fn one_that_ends_already_is_no_hindrance() {
+    let mut world = World::new();
+    let (active, passive) = world.connect(A, B);
+    let qpn = world.hosts[A].cm.connection(active).unwrap().local_qpn;
+    world.call(A, |cm, now| cm.disconnect(now, active, &[])).unwrap();
+    world.run_for(1);
+    assert_eq!(world.state(B, passive), State::DreqRcvd);
+    let request = same_qpn(&mut world, qpn);
+    world.call(A, |cm, now| cm.request(now, &request)).unwrap();
+    world.run_for(1);
+    assert_ne!(world.incoming(B), passive);
+}
+
+#[test]
+fn the_asked_answers_with_a_queue_pair_that_is_connected_here() {
+    let mut world = World::new();
+    let (active, passive) = world.connect(A, B);
+    let taken = world.hosts[B].cm.connection(passive).unwrap().local_qpn;
+    world.restart(B);
+    let id = world.request(A, B);
+    world.run_for(1);
+    let incoming = world.incoming(B);
+    let mut reply = world.agreeing(B);
+    reply.qpn = taken;
+    world.call(B, |cm, now| cm.reply(now, incoming, &reply)).unwrap();
+    world.run();
+    let told = world.hosts[A].events_of(id);
+    assert!(matches!(&told[..], [Kind::Rejected(rej)] if rej.reason == Reason::STALE_CONNECTION), "{told:?}");
+    assert!(world.hosts[A].events_of(active).contains(&Kind::PeerForgot));
+    let told = world.hosts[B].events_of(incoming);
+    assert!(matches!(told.last(), Some(Kind::Rejected(rej)) if rej.reason == Reason::STALE_CONNECTION));
+}
+
+#[test]
+fn a_number_used_twice_is_refused() {
+    let mut world = World::new();
+    world.request(A, B);
+    world.run_for(1);
+    let (_, Message::Req(first)) = world.sent[0] else { panic!() };
+    let second = Req { local_qpn: Qpn::new(0x999), ..first };
+    let reason = Reason::DUPLICATE_LOCAL_COMM_ID;
+    let refused = Dropped::Rejected { message: Attribute::Req, reason };
+    assert_eq!(world.claim(A, B, &Message::Req(second)), Err(refused));
+    assert!(matches!(world.sent.last(), Some((B, Message::Rej(rej))) if rej.reason == reason));
+    assert_eq!(world.hosts[B].events.len(), 1);
+}
+
+#[test]
+fn two_agree_to_one_request() {
+    // The asked dies after REP, begins anew, and agrees to a repetition of REQ that was on its way.
+    let mut world = World::new();
+    let id = world.request(A, B);
+    world.run_for(1);
+    let (_, req) = world.sent[0];
+    let passive = world.incoming(B);
+    world.reply(B, passive);
+    world.run_for(1);
+    world.call(A, |cm, _| cm.ready(id, &[])).unwrap();
+    world.run_for(1);
+    world.restart(B);
+    world.claim(A, B, &req).unwrap();
+    let second = world.incoming(B);
+    world.reply(B, second);
+    world.run_for(1);
+    let told = world.hosts[B].events_of(second);
+    let instance = Reason::INVALID_COMM_INSTANCE;
+    assert!(matches!(told.last(), Some(Kind::Rejected(rej)) if rej.reason == instance), "{told:?}");
+    assert_eq!(world.state(A, id), State::Established);
+}
+
+#[test]
+fn who_has_no_queue_pair_may_have_many_connections() {
+    let mut world = World::new();
+    for _ in 0..3 {
+        let request = same_qpn(&mut world, Qpn::new(0));
+        world.call(A, |cm, now| cm.request(now, &request)).unwrap();
+    }
+    world.run_for(1);
+    assert_eq!(world.counts(B).undecided, 3);
+}
