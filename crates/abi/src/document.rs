@@ -8,9 +8,10 @@ use std::fmt::Write;
 use crate::command::{ROWS, Row, Support};
 use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
-use crate::{ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, srq, wire};
+use crate::{ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, srq, ucma, wire};
 
 mod example;
+mod manager;
 
 const TEMPLATE: &str = include_str!("document/abi.md");
 
@@ -41,6 +42,7 @@ const RECORDS: &[Layout] = &[
     private::Push::LAYOUT,
     private::LaneOut::LAYOUT,
     wire::Arrival::LAYOUT,
+    ucma::ManagerHeader::LAYOUT,
 ];
 
 /// Records inside of other records, shown before the commands.
@@ -134,6 +136,7 @@ fn expand(directive: &str) -> String {
         "commands" => Some(commands()),
         "values" => Some(values()),
         "errnos" => Some(errnos()),
+        "manager" => Some(manager::section()),
         "example" => Some(example::conversation()),
         _ => None,
     }

@@ -60,10 +60,16 @@ errnos! {
     EMSGSIZE = 90, "message too long";
     EPROTONOSUPPORT = 93, "version not supported";
     EOPNOTSUPP = 95, "not supported";
+    EAFNOSUPPORT = 97, "address family not supported";
+    EADDRINUSE = 98, "address is in use";
+    EADDRNOTAVAIL = 99, "no address of this host";
+    ENETUNREACH = 101, "network is not reachable";
     ECONNRESET = 104, "connection was reset";
     ENOBUFS = 105, "no buffer space";
+    EISCONN = 106, "connected already";
     ETIMEDOUT = 110, "timed out";
     ECONNREFUSED = 111, "nobody listens there";
+    EHOSTUNREACH = 113, "host is not reachable";
 }
 
 impl Errno {

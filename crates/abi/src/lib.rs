@@ -30,6 +30,7 @@ pub mod private;
 pub mod qp;
 pub mod queue;
 pub mod srq;
+pub mod ucma;
 pub mod wire;
 pub mod wq;
 pub mod xrc;

@@ -1,0 +1,115 @@
+//! Ids themselves: made, ended, moved, given options; and the node's two commands of softhca's own.
+
+record! {
+    /// CREATE_ID (0), request.
+    pub struct CreateId[24] {
+        /// The caller's name for the id; events carry it.
+        0 => uid: u64,
+        /// Opaque: where a kernel would put the answer.
+        8 => response: u64,
+        /// See `port_space`.
+        16 => ps: u16,
+        /// Type of the QP: see `qp::kind`.
+        18 => qp_type: u8,
+        /// 0.
+        19 => reserved: [u8; 5],
+    }
+
+    /// CREATE_ID (0), answer; also of JOIN_IP_MCAST and JOIN_MCAST, where it names the membership.
+    pub struct CreateIdAnswer[4] {
+        /// The new id. Ids are unique in the whole agent, but only the channel that owns one may name it.
+        0 => id: u32,
+    }
+
+    /// DESTROY_ID (1) and LEAVE_MCAST (17), request.
+    pub struct DestroyId[16] {
+        /// Opaque: where a kernel would put the answer.
+        0 => response: u64,
+        /// The id; for LEAVE_MCAST the membership.
+        8 => id: u32,
+        /// 0.
+        12 => reserved: u32,
+    }
+
+    /// DESTROY_ID (1), LEAVE_MCAST (17) and MIGRATE_ID (18), answer. `bell_bytes` is softhca's own: events that waited in
+    /// the channel for this id are not there any more, and their bytes are to be taken from the bell (of MIGRATE_ID: from
+    /// the bell of the channel that had the id).
+    pub struct DestroyIdAnswer[8] {
+        /// How many events of the id GET_EVENT has given out.
+        0 => events_reported: u32,
+        /// How many bytes the caller is to take from the bell.
+        4 => bell_bytes: u32,
+    }
+
+    /// SET_OPTION (14), request; no answer. The value follows the record, and counts in `in_len`.
+    pub struct SetOption[24] {
+        /// Opaque: where a kernel would find the value.
+        0 => optval: u64,
+        /// The id.
+        8 => id: u32,
+        /// See `level`.
+        12 => level: u32,
+        /// See `option` and `ib_option`.
+        16 => optname: u32,
+        /// Length of the value, bytes.
+        20 => optlen: u32,
+    }
+
+    /// MIGRATE_ID (18), request, sent on the channel that is to have the id. The answer is `DestroyIdAnswer`.
+    pub struct MigrateId[16] {
+        /// Opaque: where a kernel would put the answer.
+        0 => response: u64,
+        /// The id.
+        8 => id: u32,
+        /// Number of the channel that has it now, as CHANNEL told it there (a kernel takes the file descriptor here).
+        12 => fd: u32,
+    }
+
+    /// CHANNEL (192), request.
+    pub struct Channel[8] {
+        /// 0.
+        0 => reserved: u64,
+    }
+
+    /// CHANNEL (192), answer.
+    pub struct ChannelAnswer[4] {
+        /// A number, hard to guess, by which MIGRATE_ID on another channel of the same user names this one.
+        0 => channel: u32,
+    }
+
+    /// FREEZE_QP (193), request; no answer.
+    pub struct FreezeQp[8] {
+        /// Number of one of the caller's own QPs.
+        0 => qp_num: u32,
+        /// 1: MODIFY_QP of it succeeds and changes nothing. 0: it does again what it says.
+        4 => frozen: u32,
+    }
+}
+
+constants! {
+    /// `SetOption::level`.
+    pub mod level: u32 {
+        /// Options of the id.
+        ID = 0,
+        /// Options of its path.
+        IB = 1,
+    }
+
+    /// `SetOption::optname` of level ID.
+    pub mod option: u32 {
+        /// Type of service, one byte: the traffic class of the path.
+        TOS = 0,
+        /// An int: several ids may share an address, as long as they do not listen.
+        REUSEADDR = 1,
+        /// An int: an id of IPv6 takes no IPv4.
+        AFONLY = 2,
+        /// One byte: acknowledge timeout code of the QP.
+        ACK_TIMEOUT = 3,
+    }
+
+    /// `SetOption::optname` of level IB.
+    pub mod ib_option: u32 {
+        /// `PathRecData`s: the route, instead of RESOLVE_ROUTE.
+        PATH = 1,
+    }
+}
