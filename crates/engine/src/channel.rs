@@ -86,8 +86,9 @@ impl Channel {
     pub fn next_event(&self) -> Result<u64, Errno> {
         self.engine.check_process().map_err(|error| error.errno)?;
         loop {
-            if let Some(cq) = self.file.next(|| (None, false))?.upgrade() {
-                cq.count_event();
+            let count = |cq: &Weak<Cq>| cq.upgrade().iter().for_each(|cq| cq.read.count_completion());
+            if let Some(cq) = self.file.next(|| (None, false), count)?.upgrade() {
+                cq.tell_event();
                 return Ok(cq.cookie());
             }
         }

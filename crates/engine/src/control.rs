@@ -66,6 +66,7 @@ pub struct SocketControl {
     /// One call at a time.
     stream: Mutex<Stream>,
     closed: AtomicBool,
+    agent: u32,
 }
 
 struct Stream {
@@ -79,6 +80,14 @@ impl SocketControl {
     /// # Errors
     /// Nobody answers at `path`, or an agent of another ABI version does.
     pub fn open(path: &Path, profile: u16) -> Result<Self> {
+        Ok(Self::open_with_descriptors(path, profile)?.0)
+    }
+
+    /// As [`SocketControl::open`], with the descriptors that came with the answer.
+    ///
+    /// # Errors
+    /// As for [`SocketControl::open`].
+    pub fn open_with_descriptors(path: &Path, profile: u16) -> Result<(Self, Vec<OwnedFd>)> {
         let socket = Socket::connect(path).map_err(|error| Error {
             errno: Errno(error.raw_os_error().unwrap_or(libc::ENODEV)),
             reason: format!(
@@ -114,7 +123,36 @@ impl SocketControl {
             return Err(Error::refuse(Errno(-answer.status), format!("the agent refused to open {}", path.display())));
         }
         let buffer = vec![0; ANSWER_MAX].into_boxed_slice();
-        Ok(Self { socket, stream: Mutex::new(Stream { sequence: 0, buffer }), closed: AtomicBool::new(false) })
+        let control = Self {
+            socket,
+            stream: Mutex::new(Stream { sequence: 0, buffer }),
+            closed: AtomicBool::new(false),
+            agent: answer.pid,
+        };
+        Ok((control, received.fds))
+    }
+}
+
+/// How often a call looks for its answer before it sleeps: some microseconds, which is what most commands take. To be woken takes
+/// several times as long.
+const LOOKS: u32 = 40;
+
+impl SocketControl {
+    /// The agent's process, as the agent says it: another one has other devices, whatever they are called.
+    #[must_use]
+    pub fn agent(&self) -> u32 {
+        self.agent
+    }
+
+    /// The answer to what was sent. The agent has the processor, if it waits for one, between two looks.
+    fn answer(&self, buffer: &mut [u8]) -> std::io::Result<shm::socket::Received> {
+        for _ in 0..LOOKS {
+            match self.socket.try_recv(buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => rustix::thread::sched_yield(),
+                done => return done,
+            }
+        }
+        self.socket.recv(buffer)
     }
 }
 
@@ -134,7 +172,7 @@ impl Control for SocketControl {
         let envelope = RequestEnvelope { sequence: *sequence, flags: 0 };
         let message = [bytemuck::bytes_of(&envelope), request].concat();
         self.socket.send(&message, fds).map_err(|_| gone())?;
-        let received = self.socket.recv(buffer).map_err(|_| gone())?;
+        let received = self.answer(buffer).map_err(|_| gone())?;
         const HEAD: usize = size_of::<ReplyEnvelope>();
         let message = buffer.get(..received.len).filter(|message| message.len() >= HEAD).ok_or_else(gone)?;
         let (head, bytes) = message.split_at(HEAD);
@@ -144,8 +182,9 @@ impl Control for SocketControl {
         }
         if envelope.status < 0 {
             let (errno, reason) = (Errno(-envelope.status), String::from_utf8_lossy(bytes).into_owned());
-            // An empty place in a table is an answer; programs look through whole tables, and nothing has failed.
-            return Err(if errno == Errno::ENODATA { Error { errno, reason } } else { Error::refuse(errno, reason) });
+            // An empty place in a table is an answer, for programs look through whole tables, and so is "not yet": nothing has failed.
+            let quiet = matches!(errno, Errno::ENODATA | Errno::EAGAIN);
+            return Err(if quiet { Error { errno, reason } } else { Error::refuse(errno, reason) });
         }
         Ok(Answer { bytes: bytes.to_vec(), fds: received.fds })
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::event;
+use crate::event::{self, Read};
 use crate::lock::Mutex;
 use abi::command::number as command;
 use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc};
@@ -87,6 +87,7 @@ pub struct Cq {
     itself: Weak<Self>,
     /// Whether entries wait: a look at an empty CQ takes no lock.
     waiting: AtomicBool,
+    pub(crate) read: Read,
     ring: Mutex<CqRing>,
 }
 
@@ -201,6 +202,7 @@ impl Cq {
             channel: spec.channel.cloned(),
             itself: itself.clone(),
             waiting: AtomicBool::new(false),
+            read: Read::default(),
             ring: Mutex::new(ring),
         }))
     }
@@ -230,10 +232,11 @@ impl Cq {
     pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Errno> {
         self.engine.check_process().map_err(|error| error.errno)?;
         let taken = self.take(wcs);
-        if taken == wcs.len() && !self.engine.due() {
+        // Whoever has something to work at is not kept waiting: to find out that nothing else came costs as much as a message.
+        if taken > 0 && !self.engine.due() {
             return Ok(taken);
         }
-        self.engine.poll();
+        self.engine.poll(taken > 0);
         Ok(taken + self.take(&mut wcs[taken..]))
     }
 
@@ -327,13 +330,15 @@ impl Cq {
         self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, event::Source::Cq(self.itself.clone()));
     }
 
-    pub(crate) fn count_event(&self) {
+    /// An event of it was read: the agent's count, too, which other libraries go by.
+    pub(crate) fn tell_event(&self) {
         if let Some(view) = &self.ring.lock().view {
             view.word(word::COMP_EVENTS).fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn count_async(&self) {
+    /// The same of an async event.
+    pub(crate) fn tell_async(&self) {
         if let Some(view) = &self.ring.lock().view {
             view.word(word::ASYNC_EVENTS).fetch_add(1, Ordering::Relaxed);
         }
@@ -357,7 +362,7 @@ impl Cq {
         self.engine.check_process()?;
         // What was posted before counts, also where its lane is only being opened.
         self.engine.open_routes();
-        self.engine.poll();
+        self.engine.poll(false);
         // Before the ring: whoever destroys a QP holds it when it takes its completions out.
         let _order = self.engine.allocation.lock();
         let mut ring = self.ring.lock();
@@ -400,10 +405,9 @@ impl Cq {
         self.engine.check_process()?;
         let body = DestroyCq { response: 1, cq_handle: self.handle, reserved: 0 };
         let _order = self.engine.allocation.lock();
-        let answer = self.engine.call(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()))?;
-        let answer: DestroyCqAnswer = answer.get(0)?;
+        self.engine.call(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()))?;
         self.leave();
-        Ok(EventCounts { completion: answer.comp_events_reported, asynchronous: answer.async_events_reported })
+        Ok(EventCounts { completion: self.read.completion(), asynchronous: self.read.asynchronous() })
     }
 }
 

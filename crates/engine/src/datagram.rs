@@ -38,7 +38,7 @@ impl Qp {
         if matches!(inner.route, Route::Opening(_)) {
             return;
         }
-        let now = self.engine().now();
+        let now = self.engine().about_now();
         // Packets of this flow may still have to leave.
         let mut leaving: Option<Arc<Flow>> = None;
         while let Some(transmit) = inner.requester.poll_transmit(now) {

@@ -7,7 +7,6 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use abi::command::number as command;
 use abi::device::{
@@ -22,6 +21,7 @@ use protocol::Time;
 
 use crate::board::Board;
 use crate::channel::Channel;
+use crate::clock::Clock;
 use crate::control::{Answer, Control, gone};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
@@ -79,7 +79,7 @@ pub struct Engine {
     number: u32,
     device: u32,
     comp_vectors: u32,
-    born: Instant,
+    clock: Clock,
 }
 
 impl Engine {
@@ -141,7 +141,7 @@ impl Engine {
             number: hello.engine,
             device: hello.device,
             comp_vectors: fixed.num_comp_vectors,
-            born: Instant::now(),
+            clock: Clock::new(),
         });
         // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
         engine.start_helper()?;
@@ -168,7 +168,12 @@ impl Engine {
 
     /// Nanoseconds since the engine was opened: the state machines' time.
     pub(crate) fn now(&self) -> Time {
-        Time(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.clock.now()
+    }
+
+    /// The same where a microsecond does not matter.
+    pub(crate) fn about_now(&self) -> Time {
+        self.clock.about()
     }
 
     /// Refuses in a process that inherited the engine over a fork.

@@ -1,7 +1,7 @@
 //! Async events: what happened to a QP, CQ, SRQ, port or the device, outside of any completion.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::errno::Errno;
 use abi::event::{AsyncRecord, kind};
@@ -18,6 +18,33 @@ pub(crate) enum Source {
     Cq(std::sync::Weak<crate::cq::Cq>),
     Qp(std::sync::Weak<crate::qp::Qp>),
     Srq(std::sync::Weak<crate::srq::Srq>),
+}
+
+/// How many events of one object the program has read. Whoever destroys it waits until as many are acknowledged.
+#[derive(Default)]
+pub(crate) struct Read {
+    completion: AtomicU32,
+    asynchronous: AtomicU32,
+}
+
+impl Read {
+    pub(crate) fn count_completion(&self) {
+        self.completion.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_async(&self) {
+        self.asynchronous.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Of completions; exact once the object's unread events are taken out.
+    pub(crate) fn completion(&self) -> u32 {
+        self.completion.load(Ordering::Relaxed)
+    }
+
+    /// Of async events; exact once the object's unread events are taken out.
+    pub(crate) fn asynchronous(&self) -> u32 {
+        self.asynchronous.load(Ordering::Relaxed)
+    }
 }
 
 struct Record {
@@ -84,11 +111,20 @@ impl Engine {
     /// EAGAIN, EINTR; EIO when the device is gone and all events are read, or after a fork.
     pub fn async_event(&self) -> Result<AsyncEvent, Errno> {
         self.check_process().map_err(|error| error.errno)?;
-        let record = self.events.file.next(|| self.events.agents_next())?;
+        // Under the file's lock nothing but a counter may be touched: events are raised under the objects' locks.
+        let record = self.events.file.next(
+            || self.events.agents_next(),
+            |record| match &record.source {
+                Source::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.read.count_async()),
+                Source::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.read.count_async()),
+                Source::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.read.count_async()),
+                Source::None => {}
+            },
+        )?;
         match &record.source {
-            Source::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.count_async()),
-            Source::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.count_async()),
-            Source::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.count_async()),
+            Source::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.tell_async()),
+            Source::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.tell_async()),
+            Source::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.tell_async()),
             Source::None => {}
         }
         Ok(record.event)

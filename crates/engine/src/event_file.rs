@@ -51,11 +51,16 @@ impl<R> EventFile<R> {
         self.ring();
     }
 
-    /// The next record. `foreign` gives one of the agent's and says whether more wait there; those go first.
+    /// The next record. `foreign` gives one of the agent's and says whether more wait there; those go first. `count` is told of it
+    /// while [`EventFile::retain`] has to wait: a record is either still here when its object goes, or counted.
     /// Waits unless the program has set O_NONBLOCK.
-    pub(crate) fn next(&self, mut foreign: impl FnMut() -> (Option<R>, bool)) -> Result<R, Errno> {
+    pub(crate) fn next(
+        &self,
+        mut foreign: impl FnMut() -> (Option<R>, bool),
+        mut count: impl FnMut(&R),
+    ) -> Result<R, Errno> {
         loop {
-            if let Some(record) = self.take(&mut foreign)? {
+            if let Some(record) = self.take(&mut foreign, &mut count)? {
                 return Ok(record);
             }
             let mut counter = [0u8; 8];
@@ -64,7 +69,11 @@ impl<R> EventFile<R> {
         }
     }
 
-    fn take(&self, foreign: &mut impl FnMut() -> (Option<R>, bool)) -> Result<Option<R>, Errno> {
+    fn take(
+        &self,
+        foreign: &mut impl FnMut() -> (Option<R>, bool),
+        count: &mut impl FnMut(&R),
+    ) -> Result<Option<R>, Errno> {
         let mut queue = self.queue.lock();
         // Before looking: the agent writes the counter after its record, so what this look misses rings again.
         self.drain();
@@ -74,6 +83,7 @@ impl<R> EventFile<R> {
         if more || dead || !queue.is_empty() {
             self.ring();
         }
+        record.iter().for_each(count);
         match record {
             None if dead => Err(Errno::EIO),
             record => Ok(record),

@@ -15,6 +15,7 @@ use abi::private::{Push, push};
 use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use shm::{Bell, Doorbell, Socket};
 
 use crate::engine::Engine;
@@ -22,9 +23,18 @@ use crate::error::Result;
 use crate::lane::Lane;
 use crate::tsc;
 
-/// How often the thread looks whether the program still polls. Looking interrupts the program where processors are few, so it is
-/// as seldom as it can be: what arrives after the program has stopped waits for less than [`WATCH`] + [`RECENT`], which is below 1 ms.
-const WATCH: Duration = Duration::from_micros(850);
+/// So long after the program was last seen polling the thread looks whether it still does. To look interrupts the program where
+/// processors are few, so a program that polls puts that off again and again; what arrives after it has stopped waits for less than
+/// [`WATCH`] + [`RECENT`], which is below 1 ms.
+const WATCH: Duration = Duration::from_micros(880);
+/// A program that polls puts the look off so often: in a virtual machine, to set a timer takes as long as a message to another host.
+const PUT_OFF: Duration = Duration::from_micros(780);
+/// The same in ticks before their unit is known. If that is more than [`WATCH`], the thread looks once too often.
+const FIRST_PUT_OFF: u64 = 1_000_000;
+/// The shortest sleep by which the unit of the ticks is measured.
+const MEASURE: Duration = Duration::from_micros(200);
+/// The thread looks after the claim so often at least.
+const ROUND: Duration = Duration::from_millis(50);
 /// A program whose last poll is longer ago has stopped.
 const RECENT: Duration = Duration::from_micros(100);
 /// A program that polls this often without arming a CQ is one that polls.
@@ -41,11 +51,14 @@ const SOCKETS: usize = 15;
 
 const PUSH: u64 = 0;
 const KICK: u64 = 1;
+const TIMER: u64 = 2;
 
 /// What wakes the thread, and what it knows of the program.
 pub(crate) struct Waker {
     bell: Bell,
     kick: Doorbell,
+    /// Fires when the program has not polled for [`WATCH`].
+    timer: OwnedFd,
     epoll: OwnedFd,
     push: Mutex<Option<Socket>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -54,6 +67,10 @@ pub(crate) struct Waker {
     watching: AtomicBool,
     /// When the program polled last, by the time stamp counter.
     polled_at: AtomicU64,
+    /// When the timer was last set.
+    put_off_at: AtomicU64,
+    /// [`PUT_OFF`] in ticks.
+    put_off: AtomicU64,
     /// Polls since the program last armed a CQ.
     polls: AtomicU32,
 }
@@ -66,15 +83,21 @@ impl Waker {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, kick.as_fd(), epoll::EventData::new_u64(KICK), edge)?;
+        // Edge-triggered, and never read: to set it anew makes it ready to fire again.
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), edge)?;
         let waker = Self {
             bell,
             kick,
+            timer,
             epoll,
             push: Mutex::new(None),
             thread: Mutex::new(None),
             stop: AtomicBool::new(false),
             watching: AtomicBool::new(false),
             polled_at: AtomicU64::new(0),
+            put_off_at: AtomicU64::new(0),
+            put_off: AtomicU64::new(FIRST_PUT_OFF),
             polls: AtomicU32::new(0),
         };
         Ok((waker, fd))
@@ -109,7 +132,11 @@ impl Waker {
     /// The program has polled.
     pub(crate) fn polled(&self) {
         if self.watching.load(Ordering::Relaxed) {
-            self.polled_at.store(tsc::now(), Ordering::Relaxed);
+            let now = tsc::now();
+            self.polled_at.store(now, Ordering::Relaxed);
+            if now.wrapping_sub(self.put_off_at.load(Ordering::Relaxed)) > self.put_off.load(Ordering::Relaxed) {
+                self.put_look_off(now);
+            }
             return;
         }
         // Not an atomic increment: of several pollers some may not count.
@@ -124,13 +151,33 @@ impl Waker {
         }
     }
 
-    /// Watches the program poll, for [`WATCH`] at most. Says whether the agent has something to tell.
+    /// The thread need not look before [`WATCH`] is over.
+    fn put_look_off(&self, now: u64) {
+        self.put_off_at.store(now, Ordering::Relaxed);
+        let value = Timespec { tv_sec: 0, tv_nsec: i64::from(WATCH.subsec_nanos()) };
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A valid timer and a valid time: it cannot fail.
+        let _ = timerfd_settime(
+            &self.timer,
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: never, it_value: value },
+        );
+    }
+
+    /// Sleeps until the program has not polled for [`WATCH`]. Says whether the agent has something to tell.
     fn watch(&self) -> bool {
         let (ticks, clock) = (tsc::now(), Instant::now());
-        let told = self.sleep(Some(WATCH));
+        self.put_look_off(ticks);
+        let told = self.sleep(Some(ROUND));
         let now = tsc::now();
         // The unit of the ticks is measured while sleeping.
-        let recent = u128::from(now.saturating_sub(ticks)) * RECENT.as_nanos() / clock.elapsed().as_nanos().max(1);
+        let slept = clock.elapsed();
+        let in_ticks =
+            |time: Duration| u128::from(now.saturating_sub(ticks)) * time.as_nanos() / slept.as_nanos().max(1);
+        if slept > MEASURE {
+            self.put_off.store(u64::try_from(in_ticks(PUT_OFF)).unwrap_or(FIRST_PUT_OFF), Ordering::Relaxed);
+        }
+        let recent = in_ticks(RECENT);
         if u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent {
             self.watching.store(false, Ordering::Relaxed);
             self.polls.store(0, Ordering::Relaxed);

@@ -14,6 +14,7 @@ mod ah;
 mod board;
 mod cell;
 mod channel;
+mod clock;
 mod control;
 mod cq;
 mod datagram;

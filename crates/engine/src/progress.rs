@@ -22,11 +22,25 @@ const BATCH: usize = 64;
 /// Rounds in which a program that polls finds nothing, before it lets others have the processor.
 const YIELD: u32 = 32;
 
+/// Rounds that are taken to catch up, at most.
+const CATCH_UP: u32 = 64;
+
+/// Who does a round of work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// A thread that polls, and has nothing.
+    Polls,
+    /// A thread that polls, and has got something.
+    Found,
+    /// The helper thread, or one that needs something done.
+    Helps,
+}
+
 impl Engine {
-    /// What a polling thread does.
-    pub(crate) fn poll(self: &Arc<Self>) {
+    /// What a polling thread does. One that has `found` something is about to answer it, maybe, and what is owed waits for that.
+    pub(crate) fn poll(self: &Arc<Self>, found: bool) {
         self.waker.polled();
-        if self.go_round(false, true) {
+        if self.go_round(false, if found { Caller::Found } else { Caller::Polls }) {
             self.net.idle.store(0, Ordering::Relaxed);
         } else if self.net.inbox().is_some_and(Inbox::has_hot) {
             // Not an atomic increment: of several pollers some may not count.
@@ -42,10 +56,21 @@ impl Engine {
 
     /// Does what there is to do; says whether there was something. With `sure`, waits for those who are at it.
     pub(crate) fn progress(self: &Arc<Self>, sure: bool) -> bool {
-        self.go_round(sure, false)
+        self.go_round(sure, Caller::Helps)
     }
 
-    fn go_round(self: &Arc<Self>, sure: bool, polled: bool) -> bool {
+    /// Does what has come so far, and waits for those who are at it: for whoever is about to end something, which shall count what
+    /// came before. Bounded, for peers may go on sending.
+    pub fn catch_up(self: &Arc<Self>) {
+        for _ in 0..CATCH_UP {
+            if !self.progress(true) {
+                return;
+            }
+        }
+    }
+
+    fn go_round(self: &Arc<Self>, sure: bool, caller: Caller) -> bool {
+        let polled = caller != Caller::Helps;
         crate::usermem::prepare_thread();
         let mut worked = false;
         for lane in self.lanes.list().iter() {
@@ -58,7 +83,9 @@ impl Engine {
                 self.go_on(lane);
             }
         }
-        worked |= self.pay_all();
+        if caller != Caller::Found {
+            worked |= self.pay_all();
+        }
         worked |= self.receive_from_hosts(sure, polled);
         if self.timers.next().is_some() && (!polled || self.due()) {
             worked |= self.look_at_timers();
@@ -237,7 +264,7 @@ impl Engine {
     }
 
     fn look_at_timers(self: &Arc<Self>) -> bool {
-        let now = self.now();
+        let now = self.about_now();
         if self.timers.next().is_none_or(|at| at > now) {
             return false;
         }

@@ -19,7 +19,7 @@ use crate::board::Place;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::Source;
+use crate::event::{Read, Source};
 use crate::lane::Lane;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
@@ -93,6 +93,7 @@ pub struct Qp {
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     pub(crate) freed: Freed,
+    pub(crate) read: Read,
     itself: Weak<Self>,
     inner: Mutex<Inner>,
 }
@@ -285,6 +286,7 @@ impl Engine {
             caps,
             sq_sig_all: spec.sq_sig_all,
             freed: Freed::default(),
+            read: Read::default(),
             itself: itself.clone(),
             inner: Mutex::new(inner),
         });
@@ -334,7 +336,8 @@ impl Qp {
         self.itself.upgrade()
     }
 
-    pub(crate) fn count_async(&self) {
+    /// An async event of it was read: the agent's count, too, which other libraries go by.
+    pub(crate) fn tell_async(&self) {
         if let Some(view) = &self.lock().view {
             view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
         }
@@ -360,18 +363,15 @@ impl Qp {
     /// EBUSY while it is in a multicast group.
     pub fn destroy(&self) -> Result<u32> {
         self.engine.check_process()?;
+        self.send_off();
         let _order = self.engine.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let answer = self.engine.call(&request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>()));
-        let reported = match answer {
-            Ok(answer) => answer.get::<DestroyQpAnswer>(0)?.events_reported,
-            Err(_) if self.engine.is_gone() => {
-                self.lock().view.as_ref().map_or(0, |view| view.word(word::EVENTS_REPORTED).load(Ordering::Relaxed))
-            }
-            Err(error) => return Err(error),
-        };
-        self.leave();
-        Ok(reported)
+        match answer {
+            Err(error) if !self.engine.is_gone() => return Err(error),
+            _ => self.leave(),
+        }
+        Ok(self.read.asynchronous())
     }
 
     /// Takes the QP out of everything that knows it.

@@ -93,18 +93,24 @@ impl Qp {
         more: bool,
     ) -> Arrival {
         let mut inner = self.lock();
-        if inner.is_dead() || !self.is_connected(&inner, packet, origin) {
+        let arrival = self.take(&mut inner, packet, payload, origin);
+        if arrival == Arrival::Taken && !more {
+            self.pump(&mut inner);
+        }
+        arrival
+    }
+
+    /// Takes one packet, as [`Qp::arrive`] does, without answering it.
+    pub(crate) fn take(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, origin: Origin<'_>) -> Arrival {
+        if inner.is_dead() || !self.is_connected(inner, packet, origin) {
             return Arrival::NotTaken;
         }
         if packet.headers.opcode.is_response() {
-            self.on_response(&mut inner, packet, payload);
+            self.on_response(inner, packet, payload);
         } else if inner.state.serves() {
-            self.on_request(&mut inner, packet, payload);
+            self.on_request(inner, packet, payload);
         } else {
             return Arrival::NotTaken;
-        }
-        if !more {
-            self.pump(&mut inner);
         }
         Arrival::Taken
     }

@@ -67,6 +67,9 @@ impl Engine {
     }
 }
 
+/// Ways that are opened for the datagrams of a QP that goes.
+const MOST_WAYS: usize = 16;
+
 impl Qp {
     /// Sees to it that the route is known, if it can be. With `open`, waits for the agent to open a lane; else the helper does.
     pub(crate) fn find_route(&self, inner: &mut Inner, open: bool) {
@@ -168,6 +171,18 @@ impl Qp {
             _ => {}
         }
         self.pump(&mut inner);
+    }
+
+    /// Before a datagram QP goes: what waits for its way gets it now, as adapters send what was posted. Bounded, for each message may
+    /// go to another peer.
+    pub(crate) fn send_off(&self) {
+        let Some(qp) = self.arc().filter(|_| self.service == Service::Ud) else { return };
+        for _ in 0..MOST_WAYS {
+            if !matches!(qp.lock().route, Route::Opening(_)) {
+                return;
+            }
+            qp.open_route();
+        }
     }
 
     /// The lane `id` has lost its other end.

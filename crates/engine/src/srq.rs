@@ -12,7 +12,7 @@ use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifyS
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::event::Source;
+use crate::event::{Read, Source};
 use crate::lock::Mutex;
 use crate::memory::View;
 use crate::pd::Pd;
@@ -41,6 +41,7 @@ pub struct Srq {
     max_wr: u32,
     max_sge: u32,
     itself: Weak<Self>,
+    pub(crate) read: Read,
     queue: Mutex<Queue>,
 }
 
@@ -111,6 +112,7 @@ impl Engine {
             max_wr: answer.max_wr,
             max_sge: answer.max_sge,
             itself: itself.clone(),
+            read: Read::default(),
             queue: Mutex::new(Queue { view: Some(view), ring, head: 0, tail: 0, limit: 0 }),
         }))
     }
@@ -230,7 +232,8 @@ impl Srq {
         Ok(answer)
     }
 
-    pub(crate) fn count_async(&self) {
+    /// An async event of it was read: the agent's count, too, which other libraries go by.
+    pub(crate) fn tell_async(&self) {
         if let Some(view) = &self.queue.lock().view {
             view.word(word::EVENTS_REPORTED).fetch_add(1, Ordering::Relaxed);
         }
@@ -244,10 +247,9 @@ impl Srq {
         self.engine.check_process()?;
         let _order = self.engine.allocation.lock();
         let body = DestroySrq { response: 1, srq_handle: self.handle, reserved: 0 };
-        let answer: DestroySrqAnswer =
-            self.engine.call(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?.get(0)?;
+        self.engine.call(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?;
         self.leave();
-        Ok(answer.events_reported)
+        Ok(self.read.asynchronous())
     }
 
     /// Takes the queue out of everything that knows it.

@@ -193,7 +193,7 @@ impl Qp {
     /// The state machines' time: read only when a timer runs, for a clock costs as much as a message.
     pub(crate) fn time(&self, inner: &Inner) -> Time {
         let timed = inner.on_wire || inner.deadline.is_some() || inner.requester.poll_timeout().is_some();
-        if timed { self.engine().now() } else { Time(0) }
+        if timed { self.engine().about_now() } else { Time(0) }
     }
 
     /// No lane could be opened: what there is to send is lost. The next try comes with the next timer or request.

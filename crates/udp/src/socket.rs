@@ -7,6 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Source ports have the upper two bits set.
 const PORTS_FROM: u16 = 0xc000;
@@ -14,12 +15,17 @@ const PORTS_MASK: u16 = 0x3fff;
 
 const HOP_LIMIT: u8 = 64;
 const BUFFER: i32 = 4 << 20;
+/// Bursts of one segment size in a row that make it a habit.
+const REPEATS: u32 = 16;
 
 /// A UDP socket that never waits.
 #[derive(Debug)]
 pub struct Socket {
     socket: UdpSocket,
     local: SocketAddr,
+    /// The segment size that the kernel takes where a call says none, and how often the last one was asked for in a row.
+    habit: AtomicU32,
+    repeats: AtomicU32,
 }
 
 impl Socket {
@@ -114,7 +120,7 @@ impl Socket {
     pub fn from_fd(fd: OwnedFd) -> Socket {
         let socket = UdpSocket::from(fd);
         let local = socket.local_addr().unwrap_or_else(|_| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
-        Socket { socket, local }
+        Socket { socket, local, habit: AtomicU32::new(0), repeats: AtomicU32::new(0) }
     }
 
     /// From now on [`Socket::receive`] tells the traffic class and the hop limit. That costs a small part of each call, and only
@@ -145,10 +151,8 @@ impl Socket {
     /// burst, older kernels say `EINVAL`), or the interface cannot compute the checksums of a burst (`EIO`).
     pub fn send(&self, out: &Outgoing<'_>) -> io::Result<()> {
         let mut control = Control::new();
-        if out.segment != 0
-            && out.segment < out.bytes.len()
-            && let Ok(segment) = u16::try_from(out.segment)
-        {
+        let segment = if out.segment < out.bytes.len() { u16::try_from(out.segment).unwrap_or(0) } else { 0 };
+        if !self.is_usual(segment, out.bytes.len()) {
             control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment.to_ne_bytes());
         }
         let v4 = out.to.is_ipv4();
@@ -166,6 +170,26 @@ impl Socket {
             self.leave_by(out.interface, v4, &mut control);
         }
         sys::send(self.socket.as_fd(), &out.to, &control, out.bytes)
+    }
+
+    /// Whether `len` bytes are cut into these segments (0: not at all) without saying so. A program that sends the same kind of burst
+    /// again and again saves a part of each call if the kernel knows its habit.
+    fn is_usual(&self, segment: u16, len: usize) -> bool {
+        let habit = self.habit.load(Ordering::Relaxed);
+        if segment == 0 {
+            return habit == 0 || len <= habit as usize;
+        }
+        if u32::from(segment) == habit {
+            return true;
+        }
+        // Not atomic together: of two senders at once one may be counted as the other, and the habit be another one.
+        let repeats = self.repeats.load(Ordering::Relaxed);
+        let count = if repeats >> 16 == u32::from(segment) { (repeats & 0xffff) + 1 } else { 1 };
+        self.repeats.store(u32::from(segment) << 16 | count.min(REPEATS), Ordering::Relaxed);
+        if count == REPEATS && sys::set(self.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, &i32::from(segment)).is_ok() {
+            self.habit.store(u32::from(segment), Ordering::Relaxed);
+        }
+        false
     }
 
     /// Receives a datagram, or several that the kernel merged, into `buffer`; what does not fit is cut off. `None`: nothing is

@@ -1,4 +1,7 @@
 //! The three calls that rustix leaves out, behind safe functions. Not what they are used for: that is [`crate::Socket`].
+//!
+//! Sending and receiving go to the kernel directly: the C library's functions are cancellation points, and to make each of them
+//! one takes two locked instructions. Since they never wait, there is nothing to cancel.
 
 use crate::address::Name;
 use crate::control::Control;
@@ -31,19 +34,37 @@ pub(crate) fn set<T: OptionValue>(fd: BorrowedFd<'_>, level: i32, option: i32, v
 /// Sends `bytes` to an address without waiting. It is all or nothing: UDP sends no half datagrams.
 pub(crate) fn send(fd: BorrowedFd<'_>, to: &SocketAddr, control: &Control, bytes: &[u8]) -> io::Result<()> {
     let (name, name_len) = Name::of(to);
+    if control.len() == 0 {
+        // The kernel has less to read and to check.
+        // SAFETY: the kernel reads the bytes and the name, which both outlive the call, within the lengths that stand beside them.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                fd.as_raw_fd(),
+                bytes.as_ptr(),
+                bytes.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                name.as_ptr(),
+                name_len,
+            )
+        };
+        return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    }
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let message = libc::msghdr {
         msg_name: name.as_ptr().cast_mut().cast(),
         msg_namelen: name_len,
         msg_iov: &raw mut piece,
         msg_iovlen: 1,
-        msg_control: if control.len() == 0 { std::ptr::null_mut() } else { control.as_ptr().cast_mut().cast() },
+        msg_control: control.as_ptr().cast_mut().cast(),
         msg_controllen: control.len(),
         msg_flags: 0,
     };
     // SAFETY: the kernel reads the name, the piece and the control messages, which all outlive the call, within the lengths
     // that stand beside them; it writes nothing, so the casts to mutable pointers are harmless.
-    let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let sent = unsafe {
+        libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -66,9 +87,9 @@ pub(crate) fn receive(
     };
     // SAFETY: the kernel writes into the name, the buffer and the control messages, which are borrowed mutably until the call
     // returns, and within the lengths that stand beside them.
-    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let received = unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     if received < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok((received.cast_unsigned(), message.msg_controllen, name.read(message.msg_namelen as usize)))
+    Ok((received.cast_unsigned() as usize, message.msg_controllen, name.read(message.msg_namelen as usize)))
 }

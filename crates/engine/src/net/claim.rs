@@ -82,9 +82,10 @@ impl Claim {
     }
 
     fn ask(&self, engine: &Engine, inbox: &Inbox) {
-        let now = engine.now().0;
+        let now = engine.about_now().0;
         let since = now.saturating_sub(self.traffic.load(Ordering::Relaxed));
-        if now < self.pause.load(Ordering::Relaxed) || since > IDLE_POLLING {
+        // Not longer than one that does not poll keeps it: else who polls now and then would ask and give back by turns.
+        if now < self.pause.load(Ordering::Relaxed) || since > IDLE {
             return;
         }
         self.strays.store(0, Ordering::Relaxed);

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use protocol::{Service, Time};
+use udp::BATCH_MAX;
 use wire::Qpn;
 use wire::probe::{self, Probe};
 
@@ -28,8 +29,14 @@ impl Qp {
             flow.peer.lose(now);
         }
         let mtu = self.mtu(inner);
-        let share = flow.peer.share(mtu, inner.requester.next_length() >= LONG * mtu);
-        inner.requester.set_window(share);
+        let is_long = inner.requester.next_length() >= LONG * mtu;
+        let share = flow.peer.share(mtu, is_long);
+        let under_way = inner.requester.under_way();
+        // A system call for a few packets costs nearly as much as one for many: what is long waits for room for a burst, as long as
+        // more than that is under way, of which some will be acknowledged.
+        let burst = (BATCH_MAX as u32 / (mtu + AROUND)).min(share / 2);
+        let waits = is_long && under_way >= burst && share.saturating_sub(under_way) < burst;
+        inner.requester.set_window(if waits { under_way } else { share });
     }
 
     /// Whether the next unreliable packet may go. If not, the QP waits for an answer, or for the time after which none is expected.

@@ -72,122 +72,194 @@ fn destination(packet: &[u8]) -> u32 {
     u32::from_be_bytes([0, packet[5], packet[6], packet[7]])
 }
 
-impl Engine {
-    /// Brings the first `len` bytes of the reception's buffer to their QPs; the caller pumps those that were touched. Gives back
-    /// to the agent what is another engine's, and says how many packets that were.
-    pub(crate) fn deliver(self: &Arc<Self>, reception: &mut Reception, datagrams: &Datagrams, len: usize) -> u32 {
-        let (buffer, touched, recent) = reception.parts();
-        let segment = if datagrams.segment == 0 { len.max(1) } else { datagrams.segment };
-        let envelope = Envelope::new(&datagrams.from, &datagrams.to, datagrams.from_port);
-        let (mut at, mut id, mut strays) = (0, 0, 0);
-        while at < len {
-            let end = (at + segment).min(len);
-            let bytes = &buffer[at..end];
+/// A packet whose ICRC fits.
+enum Found<'a> {
+    Packet(Packet, &'a [u8]),
+    /// What is inside a probe.
+    Probe(&'a [u8]),
+}
+
+/// Takes datagrams apart, one packet after the other.
+struct Packets<'a> {
+    engine: &'a Engine,
+    datagrams: &'a Datagrams,
+    envelope: Envelope,
+    bytes: &'a [u8],
+    segment: usize,
+    at: usize,
+    /// The identification that the next packet will have, if its sender is like the last one's.
+    id: u16,
+    /// Packets that were another engine's.
+    strays: u32,
+}
+
+impl<'a> Packets<'a> {
+    /// The next packet that is one. What is not is dropped here, and what is another engine's goes back to the agent.
+    fn next(&mut self) -> Option<Found<'a>> {
+        while self.at < self.bytes.len() {
+            let rest = &self.bytes[self.at..];
+            let bytes = &rest[..self.segment.min(rest.len())];
             if bytes.len() < SHORTEST {
-                self.drop_packet(datagrams, "it is shorter than any");
-            } else if !self.is_ours(destination(bytes)) {
-                let run = self.stray_run(&buffer[at..len], segment);
-                strays += run.div_ceil(segment) as u32;
-                if let Some(inbox) = self.net.inbox() {
-                    inbox.give_back(datagrams, &buffer[at..at + run]);
-                }
-                at += run;
-                id = 0;
+                self.drop("it is shorter than any");
+            } else if !self.engine.is_ours(destination(bytes)) {
+                self.give_back(rest);
                 continue;
-            } else if let Some(fits) = envelope.check(bytes, id) {
-                id = fits.wrapping_add(1);
-                self.deliver_packet(datagrams, bytes, touched, recent);
+            } else if let Some(fits) = self.envelope.check(bytes, self.id) {
+                self.id = fits.wrapping_add(1);
+                self.at += bytes.len();
+                match self.parse(&bytes[..bytes.len() - ICRC]) {
+                    Ok(found) => return Some(found),
+                    Err(why) => self.drop(why),
+                }
+                continue;
             } else {
-                self.drop_packet(datagrams, "its ICRC does not fit");
+                self.drop("its ICRC does not fit");
             }
-            at = end;
+            self.at += bytes.len();
         }
-        strays
+        None
     }
 
-    fn is_ours(&self, qpn: u32) -> bool {
-        qpn == Qpn::MULTICAST.value() || self.board.owner(qpn) == self.number()
-    }
-
-    /// How many bytes at the beginning are packets of other engines.
-    fn stray_run(&self, bytes: &[u8], segment: usize) -> usize {
-        let packets = bytes.chunks(segment);
-        packets
-            .take_while(|packet| packet.len() >= SHORTEST && !self.is_ours(destination(packet)))
-            .map(<[u8]>::len)
-            .sum()
-    }
-
-    fn drop_packet(&self, datagrams: &Datagrams, why: &str) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!("a packet from {} was dropped: {why}", address(datagrams.from));
-    }
-
-    /// A packet whose ICRC fits.
-    fn deliver_packet(
-        self: &Arc<Self>,
-        datagrams: &Datagrams,
-        bytes: &[u8],
-        touched: &mut Vec<Arc<Qp>>,
-        recent: &mut Option<Arc<Qp>>,
-    ) {
-        let inside = &bytes[..bytes.len() - ICRC];
+    fn parse(&self, inside: &'a [u8]) -> Result<Found<'a>, &'static str> {
         if matches!(inside[0], probe::PROBE | probe::ANSWER) {
-            return self.take_probe(datagrams, inside, touched);
+            return Ok(Found::Probe(inside));
         }
-        let Ok(headers) = Headers::parse(inside) else {
-            return self.drop_packet(datagrams, "its headers are not of a kind that is known");
-        };
-        tracing::trace!("from {}: {headers}", address(datagrams.from));
+        let headers = Headers::parse(inside).map_err(|_| "its headers are not of a kind that is known")?;
+        tracing::trace!("from {}: {headers}", address(self.datagrams.from));
         let head = headers.len();
-        let Some(len) = inside.len().checked_sub(head + usize::from(headers.pad)) else {
-            return self.drop_packet(datagrams, "it is shorter than its padding");
-        };
+        let len = inside.len().checked_sub(head + usize::from(headers.pad)).ok_or("it is shorter than its padding")?;
         if headers.pkey & 0x7fff != 0x7fff {
-            // Not of the one partition that there is.
-            return self.drop_packet(datagrams, "it is of another partition");
+            return Err("it is not of the one partition that there is");
         }
-        let is_datagram = headers.opcode.has_deth();
-        let grh = is_datagram.then(|| {
-            let (class, hops) = (datagrams.traffic_class, datagrams.hop_limit);
-            let behind = (UDP + bytes.len()) as u16;
+        let grh = headers.opcode.has_deth().then(|| {
+            let Datagrams { from, to, traffic_class, hop_limit, .. } = *self.datagrams;
+            let behind = (UDP + inside.len() + ICRC) as u16;
             let mut grh = [0; wire::grh::LEN];
-            Network::between(datagrams.from, datagrams.to, class, 0, hops, behind).emit(&mut grh);
+            Network::between(from, to, traffic_class, 0, hop_limit, behind).emit(&mut grh);
             grh
         });
         let packet = Packet {
-            path: Path { device: self.device() as u8, port: 1, ..Path::default() },
+            path: Path { device: self.engine.device() as u8, port: 1, ..Path::default() },
             src_qp: headers.deth.src_qp,
             headers,
             grh,
             len: len as u16,
             payload: Payload::Inline(head),
         };
-        let payload = inside[head..].as_ptr();
-        let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
-        if headers.dest_qp == Qpn::MULTICAST {
-            for qpn in self.groups.members(&datagrams.to) {
-                if let Some(qp) = self.qps.find(qpn) {
-                    qp.arrive(&packet, payload, origin, false);
+        Ok(Found::Packet(packet, &inside[head..]))
+    }
+
+    fn give_back(&mut self, rest: &[u8]) {
+        let packets = rest.chunks(self.segment);
+        let strays = packets.take_while(|packet| packet.len() >= SHORTEST && !self.engine.is_ours(destination(packet)));
+        let run = strays.map(<[u8]>::len).sum::<usize>();
+        self.strays += run.div_ceil(self.segment) as u32;
+        if let Some(inbox) = self.engine.net.inbox() {
+            inbox.give_back(self.datagrams, &rest[..run]);
+        }
+        self.at += run;
+        self.id = 0;
+    }
+
+    fn drop(&self, why: &str) {
+        self.engine.drop_packet(self.datagrams, why);
+    }
+}
+
+impl Engine {
+    /// Brings the first `len` bytes of the reception's buffer to their QPs. Those that were touched answer when the caller pumps
+    /// them; the last one at once where the program has `polled`, and nothing else is at hand. Gives back to the agent what is
+    /// another engine's, and says how many packets that were.
+    pub(crate) fn deliver(
+        self: &Arc<Self>,
+        reception: &mut Reception,
+        datagrams: &Datagrams,
+        len: usize,
+        polled: bool,
+    ) -> u32 {
+        let envelope = reception.envelope(datagrams);
+        let (buffer, touched, recent) = reception.parts();
+        let segment = if datagrams.segment == 0 { len.max(1) } else { datagrams.segment };
+        let bytes = &buffer[..len];
+        let mut packets = Packets { engine: self, datagrams, envelope, bytes, segment, at: 0, id: 0, strays: 0 };
+        let mut next = packets.next();
+        while let Some(found) = next.take() {
+            match found {
+                Found::Probe(inside) => self.take_probe(datagrams, inside, touched),
+                Found::Packet(packet, payload) if packet.headers.dest_qp == Qpn::MULTICAST => {
+                    let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
+                    for qpn in self.groups.members(&datagrams.to) {
+                        if let Some(qp) = self.qps.find(qpn) {
+                            qp.arrive(&packet, payload.as_ptr(), origin, false);
+                        }
+                    }
+                }
+                Found::Packet(packet, payload) => {
+                    next = self.deliver_run(&mut packets, (packet, payload), touched, recent, polled);
+                    continue;
                 }
             }
-            return;
+            next = packets.next();
         }
-        let dest = headers.dest_qp.value();
+        packets.strays
+    }
+
+    /// Brings a packet to its QP, and those behind it as long as they are for the same one; gives the first that is not.
+    fn deliver_run<'a>(
+        &self,
+        packets: &mut Packets<'a>,
+        (mut packet, mut payload): (Packet, &'a [u8]),
+        touched: &mut Vec<Arc<Qp>>,
+        recent: &mut Option<Arc<Qp>>,
+        polled: bool,
+    ) -> Option<Found<'a>> {
+        let datagrams = packets.datagrams;
+        let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
+        let dest = packet.headers.dest_qp.value();
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        match recent {
-            Some(qp) if qp.arrive(&packet, payload, origin, true) == Outcome::Taken => {
-                if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
-                    touched.push(Arc::clone(qp));
-                }
+        let Some(qp) = recent else {
+            packets.drop("no QP here has its number");
+            return packets.next();
+        };
+        let (mut inner, mut taken) = (qp.lock(), false);
+        let next = loop {
+            if qp.take(&mut inner, &packet, payload.as_ptr(), origin) == Outcome::Taken {
+                taken = true;
+            } else {
+                packets.drop("its QP does not take it");
             }
-            _ => {
-                *recent = None;
-                self.drop_packet(datagrams, "no QP here takes it");
+            match packets.next() {
+                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest => {
+                    (packet, payload) = (next, bytes);
+                }
+                next => break next,
+            }
+        };
+        if taken {
+            if polled && next.is_none() {
+                qp.pump_or_owe(&mut inner);
+            } else if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
+                touched.push(Arc::clone(qp));
             }
         }
+        let is_dead = inner.is_dead();
+        drop(inner);
+        if is_dead {
+            // Its number may be another's by now.
+            *recent = None;
+        }
+        next
+    }
+
+    fn is_ours(&self, qpn: u32) -> bool {
+        qpn == Qpn::MULTICAST.value() || self.board.owner(qpn) == self.number()
+    }
+
+    fn drop_packet(&self, datagrams: &Datagrams, why: &str) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!("a packet from {} was dropped: {why}", address(datagrams.from));
     }
 
     /// A question, or an answer, about what has been taken.

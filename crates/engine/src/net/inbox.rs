@@ -17,6 +17,7 @@ use abi::wire::{
 };
 use arc_swap::ArcSwap;
 use shm::{Doorbell, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
+use wire::icrc::Envelope;
 
 use crate::access;
 use crate::engine::Engine;
@@ -69,6 +70,8 @@ pub(crate) struct Reception {
     pub(crate) recent: Option<Arc<Qp>>,
     /// An address that was found not to be of this agent, and the epoch of the tables for which that holds.
     pub(crate) foreign: Option<([u8; 16], u32)>,
+    /// What the ICRCs of the last datagrams covered beside them, and of which flow those were.
+    envelope: Option<([u8; 16], [u8; 16], u16, Envelope)>,
     /// Looks at the sockets so far.
     looks: u32,
 }
@@ -188,12 +191,12 @@ impl Engine {
                     access::plain(reception.buffer.as_mut_ptr(), bytes.as_ptr(), len);
                     reception.rx.bulk.release(arrival.bulk, arrival.len);
                     inbox.expect_at(&arrival.to);
-                    self.deliver(reception, &Datagrams::from(&arrival), len);
+                    self.deliver(reception, &Datagrams::from(&arrival), len, false);
                 }
             } else if let Some(bytes) = record.get(size_of::<Arrival>()..).and_then(|rest| rest.get(..len)) {
                 reception.buffer[..len].copy_from_slice(bytes);
                 inbox.expect_at(&arrival.to);
-                self.deliver(reception, &Datagrams::from(&arrival), len);
+                self.deliver(reception, &Datagrams::from(&arrival), len, false);
             }
         }
         reception.rx.ring.publish();
@@ -226,7 +229,7 @@ impl Engine {
                     segment: received.segment,
                 };
                 if self.is_foreign(reception, &from) {
-                    let strays = self.deliver(reception, &datagrams, received.len);
+                    let strays = self.deliver(reception, &datagrams, received.len, most == 1);
                     if strays > 0
                         && let Some(claim) = &inbox.claim
                     {
@@ -275,6 +278,7 @@ impl Inbox {
                 touched: Vec::with_capacity(64),
                 recent: None,
                 foreign: None,
+                envelope: None,
                 looks: 0,
             }),
             strays: Mutex::new(strays),
@@ -364,6 +368,19 @@ impl Reception {
     /// The datagrams at hand, apart from what is needed to deliver them.
     pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<Arc<Qp>>, &mut Option<Arc<Qp>>) {
         (&self.buffer, &mut self.touched, &mut self.recent)
+    }
+
+    /// What the ICRCs of these datagrams cover beside them.
+    pub(crate) fn envelope(&mut self, datagrams: &Datagrams) -> Envelope {
+        let Datagrams { from, to, from_port, .. } = *datagrams;
+        match &self.envelope {
+            Some((of, at, port, envelope)) if *port == from_port && *of == from && *at == to => *envelope,
+            _ => {
+                let envelope = Envelope::new(&from, &to, from_port);
+                self.envelope = Some((from, to, from_port, envelope));
+                envelope
+            }
+        }
     }
 }
 
