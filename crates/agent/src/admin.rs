@@ -15,6 +15,7 @@ use rustix::fs::MemfdFlags;
 use serde_json::{Value, json};
 use shm::socket::Socket;
 
+use crate::cm::Manager;
 use crate::rundir::ADMIN;
 use crate::show;
 use crate::world::World;
@@ -24,7 +25,7 @@ const INLINE_MAX: usize = 32 * 1024;
 
 /// What becomes of an admin connection after a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It goes on.
     Goes,
     /// It has ended, or must.
@@ -34,13 +35,13 @@ pub enum Verdict {
 }
 
 /// Takes one question from `socket` and answers it.
-pub fn serve(world: &World, socket: &Socket, buffer: &mut [u8]) -> Verdict {
+pub(crate) fn serve(world: &World, manager: &Manager, socket: &Socket, buffer: &mut [u8]) -> Verdict {
     let received = match socket.try_recv(buffer) {
         Ok(received) if received.len > 0 => received,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Verdict::Goes,
         _ => return Verdict::Ends,
     };
-    let (value, stop) = answer(world, asker(socket), &buffer[..received.len]);
+    let (value, stop) = answer((world, manager), asker(socket), &buffer[..received.len]);
     match send(socket, &value) {
         _ if stop => Verdict::Stop,
         Ok(()) => Verdict::Goes,
@@ -74,15 +75,15 @@ fn asker(socket: &Socket) -> Asker {
 }
 
 /// The answer to a question, and whether the agent is to end.
-fn answer(world: &World, asker: Asker, question: &[u8]) -> (Value, bool) {
+fn answer((world, manager): (&World, &Manager), asker: Asker, question: &[u8]) -> (Value, bool) {
     let request = match serde_json::from_slice::<Value>(question) {
         Ok(question) => question["request"].as_str().unwrap_or_default().to_owned(),
         Err(error) => return (json!({"error": format!("a question is one JSON object: {error}")}), false),
     };
     match request.as_str() {
         "devices" => (show::devices(world), false),
-        "show" => (show::contexts(world, asker), false),
-        "status" => (show::status(world), false),
+        "show" => (with(show::contexts(world, asker), manager.show(asker)), false),
+        "status" => (with(show::status(world), manager.status()), false),
         "stop" if asker != Asker::Root => (json!({"error": "only the agent's own user and root may stop it"}), false),
         "stop" => (json!({"stopping": std::process::id()}), true),
         other => (
@@ -90,6 +91,12 @@ fn answer(world: &World, asker: Asker, question: &[u8]) -> (Value, bool) {
             false,
         ),
     }
+}
+
+/// An answer with what the connection manager says beside it.
+fn with(mut answer: Value, manager: Value) -> Value {
+    answer["manager"] = manager;
+    answer
 }
 
 fn send(socket: &Socket, value: &Value) -> io::Result<()> {

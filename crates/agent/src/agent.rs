@@ -4,7 +4,7 @@
 //! thread of its own; the [`AgentHandle`] stops it when it is dropped. What that thread does is in `server.rs`.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use shm::eventfd::Doorbell;
 
 use crate::addresses::{chosen, host_addresses};
 use crate::config::{Config, ConfigError, Wire};
-use crate::local::{LocalControl, Message};
+use crate::local::{LocalChannel, LocalControl, Message};
 use crate::refusal::Refusal;
 use crate::rundir::{RunDir, RunDirError};
 use crate::server::Server;
@@ -101,9 +101,27 @@ impl AgentHandle {
         LocalControl::open(self.inbox.clone(), device, profile)
     }
 
+    /// Opens an event channel of the connection manager in this process, without a socket, and the client's end of its bell.
+    pub fn connect_manager(&self) -> Result<(LocalChannel, OwnedFd), Refusal> {
+        LocalChannel::open(self.inbox.clone())
+    }
+
+    /// Sends management datagrams through `network`: for whoever carries packets in place of UDP.
+    pub fn set_network(&self, network: Arc<dyn engine::Network>) {
+        self.inbox.send(Message::Network(network));
+    }
+
     /// What hands datagrams of other hosts to this agent's engines: for whoever carries packets in place of UDP.
     pub fn forwarder(&self) -> Arc<Forwarder> {
         Arc::clone(&self.forwarder)
+    }
+
+    /// What ends the agent from another thread, while this handle waits.
+    pub fn stopper(&self) -> impl Fn() + Send + use<> {
+        let inbox = self.inbox.clone();
+        move || {
+            let _ = inbox.send(Message::Stop);
+        }
     }
 
     /// The run directory, if there is one.

@@ -1,4 +1,4 @@
-//! One connection to a device's node: the opening, then command after command.
+//! One connection to a device's node or the connection manager's: the opening, then command after command.
 //!
 //! Nothing here waits for a client. A reply that its socket has no room for is kept, and until it is gone no further command
 //! is read, so that a client that stops reading costs one reply of memory. The principal type is [`Client`].
@@ -14,6 +14,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shm::socket::Socket;
 
+use crate::cm::{ChannelId, Manager};
 use crate::context::{ContextId, Peer};
 use crate::dispatch::Reply;
 use crate::refusal::Refusal;
@@ -22,17 +23,35 @@ use crate::world::World;
 /// A connection and what it has become.
 pub(crate) struct Client {
     socket: Socket,
-    device: usize,
+    node: Node,
     peer: Peer,
     /// Readable when the process has ended, though a child of it may still hold the socket.
     death: Option<OwnedFd>,
     /// From the opening on.
-    context: Option<ContextId>,
+    session: Option<Session>,
     /// A reply that had no room.
     unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
     busy: bool,
     /// What its socket is watched for.
     pub(crate) interest: EventFlags,
+}
+
+/// What a connection is to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// A device, by index.
+    Device(usize),
+    /// The connection manager.
+    Manager,
+}
+
+/// What a connection has opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// A device.
+    Context(ContextId),
+    /// An event channel.
+    Channel(ChannelId),
 }
 
 /// Whether a connection goes on.
@@ -51,7 +70,7 @@ pub(crate) enum Next<'b> {
     /// A command.
     Command {
         /// Whose.
-        context: ContextId,
+        session: Session,
         /// Goes back with the reply.
         sequence: u32,
         /// Header and body.
@@ -62,15 +81,15 @@ pub(crate) enum Next<'b> {
 }
 
 impl Client {
-    /// A connection to `device`'s node that was just accepted.
-    pub(crate) fn new(socket: Socket, device: usize) -> io::Result<Self> {
+    /// A connection to a node that was just accepted.
+    pub(crate) fn new(socket: Socket, node: Node) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let credentials = socket.peer_credentials()?;
         let pid = i32::try_from(credentials.pid).ok().and_then(Pid::from_raw);
         let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: program_name(credentials.pid) };
         // Without one (no process id in our namespace), the end of the stream says it.
         let death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Self { socket, device, peer, death, context: None, unsent: None, busy: false, interest: EventFlags::IN })
+        Ok(Self { socket, node, peer, death, session: None, unsent: None, busy: false, interest: EventFlags::IN })
     }
 
     /// The socket, to watch it.
@@ -88,9 +107,17 @@ impl Client {
         self.death.as_ref().map(AsFd::as_fd)
     }
 
-    /// Its context, once it has opened.
+    /// What it has, once it has opened.
+    pub(crate) fn session(&self) -> Option<Session> {
+        self.session
+    }
+
+    /// Its context, if that is what it has.
     pub(crate) fn context(&self) -> Option<ContextId> {
-        self.context
+        match self.session {
+            Some(Session::Context(context)) => Some(context),
+            _ => None,
+        }
     }
 
     /// Whether it waits for room rather than for a message.
@@ -110,7 +137,7 @@ impl Client {
     }
 
     /// Takes the next message, if there is one and the client may have its turn.
-    pub(crate) fn next<'b>(&mut self, world: &mut World, buffer: &'b mut [u8]) -> Next<'b> {
+    pub(crate) fn next<'b>(&mut self, world: &mut World, manager: &mut Manager, buffer: &'b mut [u8]) -> Next<'b> {
         assert!(buffer.len() > REQUEST_MAX, "one byte more shows what is too long");
         // Nothing is watched while it is busy, so this is the end of the stream.
         if self.busy || self.flush() == Fate::Ends {
@@ -125,8 +152,8 @@ impl Client {
             _ => return Next::Over(Fate::Ends),
         };
         let message = &buffer[..received.len];
-        let Some(context) = self.context else {
-            return Next::Over(self.open(world, message));
+        let Some(session) = self.session else {
+            return Next::Over(self.open(world, manager, message));
         };
         let Some(RequestEnvelope { sequence, flags }) = RequestEnvelope::read(message) else {
             return Next::Over(Fate::Ends);
@@ -137,19 +164,27 @@ impl Client {
             "the envelope has a flag that is not known"
         } else {
             let request = &message[size_of::<RequestEnvelope>()..];
-            return Next::Command { context, sequence, request, fds: received.fds };
+            return Next::Command { session, sequence, request, fds: received.fds };
         };
         Next::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
     }
 
     /// The first message: who speaks, and which numbering.
-    fn open(&mut self, world: &mut World, message: &[u8]) -> Fate {
+    fn open(&mut self, world: &mut World, manager: &mut Manager, message: &[u8]) -> Fate {
+        let mut fds = Vec::new();
         let open = Open::read(message).filter(|open| message.len() == size_of::<Open>() && open.magic == MAGIC);
         let outcome = match open {
             None => Err(Errno::EINVAL),
             Some(open) if open.version != VERSION => Err(Errno::EPROTONOSUPPORT),
             Some(open) if open.profile > profile::OFED || open.flags != 0 || open.reserved != 0 => Err(Errno::EINVAL),
-            Some(open) => world.open(self.device, open.profile, self.peer.clone()).map_err(|refusal| refusal.errno),
+            Some(open) => match self.node {
+                Node::Device(device) => world.open(device, open.profile, self.peer.clone()).map(Session::Context),
+                Node::Manager => manager.open(self.peer.clone()).map(|(channel, bell)| {
+                    fds.push(bell);
+                    Session::Channel(channel)
+                }),
+            }
+            .map_err(|refusal| refusal.errno),
         };
         let answer = OpenAnswer {
             magic: MAGIC,
@@ -158,9 +193,9 @@ impl Client {
             status: abi::errno::status(&outcome),
             pid: std::process::id(),
         };
-        self.context = outcome.ok();
-        let sent = self.send(answer.bytes().to_vec(), Vec::new());
-        if self.context.is_some() { sent } else { Fate::Ends }
+        self.session = outcome.ok();
+        let sent = self.send(answer.bytes().to_vec(), fds);
+        if self.session.is_some() { sent } else { Fate::Ends }
     }
 
     /// Sends a reply in its envelope.

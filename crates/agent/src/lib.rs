@@ -11,6 +11,7 @@ pub mod admin;
 pub mod agent;
 pub mod board;
 mod client;
+mod cm;
 pub mod config;
 pub mod context;
 pub mod device;
@@ -39,4 +40,4 @@ pub mod world;
 
 pub use agent::{Agent, AgentHandle, StartError};
 pub use config::{Config, ConfigError};
-pub use local::LocalControl;
+pub use local::{LocalChannel, LocalControl};

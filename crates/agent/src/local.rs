@@ -3,18 +3,20 @@
 //! The principal type is [`LocalControl`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use abi::Errno;
+use engine::Network;
 
 use crate::agent::Inbox;
+use crate::cm::ChannelId;
 use crate::context::ContextId;
 use crate::dispatch::Reply;
 use crate::refusal::{Refusal, refuse};
 use crate::slow::ReplyTo;
 
 /// What the agent's thread is told by others in its process.
-#[derive(Debug)]
 pub(crate) enum Message {
     /// Open a device.
     Open {
@@ -40,6 +42,26 @@ pub(crate) enum Message {
     },
     /// End a context.
     Close(ContextId),
+    /// Open an event channel.
+    OpenChannel {
+        /// Where the answer goes, with the client's end of the bell.
+        answer: SyncSender<Result<(ChannelId, OwnedFd), Refusal>>,
+    },
+    /// Carry out a command of an event channel.
+    CallChannel {
+        /// Whose.
+        channel: ChannelId,
+        /// Header and body.
+        request: Vec<u8>,
+        /// Its descriptors.
+        fds: Vec<OwnedFd>,
+        /// Where the reply goes.
+        answer: SyncSender<Reply>,
+    },
+    /// End an event channel.
+    CloseChannel(ChannelId),
+    /// Send management datagrams through this network.
+    Network(Arc<dyn Network>),
     /// The reply to a command that was carried out elsewhere.
     Reply {
         /// Who waits for it.
@@ -106,6 +128,50 @@ impl LocalControl {
         if !self.inner {
             self.inbox.send(Message::Close(self.context));
         }
+    }
+}
+
+/// An event channel of this process.
+#[derive(Debug)]
+pub struct LocalChannel {
+    inbox: Inbox,
+    channel: ChannelId,
+}
+
+impl LocalChannel {
+    pub(crate) fn open(inbox: Inbox) -> Result<(Self, OwnedFd), Refusal> {
+        let (answer, opened) = sync_channel(1);
+        inbox.send(Message::OpenChannel { answer });
+        match opened.recv() {
+            Ok(opened) => opened.map(|(channel, bell)| (Self { inbox, channel }, bell)),
+            Err(_) => refuse(Errno::EIO, GONE),
+        }
+    }
+}
+
+impl engine::Control for LocalChannel {
+    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<engine::Answer> {
+        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<std::io::Result<Vec<_>>>()?;
+        let (answer, replied) = sync_channel(1);
+        self.inbox.send(Message::CallChannel { channel: self.channel, request: request.to_vec(), fds, answer });
+        match replied.recv() {
+            Ok(reply) if reply.status == 0 => Ok(engine::Answer { bytes: reply.bytes, fds: reply.fds }),
+            Ok(reply) => {
+                let reason = String::from_utf8_lossy(&reply.bytes).into_owned();
+                Err(engine::Error { errno: Errno(reply.status.wrapping_neg()), reason })
+            }
+            Err(_) => Err(engine::Error::refuse(Errno::EIO, GONE)),
+        }
+    }
+
+    fn close(&self) {
+        self.inbox.send(Message::CloseChannel(self.channel));
+    }
+}
+
+impl Drop for LocalChannel {
+    fn drop(&mut self) {
+        self.inbox.send(Message::CloseChannel(self.channel));
     }
 }
 

@@ -1,4 +1,5 @@
-//! The mirror of `/sys/class/infiniband`, `/sys/class/infiniband_verbs` and `/dev/infiniband` in the run directory.
+//! The mirror of `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, the connection manager's entries beside them, and
+//! `/dev/infiniband` in the run directory.
 //!
 //! Programs and scripts that read facts there instead of asking find them in the kernel's words; the path redirector
 //! (`capi/preload`) shows it to programs under the official names. It is written, never read, by the agent; a file is
@@ -13,6 +14,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use abi::device::{mtu_bytes, port_state};
+use abi::ucma::{ABI_VERSION, NODE};
 
 use crate::addresses::interface_name;
 use crate::device::{Device, FIRMWARE, PKEYS, VENDOR_ID};
@@ -21,6 +23,8 @@ use crate::rundir::{RunDir, SYS, node};
 
 /// The ABI version of `/dev/infiniband/uverbsN`, as the kernel's class attribute tells it.
 const UVERBS_ABI: &str = "6";
+/// The node of the connection manager as the kernel numbers it, were it a character device: `misc`, and a number that is free.
+const MANAGER_NODE: &str = "10:120";
 /// The major number of the kernel's uverbs nodes, and the minor of the first.
 const FIRST_NODE: (u32, u32) = (231, 192);
 
@@ -57,6 +61,10 @@ impl Mirror {
         mirror.folder(Path::new("class/infiniband"))?;
         mirror.folder(Path::new("dev/infiniband"))?;
         mirror.write(Path::new("class/infiniband_verbs/abi_version"), UVERBS_ABI)?;
+        mirror.write(Path::new("class/misc/rdma_cm/abi_version"), &ABI_VERSION.to_string())?;
+        mirror.write(Path::new("class/misc/rdma_cm/dev"), MANAGER_NODE)?;
+        mirror.write(Path::new("class/infiniband_ucma/abi_version"), &ABI_VERSION.to_string())?;
+        mirror.link(&Path::new("dev/infiniband").join(NODE), NODE_LOOK)?;
         for device in devices {
             mirror.constants(device)?;
         }
@@ -285,6 +293,7 @@ mod tests {
         let read = |name: &str| fs::read_to_string(run_dir.file(SYS).join("class").join(name)).expect(name);
         assert_eq!(read("infiniband/softhca0/ports/1/state"), "4: ACTIVE\n");
         assert_eq!(read("infiniband_verbs/uverbs0/ibdev"), "softhca0\n");
+        assert_eq!(read("misc/rdma_cm/abi_version"), "4\n");
         assert!(read("infiniband/softhca0/ports/1/gids/0").starts_with("fe80:0000:0000:0000:"));
         let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), zero);

@@ -14,6 +14,8 @@ pub(crate) enum Token {
     Wake,
     /// A connection arrives at a device's node.
     Node(u32),
+    /// A connection arrives at the connection manager's node.
+    ManagerNode,
     /// A connection arrives at the admin node.
     AdminNode,
     /// A client's socket.
@@ -28,6 +30,10 @@ pub(crate) enum Token {
     Addresses,
     /// Somebody has rung for another user's engine.
     Relays,
+    /// Management datagrams have come.
+    Management,
+    /// The run directory was removed or moved.
+    RunDir,
 }
 
 impl From<Token> for EventData {
@@ -42,6 +48,9 @@ impl From<Token> for EventData {
             Token::Admin(id) => (6, id),
             Token::Addresses => (7, 0),
             Token::Relays => (8, 0),
+            Token::ManagerNode => (9, 0),
+            Token::Management => (10, 0),
+            Token::RunDir => (11, 0),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -60,6 +69,9 @@ impl From<EventData> for Token {
             6 => Self::Admin(id),
             7 => Self::Addresses,
             8 => Self::Relays,
+            9 => Self::ManagerNode,
+            10 => Self::Management,
+            11 => Self::RunDir,
             _ => Self::Wake,
         }
     }
@@ -116,6 +128,8 @@ mod tests {
             Token::Admin(1),
             Token::Addresses,
             Token::Relays,
+            Token::ManagerNode,
+            Token::Management,
         ] {
             assert_eq!(Token::from(EventData::from(token)), token);
         }

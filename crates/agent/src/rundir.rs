@@ -6,10 +6,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, inotify};
 
 /// The node of administration inside a run directory.
 pub const ADMIN: &str = "admin";
@@ -21,6 +24,11 @@ pub const PID: &str = "agent.pid";
 pub const LOG: &str = "agent.log";
 /// The root of the mirror of `/sys/class/infiniband` and `/sys/class/infiniband_verbs`.
 pub const SYS: &str = "sys";
+
+/// How long an agent waits for the lock: the kernel takes a moment to close what a killed agent had open.
+const VACANCY: Duration = Duration::from_secs(2);
+/// The pause between two tries.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// The file name of device `index`'s node.
 pub fn node(index: usize) -> String {
@@ -58,7 +66,7 @@ pub enum RunDirError {
 pub struct RunDir {
     path: PathBuf,
     everybody: bool,
-    _lock: File,
+    lock: File,
 }
 
 impl RunDir {
@@ -80,12 +88,12 @@ impl RunDir {
             .mode(0o600)
             .open(&lock_path)
             .map_err(system("open", &lock_path))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(RunDirError::Served { path: path.to_owned() }),
-            Err(error) => return Err(system("lock", &lock_path)(error.into())),
+        match take(&lock) {
+            Ok(true) => {}
+            Ok(false) => return Err(RunDirError::Served { path: path.to_owned() }),
+            Err(error) => return Err(system("lock", &lock_path)(error)),
         }
-        let dir = Self { path: path.to_owned(), everybody, _lock: lock };
+        let dir = Self { path: path.to_owned(), everybody, lock };
         dir.clear();
         let pid_path = dir.file(PID);
         let mut fresh = OpenOptions::new();
@@ -114,6 +122,21 @@ impl RunDir {
         self.path.join(name)
     }
 
+    /// Something that becomes readable when somebody removes what is in the directory, or moves it away. (That the directory itself
+    /// goes is not told as long as we have a file in it.)
+    pub(crate) fn watch(&self) -> io::Result<OwnedFd> {
+        let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&watch, &self.path, inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVE_SELF)?;
+        Ok(watch)
+    }
+
+    /// Whether the directory is still where it was: else what is there now is another agent's, or nobody's.
+    pub(crate) fn is_there(&self) -> bool {
+        let ours = self.lock.metadata().map(|meta| (meta.dev(), meta.ino()));
+        let found = fs::symlink_metadata(self.file(LOCK)).map(|meta| (meta.dev(), meta.ino()));
+        matches!((ours, found), (Ok(ours), Ok(found)) if ours == found)
+    }
+
     /// Removes the nodes, the pid file and the mirror; the lock and the log stay.
     fn clear(&self) {
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
@@ -121,7 +144,7 @@ impl RunDir {
             let name = name.to_string_lossy();
             let number = name.strip_prefix("uverbs").unwrap_or("x");
             let is_node = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-            if is_node || name == ADMIN || name == PID {
+            if is_node || name == abi::ucma::NODE || name == ADMIN || name == PID {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -132,7 +155,22 @@ impl RunDir {
 impl Drop for RunDir {
     /// A stopped agent leaves nothing that looks like a living one.
     fn drop(&mut self) {
-        self.clear();
+        if self.is_there() {
+            self.clear();
+        }
+    }
+}
+
+/// Takes the lock of a run directory; `false` if somebody keeps it.
+fn take(lock: &File) -> io::Result<bool> {
+    let started = Instant::now();
+    loop {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < VACANCY => thread::sleep(GLANCE),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -156,6 +194,23 @@ mod tests {
         drop(dir);
         assert!(!path.join(PID).exists());
         RunDir::prepare(&path, false).expect("free again");
+    }
+
+    #[test]
+    fn what_came_in_its_place_is_left_alone() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let path = scratch.path().join("run");
+        let old = RunDir::prepare(&path, false).expect("ready");
+        let watch = old.watch().expect("watched");
+        assert!(old.is_there());
+        fs::remove_dir_all(&path).expect("removed");
+        assert!(!old.is_there());
+        let mut event = [0; 64];
+        assert!(rustix::io::read(&watch, &mut event).expect("it is told") > 0);
+        let new = RunDir::prepare(&path, false).expect("ready again");
+        drop(old);
+        assert!(path.join(PID).exists(), "the new agent's");
+        drop(new);
     }
 
     #[test]

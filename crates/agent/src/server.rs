@@ -18,7 +18,8 @@ use shm::socket::{Listener, Socket};
 use crate::addresses::{AddressWatch, host_addresses};
 use crate::admin::{self, Verdict};
 use crate::agent::Inbox;
-use crate::client::{Client, Fate, Next};
+use crate::client::{Client, Fate, Next, Node, Session};
+use crate::cm::{ChannelId, Manager};
 use crate::config::Config;
 use crate::context::{ContextId, Peer};
 use crate::dispatch::{Reply, dispatch};
@@ -34,18 +35,27 @@ use crate::world::World;
 /// How often records that a client has no room for are offered again.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// How long to look for more commands after one.
+const LINGER: Duration = Duration::from_micros(200);
+
 /// Everything that the thread owns.
 pub(crate) struct Server {
     world: World,
+    manager: Manager,
     poller: Poller,
     nodes: Vec<Listener>,
+    manager_node: Option<Listener>,
     admin: Option<Listener>,
     clients: BTreeMap<u32, Client>,
     /// With the user of each.
     admins: BTreeMap<u32, (u32, Socket)>,
     /// Contexts of this process, which have no socket.
     locals: BTreeSet<ContextId>,
+    /// Event channels of this process.
+    local_channels: BTreeSet<ChannelId>,
     last_connection: u32,
+    /// A command has been carried out since the last wait.
+    served: bool,
     /// Kept for the time when no descriptor is left.
     spare: Option<OwnedFd>,
     watch: Option<AddressWatch>,
@@ -58,6 +68,8 @@ pub(crate) struct Server {
     mirror: Option<Mirror>,
     /// Reads what comes from other hosts.
     _wire: Option<WireThread>,
+    /// Tells when the run directory goes.
+    lost: Option<OwnedFd>,
     /// Last to go: it removes the nodes and frees the lock.
     run_dir: Option<RunDir>,
 }
@@ -88,16 +100,23 @@ impl Server {
         poller.watch(world.relays.as_fd(), Token::Relays, EventFlags::IN)?;
         follow(&mut world);
         world.follow_wire(Instant::now);
+        let mut manager = Manager::new(&world)?;
+        manager.follow_addresses(&world);
+        poller.watch(manager.inlet().bell(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
         let mut server = Self {
             world,
+            manager,
             poller,
             nodes: Vec::new(),
+            manager_node: None,
             admin: None,
             clients: BTreeMap::new(),
             admins: BTreeMap::new(),
             locals: BTreeSet::new(),
+            local_channels: BTreeSet::new(),
             last_connection: 0,
+            served: false,
             spare: spare_descriptor(),
             watch,
             messages,
@@ -108,6 +127,7 @@ impl Server {
             buffer: vec![0; REQUEST_MAX + 1],
             mirror: None,
             _wire: wire,
+            lost: None,
             run_dir: None,
         };
         if let Some(run_dir) = run_dir {
@@ -127,9 +147,19 @@ impl Server {
             self.poller.watch(listener.as_fd(), Token::Node(index as u32), EventFlags::IN)?;
             self.nodes.push(listener);
         }
+        let manager = listen_at(&run_dir, abi::ucma::NODE)?;
+        self.poller.watch(manager.as_fd(), Token::ManagerNode, EventFlags::IN)?;
+        self.manager_node = Some(manager);
         let admin = listen_at(&run_dir, ADMIN)?;
         self.poller.watch(admin.as_fd(), Token::AdminNode, EventFlags::IN)?;
         self.admin = Some(admin);
+        match run_dir.watch() {
+            Ok(watch) => {
+                self.poller.watch(watch.as_fd(), Token::RunDir, EventFlags::IN)?;
+                self.lost = Some(watch);
+            }
+            Err(error) => tracing::debug!(%error, "it will not be noticed if the run directory goes"),
+        }
         tracing::info!(path = %run_dir.path().display(), devices = self.nodes.len(), "the agent serves");
         self.run_dir = Some(run_dir);
         Ok(())
@@ -144,7 +174,12 @@ impl Server {
             self.world.follow_wire(Instant::now);
             let timeout = self.timeout(backlog.waits);
             events.clear();
-            if let Err(error) = self.poller.wait(&mut events, timeout.unwrap_or(Some(Duration::ZERO))) {
+            if std::mem::take(&mut self.served) {
+                self.linger(&mut events);
+            }
+            if events.is_empty()
+                && let Err(error) = self.poller.wait(&mut events, timeout.unwrap_or(Some(Duration::ZERO)))
+            {
                 tracing::error!(%error, "the agent cannot wait for its clients any more");
                 break;
             }
@@ -156,15 +191,30 @@ impl Server {
             if !events.iter().all(|event| self.handle(Token::from(event.data))) {
                 break;
             }
+            if self.manager.next_time().is_some_and(|wait| wait.is_zero()) {
+                self.manager.on_time(&self.world);
+            }
         }
         self.world.shut_down();
+    }
+
+    /// Looks for the next command for a moment before it sleeps: they come in bunches, from clients that wait for each answer, and
+    /// to be woken takes longer than to carry one out. Whoever else wants the processor has it between two looks.
+    fn linger(&self, events: &mut Vec<epoll::Event>) {
+        let end = Instant::now() + LINGER;
+        while events.is_empty() && Instant::now() < end {
+            rustix::thread::sched_yield();
+            // What is wrong with the wait, the next one says.
+            let _ = self.poller.wait(events, Some(Duration::ZERO));
+        }
     }
 
     /// One event. False: the agent shall end.
     fn handle(&mut self, token: Token) -> bool {
         match token {
             Token::Wake => return self.take_messages(),
-            Token::Node(device) => self.accept(device as usize),
+            Token::Node(device) => self.accept(Node::Device(device as usize)),
+            Token::ManagerNode => self.accept(Node::Manager),
             Token::AdminNode => self.accept_admin(),
             Token::Client(id) => self.serve(id),
             Token::Death(id) => self.disconnect(id),
@@ -173,8 +223,20 @@ impl Server {
             Token::Admin(id) => return self.serve_admin(id),
             Token::Addresses => self.follow_addresses(),
             Token::Relays => self.world.relays.hand_on(),
+            Token::Management => self.manager.on_datagrams(&self.world),
+            Token::RunDir => self.lose_run_dir(),
         }
         true
+    }
+
+    /// Somebody has removed the run directory: no program finds this agent any more, and those that have found it are the last ones.
+    fn lose_run_dir(&mut self) {
+        let mut events = [0; 4096];
+        while self.lost.as_ref().is_some_and(|lost| rustix::io::read(lost, &mut events).is_ok()) {}
+        if self.run_dir.as_ref().is_some_and(|run_dir| !run_dir.is_there()) && self.lost.take().is_some() {
+            tracing::warn!("the run directory is gone: the agent ends when its programs have");
+            self.idle_exit = Some(Duration::ZERO);
+        }
     }
 
     /// What this process's other threads want.
@@ -183,12 +245,7 @@ impl Server {
         while let Ok(message) = self.messages.try_recv() {
             match message {
                 Message::Open { device, profile, answer } => {
-                    let peer = Peer {
-                        pid: std::process::id(),
-                        uid: rustix::process::getuid().as_raw(),
-                        comm: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
-                    };
-                    let opened = self.world.open(device, profile, peer);
+                    let opened = self.world.open(device, profile, ourselves());
                     self.locals.extend(opened.as_ref().ok());
                     let _ = answer.send(opened);
                 }
@@ -204,6 +261,21 @@ impl Server {
                         let _ = answer.send(reply);
                     }
                 }
+                Message::OpenChannel { answer } => {
+                    let opened = self.manager.open(ourselves());
+                    self.local_channels.extend(opened.as_ref().ok().map(|(channel, _)| *channel));
+                    let _ = answer.send(opened);
+                }
+                Message::CallChannel { channel, request, fds, answer } => {
+                    let _ = answer.send(self.manager.dispatch(&mut self.world, channel, &request, fds));
+                }
+                Message::CloseChannel(channel) => {
+                    if self.local_channels.remove(&channel) {
+                        self.manager.close(&self.world, channel);
+                        self.idle_since = Instant::now();
+                    }
+                }
+                Message::Network(network) => self.manager.set_network(network),
                 Message::Reply { to, reply } => self.hand_on(to, reply),
                 Message::Close(context) => {
                     if self.locals.remove(&context) {
@@ -217,10 +289,14 @@ impl Server {
         true
     }
 
-    fn accept(&mut self, device: usize) {
-        let Some(socket) = self.nodes.get(device).and_then(|node| accepted(node, &mut self.spare)) else { return };
+    fn accept(&mut self, node: Node) {
+        let listener = match node {
+            Node::Device(device) => self.nodes.get(device),
+            Node::Manager => self.manager_node.as_ref(),
+        };
+        let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare)) else { return };
         let id = self.next_connection();
-        match Client::new(socket, device) {
+        match Client::new(socket, node) {
             Ok(client) if self.is_one_too_many(client.uid()) => {
                 tracing::debug!(uid = client.uid(), "a user with too many connections is turned away");
             }
@@ -242,9 +318,14 @@ impl Server {
     /// One message of one client; the wait is level-triggered, so its next one has its turn after everybody else's.
     fn serve(&mut self, id: u32) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let fate = match client.next(&mut self.world, &mut self.buffer) {
+        self.served = true;
+        let fate = match client.next(&mut self.world, &mut self.manager, &mut self.buffer) {
             Next::Over(fate) => fate,
-            Next::Command { context, sequence, request, fds } => {
+            Next::Command { session: Session::Channel(channel), sequence, request, fds } => {
+                let reply = self.manager.dispatch(&mut self.world, channel, request, fds);
+                client.reply(sequence, reply)
+            }
+            Next::Command { session: Session::Context(context), sequence, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
                 let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
                 // Whoever is told that it has joined a group has joined it.
@@ -295,8 +376,10 @@ impl Server {
     /// Ends a connection and everything that it had.
     fn disconnect(&mut self, id: u32) {
         let Some(client) = self.clients.remove(&id) else { return };
-        if let Some(context) = client.context() {
-            self.close(context);
+        match client.session() {
+            Some(Session::Context(context)) => self.close(context),
+            Some(Session::Channel(channel)) => self.manager.close(&self.world, channel),
+            None => {}
         }
         self.idle_since = Instant::now();
     }
@@ -344,7 +427,7 @@ impl Server {
 
     fn serve_admin(&mut self, id: u32) -> bool {
         let Some((_, socket)) = self.admins.get(&id) else { return true };
-        match admin::serve(&self.world, socket, &mut self.buffer) {
+        match admin::serve(&self.world, &self.manager, socket, &mut self.buffer) {
             Verdict::Goes => true,
             Verdict::Ends => {
                 self.admins.remove(&id);
@@ -369,7 +452,9 @@ impl Server {
         if let Some(watch) = &self.watch {
             watch.drain();
         }
-        if follow(&mut self.world)
+        let changed = follow(&mut self.world);
+        self.manager.follow_addresses(&self.world);
+        if changed
             && let Some(mirror) = &self.mirror
             && let Err(error) = mirror.update(&self.world.devices)
         {
@@ -381,10 +466,13 @@ impl Server {
     fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
         let retry = waits.then_some(RETRY);
         let bind = self.world.wire.next_try().map(|at| at.saturating_duration_since(Instant::now()));
-        let retry = retry.into_iter().chain(bind).min();
-        let Some(limit) =
-            self.idle_exit.filter(|_| self.clients.is_empty() && self.admins.is_empty() && self.locals.is_empty())
-        else {
+        let retry = retry.into_iter().chain(bind).chain(self.manager.next_time()).min();
+        let Some(limit) = self.idle_exit.filter(|_| {
+            self.clients.is_empty()
+                && self.admins.is_empty()
+                && self.locals.is_empty()
+                && self.local_channels.is_empty()
+        }) else {
             return Some(retry);
         };
         let rest = limit.checked_sub(self.idle_since.elapsed()).filter(|rest| !rest.is_zero())?;
@@ -394,6 +482,15 @@ impl Server {
     fn next_connection(&mut self) -> u32 {
         self.last_connection = self.last_connection.wrapping_add(1);
         self.last_connection
+    }
+}
+
+/// This process as a client of its own agent.
+fn ourselves() -> Peer {
+    Peer {
+        pid: std::process::id(),
+        uid: rustix::process::getuid().as_raw(),
+        comm: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
     }
 }
 

@@ -31,6 +31,7 @@ use std::time::Instant;
 use abi::wire::WireSocket;
 use shm::region::Region;
 
+use crate::cm::management::Inlet;
 use crate::config;
 use crate::device::Device;
 use crate::gids::{GidEntry, gid_of};
@@ -74,7 +75,7 @@ impl Wire {
         Ok(Self {
             mode: config.wire,
             apart: config.system,
-            forwarder: Arc::new(Forwarder::new(board)),
+            forwarder: Arc::new(Forwarder::new(board, Inlet::new()?)),
             intake,
             receivers: Receivers::default(),
             stale: true,
@@ -84,6 +85,11 @@ impl Wire {
     /// What hands datagrams on.
     pub fn forwarder(&self) -> &Arc<Forwarder> {
         &self.forwarder
+    }
+
+    /// Where what comes for QP 1 waits.
+    pub(crate) fn inlet(&self) -> &Arc<Inlet> {
+        self.forwarder.inlet()
     }
 
     /// Starts the thread that reads the sockets, if there are to be any.

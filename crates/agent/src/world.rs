@@ -69,6 +69,8 @@ pub struct World {
     pub lanes: Lanes,
     /// What clients read without asking.
     pub board: Board,
+    /// The host's addresses, as they were last read.
+    pub host: Vec<HostAddress>,
     /// The only addresses that become GIDs; all of the host's if there are none.
     pub addresses: Vec<IpAddr>,
     /// What comes from other hosts.
@@ -117,6 +119,7 @@ impl World {
             srq_numbers: KeySpace::default(),
             labels: 0,
             lanes: Lanes::default(),
+            host: Vec::new(),
             addresses: config.addresses.clone(),
             system: config.system,
             relays: Relays::new()?,
@@ -203,6 +206,7 @@ impl World {
     /// Takes the host's addresses into the GID tables. Contexts of a device whose table changed get GID_CHANGE.
     /// True when some table changed.
     pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {
+        self.host = host.to_vec();
         let loopback = host.iter().find(|address| address.is_loopback()).map_or(0, |address| address.ifindex);
         let named = self.named(host);
         let host = named.as_deref().unwrap_or(host);

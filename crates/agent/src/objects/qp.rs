@@ -40,6 +40,8 @@ pub struct Qp {
     pub srq: Option<u32>,
     /// Capacities and attributes, as QUERY_QP answers them; the state in it is not kept up to date.
     pub attributes: QueryQpAnswer,
+    /// MODIFY_QP succeeds and changes nothing: the connection manager's client looks after its states.
+    pub frozen: bool,
     /// Groups it is a member of.
     pub groups: BTreeSet<Gid>,
     /// Where it lies.
@@ -149,6 +151,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         recv_cq: wanted.recv_cq,
         srq: wanted.srq,
         attributes,
+        frozen: false,
         groups: BTreeSet::new(),
         block: block.clone(),
     };

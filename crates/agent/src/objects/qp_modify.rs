@@ -38,6 +38,9 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// Changes a QP as both forms of MODIFY_QP ask.
 pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<()> {
     let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
+    if qp.frozen {
+        return Ok(());
+    }
     let device = world.device_of(owner);
     for _ in 0..ATTEMPTS {
         let found = qp.block.read(word::STATE);

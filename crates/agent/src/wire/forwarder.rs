@@ -16,6 +16,7 @@ use parking_lot::RwLock;
 use shm::region::Region;
 
 use super::link::{Delivery, Link};
+use crate::cm::management::Inlet;
 use crate::objects::mcast::is_multicast;
 
 /// A GID, network order.
@@ -58,7 +59,7 @@ pub struct Drops {
     pub own_source: u64,
     /// They cannot be transport packets.
     pub malformed: u64,
-    /// They are for QP 0 or QP 1.
+    /// They are for QP 0 or QP 1, and no management datagrams.
     pub management: u64,
 }
 
@@ -68,6 +69,8 @@ pub struct Forwarder {
     /// Who owns which QPN: read here as every client reads it.
     board: Arc<Region>,
     engines: RwLock<Engines>,
+    /// What is for the agent itself.
+    inlet: Arc<Inlet>,
     drops: Counters,
 }
 
@@ -95,15 +98,20 @@ enum Destination {
     Engine(u32),
     /// Every engine with members of the group that it was sent to.
     Members,
-    /// QP 0 or QP 1, the agent's own one day.
+    /// QP 0 or QP 1, the agent's own.
     Management,
     Nobody,
 }
 
 impl Forwarder {
     /// One without engines. `board` says who owns which QPN.
-    pub(crate) fn new(board: Arc<Region>) -> Self {
-        Self { board, engines: RwLock::default(), drops: Counters::default() }
+    pub(crate) fn new(board: Arc<Region>, inlet: Inlet) -> Self {
+        Self { board, engines: RwLock::default(), inlet: Arc::new(inlet), drops: Counters::default() }
+    }
+
+    /// Where what comes for QP 1 waits.
+    pub(crate) fn inlet(&self) -> &Arc<Inlet> {
+        &self.inlet
     }
 
     /// Hands a batch on.
@@ -247,7 +255,11 @@ impl Forwarder {
                 Some(members) => members.iter().copied().for_each(deliver),
                 None => count(&self.drops.no_engine, datagrams),
             },
-            Some(Destination::Management) => count(&self.drops.management, datagrams),
+            Some(Destination::Management) => {
+                let segment = usize::from(arrival.segment);
+                let useless = self.inlet.take(arrival.from, arrival.from_port, arrival.to, segment, bytes);
+                count(&self.drops.management, useless as usize);
+            }
             Some(Destination::Nobody) => count(&self.drops.no_engine, datagrams),
             None => {}
         }

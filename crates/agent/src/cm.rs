@@ -1,0 +1,447 @@
+//! The connection manager: what the kernel's `ib_cm`, `rdma_cm` and `rdma_ucm` are to programs that connect by IP address.
+//!
+//! ```text
+//! node rdma_cm ── commands ── Manager ── protocol::cm ── datagrams ── QP 1 of other hosts
+//!       bell ◀──── events ────┘   │          └────────── those to itself, at once
+//!                        ports, addresses, routes
+//! ```
+//!
+//! A client's connection to the node is an event [`channel`]; its [`id`]s live here, and so do the [`ports`]. Commands are
+//! carried out by the file of their subject; each is O(1), and what can be answered at once (the address of this host) is
+//! queued as an event before the command's reply. Whatever a client or a peer says is a claim, and every table is bounded.
+//! The principal type is [`Manager`].
+
+mod attributes;
+mod binding;
+mod channel;
+mod connecting;
+mod dispatch;
+mod events;
+mod groups;
+mod id;
+mod ids;
+mod incoming;
+mod locals;
+pub(crate) mod management;
+mod news;
+mod ports;
+mod query;
+mod resolving;
+mod routes;
+pub(crate) mod show;
+mod slab;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use abi::Errno;
+use abi::ucma::connection::{EventAnswer, UdParam, event};
+use engine::Network;
+use protocol::Time;
+use protocol::cm::{Cm, Config as CoreConfig, Origin, Output};
+
+pub(crate) use channel::ChannelId;
+use channel::{Channel, Event};
+use id::Id;
+use locals::{Attachment, Locals};
+use management::{Inlet, Outlets, Way};
+use ports::Ports;
+use routes::Routes;
+use slab::Slab;
+
+use crate::context::Peer;
+use crate::refusal::{Outcome, refuse};
+use crate::world::World;
+
+/// Ids of all clients together, and of one user where users are kept apart.
+const IDS_MAX: usize = 1 << 17;
+const USER_IDS_MAX: usize = IDS_MAX / 8;
+/// Requests that one user has not decided about, where users are kept apart: a part of those that the protocol holds.
+const USER_UNDECIDED_MAX: usize = 1024;
+/// Memberships of all ids, and of one.
+const MEMBERS_MAX: usize = 1 << 14;
+const ID_MEMBERS_MAX: usize = 64;
+/// Datagrams between ids of this agent that are delivered in one go; the rest waits for the next turn.
+const TURN: usize = 4096;
+
+/// The connection manager of one agent.
+pub(crate) struct Manager {
+    core: Cm,
+    channels: HashMap<ChannelId, Owner>,
+    last_channel: u32,
+    tokens: HashMap<u32, ChannelId>,
+    /// What each user has.
+    users: HashMap<u32, Share>,
+    ids: Slab<Id>,
+    members: Slab<groups::Member>,
+    connections: HashMap<protocol::cm::Id, u32>,
+    ports: Ports,
+    first_free_port: u16,
+    locals: Locals,
+    routes: Option<Routes>,
+    /// Searches for neighbours, by when to look again.
+    searches: BTreeSet<(Time, u32)>,
+    pending: HashMap<u32, resolving::Search>,
+    /// Channels whose bell is to be rung.
+    rings: Vec<ChannelId>,
+    inlet: Arc<Inlet>,
+    outlets: Outlets,
+    /// Between ids of this agent.
+    inner: VecDeque<(Origin, protocol::cm::Mad)>,
+    random: Random,
+    began: Instant,
+    /// Users are kept apart.
+    apart: bool,
+    counts: Counts,
+}
+
+/// How many ids a user has, and how many of them are requests that it has not decided about.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    ids: usize,
+    undecided: usize,
+}
+
+/// A channel with its ids.
+struct Owner {
+    channel: Channel,
+    ids: HashSet<u32>,
+}
+
+/// What has happened so far, for people.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) not_sent: u64,
+    pub(crate) dropped: u64,
+}
+
+impl Manager {
+    /// The manager of the agent that has `world`.
+    pub(crate) fn new(world: &World) -> io::Result<Self> {
+        let mut random = Random::new()?;
+        let core = Cm::new(CoreConfig { secret: random.long(), ..CoreConfig::default() });
+        let (first, last) = binding::ephemeral_range();
+        let rover = first.saturating_add((random.word() % (u32::from(last - first) + 1)) as u16);
+        // Without a wire of the host's, nothing of the host is asked for.
+        let off = !world.wire.is_on() || world.wire.is_external();
+        let routes =
+            || Routes::new().inspect_err(|error| tracing::warn!(%error, "the host's routes cannot be asked for")).ok();
+        Ok(Self {
+            core,
+            channels: HashMap::new(),
+            last_channel: 0,
+            tokens: HashMap::new(),
+            users: HashMap::new(),
+            ids: Slab::new(IDS_MAX),
+            members: Slab::new(MEMBERS_MAX),
+            connections: HashMap::new(),
+            ports: Ports::new(first..=last, rover),
+            first_free_port: binding::first_free_port(),
+            locals: Locals::default(),
+            routes: if off { None } else { routes() },
+            searches: BTreeSet::new(),
+            pending: HashMap::new(),
+            rings: Vec::new(),
+            inlet: Arc::clone(world.wire.inlet()),
+            outlets: Outlets::new(off),
+            inner: VecDeque::new(),
+            random,
+            began: Instant::now(),
+            apart: world.system,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Opens a channel: its name, and the client's end of its bell.
+    pub(crate) fn open(&mut self, peer: Peer) -> Outcome<(ChannelId, OwnedFd)> {
+        let Some(next) = self.last_channel.checked_add(1) else {
+            return refuse(Errno::ENOMEM, "every channel number was used; start the agent anew");
+        };
+        let mut token = self.random.word();
+        while token == 0 || self.tokens.contains_key(&token) {
+            token = self.random.word();
+        }
+        let (channel, bell) = Channel::new(peer, token)?;
+        self.last_channel = next;
+        let id = ChannelId(next);
+        self.tokens.insert(token, id);
+        self.channels.insert(id, Owner { channel, ids: HashSet::new() });
+        Ok((id, bell))
+    }
+
+    /// Ends a channel whose client has closed or died, with all its ids.
+    pub(crate) fn close(&mut self, world: &World, channel: ChannelId) {
+        let Some(owner) = self.channels.get_mut(&channel) else { return };
+        // Requests among them are ids of this channel as well.
+        drop(owner.channel.take_out(|_| true));
+        let ids: Vec<u32> = owner.ids.iter().copied().collect();
+        for id in ids {
+            self.end(id);
+        }
+        if let Some(owner) = self.channels.remove(&channel) {
+            self.tokens.remove(&owner.channel.token);
+        }
+        self.settle(world);
+    }
+
+    /// What becomes readable when datagrams come.
+    pub(crate) fn inlet(&self) -> &Arc<Inlet> {
+        &self.inlet
+    }
+
+    /// Sends through this network from now on.
+    pub(crate) fn set_network(&mut self, network: Arc<dyn Network>) {
+        self.outlets.set_network(network);
+    }
+
+    /// Datagrams have come.
+    pub(crate) fn on_datagrams(&mut self, world: &World) {
+        for arrived in self.inlet.take_all() {
+            let origin = Origin {
+                source: arrived.from,
+                destination: arrived.to,
+                pkey: 0xffff,
+                hop_limit: 64,
+                ..Origin::default()
+            };
+            self.counts.received += 1;
+            self.deliver(&origin, &arrived.mad);
+            self.take_outputs(world);
+        }
+        self.settle(world);
+    }
+
+    /// Time has passed, perhaps enough for something.
+    pub(crate) fn on_time(&mut self, world: &World) {
+        let now = self.now();
+        if self.core.next_time().is_some_and(|at| at <= now) {
+            self.core.on_time(now);
+        }
+        self.search_on(world, now);
+        self.settle(world);
+    }
+
+    /// How long until something is due.
+    pub(crate) fn next_time(&self) -> Option<Duration> {
+        if !self.inner.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let search = self.searches.first().map(|(at, _)| *at);
+        let next = self.core.next_time().into_iter().chain(search).min()?;
+        Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
+    }
+
+    /// Addresses or GIDs are others now.
+    pub(crate) fn follow_addresses(&mut self, world: &World) {
+        self.locals = Locals::new(&world.host, &world.addresses, world.wire.is_external(), &world.devices);
+        self.outlets.forget();
+        let gone: Vec<u32> = self
+            .ids
+            .iter()
+            .filter(|(_, id)| id.attachment.is_some_and(|at| self.locals.with_gid(&at.gid).is_none()))
+            .map(|(name, _)| name)
+            .collect();
+        for name in gone {
+            let Some(id) = self.ids.get_mut(name) else { continue };
+            id.attachment = None;
+            let address = id.local.map_or_else(String::new, |local| local.to_string());
+            self.tell(name, event::ADDR_CHANGE, 0, UdParam::default(), format!("{address} is gone from this host"));
+        }
+        self.settle(world);
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Adds an id for a channel. None: the channel's user, or the agent, has as many as it may.
+    fn add(&mut self, id: Id) -> Option<u32> {
+        let owner = self.channels.get_mut(&id.channel)?;
+        let share = self.users.entry(owner.channel.peer.uid).or_default();
+        let undecided = usize::from(!id.known);
+        if self.apart && (share.ids >= USER_IDS_MAX || share.undecided + undecided > USER_UNDECIDED_MAX) {
+            return None;
+        }
+        let name = self.ids.insert(id)?;
+        owner.ids.insert(name);
+        share.ids += 1;
+        share.undecided += undecided;
+        Some(name)
+    }
+
+    /// Ends an id, whatever it is doing. How many events of it were given out, and how many bytes its client is to take from the
+    /// bell.
+    fn end(&mut self, name: u32) -> (u32, u32) {
+        let Some(id) = self.ids.remove(name) else { return (0, 0) };
+        if let Some(service) = id.service {
+            self.ports.release(service, name);
+        }
+        if let Some(connection) = id.connection {
+            self.connections.remove(&connection);
+            let now = self.now();
+            if let Err(error) = self.core.destroy(now, connection) {
+                tracing::debug!(%error, "an id's connection was gone before it");
+            }
+        }
+        for member in &id.members {
+            self.members.remove(*member);
+        }
+        self.pending.remove(&name);
+        let Some(owner) = self.channels.get_mut(&id.channel) else { return (id.reported, 0) };
+        owner.ids.remove(&name);
+        let uid = owner.channel.peer.uid;
+        let (dropped, rung) = match id.queued {
+            0 => (Vec::new(), 0),
+            _ => owner.channel.take_out(|event| event.id == name),
+        };
+        if let Some(share) = self.users.get_mut(&uid) {
+            share.ids -= 1;
+            share.undecided -= usize::from(!id.known);
+            if share.ids == 0 {
+                self.users.remove(&uid);
+            }
+        }
+        for request in dropped.into_iter().filter_map(|event| event.request) {
+            self.end(request);
+        }
+        (id.reported, rung)
+    }
+
+    /// Queues an event about an id. One about an id that its program does not know yet is left out: ACCEPT will fail.
+    fn tell(&mut self, name: u32, kind: u32, status: i32, param: UdParam, sentence: String) {
+        let Some(id) = self.ids.get(name) else { return };
+        if !id.known {
+            return;
+        }
+        let answer = EventAnswer {
+            uid: id.uid,
+            id: name,
+            event: kind,
+            status: status.cast_unsigned(),
+            param,
+            ..EventAnswer::default()
+        };
+        self.queue(name, Event { answer, id: name, member: None, request: None, sentence });
+    }
+
+    /// Queues an event that belongs to an id.
+    fn queue(&mut self, name: u32, event: Event) {
+        let Some(id) = self.ids.get_mut(name) else { return };
+        let Some(owner) = self.channels.get_mut(&id.channel) else { return };
+        if !event.sentence.is_empty() {
+            tracing::debug!(id = name, event = event.answer.event, reason = %event.sentence, "an event");
+        }
+        id.queued += 1;
+        owner.channel.push(event);
+        if self.rings.last() != Some(&id.channel) {
+            self.rings.push(id.channel);
+        }
+    }
+
+    /// After anything that may have caused datagrams or events: they go on their way.
+    fn settle(&mut self, world: &World) {
+        self.take_outputs(world);
+        for channel in std::mem::take(&mut self.rings) {
+            if let Some(owner) = self.channels.get_mut(&channel) {
+                owner.channel.ring();
+            }
+        }
+    }
+
+    /// Carries out what the protocol wants, until it wants nothing more.
+    fn take_outputs(&mut self, world: &World) {
+        for _ in 0..TURN {
+            while let Some(output) = self.core.poll_output() {
+                match output {
+                    Output::Send { path, mad } => self.send(&path, &mad),
+                    Output::Event(event) => self.on_news(world, event),
+                }
+            }
+            let Some((origin, mad)) = self.inner.pop_front() else { return };
+            self.deliver(&origin, &mad);
+        }
+    }
+
+    fn deliver(&mut self, origin: &Origin, mad: &protocol::cm::Mad) {
+        let now = self.now();
+        if let Err(dropped) = self.core.on_mad(now, origin, mad) {
+            self.counts.dropped += 1;
+            tracing::debug!(from = %locals::ip_of(&origin.source), %dropped, "a management datagram is dropped");
+        }
+    }
+
+    /// Sends a datagram, to ourselves without a network.
+    fn send(&mut self, path: &protocol::cm::Path, mad: &protocol::cm::Mad) {
+        let Some(source) = self.locals.with_gid(&path.sgid) else {
+            self.counts.not_sent += 1;
+            return;
+        };
+        if self.locals.with_gid(&path.dgid).is_some() {
+            let origin = Origin {
+                source: path.sgid,
+                destination: path.dgid,
+                pkey: path.pkey,
+                flow_label: path.flow_label,
+                traffic_class: path.traffic_class,
+                hop_limit: path.hop_limit,
+                sl: path.sl,
+            };
+            self.inner.push_back((origin, *mad));
+            return;
+        }
+        let Attachment { gid, ifindex, .. } = source;
+        let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
+        match self.outlets.send(&Way { from: gid, ifindex, to: path.dgid, traffic_class, hop_limit }, mad) {
+            Ok(()) => self.counts.sent += 1,
+            Err(error) => {
+                self.counts.not_sent += 1;
+                let to = locals::ip_of(&path.dgid);
+                tracing::debug!(%to, %error, "a management datagram could not be sent");
+            }
+        }
+    }
+}
+
+/// Numbers that nobody can guess.
+struct Random {
+    words: [u8; 256],
+    used: usize,
+}
+
+impl Random {
+    fn new() -> io::Result<Self> {
+        let mut random = Self { words: [0; 256], used: 256 };
+        random.fill()?;
+        Ok(random)
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < self.words.len() {
+            filled += rustix::rand::getrandom(&mut self.words[filled..], rustix::rand::GetRandomFlags::empty())?;
+        }
+        self.used = 0;
+        Ok(())
+    }
+
+    fn word(&mut self) -> u32 {
+        // The system always has more; if not, the same numbers come again, which costs some retries.
+        if self.used + 4 > self.words.len() && self.fill().is_err() {
+            self.used = 0;
+        }
+        let bytes = self.words[self.used..].first_chunk::<4>().copied().unwrap_or_default();
+        self.used += 4;
+        u32::from_ne_bytes(bytes)
+    }
+
+    fn long(&mut self) -> u64 {
+        u64::from(self.word()) << 32 | u64::from(self.word())
+    }
+}

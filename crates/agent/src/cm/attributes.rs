@@ -1,0 +1,172 @@
+//! INIT_QP_ATTR: what a QP is to be told on its way to INIT, RTR and RTS. IBA 12.9.8, 11.2.5.3.
+
+use abi::Errno;
+use abi::ah::AhAttr;
+use abi::mr::access;
+use abi::qp::{attr, kind, state};
+use abi::ucma::connection::{InitQpAttr, QpAttr};
+use protocol::cm::{Connection, Path};
+
+use super::Manager;
+use super::dispatch::Call;
+use super::id::Id;
+use super::locals::Attachment;
+use crate::refusal::{Outcome, refuse};
+
+impl Manager {
+    pub(super) fn init_qp_attr(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let InitQpAttr { id: name, qp_state, .. } = call.command.body();
+        let connection = self.id(call, name)?.connection;
+        let connection = connection.and_then(|connection| self.core.connection(connection).ok());
+        let id = self.id(call, name)?;
+        let Some(at) = id.attachment else {
+            return refuse(
+                Errno::EINVAL,
+                format!("id {name:#x} is on no device yet, so that a QP can be told nothing"),
+            );
+        };
+        match attributes(id, &at, connection.as_ref(), qp_state) {
+            Some(answer) => Ok(call.command.answer(&answer)),
+            None => {
+                let stage = id.stage;
+                refuse(Errno::EINVAL, format!("id {name:#x} is {stage}: nothing is known for QP state {qp_state}"))
+            }
+        }
+    }
+}
+
+/// The attributes of one state; `None` when they are not known (yet), or the state is none of the three.
+pub(super) fn attributes(id: &Id, at: &Attachment, connection: Option<&Connection>, qp_state: u32) -> Option<QpAttr> {
+    let base = QpAttr { qp_attr_mask: attr::STATE, qp_state, port_num: at.port, ..QpAttr::default() };
+    if id.is_datagram() {
+        return datagram(base, id.qkey, qp_state);
+    }
+    let known = connection.filter(|connection| connection.remote_qpn.value() != 0);
+    match u8::try_from(qp_state).ok()? {
+        state::INIT => Some(QpAttr {
+            qp_attr_mask: attr::STATE | attr::ACCESS_FLAGS | attr::PKEY_INDEX | attr::PORT,
+            qp_access_flags: match connection {
+                None => 0,
+                Some(connection) if connection.responder_resources == 0 => access::REMOTE_WRITE,
+                Some(_) => access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC,
+            },
+            ..base
+        }),
+        state::RTR => Some(ready_to_receive(base, id, at, known?)),
+        state::RTS => Some(ready_to_send(base, id, known?)),
+        _ => None,
+    }
+}
+
+/// A datagram QP needs to be told nothing but its Q_Key and place.
+fn datagram(base: QpAttr, qkey: u32, qp_state: u32) -> Option<QpAttr> {
+    match u8::try_from(qp_state).ok()? {
+        state::INIT => {
+            Some(QpAttr { qp_attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::QKEY, qkey, ..base })
+        }
+        state::RTR => Some(base),
+        state::RTS => Some(QpAttr { qp_attr_mask: attr::STATE | attr::SQ_PSN, ..base }),
+        _ => None,
+    }
+}
+
+fn ready_to_receive(base: QpAttr, id: &Id, at: &Attachment, connection: &Connection) -> QpAttr {
+    let mut answer = QpAttr {
+        qp_attr_mask: attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN,
+        ah_attr: vector(&connection.path, at),
+        path_mtu: u32::from(connection.path.mtu),
+        dest_qp_num: connection.remote_qpn.value(),
+        rq_psn: connection.receive_psn.value(),
+        ..base
+    };
+    if id.kind == kind::RC {
+        answer.qp_attr_mask |= attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
+        answer.max_dest_rd_atomic = connection.responder_resources;
+    }
+    answer
+}
+
+fn ready_to_send(base: QpAttr, id: &Id, connection: &Connection) -> QpAttr {
+    let mut answer = QpAttr { qp_attr_mask: attr::STATE | attr::SQ_PSN, sq_psn: connection.send_psn.value(), ..base };
+    if id.kind == kind::RC {
+        answer.qp_attr_mask |= attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC;
+        answer.timeout = id.ack_timeout.unwrap_or(connection.ack_timeout);
+        answer.retry_cnt = connection.retry_count;
+        answer.rnr_retry = connection.rnr_retry_count;
+        answer.max_rd_atomic = connection.initiator_depth;
+    }
+    answer
+}
+
+/// The address vector of a path.
+pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
+    AhAttr {
+        dgid: path.dgid,
+        flow_label: path.flow_label,
+        sgid_index: at.index,
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        sl: path.sl,
+        static_rate: path.rate,
+        is_global: 1,
+        port_num: at.port,
+        ..AhAttr::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::channel::ChannelId;
+    use abi::ucma::port_space;
+    use wire::{Psn, Qpn};
+
+    fn known() -> Connection {
+        Connection {
+            path: Path { dgid: [2; 16], mtu: 3, hop_limit: 64, ..Path::default() },
+            remote_qpn: Qpn::new(0x1234),
+            send_psn: Psn::new(5),
+            receive_psn: Psn::new(6),
+            responder_resources: 4,
+            initiator_depth: 3,
+            retry_count: 7,
+            rnr_retry_count: 6,
+            ack_timeout: 17,
+            ..Connection::default()
+        }
+    }
+
+    fn ask(kind: u8, connection: Option<&Connection>, qp_state: u8) -> Option<QpAttr> {
+        let at = Attachment { device: 0, port: 1, index: 2, gid: [1; 16], ifindex: 0, outward_mtu: 3, port_mtu: 5 };
+        attributes(&Id::new(ChannelId(1), 1, port_space::TCP, kind), &at, connection, u32::from(qp_state))
+    }
+
+    #[test]
+    fn a_connected_qp_is_told_everything_in_three_steps() {
+        let init = ask(kind::RC, Some(&known()), state::INIT).expect("known");
+        assert_eq!((init.qp_attr_mask, init.port_num), (1 | 8 | 16 | 32, 1));
+        assert_eq!(init.qp_access_flags, access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC);
+        let rtr = ask(kind::RC, Some(&known()), state::RTR).expect("known");
+        assert_eq!((rtr.path_mtu, rtr.dest_qp_num, rtr.rq_psn, rtr.max_dest_rd_atomic), (3, 0x1234, 6, 4));
+        assert_eq!((rtr.ah_attr.dgid, rtr.ah_attr.sgid_index, rtr.ah_attr.is_global), ([2; 16], 2, 1));
+        assert_ne!(rtr.qp_attr_mask & attr::MIN_RNR_TIMER, 0);
+        let rts = ask(kind::RC, Some(&known()), state::RTS).expect("known");
+        assert_eq!((rts.sq_psn, rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (5, 17, 7, 6, 3));
+        let uc = ask(kind::UC, Some(&known()), state::RTS).expect("known");
+        assert_eq!(uc.qp_attr_mask, attr::STATE | attr::SQ_PSN);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_told() {
+        assert_eq!(ask(kind::RC, None, state::INIT).expect("always").qp_access_flags, 0);
+        for qp_state in [state::RTR, state::RTS] {
+            assert_eq!(ask(kind::RC, None, qp_state), None);
+            assert_eq!(ask(kind::RC, Some(&Connection::default()), qp_state), None);
+        }
+        for qp_state in [state::RESET, state::SQD, 77] {
+            assert_eq!(ask(kind::RC, Some(&known()), qp_state), None);
+        }
+        let ud = ask(kind::UD, None, state::INIT).expect("always");
+        assert_eq!((ud.qkey, ud.qp_attr_mask & attr::QKEY != 0), (0x0123_4567, true));
+    }
+}

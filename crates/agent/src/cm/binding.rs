@@ -1,0 +1,180 @@
+//! Local addresses and ports: BIND_IP, BIND, LISTEN.
+
+use std::net::{IpAddr, SocketAddr};
+
+use abi::Errno;
+use abi::layout::Record;
+use abi::ucma::address::{Bind, BindIp};
+use abi::ucma::connection::Listen;
+use abi::ucma::sockaddr::Sockaddr;
+
+use super::Manager;
+use super::dispatch::Call;
+use super::id::{Stage, ib_address, port, space_name};
+use super::locals::Attachment;
+use super::ports::{Conflict, Holder, Spot};
+use crate::refusal::{Outcome, Refusal, refuse};
+
+/// Requests that may wait for a listener, at most (Linux's own default).
+const BACKLOG_MAX: u32 = 1024;
+
+impl Manager {
+    pub(super) fn bind_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let BindIp { addr, id, .. } = call.command.body();
+        self.bind_to(call, id, parse(addr.bytes())?)
+    }
+
+    pub(super) fn bind(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let Bind { id, addr_size, addr, .. } = call.command.body();
+        self.bind_to(call, id, parse(sized(&addr, addr_size)?)?)
+    }
+
+    fn bind_to(&mut self, call: &Call<'_>, name: u32, address: Option<Sockaddr>) -> Outcome<Vec<u8>> {
+        let Some(address) = address else { return refuse(Errno::EINVAL, "there is no address to bind to") };
+        self.id_in(call, name, &[Stage::Idle])?;
+        self.give_address(call, name, address)?;
+        Ok(Vec::new())
+    }
+
+    /// Gives a new id its local address and port.
+    pub(super) fn give_address(&mut self, call: &Call<'_>, name: u32, address: Sockaddr) -> Outcome<()> {
+        let privileged = self.owner(call.channel)?.channel.peer.uid == 0;
+        let first = self.first_free_port;
+        let id = self.id(call, name)?;
+        let (space, reuse, alone) = (id.space, id.reuse, id.alone);
+        let (spot, attachment) = self.place(&address)?;
+        let wanted = port(&address);
+        if wanted != 0 && wanted < first && !privileged {
+            let text = format!("port {wanted} is below {first}, the first that an ordinary user may have");
+            return refuse(Errno::EACCES, text);
+        }
+        let upper = u64::from(space) << 16;
+        let chosen = match wanted {
+            0 => self.ports.free(upper).ok_or_else(|| {
+                Refusal::new(Errno::EADDRINUSE, format!("every port of port space {} is in use", space_name(space)))
+            })?,
+            wanted => wanted,
+        };
+        let service = upper | u64::from(chosen);
+        self.ports
+            .bind(service, Holder { id: name, spot, reuse, alone, listens: false })
+            .map_err(|conflict| conflict_at(conflict, &address, chosen))?;
+        let local = match address {
+            Sockaddr::Ip(addr) => Sockaddr::Ip(with_port(addr, chosen)),
+            Sockaddr::Ib(record) => ib_address(record.addr, u16::from_be_bytes(record.pkey), service),
+        };
+        let id = self.id(call, name)?;
+        (id.service, id.local, id.attachment, id.stage) = (Some(service), Some(local), attachment, Stage::Bound);
+        Ok(())
+    }
+
+    /// Where an address of ours is.
+    fn place(&self, address: &Sockaddr) -> Outcome<(Spot, Option<Attachment>)> {
+        match address {
+            Sockaddr::Ip(addr) if addr.ip().is_unspecified() => Ok((Spot::ip(addr.ip()), None)),
+            Sockaddr::Ip(addr) => {
+                let ip = addr.ip().to_canonical();
+                match self.locals.find(ip, scope(addr)) {
+                    Some(at) => Ok((Spot::ip(addr.ip()), Some(at))),
+                    None => refuse(Errno::EADDRNOTAVAIL, format!("{ip} is no address of this agent")),
+                }
+            }
+            Sockaddr::Ib(record) if record.addr == [0; 16] => Ok((Spot::gid(record.addr), None)),
+            Sockaddr::Ib(record) => match self.locals.with_gid(&record.addr) {
+                Some(at) => Ok((Spot::gid(record.addr), Some(at))),
+                None => {
+                    let gid = std::net::Ipv6Addr::from(record.addr);
+                    refuse(Errno::EADDRNOTAVAIL, format!("{gid} is no GID of this agent"))
+                }
+            },
+        }
+    }
+
+    pub(super) fn listen(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let Listen { id: name, backlog } = call.command.body();
+        if self.id(call, name)?.stage == Stage::Idle {
+            // As for a socket: any address, any port.
+            self.give_address(call, name, Sockaddr::Ip(SocketAddr::from(([0, 0, 0, 0], 0))))?;
+        }
+        let id = self.id_in(call, name, &[Stage::Bound])?;
+        let (service, local) = (id.service.unwrap_or_default(), id.local);
+        let at = local.unwrap_or(Sockaddr::Ip(SocketAddr::from(([0, 0, 0, 0], 0))));
+        self.ports.listen(service, name).map_err(|conflict| conflict_at(conflict, &at, port(&at)))?;
+        let id = self.id(call, name)?;
+        id.stage = Stage::Listening;
+        id.backlog = if (1..=BACKLOG_MAX).contains(&backlog) { backlog } else { BACKLOG_MAX };
+        Ok(Vec::new())
+    }
+}
+
+/// An address out of the room that a record has for it.
+pub(super) fn sized(room: &[u8; 128], size: u16) -> Outcome<&[u8]> {
+    match room.get(..usize::from(size)) {
+        Some(bytes) => Ok(bytes),
+        None => refuse(Errno::EINVAL, format!("an address of {size} bytes is longer than any")),
+    }
+}
+
+/// An address, or none.
+pub(super) fn parse(bytes: &[u8]) -> Outcome<Option<Sockaddr>> {
+    Sockaddr::parse(bytes).or_else(|errno| match errno {
+        Errno::EAFNOSUPPORT => refuse(errno, "an address is of the family AF_INET, AF_INET6 or AF_IB"),
+        errno => refuse(errno, "an address is shorter than its family's"),
+    })
+}
+
+/// The interface that a link-local address is of.
+pub(super) fn scope(addr: &SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V6(addr) if addr.ip().is_unicast_link_local() => addr.scope_id(),
+        _ => 0,
+    }
+}
+
+fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
+    addr.set_port(port);
+    addr
+}
+
+fn conflict_at(conflict: Conflict, at: &Sockaddr, port: u16) -> Refusal {
+    let place = match at {
+        Sockaddr::Ip(addr) => IpAddr::to_string(&addr.ip()),
+        Sockaddr::Ib(record) => std::net::Ipv6Addr::from(record.addr).to_string(),
+    };
+    let text = match conflict {
+        Conflict::With(other) => format!("port {port} of {place} belongs to id {other:#x}"),
+        Conflict::TooMany => format!("port {port} is shared by as many ids as may"),
+    };
+    Refusal::new(Errno::EADDRINUSE, text)
+}
+
+/// From where to where ports are given out that nobody chose.
+pub(super) fn ephemeral_range() -> (u16, u16) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    range(&text).unwrap_or((32_768, 60_999))
+}
+
+fn range(text: &str) -> Option<(u16, u16)> {
+    let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+    let (first, last) = (numbers.next()??, numbers.next()??);
+    (0 < first && first <= last).then_some((first, last))
+}
+
+/// The first port that everybody may have.
+pub(super) fn first_free_port() -> u16 {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+    text.trim().parse().unwrap_or(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_of_ports_is_read_as_the_kernel_writes_it() {
+        assert_eq!(range("32768\t60999\n"), Some((32_768, 60_999)));
+        for nonsense in ["", "1", "5 4", "0 9", "a b", "1 70000"] {
+            assert_eq!(range(nonsense), None, "{nonsense:?}");
+        }
+    }
+}

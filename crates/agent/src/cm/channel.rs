@@ -1,0 +1,178 @@
+//! An event channel: what one open of the node `rdma_cm` has. Events wait here until GET_EVENT takes them.
+//!
+//! The client is told by its *bell*: a byte for every event. The bell is a stream socket that only holds so much; bytes that it
+//! has no room for are owed. Nothing here waits for the client. The principal type is [`Channel`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use abi::ucma::connection::EventAnswer;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+
+use crate::context::Peer;
+
+/// Events that wait in one channel before commands that would cause more are refused.
+pub(crate) const EVENTS_MAX: usize = 1 << 14;
+/// Bytes that are put into the bell at once.
+const RING: [u8; 64] = [1; 64];
+
+/// Names a channel for as long as the agent runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ChannelId(pub(crate) u32);
+
+/// An event that waits.
+#[derive(Debug)]
+pub(crate) struct Event {
+    /// What the client gets.
+    pub(crate) answer: EventAnswer,
+    /// Whose it is: an id.
+    pub(crate) id: u32,
+    /// The membership that it is about.
+    pub(crate) member: Option<u32>,
+    /// The new id that asks for a connection: whoever drops the event, ends it.
+    pub(crate) request: Option<u32>,
+    /// Why, if there is more to say than the event does.
+    pub(crate) sentence: String,
+}
+
+/// One channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    /// Who it is.
+    pub(crate) peer: Peer,
+    /// By what MIGRATE_ID names it.
+    pub(crate) token: u32,
+    events: VecDeque<Event>,
+    bell: OwnedFd,
+    owed: u32,
+}
+
+impl Channel {
+    /// A channel and the client's end of its bell.
+    pub(crate) fn new(peer: Peer, token: u32) -> io::Result<(Self, OwnedFd)> {
+        // Whether its end waits is the client's choice; ours never does.
+        let (bell, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        Ok((Self { peer, token, events: VecDeque::new(), bell, owed: 0 }, theirs))
+    }
+
+    /// Whether commands may cause more events.
+    pub(crate) fn has_room(&self) -> bool {
+        self.events.len() < EVENTS_MAX
+    }
+
+    /// How many events wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Queues an event; the bell is rung by [`Channel::ring`].
+    pub(crate) fn push(&mut self, event: Event) {
+        self.events.push_back(event);
+        self.owed += 1;
+    }
+
+    /// The oldest event.
+    pub(crate) fn pop(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Puts the bytes that are owed into the bell, as far as there is room.
+    pub(crate) fn ring(&mut self) {
+        while self.owed > 0 {
+            let count = self.owed.min(RING.len() as u32);
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.bell, &RING[..count as usize], flags) {
+                Ok(sent) => self.owed -= (sent as u32).min(count),
+                Err(rustix::io::Errno::INTR) => {}
+                // Full, or nobody there: what follows is not heard either way until somebody reads.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes out events, and says for how many of them the bell has been rung already.
+    pub(crate) fn take_out(&mut self, mut which: impl FnMut(&Event) -> bool) -> (Vec<Event>, u32) {
+        if self.events.is_empty() {
+            return (Vec::new(), 0);
+        }
+        let mut taken = Vec::new();
+        let mut kept = VecDeque::with_capacity(self.events.len());
+        for event in self.events.drain(..) {
+            match which(&event) {
+                true => taken.push(event),
+                false => kept.push_back(event),
+            }
+        }
+        self.events = kept;
+        let count = taken.len() as u32;
+        let not_rung = self.owed.min(count);
+        self.owed -= not_rung;
+        (taken, count - not_rung)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel() -> (Channel, OwnedFd) {
+        Channel::new(Peer { pid: 0, uid: 0, comm: String::new() }, 1).expect("a channel")
+    }
+
+    fn event(id: u32) -> Event {
+        Event { answer: EventAnswer::default(), id, member: None, request: None, sentence: String::new() }
+    }
+
+    fn bytes(bell: &OwnedFd) -> usize {
+        let mut bytes = vec![0; 1 << 20];
+        rustix::net::recv(bell, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT).map_or(0, |(_, len)| len)
+    }
+
+    #[test]
+    fn every_event_has_its_byte() {
+        let (mut channel, bell) = channel();
+        for id in 0..1000 {
+            channel.push(event(id));
+        }
+        channel.ring();
+        assert_eq!(bytes(&bell), 1000);
+        channel.ring();
+        assert_eq!(bytes(&bell), 0);
+        for id in 0..1000 {
+            assert_eq!(channel.pop().map(|event| event.id), Some(id));
+        }
+        assert!(channel.pop().is_none());
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_costs_memory_and_no_time() {
+        let (mut channel, bell) = channel();
+        let mut count = 0;
+        while channel.owed == 0 {
+            channel.push(event(7));
+            channel.ring();
+            count += 1;
+        }
+        channel.push(event(7));
+        channel.ring();
+        assert_eq!(channel.owed, 2);
+        assert_eq!(bytes(&bell), count - 1);
+        channel.ring();
+        assert_eq!((channel.owed, bytes(&bell)), (0, 2));
+    }
+
+    #[test]
+    fn who_takes_events_out_is_told_what_to_take_from_the_bell() {
+        let (mut channel, bell) = channel();
+        for id in [1, 2, 1] {
+            channel.push(event(id));
+        }
+        channel.ring();
+        channel.push(event(1));
+        let (taken, rung) = channel.take_out(|event| event.id == 1);
+        assert_eq!((taken.len(), rung, channel.waiting()), (3, 2, 1));
+        channel.ring();
+        assert_eq!(bytes(&bell), 3, "one for the event that is left, two to be taken");
+    }
+}

@@ -1,0 +1,128 @@
+//! What the manager does with a command of the node `rdma_cm`: the header is checked, the command carried out by the file of its
+//! subject, and the outcome becomes a reply.
+
+use std::os::fd::OwnedFd;
+
+use abi::Errno;
+use abi::ucma::{self, Command, command};
+
+use super::channel::ChannelId;
+use super::id::{Id, Stage};
+use super::{Manager, Owner};
+use crate::dispatch::Reply;
+use crate::refusal::{Outcome, refuse};
+use crate::world::World;
+
+/// One admitted command.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    /// Whose it is.
+    pub(super) channel: ChannelId,
+    pub(super) command: Command<'a>,
+}
+
+impl Manager {
+    /// Carries out one command of a channel. Its events are in the channel, and the bell has been rung, before it returns.
+    pub(crate) fn dispatch(
+        &mut self,
+        world: &mut World,
+        channel: ChannelId,
+        request: &[u8],
+        _fds: Vec<OwnedFd>,
+    ) -> Reply {
+        let outcome = match ucma::admit(request) {
+            Ok(command) => self.carry_out(world, &Call { channel, command }),
+            Err(errno) => refuse(errno, why(errno)),
+        };
+        self.settle(world);
+        match outcome {
+            Ok(bytes) => Reply { status: 0, bytes, fds: Vec::new() },
+            Err(refusal) => {
+                // A program that polls for events asks in vain all the time.
+                if refusal.errno != Errno::EAGAIN {
+                    tracing::debug!(channel = channel.0, %refusal, "refused");
+                }
+                refusal.into()
+            }
+        }
+    }
+
+    fn carry_out(&mut self, world: &mut World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        match call.command.number() {
+            command::CREATE_ID => self.create_id(call),
+            command::DESTROY_ID => self.destroy_id(call),
+            command::MIGRATE_ID => self.migrate_id(call),
+            command::SET_OPTION => self.set_option(call),
+            command::GET_EVENT => self.get_event(call),
+            command::NEXT_EVENT => self.next_event(world, call),
+            command::WRITE_CM_EVENT => self.write_event(call),
+            command::CHANNEL => self.tell_channel(call),
+            command::FREEZE_QP => self.freeze_qp(world, call),
+
+            command::BIND_IP => self.bind_ip(call),
+            command::BIND => self.bind(call),
+            command::LISTEN => self.listen(call),
+
+            command::RESOLVE_IP => self.resolve_ip(world, call),
+            command::RESOLVE_ADDR => self.resolve_addr(world, call),
+            command::RESOLVE_ROUTE => self.resolve_route(call),
+            command::QUERY_ROUTE => self.query_route(world, call),
+            command::QUERY => self.query(world, call),
+
+            command::CONNECT => self.connect(world, call),
+            command::ACCEPT => self.accept(world, call),
+            command::REJECT => self.reject(call),
+            command::DISCONNECT => self.disconnect(call),
+            command::NOTIFY => self.notify(call),
+            command::INIT_QP_ATTR => self.init_qp_attr(call),
+
+            command::JOIN_IP_MCAST => self.join_ip(call),
+            command::JOIN_MCAST => self.join(call),
+            command::LEAVE_MCAST => self.leave(call),
+            _ => refuse(Errno::ENOSYS, format!("{} is not implemented", call.command.row.name)),
+        }
+    }
+
+    /// The channel of a call.
+    pub(super) fn owner(&mut self, channel: ChannelId) -> Outcome<&mut Owner> {
+        self.channels.get_mut(&channel).map_or_else(|| refuse(Errno::EBADF, "the event channel has ended"), Ok)
+    }
+
+    /// The id that a call names, if it is one of its channel.
+    pub(super) fn id(&mut self, call: &Call<'_>, name: u32) -> Outcome<&mut Id> {
+        match self.ids.get_mut(name) {
+            Some(id) if id.channel == call.channel => Ok(id),
+            _ => refuse(Errno::ENOENT, format!("id {name:#x} is none of this event channel")),
+        }
+    }
+
+    /// The same in one of some stages.
+    pub(super) fn id_in(&mut self, call: &Call<'_>, name: u32, stages: &[Stage]) -> Outcome<&mut Id> {
+        let id = self.id(call, name)?;
+        if stages.contains(&id.stage) {
+            return Ok(id);
+        }
+        let (what, stage) = (call.command.row.name, id.stage);
+        let listed: Vec<String> = stages.iter().map(ToString::to_string).collect();
+        refuse(Errno::EINVAL, format!("{what}: id {name:#x} is {stage}; it has to be {}", listed.join(" or ")))
+    }
+
+    /// Whether a call may cause one more event.
+    pub(super) fn check_room(&mut self, call: &Call<'_>) -> Outcome<()> {
+        let owner = self.owner(call.channel)?;
+        if owner.channel.has_room() {
+            return Ok(());
+        }
+        let waiting = owner.channel.waiting();
+        refuse(Errno::ENOMEM, format!("{waiting} events wait in this event channel; take some first"))
+    }
+}
+
+/// What is wrong with a command's header.
+fn why(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOSYS => "the command is not implemented",
+        Errno::ENOSPC => "there is too little room for the command's answer",
+        _ => "the command is not known, or shorter than it has to be",
+    }
+}

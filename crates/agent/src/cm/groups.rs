@@ -1,0 +1,103 @@
+//! Multicast groups by IP address: JOIN_IP_MCAST, JOIN_MCAST, LEAVE_MCAST. IBA A17.9.5 (RoCE: the group's address is the MGID).
+//!
+//! A membership tells the program by which address vector and Q_Key the group is reached. The QP that receives is attached by
+//! ATTACH_MCAST on the device's own node, which is also what makes the host join.
+
+use std::collections::BTreeSet;
+
+use abi::Errno;
+use abi::layout::Record;
+use abi::ucma::connection::{EventAnswer, JoinIpMcast, JoinMcast, UdParam, event, join_flags};
+use abi::ucma::id::{CreateIdAnswer, DestroyId, DestroyIdAnswer};
+use abi::ucma::sockaddr::Sockaddr;
+
+use super::attributes::vector;
+use super::binding::{parse, sized};
+use super::channel::{ChannelId, Event};
+use super::dispatch::Call;
+use super::resolving::path_between;
+use super::{ID_MEMBERS_MAX, Manager};
+use crate::gids::gid_of;
+use crate::objects::mcast::is_multicast;
+use crate::refusal::{Outcome, refuse};
+
+/// The QP number of every group.
+const GROUP_QPN: u32 = 0xff_ffff;
+
+/// One membership.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Whose it is.
+    pub(super) channel: ChannelId,
+    pub(super) id: u32,
+    pub(super) gid: [u8; 16],
+    /// Events that were given out.
+    pub(super) reported: u32,
+}
+
+impl Manager {
+    pub(super) fn join_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let JoinIpMcast { uid, addr, id, .. } = call.command.body();
+        self.join_group(call, id, uid, parse(addr.bytes())?)
+    }
+
+    pub(super) fn join(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let JoinMcast { uid, id, addr_size, join_flags, addr, .. } = call.command.body();
+        if join_flags != join_flags::FULLMEMBER && join_flags != join_flags::SENDONLY_FULLMEMBER {
+            return refuse(Errno::EINVAL, format!("membership {join_flags} is not known; 0 is full and 1 send-only"));
+        }
+        self.join_group(call, id, uid, parse(sized(&addr, addr_size)?)?)
+    }
+
+    fn join_group(&mut self, call: &Call<'_>, name: u32, uid: u64, group: Option<Sockaddr>) -> Outcome<Vec<u8>> {
+        self.check_room(call)?;
+        let id = self.id(call, name)?;
+        let gid = match group {
+            Some(Sockaddr::Ip(addr)) => gid_of(addr.ip()),
+            Some(Sockaddr::Ib(record)) => record.addr,
+            None => return refuse(Errno::EINVAL, "there is no group to join"),
+        };
+        if !is_multicast(&gid) {
+            let address = super::locals::ip_of(&gid);
+            return refuse(Errno::EINVAL, format!("{address} is not the address of a group"));
+        }
+        let Some(at) = id.attachment.filter(|_| id.is_datagram()) else {
+            return refuse(Errno::EINVAL, format!("id {name:#x} is not for datagrams, or on no device yet"));
+        };
+        let (tos, qkey, members) = (id.tos, id.qkey, id.members.clone());
+        let present: BTreeSet<[u8; 16]> =
+            members.iter().filter_map(|member| self.members.get(*member)).map(|member| member.gid).collect();
+        if present.contains(&gid) {
+            let address = super::locals::ip_of(&gid);
+            return refuse(Errno::EADDRINUSE, format!("id {name:#x} is a member of {address} already"));
+        }
+        if members.len() >= ID_MEMBERS_MAX {
+            return refuse(Errno::ENOMEM, format!("id {name:#x} has {ID_MEMBERS_MAX} memberships, as many as it may"));
+        }
+        let member = Member { channel: call.channel, id: name, gid, reported: 0 };
+        let Some(member) = self.members.insert(member) else {
+            return refuse(Errno::ENOMEM, "the agent has as many memberships as it may");
+        };
+        self.id(call, name)?.members.push(member);
+        let path = path_between(&at, gid, false, tos, None);
+        let param = UdParam { qp_num: GROUP_QPN, qkey, ah_attr: vector(&path, &at), ..UdParam::default() };
+        let answer = EventAnswer { uid, id: member, event: event::MULTICAST_JOIN, param, ..EventAnswer::default() };
+        self.queue(name, Event { answer, id: name, member: Some(member), request: None, sentence: String::new() });
+        Ok(call.command.answer(&CreateIdAnswer { id: member }))
+    }
+
+    pub(super) fn leave(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let DestroyId { id: name, .. } = call.command.body();
+        let Some(member) = self.members.get(name).filter(|member| member.channel == call.channel) else {
+            return refuse(Errno::ENOENT, format!("membership {name:#x} is none of this event channel"));
+        };
+        let (id, events_reported) = (member.id, member.reported);
+        self.members.remove(name);
+        let (dropped, bell_bytes) = self.owner(call.channel)?.channel.take_out(|event| event.member == Some(name));
+        if let Some(id) = self.ids.get_mut(id) {
+            id.members.retain(|member| *member != name);
+            id.queued = id.queued.saturating_sub(dropped.len() as u32);
+        }
+        Ok(call.command.answer(&DestroyIdAnswer { events_reported, bell_bytes }))
+    }
+}

@@ -1,0 +1,181 @@
+//! An id: one end of a connection, a listener, or a datagram service, from CREATE_ID or a peer's request to DESTROY_ID.
+//!
+//! What state a connection is in, the protocol's state machine knows (`protocol::cm`); here is what the program asked for and
+//! how far its id has come. The principal type is [`Id`].
+
+use std::fmt;
+use std::net::IpAddr;
+
+use abi::qp::kind;
+use abi::ucma::port_space;
+use abi::ucma::sockaddr::{Sockaddr, SockaddrIb, family};
+use protocol::cm::Path;
+
+use super::channel::ChannelId;
+use super::locals::Attachment;
+
+/// How far an id has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// New.
+    Idle,
+    /// It has a local address and a port.
+    Bound,
+    /// A peer's address is being resolved.
+    Resolving,
+    /// It is.
+    AddressResolved,
+    /// The path is known, too.
+    RouteResolved,
+    /// It listens.
+    Listening,
+    /// It asks for a connection, was asked for one, or has one.
+    Connecting,
+    /// It had one, or did not get it.
+    Over,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "new",
+            Self::Bound => "bound",
+            Self::Resolving => "resolving an address",
+            Self::AddressResolved => "its address resolved",
+            Self::RouteResolved => "its route resolved",
+            Self::Listening => "listening",
+            Self::Connecting => "connecting or connected",
+            Self::Over => "over",
+        })
+    }
+}
+
+/// The Q_Key of port space UDP: what all hosts agree on (Linux's `RDMA_UDP_QKEY`).
+pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
+/// That of IPoIB's groups (RFC 4391).
+pub(crate) const IPOIB_QKEY: u32 = 0x0000_0b1b;
+
+/// One id.
+#[derive(Debug)]
+pub(crate) struct Id {
+    /// Whose it is.
+    pub(crate) channel: ChannelId,
+    /// The program's name for it.
+    pub(crate) uid: u64,
+    /// The program knows it: it has made it, or accepted the request that it is.
+    pub(crate) known: bool,
+    /// See `port_space`.
+    pub(crate) space: u16,
+    /// Type of its QP.
+    pub(crate) kind: u8,
+    pub(crate) stage: Stage,
+    /// Its port: the service id.
+    pub(crate) service: Option<u64>,
+    pub(crate) local: Option<Sockaddr>,
+    pub(crate) remote: Option<Sockaddr>,
+    /// The place on a device.
+    pub(crate) attachment: Option<Attachment>,
+    /// The peer's GID.
+    pub(crate) target: Option<[u8; 16]>,
+    /// The way there.
+    pub(crate) path: Option<Path>,
+    pub(crate) tos: u8,
+    pub(crate) reuse: bool,
+    /// Takes its own family only.
+    pub(crate) alone: bool,
+    pub(crate) ack_timeout: Option<u8>,
+    pub(crate) qkey: u32,
+    /// The program's QP, once it has said so.
+    pub(crate) qpn: u32,
+    /// The protocol's part of it.
+    pub(crate) connection: Option<protocol::cm::Id>,
+    /// ESTABLISHED has been said, or the program has sent RTU.
+    pub(crate) established: bool,
+    /// Requests that may still wait.
+    pub(crate) backlog: u32,
+    /// Events that were given out.
+    pub(crate) reported: u32,
+    /// Events that wait.
+    pub(crate) queued: u32,
+    /// Its memberships.
+    pub(crate) members: Vec<u32>,
+}
+
+impl Id {
+    pub(crate) fn new(channel: ChannelId, uid: u64, space: u16, kind: u8) -> Self {
+        Self {
+            channel,
+            uid,
+            known: true,
+            space,
+            kind,
+            stage: Stage::Idle,
+            service: None,
+            local: None,
+            remote: None,
+            attachment: None,
+            target: None,
+            path: None,
+            tos: 0,
+            reuse: false,
+            alone: false,
+            ack_timeout: None,
+            qkey: if space == port_space::IPOIB { IPOIB_QKEY } else { UDP_QKEY },
+            qpn: 0,
+            connection: None,
+            established: false,
+            backlog: 0,
+            reported: 0,
+            queued: 0,
+            members: Vec::new(),
+        }
+    }
+
+    /// Whether it is for datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        self.kind == kind::UD
+    }
+
+    /// Fills in a local address that was any, and keeps the port.
+    pub(crate) fn settle_source(&mut self, source: IpAddr, at: Attachment) {
+        match &mut self.local {
+            Some(Sockaddr::Ip(addr)) if addr.ip().is_unspecified() => addr.set_ip(source),
+            Some(Sockaddr::Ib(record)) if record.addr == [0; 16] => record.addr = at.gid,
+            _ => {}
+        }
+        self.attachment = Some(at);
+    }
+}
+
+/// The IP address in an address of any family.
+pub(crate) fn ip(address: &Sockaddr) -> Option<IpAddr> {
+    match address {
+        Sockaddr::Ip(addr) => Some(addr.ip().to_canonical()),
+        Sockaddr::Ib(_) => None,
+    }
+}
+
+/// The port in an address of any family.
+pub(crate) fn port(address: &Sockaddr) -> u16 {
+    match address {
+        Sockaddr::Ip(addr) => addr.port(),
+        Sockaddr::Ib(record) => (u64::from_be_bytes(record.sid) & 0xffff) as u16,
+    }
+}
+
+/// A GID with a service id, as an address.
+pub(crate) fn ib_address(gid: [u8; 16], pkey: u16, service: u64) -> Sockaddr {
+    Sockaddr::Ib(SockaddrIb {
+        family: family::IB,
+        pkey: pkey.to_be_bytes(),
+        addr: gid,
+        sid: service.to_be_bytes(),
+        sid_mask: [0xff; 8],
+        ..SockaddrIb::default()
+    })
+}
+
+/// The name of a port space.
+pub(crate) fn space_name(space: u16) -> &'static str {
+    port_space::name(space).unwrap_or("?")
+}

@@ -1,0 +1,219 @@
+//! Requests of peers: who listens for them, and the id that each becomes. IBA 12.9.8, A11.
+//!
+//! A request that nobody wants is rejected at once, with the reason that the specification has for it.
+
+use std::fmt;
+
+use abi::qp::kind;
+use abi::ucma::connection::Ece as EceRecord;
+use abi::ucma::connection::{ConnParam, EventAnswer, UdParam, event};
+use abi::ucma::port_space;
+use abi::ucma::sockaddr::Sockaddr;
+use protocol::cm::{Ece, Id as ConnectionId, Origin, Path, Reason, SidrReply, TransportType};
+use wire::cm::ip::{Header, LEN as HEADER_LEN};
+use wire::cm::{Req, SidrReq, SidrStatus};
+
+use super::Manager;
+use super::channel::Event;
+use super::id::{Id, Stage, ib_address};
+use super::locals::{Attachment, ip_of};
+use super::ports::Spot;
+
+/// A request as it came, of either kind.
+struct Asked<'a> {
+    connection: ConnectionId,
+    service: u64,
+    kind: u8,
+    path: Path,
+    private: &'a [u8],
+}
+
+/// Who gets a request.
+struct Taken {
+    listener: u32,
+    attachment: Attachment,
+    local: Sockaddr,
+    remote: Sockaddr,
+    /// Where the program's private data begin.
+    offset: usize,
+}
+
+/// Why nobody gets it.
+struct Unwanted {
+    reason: Reason,
+    status: SidrStatus,
+    text: String,
+}
+
+impl Manager {
+    /// A REQ has come.
+    pub(super) fn on_request(&mut self, connection: ConnectionId, req: &Req, ece: Ece) {
+        let kind = match req.transport {
+            TransportType::Rc => kind::RC,
+            TransportType::Uc => kind::UC,
+            _ => u8::MAX,
+        };
+        let path = self.core.connection(connection).map(|known| known.path).unwrap_or_default();
+        let asked = Asked { connection, service: req.service_id, kind, path, private: req.private_data.as_slice() };
+        let taken = match self.take(&asked) {
+            Ok(taken) => taken,
+            Err(unwanted) => return self.turn_away(&asked, &unwanted),
+        };
+        let param = ConnParam {
+            qp_num: req.local_qpn.value(),
+            private_data: padded(&asked.private[taken.offset..]),
+            private_data_len: (asked.private.len() - taken.offset) as u8,
+            srq: u8::from(req.srq),
+            // What the peer wants to have under way, it wants answered here.
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            flow_control: u8::from(req.flow_control),
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            ..ConnParam::default()
+        };
+        self.introduce(&asked, taken, UdParam::from_conn(&param), ece);
+    }
+
+    /// A SIDR_REQ has come.
+    pub(super) fn on_question(&mut self, connection: ConnectionId, req: &SidrReq, origin: &Origin) {
+        let asked = Asked {
+            connection,
+            service: req.service_id,
+            kind: kind::UD,
+            path: origin.back(),
+            private: req.private_data.as_slice(),
+        };
+        let taken = match self.take(&asked) {
+            Ok(taken) => taken,
+            Err(unwanted) => return self.turn_away(&asked, &unwanted),
+        };
+        let param = UdParam {
+            private_data: padded(&asked.private[taken.offset..]),
+            private_data_len: (asked.private.len() - taken.offset) as u8,
+            ..UdParam::default()
+        };
+        self.introduce(&asked, taken, param, Ece::default());
+    }
+
+    /// Finds the listener.
+    fn take(&self, asked: &Asked<'_>) -> Result<Taken, Unwanted> {
+        let nobody = |text: String| unwanted(Reason::INVALID_SERVICE_ID, SidrStatus::UNSUPPORTED, text);
+        let Some(attachment) = self.locals.with_gid(&asked.path.sgid) else {
+            let gid = ip_of(&asked.path.sgid);
+            return Err(unwanted(
+                Reason::INVALID_GID,
+                SidrStatus::REJECTED,
+                format!("{gid} is no address of this agent"),
+            ));
+        };
+        let space = asked.service >> 16;
+        let port = asked.service & 0xffff;
+        let by_ip = space != u64::from(port_space::IB);
+        let header = match asked.private.first_chunk::<HEADER_LEN>() {
+            Some(bytes) if by_ip => Some(Header::parse(bytes).map_err(|error| nobody(error.to_string()))?),
+            _ => None,
+        };
+        let (spot, local, remote) = match header {
+            Some(header) => {
+                let (to, from) = (header.destination.to_canonical(), header.source.to_canonical());
+                if !self.locals.is_own(to, 0) {
+                    return Err(nobody(format!("{to} is no address of this agent")));
+                }
+                let at = |ip, port| Sockaddr::Ip((ip, port).into());
+                (Spot::ip(to), at(to, port as u16), at(from, header.source_port))
+            }
+            None => {
+                let service = asked.service;
+                let peer = ib_address(asked.path.dgid, asked.path.pkey, 0);
+                (Spot::gid(asked.path.sgid), ib_address(asked.path.sgid, asked.path.pkey, service), peer)
+            }
+        };
+        let place = Place { local: &local, service: asked.service };
+        let Some(listener) = self.ports.listener(asked.service, spot) else {
+            return Err(nobody(format!("nobody listens at {place}")));
+        };
+        let Some(id) = self.ids.get(listener) else {
+            return Err(nobody(format!("nobody listens at {place} any more")));
+        };
+        if id.kind != asked.kind {
+            let text = format!("who listens at {place} takes another type of QP");
+            return Err(unwanted(Reason::INVALID_TRANSPORT_TYPE, SidrStatus::REJECTED, text));
+        }
+        let room = self.channels.get(&id.channel).is_some_and(|owner| owner.channel.has_room());
+        if id.backlog == 0 || !room {
+            let text = format!("the backlog of who listens at {place} is full");
+            return Err(unwanted(Reason::NO_RESOURCES, SidrStatus::REJECTED, text));
+        }
+        let attachment = id.attachment.filter(|at| at.gid == attachment.gid).unwrap_or(attachment);
+        let offset = if header.is_some() { HEADER_LEN } else { 0 };
+        Ok(Taken { listener, attachment, local, remote, offset })
+    }
+
+    /// Makes a request an id of the listener's channel, and tells the listener.
+    fn introduce(&mut self, asked: &Asked<'_>, taken: Taken, param: UdParam, ece: Ece) {
+        let Some(listener) = self.ids.get_mut(taken.listener) else { return };
+        listener.backlog -= 1;
+        let uid = listener.uid;
+        let mut id = Id::new(listener.channel, 0, listener.space, asked.kind);
+        (id.known, id.stage) = (false, Stage::Connecting);
+        (id.tos, id.ack_timeout, id.qkey) = (listener.tos, listener.ack_timeout, listener.qkey);
+        (id.local, id.remote) = (Some(taken.local), Some(taken.remote));
+        (id.attachment, id.target, id.path) = (Some(taken.attachment), Some(asked.path.dgid), Some(asked.path));
+        id.connection = Some(asked.connection);
+        let Some(name) = self.add(id) else {
+            if let Some(listener) = self.ids.get_mut(taken.listener) {
+                listener.backlog += 1;
+            }
+            let text = "the listener's user, or the agent, has as many ids as it may".to_owned();
+            return self.turn_away(asked, &unwanted(Reason::NO_RESOURCES, SidrStatus::REJECTED, text));
+        };
+        self.connections.insert(asked.connection, name);
+        let ece = EceRecord { vendor_id: ece.vendor_id, attr_mod: ece.options };
+        let answer = EventAnswer { uid, id: name, event: event::CONNECT_REQUEST, param, ece, ..EventAnswer::default() };
+        let id = taken.listener;
+        self.queue(id, Event { answer, id, member: None, request: Some(name), sentence: String::new() });
+    }
+
+    fn turn_away(&mut self, asked: &Asked<'_>, why: &Unwanted) {
+        let from = ip_of(&asked.path.dgid);
+        tracing::debug!(%from, service = format_args!("{:#x}", asked.service), reason = %why.text, "a request is rejected");
+        let now = self.now();
+        let said = if asked.kind == kind::UD {
+            let reply = SidrReply { status: why.status, ..SidrReply::default() };
+            self.core.sidr_reply(now, asked.connection, &reply)
+        } else {
+            self.core.reject(now, asked.connection, why.reason, &[], &[])
+        };
+        if let Err(error) = said.and_then(|()| self.core.destroy(now, asked.connection)) {
+            tracing::debug!(%error, "a request was gone before it was rejected");
+        }
+    }
+}
+
+fn unwanted(reason: Reason, status: SidrStatus, text: String) -> Unwanted {
+    Unwanted { reason, status, text }
+}
+
+/// Private data in the room that an event has for them.
+pub(super) fn padded(bytes: &[u8]) -> [u8; 256] {
+    let mut room = [0; 256];
+    let len = bytes.len().min(room.len());
+    room[..len].copy_from_slice(&bytes[..len]);
+    room
+}
+
+/// Where somebody would listen, for people.
+struct Place<'a> {
+    local: &'a Sockaddr,
+    service: u64,
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.local, u16::try_from(self.service >> 16).ok().and_then(port_space::name)) {
+            (Sockaddr::Ip(addr), Some(space)) => write!(f, "{addr} ({space})"),
+            _ => write!(f, "service {:#x}", self.service),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Which addresses are this agent's, and by which GID each is reached. Pure bookkeeping.
+//!
+//! Any address of the host belongs to our device: it is reached by its own GID if it has one, else by the first that is of
+//! use. Where the agent was told its addresses, the host's others are somebody else's, perhaps another agent's. The
+//! principal type is [`Locals`].
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use abi::device::port_state;
+
+use crate::device::Device;
+use crate::gids::{GidEntry, HostAddress, gid_of};
+
+/// A place on a device: what an id is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    /// The device, by index.
+    pub(crate) device: usize,
+    /// Its port, from 1.
+    pub(crate) port: u8,
+    /// The GID's index.
+    pub(crate) index: u8,
+    /// The GID.
+    pub(crate) gid: [u8; 16],
+    /// Interface of the GID, 0 for none.
+    pub(crate) ifindex: u32,
+    /// MTU code towards other hosts; 0 when there is no way to them.
+    pub(crate) outward_mtu: u8,
+    /// MTU code of the port.
+    pub(crate) port_mtu: u8,
+}
+
+/// The addresses of this agent.
+#[derive(Debug, Default)]
+pub(crate) struct Locals {
+    attachments: Vec<Attachment>,
+    /// The host's addresses that are ours.
+    own: BTreeSet<(IpAddr, u32)>,
+    /// Whether 127.0.0.0/8 and ::1 are ours.
+    loopback: bool,
+}
+
+impl Locals {
+    /// From the host's addresses, those that the agent was told to have, and the devices' GIDs. `elsewhere`: the addresses are
+    /// no addresses of this machine.
+    pub(crate) fn new(host: &[HostAddress], named: &[IpAddr], elsewhere: bool, devices: &[Device]) -> Self {
+        let mut attachments = Vec::new();
+        for device in devices {
+            for (number, port) in (1..).zip(&device.ports) {
+                let here = |(index, entry): (usize, GidEntry)| Attachment {
+                    device: device.index,
+                    port: number,
+                    index: index as u8,
+                    gid: entry.gid,
+                    ifindex: entry.ifindex,
+                    outward_mtu: if index == 0 || port.state != port_state::ACTIVE { 0 } else { entry.mtu },
+                    port_mtu: port.active_mtu,
+                };
+                attachments.extend(port.gids.iter().map(here));
+            }
+        }
+        let mut own: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
+        if named.is_empty() {
+            own.extend(host.iter().map(|address| (address.ip, address.ifindex)));
+        } else {
+            let there = |ip: &IpAddr| host.iter().find(|address| address.ip == *ip).map_or(0, |found| found.ifindex);
+            own.extend(named.iter().map(|ip| (*ip, there(ip))));
+        }
+        let loopback = elsewhere || !named.iter().any(IpAddr::is_loopback);
+        Self { attachments, own, loopback }
+    }
+
+    /// Whether an address is ours.
+    pub(crate) fn is_own(&self, ip: IpAddr, scope: u32) -> bool {
+        let exact = |interface: u32| self.own.contains(&(ip, interface));
+        let known = match scope {
+            0 => self.own.range((ip, 0)..=(ip, u32::MAX)).next().is_some(),
+            scope => exact(scope) || exact(0),
+        };
+        known || (self.loopback && ip.is_loopback())
+    }
+
+    /// By what an address of ours is reached.
+    pub(crate) fn find(&self, ip: IpAddr, scope: u32) -> Option<Attachment> {
+        if !self.is_own(ip, scope) {
+            return None;
+        }
+        let gid = gid_of(ip);
+        let same = |at: &&Attachment| at.index != 0 && at.gid == gid && (scope == 0 || at.ifindex == scope);
+        self.attachments.iter().find(same).or_else(|| self.first(ip.is_ipv4())).copied()
+    }
+
+    /// The place with a GID.
+    pub(crate) fn with_gid(&self, gid: &[u8; 16]) -> Option<Attachment> {
+        self.attachments.iter().find(|at| at.gid == *gid).copied()
+    }
+
+    /// The first address that is of use to programs, with its place.
+    pub(crate) fn usual(&self, v4: bool) -> Option<(IpAddr, Attachment)> {
+        let loopback: IpAddr = if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+        let of_use = |at: &&Attachment| at.index != 0 && ip_of(&at.gid).is_ipv4() == v4;
+        match self.attachments.iter().find(of_use) {
+            Some(at) => Some((ip_of(&at.gid), *at)),
+            None => self.find(loopback, 0).map(|at| (loopback, at)),
+        }
+    }
+
+    /// One of our addresses from which another host may be reached, where the host's own choice is not ours.
+    pub(crate) fn outward(&self, to: IpAddr) -> Option<(IpAddr, Attachment)> {
+        let usable = |at: &&Attachment| {
+            let ip = ip_of(&at.gid);
+            at.outward_mtu != 0 && ip.is_ipv4() == to.is_ipv4() && ip.is_loopback() == to.is_loopback()
+        };
+        self.attachments.iter().find(usable).map(|at| (ip_of(&at.gid), *at))
+    }
+
+    fn first(&self, v4: bool) -> Option<&Attachment> {
+        let out = |at: &&Attachment| at.outward_mtu != 0;
+        let family = |at: &&Attachment| out(at) && ip_of(&at.gid).is_ipv4() == v4;
+        let all = || self.attachments.iter();
+        all().find(family).or_else(|| all().find(out)).or_else(|| all().find(|at| at.index != 0)).or(all().next())
+    }
+}
+
+/// A GID as an address.
+pub(crate) fn ip_of(gid: &[u8; 16]) -> IpAddr {
+    Ipv6Addr::from(*gid).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DeviceConfig;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect(text)
+    }
+
+    fn locals(gids: &[&str], host: &[&str], named: &[&str]) -> Locals {
+        let address = |text: &&str| HostAddress { ip: ip(text), ifindex: 2, mtu: 1500 };
+        let mut device = Device::new(0, &DeviceConfig::default(), "test");
+        device.ports[0].gids.follow(&gids.iter().map(address).collect::<Vec<_>>(), true, 1);
+        let named: Vec<IpAddr> = named.iter().map(|text| ip(text)).collect();
+        Locals::new(&host.iter().map(address).collect::<Vec<_>>(), &named, false, &[device])
+    }
+
+    #[test]
+    fn every_address_of_the_host_has_a_place() {
+        let locals = locals(&["10.0.0.1", "fd00::1"], &["127.0.0.1", "::1", "10.0.0.1", "fd00::1"], &[]);
+        let gid = |text: &str| locals.find(ip(text), 0).map(|at| ip_of(&at.gid).to_string());
+        assert_eq!(gid("10.0.0.1").as_deref(), Some("10.0.0.1"));
+        assert_eq!(gid("127.0.0.1").as_deref(), Some("10.0.0.1"));
+        assert_eq!(gid("127.9.9.9").as_deref(), Some("10.0.0.1"));
+        assert_eq!(gid("::1").as_deref(), Some("fd00::1"));
+        assert_eq!(gid("10.0.0.2"), None);
+        assert_eq!(locals.find(ip("10.0.0.1"), 7), None, "an address of another interface");
+        assert_eq!(locals.usual(true).map(|(ip, _)| ip), Some(ip("10.0.0.1")));
+    }
+
+    #[test]
+    fn an_agent_with_addresses_of_its_own_has_no_others() {
+        let locals = locals(&["127.0.0.2"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.2"]);
+        assert!(locals.is_own(ip("127.0.0.2"), 0));
+        for other in ["127.0.0.1", "127.0.0.3", "10.0.0.1", "::1"] {
+            assert!(!locals.is_own(ip(other), 0), "{other}");
+        }
+        assert_eq!(locals.outward(ip("127.0.0.3")).map(|(ip, _)| ip), Some(ip("127.0.0.2")));
+        assert_eq!(locals.outward(ip("10.0.0.9")), None);
+    }
+
+    #[test]
+    fn a_host_without_addresses_still_talks_to_itself() {
+        let locals = locals(&[], &[], &[]);
+        let at = locals.find(ip("127.0.0.1"), 0).expect("loopback");
+        assert_eq!((at.index, at.outward_mtu), (0, 0));
+        assert_eq!(locals.usual(true).map(|(ip, _)| ip), Some(ip("127.0.0.1")));
+    }
+}

@@ -1,0 +1,188 @@
+//! What an id knows of its addresses and paths: QUERY_ROUTE and QUERY.
+
+use abi::Errno;
+use abi::layout::Record;
+use abi::ucma::address::{
+    PathRec, PathRecData, Query, QueryAddrAnswer, QueryPathAnswer, QueryRouteAnswer, path_flags, query,
+};
+use abi::ucma::sockaddr::Sockaddr;
+use protocol::cm::Path;
+
+use super::Manager;
+use super::dispatch::Call;
+use super::id::{Id, ib_address};
+use crate::device::PKEYS;
+use crate::refusal::{Outcome, refuse};
+use crate::world::World;
+
+/// "Exactly this", of the selectors of a path record.
+const EXACTLY: u8 = 2;
+
+impl Manager {
+    pub(super) fn query_route(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let Query { id: name, .. } = call.command.body();
+        let id = self.id(call, name)?;
+        let short = |address: &Option<Sockaddr>| address.as_ref().map(Sockaddr::short).unwrap_or_default();
+        let mut answer =
+            QueryRouteAnswer { src_addr: short(&id.local), dst_addr: short(&id.remote), ..QueryRouteAnswer::default() };
+        if let Some(place) = place(world, id) {
+            (answer.node_guid, answer.port_num, answer.ibdev_index) = place;
+            answer.num_paths = u32::from(id.path.is_some());
+            answer.ib_route[0] = match &id.path {
+                Some(path) => record_of(path),
+                None => PathRec {
+                    sgid: id.attachment.map_or([0; 16], |at| at.gid),
+                    dgid: id.target.unwrap_or_default(),
+                    pkey: PKEYS[0].to_be(),
+                    ..PathRec::default()
+                },
+            };
+        }
+        Ok(call.command.answer(&answer))
+    }
+
+    pub(super) fn query(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let Query { id: name, option, .. } = call.command.body();
+        let id = self.id(call, name)?;
+        let answer = match option {
+            query::ADDR => addresses(world, id),
+            query::GID => gids(world, id),
+            query::PATH => return Ok(paths(call, id.path.as_ref())),
+            other => return refuse(Errno::ENOSYS, format!("question {other} about an id is not known")),
+        };
+        if call.command.room < size_of::<QueryAddrAnswer>() - size_of::<u64>() {
+            return refuse(Errno::ENOSPC, "there is too little room for two addresses");
+        }
+        Ok(call.command.answer(&answer))
+    }
+}
+
+/// The answer to the question for addresses.
+pub(super) fn addresses(world: &World, id: &Id) -> QueryAddrAnswer {
+    between(world, id, id.local, id.remote)
+}
+
+/// The answer to the question for GIDs.
+fn gids(world: &World, id: &Id) -> QueryAddrAnswer {
+    let service = id.service.unwrap_or_default();
+    let remote = id.remote.as_ref().map_or(0, |remote| u64::from(super::id::port(remote)));
+    let peer = u64::from(id.space) << 16 | remote;
+    let local = id.attachment.map(|at| ib_address(at.gid, PKEYS[0], service));
+    between(world, id, local, id.target.map(|gid| ib_address(gid, PKEYS[0], peer)))
+}
+
+fn between(world: &World, id: &Id, local: Option<Sockaddr>, remote: Option<Sockaddr>) -> QueryAddrAnswer {
+    let (src_addr, src_size) = local.map_or(([0; 128], 0), |address| address.emit());
+    let (dst_addr, dst_size) = remote.map_or(([0; 128], 0), |address| address.emit());
+    let mut answer = QueryAddrAnswer { src_addr, src_size, dst_addr, dst_size, ..QueryAddrAnswer::default() };
+    if let Some(place) = place(world, id) {
+        (answer.node_guid, answer.port_num, answer.ibdev_index) = place;
+        answer.pkey = PKEYS[0];
+    }
+    answer
+}
+
+/// The node GUID as it is answered, the port and the index of the id's device.
+fn place(world: &World, id: &Id) -> Option<(u64, u8, u32)> {
+    let at = id.attachment?;
+    let device = world.devices.get(at.device)?;
+    Some((device.node_guid.0.to_be(), at.port, device.index as u32))
+}
+
+/// The answer to the question for paths.
+fn paths(call: &Call<'_>, path: Option<&Path>) -> Vec<u8> {
+    let mut bytes = call.command.answer(&QueryPathAnswer { num_paths: u32::from(path.is_some()), reserved: 0 });
+    let room = call.command.room - size_of::<QueryPathAnswer>();
+    if let Some(path) = path.filter(|_| room >= size_of::<PathRecData>()) {
+        bytes.extend_from_slice(path_data(path).bytes());
+    }
+    bytes
+}
+
+/// A path with its flags.
+pub(super) fn path_data(path: &Path) -> PathRecData {
+    let flags = path_flags::GMP | path_flags::PRIMARY | path_flags::OUTBOUND | path_flags::INBOUND_REVERSE;
+    PathRecData { flags, reserved: 0, path_rec: bytes_of(path) }
+}
+
+/// A path as QUERY_ROUTE tells it.
+fn record_of(path: &Path) -> PathRec {
+    PathRec {
+        dgid: path.dgid,
+        sgid: path.sgid,
+        flow_label: path.flow_label.to_be(),
+        reversible: 1,
+        mtu: u32::from(path.mtu),
+        pkey: path.pkey.to_be(),
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        sl: path.sl,
+        mtu_selector: EXACTLY,
+        rate_selector: EXACTLY,
+        rate: path.rate,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: path.packet_life,
+        ..PathRec::default()
+    }
+}
+
+/// A path as the IBA's PathRecord (15.2.5.16).
+fn bytes_of(path: &Path) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[8..24].copy_from_slice(&path.dgid);
+    bytes[24..40].copy_from_slice(&path.sgid);
+    bytes[44..48].copy_from_slice(&(path.flow_label << 8 | u32::from(path.hop_limit)).to_be_bytes());
+    bytes[48] = path.traffic_class;
+    bytes[49] = 0x81;
+    bytes[50..52].copy_from_slice(&path.pkey.to_be_bytes());
+    bytes[53] = path.sl & 0x0f;
+    bytes[54] = EXACTLY << 6 | path.mtu & 0x3f;
+    bytes[55] = EXACTLY << 6 | path.rate & 0x3f;
+    bytes[56] = EXACTLY << 6 | path.packet_life & 0x3f;
+    bytes
+}
+
+/// A path out of a PathRecord.
+pub(super) fn path_of(bytes: &[u8; 64]) -> Path {
+    let gid = |at: usize| bytes[at..at + 16].first_chunk::<16>().copied().unwrap_or_default();
+    let flow = u32::from_be_bytes([bytes[44], bytes[45], bytes[46], bytes[47]]);
+    Path {
+        dgid: gid(8),
+        sgid: gid(24),
+        flow_label: flow >> 8 & 0xf_ffff,
+        hop_limit: (flow & 0xff) as u8,
+        traffic_class: bytes[48],
+        pkey: u16::from_be_bytes([bytes[50], bytes[51]]),
+        sl: bytes[53] & 0x0f,
+        mtu: bytes[54] & 0x3f,
+        rate: bytes[55] & 0x3f,
+        packet_life: (bytes[56] & 0x3f).min(31),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_record_goes_both_ways() {
+        let path = Path {
+            sgid: [1; 16],
+            dgid: [2; 16],
+            flow_label: 0xabcde,
+            traffic_class: 0x68,
+            hop_limit: 64,
+            sl: 3,
+            pkey: 0xffff,
+            mtu: 5,
+            rate: 16,
+            packet_life: 16,
+        };
+        let bytes = bytes_of(&path);
+        assert_eq!(
+            bytes[40..],
+            [0, 0, 0, 0, 0x0a, 0xbc, 0xde, 64, 0x68, 0x81, 0xff, 0xff, 0, 3, 0x85, 0x90, 0x90, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(path_of(&bytes), path);
+    }
+}

@@ -1,0 +1,60 @@
+//! The connection manager in the admin node's answers: every id with what it is doing, and a few numbers. Only reads.
+
+use abi::qp::kind;
+use serde_json::{Value, json};
+
+use super::Manager;
+use super::id::space_name;
+use crate::admin::Asker;
+
+/// The most ids that are shown.
+const SHOWN: usize = 10_000;
+
+impl Manager {
+    /// Every id, of users whose affairs the asker may see in full, of others without numbers that would help to interfere.
+    pub(crate) fn show(&self, asker: Asker) -> Value {
+        let shown = self.ids.iter().filter_map(|(name, id)| {
+            let owner = self.channels.get(&id.channel)?;
+            let peer = &owner.channel.peer;
+            let state = id.connection.and_then(|connection| self.core.state(connection).ok());
+            let full = asker.may_see(peer.uid);
+            Some(json!({
+                "id": name,
+                "pid": peer.pid,
+                "uid": peer.uid,
+                "comm": peer.comm,
+                "space": space_name(id.space),
+                "type": kind::name(id.kind),
+                "stage": id.stage.to_string(),
+                "state": state.map(|state| state.to_string()),
+                "local": id.local.map(|address| address.to_string()),
+                "remote": id.remote.map(|address| address.to_string()),
+                "qpn": full.then_some(id.qpn),
+                "events": id.queued,
+                "groups": id.members.len(),
+            }))
+        });
+        let ids: Vec<Value> = shown.take(SHOWN).collect();
+        let more = self.ids.len() - ids.len();
+        json!({ "ids": ids, "more": more })
+    }
+
+    /// A few numbers.
+    pub(crate) fn status(&self) -> Value {
+        let held = self.core.counts();
+        json!({
+            "channels": self.channels.len(),
+            "ids": self.ids.len(),
+            "memberships": self.members.len(),
+            "events": self.channels.values().map(|owner| owner.channel.waiting()).sum::<usize>(),
+            "connections": held.ids,
+            "resting": held.resting,
+            "timers": held.timers,
+            "sent": self.counts.sent,
+            "received": self.counts.received,
+            "not_sent": self.counts.not_sent,
+            "dropped": self.counts.dropped,
+            "lost": self.inlet.lost(),
+        })
+    }
+}
