@@ -1,0 +1,362 @@
+//! The node's commands as methods of [`Channel`]: each builds one request, and reads its answer.
+
+use abi::errno::Errno;
+use abi::ucma::address::{
+    Bind, PathRecData, Query, QueryAddrAnswer, QueryPathAnswer, ResolveAddr, ResolveRoute, query,
+};
+use abi::ucma::connection::{
+    Accept, ConnParam as ConnRecord, Connect, Disconnect, Ece as EceRecord, InitQpAttr, JoinMcast, Listen, Notify,
+    QpAttr, Reject, UdParam, WriteCmEvent, join_flags,
+};
+use abi::ucma::id::{
+    Channel as Token, ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId,
+    SetOption as OptionRecord, ib_option, level, option,
+};
+use abi::ucma::sockaddr::SockaddrIb;
+use abi::ucma::{PRIVATE_DATA_MAX, build, command};
+use abi::{Record, command::RESPONSE};
+use engine::{Answer, Error, Result};
+
+use crate::address::Address;
+use crate::channel::Channel;
+use crate::event::EventKind;
+use crate::param::{
+    Addresses, ConnParam, Ece, Gids, Id, Multicast, MulticastJoin, Path, PortSpace, QpAttributes, QpKind, QpState,
+    SetOption,
+};
+
+/// Most paths that are asked for.
+const PATHS: usize = 6;
+
+impl Channel {
+    /// Makes an id; its events will carry `cookie`.
+    ///
+    /// # Errors
+    /// EINVAL for an unknown port space or QP type, ENOMEM when the channel has as many ids as it may.
+    pub fn create_id(&self, cookie: u64, space: PortSpace, kind: QpKind) -> Result<Id> {
+        let body = CreateId { uid: cookie, response: RESPONSE, ps: space.0, qp_type: kind.0, ..CreateId::default() };
+        let answer: CreateIdAnswer = self.ask(command::CREATE_ID, &body, &[])?;
+        Ok(Id(answer.id))
+    }
+
+    /// Ends an id, whatever it is doing; how many of its events have been given out.
+    ///
+    /// # Errors
+    /// ENOENT when there is no such id here.
+    pub fn destroy_id(&self, id: Id) -> Result<u32> {
+        self.end(command::DESTROY_ID, id.0)
+    }
+
+    /// Binds an id to a local address; port 0 is any, and the wildcard address is all of them.
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL, EACCES, EINVAL, EAFNOSUPPORT.
+    pub fn bind(&self, id: Id, address: &Address) -> Result<()> {
+        self.tell(
+            command::BIND,
+            &Bind { id: id.0, addr_size: address.size(), reserved: 0, addr: address.storage() },
+            &[],
+        )
+    }
+
+    /// Finds the device and the source address for a destination; ADDR_RESOLVED or ADDR_ERROR follows.
+    ///
+    /// # Errors
+    /// As for [`Channel::bind`].
+    pub fn resolve_addr(&self, id: Id, source: Option<&Address>, destination: &Address, timeout_ms: u32) -> Result<()> {
+        let source = source.unwrap_or(&Address::NONE);
+        let body = ResolveAddr {
+            id: id.0,
+            timeout_ms,
+            src_size: source.size(),
+            dst_size: destination.size(),
+            reserved: 0,
+            src_addr: source.storage(),
+            dst_addr: destination.storage(),
+        };
+        self.tell(command::RESOLVE_ADDR, &body, &[])
+    }
+
+    /// Finds the path to the resolved address; ROUTE_RESOLVED or ROUTE_ERROR follows.
+    ///
+    /// # Errors
+    /// EINVAL in another state.
+    pub fn resolve_route(&self, id: Id, timeout_ms: u32) -> Result<()> {
+        self.tell(command::RESOLVE_ROUTE, &ResolveRoute { id: id.0, timeout_ms }, &[])
+    }
+
+    /// The id's addresses and device.
+    ///
+    /// # Errors
+    /// ENOENT when there is no such id here.
+    pub fn query_addresses(&self, id: Id) -> Result<Addresses> {
+        let answer: QueryAddrAnswer =
+            self.ask(command::QUERY, &Query { response: RESPONSE, id: id.0, option: query::ADDR }, &[])?;
+        Ok(addresses(&answer))
+    }
+
+    /// The id's GIDs.
+    ///
+    /// # Errors
+    /// ENOENT when there is no such id here.
+    pub fn query_gids(&self, id: Id) -> Result<Gids> {
+        let answer: QueryAddrAnswer =
+            self.ask(command::QUERY, &Query { response: RESPONSE, id: id.0, option: query::GID }, &[])?;
+        let gid = |bytes: &[u8; 128]| SockaddrIb::read_zero_extended(bytes).addr;
+        Ok(Gids { source: gid(&answer.src_addr), destination: gid(&answer.dst_addr) })
+    }
+
+    /// The paths to the id's peer.
+    ///
+    /// # Errors
+    /// ENOENT when there is no such id here.
+    pub fn query_paths(&self, id: Id) -> Result<Vec<Path>> {
+        let room = size_of::<QueryPathAnswer>() + PATHS * size_of::<PathRecData>();
+        let body = Query { response: RESPONSE, id: id.0, option: query::PATH };
+        let answer = self.call(&build(command::QUERY, &body, &[], room), &[])?;
+        let head: QueryPathAnswer = record(&answer)?;
+        let count = usize::try_from(head.num_paths).unwrap_or(PATHS).min(PATHS);
+        let records = answer.bytes.get(size_of::<QueryPathAnswer>()..).unwrap_or_default();
+        Ok(records.chunks_exact(Path::DATA).take(count).filter_map(Path::read).collect())
+    }
+
+    /// Listens on the bound address (a port is found when there is none): at most `backlog` requests wait.
+    ///
+    /// # Errors
+    /// EADDRINUSE when another id listens there.
+    pub fn listen(&self, id: Id, backlog: i32) -> Result<()> {
+        self.tell(command::LISTEN, &Listen { id: id.0, backlog: backlog.cast_unsigned() }, &[])
+    }
+
+    /// Asks the peer for a connection (for its QP, where the id is for datagrams).
+    ///
+    /// # Errors
+    /// EINVAL in another state, or when the private data are longer than the message holds.
+    pub fn connect(&self, id: Id, param: &ConnParam<'_>) -> Result<()> {
+        let body = Connect { conn_param: conn_record(param)?, id: id.0, reserved: 0, ece: ece_record(param.ece) };
+        self.tell(command::CONNECT, &body, &[])
+    }
+
+    /// Accepts a request; events of the new id will carry `cookie`.
+    ///
+    /// # Errors
+    /// EINVAL in another state, or when the private data are longer than the message holds.
+    pub fn accept(&self, id: Id, cookie: u64, param: &ConnParam<'_>) -> Result<()> {
+        let conn_param = ConnRecord { valid: 1, ..conn_record(param)? };
+        let body = Accept { uid: cookie, conn_param, id: id.0, reserved: 0, ece: ece_record(param.ece) };
+        self.tell(command::ACCEPT, &body, &[])
+    }
+
+    /// Ends the handshake on the active side after CONNECT_RESPONSE: the QP is ready.
+    ///
+    /// # Errors
+    /// EINVAL in another state.
+    pub fn establish(&self, id: Id) -> Result<()> {
+        self.tell(command::ACCEPT, &Accept { id: id.0, ..Accept::default() }, &[])
+    }
+
+    /// Refuses a request or a response. `reason` 0 is the consumer's (28); 35 says that a vendor's option is not supported.
+    ///
+    /// # Errors
+    /// EINVAL in another state.
+    pub fn reject(&self, id: Id, reason: u8, private_data: &[u8]) -> Result<()> {
+        let (private_data, private_data_len) = padded(private_data)?;
+        self.tell(command::REJECT, &Reject { id: id.0, private_data_len, reason, reserved: [0; 2], private_data }, &[])
+    }
+
+    /// Ends the connection; DISCONNECTED follows on both sides.
+    ///
+    /// # Errors
+    /// EINVAL where there is none.
+    pub fn disconnect(&self, id: Id) -> Result<()> {
+        self.tell(command::DISCONNECT, &Disconnect { id: id.0 }, &[])
+    }
+
+    /// The attributes with which the id's QP is to be taken to a state.
+    ///
+    /// # Errors
+    /// EINVAL when the id is not that far.
+    pub fn qp_attributes(&self, id: Id, state: QpState) -> Result<QpAttributes> {
+        self.ask::<_, QpAttr>(
+            command::INIT_QP_ATTR,
+            &InitQpAttr { response: RESPONSE, id: id.0, qp_state: state.0 },
+            &[],
+        )
+    }
+
+    /// Tells of an async event of the id's QP; COMM_EST stands for the RTU that was lost.
+    ///
+    /// # Errors
+    /// EINVAL in another state.
+    pub fn notify(&self, id: Id, event: u32) -> Result<()> {
+        self.tell(command::NOTIFY, &Notify { id: id.0, event }, &[])
+    }
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// ENOSYS for an unknown one, EINVAL for a malformed value.
+    pub fn set_option(&self, id: Id, chosen: SetOption<'_>) -> Result<()> {
+        let flag = |flag: bool| i32::from(flag).to_ne_bytes();
+        let (small, flags);
+        let (level, name, value): (u32, u32, &[u8]) = match chosen {
+            SetOption::TypeOfService(value) => {
+                small = [value];
+                (level::ID, option::TOS, &small)
+            }
+            SetOption::AckTimeout(value) => {
+                small = [value];
+                (level::ID, option::ACK_TIMEOUT, &small)
+            }
+            SetOption::ReuseAddress(value) => {
+                flags = flag(value);
+                (level::ID, option::REUSEADDR, &flags)
+            }
+            SetOption::FamilyOnly(value) => {
+                flags = flag(value);
+                (level::ID, option::AFONLY, &flags)
+            }
+            SetOption::IbPath(value) => (level::IB, ib_option::PATH, value),
+            SetOption::Raw { level, name, value } => (level, name, value),
+        };
+        let optlen = u32::try_from(value.len()).ok().filter(|len| *len <= u32::from(u16::MAX / 2));
+        let optlen =
+            optlen.ok_or_else(|| Error::refuse(Errno::EINVAL, "the value of an option is longer than any can be"))?;
+        self.tell(
+            command::SET_OPTION,
+            &OptionRecord { optval: RESPONSE, id: id.0, level, optname: name, optlen },
+            value,
+        )
+    }
+
+    /// Joins a group; MULTICAST_JOIN or MULTICAST_ERROR follows.
+    ///
+    /// # Errors
+    /// EINVAL where the id has no device, ENOMEM when it has as many memberships as it may.
+    pub fn join_multicast(&self, id: Id, join: &MulticastJoin) -> Result<Multicast> {
+        let body = JoinMcast {
+            response: RESPONSE,
+            uid: join.cookie,
+            id: id.0,
+            addr_size: join.group.size(),
+            join_flags: if join.send_only { join_flags::SENDONLY_FULLMEMBER } else { join_flags::FULLMEMBER },
+            addr: join.group.storage(),
+        };
+        let answer: CreateIdAnswer = self.ask(command::JOIN_MCAST, &body, &[])?;
+        Ok(Multicast(answer.id))
+    }
+
+    /// Leaves a group; how many of the membership's events have been given out.
+    ///
+    /// # Errors
+    /// ENOENT when there is no such membership here.
+    pub fn leave_multicast(&self, membership: Multicast) -> Result<u32> {
+        self.end(command::LEAVE_MCAST, membership.0)
+    }
+
+    /// Moves an id from another channel to this one, with the events that wait; how many have been given out.
+    ///
+    /// # Errors
+    /// EINVAL when the id is not the other channel's.
+    pub fn migrate_id(&self, id: Id, from: &Self) -> Result<u32> {
+        let fd = from.token()?;
+        // Nobody reads the old channel meanwhile, so that the bytes that are taken are those of the events that have gone.
+        let reading = from.reading();
+        let answer: DestroyIdAnswer =
+            self.ask(command::MIGRATE_ID, &MigrateId { response: RESPONSE, id: id.0, fd }, &[])?;
+        from.take_bytes(&reading, answer.bell_bytes);
+        Ok(answer.events_reported)
+    }
+
+    /// Puts an event into the id's channel: USER, or (for libraries) INTERNAL.
+    ///
+    /// # Errors
+    /// EINVAL for any other kind.
+    pub fn write_event(&self, id: Id, kind: EventKind, status: i32, arg: u64) -> Result<()> {
+        let param = UdParam::read_zero_extended(&arg.to_ne_bytes());
+        let body = WriteCmEvent { id: id.0, reserved: 0, event: kind.0, status: status.cast_unsigned(), param };
+        self.tell(command::WRITE_CM_EVENT, &body, &[])
+    }
+
+    /// Has MODIFY_QP of one of the caller's own QPs do nothing, or again what it says.
+    ///
+    /// # Errors
+    /// EINVAL when the caller has no such QP.
+    pub fn freeze_qp(&self, qp_num: u32, frozen: bool) -> Result<()> {
+        self.tell(command::FREEZE_QP, &FreezeQp { qp_num, frozen: u32::from(frozen) }, &[])
+    }
+
+    fn token(&self) -> Result<u32> {
+        if let Some(token) = self.token.get() {
+            return Ok(*token);
+        }
+        let answer: ChannelAnswer = self.ask(command::CHANNEL, &Token { reserved: 0 }, &[])?;
+        Ok(*self.token.get_or_init(|| answer.channel))
+    }
+
+    fn end(&self, command: u32, handle: u32) -> Result<u32> {
+        let reading = self.reading();
+        let answer: DestroyIdAnswer =
+            self.ask(command, &DestroyId { response: RESPONSE, id: handle, reserved: 0 }, &[])?;
+        self.take_bytes(&reading, answer.bell_bytes);
+        Ok(answer.events_reported)
+    }
+
+    fn tell<T: Record>(&self, command: u32, body: &T, tail: &[u8]) -> Result<()> {
+        self.call(&build(command, body, tail, 0), &[]).map(drop)
+    }
+
+    fn ask<T: Record, A: Record>(&self, command: u32, body: &T, tail: &[u8]) -> Result<A> {
+        record(&self.call(&build(command, body, tail, size_of::<A>()), &[])?)
+    }
+}
+
+/// What the question for addresses is answered.
+pub(crate) fn addresses(answer: &QueryAddrAnswer) -> Addresses {
+    let address = |bytes: &[u8; 128], size: u16| {
+        let bytes = bytes.get(..usize::from(size)).unwrap_or(bytes);
+        Address::from_bytes(bytes).unwrap_or(Address::NONE)
+    };
+    Addresses {
+        node_guid: answer.node_guid.to_ne_bytes(),
+        device: answer.ibdev_index,
+        port: answer.port_num,
+        pkey: answer.pkey,
+        source: address(&answer.src_addr, answer.src_size),
+        destination: address(&answer.dst_addr, answer.dst_size),
+    }
+}
+
+fn record<A: Record>(answer: &Answer) -> Result<A> {
+    answer.get(0)
+}
+
+fn conn_record(param: &ConnParam<'_>) -> Result<ConnRecord> {
+    let (private_data, private_data_len) = padded(param.private_data)?;
+    Ok(ConnRecord {
+        qp_num: param.qp_num,
+        qkey: param.qkey,
+        private_data,
+        private_data_len,
+        srq: param.srq.into(),
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: param.flow_control.into(),
+        retry_count: param.retry_count,
+        rnr_retry_count: param.rnr_retry_count,
+        valid: 1,
+    })
+}
+
+fn ece_record(ece: Ece) -> EceRecord {
+    EceRecord { vendor_id: ece.vendor_id, attr_mod: ece.options }
+}
+
+/// Private data in the room of a record, with their length.
+fn padded(data: &[u8]) -> Result<([u8; PRIVATE_DATA_MAX], u8)> {
+    let too_long = || Error::refuse(Errno::EINVAL, format!("{} bytes of private data fit no message", data.len()));
+    let len = u8::try_from(data.len()).map_err(|_| too_long())?;
+    let mut room = [0; PRIVATE_DATA_MAX];
+    room[..data.len()].copy_from_slice(data);
+    Ok((room, len))
+}

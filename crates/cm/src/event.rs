@@ -1,0 +1,234 @@
+//! Events: what happened to an id (`enum rdma_cm_event_type`), with what the peer said. The principal type is [`Event`].
+
+use std::fmt;
+
+use abi::ah::AhAttr;
+use abi::ucma::PRIVATE_DATA_MAX;
+use abi::ucma::connection::{NextEventAnswer, UdParam, known};
+use bytemuck::bytes_of;
+use engine::{Answer, Result};
+
+use crate::commands::addresses;
+use crate::param::{Addresses, Ece, Gids, Id, Path, QpAttributes};
+
+/// Kinds of events, by their numbers in `rdma_cma.h`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EventKind(pub u32);
+
+macro_rules! kinds {
+    ($( $(#[doc = $doc:literal])+ $name:ident = $value:literal; )+) => {
+        impl EventKind {
+            $( $(#[doc = $doc])+ pub const $name: Self = Self($value); )+
+
+            /// The name in `rdma_cma.h`, without its prefix.
+            #[must_use]
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 { $( $value => Some(stringify!($name)), )+ _ => None }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The address has led to a device.
+    ADDR_RESOLVED = 0;
+    /// It has not.
+    ADDR_ERROR = 1;
+    /// There is a path.
+    ROUTE_RESOLVED = 2;
+    /// There is none.
+    ROUTE_ERROR = 3;
+    /// A peer wants to connect; the event's id is the new one, its cookie the listener's.
+    CONNECT_REQUEST = 4;
+    /// The peer has accepted, and the caller is to accept in turn.
+    CONNECT_RESPONSE = 5;
+    /// The connection failed.
+    CONNECT_ERROR = 6;
+    /// Nobody answers.
+    UNREACHABLE = 7;
+    /// The peer refused.
+    REJECTED = 8;
+    /// The connection stands.
+    ESTABLISHED = 9;
+    /// It has ended.
+    DISCONNECTED = 10;
+    /// The device is gone.
+    DEVICE_REMOVAL = 11;
+    /// The group has been joined; the event's cookie is the membership's.
+    MULTICAST_JOIN = 12;
+    /// It has not, or no longer.
+    MULTICAST_ERROR = 13;
+    /// The interface's address has changed.
+    ADDR_CHANGE = 14;
+    /// The QP may be used again.
+    TIMEWAIT_EXIT = 15;
+    /// Names have been looked up.
+    ADDRINFO_RESOLVED = 16;
+    /// They have not.
+    ADDRINFO_ERROR = 17;
+    /// Written by a program (`rdma_write_cm_event(3)`).
+    USER = 18;
+    /// Written by a library for itself.
+    INTERNAL = 19;
+}
+
+impl fmt::Display for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "event {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for EventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The number that the caller gave when the id (or the membership, or, for a request, the listener) was made.
+    pub cookie: u64,
+    /// The id; for CONNECT_REQUEST the new one, which is the caller's to accept, reject or destroy.
+    pub id: Id,
+    /// What.
+    pub kind: EventKind,
+    /// 0; or a negative errno; or, for REJECTED, the reason of the IBA (volume 1, 12.6.7.2).
+    pub status: i32,
+    /// Enhanced connection establishment, of requests and responses.
+    pub ece: Ece,
+    /// Why, in a sentence, if something went wrong; it has been noted already.
+    pub reason: Option<String>,
+    /// What the id knows at this point, so that it need not be asked.
+    pub known: Known,
+    /// What it tells, in the larger of its two forms.
+    param: Box<UdParam>,
+}
+
+/// What came with an event: the answers to what is asked next, of the event's id.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// With ADDR_RESOLVED and CONNECT_REQUEST.
+    pub addresses: Option<(Addresses, Gids)>,
+    /// With ROUTE_RESOLVED and CONNECT_REQUEST.
+    pub path: Option<Path>,
+    /// For INIT, RTR and RTS, in this order: the first with all of these events, the others with CONNECT_REQUEST and
+    /// CONNECT_RESPONSE.
+    pub attributes: [Option<Box<QpAttributes>>; 3],
+}
+
+impl Known {
+    fn read(answer: &NextEventAnswer) -> Self {
+        let told = |bit: u32| answer.known & bit != 0;
+        let gids = Gids { source: answer.sgid, destination: answer.dgid };
+        let attributes = |bit, attributes: &QpAttributes| told(bit).then(|| Box::new(*attributes));
+        Self {
+            addresses: told(known::ADDRESSES).then(|| (addresses(&answer.addresses), gids)),
+            path: Path::read(bytes_of(&answer.path)).filter(|_| told(known::PATH)),
+            attributes: [
+                attributes(known::INIT, &answer.init),
+                attributes(known::RTR, &answer.rtr),
+                attributes(known::RTS, &answer.rts),
+            ],
+        }
+    }
+}
+
+/// Where the numbers of a connection begin among the bytes of `param`.
+const CONN_NUMBERS: usize = 8 + PRIVATE_DATA_MAX;
+
+/// What an event of a connected id says.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnEvent<'a> {
+    /// The peer's QP.
+    pub qp_num: u32,
+    /// READs and atomics that we may have to answer at a time.
+    pub responder_resources: u8,
+    /// READs and atomics that we may have under way.
+    pub initiator_depth: u8,
+    /// Whether the peer offers flow control.
+    pub flow_control: bool,
+    /// How often the peer sends again.
+    pub retry_count: u8,
+    /// How often after a receiver-not-ready.
+    pub rnr_retry_count: u8,
+    /// The peer's QP receives from an SRQ.
+    pub srq: bool,
+    /// From the peer's program (with zeros up to what the message has room for).
+    pub private_data: &'a [u8],
+}
+
+/// What an event of a datagram id or a group says.
+#[derive(Clone, Copy, Debug)]
+pub struct UdEvent<'a> {
+    /// The peer's QP; for a group 0xffffff.
+    pub qp_num: u32,
+    /// Its Q_Key.
+    pub qkey: u32,
+    /// Its address vector: `struct ib_uverbs_ah_attr`.
+    pub ah: AhAttr,
+    /// From the peer's program.
+    pub private_data: &'a [u8],
+}
+
+impl Event {
+    /// Reads what NEXT_EVENT answered: the record, and maybe a sentence, which is noted.
+    pub(crate) fn read(answer: &Answer) -> Result<Self> {
+        let next: NextEventAnswer = answer.get(0)?;
+        let (record, known) = (next.event, Known::read(&next));
+        let sentence = answer.bytes.get(size_of::<NextEventAnswer>()..).unwrap_or_default();
+        let reason = (!sentence.is_empty()).then(|| String::from_utf8_lossy(sentence).into_owned());
+        if let Some(reason) = &reason {
+            engine::reason!("{reason}");
+        }
+        Ok(Self {
+            cookie: record.uid,
+            id: Id(record.id),
+            kind: EventKind(record.event),
+            status: record.status.cast_signed(),
+            ece: Ece { vendor_id: record.ece.vendor_id, options: record.ece.attr_mod },
+            reason,
+            known,
+            param: Box::new(record.param),
+        })
+    }
+
+    /// What a connected id's event tells.
+    #[must_use]
+    pub fn conn(&self) -> ConnEvent<'_> {
+        let bytes = bytes_of(&*self.param);
+        let number = |index: usize| bytes[CONN_NUMBERS + index];
+        ConnEvent {
+            qp_num: self.param.qp_num,
+            srq: number(1) != 0,
+            responder_resources: number(2),
+            initiator_depth: number(3),
+            flow_control: number(4) != 0,
+            retry_count: number(5),
+            rnr_retry_count: number(6),
+            private_data: &bytes[8..8 + usize::from(number(0))],
+        }
+    }
+
+    /// What a datagram id's, or a group's, event tells.
+    #[must_use]
+    pub fn ud(&self) -> UdEvent<'_> {
+        let param = &*self.param;
+        UdEvent {
+            qp_num: param.qp_num,
+            qkey: param.qkey,
+            ah: param.ah_attr,
+            private_data: &param.private_data[..usize::from(param.private_data_len)],
+        }
+    }
+
+    /// The number that was written with the event (USER and INTERNAL).
+    #[must_use]
+    pub fn arg(&self) -> u64 {
+        let bytes = bytes_of(&*self.param);
+        u64::from_ne_bytes(std::array::from_fn(|index| bytes[index]))
+    }
+}

@@ -1,0 +1,209 @@
+//! A channel against a scripted agent: which commands it sends, what it makes of the answers, and that the bell is kept even.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use abi::ucma::connection::{ConnParam as ConnRecord, EventAnswer, NextEventAnswer, UdParam, known};
+use abi::ucma::id::{ChannelAnswer, CreateIdAnswer, DestroyIdAnswer, MigrateId, SetOption as OptionRecord};
+use abi::ucma::{command, connection};
+use abi::{Errno, Record};
+use engine::{Answer, Control, Error};
+use parking_lot::Mutex;
+use softhca_cm::{Channel, ConnParam, EventKind, Id, PortSpace, QpKind, SetOption};
+
+type Script = VecDeque<(u32, Result<Vec<u8>, Errno>)>;
+
+/// Answers as it was told, and remembers the bodies of the commands.
+#[derive(Default)]
+struct Agent {
+    script: Mutex<Script>,
+    seen: Mutex<Vec<Vec<u8>>>,
+}
+
+struct Scripted(Arc<Agent>);
+
+impl Control for Scripted {
+    fn call(&self, request: &[u8], _fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
+        let admitted = abi::ucma::admit(request).expect("well formed");
+        let (number, answer) = self.0.script.lock().pop_front().expect("a command that is expected");
+        assert_eq!(admitted.number(), number);
+        self.0.seen.lock().push(request[8..].to_vec());
+        answer.map(|bytes| Answer { bytes, fds: Vec::new() }).map_err(Error::plain)
+    }
+
+    fn close(&self) {}
+}
+
+struct Room {
+    channel: Channel,
+    agent: Arc<Agent>,
+    /// The agent's end of the bell.
+    bell: OwnedFd,
+}
+
+fn room() -> Room {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    let agent = Arc::new(Agent::default());
+    let (ours, bell) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
+    let channel = Channel::over(Box::new(Scripted(Arc::clone(&agent))), ours);
+    Room { channel, agent, bell }
+}
+
+impl Room {
+    fn expects(&self, number: u32, answer: Result<Vec<u8>, Errno>) {
+        self.agent.script.lock().push_back((number, answer));
+    }
+
+    fn rings(&self, bytes: usize) {
+        rustix::io::write(&self.bell, &[0u8; 8][..bytes]).expect("rung");
+    }
+
+    fn waiting(&self) -> u64 {
+        rustix::io::ioctl_fionread(self.channel.as_fd()).expect("a socket")
+    }
+
+    fn body<T: Record>(&self, index: usize) -> T {
+        T::read_zero_extended(&self.agent.seen.lock()[index])
+    }
+
+    fn is_done(&self) -> bool {
+        self.agent.script.lock().is_empty()
+    }
+}
+
+fn event(kind: EventKind, id: u32) -> Vec<u8> {
+    next(EventAnswer { uid: 7, id, event: kind.0, ..EventAnswer::default() }).bytes().to_vec()
+}
+
+fn next(event: EventAnswer) -> NextEventAnswer {
+    NextEventAnswer { event, ..NextEventAnswer::default() }
+}
+
+#[test]
+fn a_byte_is_an_event() {
+    let room = room();
+    assert!(room.channel.try_event().expect("no refusal").is_none(), "no byte, no question");
+    room.rings(2);
+    room.expects(command::NEXT_EVENT, Ok(event(EventKind::ADDR_RESOLVED, 3)));
+    room.expects(command::NEXT_EVENT, Ok(event(EventKind::ROUTE_RESOLVED, 3)));
+    let first = room.channel.next_event().expect("an event");
+    assert_eq!((first.kind, first.cookie, first.id), (EventKind::ADDR_RESOLVED, 7, Id(3)));
+    assert_eq!(room.waiting(), 1);
+    assert_eq!(room.channel.next_event().expect("an event").kind, EventKind::ROUTE_RESOLVED);
+    assert_eq!(room.waiting(), 0);
+}
+
+#[test]
+fn the_descriptors_flag_decides_whether_to_wait() {
+    let room = room();
+    rustix::io::ioctl_fionbio(room.channel.as_fd(), true).expect("set");
+    assert_eq!(room.channel.next_event().expect_err("nothing there").errno, Errno::EAGAIN);
+    room.rings(1);
+    room.expects(command::NEXT_EVENT, Err(Errno::EAGAIN));
+    assert_eq!(room.channel.next_event().expect_err("a byte in vain").errno, Errno::EAGAIN);
+    assert!(room.is_done());
+}
+
+#[test]
+fn an_agent_that_ends_wakes_who_waits() {
+    let Room { channel, bell, .. } = room();
+    let waiting = std::thread::spawn(move || channel.next_event().map(|event| event.kind));
+    drop(bell);
+    assert_eq!(waiting.join().unwrap().expect_err("gone").errno, Errno::EIO);
+}
+
+#[test]
+fn the_bytes_of_events_that_went_with_their_id_are_taken() {
+    let room = room();
+    room.rings(3);
+    let answer = DestroyIdAnswer { events_reported: 4, bell_bytes: 2 };
+    room.expects(command::DESTROY_ID, Ok(answer.bytes().to_vec()));
+    assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 4);
+    assert_eq!(room.waiting(), 1);
+}
+
+#[test]
+fn an_id_moves_with_its_bytes() {
+    let (old, new) = (room(), room());
+    old.rings(2);
+    new.rings(1);
+    old.expects(command::CHANNEL, Ok(ChannelAnswer { channel: 99 }.bytes().to_vec()));
+    for _ in 0..2 {
+        new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 1, bell_bytes: 1 }.bytes().to_vec()));
+        assert_eq!(new.channel.migrate_id(Id(5), &old.channel).expect("moved"), 1);
+    }
+    assert_eq!((old.waiting(), new.waiting()), (0, 1));
+    assert_eq!((new.body::<MigrateId>(0).fd, new.body::<MigrateId>(1).id), (99, 5), "the number is asked for once");
+}
+
+#[test]
+fn commands_say_what_they_were_told() {
+    let room = room();
+    room.expects(command::CREATE_ID, Ok(CreateIdAnswer { id: 12 }.bytes().to_vec()));
+    let id = room.channel.create_id(8, PortSpace::TCP, QpKind::RC).expect("made");
+    assert_eq!(id, Id(12));
+    room.expects(command::CONNECT, Ok(Vec::new()));
+    let param = ConnParam { qp_num: 5, private_data: b"hello", retry_count: 7, srq: true, ..ConnParam::default() };
+    room.channel.connect(id, &param).expect("asked");
+    let asked: connection::Connect = room.body(1);
+    let ConnRecord { qp_num, private_data, private_data_len, srq, retry_count, valid, .. } = asked.conn_param;
+    assert_eq!((qp_num, &private_data[..6], private_data_len), (5, &b"hello\0"[..], 5));
+    assert_eq!((srq, retry_count, valid, asked.id), (1, 7, 1, 12));
+    room.expects(command::SET_OPTION, Ok(Vec::new()));
+    room.channel.set_option(id, SetOption::ReuseAddress(true)).expect("set");
+    let option: OptionRecord = room.body(2);
+    assert_eq!((option.optname, option.optlen, room.agent.seen.lock()[2].len()), (1, 4, 28));
+}
+
+#[test]
+fn what_fits_no_message_is_not_sent() {
+    let room = room();
+    let param = ConnParam { private_data: &[0; 256], ..ConnParam::default() };
+    assert_eq!(room.channel.connect(Id(1), &param).expect_err("too long").errno, Errno::EINVAL);
+    assert!(room.agent.seen.lock().is_empty());
+}
+
+#[test]
+fn both_forms_of_an_event_are_read() {
+    let room = room();
+    let conn = ConnRecord {
+        qp_num: 9,
+        private_data: [4; 256],
+        private_data_len: 3,
+        initiator_depth: 2,
+        ..ConnRecord::default()
+    };
+    let ud = UdParam { qp_num: 8, qkey: 6, private_data: [5; 256], private_data_len: 2, ..UdParam::default() };
+    for param in [UdParam::from_conn(&conn), ud] {
+        let answer = EventAnswer { param, event: EventKind::ESTABLISHED.0, ..EventAnswer::default() };
+        room.expects(command::NEXT_EVENT, Ok([next(answer).bytes(), b"why"].concat()));
+        room.rings(1);
+    }
+    let first = room.channel.next_event().expect("an event");
+    let told = first.conn();
+    assert_eq!((told.qp_num, told.private_data, told.initiator_depth), (9, &[4u8; 3][..], 2));
+    assert_eq!(first.reason.as_deref(), Some("why"));
+    let second = room.channel.next_event().expect("an event");
+    assert_eq!((second.ud().qp_num, second.ud().qkey, second.ud().private_data), (8, 6, &[5u8; 2][..]));
+}
+
+#[test]
+fn what_an_id_knows_comes_with_its_event() {
+    let room = room();
+    room.rings(2);
+    let init = connection::QpAttr { qp_state: 1, ..connection::QpAttr::default() };
+    let answer =
+        NextEventAnswer { known: known::ADDRESSES | known::INIT, sgid: [3; 16], init, ..NextEventAnswer::default() };
+    room.expects(command::NEXT_EVENT, Ok(answer.bytes().to_vec()));
+    let told = room.channel.next_event().expect("an event").known;
+    assert_eq!(
+        told.addresses.map(|(addresses, gids)| (addresses.source.is_empty(), gids.source)),
+        Some((true, [3; 16]))
+    );
+    assert_eq!(told.attributes[0].as_ref().map(|init| init.qp_state), Some(1));
+    assert!(told.path.is_none() && told.attributes[1].is_none() && told.attributes[2].is_none());
+    room.expects(command::NEXT_EVENT, Ok(event(EventKind::DISCONNECTED, 1)));
+    let told = room.channel.next_event().expect("an event").known;
+    assert!(told.addresses.is_none() && told.attributes[0].is_none());
+}
