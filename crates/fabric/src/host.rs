@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use abi::errno::Errno;
 use abi::open::profile;
 use agent::config::Wire;
 use agent::{Agent, AgentHandle, Config, LocalControl};
@@ -16,7 +17,7 @@ use crate::switch::{Plug, Switch};
 /// One embedded agent.
 #[derive(Debug)]
 pub struct Host {
-    agent: AgentHandle,
+    agent: Arc<AgentHandle>,
     addresses: Vec<IpAddr>,
     /// `None`: its packets go through the network of the machine.
     plug: Option<Arc<Plug>>,
@@ -31,7 +32,10 @@ impl Host {
         let agent = Agent::start(config, run_dir)?;
         let addresses = config.addresses.clone();
         let plug = (config.wire == Wire::External).then(|| switch.plug(&addresses, agent.forwarder()));
-        Ok(Self { agent, addresses, plug })
+        if let Some(plug) = &plug {
+            agent.set_network(Arc::clone(plug) as Arc<dyn Network>);
+        }
+        Ok(Self { agent: Arc::new(agent), addresses, plug })
     }
 
     /// Opens its device.
@@ -47,7 +51,12 @@ impl Host {
     /// # Errors
     /// ENODEV when there is no such device, or the agent's refusal.
     pub fn open_device(&self, device: usize) -> Result<Context, softhca::Error> {
-        Context::with_control(Box::new(self.wired(device)?))
+        // A program does not keep its agent alive.
+        let agent = Arc::downgrade(&self.agent);
+        Context::with_manager(Box::new(self.wired(device)?), move || match agent.upgrade() {
+            Some(agent) => manager(&agent),
+            None => Err(Error { errno: Errno::EIO, reason: "the host has been stopped".into() }),
+        })
     }
 
     /// The addresses that it was given.
@@ -96,6 +105,14 @@ impl Host {
             .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })
     }
 
+    /// Opens an event channel of the connection manager, for tests of the channel itself.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    pub fn manager(&self) -> Result<cm::Channel, Error> {
+        manager(&self.agent)
+    }
+
     fn wired(&self, device: usize) -> Result<Wired, Error> {
         let network = self.plug.clone().map(|plug| plug as Arc<dyn Network>);
         Ok(Wired { control: self.control(device)?, network })
@@ -112,6 +129,12 @@ impl Host {
     pub fn node(&self, device: usize) -> Option<PathBuf> {
         Some(self.agent.run_dir()?.join(agent::rundir::node(device)))
     }
+}
+
+fn manager(agent: &AgentHandle) -> Result<cm::Channel, Error> {
+    let (control, bell) =
+        agent.connect_manager().map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
+    Ok(cm::Channel::over(Box::new(control), bell))
 }
 
 impl Drop for Host {

@@ -12,6 +12,7 @@ use engine::{Caps, QpSpec, Service};
 use parking_lot::Mutex;
 
 use crate::connected::{Connected, Timing, Unconnected};
+use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::datagram::{Datagram, DatagramQp};
 use crate::endpoint::{DatagramEndpoint, Endpoint, mtu_bytes, mtu_code};
@@ -105,8 +106,8 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
         Self { port, gid_index: Some(gid_index), ..self }
     }
 
-    /// Makes the queue pair, and brings it to INIT.
-    fn make(&self, service: Service, qkey: Option<u32>) -> Result<QpInner> {
+    /// Makes the queue pair, in RESET.
+    fn bare(&self, service: Service) -> Result<QpInner> {
         let ctx = &self.pd.inner.ctx;
         for cq in [self.send_cq, self.receive_cq] {
             if !Arc::ptr_eq(&cq.inner.ctx, ctx) {
@@ -123,7 +124,8 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             recv_cq: &self.receive_cq.inner.cq,
             srq: self.srq.map(|srq| &srq.inner.srq),
             caps: self.caps,
-            sq_sig_all: true,
+            // Of a batch only the last request asks for a completion.
+            sq_sig_all: false,
             cookie,
         };
         let qp = ctx.engine.create_qp(&self.pd.inner.pd, &spec)?;
@@ -135,11 +137,13 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             },
             shared: self.srq.is_some(),
             datagrams: service == Service::Ud,
+            #[cfg(feature = "tokio")]
+            inbox: std::sync::OnceLock::new(),
         });
         ctx.named.lock().insert(cookie, About::Qp(qp.qpn()));
         self.send_cq.inner.know(qp.qpn(), &queues);
         self.receive_cq.inner.know(qp.qpn(), &queues);
-        let inner = QpInner {
+        Ok(QpInner {
             qp,
             queues,
             send_cq: Arc::clone(&self.send_cq.inner),
@@ -148,7 +152,14 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             pd: Arc::clone(&self.pd.inner),
             cookie,
             groups: Mutex::new(Vec::new()),
-        };
+            #[cfg(feature = "tokio")]
+            turn: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Makes the queue pair, and brings it to INIT.
+    fn make(&self, service: Service, qkey: Option<u32>) -> Result<QpInner> {
+        let inner = self.bare(service)?;
         let mut init = ModifyQp {
             attr_mask: attr::STATE | attr::PKEY_INDEX | attr::PORT,
             qp_state: state::INIT,
@@ -187,6 +198,25 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
 }
 
 impl<Kind: Connected> QpBuilder<'_, Kind> {
+    /// Makes the queue pair for a connection of this context, in RESET.
+    pub(crate) fn bare_for(&self, ctx: &Arc<ContextInner>) -> Result<QpInner> {
+        if !Arc::ptr_eq(&self.pd.inner.ctx, ctx) {
+            return Err(Error::refused(Errno::EINVAL, "the PD is on another open device than the connection"));
+        }
+        self.bare(Kind::SERVICE)
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    /// How many READs and atomics at a time, asked as well as served.
+    pub(crate) fn most_reads(&self) -> Result<u8> {
+        let device = self.pd.inner.ctx.engine.query_device()?;
+        let most = device.max_qp_rd_atom.min(device.max_qp_init_rd_atom);
+        Ok(self.reads.min(u8::try_from(most).unwrap_or(u8::MAX)))
+    }
+
     /// The longest packet, in bytes: 256, 512, 1024, 2048 or 4096 (what the port takes). The lesser of both sides counts.
     pub fn mtu(self, bytes: u32) -> Self {
         Self { mtu: Some(bytes), ..self }
@@ -226,15 +256,13 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
         };
         let (gid_index, gid) = self.gid()?;
         let inner = self.make(Kind::SERVICE, None)?;
-        let device = self.pd.inner.ctx.engine.query_device()?;
-        let most = device.max_qp_rd_atom.min(device.max_qp_init_rd_atom);
         let endpoint = Endpoint {
             reliable: Kind::SERVICE == Service::Rc,
             qpn: inner.qp.qpn(),
             psn: random() & PSN_MASK,
             gid,
             mtu,
-            reads: self.reads.min(u8::try_from(most).unwrap_or(u8::MAX)),
+            reads: self.most_reads()?,
         };
         Ok(Unconnected::new(inner, endpoint, (self.port, gid_index), self.timing))
     }

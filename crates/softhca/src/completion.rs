@@ -6,10 +6,13 @@ use abi::cq::{Wc, opcode, wc_flags};
 use protocol::Status;
 
 use crate::endpoint::Source;
+#[cfg(feature = "tokio")]
+use crate::error::Rejected;
 use crate::error::{Error, Result, sentence};
 use crate::gid::Gid;
 use crate::memory::Buffer;
 use crate::message::Parts;
+use crate::pending::Pending;
 
 /// Bytes before the payload of a received datagram.
 pub(crate) const DATAGRAM_HEADER: usize = wire::grh::LEN;
@@ -32,6 +35,8 @@ pub enum Operation {
     Receive,
     /// The peer has written to exposed memory, and sent a number along that took this receive.
     ReceiveWrite,
+    /// Several requests were posted together; all of them are over.
+    Batch,
 }
 
 impl Operation {
@@ -56,18 +61,23 @@ pub struct Completion {
 }
 
 impl Completion {
-    pub(crate) fn new(wc: &Wc, id: u64, posted: Operation, datagrams: bool, parts: Parts) -> Self {
+    pub(crate) fn new(wc: &Wc, pending: Pending, datagrams: bool) -> Self {
+        let Pending { id, operation: posted, parts, .. } = pending;
         let status = status(wc.status);
         let good = status == Status::Success;
         let datagram = datagrams && posted.is_receive() && good;
         let operation = if good && wc.opcode == opcode::RECV_RDMA_WITH_IMM { Operation::ReceiveWrite } else { posted };
         let before = if datagram { DATAGRAM_HEADER } else { 0 };
+        let bytes = match posted {
+            Operation::Batch => parts.total() as usize,
+            _ => (wc.byte_len as usize).saturating_sub(before),
+        };
         Self {
             id,
             qp: wc.qp_num,
             operation,
             status,
-            bytes: if good { (wc.byte_len as usize).saturating_sub(before) } else { 0 },
+            bytes: if good { bytes } else { 0 },
             immediate: (good && wc.wc_flags & wc_flags::WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
             source_qp: datagram.then_some(wc.src_qp),
             name: wc.wr_id,
@@ -99,7 +109,7 @@ impl Completion {
         self.status
     }
 
-    /// Bytes that were moved; of a datagram without the header before it. 0 when the request failed.
+    /// Bytes that were moved; of a datagram without the header before it, of a batch those of all its buffers. 0 when the request failed.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -121,15 +131,13 @@ impl Completion {
         Some(Source { gid: Gid(source), qpn, destination: Gid(destination) })
     }
 
-    /// What was received, or read, as far as it is in the first buffer; a datagram's payload. Nothing when the request failed.
+    /// What was received, or read, as far as it is in the first buffer; a datagram's payload. Nothing when the request failed, and
+    /// of a batch, which gives its buffers back.
     #[must_use]
     pub fn data(&self) -> &[u8] {
-        let moved =
-            self.operation.is_receive() || self.operation != Operation::Send && self.operation != Operation::Write;
-        let Some(part) = self.parts.as_slice().first().filter(|_| moved && self.operation != Operation::ReceiveWrite)
-        else {
-            return &[];
-        };
+        use Operation as O;
+        let moved = matches!(self.operation, O::Receive | O::Read | O::FetchAdd | O::CompareSwap);
+        let Some(part) = self.parts.as_slice().first().filter(|_| moved) else { return &[] };
         let Some(buffer) = part.owned() else { return &[] };
         let before = if self.source_qp.is_some() { DATAGRAM_HEADER } else { 0 };
         let end = (before + self.bytes).min(part.len());
@@ -156,6 +164,15 @@ impl Completion {
         }
     }
 
+    /// The completion if the request succeeded, else its buffers with the reason.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn settled(self) -> Result<Self, Rejected> {
+        match self.error() {
+            None => Ok(self),
+            Some(error) => Err(Rejected { error, buffers: self.into_buffers() }),
+        }
+    }
+
     /// Why the request failed, if it did.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
@@ -171,7 +188,7 @@ impl Completion {
         self.parts.into_buffer().expect("the request was posted with a buffer")
     }
 
-    /// The buffers that were posted, whole, in their order.
+    /// The buffers that were posted, whole, in their order; of a batch all of them.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         self.parts.into_buffers()

@@ -153,7 +153,7 @@ impl<S: Connected> Unconnected<S> {
         }
         self.inner.qp.modify(&rtr)?;
         self.inner.qp.modify(&rts)?;
-        Ok(Qp { inner: self.inner, endpoint: self.endpoint, peer: *peer, service: PhantomData })
+        Ok(Qp::connected(self.inner, self.endpoint, *peer))
     }
 }
 
@@ -175,6 +175,10 @@ pub struct Qp<Service> {
 }
 
 impl<S: Connected> Qp<S> {
+    pub(crate) fn connected(inner: QpInner, endpoint: Endpoint, peer: Endpoint) -> Self {
+        Self { inner, endpoint, peer, service: PhantomData }
+    }
+
     /// This end.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {

@@ -10,6 +10,7 @@ use abi::errno::Errno;
 use engine::{Control, Engine};
 use parking_lot::Mutex;
 
+use crate::cm::{self, Manager, Opener};
 use crate::cq::Cq;
 use crate::endpoint::mtu_bytes;
 use crate::error::{Error, Result};
@@ -28,9 +29,22 @@ pub(crate) struct ContextInner {
     /// What the cookies in async events stand for.
     pub(crate) named: Mutex<HashMap<u64, About>>,
     next: AtomicU64,
+    opener: Option<Opener>,
+    /// Open from the first connection on.
+    manager: Mutex<Option<Arc<Manager>>>,
 }
 
 impl ContextInner {
+    /// The connections of this device.
+    pub(crate) fn manager(&self) -> Result<Arc<Manager>> {
+        let opener = self.opener.as_ref().ok_or_else(cm::none)?;
+        let mut manager = self.manager.lock();
+        match &*manager {
+            Some(open) => Ok(Arc::clone(open)),
+            None => Ok(Arc::clone(manager.insert(Arc::new(Manager::open(opener)?)))),
+        }
+    }
+
     /// A cookie that no other object has.
     pub(crate) fn cookie(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
@@ -121,12 +135,33 @@ impl Context {
     /// # Errors
     /// What the other end refuses.
     pub fn with_control(control: Box<dyn Control>) -> Result<Self> {
+        Self::with(control, None)
+    }
+
+    /// The same, with a way to the agent's connection manager: what [`cm`](crate::cm) opens at the first connection.
+    ///
+    /// # Errors
+    /// What the other end refuses.
+    pub fn with_manager(
+        control: Box<dyn Control>,
+        manager: impl Fn() -> ::cm::Result<::cm::Channel> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        Self::with(control, Some(Box::new(manager)))
+    }
+
+    fn with(control: Box<dyn Control>, opener: Option<Opener>) -> Result<Self> {
         let engine = Engine::open(control)?;
         let fd = engine.async_fd();
         // Readers here wait by poll, with a limit; the descriptor is this context's own.
         let flags = rustix::fs::fcntl_getfl(fd)?;
         rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
-        let inner = ContextInner { engine, named: Mutex::new(HashMap::new()), next: AtomicU64::new(1) };
+        let inner = ContextInner {
+            engine,
+            named: Mutex::new(HashMap::new()),
+            next: AtomicU64::new(1),
+            opener,
+            manager: Mutex::new(None),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -16,16 +16,18 @@ use engine::{Channel, CqSpec};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+#[cfg(feature = "tokio")]
+use crate::aio::Tasks;
 use crate::completion::Completion;
 use crate::context::ContextInner;
 use crate::error::{Error, Result};
 use crate::event::About;
-use crate::pending::{Held, Queues, is_receive};
+use crate::pending::{Owner, Queues, is_receive};
 
 /// Completions taken at once.
 const BATCH: usize = 16;
-/// Looks before a waiting thread goes to sleep: a few microseconds.
-const LOOKS: u32 = 50;
+/// Looks before a waiting thread goes to sleep: some tens of microseconds, for to be woken takes longer.
+const LOOKS: u32 = 400;
 
 /// A completion queue. Clones are the same queue.
 ///
@@ -38,17 +40,31 @@ pub struct Cq {
 pub(crate) struct CqInner {
     pub(crate) ctx: Arc<ContextInner>,
     pub(crate) cq: Arc<engine::Cq>,
-    channel: Arc<Channel>,
+    pub(crate) channel: Arc<Channel>,
     cookie: u64,
     capacity: u32,
     under_way: AtomicU32,
     /// The queues that complete here, by QP number.
-    queues: RwLock<HashMap<u32, Arc<Queues>>>,
+    pub(crate) queues: RwLock<HashMap<u32, Arc<Queues>>>,
     /// Completions that somebody took who did not want them, oldest first.
     stash: Mutex<VecDeque<Completion>>,
     has_stash: AtomicBool,
     /// One thread sleeps on the descriptor; the others wait for it.
     sleeping: Mutex<()>,
+    /// Tasks of a runtime that wait here.
+    #[cfg(feature = "tokio")]
+    pub(crate) tasks: std::sync::OnceLock<Tasks>,
+}
+
+/// What a completion of the adapter is to the program.
+enum Ended {
+    /// Whoever polls gets it.
+    Polled(Completion),
+    /// Somebody is to be told of it.
+    #[cfg(feature = "tokio")]
+    Told(crate::aio::Told),
+    /// A scope was told of it, or its queue pair is gone.
+    Over,
 }
 
 impl Cq {
@@ -70,6 +86,8 @@ impl Cq {
             stash: Mutex::new(VecDeque::new()),
             has_stash: AtomicBool::new(false),
             sleeping: Mutex::new(()),
+            #[cfg(feature = "tokio")]
+            tasks: std::sync::OnceLock::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -94,10 +112,11 @@ impl Cq {
         self.inner.poll()
     }
 
-    /// Waits for the next completion: looks for a few microseconds, then sleeps.
+    /// Waits for the next completion: looks for some tens of microseconds, then sleeps.
     ///
     /// # Errors
-    /// EIO when the device is gone and nothing more will come.
+    /// EIO when the device is gone and nothing more will come. EBUSY for a queue that tasks wait on (feature `tokio`): they take its
+    /// events.
     pub fn wait(&self) -> Result<Completion> {
         loop {
             if let Some(completion) = self.wait_for(Duration::MAX)? {
@@ -117,6 +136,11 @@ impl Cq {
                 return Ok(Some(completion));
             }
             std::hint::spin_loop();
+        }
+        #[cfg(feature = "tokio")]
+        if inner.tasks.get().is_some() {
+            let reason = format!("tasks wait on CQ {}: await its next completion instead", self.number());
+            return Err(Error::refused(Errno::EBUSY, reason));
         }
         let end = Instant::now().checked_add(limit);
         let _turn = match end {
@@ -162,15 +186,7 @@ impl Cq {
     /// # Errors
     /// EIO when the device is gone.
     pub fn take_event(&self) -> Result<bool> {
-        let mut some = false;
-        loop {
-            match self.inner.channel.next_event() {
-                Ok(_) => some = true,
-                Err(Errno::EAGAIN) => return Ok(some),
-                Err(Errno::EIO) => return Err(Error::refused(Errno::EIO, "the device is gone, with its agent")),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        self.inner.take_event()
     }
 }
 
@@ -195,67 +211,138 @@ impl fmt::Debug for Cq {
 
 impl CqInner {
     pub(crate) fn poll(&self) -> Result<Option<Completion>> {
-        if self.has_stash.load(Ordering::Acquire) {
-            let mut stash = self.stash.lock();
-            let completion = stash.pop_front();
-            self.has_stash.store(!stash.is_empty(), Ordering::Release);
-            if completion.is_some() {
-                return Ok(completion);
-            }
+        // What is for tasks stays in order only where one at a time takes it.
+        #[cfg(feature = "tokio")]
+        if self.tasks.get().is_some() {
+            self.gather()?;
+            return Ok(self.unstash());
+        }
+        if let Some(completion) = self.unstash() {
+            return Ok(Some(completion));
         }
         loop {
             let mut wc = [Wc::default()];
             if self.cq.poll(&mut wc)? == 0 {
                 return Ok(None);
             }
-            if let Some(completion) = self.finish(&wc[0]) {
-                return Ok(Some(completion));
+            match self.finish(&wc[0]) {
+                Ended::Polled(completion) => return Ok(Some(completion)),
+                #[cfg(feature = "tokio")]
+                Ended::Told(told) => told.tell(),
+                Ended::Over => {}
             }
         }
+    }
+
+    /// The oldest completion that somebody took who did not want it.
+    pub(crate) fn unstash(&self) -> Option<Completion> {
+        if !self.has_stash.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut stash = self.stash.lock();
+        let completion = stash.pop_front();
+        self.has_stash.store(!stash.is_empty(), Ordering::Release);
+        completion
     }
 
     /// Takes every completion there is, and keeps them for those who poll.
     pub(crate) fn gather(&self) -> Result<()> {
         loop {
             let mut wcs = [Wc::default(); BATCH];
+            #[cfg(feature = "tokio")]
+            let mut telling = Vec::new();
             // Held while polling, so that completions stay in order.
             let mut stash = self.stash.lock();
             let taken = self.cq.poll(&mut wcs)?;
-            stash.extend(wcs[..taken].iter().filter_map(|wc| self.finish(wc)));
+            #[cfg(feature = "tokio")]
+            let before = stash.len();
+            for wc in &wcs[..taken] {
+                match self.finish(wc) {
+                    Ended::Polled(completion) => stash.push_back(completion),
+                    #[cfg(feature = "tokio")]
+                    Ended::Told(told) => telling.push(told),
+                    Ended::Over => {}
+                }
+            }
+            #[cfg(feature = "tokio")]
+            let kept = stash.len() - before;
             self.has_stash.store(!stash.is_empty(), Ordering::Release);
+            drop(stash);
+            // Who is told may do anything, also come back here.
+            #[cfg(feature = "tokio")]
+            if let Some(tasks) = self.tasks.get() {
+                telling.into_iter().for_each(crate::aio::Told::tell);
+                tasks.gathered(taken, kept);
+            }
             if taken < BATCH {
                 return Ok(());
             }
         }
     }
 
-    /// What a completion of the adapter is to the program; `None` when a scope waits for it, or its queue pair is gone.
-    fn finish(&self, wc: &Wc) -> Option<Completion> {
-        let queues = Arc::clone(self.queues.read().get(&wc.qp_num)?);
-        let pending = queues.take(wc.wr_id)?;
+    /// Lets `take` look at each completion that waits to be polled, and keeps those that it gives back.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn sift(&self, take: impl FnMut(Completion) -> Option<Completion>) {
+        let mut stash = self.stash.lock();
+        *stash = std::mem::take(&mut *stash).into_iter().filter_map(take).collect();
+        self.has_stash.store(!stash.is_empty(), Ordering::Release);
+    }
+
+    /// Ends the request that a completion of the adapter is about.
+    fn finish(&self, wc: &Wc) -> Ended {
+        let Some(queues) = self.queues.read().get(&wc.qp_num).map(Arc::clone) else { return Ended::Over };
+        let Some((mut pending, wc)) = queues.end(wc) else { return Ended::Over };
         if !(queues.shared && is_receive(wc.wr_id)) {
-            self.release(1);
+            self.release(pending.weight);
         }
-        match pending.held {
-            Held::Parts(parts) => Some(Completion::new(wc, pending.id, pending.operation, queues.datagrams, parts)),
-            Held::Scope(tally) => {
-                tally.done(wc, pending.id);
-                None
+        match std::mem::replace(&mut pending.owner, Owner::Poller) {
+            #[cfg(feature = "tokio")]
+            Owner::Poller if is_receive(wc.wr_id) && queues.inbox.get().is_some() => {
+                let inbox = queues.inbox.get().map(Arc::clone);
+                let completion = Completion::new(&wc, pending, queues.datagrams);
+                inbox.map_or(Ended::Over, |inbox| Ended::Told(inbox.put(completion)))
+            }
+            Owner::Poller => Ended::Polled(Completion::new(&wc, pending, queues.datagrams)),
+            Owner::Scope(tally) => {
+                tally.done(&wc, pending.id);
+                Ended::Over
+            }
+            #[cfg(feature = "tokio")]
+            Owner::Task(task) => {
+                let completion = Completion::new(&wc, pending, queues.datagrams);
+                Ended::Told(crate::aio::Told::Task(task, completion))
             }
         }
     }
 
-    /// Makes room for one more completion.
-    pub(crate) fn reserve(&self) -> Result<()> {
-        let more = |count: u32| (count < self.capacity).then_some(count + 1);
+    pub(crate) fn take_event(&self) -> Result<bool> {
+        let mut some = false;
+        loop {
+            match self.channel.next_event() {
+                Ok(_) => some = true,
+                Err(Errno::EAGAIN) => return Ok(some),
+                Err(Errno::EIO) => return Err(Error::refused(Errno::EIO, "the device is gone, with its agent")),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Makes room for so many more completions.
+    pub(crate) fn reserve(&self, wanted: u32) -> Result<()> {
+        let more = |count: u32| count.checked_add(wanted).filter(|count| *count <= self.capacity);
         match self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(()),
             Err(_) => Err(Error::refused(
                 Errno::ENOMEM,
                 format!(
-                    "CQ {} has room for {} completions, and as many requests are under way",
+                    "CQ {} has room for {} completions, and {} requests are under way",
                     self.cq.handle(),
-                    self.capacity
+                    self.capacity,
+                    self.under_way.load(Ordering::Relaxed)
                 ),
             )),
         }

@@ -21,7 +21,7 @@ pub enum Datagram {}
 /// A datagram queue pair. Receives need [`DatagramQp::HEADER`] bytes more than the message, for where it came from;
 /// [`Completion::data`](crate::Completion::data) leaves them out.
 pub struct DatagramQp {
-    inner: QpInner,
+    pub(crate) inner: QpInner,
     endpoint: DatagramEndpoint,
     port: u8,
     gid_index: u8,
@@ -79,8 +79,13 @@ impl DatagramQp {
             is_global: 1,
             ..AhAttr::default()
         };
-        let ah = AhInner { ah: self.inner.pd.pd.create_ah(&vector)?, _pd: Arc::clone(&self.inner.pd) };
-        Ok(Peer { ah: Arc::new(ah), endpoint: *endpoint })
+        self.peer_at(&vector, *endpoint)
+    }
+
+    /// Somebody to send to, by an address vector.
+    pub(crate) fn peer_at(&self, vector: &AhAttr, endpoint: DatagramEndpoint) -> Result<Peer> {
+        let ah = AhInner { ah: self.inner.pd.pd.create_ah(vector)?, _pd: Arc::clone(&self.inner.pd) };
+        Ok(Peer { ah: Arc::new(ah), endpoint })
     }
 
     /// The index of the address to send to `gid` from: this queue pair's own, or else the first one of the other family.
@@ -143,8 +148,7 @@ impl DatagramQp {
     /// # Errors
     /// ENOMEM when the queue or its CQ is full, EINVAL for too many parts or when the queue pair is in error.
     pub fn send(&self, id: u64, message: impl Into<Message>, to: &Peer) -> Result<(), Rejected> {
-        let request = Request { to: Some((&to.ah.ah, to.endpoint)), ..Request::new(Operation::Send, None) };
-        self.inner.send(id, message.into(), request)
+        self.inner.send(id, message.into(), to.request())
     }
 
     /// Sends a few bytes, which are copied at once.
@@ -152,8 +156,7 @@ impl DatagramQp {
     /// # Errors
     /// EINVAL for more than the queue pair takes inline; else as [`DatagramQp::send`].
     pub fn send_inline(&self, id: u64, bytes: &[u8], to: &Peer, immediate: Option<u32>) -> Result<()> {
-        let request = Request { to: Some((&to.ah.ah, to.endpoint)), ..Request::new(Operation::Send, None) };
-        self.inner.inline(id, bytes, request, immediate)
+        self.inner.inline(id, bytes, to.request(), immediate)
     }
 
     /// Ends every request that is under way: their completions come with an error, and give the buffers back. Nothing can be
@@ -171,6 +174,11 @@ impl Peer {
     #[must_use]
     pub fn endpoint(&self) -> DatagramEndpoint {
         self.endpoint
+    }
+
+    /// A message to it.
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request { to: Some((&self.ah.ah, self.endpoint)), ..Request::new(Operation::Send, None) }
     }
 }
 

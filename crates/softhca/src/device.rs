@@ -87,6 +87,7 @@ impl Device {
     /// Nobody serves it, or an agent of another version does, or the agent refuses.
     pub fn open(&self) -> Result<Context> {
         let control = SocketControl::open(&rundir::node(&self.directory, self.number), abi::open::profile::MAINLINE)?;
-        Context::with_control(Box::new(control))
+        let directory = self.directory.clone();
+        Context::with_manager(Box::new(control), move || ::cm::Channel::open(&directory))
     }
 }

@@ -37,6 +37,17 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The peer does not want a connection, or nobody listens there.
+    #[error("{reason}")]
+    Declined {
+        /// The reason of the IBA (volume 1, 12.6.7.2): 8 when nobody listens, 28 when the peer's program has rejected it.
+        /// Of a datagram queue pair the status of the answer (12.11.2.2): 1 when nobody listens, 2 when the peer's program has declined.
+        code: u16,
+        /// What the peer's program has sent along. Zeros follow it, up to what the message has room for.
+        private_data: Vec<u8>,
+        /// Which connection, and why.
+        reason: String,
+    },
     /// Bytes or text from elsewhere that are not what they should be.
     #[error("{reason}")]
     Malformed {
@@ -59,12 +70,14 @@ impl Error {
         Self::refused(errno, sentence(prefix).unwrap_or_else(|| errno.meaning().into()))
     }
 
-    /// The error number: of a refused call the one that the manual pages name, EIO for a request that failed, EINVAL for what is malformed.
+    /// The error number: of a refused call the one that the manual pages name, EIO for a request that failed, ECONNREFUSED
+    /// for a peer that declined, EINVAL for what is malformed.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
             Self::Refused { errno, .. } => *errno,
             Self::Failed { .. } => Errno::EIO.0,
+            Self::Declined { .. } => Errno::ECONNREFUSED.0,
             Self::Malformed { .. } => Errno::EINVAL.0,
         }
     }
@@ -73,7 +86,10 @@ impl Error {
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
-            Self::Refused { reason, .. } | Self::Failed { reason, .. } | Self::Malformed { reason } => reason,
+            Self::Refused { reason, .. }
+            | Self::Failed { reason, .. }
+            | Self::Declined { reason, .. }
+            | Self::Malformed { reason } => reason,
         }
     }
 }
@@ -118,11 +134,11 @@ impl From<Error> for io::Error {
     }
 }
 
-/// A request that was not posted, with the buffers that it would have used.
+/// A request that was not posted, or that a task has awaited and that failed, with its buffers.
 ///
 /// `?` turns it into an [`Error`] and drops the buffers.
 pub struct Rejected {
-    /// Why it was not posted.
+    /// Why it was not posted, or failed.
     pub error: Error,
     /// What was to be sent, or received into, in its order.
     pub buffers: Vec<Buffer>,
@@ -143,6 +159,13 @@ impl fmt::Display for Rejected {
 impl std::error::Error for Rejected {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
+    }
+}
+
+/// Without buffers: nothing was taken, or it stays with the queue.
+impl From<Error> for Rejected {
+    fn from(error: Error) -> Self {
+        Self { error, buffers: Vec::new() }
     }
 }
 

@@ -71,9 +71,18 @@
 //! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. A request that failed is a completion
 //! like others, because it gives its buffers back: see [`Completion::status`], [`Completion::ok`] and [`Completion::error`].
 //! [`reasons`] has what else went wrong in this process.
+//!
+//! # Tasks
+//!
+//! With the feature `tokio`, which is off by default, the module `aio` has the same verbs for tasks: `qp.send(buffer).await` gives
+//! the buffer back, and every future may be dropped at any time.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "tokio")]
+pub mod aio;
+mod batch;
 mod builder;
+pub mod cm;
 mod completion;
 mod connected;
 mod context;
@@ -95,6 +104,7 @@ mod scope;
 mod srq;
 
 pub use abi::event::EventType as EventKind;
+pub use batch::Batch;
 pub use builder::QpBuilder;
 pub use completion::{Completion, Operation};
 pub use connected::{Connected, Qp, Reliable, Unconnected, Unreliable};

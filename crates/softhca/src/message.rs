@@ -99,6 +99,14 @@ impl Parts {
         self.as_slice().iter().map(|part| part.len() as u64).sum()
     }
 
+    pub(crate) fn move_to(self, list: &mut Vec<Part>) {
+        match self {
+            Self::None => {}
+            Self::One(part) => list.push(part),
+            Self::Many(parts) => list.extend(parts),
+        }
+    }
+
     pub(crate) fn into_buffers(self) -> Vec<Buffer> {
         match self {
             Self::None => Vec::new(),

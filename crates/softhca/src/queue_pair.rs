@@ -16,7 +16,7 @@ use crate::error::{Error, Rejected, Result};
 use crate::gid::Gid;
 use crate::message::{Message, Part, Parts};
 use crate::pd::PdInner;
-use crate::pending::{Held, Pending, Queues};
+use crate::pending::{Owner, Pending, Queues};
 use crate::remote::RemoteRegion;
 use crate::srq::SrqInner;
 
@@ -32,6 +32,9 @@ pub(crate) struct QpInner {
     pub(crate) cookie: u64,
     /// Multicast groups that it has joined.
     pub(crate) groups: Mutex<Vec<Gid>>,
+    /// Tasks send one after the other, in the order in which they came, also where they wait for room.
+    #[cfg(feature = "tokio")]
+    pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 /// A send request, but for its memory.
@@ -65,6 +68,23 @@ impl Request<'_> {
         }
     }
 
+    /// The work request of this name.
+    pub(crate) fn work<'s>(&'s self, name: u64, flags: Flags, sges: &'s [Sge], bits: u32) -> SendWr<'s> {
+        let remote = self.remote.unwrap_or(RemoteRegion { addr: 0, rkey: 0, len: 0 });
+        SendWr {
+            wr_id: name,
+            opcode: self.opcode(flags.immediate.is_some()),
+            send_flags: flags.bits | bits,
+            imm: flags.immediate.unwrap_or(0).to_be(),
+            remote_addr: remote.addr,
+            rkey: remote.rkey,
+            compare_add: self.compare_add,
+            swap: self.swap,
+            ud: self.to.map(|(ah, endpoint)| (ah, endpoint.qpn, endpoint.qkey)),
+            sges,
+        }
+    }
+
     fn opcode(&self, immediate: bool) -> u32 {
         match self.operation {
             Operation::Write if immediate => opcode::RDMA_WRITE_WITH_IMM,
@@ -91,17 +111,46 @@ impl Flags {
         let fenced = if message.fenced { send_flags::FENCE } else { 0 };
         Self { immediate: message.immediate, bits: solicited | fenced }
     }
+
+    /// Of bytes that are copied when they are posted.
+    pub(crate) fn inline(immediate: Option<u32>) -> Self {
+        Self { immediate, bits: send_flags::INLINE }
+    }
+}
+
+/// Why a request was not posted, and the request.
+pub(crate) struct Refusal {
+    pub(crate) error: Error,
+    pub(crate) pending: Box<Pending>,
+}
+
+impl Refusal {
+    fn new(error: Error, pending: Pending) -> Self {
+        Self { error, pending: Box::new(pending) }
+    }
+}
+
+impl From<Refusal> for Rejected {
+    fn from(refusal: Refusal) -> Self {
+        Self { error: refusal.error, buffers: refusal.pending.parts.into_buffers() }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        refusal.error
+    }
 }
 
 /// The scatter/gather elements of a request, which mostly is one.
-struct Sges {
+pub(crate) struct Sges {
     one: [Sge; 1],
     many: Vec<Sge>,
     none: bool,
 }
 
 impl Sges {
-    fn of(parts: &Parts) -> Self {
+    pub(crate) fn of(parts: &Parts) -> Self {
         let mut sges = Self { one: [Sge::new(0, 0, 0)], many: Vec::new(), none: false };
         match parts.as_slice() {
             [] => sges.none = true,
@@ -111,7 +160,14 @@ impl Sges {
         sges
     }
 
-    fn as_slice(&self) -> &[Sge] {
+    /// Bytes that are copied when they are posted.
+    pub(crate) fn inline(bytes: &[u8]) -> Self {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let sge = Sge::new(bytes.as_ptr().expose_provenance() as u64, length, 0);
+        Self { one: [sge], many: Vec::new(), none: false }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Sge] {
         match self {
             Self { none: true, .. } => &[],
             Self { many, .. } if !many.is_empty() => many,
@@ -129,81 +185,88 @@ impl QpInner {
             return Err(Rejected { error, buffers: parts.into_buffers() });
         }
         let sges = Sges::of(&parts);
-        self.post(id, request, flags, sges.as_slice(), Held::Parts(parts))
+        let pending = Pending::new(id, request.operation, parts, Owner::Poller);
+        Ok(self.post(request, flags, sges.as_slice(), pending)?)
     }
 
     /// Posts a send request whose bytes are copied at once.
     pub(crate) fn inline(&self, id: u64, bytes: &[u8], request: Request<'_>, immediate: Option<u32>) -> Result<()> {
         request.check(bytes.len() as u64)?;
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let sge = [Sge::new(bytes.as_ptr().expose_provenance() as u64, length, 0)];
-        let flags = Flags { immediate, bits: send_flags::INLINE };
-        Ok(self.post(id, request, flags, &sge, Held::Parts(Parts::None))?)
+        let pending = Pending::new(id, request.operation, Parts::None, Owner::Poller);
+        Ok(self.post(request, Flags::inline(immediate), Sges::inline(bytes).as_slice(), pending)?)
     }
 
-    /// Posts a send request on memory that `held` keeps.
+    /// Posts a send request on memory that `pending` keeps.
     pub(crate) fn post(
         &self,
-        id: u64,
         request: Request<'_>,
         flags: Flags,
         sges: &[Sge],
-        held: Held,
-    ) -> Result<(), Rejected> {
-        if let Err(error) = self.send_cq.reserve() {
-            return Err(Rejected { error, buffers: held.into_parts().into_buffers() });
+        pending: Pending,
+    ) -> Result<(), Refusal> {
+        if let Err(error) = self.send_cq.reserve(1) {
+            return Err(Refusal::new(error, pending));
         }
-        let name = self.queues.sends.put(Pending { id, operation: request.operation, held });
-        let remote = request.remote.unwrap_or(RemoteRegion { addr: 0, rkey: 0, len: 0 });
-        let wr = SendWr {
-            wr_id: name,
-            opcode: request.opcode(flags.immediate.is_some()),
-            send_flags: flags.bits,
-            imm: flags.immediate.unwrap_or(0).to_be(),
-            remote_addr: remote.addr,
-            rkey: remote.rkey,
-            compare_add: request.compare_add,
-            swap: request.swap,
-            ud: request.to.map(|(ah, endpoint)| (ah, endpoint.qpn, endpoint.qkey)),
-            sges,
+        let mut batch = match self.qp.send_batch() {
+            Ok(batch) => batch,
+            Err(errno) => return Err(self.refusal(errno, "post_send", &self.send_cq, pending)),
         };
-        let posted = self.qp.send_batch().and_then(|mut batch| {
-            batch.push(&wr)?;
-            batch.finish();
-            Ok(())
-        });
-        posted.map_err(|errno| self.rejected(errno, "post_send", &self.send_cq, self.queues.sends.take(name)))
+        // Who waits for room is not to be told about it each time.
+        #[cfg(feature = "tokio")]
+        if matches!(pending.owner, Owner::Task(_)) && batch.room() == 0 {
+            drop(batch);
+            self.send_cq.release(1);
+            return Err(Refusal::new(self.full(1), pending));
+        }
+        let name = self.queues.sends.put(pending);
+        if let Err(errno) = batch.push(&request.work(name, flags, sges, send_flags::SIGNALED)) {
+            drop(batch);
+            let pending = self.queues.sends.take(name).expect("it was put there");
+            return Err(self.refusal(errno, "post_send", &self.send_cq, pending));
+        }
+        batch.finish();
+        Ok(())
+    }
+
+    /// That so many more requests do not fit into the send queue.
+    pub(crate) fn full(&self, requests: u32) -> Error {
+        let (qpn, most) = (self.qp.qpn(), self.qp.caps().max_send_wr);
+        Error::refused(
+            Errno::ENOMEM,
+            format!("post_send on QP {qpn:#x}: its send queue of {most} has no room for {requests} more"),
+        )
     }
 
     /// Posts a receive that takes its memory along.
     pub(crate) fn receive(&self, id: u64, parts: Parts) -> Result<(), Rejected> {
         let sges = Sges::of(&parts);
-        self.post_receive(id, sges.as_slice(), Held::Parts(parts))
+        let pending = Pending::new(id, Operation::Receive, parts, Owner::Poller);
+        Ok(self.post_receive(sges.as_slice(), pending)?)
     }
 
-    /// Posts a receive on memory that `held` keeps.
-    pub(crate) fn post_receive(&self, id: u64, sges: &[Sge], held: Held) -> Result<(), Rejected> {
+    /// Posts a receive on memory that `pending` keeps.
+    pub(crate) fn post_receive(&self, sges: &[Sge], pending: Pending) -> Result<(), Refusal> {
         if self.queues.shared {
             let error = Error::refused(
                 Errno::EINVAL,
                 format!("QP {:#x} takes its receives from an SRQ: post them there", self.qp.qpn()),
             );
-            return Err(Rejected { error, buffers: held.into_parts().into_buffers() });
+            return Err(Refusal::new(error, pending));
         }
-        if let Err(error) = self.receive_cq.reserve() {
-            return Err(Rejected { error, buffers: held.into_parts().into_buffers() });
+        if let Err(error) = self.receive_cq.reserve(1) {
+            return Err(Refusal::new(error, pending));
         }
-        let name = self.queues.receives.put(Pending { id, operation: Operation::Receive, held });
-        self.qp
-            .post_recv(&RecvWr { wr_id: name, sges })
-            .map_err(|errno| self.rejected(errno, "post_recv", &self.receive_cq, self.queues.receives.take(name)))
+        let name = self.queues.receives.put(pending);
+        self.qp.post_recv(&RecvWr { wr_id: name, sges }).map_err(|errno| {
+            let pending = self.queues.receives.take(name).expect("it was put there");
+            self.refusal(errno, "post_recv", &self.receive_cq, pending)
+        })
     }
 
-    fn rejected(&self, errno: Errno, call: &str, cq: &CqInner, pending: Option<Pending>) -> Rejected {
-        cq.release(1);
+    fn refusal(&self, errno: Errno, call: &str, cq: &CqInner, pending: Pending) -> Refusal {
+        cq.release(pending.weight);
         let error = Error::explained(errno, &format!("{call} on QP {:#x}: ", self.qp.qpn()));
-        let buffers = pending.map_or_else(Vec::new, |pending| pending.held.into_parts().into_buffers());
-        Rejected { error, buffers }
+        Refusal::new(error, pending)
     }
 
     /// Ends every request that is under way: their completions come with an error, and give the buffers back.
@@ -231,7 +294,7 @@ impl QpInner {
             return None;
         }
         let mut pending = self.queues.sends.drain();
-        self.send_cq.release(pending.len() as u32);
+        self.send_cq.release(pending.iter().map(|pending| pending.weight).sum());
         if !self.queues.shared {
             let receives = self.queues.receives.drain();
             self.receive_cq.release(receives.len() as u32);

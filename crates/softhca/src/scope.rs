@@ -18,7 +18,8 @@ use protocol::Status;
 use crate::completion::{Operation, failure, status};
 use crate::connected::{Connected, Qp, Reliable};
 use crate::error::{Error, Result};
-use crate::pending::Held;
+use crate::message::Parts;
+use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Request};
 use crate::remote::RemoteRegion;
 
@@ -128,33 +129,39 @@ impl<S: Connected> Qp<S> {
 }
 
 impl<'env, S> Scope<'env, S> {
-    fn register(&self, addr: usize, len: usize, rights: u32) -> Result<Sge> {
-        let mr = self.qp.pd.pd.reg_mr(addr as u64, len.max(1) as u64, addr as u64, rights)?;
+    /// The element of borrowed memory; of no bytes none, for such a slice need not be memory at all.
+    fn register(&self, addr: usize, len: usize, rights: u32) -> Result<Option<Sge>> {
+        if len == 0 {
+            return Ok(None);
+        }
+        let mr = self.qp.pd.pd.reg_mr(addr as u64, len as u64, addr as u64, rights)?;
         let sge = Sge::new(addr as u64, u32::try_from(len).unwrap_or(u32::MAX), mr.lkey());
         self.regions.lock().push(mr);
-        Ok(sge)
+        Ok(Some(sge))
     }
 
-    fn readable(&self, bytes: &'env [u8]) -> Result<Sge> {
+    fn readable(&self, bytes: &'env [u8]) -> Result<Option<Sge>> {
         self.register(bytes.as_ptr().expose_provenance(), bytes.len(), 0)
     }
 
-    fn writable(&self, bytes: &'env mut [u8]) -> Result<Sge> {
+    fn writable(&self, bytes: &'env mut [u8]) -> Result<Option<Sge>> {
         self.register(bytes.as_mut_ptr().expose_provenance(), bytes.len(), right::LOCAL_WRITE)
     }
 
-    fn posted(&self, post: impl FnOnce(Held) -> Result<()>) -> Result<()> {
+    fn posted(&self, id: u64, operation: Operation, post: impl FnOnce(Pending) -> Result<()>) -> Result<()> {
         self.tally.state.lock().under_way += 1;
-        let posted = post(Held::Scope(Arc::clone(&self.tally)));
+        let posted = post(Pending::new(id, operation, Parts::None, Owner::Scope(Arc::clone(&self.tally))));
         if posted.is_err() {
             self.tally.state.lock().under_way -= 1;
         }
         posted
     }
 
-    fn send_on(&self, id: u64, request: Request<'_>, sge: Sge) -> Result<()> {
-        request.check(u64::from(sge.length))?;
-        self.posted(|held| Ok(self.qp.post(id, request, Flags::default(), &[sge], held)?))
+    fn send_on(&self, id: u64, request: Request<'_>, sge: Option<Sge>) -> Result<()> {
+        request.check(sge.map_or(0, |sge| u64::from(sge.length)))?;
+        self.posted(id, request.operation, |pending| {
+            Ok(self.qp.post(request, Flags::default(), sge.as_slice(), pending)?)
+        })
     }
 
     /// Receives a message into borrowed memory.
@@ -163,7 +170,7 @@ impl<'env, S> Scope<'env, S> {
     /// EFAULT for memory that cannot be written; else as [`Qp::receive`].
     pub fn receive(&self, id: u64, into: &'env mut [u8]) -> Result<()> {
         let sge = self.writable(into)?;
-        self.posted(|held| Ok(self.qp.post_receive(id, &[sge], held)?))
+        self.posted(id, Operation::Receive, |pending| Ok(self.qp.post_receive(sge.as_slice(), pending)?))
     }
 
     /// Sends borrowed memory.

@@ -11,7 +11,7 @@ use crate::error::{Error, Rejected, Result};
 use crate::event::About;
 use crate::message::{Message, Parts};
 use crate::pd::PdInner;
-use crate::pending::{Held, Pending, Slots};
+use crate::pending::{Owner, Pending, Slots};
 
 /// Parts of one receive.
 const PARTS: u32 = 4;
@@ -67,9 +67,9 @@ impl Srq {
         let parts = into.into().parts;
         let sges: Vec<_> = parts.as_slice().iter().map(crate::message::Part::sge).collect();
         let slots = &self.inner.slots;
-        let name = slots.put(Pending { id, operation: Operation::Receive, held: Held::Parts(parts) });
+        let name = slots.put(Pending::new(id, Operation::Receive, parts, Owner::Poller));
         self.inner.srq.post(&RecvWr { wr_id: name, sges: &sges }).map_err(|errno| {
-            let parts = slots.take(name).map_or(Parts::None, |pending| pending.held.into_parts());
+            let parts = slots.take(name).map_or(Parts::None, |pending| pending.parts);
             let number = self.number();
             let error = match sges.len() > PARTS as usize {
                 true => Error::refused(errno, format!("{} parts on SRQ {number}, which takes {PARTS}", sges.len())),

@@ -8,7 +8,7 @@ use fabric::Fabric;
 use softhca::{Completion, Connected, Context, Cq, Pd, Qp, QpBuilder};
 
 /// Longer than anything takes that does not hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The next completion, good or bad.
 pub(crate) fn next(cq: &Cq) -> Completion {

@@ -1,0 +1,113 @@
+//! How tasks post: in turn, with patience where a queue is full, and awaiting what becomes of it. The functions are those that
+//! all kinds of queue pairs share.
+
+use abi::errno::Errno;
+use tokio::sync::oneshot;
+
+use crate::batch::Batch;
+use crate::completion::Completion;
+use crate::error::{Error, Rejected, Result};
+use crate::message::{Message, Parts};
+use crate::pending::{Owner, Pending};
+use crate::queue_pair::{Flags, QpInner, Request, Sges};
+
+impl QpInner {
+    /// Posts a send request as soon as there is room, and waits for its end.
+    pub(crate) async fn carry_out(&self, message: Message, request: Request<'_>) -> Result<Completion, Rejected> {
+        let flags = Flags::of(&message);
+        let parts = message.parts;
+        if let Err(error) = request.check(parts.total()) {
+            return Err(Rejected { error, buffers: parts.into_buffers() });
+        }
+        self.post_in_turn(request, flags, None, parts).await
+    }
+
+    /// The same for bytes that are copied when it is posted.
+    pub(crate) async fn carry_out_inline(
+        &self,
+        bytes: &[u8],
+        request: Request<'_>,
+        immediate: Option<u32>,
+    ) -> Result<()> {
+        request.check(bytes.len() as u64)?;
+        self.post_in_turn(request, Flags::inline(immediate), Some(bytes), Parts::None).await?;
+        Ok(())
+    }
+
+    async fn post_in_turn(
+        &self,
+        request: Request<'_>,
+        flags: Flags,
+        inline: Option<&[u8]>,
+        parts: Parts,
+    ) -> Result<Completion, Rejected> {
+        let tasks = self.send_cq.tasks()?;
+        let (task, ended) = oneshot::channel();
+        let mut pending = Pending::new(0, request.operation, parts, Owner::Task(task));
+        let turn = self.turn.lock().await;
+        loop {
+            let room = tasks.room.notified();
+            let sges = inline.map_or_else(|| Sges::of(&pending.parts), Sges::inline);
+            match self.post(request, flags, sges.as_slice(), pending) {
+                Ok(()) => break,
+                Err(refusal) if self.has_room_later(&refusal.error) => pending = *refusal.pending,
+                Err(refusal) => return Err(refusal.into()),
+            }
+            if let Err(error) = self.send_cq.drive(room).await {
+                return Err(Rejected { error, buffers: pending.parts.into_buffers() });
+            }
+        }
+        drop(turn);
+        self.ended(ended).await
+    }
+
+    /// Whether what was refused may be posted when something else has ended.
+    fn has_room_later(&self, error: &Error) -> bool {
+        error.errno() == Errno::ENOMEM.0 && self.qp.caps().max_send_wr > 0
+    }
+
+    async fn ended(&self, ended: oneshot::Receiver<Completion>) -> Result<Completion, Rejected> {
+        match self.send_cq.drive(ended).await? {
+            Ok(completion) => completion.settled(),
+            // The memory stays with the queue pair.
+            Err(_) => Err(self.send_cq.ended().into()),
+        }
+    }
+}
+
+impl<S> Batch<'_, S> {
+    /// Posts them together as soon as there is room for all, and waits for their end (feature `tokio`). Otherwise as
+    /// [`Batch::post`]; what [`aio`](crate::aio) says about futures that are dropped holds for the whole batch.
+    ///
+    /// ```no_run
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, rows: Vec<softhca::Buffer>, table: softhca::RemoteRegion)
+    /// #     -> softhca::Result<()> {
+    /// let batch = rows.into_iter().fold(qp.batch(), |batch, row| batch.write(row, &table));
+    /// let rows = batch.run().await?.into_buffers();
+    /// # drop(rows); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// That of the first request that failed, with the buffers of all; EINVAL as for [`Batch::post`], and outside of a runtime.
+    pub async fn run(mut self) -> Result<Completion, Rejected> {
+        self.check()?;
+        let qp = self.qp();
+        let tasks = qp.send_cq.tasks()?;
+        let (task, ended) = oneshot::channel();
+        let mut owner = Owner::Task(task);
+        let turn = qp.turn.lock().await;
+        loop {
+            let room = tasks.room.notified();
+            match self.try_post(0, owner) {
+                Ok(()) => break,
+                Err((error, back)) if qp.has_room_later(&error) => owner = back,
+                Err((error, _)) => return Err(self.rejected(error)),
+            }
+            if let Err(error) = qp.send_cq.drive(room).await {
+                return Err(self.rejected(error));
+            }
+        }
+        drop(turn);
+        qp.ended(ended).await
+    }
+}

@@ -1,0 +1,218 @@
+//! Connected queue pairs for tasks. Principal type: [`Qp`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::aio::Inbox;
+use crate::batch::Batch;
+use crate::completion::{Completion, Operation};
+use crate::connected::{Connected, Reliable};
+use crate::endpoint::Endpoint;
+use crate::error::{Rejected, Result};
+use crate::message::{Message, Part};
+use crate::queue_pair::Request;
+use crate::remote::RemoteRegion;
+
+/// A connected queue pair of a runtime. All methods take `&self`: tasks may share one, in an [`Arc`] or by reference.
+///
+/// Requests are posted in the order in which their futures are first polled. When the send queue or its CQ is full, they wait for
+/// room, in that order. See [the module](crate::aio) for what becomes of futures that are dropped.
+pub struct Qp<Service> {
+    verbs: crate::Qp<Service>,
+    inbox: Arc<Inbox>,
+}
+
+impl<S: Connected> Qp<S> {
+    /// Makes a queue pair the current runtime's. Its receives that are under way stay so, and their messages come out of
+    /// [`Qp::message`].
+    ///
+    /// # Errors
+    /// EINVAL outside of a runtime.
+    ///
+    /// # Panics
+    /// In a runtime without `enable_io`.
+    pub fn new(qp: crate::Qp<S>) -> Result<Self> {
+        let inner = &qp.inner;
+        inner.send_cq.tasks()?;
+        inner.receive_cq.tasks()?;
+        let inbox = Inbox::of(&inner.queues, inner.qp.qpn(), &inner.receive_cq);
+        Ok(Self { verbs: qp, inbox })
+    }
+
+    /// This end.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.verbs.endpoint()
+    }
+
+    /// The other end.
+    #[must_use]
+    pub fn peer(&self) -> Endpoint {
+        self.verbs.peer()
+    }
+
+    /// Its number, by which events call it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.verbs.number()
+    }
+
+    /// The same queue pair, for requests with ids: [`Cq::next`](crate::Cq::next) awaits their completions. What is received is a task's all
+    /// the same.
+    #[must_use]
+    pub fn verbs(&self) -> &crate::Qp<S> {
+        &self.verbs
+    }
+
+    /// Gives the queue a buffer to receive into, and does not wait. Messages come out of [`Qp::message`].
+    ///
+    /// # Errors
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    pub fn post_receive(&self, into: impl Into<Message>) -> Result<(), Rejected> {
+        self.verbs.receive(0, into)
+    }
+
+    /// Waits for the next message, in whichever buffer of the queue it is. When several tasks wait, each gets one.
+    ///
+    /// Dropping the future loses nothing.
+    ///
+    /// ```no_run
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, pd: softhca::Pd) -> softhca::Result<()> {
+    /// for buffer in pd.buffer(64 * 1024)?.pieces(1024) {
+    ///     qp.post_receive(buffer)?;
+    /// }
+    /// loop {
+    ///     let message = qp.message().await?;
+    ///     println!("{:?}", message.data());
+    ///     qp.post_receive(message.into_buffer())?;
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The receive failed, and its buffers are in the error; when none is left, why the first one failed.
+    pub async fn message(&self) -> Result<Completion, Rejected> {
+        let inner = &self.verbs.inner;
+        self.inbox.next(&inner.queues, &inner.receive_cq).await
+    }
+
+    /// Gives the queue a buffer and waits for the next message, which is in this buffer if the queue had no other.
+    ///
+    /// When the future is dropped the buffer is still the queue's; the next call gets the message.
+    ///
+    /// # Errors
+    /// As [`Qp::post_receive`] and [`Qp::message`].
+    pub async fn receive(&self, into: impl Into<Message>) -> Result<Completion, Rejected> {
+        self.post_receive(into)?;
+        self.message().await
+    }
+
+    /// Sends a message to the peer's next receive. Ready when the peer has acknowledged it (on the unreliable service: when it has
+    /// left); the buffer is in the completion.
+    ///
+    /// Borrowed memory cannot be sent: the future may be dropped, and the borrow would end before the request.
+    ///
+    /// ```compile_fail,E0277
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, buffer: softhca::Buffer) -> softhca::Result<()> {
+    /// qp.send(&buffer[..8]).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The request was refused, or failed; its buffers are in the error.
+    pub async fn send(&self, message: impl Into<Message>) -> Result<Completion, Rejected> {
+        self.verbs.inner.carry_out(message.into(), Request::new(Operation::Send, None)).await
+    }
+
+    /// Sends a few bytes, which are copied when it is posted.
+    ///
+    /// # Errors
+    /// EINVAL for more than the queue pair takes inline; else as [`Qp::send`].
+    pub async fn send_inline(&self, bytes: &[u8], immediate: Option<u32>) -> Result<()> {
+        self.verbs.inner.carry_out_inline(bytes, Request::new(Operation::Send, None), immediate).await
+    }
+
+    /// Writes to exposed memory of the peer, as [`crate::Qp::write`] does.
+    ///
+    /// # Errors
+    /// EINVAL when the message is longer than the region; else as [`Qp::send`].
+    pub async fn write(&self, message: impl Into<Message>, to: &RemoteRegion) -> Result<Completion, Rejected> {
+        self.verbs.inner.carry_out(message.into(), Request::new(Operation::Write, Some(*to))).await
+    }
+
+    /// Writes a few bytes, which are copied when it is posted.
+    ///
+    /// # Errors
+    /// As [`Qp::send_inline`] and [`Qp::write`].
+    pub async fn write_inline(&self, bytes: &[u8], to: &RemoteRegion) -> Result<()> {
+        self.verbs.inner.carry_out_inline(bytes, Request::new(Operation::Write, Some(*to)), None).await
+    }
+
+    /// Begins a batch, which [`Batch::run`] posts and awaits.
+    pub fn batch(&self) -> Batch<'_, S> {
+        self.verbs.batch()
+    }
+
+    /// Ends every request that is under way: who waits for them gets an error with the buffers. Nothing can be sent afterwards.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone; then it has happened already.
+    pub fn flush(&self) -> Result<()> {
+        self.verbs.flush()
+    }
+}
+
+impl Qp<Reliable> {
+    /// Reads exposed memory of the peer, from its beginning, as much as the buffer takes; it is the completion's
+    /// [`data`](Completion::data).
+    ///
+    /// ```compile_fail,E0599
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Unreliable>, b: softhca::Buffer, there: softhca::RemoteRegion)
+    /// #     -> softhca::Result<()> {
+    /// qp.read(b, &there).await?; // Only the reliable service reads.
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// EINVAL when the buffer is longer than the region; else as [`Qp::send`].
+    pub async fn read(&self, into: impl Into<Message>, from: &RemoteRegion) -> Result<Completion, Rejected> {
+        self.verbs.inner.carry_out(into.into(), Request::new(Operation::Read, Some(*from))).await
+    }
+
+    /// Adds to the word at the beginning of the region, wrapping around; the completion's [`word`](Completion::word) is what stood
+    /// there before.
+    ///
+    /// # Errors
+    /// EINVAL when there are not 8 bytes on either side; else as [`Qp::send`].
+    pub async fn fetch_add(
+        &self,
+        into: impl Into<Part>,
+        at: &RemoteRegion,
+        value: u64,
+    ) -> Result<Completion, Rejected> {
+        let request = Request { compare_add: value, ..Request::new(Operation::FetchAdd, Some(*at)) };
+        self.verbs.inner.carry_out(into.into().into(), request).await
+    }
+
+    /// Puts `new` in the place of `expected`, if that is the word at the beginning of the region; the completion's
+    /// [`word`](Completion::word) is what stood there before.
+    ///
+    /// # Errors
+    /// As [`Qp::fetch_add`].
+    pub async fn compare_swap(
+        &self,
+        into: impl Into<Part>,
+        at: &RemoteRegion,
+        expected: u64,
+        new: u64,
+    ) -> Result<Completion, Rejected> {
+        let request = Request { compare_add: expected, swap: new, ..Request::new(Operation::CompareSwap, Some(*at)) };
+        self.verbs.inner.carry_out(into.into().into(), request).await
+    }
+}
+
+impl<S> fmt::Debug for Qp<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "aio::{:?}", self.verbs)
+    }
+}

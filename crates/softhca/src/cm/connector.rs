@@ -1,0 +1,129 @@
+//! The side that asks: a [`Connector`] finds the way to an address, and a [`Route`] is the way.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ::cm::{EventKind, PortSpace, QpKind, SetOption};
+
+use crate::builder::QpBuilder;
+use crate::cm::id::{Ends, Id};
+use crate::cm::prepared::{Outgoing, Prepared};
+use crate::connected::Reliable;
+use crate::context::Context;
+use crate::error::Result;
+
+/// How long the search for an address or a path takes at most, where nobody says.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Finds the way to a peer.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a connector does nothing until it is told where to"]
+pub struct Connector<'a> {
+    device: &'a Context,
+    source: Option<SocketAddr>,
+    type_of_service: Option<u8>,
+    patience: Duration,
+}
+
+impl<'a> Connector<'a> {
+    /// Connections of this device.
+    pub fn new(device: &'a Context) -> Self {
+        Self { device, source: None, type_of_service: None, patience: PATIENCE }
+    }
+
+    /// From this address of the host; port 0 chooses one. Else the host's routes choose.
+    pub fn source(self, address: SocketAddr) -> Self {
+        Self { source: Some(address), ..self }
+    }
+
+    /// The type of service (IPv4) or traffic class (IPv6) of its packets.
+    pub fn type_of_service(self, value: u8) -> Self {
+        Self { type_of_service: Some(value), ..self }
+    }
+
+    /// How long the search may take (2 seconds, for the address and for the path).
+    pub fn patience(self, limit: Duration) -> Self {
+        Self { patience: limit, ..self }
+    }
+
+    /// Finds the way to a listener's address (`rdma_resolve_addr(3)`, `rdma_resolve_route(3)`).
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL, ENETUNREACH, ENODEV or ETIMEDOUT when there is none.
+    pub fn resolve(self, to: SocketAddr) -> Result<Route> {
+        let id = self.start(to, PortSpace::TCP, QpKind::RC)?;
+        id.expect(EventKind::ADDR_RESOLVED)?;
+        self.go_on(&id)?;
+        id.expect(EventKind::ROUTE_RESOLVED)?;
+        Route::new(id)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn resolved(self, to: SocketAddr) -> Result<Route> {
+        let id = self.start(to, PortSpace::TCP, QpKind::RC)?;
+        id.expected(EventKind::ADDR_RESOLVED).await?;
+        self.go_on(&id)?;
+        id.expected(EventKind::ROUTE_RESOLVED).await?;
+        Route::new(id)
+    }
+
+    pub(super) fn start(&self, to: SocketAddr, space: PortSpace, kind: QpKind) -> Result<Id> {
+        let id = Id::new(&self.device.inner, space, kind)?;
+        let (channel, number) = id.command()?;
+        if let Some(value) = self.type_of_service {
+            channel.set_option(number, SetOption::TypeOfService(value))?;
+        }
+        let source = self.source.map(Into::into);
+        channel.resolve_addr(number, source.as_ref(), &to.into(), self.milliseconds())?;
+        Ok(id)
+    }
+
+    pub(super) fn go_on(&self, id: &Id) -> Result<()> {
+        let (channel, number) = id.command()?;
+        Ok(channel.resolve_route(number, self.milliseconds())?)
+    }
+
+    fn milliseconds(&self) -> u32 {
+        u32::try_from(self.patience.as_millis()).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+/// The way to a peer, which has not been asked yet.
+pub struct Route {
+    id: Id,
+    ends: Ends,
+}
+
+impl Route {
+    fn new(id: Id) -> Result<Self> {
+        let ends = id.ends()?;
+        Ok(Self { id, ends })
+    }
+
+    /// Which of our addresses it begins at.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.ends.local
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.ends.peer
+    }
+
+    /// Makes the queue pair for the connection. Address, MTU and timeout are those of the route, whatever the builder says.
+    ///
+    /// # Errors
+    /// EINVAL or ENOMEM beyond the device's limits, or for a builder of another open device.
+    pub fn prepare(self, qp: QpBuilder<'_, Reliable>) -> Result<Outgoing> {
+        Ok(Outgoing { prepared: Prepared::new(self.id, self.ends, &qp)? })
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Route({} to {})", self.ends.local, self.ends.peer)
+    }
+}

@@ -1,0 +1,235 @@
+//! Datagram queue pairs by address (IBA volume 1, 12.11, service id resolution): one side asks which queue pair serves an address and
+//! port, the other names one. Principal types: [`DatagramListener`], [`DatagramRequest`], [`Found`].
+//!
+//! Nothing is connected: who has found a peer sends to it, and who has named its queue pair keeps no record of that. Groups need no
+//! connection manager here: [`DatagramQp::join`] takes the group's address.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ::cm::{ConnParam, Event, EventKind, PortSpace, QpKind};
+
+use crate::cm::connector::Connector;
+use crate::cm::id::{Ends, Id};
+use crate::context::Context;
+use crate::datagram::{DatagramQp, Peer};
+use crate::endpoint::DatagramEndpoint;
+use crate::error::Result;
+use crate::gid::Gid;
+
+/// How many requests wait to be looked at.
+const BACKLOG: i32 = 128;
+
+/// Hears who looks for a datagram queue pair at an address. Ports of datagrams are not those of connections.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use softhca::DatagramQp;
+/// use softhca::cm::{Connector, DatagramListener};
+///
+/// let fabric = fabric::Fabric::two_hosts()?; // 10.0.0.1 and 10.0.0.2
+/// let (here, there) = (fabric.host(0).open()?, fabric.host(1).open()?);
+/// let listener = DatagramListener::bind(&there, "10.0.0.2:7471".parse()?)?;
+/// let server = std::thread::spawn(move || -> softhca::Result<()> {
+///     let (pd, cq) = (there.pd()?, there.cq(16)?);
+///     let qp = pd.datagrams(&cq).build()?;
+///     qp.receive(1, pd.buffer(DatagramQp::HEADER + 64)?)?;
+///     listener.accept()?.answer(&qp, b"")?;
+///     assert_eq!(cq.wait()?.ok()?.data(), b"found you");
+///     Ok(())
+/// });
+///
+/// let (pd, cq) = (here.pd()?, here.cq(16)?);
+/// let qp = pd.datagrams(&cq).build()?;
+/// let found = Connector::new(&here).find(&qp, "10.0.0.2:7471".parse()?, b"")?;
+/// qp.send_inline(1, b"found you", found.peer(), None)?;
+/// server.join().expect("no panic")?;
+/// # Ok(()) }
+/// ```
+pub struct DatagramListener {
+    id: Id,
+    local: SocketAddr,
+}
+
+impl DatagramListener {
+    /// Listens at an address of the host, or at all of them (`0.0.0.0` or `::`); port 0 chooses one.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`](crate::cm::Listener::bind).
+    pub fn bind(device: &Context, address: SocketAddr) -> Result<Self> {
+        let id = Id::new(&device.inner, PortSpace::UDP, QpKind::UD)?;
+        let (channel, number) = id.command()?;
+        channel.bind(number, &address.into())?;
+        channel.listen(number, BACKLOG)?;
+        let local = id.ends()?.local;
+        Ok(Self { id, local })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Waits for the next one who looks.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn accept(&self) -> Result<DatagramRequest> {
+        loop {
+            let event = self.id.expect(EventKind::CONNECT_REQUEST)?;
+            if let Some(request) = self.request(event) {
+                return Ok(request);
+            }
+        }
+    }
+
+    /// Waits for the next one who looks, but not longer than `limit`.
+    ///
+    /// # Errors
+    /// As [`DatagramListener::accept`].
+    pub fn accept_for(&self, limit: Duration) -> Result<Option<DatagramRequest>> {
+        let end = Instant::now().checked_add(limit);
+        while let Some(event) = self.id.expect_until(EventKind::CONNECT_REQUEST, end)? {
+            if let Some(request) = self.request(event) {
+                return Ok(Some(request));
+            }
+        }
+        Ok(None)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn accepted(&self) -> Result<DatagramRequest> {
+        loop {
+            let event = self.id.expected(EventKind::CONNECT_REQUEST).await?;
+            if let Some(request) = self.request(event) {
+                return Ok(request);
+            }
+        }
+    }
+
+    fn request(&self, event: Event) -> Option<DatagramRequest> {
+        let id = self.id.requested(&event);
+        let ends = id.ends().ok()?;
+        Some(DatagramRequest { id, ends, event })
+    }
+}
+
+/// Somebody who looks for a datagram queue pair. Dropping it says that there is none.
+pub struct DatagramRequest {
+    id: Id,
+    ends: Ends,
+    event: Event,
+}
+
+impl DatagramRequest {
+    /// Which of our addresses is asked for.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.ends.local
+    }
+
+    /// Who asks.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.ends.peer
+    }
+
+    /// What the peer has sent along. Zeros follow it, up to what the message has room for (180 bytes).
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        self.event.ud().private_data
+    }
+
+    /// Names a queue pair, which should have receives by now, with up to 136 bytes for the peer (`rdma_accept(3)`).
+    ///
+    /// # Errors
+    /// EINVAL for too much private data.
+    pub fn answer(self, qp: &DatagramQp, private_data: &[u8]) -> Result<()> {
+        let (channel, number) = self.id.command()?;
+        let (qp_num, qkey) = (qp.number(), qp.endpoint().qkey);
+        let parameters = ConnParam { qp_num, qkey, private_data, ..ConnParam::default() };
+        Ok(channel.accept(number, self.id.cookie, &parameters)?)
+    }
+
+    /// Says that there is none, with up to 136 bytes for the peer.
+    ///
+    /// # Errors
+    /// EINVAL for too much private data.
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        let (channel, number) = self.id.command()?;
+        Ok(channel.reject(number, 0, private_data)?)
+    }
+}
+
+/// A datagram queue pair that was found by its address.
+#[derive(Clone, Debug)]
+pub struct Found {
+    peer: Peer,
+    private_data: Vec<u8>,
+}
+
+impl Found {
+    /// Somebody to send to.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// What was sent along with the answer. Zeros follow it, up to what the message has room for.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+}
+
+impl Connector<'_> {
+    /// Finds the datagram queue pair that serves an address, to send to it from `qp`; with up to 180 bytes for whoever answers.
+    ///
+    /// # Errors
+    /// As [`Connector::resolve`]; [`Declined`](crate::Error::Declined) when nobody listens, ETIMEDOUT when nobody answers.
+    pub fn find(self, qp: &DatagramQp, to: SocketAddr, private_data: &[u8]) -> Result<Found> {
+        let id = self.start(to, PortSpace::UDP, QpKind::UD)?;
+        id.expect(EventKind::ADDR_RESOLVED)?;
+        self.go_on(&id)?;
+        id.expect(EventKind::ROUTE_RESOLVED)?;
+        ask(&id, qp, private_data)?;
+        found(qp, &id.expect(EventKind::ESTABLISHED)?)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn found(self, qp: &DatagramQp, to: SocketAddr, private_data: &[u8]) -> Result<Found> {
+        let id = self.start(to, PortSpace::UDP, QpKind::UD)?;
+        id.expected(EventKind::ADDR_RESOLVED).await?;
+        self.go_on(&id)?;
+        id.expected(EventKind::ROUTE_RESOLVED).await?;
+        ask(&id, qp, private_data)?;
+        found(qp, &id.expected(EventKind::ESTABLISHED).await?)
+    }
+}
+
+fn ask(id: &Id, qp: &DatagramQp, private_data: &[u8]) -> Result<()> {
+    // An address of another device would be no use to this queue pair.
+    id.ends()?;
+    let (channel, number) = id.command()?;
+    Ok(channel.connect(number, &ConnParam { qp_num: qp.number(), private_data, ..ConnParam::default() })?)
+}
+
+fn found(qp: &DatagramQp, event: &Event) -> Result<Found> {
+    let answer = event.ud();
+    let endpoint = DatagramEndpoint { qpn: answer.qp_num, qkey: answer.qkey, gid: Gid(answer.ah.dgid) };
+    Ok(Found { peer: qp.peer_at(&answer.ah, endpoint)?, private_data: answer.private_data.to_vec() })
+}
+
+impl fmt::Debug for DatagramListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DatagramListener({})", self.local)
+    }
+}
+
+impl fmt::Debug for DatagramRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DatagramRequest({} to {})", self.ends.peer, self.ends.local)
+    }
+}

@@ -1,0 +1,69 @@
+//! Connections by IP address and port, as `rdma_cm(7)` makes them: the peers need no socket to tell each other about their queue pairs.
+//!
+//! One side has a [`Listener`], which gives a [`Request`] for each peer that asks; the other finds the way by a [`Connector`]. Both make
+//! a queue pair for the connection, post its first receives, and then agree ([`Incoming::accept`], [`Outgoing::connect`]).
+//! Either can send a few bytes of private data along.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use softhca::cm::{Connector, Listener};
+//!
+//! let fabric = fabric::Fabric::two_hosts()?; // 10.0.0.1 and 10.0.0.2; in a program of its own: softhca::open()?
+//! let (here, there) = (fabric.host(0).open()?, fabric.host(1).open()?);
+//!
+//! let listener = Listener::bind(&there, "10.0.0.2:7471".parse()?)?;
+//! let server = std::thread::spawn(move || -> softhca::Result<()> {
+//!     let (pd, cq) = (there.pd()?, there.cq(16)?);
+//!     let request = listener.accept()?;
+//!     assert!(request.private_data().starts_with(b"it is me"));
+//!     let incoming = request.prepare(pd.reliable(&cq))?;
+//!     incoming.receive(1, pd.buffer(64)?)?; // Before the peer can send anything.
+//!     let connection = incoming.accept(b"welcome")?;
+//!     assert_eq!(cq.wait()?.ok()?.data(), b"hello");
+//!     connection.wait_closed()
+//! });
+//!
+//! let (pd, cq) = (here.pd()?, here.cq(16)?);
+//! let route = Connector::new(&here).resolve("10.0.0.2:7471".parse()?)?;
+//! let connection = route.prepare(pd.reliable(&cq))?.connect(b"it is me")?;
+//! assert!(connection.private_data().starts_with(b"welcome"));
+//! connection.send_inline(1, b"hello", None)?; // It is a softhca::Qp as well.
+//! cq.wait()?.ok()?;
+//! connection.disconnect()?;
+//! server.join().expect("no panic")?;
+//! # Ok(()) }
+//! ```
+//!
+//! Datagram queue pairs are found the same way: see [`DatagramListener`].
+//!
+//! With the feature `tokio`, the module `aio` has the same for tasks, under the same names.
+//!
+//! # Ends
+//!
+//! When one side disconnects, is dropped or dies, the requests that are under way on the other end with errors, as after
+//! [`Qp::flush`](crate::Qp::flush). Whoever wants to know that its last messages have arrived waits for their completions first.
+//!
+//! A request that is dropped is rejected, a connection that is not finished is given up; the peer is told in each case. A peer that
+//! rejects gives [`Error::Declined`](crate::Error::Declined), with its private data; a wrong port too, with reason 8 of the IBA
+//! (volume 1, 12.6.7.2).
+//!
+//! The agent speaks for the program (IBA volume 1, chapter 12): what one side says arrives also where the other is slow. A small thread of
+//! this crate, one for each open device that has connections, hears what happened.
+
+mod connection;
+mod connector;
+mod datagrams;
+mod id;
+mod listener;
+mod manager;
+mod prepared;
+
+#[cfg(feature = "tokio")]
+pub(crate) use connection::Tie;
+pub(crate) use manager::{Manager, Opener, none};
+
+pub use connection::Connection;
+pub use connector::{Connector, Route};
+pub use datagrams::{DatagramListener, DatagramRequest, Found};
+pub use listener::{Listener, ListenerBuilder, Request};
+pub use prepared::{Incoming, Outgoing};

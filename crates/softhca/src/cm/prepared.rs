@@ -1,0 +1,216 @@
+//! Queue pairs that are made for a connection, before both sides have agreed: [`Incoming`] by the side that was asked, [`Outgoing`] by
+//! the one that asks.
+//!
+//! They may post receives, so that there is room for the peer's first message. The attributes of each state come from the
+//! connection manager (`rdma_init_qp_attr(3)`).
+
+use std::fmt;
+
+use ::cm::{ConnEvent, ConnParam, EventKind, QpState};
+use abi::mr::access as right;
+use abi::qp::{ModifyQp, attr};
+
+use crate::builder::QpBuilder;
+use crate::cm::connection::Connection;
+use crate::cm::id::{Ends, Id};
+use crate::connected::{Qp, Reliable, Timing};
+use crate::endpoint::{Endpoint, mtu_bytes};
+use crate::error::{Rejected, Result};
+use crate::gid::Gid;
+use crate::message::Message;
+use crate::queue_pair::QpInner;
+
+/// A queue pair and the id that will connect it.
+pub(crate) struct Prepared {
+    // Ends first: the peer is told before the queue pair is gone.
+    pub(crate) id: Id,
+    inner: QpInner,
+    pub(crate) ends: Ends,
+    timing: Timing,
+    /// READs and atomics at a time, asked as well as served.
+    reads: u8,
+}
+
+/// READs and atomics at a time, as both sides have agreed.
+#[derive(Clone, Copy)]
+struct Depth {
+    served: u8,
+    asked: u8,
+}
+
+impl Prepared {
+    pub(crate) fn new(id: Id, ends: Ends, qp: &QpBuilder<'_, Reliable>) -> Result<Self> {
+        let inner = qp.bare_for(&id.ctx)?;
+        let mut init = id.attributes(QpState::INIT)?;
+        init.attr_mask |= attr::ACCESS_FLAGS;
+        // What peers may touch is said where memory is exposed.
+        init.qp_access_flags = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
+        inner.qp.modify(&init)?;
+        let (timing, reads) = (qp.timing(), qp.most_reads()?);
+        Ok(Self { id, inner, ends, timing, reads })
+    }
+
+    fn parameters<'a>(&self, depth: Depth, private_data: &'a [u8]) -> ConnParam<'a> {
+        ConnParam {
+            qp_num: self.inner.qp.qpn(),
+            srq: self.inner.queues.shared,
+            responder_resources: depth.served,
+            initiator_depth: depth.asked,
+            retry_count: self.timing.retries,
+            rnr_retry_count: self.timing.rnr_retries,
+            private_data,
+            ..ConnParam::default()
+        }
+    }
+
+    /// What both sides can, where the peer has said what it can.
+    fn agreed(&self, peer: &ConnEvent<'_>) -> Depth {
+        Depth { served: peer.responder_resources.min(self.reads), asked: peer.initiator_depth.min(self.reads) }
+    }
+
+    /// Takes the queue pair to where it can send, and answers both ends of the connection.
+    fn ready(&self, depth: Depth) -> Result<(Endpoint, Endpoint)> {
+        let mut rtr = self.id.attributes(QpState::RTR)?;
+        rtr.attr_mask |= attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
+        (rtr.max_dest_rd_atomic, rtr.min_rnr_timer) = (depth.served, self.timing.rnr_timer);
+        self.inner.qp.modify(&rtr)?;
+        let mut rts = self.id.attributes(QpState::RTS)?;
+        rts.attr_mask |= attr::MAX_QP_RD_ATOMIC;
+        rts.max_rd_atomic = depth.asked;
+        self.inner.qp.modify(&rts)?;
+        self.ends_of(&rtr, &rts, depth)
+    }
+
+    fn ends_of(&self, rtr: &ModifyQp, rts: &ModifyQp, depth: Depth) -> Result<(Endpoint, Endpoint)> {
+        let port = if rtr.dest.port_num == 0 { 1 } else { rtr.dest.port_num };
+        let gid = self.id.ctx.engine.query_gid(port, u32::from(rtr.dest.sgid_index))?;
+        let own = Endpoint {
+            reliable: true,
+            qpn: self.inner.qp.qpn(),
+            psn: rts.sq_psn,
+            gid: Gid(gid),
+            mtu: mtu_bytes(rtr.path_mtu),
+            reads: depth.served,
+        };
+        let peer =
+            Endpoint { qpn: rtr.dest_qp_num, psn: rtr.rq_psn, gid: Gid(rtr.dest.dgid), reads: depth.asked, ..own };
+        Ok((own, peer))
+    }
+
+    fn finish(self, (own, peer): (Endpoint, Endpoint), private_data: Vec<u8>) -> Connection {
+        self.id.mailbox.guard(&self.inner);
+        let qp = Qp::connected(self.inner, own, peer);
+        Connection::new(self.id, qp, self.ends, private_data)
+    }
+}
+
+/// A queue pair for a peer that has asked: post receives, then [`accept`](Incoming::accept).
+///
+/// Dropping it rejects the peer.
+///
+/// ```compile_fail,E0382
+/// # fn example(incoming: softhca::cm::Incoming) -> softhca::Result<()> {
+/// let connection = incoming.accept(b"")?;
+/// incoming.accept(b"again")?; // It has become the connection.
+/// # drop(connection); Ok(()) }
+/// ```
+pub struct Incoming {
+    pub(crate) prepared: Prepared,
+    depth: Depth,
+    private_data: Vec<u8>,
+}
+
+impl Incoming {
+    pub(crate) fn new(prepared: Prepared, peer: &ConnEvent<'_>) -> Self {
+        let depth = prepared.agreed(peer);
+        Self { prepared, depth, private_data: peer.private_data.to_vec() }
+    }
+
+    /// Posts a receive; `id` comes back with its completion.
+    ///
+    /// # Errors
+    /// As [`Qp::receive`].
+    pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
+        self.prepared.inner.receive(id, into.into().parts)
+    }
+
+    /// Accepts the peer, with up to 196 bytes for it, and waits until it has heard of it (`rdma_accept(3)`).
+    ///
+    /// # Errors
+    /// [`Declined`](crate::Error::Declined) when the peer has changed its mind, ETIMEDOUT when it is not heard of any more.
+    pub fn accept(self, private_data: &[u8]) -> Result<Connection> {
+        let ends = self.answer(private_data)?;
+        self.prepared.id.expect(EventKind::ESTABLISHED)?;
+        Ok(self.established(ends))
+    }
+
+    pub(crate) fn answer(&self, private_data: &[u8]) -> Result<(Endpoint, Endpoint)> {
+        let id = &self.prepared.id;
+        let ends = self.prepared.ready(self.depth)?;
+        let (channel, number) = id.command()?;
+        channel.accept(number, id.cookie, &self.prepared.parameters(self.depth, private_data))?;
+        Ok(ends)
+    }
+
+    pub(crate) fn established(self, ends: (Endpoint, Endpoint)) -> Connection {
+        self.prepared.finish(ends, self.private_data)
+    }
+}
+
+/// A queue pair for a peer that is to be asked: post receives, then [`connect`](Outgoing::connect).
+///
+/// ```compile_fail,E0599
+/// # fn example(outgoing: softhca::cm::Outgoing) -> softhca::Result<()> {
+/// outgoing.send_inline(1, b"hello", None)?; // Nobody has agreed to listen.
+/// # Ok(()) }
+/// ```
+pub struct Outgoing {
+    pub(crate) prepared: Prepared,
+}
+
+impl Outgoing {
+    /// Posts a receive; `id` comes back with its completion.
+    ///
+    /// # Errors
+    /// As [`Qp::receive`].
+    pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
+        self.prepared.inner.receive(id, into.into().parts)
+    }
+
+    /// Asks the peer for a connection, with up to 56 bytes for it, and waits for its answer (`rdma_connect(3)`).
+    ///
+    /// # Errors
+    /// [`Declined`](crate::Error::Declined) when the peer rejects it or nobody listens, ETIMEDOUT when nobody answers.
+    pub fn connect(self, private_data: &[u8]) -> Result<Connection> {
+        self.ask(private_data)?;
+        let answer = self.prepared.id.expect(EventKind::CONNECT_RESPONSE)?;
+        self.answered(&answer)
+    }
+
+    pub(crate) fn ask(&self, private_data: &[u8]) -> Result<()> {
+        let Prepared { id, reads, .. } = &self.prepared;
+        let (channel, number) = id.command()?;
+        let depth = Depth { served: *reads, asked: *reads };
+        Ok(channel.connect(number, &self.prepared.parameters(depth, private_data))?)
+    }
+
+    pub(crate) fn answered(self, answer: &::cm::Event) -> Result<Connection> {
+        let peer = answer.conn();
+        let ends = self.prepared.ready(self.prepared.agreed(&peer))?;
+        let (channel, number) = self.prepared.id.command()?;
+        channel.establish(number)?;
+        Ok(self.prepared.finish(ends, peer.private_data.to_vec()))
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Incoming(QP {:#x}, from {})", self.prepared.inner.qp.qpn(), self.prepared.ends.peer)
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outgoing(QP {:#x}, to {})", self.prepared.inner.qp.qpn(), self.prepared.ends.peer)
+    }
+}
