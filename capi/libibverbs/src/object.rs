@@ -61,17 +61,19 @@ macro_rules! get {
     ($pointer:expr, $($field:tt)+) => {{
         let pointer = $pointer;
         // SAFETY: `pointer` is to a live C struct; fields are plain numbers and pointers, read by value.
-        unsafe { (&raw const (*pointer).$($field)+).read() }
+        #[allow(unused_unsafe, reason = "arguments of unsafe functions are read in their blocks")]
+        let value = unsafe { (&raw const (*pointer).$($field)+).read() };
+        value
     }};
 }
 pub(crate) use get;
 
 /// Writes one field of a C struct through a pointer to it.
 macro_rules! set {
-    ($pointer:expr, $field:ident, $value:expr) => {{
+    ($pointer:expr, $($field:ident).+, $value:expr) => {{
         let (pointer, value) = ($pointer, $value);
         // SAFETY: `pointer` is to a live C struct of this library's; fields are plain numbers and pointers.
-        unsafe { (&raw mut (*pointer).$field).write(value) }
+        unsafe { (&raw mut (*pointer).$($field).+).write(value) }
     }};
 }
 pub(crate) use set;

@@ -8,6 +8,9 @@ use abi::post::opcode;
 use engine::{RecvWr as EngineRecv, SendWr as EngineSend};
 use std::ffi::c_int;
 
+/// More elements than any queue pair takes.
+const COPIED_MAX: usize = 1024;
+
 const _: () = assert!(size_of::<Sge>() == size_of::<abi::post::Sge>());
 
 /// `post_send` of the context's operations.
@@ -26,8 +29,10 @@ pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mu
         while !next.is_null() {
             // SAFETY: the caller's list.
             let request = unsafe { &*next };
+            let mut copies = Vec::new();
             // SAFETY: the caller's list.
-            let posted = unsafe { translate(request, datagram) }.and_then(|request| Ok(batch.push(&request)?));
+            let translated = unsafe { translate(request, datagram, &mut copies) };
+            let posted = translated.and_then(|request| Ok(batch.push(&request)?));
             if let Err(refusal) = posted {
                 outcome = Err(blame(bad, next, refusal));
                 break;
@@ -66,8 +71,9 @@ pub(crate) unsafe fn each_recv(
     while !next.is_null() {
         // SAFETY: the caller's list.
         let request = unsafe { &*next };
+        let mut copies = Vec::new();
         // SAFETY: the caller's list.
-        let sges = unsafe { elements(request.sg_list, request.num_sge) };
+        let sges = unsafe { elements(request.sg_list, request.num_sge, &mut copies) };
         let posted = sges.and_then(|sges| post(&EngineRecv { wr_id: request.wr_id, sges }));
         posted.map_err(|refusal| blame(bad, next, refusal))?;
         next = request.next;
@@ -86,9 +92,13 @@ fn blame<T>(bad: *mut *mut T, wr: *mut T, refusal: Refusal) -> Refusal {
 
 /// # Safety
 /// The request is valid: its list of elements, and what its opcode says that the unions hold.
-unsafe fn translate(request: &SendWr, datagram: bool) -> Outcome<EngineSend<'_>> {
+unsafe fn translate<'a>(
+    request: &'a SendWr,
+    datagram: bool,
+    copies: &'a mut Vec<abi::post::Sge>,
+) -> Outcome<EngineSend<'a>> {
     // SAFETY: the caller's promise.
-    let sges = unsafe { elements(request.sg_list, request.num_sge) }?;
+    let sges = unsafe { elements(request.sg_list, request.num_sge, copies) }?;
     let mut translated = EngineSend {
         wr_id: request.wr_id,
         opcode: request.opcode,
@@ -125,14 +135,22 @@ unsafe fn translate(request: &SendWr, datagram: bool) -> Outcome<EngineSend<'_>>
     Ok(translated)
 }
 
+/// The elements where they lie; in `copies` if they are not aligned, for there are programs that have them in packed structs
+/// (libiscsi).
+///
 /// # Safety
 /// `list` has `count` elements.
-unsafe fn elements<'a>(list: *mut Sge, count: c_int) -> Outcome<&'a [abi::post::Sge]> {
+unsafe fn elements(list: *mut Sge, count: c_int, copies: &mut Vec<abi::post::Sge>) -> Outcome<&[abi::post::Sge]> {
+    // The two structs are the same three numbers, as `verbs.h` and the uverbs ABI have them.
+    let first = list.cast::<abi::post::Sge>();
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        Ok(count) if !list.is_null() => {
-            // SAFETY: the caller's promise; the two structs are the same three numbers, as `verbs.h` and the uverbs ABI have them.
-            Ok(unsafe { std::slice::from_raw_parts(list.cast::<abi::post::Sge>(), count) })
+        // SAFETY: the caller's promise, and they are aligned.
+        Ok(count) if !list.is_null() && first.is_aligned() => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+        Ok(count) if !list.is_null() && count <= COPIED_MAX => {
+            // SAFETY: the caller's promise.
+            copies.extend((0..count).map(|index| unsafe { first.add(index).read_unaligned() }));
+            Ok(copies)
         }
         _ => Err(refuse!(EINVAL, "a work request has {count} elements at {list:p}")),
     }

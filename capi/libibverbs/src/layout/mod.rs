@@ -9,7 +9,7 @@ mod device;
 mod objects;
 mod queries;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod work;
 
 pub(crate) use attributes::*;
@@ -64,4 +64,4 @@ macro_rules! mirror {
         }
     };
 }
-use mirror;
+pub(crate) use mirror;

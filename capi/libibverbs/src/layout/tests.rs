@@ -14,12 +14,12 @@ pub(crate) trait Mirror {
 }
 
 /// One struct of a facts file: its size, and every offset that each member name has in it (names repeat inside unions).
-struct Fact {
+pub(crate) struct Fact {
     size: usize,
     offsets: HashMap<String, Vec<usize>>,
 }
 
-fn facts(text: &str) -> HashMap<String, Fact> {
+pub(crate) fn facts(text: &str) -> HashMap<String, Fact> {
     let mut all: HashMap<String, Fact> = HashMap::new();
     let mut current = String::new();
     for line in text.lines() {
@@ -44,7 +44,7 @@ fn c_field(field: &str) -> &str {
     if field == "kind" { "type" } else { field }
 }
 
-fn check<M: Mirror>(facts: &HashMap<String, Fact>, version: &str, grown: &[&str]) {
+pub(crate) fn check<M: Mirror>(facts: &HashMap<String, Fact>, version: &str, grown: &[&str]) {
     let fact = facts.get(M::C_NAME).unwrap_or_else(|| panic!("{version} has no {}", M::C_NAME));
     if grown.contains(&M::C_NAME) {
         assert!(M::SIZE >= fact.size, "{version} {}", M::C_NAME);

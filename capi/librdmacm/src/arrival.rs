@@ -1,0 +1,259 @@
+//! What an event does to its id before the program sees it: addresses and paths are shown, a request becomes an id, a response takes
+//! the QP to RTS and is answered, a join attaches the QP. Some events are none of the program's business and end here.
+
+use crate::address;
+use crate::attributes;
+use crate::cma::{CmEvent, CmId, ConnParam, DEPTH_MAX, EventParam, UdParam};
+use crate::entry::{Outcome, Refusal};
+use crate::event::{EventObject, EventState};
+use crate::group::Group;
+use crate::id::{self, Beginning, IdObject};
+use crate::layout::{AhAttr, Ece as VerbsEce};
+use crate::object::get;
+use crate::registry::{self, Named};
+use crate::resolve_info;
+use crate::verbs;
+use bytemuck::Zeroable;
+use cm::{Event, EventKind, Id};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+/// What becomes of an event: the program's struct, or `None` where there is nothing to tell.
+///
+/// # Safety
+/// The event was just taken from its channel, so that its id, which it counts against, is live.
+pub(crate) unsafe fn process(event: &Event) -> Option<*mut CmEvent> {
+    let (id, group) = match registry::find(event.cookie) {
+        Some(Named::Id(id)) => (id, null_mut()),
+        // SAFETY: a membership lives as long as events count against it.
+        Some(Named::Group(group)) => (unsafe { (*group).id }, group),
+        None => {
+            // A request that nobody has accepted yet has no name. What comes of it before that ends it, and accepting will say so.
+            let id = registry::find_handle(event.id.0)?;
+            if event.kind != EventKind::ESTABLISHED {
+                // SAFETY: as above.
+                unsafe { IdObject::of(id) }.ok()?.complete_event();
+                return None;
+            }
+            (id, null_mut())
+        }
+    };
+    // SAFETY: as above.
+    let object = unsafe { IdObject::of(id) }.ok()?;
+    let mut arrival = Arrival {
+        c: CmEvent { id, event: event.kind.0, status: event.status, ..CmEvent::zeroed() },
+        private_data: Box::default(),
+    };
+    // SAFETY: as above.
+    let told = unsafe { arrival.take(event, object, group) };
+    if !told {
+        object.complete_event();
+        return None;
+    }
+    Some(arrival.publish(id, group))
+}
+
+/// An event on its way.
+struct Arrival {
+    c: CmEvent,
+    private_data: Box<[u8]>,
+}
+
+impl Arrival {
+    /// Whether the program is to know.
+    ///
+    /// # Safety
+    /// `group` is NULL or live.
+    unsafe fn take(&mut self, event: &Event, object: &IdObject, group: *mut Group) -> bool {
+        match event.kind {
+            EventKind::ADDR_RESOLVED => self.outcome(resolved(event, object), EventKind::ADDR_ERROR),
+            EventKind::ROUTE_RESOLVED => {
+                self.outcome(address::show_known(object, &event.known), EventKind::ROUTE_ERROR)
+            }
+            EventKind::CONNECT_REQUEST => {
+                self.parameters(event, object);
+                let Ok(new) = self.request(event, object) else { return false };
+                self.c.listen_id = self.c.id;
+                self.c.id = new;
+            }
+            EventKind::CONNECT_RESPONSE => {
+                self.connection(event);
+                self.response(event, object);
+            }
+            EventKind::REJECTED => {
+                if object.state().connect_error {
+                    return false;
+                }
+                self.parameters(event, object);
+                // What is posted on the QP ends; if it cannot be told so, it is gone.
+                let _ = attributes::fail(object);
+            }
+            EventKind::DISCONNECTED => {
+                if object.state().connect_error {
+                    return false;
+                }
+                self.parameters(event, object);
+            }
+            EventKind::MULTICAST_JOIN | EventKind::MULTICAST_ERROR if !group.is_null() => {
+                // SAFETY: the caller's promise.
+                let group = unsafe { &*group };
+                if event.kind == EventKind::MULTICAST_JOIN {
+                    self.datagram(event);
+                    self.outcome(group.joined(event, object), EventKind::MULTICAST_ERROR);
+                }
+                // The one pointer of the struct is the program's own here.
+                self.c.param.ud.private_data = group.context;
+            }
+            EventKind::ADDRINFO_ERROR => object.state().resolving = false,
+            EventKind::USER => self.c.param = EventParam { arg: event.arg() },
+            // Written by `rdma_resolve_addrinfo`, whose answer waits already.
+            EventKind::INTERNAL if event.arg() == resolve_info::RESOLVED => {
+                self.c.event = EventKind::ADDRINFO_RESOLVED.0;
+            }
+            EventKind::INTERNAL if event.arg() == resolve_info::FAILED => {
+                object.state().resolving = false;
+                self.c.event = EventKind::ADDRINFO_ERROR.0;
+            }
+            EventKind::INTERNAL => return false,
+            _ => self.parameters(event, object),
+        }
+        true
+    }
+
+    /// What was done on the way may have failed; the event says so then.
+    fn outcome(&mut self, done: Outcome<()>, failure: EventKind) {
+        if let Err(Refusal(errno)) = done {
+            self.c.event = failure.0;
+            self.c.status = -errno;
+        }
+    }
+
+    fn parameters(&mut self, event: &Event, object: &IdObject) {
+        if object.is_datagram() { self.datagram(event) } else { self.connection(event) }
+    }
+
+    fn connection(&mut self, event: &Event) {
+        let told = event.conn();
+        let conn = ConnParam {
+            private_data: self.keep(told.private_data),
+            private_data_len: length(told.private_data),
+            responder_resources: told.responder_resources,
+            initiator_depth: told.initiator_depth,
+            flow_control: told.flow_control.into(),
+            retry_count: told.retry_count,
+            rnr_retry_count: told.rnr_retry_count,
+            srq: told.srq.into(),
+            qp_num: told.qp_num,
+        };
+        // The rest of the union stays zero.
+        self.c.param.conn = conn;
+    }
+
+    fn datagram(&mut self, event: &Event) {
+        let told = event.ud();
+        let mut ah_attr = AhAttr::zeroed();
+        // SAFETY: the record is `struct ib_uverbs_ah_attr`, and `ah_attr` is ours.
+        unsafe { verbs::ibv_copy_ah_attr_from_kern(&raw mut ah_attr, (&raw const told.ah).cast()) };
+        self.c.param.ud = UdParam {
+            private_data: self.keep(told.private_data),
+            private_data_len: length(told.private_data),
+            ah_attr,
+            qp_num: told.qp_num,
+            qkey: told.qkey,
+        };
+    }
+
+    /// Keeps private data for as long as the event lives; NULL for none.
+    fn keep(&mut self, data: &[u8]) -> *const c_void {
+        if data.is_empty() {
+            return null();
+        }
+        self.private_data = data.into();
+        self.private_data.as_ptr().cast()
+    }
+
+    /// The id that a request has made.
+    fn request(&self, event: &Event, listener: &IdObject) -> Outcome<*mut CmId> {
+        let c = listener.c();
+        let channel = get!(c, channel);
+        let (context, space, qp_type) = (get!(c, context), get!(c, ps), get!(c, qp_type));
+        let new = Beginning { channel, context, space, qp_type, sync: false }.publish(event.id, registry::fresh());
+        registry::name_handle(event.id.0, new);
+        // SAFETY: just made.
+        let object = unsafe { IdObject::of(new) }?;
+        if !listener.is_datagram() {
+            let told = event.conn();
+            let mut state = object.state();
+            state.initiator_depth = told.initiator_depth;
+            state.responder_resources = told.responder_resources;
+            state.remote_ece = event.ece;
+        }
+        let ready = || {
+            if listener.state().sync {
+                // SAFETY: just made, and nobody else has it.
+                unsafe { id::move_to(new, null_mut()) }?;
+            }
+            address::show_known(object, &event.known)
+        };
+        ready().map(|()| new).inspect_err(|_| {
+            // The program has never seen it, and it is rejected with this.
+            // SAFETY: just made, and nobody else has it.
+            let _ = unsafe { id::end(new) };
+        })
+    }
+
+    /// The peer has accepted: the QP goes to RTS and the peer is told; without a QP that is the program's to do.
+    fn response(&mut self, event: &Event, object: &IdObject) {
+        {
+            let mut state = object.state();
+            state.remote_ece = event.ece;
+            state.attributes = event.known.attributes.clone();
+        }
+        if get!(object.c(), qp).is_null() {
+            return;
+        }
+        match established(event, object) {
+            Ok(()) => self.c.event = EventKind::ESTABLISHED.0,
+            Err(Refusal(errno)) => {
+                object.state().connect_error = true;
+                let _ = attributes::fail(object);
+                self.c.event = EventKind::CONNECT_ERROR.0;
+                self.c.status = -errno;
+            }
+        }
+    }
+
+    fn publish(self, id: *mut CmId, group: *mut Group) -> *mut CmEvent {
+        // The buffer does not move with its box.
+        EventObject::create(self.c, EventState { id, group, _private_data: self.private_data }).cast()
+    }
+}
+
+fn resolved(event: &Event, object: &IdObject) -> Outcome<()> {
+    address::show_known(object, &event.known)?;
+    object.device().map(drop)
+}
+
+/// Takes the QP to RTS and tells the peer.
+fn established(event: &Event, object: &IdObject) -> Outcome<()> {
+    let ece = event.ece;
+    if ece.vendor_id != 0 {
+        let mut wanted = VerbsEce { vendor_id: ece.vendor_id, options: ece.options, comp_mask: 0 };
+        // SAFETY: the id's own QP, and a struct of ours.
+        let set = unsafe { verbs::ibv_set_ece(get!(object.c(), qp), &raw mut wanted) };
+        if set != 0 && set != libc::EOPNOTSUPP {
+            return Err(Refusal(set));
+        }
+    }
+    ready_to_send(object, object.inner.handle)
+}
+
+/// The active side's last step, which `rdma_establish(3)` takes as well.
+pub(crate) fn ready_to_send(object: &IdObject, handle: Id) -> Outcome<()> {
+    attributes::connect(object, DEPTH_MAX, DEPTH_MAX)?;
+    Ok(object.channel()?.establish(handle)?)
+}
+
+fn length(data: &[u8]) -> u8 {
+    u8::try_from(data.len()).unwrap_or(u8::MAX)
+}

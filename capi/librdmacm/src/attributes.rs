@@ -1,0 +1,115 @@
+//! The attributes with which an id's QP goes from state to state, and the going. Where an id has no QP of its own the program does
+//! that, with `rdma_init_qp_attr(3)`.
+
+use crate::cma::{CmId, DEPTH_MAX};
+use crate::entry::{self, Outcome};
+use crate::id::{self, IdObject};
+use crate::layout::{Qp, QpAttr};
+use crate::object::get;
+use crate::verbs::{self, done};
+use abi::qp::attr;
+use bytemuck::Zeroable;
+use cm::{QpAttributes, QpState};
+use std::ffi::c_int;
+
+/// `rdma_init_qp_attr`: the attributes for the state that `attr` names, and which of them count.
+///
+/// # Safety
+/// `id` is live, `attr` and `mask` are valid.
+pub(crate) unsafe extern "C" fn init_qp_attr(id: *mut CmId, attr: *mut QpAttr, mask: *mut c_int) -> c_int {
+    entry::or_minus_one("rdma_init_qp_attr", || {
+        entry::not_null(attr)?;
+        entry::not_null(mask)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { id::live(id) }?;
+        let asked = asked(object, QpState(get!(attr, qp_state)))?;
+        // SAFETY: both are not NULL, and the caller's to write.
+        unsafe {
+            attr.write(translate(&asked));
+            mask.write(asked.qp_attr_mask.cast_signed());
+        }
+        Ok(0)
+    })
+}
+
+/// Takes a new QP to INIT, or one for datagrams to RTS.
+///
+/// # Safety
+/// `qp` is live, and of the id's device.
+pub(crate) unsafe fn begin(object: &IdObject, qp: *mut Qp) -> Outcome<()> {
+    let init = known(object, QpState::INIT)?;
+    // SAFETY: the caller's promise.
+    unsafe { modify(qp, &mut translate(&init), init.qp_attr_mask) }?;
+    if !object.is_datagram() {
+        return Ok(());
+    }
+    let mut next = QpAttr { qp_state: QpState::RTR.0, ..QpAttr::zeroed() };
+    // SAFETY: the caller's promise.
+    unsafe { modify(qp, &mut next, attr::STATE) }?;
+    next.qp_state = QpState::RTS.0;
+    // SAFETY: the caller's promise.
+    unsafe { modify(qp, &mut next, attr::STATE | attr::SQ_PSN) }
+}
+
+/// Takes the id's QP, if it has one, from INIT to RTS: as much of READs and atomics as given, or as agreed (0xff).
+pub(crate) fn connect(object: &IdObject, responder_resources: u8, initiator_depth: u8) -> Outcome<()> {
+    let qp = get!(object.c(), qp);
+    if qp.is_null() {
+        return Ok(());
+    }
+    let (init, receive, send) =
+        (known(object, QpState::INIT)?, known(object, QpState::RTR)?, known(object, QpState::RTS)?);
+    let mut attributes = translate(&receive);
+    if responder_resources != DEPTH_MAX {
+        attributes.max_dest_rd_atomic = responder_resources;
+    }
+    // When the QP was made there was no peer, and so it gave no rights.
+    attributes.qp_access_flags = init.qp_access_flags;
+    attributes.pkey_index = init.pkey_index;
+    // SAFETY: the id's own QP.
+    unsafe { modify(qp, &mut attributes, receive.qp_attr_mask | attr::ACCESS_FLAGS | attr::PKEY_INDEX) }?;
+    attributes = translate(&send);
+    if initiator_depth != DEPTH_MAX {
+        attributes.max_rd_atomic = initiator_depth;
+    }
+    // SAFETY: the id's own QP.
+    unsafe { modify(qp, &mut attributes, send.qp_attr_mask) }
+}
+
+/// `IBV_QPS_ERR`.
+const ERR: u32 = 6;
+
+/// Takes the id's QP, if it has one, to the error state: what is posted on it ends.
+pub(crate) fn fail(object: &IdObject) -> Outcome<()> {
+    let qp = get!(object.c(), qp);
+    if qp.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the id's own QP.
+    unsafe { modify(qp, &mut QpAttr { qp_state: ERR, ..QpAttr::zeroed() }, attr::STATE) }
+}
+
+/// The attributes for a state as they came with an event; else they are asked for.
+fn known(object: &IdObject, state: QpState) -> Outcome<QpAttributes> {
+    let index = [QpState::INIT, QpState::RTR, QpState::RTS].iter().position(|known| *known == state);
+    let kept = index.and_then(|index| object.state().attributes[index].clone());
+    kept.map_or_else(|| asked(object, state), |attributes| Ok(*attributes))
+}
+
+fn asked(object: &IdObject, state: QpState) -> Outcome<QpAttributes> {
+    Ok(object.channel()?.qp_attributes(object.inner.handle, state)?)
+}
+
+fn translate(from: &QpAttributes) -> QpAttr {
+    let mut to = QpAttr::zeroed();
+    // SAFETY: the record is `struct ib_uverbs_qp_attr`, and `to` is ours.
+    unsafe { verbs::ibv_copy_qp_attr_from_kern(&raw mut to, std::ptr::from_ref(from).cast()) };
+    to
+}
+
+/// # Safety
+/// `qp` is live.
+unsafe fn modify(qp: *mut Qp, attributes: &mut QpAttr, mask: u32) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    done(unsafe { verbs::ibv_modify_qp(qp, attributes, mask.cast_signed()) })
+}

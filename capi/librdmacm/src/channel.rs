@@ -1,0 +1,97 @@
+//! Event channels: `struct rdma_event_channel` and the connection to the agent behind it.
+
+use crate::cma::EventChannel;
+use crate::entry::{self, Outcome, Refusal};
+use crate::object::Object;
+use crate::verbs;
+use cm::Channel;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `struct rdma_event_channel` and the connection.
+pub(crate) type ChannelObject = Object<Shared, Channel>;
+
+/// What the program sees of a channel, and how many threads wait for an event in it.
+#[repr(C)]
+pub(crate) struct Shared {
+    seen: EventChannel,
+    waiting: AtomicUsize,
+}
+
+/// A thread that waits for an event.
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    /// Counts the calling thread.
+    pub(crate) fn on(object: &'a ChannelObject) -> Self {
+        let waiting = waiting(object);
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+fn waiting(object: &ChannelObject) -> &AtomicUsize {
+    // SAFETY: it lives as long as the object, and an atomic is only ever used through shared references.
+    unsafe { &(*object.c()).waiting }
+}
+
+/// `rdma_create_event_channel`.
+pub(crate) extern "C" fn create() -> *mut EventChannel {
+    entry::pointer("rdma_create_event_channel", open)
+}
+
+/// `rdma_destroy_event_channel`. A channel in which a thread waits for an event stays, as an open file of the kernel does whose
+/// descriptor is closed meanwhile: that thread waits until the program ends.
+///
+/// # Safety
+/// `channel` is live, and neither it nor ids on it are used afterwards.
+pub(crate) unsafe extern "C" fn destroy(channel: *mut EventChannel) {
+    entry::value("rdma_destroy_event_channel", || {
+        // SAFETY: the caller's promise.
+        let Ok(object) = (unsafe { ChannelObject::of(channel) }) else { return };
+        // Pairs with the end of `Waiting`, so that nobody is in there any more when the object goes.
+        if waiting(object).load(Ordering::Acquire) == 0 {
+            // SAFETY: the caller's promise.
+            unsafe { ChannelObject::free(channel) };
+        }
+    });
+}
+
+/// Opens a channel to the agent whose devices the verbs library shows.
+pub(crate) fn open() -> Outcome<*mut EventChannel> {
+    let channel = Channel::open(&run_directory()).map_err(told)?;
+    let fd = channel.fd().as_raw_fd();
+    let shared = Shared { seen: EventChannel { fd }, waiting: AtomicUsize::new(0) };
+    Ok(ChannelObject::create(shared, channel).cast())
+}
+
+/// The agent whose devices the verbs library shows.
+pub(crate) fn agent() -> Outcome<u32> {
+    Ok(Channel::open(&run_directory()).map_err(told)?.agent())
+}
+
+/// The run directory, as the verbs library knows it: the mirror of `/sys` lies in it.
+fn run_directory() -> PathBuf {
+    // SAFETY: a C string that lives for ever.
+    let path = unsafe { CStr::from_ptr(verbs::ibv_get_sysfs_path()) };
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    path.parent().unwrap_or(path).to_owned()
+}
+
+/// An agent that is not there is worth a sentence: programs print only an errno. To them there is no device then.
+fn told(error: cm::Error) -> Refusal {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| eprintln!("softhca: {}", error.reason));
+    let gone = [libc::ENOENT, libc::ECONNREFUSED, libc::ENOTDIR];
+    if gone.contains(&error.errno.0) { Refusal(libc::ENODEV) } else { error.into() }
+}

@@ -1,0 +1,189 @@
+//! Events as programs get them: fetched, acknowledged, named, written. What an event does to its id on the way is in [`arrival`].
+//!
+//! The principal type is [`EventObject`]. An event that is given out counts against its id (and its membership) until it is
+//! acknowledged; ending the id waits for that.
+
+use crate::arrival;
+use crate::channel::{ChannelObject, Waiting};
+use crate::cma::{CmEvent, CmId, EventChannel};
+use crate::entry::{self, Outcome, Refusal, refuse};
+use crate::group::Group;
+use crate::id::{self, IdObject};
+use crate::object::{Object, get, set};
+use crate::registry;
+use cm::EventKind;
+use std::ffi::{c_char, c_int, c_uint};
+use std::ptr::null_mut;
+
+/// `struct rdma_cm_event` and what belongs to it.
+pub(crate) type EventObject = Object<CmEvent, EventState>;
+
+/// What this library keeps about an event.
+pub(crate) struct EventState {
+    /// Against which id it counts: for a connection request the listening one.
+    pub(crate) id: *mut CmId,
+    /// Against which membership, or NULL.
+    pub(crate) group: *mut Group,
+    /// To which the event points.
+    pub(crate) _private_data: Box<[u8]>,
+}
+
+/// `rdma_get_cm_event`: waits unless the channel's descriptor is set to O_NONBLOCK.
+///
+/// # Safety
+/// `channel` is live, `event` valid.
+pub(crate) unsafe extern "C" fn get(channel: *mut EventChannel, event: *mut *mut CmEvent) -> c_int {
+    entry::or_minus_one("rdma_get_cm_event", || {
+        entry::not_null(event)?;
+        // SAFETY: the caller's promise.
+        let next = unsafe { next(channel) }?;
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { event.write(next) };
+        Ok(0)
+    })
+}
+
+/// The next event that is the program's business.
+///
+/// # Safety
+/// `channel` is live.
+pub(crate) unsafe fn next(channel: *mut EventChannel) -> Outcome<*mut CmEvent> {
+    // SAFETY: the caller's promise.
+    let object = unsafe { ChannelObject::of(channel) }?;
+    let _waiting = Waiting::on(object);
+    loop {
+        let event = object.inner.next_event()?;
+        // SAFETY: the event came from this channel just now.
+        if let Some(arrived) = unsafe { arrival::process(&event) } {
+            return Ok(arrived);
+        }
+    }
+}
+
+/// `rdma_ack_cm_event`.
+///
+/// # Safety
+/// `event` is NULL or was given out, and is not used afterwards.
+pub(crate) unsafe extern "C" fn ack(event: *mut CmEvent) -> c_int {
+    entry::or_minus_one("rdma_ack_cm_event", || {
+        entry::not_null(event)?;
+        // SAFETY: the caller's promise.
+        unsafe { acknowledge(event) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// `event` is live, and is not used afterwards.
+pub(crate) unsafe fn acknowledge(event: *mut CmEvent) {
+    // SAFETY: the caller's promise. Its id is live: ending it waits for this.
+    unsafe {
+        if let Ok(object) = EventObject::of(event) {
+            let (id, group) = (object.inner.id, object.inner.group);
+            EventObject::free(event);
+            // With the agent gone nobody waits for events, and what they belong to may be gone before them.
+            if !group.is_null() && registry::is_joined(group) {
+                (*group).complete_event();
+            }
+            if let Ok(id) = id::live(id) {
+                id.complete_event();
+            }
+        }
+    }
+}
+
+/// Acknowledges the event that a synchronous id keeps, if there is one.
+///
+/// # Safety
+/// The program does not use the event afterwards.
+pub(crate) unsafe fn let_go(object: &IdObject) {
+    let kept = get!(object.c(), event);
+    if !kept.is_null() {
+        set!(object.c(), event, null_mut());
+        // SAFETY: the caller's promise.
+        unsafe { acknowledge(kept) };
+    }
+}
+
+/// After a call that began something: a synchronous id waits for the event that ends it, keeps the event, and makes of its status
+/// the result of the call.
+pub(crate) fn wait_if_sync(object: &IdObject) -> Outcome<()> {
+    if !object.state().sync {
+        return Ok(());
+    }
+    // SAFETY: a synchronous id's event is valid until its next call; the channel is the id's own.
+    let event = unsafe {
+        let_go(object);
+        next(get!(object.c(), channel))
+    }?;
+    set!(object.c(), event, event);
+    match get!(event, status) {
+        0 => Ok(()),
+        _ if get!(event, event) == EventKind::REJECTED.0 => Err(Refusal(libc::ECONNREFUSED)),
+        status => Err(Refusal(status.saturating_abs())),
+    }
+}
+
+/// `rdma_write_cm_event`: only a program's own kind of event may be written.
+///
+/// # Safety
+/// `id` is live.
+pub(crate) unsafe extern "C" fn write(id: *mut CmId, event: c_uint, status: c_int, arg: u64) -> c_int {
+    entry::or_minus_one("rdma_write_cm_event", || {
+        // SAFETY: the caller's promise.
+        let object = unsafe { id::live(id) }?;
+        if EventKind(event) != EventKind::USER {
+            return Err(refuse!(
+                EINVAL,
+                "rdma_write_cm_event: {} is not an event that programs write",
+                EventKind(event)
+            ));
+        }
+        object.channel()?.write_event(object.inner.handle, EventKind::USER, status, arg)?;
+        Ok(0)
+    })
+}
+
+/// `rdma_event_str`: the name in `rdma_cma.h`, as programs have always got it.
+pub(crate) extern "C" fn name(event: c_uint) -> *const c_char {
+    const NAMES: [&std::ffi::CStr; 18] = [
+        c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        c"RDMA_CM_EVENT_ADDR_ERROR",
+        c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        c"RDMA_CM_EVENT_ROUTE_ERROR",
+        c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        c"RDMA_CM_EVENT_CONNECT_ERROR",
+        c"RDMA_CM_EVENT_UNREACHABLE",
+        c"RDMA_CM_EVENT_REJECTED",
+        c"RDMA_CM_EVENT_ESTABLISHED",
+        c"RDMA_CM_EVENT_DISCONNECTED",
+        c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        c"RDMA_CM_EVENT_ADDR_CHANGE",
+        c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+    ];
+    let index = usize::try_from(event).unwrap_or(usize::MAX);
+    NAMES.get(index).copied().unwrap_or(c"UNKNOWN EVENT").as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    #[test]
+    fn names_are_those_of_the_kinds() {
+        for number in 0..20 {
+            // SAFETY: a C string that lives for ever.
+            let name = unsafe { CStr::from_ptr(name(number)) }.to_str().expect("ASCII");
+            match EventKind(number).name() {
+                Some(kind) if number < 18 => assert_eq!(name, format!("RDMA_CM_EVENT_{kind}")),
+                _ => assert_eq!(name, "UNKNOWN EVENT"),
+            }
+        }
+    }
+}

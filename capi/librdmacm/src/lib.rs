@@ -1,0 +1,40 @@
+//! `librdmacm.so.1`: the connection manager for C programs, by the names and versions that programs of rdma-core v44 to v64 look up.
+//!
+//! It stands on two feet: the agent's `rdma_cm` node, through the `cm` crate, and the C functions of `libibverbs.so.1` ([`verbs`]),
+//! where the engine is. What the manual pages of `rdma_cma.h` promise is decided here: synchronous ids, the QP that goes with an
+//! id, events and their acknowledgement. The structs are in [`cma`]; the door of every call is [`entry`]. Sockets over RDMA
+//! (`rsocket(7)`) are in `rsocket/`.
+
+mod address;
+mod addrinfo;
+mod arrival;
+mod attributes;
+mod channel;
+mod cma;
+mod connection;
+mod devices;
+mod ece;
+mod endpoint;
+#[allow(dead_code, reason = "shared with libibverbs, which has more kinds of functions")]
+#[path = "../../libibverbs/src/entry.rs"]
+mod entry;
+mod event;
+#[allow(unused_macros, unused_imports, reason = "shared with libibverbs, which exports data as well")]
+#[path = "../../libibverbs/src/export.rs"]
+mod export;
+mod exports;
+mod group;
+mod id;
+#[allow(dead_code, unused_imports, reason = "the structs of verbs.h, of which libibverbs uses more")]
+#[path = "../../libibverbs/src/layout/mod.rs"]
+mod layout;
+#[allow(dead_code, unused_macros, unused_imports, reason = "shared with libibverbs")]
+#[path = "../../libibverbs/src/object.rs"]
+mod object;
+mod option;
+mod qp;
+mod registry;
+mod resolve_info;
+mod rsocket;
+mod srq;
+mod verbs;

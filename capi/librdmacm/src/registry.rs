@@ -1,0 +1,91 @@
+//! The cookies that events carry: which id or membership each stands for. An event names what it happened to by a number that this
+//! process chose; a number that is not here names nothing, whatever the agent says.
+//!
+//! An id that a request made has no cookie until it is accepted; it is known by its handle until then.
+
+use crate::cma::CmId;
+use crate::group::Group;
+use crate::object::{cookie, from_cookie};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a cookie stands for.
+#[derive(Clone, Copy)]
+pub(crate) enum Named {
+    /// An id.
+    Id(*mut CmId),
+    /// A membership in a group.
+    Group(*mut Group),
+}
+
+/// Pointers as numbers, so that threads may share the table.
+#[derive(Default)]
+struct Table {
+    ids: HashMap<u64, u64>,
+    groups: HashMap<u64, u64>,
+    handles: HashMap<u32, u64>,
+    live: HashSet<u64>,
+}
+
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// A cookie that nothing has had.
+pub(crate) fn fresh() -> u64 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// From now on `number` stands for the id.
+pub(crate) fn name_id(number: u64, id: *mut CmId) {
+    let mut table = TABLE.lock();
+    table.ids.insert(number, cookie(id));
+    table.live.insert(cookie(id));
+}
+
+/// Whether `id` is one. (Programs are known that go on with an id that they have destroyed, after a connection was refused.)
+pub(crate) fn is_live(id: *mut CmId) -> bool {
+    TABLE.lock().live.contains(&cookie(id))
+}
+
+/// From now on `number` stands for the membership.
+pub(crate) fn name_group(number: u64, group: *mut Group) {
+    TABLE.lock().groups.insert(number, cookie(group));
+}
+
+/// Whether `group` is a membership still.
+pub(crate) fn is_joined(group: *mut Group) -> bool {
+    TABLE.lock().groups.values().any(|known| *known == cookie(group))
+}
+
+/// The id of a request, by its handle.
+pub(crate) fn name_handle(handle: u32, id: *mut CmId) {
+    TABLE.lock().handles.insert(handle, cookie(id));
+}
+
+/// What `number` stands for.
+pub(crate) fn find(number: u64) -> Option<Named> {
+    let table = TABLE.lock();
+    let id = table.ids.get(&number).map(|id| Named::Id(from_cookie(*id)));
+    id.or_else(|| table.groups.get(&number).map(|group| Named::Group(from_cookie(*group))))
+}
+
+/// The id of a request that has this handle.
+pub(crate) fn find_handle(handle: u32) -> Option<*mut CmId> {
+    TABLE.lock().handles.get(&handle).map(|id| from_cookie(*id))
+}
+
+/// The id is no more.
+pub(crate) fn forget_id(number: u64, handle: u32) {
+    let mut table = TABLE.lock();
+    if let Some(id) = table.ids.remove(&number) {
+        table.live.remove(&id);
+    }
+    table.handles.remove(&handle);
+}
+
+/// The membership is no more.
+pub(crate) fn forget_group(number: u64) {
+    TABLE.lock().groups.remove(&number);
+}

@@ -1,0 +1,310 @@
+//! A datagram socket: a UDP socket, whose descriptor and port it has, and a UD queue pair for each local address that is used. The
+//! principal type is [`DatagramSocket`].
+//!
+//! A datagram to somebody whose queue pair is not known goes over UDP, and asks for it; the answer goes to and fro while the
+//! program waits for datagrams, for there is no thread that would do it. What arrives is copied out of the registered memory at
+//! once. [`path`] is a queue pair, [`peers`] finds the ways to others.
+
+mod path;
+mod peers;
+mod watched;
+
+use super::AGAIN;
+use super::address::Name;
+use super::settings::Settings;
+use super::vectors::Buffers;
+use super::waiting::{self, Patience, SPIN, Waiters, Waker, borrowed, input, refusal};
+use crate::entry::{Outcome, Refusal};
+use parking_lot::{Mutex, MutexGuard};
+use path::Path;
+use peers::Peer;
+use rsocket::datagram::{MAX_HEADER, MAX_SIZE};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The most bytes of a datagram, whichever way it takes.
+const LONGEST: usize = MAX_SIZE - MAX_HEADER;
+/// Others that are remembered; who floods us with addresses makes us forget.
+const MOST_PEERS: usize = 4096;
+/// How often the UDP socket is looked at by who looks again and again.
+const UDP_TURN: u32 = 8;
+
+/// A socket of datagrams.
+pub(crate) struct DatagramSocket {
+    udp: OwnedFd,
+    family: c_int,
+    state: Mutex<State>,
+}
+
+/// What changes.
+pub(crate) struct State {
+    pub(crate) settings: Settings,
+    paths: Vec<Path>,
+    peers: HashMap<SocketAddr, Peer>,
+    connected: Option<SocketAddr>,
+    inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+    waiters: Waiters,
+    turn: u32,
+    closed: bool,
+    readable: bool,
+    writable: bool,
+}
+
+impl DatagramSocket {
+    /// A new one.
+    pub(crate) fn new(family: c_int, settings: Settings) -> Outcome<Self> {
+        let domain = if family == libc::AF_INET6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let flags = if settings.descriptor_flags == 0 { SocketFlags::empty() } else { SocketFlags::CLOEXEC };
+        let udp = rustix::net::socket_with(domain, SocketType::DGRAM, flags | SocketFlags::NONBLOCK, None);
+        let state = State {
+            settings,
+            paths: Vec::new(),
+            peers: HashMap::new(),
+            connected: None,
+            inbox: VecDeque::new(),
+            waiters: Waiters::default(),
+            turn: 0,
+            closed: false,
+            readable: true,
+            writable: true,
+        };
+        Ok(Self { udp: udp.map_err(refusal)?, family, state: Mutex::new(state) })
+    }
+
+    /// By which the program knows it.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.udp.as_raw_fd()
+    }
+
+    /// The address family that it was made for.
+    pub(crate) fn family(&self) -> c_int {
+        self.family
+    }
+
+    /// What changes.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// `rbind`.
+    pub(crate) fn bind(&self, name: &Name) -> Outcome<()> {
+        rustix::net::bind(&self.udp, &name.internet()?).map_err(refusal)
+    }
+
+    /// `rconnect`.
+    pub(crate) fn connect(&self, name: &Name) -> Outcome<()> {
+        let mut state = self.state();
+        if name.family() == libc::AF_UNSPEC {
+            state.connected = None;
+            return rustix::net::connect_unspec(&self.udp).map_err(refusal);
+        }
+        let address = name.internet()?;
+        rustix::net::connect(&self.udp, &address).map_err(refusal)?;
+        state.connected = Some(address);
+        self.way_to(&mut state, address).map(|_| ())
+    }
+
+    /// `rgetsockname`.
+    pub(crate) fn local(&self) -> Outcome<Name> {
+        Ok(self.own_address()?.into())
+    }
+
+    /// `rgetpeername`.
+    pub(crate) fn peer(&self) -> Outcome<Name> {
+        self.state().connected.map(Name::from).ok_or(Refusal(libc::ENOTCONN))
+    }
+
+    fn own_address(&self) -> Outcome<SocketAddr> {
+        let address = rustix::net::getsockname(&self.udp).map_err(refusal)?;
+        SocketAddr::try_from(address).map_err(refusal)
+    }
+
+    /// Binds it to a free port, if it is bound to none.
+    fn bind_somewhere(&self) -> Outcome<SocketAddr> {
+        let own = self.own_address()?;
+        if own.port() != 0 {
+            return Ok(own);
+        }
+        let any = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        rustix::net::bind(&self.udp, &SocketAddr::new(any, 0)).map_err(refusal)?;
+        self.own_address()
+    }
+
+    /// `rsendto` and its kin.
+    ///
+    /// # Safety
+    /// The buffers can be read.
+    pub(crate) unsafe fn send(&self, buffers: Buffers<'_>, flags: c_int, to: Option<&Name>) -> Outcome<usize> {
+        let length = buffers.length();
+        if length > LONGEST {
+            return Err(Refusal(libc::EMSGSIZE));
+        }
+        let mut data = [0; LONGEST];
+        // SAFETY: the caller's promise, and there is room.
+        unsafe { buffers.cursor().copy_out(data.as_mut_ptr(), length) };
+        let data = data.get(..length).unwrap_or_default();
+        let to = to.map(Name::internet).transpose()?;
+        loop {
+            let patience = {
+                let mut state = self.state();
+                if !state.writable {
+                    return Err(Refusal(libc::EPIPE));
+                }
+                let to = to.or(state.connected).ok_or(Refusal(libc::EDESTADDRREQ))?;
+                match self.send_now(&mut state, to, data) {
+                    Err(refusal) if refusal == AGAIN => state.settings.send_patience(flags),
+                    other => return other.map(|()| length),
+                }
+            };
+            self.wait(patience, |state| !state.writable || state.paths.iter().all(Path::can_send))?;
+        }
+    }
+
+    /// `rrecvfrom` and its kin: the bytes that were copied, the length of the datagram, and who sent it.
+    ///
+    /// # Safety
+    /// The buffers can be written.
+    pub(crate) unsafe fn receive(&self, buffers: Buffers<'_>, flags: c_int) -> Outcome<(usize, usize, SocketAddr)> {
+        let peek = flags & libc::MSG_PEEK != 0;
+        loop {
+            let patience = {
+                let mut state = self.state();
+                if state.inbox.is_empty() {
+                    self.look(&mut state, true);
+                }
+                let next = if peek { state.inbox.front().cloned() } else { state.inbox.pop_front() };
+                if let Some((source, data)) = next {
+                    drop(state);
+                    let length = data.len().min(buffers.length());
+                    // SAFETY: the caller's promise; no more than there is.
+                    unsafe { buffers.cursor().copy_in(data.as_ptr(), length) };
+                    return Ok((length, data.len(), source));
+                }
+                if !state.readable {
+                    return Err(Refusal(libc::EBADF));
+                }
+                state.settings.receive_patience(flags)
+            };
+            self.wait(patience, |state| !state.inbox.is_empty() || !state.readable)?;
+        }
+    }
+
+    /// Takes everything that has arrived.
+    fn look(&self, state: &mut State, closely: bool) {
+        let before = state.inbox.len();
+        let most = usize::from(state.settings.receive_queue);
+        for path in &mut state.paths {
+            path.look(&mut state.inbox, most, state.connected);
+        }
+        state.turn = state.turn.wrapping_add(1);
+        if closely || state.turn.is_multiple_of(UDP_TURN) {
+            self.look_at_udp(state);
+            self.look_for_ways(state);
+        }
+        if state.inbox.len() > before {
+            state.waiters.wake();
+        }
+    }
+
+    /// Takes what has arrived over UDP.
+    fn look_at_udp(&self, state: &mut State) {
+        let mut room = [0; MAX_SIZE];
+        // A bounded number, for the lock's sake.
+        for _ in 0..64 {
+            let Ok((bytes, _, from)) = rustix::net::recvfrom(&self.udp, &mut room[..], RecvFlags::DONTWAIT) else {
+                return;
+            };
+            let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else { continue };
+            if let Some(bytes) = room.get(..bytes) {
+                self.over_udp(state, from, bytes);
+            }
+        }
+    }
+
+    fn wait(&self, patience: Patience, mut ready: impl FnMut(&mut State) -> bool) -> Outcome<()> {
+        let mut once = |closely: bool| {
+            let mut state = self.state();
+            self.look(&mut state, closely);
+            if state.closed { Err(Refusal(libc::EBADF)) } else { Ok(ready(&mut state)) }
+        };
+        if once(true)? {
+            return Ok(());
+        }
+        if matches!(patience, Patience::None) {
+            return Err(AGAIN);
+        }
+        let start = Instant::now();
+        while start.elapsed() < SPIN {
+            std::hint::spin_loop();
+            if once(false)? {
+                return Ok(());
+            }
+        }
+        let waker = Waker::mine()?;
+        loop {
+            let left = patience.left()?;
+            let mut behind = Vec::new();
+            {
+                let mut state = self.state();
+                self.prepare(&mut state, &mut behind);
+                if state.closed {
+                    return Err(Refusal(libc::EBADF));
+                }
+                if ready(&mut state) {
+                    return Ok(());
+                }
+                state.waiters.add(&waker);
+            }
+            let mut fds: Vec<_> = behind.iter().map(|fd| input(borrowed(*fd))).collect();
+            fds.push(input(waker.fd()));
+            let slept = waiting::sleep(&mut fds, left.as_ref());
+            waker.quiet();
+            self.woken(&waker);
+            slept?;
+        }
+    }
+
+    /// Arms everything, looks, and gives the descriptors to sleep on.
+    fn prepare(&self, state: &mut State, fds: &mut Vec<RawFd>) {
+        for path in &mut state.paths {
+            path.arm();
+        }
+        self.look(state, true);
+        fds.push(self.udp.as_fd().as_raw_fd());
+        fds.extend(state.paths.iter().map(Path::fd));
+        fds.extend(state.peers.values().filter_map(Peer::fd));
+    }
+
+    fn woken(&self, waker: &Arc<Waker>) {
+        let mut state = self.state();
+        state.waiters.remove(waker);
+        for path in &mut state.paths {
+            path.take_event();
+        }
+        self.look(&mut state, true);
+    }
+
+    /// `rshutdown`.
+    pub(crate) fn shut_down(&self, how: c_int) -> Outcome<()> {
+        let mut state = self.state();
+        state.connected.ok_or(Refusal(libc::ENOTCONN))?;
+        state.readable &= how == libc::SHUT_WR;
+        state.writable &= how == libc::SHUT_RD;
+        state.waiters.wake();
+        Ok(())
+    }
+
+    /// `rclose`: what was sent leaves first.
+    pub(crate) fn close(&self) {
+        let patience = Patience::of(Some(std::time::Duration::from_millis(500)));
+        let _ = self.wait(patience, |state| state.paths.iter().all(Path::all_sent));
+        let mut state = self.state();
+        (state.closed, state.readable, state.writable) = (true, false, false);
+        state.waiters.wake();
+    }
+}

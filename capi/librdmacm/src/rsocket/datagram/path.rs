@@ -1,0 +1,201 @@
+//! A UD queue pair of a datagram socket, on one local address. The principal type is [`Path`].
+
+use crate::entry::{Outcome, Refusal};
+use crate::layout::{QpCap, Wc};
+use crate::rsocket::address::Name;
+use crate::rsocket::cm::{Endpoint, Shape};
+use crate::rsocket::memory::Region;
+use crate::rsocket::settings::Settings;
+use crate::rsocket::verbs::{self, Access, Completions, Handle, Load, Queue};
+use crate::rsocket::{AGAIN, poll};
+use bytemuck::Zeroable;
+use rsocket::datagram::{MAX_SIZE, Source};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+/// The GRH before each datagram that is received (IBA, volume 1, 11.4.1.2).
+const GRH: u32 = 40;
+/// Marks the number of a receive.
+const RECEIVE: u64 = 1 << 32;
+const BATCH: usize = 16;
+
+/// A queue pair and its memory.
+pub(super) struct Path {
+    completions: Completions,
+    queue: Queue,
+    outbox: Region,
+    inbox: Region,
+    /// Places of the send memory that are free, and how many there are.
+    free: Vec<u32>,
+    places: usize,
+    armed: bool,
+    inline: u32,
+    /// The longest datagram that it sends, with its header.
+    longest: usize,
+    /// Where it is, as others are told.
+    pub(super) local: SocketAddr,
+    pub(super) endpoint: Endpoint,
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.endpoint.end_queue();
+    }
+}
+
+impl Path {
+    /// One on a local address.
+    pub(super) fn new(local: SocketAddr, settings: &Settings) -> Outcome<Self> {
+        let endpoint = Endpoint::new(true)?;
+        endpoint.bind(&Name::from(local))?;
+        let context = endpoint.context();
+        if context.is_null() {
+            return Err(Refusal(libc::EADDRNOTAVAIL));
+        }
+        let place = u32::try_from(MAX_SIZE).unwrap_or(u32::MAX);
+        let receives = u32::from(settings.receive_queue).min(settings.receive_buffer / place).max(4);
+        let sends = u32::from(settings.send_queue).min(settings.send_buffer / place).max(4);
+        let completions = Completions::new(context, receives + sends)?;
+        let cap = QpCap {
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: 2,
+            max_inline_data: settings.inline,
+        };
+        let cap = endpoint.make_queue(completions.cq(), &Shape { datagrams: true, cap })?;
+        let whole = || -> Outcome<(Queue, Region, Region, usize)> {
+            let bytes = |count: u32| usize::try_from(count).unwrap_or(0) * MAX_SIZE;
+            let queue = Queue::new(context, endpoint.queue_pair());
+            let outbox = Region::new(endpoint.pd(), bytes(sends), Access::Local)?;
+            let inbox = Region::new(endpoint.pd(), bytes(receives) + GRH as usize, Access::Local)?;
+            let longest = verbs::port_mtu(context, endpoint.port())?.min(MAX_SIZE);
+            Ok((queue, outbox, inbox, longest))
+        };
+        let (queue, outbox, inbox, longest) = whole().inspect_err(|_| endpoint.end_queue())?;
+        let path = Self {
+            completions,
+            queue,
+            outbox,
+            inbox,
+            free: (0..sends).collect(),
+            places: usize::try_from(sends).unwrap_or(0),
+            armed: false,
+            inline: settings.inline.min(cap.max_inline_data),
+            longest,
+            local,
+            endpoint,
+        };
+        for place in 0..receives {
+            path.post_receive(place)?;
+        }
+        Ok(path)
+    }
+
+    /// The number of the queue pair.
+    pub(super) fn number(&self) -> u32 {
+        self.queue.number()
+    }
+
+    /// To sleep on.
+    pub(super) fn fd(&self) -> RawFd {
+        poll::fd_of(self.completions.fd())
+    }
+
+    /// The next completion makes an event.
+    pub(super) fn arm(&mut self) {
+        if !std::mem::replace(&mut self.armed, true) {
+            self.completions.arm();
+        }
+    }
+
+    /// Takes the event, if there is one.
+    pub(super) fn take_event(&mut self) {
+        if self.completions.take_event() {
+            self.armed = false;
+        }
+    }
+
+    /// Whether a datagram can be sent now.
+    pub(super) fn can_send(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether everything has left.
+    pub(super) fn all_sent(&self) -> bool {
+        self.free.len() == self.places
+    }
+
+    /// Whether a datagram with so many bytes of data fits.
+    pub(super) fn takes(&self, data: usize) -> bool {
+        data + Source(self.local).size() <= self.longest
+    }
+
+    /// Sends a datagram; EAGAIN if there is no room now.
+    pub(super) fn send(&mut self, handle: &Handle, qpn: u32, data: &[u8]) -> Outcome<()> {
+        let place = self.free.pop().ok_or(AGAIN)?;
+        let mut room = [0; MAX_SIZE];
+        let head = Source(self.local).emit(&mut room);
+        let whole = head + data.len();
+        room.get_mut(head..whole).ok_or(Refusal(libc::EMSGSIZE))?.copy_from_slice(data);
+        let offset = usize::try_from(place).unwrap_or(0) * MAX_SIZE;
+        let length = u32::try_from(whole).unwrap_or(u32::MAX);
+        let load = if length <= self.inline {
+            Load::inline(room.as_ptr(), length)
+        } else {
+            self.outbox.write(offset, room.get(..whole).unwrap_or_default());
+            Load::pieces(self.outbox.lkey(), (self.outbox.address() + offset as u64, length), (0, 0))
+        };
+        self.queue.datagram(u64::from(place), handle.as_ptr(), qpn, load).inspect_err(|_| self.free.push(place))
+    }
+
+    /// Takes what has completed: datagrams go to `to`, as long as there are not too many, and only those of `only`, if that is given.
+    pub(super) fn look(&mut self, to: &mut VecDeque<(SocketAddr, Vec<u8>)>, most: usize, only: Option<SocketAddr>) {
+        let mut room = [Wc::zeroed(); BATCH];
+        // Who only wants to send leaves datagrams where they are.
+        while to.len() < most || self.free.is_empty() {
+            let count = self.completions.poll(&mut room);
+            for wc in room.iter().take(count) {
+                let place = u32::try_from(wc.wr_id & 0xFFFF_FFFF).unwrap_or(0);
+                if wc.wr_id & RECEIVE == 0 {
+                    self.free.push(place);
+                    continue;
+                }
+                if wc.status == 0 && to.len() < most {
+                    to.extend(
+                        self.datagram(place, wc.byte_len).filter(|(from, _)| only.is_none_or(|only| same(only, *from))),
+                    );
+                }
+                let _ = self.post_receive(place);
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    fn datagram(&self, place: u32, length: u32) -> Option<(SocketAddr, Vec<u8>)> {
+        let length = usize::try_from(length.checked_sub(GRH)?).ok()?.min(MAX_SIZE);
+        let bytes: [u8; MAX_SIZE] = self.inbox.read(usize::try_from(place).ok()? * MAX_SIZE);
+        let (source, data) = Source::parse(bytes.get(..length)?)?;
+        Some((source.0, data.to_vec()))
+    }
+
+    fn post_receive(&self, place: u32) -> Outcome<()> {
+        let start = self.inbox.address();
+        // All GRHs go to one place behind the rest.
+        let grh = (start + u64::try_from(self.inbox_places() * MAX_SIZE).unwrap_or(0), GRH);
+        let data = (start + u64::from(place) * MAX_SIZE as u64, u32::try_from(MAX_SIZE).unwrap_or(0));
+        self.queue.receive_datagram(RECEIVE | u64::from(place), self.inbox.lkey(), grh, data)
+    }
+
+    fn inbox_places(&self) -> usize {
+        self.inbox.length() / MAX_SIZE
+    }
+}
+
+/// Whether two addresses are the same host and port.
+fn same(a: SocketAddr, b: SocketAddr) -> bool {
+    a.ip() == b.ip() && a.port() == b.port()
+}

@@ -1,0 +1,186 @@
+//! The ways of a datagram socket to others: found out over UDP, and by the connection manager, while the first datagrams are
+//! already going over UDP. The principal type is [`Peer`].
+
+use super::path::Path;
+use super::{AGAIN, DatagramSocket, MOST_PEERS, State};
+use crate::entry::{Outcome, Refusal};
+use crate::layout::{AhAttr, GlobalRoute};
+use crate::rsocket::address::{Name, is_wild};
+use crate::rsocket::cm::{Endpoint, Kind};
+use crate::rsocket::poll;
+use crate::rsocket::verbs::{self, Handle};
+use crate::rsocket::waiting::refusal;
+use bytemuck::Zeroable;
+use rsocket::datagram::{MAX_HEADER, MAX_SIZE, Purpose, Resolve};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+/// How long the address and the route may take, in milliseconds.
+const PATIENCE: i32 = 2000;
+
+/// Somebody else.
+pub(super) struct Peer {
+    /// The path to him, by its place in the list.
+    path: usize,
+    /// His queue pair, once he has told it.
+    qpn: Option<u32>,
+    way: Way,
+}
+
+/// How far the way to somebody is known.
+enum Way {
+    Unknown,
+    /// An id that is finding out.
+    Asked(Endpoint),
+    Known(Handle),
+}
+
+impl Peer {
+    /// To sleep on, while the way is being found.
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        match &self.way {
+            Way::Asked(endpoint) => Some(poll::fd_of(endpoint.fd())),
+            Way::Unknown | Way::Known(_) => None,
+        }
+    }
+}
+
+impl DatagramSocket {
+    /// Sends to somebody: to his queue pair, or over UDP; EAGAIN if there is no room now.
+    pub(super) fn send_now(&self, state: &mut State, to: SocketAddr, data: &[u8]) -> Outcome<()> {
+        self.way_to(state, to)?;
+        // Answers are taken here as well, for a program that only sends.
+        if matches!(state.peers.get(&to), Some(Peer { way: Way::Unknown | Way::Asked(_), .. })) {
+            self.look_at_udp(state);
+            self.look_for_ways(state);
+        }
+        if state.paths.iter().any(|path| !path.can_send()) {
+            self.look(state, false);
+        }
+        let peer = state.peers.get(&to).ok_or(AGAIN)?;
+        let path = state.paths.get_mut(peer.path).ok_or(Refusal(libc::EADDRNOTAVAIL))?;
+        match (&peer.way, peer.qpn) {
+            (Way::Known(handle), Some(qpn)) if path.takes(data.len()) => path.send(handle, qpn, data),
+            _ => {
+                let head = Resolve { purpose: Purpose::Data, qpn: path.number(), address: path.local.ip() };
+                self.send_udp(head, to, data)
+            }
+        }
+    }
+
+    fn send_udp(&self, head: Resolve, to: SocketAddr, data: &[u8]) -> Outcome<()> {
+        let mut room = [0; MAX_SIZE + MAX_HEADER];
+        let size = head.emit(&mut room);
+        let whole = room.get_mut(..size + data.len()).ok_or(Refusal(libc::EMSGSIZE))?;
+        whole.get_mut(size..).unwrap_or_default().copy_from_slice(data);
+        rustix::net::sendto(&self.udp, whole, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to).map_err(refusal)?;
+        Ok(())
+    }
+
+    /// Sees to it that somebody is known, and the path to him is there.
+    pub(super) fn way_to(&self, state: &mut State, to: SocketAddr) -> Outcome<usize> {
+        if let Some(peer) = state.peers.get(&to) {
+            return Ok(peer.path);
+        }
+        let own = self.bind_somewhere()?;
+        let local = if is_wild(own.ip()) { SocketAddr::new(towards(to)?.ip(), own.port()) } else { own };
+        let path = match state.paths.iter().position(|path| path.local.ip() == local.ip()) {
+            Some(path) => path,
+            None => {
+                state.paths.push(Path::new(local, &state.settings)?);
+                // Who sleeps does not sleep on the new one.
+                state.waiters.wake();
+                state.paths.len() - 1
+            }
+        };
+        if state.peers.len() >= MOST_PEERS {
+            state.peers.clear();
+        }
+        state.peers.insert(to, Peer { path, qpn: None, way: Way::Unknown });
+        Ok(path)
+    }
+
+    /// Takes a datagram that came over UDP.
+    pub(super) fn over_udp(&self, state: &mut State, from: SocketAddr, bytes: &[u8]) {
+        let Some((head, data)) = Resolve::parse(bytes) else { return };
+        let Ok(path) = self.way_to(state, from) else { return };
+        if head.purpose == Purpose::Data {
+            if state.inbox.len() < usize::from(state.settings.receive_queue) {
+                state.inbox.push_back((from, data.to_vec()));
+            }
+            if let Some(path) = state.paths.get(path) {
+                let answer = Resolve { purpose: Purpose::Answer, qpn: path.number(), address: path.local.ip() };
+                let _ = self.send_udp(answer, from, &[]);
+            }
+        }
+        let Some(peer) = state.peers.get_mut(&from) else { return };
+        if peer.qpn == Some(head.qpn) && !matches!(peer.way, Way::Unknown) {
+            return;
+        }
+        peer.qpn = Some(head.qpn);
+        if matches!(peer.way, Way::Unknown)
+            && let Some(path) = state.paths.get(path)
+            && let Ok(endpoint) = ask(path, from)
+        {
+            peer.way = Way::Asked(endpoint);
+            state.waiters.wake();
+        }
+    }
+
+    /// Takes what the connection manager has found out.
+    pub(super) fn look_for_ways(&self, state: &mut State) {
+        let State { peers, paths, .. } = state;
+        for peer in peers.values_mut() {
+            let Way::Asked(endpoint) = &peer.way else { continue };
+            let Ok(Some(news)) = endpoint.news() else { continue };
+            let next = match news.kind {
+                Kind::AddressResolved => endpoint.resolve_route(PATIENCE).map(|()| None),
+                Kind::RouteResolved => {
+                    paths.get(peer.path).ok_or(AGAIN).and_then(|path| handle(endpoint, path)).map(Some)
+                }
+                _ => Err(AGAIN),
+            };
+            match next {
+                Ok(None) => {}
+                Ok(Some(handle)) => peer.way = Way::Known(handle),
+                // With the next datagram from there it is tried again; until then UDP is good enough.
+                Err(_) => peer.way = Way::Unknown,
+            }
+        }
+    }
+}
+
+/// Begins to find out the way from a path to somebody.
+fn ask(path: &Path, to: SocketAddr) -> Outcome<Endpoint> {
+    let endpoint = Endpoint::new(true)?;
+    let source = Name::from(path.local).without_port();
+    endpoint.resolve_address(Some(&source), &Name::from(to), PATIENCE)?;
+    Ok(endpoint)
+}
+
+/// The address handle for the way that has been found.
+fn handle(found: &Endpoint, path: &Path) -> Outcome<Handle> {
+    let record = found.path().ok_or(Refusal(libc::EHOSTUNREACH))?;
+    let (context, port) = (path.endpoint.context(), path.endpoint.port());
+    let mut attr = AhAttr::zeroed();
+    attr.is_global = 1;
+    attr.grh = GlobalRoute {
+        dgid: record.dgid,
+        flow_label: u32::from_be(record.flow_label),
+        sgid_index: verbs::gid_index(context, port, record.sgid)?,
+        hop_limit: record.hop_limit,
+        traffic_class: record.traffic_class,
+    };
+    (attr.sl, attr.static_rate, attr.port_num) = (record.sl, record.rate, port);
+    Handle::new(path.endpoint.pd(), attr)
+}
+
+/// The local address from which packets to somebody leave.
+fn towards(to: SocketAddr) -> Outcome<SocketAddr> {
+    let domain = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let probe = rustix::net::socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(refusal)?;
+    rustix::net::connect(&probe, &to).map_err(refusal)?;
+    let own = rustix::net::getsockname(&probe).map_err(refusal)?;
+    SocketAddr::try_from(own).map_err(refusal)
+}

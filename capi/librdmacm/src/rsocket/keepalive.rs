@@ -1,0 +1,69 @@
+//! Keepalives: one thread that now and then sends nothing over the connections that want it, so that a dead peer is noticed. It ends
+//! when no connection does. The principal type is [`Keepalive`].
+
+use super::stream::StreamSocket;
+use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The connections that want it.
+#[derive(Default)]
+pub(crate) struct Keepalive {
+    list: Mutex<List>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct List {
+    watched: Vec<Watch>,
+    running: bool,
+}
+
+struct Watch {
+    socket: Weak<StreamSocket>,
+    every: Duration,
+    next: Instant,
+}
+
+impl Keepalive {
+    /// Sends over a connection every so many seconds from now on; never, if there are none.
+    pub(crate) fn set(&'static self, socket: &Arc<StreamSocket>, seconds: Option<u32>) {
+        let mut list = self.list.lock();
+        list.watched.retain(|watch| !std::ptr::eq(watch.socket.as_ptr(), Arc::as_ptr(socket)));
+        if let Some(seconds) = seconds {
+            let every = Duration::from_secs(seconds.max(1).into());
+            list.watched.push(Watch { socket: Arc::downgrade(socket), every, next: Instant::now() + every });
+            if !list.running {
+                list.running = std::thread::Builder::new().name("softhca-alive".into()).spawn(|| self.run()).is_ok();
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        super::poll::block_signals();
+        let mut list = self.list.lock();
+        loop {
+            list.watched.retain(|watch| watch.socket.strong_count() > 0);
+            let now = Instant::now();
+            let mut due = Vec::new();
+            for watch in list.watched.iter_mut().filter(|watch| watch.next <= now) {
+                watch.next = now + watch.every;
+                due.extend(watch.socket.upgrade());
+            }
+            let Some(next) = list.watched.iter().map(|watch| watch.next).min() else {
+                list.running = false;
+                return;
+            };
+            if due.is_empty() {
+                self.changed.wait_until(&mut list, next);
+            } else {
+                drop(list);
+                for socket in due {
+                    socket.keep_alive();
+                }
+                list = self.list.lock();
+            }
+        }
+    }
+}

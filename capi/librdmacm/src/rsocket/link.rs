@@ -1,0 +1,124 @@
+//! What a connection is made of: a queue pair, its completions, and three pieces of registered memory, which are the send ring,
+//! the receive ring, and the list in which the peer tells of its buffers (with the I/O map behind it). None of it changes while the
+//! connection lives. The principal type is [`Link`].
+
+use super::cm::{Endpoint, Shape};
+use super::memory::Region;
+use super::settings::Settings;
+use super::verbs::{Access, Completions, Load, Queue};
+use crate::entry::Outcome;
+use crate::layout::{DeviceAttr, QpCap};
+use crate::verbs;
+use bytemuck::Zeroable;
+use rsocket::connect::Hello;
+use rsocket::iomap::Entry;
+use rsocket::ring::Pieces;
+use rsocket::stream::{ENTRIES, Sizes};
+use rsocket::{Order, Stream, Target};
+
+/// The least that a queue pair takes inline: an entry of an I/O map.
+const LEAST_INLINE: u32 = 32;
+
+/// The parts of a connection.
+pub(crate) struct Link {
+    pub(crate) completions: Completions,
+    pub(crate) queue: Queue,
+    pub(crate) outbox: Region,
+    pub(crate) inbox: Region,
+    list: Region,
+    sizes: Sizes,
+    iomap: u16,
+    /// Messages up to this length are copied when they are posted.
+    pub(crate) inline: u32,
+}
+
+impl Link {
+    /// Makes the parts, on the device to which the id's address has led.
+    pub(crate) fn new(endpoint: &Endpoint, settings: &Settings) -> Outcome<Self> {
+        let context = endpoint.context();
+        let mut device = DeviceAttr::zeroed();
+        // SAFETY: an id's context stays open, the place is ours.
+        verbs::done(unsafe { verbs::ibv_query_device(context, &raw mut device) })?;
+        let sizes = settings.sizes().fitted(u16::try_from(device.max_qp_wr).unwrap_or(u16::MAX));
+        let completions = Completions::new(context, u32::from(sizes.send_queue) + u32::from(sizes.receive_queue))?;
+        let cap = QpCap {
+            max_send_wr: sizes.send_queue.into(),
+            max_recv_wr: sizes.receive_queue.into(),
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: settings.inline.max(LEAST_INLINE),
+        };
+        let cap = endpoint.make_queue(completions.cq(), &Shape { datagrams: false, cap })?;
+        let whole = || -> Outcome<(Queue, Region, Region, Region)> {
+            let pd = endpoint.pd();
+            let list = ENTRIES * Target::SIZE + usize::from(settings.iomap) * Entry::SIZE;
+            let queue = Queue::new(context, endpoint.queue_pair());
+            queue.receive_words(sizes.receive_queue.into())?;
+            Ok((
+                queue,
+                Region::new(pd, size(sizes.send_ring), Access::Local)?,
+                Region::new(pd, size(sizes.receive_ring), Access::RemoteWrite)?,
+                Region::new(pd, list, Access::RemoteWrite)?,
+            ))
+        };
+        let inline = settings.inline.min(cap.max_inline_data);
+        match whole() {
+            Ok((queue, outbox, inbox, list)) => {
+                Ok(Self { completions, queue, outbox, inbox, list, sizes, iomap: settings.iomap, inline })
+            }
+            Err(refusal) => {
+                endpoint.end_queue();
+                Err(refusal)
+            }
+        }
+    }
+
+    /// What the peer is told of it.
+    pub(crate) fn hello(&self) -> Hello {
+        let list = Target { address: self.list.address(), key: self.list.rkey(), length: 2 };
+        let length = self.sizes.receive_ring;
+        let buffer = Target { address: self.inbox.address(), key: self.inbox.rkey(), length };
+        Hello { order: Order::NATIVE, credits: self.sizes.receive_queue, iomap: self.iomap, list, buffer }
+    }
+
+    /// The connection, with what the peer has said of itself.
+    pub(crate) fn stream(&self, peer: &Hello) -> Stream {
+        let mut stream = Stream::new(self.sizes, peer);
+        stream.set_ring(self.inbox.address(), self.inbox.rkey());
+        stream
+    }
+
+    /// An entry of the list of buffers.
+    pub(crate) fn entry(&self, index: usize) -> Target {
+        Target::parse(&self.list.read(index * Target::SIZE), Order::NATIVE)
+    }
+
+    /// Makes an entry empty.
+    pub(crate) fn clear_entry(&self, index: usize) {
+        self.list.write(index * Target::SIZE, &[0; Target::SIZE]);
+    }
+
+    /// Where the peer has mapped a buffer at an offset.
+    pub(crate) fn mapped(&self, offset: u64) -> Option<Target> {
+        (0..usize::from(self.iomap))
+            .map(|index| self.list.read(ENTRIES * Target::SIZE + index * Entry::SIZE))
+            .find_map(|bytes| Entry::parse(&bytes, Order::NATIVE).at(offset))
+    }
+
+    /// Pieces of the send ring, to post.
+    pub(crate) fn load(&self, pieces: Pieces) -> Load {
+        let start = self.outbox.address();
+        let (offset, length) = pieces.first;
+        Load::pieces(self.outbox.lkey(), (start + u64::from(offset), length), (start, pieces.second))
+    }
+
+    /// How many entries its queues have: of the send queue and the receive queue.
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+}
+
+/// A number of bytes that is in memory.
+pub(crate) fn size(bytes: u32) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,336 @@
+//! The verbs of the data path, as rsockets use them: registered memory, a completion queue with its channel, a queue pair to post
+//! to, address handles. Each calls the C functions of `libibverbs.so.1` or those in a context's operations. The principal types are
+//! [`Completions`] and [`Queue`].
+
+use super::waiting::borrowed;
+use crate::entry::{Outcome, Refusal};
+use crate::layout::{
+    Ah, AhAttr, CompChannel, Context, Cq, Gid, Mr, Op, Pd, PortAttr, Qp, RecvWr, SendWr, Sge, Wc, WrRdma, WrTarget,
+    WrUd,
+};
+use crate::verbs::{self, last_error, made};
+use bytemuck::Zeroable;
+use rsocket::stream::{Transfer, Work};
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+unsafe extern "C" {
+    fn ibv_reg_mr(pd: *mut Pd, start: *mut c_void, length: usize, access: c_int) -> *mut Mr;
+    fn ibv_dereg_mr(mr: *mut Mr) -> c_int;
+    fn ibv_get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, context: *mut *mut c_void) -> c_int;
+    fn ibv_ack_cq_events(cq: *mut Cq, count: c_uint);
+    fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah;
+    fn ibv_destroy_ah(ah: *mut Ah) -> c_int;
+    fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
+    fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
+}
+
+type PollCq = unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int;
+type RequestNotify = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
+type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
+type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int;
+
+/// Who may do what with registered memory (`enum ibv_access_flags`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Access {
+    /// Work requests of ours.
+    Local = 1,
+    /// And writes of the peer's.
+    RemoteWrite = 1 | 2,
+}
+
+/// A registration.
+pub(crate) struct Registered {
+    pub(crate) mr: *mut Mr,
+    pub(crate) lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+/// Registers memory.
+pub(crate) fn register(pd: *mut Pd, start: *mut u8, length: usize, access: Access) -> Outcome<Registered> {
+    // SAFETY: the PD is live as long as its id's device is open; the engine copes with memory that is not there.
+    let mr = made(unsafe { ibv_reg_mr(pd, start.cast(), length, access as c_int) })?;
+    // SAFETY: just made.
+    let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
+    Ok(Registered { mr, lkey, rkey })
+}
+
+/// Ends a registration.
+pub(crate) fn deregister(mr: *mut Mr) {
+    // SAFETY: made by `register`, and ended once, by its owner.
+    let _ = unsafe { ibv_dereg_mr(mr) };
+}
+
+/// A completion queue and its channel, which never waits.
+pub(crate) struct Completions {
+    channel: *mut CompChannel,
+    cq: *mut Cq,
+    poll: PollCq,
+    notify: RequestNotify,
+    /// Events that were taken and not acknowledged.
+    taken: AtomicU32,
+}
+
+// SAFETY: the functions of a CQ and its channel may be called by any thread.
+unsafe impl Send for Completions {}
+// SAFETY: as above.
+unsafe impl Sync for Completions {}
+
+impl Completions {
+    /// One with room for so many.
+    pub(crate) fn new(context: *mut Context, entries: u32) -> Outcome<Self> {
+        // SAFETY: an id's context stays open.
+        let ops = unsafe { &raw const (*context).ops };
+        // SAFETY: libibverbs keeps functions of these signatures there.
+        let (poll, notify) = unsafe {
+            (
+                std::mem::transmute::<Op, PollCq>((*ops).poll_cq),
+                std::mem::transmute::<Op, RequestNotify>((*ops).req_notify_cq),
+            )
+        };
+        // SAFETY: as above.
+        let channel = made(unsafe { verbs::ibv_create_comp_channel(context) })?;
+        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        // SAFETY: as above; the channel is new.
+        let cq = made(unsafe { verbs::ibv_create_cq(context, entries, std::ptr::null_mut(), channel, 0) });
+        let cq = cq.inspect_err(|_| {
+            // SAFETY: nothing is on it.
+            let _ = unsafe { verbs::ibv_destroy_comp_channel(channel) };
+        })?;
+        let made = Self { channel, cq, poll, notify, taken: AtomicU32::new(0) };
+        never_waits(made.fd())?;
+        Ok(made)
+    }
+
+    /// For who makes a queue pair.
+    pub(crate) fn cq(&self) -> *mut Cq {
+        self.cq
+    }
+
+    /// Readable when an event waits.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: live.
+        borrowed(unsafe { (*self.channel).fd })
+    }
+
+    /// Takes completions; says how many.
+    pub(crate) fn poll(&self, room: &mut [Wc]) -> usize {
+        let most = c_int::try_from(room.len()).unwrap_or(c_int::MAX);
+        // SAFETY: live, and there is room for as many.
+        let count = unsafe { (self.poll)(self.cq, most, room.as_mut_ptr()) };
+        usize::try_from(count).unwrap_or(0)
+    }
+
+    /// Asks for an event at the next completion.
+    pub(crate) fn arm(&self) {
+        // SAFETY: live.
+        let _ = unsafe { (self.notify)(self.cq, 0) };
+    }
+
+    /// Takes an event, if one waits.
+    pub(crate) fn take_event(&self) -> bool {
+        let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: live; the places are ours.
+        let taken = unsafe { ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) } == 0;
+        if taken && self.taken.fetch_add(1, Ordering::Relaxed) >= 1000 {
+            self.acknowledge();
+        }
+        taken
+    }
+
+    fn acknowledge(&self) {
+        let count = self.taken.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            // SAFETY: live, and so many were taken.
+            unsafe { ibv_ack_cq_events(self.cq, count) };
+        }
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.acknowledge();
+        // SAFETY: the queue pair went before; nobody uses them any more.
+        unsafe {
+            let _ = verbs::ibv_destroy_cq(self.cq);
+            let _ = verbs::ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}
+
+/// Sets O_NONBLOCK on a descriptor.
+pub(crate) fn never_waits(fd: BorrowedFd<'_>) -> Outcome<()> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(super::waiting::refusal)?;
+    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(super::waiting::refusal)
+}
+
+/// `IBV_WR_RDMA_WRITE`, `IBV_WR_RDMA_WRITE_WITH_IMM`, `IBV_WR_SEND`.
+const RDMA_WRITE: u32 = 0;
+const RDMA_WRITE_WITH_IMM: u32 = 1;
+const SEND: u32 = 2;
+/// `IBV_SEND_INLINE`.
+const INLINE: u32 = 1 << 3;
+/// `RDMA_UDP_QKEY`.
+const UDP_QKEY: u32 = 0x0123_4567;
+
+/// What a work request carries: addresses, lengths and keys of up to two pieces.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    pieces: [Sge; 2],
+    count: c_int,
+    inline: bool,
+}
+
+impl Load {
+    /// Nothing.
+    pub(crate) const EMPTY: Self = Self { pieces: [Sge { addr: 0, length: 0, lkey: 0 }; 2], count: 0, inline: false };
+
+    /// Bytes that are copied when they are posted, wherever they are.
+    pub(crate) fn inline(start: *const u8, length: u32) -> Self {
+        let piece = Sge { addr: start.expose_provenance() as u64, length, lkey: 0 };
+        Self { pieces: [piece, Self::EMPTY.pieces[1]], count: 1, inline: true }
+    }
+
+    /// Pieces of registered memory; an empty one is none.
+    pub(crate) fn pieces(key: u32, first: (u64, u32), second: (u64, u32)) -> Self {
+        let piece = |(addr, length)| Sge { addr, length, lkey: key };
+        Self { pieces: [piece(first), piece(second)], count: if second.1 > 0 { 2 } else { 1 }, inline: false }
+    }
+}
+
+/// A queue pair to post to.
+pub(crate) struct Queue {
+    qp: *mut Qp,
+    send: PostSend,
+    receive: PostRecv,
+}
+
+// SAFETY: the functions of a queue pair may be called by any thread.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
+
+impl Queue {
+    /// The queue pair of an id, which outlives this.
+    pub(crate) fn new(context: *mut Context, qp: *mut Qp) -> Self {
+        // SAFETY: an id's context stays open; libibverbs keeps functions of these signatures there.
+        let (send, receive) = unsafe {
+            let ops = &raw const (*context).ops;
+            (
+                std::mem::transmute::<Op, PostSend>((*ops).post_send),
+                std::mem::transmute::<Op, PostRecv>((*ops).post_recv),
+            )
+        };
+        Self { qp, send, receive }
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: live.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// Posts a transfer of a connection.
+    pub(crate) fn transfer(&self, transfer: &Transfer, mut load: Load) -> Outcome<()> {
+        let mut wr = SendWr::zeroed();
+        wr.wr_id = transfer.work.id();
+        wr.opcode = if transfer.message.is_some() { RDMA_WRITE_WITH_IMM } else { RDMA_WRITE };
+        wr.imm_data = transfer.message.map_or(0, |message| message.emit().to_be());
+        wr.wr = WrTarget { rdma: WrRdma { remote_addr: transfer.address, rkey: transfer.key } };
+        self.post(&mut wr, &mut load)
+    }
+
+    /// Sends a datagram.
+    pub(crate) fn datagram(&self, id: u64, ah: *mut Ah, qpn: u32, mut load: Load) -> Outcome<()> {
+        let mut wr = SendWr::zeroed();
+        wr.wr_id = id;
+        wr.opcode = SEND;
+        wr.wr = WrTarget { ud: WrUd { ah, remote_qpn: qpn, remote_qkey: UDP_QKEY } };
+        self.post(&mut wr, &mut load)
+    }
+
+    fn post(&self, wr: &mut SendWr, load: &mut Load) -> Outcome<()> {
+        wr.sg_list = load.pieces.as_mut_ptr();
+        wr.num_sge = load.count;
+        wr.send_flags = if load.inline { INLINE } else { 0 };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: live; the request and its list are whole.
+        verbs::done(unsafe { (self.send)(self.qp, wr, &raw mut bad) })
+    }
+
+    /// Posts receives that take no bytes, for immediate data.
+    pub(crate) fn receive_words(&self, mut count: usize) -> Outcome<()> {
+        const MOST: usize = 32;
+        while count > 0 {
+            let mut list = [RecvWr::zeroed(); MOST];
+            let part = count.min(MOST);
+            let start = list.as_mut_ptr();
+            for (index, wr) in list.iter_mut().take(part).enumerate() {
+                wr.wr_id = Work::Receive.id();
+                wr.next = if index + 1 < part { start.wrapping_add(index + 1) } else { std::ptr::null_mut() };
+            }
+            let mut bad = std::ptr::null_mut();
+            // SAFETY: live; the list is whole, and each but the last names the next.
+            verbs::done(unsafe { (self.receive)(self.qp, start, &raw mut bad) })?;
+            count -= part;
+        }
+        Ok(())
+    }
+
+    /// Posts a receive for a datagram: its GRH in the first piece, the rest in the second.
+    pub(crate) fn receive_datagram(&self, id: u64, key: u32, grh: (u64, u32), data: (u64, u32)) -> Outcome<()> {
+        let mut load = Load::pieces(key, grh, data);
+        let mut wr = RecvWr::zeroed();
+        (wr.wr_id, wr.sg_list, wr.num_sge) = (id, load.pieces.as_mut_ptr(), load.count);
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: live; the request and its list are whole.
+        verbs::done(unsafe { (self.receive)(self.qp, &raw mut wr, &raw mut bad) })
+    }
+}
+
+/// An address handle.
+pub(crate) struct Handle(*mut Ah);
+
+// SAFETY: it may be used and ended by any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Makes one.
+    pub(crate) fn new(pd: *mut Pd, mut attr: AhAttr) -> Outcome<Self> {
+        // SAFETY: the PD is live, the attributes are whole.
+        made(unsafe { ibv_create_ah(pd, &raw mut attr) }).map(Self)
+    }
+
+    /// For a work request.
+    pub(crate) fn as_ptr(&self) -> *mut Ah {
+        self.0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; posted requests have copied what they need.
+        let _ = unsafe { ibv_destroy_ah(self.0) };
+    }
+}
+
+/// The index of a GID of a port.
+pub(crate) fn gid_index(context: *mut Context, port: u8, gid: Gid) -> Outcome<u8> {
+    let mut found = Gid::zeroed();
+    let index = (0..128_u8).find(|index| {
+        // SAFETY: an id's context stays open, the place is ours.
+        unsafe { ibv_query_gid(context, port, c_int::from(*index), &raw mut found) == 0 && found == gid }
+    });
+    index.ok_or(Refusal(libc::EADDRNOTAVAIL))
+}
+
+/// The MTU of a port, in bytes.
+pub(crate) fn port_mtu(context: *mut Context, port: u8) -> Outcome<usize> {
+    let mut attr = PortAttr::zeroed();
+    // SAFETY: an id's context stays open, the place is ours.
+    let code = unsafe { ibv_query_port(context, port, &raw mut attr) };
+    if code == 0 { Ok(128 << attr.active_mtu.min(5)) } else { Err(last_error()) }
+}

@@ -1,0 +1,139 @@
+//! What this library takes from `libibverbs.so.1`: its C functions, by name and version, and the few that `verbs.h` has inline,
+//! which call through a context's operations. The engine is on the other side of these and nowhere else.
+//!
+//! All of them are unsafe as C functions are: pointers are to live objects of that library.
+
+use crate::entry::{Outcome, Refusal};
+use crate::layout::{
+    AhAttr, CompChannel, Context, Cq, Device, DeviceAttr, Ece, Gid, Op, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, Srq,
+    SrqInitAttr, SrqInitAttrEx, VerbsContext,
+};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
+
+#[link(name = "ibverbs", kind = "dylib")]
+unsafe extern "C" {
+    pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device;
+    pub(crate) fn ibv_free_device_list(list: *mut *mut Device);
+    pub(crate) fn ibv_get_device_index(device: *mut Device) -> c_int;
+    pub(crate) fn ibv_get_device_guid(device: *mut Device) -> u64;
+    pub(crate) fn ibv_get_sysfs_path() -> *const c_char;
+    pub(crate) fn ibv_open_device(device: *mut Device) -> *mut Context;
+    pub(crate) fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
+    pub(crate) fn ibv_alloc_pd(context: *mut Context) -> *mut Pd;
+    pub(crate) fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel;
+    pub(crate) fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int;
+    pub(crate) fn ibv_create_cq(
+        context: *mut Context,
+        cqe: c_int,
+        cq_context: *mut c_void,
+        channel: *mut CompChannel,
+        vector: c_int,
+    ) -> *mut Cq;
+    pub(crate) fn ibv_destroy_cq(cq: *mut Cq) -> c_int;
+    pub(crate) fn ibv_create_srq(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
+    pub(crate) fn ibv_destroy_srq(srq: *mut Srq) -> c_int;
+    pub(crate) fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
+    pub(crate) fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
+    pub(crate) fn ibv_destroy_qp(qp: *mut Qp) -> c_int;
+    pub(crate) fn ibv_attach_mcast(qp: *mut Qp, gid: *const Gid, lid: u16) -> c_int;
+    pub(crate) fn ibv_detach_mcast(qp: *mut Qp, gid: *const Gid, lid: u16) -> c_int;
+    pub(crate) fn ibv_set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int;
+    pub(crate) fn ibv_copy_ah_attr_from_kern(to: *mut AhAttr, from: *const c_void);
+    pub(crate) fn ibv_copy_qp_attr_from_kern(to: *mut QpAttr, from: *const c_void);
+}
+
+/// `IBV_QP_INIT_ATTR_PD`.
+pub(crate) const QP_INIT_PD: u32 = 1;
+/// `IBV_QP_INIT_ATTR_XRCD`.
+pub(crate) const QP_INIT_XRCD: u32 = 2;
+
+/// `IBV_SRQ_INIT_ATTR_TYPE`, `_PD`, `_XRCD`, `_CQ`.
+pub(crate) const SRQ_INIT_TYPE: u32 = 1;
+pub(crate) const SRQ_INIT_PD: u32 = 2;
+pub(crate) const SRQ_INIT_XRCD: u32 = 4;
+pub(crate) const SRQ_INIT_CQ: u32 = 8;
+/// `IBV_SRQT_BASIC` and `IBV_SRQT_XRC`.
+pub(crate) const SRQT_BASIC: u32 = 0;
+pub(crate) const SRQT_XRC: u32 = 1;
+
+/// `ibv_create_qp_ex`, which is inline in `verbs.h`.
+///
+/// # Safety
+/// `context` is open, `attr` valid, and the objects in it live.
+pub(crate) unsafe fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> Outcome<*mut Qp> {
+    type Create = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
+    // SAFETY: valid by the caller's promise.
+    let (mask, pd) = unsafe { ((*attr).comp_mask, (*attr).pd) };
+    let qp = if mask == QP_INIT_PD {
+        // SAFETY: the caller's promise; the extended attributes begin with the plain ones.
+        unsafe { ibv_create_qp(pd, attr.cast()) }
+    } else {
+        // SAFETY: the caller's promise.
+        let operation = unsafe { extended(context, offset_of!(VerbsContext, create_qp_ex)) }?;
+        // SAFETY: libibverbs keeps a function of this signature there.
+        let create = unsafe { std::mem::transmute::<Op, Create>(operation) };
+        // SAFETY: the caller's promise.
+        unsafe { create(context, attr) }
+    };
+    made(qp)
+}
+
+/// `ibv_create_srq_ex`, which is inline in `verbs.h`.
+///
+/// # Safety
+/// `context` is open, `attr` valid, and the objects in it live.
+pub(crate) unsafe fn create_srq_ex(context: *mut Context, attr: *mut SrqInitAttrEx) -> Outcome<*mut Srq> {
+    type Create = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
+    // SAFETY: valid by the caller's promise.
+    let (mask, kind, pd) = unsafe { ((*attr).comp_mask, (*attr).srq_type, (*attr).pd) };
+    let basic = mask & SRQ_INIT_TYPE == 0 || kind == SRQT_BASIC;
+    let srq = if mask & !(SRQ_INIT_TYPE | SRQ_INIT_PD) == 0 && mask & SRQ_INIT_PD != 0 && basic {
+        // SAFETY: the caller's promise; the extended attributes begin with the plain ones.
+        unsafe { ibv_create_srq(pd, attr.cast()) }
+    } else {
+        // SAFETY: the caller's promise.
+        let operation = unsafe { extended(context, offset_of!(VerbsContext, create_srq_ex)) }?;
+        // SAFETY: libibverbs keeps a function of this signature there.
+        let create = unsafe { std::mem::transmute::<Op, Create>(operation) };
+        // SAFETY: the caller's promise.
+        unsafe { create(context, attr) }
+    };
+    made(srq)
+}
+
+/// An operation of the extended context; EOPNOTSUPP where there is none.
+///
+/// # Safety
+/// `context` is open; `offset` is that of an operation in [`VerbsContext`].
+unsafe fn extended(context: *mut Context, offset: usize) -> Outcome<Op> {
+    let missing = Refusal(libc::EOPNOTSUPP);
+    // SAFETY: the caller's promise.
+    if unsafe { (*context).abi_compat }.addr() != usize::MAX {
+        return Err(missing);
+    }
+    let whole = context.wrapping_byte_sub(offset_of!(VerbsContext, context)).cast::<VerbsContext>();
+    // SAFETY: a context that says so is the last part of a `struct verbs_context`, which has `sz` bytes.
+    let size = unsafe { (&raw const (*whole).sz).read() };
+    if size < size_of::<VerbsContext>() - offset {
+        return Err(missing);
+    }
+    // SAFETY: inside the struct, as just checked.
+    let operation = unsafe { whole.wrapping_byte_add(offset).cast::<Op>().read() };
+    if operation.is_null() { Err(missing) } else { Ok(operation) }
+}
+
+/// What a call that returns a pointer made; the reason for NULL is in `errno`, and has been told.
+pub(crate) fn made<T>(pointer: *mut T) -> Outcome<*mut T> {
+    if pointer.is_null() { Err(last_error()) } else { Ok(pointer) }
+}
+
+/// What a call that returns 0 or an errno value said.
+pub(crate) fn done(code: c_int) -> Outcome<()> {
+    if code == 0 { Ok(()) } else { Err(Refusal(code)) }
+}
+
+/// The calling thread's `errno`.
+pub(crate) fn last_error() -> Refusal {
+    Refusal(std::io::Error::last_os_error().raw_os_error().filter(|errno| *errno != 0).unwrap_or(libc::EINVAL))
+}

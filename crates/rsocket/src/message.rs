@@ -1,0 +1,111 @@
+//! The 32 bits that travel as immediate data: the upper three say what kind of message it is. The principal type is
+//! [`Message`]. (`docs/rsocket`, "Message Format".)
+
+use crate::Violation;
+
+/// The longest transfer that one message can announce.
+pub const MAX_LENGTH: u32 = 0x1FFF_FFFF;
+
+/// What one RDMA WRITE with immediate data says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message {
+    /// So many bytes have been written to the next place in the receive ring.
+    Data(u32),
+    /// Messages up to this number may be sent, and the list of buffers may have changed.
+    Credits(u16),
+    /// An entry of the I/O map has been written.
+    IomapUpdated(u16),
+    /// About the connection.
+    Control(Control),
+}
+
+/// What a control message says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// Nothing more will be sent or received.
+    Disconnect,
+    /// Only that the connection is alive. (It travels as an RDMA WRITE of no bytes, so a peer never sees it.)
+    Keepalive,
+    /// Nothing more will be sent.
+    Shutdown,
+    /// One of a later version.
+    Unknown(u32),
+}
+
+const DATA: u32 = 0;
+const CREDITS: u32 = 4;
+const IOMAP: u32 = 6;
+const CONTROL: u32 = 7;
+
+impl Message {
+    /// Takes the immediate data apart (in host order).
+    ///
+    /// # Errors
+    /// [`Violation::Reserved`].
+    pub fn parse(immediate: u32) -> Result<Self, Violation> {
+        let rest = immediate & MAX_LENGTH;
+        let low = u16::try_from(rest & 0xFFFF).unwrap_or_default();
+        match immediate >> 29 {
+            DATA => Ok(Self::Data(rest)),
+            CREDITS => Ok(Self::Credits(low)),
+            IOMAP => Ok(Self::IomapUpdated(low)),
+            CONTROL => Ok(Self::Control(match rest {
+                0 => Control::Disconnect,
+                1 => Control::Keepalive,
+                2 => Control::Shutdown,
+                other => Control::Unknown(other),
+            })),
+            _ => Err(Violation::Reserved(immediate)),
+        }
+    }
+
+    /// Puts the immediate data together.
+    #[must_use]
+    pub fn emit(self) -> u32 {
+        let (kind, rest) = match self {
+            Self::Data(length) => (DATA, length),
+            Self::Credits(number) => (CREDITS, number.into()),
+            Self::IomapUpdated(index) => (IOMAP, index.into()),
+            Self::Control(Control::Disconnect) => (CONTROL, 0),
+            Self::Control(Control::Keepalive) => (CONTROL, 1),
+            Self::Control(Control::Shutdown) => (CONTROL, 2),
+            Self::Control(Control::Unknown(other)) => (CONTROL, other),
+        };
+        kind << 29 | rest & MAX_LENGTH
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_has_its_bits() {
+        let table = [
+            (0x0000_1000, Message::Data(4096)),
+            (0x8000_0180, Message::Credits(384)),
+            (0xC000_0003, Message::IomapUpdated(3)),
+            (0xE000_0000, Message::Control(Control::Disconnect)),
+            (0xE000_0001, Message::Control(Control::Keepalive)),
+            (0xE000_0002, Message::Control(Control::Shutdown)),
+            (0xE000_0009, Message::Control(Control::Unknown(9))),
+        ];
+        for (bits, message) in table {
+            assert_eq!(Message::parse(bits), Ok(message));
+            assert_eq!(message.emit(), bits);
+        }
+    }
+
+    #[test]
+    fn reserved_kinds_are_violations() {
+        for kind in [1_u32, 2, 3, 5] {
+            assert_eq!(Message::parse(kind << 29 | 7), Err(Violation::Reserved(kind << 29 | 7)));
+        }
+    }
+
+    #[test]
+    fn a_credit_number_beyond_sixteen_bits_wraps() {
+        // rdma-core adds the queue's size to a 16-bit number without wrapping it.
+        assert_eq!(Message::parse(0x8001_0005), Ok(Message::Credits(5)));
+    }
+}

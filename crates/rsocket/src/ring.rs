@@ -1,0 +1,121 @@
+//! A ring of bytes that is filled at one end and emptied at the other, in order: where the next bytes go, and how many fit.
+//! The bytes themselves are elsewhere. The principal type is [`Ring`].
+
+/// Where a run of bytes lies in a ring: one piece, or two when it runs over the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pieces {
+    /// The first: offset and length.
+    pub first: (u32, u32),
+    /// The second, at offset 0: its length, mostly 0.
+    pub second: u32,
+}
+
+impl Pieces {
+    /// `length` bytes from `offset` on in a ring of `size`.
+    #[must_use]
+    pub fn of(offset: u32, length: u32, size: u32) -> Self {
+        let first = length.min(size.saturating_sub(offset));
+        Self { first: (offset, first), second: length - first }
+    }
+
+    /// All of them together.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.first.1 + self.second
+    }
+}
+
+/// Positions in a ring of bytes.
+#[derive(Debug, Clone)]
+pub struct Ring {
+    size: u32,
+    head: u32,
+    free: u32,
+}
+
+impl Ring {
+    /// An empty one.
+    #[must_use]
+    pub fn new(size: u32) -> Self {
+        Self { size, head: 0, free: size }
+    }
+
+    /// How many bytes fit.
+    #[must_use]
+    pub fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// How many bytes there are in all.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Takes room for `length` bytes (no more than are free).
+    pub fn take(&mut self, length: u32) -> Pieces {
+        let length = length.min(self.free);
+        let pieces = Pieces::of(self.head, length, self.size);
+        self.free -= length;
+        self.head = if pieces.second > 0 {
+            pieces.second
+        } else if self.head + length == self.size {
+            0
+        } else {
+            self.head + length
+        };
+        pieces
+    }
+
+    /// Gives the oldest bytes back.
+    pub fn give_back(&mut self, length: u32) {
+        self.free = (self.free + length).min(self.size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn over_the_end() {
+        let mut ring = Ring::new(10);
+        assert_eq!(ring.take(7), Pieces { first: (0, 7), second: 0 });
+        ring.give_back(5);
+        assert_eq!(ring.take(6), Pieces { first: (7, 3), second: 3 });
+        assert_eq!(ring.free(), 2);
+        assert_eq!(ring.take(9), Pieces { first: (3, 2), second: 0 });
+        assert_eq!(ring.take(1).length(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_stay_until_they_are_given_back(size in 1_u32..40, steps in prop::collection::vec(0_u32..50, 0..200)) {
+            let mut ring = Ring::new(size);
+            let mut memory = vec![None; size as usize];
+            let mut oracle = VecDeque::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                if number % 2 == 0 {
+                    let pieces = ring.take(step);
+                    let (offset, length) = pieces.first;
+                    let places: Vec<u32> = (offset..offset + length).chain(0..pieces.second).collect();
+                    prop_assert_eq!(places.len() as u32, pieces.length());
+                    for place in places {
+                        prop_assert_eq!(memory[place as usize], None);
+                        memory[place as usize] = Some(number);
+                        oracle.push_back(place);
+                    }
+                } else {
+                    let length = step.min(oracle.len() as u32);
+                    for place in oracle.drain(..length as usize) {
+                        memory[place as usize] = None;
+                    }
+                    ring.give_back(length);
+                }
+                prop_assert_eq!(ring.free() as usize, size as usize - oracle.len());
+            }
+        }
+    }
+}
