@@ -34,7 +34,7 @@ pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
     if agent.foreground || agent.detached {
         return serve(agent, host, &run_dir);
     }
-    if let Ok(connection) = Connection::open(&run_dir) {
+    if let Some(connection) = start::answering(&run_dir)? {
         return Err(format!(
             "an agent serves {} already{}; `softhca agent --stop` ends it",
             run_dir.display(),
@@ -92,13 +92,11 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
     rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let handle = agent::Agent::start(&config, Some(run_dir))?;
-    let place = run_dir.to_owned();
+    let stop = handle.stopper();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             tracing::info!(signal, "the agent is asked to end");
-            if let Err(why) = Connection::expect(&place).and_then(|connection| connection.ask("stop")) {
-                tracing::warn!("{why}");
-            }
+            stop();
         }
     })?;
     handle.wait();

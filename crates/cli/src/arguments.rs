@@ -69,6 +69,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   softhca run -- ib_write_bw -s 1048576 &  softhca run -- ib_write_bw -s 1048576 127.0.0.1
   softhca run --quiet -- ./my-tests
+  softhca run --sockets -- iperf3 -s &     softhca run --sockets -- iperf3 -c 127.0.0.1
   softhca run --address 127.0.0.2 -- ./server      each address is a host of its own: these two speak RoCEv2
   softhca run --address 127.0.0.3 -- ./client 127.0.0.2
   SOFTHCA_LOG=debug softhca run -- ./my-server
@@ -83,6 +84,9 @@ pub(crate) struct Run {
     /// Do not print reasons after a program that failed
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Let the program's internet sockets be rsockets (rsocket(7)): what they send goes by RDMA. Needed on both sides
+    #[arg(short, long)]
+    pub(crate) sockets: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -140,6 +144,8 @@ pub(crate) enum Kind {
     Srq,
     /// Memory regions
     Mr,
+    /// The connection manager's ids: listeners and connections
+    Cm,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! The path redirector in a program's environment: `LD_PRELOAD`, and what goes with it.
+//! What a program loads before anything else: the path redirector, and where it was asked for the library that makes its sockets
+//! rsockets. `LD_PRELOAD`, and what goes with it.
 //!
-//! It only makes the words; [`crate::run`] hands them to the program. A build tree without the library runs programs without it.
+//! It only makes the words; [`crate::run`] hands them to the program. A build tree without the redirector runs programs without it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +11,9 @@ use std::process::Command;
 /// The library's file name; it lies beside the verbs library.
 const REDIRECTOR: &str = "libsofthca_preload.so";
 
+/// The library that takes the socket API's place; it lies below.
+const SOCKETS: &str = "rsocket/librspreload.so";
+
 /// The variable with which the dynamic linker is told what to load before anything else.
 const VARIABLE: &str = "LD_PRELOAD";
 
@@ -18,14 +22,25 @@ const VARIABLE: &str = "LD_PRELOAD";
 const SANITIZER: &str = "ASAN_OPTIONS";
 const ANY_ORDER: &str = "verify_asan_link_order=0";
 
-/// Has `command` load the redirector that lies in `folder`, behind what is loaded already.
-pub(crate) fn add(command: &mut Command, folder: &Path, variable: impl Fn(&str) -> Option<OsString>) {
-    let library = folder.join(REDIRECTOR);
-    if !library.exists() {
+/// Has `command` load the redirector that lies in `folder`, and with `sockets` the socket library, behind what is loaded already.
+pub(crate) fn add(command: &mut Command, folder: &Path, sockets: bool, variable: impl Fn(&str) -> Option<OsString>) {
+    let mut loaded = variable(VARIABLE).unwrap_or_default();
+    let wanted = [(SOCKETS, sockets), (REDIRECTOR, true)];
+    let libraries: Vec<_> = wanted.iter().filter(|wanted| wanted.1).map(|wanted| folder.join(wanted.0)).collect();
+    let mut there = libraries.iter().filter(|library| library.exists()).peekable();
+    if there.peek().is_none() {
         return;
     }
-    command.env(VARIABLE, list(&library, &variable(VARIABLE).unwrap_or_default()));
+    for library in there {
+        loaded = list(library, &loaded);
+    }
+    command.env(VARIABLE, loaded);
     command.env(SANITIZER, options(variable(SANITIZER).unwrap_or_default()));
+}
+
+/// Whether the socket library lies in `folder`.
+pub(crate) fn has_sockets(folder: &Path) -> bool {
+    folder.join(SOCKETS).exists()
 }
 
 /// What is loaded before anything else: first what was asked for already, for it may insist on being first.
@@ -33,7 +48,7 @@ fn list(library: &Path, before: &OsStr) -> OsString {
     let separates = |byte: &u8| matches!(*byte, b' ' | b':');
     // A name with a separator in it cannot be said here; the linker finds the library by its name alone as well.
     let sayable = !library.as_os_str().as_bytes().iter().any(separates);
-    let name = if sayable { library.as_os_str() } else { OsStr::new(REDIRECTOR) };
+    let name = if sayable { library.as_os_str() } else { library.file_name().unwrap_or_default() };
     if before.as_bytes().split(|byte| separates(byte)).any(|present| present == name.as_bytes()) {
         return before.to_owned();
     }
@@ -75,15 +90,32 @@ mod tests {
     }
 
     #[test]
+    fn sockets_are_replaced_on_demand() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("rsocket")).expect("made");
+        for name in [REDIRECTOR, SOCKETS] {
+            std::fs::write(folder.path().join(name), "").expect("written");
+        }
+        let loaded = |sockets| {
+            let mut command = Command::new("true");
+            add(&mut command, folder.path(), sockets, |_| None);
+            let value = command.get_envs().find(|(name, _)| *name == VARIABLE).and_then(|(_, value)| value);
+            value.expect("something is loaded").to_owned().into_string().expect("a plain path")
+        };
+        assert!(!loaded(false).contains(SOCKETS));
+        assert!(loaded(true).contains(SOCKETS) && loaded(true).ends_with(REDIRECTOR));
+    }
+
+    #[test]
     fn the_sanitizers_own_options_stay() {
         assert_eq!(options("".into()), ANY_ORDER);
         assert_eq!(options("detect_leaks=0".into()), "verify_asan_link_order=0:detect_leaks=0");
         let library = tempfile::tempdir().expect("a folder");
         let mut command = Command::new("true");
-        add(&mut command, library.path(), |_| None);
+        add(&mut command, library.path(), true, |_| None);
         assert_eq!(command.get_envs().count(), 0, "no library, nothing to load");
         std::fs::write(library.path().join(REDIRECTOR), "").expect("written");
-        add(&mut command, library.path(), |_| None);
+        add(&mut command, library.path(), false, |_| None);
         assert_eq!(command.get_envs().count(), 2);
     }
 }

@@ -42,6 +42,12 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let _agent = start::ensure(host, &run_dir)?;
     let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
     let reasons = reasons.map_err(|error| format!("there is no place for reasons: {error}"))?;
+    if run.sockets && !preload::has_sockets(&library) {
+        return Err(format!(
+            "--sockets: {} has no rsocket/librspreload.so; `cargo xtask dist` lays it out",
+            library.display()
+        ));
+    }
     let mut command = command(run, &library, &run_dir, &reasons);
     let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
     let mut child = match command.spawn() {
@@ -67,7 +73,7 @@ fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Comm
     let mut command = Command::new(&run.command[0]);
     command.args(&run.command[1..]);
     command.env(place::LIBRARY_PATH, search_path(library, env::var_os(place::LIBRARY_PATH)));
-    preload::add(&mut command, library, |name| env::var_os(name));
+    preload::add(&mut command, library, run.sockets, |name| env::var_os(name));
     // The program and its children may go elsewhere.
     command.env(engine::rundir::VARIABLE, std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned()));
     command.env(reasons::VARIABLE, reasons.file());

@@ -21,7 +21,13 @@ pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String,
     let left_out = if more == 0 { String::new() } else { format!("{more} contexts more are shown to root only\n") };
     Ok(match kind {
         None if json => pretty(&answer)?,
-        None => summary(&contexts, &answer["lanes"]) + &left_out,
+        None => summary(&contexts, &answer["lanes"]) + &ids_summary(&answer["manager"]) + &left_out,
+        Some(Kind::Cm) => {
+            let rows = answer["manager"]["ids"].as_array().cloned().unwrap_or_default();
+            let more = answer["manager"]["more"].as_u64().unwrap_or_default();
+            let left_out = if more == 0 { String::new() } else { format!("{more} ids more are not shown\n") };
+            if json { pretty(&Value::Array(rows))? } else { lines(Kind::Cm, &rows) + &left_out }
+        }
         Some(kind) => {
             let rows = rows(&contexts, kind);
             if json { pretty(&Value::Array(rows))? } else { lines(kind, &rows) + &left_out }
@@ -36,7 +42,7 @@ fn pretty(value: &Value) -> Result<String, Failure> {
 /// The member of a context that lists the objects of a kind.
 fn member(kind: Kind) -> &'static str {
     match kind {
-        Kind::Contexts => "",
+        Kind::Contexts | Kind::Cm => "",
         Kind::Pd => "pds",
         Kind::Cq => "cqs",
         Kind::Qp => "qps",
@@ -81,6 +87,14 @@ fn summary(contexts: &[Value], lanes: &Value) -> String {
     text
 }
 
+/// How many ids of the connection manager there are, and how many of them listen.
+fn ids_summary(manager: &Value) -> String {
+    let ids = manager["ids"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let listening = ids.iter().filter(|id| id["stage"] == "listening").count();
+    let all = ids.len() as u64 + manager["more"].as_u64().unwrap_or_default();
+    format!("connection manager: ids {all}  listening {listening}\n")
+}
+
 /// The columns of each kind: heading and member.
 fn columns(kind: Kind) -> &'static [(&'static str, &'static str)] {
     match kind {
@@ -110,12 +124,25 @@ fn columns(kind: Kind) -> &'static [(&'static str, &'static str)] {
         Kind::Srq => {
             &[("SRQ", "srq"), ("PD", "pd"), ("MAX WR", "max_wr"), ("LIMIT", "limit"), ("OUTSTANDING", "outstanding")]
         }
+        Kind::Cm => &[
+            ("ID", "id"),
+            ("SPACE", "space"),
+            ("TYPE", "type"),
+            ("STAGE", "stage"),
+            ("STATE", "state"),
+            ("LOCAL", "local"),
+            ("REMOTE", "remote"),
+            ("QPN", "qpn"),
+            ("EVENTS", "events"),
+        ],
         Kind::Mr => &[("LKEY", "lkey"), ("RKEY", "rkey"), ("PD", "pd"), ("START", "start"), ("LENGTH", "length")],
     }
 }
 
 fn lines(kind: Kind, rows: &[Value]) -> String {
     let owner = [("DEVICE", "device"), ("PID", "pid"), ("COMMAND", "comm")];
+    // Ids are of addresses, which are more than one device's.
+    let owner = if kind == Kind::Cm { &owner[1..] } else { &owner[..] };
     let all: Vec<(&str, &str)> = owner.iter().chain(columns(kind)).copied().collect();
     let heading: Vec<&str> = all.iter().map(|(heading, _)| *heading).collect();
     let cells = |row: &Value| -> Vec<String> { all.iter().map(|(_, member)| cell(member, &row[*member])).collect() };
@@ -125,7 +152,7 @@ fn lines(kind: Kind, rows: &[Value]) -> String {
 /// A value as people read it: numbers of QPs, keys and addresses in hex.
 fn cell(member: &str, value: &Value) -> String {
     match (member, value) {
-        ("qpn" | "dest_qpn" | "lkey" | "rkey" | "start", Value::Number(number)) => {
+        ("id" | "qpn" | "dest_qpn" | "lkey" | "rkey" | "start", Value::Number(number)) => {
             number.as_u64().map_or_else(|| number.to_string(), |number| format!("{number:#x}"))
         }
         ("peer", Value::Object(peer)) => {
@@ -157,6 +184,15 @@ mod tests {
         assert_eq!((&rows[0]["pid"], &rows[0]["qpn"]), (&json!(77), &json!(258)));
         let text = lines(Kind::Qp, &rows);
         assert!(text.contains("0x102") && text.contains("lane 4") && text.contains("78 other"), "{text}");
+    }
+
+    #[test]
+    fn ids_have_their_addresses() {
+        let manager = json!({"ids": [{"id": 1_048_577, "pid": 7, "comm": "rping", "stage": "listening", "space": "TCP",
+                                      "local": "0.0.0.0:7174", "remote": null, "qpn": 0, "events": 0}], "more": 0});
+        let text = lines(Kind::Cm, manager["ids"].as_array().expect("a list"));
+        assert!(text.contains("0x100001") && text.contains("0.0.0.0:7174") && !text.contains("DEVICE"), "{text}");
+        assert_eq!(super::ids_summary(&manager), "connection manager: ids 1  listening 1\n");
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn answering_or_started(host: &Host, run_dir: &Path) -> Result<Connection, Strin
 
 /// A connection to an agent that answers; `None` if there is none. One that was killed may take connections for a moment
 /// longer, but it does not answer.
-fn answering(run_dir: &Path) -> Result<Option<Connection>, String> {
+pub(crate) fn answering(run_dir: &Path) -> Result<Option<Connection>, String> {
     let Ok(connection) = Connection::open(run_dir) else { return Ok(None) };
     Ok(connection.answers()?.then_some(connection))
 }

@@ -38,6 +38,7 @@ pub(super) fn all(host: &Host) -> Vec<Finding> {
         run_directory(&run_dir),
         agent(&run_dir),
         wire(&run_dir),
+        connections(&run_dir),
         library(),
         loaded(),
         memory_seals(),
@@ -133,6 +134,33 @@ fn wire(dir: &Path) -> Finding {
                 "programs of one agent reach each other all the same; `--address 127.0.0.2` makes a host of its own",
             )
         }
+    }
+}
+
+/// Whether programs can connect by address (rdma_cm): here, and with other hosts, whose requests come to QP 1.
+fn connections(dir: &Path) -> Finding {
+    const WHAT: &str = "connections";
+    let Ok(connection) = Connection::open(dir) else { return Finding::ok(WHAT, "no agent runs that could tell") };
+    let (status, devices) = (connection.ask("status"), connection.ask("devices"));
+    let (Ok(status), Ok(devices)) = (status, devices) else { return Finding::ok(WHAT, "the agent does not tell") };
+    if status["manager"].is_null() {
+        let found = "the agent is an older one, without a connection manager: rdma_cm finds nobody";
+        return Finding::warn(WHAT, found, "softhca agent --stop");
+    }
+    let (ids, (with, without)) = (&status["manager"]["ids"], hearing(&devices["devices"]));
+    match (with.as_slice(), without.as_slice()) {
+        ([], [(address, why), ..]) => Finding::warn(
+            WHAT,
+            format!(
+                "programs of this agent connect ({ids} ids), other hosts do not: QP 1 of {address} cannot be reached: {why}"
+            ),
+            "end the program that has UDP port 4791 (`ss -lunp sport = 4791`), or use another `--address`",
+        ),
+        ([], []) => Finding::ok(WHAT, format!("programs of this agent connect; {ids} ids")),
+        _ => Finding::ok(
+            WHAT,
+            format!("rdma_cm at any address of this host, for other hosts at {}; {ids} ids", with.join(", ")),
+        ),
     }
 }
 
