@@ -9,7 +9,12 @@ use crate::Room;
 
 /// Compiles `programs/NAME.c` into the room's folder.
 pub fn build(room: &Room, name: &str) -> Result<PathBuf, String> {
-    compile(name, &room.folder().join(name), &[])
+    build_with(room, name, &[])
+}
+
+/// Compiles `programs/NAME.c` with more libraries, such as `-lrdmacm`.
+pub fn build_with(room: &Room, name: &str, libraries: &[&str]) -> Result<PathBuf, String> {
+    compile(name, &room.folder().join(name), libraries)
 }
 
 /// Compiles `programs/NAME.c` as a library that a program of another language loads.
@@ -21,9 +26,9 @@ fn compile(name: &str, program: &Path, more: &[&str]) -> Result<PathBuf, String>
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name).with_extension("c");
     let output = Command::new("gcc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror"])
-        .args(more)
         .arg("-o")
         .args([program, &source])
+        .args(more)
         .args(["-libverbs", "-lpthread"])
         .output()
         .map_err(|error| format!("gcc: {error}"))?;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A laid out softhca: `bin/softhca`, `lib/softhca/libibverbs.so.1` and the path redirector.
+/// A laid out softhca: `bin/softhca`, and in `lib/softhca` the libraries of C programs, the path redirector and `librspreload.so`.
 #[derive(Debug, Clone)]
 pub struct Dist {
     folder: PathBuf,
@@ -45,6 +45,16 @@ impl Dist {
     /// The verbs library as programs load it.
     pub fn library(&self) -> PathBuf {
         self.folder.join("lib/softhca/libibverbs.so.1")
+    }
+
+    /// The connection manager's library as programs load it.
+    pub fn rdmacm(&self) -> PathBuf {
+        self.folder.join("lib/softhca/librdmacm.so.1")
+    }
+
+    /// Sockets over RDMA for unmodified programs.
+    pub fn sockets(&self) -> PathBuf {
+        self.folder.join("lib/softhca/rsocket/librspreload.so")
     }
 
     /// The path redirector.

@@ -120,7 +120,7 @@ impl Hosts {
     /// Runs a pair that must succeed on both sides.
     #[track_caller]
     pub fn must_succeed(&self, family: Family, words: &[&str]) -> Sides {
-        Sides::must_succeed(words, self.start(family, words).and_then(|mut pair| pair.wait(HANG)))
+        Sides::must_succeed(words, Sides::measured(|| self.start(family, words)?.wait(HANG)))
     }
 
     /// From now on the bridge loses this part of the RoCE packets, by chance and one by one.

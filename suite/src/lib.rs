@@ -12,6 +12,7 @@ pub mod dist;
 pub mod figures;
 pub mod hosts;
 pub mod lists;
+pub mod manager;
 pub mod namespace;
 pub mod pair;
 pub mod port;
@@ -22,6 +23,7 @@ pub mod wait;
 
 pub use dist::Dist;
 pub use hosts::{Family, Host, Hosts};
+pub use manager::Place;
 pub use namespace::Namespace;
 pub use pair::{Pair, Sides};
 pub use program::{Outcome, Program};

@@ -164,3 +164,56 @@ fn column(words: &[&str]) -> &'static str {
         (true, false) => "t_typical[usec]",
     }
 }
+
+/// The connection manager's own programs, from Debian's rdmacm-utils: a server's line and its client's, as [`crate::manager`] has them.
+#[macro_export]
+macro_rules! manager_list {
+    ($each:ident) => {
+        $each! {
+            rping: "rping -s -a ADDRESS -p PORT -v -V -C 20" => "rping -c -a ADDRESS -p PORT -v -V -C 20";
+            rping_large: "rping -s -a ADDRESS -p PORT -V -S 65000 -C 20" => "rping -c -a ADDRESS -p PORT -V -S 65000 -C 20";
+            rping_own_qp: "rping -s -a ADDRESS -p PORT -V -C 10 -q" => "rping -c -a ADDRESS -p PORT -V -C 10 -q";
+            ucmatose: "ucmatose -b ADDRESS -p PORT -c 50" => "ucmatose -s ADDRESS -p PORT -c 50";
+            ucmatose_migrates: "ucmatose -b ADDRESS -p PORT -c 5 -m" => "ucmatose -s ADDRESS -p PORT -c 5 -m";
+            udaddy: "udaddy -b ADDRESS -c 20" => "udaddy -s ADDRESS -c 20";
+            cmtime: "cmtime -b ADDRESS -p PORT" => "cmtime -s ADDRESS -p PORT -c 100";
+            rstream: "rstream -b ADDRESS -p PORT -T v -I 20 -C 10 -S 65536" => "rstream -s ADDRESS -p PORT -T v -I 20 -C 10 -S 65536";
+            rstream_async: "rstream -b ADDRESS -p PORT -T a -C 10 -S 4096" => "rstream -s ADDRESS -p PORT -T a -C 10 -S 4096";
+            rstream_blocking: "rstream -b ADDRESS -p PORT -T b -C 10 -S 4096" => "rstream -s ADDRESS -p PORT -T b -C 10 -S 4096";
+            rstream_resolves: "rstream -b ADDRESS -p PORT -T r -C 10 -S 4096" => "rstream -s ADDRESS -p PORT -T r -C 10 -S 4096";
+            riostream: "riostream -b ADDRESS -p PORT -T v -C 10 -S 65536" => "riostream -s ADDRESS -p PORT -T v -C 10 -S 65536";
+        }
+    };
+}
+
+/// Datagram rsockets.
+#[macro_export]
+macro_rules! manager_datagram_list {
+    ($each:ident) => {
+        $each! {
+            udpong: "udpong -b ADDRESS -p PORT -C 100 -S 1000" => "udpong -s ADDRESS -p PORT -C 100 -S 1000";
+            udpong_echo: "udpong -b ADDRESS -p PORT -T e -C 100 -S 1000" => "udpong -s ADDRESS -p PORT -T e -C 100 -S 1000";
+        }
+    };
+}
+
+/// perftest whose queue pairs are brought up by the connection manager.
+#[macro_export]
+macro_rules! manager_perftest_list {
+    ($each:ident) => {
+        $each! {
+            send_lat_rc: "ib_send_lat -R -p PORT" => "ib_send_lat -R -p PORT ADDRESS";
+            send_lat_ud: "ib_send_lat -R -c UD -p PORT" => "ib_send_lat -R -c UD -p PORT ADDRESS";
+            send_bw_rc: "ib_send_bw -R -p PORT" => "ib_send_bw -R -p PORT ADDRESS";
+            send_bw_ud: "ib_send_bw -R -c UD -p PORT" => "ib_send_bw -R -c UD -p PORT ADDRESS";
+            send_bw_events: "ib_send_bw -R -e -p PORT" => "ib_send_bw -R -e -p PORT ADDRESS";
+            write_lat: "ib_write_lat -R -p PORT" => "ib_write_lat -R -p PORT ADDRESS";
+            write_bw: "ib_write_bw -R -p PORT" => "ib_write_bw -R -p PORT ADDRESS";
+            write_bw_4_qps: "ib_write_bw -R -q 4 -p PORT" => "ib_write_bw -R -q 4 -p PORT ADDRESS";
+            read_lat: "ib_read_lat -R -p PORT" => "ib_read_lat -R -p PORT ADDRESS";
+            read_bw_both_ways: "ib_read_bw -R -b -p PORT" => "ib_read_bw -R -b -p PORT ADDRESS";
+            atomic_lat: "ib_atomic_lat -R -p PORT" => "ib_atomic_lat -R -p PORT ADDRESS";
+            write_bw_talks_by_manager: "ib_write_bw -z -p PORT" => "ib_write_bw -z -p PORT ADDRESS";
+        }
+    };
+}

@@ -8,6 +8,10 @@ use crate::port::{self, Port};
 use crate::program::{Outcome, Program};
 use crate::{HANG, Room, process, wait};
 
+/// What perftest says then, and how often it may.
+const NO_CLOCK: &str = "Correlation coefficient r^2";
+const TRIES: usize = 4;
+
 /// A server and a client that both run.
 #[derive(Debug)]
 pub struct Pair {
@@ -83,11 +87,23 @@ impl Pair {
     /// Runs a pair that must succeed on both sides.
     #[track_caller]
     pub fn must_succeed(room: &Room, words: &[&str]) -> Sides {
-        Sides::must_succeed(words, Self::start(room, words).and_then(|mut pair| pair.wait(HANG)))
+        Sides::must_succeed(words, Sides::measured(|| Self::start(room, words)?.wait(HANG)))
     }
 }
 
 impl Sides {
+    /// Runs a pair, and again where perftest cannot report because it could not measure the processor's clock, as on a virtual machine
+    /// whose processors move. It measures that by itself, before and after the traffic.
+    pub fn measured(mut run: impl FnMut() -> Result<Self, String>) -> Result<Self, String> {
+        for _ in 1..TRIES {
+            let sides = run()?;
+            if ![&sides.server, &sides.client].iter().any(|side| side.everything().contains(NO_CLOCK)) {
+                return Ok(sides);
+            }
+        }
+        run()
+    }
+
     /// Stops the test unless both sides of the pair that was started with these words ended with 0.
     #[track_caller]
     pub fn must_succeed(words: &[&str], sides: Result<Self, String>) -> Self {

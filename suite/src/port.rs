@@ -50,21 +50,37 @@ pub(crate) fn claim(name: &str) -> Option<UnixListener> {
 ///
 /// It reads the kernel's table instead of connecting, because the programs accept one connection only.
 pub fn wait_for_listener(pid: u32, port: u16, limit: Duration, mut gone: impl FnMut() -> bool) -> Result<(), String> {
-    let listening = wait::until(limit, &format!("a listener on port {port}"), || {
-        if listens(pid, port) { Some(true) } else { gone().then_some(false) }
-    })?;
-    if listening { Ok(()) } else { Err(format!("the server ended before it listened on port {port}")) }
+    const LISTEN: &str = "0A";
+    wait_for_socket(&["tcp", "tcp6"], LISTEN, (pid, port), limit, &mut gone)
 }
 
-fn listens(pid: u32, port: u16) -> bool {
-    const LISTEN: &str = "0A";
+/// Waits until a socket of datagrams is bound to the port, as the process `pid` sees the network.
+pub fn wait_for_datagrams(pid: u32, port: u16, limit: Duration, mut gone: impl FnMut() -> bool) -> Result<(), String> {
+    const UNCONNECTED: &str = "07";
+    wait_for_socket(&["udp", "udp6"], UNCONNECTED, (pid, port), limit, &mut gone)
+}
+
+fn wait_for_socket(
+    tables: &[&str],
+    state: &str,
+    (pid, port): (u32, u16),
+    limit: Duration,
+    gone: &mut dyn FnMut() -> bool,
+) -> Result<(), String> {
+    let there = wait::until(limit, &format!("a socket on port {port}"), || {
+        if listed(tables, state, pid, port) { Some(true) } else { gone().then_some(false) }
+    })?;
+    if there { Ok(()) } else { Err(format!("the server ended before it had a socket on port {port}")) }
+}
+
+fn listed(tables: &[&str], state: &str, pid: u32, port: u16) -> bool {
     let port = format!(":{port:04X}");
-    ["tcp", "tcp6"].iter().any(|table| {
+    tables.iter().any(|table| {
         fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default().lines().skip(1).any(|line| {
             let mut columns = line.split_whitespace().skip(1);
             let local = columns.next().unwrap_or_default();
             columns.next();
-            local.ends_with(&port) && columns.next() == Some(LISTEN)
+            local.ends_with(&port) && columns.next() == Some(state)
         })
     })
 }

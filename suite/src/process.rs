@@ -56,6 +56,13 @@ pub fn open_files(pid: u32) -> Vec<String> {
     files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).map(|path| path.display().to_string()).collect()
 }
 
+/// Memory of its own that the process has, in bytes.
+pub fn own_memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
 /// The session id of the process.
 pub fn session(pid: u32) -> Option<u32> {
     const SESSION: usize = 3;

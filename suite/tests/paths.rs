@@ -119,7 +119,7 @@ device = root + '/softhca0'
 assert os.path.exists(device) and os.path.isdir(root) and not os.path.exists(root + '/mlx5_0')
 assert os.listdir(root) == ['softhca0'], os.listdir(root)
 assert glob.glob(root + '/*/ports/*/gids/0') == [device + '/ports/1/gids/0']
-assert [e.name for e in os.scandir('/dev/infiniband')] == ['uverbs0']
+assert sorted(e.name for e in os.scandir('/dev/infiniband')) == ['rdma_cm', 'uverbs0']
 walked = {d: files for d, _, files in os.walk(root)}
 assert 'state' in walked[device + '/ports/1'] and len(walked[device + '/ports/1/gids']) == 64
 assert os.path.realpath(device + '/ports') == device + '/ports'
@@ -187,11 +187,11 @@ fn what_was_preloaded_stays_and_children_inherit() {
     let mut command = room.run(&["sh", "-c", "echo $LD_PRELOAD; sh -c 'ls /dev/infiniband'"]);
     command.env("LD_PRELOAD", "libm.so.6");
     let said = room.finish(command).expect("it ends").expect_success().output;
-    assert_eq!(said, format!("libm.so.6:{redirector}\nuverbs0\n"));
+    assert_eq!(said, format!("libm.so.6:{redirector}\nrdma_cm\nuverbs0\n"));
     // softhca under softhca, and a program that was built with the address sanitizer.
     let softhca = room.dist().softhca();
     let nested = script(&room, &format!("{} run -- sh -c 'echo $LD_PRELOAD; ls /dev/infiniband'", softhca.display()));
-    assert_eq!(nested.output, format!("{redirector}\nuverbs0\n"));
+    assert_eq!(nested.output, format!("{redirector}\nrdma_cm\nuverbs0\n"));
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_folder_with_a_space_in_its_name() {
     let copy = room.dist().copy_to(&room.folder().join("two words")).expect("copied");
     let command = room.command(copy.softhca(), ["run", "--", "ls", "/dev/infiniband"]);
     let outcome = room.finish(command).expect("it ends").expect_success();
-    assert_eq!((outcome.output.as_str(), outcome.errors.as_str()), ("uverbs0\n", ""));
+    assert_eq!((outcome.output.as_str(), outcome.errors.as_str()), ("rdma_cm\nuverbs0\n", ""));
 }
 
 #[test]

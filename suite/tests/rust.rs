@@ -5,12 +5,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use softhca_suite::{HANG, Hosts, Pair, Room, Sides, User, cprogram};
+use rustix::process::Signal;
+use softhca_suite::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram};
 
 /// How long building all crates once more may take.
 const BUILD: Duration = Duration::from_secs(900);
 
 const PINGPONG: &str = env!("CARGO_BIN_EXE_rust-pingpong");
+const ECHO: &str = env!("CARGO_BIN_EXE_rust-echo");
 const BOTH: &str = env!("CARGO_BIN_EXE_both-engines");
 
 #[test]
@@ -26,6 +28,29 @@ fn the_ping_pong_of_the_readme_between_two_agents() {
     let (left, right) = (&hosts.left, &hosts.right);
     let pair = Pair::connect(left.room(), &[PINGPONG], right.room(), &[PINGPONG], &left.rendezvous());
     Sides::must_succeed(&[PINGPONG], pair.and_then(|mut pair| pair.wait(HANG)));
+}
+
+/// Several peers of one server, which finds them and is found by its address.
+fn echo(place: Place<'_>) {
+    let mut server = place.serve(&format!("{ECHO} ADDRESS:PORT")).expect("it listens");
+    for word in ["one", "two", "three"] {
+        let client = place.call(&server, &format!("{ECHO} ADDRESS:PORT {word}"));
+        let outcome = client.and_then(|mut client| client.wait(HANG)).expect("it ends").expect_success();
+        assert_eq!(outcome.output.trim(), word, "{}", outcome.told());
+    }
+    server.program.signal(Signal::TERM);
+    server.program.wait(HANG).expect("it ends");
+    place.must_be_empty();
+}
+
+#[test]
+fn the_echo_of_the_readme_on_one_host() {
+    echo(Room::new().expect("a room").place(Family::V4));
+}
+
+#[test]
+fn the_echo_of_the_readme_between_two_agents() {
+    echo(Hosts::loopback(User::Me).expect("two agents").place(Family::V4));
 }
 
 #[test]

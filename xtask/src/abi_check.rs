@@ -30,6 +30,13 @@ const FACES: &[Face] = &[
         heading: "# Every symbol that libibverbs.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
     },
     Face {
+        package: "librdmacm",
+        built: "librdmacm.so",
+        stem: "librdmacm.so",
+        list: "capi/librdmacm/symbols.txt",
+        heading: "# Every symbol that librdmacm.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
+    },
+    Face {
         package: "softhca-preload",
         built: "libsofthca_preload.so",
         stem: "libsofthca_preload.so",

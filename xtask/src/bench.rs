@@ -1,10 +1,11 @@
 //! `cargo xtask bench`: the speed floor, as ratios in one run on one machine: against UCX's shared-memory transport on one host,
-//! against plain UDP and UCX over TCP between hosts.
+//! against plain UDP and UCX over TCP between hosts, against TCP for what the connection manager makes.
 //!
 //! Figures of different machines cannot be compared, ratios of one run can. The two sides alternate, so that a machine
 //! that becomes slower meanwhile slows both; medians count. It also measures what an idle connection costs. Between hosts:
 //! [`wire`].
 
+mod manager;
 mod wire;
 
 use std::path::PathBuf;
@@ -47,6 +48,7 @@ struct Bench {
     #[serde(flatten)]
     host: Option<Figures>,
     wire: Vec<wire::Link>,
+    manager: Option<manager::Figures>,
 }
 
 /// What is measured.
@@ -56,6 +58,8 @@ pub(crate) enum Part {
     Host,
     /// Two network namespaces; needs root
     Wire,
+    /// Connections and rsockets of one host
+    Manager,
 }
 
 /// Measures, prints the table and writes the JSON; a floor that is not met is an error.
@@ -73,13 +77,17 @@ pub(crate) fn run(
         None => dist::run(workspace)?,
     };
     let mut bench = Bench::default();
-    if only != Some(Part::Wire) {
+    let wanted = |part| only.is_none_or(|only| only == part);
+    if wanted(Part::Host) {
         let room = Room::with(dist.clone())?;
         room.start_agent()?;
         bench.host = Some(measure(&room, runs)?);
     }
-    if only != Some(Part::Host) {
+    if wanted(Part::Wire) {
         bench.wire = wire::measure(&dist, runs)?;
+    }
+    if wanted(Part::Manager) {
+        bench.manager = Some(manager::measure(&dist, runs)?);
     }
     let path = json.unwrap_or_else(|| workspace.target().join("bench.json"));
     let text = serde_json::to_string_pretty(&bench).map_err(|error| error.to_string())?;
@@ -88,8 +96,10 @@ pub(crate) fn run(
     println!("|---|---|---|---|---|");
     bench.host.iter().for_each(print_rows);
     bench.wire.iter().for_each(wire::Link::print);
+    bench.manager.iter().for_each(manager::Figures::print);
     println!("\nwritten to {}", path.display());
-    if bench.host.iter().all(holds) && bench.wire.iter().all(wire::Link::holds) {
+    let manager = bench.manager.iter().all(manager::Figures::holds);
+    if bench.host.iter().all(holds) && bench.wire.iter().all(wire::Link::holds) && manager {
         Ok(())
     } else {
         Err("a floor is not met".to_owned())

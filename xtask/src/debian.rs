@@ -22,7 +22,14 @@ const LIBFABRIC_BIN: Package = Package { name: "libfabric-bin", file: "/usr/bin/
 pub(crate) const DEMO: &[Package] = &[IBVERBS_UTILS, PERFTEST];
 
 /// What `cargo xtask bench` compares.
-pub(crate) const BENCH: &[Package] = &[PERFTEST, UCX_UTILS];
+pub(crate) const BENCH: &[Package] = &[
+    PERFTEST,
+    UCX_UTILS,
+    Package { name: "rdmacm-utils", file: "/usr/bin/rstream" },
+    Package { name: "qperf", file: "/usr/bin/qperf" },
+    Package { name: "librdmacm-dev", file: "/usr/include/rdma/rdma_cma.h" },
+    Package { name: "gcc", file: "/usr/bin/gcc" },
+];
 
 /// What the integration suite runs; gcc and the headers build its own small verbs programs.
 pub(crate) const SUITE: &[Package] = &[
@@ -32,6 +39,16 @@ pub(crate) const SUITE: &[Package] = &[
     LIBFABRIC_BIN,
     Package { name: "python3-pyverbs", file: "/usr/lib/python3/dist-packages/pyverbs/__init__.py" },
     Package { name: "libibverbs-dev", file: "/usr/include/infiniband/verbs.h" },
+    Package { name: "librdmacm-dev", file: "/usr/include/rdma/rdma_cma.h" },
+    Package { name: "rdmacm-utils", file: "/usr/bin/rping" },
+    Package { name: "qperf", file: "/usr/bin/qperf" },
+    Package { name: "fio", file: "/usr/bin/fio" },
+    Package { name: "tgt", file: "/usr/sbin/tgtd" },
+    Package { name: "libiscsi-bin", file: "/usr/bin/iscsi-inq" },
+    Package { name: "libiscsi-dev", file: "/usr/include/iscsi/iscsi.h" },
+    Package { name: "iperf3", file: "/usr/bin/iperf3" },
+    Package { name: "netcat-openbsd", file: "/usr/bin/nc.openbsd" },
+    Package { name: "curl", file: "/usr/bin/curl" },
     Package { name: "gcc", file: "/usr/bin/gcc" },
     Package { name: "iproute2", file: "/usr/sbin/ip" },
     Package { name: "util-linux", file: "/usr/bin/setpriv" },

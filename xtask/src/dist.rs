@@ -1,7 +1,8 @@
 //! `cargo xtask dist`: the folder that a user copies, with nothing in it that depends on where it lies.
 //!
-//! `target/dist/bin/softhca` finds `../lib/softhca/libibverbs.so.1` and the path redirector relative to itself. The folder is made beside the old
-//! one and takes its place at once, so that programs that run from it never see half of it.
+//! `target/dist/bin/softhca` finds `../lib/softhca/` relative to itself: the two libraries of C programs, the path redirector, and
+//! `rsocket/librspreload.so`. The folder is made beside the old one and takes its place at once, so that programs that run from it
+//! never see half of it.
 
 use std::fs;
 use std::io;
@@ -13,14 +14,20 @@ use suite::Dist;
 
 use crate::workspace::Workspace;
 
-/// The library's real name; programs ask for `libibverbs.so.1`, which links to it.
-const LIBRARY: &str = "libibverbs.so.1.14.0";
+/// What cargo calls a library of C programs, its real name, and the name that programs ask for, which links to it.
+const LIBRARIES: &[(&str, &str, &str)] = &[
+    ("libibverbs.so", "libibverbs.so.1.14.0", "libibverbs.so.1"),
+    ("librdmacm.so", "librdmacm.so.1.4.0", "librdmacm.so.1"),
+];
 
 /// The path redirector, which `softhca run` loads by this name.
 const REDIRECTOR: &str = "libsofthca_preload.so";
 
+/// Sockets over RDMA for unmodified programs; it lies where Debian's packages have it, in a folder of its own.
+const SOCKETS: &str = "librspreload.so";
+
 /// What is built for the folder.
-const PACKAGES: &[&str] = &["softhca-cli", "libibverbs", "softhca-preload"];
+const PACKAGES: &[&str] = &["softhca-cli", "libibverbs", "librdmacm", "softhca-preload", "softhca-rspreload"];
 
 /// Builds in release mode and lays out the folder.
 pub(crate) fn run(workspace: &Workspace) -> Result<Dist, String> {
@@ -43,11 +50,14 @@ fn lay_out(workspace: &Workspace, folder: &Path) -> io::Result<()> {
     let fresh = workspace.target().join(format!("dist.{}", std::process::id()));
     let library = fresh.join("lib/softhca");
     fs::create_dir_all(fresh.join("bin"))?;
-    fs::create_dir_all(&library)?;
+    fs::create_dir_all(library.join("rsocket"))?;
     fs::copy(release.join("softhca"), fresh.join("bin/softhca"))?;
-    fs::copy(release.join("libibverbs.so"), library.join(LIBRARY))?;
-    symlink(LIBRARY, library.join("libibverbs.so.1"))?;
+    for (built, real, asked) in LIBRARIES {
+        fs::copy(release.join(built), library.join(real))?;
+        symlink(real, library.join(asked))?;
+    }
     fs::copy(release.join(REDIRECTOR), library.join(REDIRECTOR))?;
+    fs::copy(release.join(SOCKETS), library.join("rsocket").join(SOCKETS))?;
     if folder.exists() {
         renameat_with(CWD, &fresh, CWD, folder, RenameFlags::EXCHANGE)?;
         fs::remove_dir_all(&fresh)

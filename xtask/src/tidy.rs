@@ -18,13 +18,17 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-udp", 0),
     ("softhca-abi", 1),
     ("softhca-protocol", 1),
+    ("softhca-rsocket", 1),
     ("softhca-engine", 2),
     ("softhca-agent", 3),
-    ("softhca", 3),
-    ("softhca-fabric", 4),
-    ("libibverbs", 4),
-    ("softhca-preload", 4),
-    ("softhca-cli", 5),
+    ("softhca-cm", 3),
+    ("softhca", 4),
+    ("softhca-fabric", 5),
+    ("libibverbs", 5),
+    ("librdmacm", 5),
+    ("softhca-rspreload", 5),
+    ("softhca-preload", 5),
+    ("softhca-cli", 6),
 ];
 
 /// Packages that are not shipped: nothing shipped may import them.
@@ -37,11 +41,13 @@ const UNSAFE: &[(&str, &[&str])] = &[
     ("softhca-engine", &["access", "lock", "tsc", "usermem"]),
     ("softhca", &["memory"]),
     ("libibverbs", &[""]),
+    ("librdmacm", &[""]),
+    ("softhca-rspreload", &[""]),
     ("softhca-preload", &[""]),
 ];
 
 /// Packages without clock, socket, thread or random source: time and chance are arguments.
-const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol"];
+const PURE: &[&str] = &["softhca-wire", "softhca-abi", "softhca-protocol", "softhca-rsocket"];
 
 /// What a pure package may not name.
 const IMPURE: &[&str] = &[

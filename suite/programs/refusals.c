@@ -1,0 +1,98 @@
+/* One side of one connection, which goes so far and no further, and says each event that it sees.
+ *   refusals -a ADDRESS -p PORT -l STATE   listens, and goes as far as STATE: deaf (it looks at no event), request, reject, accept
+ *   refusals -a ADDRESS -p PORT -c STATE   calls, and goes as far as STATE: address, route, response (it never says that it has the
+ *                                          reply), established, disconnect
+ * It ends with the connection: with 0 after a disconnect, with 2 when there was no connection. */
+#include "cm.h"
+
+static const char *until = "";
+
+static int up_to(const char *state) { return strcmp(until, state) == 0; }
+
+static void say(struct rdma_cm_event *event)
+{
+    const struct rdma_conn_param *param = &event->param.conn;
+    printf("%s status %d", rdma_event_str(event->event), event->status);
+    if (event->event == RDMA_CM_EVENT_REJECTED && param->private_data_len) printf(" private %.80s", (const char *)param->private_data);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void create_qp(struct rdma_cm_id *id)
+{
+    struct ibv_qp_init_attr init = one_of_each();
+    MUST(rdma_create_qp(id, NULL, &init) == 0);
+}
+
+/* A queue pair that is not the id's: then the program itself has to say that the connection stands. */
+static uint32_t foreign_qp(struct rdma_cm_id *id)
+{
+    struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
+    struct ibv_cq *cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
+    MUST(pd && cq);
+    return make_qp(pd, cq, IBV_QPT_RC, 1)->qp_num;
+}
+
+static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
+{
+    static const char no[] = "not today";
+    struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
+    switch (type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+        if (!up_to("address")) MUST(rdma_resolve_route(id, 2000) == 0);
+        break;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+        if (up_to("route")) break;
+        if (up_to("response")) param.qp_num = foreign_qp(id);
+        else create_qp(id);
+        MUST(rdma_connect(id, &param) == 0);
+        break;
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+        if (up_to("reject")) MUST(rdma_reject(id, no, sizeof no) == 0);
+        if (!up_to("accept")) break;
+        create_qp(id);
+        MUST(rdma_accept(id, &param) == 0);
+        break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+        if (up_to("disconnect")) MUST(rdma_disconnect(id) == 0);
+        break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+        rdma_disconnect(id);
+        exit(0);
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+    case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+        break;
+    default:
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int option, calls = 0;
+    while ((option = getopt(argc, argv, "a:p:l:c:")) != -1) {
+        if (option == 'a') host = optarg;
+        if (option == 'p') port = optarg;
+        if (option == 'l' || option == 'c') until = optarg;
+        if (option == 'c') calls = 1;
+    }
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    MUST(channel);
+    if (calls) {
+        struct rdma_cm_id *id;
+        struct rdma_addrinfo *peer = place(0);
+        MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0 && rdma_resolve_addr(id, NULL, peer->ai_dst_addr, 2000) == 0);
+    } else {
+        listener(channel, 2);
+        while (up_to("deaf")) pause();
+    }
+    for (;;) {
+        struct rdma_cm_event *event;
+        MUST(rdma_get_cm_event(channel, &event) == 0);
+        struct rdma_cm_id *id = event->id;
+        enum rdma_cm_event_type type = event->event;
+        say(event);
+        MUST(rdma_ack_cm_event(event) == 0);
+        handle(id, type);
+    }
+}

@@ -1,0 +1,168 @@
+//! Programs that find each other through the connection manager: a server that the agent shows to be listening, and a client.
+//!
+//! Such programs listen on no TCP port; whether they are ready is asked of the agent. A line of a program is words with stand-ins:
+//! `ADDRESS` is the server's address, `OWN` that of the side itself, `PORT` a port of their own, `SOCKETS` what makes sockets
+//! rsockets. The principal type is [`Place`].
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::hosts::{Family, Host, Hosts};
+use crate::pair::Sides;
+use crate::port::{self, Port};
+use crate::program::Program;
+use crate::{HANG, Room, process, wait};
+
+/// Programs that serve until somebody ends them.
+const SERVE_FOREVER: &[&str] = &["cmtime", "rcopy", "udpong", "qperf", "/usr/bin/python3"];
+
+/// Where a server and a client run, and by which addresses they go.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    there: (&'a Room, IpAddr),
+    here: (&'a Room, IpAddr),
+}
+
+/// A server that is ready, and its port.
+#[derive(Debug)]
+pub struct Server {
+    /// The program.
+    pub program: Program,
+    port: Port,
+}
+
+impl Room {
+    /// Both on this host, by a loopback address.
+    pub fn place(&self, family: Family) -> Place<'_> {
+        let address = match family {
+            Family::V4 => IpAddr::from([127, 0, 0, 1]),
+            Family::V6 => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+        };
+        Place { there: (self, address), here: (self, address) }
+    }
+
+    /// What the agent says of one connection manager's ids.
+    pub fn manager_ids(&self) -> Result<Vec<Value>, String> {
+        let shown = self.json(&["show", "--json"])?;
+        shown["manager"]["ids"].as_array().cloned().ok_or_else(|| format!("no ids in {shown}"))
+    }
+
+    /// Waits until the agent knows no context and no id any more.
+    pub fn wait_until_all_is_forgotten(&self, limit: Duration) -> Result<(), String> {
+        self.wait_until_empty(limit)?;
+        let mut last = Ok(Vec::new());
+        wait::until(limit, "the agent to forget all ids", || {
+            last = self.manager_ids();
+            matches!(&last, Ok(ids) if ids.is_empty()).then_some(())
+        })
+        .map_err(|late| format!("{late}; it still shows {last:?}"))
+    }
+}
+
+impl Hosts {
+    /// The server on the left, the client on the right.
+    pub fn place(&self, family: Family) -> Place<'_> {
+        let side = |host: &'_ Host| host.address(family);
+        Place { there: (self.left.room(), side(&self.left)), here: (self.right.room(), side(&self.right)) }
+    }
+}
+
+impl Server {
+    /// The processes of this server.
+    fn processes(&self) -> Vec<u32> {
+        let id = self.program.id();
+        std::iter::once(id).chain(process::descendants(id)).collect()
+    }
+}
+
+impl Place<'_> {
+    /// Starts a server and waits until it is ready.
+    pub fn serve(&self, line: &str) -> Result<Server, String> {
+        let port = Port::reserve()?;
+        let words = self.words(line, self.there, &port);
+        let program = self.there.0.start(self.there.0.run(&borrowed(&words)))?;
+        let mut server = Server { program, port };
+        self.wait_until_ready(line, &mut server)
+            .map_err(|why| format!("{why}; `{line}` said:\n{}", server.program.everything()))?;
+        Ok(server)
+    }
+
+    /// Starts a client of a server.
+    pub fn call(&self, server: &Server, line: &str) -> Result<Program, String> {
+        let words = self.words(line, self.here, &server.port);
+        self.here.0.start(self.here.0.run(&borrowed(&words)))
+    }
+
+    /// Runs a server and its client to their ends. A server that serves for ever is ended after its client, and that is its success.
+    pub fn meet(&self, server: &str, client: &str) -> Result<Sides, String> {
+        let mut serving = self.serve(server)?;
+        let mut calling = self.call(&serving, client)?;
+        let ended = calling.wait(HANG);
+        let client = ended.map_err(|why| format!("{why}\nthe server said:\n{}", serving.program.everything()))?;
+        let forever = SERVE_FOREVER.iter().any(|name| server.split_whitespace().any(|word| word == *name));
+        if forever || !client.succeeded() {
+            serving.program.signal(Signal::TERM);
+        }
+        let ended = serving.program.wait(HANG);
+        let mut server = ended.map_err(|why| format!("{why}\nand the client:\n{}", client.told()))?;
+        if forever && server.code == 128 + Signal::TERM.as_raw() {
+            server.code = 0;
+        }
+        Ok(Sides { server, client })
+    }
+
+    /// Runs a server and its client, which must succeed and leave nothing behind.
+    #[track_caller]
+    pub fn must_meet(&self, server: &str, client: &str) -> Sides {
+        let sides = Sides::must_succeed(&[server, "/", client], self.meet(server, client));
+        self.must_be_empty();
+        sides
+    }
+
+    /// Stops the test unless nothing is left in either agent.
+    #[track_caller]
+    pub fn must_be_empty(&self) {
+        for room in [self.there.0, self.here.0] {
+            room.wait_until_all_is_forgotten(HANG).unwrap_or_else(|why| panic!("{why}"));
+        }
+    }
+
+    /// The words of a line, for one side.
+    fn words(&self, line: &str, side: (&Room, IpAddr), port: &Port) -> Vec<String> {
+        let sockets = format!("{}:{}", side.0.dist().sockets().display(), side.0.dist().redirector().display());
+        let filled = |word: &str| {
+            word.replace("ADDRESS", &self.there.1.to_string())
+                .replace("OWN", &side.1.to_string())
+                .replace("PORT", &port.number().to_string())
+                .replace("SOCKETS", &sockets)
+        };
+        line.split_whitespace().map(filled).collect()
+    }
+
+    fn wait_until_ready(&self, line: &str, server: &mut Server) -> Result<(), String> {
+        let port = server.port.number();
+        let is = |name: &str| line.split_whitespace().any(|word| word == name);
+        if is("qperf") {
+            return port::wait_for_listener(server.program.id(), port, HANG, || server.program.ended());
+        }
+        if is("udpong") {
+            return port::wait_for_datagrams(server.program.id(), port, HANG, || server.program.ended());
+        }
+        let ready = |id: &Value| if is("mckey") { id["groups"] != 0 } else { id["stage"] == "listening" };
+        let found = wait::until(HANG, "the server to listen", || {
+            let ended = server.program.ended();
+            let own = server.processes();
+            let ids = self.there.0.manager_ids().unwrap_or_default();
+            let of_server = |id: &&Value| own.iter().any(|pid| id["pid"] == *pid);
+            if ids.iter().filter(of_server).any(ready) { Some(true) } else { ended.then_some(false) }
+        })?;
+        if found { Ok(()) } else { Err("the server ended before it listened".to_owned()) }
+    }
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}

@@ -1,0 +1,230 @@
+//! Connections that do not come about or do not last: who is told what, with which number, and that nothing is left over.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use softhca_suite::manager::Server;
+use softhca_suite::{Family, HANG, Hosts, Outcome, Place, Program, Room, User, cprogram, process, program, wait};
+
+/// The program and the name that the kernel has for it.
+const NAME: &str = "refusals";
+
+fn built(room: &Room) -> String {
+    let path = cprogram::build_with(room, NAME, &["-lrdmacm"]).expect("it compiles");
+    path.to_str().expect("a plain path").to_owned()
+}
+
+/// One of a pair: a line of the program for that state.
+fn line(program: &str, option: &str, state: &str) -> String {
+    format!("{program} -a ADDRESS -p PORT {option} {state}")
+}
+
+/// A listener and a caller that go as far as these states.
+fn pair(place: Place<'_>, program: &str, listens: &str, calls: &str) -> (Server, Program) {
+    let server = place.serve(&line(program, "-l", listens)).expect("it listens");
+    let client = place.call(&server, &line(program, "-c", calls)).expect("it starts");
+    (server, client)
+}
+
+#[track_caller]
+fn said(program: &mut Program, words: &str) {
+    program.wait_for_words(words, HANG).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[track_caller]
+fn ended(program: &mut Program) -> Outcome {
+    program.wait(HANG).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// Kills the program itself, not `softhca run`.
+#[track_caller]
+fn kill(program: &mut Program) {
+    let pid = program.inner(NAME, HANG).expect("it runs");
+    program::send(pid, Signal::KILL);
+}
+
+/// Does the same on one host and between two agents.
+fn everywhere(check: impl Fn(Place<'_>, &str)) {
+    let room = Room::of(User::Me).expect("a room");
+    check(room.place(Family::V4), &built(&room));
+    room.place(Family::V4).must_be_empty();
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    check(hosts.place(Family::V4), &built(hosts.left.room()));
+    hosts.place(Family::V4).must_be_empty();
+}
+
+#[test]
+fn without_a_listener_the_reason_is_8() {
+    everywhere(|place, program| {
+        // The port of a server that has ended.
+        let mut server = place.serve(&line(program, "-l", "accept")).expect("it listens");
+        kill(&mut server.program);
+        ended(&mut server.program);
+        let client = ended(&mut place.call(&server, &line(program, "-c", "established")).expect("it starts"));
+        assert_eq!(client.code, 2, "{}", client.told());
+        assert!(client.output.contains("RDMA_CM_EVENT_REJECTED status 8"), "{}", client.told());
+        assert!(client.errors.contains("softhca: why"), "no reason: {}", client.told());
+    });
+}
+
+#[test]
+fn a_listener_rejects_with_words_of_its_own() {
+    everywhere(|place, program| {
+        let (_server, mut client) = pair(place, program, "reject", "established");
+        let client = ended(&mut client);
+        assert!(client.output.contains("RDMA_CM_EVENT_REJECTED status 28 private not today"), "{}", client.told());
+    });
+}
+
+#[test]
+fn a_disconnect_reaches_the_other_side() {
+    everywhere(|place, program| {
+        let (mut server, mut client) = pair(place, program, "accept", "disconnect");
+        for side in [ended(&mut client), ended(&mut server.program)] {
+            assert!(side.succeeded() && side.output.contains("RDMA_CM_EVENT_DISCONNECTED"), "{}", side.told());
+        }
+    });
+}
+
+#[test]
+fn a_full_backlog_turns_callers_away() {
+    everywhere(|place, program| {
+        let mut server = place.serve(&line(program, "-l", "deaf")).expect("it listens");
+        let call = || place.call(&server, &line(program, "-c", "established")).expect("it starts");
+        let mut callers: Vec<Program> = (0..4).map(|_| call()).collect();
+        let turned_away =
+            |callers: &mut Vec<Program>| callers.iter_mut().filter(|caller| caller_was_rejected(caller)).count();
+        wait::until(HANG, "two of four to be rejected", || (turned_away(&mut callers) >= 2).then_some(()))
+            .expect("rejected");
+        assert_eq!(turned_away(&mut callers), 2, "the backlog is two");
+        kill(&mut server.program);
+        for caller in &mut callers {
+            let caller = ended(caller);
+            assert!(caller.output.contains("RDMA_CM_EVENT_REJECTED"), "{}", caller.told());
+        }
+    });
+}
+
+fn caller_was_rejected(caller: &Program) -> bool {
+    caller.output().contains("RDMA_CM_EVENT_REJECTED")
+}
+
+#[test]
+fn a_caller_is_killed_in_each_state() {
+    everywhere(|place, program| {
+        for (listens, calls, at, told) in [
+            ("request", "address", "ADDR_RESOLVED", None),
+            ("request", "route", "ROUTE_RESOLVED", None),
+            // As with the kernel, a listener hears nothing of a request that it has not answered; its answer would fail.
+            ("request", "established", "ROUTE_RESOLVED", None),
+            ("accept", "response", "CONNECT_RESPONSE", Some("REJECTED")),
+            ("accept", "established", "ESTABLISHED", Some("DISCONNECTED")),
+        ] {
+            let (mut server, mut client) = pair(place, program, listens, calls);
+            said(&mut client, at);
+            if calls == "established" {
+                let of_server = if listens == "request" { "CONNECT_REQUEST" } else { "ESTABLISHED" };
+                said(&mut server.program, of_server);
+            }
+            kill(&mut client);
+            ended(&mut client);
+            match told {
+                Some(event) => said(&mut server.program, event),
+                None => kill(&mut server.program),
+            }
+            ended(&mut server.program);
+        }
+    });
+}
+
+#[test]
+fn a_listener_is_killed_in_each_state() {
+    everywhere(|place, program| {
+        for (listens, calls, at, told) in [
+            ("request", "established", "CONNECT_REQUEST", "REJECTED"),
+            ("accept", "response", "CONNECT_REQUEST", "REJECTED"),
+            ("accept", "established", "ESTABLISHED", "DISCONNECTED"),
+        ] {
+            let (mut server, mut client) = pair(place, program, listens, calls);
+            said(&mut server.program, at);
+            if calls == "response" {
+                said(&mut client, "CONNECT_RESPONSE");
+            }
+            kill(&mut server.program);
+            said(&mut client, told);
+            ended(&mut client);
+            ended(&mut server.program);
+        }
+    });
+}
+
+/// A host that takes packets and says nothing: its agent is stopped. By the book that takes half a minute.
+#[test]
+fn a_silent_host_is_unreachable() {
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    let program = built(hosts.left.room());
+    let server = hosts.place(Family::V4).serve(&line(&program, "-l", "accept")).expect("it listens");
+    let agent = hosts.left.room().agent().expect("an agent");
+    program::send(agent, Signal::STOP);
+    let stopped = wait::until(HANG, "the agent to stop", || (process::state(agent) == Some('T')).then_some(()));
+    let mut client = hosts.place(Family::V4).call(&server, &line(&program, "-c", "established")).expect("it starts");
+    let client = client.wait(2 * HANG);
+    program::send(agent, Signal::CONT);
+    stopped.expect("stopped");
+    let client = client.expect("it ends");
+    assert!(client.output.contains("RDMA_CM_EVENT_UNREACHABLE status -110"), "{}", client.told());
+    assert!(client.errors.contains("softhca: why"), "no reason: {}", client.told());
+    hosts.right.room().wait_until_all_is_forgotten(HANG).expect("nothing is left over");
+}
+
+/// What an agent holds: its own memory, and how many objects of each kind.
+fn held(room: &Room) -> (u64, Value) {
+    room.wait_until_all_is_forgotten(HANG).expect("nothing is left over");
+    let agent = room.agent().expect("an agent");
+    (process::own_memory(agent).expect("it runs"), room.json(&["show", "--json"]).expect("it answers"))
+}
+
+/// Connections that come and go leave nothing behind, neither objects nor memory nor open files.
+#[test]
+fn thousands_of_connections_come_and_go() {
+    const MORE: u64 = 1 << 20;
+    let check = |place: Place<'_>, rooms: &[&Room], program: &str, count: u32| {
+        let round = || {
+            let line = |mode: &str| format!("{program} -a ADDRESS -p PORT -n {count} -m {mode}");
+            place.must_meet(&line("serve"), &line("call"));
+            let files = |room: &&Room| process::open_files(room.agent().expect("an agent")).len();
+            rooms.iter().map(|room| (held(room), files(room))).collect::<Vec<_>>()
+        };
+        let (first, second) = (round(), round());
+        for (((before, _), files), ((after, objects), then)) in first.into_iter().zip(second) {
+            assert!(after < before + MORE, "the agent's memory grew from {before} to {after}; it shows {objects}");
+            assert_eq!(files, then, "open files of the agent");
+        }
+    };
+    let build = |room: &Room| {
+        let path = cprogram::build_with(room, "cycles", &["-lrdmacm"]).expect("it compiles");
+        path.to_str().expect("a plain path").to_owned()
+    };
+    let room = Room::of(User::Nobody).expect("a room");
+    check(room.place(Family::V4), &[&room], &build(&room), 4000);
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    check(hosts.place(Family::V4), &[hosts.left.room(), hosts.right.room()], &build(hosts.left.room()), 1000);
+}
+
+/// A program that waits for an event uses no processor.
+#[test]
+fn who_waits_for_a_connection_sleeps() {
+    let room = Room::of(User::Me).expect("a room");
+    let program = built(&room);
+    let mut server = room.place(Family::V4).serve(&line(&program, "-l", "accept")).expect("it listens");
+    let pid = server.program.inner(NAME, HANG).expect("it runs");
+    let sleeps = |pid: u32| process::state(pid) == Some('S');
+    wait::until(HANG, "the listener to sleep", || sleeps(pid).then_some(())).expect("it sleeps");
+    let before = process::cpu_time(pid).expect("it runs");
+    let started = std::time::Instant::now();
+    wait::until(HANG, "half a second", || (started.elapsed() > Duration::from_millis(500)).then_some(()))
+        .expect("it passes");
+    let used = process::cpu_time(pid).expect("it runs") - before;
+    assert!(used < Duration::from_millis(100), "{used:?} of half a second");
+}

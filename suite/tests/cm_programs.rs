@@ -1,0 +1,155 @@
+//! The programs of Debian's rdmacm-utils: on one host, between network namespaces and between two loopback addresses.
+
+use softhca_suite::{Family, Hosts, Place, Room, Sides, User, lists};
+
+#[track_caller]
+fn on_one_host(user: User, family: Family, server: &str, client: &str) {
+    let room = Room::of(user).expect("a room");
+    room.place(family).must_meet(server, client);
+}
+
+#[track_caller]
+fn between_namespaces(user: User, family: Family, server: &str, client: &str) {
+    let Some(hosts) = Hosts::joined(1500, user).expect("two namespaces") else { return };
+    hosts.place(family).must_meet(server, client);
+}
+
+#[track_caller]
+fn between_addresses(server: &str, client: &str) {
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    hosts.place(Family::V4).must_meet(server, client);
+}
+
+/// One test per row and place that has all of a host's addresses.
+macro_rules! hosts {
+    ($($name:ident: $server:literal => $client:literal;)*) => {
+        mod one_host { $(
+            #[test]
+            fn $name() {
+                super::on_one_host(super::User::Me, super::Family::V4, $server, $client);
+            }
+        )* }
+        mod one_host_ordinary_user_ipv6 { $(
+            #[test]
+            fn $name() {
+                super::on_one_host(super::User::Nobody, super::Family::V6, $server, $client);
+            }
+        )* }
+        mod namespaces_ipv4 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(super::User::Me, super::Family::V4, $server, $client);
+            }
+        )* }
+        mod namespaces_ordinary_user_ipv6 { $(
+            #[test]
+            fn $name() {
+                super::between_namespaces(super::User::Nobody, super::Family::V6, $server, $client);
+            }
+        )* }
+    };
+}
+
+/// One test per row between two loopback addresses.
+macro_rules! addresses {
+    ($($name:ident: $server:literal => $client:literal;)*) => {
+        mod loopback_ordinary_user { $(
+            #[test]
+            fn $name() {
+                super::between_addresses($server, $client);
+            }
+        )* }
+    };
+}
+
+softhca_suite::manager_list!(hosts);
+softhca_suite::manager_list!(addresses);
+
+/// Datagram rsockets begin with UDP, whose source the kernel chooses: between two loopback addresses that is 127.0.0.1, which is
+/// neither agent's.
+mod datagrams {
+    use super::{between_namespaces, on_one_host};
+    use softhca_suite::{Family, User};
+
+    softhca_suite::manager_datagram_list!(hosts);
+}
+
+/// As many connections at once as a program of the field has.
+#[test]
+fn a_thousand_connections() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let place = room.place(Family::V4);
+    place.must_meet("ucmatose -b ADDRESS -p PORT -c 1000 -C 2", "ucmatose -s ADDRESS -p PORT -c 1000 -C 2");
+    let sides = place.must_meet("cmtime -b ADDRESS -p PORT", "cmtime -s ADDRESS -p PORT -c 1000");
+    assert!(!sides.client.everything().contains("fail"), "{}", sides.client.told());
+}
+
+/// Both join a group; mckey waits some seconds of its own for the group to be known.
+fn members(place: Place<'_>, group: &str) {
+    let receiver = format!("mckey -m {group} -b OWN -C 10");
+    place.must_meet(&receiver, &format!("{receiver} -s"));
+}
+
+#[test]
+fn mckey_on_one_host() {
+    members(Room::of(User::Nobody).expect("a room").place(Family::V4), "239.47.91.2");
+}
+
+#[test]
+fn mckey_between_namespaces() {
+    for (family, group) in [(Family::V4, "239.47.91.2"), (Family::V6, "ff0e::4792")] {
+        let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+        members(hosts.place(family), group);
+    }
+}
+
+#[test]
+fn rcopy_copies_a_file() {
+    for user in [User::Me, User::Nobody] {
+        let room = Room::of(user).expect("a room");
+        let bytes: Vec<u8> = (0..3_000_017_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        std::fs::write(room.folder().join("from"), &bytes).expect("written");
+        let (from, to) = (room.folder().join("from"), room.own_dir().join("to"));
+        let client = format!("rcopy {} ADDRESS:{} -p PORT", from.display(), to.display());
+        room.place(Family::V4).must_meet("rcopy -p PORT", &client);
+        assert!(std::fs::read(&to).expect("copied") == bytes, "the copy differs");
+    }
+}
+
+/// One test per row and place.
+macro_rules! perftests {
+    ($($name:ident: $server:literal => $client:literal;)*) => {
+        mod perftest_one_host { $(
+            #[test]
+            fn $name() {
+                let room = super::Room::of(super::User::Nobody).expect("a room");
+                super::perftest(room.place(super::Family::V4), $server, $client);
+            }
+        )* }
+        mod perftest_namespaces { $(
+            #[test]
+            fn $name() {
+                let Some(hosts) = super::Hosts::joined(1500, super::User::Me).expect("two namespaces") else { return };
+                super::perftest(hosts.place(super::Family::V4), $server, $client);
+            }
+        )* }
+    };
+}
+
+softhca_suite::manager_perftest_list!(perftests);
+
+/// perftest's client may call before its server listens: after they have greeted each other both go on at once. It does not survive
+/// that (it goes on with what it has given back), so they begin again.
+#[track_caller]
+fn perftest(place: Place<'_>, server: &str, client: &str) {
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        let sides = place.meet(server, client).unwrap_or_else(|why| panic!("{why}"));
+        if sides.client.succeeded() || !sides.client.errors.contains("nobody listens at this service id") {
+            let words: Vec<&str> = client.split_whitespace().collect();
+            lists::expect_figures(&words, &Sides::must_succeed(&words, Ok(sides)));
+            return place.must_be_empty();
+        }
+    }
+    panic!("the client has come too early {TRIES} times");
+}

@@ -1,0 +1,107 @@
+//! Socket programs that know nothing of RDMA, on rsockets: iperf3, nc, and curl with a small HTTP server.
+//!
+//! Their data goes by RDMA and not by TCP: no socket of TCP listens at the port that they talk to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use softhca_suite::{Family, Hosts, Place, Room, User};
+
+/// A file of so many mebibytes that do not repeat themselves soon.
+fn file(folder: &Path, mebibytes: usize) -> PathBuf {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let bytes: Vec<u8> = (0..mebibytes << 17).flat_map(|_| next()).collect();
+    let path = folder.join("file");
+    fs::write(&path, bytes).expect("written");
+    path
+}
+
+#[track_caller]
+fn must_be_the_same(one: &Path, other: &Path) {
+    let same = fs::read(one).expect("there") == fs::read(other).expect("there");
+    assert!(same, "{} and {} differ", one.display(), other.display());
+}
+
+fn iperf(place: Place<'_>) {
+    for more in ["-n 32M", "-n 32M -R", "-n 16M -P 2"] {
+        let client = format!("env LD_PRELOAD=SOCKETS iperf3 -c ADDRESS -p PORT {more}");
+        let sides = place.must_meet("env LD_PRELOAD=SOCKETS iperf3 -s -1 -B ADDRESS -p PORT", &client);
+        assert!(sides.client.output.contains("iperf Done"), "{}", sides.client.told());
+    }
+}
+
+#[test]
+fn iperf3_on_one_host() {
+    iperf(Room::of(User::Nobody).expect("a room").place(Family::V4));
+}
+
+#[test]
+fn iperf3_between_namespaces() {
+    for family in [Family::V4, Family::V6] {
+        let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+        iperf(hosts.place(family));
+    }
+}
+
+/// nc reads a file and writes what comes into another; a script has the redirections.
+fn netcat(place: Place<'_>, from: &Room, to: &Room) {
+    let source = file(from.folder(), 16);
+    let target = to.own_dir().join("received");
+    let script = |name: &str, words: String| {
+        let path = from.folder().join(name);
+        fs::write(&path, words).expect("written");
+        path.display().to_string()
+    };
+    let serve = script("serve", format!("exec nc -l \"$1\" \"$2\" >{}", target.display()));
+    let call = script("call", format!("exec nc -N \"$1\" \"$2\" <{}", source.display()));
+    place.must_meet(
+        &format!("env LD_PRELOAD=SOCKETS sh {serve} ADDRESS PORT"),
+        &format!("env LD_PRELOAD=SOCKETS sh {call} ADDRESS PORT"),
+    );
+    must_be_the_same(&source, &target);
+}
+
+#[test]
+fn nc_on_one_host() {
+    for family in [Family::V4, Family::V6] {
+        let room = Room::of(User::Nobody).expect("a room");
+        netcat(room.place(family), &room, &room);
+    }
+}
+
+#[test]
+fn nc_between_addresses() {
+    let hosts = Hosts::loopback(User::Nobody).expect("two addresses");
+    netcat(hosts.place(Family::V4), hosts.right.room(), hosts.left.room());
+}
+
+/// curl fetches a file from a small HTTP server.
+fn fetch(place: Place<'_>, from: &Room, to: &Room, mebibytes: usize) {
+    let source = file(from.folder(), mebibytes);
+    let target = to.own_dir().join("fetched");
+    let folder = from.folder().display();
+    let server =
+        format!("env LD_PRELOAD=SOCKETS /usr/bin/python3 -m http.server --bind ADDRESS --directory {folder} PORT");
+    let client =
+        format!("env LD_PRELOAD=SOCKETS curl --silent --show-error -o {} http://ADDRESS:PORT/file", target.display());
+    place.must_meet(&server, &client);
+    must_be_the_same(&source, &target);
+}
+
+#[test]
+fn curl_on_one_host() {
+    let room = Room::of(User::Nobody).expect("a room");
+    fetch(room.place(Family::V4), &room, &room, 256);
+}
+
+#[test]
+fn curl_between_namespaces() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    fetch(hosts.place(Family::V4), hosts.left.room(), hosts.right.room(), 64);
+}
