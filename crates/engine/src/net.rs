@@ -11,9 +11,11 @@ mod connection;
 pub(crate) mod deliver;
 pub(crate) mod flow;
 pub(crate) mod inbox;
+pub(crate) mod origins;
 pub(crate) mod owing;
 pub(crate) mod peer;
 pub(crate) mod port;
+pub(crate) mod settlement;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32};

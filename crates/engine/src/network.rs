@@ -3,7 +3,7 @@
 //! Only sending: what arrives comes from the agent, by ring, or out of its sockets. Principal traits: [`Network`] and [`Outlet`].
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Something that carries packets between hosts.
@@ -26,6 +26,23 @@ pub trait Outlet: Send + Sync {
     /// # Errors
     /// Nothing was sent.
     fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()>;
+
+    /// Makes it cheaper to send to one host, and gives the identification of the next datagram, from which they count on: as
+    /// [`udp::Socket::settle`].
+    ///
+    /// # Errors
+    /// There is nothing to be had: the identifications stay 0.
+    fn settle(&self, to: &SocketAddr) -> io::Result<u16> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, format!("what leads to {to} is no socket")))
+    }
+
+    /// All hosts are alike again, and identifications 0.
+    ///
+    /// # Errors
+    /// Nothing can be sent any more.
+    fn unsettle(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// UDP, through sockets of this process.
@@ -45,6 +62,14 @@ impl Outlet for udp::Socket {
 
     fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()> {
         self.send(out)
+    }
+
+    fn settle(&self, to: &SocketAddr) -> io::Result<u16> {
+        self.settle(to)
+    }
+
+    fn unsettle(&self) -> io::Result<()> {
+        self.unsettle()
     }
 }
 

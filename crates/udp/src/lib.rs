@@ -10,7 +10,8 @@
 //!
 //! * IPv4's identification is covered by RoCEv2's ICRC but not in the program's hands. Every datagram of an *unconnected* socket
 //!   that forbids fragments (`IP_PMTUDISC_DO`) has identification 0; each burst (`UDP_SEGMENT`) that the kernel cuts begins with 0
-//!   again and counts 0, 1, 2, also to a multicast group.
+//!   again and counts 0, 1, 2, also to a multicast group. A *connected* socket has a counter of its own, from which each call takes one
+//!   number, whatever it sends and to whom; a burst begins with that number and counts on.
 //! * Between namespaces a burst need not be cut at all (`tx-udp-segmentation` on): it arrives as it was sent, in one call.
 //! * A receiver whose interface merges (GRO) gets a burst that was cut as one again, 64 segments and a shorter last one too: the
 //!   segments of a merged datagram (`UDP_GRO`) have one length, but the last may be shorter. Single datagrams, which all have
@@ -22,6 +23,7 @@
 
 mod address;
 mod control;
+mod settle;
 mod socket;
 #[allow(unsafe_code, reason = "the calls that rustix leaves out")]
 mod sys;
@@ -52,6 +54,8 @@ pub struct Outgoing<'a> {
     pub segment: usize,
     /// For multicast: the interface that it leaves by. Otherwise 0.
     pub interface: u32,
+    /// The destination is the one that the socket has settled on ([`Socket::settle`]).
+    pub settled: bool,
     /// The segments, one behind the other: at most [`BATCH_MAX`] bytes and [`SEGMENTS_MAX`] segments.
     pub bytes: &'a [u8],
 }

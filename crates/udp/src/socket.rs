@@ -18,7 +18,7 @@ const BUFFER: i32 = 4 << 20;
 /// Bursts of one segment size in a row that make it a habit.
 const REPEATS: u32 = 16;
 
-/// A UDP socket that never waits.
+/// A UDP socket that never waits. One thread sends at a time: what is usual is told to the kernel once, and holds for whoever sends next.
 #[derive(Debug)]
 pub struct Socket {
     socket: UdpSocket,
@@ -26,12 +26,15 @@ pub struct Socket {
     /// The segment size that the kernel takes where a call says none, and how often the last one was asked for in a row.
     habit: AtomicU32,
     repeats: AtomicU32,
+    /// The same for hop limit and traffic class, in one number.
+    marks: AtomicU32,
+    marks_repeats: AtomicU32,
 }
 
 impl Socket {
     /// A socket to send from: on `local` and the first free port from `hint` on in the range that RoCEv2 sends from.
     ///
-    /// It is never connected and forbids fragments, so that the identification of its IPv4 packets is known. What it sends to a
+    /// It is not connected and forbids fragments, so that the identification of its IPv4 packets is known (see also [`Socket::settle`]). What it sends to a
     /// group comes back to this host too, for the other agents here.
     ///
     /// # Errors
@@ -120,7 +123,9 @@ impl Socket {
     pub fn from_fd(fd: OwnedFd) -> Socket {
         let socket = UdpSocket::from(fd);
         let local = socket.local_addr().unwrap_or_else(|_| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
-        Socket { socket, local, habit: AtomicU32::new(0), repeats: AtomicU32::new(0) }
+        let [habit, repeats, marks_repeats] = [const { AtomicU32::new(0) }; 3];
+        let marks = AtomicU32::new(u16::from_be_bytes([HOP_LIMIT, 0]).into());
+        Socket { socket, local, habit, repeats, marks, marks_repeats }
     }
 
     /// From now on [`Socket::receive`] tells the traffic class and the hop limit. That costs a small part of each call, and only
@@ -136,6 +141,10 @@ impl Socket {
             }
         };
         options.into_iter().try_for_each(|(level, option)| sys::set(self.as_fd(), level, option, &1_i32))
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
     }
 
     /// The port that it is bound to.
@@ -156,20 +165,27 @@ impl Socket {
             control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment.to_ne_bytes());
         }
         let v4 = out.to.is_ipv4();
-        if out.traffic_class != 0 {
-            let (level, kind) =
-                if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
-            control.push(level, kind, i32::from(out.traffic_class).to_ne_bytes());
-        }
-        if !matches!(out.hop_limit, 0 | HOP_LIMIT) {
-            let (level, kind) =
-                if v4 { (libc::IPPROTO_IP, libc::IP_TTL) } else { (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) };
-            control.push(level, kind, i32::from(out.hop_limit).to_ne_bytes());
+        let hop_limit = if out.hop_limit == 0 { HOP_LIMIT } else { out.hop_limit };
+        if out.interface != 0 || !self.is_usually_marked(hop_limit, out.traffic_class) {
+            let (level, hops, class) = if v4 {
+                (libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS)
+            } else {
+                (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, libc::IPV6_TCLASS)
+            };
+            control.push(level, hops, i32::from(hop_limit).to_ne_bytes());
+            control.push(level, class, i32::from(out.traffic_class).to_ne_bytes());
         }
         if out.interface != 0 {
             self.leave_by(out.interface, v4, &mut control);
         }
-        sys::send(self.socket.as_fd(), &out.to, &control, out.bytes)
+        if !out.settled {
+            return sys::send(self.socket.as_fd(), Some(&out.to), &control, out.bytes);
+        }
+        // News of an earlier datagram, which did not arrive, comes in the place of sending this one, once.
+        match sys::send(self.socket.as_fd(), None, &control, out.bytes) {
+            Err(error) if is_news(&error) => sys::send(self.socket.as_fd(), None, &control, out.bytes),
+            done => done,
+        }
     }
 
     /// Whether `len` bytes are cut into these segments (0: not at all) without saying so. A program that sends the same kind of burst
@@ -182,12 +198,30 @@ impl Socket {
         if u32::from(segment) == habit {
             return true;
         }
-        // Not atomic together: of two senders at once one may be counted as the other, and the habit be another one.
-        let repeats = self.repeats.load(Ordering::Relaxed);
-        let count = if repeats >> 16 == u32::from(segment) { (repeats & 0xffff) + 1 } else { 1 };
-        self.repeats.store(u32::from(segment) << 16 | count.min(REPEATS), Ordering::Relaxed);
-        if count == REPEATS && sys::set(self.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, &i32::from(segment)).is_ok() {
+        if becomes_habit(&self.repeats, segment)
+            && sys::set(self.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, &i32::from(segment)).is_ok()
+        {
             self.habit.store(u32::from(segment), Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// Whether the kernel gives a datagram for one host this hop limit and traffic class without being told: the last ones that were asked
+    /// for often enough in a row.
+    fn is_usually_marked(&self, hop_limit: u8, class: u8) -> bool {
+        let marks = u16::from_be_bytes([hop_limit, class]);
+        if u32::from(marks) == self.marks.load(Ordering::Relaxed) {
+            return true;
+        }
+        if becomes_habit(&self.marks_repeats, marks) {
+            let (level, hops_option, class_option) = match self.local.ip() {
+                IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TTL, libc::IP_TOS),
+                IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, libc::IPV6_TCLASS),
+            };
+            let set = |option, value: u8| sys::set(self.as_fd(), level, option, &i32::from(value));
+            let done = set(hops_option, hop_limit).and_then(|()| set(class_option, class));
+            // Half done is not done: everything is told, then.
+            self.marks.store(if done.is_ok() { marks.into() } else { u32::MAX }, Ordering::Relaxed);
         }
         false
     }
@@ -199,7 +233,7 @@ impl Socket {
     /// The socket is not usable any more.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let mut control = Control::new();
-        let (len, control_len, from) = match sys::receive(self.socket.as_fd(), buffer, &mut control) {
+        let (len, control_len, from) = match sys::receive(self.socket.as_fd(), buffer, &mut control, 0) {
             Ok(received) => received,
             Err(error) if passes(&error) => return Ok(None),
             Err(error) => return Err(error),
@@ -245,6 +279,15 @@ impl AsFd for Socket {
     }
 }
 
+/// Counts how often a value was asked for in a row; says whether that was often enough just now. Not atomic: of two senders at once one may
+/// be counted as the other, and the habit be another one.
+fn becomes_habit(repeats: &AtomicU32, value: u16) -> bool {
+    let before = repeats.load(Ordering::Relaxed);
+    let count = if before >> 16 == u32::from(value) { (before & 0xffff) + 1 } else { 1 };
+    repeats.store(u32::from(value) << 16 | count.min(REPEATS + 1), Ordering::Relaxed);
+    count == REPEATS
+}
+
 /// A socket of the address's family, closed on exec and not waiting.
 fn unbound(address: &IpAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -277,11 +320,14 @@ fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
 
 /// Whether an error of receiving says nothing about the socket: nothing is there, or an ICMP message came.
 fn passes(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) || is_news(error)
+}
+
+/// Whether an error is what an ICMP message said about an earlier datagram.
+fn is_news(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::WouldBlock
-            | ErrorKind::Interrupted
-            | ErrorKind::ConnectionRefused
+        ErrorKind::ConnectionRefused
             | ErrorKind::ConnectionReset
             | ErrorKind::HostUnreachable
             | ErrorKind::NetworkUnreachable

@@ -1,4 +1,4 @@
-//! The three calls that rustix leaves out, behind safe functions. Not what they are used for: that is [`crate::Socket`].
+//! The calls that rustix leaves out, behind safe functions. Not what they are used for: that is [`crate::Socket`].
 //!
 //! Sending and receiving go to the kernel directly: the C library's functions are cancellation points, and to make each of them
 //! one takes two locked instructions. Since they never wait, there is nothing to cancel.
@@ -31,9 +31,19 @@ pub(crate) fn set<T: OptionValue>(fd: BorrowedFd<'_>, level: i32, option: i32, v
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends `bytes` to an address without waiting. It is all or nothing: UDP sends no half datagrams.
-pub(crate) fn send(fd: BorrowedFd<'_>, to: &SocketAddr, control: &Control, bytes: &[u8]) -> io::Result<()> {
-    let (name, name_len) = Name::of(to);
+/// Connects the socket to an address, or to none.
+pub(crate) fn connect(fd: BorrowedFd<'_>, to: Option<&(Name, u32)>) -> io::Result<()> {
+    let nowhere = (Name::room(), size_of::<libc::sockaddr_in>() as u32); // AF_UNSPEC is 0
+    let (name, len) = to.unwrap_or(&nowhere);
+    // SAFETY: the kernel reads `len` bytes of the name, which outlives the call and is at least as long.
+    let done = unsafe { libc::connect(fd.as_raw_fd(), name.as_ptr().cast(), *len) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends `bytes` to an address, or to where the socket is connected, without waiting. It is all or nothing: UDP sends no half datagrams.
+pub(crate) fn send(fd: BorrowedFd<'_>, to: Option<&SocketAddr>, control: &Control, bytes: &[u8]) -> io::Result<()> {
+    let name = to.map(Name::of);
+    let (name, name_len) = name.as_ref().map_or((std::ptr::null(), 0), |(name, len)| (name.as_ptr(), *len));
     if control.len() == 0 {
         // The kernel has less to read and to check.
         // SAFETY: the kernel reads the bytes and the name, which both outlive the call, within the lengths that stand beside them.
@@ -44,7 +54,7 @@ pub(crate) fn send(fd: BorrowedFd<'_>, to: &SocketAddr, control: &Control, bytes
                 bytes.as_ptr(),
                 bytes.len(),
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-                name.as_ptr(),
+                name,
                 name_len,
             )
         };
@@ -52,7 +62,7 @@ pub(crate) fn send(fd: BorrowedFd<'_>, to: &SocketAddr, control: &Control, bytes
     }
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let message = libc::msghdr {
-        msg_name: name.as_ptr().cast_mut().cast(),
+        msg_name: name.cast_mut().cast(),
         msg_namelen: name_len,
         msg_iov: &raw mut piece,
         msg_iovlen: 1,
@@ -68,11 +78,12 @@ pub(crate) fn send(fd: BorrowedFd<'_>, to: &SocketAddr, control: &Control, bytes
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives a datagram without waiting: its length in `buffer`, the length of the control messages, the sender.
+/// Receives a datagram without waiting, or what `flags` says: its length in `buffer`, the length of the control messages, the sender.
 pub(crate) fn receive(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
     control: &mut Control,
+    flags: i32,
 ) -> io::Result<(usize, usize, Option<SocketAddr>)> {
     let mut name = Name::room();
     let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -87,7 +98,8 @@ pub(crate) fn receive(
     };
     // SAFETY: the kernel writes into the name, the buffer and the control messages, which are borrowed mutably until the call
     // returns, and within the lengths that stand beside them.
-    let received = unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    let received =
+        unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | flags) };
     if received < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -17,7 +17,11 @@ fn pair(local: IpAddr) -> (Socket, Socket, Outgoing<'static>) {
     receiver.tell_hops().expect("told");
     let sender = Socket::sender(local, 0, hint()).expect("a sender");
     let to = SocketAddr::new(local, receiver.port());
-    (sender, receiver, Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, bytes: b"datagram" })
+    (
+        sender,
+        receiver,
+        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, settled: false, bytes: b"datagram" },
+    )
 }
 
 /// Differs between processes, so that they do not all try the same ports.
@@ -182,7 +186,15 @@ fn every_member_of_a_group_gets_a_copy() {
     members.iter().for_each(|member| member.tell_hops().expect("told"));
     let sender = Socket::sender(local, 0, hint()).expect("a sender");
     let to = SocketAddr::new(group, PORT);
-    let out = Outgoing { to, traffic_class: 1, hop_limit: 0, segment: 0, interface: LOOPBACK, bytes: b"to all" };
+    let out = Outgoing {
+        to,
+        traffic_class: 1,
+        hop_limit: 0,
+        segment: 0,
+        interface: LOOPBACK,
+        settled: false,
+        bytes: b"to all",
+    };
     sender.send(&out).expect("send");
     for member in &members {
         let mut buffer = [0; 100];
@@ -221,7 +233,15 @@ fn the_identification_is_zero() {
     let to = SocketAddr::new(local.into(), PORT);
     for _ in 0..3 {
         sender
-            .send(&Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, bytes: b"" })
+            .send(&Outgoing {
+                to,
+                traffic_class: 0,
+                hop_limit: 0,
+                segment: 0,
+                interface: 0,
+                settled: false,
+                bytes: b"",
+            })
             .expect("send");
         let mut header = [0_u8; 64];
         wait(&raw);
@@ -229,4 +249,118 @@ fn the_identification_is_zero() {
         assert_eq!(header[4..8], [0, 0, 0x40, 0], "identification 0, no fragments");
         assert_eq!(header[20..22], sender.port().to_be_bytes());
     }
+}
+
+/// What the ICRC of a socket that has settled rests on. Only with the right to look at whole packets.
+#[test]
+fn a_settled_socket_counts_from_the_number_that_it_told() {
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, ipproto, recv, socket_with};
+    let Ok(raw) = socket_with(AddressFamily::INET, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::UDP)) else {
+        eprintln!("not looked at: no right to open a raw socket");
+        return;
+    };
+    let (here, there) =
+        (Ipv4Addr::from([127, own(5)[0], own(5)[1], 5]), Ipv4Addr::from([127, own(6)[0], own(6)[1], 6]));
+    bind(&raw, &std::net::SocketAddrV4::new(there, 0)).expect("bind");
+    let _receiver = Socket::receiver(there.into(), 0).expect("a receiver");
+    let sender = Socket::sender(here.into(), 0, hint()).expect("a sender");
+    let to = SocketAddr::new(there.into(), PORT);
+    let out =
+        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, settled: true, bytes: &[7; 100] };
+    let seen = |out: &Outgoing<'_>| {
+        sender.send(out).expect("send");
+        let mut header = [0_u8; 256];
+        wait(&raw);
+        recv(&raw, &mut header[..], RecvFlags::empty()).expect("the packet");
+        assert_eq!(header[20..22], sender.port().to_be_bytes());
+        u16::from_be_bytes([header[4], header[5]])
+    };
+    for _ in 0..2 {
+        let next = sender.settle(&to).expect("settled");
+        assert_eq!(seen(&out), next);
+        assert_eq!(seen(&Outgoing { settled: false, ..out }), next.wrapping_add(1), "named or not");
+        assert_eq!(seen(&Outgoing { traffic_class: 8, hop_limit: 3, ..out }), next.wrapping_add(2));
+        assert_eq!(seen(&Outgoing { segment: 40, ..out }), next.wrapping_add(3), "a burst takes one");
+        // Loopback does not cut bursts, so that this is the next packet.
+        assert_eq!(seen(&out), next.wrapping_add(4));
+        sender.unsettle().expect("unsettled");
+        assert_eq!(seen(&Outgoing { settled: false, ..out }), 0);
+    }
+}
+
+#[test]
+fn habits_of_hop_limit_and_traffic_class_come_and_go() {
+    for local in [V4, V6] {
+        let (sender, receiver, out) = pair(local);
+        let mut buffer = [0; 64];
+        for (traffic_class, hop_limit) in [(8, 255), (0, 0), (8, 3), (9, 3)] {
+            for (step, settled) in (0..50).zip([false, true].into_iter().cycle()) {
+                if step == 25 {
+                    sender.settle(&out.to).expect("settled");
+                }
+                let settled = settled && step > 25;
+                sender.send(&Outgoing { traffic_class, hop_limit, settled, ..out }).expect("send");
+                let received = next(&receiver, &mut buffer);
+                let seen = if hop_limit == 0 { 64 } else { hop_limit };
+                assert_eq!((received.traffic_class, received.hop_limit), (traffic_class, seen), "step {step}");
+            }
+            // Once in between is no habit.
+            sender.send(&Outgoing { traffic_class: 1, hop_limit: 77, ..out }).expect("send");
+            let received = next(&receiver, &mut buffer);
+            assert_eq!((received.traffic_class, received.hop_limit), (1, 77));
+        }
+    }
+}
+
+#[test]
+fn settled_or_not_everything_arrives() {
+    for local in [V4, V6] {
+        let (sender, receiver, out) = pair(local);
+        let other = Socket::receiver_at(local, 0, 0).expect("a receiver");
+        let elsewhere = SocketAddr::new(local, other.port());
+        sender.settle(&out.to).expect("settled");
+        let mut buffer = [0; 64];
+        for _ in 0..3 {
+            sender.send(&Outgoing { settled: true, ..out }).expect("send");
+            assert_eq!(next(&receiver, &mut buffer).from.port(), sender.port());
+            sender.send(&Outgoing { to: elsewhere, ..out }).expect("send");
+            assert_eq!(next(&other, &mut buffer).from.port(), sender.port());
+        }
+        sender.settle(&elsewhere).expect("settled on another");
+        sender.send(&Outgoing { to: elsewhere, settled: true, ..out }).expect("send");
+        assert_eq!(next(&other, &mut buffer).from.port(), sender.port());
+        sender.unsettle().expect("unsettled");
+        sender.send(&out).expect("send");
+        assert_eq!(
+            next(&receiver, &mut buffer).from,
+            SocketAddr::new(local, sender.port()),
+            "its address and port stay"
+        );
+    }
+}
+
+#[test]
+fn news_of_a_lost_datagram_does_not_cost_the_next_one() {
+    for local in [V4, V6] {
+        let (sender, receiver, out) = pair(local);
+        sender.settle(&out.to).expect("settled");
+        let port = receiver.port();
+        drop(receiver);
+        // Nobody is there: the host says so, to whoever sends next.
+        for _ in 0..3 {
+            sender.send(&Outgoing { settled: true, ..out }).expect("send");
+        }
+        let receiver = Socket::receiver_at(local, port, 0).expect("a receiver");
+        sender.send(&Outgoing { settled: true, ..out }).expect("send");
+        assert_eq!(next(&receiver, &mut [0; 64]).len, out.bytes.len());
+    }
+}
+
+#[test]
+fn where_there_is_no_way_nothing_is_settled() {
+    let (sender, receiver, out) = pair(V4);
+    let v6 = SocketAddr::new(V6, 1);
+    sender.settle(&v6).expect_err("another family");
+    sender.send(&out).expect("send");
+    assert_eq!(next(&receiver, &mut [0; 64]).len, out.bytes.len());
 }

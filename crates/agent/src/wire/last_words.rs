@@ -70,6 +70,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
         hop_limit: attributes.dest.hop_limit,
         segment: 0,
         interface: 0,
+        settled: false,
         bytes: &packet[..len + icrc::LEN],
     })
 }

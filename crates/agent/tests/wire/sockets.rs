@@ -262,6 +262,7 @@ fn groups_are_joined_while_they_have_members() {
         hop_limit: 0,
         segment: 0,
         interface: loopback,
+        settled: false,
         bytes: &datagram(0x00ff_ffff, 100, 9),
     };
     let member = ear.member(gid(group));

@@ -1,7 +1,8 @@
 //! Packets on their way out: put together in one buffer and sent with one system call, as the segments of one datagram.
 //!
 //! The kernel (or the adapter) cuts the datagram up again. It numbers the segments' IPv4 headers 0, 1, 2 …, and the ICRC covers
-//! that number, so a packet's place in the batch is under its ICRC. All segments have one size, but for the last, which may be
+//! that number, so a packet's place in the batch is under its ICRC. (A port that is settled on a host, see
+//! [`crate::net::settlement`], counts from another number than 0.) All segments have one size, but for the last, which may be
 //! smaller. Principal type: [`Batch`].
 
 use std::io;
@@ -11,6 +12,7 @@ use udp::{BATCH_MAX, Outgoing, SEGMENTS_MAX};
 use wire::Headers;
 use wire::icrc::Envelope;
 
+use crate::net::settlement::Settlement;
 use crate::network::Outlet;
 
 /// Bytes of an ICRC.
@@ -36,6 +38,7 @@ pub(crate) struct Batch {
     /// The last packet is a shorter one: nothing may follow.
     closed: bool,
     target: Option<Target>,
+    settlement: Settlement,
 }
 
 impl Batch {
@@ -47,6 +50,7 @@ impl Batch {
             count: 0,
             closed: false,
             target: None,
+            settlement: Settlement::default(),
         }
     }
 
@@ -101,7 +105,7 @@ impl Batch {
     /// The `size` bytes behind the last packet are one, but for the ICRC.
     fn seal(&mut self, target: &Target, envelope: &Envelope, size: usize) {
         let (packet, icrc) = self.buffer[self.len..self.len + size].split_at_mut(size - ICRC);
-        icrc.copy_from_slice(&envelope.icrc(self.count as u16, packet));
+        icrc.copy_from_slice(&envelope.icrc(self.settlement.next().wrapping_add(self.count as u16), packet));
         if self.count == 0 {
             self.segment = size;
             self.target = Some(*target);
@@ -123,9 +127,18 @@ impl Batch {
             hop_limit: target.hop_limit,
             segment: if self.count > 1 { self.segment } else { 0 },
             interface: target.interface,
+            settled: self.settlement.is_on(&target.to),
             bytes: &self.buffer[..self.len],
         });
         (self.len, self.count, self.closed) = (0, 0, false);
+        self.settlement.sent(outlet, &target.to, sent.is_ok());
+        sent
+    }
+
+    /// Something that left from here may not have arrived.
+    pub(crate) fn doubt(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
+        let sent = self.flush(outlet);
+        self.settlement.leave(outlet);
         sent
     }
 }

@@ -27,6 +27,9 @@ impl Qp {
         if losses != inner.losses {
             inner.losses = losses;
             flow.peer.lose(now);
+            if let Err(error) = flow.port.batch.lock().doubt(&*flow.port.outlet) {
+                flow.complain(&error);
+            }
         }
         let mtu = self.mtu(inner);
         let is_long = inner.requester.next_length() >= LONG * mtu;

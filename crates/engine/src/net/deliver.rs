@@ -89,6 +89,8 @@ struct Packets<'a> {
     at: usize,
     /// The identification that the next packet will have, if its sender is like the last one's.
     id: u16,
+    /// That of the first packet, if it fitted.
+    first: Option<u16>,
     /// Packets that were another engine's.
     strays: u32,
 }
@@ -105,6 +107,9 @@ impl<'a> Packets<'a> {
                 self.give_back(rest);
                 continue;
             } else if let Some(fits) = self.envelope.check(bytes, self.id) {
+                if self.at == 0 {
+                    self.first = Some(fits);
+                }
                 self.id = fits.wrapping_add(1);
                 self.at += bytes.len();
                 match self.parse(&bytes[..bytes.len() - ICRC]) {
@@ -177,11 +182,12 @@ impl Engine {
         len: usize,
         polled: bool,
     ) -> u32 {
-        let envelope = reception.envelope(datagrams);
+        let (envelope, id) = reception.origins.expect(datagrams);
         let (buffer, touched, recent) = reception.parts();
         let segment = if datagrams.segment == 0 { len.max(1) } else { datagrams.segment };
         let bytes = &buffer[..len];
-        let mut packets = Packets { engine: self, datagrams, envelope, bytes, segment, at: 0, id: 0, strays: 0 };
+        let mut packets =
+            Packets { engine: self, datagrams, envelope, bytes, segment, at: 0, id, first: None, strays: 0 };
         let mut next = packets.next();
         while let Some(found) = next.take() {
             match found {
@@ -201,7 +207,11 @@ impl Engine {
             }
             next = packets.next();
         }
-        packets.strays
+        let (first, strays) = (packets.first, packets.strays);
+        if let Some(id) = first {
+            reception.origins.began(datagrams.from_port, id);
+        }
+        strays
     }
 
     /// Brings a packet to its QP, and those behind it as long as they are for the same one; gives the first that is not.

@@ -17,7 +17,6 @@ use abi::wire::{
 };
 use arc_swap::ArcSwap;
 use shm::{Doorbell, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
-use wire::icrc::Envelope;
 
 use crate::access;
 use crate::engine::Engine;
@@ -25,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::net::claim::Claim;
 use crate::net::deliver::Datagrams;
+use crate::net::origins::Origins;
 use crate::qp::Qp;
 use crate::request;
 
@@ -70,8 +70,7 @@ pub(crate) struct Reception {
     pub(crate) recent: Option<Arc<Qp>>,
     /// An address that was found not to be of this agent, and the epoch of the tables for which that holds.
     pub(crate) foreign: Option<([u8; 16], u32)>,
-    /// What the ICRCs of the last datagrams covered beside them, and of which flow those were.
-    envelope: Option<([u8; 16], [u8; 16], u16, Envelope)>,
+    pub(crate) origins: Origins,
     /// Looks at the sockets so far.
     looks: u32,
 }
@@ -278,7 +277,7 @@ impl Inbox {
                 touched: Vec::with_capacity(64),
                 recent: None,
                 foreign: None,
-                envelope: None,
+                origins: Origins::default(),
                 looks: 0,
             }),
             strays: Mutex::new(strays),
@@ -368,19 +367,6 @@ impl Reception {
     /// The datagrams at hand, apart from what is needed to deliver them.
     pub(crate) fn parts(&mut self) -> (&[u8], &mut Vec<Arc<Qp>>, &mut Option<Arc<Qp>>) {
         (&self.buffer, &mut self.touched, &mut self.recent)
-    }
-
-    /// What the ICRCs of these datagrams cover beside them.
-    pub(crate) fn envelope(&mut self, datagrams: &Datagrams) -> Envelope {
-        let Datagrams { from, to, from_port, .. } = *datagrams;
-        match &self.envelope {
-            Some((of, at, port, envelope)) if *port == from_port && *of == from && *at == to => *envelope,
-            _ => {
-                let envelope = Envelope::new(&from, &to, from_port);
-                self.envelope = Some((from, to, from_port, envelope));
-                envelope
-            }
-        }
     }
 }
 

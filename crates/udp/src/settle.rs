@@ -1,0 +1,76 @@
+//! Settling: a socket that sends to one host again and again is connected to it, which saves the kernel a look at the routes for
+//! each call. It also makes the kernel count the IPv4 identification of what the socket sends, from a number that it does
+//! not tell. It shows it, though: a datagram that is sent with a time stamp comes back, headers and all, by the error queue. So a socket
+//! that settles sends two empty datagrams to a port of its own on this host, and reads in their headers what the next one's
+//! identification will be.
+
+use std::io::{self, Error, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use crate::address::Name;
+use crate::control::Control;
+use crate::{Socket, sys};
+
+/// `SOF_TIMESTAMPING_TX_SCHED`: stamped, and shown, before it is given to any interface.
+const STAMP: u32 = 1 << 8;
+/// An IPv4 header without options, and UDP's.
+const HEADERS: usize = 20 + 8;
+/// Room for them and whatever link they were meant for.
+const ROOM: usize = 128;
+
+impl Socket {
+    /// Settles on a destination: what is sent to it with [`crate::Outgoing::settled`] costs less from now on. Gives the IPv4
+    /// identification that the next datagram will have, wherever it goes: each call of [`Socket::send`] takes one number,
+    /// and a burst counts on from it. With IPv6 it is 0 and means nothing.
+    ///
+    /// # Errors
+    /// There is no way to the destination, or this kernel does not show what it sends. The socket is as it was before
+    /// [`Socket::settle`] was ever called, then.
+    pub fn settle(&self, to: &SocketAddr) -> io::Result<u16> {
+        let settled = sys::connect(self.as_fd(), Some(&Name::of(to))).and_then(|()| match self.local().ip() {
+            IpAddr::V4(local) => self.learn(local),
+            IpAddr::V6(_) => Ok(0),
+        });
+        if settled.is_err() {
+            self.unsettle()?;
+        }
+        settled
+    }
+
+    /// Is no longer settled: all datagrams have identification 0 again.
+    ///
+    /// # Errors
+    /// The socket is not usable any more.
+    pub fn unsettle(&self) -> io::Result<()> {
+        sys::connect(self.as_fd(), None)
+    }
+
+    /// The identification of the next datagram.
+    fn learn(&self, local: Ipv4Addr) -> io::Result<u16> {
+        let mirror = UdpSocket::bind((local, 0))?;
+        let to = mirror.local_addr()?;
+        let (first, second) = (self.show(&to)?, self.show(&to)?);
+        if second != first.wrapping_add(1) {
+            return Err(Error::new(ErrorKind::Unsupported, "this kernel does not count one after the other"));
+        }
+        Ok(second.wrapping_add(1))
+    }
+
+    /// Sends an empty datagram to a port of this host and gives its identification.
+    fn show(&self, to: &SocketAddr) -> io::Result<u16> {
+        let mut control = Control::new();
+        control.push(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, STAMP.to_ne_bytes());
+        sys::send(self.as_fd(), Some(to), &control, &[])?;
+        let mut packet = [0; ROOM];
+        let mut ignored = Control::new();
+        let (len, ..) = sys::receive(self.as_fd(), &mut packet, &mut ignored, libc::MSG_ERRQUEUE)?;
+        let start = len.checked_sub(HEADERS).ok_or(ErrorKind::Unsupported)?;
+        let header = &packet[start..len];
+        let ports = [self.port().to_be_bytes(), to.port().to_be_bytes()].concat();
+        if header[0] != 0x45 || header[9] != libc::IPPROTO_UDP as u8 || header[20..24] != ports {
+            return Err(Error::new(ErrorKind::Unsupported, "this kernel shows something else"));
+        }
+        Ok(u16::from_be_bytes([header[4], header[5]]))
+    }
+}
