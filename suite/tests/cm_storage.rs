@@ -28,7 +28,7 @@ fn fio_on_one_host() {
 #[test]
 fn fio_between_namespaces() {
     let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
-    fio(hosts.place(Family::V4), &["write", "read"]);
+    fio(hosts.place(Family::V4), &["write", "read", "send"]);
 }
 
 /// tgt's name for the disk.

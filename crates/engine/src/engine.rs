@@ -5,7 +5,7 @@
 //! `send.rs`, `receive.rs` and `progress.rs`, and the thread that works while the program does not is `helper.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use abi::command::number as command;
@@ -75,6 +75,8 @@ pub struct Engine {
     polls: AtomicU32,
     /// Packets that were not accepted, by nobody's QP: for `softhca show`.
     pub(crate) dropped: AtomicU64,
+    /// Bytes of requests that wait for receive requests.
+    pub(crate) held: Arc<AtomicUsize>,
     is_gone: AtomicBool,
     number: u32,
     device: u32,
@@ -137,6 +139,7 @@ impl Engine {
             opening: Mutex::new(()),
             polls: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
+            held: Arc::default(),
             is_gone: AtomicBool::new(false),
             number: hello.engine,
             device: hello.device,

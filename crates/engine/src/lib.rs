@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod event;
 mod event_file;
+mod held;
 mod helper;
 mod lane;
 #[allow(unsafe_code, reason = "a lock is a promise that only its author can make")]

@@ -20,6 +20,7 @@ use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::{Read, Source};
+use crate::held::Held;
 use crate::lane::Lane;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
@@ -131,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) rq_head: u32,
     pub(crate) rq_tail: u32,
     pub(crate) receive: Option<Receive>,
+    /// Requests that came when there was no receive request.
+    pub(crate) held: Held,
     /// Receive completions that the program has not been shown yet, with whether they are solicited.
     pub(crate) arrived: Vec<(Cqe, bool)>,
     /// The scatter list of a request from the SRQ.
@@ -175,6 +178,9 @@ impl Inner {
 
     pub(crate) fn set_state(&mut self, state: State) {
         self.state = state;
+        if !state.serves() {
+            self.held.clear();
+        }
         if let Some(view) = &self.view {
             // Release: the agent, which reads the word, finds what was written before.
             view.word(word::STATE).store(state as u32, Ordering::Release);
@@ -255,6 +261,7 @@ impl Engine {
             rq_head: 0,
             rq_tail: 0,
             receive: None,
+            held: Held::new(Arc::clone(&self.held)),
             arrived: Vec::new(),
             shared: Vec::with_capacity(spec.srq.map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
@@ -391,6 +398,7 @@ impl Qp {
         self.pay(&mut inner);
         self.uncount(&mut inner);
         inner.last_flow = None;
+        inner.held.clear();
         inner.view = None;
         inner.route = Route::Unknown;
         inner.sq.forget();

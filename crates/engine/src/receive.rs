@@ -79,6 +79,11 @@ impl Qp {
         if inner.state == State::Err {
             self.flush_receives(&mut inner);
             self.show_arrived(&mut inner);
+        } else if !inner.held.is_empty()
+            && let Some(qp) = self.arc()
+        {
+            self.serve_held(&mut inner);
+            qp.pump(&mut inner);
         }
         Ok(())
     }
@@ -108,7 +113,9 @@ impl Qp {
         if packet.headers.opcode.is_response() {
             self.on_response(inner, packet, payload);
         } else if inner.state.serves() {
-            self.on_request(inner, packet, payload);
+            if !self.waits_behind(inner, packet, payload) {
+                self.on_request(inner, packet, payload);
+            }
         } else {
             return Arrival::NotTaken;
         }
@@ -179,7 +186,7 @@ impl Qp {
         inner.requester.placed(now, placed);
     }
 
-    fn on_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+    pub(crate) fn on_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         if inner.state == State::Rtr && !inner.established {
             inner.established = true;
             self.raise(kind::COMM_EST);
@@ -282,7 +289,7 @@ impl Qp {
         last: Option<RecvEnd>,
     ) -> Option<Status> {
         if first && inner.receive.is_none() && !self.take_receive(inner) {
-            inner.responder.finish(Outcome::Rnr);
+            self.lacks_receive(inner, packet, payload);
             return None;
         }
         let Some(receive) = inner.receive.take() else {
@@ -359,7 +366,7 @@ impl Qp {
         imm: Option<RecvEnd>,
     ) {
         if imm.is_some() && inner.receive.is_none() && !self.take_receive(inner) {
-            return inner.responder.finish(Outcome::Rnr);
+            return self.lacks_receive(inner, packet, payload);
         }
         let wanted = Use { pd: self.pd, right: right::REMOTE_WRITE };
         let mut written = Ok(());

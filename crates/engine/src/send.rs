@@ -277,6 +277,10 @@ impl Qp {
             crate::reason!("QP {:#x}, wr_id {:#x}: {} ({})", self.qpn(), entry.wr_id, failure.status, failure.reason);
         }
         let next = self.service.after_send_error();
+        if !inner.held.is_empty() {
+            // Nobody has told the peer anything of what waits.
+            self.say_gone(inner);
+        }
         inner.set_state(next);
         if next == State::Err {
             self.flush_receives(inner);

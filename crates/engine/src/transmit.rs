@@ -376,7 +376,7 @@ impl Qp {
 
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        if let Some(at) = inner.deadline {
+        for at in [inner.deadline, inner.held.until()].into_iter().flatten() {
             self.look_again(inner, at);
         }
     }
@@ -403,6 +403,9 @@ impl Qp {
         if inner.on_wire || inner.last_flow.is_some() {
             // It may have waited for an answer for long enough.
             inner.blocked = false;
+        }
+        if inner.held.until().is_some_and(|until| until <= now) {
+            self.refuse_held(&mut inner);
         }
         if inner.requester.poll_timeout().is_some_and(|at| at <= now) {
             tracing::debug!(

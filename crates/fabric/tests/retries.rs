@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use abi::cq::{Wc, status};
-use abi::post::opcode;
+use abi::post::{Sge, opcode};
 use abi::qp::state;
 use common::wait::until;
 use common::{Fabric, Plan, Side, connect};
@@ -69,6 +69,79 @@ fn a_receiver_that_gets_ready_late(fabric: &Fabric) {
     assert_eq!(b.memory.word(0), 0, "V-60");
     b.recv(1, 0, 0);
     assert_eq!((a.sent().status, a.sent().wr_id, b.memory.word(0)), (0, 4, 77));
+}
+
+/// Less than a receiver is given before its peer hears that it is not ready.
+const MOMENT: Duration = Duration::from_millis(40);
+
+/// A program that was only interrupted was ready, though its peer allows no retry.
+fn a_receiver_that_is_a_moment_late(fabric: &Fabric) {
+    const LEN: usize = 10_000;
+    for code in [opcode::SEND, opcode::RDMA_WRITE_WITH_IMM] {
+        // On a busy machine it may have been late in earnest: that says nothing.
+        until("a try that was quick enough", || {
+            let (a, b) = fabric.pair(&Plan { rnr_retry: 0, ..Plan::rc() });
+            a.memory.put_word(0, 77);
+            let to = SendWr { remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ..SendWr::default() };
+            let write = SendWr { opcode: opcode::RDMA_WRITE, ..to };
+            let needs = SendWr { opcode: code, remote_addr: b.memory.addr(LEN), sges: &a.sge(LEN, LEN), ..to };
+            for at in LEN..2 * LEN {
+                a.memory.put(at, &[at as u8]);
+            }
+            let begin = Instant::now();
+            a.post_all(&[
+                SendWr { sges: &a.sge(0, 8), ..write },
+                SendWr { wr_id: 1, ..needs },
+                SendWr { wr_id: 2, ..needs },
+                SendWr { wr_id: 3, remote_addr: b.memory.addr(8), sges: &a.sge(0, 8), ..write },
+            ]);
+            until("the first write", || {
+                assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
+                (b.memory.word(0) == 77).then_some(())
+            });
+            b.recv(5, LEN, LEN);
+            b.recv(6, LEN, LEN);
+            let done: Vec<u32> = (0..4).map(|_| a.sent().status).collect();
+            if begin.elapsed() > MOMENT {
+                return None;
+            }
+            assert_eq!(done, [0; 4], "{:?}", engine::reason::last(3));
+            assert_eq!((b.received().wr_id, b.received().wr_id), (5, 6));
+            let came = b.memory.get(LEN, LEN);
+            assert!(came.iter().enumerate().all(|(at, byte)| *byte == (LEN + at) as u8));
+            assert_eq!(b.memory.word(8), 77, "what is behind comes behind");
+            Some(())
+        });
+    }
+}
+
+/// Not everything that comes can be kept: what has no room comes again.
+fn a_receiver_that_is_late_for_much(fabric: &Fabric) {
+    const LEN: usize = 48 * 1024;
+    let (a, b) = fabric.pair(&Plan { memory: 32 * LEN, ..Plan::rc() });
+    for number in 0..32 {
+        a.memory.put(number * LEN, &[number as u8; LEN]);
+    }
+    let elements: Vec<_> = (0..32).map(|number| a.sge(number * LEN, LEN)).collect();
+    let requests: Vec<_> = elements.iter().map(|sges| SendWr { sges, ..SendWr::default() }).collect();
+    a.post_all(&requests);
+    for number in 0..32 {
+        assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
+        b.recv(number as u64, number * LEN, LEN);
+        assert_eq!((b.received().wr_id, a.sent().status), (number as u64, 0));
+        assert!(b.memory.get(number * LEN, LEN).iter().all(|byte| *byte == number as u8), "message {number}");
+    }
+}
+
+/// What waits for a receive request is as good as lost when the receiver fails for a reason of its own.
+fn a_receiver_that_fails_while_something_waits(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan { timeout: 10, retry_cnt: 3, ..Plan::rc() });
+    send_two(&a, opcode::SEND);
+    until("a poll", || (a.scq.poll(&mut [Wc::default()]) == Ok(0)).then_some(()));
+    assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
+    b.post(&SendWr { sges: &[Sge::new(b.memory.addr(0), 8, b.mr.lkey() ^ 0x100)], ..SendWr::default() });
+    assert_eq!(b.sent().status, status::LOC_PROT_ERR);
+    assert_gave_up(&a, status::RETRY_EXC_ERR);
 }
 
 /// 4.096 us · 2^10, times the tries.
@@ -181,6 +254,9 @@ fn who_gave_up_can_be_connected_anew(fabric: &Fabric) {
 
 common::everywhere! {
     a_receiver_that_never_gets_ready
+    a_receiver_that_is_a_moment_late
+    a_receiver_that_is_late_for_much
+    a_receiver_that_fails_while_something_waits
     a_peer_that_is_not_there
     a_peer_that_comes_late
     who_gave_up_can_be_connected_anew

@@ -1,0 +1,145 @@
+//! Requests that wait for a receive request.
+//!
+//! An adapter takes packets at the speed of its link, and a program that posts receive requests keeps up with that, or not. Here
+//! whoever has a processor takes packets, and may take many while the program that is to post waits for one: it would be told that
+//! it was not ready for having been interrupted. So a reliable connection's request that finds no receive request is kept for a
+//! moment, with what comes behind it, and served when one is posted; only after that the peer hears that nobody was ready. To the
+//! peer it looks like an answer that takes its time. Principal type: [`Held`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use protocol::{Outcome, Service, Time, timeout};
+use wire::Psn;
+
+use crate::access;
+use crate::cell::Packet;
+use crate::qp::{Inner, Qp};
+
+/// How long a program gets, in nanoseconds. Less than most ACK timeouts; more than processes usually wait for a processor.
+const MOMENT: u64 = 50_000_000;
+/// Bytes that wait at one QP, and at all of an engine, at most.
+const AT_ONE: usize = 512 * 1024;
+const AT_ALL: usize = 8 << 20;
+
+/// A packet and its payload.
+type Kept = (Packet, Box<[u8]>);
+
+/// The requests of one QP that wait.
+pub(crate) struct Held {
+    packets: VecDeque<Kept>,
+    bytes: usize,
+    /// What waits at all QPs of the engine.
+    all: Arc<AtomicUsize>,
+    /// When the peer is told.
+    until: Time,
+    /// The packet of which the peer was told last: when it comes again, it does not wait again.
+    refused: Option<Psn>,
+}
+
+impl Held {
+    pub(crate) fn new(all: Arc<AtomicUsize>) -> Self {
+        Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, refused: None }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// When the peer is told, if something waits.
+    pub(crate) fn until(&self) -> Option<Time> {
+        (!self.is_empty()).then_some(self.until)
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        drop(self.take());
+        self.refused = None;
+    }
+
+    /// Keeps a packet behind the others, if there is room.
+    fn keep(&mut self, packet: &Packet, payload: *const u8) -> bool {
+        let len = usize::from(packet.len);
+        let takes = size_of::<Kept>() + len;
+        let all = self.all.load(Ordering::Relaxed);
+        if self.bytes + takes > AT_ONE || all + takes > AT_ALL {
+            return false;
+        }
+        let mut bytes = vec![0; len].into_boxed_slice();
+        access::plain(bytes.as_mut_ptr(), payload, len);
+        self.add((*packet, bytes));
+        true
+    }
+
+    fn add(&mut self, kept: Kept) {
+        let takes = size_of::<Kept>() + kept.1.len();
+        self.all.fetch_add(takes, Ordering::Relaxed);
+        self.bytes += takes;
+        self.packets.push_back(kept);
+    }
+
+    fn take(&mut self) -> VecDeque<Kept> {
+        self.all.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+        std::mem::take(&mut self.packets)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Qp {
+    /// A request needs a receive request, and there is none.
+    pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+        let psn = packet.headers.psn;
+        let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.held.refused != Some(psn);
+        if !(may_wait && inner.held.keep(packet, payload)) {
+            return inner.responder.finish(Outcome::Rnr);
+        }
+        inner.responder.finish(Outcome::Dropped);
+        // The peer's timeout is likely to be ours: it shall not have to try again meanwhile.
+        let moment = timeout(inner.attributes.timeout).map_or(MOMENT, |timeout| timeout.min(MOMENT));
+        inner.held.until = self.engine().now().after(moment);
+        self.look_again(inner, inner.held.until);
+    }
+
+    /// Whether a request has to wait behind others, and does.
+    pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> bool {
+        let Some((last, _)) = inner.held.packets.back() else { return false };
+        let psn = packet.headers.psn;
+        if psn.is_before(inner.responder.expected_psn()) {
+            return false;
+        }
+        let comes_again = psn.since(last.headers.psn) <= 0;
+        if !comes_again && !inner.held.keep(packet, payload) {
+            self.refuse_held(inner);
+        }
+        true
+    }
+
+    /// There is a receive request now: goes on with what waits, until one is lacking again.
+    pub(crate) fn serve_held(&self, inner: &mut Inner) {
+        let mut packets = inner.held.take();
+        while let Some((packet, payload)) = packets.pop_front() {
+            if inner.is_dead() || !inner.state.serves() {
+                return;
+            }
+            self.on_request(inner, &packet, payload.as_ptr());
+            if !inner.held.is_empty() {
+                packets.into_iter().for_each(|kept| inner.held.add(kept));
+                return;
+            }
+        }
+    }
+
+    /// The moment is over: the peer is told, and sends it all again.
+    pub(crate) fn refuse_held(&self, inner: &mut Inner) {
+        if let Some((packet, payload)) = inner.held.take().pop_front() {
+            inner.held.refused = Some(packet.headers.psn);
+            self.on_request(inner, &packet, payload.as_ptr());
+        }
+    }
+}
