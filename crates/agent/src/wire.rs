@@ -117,10 +117,12 @@ impl Wire {
     pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
         let shared = self.intake.is_some() && own && !self.apart;
         let (link, EngineEnd { memory, doorbell }) =
-            Link::new(engine.bell(), engine.waker(self.apart || !own)?, shared)?;
+            Link::new(engine.bell(), engine.waker(self.apart || !own)?, shared, self.intake.is_some())?;
         let mut fds = vec![memory, doorbell];
-        if let Some(intake) = self.intake.as_ref().filter(|_| shared) {
-            fds.push(intake.page_descriptor()?);
+        if let Some(intake) = &self.intake {
+            if shared {
+                fds.push(intake.page_descriptor()?);
+            }
             intake.hear(number, link.doorbell())?;
         }
         self.forwarder.add(number, link);

@@ -2,8 +2,8 @@
 //!
 //! Datagrams come in batches from one source, as the kernel merges them. A batch is cut where the owner of the destination
 //! changes, and each piece becomes one record on its engine's wire lane, so that an engine sees its datagrams in the order in
-//! which they came. Nothing here waits for an engine or allocates per batch: what an engine has no room for is lost, as on any
-//! network, and counted. What is in a datagram beyond its destination QP is not looked at: the engines check the ICRC. The
+//! which they came. Nothing here waits for an engine: what one has no room for is kept a while by its [`Link`], and is lost beyond
+//! that, as on any network, and counted. What is in a datagram beyond its destination QP is not looked at: the engines check the ICRC. The
 //! principal type is [`Forwarder`].
 
 use std::collections::HashMap;
@@ -150,6 +150,18 @@ impl Forwarder {
     /// Whether an engine may read the agent's sockets.
     pub(crate) fn shares(&self, engine: u32) -> bool {
         self.engines.read().links.get(&engine).is_some_and(Link::is_shared)
+    }
+
+    /// Whether an engine may begin to read them now: it has everything that was read for it, which is older.
+    pub(crate) fn may_begin(&self, engine: u32) -> bool {
+        self.engines.read().links.get(&engine).is_some_and(|link| link.is_shared() && !link.is_behind())
+    }
+
+    /// An engine may have made room for what waits for it.
+    pub(crate) fn go_on(&self, engine: u32) {
+        if let Some(link) = self.engines.read().links.get(&engine) {
+            link.go_on(engine);
+        }
     }
 
     /// Says which engines have members in a group.

@@ -1,8 +1,10 @@
 //! The agent's end of one engine's wire lane.
 //!
-//! An engine may write whatever it likes into its lane: the worst that comes of it is that this lane is not used any more.
+//! An engine may write whatever it likes into its lane: the worst that comes of it is that this lane is not used any more. What its
+//! lane has no room for waits here, in bounded amount, until the engine has made some: its program may only be waiting for a processor.
 //! Who gets what is decided in [`super::forwarder`]. The principal type is [`Link`].
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,6 +20,8 @@ use super::forwarder::Incoming;
 
 /// Bytes of datagrams that fit into a record.
 const INLINE_MAX: usize = inline_max(RECORD_MAX);
+/// Bytes that wait for room on one lane, at most.
+const WAITING_MAX: usize = 1 << 20;
 /// Records that are taken from one engine before the next has its turn.
 const STRAYS: usize = 64;
 
@@ -42,6 +46,11 @@ struct Sender {
     tx: LaneTx,
     /// Where a record is put together.
     record: [u8; RECORD_MAX],
+    /// What there was no room for, in order, and how many bytes that takes.
+    waiting: VecDeque<(Arrival, Box<[u8]>)>,
+    bytes: usize,
+    /// How many bytes may wait: none where nobody hears that there is room.
+    most: usize,
 }
 
 /// How an engine is woken.
@@ -73,14 +82,21 @@ pub(crate) enum Delivery {
 }
 
 impl Link {
-    /// Both ends of a new wire lane. `shared`: the engine may read the agent's sockets.
-    pub(crate) fn new(bell: BorrowedFd<'_>, waker: Waker, shared: bool) -> io::Result<(Self, EngineEnd)> {
+    /// Both ends of a new wire lane. `shared`: the engine may read the agent's sockets. `heard`: its doorbell is heard, and
+    /// [`Link::go_on`] called then.
+    pub(crate) fn new(bell: BorrowedFd<'_>, waker: Waker, shared: bool, heard: bool) -> io::Result<(Self, EngineEnd)> {
         let (region, memory) = Region::create("softhca-wire", LANE_LEN)?;
         let (tx, rx) = shm::ends(Arc::new(region), Side::A);
         let doorbell = Doorbell::new()?;
         let end = EngineEnd { memory, doorbell: doorbell.try_clone()?.into() };
         let link = Self {
-            sender: Mutex::new(Sender { tx, record: [0; RECORD_MAX] }),
+            sender: Mutex::new(Sender {
+                tx,
+                record: [0; RECORD_MAX],
+                waiting: VecDeque::new(),
+                bytes: 0,
+                most: if heard { WAITING_MAX } else { 0 },
+            }),
             receiver: Mutex::new(rx),
             bell: BellView::map(bell)?,
             waker,
@@ -106,7 +122,10 @@ impl Link {
         if self.is_broken() {
             return Delivery::Lost;
         }
-        match self.sender.lock().push(head, bytes) {
+        let mut sender = self.sender.lock();
+        let sent = sender.send(head, bytes);
+        drop(sender);
+        match sent {
             Ok(()) => {
                 self.wake();
                 Delivery::Done
@@ -114,6 +133,25 @@ impl Link {
             Err(PushError::Full) => Delivery::Full,
             Err(PushError::Broken(Broken)) => self.cut_off(engine),
         }
+    }
+
+    /// The engine may have made room: goes on with what waits for it.
+    pub(crate) fn go_on(&self, engine: u32) {
+        let mut sender = self.sender.lock();
+        if sender.waiting.is_empty() || self.is_broken() {
+            return;
+        }
+        let gone_on = sender.go_on();
+        drop(sender);
+        match gone_on {
+            Ok(()) => self.wake(),
+            Err(Broken) => drop(self.cut_off(engine)),
+        }
+    }
+
+    /// Whether something waits for room.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.sender.lock().waiting.is_empty()
     }
 
     /// Takes what the engine has read for others, up to a fair number of records. True when there may be more.
@@ -179,9 +217,58 @@ impl Waker {
 }
 
 impl Sender {
+    /// Puts datagrams on the lane, or behind what waits for room on it.
+    fn send(&mut self, head: &Arrival, bytes: &[u8]) -> Result<(), PushError> {
+        if self.waiting.is_empty() {
+            match self.push(head, bytes) {
+                Err(PushError::Full) if self.keep(head, bytes) => return Ok(self.go_on()?),
+                result => return result,
+            }
+        }
+        if self.keep(head, bytes) { Ok(()) } else { Err(PushError::Full) }
+    }
+
+    fn keep(&mut self, head: &Arrival, bytes: &[u8]) -> bool {
+        let takes = size_of::<(Arrival, Box<[u8]>)>() + bytes.len();
+        if self.bytes + takes > self.most {
+            return false;
+        }
+        self.bytes += takes;
+        self.waiting.push_back((*head, bytes.into()));
+        true
+    }
+
+    /// Puts what waits on the lane, as far as there is room; for the rest, the engine is asked to say when there is some.
+    fn go_on(&mut self) -> Result<(), Broken> {
+        for asked in [false, true] {
+            while let Some((head, bytes)) = self.waiting.pop_front() {
+                match self.push(&head, &bytes) {
+                    Ok(()) => self.bytes -= size_of::<(Arrival, Box<[u8]>)>() + bytes.len(),
+                    Err(PushError::Full) => {
+                        self.waiting.push_front((head, bytes));
+                        break;
+                    }
+                    Err(PushError::Broken(broken)) => {
+                        self.waiting.clear();
+                        self.bytes = 0;
+                        return Err(broken);
+                    }
+                }
+            }
+            if self.waiting.is_empty() {
+                return Ok(());
+            }
+            if !asked {
+                // Once more after that: what is made room for before the engine can see it, it does not tell.
+                self.tx.set_waiting(true);
+            }
+        }
+        Ok(())
+    }
+
     fn push(&mut self, head: &Arrival, bytes: &[u8]) -> Result<(), PushError> {
         const HEAD: usize = Arrival::LAYOUT.size;
-        let Self { tx, record } = self;
+        let Self { tx, record, .. } = self;
         let len = u32::try_from(bytes.len()).map_err(|_| PushError::Full)?;
         if bytes.len() <= INLINE_MAX {
             record[..HEAD].copy_from_slice(Arrival { len, ..*head }.bytes());

@@ -60,6 +60,7 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
         };
         let mut engines = std::mem::take(&mut left);
         engines.extend(news.engines.iter().copied().filter(|engine| !engines.contains(engine)).collect::<Vec<_>>());
+        engines.iter().for_each(|engine| forwarder.go_on(*engine));
         // A holder that wrote strays and has not rung yet is looked after with its claim.
         engines.extend(claim.holder().filter(|holder| !engines.contains(holder)));
         left = engines.into_iter().filter(|engine| forwarder.take_strays(*engine, &mut buffer)).collect();
@@ -75,7 +76,11 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
             tracing::warn!(%error, "a receiving socket failed");
             std::thread::sleep(FAILED);
         }
-        claim.look(Instant::now(), |engine| forwarder.shares(engine));
+        let holder = claim.holder();
+        claim.look(Instant::now(), |engine| match holder {
+            Some(holder) if holder == engine => forwarder.shares(engine),
+            _ => forwarder.may_begin(engine),
+        });
         let wanted = claim.holder().is_none();
         if wanted != listens {
             match intake.listen(wanted) {

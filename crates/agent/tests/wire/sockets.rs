@@ -121,6 +121,31 @@ fn a_sleeping_engine_is_woken() {
 }
 
 #[test]
+fn an_engine_that_is_slow_hears_everything_all_the_same() {
+    let here = address();
+    let agent = agent_at(here);
+    let mut ear = Ear::new(&agent);
+    let qpn = ear.qpn();
+    let sender = Sender::new(here);
+    // More than its lane has room for.
+    for mark in 0..=255 {
+        sender.send(&datagram(qpn, 150, mark));
+    }
+    for mark in 0..=255 {
+        let heard = eventually("a datagram", || {
+            let heard = ear.hear();
+            if ear.rx.peer_waiting() {
+                ear.rx.clear_waiting();
+                ear.agent.ring();
+            }
+            heard
+        });
+        assert!(heard.bytes == datagram(qpn, 150, mark), "number {mark}");
+    }
+    assert_eq!(agent.handle.forwarder().drops().ring_full, 0);
+}
+
+#[test]
 fn an_agent_that_ends_leaves_its_port() {
     let here = address();
     let agent = agent_at(here);

@@ -165,15 +165,22 @@ impl Engine {
     }
 
     fn take_ring(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception) -> usize {
+        let taken = self.take_records(inbox, reception);
+        if taken > 0 {
+            reception.rx.ring.publish();
+            if reception.rx.peer_waiting() {
+                reception.rx.clear_waiting();
+                inbox.ring();
+            }
+        }
+        taken
+    }
+
+    fn take_records(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception) -> usize {
         for taken in 0..BATCH {
             let popped = match reception.rx.ring.pop(&mut reception.record) {
                 Ok(Some(len)) => len.min(RECORD_MAX),
-                Ok(None) => {
-                    if taken > 0 {
-                        reception.rx.ring.publish();
-                    }
-                    return taken;
-                }
+                Ok(None) => return taken,
                 Err(shm::Broken) => {
                     tracing::error!("the wire lane is broken: nothing comes in by it any more");
                     return taken;
@@ -198,7 +205,6 @@ impl Engine {
                 self.deliver(reception, &Datagrams::from(&arrival), len, false);
             }
         }
-        reception.rx.ring.publish();
         BATCH
     }
 
