@@ -16,6 +16,7 @@ pub(crate) mod owing;
 pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod settlement;
+pub(crate) mod unanswered;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32};

@@ -26,6 +26,7 @@ use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::net::flow::{Flow, Vector};
 use crate::net::owing::Habit;
+use crate::net::unanswered::Unanswered;
 use crate::pd::Pd;
 use crate::request;
 use crate::srq::Srq;
@@ -134,6 +135,8 @@ pub(crate) struct Inner {
     pub(crate) receive: Option<Receive>,
     /// Requests that came when there was no receive request.
     pub(crate) held: Held,
+    /// Probes of other hosts that wait for receive requests.
+    pub(crate) unanswered: Unanswered,
     /// Receive completions that the program has not been shown yet, with whether they are solicited.
     pub(crate) arrived: Vec<(Cqe, bool)>,
     /// The scatter list of a request from the SRQ.
@@ -262,6 +265,7 @@ impl Engine {
             rq_tail: 0,
             receive: None,
             held: Held::new(Arc::clone(&self.held)),
+            unanswered: Unanswered::default(),
             arrived: Vec::new(),
             shared: Vec::with_capacity(spec.srq.map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,

@@ -76,6 +76,11 @@ impl Qp {
         write_recv(&inner.rq, index, wr);
         inner.rq_tail = inner.rq.advance(index);
         inner.store(word::RQ_TAIL, inner.rq_tail);
+        if self.service != Service::Rc {
+            let left = self.receives_left(&inner);
+            inner.unanswered.posted(left);
+            self.answer_probes(&mut inner);
+        }
         if inner.state == State::Err {
             self.flush_receives(&mut inner);
             self.show_arrived(&mut inner);

@@ -16,6 +16,7 @@ use crate::cell::Notice;
 use crate::error::{Error, Result};
 use crate::lane::LANE_MTU;
 use crate::net::owing::Habit;
+use crate::net::unanswered::Unanswered;
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 
@@ -212,6 +213,7 @@ impl Qp {
         self.uncount(inner);
         (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
         inner.habit = Habit::default();
+        inner.unanswered = Unanswered::default();
         inner.route = Route::Unknown;
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);

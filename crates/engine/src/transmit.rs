@@ -376,7 +376,7 @@ impl Qp {
 
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        for at in [inner.deadline, inner.held.until()].into_iter().flatten() {
+        for at in [inner.deadline, inner.held.until(), inner.unanswered.until()].into_iter().flatten() {
             self.look_again(inner, at);
         }
     }
@@ -407,6 +407,7 @@ impl Qp {
         if inner.held.until().is_some_and(|until| until <= now) {
             self.refuse_held(&mut inner);
         }
+        self.answer_probes(&mut inner);
         if inner.requester.poll_timeout().is_some_and(|at| at <= now) {
             tracing::debug!(
                 "QP {:#x} has heard nothing in time, {} packets under way",

@@ -11,6 +11,7 @@ use wire::probe::{self, Probe};
 
 use crate::net::batch::Batch;
 use crate::net::flow::{Flow, Vector};
+use crate::net::unanswered::Asked;
 use crate::qp::{Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.
@@ -72,25 +73,48 @@ impl Qp {
         }
     }
 
-    /// Tells the sender of a probe that everything before it has been taken.
-    pub(crate) fn answer_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
-        let vector = {
-            let inner = self.lock();
-            if inner.is_dead() || !inner.state.serves() {
-                return;
+    /// Tells the sender of a probe that everything before it has been taken, or has it wait for that.
+    pub(crate) fn hear_probe(&self, probe: &Probe, from: &[u8; 16], to: &[u8; 16]) {
+        let mut inner = self.lock();
+        if inner.is_dead() || !inner.state.serves() {
+            return;
+        }
+        let (asked, left) = ((*probe, *from, *to), self.receives_left(&inner));
+        let now = self.engine().now();
+        if self.srq.is_some() || !inner.unanswered.waits(&asked, left, self.caps.max_recv_wr, now) {
+            self.answer_probe(&inner, &asked);
+        } else if let Some(until) = inner.unanswered.until() {
+            self.look_again(&mut inner, until);
+        }
+    }
+
+    /// Answers the probes that have waited for receive requests, or for long enough.
+    pub(crate) fn answer_probes(&self, inner: &mut Inner) {
+        if inner.unanswered.until().is_some() {
+            let (left, now) = (self.receives_left(inner), self.engine().now());
+            for asked in inner.unanswered.due(left, now) {
+                self.answer_probe(inner, &asked);
             }
-            let port_num = inner.attributes.port_num;
-            match (self.service, &inner.route) {
-                (Service::Uc, Route::Wire(_)) if &inner.attributes.dest.dgid == from => {
-                    Vector::of_connection(&inner.attributes.dest, port_num, self.qpn())
-                }
-                (Service::Ud, _) => {
-                    let engine = self.engine();
-                    let Some(index) = engine.board.index_of(engine.device(), u32::from(port_num), to) else { return };
-                    Vector { dgid: *from, port_num, sgid_index: index as u8, ..Vector::default() }
-                }
-                _ => return,
+        }
+    }
+
+    /// Receive requests that nothing has come for.
+    pub(crate) fn receives_left(&self, inner: &Inner) -> u32 {
+        if inner.rq.count() == 0 { 0 } else { inner.rq.used(inner.rq_head, inner.rq_tail) }
+    }
+
+    fn answer_probe(&self, inner: &Inner, (probe, from, to): &Asked) {
+        let port_num = inner.attributes.port_num;
+        let vector = match (self.service, &inner.route) {
+            (Service::Uc, Route::Wire(_)) if &inner.attributes.dest.dgid == from => {
+                Vector::of_connection(&inner.attributes.dest, port_num, self.qpn())
             }
+            (Service::Ud, _) => {
+                let engine = self.engine();
+                let Some(index) = engine.board.index_of(engine.device(), u32::from(port_num), to) else { return };
+                Vector { dgid: *from, port_num, sgid_index: index as u8, ..Vector::default() }
+            }
+            _ => return,
         };
         let Ok(flow) = self.engine().flow(&vector) else { return };
         let mut batch = flow.port.batch.lock();

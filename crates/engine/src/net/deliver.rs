@@ -283,7 +283,7 @@ impl Engine {
                 touched.push(qp);
             }
         } else if let Some(qp) = self.qps.find(probe.dest_qp.value()) {
-            qp.answer_probe(&probe, &datagrams.from, &datagrams.to);
+            qp.hear_probe(&probe, &datagrams.from, &datagrams.to);
         }
     }
 }

@@ -1,0 +1,149 @@
+//! Probes whose answer waits until the program has posted receive requests again.
+//!
+//! An answer says that everything before has been taken, and lets the sender of unreliable traffic go on. A program that posts as it
+//! receives, but has to wait for a processor now, runs out of receive requests meanwhile, and what comes then is lost; on a link
+//! whose receiver has a processor of its own nothing would be. So while few are left, by what the program is used to have, the
+//! answer waits for a moment. What is sent is never kept back longer than that. Principal type: [`Unanswered`].
+
+use protocol::Time;
+use wire::probe::Probe;
+
+/// Receive requests that suffice for whatever a sender may have without an answer.
+const ENOUGH: u32 = 100;
+/// How long an answer waits, in nanoseconds: processes often wait that long for a processor.
+const MOMENT: u64 = 20_000_000;
+/// Hosts whose probes wait, at most.
+const HOSTS: usize = 64;
+
+/// A probe, where it came from and to.
+pub(crate) type Asked = (Probe, [u8; 16], [u8; 16]);
+
+/// The probes of one QP that wait, and what its program is used to.
+#[derive(Default)]
+pub(crate) struct Unanswered {
+    probes: Vec<Asked>,
+    until: Time,
+    /// The most receive requests that there were.
+    most: u32,
+    /// How many were posted: a program that never posts again is not waited for.
+    posted: u32,
+}
+
+impl Unanswered {
+    /// The program has posted a receive request, and has `left` of `depth` now.
+    pub(crate) fn posted(&mut self, left: u32) {
+        self.posted = self.posted.saturating_add(1);
+        self.most = self.most.max(left);
+    }
+
+    /// Whether the answer to a probe has to wait; if so it does.
+    pub(crate) fn waits(&mut self, asked: &Asked, left: u32, depth: u32, now: Time) -> bool {
+        if self.posted <= depth || self.suffice(left) {
+            return false;
+        }
+        if self.probes.is_empty() {
+            self.until = now.after(MOMENT);
+        }
+        // An answer stands for all that was asked before.
+        self.probes.retain(|(_, from, _)| from != &asked.1);
+        if self.probes.len() == HOSTS {
+            self.probes.remove(0);
+        }
+        self.probes.push(*asked);
+        true
+    }
+
+    /// What can be answered now.
+    pub(crate) fn due(&mut self, left: u32, now: Time) -> Vec<Asked> {
+        if self.probes.is_empty() {
+            return Vec::new();
+        }
+        if !self.suffice(left) {
+            if now < self.until {
+                return Vec::new();
+            }
+            // It seems to be used to less.
+            self.most = left;
+        }
+        std::mem::take(&mut self.probes)
+    }
+
+    /// When to look again, if something waits.
+    pub(crate) fn until(&self) -> Option<Time> {
+        (!self.probes.is_empty()).then_some(self.until)
+    }
+
+    fn suffice(&self, left: u32) -> bool {
+        left >= ENOUGH.min(self.most / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEPTH: u32 = 512;
+
+    fn asked(cookie: u64, host: u8) -> Asked {
+        (Probe { cookie, ..Probe::default() }, [host; 16], [0; 16])
+    }
+
+    fn cookies(due: &[Asked]) -> Vec<u64> {
+        due.iter().map(|(probe, ..)| probe.cookie).collect()
+    }
+
+    /// A program that has filled its queue and posted one more.
+    fn used() -> Unanswered {
+        let mut unanswered = Unanswered::default();
+        (1..=DEPTH).for_each(|left| unanswered.posted(left));
+        unanswered.posted(DEPTH);
+        unanswered
+    }
+
+    #[test]
+    fn who_runs_short_is_waited_for_until_there_is_enough() {
+        let mut unanswered = used();
+        assert!(!unanswered.waits(&asked(1, 1), ENOUGH, DEPTH, Time(0)));
+        assert!(unanswered.waits(&asked(2, 1), ENOUGH - 1, DEPTH, Time(0)));
+        assert!(unanswered.waits(&asked(3, 2), 7, DEPTH, Time(5)));
+        assert!(unanswered.waits(&asked(4, 1), 0, DEPTH, Time(9)));
+        assert_eq!(unanswered.until(), Some(Time(MOMENT)));
+        unanswered.posted(ENOUGH - 1);
+        assert_eq!(unanswered.due(ENOUGH - 1, Time(10)), []);
+        unanswered.posted(ENOUGH);
+        assert_eq!(cookies(&unanswered.due(ENOUGH, Time(10))), [3, 4], "the last of each host");
+        assert_eq!(unanswered.until(), None);
+        assert_eq!(unanswered.due(ENOUGH, Time(10)), []);
+    }
+
+    #[test]
+    fn a_moment_ends_and_teaches() {
+        let mut unanswered = used();
+        assert!(unanswered.waits(&asked(1, 1), 60, DEPTH, Time(0)));
+        assert_eq!(unanswered.due(60, Time(MOMENT - 1)), []);
+        assert_eq!(cookies(&unanswered.due(60, Time(MOMENT))), [1]);
+        assert!(!unanswered.waits(&asked(2, 1), 30, DEPTH, Time(MOMENT)), "sixty are normal now");
+        assert!(unanswered.waits(&asked(3, 1), 29, DEPTH, Time(MOMENT)));
+        assert_eq!(cookies(&unanswered.due(0, Time(2 * MOMENT))), [3]);
+        assert!(!unanswered.waits(&asked(4, 1), 0, DEPTH, Time(2 * MOMENT)), "it posts no more");
+    }
+
+    #[test]
+    fn who_posts_once_for_all_is_not_waited_for() {
+        let mut unanswered = Unanswered::default();
+        (1..=DEPTH).for_each(|left| unanswered.posted(left));
+        assert!(!unanswered.waits(&asked(1, 1), 0, DEPTH, Time(0)));
+        let mut one_by_one = Unanswered::default();
+        (0..10).for_each(|_| one_by_one.posted(1));
+        assert!(!one_by_one.waits(&asked(1, 1), 0, 1, Time(0)), "nor who never had more than one");
+    }
+
+    #[test]
+    fn hosts_that_wait_have_a_bound() {
+        let mut unanswered = used();
+        for host in 0..=HOSTS as u8 {
+            assert!(unanswered.waits(&asked(host.into(), host), 0, DEPTH, Time(0)));
+        }
+        assert_eq!(cookies(&unanswered.due(0, Time(MOMENT))), (1..=HOSTS as u64).collect::<Vec<_>>());
+    }
+}
