@@ -93,6 +93,7 @@ impl Drop for Held {
 
 impl Qp {
     /// A request needs a receive request, and there is none.
+    #[cold]
     pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let psn = packet.headers.psn;
         let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.held.refused != Some(psn);
@@ -107,6 +108,7 @@ impl Qp {
     }
 
     /// Whether a request has to wait behind others, and does.
+    #[cold]
     pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> bool {
         let Some((last, _)) = inner.held.packets.back() else { return false };
         let psn = packet.headers.psn;
@@ -121,6 +123,7 @@ impl Qp {
     }
 
     /// There is a receive request now: goes on with what waits, until one is lacking again.
+    #[cold]
     pub(crate) fn serve_held(&self, inner: &mut Inner) {
         let mut packets = inner.held.take();
         while let Some((packet, payload)) = packets.pop_front() {
@@ -136,6 +139,7 @@ impl Qp {
     }
 
     /// The moment is over: the peer is told, and sends it all again.
+    #[cold]
     pub(crate) fn refuse_held(&self, inner: &mut Inner) {
         if let Some((packet, payload)) = inner.held.take().pop_front() {
             inner.held.refused = Some(packet.headers.psn);

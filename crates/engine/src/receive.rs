@@ -118,7 +118,7 @@ impl Qp {
         if packet.headers.opcode.is_response() {
             self.on_response(inner, packet, payload);
         } else if inner.state.serves() {
-            if !self.waits_behind(inner, packet, payload) {
+            if inner.held.is_empty() || !self.waits_behind(inner, packet, payload) {
                 self.on_request(inner, packet, payload);
             }
         } else {
