@@ -50,6 +50,8 @@ const PARTS: &[Layout] = &[ah::AhAttr::LAYOUT, qp::Dest::LAYOUT, wire::WireSocke
 
 /// Values that the template shows where they belong.
 const PLACED: &[(&str, &str, &[Constant])] = &[
+    ("open::flag", open::flag::MEANING, open::flag::ALL),
+    ("envelope::request", envelope::request::MEANING, envelope::request::ALL),
     ("open::profile", open::profile::MEANING, open::profile::ALL),
     ("queue::cq", queue::cq::MEANING, queue::cq::ALL),
     ("queue::cqe", queue::cqe::MEANING, queue::cqe::ALL),

@@ -9,7 +9,7 @@ record! {
     pub struct RequestEnvelope[8] {
         /// Chosen by the client; comes back in the reply.
         0 => sequence: u32,
-        /// 0.
+        /// See `request`.
         4 => flags: u32,
     }
 
@@ -24,6 +24,14 @@ record! {
         8 => fds: u32,
         /// 0.
         12 => reserved: u32,
+    }
+}
+
+constants! {
+    /// `RequestEnvelope::flags`.
+    pub mod request: u32 {
+        /// There is no reply, whatever comes of the command; commands of one connection are carried out in order all the same.
+        QUIET = 1,
     }
 }
 

@@ -16,7 +16,7 @@ record! {
         4 => version: u16,
         /// Which numbering of the commands from 37 up: see `profile`.
         6 => profile: u16,
-        /// 0.
+        /// See `flag`; those of another node are refused.
         8 => flags: u32,
         /// 0.
         12 => reserved: u32,
@@ -39,6 +39,12 @@ record! {
 }
 
 constants! {
+    /// `Open::flags`.
+    pub mod flag: u32 {
+        /// Node `rdma_cm`: the bell is a socket of messages, and brings the events themselves (see `ucma::bell`).
+        TOLD = 1,
+    }
+
     /// Numbering of the legacy commands from 37 up.
     pub mod profile: u16 {
         /// As mainline Linux numbers them.

@@ -4,7 +4,7 @@
 //! [`crate::open`] and has the envelopes of [`crate::envelope`]; inside is a [`ManagerHeader`] and one of the commands of [`ROWS`],
 //! which [`admit`] checks. The answer of the opening carries one descriptor, the *bell*: the client's end of a stream
 //! socket into which the agent puts one byte for each event that it queues. GET_EVENT never waits; who has got an event
-//! takes one byte from the bell. Records are in [`id`], [`address`] and [`connection`], addresses as values in [`sockaddr`].
+//! takes one byte from the bell. To a client that opens with `open::flag::TOLD` the bell brings the events themselves, see [`bell`]. Records are in [`id`], [`address`] and [`connection`], addresses as values in [`sockaddr`].
 
 use crate::errno::Errno;
 use crate::layout::Record;
@@ -97,6 +97,20 @@ constants! {
         FREEZE_QP = 193,
         /// softhca's own: GET_EVENT, with what would be asked about the event's id next.
         NEXT_EVENT = 194,
+        /// softhca's own: requests for connections that the bell has brought are not waiting any more.
+        TAKEN = 195,
+        /// softhca's own: has the bell ring.
+        RING = 196,
+    }
+
+    /// A message of the bell of a channel that was opened with `open::flag::TOLD`, if it has one byte. A longer one is an event: a
+    /// `NextEventAnswer`, and maybe a sentence in UTF-8. Such an event is not in the channel any more: whoever ends or moves its id
+    /// looks for it among the messages that have come.
+    pub mod bell: u8 {
+        /// There is an event: NEXT_EVENT takes it.
+        ASK = 1,
+        /// RING asked for it.
+        RUNG = 2,
     }
 
     /// Port spaces: `CreateId::ps`.

@@ -7,9 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use abi::Errno;
-use abi::envelope::{REQUEST_MAX, ReplyEnvelope, RequestEnvelope};
+use abi::envelope::{REQUEST_MAX, ReplyEnvelope, RequestEnvelope, request as envelope_flag};
 use abi::layout::Record;
-use abi::open::{MAGIC, Open, OpenAnswer, VERSION, profile};
+use abi::open::{MAGIC, Open, OpenAnswer, VERSION, flag, profile};
 use rustix::event::epoll::EventFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shm::socket::Socket;
@@ -32,6 +32,8 @@ pub(crate) struct Client {
     /// A reply that had no room.
     unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
     busy: bool,
+    /// The command that is being carried out elsewhere has no reply.
+    quiet: bool,
     /// What its socket is watched for.
     pub(crate) interest: EventFlags,
 }
@@ -43,6 +45,16 @@ pub(crate) enum Node {
     Device(usize),
     /// The connection manager.
     Manager,
+}
+
+impl Node {
+    /// The flags that one may open it with.
+    fn flags(self) -> u32 {
+        match self {
+            Self::Device(_) => 0,
+            Self::Manager => flag::TOLD,
+        }
+    }
 }
 
 /// What a connection has opened.
@@ -73,6 +85,8 @@ pub(crate) enum Next<'b> {
         session: Session,
         /// Goes back with the reply.
         sequence: u32,
+        /// There is none.
+        quiet: bool,
         /// Header and body.
         request: &'b [u8],
         /// Its descriptors.
@@ -89,7 +103,17 @@ impl Client {
         let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: program_name(credentials.pid) };
         // Without one (no process id in our namespace), the end of the stream says it.
         let death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Ok(Self { socket, node, peer, death, session: None, unsent: None, busy: false, interest: EventFlags::IN })
+        Ok(Self {
+            socket,
+            node,
+            peer,
+            death,
+            session: None,
+            unsent: None,
+            busy: false,
+            quiet: false,
+            interest: EventFlags::IN,
+        })
     }
 
     /// The socket, to watch it.
@@ -131,8 +155,8 @@ impl Client {
     }
 
     /// Its command is being carried out elsewhere; nothing more is read before the reply.
-    pub(crate) fn wait(&mut self) -> Fate {
-        self.busy = true;
+    pub(crate) fn wait(&mut self, quiet: bool) -> Fate {
+        (self.busy, self.quiet) = (true, quiet);
         Fate::Goes
     }
 
@@ -160,11 +184,12 @@ impl Client {
         };
         let complaint = if received.truncated || received.len > REQUEST_MAX {
             "a request is longer than 64 KiB, or has more than 8 descriptors"
-        } else if flags != 0 {
+        } else if flags & !envelope_flag::QUIET != 0 {
             "the envelope has a flag that is not known"
         } else {
             let request = &message[size_of::<RequestEnvelope>()..];
-            return Next::Command { session, sequence, request, fds: received.fds };
+            let quiet = flags & envelope_flag::QUIET != 0;
+            return Next::Command { session, sequence, quiet, request, fds: received.fds };
         };
         Next::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
     }
@@ -176,13 +201,16 @@ impl Client {
         let outcome = match open {
             None => Err(Errno::EINVAL),
             Some(open) if open.version != VERSION => Err(Errno::EPROTONOSUPPORT),
-            Some(open) if open.profile > profile::OFED || open.flags != 0 || open.reserved != 0 => Err(Errno::EINVAL),
+            Some(open) if open.profile > profile::OFED || open.reserved != 0 => Err(Errno::EINVAL),
+            Some(open) if open.flags & !self.node.flags() != 0 => Err(Errno::EINVAL),
             Some(open) => match self.node {
                 Node::Device(device) => world.open(device, open.profile, self.peer.clone()).map(Session::Context),
-                Node::Manager => manager.open(self.peer.clone()).map(|(channel, bell)| {
-                    fds.push(bell);
-                    Session::Channel(channel)
-                }),
+                Node::Manager => {
+                    manager.open(self.peer.clone(), open.flags & flag::TOLD != 0).map(|(channel, bell)| {
+                        fds.push(bell);
+                        Session::Channel(channel)
+                    })
+                }
             }
             .map_err(|refusal| refusal.errno),
         };
@@ -201,6 +229,9 @@ impl Client {
     /// Sends a reply in its envelope.
     pub(crate) fn reply(&mut self, sequence: u32, reply: Reply) -> Fate {
         self.busy = false;
+        if std::mem::take(&mut self.quiet) {
+            return Fate::Goes;
+        }
         let envelope = ReplyEnvelope { sequence, status: reply.status, fds: reply.fds.len() as u32, reserved: 0 };
         self.send([envelope.bytes(), &reply.bytes].concat(), reply.fds)
     }

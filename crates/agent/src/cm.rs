@@ -89,6 +89,8 @@ pub(crate) struct Manager {
     pending: HashMap<u32, resolving::Search>,
     /// Channels whose bell is to be rung.
     rings: Vec<ChannelId>,
+    /// Channels whose bell had no room.
+    full: Vec<ChannelId>,
     inlet: Arc<Inlet>,
     outlets: Outlets,
     /// Between ids of this agent.
@@ -149,6 +151,7 @@ impl Manager {
             searches: BTreeSet::new(),
             pending: HashMap::new(),
             rings: Vec::new(),
+            full: Vec::new(),
             inlet: Arc::clone(world.wire.inlet()),
             outlets: Outlets::new(off),
             inner: VecDeque::new(),
@@ -159,8 +162,8 @@ impl Manager {
         })
     }
 
-    /// Opens a channel: its name, and the client's end of its bell.
-    pub(crate) fn open(&mut self, peer: Peer) -> Outcome<(ChannelId, OwnedFd)> {
+    /// Opens a channel: its name, and the client's end of its bell, which brings the events themselves to who is `told`.
+    pub(crate) fn open(&mut self, peer: Peer, told: bool) -> Outcome<(ChannelId, OwnedFd)> {
         let Some(next) = self.last_channel.checked_add(1) else {
             return refuse(Errno::ENOMEM, "every channel number was used; start the agent anew");
         };
@@ -168,7 +171,7 @@ impl Manager {
         while token == 0 || self.tokens.contains_key(&token) {
             token = self.random.word();
         }
-        let (channel, bell) = Channel::new(peer, token)?;
+        let (channel, bell) = Channel::new(peer, token, told)?;
         self.last_channel = next;
         let id = ChannelId(next);
         self.tokens.insert(token, id);
@@ -348,10 +351,8 @@ impl Manager {
     /// After anything that may have caused datagrams or events: they go on their way.
     fn settle(&mut self, world: &World) {
         self.take_outputs(world);
-        for channel in std::mem::take(&mut self.rings) {
-            if let Some(owner) = self.channels.get_mut(&channel) {
-                owner.channel.ring();
-            }
+        while let Some(channel) = self.rings.pop() {
+            self.ring(world, channel);
         }
     }
 

@@ -34,6 +34,8 @@ pub(crate) enum Token {
     Management,
     /// The run directory was removed or moved.
     RunDir,
+    /// The bell of an event channel has room.
+    Bell(u32),
 }
 
 impl From<Token> for EventData {
@@ -51,6 +53,7 @@ impl From<Token> for EventData {
             Token::ManagerNode => (9, 0),
             Token::Management => (10, 0),
             Token::RunDir => (11, 0),
+            Token::Bell(id) => (12, id),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -72,6 +75,7 @@ impl From<EventData> for Token {
             9 => Self::ManagerNode,
             10 => Self::Management,
             11 => Self::RunDir,
+            12 => Self::Bell(id),
             _ => Self::Wake,
         }
     }
@@ -130,6 +134,7 @@ mod tests {
             Token::Relays,
             Token::ManagerNode,
             Token::Management,
+            Token::Bell(5),
         ] {
             assert_eq!(Token::from(EventData::from(token)), token);
         }

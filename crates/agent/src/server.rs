@@ -172,6 +172,9 @@ impl Server {
             let backlog = self.world.flush();
             self.cut_off(&backlog.broken);
             self.world.follow_wire(Instant::now);
+            for channel in self.manager.take_full() {
+                self.watch_bell(channel);
+            }
             let timeout = self.timeout(backlog.waits);
             events.clear();
             if std::mem::take(&mut self.served) {
@@ -224,6 +227,7 @@ impl Server {
             Token::Addresses => self.follow_addresses(),
             Token::Relays => self.world.relays.hand_on(),
             Token::Management => self.manager.on_datagrams(&self.world),
+            Token::Bell(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
             Token::RunDir => self.lose_run_dir(),
         }
         true
@@ -262,7 +266,7 @@ impl Server {
                     }
                 }
                 Message::OpenChannel { answer } => {
-                    let opened = self.manager.open(ourselves());
+                    let opened = self.manager.open(ourselves(), true);
                     self.local_channels.extend(opened.as_ref().ok().map(|(channel, _)| *channel));
                     let _ = answer.send(opened);
                 }
@@ -321,18 +325,19 @@ impl Server {
         self.served = true;
         let fate = match client.next(&mut self.world, &mut self.manager, &mut self.buffer) {
             Next::Over(fate) => fate,
-            Next::Command { session: Session::Channel(channel), sequence, request, fds } => {
+            Next::Command { session: Session::Channel(channel), sequence, quiet, request, fds } => {
                 let reply = self.manager.dispatch(&mut self.world, channel, request, fds);
-                client.reply(sequence, reply)
+                if quiet { Fate::Goes } else { client.reply(sequence, reply) }
             }
-            Next::Command { session: Session::Context(context), sequence, request, fds } => {
+            Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
                 let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
                 // Whoever is told that it has joined a group has joined it.
                 self.world.follow_wire(Instant::now);
                 match reply {
+                    Some(_) if quiet => Fate::Goes,
                     Some(reply) => client.reply(sequence, reply),
-                    None => client.wait(),
+                    None => client.wait(quiet),
                 }
             }
         };
@@ -395,6 +400,16 @@ impl Server {
             && !std::mem::replace(&mut engine.watched, true)
         {
             let _ = self.poller.watch(engine.socket(), Token::Push(context.0), EventFlags::OUT | EventFlags::ET);
+        }
+    }
+
+    /// A bell had no room: it is waited for.
+    fn watch_bell(&mut self, channel: ChannelId) {
+        let Some(bell) = self.manager.bell(channel) else { return };
+        let (token, interest) = (Token::Bell(channel.0), EventFlags::OUT | EventFlags::ONESHOT);
+        // What has been watched before is so still.
+        if self.poller.watch(bell, token, interest).is_err() {
+            let _ = self.poller.rewatch(bell, token, interest);
         }
     }
 

@@ -1,24 +1,25 @@
-//! An event channel: one connection to the agent's node, and the *bell* that tells of events.
+//! An event channel: one connection to the agent's node, and the [`Bell`] that brings the events.
 //!
-//! The bell is the descriptor that programs poll: the agent puts a byte into it for each event. A reader takes a byte and asks for
-//! an event under one lock, and whoever ends an id takes the bytes of the events that went with it under the same lock; so there
-//! are as many bytes as events. Nobody waits with the lock held. The principal type is [`Channel`].
+//! A reader takes a message from the bell, and asks for its event if need be, under one lock; whoever ends or moves an id takes out its
+//! messages under the same lock. So there are as many messages as events. Nobody waits with the lock held. The principal type is
+//! [`Channel`].
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use abi::errno::Errno;
+use abi::open::flag;
 use abi::ucma::connection::{NextEvent, NextEventAnswer};
+use abi::ucma::id::Taken;
 use abi::ucma::{NODE, SENTENCE_MAX, build, command};
 use engine::{Answer, Control, Error, Result, SocketControl};
-use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 use rustix::net::RecvFlags;
 
-use crate::event::Event;
+use crate::bell::{self, Bell, Message, Reading};
+use crate::event::{Event, EventKind};
 
 /// How long who waits for an event looks for it before sleeping. Whoever else wants the processor has it between two looks.
 const LINGER: Duration = Duration::from_micros(30);
@@ -26,20 +27,15 @@ const LINGER: Duration = Duration::from_micros(30);
 /// An event channel.
 pub struct Channel {
     control: Box<dyn Control>,
-    bell: OwnedFd,
+    pub(crate) bell: Bell,
     agent: u32,
-    /// Held by whoever takes bytes from the bell.
-    reading: Mutex<()>,
     /// By which the agent knows this channel on another one.
     pub(crate) token: OnceLock<u32>,
 }
 
-/// The right to take bytes from the bell.
-pub(crate) type Reading<'a> = MutexGuard<'a, ()>;
-
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Channel").field("fd", &self.bell.as_raw_fd()).finish_non_exhaustive()
+        f.debug_struct("Channel").field("fd", &self.bell.fd.as_raw_fd()).finish_non_exhaustive()
     }
 }
 
@@ -49,17 +45,17 @@ impl Channel {
     /// # Errors
     /// No agent answers there, or one of another version.
     pub fn open(run_directory: &Path) -> Result<Self> {
-        let (control, fds) = SocketControl::open_with_descriptors(&run_directory.join(NODE), 0)?;
+        let (control, fds) = SocketControl::open_with_descriptors(&run_directory.join(NODE), 0, flag::TOLD)?;
         let bell = fds.into_iter().next();
         let bell = bell.ok_or_else(|| Error::refuse(Errno::EPROTO, "an event channel came without its descriptor"))?;
         let agent = control.agent();
         Ok(Self { agent, ..Self::over(Box::new(control), bell) })
     }
 
-    /// A channel over any connection to an agent, with the bell that came with it.
+    /// A channel over any connection to an agent, with the bell that came with it, a socket of messages.
     #[must_use]
     pub fn over(control: Box<dyn Control>, bell: OwnedFd) -> Self {
-        Self { control, bell, agent: 0, reading: Mutex::new(()), token: OnceLock::new() }
+        Self { control, bell: Bell::new(bell), agent: 0, token: OnceLock::new() }
     }
 
     /// The agent's process; 0 where there is none of its own. What it tells of devices holds while it lives.
@@ -71,7 +67,7 @@ impl Channel {
     /// The bell: readable while an event waits. O_NONBLOCK on it makes [`Channel::next_event`] answer EAGAIN.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.bell.fd.as_fd()
     }
 
     /// The next event; waits for one unless the descriptor is set to O_NONBLOCK.
@@ -92,34 +88,55 @@ impl Channel {
     /// # Errors
     /// EIO when the agent is gone.
     pub fn try_event(&self) -> Result<Option<Event>> {
-        let reading = self.reading();
-        loop {
-            if !self.take_byte(&reading)? {
-                return Ok(None);
-            }
-            let room = size_of::<NextEventAnswer>() + SENTENCE_MAX;
-            match self.call(&build(command::NEXT_EVENT, &NextEvent { reserved: 0 }, &[], room), &[]) {
-                Ok(answer) => return Event::read(&answer).map(Some),
-                // A byte without its event: a question in vain.
-                Err(error) if error.errno == Errno::EAGAIN => {}
-                Err(error) => return Err(error),
-            }
+        let mut reading = self.reading();
+        while let Some(message) = self.bell.take(&mut reading)? {
+            let event = match message {
+                Some(Message::Told(bytes)) => self.told(&mut reading, &bytes)?,
+                Some(Message::Ask) => match self.ask_for_event() {
+                    Ok(answer) => {
+                        reading.count(bell::counts(&answer.bytes));
+                        Event::read(&answer.bytes)?
+                    }
+                    // A message without its event: a question in vain.
+                    Err(error) if error.errno == Errno::EAGAIN => continue,
+                    Err(error) => return Err(error),
+                },
+                None => continue,
+            };
+            return Ok(Some(event));
         }
+        Ok(None)
+    }
+
+    /// An event that the bell has brought.
+    fn told(&self, reading: &mut Reading<'_>, bytes: &[u8]) -> Result<Event> {
+        let (event, id) = (Event::read(bytes)?, bell::counts(bytes));
+        reading.count(id);
+        if event.kind == EventKind::CONNECT_REQUEST {
+            // With the agent gone nobody asks any more.
+            let _ = self.say(&build(command::TAKEN, &Taken { id, count: 1 }, &[], 0));
+        }
+        Ok(event)
+    }
+
+    fn ask_for_event(&self) -> Result<Answer> {
+        let room = size_of::<NextEventAnswer>() + SENTENCE_MAX;
+        self.call(&build(command::NEXT_EVENT, &NextEvent { reserved: 0 }, &[], room), &[])
     }
 
     /// Waits until there may be an event, or answers EAGAIN, as the program asked for.
     fn wait(&self) -> Result<()> {
         // What is waited for is mostly the peer's next step, which takes less than being woken does.
-        let waits = rustix::fs::fcntl_getfl(&self.bell).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
+        let waits = rustix::fs::fcntl_getfl(&self.bell.fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
         let end = Instant::now() + LINGER;
         while waits && Instant::now() < end {
             rustix::thread::sched_yield();
-            match self.receive(RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            match self.bell.peek(RecvFlags::DONTWAIT) {
                 Err(error) if error.errno == Errno::EAGAIN => {}
                 done => return done,
             }
         }
-        self.receive(RecvFlags::PEEK)
+        self.bell.peek(RecvFlags::empty())
     }
 
     /// Ends the channel, and with it all its ids, even where copies of its descriptors live on (in a forked child).
@@ -129,43 +146,17 @@ impl Channel {
 
     /// Keeps others from reading.
     pub(crate) fn reading(&self) -> Reading<'_> {
-        self.reading.lock()
-    }
-
-    /// Takes the bytes of events that are not there any more.
-    pub(crate) fn take_bytes(&self, reading: &Reading<'_>, count: u32) {
-        for _ in 0..count {
-            // What is not in the bell yet was owed, and is not sent any more.
-            if !matches!(self.take_byte(reading), Ok(true)) {
-                return;
-            }
-        }
-    }
-
-    /// Whether there was one.
-    fn take_byte(&self, _reading: &Reading<'_>) -> Result<bool> {
-        match self.receive(RecvFlags::DONTWAIT) {
-            Ok(()) => Ok(true),
-            Err(error) if error.errno == Errno::EAGAIN => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn receive(&self, flags: RecvFlags) -> Result<()> {
-        let mut byte = [0u8; 1];
-        match rustix::net::recv(&self.bell, &mut byte[..], flags) {
-            Ok((_, 0)) => Err(Error {
-                errno: Errno::EIO,
-                reason: "the softhca agent is gone, and with it the event channel".into(),
-            }),
-            Ok(_) => Ok(()),
-            Err(error) => Err(Error::plain(Errno(error.raw_os_error()))),
-        }
+        self.bell.reading()
     }
 
     /// Carries out one command.
     pub(crate) fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         self.control.call(request, fds)
+    }
+
+    /// Has one command carried out, of which nothing will be heard.
+    pub(crate) fn say(&self, request: &[u8]) -> Result<()> {
+        self.control.tell(request)
     }
 }
 

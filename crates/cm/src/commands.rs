@@ -9,7 +9,7 @@ use abi::ucma::connection::{
     QpAttr, Reject, UdParam, WriteCmEvent, join_flags,
 };
 use abi::ucma::id::{
-    Channel as Token, ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId,
+    Channel as Token, ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId, Ring,
     SetOption as OptionRecord, ib_option, level, option,
 };
 use abi::ucma::sockaddr::SockaddrIb;
@@ -44,7 +44,15 @@ impl Channel {
     /// # Errors
     /// ENOENT when there is no such id here.
     pub fn destroy_id(&self, id: Id) -> Result<u32> {
-        self.end(command::DESTROY_ID, id.0)
+        let mut reading = self.reading();
+        let answer = self.end(command::DESTROY_ID, id.0)?;
+        let purged = self.bell.purge(&mut reading, id.0, answer.events_reported, answer.bell_bytes);
+        // Requests that nobody has seen are rejected.
+        for request in &purged.requests {
+            let _ = self.end(command::DESTROY_ID, *request);
+        }
+        self.ring(purged.rings)?;
+        Ok(reading.forget(id.0))
     }
 
     /// Binds an id to a local address; port 0 is any, and the wildcard address is all of them.
@@ -251,7 +259,11 @@ impl Channel {
     /// # Errors
     /// ENOENT when there is no such membership here.
     pub fn leave_multicast(&self, membership: Multicast) -> Result<u32> {
-        self.end(command::LEAVE_MCAST, membership.0)
+        let mut reading = self.reading();
+        let answer = self.end(command::LEAVE_MCAST, membership.0)?;
+        let purged = self.bell.purge(&mut reading, 0, 0, answer.bell_bytes);
+        self.ring(purged.rings)?;
+        Ok(answer.events_reported)
     }
 
     /// Moves an id from another channel to this one, with the events that wait; how many have been given out.
@@ -260,12 +272,29 @@ impl Channel {
     /// EINVAL when the id is not the other channel's.
     pub fn migrate_id(&self, id: Id, from: &Self) -> Result<u32> {
         let fd = from.token()?;
-        // Nobody reads the old channel meanwhile, so that the bytes that are taken are those of the events that have gone.
-        let reading = from.reading();
-        let answer: DestroyIdAnswer =
-            self.ask(command::MIGRATE_ID, &MigrateId { response: RESPONSE, id: id.0, fd }, &[])?;
-        from.take_bytes(&reading, answer.bell_bytes);
-        Ok(answer.events_reported)
+        let fetch = |id: u32| self.ask(command::MIGRATE_ID, &MigrateId { response: RESPONSE, id, fd }, &[]);
+        if std::ptr::eq(self, from) {
+            let reading = self.reading();
+            let _: DestroyIdAnswer = fetch(id.0)?;
+            return Ok(reading.reported(id.0));
+        }
+        // Nobody reads either channel meanwhile, so that no event of the id overtakes another. All take the locks in one order.
+        let (mut old, mut new) = if std::ptr::from_ref(from) < std::ptr::from_ref(self) {
+            let old = from.reading();
+            (old, self.reading())
+        } else {
+            let new = self.reading();
+            (from.reading(), new)
+        };
+        let answer: DestroyIdAnswer = fetch(id.0)?;
+        let purged = from.bell.purge(&mut old, id.0, answer.events_reported, answer.bell_bytes);
+        for request in purged.requests {
+            let _: Result<DestroyIdAnswer> = fetch(request);
+        }
+        from.ring(purged.rings)?;
+        let reported = old.forget(id.0);
+        self.ring(new.adopt(id.0, reported, purged.messages))?;
+        Ok(reported)
     }
 
     /// Puts an event into the id's channel: USER, or (for libraries) INTERNAL.
@@ -294,12 +323,16 @@ impl Channel {
         Ok(*self.token.get_or_init(|| answer.channel))
     }
 
-    fn end(&self, command: u32, handle: u32) -> Result<u32> {
-        let reading = self.reading();
-        let answer: DestroyIdAnswer =
-            self.ask(command, &DestroyId { response: RESPONSE, id: handle, reserved: 0 }, &[])?;
-        self.take_bytes(&reading, answer.bell_bytes);
-        Ok(answer.events_reported)
+    fn end(&self, command: u32, handle: u32) -> Result<DestroyIdAnswer> {
+        self.ask(command, &DestroyId { response: RESPONSE, id: handle, reserved: 0 }, &[])
+    }
+
+    /// Has the bell ring for messages that were taken out of it and are kept.
+    fn ring(&self, count: u32) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        self.tell(command::RING, &Ring { count, reserved: 0 }, &[])
     }
 
     fn tell<T: Record>(&self, command: u32, body: &T, tail: &[u8]) -> Result<()> {

@@ -3,10 +3,12 @@
 use std::fmt;
 
 use abi::ah::AhAttr;
+use abi::errno::Errno;
+use abi::layout::Record;
 use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{NextEventAnswer, UdParam, known};
 use bytemuck::bytes_of;
-use engine::{Answer, Result};
+use engine::{Error, Result};
 
 use crate::commands::addresses;
 use crate::param::{Addresses, Ece, Gids, Id, Path, QpAttributes};
@@ -175,11 +177,12 @@ pub struct UdEvent<'a> {
 }
 
 impl Event {
-    /// Reads what NEXT_EVENT answered: the record, and maybe a sentence, which is noted.
-    pub(crate) fn read(answer: &Answer) -> Result<Self> {
-        let next: NextEventAnswer = answer.get(0)?;
+    /// Reads what the bell brought or NEXT_EVENT answered: the record, and maybe a sentence, which is noted.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
+        let short = || Error::refuse(Errno::EIO, "the agent's event is too short");
+        let next = NextEventAnswer::read(bytes).ok_or_else(short)?;
         let (record, known) = (next.event, Known::read(&next));
-        let sentence = answer.bytes.get(size_of::<NextEventAnswer>()..).unwrap_or_default();
+        let sentence = bytes.get(size_of::<NextEventAnswer>()..).unwrap_or_default();
         let reason = (!sentence.is_empty()).then(|| String::from_utf8_lossy(sentence).into_owned());
         if let Some(reason) = &reason {
             engine::reason!("{reason}");

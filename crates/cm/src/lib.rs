@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bell;
 mod channel;
 mod commands;
 mod event;

@@ -5,8 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::ucma::connection::{ConnParam as ConnRecord, EventAnswer, NextEventAnswer, UdParam, known};
-use abi::ucma::id::{ChannelAnswer, CreateIdAnswer, DestroyIdAnswer, MigrateId, SetOption as OptionRecord};
-use abi::ucma::{command, connection};
+use abi::ucma::id::{
+    ChannelAnswer, CreateIdAnswer, DestroyId, DestroyIdAnswer, MigrateId, Ring, SetOption as OptionRecord, Taken,
+};
+use abi::ucma::{bell, command, connection};
 use abi::{Errno, Record};
 use engine::{Answer, Control, Error};
 use parking_lot::Mutex;
@@ -45,7 +47,8 @@ struct Room {
 fn room() -> Room {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let agent = Arc::new(Agent::default());
-    let (ours, bell) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
+    let (ours, bell) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair");
     let channel = Channel::over(Box::new(Scripted(Arc::clone(&agent))), ours);
     Room { channel, agent, bell }
 }
@@ -55,8 +58,19 @@ impl Room {
         self.agent.script.lock().push_back((number, answer));
     }
 
-    fn rings(&self, bytes: usize) {
-        rustix::io::write(&self.bell, &[0u8; 8][..bytes]).expect("rung");
+    fn rings(&self, times: usize) {
+        for _ in 0..times {
+            self.says(&[bell::ASK]);
+        }
+    }
+
+    fn says(&self, message: &[u8]) {
+        rustix::io::write(&self.bell, message).expect("rung");
+    }
+
+    /// The next event, if one waits.
+    fn next(&self) -> Option<(EventKind, u32)> {
+        self.channel.try_event().expect("no refusal").map(|event| (event.kind, event.id.0))
     }
 
     fn waiting(&self) -> u64 {
@@ -74,6 +88,12 @@ impl Room {
 
 fn event(kind: EventKind, id: u32) -> Vec<u8> {
     next(EventAnswer { uid: 7, id, event: kind.0, ..EventAnswer::default() }).bytes().to_vec()
+}
+
+/// An event that counts against an id, as the bell brings it.
+fn told(kind: EventKind, id: u32, counts: u32) -> Vec<u8> {
+    let event = EventAnswer { uid: 7, id, event: kind.0, ..EventAnswer::default() };
+    NextEventAnswer { counts, ..next(event) }.bytes().to_vec()
 }
 
 fn next(event: EventAnswer) -> NextEventAnswer {
@@ -117,10 +137,93 @@ fn an_agent_that_ends_wakes_who_waits() {
 fn the_bytes_of_events_that_went_with_their_id_are_taken() {
     let room = room();
     room.rings(3);
-    let answer = DestroyIdAnswer { events_reported: 4, bell_bytes: 2 };
+    let answer = DestroyIdAnswer { events_reported: 0, bell_bytes: 2 };
     room.expects(command::DESTROY_ID, Ok(answer.bytes().to_vec()));
-    assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 4);
-    assert_eq!(room.waiting(), 1);
+    room.expects(command::RING, Ok(Vec::new()));
+    assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 0);
+    assert_eq!((room.waiting(), room.body::<Ring>(1).count), (0, 1));
+    room.says(&[bell::RUNG]);
+    room.expects(command::NEXT_EVENT, Ok(event(EventKind::ROUTE_RESOLVED, 4)));
+    assert_eq!(room.next(), Some((EventKind::ROUTE_RESOLVED, 4)));
+    assert_eq!(room.next(), None);
+}
+
+#[test]
+fn the_bell_brings_events() {
+    let room = room();
+    room.says(&told(EventKind::ADDR_RESOLVED, 3, 3));
+    room.says(&[&told(EventKind::ADDR_ERROR, 4, 4)[..], b"why"].concat());
+    assert_eq!(room.next(), Some((EventKind::ADDR_RESOLVED, 3)));
+    assert_eq!(room.channel.next_event().expect("an event").reason.as_deref(), Some("why"));
+    assert_eq!(room.next(), None);
+    assert!(room.is_done() && room.agent.seen.lock().is_empty(), "nothing was asked");
+    let answer = DestroyIdAnswer { events_reported: 1, bell_bytes: 0 };
+    room.expects(command::DESTROY_ID, Ok(answer.bytes().to_vec()));
+    assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 1, "as many as were got");
+}
+
+#[test]
+fn a_request_that_the_bell_brings_is_taken() {
+    let room = room();
+    room.says(&told(EventKind::CONNECT_REQUEST, 9, 3));
+    room.expects(command::TAKEN, Ok(Vec::new()));
+    assert_eq!(room.next(), Some((EventKind::CONNECT_REQUEST, 9)));
+    let Taken { id, count } = room.body(0);
+    assert_eq!((id, count), (3, 1));
+}
+
+#[test]
+fn told_events_go_with_their_id_and_requests_with_their_listener() {
+    let room = room();
+    for (kind, id, counts) in [
+        (EventKind::CONNECT_REQUEST, 9, 3),
+        (EventKind::ADDR_RESOLVED, 4, 4),
+        (EventKind::CONNECT_REQUEST, 10, 3),
+        (EventKind::ROUTE_RESOLVED, 4, 4),
+    ] {
+        room.says(&told(kind, id, counts));
+    }
+    let ended = |events_reported| Ok(DestroyIdAnswer { events_reported, bell_bytes: 0 }.bytes().to_vec());
+    for reported in [2, 0, 0] {
+        room.expects(command::DESTROY_ID, ended(reported));
+    }
+    room.expects(command::RING, Ok(Vec::new()));
+    assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 0, "none was got");
+    let ends: Vec<u32> = (0..3).map(|index| room.body::<DestroyId>(index).id).collect();
+    assert_eq!(ends, [3, 9, 10]);
+    assert_eq!((room.waiting(), room.body::<Ring>(3).count), (0, 2), "nothing is readable but what is rung for");
+    // What comes before the ring does not overtake what is kept.
+    room.says(&told(EventKind::ADDR_RESOLVED, 5, 5));
+    room.says(&[bell::RUNG]);
+    room.says(&[bell::RUNG]);
+    assert_eq!(room.next(), Some((EventKind::ADDR_RESOLVED, 4)));
+    assert_eq!(room.next(), Some((EventKind::ROUTE_RESOLVED, 4)));
+    assert_eq!(room.next(), Some((EventKind::ADDR_RESOLVED, 5)));
+    assert_eq!(room.next(), None);
+    assert!(room.is_done());
+}
+
+#[test]
+fn told_events_move_with_their_id() {
+    let (old, new) = (room(), room());
+    old.expects(command::CHANNEL, Ok(ChannelAnswer { channel: 99 }.bytes().to_vec()));
+    old.says(&told(EventKind::ADDR_RESOLVED, 5, 5));
+    old.says(&told(EventKind::ROUTE_RESOLVED, 5, 5));
+    old.says(&told(EventKind::ADDR_RESOLVED, 6, 6));
+    assert_eq!(old.next(), Some((EventKind::ADDR_RESOLVED, 5)));
+    new.says(&told(EventKind::DISCONNECTED, 5, 5));
+    new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 2, bell_bytes: 0 }.bytes().to_vec()));
+    old.expects(command::RING, Ok(Vec::new()));
+    new.expects(command::RING, Ok(Vec::new()));
+    assert_eq!(new.channel.migrate_id(Id(5), &old.channel).expect("moved"), 1, "one has been got");
+    assert_eq!((old.body::<Ring>(1).count, new.body::<Ring>(1).count), (1, 1));
+    old.says(&[bell::RUNG]);
+    new.says(&[bell::RUNG]);
+    assert_eq!((old.next(), old.next()), (Some((EventKind::ADDR_RESOLVED, 6)), None));
+    assert_eq!(new.next(), Some((EventKind::ROUTE_RESOLVED, 5)));
+    assert_eq!((new.next(), new.next()), (Some((EventKind::DISCONNECTED, 5)), None));
+    new.expects(command::DESTROY_ID, Ok(DestroyIdAnswer { events_reported: 3, bell_bytes: 0 }.bytes().to_vec()));
+    assert_eq!(new.channel.destroy_id(Id(5)).expect("ended"), 3, "those of both channels");
 }
 
 #[test]
@@ -130,8 +233,8 @@ fn an_id_moves_with_its_bytes() {
     new.rings(1);
     old.expects(command::CHANNEL, Ok(ChannelAnswer { channel: 99 }.bytes().to_vec()));
     for _ in 0..2 {
-        new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 1, bell_bytes: 1 }.bytes().to_vec()));
-        assert_eq!(new.channel.migrate_id(Id(5), &old.channel).expect("moved"), 1);
+        new.expects(command::MIGRATE_ID, Ok(DestroyIdAnswer { events_reported: 0, bell_bytes: 2 }.bytes().to_vec()));
+        assert_eq!(new.channel.migrate_id(Id(5), &old.channel).expect("moved"), 0);
     }
     assert_eq!((old.waiting(), new.waiting()), (0, 1));
     assert_eq!((new.body::<MigrateId>(0).fd, new.body::<MigrateId>(1).id), (99, 5), "the number is asked for once");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abi::envelope::{ReplyEnvelope, RequestEnvelope};
+use abi::envelope::{ReplyEnvelope, RequestEnvelope, request as envelope_flag};
 use abi::errno::Errno;
 use abi::open::{MAGIC, Open, OpenAnswer, VERSION};
 use bytemuck::Pod;
@@ -48,6 +48,17 @@ pub trait Control: Send + Sync {
     /// The agent's refusal with its reason; EIO when the agent is gone.
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer>;
 
+    /// Has one command carried out, of which nothing will be heard; commands of one connection are carried out in order.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    fn tell(&self, request: &[u8]) -> Result<()> {
+        match self.call(request, &[]) {
+            Err(error) if error.errno == Errno::EIO => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Through what packets leave for other hosts; `None` for UDP.
     fn network(&self) -> Option<Arc<dyn Network>> {
         None
@@ -80,14 +91,14 @@ impl SocketControl {
     /// # Errors
     /// Nobody answers at `path`, or an agent of another ABI version does.
     pub fn open(path: &Path, profile: u16) -> Result<Self> {
-        Ok(Self::open_with_descriptors(path, profile)?.0)
+        Ok(Self::open_with_descriptors(path, profile, 0)?.0)
     }
 
-    /// As [`SocketControl::open`], with the descriptors that came with the answer.
+    /// As [`SocketControl::open`], with flags (`abi::open::flag`), and with the descriptors that came with the answer.
     ///
     /// # Errors
     /// As for [`SocketControl::open`].
-    pub fn open_with_descriptors(path: &Path, profile: u16) -> Result<(Self, Vec<OwnedFd>)> {
+    pub fn open_with_descriptors(path: &Path, profile: u16, flags: u32) -> Result<(Self, Vec<OwnedFd>)> {
         let socket = Socket::connect(path).map_err(|error| Error {
             errno: Errno(error.raw_os_error().unwrap_or(libc::ENODEV)),
             reason: format!(
@@ -95,7 +106,7 @@ impl SocketControl {
                 path.display()
             ),
         })?;
-        let open = Open { magic: MAGIC, version: VERSION, profile, flags: 0, reserved: 0 };
+        let open = Open { magic: MAGIC, version: VERSION, profile, flags, reserved: 0 };
         socket.send(bytemuck::bytes_of(&open), &[])?;
         let mut bytes = [0u8; size_of::<OpenAnswer>()];
         let received = socket.recv(&mut bytes)?;
@@ -187,6 +198,15 @@ impl Control for SocketControl {
             return Err(if quiet { Error { errno, reason } } else { Error::refuse(errno, reason) });
         }
         Ok(Answer { bytes: bytes.to_vec(), fds: received.fds })
+    }
+
+    fn tell(&self, request: &[u8]) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(gone());
+        }
+        let envelope = RequestEnvelope { sequence: 0, flags: envelope_flag::QUIET };
+        let message = [bytemuck::bytes_of(&envelope), request].concat();
+        self.socket.send(&message, &[]).map_err(|_| gone())
     }
 
     fn close(&self) {

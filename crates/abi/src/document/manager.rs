@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{bits, constants, record};
 use crate::ah::AhAttr;
 use crate::layout::{Constant, Layout, Record};
-use crate::ucma::{PARTS, ROWS, Row, address, command, connection, id, port_space, sockaddr};
+use crate::ucma::{PARTS, ROWS, Row, address, bell, command, connection, id, port_space, sockaddr};
 
 /// Values, with what they are values of.
 const VALUES: &[(&str, &str, &[Constant])] = &[
@@ -18,6 +18,7 @@ const VALUES: &[(&str, &str, &[Constant])] = &[
     ("path_flags", address::path_flags::MEANING, address::path_flags::ALL),
     ("join_flags", connection::join_flags::MEANING, connection::join_flags::ALL),
     ("event", connection::event::MEANING, connection::event::ALL),
+    ("bell", bell::MEANING, bell::ALL),
     ("known", connection::known::MEANING, connection::known::ALL),
 ];
 

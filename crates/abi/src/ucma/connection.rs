@@ -260,8 +260,8 @@ record! {
         0 => event: EventAnswer,
         /// Which of the following are told: see `known`. They are what the questions about the event's id would be answered now.
         336 => known: u32,
-        /// 0.
-        340 => reserved: u32,
+        /// The id against which the event counts: of CONNECT_REQUEST the listening one. 0: it counts against a membership.
+        340 => counts: u32,
         /// As QUERY with ADDR.
         344 => addresses: QueryAddrAnswer,
         /// The GID here, as QUERY with GID tells it.

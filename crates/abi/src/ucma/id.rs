@@ -84,6 +84,22 @@ record! {
         /// 1: MODIFY_QP of it succeeds and changes nothing. 0: it does again what it says.
         4 => frozen: u32,
     }
+
+    /// TAKEN (195), request; no answer.
+    pub struct Taken[8] {
+        /// A listening id.
+        0 => id: u32,
+        /// How many of its CONNECT_REQUESTs, which the bell has brought, its program has got: its backlog has room for as many.
+        4 => count: u32,
+    }
+
+    /// RING (196), request; no answer.
+    pub struct Ring[8] {
+        /// How many messages RUNG the bell shall bring, at most 65536 at a time.
+        0 => count: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
 }
 
 constants! {

@@ -144,6 +144,10 @@ pub const ROWS: &[Row] = &[
         .request::<connection::NextEvent>()
         .answer::<connection::NextEventAnswer>(size_of::<connection::NextEventAnswer>())
         .errors(&[(Errno::EAGAIN, "there is no event")]),
+    Row::new(command::TAKEN, "TAKEN", "told_events").request::<id::Taken>(),
+    Row::new(command::RING, "RING", "told_events")
+        .request::<id::Ring>()
+        .errors(&[(Errno::EINVAL, "the bell brings no messages, or more are asked for than may be")]),
     Row::new(command::FREEZE_QP, "FREEZE_QP", "frozen_qps")
         .request::<id::FreezeQp>()
         .errors(&[(Errno::EINVAL, "the caller has no such QP")]),

@@ -1,12 +1,14 @@
 //! An event channel: what one open of the node `rdma_cm` has. Events wait here until GET_EVENT takes them.
 //!
 //! The client is told by its *bell*: a byte for every event. The bell is a stream socket that only holds so much; bytes that it
-//! has no room for are owed. Nothing here waits for the client. The principal type is [`Channel`].
+//! has no room for are owed. The bell of a client that wants to be *told* is a socket of messages, and brings the events themselves.
+//! Nothing here waits for the client. The principal type is [`Channel`].
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use abi::ucma::bell;
 use abi::ucma::connection::EventAnswer;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
@@ -43,17 +45,80 @@ pub(crate) struct Channel {
     pub(crate) peer: Peer,
     /// By what MIGRATE_ID names it.
     pub(crate) token: u32,
+    /// Its events come with the bell.
+    pub(crate) told: bool,
     events: VecDeque<Event>,
     bell: OwnedFd,
+    /// How many of the last events the bell has not been rung for.
     owed: u32,
+    /// How many rings are owed that the client has asked for.
+    rings: u32,
+}
+
+/// What became of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rung {
+    /// The client has it, or nobody is there.
+    Done,
+    /// There was no room.
+    Full,
 }
 
 impl Channel {
     /// A channel and the client's end of its bell.
-    pub(crate) fn new(peer: Peer, token: u32) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn new(peer: Peer, token: u32, told: bool) -> io::Result<(Self, OwnedFd)> {
         // Whether its end waits is the client's choice; ours never does.
-        let (bell, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        Ok((Self { peer, token, events: VecDeque::new(), bell, owed: 0 }, theirs))
+        let kind = if told { SocketType::SEQPACKET } else { SocketType::STREAM };
+        let (bell, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        Ok((Self { peer, token, told, events: VecDeque::new(), bell, owed: 0, rings: 0 }, theirs))
+    }
+
+    /// Our end of the bell, to see when there is room.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// The bell is to ring so many times without an event.
+    pub(crate) fn owe_rings(&mut self, count: u32) {
+        self.rings = self.rings.saturating_add(count);
+    }
+
+    /// Puts the rings that were asked for into the bell of who is told.
+    pub(crate) fn ring_as_asked(&mut self) -> Rung {
+        while self.rings > 0 {
+            if self.say(&[bell::RUNG]) == Rung::Full {
+                return Rung::Full;
+            }
+            self.rings -= 1;
+        }
+        Rung::Done
+    }
+
+    /// The oldest event that the bell has not been rung for.
+    pub(crate) fn unsaid(&self) -> Option<&Event> {
+        self.events.get(self.events.len().checked_sub(self.owed as usize)?)
+    }
+
+    /// Puts one message about that event into the bell of who is told. With `whole` the message is the event, which leaves the channel.
+    pub(crate) fn say_next(&mut self, message: &[u8], whole: bool) -> Rung {
+        if self.say(message) == Rung::Full {
+            return Rung::Full;
+        }
+        if whole {
+            self.events.remove(self.events.len().saturating_sub(self.owed as usize));
+        }
+        self.owed = self.owed.saturating_sub(1);
+        Rung::Done
+    }
+
+    fn say(&self, message: &[u8]) -> Rung {
+        loop {
+            match rustix::net::send(&self.bell, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => return Rung::Full,
+                _ => return Rung::Done,
+            }
+        }
     }
 
     /// Whether commands may cause more events.
@@ -117,7 +182,7 @@ mod tests {
     use super::*;
 
     fn channel() -> (Channel, OwnedFd) {
-        Channel::new(Peer { pid: 0, uid: 0, comm: String::new() }, 1).expect("a channel")
+        Channel::new(Peer { pid: 0, uid: 0, comm: String::new() }, 1, false).expect("a channel")
     }
 
     fn event(id: u32) -> Event {

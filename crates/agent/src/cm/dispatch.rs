@@ -55,6 +55,8 @@ impl Manager {
             command::SET_OPTION => self.set_option(call),
             command::GET_EVENT => self.get_event(call),
             command::NEXT_EVENT => self.next_event(world, call),
+            command::TAKEN => self.taken(call),
+            command::RING => self.ring_as_asked(call),
             command::WRITE_CM_EVENT => self.write_event(call),
             command::CHANNEL => self.tell_channel(call),
             command::FREEZE_QP => self.freeze_qp(world, call),

@@ -1,45 +1,127 @@
 //! Taking events: GET_EVENT as Linux has it, and NEXT_EVENT, which tells with the event what its id knows now, so that a client
-//! need not ask four times for one connection.
+//! need not ask four times for one connection. To clients that want to be told, the bell brings the same without being asked.
+
+use std::os::fd::BorrowedFd;
 
 use abi::Errno;
 use abi::layout::Record;
 use abi::qp::state;
-use abi::ucma::SENTENCE_MAX;
 use abi::ucma::connection::{EVENT_MIN, EventAnswer, NextEventAnswer, event, known};
+use abi::ucma::id::{Ring, Taken};
+use abi::ucma::{SENTENCE_MAX, bell};
 
 use super::Manager;
 use super::attributes::attributes;
-use super::channel::Event;
+use super::channel::{ChannelId, Event, Rung};
 use super::dispatch::Call;
 use super::query::{addresses, path_data};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
+/// Rings without an event that may be asked for at a time.
+const RINGS_MAX: u32 = 1 << 16;
+
 impl Manager {
     pub(super) fn get_event(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
-        let (answer, sentence) = self.take_event(call)?;
+        let (_, (answer, sentence)) = self.take_event(call)?;
         let mut bytes = call.command.answer(&answer);
         append(&mut bytes, &sentence, call.command.room.saturating_sub(size_of::<EventAnswer>()));
         debug_assert!(bytes.len() >= EVENT_MIN, "the room was checked");
         Ok(bytes)
     }
 
+    /// Rings a channel's bell for what it has not been rung for.
+    pub(super) fn ring(&mut self, world: &World, name: ChannelId) {
+        let Some(owner) = self.channels.get_mut(&name) else { return };
+        if !owner.channel.told {
+            return owner.channel.ring();
+        }
+        let mut rung = owner.channel.ring_as_asked();
+        while rung == Rung::Done {
+            let Some(owner) = self.channels.get(&name) else { return };
+            let Some(event) = owner.channel.unsaid() else { return };
+            let (id, request) = (event.id, event.request.is_some());
+            // Memberships count by themselves; their events are asked for.
+            let whole = event.member.is_none();
+            let message = if whole { self.told(world, event) } else { vec![bell::ASK] };
+            let Some(owner) = self.channels.get_mut(&name) else { return };
+            rung = owner.channel.say_next(&message, whole);
+            if rung == Rung::Done
+                && whole
+                && let Some(id) = self.ids.get_mut(id)
+            {
+                id.queued = id.queued.saturating_sub(1);
+                id.reported += 1;
+                id.untaken += u32::from(request);
+            }
+        }
+        if !self.full.contains(&name) {
+            self.full.push(name);
+        }
+    }
+
+    /// Channels whose bell had no room since this was asked last.
+    pub(crate) fn take_full(&mut self) -> Vec<ChannelId> {
+        std::mem::take(&mut self.full)
+    }
+
+    /// A channel's bell.
+    pub(crate) fn bell(&self, channel: ChannelId) -> Option<BorrowedFd<'_>> {
+        self.channels.get(&channel).map(|owner| owner.channel.bell())
+    }
+
+    /// A channel's bell has room again.
+    pub(crate) fn on_room(&mut self, world: &World, channel: ChannelId) {
+        self.ring(world, channel);
+    }
+
+    /// An event as the bell brings it.
+    fn told(&self, world: &World, event: &Event) -> Vec<u8> {
+        let mut next = NextEventAnswer { event: event.answer, counts: event.id, ..NextEventAnswer::default() };
+        self.add_known(world, &mut next);
+        let mut bytes = next.bytes().to_vec();
+        append(&mut bytes, &event.sentence, SENTENCE_MAX);
+        bytes
+    }
+
+    /// A client has got requests that the bell has brought.
+    pub(super) fn taken(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let Taken { id: name, count } = call.command.body();
+        let id = self.id(call, name)?;
+        let count = count.min(id.untaken);
+        id.untaken -= count;
+        id.backlog += count;
+        Ok(Vec::new())
+    }
+
+    /// A client has taken out messages that were not for it, and wants to be called again for those that were.
+    pub(super) fn ring_as_asked(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let Ring { count, .. } = call.command.body();
+        let owner = self.owner(call.channel)?;
+        if !owner.channel.told || count > RINGS_MAX {
+            return refuse(Errno::EINVAL, format!("{count} rings without an event cannot be had here"));
+        }
+        owner.channel.owe_rings(count);
+        self.rings.push(call.channel);
+        Ok(Vec::new())
+    }
+
     pub(super) fn next_event(&mut self, world: &World, call: &Call<'_>) -> Outcome<Vec<u8>> {
-        let (answer, sentence) = self.take_event(call)?;
-        let mut next = NextEventAnswer { event: answer, ..NextEventAnswer::default() };
+        let (counts, (answer, sentence)) = self.take_event(call)?;
+        let mut next = NextEventAnswer { event: answer, counts, ..NextEventAnswer::default() };
         self.add_known(world, &mut next);
         let mut bytes = next.bytes().to_vec();
         append(&mut bytes, &sentence, call.command.room.saturating_sub(size_of::<NextEventAnswer>()));
         Ok(bytes)
     }
 
-    /// Takes the oldest event out of the channel; it counts as given out.
-    fn take_event(&mut self, call: &Call<'_>) -> Outcome<(EventAnswer, String)> {
+    /// Takes the oldest event out of the channel; it counts as given out, against the id that is told before it.
+    fn take_event(&mut self, call: &Call<'_>) -> Outcome<(u32, (EventAnswer, String))> {
         let owner = self.owner(call.channel)?;
         let Some(Event { answer, id: name, member, request, sentence }) = owner.channel.pop() else {
             return refuse(Errno::EAGAIN, "there is no event");
         };
-        owner.channel.ring();
+        self.rings.push(call.channel);
         if let Some(id) = self.ids.get_mut(name) {
             id.queued = id.queued.saturating_sub(1);
             // An event of a membership counts there.
@@ -49,7 +131,7 @@ impl Manager {
         if let Some(member) = member.and_then(|member| self.members.get_mut(member)) {
             member.reported += 1;
         }
-        Ok((answer, sentence))
+        Ok((if member.is_none() { name } else { 0 }, (answer, sentence)))
     }
 
     /// Adds what the client would ask about the id next, as far as it is known.

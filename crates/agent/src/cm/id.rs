@@ -93,6 +93,8 @@ pub(crate) struct Id {
     pub(crate) established: bool,
     /// Requests that may still wait.
     pub(crate) backlog: u32,
+    /// Requests that the bell has brought, and the client may not have got.
+    pub(crate) untaken: u32,
     /// Events that were given out.
     pub(crate) reported: u32,
     /// Events that wait.
@@ -125,6 +127,7 @@ impl Id {
             connection: None,
             established: false,
             backlog: 0,
+            untaken: 0,
             reported: 0,
             queued: 0,
             members: Vec::new(),

@@ -30,7 +30,7 @@ impl Host {
         world.follow_addresses(&host(addresses));
         let mut manager = Manager::new(&world).expect("a manager");
         manager.follow_addresses(&world);
-        let (channel, _bell) = manager.open(Peer { pid: 1, uid: 7, comm: "test".into() }).expect("a channel");
+        let (channel, _bell) = manager.open(Peer { pid: 1, uid: 7, comm: "test".into() }, false).expect("a channel");
         Self { world, manager, channel }
     }
 

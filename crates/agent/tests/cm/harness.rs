@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use abi::Errno;
-use abi::envelope::{ReplyEnvelope, RequestEnvelope};
+use abi::envelope::{ReplyEnvelope, RequestEnvelope, request as envelope_flag};
 use abi::layout::Record;
-use abi::open::{Open, OpenAnswer, profile};
+use abi::open::{Open, OpenAnswer, flag, profile};
 use abi::qp::kind;
 use abi::ucma::address::{Bind, Query, QueryAddrAnswer, ResolveAddr, ResolveRoute, query};
 use abi::ucma::connection::{
@@ -55,8 +55,17 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn open(run_dir: &Path) -> Self {
+        Self::open_with(run_dir, 0)
+    }
+
+    /// One whose bell brings the events.
+    pub(crate) fn told(run_dir: &Path) -> Self {
+        Self::open_with(run_dir, flag::TOLD)
+    }
+
+    fn open_with(run_dir: &Path, flags: u32) -> Self {
         let socket = Socket::connect(&run_dir.join(abi::ucma::NODE)).expect("connected");
-        socket.send(Open::new(profile::MAINLINE).bytes(), &[]).expect("sent");
+        socket.send(Open { flags, ..Open::new(profile::MAINLINE) }.bytes(), &[]).expect("sent");
         let mut bytes = [0; 16];
         let mut received = socket.recv(&mut bytes).expect("an answer");
         assert_eq!(OpenAnswer::read(&bytes[..received.len]).expect("whole").status, 0);
@@ -77,6 +86,20 @@ impl Channel {
         let envelope = ReplyEnvelope::read(&bytes[..received.len]).expect("an envelope");
         assert_eq!(envelope.sequence, self.sequence);
         Answer { status: envelope.status, bytes: bytes[16..received.len].to_vec(), fds: received.fds }
+    }
+
+    /// A command without a reply.
+    pub(crate) fn quiet(&self, request: &[u8]) {
+        let envelope = RequestEnvelope { sequence: 0, flags: envelope_flag::QUIET };
+        self.socket.send(&[envelope.bytes(), request].concat(), &[]).expect("sent");
+    }
+
+    /// The status of the reply to a request in this envelope.
+    pub(crate) fn enveloped(&mut self, envelope: &RequestEnvelope, request: &[u8]) -> i32 {
+        self.socket.send(&[envelope.bytes(), request].concat(), &[]).expect("sent");
+        let mut bytes = vec![0; 64 * 1024];
+        let received = self.socket.recv(&mut bytes).expect("a reply");
+        ReplyEnvelope::read(&bytes[..received.len]).expect("an envelope").status
     }
 
     /// A command that succeeds without an answer.

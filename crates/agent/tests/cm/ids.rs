@@ -63,7 +63,7 @@ fn nonsense_is_refused_and_harms_nobody() {
     let agent = TestAgent::start();
     let mut channel = Channel::open(&agent.dir);
     let id = channel.create(1, TCP);
-    for number in (0..30).chain([192, 193, 194, u32::MAX]) {
+    for number in (0..30).chain([192, 193, 194, 195, 196, u32::MAX]) {
         for fill in [0, 0xff] {
             for len in [0, 1, 7, 8, 16, 64, 152, 288, 320, 1000] {
                 for declared in [len, 0, 0xffff] {

@@ -8,3 +8,4 @@ mod harness;
 mod hosts;
 mod ids;
 mod next;
+mod told;
