@@ -93,9 +93,8 @@ fn with<T>(
     (key, addr, len): (u32, u64, u64),
     act: impl FnOnce(*mut u8) -> Result<T, usermem::Fault>,
 ) -> Result<T, Refusal> {
-    let slot = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
-    let extent = slot.as_deref().ok_or(Refusal::NoKey { key })?;
-    let host = check(extent, wanted, key, addr, len)?;
+    let extent = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
+    let host = check(&extent, wanted, key, addr, len)?;
     act(std::ptr::with_exposed_provenance_mut(host as usize)).map_err(|_| Refusal::Memory { key, addr })
 }
 
