@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use abi::command::number as command;
 use abi::device::{
@@ -81,6 +81,7 @@ pub struct Engine {
     number: u32,
     device: u32,
     comp_vectors: u32,
+    depths: OnceLock<(u32, u32)>,
     clock: Clock,
 }
 
@@ -144,6 +145,7 @@ impl Engine {
             number: hello.engine,
             device: hello.device,
             comp_vectors: fixed.num_comp_vectors,
+            depths: OnceLock::new(),
             clock: Clock::new(),
         });
         // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
@@ -209,6 +211,25 @@ impl Engine {
             return Err(gone());
         }
         self.control.call(request, fds)
+    }
+
+    /// A command whose answer says nothing new: it is carried out in its turn, and not waited for.
+    pub(crate) fn tell(&self, request: &[u8]) -> Result<()> {
+        self.check_process()?;
+        if self.is_gone() {
+            return Err(gone());
+        }
+        self.control.tell(request)
+    }
+
+    /// READs and atomics that a QP may have under way, and may answer at a time; the agent is asked once.
+    pub(crate) fn depths(&self) -> Option<(u32, u32)> {
+        let asked = || {
+            let limits = self.query_device().ok()?;
+            Some((limits.max_qp_init_rd_atom, limits.max_qp_rd_atom))
+        };
+        let known = self.depths.get().copied();
+        known.or_else(|| asked().map(|depths| *self.depths.get_or_init(|| depths)))
     }
 
     /// A call whose answer names queue memory: maps it before any other allocation is answered.

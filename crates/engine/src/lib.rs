@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod event;
 mod event_file;
+mod foregone;
 mod held;
 mod helper;
 mod lane;

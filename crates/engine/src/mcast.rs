@@ -38,6 +38,11 @@ impl Groups {
         self.members.read().get(group).cloned().unwrap_or_default()
     }
 
+    /// Whether a QP of this engine is in any group.
+    pub(crate) fn has(&self, qpn: u32) -> bool {
+        self.members.read().values().any(|members| members.contains(&qpn))
+    }
+
     pub(crate) fn forget(&self, qpn: u32) {
         self.members.write().retain(|_, members| {
             members.retain(|&member| member != qpn);

@@ -374,11 +374,19 @@ impl Qp {
     /// EBUSY while it is in a multicast group.
     pub fn destroy(&self) -> Result<u32> {
         self.engine.check_process()?;
+        if self.lock().is_dead() {
+            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
+        }
         self.send_off();
         let _order = self.engine.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
-        let answer = self.engine.call(&request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>()));
-        match answer {
+        let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
+        // Nothing else can keep it.
+        let destroyed = match self.engine.groups.has(self.qpn) {
+            true => self.engine.call(&request).map(drop),
+            false => self.engine.tell(&request),
+        };
+        match destroyed {
             Err(error) if !self.engine.is_gone() => return Err(error),
             _ => self.leave(),
         }

@@ -41,6 +41,17 @@ const RESET_WORDS: [usize; 8] = [
     word::OWED,
 ];
 
+/// How a change came to be allowed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// The agent has said so.
+    Asked,
+    /// It cannot but say so.
+    Told,
+    /// It is the agent that makes it.
+    Deferred,
+}
+
 impl Qp {
     /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here).
     ///
@@ -55,23 +66,26 @@ impl Qp {
             return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
         }
         let attributes = ModifyQp { qp_handle: self.handle(), ..*attributes };
-        self.engine().call(&request::legacy(command::MODIFY_QP, &attributes, 0))?;
-        self.apply(&mut inner, &attributes);
+        let request = request::legacy(command::MODIFY_QP, &attributes, 0);
+        let how = if self.is_foregone(&inner, &attributes) {
+            self.engine().tell(&request)?;
+            How::Told
+        } else {
+            self.engine().call(&request)?;
+            How::Asked
+        };
+        self.take_over(&mut inner, &attributes, how);
         qp.pump(&mut inner);
         Ok(())
     }
 
-    /// Takes over what the agent has allowed, where the caller may wait for the agent.
-    fn apply(&self, inner: &mut Inner, new: &ModifyQp) {
-        self.take_over(inner, new, true);
-    }
-
-    /// The same where the caller is the agent: a lane is opened by the helper thread.
+    /// Takes over what the agent has allowed, where the caller is the agent: a lane is opened by the helper thread.
     pub(crate) fn apply_deferred(&self, inner: &mut Inner, new: &ModifyQp) {
-        self.take_over(inner, new, false);
+        self.take_over(inner, new, How::Deferred);
     }
 
-    fn take_over(&self, inner: &mut Inner, new: &ModifyQp, may_wait: bool) {
+    /// Takes over what the agent has allowed, or is sure to allow.
+    fn take_over(&self, inner: &mut Inner, new: &ModifyQp, how: How) {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
         let before = inner.state;
@@ -118,9 +132,13 @@ impl Qp {
         if mask & (attr::AV | attr::DEST_QPN) != 0 && next as u32 >= State::Rtr as u32 {
             self.uncount(inner);
             inner.route = Route::Unknown;
-            self.find_route(inner, may_wait);
+            self.find_route(inner, how != How::Deferred);
         }
-        inner.set_state(next);
+        match how {
+            // The agent takes the word there when it comes to it: from where it is now, so that it must not be there already.
+            How::Told => inner.state = next,
+            How::Asked | How::Deferred => inner.set_state(next),
+        }
     }
 
     fn ready_to_receive(&self, inner: &mut Inner) {

@@ -1,0 +1,85 @@
+//! Changes of a QP that the agent is sure to allow: they are told to it, and its answer is not waited for.
+//!
+//! It is the agent that decides which changes are legal, and it decides about these as well. But of the steps on the way to RTS, and of the one
+//! to the error state, all that it looks at is known here: the transition table, the device's limits, and the board with ports and
+//! GIDs. Whatever is out of the ordinary is asked. Should an address go at this very moment, the agent refuses what it is told, and the QP is
+//! where it would be if the address had gone a moment later: it has no way out. Principal method: [`Qp::is_foregone`].
+
+use abi::mr::access;
+use abi::qp::{ModifyQp, attr};
+use protocol::State;
+use protocol::modify::{Attributes, check};
+
+use crate::qp::{Inner, Qp};
+
+/// The attributes that are judged here.
+const INIT: u32 = attr::STATE | attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::QKEY;
+const RTR: u32 = attr::STATE
+    | attr::AV
+    | attr::PATH_MTU
+    | attr::DEST_QPN
+    | attr::RQ_PSN
+    | attr::MAX_DEST_RD_ATOMIC
+    | attr::MIN_RNR_TIMER
+    | attr::ACCESS_FLAGS
+    | attr::PKEY_INDEX;
+const RTS: u32 = attr::STATE
+    | attr::SQ_PSN
+    | attr::TIMEOUT
+    | attr::RETRY_CNT
+    | attr::RNR_RETRY
+    | attr::MAX_QP_RD_ATOMIC
+    | attr::MIN_RNR_TIMER
+    | attr::ACCESS_FLAGS;
+const RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+
+impl Qp {
+    /// Whether the agent is sure to allow a change.
+    pub(crate) fn is_foregone(&self, inner: &Inner, new: &ModifyQp) -> bool {
+        let mask = new.attr_mask;
+        let Some(next) = State::from_u32(u32::from(new.qp_state)).filter(|_| mask & attr::STATE != 0) else {
+            return false;
+        };
+        let judged = match (inner.state, next) {
+            (_, State::Err) => attr::STATE,
+            (State::Reset, State::Init) => INIT,
+            (State::Init, State::Rtr) => RTR,
+            (State::Rtr, State::Rts) => RTS,
+            _ => return false,
+        };
+        mask & !judged == 0
+            && check(self.service, inner.state, next, Attributes(mask)).is_ok()
+            && self.values_are_good(inner, new)
+    }
+
+    /// Whether the values are good for the device and its port.
+    fn values_are_good(&self, inner: &Inner, new: &ModifyQp) -> bool {
+        let given = |bit: u32| new.attr_mask & bit != 0;
+        let (engine, device) = (self.engine(), self.engine().device());
+        let port = u32::from(if given(attr::PORT) { new.port_num } else { inner.attributes.port_num });
+        let depths = given(attr::MAX_QP_RD_ATOMIC | attr::MAX_DEST_RD_ATOMIC);
+        let deep_enough = || {
+            engine.depths().is_some_and(|(initiator, responder)| {
+                (!given(attr::MAX_QP_RD_ATOMIC) || u32::from(new.max_rd_atomic) <= initiator)
+                    && (!given(attr::MAX_DEST_RD_ATOMIC) || u32::from(new.max_dest_rd_atomic) <= responder)
+            })
+        };
+        let fits = |code: u8| abi::device::mtu_bytes(code).is_some_and(|bytes| bytes <= engine.board.mtu(device, port));
+        let leads = || {
+            let index = u32::from(new.dest.sgid_index);
+            u32::from(new.dest.port_num) == port
+                && new.dest.is_global != 0
+                && engine.board.gid(device, port, index).is_some_and(|gid| gid != [0; 16])
+        };
+        (!given(attr::PORT | attr::PATH_MTU | attr::AV) || engine.board.is_up(device, port))
+            && (!given(attr::PKEY_INDEX) || new.pkey_index == 0)
+            && (!given(attr::ACCESS_FLAGS) || new.qp_access_flags & !RIGHTS == 0)
+            && (!given(attr::TIMEOUT) || new.timeout <= 31)
+            && (!given(attr::RETRY_CNT) || new.retry_cnt <= 7)
+            && (!given(attr::RNR_RETRY) || new.rnr_retry <= 7)
+            && (!given(attr::MIN_RNR_TIMER) || new.min_rnr_timer <= 31)
+            && (!given(attr::PATH_MTU) || fits(new.path_mtu))
+            && (!given(attr::AV) || leads())
+            && (!depths || deep_enough())
+    }
+}
