@@ -193,7 +193,7 @@ pub(crate) fn show_known(object: &IdObject, known: &Known) -> Outcome<()> {
     if let Some(path) = &known.path {
         show_paths(object, std::slice::from_ref(path))?;
     }
-    object.state().attributes = known.attributes.clone();
+    object.keep_attributes(known);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::registry::{self, Named};
 use crate::resolve_info;
 use crate::verbs;
 use bytemuck::Zeroable;
-use cm::{Event, EventKind, Id};
+use cm::{Event, EventKind};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
@@ -81,12 +81,26 @@ impl Arrival {
                 self.response(event, object);
             }
             EventKind::REJECTED => {
-                if object.state().connect_error {
+                let (failed, established) = {
+                    let state = object.state();
+                    (state.connect_error, state.established)
+                };
+                if failed {
                     return false;
+                }
+                if established && !object.is_datagram() {
+                    // It crossed our last message: the program has heard that the connection stands.
+                    self.c.event = EventKind::DISCONNECTED.0;
+                    self.c.status = 0;
+                    return true;
                 }
                 self.parameters(event, object);
                 // What is posted on the QP ends; if it cannot be told so, it is gone.
                 let _ = attributes::fail(object);
+            }
+            EventKind::ESTABLISHED => {
+                object.state().established = true;
+                self.parameters(event, object);
             }
             EventKind::DISCONNECTED => {
                 if object.state().connect_error {
@@ -204,16 +218,16 @@ impl Arrival {
 
     /// The peer has accepted: the QP goes to RTS and the peer is told; without a QP that is the program's to do.
     fn response(&mut self, event: &Event, object: &IdObject) {
-        {
-            let mut state = object.state();
-            state.remote_ece = event.ece;
-            state.attributes = event.known.attributes.clone();
-        }
+        object.state().remote_ece = event.ece;
+        object.keep_attributes(&event.known);
         if get!(object.c(), qp).is_null() {
             return;
         }
         match established(event, object) {
-            Ok(()) => self.c.event = EventKind::ESTABLISHED.0,
+            Ok(()) => {
+                object.state().established = true;
+                self.c.event = EventKind::ESTABLISHED.0;
+            }
             Err(Refusal(errno)) => {
                 object.state().connect_error = true;
                 let _ = attributes::fail(object);
@@ -245,13 +259,8 @@ fn established(event: &Event, object: &IdObject) -> Outcome<()> {
             return Err(Refusal(set));
         }
     }
-    ready_to_send(object, object.inner.handle)
-}
-
-/// The active side's last step, which `rdma_establish(3)` takes as well.
-pub(crate) fn ready_to_send(object: &IdObject, handle: Id) -> Outcome<()> {
     attributes::connect(object, DEPTH_MAX, DEPTH_MAX)?;
-    Ok(object.channel()?.establish(handle)?)
+    Ok(object.channel()?.establish_quietly(object.inner.handle)?)
 }
 
 fn length(data: &[u8]) -> u8 {

@@ -3,7 +3,6 @@
 //! What a program leaves open is filled in here: the QP's number, and as many READs and atomics as the device has.
 
 use crate::address;
-use crate::arrival;
 use crate::attributes;
 use crate::cma::{CmId, ConnParam, DEPTH_MAX, ps};
 use crate::entry::{self, Outcome, refuse};
@@ -58,7 +57,11 @@ pub(crate) unsafe extern "C" fn connect(id: *mut CmId, param: *const ConnParam) 
         let asked = asked(object, param, responder_resources, initiator_depth, local_ece, &private_data);
         object.state().attributes = [const { None }; 3];
         object.channel()?.connect(object.inner.handle, &asked)?;
-        object.state().connect.clear();
+        {
+            let mut state = object.state();
+            state.has_asked = true;
+            state.connect.clear();
+        }
         event::wait_if_sync(object)?;
         Ok(0)
     })
@@ -123,7 +126,8 @@ pub(crate) unsafe extern "C" fn establish(id: *mut CmId) -> c_int {
         if !get!(object.c(), qp).is_null() {
             return Err(refuse!(EINVAL, "rdma_establish is for ids without a QP"));
         }
-        arrival::ready_to_send(object, object.inner.handle)?;
+        object.channel()?.establish(object.inner.handle)?;
+        object.state().established = true;
         Ok(0)
     })
 }
@@ -178,7 +182,12 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
         let object = unsafe { id::live(id) }?;
         object.device()?;
         attributes::fail(object)?;
-        object.channel()?.disconnect(object.inner.handle)?;
+        // Of a connection that stands, or has stood, it cannot be refused.
+        if object.state().established && !object.is_datagram() {
+            object.channel()?.disconnect_quietly(object.inner.handle)?;
+        } else {
+            object.channel()?.disconnect(object.inner.handle)?;
+        }
         event::wait_if_sync(object)?;
         Ok(0)
     })

@@ -15,7 +15,7 @@ use crate::layout::QpInitAttr;
 use crate::object::{Object, get, set};
 use crate::registry;
 use bytemuck::Zeroable;
-use cm::{Channel, Ece, Id, PortSpace, QpAttributes, QpKind};
+use cm::{Channel, Ece, Id, Known, PortSpace, QpAttributes, QpKind};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -43,12 +43,18 @@ pub(crate) struct State {
     pub(crate) sync: bool,
     /// The response was good and our QP was not: what still comes of the connection is not the program's business.
     pub(crate) connect_error: bool,
+    /// It was this side that asked for the connection.
+    pub(crate) has_asked: bool,
+    /// The program has heard, or hears now, that the connection stands.
+    pub(crate) established: bool,
     /// READs and atomics of ours, as asked for or as agreed.
     pub(crate) initiator_depth: u8,
     /// READs and atomics of the peer's.
     pub(crate) responder_resources: u8,
     /// For the QP's next states, as they came with an event; of no use once anything has been asked for or set.
     pub(crate) attributes: [Option<Box<QpAttributes>>; 3],
+    /// An option was set, and events may have been on their way already: what they say of the QP's next states is of no use.
+    pub(crate) optioned: bool,
     /// Enhanced connection establishment, ours and the peer's.
     pub(crate) local_ece: Ece,
     pub(crate) remote_ece: Ece,
@@ -101,9 +107,24 @@ impl IdObject {
             .ok_or_else(|| refuse!(EINVAL, "the rdma_cm_id has no device yet: its address is not resolved"))
     }
 
+    /// Keeps what an event tells of the QP's next states.
+    pub(crate) fn keep_attributes(&self, known: &Known) {
+        let mut state = self.state();
+        state.attributes = if state.optioned { [const { None }; 3] } else { known.attributes.clone() };
+    }
+
     /// Whether its QP is for datagrams.
     pub(crate) fn is_datagram(&self) -> bool {
         get!(self.c(), qp_type) == qpt::UD
+    }
+
+    /// Who has connected once will connect again, mostly in the same way: as what another id is to be made at once.
+    fn renewable(&self) -> Option<(PortSpace, QpKind)> {
+        let state = self.state();
+        let number = |value: c_uint| u16::try_from(value).ok();
+        let kind = number(get!(self.c(), qp_type)).and_then(|kind| u8::try_from(kind).ok()).map(QpKind);
+        let space = number(get!(self.c(), ps)).map(PortSpace);
+        space.zip(kind).filter(|_| state.has_asked && state.established && !state.sync)
     }
 
     /// One event of the id is done with.
@@ -152,9 +173,12 @@ impl Beginning {
             completed: 0,
             sync: self.sync,
             connect_error: false,
+            has_asked: false,
+            established: false,
             initiator_depth: 0,
             responder_resources: 0,
             attributes: [const { None }; 3],
+            optioned: false,
             local_ece: Ece::default(),
             remote_ece: Ece::default(),
             connect: Vec::new(),
@@ -207,12 +231,16 @@ pub(crate) unsafe fn make(
     let kind = QpKind(u8::try_from(qp_type).map_err(|_| unknown())?);
     let sync = given.is_null();
     let channel = if sync { channel::open()? } else { given };
-    let cookie = registry::fresh();
     // SAFETY: live by the caller's promise, or just opened.
-    let created =
-        unsafe { ChannelObject::of(channel) }.and_then(|object| Ok(object.inner.create_id(cookie, number, kind)?));
+    let created = unsafe { ChannelObject::of(channel) }.and_then(|object| {
+        if let Some(kept) = object.inner.kept_id(number, kind) {
+            return Ok(kept);
+        }
+        let cookie = registry::fresh();
+        Ok((cookie, object.inner.create_id(cookie, number, kind)?))
+    });
     match created {
-        Ok(handle) => Ok(Beginning { channel, context, space, qp_type, sync }.publish(handle, cookie)),
+        Ok((cookie, handle)) => Ok(Beginning { channel, context, space, qp_type, sync }.publish(handle, cookie)),
         Err(refusal) => {
             if sync {
                 // SAFETY: just opened, and nobody else has it.
@@ -237,7 +265,12 @@ pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) -> c_int {
 pub(crate) unsafe fn end(id: *mut CmId) -> Outcome<()> {
     // SAFETY: the caller's promise.
     let object = unsafe { live(id) }?;
-    let reported = match object.channel()?.destroy_id(object.inner.handle) {
+    let (channel, handle) = (object.channel()?, object.inner.handle);
+    let ended = match object.renewable() {
+        Some((space, kind)) => channel.renew_id(handle, registry::fresh(), space, kind),
+        None => channel.destroy_id(handle),
+    };
+    let reported = match ended {
         Ok(reported) => reported,
         // With the agent the id is gone as well, and so are its events.
         Err(error) if error.errno == abi::Errno::EIO => 0,

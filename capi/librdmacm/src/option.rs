@@ -27,7 +27,10 @@ pub(crate) unsafe extern "C" fn set(
             unsafe { std::slice::from_raw_parts(value.cast(), len) }
         };
         let option = SetOption::Raw { level: level.cast_unsigned(), name: name.cast_unsigned(), value };
-        object.state().attributes = [const { None }; 3];
+        {
+            let mut state = object.state();
+            (state.attributes, state.optioned) = ([const { None }; 3], true);
+        }
         object.channel()?.set_option(object.inner.handle, option)?;
         Ok(0)
     })

@@ -101,6 +101,8 @@ constants! {
         TAKEN = 195,
         /// softhca's own: has the bell ring.
         RING = 196,
+        /// softhca's own: ends an id and makes another one.
+        RENEW_ID = 197,
     }
 
     /// A message of the bell of a channel that was opened with `open::flag::TOLD`, if it has one byte. A longer one is an event: a

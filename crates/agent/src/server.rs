@@ -35,6 +35,9 @@ use crate::world::World;
 /// How often records that a client has no room for are offered again.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// Most messages of one client that are taken in one turn.
+const BUNCH: u32 = 8;
+
 /// How long to look for more commands after one.
 const LINGER: Duration = Duration::from_micros(200);
 
@@ -319,14 +322,25 @@ impl Server {
         }
     }
 
-    /// One message of one client; the wait is level-triggered, so its next one has its turn after everybody else's.
+    /// One message of one client, and what follows a quiet one; the wait is level-triggered, so its next one has its turn after
+    /// everybody else's.
     fn serve(&mut self, id: u32) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
+        let mut turns = BUNCH;
+        while turns > 0 && self.serve_one(id) {
+            turns -= 1;
+        }
+    }
+
+    /// One message. True: the client did not wait for its reply, so that more may be there.
+    fn serve_one(&mut self, id: u32) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return false };
         self.served = true;
+        let mut goes_on = false;
         let fate = match client.next(&mut self.world, &mut self.manager, &mut self.buffer) {
             Next::Over(fate) => fate,
             Next::Command { session: Session::Channel(channel), sequence, quiet, request, fds } => {
                 let reply = self.manager.dispatch(&mut self.world, channel, request, fds);
+                goes_on = quiet;
                 if quiet { Fate::Goes } else { client.reply(sequence, reply) }
             }
             Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
@@ -334,6 +348,7 @@ impl Server {
                 let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
                 // Whoever is told that it has joined a group has joined it.
                 self.world.follow_wire(Instant::now);
+                goes_on = quiet && reply.is_some();
                 match reply {
                     Some(_) if quiet => Fate::Goes,
                     Some(reply) => client.reply(sequence, reply),
@@ -342,6 +357,7 @@ impl Server {
             }
         };
         self.settle(id, fate);
+        goes_on && fate == Fate::Goes
     }
 
     /// After a client has been dealt with: ends it, or waits for what it needs next.

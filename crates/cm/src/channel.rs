@@ -15,20 +15,24 @@ use abi::ucma::connection::{NextEvent, NextEventAnswer};
 use abi::ucma::id::Taken;
 use abi::ucma::{NODE, SENTENCE_MAX, build, command};
 use engine::{Answer, Control, Error, Result, SocketControl};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::net::RecvFlags;
 
 use crate::bell::{self, Bell, Message, Reading};
 use crate::event::{Event, EventKind};
+use crate::param::{Id, PortSpace, QpKind};
 
-/// How long who waits for an event looks for it before sleeping. Whoever else wants the processor has it between two looks.
-const LINGER: Duration = Duration::from_micros(30);
+/// How long who waits for an event looks for it before sleeping.
+const LINGER: Duration = Duration::from_micros(100);
 
 /// An event channel.
 pub struct Channel {
     control: Box<dyn Control>,
     pub(crate) bell: Bell,
     agent: u32,
+    /// An id that nobody has yet, with its cookie and what it is for.
+    pub(crate) kept: Mutex<Option<(u64, Id, PortSpace, QpKind)>>,
     /// By which the agent knows this channel on another one.
     pub(crate) token: OnceLock<u32>,
 }
@@ -55,7 +59,7 @@ impl Channel {
     /// A channel over any connection to an agent, with the bell that came with it, a socket of messages.
     #[must_use]
     pub fn over(control: Box<dyn Control>, bell: OwnedFd) -> Self {
-        Self { control, bell: Bell::new(bell), agent: 0, token: OnceLock::new() }
+        Self { control, bell: Bell::new(bell), agent: 0, kept: Mutex::new(None), token: OnceLock::new() }
     }
 
     /// The agent's process; 0 where there is none of its own. What it tells of devices holds while it lives.
@@ -75,12 +79,38 @@ impl Channel {
     /// # Errors
     /// EAGAIN when there is none, EINTR after a signal whose handler does not restart calls, EIO when the agent is gone.
     pub fn next_event(&self) -> Result<Event> {
+        let mut looked = false;
         loop {
             if let Some(event) = self.try_event()? {
                 return Ok(event);
             }
-            self.wait()?;
+            // What is waited for is mostly the peer's next step, which takes less than being woken does.
+            if !looked
+                && self.waits()
+                && let Some(event) = self.look()?
+            {
+                return Ok(event);
+            }
+            looked = true;
+            self.bell.peek(RecvFlags::empty())?;
         }
+    }
+
+    /// Whether the program has its descriptor wait.
+    fn waits(&self) -> bool {
+        rustix::fs::fcntl_getfl(&self.bell.fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
+    }
+
+    /// Looks for an event for a moment. Whoever else wants the processor has it between two looks.
+    fn look(&self) -> Result<Option<Event>> {
+        let end = Instant::now() + LINGER;
+        while Instant::now() < end {
+            rustix::thread::sched_yield();
+            if let Some(event) = self.try_event()? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
     }
 
     /// The next event if there is one, whatever the descriptor is set to.
@@ -122,21 +152,6 @@ impl Channel {
     fn ask_for_event(&self) -> Result<Answer> {
         let room = size_of::<NextEventAnswer>() + SENTENCE_MAX;
         self.call(&build(command::NEXT_EVENT, &NextEvent { reserved: 0 }, &[], room), &[])
-    }
-
-    /// Waits until there may be an event, or answers EAGAIN, as the program asked for.
-    fn wait(&self) -> Result<()> {
-        // What is waited for is mostly the peer's next step, which takes less than being woken does.
-        let waits = rustix::fs::fcntl_getfl(&self.bell.fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
-        let end = Instant::now() + LINGER;
-        while waits && Instant::now() < end {
-            rustix::thread::sched_yield();
-            match self.bell.peek(RecvFlags::DONTWAIT) {
-                Err(error) if error.errno == Errno::EAGAIN => {}
-                done => return done,
-            }
-        }
-        self.bell.peek(RecvFlags::empty())
     }
 
     /// Ends the channel, and with it all its ids, even where copies of its descriptors live on (in a forked child).

@@ -9,8 +9,8 @@ use abi::ucma::connection::{
     QpAttr, Reject, UdParam, WriteCmEvent, join_flags,
 };
 use abi::ucma::id::{
-    Channel as Token, ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId, Ring,
-    SetOption as OptionRecord, ib_option, level, option,
+    Channel as Token, ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId,
+    RenewId, RenewIdAnswer, Ring, SetOption as OptionRecord, ib_option, level, option,
 };
 use abi::ucma::sockaddr::SockaddrIb;
 use abi::ucma::{PRIVATE_DATA_MAX, build, command};
@@ -18,6 +18,7 @@ use abi::{Record, command::RESPONSE};
 use engine::{Answer, Error, Result};
 
 use crate::address::Address;
+use crate::bell::Reading;
 use crate::channel::Channel;
 use crate::event::EventKind;
 use crate::param::{
@@ -46,13 +47,42 @@ impl Channel {
     pub fn destroy_id(&self, id: Id) -> Result<u32> {
         let mut reading = self.reading();
         let answer = self.end(command::DESTROY_ID, id.0)?;
-        let purged = self.bell.purge(&mut reading, id.0, answer.events_reported, answer.bell_bytes);
+        self.clear(&mut reading, id, &answer)
+    }
+
+    /// Takes what is left of an id that has ended out of the bell; how many of its events have been given out.
+    fn clear(&self, reading: &mut Reading<'_>, id: Id, answer: &DestroyIdAnswer) -> Result<u32> {
+        let purged = self.bell.purge(reading, id.0, answer.events_reported, answer.bell_bytes);
         // Requests that nobody has seen are rejected.
         for request in &purged.requests {
             let _ = self.end(command::DESTROY_ID, *request);
         }
         self.ring(purged.rings)?;
         Ok(reading.forget(id.0))
+    }
+
+    /// Ends an id and keeps another one in its place, whose events will carry `cookie`: [`Channel::kept_id`] has it.
+    ///
+    /// # Errors
+    /// As for [`Channel::destroy_id`].
+    pub fn renew_id(&self, id: Id, cookie: u64, space: PortSpace, kind: QpKind) -> Result<u32> {
+        let mut reading = self.reading();
+        let body = RenewId { uid: cookie, id: id.0, ps: space.0, qp_type: kind.0, reserved: 0 };
+        let RenewIdAnswer { events_reported, bell_bytes, id: new } = self.ask(command::RENEW_ID, &body, &[])?;
+        let answer = DestroyIdAnswer { events_reported, bell_bytes };
+        let before = (new != 0).then(|| self.kept.lock().replace((cookie, Id(new), space, kind))).flatten();
+        let reported = self.clear(&mut reading, id, &answer)?;
+        if let Some((_, unused, ..)) = before {
+            self.end(command::DESTROY_ID, unused.0)?;
+        }
+        Ok(reported)
+    }
+
+    /// An id that is there already, with its cookie.
+    pub fn kept_id(&self, space: PortSpace, kind: QpKind) -> Option<(u64, Id)> {
+        let mut kept = self.kept.lock();
+        let fits = kept.is_some_and(|(_, _, of, as_kind)| (of, as_kind) == (space, kind));
+        kept.take_if(|_| fits).map(|(cookie, id, ..)| (cookie, id))
     }
 
     /// Binds an id to a local address; port 0 is any, and the wildcard address is all of them.
@@ -163,6 +193,14 @@ impl Channel {
         self.tell(command::ACCEPT, &Accept { id: id.0, ..Accept::default() }, &[])
     }
 
+    /// The same where the id has told of its CONNECT_RESPONSE just now: what may have come in between comes as an event.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn establish_quietly(&self, id: Id) -> Result<()> {
+        self.say(&build(command::ACCEPT, &Accept { id: id.0, ..Accept::default() }, &[], 0))
+    }
+
     /// Refuses a request or a response. `reason` 0 is the consumer's (28); 35 says that a vendor's option is not supported.
     ///
     /// # Errors
@@ -178,6 +216,14 @@ impl Channel {
     /// EINVAL where there is none.
     pub fn disconnect(&self, id: Id) -> Result<()> {
         self.tell(command::DISCONNECT, &Disconnect { id: id.0 }, &[])
+    }
+
+    /// The same where the id has told that it is ESTABLISHED, for then it cannot be refused.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn disconnect_quietly(&self, id: Id) -> Result<()> {
+        self.say(&build(command::DISCONNECT, &Disconnect { id: id.0 }, &[], 0))
     }
 
     /// The attributes with which the id's QP is to be taken to a state.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use abi::ucma::connection::{ConnParam as ConnRecord, EventAnswer, NextEventAnswer, UdParam, known};
 use abi::ucma::id::{
-    ChannelAnswer, CreateIdAnswer, DestroyId, DestroyIdAnswer, MigrateId, Ring, SetOption as OptionRecord, Taken,
+    ChannelAnswer, CreateIdAnswer, DestroyId, DestroyIdAnswer, MigrateId, RenewIdAnswer, Ring,
+    SetOption as OptionRecord, Taken,
 };
 use abi::ucma::{bell, command, connection};
 use abi::{Errno, Record};
@@ -160,6 +161,24 @@ fn the_bell_brings_events() {
     let answer = DestroyIdAnswer { events_reported: 1, bell_bytes: 0 };
     room.expects(command::DESTROY_ID, Ok(answer.bytes().to_vec()));
     assert_eq!(room.channel.destroy_id(Id(3)).expect("ended"), 1, "as many as were got");
+}
+
+#[test]
+fn who_renews_an_id_keeps_the_new_one() {
+    let room = room();
+    room.says(&told(EventKind::DISCONNECTED, 3, 3));
+    let answer = |id| Ok(RenewIdAnswer { events_reported: 1, bell_bytes: 0, id }.bytes().to_vec());
+    room.expects(command::RENEW_ID, answer(8));
+    assert_eq!(room.channel.renew_id(Id(3), 70, PortSpace::TCP, QpKind::RC).expect("ended"), 0);
+    assert_eq!(room.next(), None, "its event went with it");
+    assert_eq!(room.channel.kept_id(PortSpace::TCP, QpKind::UC), None);
+    // One is kept, and not more.
+    room.expects(command::RENEW_ID, answer(9));
+    room.expects(command::DESTROY_ID, Ok(DestroyIdAnswer::default().bytes().to_vec()));
+    assert_eq!(room.channel.renew_id(Id(4), 71, PortSpace::TCP, QpKind::RC).expect("ended"), 0);
+    assert_eq!(room.body::<DestroyId>(2).id, 8);
+    assert_eq!(room.channel.kept_id(PortSpace::TCP, QpKind::RC), Some((71, Id(9))));
+    assert_eq!(room.channel.kept_id(PortSpace::TCP, QpKind::RC), None);
 }
 
 #[test]

@@ -158,8 +158,10 @@ impl SocketControl {
     /// The answer to what was sent. The agent has the processor, if it waits for one, between two looks.
     fn answer(&self, buffer: &mut [u8]) -> std::io::Result<shm::socket::Received> {
         for _ in 0..LOOKS {
+            // It cannot be there at once.
+            rustix::thread::sched_yield();
             match self.socket.try_recv(buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => rustix::thread::sched_yield(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
         }

@@ -85,6 +85,30 @@ record! {
         4 => frozen: u32,
     }
 
+    /// RENEW_ID (197), request: DESTROY_ID and then CREATE_ID, whose refusal is not this command's.
+    pub struct RenewId[16] {
+        /// The caller's name for the new id; events carry it.
+        0 => uid: u64,
+        /// The id that ends.
+        8 => id: u32,
+        /// See `port_space`.
+        12 => ps: u16,
+        /// Type of the QP: see `qp::kind`.
+        14 => qp_type: u8,
+        /// 0.
+        15 => reserved: u8,
+    }
+
+    /// RENEW_ID (197), answer.
+    pub struct RenewIdAnswer[12] {
+        /// As DESTROY_ID.
+        0 => events_reported: u32,
+        /// As DESTROY_ID.
+        4 => bell_bytes: u32,
+        /// The new id; 0: there is none.
+        8 => id: u32,
+    }
+
     /// TAKEN (195), request; no answer.
     pub struct Taken[8] {
         /// A listening id.

@@ -144,6 +144,9 @@ pub const ROWS: &[Row] = &[
         .request::<connection::NextEvent>()
         .answer::<connection::NextEventAnswer>(size_of::<connection::NextEventAnswer>())
         .errors(&[(Errno::EAGAIN, "there is no event")]),
+    Row::new(command::RENEW_ID, "RENEW_ID", "ids")
+        .request::<id::RenewId>()
+        .answer::<id::RenewIdAnswer>(size_of::<id::RenewIdAnswer>()),
     Row::new(command::TAKEN, "TAKEN", "told_events").request::<id::Taken>(),
     Row::new(command::RING, "RING", "told_events")
         .request::<id::Ring>()

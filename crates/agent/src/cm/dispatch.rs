@@ -51,6 +51,7 @@ impl Manager {
         match call.command.number() {
             command::CREATE_ID => self.create_id(call),
             command::DESTROY_ID => self.destroy_id(call),
+            command::RENEW_ID => self.renew_id(call),
             command::MIGRATE_ID => self.migrate_id(call),
             command::SET_OPTION => self.set_option(call),
             command::GET_EVENT => self.get_event(call),

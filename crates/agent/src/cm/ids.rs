@@ -7,8 +7,8 @@ use abi::qp::kind;
 use abi::ucma::address::{PathRecData, path_flags};
 use abi::ucma::connection::{EventAnswer, UdParam, WriteCmEvent, event};
 use abi::ucma::id::{
-    ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId, SetOption, ib_option,
-    level, option,
+    ChannelAnswer, CreateId, CreateIdAnswer, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId, RenewId, RenewIdAnswer,
+    SetOption, ib_option, level, option,
 };
 use abi::ucma::port_space;
 
@@ -23,7 +23,12 @@ use crate::world::World;
 impl Manager {
     pub(super) fn create_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let body: CreateId = call.command.body();
-        let kind = match (body.ps, body.qp_type) {
+        let name = self.make_id(call, body.uid, body.ps, body.qp_type)?;
+        Ok(call.command.answer(&CreateIdAnswer { id: name }))
+    }
+
+    fn make_id(&mut self, call: &Call<'_>, uid: u64, ps: u16, qp_type: u8) -> Outcome<u32> {
+        let kind = match (ps, qp_type) {
             (port_space::TCP, kind::UC) => kind::UC,
             (port_space::TCP, _) => kind::RC,
             (port_space::UDP | port_space::IPOIB, _) => kind::UD,
@@ -33,11 +38,17 @@ impl Manager {
             }
             (other, _) => return refuse(Errno::EINVAL, format!("port space {other:#x} is not known")),
         };
-        let id = Id::new(call.channel, body.uid, body.ps, kind);
-        match self.add(id) {
-            Some(name) => Ok(call.command.answer(&CreateIdAnswer { id: name })),
-            None => refuse(Errno::ENOMEM, "this user, or the agent, has as many ids as it may"),
-        }
+        let id = Id::new(call.channel, uid, ps, kind);
+        let full = || refuse(Errno::ENOMEM, "this user, or the agent, has as many ids as it may");
+        self.add(id).map_or_else(full, Ok)
+    }
+
+    pub(super) fn renew_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        let RenewId { uid, id: name, ps, qp_type, .. } = call.command.body();
+        self.id(call, name)?;
+        let (events_reported, bell_bytes) = self.end(name);
+        let id = self.make_id(call, uid, ps, qp_type).unwrap_or(0);
+        Ok(call.command.answer(&RenewIdAnswer { events_reported, bell_bytes, id }))
     }
 
     pub(super) fn destroy_id(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {

@@ -8,8 +8,8 @@ use abi::ucma::address::{
 };
 use abi::ucma::connection::{Connect, EventAnswer, GetEvent, Listen, WriteCmEvent, event};
 use abi::ucma::id::{
-    Channel as Token, ChannelAnswer, CreateId, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId, SetOption, ib_option,
-    level, option,
+    Channel as Token, ChannelAnswer, CreateId, DestroyId, DestroyIdAnswer, FreezeQp, MigrateId, RenewId, RenewIdAnswer,
+    SetOption, ib_option, level, option,
 };
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{build, command, port_space};
@@ -37,6 +37,16 @@ fn ids() {
         channel.refused(command::CREATE_ID, &CreateId { ps, qp_type, ..CreateId::default() }, Errno::EINVAL);
     }
     let id = channel.create(1, TCP);
+    let renew = |id, ps| RenewId { uid: 2, id, ps, qp_type: kind::RC, reserved: 0 };
+    let answer: RenewIdAnswer = channel.call(command::RENEW_ID, &renew(id, TCP), &[], 12).get(0);
+    assert_eq!((answer.events_reported, answer.bell_bytes), (0, 0));
+    channel.refused(command::RENEW_ID, &renew(id, TCP), Errno::ENOENT);
+    let again = answer.id;
+    channel.ok(command::WRITE_CM_EVENT, &WriteCmEvent { id: again, ..write }, &[]);
+    assert_eq!(channel.expect(again, event::USER).answer.uid, 2);
+    let answer: RenewIdAnswer = channel.call(command::RENEW_ID, &renew(again, 7), &[], 12).get(0);
+    assert_eq!((answer.events_reported, answer.id), (1, 0), "the old one ends, and there is no new one");
+    let id = channel.create(1, TCP);
     let refused = WriteCmEvent { id, event: event::ESTABLISHED, ..WriteCmEvent::default() };
     channel.refused(command::WRITE_CM_EVENT, &refused, Errno::EINVAL);
     agent.eventually("status", |status| status["manager"]["ids"] == 1);
@@ -63,7 +73,7 @@ fn nonsense_is_refused_and_harms_nobody() {
     let agent = TestAgent::start();
     let mut channel = Channel::open(&agent.dir);
     let id = channel.create(1, TCP);
-    for number in (0..30).chain([192, 193, 194, 195, 196, u32::MAX]) {
+    for number in (0..30).chain([192, 193, 194, 195, 196, 197, u32::MAX]) {
         for fill in [0, 0xff] {
             for len in [0, 1, 7, 8, 16, 64, 152, 288, 320, 1000] {
                 for declared in [len, 0, 0xffff] {
