@@ -2,13 +2,16 @@
 //!
 //! Their data goes by RDMA and not by TCP: no socket of TCP listens at the port that they talk to.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use softhca_suite::{Family, Hosts, Place, Room, User};
 
-/// A file of so many mebibytes that do not repeat themselves soon.
-fn file(folder: &Path, mebibytes: usize) -> PathBuf {
+const MEBIBYTE: usize = 1 << 20;
+
+/// A file of so many mebibytes, none of which is like another.
+fn file(folder: &Path, mebibytes: u64) -> PathBuf {
     let mut state = 88_172_645_463_325_252_u64;
     let mut next = || {
         state ^= state << 13;
@@ -16,16 +19,31 @@ fn file(folder: &Path, mebibytes: usize) -> PathBuf {
         state ^= state << 17;
         state.to_le_bytes()
     };
-    let bytes: Vec<u8> = (0..mebibytes << 17).flat_map(|_| next()).collect();
+    let mut bytes: Vec<u8> = (0..MEBIBYTE / 8).flat_map(|_| next()).collect();
     let path = folder.join("file");
-    fs::write(&path, bytes).expect("written");
+    let mut file = File::create(&path).expect("made");
+    for number in 0..mebibytes {
+        for page in bytes.chunks_mut(4096) {
+            page[..8].copy_from_slice(&number.to_le_bytes());
+        }
+        file.write_all(&bytes).expect("written");
+    }
     path
 }
 
+/// Compares two files, a piece at a time.
 #[track_caller]
 fn must_be_the_same(one: &Path, other: &Path) {
-    let same = fs::read(one).expect("there") == fs::read(other).expect("there");
-    assert!(same, "{} and {} differ", one.display(), other.display());
+    let [mut left, mut right] = [one, other].map(|path| File::open(path).expect("there"));
+    let lengths = [&left, &right].map(|file| file.metadata().expect("a file").len());
+    assert_eq!(lengths[0], lengths[1], "the lengths of {} and {}", one.display(), other.display());
+    let (mut ours, mut theirs) = (vec![0; MEBIBYTE], vec![0; MEBIBYTE]);
+    for start in (0..lengths[0]).step_by(MEBIBYTE) {
+        let length = (lengths[0] - start).min(MEBIBYTE as u64) as usize;
+        left.read_exact(&mut ours[..length]).expect("read");
+        right.read_exact(&mut theirs[..length]).expect("read");
+        assert!(ours == theirs, "{} and {} differ after {start} bytes", one.display(), other.display());
+    }
 }
 
 fn iperf(place: Place<'_>) {
@@ -82,7 +100,7 @@ fn nc_between_addresses() {
 }
 
 /// curl fetches a file from a small HTTP server.
-fn fetch(place: Place<'_>, from: &Room, to: &Room, mebibytes: usize) {
+fn fetch(place: Place<'_>, from: &Room, to: &Room, mebibytes: u64) {
     let source = file(from.folder(), mebibytes);
     let target = to.own_dir().join("fetched");
     let folder = from.folder().display();
@@ -97,7 +115,7 @@ fn fetch(place: Place<'_>, from: &Room, to: &Room, mebibytes: usize) {
 #[test]
 fn curl_on_one_host() {
     let room = Room::of(User::Nobody).expect("a room");
-    fetch(room.place(Family::V4), &room, &room, 256);
+    fetch(room.place(Family::V4), &room, &room, 1024);
 }
 
 #[test]

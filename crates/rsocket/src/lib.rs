@@ -15,6 +15,7 @@ pub mod message;
 pub mod ring;
 pub mod stream;
 pub mod target;
+pub mod window;
 
 pub use message::{Control, Message};
 pub use stream::Stream;

@@ -1,5 +1,6 @@
 //! A ring of bytes that is filled at one end and emptied at the other, in order: where the next bytes go, and how many fit.
-//! The bytes themselves are elsewhere. The principal type is [`Ring`].
+//! The bytes themselves are elsewhere. An empty ring begins at its start again, so that who sends little uses little of the memory,
+//! and finds it in the processor's caches. The principal type is [`Ring`].
 
 /// Where a run of bytes lies in a ring: one piece, or two when it runs over the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,6 +47,12 @@ impl Ring {
         self.free
     }
 
+    /// How many bytes fit while no more than `limit` may be in it.
+    #[must_use]
+    pub fn free_within(&self, limit: u32) -> u32 {
+        self.free.saturating_sub(self.size.saturating_sub(limit))
+    }
+
     /// How many bytes there are in all.
     #[must_use]
     pub fn size(&self) -> u32 {
@@ -54,6 +61,9 @@ impl Ring {
 
     /// Takes room for `length` bytes (no more than are free).
     pub fn take(&mut self, length: u32) -> Pieces {
+        if self.free == self.size {
+            self.head = 0;
+        }
         let length = length.min(self.free);
         let pieces = Pieces::of(self.head, length, self.size);
         self.free -= length;
@@ -88,6 +98,26 @@ mod tests {
         assert_eq!(ring.free(), 2);
         assert_eq!(ring.take(9), Pieces { first: (3, 2), second: 0 });
         assert_eq!(ring.take(1).length(), 0);
+    }
+
+    #[test]
+    fn an_empty_ring_begins_at_its_start() {
+        let mut ring = Ring::new(10);
+        for length in [3, 10, 1] {
+            assert_eq!(ring.take(length), Pieces { first: (0, length), second: 0 });
+            ring.give_back(length);
+        }
+        // Not while a byte is in it.
+        ring.take(4);
+        ring.give_back(3);
+        assert_eq!(ring.take(2), Pieces { first: (4, 2), second: 0 });
+    }
+
+    #[test]
+    fn a_limit_leaves_room_unused() {
+        let mut ring = Ring::new(10);
+        ring.take(3);
+        assert_eq!([0, 3, 4, 9, 10, 11].map(|limit| ring.free_within(limit)), [0, 0, 1, 6, 7, 7]);
     }
 
     proptest! {

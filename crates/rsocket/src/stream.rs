@@ -19,6 +19,7 @@ use crate::connect::Hello;
 use crate::iomap::Entry;
 use crate::message::MAX_LENGTH;
 use crate::ring::{Pieces, Ring};
+use crate::window::Window;
 use crate::{Control, Message, Order, Target, Violation};
 
 /// How many entries our list of buffers has.
@@ -96,6 +97,7 @@ pub enum End {
 #[derive(Debug, Clone)]
 pub struct Stream {
     outbox: Ring,
+    window: Window,
     inbox: Inbox,
     /// Where the next byte goes in the peer's ring.
     place: Target,
@@ -131,6 +133,7 @@ impl Stream {
         let slots = sizes.send_queue.saturating_sub(CONTROL_SLOTS);
         Self {
             outbox: Ring::new(sizes.send_ring),
+            window: Window::new(sizes.send_ring),
             inbox: Inbox::new(sizes.receive_ring, sizes.receive_queue),
             place: peer.buffer,
             next_entry: 1,
@@ -158,8 +161,24 @@ impl Stream {
         if self.slots == 0 || self.sent == self.allowed || !self.writable {
             return 0;
         }
-        let free = self.outbox.free();
-        if free < LOW_WATER.min(self.outbox.size()) { 0 } else { free.min(self.place.length).min(MAX_LENGTH) }
+        self.ring_room().min(self.place.length).min(MAX_LENGTH)
+    }
+
+    /// How many bytes may be put into the send ring now.
+    fn ring_room(&self) -> u32 {
+        let free = self.outbox.free_within(self.window.limit());
+        if free < LOW_WATER.min(self.outbox.size()) { 0 } else { free }
+    }
+
+    /// Whether the send ring is what keeps from sending, and not the peer.
+    #[must_use]
+    pub fn lacks_ring(&self) -> bool {
+        self.ring_room() == 0
+    }
+
+    /// Takes note that somebody has waited for the send ring, for longer than a receiver needs that runs, or not.
+    pub fn waited(&mut self, long: bool) {
+        self.window.waited(long);
     }
 
     /// Sends `length` bytes, no more than there is [room](Self::room) for, that the owner has elsewhere.
@@ -185,9 +204,7 @@ impl Stream {
     /// How many bytes may be written into a mapped buffer of the peer's by one transfer now.
     #[must_use]
     pub fn direct_room(&self) -> u32 {
-        let free = self.outbox.free();
-        let enough = free >= LOW_WATER.min(self.outbox.size()) && self.slots > 0 && self.writable;
-        if enough { free.min(MAX_LENGTH) } else { 0 }
+        if self.slots > 0 && self.writable { self.ring_room().min(MAX_LENGTH) } else { 0 }
     }
 
     /// Writes `length` bytes into a mapped buffer of the peer's; they are to lie in these pieces of the send ring.

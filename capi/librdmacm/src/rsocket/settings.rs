@@ -1,10 +1,14 @@
-//! What a program has set on a socket, and what holds when it has set nothing (rdma-core's defaults). The principal type is
-//! [`Settings`].
+//! What a program has set on a socket, and what holds when it has set nothing (rdma-core's defaults, but for the buffers). The
+//! principal type is [`Settings`].
 
 use super::waiting::Patience;
 use rsocket::stream::Sizes;
 use std::ffi::c_int;
 use std::time::Duration;
+
+/// How large a buffer is unless the program says. Where two programs share a processor, what one sends before the other runs is what
+/// a change between them is paid for. Pages that nothing was written to cost no memory.
+const BUFFER: u32 = 1 << 22;
 
 /// The options of one socket. A connection inherits its listener's.
 #[derive(Debug, Clone)]
@@ -41,8 +45,8 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            send_buffer: 1 << 17,
-            receive_buffer: 1 << 17,
+            send_buffer: BUFFER,
+            receive_buffer: BUFFER,
             send_queue: 384,
             receive_queue: 384,
             inline: 64,

@@ -85,6 +85,8 @@ pub(crate) struct State {
     armed: bool,
     /// How long the next wait looks before it sleeps.
     spin: Duration,
+    /// Since when the send ring has had no room for who wants to send.
+    crowded: Option<Instant>,
     in_vain: u32,
     /// The program has closed it; calls that are under way end.
     closed: bool,
@@ -109,6 +111,7 @@ impl StreamSocket {
             waiters: Waiters::default(),
             armed: false,
             spin: SPIN,
+            crowded: None,
             in_vain: 0,
             closed: false,
         };

@@ -322,3 +322,29 @@ fn entries_of_an_io_map_are_written_behind_the_list() {
     assert_eq!(Entry::parse(&bytes, Order::Little), entry);
     assert_eq!(stream.map(2, &entry), None);
 }
+
+#[test]
+fn waits_tell_how_much_of_the_send_ring_is_used() {
+    use crate::window::LEAST;
+    let sizes = sizes(4 * LEAST, 8 * LEAST, 64, 64);
+    let mut left = Side::new(sizes, sizes);
+    assert_eq!((left.stream.room(), left.send(LEAST, false)), (LEAST, LEAST));
+    assert!(left.stream.room() == 0 && left.stream.lacks_ring());
+    left.stream.waited(true);
+    assert_eq!((left.stream.room(), left.stream.direct_room()), (LEAST, LEAST));
+    left.stream.waited(true);
+    assert_eq!(left.stream.room(), 3 * LEAST);
+    // What the program asked for is the most.
+    left.stream.waited(true);
+    assert_eq!(left.stream.room(), 3 * LEAST);
+    left.stream.waited(false);
+    left.stream.waited(false);
+    assert!(left.stream.lacks_ring());
+}
+
+#[test]
+fn a_peer_without_room_is_no_lack_of_the_ring() {
+    let mut left = Side::new(sizes(8192, 4096, 16, 16), sizes(4096, 4096, 16, 16));
+    left.send(4096, false);
+    assert!(left.stream.room() == 0 && !left.stream.lacks_ring());
+}

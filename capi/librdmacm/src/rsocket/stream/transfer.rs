@@ -10,10 +10,13 @@ use rsocket::Stream;
 use rsocket::ring::Pieces;
 use rsocket::stream::{End, Transfer};
 use std::ffi::c_int;
+use std::time::{Duration, Instant};
 
-/// The first message of a long transfer is short, so that the peer can begin; then they grow.
+/// The first message of a long transfer is short, so that a peer that has nothing to do can begin; then they grow.
 const FIRST: usize = 4096;
 const LONGEST: usize = 1 << 16;
+/// A receiver that runs makes room in the send ring within this time.
+const AT_ONCE: Duration = Duration::from_micros(150);
 /// How much is read before what has become free is granted.
 const READ_STEP: u32 = 1 << 16;
 /// Room for what is posted inline from several buffers.
@@ -26,7 +29,8 @@ impl StreamSocket {
     /// The buffers can be read.
     pub(crate) unsafe fn send(&self, buffers: Buffers<'_>, flags: c_int) -> Outcome<usize> {
         let (total, mut cursor) = (buffers.length(), buffers.cursor());
-        let (mut done, mut longest) = (0, FIRST);
+        let idle = total > FIRST && self.state().stream.as_ref().is_none_or(Stream::all_sent);
+        let (mut done, mut longest) = (0, if idle { FIRST } else { LONGEST });
         loop {
             // SAFETY: the caller's promise.
             let sent = unsafe { self.send_some(&mut cursor, (total - done).min(longest), flags) };
@@ -77,12 +81,19 @@ impl StreamSocket {
             if again {
                 self.look(state);
             }
-            let stream = state.stream.as_ref().ok_or(Refusal(libc::ENOTCONN))?;
+            let State { stream, crowded, .. } = &mut *state;
+            let stream = stream.as_mut().ok_or(Refusal(libc::ENOTCONN))?;
             if !stream.is_writable() {
                 return Err(Refusal(if stream.is_up() { libc::EPIPE } else { libc::ECONNRESET }));
             }
             if stream.room() > 0 {
+                if let Some(since) = crowded.take() {
+                    stream.waited(since.elapsed() > AT_ONCE);
+                }
                 return Ok(Some(size(stream.room())));
+            }
+            if again && stream.lacks_ring() {
+                crowded.get_or_insert_with(Instant::now);
             }
         }
         Ok(None)
