@@ -68,10 +68,11 @@ softhca_suite::manager_list!(addresses);
 /// Datagram rsockets begin with UDP, whose source the kernel chooses: between two loopback addresses that is 127.0.0.1, which is
 /// neither agent's.
 mod datagrams {
-    use super::{between_namespaces, on_one_host};
+    use super::{between_addresses, between_namespaces, on_one_host};
     use softhca_suite::{Family, User};
 
     softhca_suite::manager_datagram_list!(hosts);
+    softhca_suite::manager_datagram_list!(addresses);
 }
 
 /// As many connections at once as a program of the field has.

@@ -106,7 +106,7 @@ impl DatagramSocket {
         let address = name.internet()?;
         rustix::net::connect(&self.udp, &address).map_err(refusal)?;
         state.connected = Some(address);
-        self.way_to(&mut state, address).map(|_| ())
+        self.way_to(&mut state, address, address).map(|_| ())
     }
 
     /// `rgetsockname`.

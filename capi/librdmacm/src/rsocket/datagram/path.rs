@@ -1,17 +1,19 @@
 //! A UD queue pair of a datagram socket, on one local address. The principal type is [`Path`].
 
+use super::peers::PATIENCE;
 use crate::entry::{Outcome, Refusal};
 use crate::layout::{QpCap, Wc};
 use crate::rsocket::address::Name;
-use crate::rsocket::cm::{Endpoint, Shape};
+use crate::rsocket::cm::{Endpoint, Kind, News, Shape};
 use crate::rsocket::memory::Region;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::verbs::{self, Access, Completions, Handle, Load, Queue};
+use crate::rsocket::waiting::{self, input};
 use crate::rsocket::{AGAIN, poll};
 use bytemuck::Zeroable;
 use rsocket::datagram::{MAX_SIZE, Source};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
 /// The GRH before each datagram that is received (IBA, volume 1, 11.4.1.2).
@@ -33,8 +35,10 @@ pub(super) struct Path {
     inline: u32,
     /// The longest datagram that it sends, with its header.
     longest: usize,
-    /// Where it is, as others are told.
+    /// The socket's address, as others see it in every datagram.
     pub(super) local: SocketAddr,
+    /// The address of the queue pair: the same one, or one of the device's where no device has that.
+    pub(super) device: SocketAddr,
     pub(super) endpoint: Endpoint,
 }
 
@@ -45,10 +49,9 @@ impl Drop for Path {
 }
 
 impl Path {
-    /// One on a local address.
-    pub(super) fn new(local: SocketAddr, settings: &Settings) -> Outcome<Self> {
-        let endpoint = Endpoint::new(true)?;
-        endpoint.bind(&Name::from(local))?;
+    /// One for a local address, to reach somebody.
+    pub(super) fn new(local: SocketAddr, to: SocketAddr, settings: &Settings) -> Outcome<Self> {
+        let (endpoint, device) = bound(local, to)?;
         let context = endpoint.context();
         if context.is_null() {
             return Err(Refusal(libc::EADDRNOTAVAIL));
@@ -85,6 +88,7 @@ impl Path {
             inline: settings.inline.min(cap.max_inline_data),
             longest,
             local,
+            device,
             endpoint,
         };
         for place in 0..receives {
@@ -198,4 +202,33 @@ impl Path {
 /// Whether two addresses are the same host and port.
 fn same(a: SocketAddr, b: SocketAddr) -> bool {
     a.ip() == b.ip() && a.port() == b.port()
+}
+
+/// An id at a local address, and where it is. An address that is no device's, as the host chooses it between two others of its
+/// loopback, is replaced by the one from which the connection manager would reach the peer.
+fn bound(local: SocketAddr, to: SocketAddr) -> Outcome<(Endpoint, SocketAddr)> {
+    let endpoint = Endpoint::new(true)?;
+    match endpoint.bind(&Name::from(local)) {
+        Err(Refusal(libc::EADDRNOTAVAIL)) => {}
+        other => return other.map(|()| (endpoint, local)),
+    }
+    let device = SocketAddr::new(source_towards(to)?, local.port());
+    endpoint.bind(&Name::from(device))?;
+    Ok((endpoint, device))
+}
+
+/// From which address the connection manager would reach somebody. It answers in limited time, mostly at once.
+fn source_towards(to: SocketAddr) -> Outcome<IpAddr> {
+    let endpoint = Endpoint::new(true)?;
+    endpoint.resolve_address(None, &Name::from(to), PATIENCE)?;
+    loop {
+        match endpoint.news()? {
+            Some(News { kind: Kind::AddressResolved, .. }) => return Ok(endpoint.local()?.internet()?.ip()),
+            Some(_) => return Err(Refusal(libc::EADDRNOTAVAIL)),
+            None => match waiting::sleep(&mut [input(endpoint.fd())], None) {
+                Err(refusal) if refusal.0 != libc::EINTR => return Err(refusal),
+                _ => {}
+            },
+        }
+    }
 }

@@ -13,11 +13,11 @@ use crate::rsocket::waiting::refusal;
 use bytemuck::Zeroable;
 use rsocket::datagram::{MAX_HEADER, MAX_SIZE, Purpose, Resolve};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
 /// How long the address and the route may take, in milliseconds.
-const PATIENCE: i32 = 2000;
+pub(super) const PATIENCE: i32 = 2000;
 
 /// Somebody else.
 pub(super) struct Peer {
@@ -49,7 +49,7 @@ impl Peer {
 impl DatagramSocket {
     /// Sends to somebody: to his queue pair, or over UDP; EAGAIN if there is no room now.
     pub(super) fn send_now(&self, state: &mut State, to: SocketAddr, data: &[u8]) -> Outcome<()> {
-        self.way_to(state, to)?;
+        self.way_to(state, to, to)?;
         // Answers are taken here as well, for a program that only sends.
         if matches!(state.peers.get(&to), Some(Peer { way: Way::Unknown | Way::Asked(_), .. })) {
             self.look_at_udp(state);
@@ -63,7 +63,7 @@ impl DatagramSocket {
         match (&peer.way, peer.qpn) {
             (Way::Known(handle), Some(qpn)) if path.takes(data.len()) => path.send(handle, qpn, data),
             _ => {
-                let head = Resolve { purpose: Purpose::Data, qpn: path.number(), address: path.local.ip() };
+                let head = Resolve { purpose: Purpose::Data, qpn: path.number(), address: path.device.ip() };
                 self.send_udp(head, to, data)
             }
         }
@@ -78,8 +78,8 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Sees to it that somebody is known, and the path to him is there.
-    pub(super) fn way_to(&self, state: &mut State, to: SocketAddr) -> Outcome<usize> {
+    /// Sees to it that somebody is known, and the path to him, whose device has the address `device`, is there.
+    pub(super) fn way_to(&self, state: &mut State, to: SocketAddr, device: SocketAddr) -> Outcome<usize> {
         if let Some(peer) = state.peers.get(&to) {
             return Ok(peer.path);
         }
@@ -88,7 +88,7 @@ impl DatagramSocket {
         let path = match state.paths.iter().position(|path| path.local.ip() == local.ip()) {
             Some(path) => path,
             None => {
-                state.paths.push(Path::new(local, &state.settings)?);
+                state.paths.push(Path::new(local, device, &state.settings)?);
                 // Who sleeps does not sleep on the new one.
                 state.waiters.wake();
                 state.paths.len() - 1
@@ -104,13 +104,14 @@ impl DatagramSocket {
     /// Takes a datagram that came over UDP.
     pub(super) fn over_udp(&self, state: &mut State, from: SocketAddr, bytes: &[u8]) {
         let Some((head, data)) = Resolve::parse(bytes) else { return };
-        let Ok(path) = self.way_to(state, from) else { return };
+        let device = device_of(from, head.address);
+        let Ok(path) = self.way_to(state, from, device) else { return };
         if head.purpose == Purpose::Data {
             if state.inbox.len() < usize::from(state.settings.receive_queue) {
                 state.inbox.push_back((from, data.to_vec()));
             }
             if let Some(path) = state.paths.get(path) {
-                let answer = Resolve { purpose: Purpose::Answer, qpn: path.number(), address: path.local.ip() };
+                let answer = Resolve { purpose: Purpose::Answer, qpn: path.number(), address: path.device.ip() };
                 let _ = self.send_udp(answer, from, &[]);
             }
         }
@@ -121,7 +122,7 @@ impl DatagramSocket {
         peer.qpn = Some(head.qpn);
         if matches!(peer.way, Way::Unknown)
             && let Some(path) = state.paths.get(path)
-            && let Ok(endpoint) = ask(path, from)
+            && let Ok(endpoint) = ask(path, device)
         {
             peer.way = Way::Asked(endpoint);
             state.waiters.wake();
@@ -151,10 +152,16 @@ impl DatagramSocket {
     }
 }
 
+/// Where the device of somebody is: it need not have the address from which UDP comes, and he says which it has.
+fn device_of(from: SocketAddr, said: IpAddr) -> SocketAddr {
+    let of_use = said.is_ipv4() == from.is_ipv4() && !is_wild(said) && !said.is_multicast();
+    if of_use && said != from.ip() { SocketAddr::new(said, from.port()) } else { from }
+}
+
 /// Begins to find out the way from a path to somebody.
 fn ask(path: &Path, to: SocketAddr) -> Outcome<Endpoint> {
     let endpoint = Endpoint::new(true)?;
-    let source = Name::from(path.local).without_port();
+    let source = Name::from(path.device).without_port();
     endpoint.resolve_address(Some(&source), &Name::from(to), PATIENCE)?;
     Ok(endpoint)
 }
@@ -183,4 +190,23 @@ fn towards(to: SocketAddr) -> Outcome<SocketAddr> {
     rustix::net::connect(&probe, &to).map_err(refusal)?;
     let own = rustix::net::getsockname(&probe).map_err(refusal)?;
     SocketAddr::try_from(own).map_err(refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_the_address_that_is_told_if_that_can_be() {
+        for (from, said, device) in [
+            ("127.0.0.1:7", "127.0.0.3", "127.0.0.3:7"),
+            ("127.0.0.1:7", "0.0.0.0", "127.0.0.1:7"),
+            ("127.0.0.1:7", "224.0.0.1", "127.0.0.1:7"),
+            ("127.0.0.1:7", "::2", "127.0.0.1:7"),
+            ("[fe80::1%3]:7", "fe80::1", "[fe80::1%3]:7"),
+        ] {
+            let [from, device] = [from, device].map(|text| text.parse::<SocketAddr>().expect(text));
+            assert_eq!(device_of(from, said.parse().expect(said)), device);
+        }
+    }
 }
