@@ -90,6 +90,16 @@ impl Place<'_> {
         Ok(server)
     }
 
+    /// Waits until so many events wait for a server that does not look at them.
+    pub fn wait_for_events(&self, server: &Server, count: u64) -> Result<(), String> {
+        let own = server.processes();
+        wait::until(HANG, "events to wait for the server", || {
+            let ids = self.there.0.manager_ids().unwrap_or_default();
+            let of_server = ids.iter().filter(|id| own.iter().any(|pid| id["pid"] == *pid));
+            (of_server.filter_map(|id| id["events"].as_u64()).sum::<u64>() == count).then_some(())
+        })
+    }
+
     /// Starts a client of a server.
     pub fn call(&self, server: &Server, line: &str) -> Result<Program, String> {
         let words = self.words(line, self.here, &server.port);

@@ -40,7 +40,8 @@ struct Taken {
 
 /// Why nobody gets it.
 struct Unwanted {
-    reason: Reason,
+    /// What a REQ is answered with; `None`: nothing, for its sender asks again, and may find room then.
+    reason: Option<Reason>,
     status: SidrStatus,
     text: String,
 }
@@ -143,7 +144,7 @@ impl Manager {
         let room = self.channels.get(&id.channel).is_some_and(|owner| owner.channel.has_room());
         if id.backlog == 0 || !room {
             let text = format!("the backlog of who listens at {place} is full");
-            return Err(unwanted(Reason::NO_RESOURCES, SidrStatus::REJECTED, text));
+            return Err(Unwanted { reason: None, status: SidrStatus::REJECTED, text });
         }
         let attachment = id.attachment.filter(|at| at.gid == attachment.gid).unwrap_or(attachment);
         let offset = if header.is_some() { HEADER_LEN } else { 0 };
@@ -177,22 +178,25 @@ impl Manager {
 
     fn turn_away(&mut self, asked: &Asked<'_>, why: &Unwanted) {
         let from = ip_of(&asked.path.dgid);
-        tracing::debug!(%from, service = format_args!("{:#x}", asked.service), reason = %why.text, "a request is rejected");
+        tracing::debug!(%from, service = format_args!("{:#x}", asked.service), reason = %why.text, "a request is turned away");
         let now = self.now();
-        let said = if asked.kind == kind::UD {
-            let reply = SidrReply { status: why.status, ..SidrReply::default() };
-            self.core.sidr_reply(now, asked.connection, &reply)
-        } else {
-            self.core.reject(now, asked.connection, why.reason, &[], &[])
+        let (core, connection) = (&mut self.core, asked.connection);
+        let done = match why.reason {
+            _ if asked.kind == kind::UD => {
+                let reply = SidrReply { status: why.status, ..SidrReply::default() };
+                core.sidr_reply(now, connection, &reply).and_then(|()| core.destroy(now, connection))
+            }
+            Some(reason) => core.reject(now, connection, reason, &[], &[]).and_then(|()| core.destroy(now, connection)),
+            None => core.forget(connection),
         };
-        if let Err(error) = said.and_then(|()| self.core.destroy(now, asked.connection)) {
-            tracing::debug!(%error, "a request was gone before it was rejected");
+        if let Err(error) = done {
+            tracing::debug!(%error, "a request was gone before it was turned away");
         }
     }
 }
 
 fn unwanted(reason: Reason, status: SidrStatus, text: String) -> Unwanted {
-    Unwanted { reason, status, text }
+    Unwanted { reason: Some(reason), status, text }
 }
 
 /// Private data in the room that an event has for them.

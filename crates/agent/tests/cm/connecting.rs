@@ -150,8 +150,9 @@ fn the_active_side_rejects_the_reply() {
     pair.leaves_nothing();
 }
 
+/// As with Linux, which says nothing then: the caller asks again, and there is room then.
 #[test]
-fn a_full_backlog_turns_requests_away() {
+fn a_full_backlog_makes_callers_wait() {
     let agent = TestAgent::start();
     let (mut server, mut client) = (Channel::open(&agent.dir), Channel::open(&agent.dir));
     let listener = server.listener(1, TCP, here(0), 2);
@@ -162,16 +163,16 @@ fn a_full_backlog_turns_requests_away() {
         client.connect(id, param(uid as u32, &[]));
         ids.push(id);
     }
-    let rejected = client.expect(ids[2], event::REJECTED);
-    assert_eq!(rejected.status(), 3);
-    assert!(rejected.sentence.contains("no resources"), "{}", rejected.sentence);
-    // One taken, there is room for one.
-    server.request(1);
-    let id = client.routed(20, TCP, to);
-    client.connect(id, param(20, &[]));
-    server.request(1);
-    server.request(1);
-    assert!(!server.rings());
+    // Three of the caller, the listener, and two that wait.
+    agent.eventually("status", |status| status["manager"]["ids"] == 6);
+    assert!(!client.rings());
+    for number in [10, 11] {
+        assert_eq!(server.request(1).1.conn().qp_num, number);
+    }
+    let (passive, request) = server.request(1);
+    assert_eq!(request.conn().qp_num, 12);
+    server.accept(300, passive, param(0x4321, &[]));
+    client.expect(ids[2], event::CONNECT_RESPONSE);
 }
 
 #[test]
