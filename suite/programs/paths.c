@@ -33,6 +33,7 @@
 #define FILE_THERE DEVICE "/node_type"
 #define NODES "/dev/infiniband"
 #define NODE NODES "/uverbs0"
+#define MANAGER NODES "/rdma_cm"
 #define NONE DEVICE "/no_such_file"
 static const char TEXT[] = "1: CA\n";
 
@@ -124,26 +125,35 @@ static void is_device(int fd)
     close(fd);
 }
 
-static void opening_a_node(void)
+static void opening_a_node(const char *node)
 {
-    is_device(open(NODE, O_RDWR));
-    is_device(open64(NODE, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    is_device(openat(AT_FDCWD, NODES "//uverbs0", O_RDWR));
-    is_device(open(NODE, O_RDWR | O_CREAT | O_TRUNC, 0600));
-    int fd = creat(NODE, 0600);
+    is_device(open(node, O_RDWR));
+    is_device(open64(node, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    is_device(openat(AT_FDCWD, node, O_RDWR));
+    is_device(open(node, O_RDWR | O_CREAT | O_TRUNC, 0600));
+    int fd = creat(node, 0600);
     MUST(fd >= 0);
     close(fd);
-    FILE *stream = fopen(NODE, "r+");
+    FILE *stream = fopen(node, "r+");
     MUST(stream != NULL);
     fclose(stream);
-    REFUSED(EEXIST, -1, open(NODE, O_RDWR | O_CREAT | O_EXCL, 0600));
-    REFUSED(ENOTDIR, -1, open(NODE, O_RDONLY | O_DIRECTORY));
+    REFUSED(EEXIST, -1, open(node, O_RDWR | O_CREAT | O_EXCL, 0600));
+    REFUSED(ENOTDIR, -1, open(node, O_RDONLY | O_DIRECTORY));
+}
+
+static void opening_nodes(void)
+{
+    opening_a_node(NODE);
+    opening_a_node(MANAGER);
+    is_device(openat(AT_FDCWD, NODES "//uverbs0", O_RDWR));
+    is_device(openat(AT_FDCWD, NODES "//rdma_cm", O_RDWR));
     REFUSED(ENOTDIR, -1, open(NODE "/", O_RDONLY));
+    REFUSED(ENOTDIR, -1, open(MANAGER "/", O_RDONLY));
     REFUSED(ENOENT, -1, open(NODES "/uverbs9", O_RDWR));
     REFUSED(EACCES, -1, open(NODES "/uverbs9", O_RDWR | O_CREAT, 0600));
 }
 
-enum what { IS_FILE, IS_DIRECTORY, IS_NODE };
+enum what { IS_FILE, IS_DIRECTORY, IS_NODE, IS_MANAGER };
 
 static void looks_like(enum what what, int answer, mode_t mode, off_t size, dev_t device)
 {
@@ -152,6 +162,7 @@ static void looks_like(enum what what, int answer, mode_t mode, off_t size, dev_
     case IS_FILE: MUST(S_ISREG(mode) && (mode & 0222) == 0 && size == (off_t)strlen(TEXT)); break;
     case IS_DIRECTORY: MUST(S_ISDIR(mode)); break;
     case IS_NODE: MUST(mode == (S_IFCHR | 0666) && size == 0 && major(device) == 231 && minor(device) == 192); break;
+    case IS_MANAGER: MUST(mode == (S_IFCHR | 0666) && size == 0 && major(device) == 10 && minor(device) == 120); break;
     }
 }
 
@@ -214,6 +225,7 @@ static void directories(void)
     REFUSED(ENOENT, NULL, opendir(NONE));
     REFUSED(ENOTDIR, NULL, opendir(FILE_THERE));
     REFUSED(ENOTDIR, NULL, opendir(NODE));
+    REFUSED(ENOTDIR, NULL, opendir(MANAGER));
     REFUSED(ENOENT, -1, scandir(NONE, &list, not_dots, alphasort));
 }
 
@@ -228,7 +240,7 @@ static void names(void)
     char buffer[PATH_MAX];
     const char *given[][2] = {
         { DEVICE, DEVICE }, { "/sys//class/infiniband/softhca0/./ports/../ports/1/", DEVICE "/ports/1" }, { FILE_THERE, FILE_THERE },
-        { "/sys/class/infiniband", "/sys/class/infiniband" }, { NODES "/", NODES }, { NODE, NODE }, { "/dev//infiniband/./uverbs0", NODE },
+        { "/sys/class/infiniband", "/sys/class/infiniband" }, { NODES "/", NODES }, { NODE, NODE }, { MANAGER, MANAGER }, { "/dev//infiniband/./uverbs0", NODE },
         { "/sys/class/infiniband_verbs/uverbs0/device/vendor", DEVICE "/device/vendor" },
     };
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -249,6 +261,7 @@ static void names(void)
     MUST(readlink_chk(link, buffer, sizeof buffer, sizeof buffer) > 0 && readlinkat_chk(AT_FDCWD, link, buffer, sizeof buffer, sizeof buffer) > 0);
     REFUSED(EINVAL, -1, readlink(DEVICE, buffer, sizeof buffer));
     REFUSED(EINVAL, -1, readlink(NODE, buffer, sizeof buffer));
+    REFUSED(EINVAL, -1, readlink(MANAGER, buffer, sizeof buffer));
     REFUSED(EINVAL, -1, readlinkat(AT_FDCWD, NODE, buffer, sizeof buffer));
     REFUSED(ENOENT, -1, readlink(NONE, buffer, sizeof buffer));
 
@@ -307,7 +320,7 @@ static void walks(void)
             counts[k] = seen;
             nodes[k] = nodes_seen;
         }
-        for (int k = 0; k < 4; k++) MUST(counts[k] == counts[0] && nodes[k] == (k < 2 ? 2 * i : i)); /* rdma_cm is a link to those who do not follow links */
+        for (int k = 0; k < 4; k++) MUST(counts[k] == counts[0] && nodes[k] == 2 * i);
         MUST(i == 0 ? counts[0] > 50 : counts[0] == 3);
     }
     REFUSED(ENOENT, -1, nftw(NONE, visit_more, 8, FTW_PHYS));
@@ -337,12 +350,14 @@ static void others(void)
 static void there(void)
 {
     opening_there();
-    opening_a_node();
+    opening_nodes();
     asking(FILE_THERE, IS_FILE);
     asking(DEVICE, IS_DIRECTORY);
     asking(NODES "/", IS_DIRECTORY);
     asking(NODE, IS_NODE);
+    asking(MANAGER, IS_MANAGER);
     rights(NODE, R_OK | W_OK, X_OK);
+    rights(MANAGER, R_OK | W_OK, X_OK);
     rights(FILE_THERE, R_OK, W_OK);
     rights(DEVICE, R_OK | X_OK, W_OK);
     directories();
@@ -371,7 +386,7 @@ static void gone(void)
     struct dirent **list;
     char buffer[PATH_MAX];
     glob_t found;
-    const char *paths[] = { "/sys/class/infiniband", DEVICE, FILE_THERE, "/sys/class/infiniband_verbs", NODES, NODE, "/sys/class/misc/rdma_cm" };
+    const char *paths[] = { "/sys/class/infiniband", DEVICE, FILE_THERE, "/sys/class/infiniband_verbs", NODES, NODE, MANAGER, "/sys/class/misc/rdma_cm" };
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         const char *path = paths[i];
         REFUSED(ENOENT, -1, open(path, O_RDONLY));
@@ -403,6 +418,7 @@ static void relations(void)
     holds_text(openat(device, "ports/../node_type", O_RDONLY));
     MUST(fstatat(nodes, "uverbs0", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == 192);
     MUST(fstatat(nodes, "uverbs0", &st, 0) == 0 && S_ISCHR(st.st_mode));
+    MUST(fstatat(nodes, "rdma_cm", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == 120);
     is_device(openat(nodes, "uverbs0", O_RDWR));
     MUST(faccessat(nodes, "uverbs0", R_OK | W_OK, 0) == 0);
 
@@ -417,6 +433,7 @@ static void relations(void)
     MUST(chdir(NODES) == 0);
     same(getcwd(buffer, sizeof buffer), NODES, 0);
     MUST(lstat("uverbs0", &st) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == 192);
+    MUST(lstat("rdma_cm", &st) == 0 && S_ISCHR(st.st_mode) && minor(st.st_rdev) == 120);
     MUST(fchdir(device) == 0);
     same(getcwd(buffer, sizeof buffer), DEVICE, 0);
     MUST(chdir("/") == 0);

@@ -126,7 +126,7 @@ assert os.path.realpath(device + '/ports') == device + '/ports'
 assert os.path.realpath('/dev/infiniband/uverbs0') == '/dev/infiniband/uverbs0'
 s = os.stat('/dev/infiniband/uverbs0')
 assert stat.S_ISCHR(s.st_mode) and (os.major(s.st_rdev), os.minor(s.st_rdev)) == (231, 192)
-assert stat.S_ISCHR(os.lstat('/dev/infiniband/uverbs0').st_mode)
+assert all(stat.S_ISCHR(os.lstat('/dev/infiniband/' + name).st_mode) for name in ('uverbs0', 'rdma_cm'))
 assert os.access('/dev/infiniband/uverbs0', os.R_OK | os.W_OK)
 assert pathlib.Path(device, 'node_type').read_text() == '1: CA\\n'
 assert (pathlib.Path(root) / 'softhca0' / 'device' / 'net').is_dir()

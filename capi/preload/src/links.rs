@@ -43,10 +43,10 @@ fn read(path: Text, read: impl Fn(Text) -> isize) -> isize {
 
 fn resolve(path: Text, buffer: Words, resolve: impl Fn(Text) -> Words) -> Words {
     let ours = |place: &Place<'_>| match place.official.node() {
-        Some(number) => {
+        Some(node) => {
             stat::present(place.at)?;
             let mut room = Room::new();
-            Ok(buffer.filled(room.hold(paths::node_name(number))?))
+            Ok(buffer.filled(room.hold(node.path())?))
         }
         None => Ok(with_official_name(resolve(place.at))),
     };

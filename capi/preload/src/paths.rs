@@ -10,8 +10,16 @@ pub(crate) struct Official<'a> {
     folder: &'static [u8],
     /// The rest, from `infiniband` on, as the program wrote it.
     rest: &'a [u8],
-    /// The N of `/dev/infiniband/uverbsN`.
-    node: Option<u32>,
+    node: Option<Node>,
+}
+
+/// A file of `/dev/infiniband`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// A device's: the N of `uverbsN`.
+    Verbs(u32),
+    /// The connection manager's, `rdma_cm`.
+    Manager,
 }
 
 /// `/sys/class` and `/dev` in the mirror.
@@ -20,8 +28,9 @@ const DEV: &[u8] = b"/dev/";
 
 /// The prefix of the names of our classes, and the name of the folder of nodes.
 const INFINIBAND: &[u8] = b"infiniband";
-/// How a device's node is called.
+/// How a device's node is called, and the connection manager's.
 const UVERBS: &[u8] = b"uverbs";
+const MANAGER: &[u8] = b"rdma_cm";
 
 /// How many nodes the kernel has room for under its first major number.
 const NODES: u32 = 32;
@@ -38,18 +47,18 @@ impl<'a> Official<'a> {
             b"sys" if name == b"class" => {
                 let (class, inside) = component(after)?;
                 let ours = class.starts_with(INFINIBAND)
-                    || (class == b"misc" && component(inside).is_some_and(|(device, _)| device == b"rdma_cm"));
+                    || (class == b"misc" && component(inside).is_some_and(|(device, _)| device == MANAGER));
                 (ours && stays_inside(inside)).then(|| Self { folder: CLASS, rest: trimmed(after), node: None })
             }
             b"dev" if name == INFINIBAND => {
-                stays_inside(after).then(|| Self { folder: DEV, rest: trimmed(below), node: node(after) })
+                stays_inside(after).then(|| Self { folder: DEV, rest: trimmed(below), node: Node::named(after) })
             }
             _ => None,
         }
     }
 
-    /// The N of `/dev/infiniband/uverbsN`.
-    pub(crate) fn node(&self) -> Option<u32> {
+    /// Which node it is, if it is one.
+    pub(crate) fn node(&self) -> Option<Node> {
         self.node
     }
 
@@ -59,27 +68,35 @@ impl<'a> Official<'a> {
     }
 }
 
-/// A node's number, from its name in `/dev/infiniband` without anything behind it.
-pub(crate) fn node(name: &[u8]) -> Option<u32> {
-    let digits = trimmed(name).strip_prefix(UVERBS)?;
-    let canonical = digits.first().is_some_and(|first| *first != b'0') || digits == b"0";
-    if !canonical {
-        return None;
+impl Node {
+    /// The node of a name in `/dev/infiniband` without anything behind it.
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        let name = trimmed(name);
+        if name == MANAGER {
+            return Some(Self::Manager);
+        }
+        let digits = name.strip_prefix(UVERBS)?;
+        let canonical = digits.first().is_some_and(|first| *first != b'0') || digits == b"0";
+        if !canonical {
+            return None;
+        }
+        let number = digits.iter().try_fold(0_u32, |number, digit| {
+            let digit = digit.is_ascii_digit().then(|| u32::from(*digit).wrapping_sub(u32::from(b'0')))?;
+            number.checked_mul(10)?.checked_add(digit)
+        })?;
+        (number < NODES).then_some(Self::Verbs(number))
     }
-    let number = digits.iter().try_fold(0_u32, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u32::from(*digit).wrapping_sub(u32::from(b'0')))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    (number < NODES).then_some(number)
-}
 
-/// The official name of a node.
-pub(crate) fn node_name(number: u32) -> impl Iterator<Item = u8> {
-    const ZERO: u32 = b'0' as u32;
-    let (tens, ones) = (number / 10, number % 10);
-    let digit = |digit: u32| digit.wrapping_add(ZERO) as u8;
-    let digits = (tens != 0).then(|| digit(tens)).into_iter().chain([digit(ones)]);
-    b"/dev/infiniband/uverbs".iter().copied().chain(digits)
+    /// Its official path.
+    pub(crate) fn path(self) -> impl Iterator<Item = u8> {
+        const ZERO: u32 = b'0' as u32;
+        let digit = |digit: u32| digit.wrapping_add(ZERO) as u8;
+        let (name, tens, ones) = match self {
+            Self::Verbs(number) => (UVERBS, (number >= 10).then(|| digit(number / 10)), Some(digit(number % 10))),
+            Self::Manager => (MANAGER, None, None),
+        };
+        b"/dev/infiniband/".iter().chain(name).copied().chain(tens).chain(ones)
+    }
 }
 
 /// How much of a path of the mirror comes before the part that has an official name: the official path is what follows.
@@ -194,17 +211,32 @@ mod tests {
     }
 
     #[test]
-    fn nodes_have_numbers() {
-        let number = |path: &str| Official::read(path.as_bytes()).and_then(|path| path.node());
-        assert_eq!(number("/dev/infiniband/uverbs0"), Some(0));
-        assert_eq!(number("/dev/infiniband/.//uverbs31"), Some(31));
-        for path in ["", "/", "/uverbs", "/uverbs0/", "/uverbs00", "/uverbs32", "/uverbs-1", "/x/uverbs0", "/uverbs0x"]
-        {
-            assert_eq!(number(&format!("/dev/infiniband{path}")), None, "{path}");
+    fn nodes_have_names() {
+        let node = |path: &str| Official::read(path.as_bytes()).and_then(|path| path.node());
+        assert_eq!(node("/dev/infiniband/uverbs0"), Some(Node::Verbs(0)));
+        assert_eq!(node("/dev/infiniband/.//uverbs31"), Some(Node::Verbs(31)));
+        assert_eq!(node("/dev//infiniband/./rdma_cm"), Some(Node::Manager));
+        for path in [
+            "",
+            "/",
+            "/uverbs",
+            "/uverbs0/",
+            "/uverbs00",
+            "/uverbs32",
+            "/uverbs-1",
+            "/x/uverbs0",
+            "/uverbs0x",
+            "/rdma_cm/",
+            "/rdma_cm0",
+            "/x/rdma_cm",
+        ] {
+            assert_eq!(node(&format!("/dev/infiniband{path}")), None, "{path}");
         }
-        assert_eq!(number("/sys/class/infiniband_verbs/uverbs0"), None);
-        for (number, name) in [(0, "/dev/infiniband/uverbs0"), (31, "/dev/infiniband/uverbs31")] {
-            assert_eq!(node_name(number).collect::<Vec<_>>(), name.as_bytes());
+        assert_eq!(node("/sys/class/infiniband_verbs/uverbs0"), None);
+        assert_eq!(node("/sys/class/misc/rdma_cm"), None);
+        for name in ["uverbs0", "uverbs9", "uverbs31", "rdma_cm"] {
+            let path = format!("/dev/infiniband/{name}");
+            assert_eq!(node(&path).expect("a node").path().collect::<Vec<_>>(), path.as_bytes());
         }
     }
 

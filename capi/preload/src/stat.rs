@@ -1,6 +1,6 @@
 //! Asking about a file: `stat` in all its spellings, `statx`.
 //!
-//! In the mirror a device's node is a link to `/dev/null`; whoever asks is told of a character device with the numbers that
+//! In the mirror a node is a link to `/dev/null`; whoever asks is told of a character device with the numbers that
 //! the kernel gives such nodes, which everybody may read and write. That holds for a node that is named from within its
 //! folder as well (`ls -l` there, `find`).
 
@@ -10,15 +10,18 @@ use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, S_IFLNK, S_IFM
 
 use crate::entry::{Out, Place, Refusal, Room, Text, intercept, last_refusal, pass};
 use crate::next::Function;
-use crate::{paths, root};
+use crate::paths::Node;
+use crate::root;
 
 /// `struct stat`, which is `struct stat64` as well.
 type Stat = libc::stat;
 type Statted = Out<Stat>;
 
 /// The numbers of the kernel's uverbs nodes.
-const MAJOR: u32 = 231;
-const FIRST_MINOR: u32 = 192;
+const VERBS_MAJOR: u32 = 231;
+const FIRST_VERBS_MINOR: u32 = 192;
+/// Those of the connection manager's, as the mirror's `/sys` has them: `misc`, and one that is free.
+const MANAGER: (u32, u32) = (10, 120);
 /// Type and rights of a node.
 const MODE: u32 = S_IFCHR | 0o666;
 
@@ -63,21 +66,21 @@ intercept! {
 fn told(from: c_int, path: Text, out: Statted, ask: impl Fn(Text, Statted) -> c_int) -> c_int {
     let other = |path| {
         let answer = ask(path, out);
-        if answer == 0 && path.begins(b"uverbs") {
+        if answer == 0 && may_be_node(path) {
             out.change(|stat| {
                 if stat.st_mode & S_IFMT == S_IFLNK
-                    && let Some(number) = node_from_within(from, path)
+                    && let Some(node) = node_from_within(from, path)
                 {
-                    disguise(stat, number);
+                    disguise(stat, node);
                 }
             });
         }
         answer
     };
     pass(path, other, |place| {
-        let Some(number) = place.official.node() else { return Ok(ask(place.at, out)) };
+        let Some(node) = place.official.node() else { return Ok(ask(place.at, out)) };
         itself(place.at, out)?;
-        out.change(|stat| disguise(stat, number));
+        out.change(|stat| disguise(stat, node));
         Ok(0)
     })
 }
@@ -85,22 +88,22 @@ fn told(from: c_int, path: Text, out: Statted, ask: impl Fn(Text, Statted) -> c_
 fn told_more(from: c_int, path: Text, out: Out<Statx>, flags: c_int, ask: impl Fn(Text, c_int) -> c_int) -> c_int {
     let other = |path: Text| {
         let answer = ask(path, flags);
-        if answer == 0 && path.begins(b"uverbs") {
+        if answer == 0 && may_be_node(path) {
             out.change(|stat| {
                 if u32::from(stat.stx_mode) & S_IFMT == S_IFLNK
-                    && let Some(number) = node_from_within(from, path)
+                    && let Some(node) = node_from_within(from, path)
                 {
-                    disguise_more(stat, number);
+                    disguise_more(stat, node);
                 }
             });
         }
         answer
     };
     let ours = |place: &Place<'_>| {
-        let Some(number) = place.official.node() else { return Ok(ask(place.at, flags)) };
+        let Some(node) = place.official.node() else { return Ok(ask(place.at, flags)) };
         let answer = ask(place.at, (flags & !AT_EMPTY_PATH) | AT_SYMLINK_NOFOLLOW);
         if answer == 0 {
-            out.change(|stat| disguise_more(stat, number));
+            out.change(|stat| disguise_more(stat, node));
         }
         Ok(answer)
     };
@@ -108,9 +111,10 @@ fn told_more(from: c_int, path: Text, out: Out<Statx>, flags: c_int, ask: impl F
 }
 
 /// What the kernel says of a node.
-pub(crate) fn disguise(stat: &mut Stat, number: u32) {
+pub(crate) fn disguise(stat: &mut Stat, node: Node) {
+    let (major, minor) = numbers(node);
     stat.st_mode = MODE;
-    stat.st_rdev = libc::makedev(MAJOR, FIRST_MINOR.wrapping_add(number));
+    stat.st_rdev = libc::makedev(major, minor);
     stat.st_nlink = 1;
     stat.st_uid = 0;
     stat.st_gid = 0;
@@ -118,10 +122,9 @@ pub(crate) fn disguise(stat: &mut Stat, number: u32) {
     stat.st_blocks = 0;
 }
 
-fn disguise_more(stat: &mut Statx, number: u32) {
+fn disguise_more(stat: &mut Statx, node: Node) {
     stat.stx_mode = MODE as u16;
-    stat.stx_rdev_major = MAJOR;
-    stat.stx_rdev_minor = FIRST_MINOR.wrapping_add(number);
+    (stat.stx_rdev_major, stat.stx_rdev_minor) = numbers(node);
     stat.stx_nlink = 1;
     stat.stx_uid = 0;
     stat.stx_gid = 0;
@@ -129,13 +132,26 @@ fn disguise_more(stat: &mut Statx, number: u32) {
     stat.stx_blocks = 0;
 }
 
-/// The number of the node that a link called `name` is, if `from` is the mirror's folder of nodes.
-fn node_from_within(from: c_int, name: Text) -> Option<u32> {
-    let number = paths::node(name.bytes())?;
+/// A node's numbers, major and minor.
+fn numbers(node: Node) -> (u32, u32) {
+    match node {
+        Node::Verbs(number) => (VERBS_MAJOR, FIRST_VERBS_MINOR.wrapping_add(number)),
+        Node::Manager => MANAGER,
+    }
+}
+
+/// Whether a name is worth a closer look.
+fn may_be_node(name: Text) -> bool {
+    name.begins(b"uverbs") || name.begins(b"rdma_cm")
+}
+
+/// The node that a link called `name` is, if `from` is the mirror's folder of nodes.
+fn node_from_within(from: c_int, name: Text) -> Option<Node> {
+    let node = Node::named(name.bytes())?;
     let mut room = Room::new();
     let nodes = room.hold(root::path()?.chain(b"/dev/infiniband".iter().copied())).ok()?;
     let wanted = identity(AT_FDCWD, Text::of(nodes))?;
-    (identity(from, Text::of(c".")) == Some(wanted)).then_some(number)
+    (identity(from, Text::of(c".")) == Some(wanted)).then_some(node)
 }
 
 /// Which file a path leads to.
@@ -176,14 +192,17 @@ mod tests {
     fn a_node_is_a_character_device_for_everybody() {
         let mut stat = empty();
         stat.st_ino = 7;
-        disguise(&mut stat, 3);
-        assert_eq!((stat.st_mode, stat.st_ino), (0o020_666, 7));
-        assert_eq!((libc::major(stat.st_rdev), libc::minor(stat.st_rdev)), (231, 195));
+        for (node, numbers) in [(Node::Verbs(3), (231, 195)), (Node::Manager, (10, 120))] {
+            disguise(&mut stat, node);
+            assert_eq!((stat.st_mode, stat.st_ino), (0o020_666, 7));
+            assert_eq!((libc::major(stat.st_rdev), libc::minor(stat.st_rdev)), numbers);
+        }
     }
 
     #[test]
     fn only_the_folder_of_nodes_has_nodes() {
         assert_eq!(node_from_within(AT_FDCWD, Text::of(c"uverbs0")), None);
+        assert_eq!(node_from_within(AT_FDCWD, Text::of(c"rdma_cm")), None);
         assert!(identity(AT_FDCWD, Text::of(c"/")).is_some() && identity(AT_FDCWD, Text::of(c"/no/such")).is_none());
         assert_eq!(present(Text::of(c"/no/such")), Err(Refusal(libc::ENOENT)));
         assert_eq!(present(Text::of(c"/")), Ok(()));

@@ -110,8 +110,8 @@ fn shown(
     let Ok(official) = room.hold(walk.top.bytes().iter().chain(below).copied()) else { return 0 };
     let node = |path: &CStr| Official::read(path.to_bytes()).and_then(|path| path.node());
     match node(official) {
-        Some(number) => {
-            stat.change(|stat| disguise(stat, number));
+        Some(node) => {
+            stat.change(|stat| disguise(stat, node));
             visit(&walk, Text::of(official), stat, FILE)
         }
         None => visit(&walk, Text::of(official), stat, kind),
