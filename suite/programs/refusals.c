@@ -2,7 +2,7 @@
  *   refusals -a ADDRESS -p PORT -l STATE   listens, and goes as far as STATE: deaf (it looks at no event), request, reject, accept
  *   refusals -a ADDRESS -p PORT -c STATE   calls, and goes as far as STATE: address, route, response (it never says that it has the
  *                                          reply), established, disconnect
- * It ends with the connection: with 0 after a disconnect, with 2 when there was no connection. */
+ * It ends with the connection: with 0 after a disconnect, with 2 when there was no connection, with 3 when the devices are gone. */
 #include "cm.h"
 
 static const char *until = "";
@@ -62,6 +62,10 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
     case RDMA_CM_EVENT_CONNECT_RESPONSE:
     case RDMA_CM_EVENT_TIMEWAIT_EXIT:
         break;
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        if (id->qp) rdma_destroy_qp(id);
+        MUST(rdma_destroy_id(id) == 0);
+        break;
     default:
         exit(2);
     }
@@ -88,7 +92,11 @@ int main(int argc, char **argv)
     }
     for (;;) {
         struct rdma_cm_event *event;
-        MUST(rdma_get_cm_event(channel, &event) == 0);
+        if (rdma_get_cm_event(channel, &event) != 0) {
+            MUST(errno == EIO);
+            rdma_destroy_event_channel(channel);
+            exit(3);
+        }
         struct rdma_cm_id *id = event->id;
         enum rdma_cm_event_type type = event->event;
         say(event);

@@ -156,6 +156,33 @@ fn a_listener_is_killed_in_each_state() {
     });
 }
 
+/// To programs it is as if the device were unplugged: each id that has one hears of it, once, and then there is no channel.
+#[test]
+fn the_agent_is_killed_in_each_state() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let program = built(&room);
+    for (listens, calls, at, removals) in [
+        ("accept", "address", "ADDR_RESOLVED", (1, 1)),
+        ("accept", "route", "ROUTE_RESOLVED", (1, 1)),
+        // A request that nobody has accepted is nobody's.
+        ("request", "established", "ROUTE_RESOLVED", (1, 1)),
+        ("accept", "response", "CONNECT_RESPONSE", (2, 1)),
+        ("accept", "established", "ESTABLISHED", (2, 1)),
+    ] {
+        let (mut server, mut client) = pair(room.place(Family::V4), &program, listens, calls);
+        said(&mut client, at);
+        if calls == "established" {
+            said(&mut server.program, if listens == "request" { "CONNECT_REQUEST" } else { "ESTABLISHED" });
+        }
+        program::send(room.agent().expect("an agent"), Signal::KILL);
+        for (side, count) in [(&mut server.program, removals.0), (&mut client, removals.1)] {
+            let side = ended(side);
+            assert_eq!(side.code, 3, "{calls}: {}", side.told());
+            assert_eq!(side.output.matches("DEVICE_REMOVAL status 0").count(), count, "{calls}: {}", side.told());
+        }
+    }
+}
+
 /// A host that takes packets and says nothing: its agent is stopped. By the book that takes half a minute.
 #[test]
 fn a_silent_host_is_unreachable() {

@@ -3,7 +3,7 @@
 
 use crate::address;
 use crate::attributes;
-use crate::cma::{CmEvent, CmId, ConnParam, DEPTH_MAX, EventParam, UdParam};
+use crate::cma::{CmEvent, CmId, ConnParam, DEPTH_MAX, EventChannel, EventParam, UdParam};
 use crate::entry::{Outcome, Refusal};
 use crate::event::{EventObject, EventState};
 use crate::group::Group;
@@ -51,6 +51,17 @@ pub(crate) unsafe fn process(event: &Event) -> Option<*mut CmEvent> {
         return None;
     }
     Some(arrival.publish(id, group))
+}
+
+/// With the agent the devices are gone: the next of a channel's ids that has one and whose program does not know. `None` when all
+/// have been told.
+pub(crate) fn removal(channel: *mut EventChannel) -> Option<*mut CmEvent> {
+    let id = registry::find_id(|id| {
+        // SAFETY: the registry shows ids that are not freed meanwhile.
+        unsafe { IdObject::of(id) }.is_ok_and(|object| get!(id, channel) == channel && object.take_removal())
+    })?;
+    let c = CmEvent { id, event: EventKind::DEVICE_REMOVAL.0, ..CmEvent::zeroed() };
+    Some(Arrival { c, private_data: Box::default() }.publish(id, null_mut()))
 }
 
 /// An event on its way.
@@ -191,7 +202,8 @@ impl Arrival {
         let c = listener.c();
         let channel = get!(c, channel);
         let (context, space, qp_type) = (get!(c, context), get!(c, ps), get!(c, qp_type));
-        let new = Beginning { channel, context, space, qp_type, sync: false }.publish(event.id, registry::fresh());
+        let new = Beginning { channel, context, space, qp_type, sync: false, named: false }
+            .publish(event.id, registry::fresh());
         registry::name_handle(event.id.0, new);
         // SAFETY: just made.
         let object = unsafe { IdObject::of(new) }?;

@@ -11,6 +11,7 @@ use crate::id::{self, IdObject};
 use crate::object::get;
 use cm::Ece;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
 
 /// How often a message is sent again, and after a receiver-not-ready (7: for ever), where the program does not say.
 const RETRIES: u8 = 7;
@@ -103,6 +104,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
             let _ = attributes::fail(object);
             return Err(error.into());
         }
+        object.inner.named.store(true, Ordering::Relaxed);
         if object.is_datagram() {
             if object.state().sync {
                 // SAFETY: the id's own event, which is valid until its next call.

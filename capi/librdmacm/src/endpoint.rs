@@ -171,6 +171,9 @@ unsafe fn requested(listener: &IdObject, event: *mut CmEvent) -> Outcome<*mut Cm
     if status != 0 {
         return Err(Refusal(status.saturating_abs()));
     }
+    if kind == EventKind::DEVICE_REMOVAL {
+        return Err(Refusal(libc::ENODEV));
+    }
     if kind != EventKind::CONNECT_REQUEST {
         return Err(refuse!(EINVAL, "a listening rdma_cm_id got {kind} instead of a request"));
     }

@@ -43,7 +43,8 @@ pub(crate) unsafe extern "C" fn get(channel: *mut EventChannel, event: *mut *mut
     })
 }
 
-/// The next event that is the program's business.
+/// The next event that is the program's business. With the agent the devices go: as when one is unplugged, the program hears of that
+/// for each id that has one, and gets EIO when it has heard all.
 ///
 /// # Safety
 /// `channel` is live.
@@ -52,7 +53,13 @@ pub(crate) unsafe fn next(channel: *mut EventChannel) -> Outcome<*mut CmEvent> {
     let object = unsafe { ChannelObject::of(channel) }?;
     let _waiting = Waiting::on(object);
     loop {
-        let event = object.inner.next_event()?;
+        let event = match object.inner.next_event() {
+            Ok(event) => event,
+            Err(error) if error.errno == abi::Errno::EIO && object.inner.is_over() => {
+                return arrival::removal(channel).ok_or_else(|| error.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
         // SAFETY: the event came from this channel just now.
         if let Some(arrived) = unsafe { arrival::process(&event) } {
             return Ok(arrived);
@@ -117,9 +124,11 @@ pub(crate) fn wait_if_sync(object: &IdObject) -> Outcome<()> {
         next(get!(object.c(), channel))
     }?;
     set!(object.c(), event, event);
+    let kind = EventKind(get!(event, event));
     match get!(event, status) {
+        _ if kind == EventKind::DEVICE_REMOVAL => Err(Refusal(libc::ENODEV)),
         0 => Ok(()),
-        _ if get!(event, event) == EventKind::REJECTED.0 => Err(Refusal(libc::ECONNREFUSED)),
+        _ if kind == EventKind::REJECTED => Err(Refusal(libc::ECONNREFUSED)),
         status => Err(Refusal(status.saturating_abs())),
     }
 }

@@ -19,6 +19,7 @@ use cm::{Channel, Ece, Id, Known, PortSpace, QpAttributes, QpKind};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `struct rdma_cm_id` and what this library keeps.
 pub(crate) type IdObject = Object<CmId, IdState>;
@@ -31,6 +32,10 @@ pub(crate) struct IdState {
     pub(crate) cookie: u64,
     /// The device that its address has led to.
     pub(crate) device: OnceLock<&'static Opened>,
+    /// Events may name it: it was made by the program, or is a request that it has accepted.
+    pub(crate) named: AtomicBool,
+    /// Its program has been told that the device is gone.
+    pub(crate) removed: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -113,6 +118,14 @@ impl IdObject {
         state.attributes = if state.optioned { [const { None }; 3] } else { known.attributes.clone() };
     }
 
+    /// Whether its program is to be told that the device is gone, and has not been; it is from now on.
+    pub(crate) fn take_removal(&self) -> bool {
+        let inner = &self.inner;
+        inner.device.get().is_some()
+            && inner.named.load(Ordering::Relaxed)
+            && !inner.removed.swap(true, Ordering::Relaxed)
+    }
+
     /// Whether its QP is for datagrams.
     pub(crate) fn is_datagram(&self) -> bool {
         get!(self.c(), qp_type) == qpt::UD
@@ -157,6 +170,7 @@ pub(crate) struct Beginning {
     pub(crate) space: c_uint,
     pub(crate) qp_type: c_uint,
     pub(crate) sync: bool,
+    pub(crate) named: bool,
 }
 
 impl Beginning {
@@ -187,8 +201,15 @@ impl Beginning {
             resolved: std::ptr::null_mut(),
             resolving: false,
         };
-        let inner =
-            IdState { handle, cookie, device: OnceLock::new(), state: Mutex::new(state), changed: Condvar::new() };
+        let inner = IdState {
+            handle,
+            cookie,
+            device: OnceLock::new(),
+            named: AtomicBool::new(self.named),
+            removed: AtomicBool::new(false),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        };
         let id: *mut CmId = IdObject::create(c, inner).cast();
         registry::name_id(cookie, id);
         id
@@ -240,7 +261,9 @@ pub(crate) unsafe fn make(
         Ok((cookie, object.inner.create_id(cookie, number, kind)?))
     });
     match created {
-        Ok((cookie, handle)) => Ok(Beginning { channel, context, space, qp_type, sync }.publish(handle, cookie)),
+        Ok((cookie, handle)) => {
+            Ok(Beginning { channel, context, space, qp_type, sync, named: true }.publish(handle, cookie))
+        }
         Err(refusal) => {
             if sync {
                 // SAFETY: just opened, and nobody else has it.

@@ -49,6 +49,14 @@ pub(crate) fn is_live(id: *mut CmId) -> bool {
     TABLE.lock().live.contains(&cookie(id))
 }
 
+/// The first id, by age, of which this holds. None is freed meanwhile; the question must not come back here.
+pub(crate) fn find_id(mut holds: impl FnMut(*mut CmId) -> bool) -> Option<*mut CmId> {
+    let table = TABLE.lock();
+    let mut ids: Vec<(u64, u64)> = table.ids.iter().map(|(number, id)| (*number, *id)).collect();
+    ids.sort_unstable();
+    ids.into_iter().map(|(_, id)| from_cookie(id)).find(|id| holds(*id))
+}
+
 /// From now on `number` stands for the membership.
 pub(crate) fn name_group(number: u64, group: *mut Group) {
     TABLE.lock().groups.insert(number, cookie(group));

@@ -16,6 +16,7 @@ use abi::ucma::id::Taken;
 use abi::ucma::{NODE, SENTENCE_MAX, build, command};
 use engine::{Answer, Control, Error, Result, SocketControl};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::net::RecvFlags;
 
@@ -25,6 +26,9 @@ use crate::param::{Id, PortSpace, QpKind};
 
 /// How long who waits for an event looks for it before sleeping.
 const LINGER: Duration = Duration::from_micros(100);
+
+/// Longer than the time between the ends of an agent's two sockets.
+const A_MOMENT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// An event channel.
 pub struct Channel {
@@ -119,6 +123,7 @@ impl Channel {
     /// EIO when the agent is gone.
     pub fn try_event(&self) -> Result<Option<Event>> {
         let mut reading = self.reading();
+        let mut failed = None;
         while let Some(message) = self.bell.take(&mut reading)? {
             let event = match message {
                 Some(Message::Told(bytes)) => self.told(&mut reading, &bytes)?,
@@ -129,13 +134,30 @@ impl Channel {
                     }
                     // A message without its event: a question in vain.
                     Err(error) if error.errno == Errno::EAGAIN => continue,
+                    // The agent is gone with its events; behind their messages the bell says so.
+                    Err(error) if error.errno == Errno::EIO => {
+                        failed = Some(error);
+                        continue;
+                    }
                     Err(error) => return Err(error),
                 },
                 None => continue,
             };
             return Ok(Some(event));
         }
-        Ok(None)
+        failed.map_or(Ok(None), Err)
+    }
+
+    /// Whether the agent is gone, after a call has failed with EIO. Of its two sockets one may end a moment before the other.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let mut bell = [PollFd::new(&self.bell.fd, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut bell, Some(&A_MOMENT));
+        let mut byte = [0u8; 1];
+        matches!(
+            rustix::net::recv(&self.bell.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT),
+            Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET)
+        )
     }
 
     /// An event that the bell has brought.
