@@ -30,7 +30,7 @@ impl Manager {
                 "local": id.local.map(|address| address.to_string()),
                 "remote": id.remote.map(|address| address.to_string()),
                 "qpn": full.then_some(id.qpn),
-                "events": id.queued,
+                "events": id.queued + id.untaken,
                 "groups": id.members.len(),
             }))
         });
