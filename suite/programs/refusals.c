@@ -1,4 +1,4 @@
-/* One side of one connection, which goes so far and no further, and says each event that it sees.
+/* One side of one connection, which goes so far and no further, and says each event that it sees, and what it has done.
  *   refusals -a ADDRESS -p PORT -l STATE   listens, and goes as far as STATE: deaf (it looks at no event), request, reject, accept
  *   refusals -a ADDRESS -p PORT -c STATE   calls, and goes as far as STATE: address, route, response (it never says that it has the
  *                                          reply), established, disconnect
@@ -15,6 +15,12 @@ static void say(struct rdma_cm_event *event)
     printf("%s status %d", rdma_event_str(event->event), event->status);
     if (event->event == RDMA_CM_EVENT_REJECTED && param->private_data_len) printf(" private %.80s", (const char *)param->private_data);
     printf("\n");
+    fflush(stdout);
+}
+
+static void has(const char *done)
+{
+    printf("has %s\n", done);
     fflush(stdout);
 }
 
@@ -46,12 +52,14 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
         if (up_to("response")) param.qp_num = foreign_qp(id);
         else create_qp(id);
         MUST(rdma_connect(id, &param) == 0);
+        has("called");
         break;
     case RDMA_CM_EVENT_CONNECT_REQUEST:
         if (up_to("reject")) MUST(rdma_reject(id, no, sizeof no) == 0);
         if (!up_to("accept")) break;
         create_qp(id);
         MUST(rdma_accept(id, &param) == 0);
+        has("accepted");
         break;
     case RDMA_CM_EVENT_ESTABLISHED:
         if (up_to("disconnect")) MUST(rdma_disconnect(id) == 0);

@@ -171,8 +171,15 @@ fn the_agent_is_killed_in_each_state() {
     ] {
         let (mut server, mut client) = pair(room.place(Family::V4), &program, listens, calls);
         said(&mut client, at);
-        if calls == "established" {
-            said(&mut server.program, if listens == "request" { "CONNECT_REQUEST" } else { "ESTABLISHED" });
+        // No call of theirs is under way, then.
+        match (listens, calls) {
+            ("request", _) => {
+                said(&mut client, "has called");
+                said(&mut server.program, "CONNECT_REQUEST");
+            }
+            (_, "response") => said(&mut server.program, "has accepted"),
+            (_, "established") => said(&mut server.program, "ESTABLISHED"),
+            _ => {}
         }
         program::send(room.agent().expect("an agent"), Signal::KILL);
         for (side, count) in [(&mut server.program, removals.0), (&mut client, removals.1)] {
