@@ -175,7 +175,9 @@ macro_rules! manager_list {
             rping_own_qp: "rping -s -a ADDRESS -p PORT -V -C 10 -q" => "rping -c -a ADDRESS -p PORT -V -C 10 -q";
             ucmatose: "ucmatose -b ADDRESS -p PORT -c 50" => "ucmatose -s ADDRESS -p PORT -c 50";
             ucmatose_migrates: "ucmatose -b ADDRESS -p PORT -c 5 -m" => "ucmatose -s ADDRESS -p PORT -c 5 -m";
+            ucmatose_ib_port_space: "ucmatose -P ib -b ADDRESS -p PORT" => "ucmatose -P ib -s ADDRESS -p PORT";
             udaddy: "udaddy -b ADDRESS -c 20" => "udaddy -s ADDRESS -c 20";
+            rdma_client: "rdma_server -s ADDRESS -p PORT" => "rdma_client -s ADDRESS -p PORT";
             cmtime: "cmtime -b ADDRESS -p PORT" => "cmtime -s ADDRESS -p PORT -c 100";
             rstream: "rstream -b ADDRESS -p PORT -T v -I 20 -C 10 -S 65536" => "rstream -s ADDRESS -p PORT -T v -I 20 -C 10 -S 65536";
             rstream_async: "rstream -b ADDRESS -p PORT -T a -C 10 -S 4096" => "rstream -s ADDRESS -p PORT -T a -C 10 -S 4096";

@@ -1,13 +1,13 @@
 //! The pyverbs tests that Debian ships with rdma-core, as far as they are about what this stack has.
 //!
 //! A test that the device does not support skips itself, as it does on hardware; here a failure or an error counts. The
-//! modules that are left out need what is not there yet: memory windows, XRC, the connection manager, raw packets.
+//! modules that are left out need what is not there yet: memory windows, XRC, raw packets.
 
 use softhca_suite::Room;
 
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 
-/// Modules and classes of the suite that concern RC, UC and UD on shared memory.
+/// Modules and classes of the suite that concern RC, UC and UD on shared memory, and connections.
 const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
@@ -20,6 +20,7 @@ const MODULES: &[&str] = &[
     "test_pd",
     "test_qp",
     "test_qpex",
+    "test_rdmacm",
     "test_relaxed_ordering",
 ];
 

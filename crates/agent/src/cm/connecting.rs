@@ -5,7 +5,6 @@ use abi::event::kind as async_kind;
 use abi::qp::kind;
 use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, Ece as EceRecord, Notify, Reject};
-use abi::ucma::port_space;
 use abi::ucma::sockaddr::Sockaddr;
 use protocol::cm::{Ece, Error, Reason, Reply, Request, SidrReply, SidrRequest, State, TransportType};
 use wire::Psn;
@@ -261,9 +260,6 @@ fn private_data(id: &Id, param: &ConnParam) -> Outcome<Vec<u8>> {
     if given.len() > room {
         let text = format!("{} bytes of private data do not fit into the {room} that a request has", given.len());
         return refuse(Errno::EINVAL, text);
-    }
-    if id.space == port_space::IB {
-        return Ok(given.to_vec());
     }
     let mut header = [0; HEADER_LEN];
     Header { source_port: port(local), source, destination }.emit(&mut header);

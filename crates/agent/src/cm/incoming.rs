@@ -110,10 +110,13 @@ impl Manager {
         };
         let space = asked.service >> 16;
         let port = asked.service & 0xffff;
-        let by_ip = space != u64::from(port_space::IB);
-        let header = match asked.private.first_chunk::<HEADER_LEN>() {
-            Some(bytes) if by_ip => Some(Header::parse(bytes).map_err(|error| nobody(error.to_string()))?),
-            _ => None,
+        let header = match asked.private.first_chunk::<HEADER_LEN>().map(Header::parse) {
+            // In this space ids have IP addresses or GIDs, and these come without a header.
+            Some(header) if space == u64::from(port_space::IB) => header.ok().filter(|header| {
+                self.ports.listener(asked.service, Spot::ip(header.destination.to_canonical())).is_some()
+            }),
+            Some(header) => Some(header.map_err(|error| nobody(error.to_string()))?),
+            None => None,
         };
         let (spot, local, remote) = match header {
             Some(header) => {

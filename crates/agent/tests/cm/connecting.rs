@@ -2,8 +2,9 @@
 
 use abi::Errno;
 use abi::qp::state;
-use abi::ucma::command;
 use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, Ece, InitQpAttr, Notify, Reject, event};
+use abi::ucma::sockaddr::Sockaddr;
+use abi::ucma::{command, port_space};
 
 use crate::common::TestAgent;
 use crate::harness::{Channel, TCP, UDP, here, param};
@@ -173,6 +174,27 @@ fn a_full_backlog_makes_callers_wait() {
     assert_eq!(request.conn().qp_num, 12);
     server.accept(300, passive, param(0x4321, &[]));
     client.expect(ids[2], event::CONNECT_RESPONSE);
+}
+
+/// Addresses of the internet in the port space of InfiniBand.
+#[test]
+fn the_ib_port_space_has_ip_addresses_too() {
+    let agent = TestAgent::start();
+    let (mut server, mut client) = (Channel::open(&agent.dir), Channel::open(&agent.dir));
+    let listener = server.listener(1, port_space::IB, here(0), 2);
+    let port = server.port(listener);
+    let id = client.routed(10, port_space::IB, here(port));
+    client.connect(id, param(0x1234, b"to you"));
+    let (passive, request) = server.request(1);
+    assert_eq!(&request.conn().private_data[..7], b"to you\0");
+    let (local, remote, _) = server.addresses(passive);
+    assert_eq!((local, remote), (Some(Sockaddr::Ip(here(port))), client.addresses(id).0));
+    server.accept(300, passive, param(0x4321, b""));
+    client.expect(id, event::CONNECT_RESPONSE);
+    // Nobody listens there.
+    let id = client.routed(11, port_space::IB, here(port + 1));
+    client.connect(id, param(0x1235, b""));
+    assert_eq!(client.expect(id, event::REJECTED).status(), 8);
 }
 
 #[test]
