@@ -156,12 +156,20 @@ pub(crate) fn show_gids(object: &IdObject, gids: &Gids) {
     set!(object.c(), route.addr.addr.dgid, Gid(gids.destination));
 }
 
-/// Asks for the id's addresses and GIDs, and shows them.
+/// Asks for the id's addresses and GIDs, and shows them. There are no GIDs without a device.
 pub(crate) fn ask_addresses(object: &IdObject) -> Outcome<()> {
     let channel = object.channel()?;
-    show_addresses(object, &channel.query_addresses(object.inner.handle)?)?;
-    show_gids(object, &channel.query_gids(object.inner.handle)?);
+    let found = channel.query_addresses(object.inner.handle)?;
+    show_addresses(object, &found)?;
+    if found.node_guid != [0; 8] {
+        show_gids(object, &channel.query_gids(object.inner.handle)?);
+    }
     Ok(())
+}
+
+/// Whether the id shows a port of its own.
+pub(crate) fn is_bound(object: &IdObject) -> bool {
+    Address::from_bytes(&get!(object.c(), route.addr.src_storage).0).is_some_and(|address| address.port() != 0)
 }
 
 /// Shows the id's paths.

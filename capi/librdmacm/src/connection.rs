@@ -28,8 +28,11 @@ pub(crate) unsafe extern "C" fn listen(id: *mut CmId, backlog: c_int) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { id::live(id) }?;
         object.channel()?.listen(object.inner.handle, backlog)?;
-        let found = object.channel()?.query_addresses(object.inner.handle)?;
-        address::show_addresses(object, &found)?;
+        // Where it was bound, it listens.
+        if !address::is_bound(object) {
+            let found = object.channel()?.query_addresses(object.inner.handle)?;
+            address::show_addresses(object, &found)?;
+        }
         Ok(0)
     })
 }
