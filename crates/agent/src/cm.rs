@@ -16,6 +16,7 @@ mod binding;
 mod channel;
 mod connecting;
 mod dispatch;
+mod early;
 mod events;
 mod groups;
 mod id;
@@ -87,6 +88,8 @@ pub(crate) struct Manager {
     /// Searches for neighbours, by when to look again.
     searches: BTreeSet<(Time, u32)>,
     pending: HashMap<u32, resolving::Search>,
+    /// Requests at whose service nobody listens yet.
+    early: early::Early,
     /// Channels whose bell is to be rung.
     rings: Vec<ChannelId>,
     /// Channels whose bell had no room.
@@ -150,6 +153,7 @@ impl Manager {
             routes: if off { None } else { routes() },
             searches: BTreeSet::new(),
             pending: HashMap::new(),
+            early: early::Early::default(),
             rings: Vec::new(),
             full: Vec::new(),
             inlet: Arc::clone(world.wire.inlet()),
@@ -228,6 +232,7 @@ impl Manager {
             self.core.on_time(now);
         }
         self.search_on(world, now);
+        self.reject_early(now);
         self.settle(world);
     }
 
@@ -237,7 +242,7 @@ impl Manager {
             return Some(Duration::ZERO);
         }
         let search = self.searches.first().map(|(at, _)| *at);
-        let next = self.core.next_time().into_iter().chain(search).min()?;
+        let next = self.core.next_time().into_iter().chain(search).chain(self.early.next_time()).min()?;
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
     }
 

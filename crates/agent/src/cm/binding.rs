@@ -103,6 +103,7 @@ impl Manager {
         let id = self.id(call, name)?;
         id.stage = Stage::Listening;
         id.backlog = if (1..=BACKLOG_MAX).contains(&backlog) { backlog } else { BACKLOG_MAX };
+        self.consider_early();
         Ok(Vec::new())
     }
 }

@@ -1,6 +1,7 @@
 //! Requests of peers: who listens for them, and the id that each becomes. IBA 12.9.8, A11.
 //!
-//! A request that nobody wants is rejected at once, with the reason that the specification has for it.
+//! A request that nobody wants is rejected, with the reason that the specification has for it: at once, or, where somebody may be about to
+//! listen, after a moment ([`super::early`]).
 
 use std::fmt;
 
@@ -9,12 +10,14 @@ use abi::ucma::connection::Ece as EceRecord;
 use abi::ucma::connection::{ConnParam, EventAnswer, UdParam, event};
 use abi::ucma::port_space;
 use abi::ucma::sockaddr::Sockaddr;
+use protocol::Time;
 use protocol::cm::{Ece, Id as ConnectionId, Origin, Path, Reason, SidrReply, TransportType};
 use wire::cm::ip::{Header, LEN as HEADER_LEN};
 use wire::cm::{Req, SidrReq, SidrStatus};
 
 use super::Manager;
 use super::channel::Event;
+use super::early::Ask;
 use super::id::{Id, Stage, ib_address};
 use super::locals::{Attachment, ip_of};
 use super::ports::Spot;
@@ -44,11 +47,13 @@ struct Unwanted {
     reason: Option<Reason>,
     status: SidrStatus,
     text: String,
+    /// Somebody may be about to listen.
+    may_wait: bool,
 }
 
 impl Manager {
-    /// A REQ has come.
-    pub(super) fn on_request(&mut self, connection: ConnectionId, req: &Req, ece: Ece) {
+    /// A REQ has come. If nobody listens, it waits until then.
+    pub(super) fn on_request(&mut self, connection: ConnectionId, (req, ece): (&Req, Ece), until: Time) {
         let kind = match req.transport {
             TransportType::Rc => kind::RC,
             TransportType::Uc => kind::UC,
@@ -58,7 +63,7 @@ impl Manager {
         let asked = Asked { connection, service: req.service_id, kind, path, private: req.private_data.as_slice() };
         let taken = match self.take(&asked) {
             Ok(taken) => taken,
-            Err(unwanted) => return self.turn_away(&asked, &unwanted),
+            Err(unwanted) => return self.keep_or_turn_away(&asked, &unwanted, until, &Ask::Connection(*req, ece)),
         };
         let param = ConnParam {
             qp_num: req.local_qpn.value(),
@@ -76,8 +81,8 @@ impl Manager {
         self.introduce(&asked, taken, UdParam::from_conn(&param), ece);
     }
 
-    /// A SIDR_REQ has come.
-    pub(super) fn on_question(&mut self, connection: ConnectionId, req: &SidrReq, origin: &Origin) {
+    /// A SIDR_REQ has come. If nobody listens, it waits until then.
+    pub(super) fn on_question(&mut self, connection: ConnectionId, (req, origin): (&SidrReq, &Origin), until: Time) {
         let asked = Asked {
             connection,
             service: req.service_id,
@@ -87,7 +92,7 @@ impl Manager {
         };
         let taken = match self.take(&asked) {
             Ok(taken) => taken,
-            Err(unwanted) => return self.turn_away(&asked, &unwanted),
+            Err(unwanted) => return self.keep_or_turn_away(&asked, &unwanted, until, &Ask::Question(*req, *origin)),
         };
         let param = UdParam {
             private_data: padded(&asked.private[taken.offset..]),
@@ -135,7 +140,7 @@ impl Manager {
         };
         let place = Place { local: &local, service: asked.service };
         let Some(listener) = self.ports.listener(asked.service, spot) else {
-            return Err(nobody(format!("nobody listens at {place}")));
+            return Err(Unwanted { may_wait: true, ..nobody(format!("nobody listens at {place}")) });
         };
         let Some(id) = self.ids.get(listener) else {
             return Err(nobody(format!("nobody listens at {place} any more")));
@@ -147,7 +152,7 @@ impl Manager {
         let room = self.channels.get(&id.channel).is_some_and(|owner| owner.channel.has_room());
         if id.backlog == 0 || !room {
             let text = format!("the backlog of who listens at {place} is full");
-            return Err(Unwanted { reason: None, status: SidrStatus::REJECTED, text });
+            return Err(Unwanted { reason: None, status: SidrStatus::REJECTED, text, may_wait: false });
         }
         let attachment = id.attachment.filter(|at| at.gid == attachment.gid).unwrap_or(attachment);
         let offset = if header.is_some() { HEADER_LEN } else { 0 };
@@ -179,6 +184,12 @@ impl Manager {
         self.queue(id, Event { answer, id, member: None, request: Some(name), sentence: String::new() });
     }
 
+    fn keep_or_turn_away(&mut self, asked: &Asked<'_>, why: &Unwanted, until: Time, ask: &Ask) {
+        if !(why.may_wait && self.early.keep(self.now(), until, asked.connection, ask)) {
+            self.turn_away(asked, why);
+        }
+    }
+
     fn turn_away(&mut self, asked: &Asked<'_>, why: &Unwanted) {
         let from = ip_of(&asked.path.dgid);
         tracing::debug!(%from, service = format_args!("{:#x}", asked.service), reason = %why.text, "a request is turned away");
@@ -199,7 +210,7 @@ impl Manager {
 }
 
 fn unwanted(reason: Reason, status: SidrStatus, text: String) -> Unwanted {
-    Unwanted { reason: Some(reason), status, text }
+    Unwanted { reason: Some(reason), status, text, may_wait: false }
 }
 
 /// Private data in the room that an event has for them.

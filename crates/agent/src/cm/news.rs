@@ -8,6 +8,7 @@ use wire::cm::{Rej, Rep, SidrRep, SidrStatus};
 use super::Manager;
 use super::attributes::vector;
 use super::channel::Event;
+use super::early::Ask;
 use super::id::{Id, Stage};
 use super::incoming::padded;
 use super::locals::ip_of;
@@ -17,11 +18,11 @@ impl Manager {
     /// Something has happened to a connection.
     pub(super) fn on_news(&mut self, _world: &World, news: News) {
         match &news.kind {
-            Kind::Incoming { req, ece, .. } => return self.on_request(news.id, req, *ece),
-            Kind::SidrIncoming { req, origin } => return self.on_question(news.id, req, origin),
+            Kind::Incoming { req, ece, .. } => return self.on_ask(news.id, &Ask::Connection(*req, *ece)),
+            Kind::SidrIncoming { req, origin } => return self.on_ask(news.id, &Ask::Question(*req, *origin)),
             _ => {}
         }
-        let Some(name) = self.connections.get(&news.id).copied() else { return };
+        let Some(name) = self.connections.get(&news.id).copied() else { return self.forget_early(news.id) };
         match news.kind {
             Kind::Agreed { rep, ece } => self.on_reply(name, &rep, ece),
             Kind::Established { private_data } => {

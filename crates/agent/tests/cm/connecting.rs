@@ -2,7 +2,7 @@
 
 use abi::Errno;
 use abi::qp::state;
-use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, Ece, InitQpAttr, Notify, Reject, event};
+use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, Ece, InitQpAttr, Listen, Notify, Reject, event};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{command, port_space};
 
@@ -174,6 +174,33 @@ fn a_full_backlog_makes_callers_wait() {
     assert_eq!(request.conn().qp_num, 12);
     server.accept(300, passive, param(0x4321, &[]));
     client.expect(ids[2], event::CONNECT_RESPONSE);
+}
+
+/// The listener is late by a moment; where the machine was too busy for that, once more.
+#[test]
+fn who_calls_a_moment_too_early_is_heard() {
+    let agent = TestAgent::start();
+    let (mut server, mut client) = (Channel::open(&agent.dir), Channel::open(&agent.dir));
+    for _ in 0..100 {
+        let listener = server.create(1, TCP);
+        server.bind(listener, here(0));
+        let id = client.routed(10, TCP, here(server.port(listener)));
+        client.connect(id, param(0x1234, &[]));
+        server.ok(command::LISTEN, &Listen { id: listener, backlog: 1 }, &[]);
+        while !server.rings() && !client.rings() {
+            std::thread::yield_now();
+        }
+        if server.rings() {
+            let (passive, request) = server.request(1);
+            assert_eq!(request.conn().qp_num, 0x1234);
+            server.accept(300, passive, param(0x4321, &[]));
+            client.expect(id, event::CONNECT_RESPONSE);
+            return;
+        }
+        assert_eq!(client.expect(id, event::REJECTED).status(), 8);
+        server.destroy(listener);
+    }
+    panic!("nobody was heard");
 }
 
 /// Addresses of the internet in the port space of InfiniBand.
