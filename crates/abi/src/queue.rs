@@ -244,11 +244,13 @@ pub const CONTEXT_RECORDS: u32 = 128;
 pub const SEND_WQE_HEADER: usize = 128;
 /// Bytes of a receive queue entry before its scatter entries.
 pub const RECV_WQE_HEADER: usize = 16;
+/// Bytes of a gather or scatter entry.
+pub const SGE_LEN: u32 = 16;
 
 /// Bytes per send queue entry.
 #[must_use]
 pub const fn send_stride(max_sge: u32, max_inline: u32) -> usize {
-    let sges = 16 * max_sge as usize;
+    let sges = (SGE_LEN * max_sge) as usize;
     let inline = max_inline as usize;
     (SEND_WQE_HEADER + if sges > inline { sges } else { inline }).next_multiple_of(64)
 }
@@ -256,7 +258,7 @@ pub const fn send_stride(max_sge: u32, max_inline: u32) -> usize {
 /// Bytes per receive queue entry.
 #[must_use]
 pub const fn recv_stride(max_sge: u32) -> usize {
-    (RECV_WQE_HEADER + 16 * max_sge as usize).next_multiple_of(32)
+    (RECV_WQE_HEADER + (SGE_LEN * max_sge) as usize).next_multiple_of(32)
 }
 
 const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= CONTEXT_PAGE_LEN);

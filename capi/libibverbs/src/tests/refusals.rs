@@ -152,7 +152,7 @@ fn requests_that_cannot_be_posted() {
         assert_eq!(call!(post::send(qp, &raw mut send, &raw mut bad)), EINVAL, "{why}");
     }
     (send.num_sge, send.opcode, send.send_flags) = (1, 2, abi::post::send_flags::INLINE);
-    let mut long = device.element(0, 17);
+    let mut long = device.element(0, 33);
     send.sg_list = &raw mut long;
     assert_eq!(call!(post::send(qp, &raw mut send, &raw mut bad)), EINVAL, "more than fits inline");
     assert_eq!(call!(qp::destroy(qp)), 0);

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use abi::Errno;
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind};
-use abi::queue::{CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, qp as word, recv_stride, send_stride};
+use abi::queue::{CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
 use protocol::{Service, State};
 
 use super::mcast::{self, Gid};
@@ -138,7 +138,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         max_recv_wr: shape.rq_count,
         max_send_sge: shape.send_sge,
         max_recv_sge: shape.recv_sge,
-        max_inline_data: wanted.max_inline_data,
+        max_inline_data: shape.inline,
         sq_sig_all: u8::from(wanted.sq_sig_all != 0),
         ..QueryQpAnswer::default()
     };
@@ -175,7 +175,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         max_recv_wr: shape.rq_count,
         max_send_sge: shape.send_sge,
         max_recv_sge: shape.recv_sge,
-        max_inline_data: wanted.max_inline_data,
+        max_inline_data: shape.inline,
         reserved: 0,
     };
     let out = QpOut {
@@ -252,6 +252,7 @@ struct Shape {
     rq_count: u32,
     send_sge: u32,
     recv_sge: u32,
+    inline: u32,
     sq_stride: usize,
     rq_stride: usize,
 }
@@ -279,12 +280,15 @@ impl Shape {
             Some(_) => (0, 0),
         };
         let send_sge = wanted.max_send_sge.max(1);
+        // Where gather entries have room, as many inline bytes have: adapters give them, and programs count on it.
+        let inline = wanted.max_inline_data.max((send_sge * SGE_LEN).min(limits.max_inline_data));
         Ok(Self {
             sq_count: count(wanted.max_send_wr),
             rq_count,
             send_sge,
             recv_sge,
-            sq_stride: send_stride(send_sge, wanted.max_inline_data),
+            inline,
+            sq_stride: send_stride(send_sge, inline),
             rq_stride: recv_stride(recv_sge),
         })
     }
