@@ -111,6 +111,10 @@ impl Requester {
         let psn = headers.psn;
         let is_ghost = psn - self.rc.unacked >= self.cursor.high - self.rc.unacked;
         if is_ghost {
+            if self.config.lossless {
+                // Nothing was lost, so the ends do not count alike, and the right answer may never come.
+                self.note_loss(now);
+            }
             return Incoming::Nothing;
         }
         if headers.opcode.is_read_response() {
