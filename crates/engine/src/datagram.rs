@@ -54,7 +54,7 @@ impl Qp {
                 continue;
             }
             let refused = match self.ways(inner, transmit.slot, &entry) {
-                Ways::None => Ok(true),
+                Ways::None => self.rehearse(inner, &transmit).map(|()| true),
                 Ways::Opening => {
                     inner.requester.untransmit();
                     self.wait_for_route(inner, transmit.slot);

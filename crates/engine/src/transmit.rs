@@ -207,8 +207,12 @@ impl Qp {
         let now = self.engine().now();
         while inner.responder.poll_transmit().is_some() {}
         let mut lost = false;
-        while inner.requester.poll_transmit(now).is_some() {
+        while let Some(transmit) = inner.requester.poll_transmit(now) {
             lost = true;
+            if let Err(refusal) = self.rehearse(inner, &transmit) {
+                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
+                inner.requester.fail_current(Status::LocProtErr);
+            }
         }
         if lost || inner.requester.outstanding() > 0 {
             if inner.attributes.timeout == 0 {
@@ -217,6 +221,16 @@ impl Qp {
             }
             inner.requester.note_loss(now);
         }
+    }
+
+    /// What goes nowhere is gathered all the same: its buffers are looked at before anybody asks who is there.
+    pub(crate) fn rehearse(&self, inner: &Inner, transmit: &Transmit) -> Result<(), Refusal> {
+        if transmit.len == 0 {
+            return Ok(());
+        }
+        let entry: SendEntry = inner.sq.read(transmit.slot);
+        let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
+        self.fill(&origin, transmit.len, vec![0; transmit.len as usize].as_mut_ptr())
     }
 
     fn send_request(&self, inner: &Inner, exit: &mut Exit<'_>, transmit: &Transmit) -> Sent {
