@@ -215,6 +215,10 @@ constants! {
         HEAD = 0,
         /// Records taken, written by the client.
         CONSUMER = 64,
+        /// Datagrams that the client dropped for their Q_Key, counted modulo 2^32: one word for port 1, the next for port 2.
+        QKEY_VIOLATIONS = 72,
+        /// Packets that it dropped for their P_Key, likewise.
+        PKEY_VIOLATIONS = 80,
         /// First record (`AsyncRecord`, 16 bytes each).
         RECORDS = 128,
     }

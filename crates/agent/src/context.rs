@@ -120,6 +120,12 @@ impl AsyncFile {
         &self.page
     }
 
+    /// What the client has counted at a port: violations of Q_Keys, and of P_Keys.
+    pub fn violations(&self, port: u32) -> [u32; 2] {
+        let at = port.saturating_sub(1) as usize * 4;
+        [context_page::QKEY_VIOLATIONS, context_page::PKEY_VIOLATIONS].map(|counter| self.page.read(counter + at))
+    }
+
     /// Gives the client a record, now or when it has made room.
     pub fn push(&mut self, record: AsyncRecord) {
         if self.waiting.contains(&record) {

@@ -52,6 +52,8 @@ pub struct Port {
     configured_mtu: u8,
     /// See `port_state` of the ABI.
     pub state: u8,
+    /// Violations of Q_Keys and P_Keys that contexts have counted which are no more.
+    pub violations: [u32; 2],
     /// The GIDs.
     pub gids: GidTable,
     /// The interfaces whose addresses become GIDs; none named means all.
@@ -180,6 +182,8 @@ impl Device {
         let port = self.port(number)?;
         Ok(QueryPortAnswer {
             port_cap_flags: CM_SUPPORTED | IP_BASED_GIDS,
+            qkey_viol_cntr: port.violations[0],
+            bad_pkey_cntr: port.violations[1],
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: PKEYS.len() as u16,
@@ -254,6 +258,7 @@ impl Port {
                 PortState::Active => port_state::ACTIVE,
                 PortState::Down => port_state::DOWN,
             },
+            violations: [0; 2],
             gids: GidTable::new(guid),
             interfaces: config.interfaces.clone(),
         }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use abi::Errno;
+use abi::device::QueryPortAnswer;
 use abi::event::{AsyncRecord, kind};
 use abi::private::{Push, push};
 
@@ -153,6 +154,7 @@ impl World {
         for step in steps {
             step(self, id);
         }
+        self.keep_counts(id);
         for (lane, other) in self.lanes.forget(id) {
             if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
                 engine.push(lane_gone(lane, id), Vec::new());
@@ -163,6 +165,25 @@ impl World {
         self.relays.forget(id);
         self.qpns.forget(id);
         self.contexts.remove(&id);
+    }
+
+    /// A context ends; what it has counted at its device's ports stays.
+    fn keep_counts(&mut self, id: ContextId) {
+        let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
+        for (port, number) in self.devices[*device].ports.iter_mut().zip(1..) {
+            add(&mut port.violations, events.violations(number));
+        }
+    }
+
+    /// The answer to QUERY_PORT for the device of a context, with what all programs have counted at the port.
+    pub fn port_attributes(&self, id: ContextId, number: u32) -> Outcome<QueryPortAnswer> {
+        let device = self.device_of(id);
+        let mut answer = device.port_attributes(number)?;
+        let mut counts = [answer.qkey_viol_cntr, answer.bad_pkey_cntr];
+        let others = self.contexts.values().filter(|context| context.device == device.index);
+        others.filter_map(|context| context.events.as_ref()).for_each(|file| add(&mut counts, file.violations(number)));
+        [answer.qkey_viol_cntr, answer.bad_pkey_cntr] = counts;
+        Ok(answer)
     }
 
     /// The context of a client; EINVAL when it has ended.
@@ -298,4 +319,8 @@ impl World {
 
 fn carried_by(address: &HostAddress, names: &[String]) -> bool {
     interface_name(address.ifindex).is_some_and(|name| names.contains(&name))
+}
+
+fn add(counts: &mut [u32; 2], more: [u32; 2]) {
+    counts.iter_mut().zip(more).for_each(|(count, more)| *count = count.wrapping_add(more));
 }

@@ -76,6 +76,13 @@ impl Events {
         self.file.push(Record { event: AsyncEvent { kind: event_type, element }, source });
     }
 
+    /// Counts a packet that was dropped at `port` for its key: `counter` is a word of the context page.
+    pub(crate) fn violation(&self, counter: usize, port: u32) {
+        let last = context_page::PKEY_VIOLATIONS - context_page::QKEY_VIOLATIONS - 4;
+        let at = (port.saturating_sub(1) as usize * 4).min(last);
+        self.page.word(counter + at).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// The last event that there will be.
     pub(crate) fn device_fatal(&self) {
         self.raise(kind::DEVICE_FATAL, 0, Source::None);

@@ -10,8 +10,8 @@ use abi::cq::{Wc, opcode as wc_opcode, wc_flags};
 use abi::errno::Errno;
 use abi::event::kind;
 use abi::mr::access as right;
-use abi::queue::qp as word;
-use protocol::{AtomicOp, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
+use abi::queue::{context_page, qp as word};
+use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
 use wire::Syndrome;
 use wire::grh::Network;
 
@@ -199,6 +199,9 @@ impl Qp {
         let mut status = None;
         match inner.responder.handle(&packet.headers, u32::from(packet.len)) {
             Step::Ignore(fault) => {
+                if matches!(fault, Fault::QKey { .. }) {
+                    self.engine().events.violation(context_page::QKEY_VIOLATIONS, inner.attributes.port_num.into());
+                }
                 tracing::debug!("QP {:#x} ignored {} from QP {}: {fault}", self.qpn(), packet.headers, packet.src_qp)
             }
             Step::Reply => {}

@@ -43,7 +43,7 @@ pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// QUERY_PORT.
 pub fn query_port(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let QueryPort { port_num, .. } = call.body()?;
-    Ok(call.answer(&world.device_of(call.context).port_attributes(u32::from(port_num))?))
+    Ok(call.answer(&world.port_attributes(call.context, u32::from(port_num))?))
 }
 
 /// QUERY_GID.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use abi::queue::context_page;
 use abi::wire::{Arrival, arrival_kind};
 use wire::grh::Network;
 use wire::icrc::Envelope;
@@ -134,6 +135,7 @@ impl<'a> Packets<'a> {
         let head = headers.len();
         let len = inside.len().checked_sub(head + usize::from(headers.pad)).ok_or("it is shorter than its padding")?;
         if headers.pkey & 0x7fff != 0x7fff {
+            self.engine.events.violation(context_page::PKEY_VIOLATIONS, 1);
             return Err("it is not of the one partition that there is");
         }
         let grh = headers.opcode.has_deth().then(|| {
