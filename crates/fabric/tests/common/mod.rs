@@ -157,6 +157,11 @@ impl Fabric {
         (a, b)
     }
 
+    /// What lies between two hosts.
+    pub(crate) fn switch(&self) -> &::fabric::Switch {
+        self.hosts.as_ref().expect("hosts").switch()
+    }
+
     pub(crate) fn stop_agent(&mut self) {
         self.agent.take().expect("it still runs").stop();
     }
@@ -320,6 +325,11 @@ impl Side {
     }
 
     pub(crate) fn rtr(&self, gid: [u8; 16], qpn: u32) {
+        self.modify(&self.rtr_request(gid, qpn, self.path_mtu()));
+    }
+
+    /// What is asked for on the way to RTR.
+    pub(crate) fn rtr_request(&self, gid: [u8; 16], qpn: u32, path_mtu: u8) -> ModifyQp {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE,
             qp_state: state::RTR,
@@ -331,7 +341,7 @@ impl Side {
                 hop_limit: 1,
                 ..Dest::default()
             },
-            path_mtu: self.path_mtu(),
+            path_mtu,
             dest_qp_num: qpn,
             rq_psn: 7,
             max_dest_rd_atomic: self.plan.max_dest_rd_atomic,
@@ -350,7 +360,7 @@ impl Side {
             Service::Uc => attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN,
             Service::Ud => 0,
         };
-        self.modify(&attributes);
+        attributes
     }
 
     pub(crate) fn rts(&self) {

@@ -1,0 +1,139 @@
+//! Section 3.4: completion queues.
+
+use std::sync::Arc;
+
+use abi::cq::{Wc, status};
+use abi::errno::Errno;
+use abi::event::kind;
+use abi::post::send_flags;
+use abi::qp::state;
+
+use crate::common::wait::{event, nonblocking, until};
+use crate::common::{Fabric, Plan, Side, connect, everywhere};
+use engine::{Channel, CqSpec, SendWr};
+
+/// A pair whose second side has both queues on one CQ with a channel.
+fn watched(fabric: &Fabric) -> (Side, Side, Arc<Channel>) {
+    let (plan, theirs) = (Plan::rc(), fabric.engine());
+    let a = Side::new(&theirs, &plan);
+    let ours = fabric.engine();
+    let channel = ours.create_channel().expect("a channel");
+    nonblocking(channel.fd());
+    let cq = ours.create_cq(&CqSpec { cqe: 64, channel: Some(&channel), comp_vector: 0, cookie: 5 }).expect("a CQ");
+    let b = Side::on_cqs(&ours, &ours.alloc_pd().expect("a PD"), &plan, (&cq, &cq), None);
+    connect(&a, &b);
+    (a, b, channel)
+}
+
+/// One message, whose completion is in the CQ when this returns.
+fn deliver(from: &Side, to: &Side, send_flags: u32) {
+    to.recv(1, 0, 0);
+    from.post(&SendWr { send_flags, ..SendWr::default() });
+    assert_eq!(from.sent().status, 0);
+    let _ = to.qp.state();
+}
+
+fn told(channel: &Channel) -> bool {
+    match channel.next_event() {
+        Ok(cookie) => cookie == 5,
+        Err(errno) => {
+            assert_eq!(errno, Errno::EAGAIN);
+            false
+        }
+    }
+}
+
+fn v_40_completions_leave_in_order_and_once(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc());
+    (0..20).for_each(|wr_id| b.recv(wr_id, 0, 0));
+    a.post_all(&[SendWr::default(); 20]);
+    (0..20).for_each(|_| assert_eq!(a.sent().status, 0));
+    (0..20).for_each(|wr_id| assert_eq!(b.received().wr_id, wr_id));
+    assert_eq!((b.rcq.poll(&mut [Wc::default(); 4]), b.rcq.poll(&mut [])), (Ok(0), Ok(0)));
+    for cqe in [1, 5, 100] {
+        assert!(crate::common::cq(&a.engine, cqe).entries() >= cqe, "the real size is told");
+    }
+}
+
+fn v_41_an_overrun_ends_the_queue_and_its_queue_pairs(fabric: &Fabric) {
+    let (engine, plan) = (fabric.engine(), Plan::rc());
+    let small = engine.create_cq(&CqSpec { cqe: 2, channel: None, comp_vector: 0, cookie: 40 }).expect("a CQ");
+    let roomy = crate::common::cq(&engine, 64);
+    let a = Side::on_cqs(&engine, &engine.alloc_pd().expect("a PD"), &plan, (&small, &roomy), None);
+    let b = Side::new(&fabric.engine(), &plan);
+    connect(&a, &b);
+    for _ in 0..=small.entries() {
+        b.recv(0, 0, 0);
+        a.post(&SendWr::default());
+        assert_eq!(b.received().status, 0);
+    }
+    let mut events = [event(&engine), event(&engine)].map(|told| (told.kind, told.element));
+    events.sort_unstable();
+    assert_eq!(events, [(kind::CQ_ERR, 40), (kind::QP_FATAL, 2)]);
+    until("the error state", || (a.qp.state() == u32::from(state::ERR)).then_some(()));
+}
+
+fn v_42_resizing_keeps_what_waits(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan { cqe: 16, ..Plan::rc() });
+    (0..10).for_each(|wr_id| b.recv(wr_id, 0, 0));
+    a.post_all(&[SendWr::default(); 10]);
+    (0..10).for_each(|_| assert_eq!(a.sent().status, 0));
+    let _ = b.qp.state();
+    assert_eq!(b.rcq.resize(8).expect_err("ten wait").errno, Errno::EINVAL);
+    for cqe in [500, 10] {
+        assert!(b.rcq.resize(cqe).expect("it fits") >= cqe);
+    }
+    (0..10).for_each(|wr_id| assert_eq!(b.received().wr_id, wr_id));
+}
+
+fn v_44_arming_is_for_one_event_and_for_what_comes_later(fabric: &Fabric) {
+    let (a, b, channel) = watched(fabric);
+    deliver(&a, &b, 0);
+    b.rcq.req_notify(false).expect("armed");
+    assert!(!told(&channel), "it was there before");
+    deliver(&a, &b, 0);
+    assert!(told(&channel));
+    deliver(&a, &b, 0);
+    assert!(!told(&channel), "one-shot");
+    // The weaker does not take back the stronger.
+    b.rcq.req_notify(false).expect("armed");
+    b.rcq.req_notify(true).expect("armed");
+    deliver(&a, &b, 0);
+    assert!(told(&channel));
+    // An error counts as solicited.
+    b.rcq.req_notify(true).expect("armed");
+    deliver(&a, &b, 0);
+    assert!(!told(&channel));
+    b.recv(9, 0, 0);
+    b.to(state::ERR);
+    assert!(told(&channel));
+    let statuses: Vec<_> = (0..6).map(|_| b.received().status).collect();
+    assert_eq!(statuses, [0, 0, 0, 0, 0, status::WR_FLUSH_ERR]);
+}
+
+fn v_46_the_sender_solicits_with_sends_and_immediate_data(fabric: &Fabric) {
+    use abi::post::opcode::{RDMA_WRITE, RDMA_WRITE_WITH_IMM, SEND, SEND_WITH_IMM};
+    let (a, b, channel) = watched(fabric);
+    for (opcode, solicits) in [(SEND, true), (SEND_WITH_IMM, true), (RDMA_WRITE_WITH_IMM, true), (RDMA_WRITE, false)] {
+        for send_flags in [0, send_flags::SOLICITED] {
+            b.rcq.req_notify(true).expect("armed");
+            b.recv(1, 0, 0);
+            a.post(&SendWr { opcode, send_flags, ..SendWr::default() });
+            assert_eq!(a.sent().status, 0);
+            let _ = b.qp.state();
+            assert_eq!(told(&channel), solicits && send_flags != 0, "opcode {opcode}");
+            if opcode == RDMA_WRITE {
+                continue;
+            }
+            assert_eq!(b.received().status, 0);
+        }
+    }
+}
+
+everywhere! {
+    v_40_completions_leave_in_order_and_once
+    v_41_an_overrun_ends_the_queue_and_its_queue_pairs
+    v_42_resizing_keeps_what_waits
+    v_44_arming_is_for_one_event_and_for_what_comes_later
+    v_46_the_sender_solicits_with_sends_and_immediate_data
+}

@@ -1,0 +1,122 @@
+//! Packets that no engine sends: of another partition, out of their order, for queue pairs of another kind. They are made by hand and
+//! put on the wire, with an ICRC that fits.
+
+use abi::cq::{Wc, status};
+use abi::event::kind;
+use abi::qp::state;
+
+use crate::common::wait::{event, no_event, until};
+use crate::common::{Fabric, Plan, QKEY, Side};
+use engine::SendWr;
+use softhca::Gid;
+use wire::icrc::Envelope;
+use wire::{Deth, Headers, Opcode, Operation, Psn, Qpn, Transport};
+
+const PORT: u16 = 0xc123;
+/// What every connection here begins with.
+const FIRST: u32 = 7;
+
+fn hosts() -> Fabric {
+    Fabric::hosts(["10.0.0.1", "10.0.0.2"], 1024, ::fabric::Faults::default())
+}
+
+/// The headers of a packet from one to the other.
+fn headers(to: &Side, transport: Transport, operation: Operation) -> Headers {
+    Headers {
+        opcode: Opcode::new(transport, operation),
+        psn: Psn::new(FIRST),
+        dest_qp: Qpn::new(to.qp.qpn()),
+        pkey: 0xffff,
+        ..Headers::default()
+    }
+}
+
+fn forge(fabric: &Fabric, (from, to): (&Side, &Side), headers: &Headers, payload: &[u8]) {
+    let mut packet = vec![0; headers.len()];
+    headers.emit(&mut packet).expect("an opcode");
+    packet.extend_from_slice(payload);
+    let icrc = Envelope::new(&from.gid(), &to.gid(), PORT).icrc(0, &packet);
+    packet.extend_from_slice(&icrc);
+    assert!(fabric.switch().inject(Gid(from.gid()), PORT, Gid(to.gid()), &packet));
+}
+
+#[test]
+fn v_05_another_partition_is_counted_and_nothing_else() {
+    let fabric = hosts();
+    let (a, b) = fabric.pair(&Plan::rc());
+    b.recv(1, 0, 8);
+    for pkey in [0x8001, 0x1234, 0] {
+        forge(&fabric, (&a, &b), &Headers { pkey, ..headers(&b, Transport::Rc, Operation::SendOnly) }, &[]);
+    }
+    let count = || b.engine.query_port(1).expect("an answer").bad_pkey_cntr;
+    until("three violations", || {
+        assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
+        (count() == 3).then_some(())
+    });
+    // A limited member is heard by a full one.
+    forge(&fabric, (&a, &b), &Headers { pkey: 0x7fff, ..headers(&b, Transport::Rc, Operation::SendOnly) }, &[]);
+    assert_eq!((b.received().wr_id, count()), (1, 3));
+    // So is everybody, of whose context nothing is left.
+    b.engine.close();
+    assert_eq!(a.engine.query_port(1).expect("an answer").bad_pkey_cntr, 0, "another host counts for itself");
+}
+
+/// First, middle and last must follow each other.
+#[test]
+fn responder_2_the_order_of_opcodes() {
+    use Operation::{SendFirst, SendLast, SendMiddle, SendOnly, WriteLast, WriteMiddle};
+    // What comes first, and what may not come after it.
+    let cases = [
+        (None, SendMiddle),
+        (None, SendLast),
+        (None, WriteMiddle),
+        (None, WriteLast),
+        (Some(SendFirst), SendOnly),
+        (Some(SendFirst), SendFirst),
+        (Some(SendFirst), WriteMiddle),
+    ];
+    for (before, wrong) in cases {
+        let what = format!("{wrong:?} after {before:?}");
+        let fabric = hosts();
+        let (a, b) = fabric.pair(&Plan::rc());
+        b.recv(1, 0, 4096);
+        let mut psn = FIRST;
+        if let Some(before) = before {
+            forge(&fabric, (&a, &b), &headers(&b, Transport::Rc, before), &[1; 1024]);
+            psn += 1;
+        }
+        let next = Headers { psn: Psn::new(psn), ..headers(&b, Transport::Rc, wrong) };
+        forge(&fabric, (&a, &b), &next, &[2; 1024]);
+        assert_eq!(event(&b.engine).kind, kind::QP_REQ_ERR, "{what}");
+        until("the error state", || (b.qp.state() == u32::from(state::ERR)).then_some(()));
+        assert_ne!(b.received().status, status::SUCCESS, "{what}");
+    }
+}
+
+/// A packet of another service, for a number that is nobody's, from an address that is not the peer's, or damaged: nobody notices.
+#[test]
+fn state_err_and_strangers_are_dropped() {
+    let fabric = hosts();
+    let (a, b) = fabric.pair(&Plan::rc());
+    b.recv(1, 0, 4096);
+    let good = headers(&b, Transport::Rc, Operation::SendOnly);
+    forge(&fabric, (&a, &b), &headers(&b, Transport::Uc, Operation::SendOnly), &[]);
+    let deth = Deth { qkey: QKEY, src_qp: Qpn::new(a.qp.qpn()) };
+    forge(&fabric, (&a, &b), &Headers { deth, ..headers(&b, Transport::Ud, Operation::SendOnly) }, &[]);
+    forge(&fabric, (&a, &b), &Headers { dest_qp: Qpn::new(0x12_3456), ..good }, &[]);
+    // From itself, and from an address of which nobody knows.
+    forge(&fabric, (&b, &b), &good, &[]);
+    let mut packet = vec![0; good.len()];
+    good.emit(&mut packet).expect("an opcode");
+    let stranger = Gid::from("10.0.0.77".parse::<std::net::IpAddr>().expect("an address"));
+    let icrc = Envelope::new(&stranger.0, &b.gid(), PORT).icrc(0, &packet);
+    assert!(fabric.switch().inject(stranger, PORT, Gid(b.gid()), &[&packet[..], &icrc].concat()));
+    // Damaged.
+    assert!(fabric.switch().inject(Gid(a.gid()), PORT, Gid(b.gid()), &[&packet[..], &[1, 2, 3, 4]].concat()));
+    // What is right comes as if nothing had been.
+    a.post(&SendWr { sges: &a.sge(0, 5), ..SendWr::default() });
+    let wc = b.received();
+    assert_eq!((wc.wr_id, wc.byte_len, a.sent().status), (1, 5, 0));
+    assert_eq!((a.qp.state(), b.qp.state()), (u32::from(state::RTS), u32::from(state::RTS)));
+    no_event(&b.engine);
+}

@@ -1,0 +1,23 @@
+//! The conformance suite: each behaviour that `docs/behaviours.toml` names has a test here (or beside the code that only a test there
+//! can reach) whose name begins with the behaviour's. `cargo xtask conformance` writes the table of which is which.
+//!
+//! The tests ask engines, as programs would: between engines of one host, over lanes, and between hosts, over the wire.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod addressing;
+mod completion;
+mod events;
+mod forged;
+mod matrix;
+mod memory;
+mod multicast;
+mod objects;
+mod requests;
+mod responder;
+mod retries;
+mod shared_receive;
+mod states;
+mod statuses;
+mod transitions;

@@ -1,0 +1,105 @@
+//! Section 3.2: memory regions, their rights and their keys.
+
+use abi::cq::status;
+use abi::errno::Errno;
+use abi::mr::access;
+use abi::post::{Sge, opcode};
+
+use crate::common::{ALL_RIGHTS, Fabric, Memory, Plan, Side, everywhere, register};
+use engine::SendWr;
+
+/// How a one-sided request of 8 bytes under this key ends.
+fn outcome(fabric: &Fabric, plan: &Plan, code: u32, target: impl Fn(&Side) -> (u64, u32)) -> u32 {
+    let (a, b) = fabric.pair(plan);
+    let (remote_addr, rkey) = target(&b);
+    a.post(&SendWr { opcode: code, remote_addr, rkey, sges: &a.sge(0, 8), ..SendWr::default() });
+    a.sent().status
+}
+
+const ONE_SIDED: [(u32, u32); 4] = [
+    (opcode::RDMA_WRITE, access::REMOTE_WRITE),
+    (opcode::RDMA_READ, access::REMOTE_READ),
+    (opcode::ATOMIC_CMP_AND_SWP, access::REMOTE_ATOMIC),
+    (opcode::ATOMIC_FETCH_AND_ADD, access::REMOTE_ATOMIC),
+];
+
+fn v_20_one_buffer_is_registered_many_times(fabric: &Fabric) {
+    let engine = fabric.engine();
+    let pd = engine.alloc_pd().expect("a PD");
+    let memory = Memory::new(8192);
+    let regions: Vec<_> = [ALL_RIGHTS, 0, access::REMOTE_READ].map(|rights| register(&pd, &memory, rights)).into();
+    let mut keys: Vec<_> = regions.iter().flat_map(|mr| [mr.lkey(), mr.rkey()]).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert!(keys.len() >= 3, "{keys:x?}");
+    // Memory that is not there, or not writable, is refused.
+    let refused = |addr, rights| pd.reg_mr(addr, 4096, addr, rights).err().map(|error| error.errno);
+    assert_eq!(refused(4096, 0), Some(Errno::EFAULT));
+    memory.protect(true);
+    assert_eq!(refused(memory.addr(0), access::LOCAL_WRITE), Some(Errno::EFAULT));
+    assert_eq!(refused(memory.addr(0), 0), None);
+}
+
+fn v_21_remote_writing_needs_local_writing(fabric: &Fabric) {
+    let engine = fabric.engine();
+    let pd = engine.alloc_pd().expect("a PD");
+    let memory = Memory::new(4096);
+    for rights in 0..16 {
+        let wants = rights & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 && rights & access::LOCAL_WRITE == 0;
+        let answer = pd.reg_mr(memory.addr(0), 4096, memory.addr(0), rights).map(|_| ()).map_err(|error| error.errno);
+        assert_eq!(answer, if wants { Err(Errno::EINVAL) } else { Ok(()) }, "access {rights:#x}");
+    }
+    // Local reading needs no right.
+    let (a, b) = fabric.pair(&Plan { mr_access: 0, ..Plan::rc() });
+    let write = register(&b.pd, &b.memory, ALL_RIGHTS);
+    let wr =
+        SendWr { opcode: opcode::RDMA_WRITE, remote_addr: b.memory.addr(0), rkey: write.rkey(), ..SendWr::default() };
+    a.post(&SendWr { sges: &a.sge(0, 8), ..wr });
+    assert_eq!(a.sent().status, 0);
+}
+
+fn v_22_keys_open_their_range_with_their_rights_only(fabric: &Fabric) {
+    for (code, right) in ONE_SIDED {
+        let what = format!("opcode {code}");
+        assert_eq!(outcome(fabric, &Plan::rc(), code, |b| (b.memory.addr(0), b.mr.rkey())), 0, "{what}");
+        // Each lacks one thing.
+        let weak = |b: &Side| (b.memory.addr(0), register(&b.pd, &b.memory, ALL_RIGHTS & !right).rkey());
+        assert_eq!(outcome(fabric, &Plan::rc(), code, weak), status::REM_ACCESS_ERR, "{what}, the key's right");
+        let plan = Plan { qp_access: 0xe & !right, ..Plan::rc() };
+        let strong = |b: &Side| (b.memory.addr(0), b.mr.rkey());
+        assert_eq!(outcome(fabric, &plan, code, strong), status::REM_INV_REQ_ERR, "{what}, the QP's right");
+        let beyond = |b: &Side| (b.memory.addr(b.memory.len()), b.mr.rkey());
+        assert_eq!(outcome(fabric, &Plan::rc(), code, beyond), status::REM_ACCESS_ERR, "{what}, behind the end");
+    }
+}
+
+fn v_23_keys_die_with_their_translation(fabric: &Fabric) {
+    for (code, _) in ONE_SIDED {
+        let dead = |b: &Side| {
+            b.mr.dereg().expect("deregistered");
+            (b.memory.addr(0), b.mr.rkey())
+        };
+        assert_eq!(outcome(fabric, &Plan::rc(), code, dead), status::REM_ACCESS_ERR, "opcode {code}");
+        let moved = |b: &Side| {
+            let (old, other) = (b.mr.rkey(), Memory::new(4096));
+            b.mr.rereg(1, None, other.addr(0), 4096, 0).expect("another translation");
+            assert_ne!(b.mr.rkey(), old);
+            (b.memory.addr(0), old)
+        };
+        assert_eq!(outcome(fabric, &Plan::rc(), code, moved), status::REM_ACCESS_ERR, "opcode {code}");
+    }
+    // The local key, too.
+    let (a, b) = fabric.pair(&Plan::rc());
+    b.recv(1, 0, 8);
+    let lkey = a.mr.lkey();
+    a.mr.dereg().expect("deregistered");
+    a.post(&SendWr { sges: &[Sge::new(a.memory.addr(0), 8, lkey)], ..SendWr::default() });
+    assert_eq!(a.sent().status, status::LOC_PROT_ERR);
+}
+
+everywhere! {
+    v_20_one_buffer_is_registered_many_times
+    v_21_remote_writing_needs_local_writing
+    v_22_keys_open_their_range_with_their_rights_only
+    v_23_keys_die_with_their_translation
+}

@@ -1,0 +1,218 @@
+//! Section 4.2: what a queue pair does with requests and messages in each state, and the ways it goes by itself.
+
+use std::time::{Duration, Instant};
+
+use abi::cq::{Wc, status};
+use abi::errno::Errno;
+use abi::event::kind;
+use abi::post::{Sge, opcode};
+use abi::qp::{ModifyQp, attr, state};
+
+use crate::common::wait::{event, no_event, until};
+use crate::common::{Fabric, Plan, QKEY, Side, connect, everywhere};
+use engine::{RecvWr, SendWr, Service};
+
+const FLUSHED: u32 = status::WR_FLUSH_ERR;
+
+fn post_send(side: &Side) -> Result<(), Errno> {
+    let mut batch = side.qp.send_batch().expect("a batch");
+    let answer = batch.push(&SendWr::default());
+    batch.finish();
+    answer
+}
+
+fn post_recv(side: &Side) -> Result<(), Errno> {
+    side.qp.post_recv(&RecvWr { wr_id: 50, sges: &[] })
+}
+
+fn pair(fabric: &Fabric, plan: &Plan) -> (Side, Side) {
+    (Side::new(&fabric.engine(), plan), Side::new(&fabric.engine(), plan))
+}
+
+/// A request whose local buffer has no key.
+fn bad(side: &Side) -> [Sge; 1] {
+    [Sge::new(side.memory.addr(0), 8, side.mr.lkey() ^ 0xff_ff00)]
+}
+
+fn assert_nothing(side: &Side) {
+    assert_eq!((side.scq.poll(&mut [Wc::default()]), side.rcq.poll(&mut [Wc::default()])), (Ok(0), Ok(0)));
+}
+
+fn state_reset_takes_nothing(fabric: &Fabric) {
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let side = Side::new(&fabric.engine(), &Plan::new(service));
+        let ah = side.ah(&side);
+        let ud = (service == Service::Ud).then_some((&*ah, side.qp.qpn(), QKEY));
+        let sent = side.qp.send_batch().expect("a batch").push(&SendWr { ud, ..SendWr::default() });
+        assert_eq!((sent, post_recv(&side)), (Err(Errno::EINVAL), Err(Errno::EINVAL)), "{service}");
+    }
+}
+
+fn state_init_queues_receives_and_drops_what_comes(fabric: &Fabric) {
+    let (a, b) = pair(fabric, &Plan::uc());
+    b.init();
+    assert_eq!((post_send(&b), post_recv(&b)), (Err(Errno::EINVAL), Ok(())));
+    a.init();
+    a.rtr(b.gid(), b.qp.qpn());
+    a.rts();
+    a.post(&SendWr::default());
+    assert_eq!(a.sent().status, 0);
+    // Time to look at it.
+    let begin = Instant::now();
+    until("time", || {
+        assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
+        (begin.elapsed() > Duration::from_millis(100)).then_some(())
+    });
+    // What comes when it is ready finds the request still there, and the PSN where it was.
+    a.to(state::RESET);
+    b.rtr(a.gid(), a.qp.qpn());
+    a.init();
+    a.rtr(b.gid(), b.qp.qpn());
+    a.rts();
+    a.post(&SendWr { opcode: opcode::SEND_WITH_IMM, imm: 3, ..SendWr::default() });
+    let wc = b.received();
+    assert_eq!((wc.wr_id, wc.imm_data), (50, 3), "the first was dropped");
+    assert_nothing(&b);
+}
+
+fn state_rtr_serves_and_tells_of_the_first_message(fabric: &Fabric) {
+    for plan in [Plan::rc(), Plan::uc()] {
+        let (a, b) = pair(fabric, &plan);
+        b.init();
+        b.rtr(a.gid(), a.qp.qpn());
+        assert_eq!((post_send(&b), post_recv(&b), post_recv(&b)), (Err(Errno::EINVAL), Ok(()), Ok(())));
+        a.init();
+        a.rtr(b.gid(), b.qp.qpn());
+        a.rts();
+        (0..2).for_each(|_| a.post(&SendWr::default()));
+        (0..2).for_each(|_| assert_eq!((a.sent().status, b.received().wr_id), (0, 50)));
+        assert_eq!(event(&b.engine).kind, kind::COMM_EST, "{}", plan.service);
+        no_event(&b.engine);
+    }
+}
+
+fn state_rts_does_everything(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc());
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        assert_eq!((post_recv(to), post_send(from)), (Ok(()), Ok(())));
+        assert_eq!((from.sent().status, to.received().wr_id), (0, 50));
+    }
+}
+
+fn state_sqd_finishes_what_it_began_and_tells(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc());
+    a.post(&SendWr { wr_id: 1, ..SendWr::default() });
+    let mask = attr::STATE | attr::EN_SQD_ASYNC_NOTIFY;
+    let drain = ModifyQp { attr_mask: mask, qp_state: state::SQD, en_sqd_async_notify: 1, ..ModifyQp::default() };
+    a.qp.modify(&drain).expect("SQD");
+    assert_eq!(a.qp.query(attr::STATE).expect("an answer").sq_draining, 1, "it waits for a receive request");
+    a.post(&SendWr { wr_id: 2, ..SendWr::default() });
+    no_event(&a.engine);
+    (0..2).for_each(|wr_id| b.recv(wr_id, 0, 0));
+    assert_eq!((a.sent().wr_id, event(&a.engine).kind), (1, kind::SQ_DRAINED));
+    assert_eq!(a.qp.query(attr::STATE).expect("an answer").sq_draining, 0);
+    // Receiving goes on; the second has not started.
+    a.recv(7, 0, 0);
+    b.post(&SendWr::default());
+    assert_eq!((a.received().wr_id, b.sent().status, b.received().wr_id), (7, 0, 0));
+    assert_nothing(&b);
+    a.to(state::RTS);
+    assert_eq!((a.sent().wr_id, b.received().wr_id), (2, 1));
+}
+
+fn state_sqe_halts_sending_only(fabric: &Fabric) {
+    for plan in [Plan::uc(), Plan::ud()] {
+        let (a, b) = fabric.pair(&plan);
+        let (to_b, to_a) = (a.ah(&b), b.ah(&a));
+        let ud = (plan.service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
+        let back = (plan.service == Service::Ud).then_some((&*to_a, a.qp.qpn(), QKEY));
+        a.post(&SendWr { ud, sges: &bad(&a), ..SendWr::default() });
+        assert_eq!((a.sent().status, a.qp.state()), (status::LOC_PROT_ERR, u32::from(state::SQE)));
+        a.post(&SendWr { ud, ..SendWr::default() });
+        assert_eq!(a.sent().status, FLUSHED);
+        a.recv(3, 0, 100);
+        b.post(&SendWr { ud: back, ..SendWr::default() });
+        assert_eq!((b.sent().status, a.received().wr_id), (0, 3), "{}", plan.service);
+        a.to(state::RTS);
+        b.recv(4, 0, 100);
+        a.post(&SendWr { ud, ..SendWr::default() });
+        assert_eq!((a.sent().status, b.received().wr_id), (0, 4), "{}", plan.service);
+    }
+}
+
+fn state_err_flushes_and_drops(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc().hasty());
+    b.recv(1, 0, 0);
+    b.to(state::ERR);
+    assert_eq!(b.received().status, FLUSHED);
+    assert_eq!((post_send(&b), post_recv(&b)), (Ok(()), Ok(())));
+    assert_eq!((b.sent().status, b.received().status), (FLUSHED, FLUSHED));
+    a.post(&SendWr::default());
+    assert_eq!(a.sent().status, status::RETRY_EXC_ERR, "nobody answers");
+}
+
+fn state_auto_send_errors(fabric: &Fabric) {
+    for (plan, after) in [(Plan::rc(), state::ERR), (Plan::uc(), state::SQE), (Plan::ud(), state::SQE)] {
+        let (a, b) = fabric.pair(&plan);
+        let to_b = a.ah(&b);
+        let ud = (plan.service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
+        a.post(&SendWr { ud, sges: &bad(&a), ..SendWr::default() });
+        assert_eq!((a.sent().status, a.qp.state()), (status::LOC_PROT_ERR, u32::from(after)), "{}", plan.service);
+    }
+}
+
+fn state_auto_receive_errors(fabric: &Fabric) {
+    for plan in [Plan::rc(), Plan::uc(), Plan::ud()] {
+        let (a, b) = fabric.pair(&plan);
+        let to_b = a.ah(&b);
+        let ud = (plan.service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
+        b.qp.post_recv(&RecvWr { wr_id: 1, sges: &[Sge::new(b.memory.addr(0), 200, b.mr.lkey() ^ 0xff_ff00)] })
+            .expect("posted");
+        a.post(&SendWr { ud, sges: &a.sge(0, 8), ..SendWr::default() });
+        assert_eq!(b.received().status, status::LOC_PROT_ERR, "{}", plan.service);
+        until("the error state", || (b.qp.state() == u32::from(state::ERR)).then_some(()));
+    }
+}
+
+fn state_to_reset_clears_everything(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc());
+    (0..4).for_each(|wr_id| b.recv(wr_id, 0, 0));
+    a.post(&SendWr::default());
+    assert_eq!(a.sent().status, 0);
+    let _ = b.qp.state();
+    b.to(state::RESET);
+    assert_nothing(&b);
+    let answer = b.qp.query(attr::STATE | attr::DEST_QPN).expect("an answer");
+    assert_eq!((answer.qp_state, answer.dest_qp_num), (state::RESET, 0));
+    a.to(state::RESET);
+    connect(&a, &b);
+    b.recv(9, 0, 0);
+    a.post(&SendWr::default());
+    assert_eq!((a.sent().status, b.received().wr_id), (0, 9));
+}
+
+/// The table of Linux, not the book's.
+fn state_reset_to_err_is_refused(fabric: &Fabric) {
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let side = Side::new(&fabric.engine(), &Plan::new(service));
+        let wish = ModifyQp { attr_mask: attr::STATE, qp_state: state::ERR, ..ModifyQp::default() };
+        assert_eq!(side.qp.modify(&wish).expect_err("refused").errno, Errno::EINVAL);
+        side.init();
+        side.to(state::ERR);
+        side.to(state::RESET);
+    }
+}
+
+everywhere! {
+    state_reset_takes_nothing
+    state_init_queues_receives_and_drops_what_comes
+    state_rtr_serves_and_tells_of_the_first_message
+    state_rts_does_everything
+    state_sqd_finishes_what_it_began_and_tells
+    state_sqe_halts_sending_only
+    state_err_flushes_and_drops
+    state_auto_send_errors
+    state_auto_receive_errors
+    state_to_reset_clears_everything
+    state_reset_to_err_is_refused
+}
