@@ -18,6 +18,7 @@ pub mod pair;
 pub mod port;
 pub mod process;
 pub mod program;
+pub mod pyverbs;
 pub mod room;
 pub mod wait;
 

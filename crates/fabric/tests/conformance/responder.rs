@@ -91,9 +91,12 @@ fn responder_5_length(fabric: &Fabric) {
     assert_eq!(b.received().status, status::LOC_LEN_ERR);
 }
 
+/// An address and a key.
+type Target = fn(&Side) -> (u64, u32);
+
 fn responder_6_key_range_and_right(fabric: &Fabric) {
     for code in [opcode::RDMA_WRITE, opcode::RDMA_READ, opcode::ATOMIC_FETCH_AND_ADD] {
-        let cases: [fn(&Side) -> (u64, u32); 3] = [
+        let cases: [Target; 3] = [
             |b| (b.memory.addr(0), b.mr.rkey() ^ 0xff_ff00),
             |b| (b.memory.addr(b.memory.len()), b.mr.rkey()),
             |b| (b.memory.addr(0), crate::common::register(&b.pd, &b.memory, 1).rkey()),
