@@ -6,6 +6,7 @@
 mod abi_check;
 mod abi_doc;
 mod bench;
+mod conformance;
 mod debian;
 mod demo;
 mod dist;
@@ -62,6 +63,12 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Write docs/conformance.md: runs Debian's pyverbs tests and looks for the tests of behaviours
+    Conformance {
+        /// Only compare what follows from the sources; a difference is an error
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure the speed floor against UCX and plain UDP in one run and print a table for docs/performance.md
     Bench {
         /// Runs per figure; the median counts
@@ -95,6 +102,8 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(&workspace),
         Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),
+        Command::Conformance { check: true } => conformance::check(&workspace),
+        Command::Conformance { check: false } => conformance::run(&workspace),
         Command::Bench { runs, json, dist, only } => bench::run(&workspace, runs, json, dist, only),
         Command::Udp(_) => Ok(()),
     });

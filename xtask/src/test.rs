@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::report::Report;
 use crate::workspace::Workspace;
-use crate::{abi_check, abi_doc, debian, dist, step, tidy};
+use crate::{abi_check, abi_doc, conformance, debian, dist, step, tidy};
 
 /// Runs the list; the last line printed on standard output is "N passed, N failed".
 pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
@@ -16,6 +16,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     report.step("formatting", || cargo(&["fmt", "--all", "--check"]));
     report.check("tidy", || tidy::run(workspace));
     report.check("docs/abi.md is what the tables say", || abi_doc::run(workspace, true));
+    report.check("docs/conformance.md names every behaviour's test", || conformance::check(workspace));
     report.step("clippy", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     let mut laid_out = Err("not built".to_owned());
     report.check("dist", || {

@@ -1,0 +1,78 @@
+//! `cargo xtask conformance`: docs/conformance.md, which says what of the verbs is shown to work, by which test, and what of Debian's
+//! pyverbs tests passes.
+//!
+//! The behaviours are listed in docs/behaviours.toml; a test belongs to the one whose id its name begins with. The part about them
+//! follows from the sources alone and is checked by `cargo xtask test`; the part about pyverbs is what a run says.
+
+mod behaviours;
+
+use std::fmt::Write;
+use std::fs;
+
+use suite::Room;
+use suite::pyverbs::{Case, Pyverbs, Verdict};
+
+use crate::workspace::Workspace;
+use crate::{debian, dist};
+
+/// Between what a run says and what follows from the sources.
+const BEHAVIOURS: &str = "## Behaviours\n";
+
+const INTRODUCTION: &str = "# Conformance\n\n\
+    What of the verbs is shown to work, by which test. `cargo xtask conformance` writes this page.\n\n";
+
+/// Writes the page: runs the pyverbs tests, and looks for the tests of behaviours.
+pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
+    let behaviours = behaviours::table(workspace)?;
+    debian::require(debian::SUITE)?;
+    let room = Room::with(dist::run(workspace)?)?;
+    let pyverbs = Pyverbs::unpack(&room)?;
+    let mut cases = Vec::new();
+    for module in pyverbs.modules()? {
+        println!("pyverbs: {module}");
+        cases.extend(pyverbs.run(&module)?);
+    }
+    let page = format!("{INTRODUCTION}{}{BEHAVIOURS}\n{behaviours}", of_pyverbs(&cases));
+    fs::write(page_of(workspace), page).map_err(|error| error.to_string())
+}
+
+/// Compares what the page says about behaviours with the sources.
+pub(crate) fn check(workspace: &Workspace) -> Result<(), String> {
+    let table = behaviours::table(workspace)?;
+    let page = fs::read_to_string(page_of(workspace)).map_err(|error| format!("docs/conformance.md: {error}"))?;
+    if page.split_once(BEHAVIOURS).is_some_and(|(_, rest)| rest.trim() == table.trim()) {
+        Ok(())
+    } else {
+        Err("docs/conformance.md differs from the tests: run `cargo xtask conformance`".to_owned())
+    }
+}
+
+fn page_of(workspace: &Workspace) -> std::path::PathBuf {
+    workspace.root().join("docs/conformance.md")
+}
+
+/// The part about pyverbs.
+fn of_pyverbs(cases: &[Case]) -> String {
+    let count = |wanted: fn(&Verdict) -> bool| cases.iter().filter(|case| wanted(&case.verdict)).count();
+    let passed = count(|verdict| *verdict == Verdict::Passed);
+    let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
+    let failed = count(|verdict| *verdict == Verdict::Failed);
+    let mut text = format!(
+        "## pyverbs\n\nThe tests of Debian's package python3-pyverbs that are for every device, unmodified, with `softhca run`: \
+         {passed} of {} pass, {failed} fail, {skipped} skip themselves, for these reasons:\n\n| test | why it is skipped |\n|---|---|\n",
+        cases.len()
+    );
+    for case in cases {
+        match &case.verdict {
+            Verdict::Passed => {}
+            Verdict::Failed => {
+                let _ = writeln!(text, "| {} {} | **fails** |", case.module, case.name);
+            }
+            Verdict::Skipped(why) => {
+                let _ = writeln!(text, "| {} {} | {} |", case.module, case.name, why.replace('|', "/"));
+            }
+        }
+    }
+    text.push('\n');
+    text
+}
