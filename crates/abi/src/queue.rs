@@ -180,6 +180,9 @@ constants! {
         /// `OWED` and the MSN: everything before RQ_PSN has come and is not acknowledged yet. Should the process end now, the agent
         /// does that. 0: nothing is owed.
         OWED = 44,
+        /// 1: MODIFY_QP of it succeeds and changes nothing, as FREEZE_QP has said; written by the agent alone. 0: it does what it
+        /// says.
+        FROZEN = 48,
     }
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.

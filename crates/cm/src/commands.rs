@@ -353,7 +353,8 @@ impl Channel {
         self.tell(command::WRITE_CM_EVENT, &body, &[])
     }
 
-    /// Has MODIFY_QP of one of the caller's own QPs do nothing, or again what it says.
+    /// Has MODIFY_QP of one of the caller's own QPs do nothing, or again what it says. Engines tell some changes and do not wait for
+    /// an answer: who wants an earlier change to be seen before the freeze asks for it first, with QUERY_QP.
     ///
     /// # Errors
     /// EINVAL when the caller has no such QP.

@@ -193,6 +193,12 @@ impl Inner {
     pub(crate) fn is_dead(&self) -> bool {
         self.view.is_none()
     }
+
+    /// Whether changes of the QP are without effect now: the agent's word, as FREEZE_QP has said.
+    pub(crate) fn is_frozen(&self) -> bool {
+        // Acquire pairs with the agent's store: who was told that the QP is frozen finds it so.
+        self.view.as_ref().is_some_and(|view| view.word(word::FROZEN).load(Ordering::Acquire) != 0)
+    }
 }
 
 impl Engine {

@@ -53,7 +53,8 @@ enum How {
 }
 
 impl Qp {
-    /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here).
+    /// Changes state and attributes, as `attributes.attr_mask` says (the handle is filled in here). A QP that the connection
+    /// manager keeps frozen stays as it is, and that is a success.
     ///
     /// # Errors
     /// EINVAL for a transition, mask or value that the IBA does not allow.
@@ -64,6 +65,9 @@ impl Qp {
         let mut inner = self.lock();
         if inner.is_dead() {
             return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
+        }
+        if inner.is_frozen() {
+            return Ok(());
         }
         let attributes = ModifyQp { qp_handle: self.handle(), ..*attributes };
         let request = request::legacy(command::MODIFY_QP, &attributes, 0);

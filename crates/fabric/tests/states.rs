@@ -118,6 +118,50 @@ fn an_unreliable_send_that_fails_halts_only_sending(fabric: &Fabric) {
 }
 
 #[test]
+fn a_frozen_qp_stays_as_it_is_until_that_is_lifted() {
+    let fabric = Fabric::start();
+    let node = fabric.node(0);
+    let manager = cm::Channel::open(node.parent().expect("a run directory")).expect("a channel");
+    let (a, b) = (Side::new(&fabric.engine(), &Plan::rc()), Side::new(&fabric.engine(), &Plan::rc()));
+    // What the engine goes by, and what the agent answers.
+    let known = |side: &Side| {
+        let told = side.qp.query(attr::STATE | attr::PORT).expect("an answer");
+        (side.qp.state(), told.qp_state, told.port_num)
+    };
+    let qpn = a.qp.qpn();
+    manager.freeze_qp(qpn, true).expect("frozen");
+    a.init();
+    a.to(state::ERR);
+    assert_eq!(known(&a), (u32::from(state::RESET), state::RESET, 0));
+    manager.freeze_qp(qpn, false).expect("lifted");
+    connect(&a, &b);
+    assert_eq!(known(&a), (u32::from(state::RTS), state::RTS, 1));
+
+    manager.freeze_qp(qpn, true).expect("frozen");
+    for state in [state::ERR, state::RESET, state::SQD] {
+        a.to(state);
+        assert_eq!(known(&a).0, u32::from(state::RTS));
+    }
+    // What is no transition at all succeeds as well: nobody looks at it.
+    a.to(state::INIT);
+    b.recv(1, 0, 0);
+    a.post(&SendWr::default());
+    assert_eq!((a.sent().status, b.received().wr_id), (0, 1), "it still works");
+    // The others go on as always.
+    b.to(state::ERR);
+    assert_eq!(known(&b).0, u32::from(state::ERR));
+
+    manager.freeze_qp(qpn, false).expect("lifted");
+    assert_eq!(
+        a.qp.modify(&ModifyQp { attr_mask: attr::STATE, qp_state: state::INIT, ..ModifyQp::default() })
+            .map_err(|error| error.errno),
+        Err(abi::Errno::EINVAL)
+    );
+    a.to(state::ERR);
+    assert_eq!(known(&a), (u32::from(state::ERR), state::ERR, 1));
+}
+
+#[test]
 fn half_a_message_leaves_its_receive_request_to_the_next() {
     let fabric = Fabric::start();
     let (a, b) = fabric.pair(&Plan { memory: 128 * 1024, ..Plan::uc() });

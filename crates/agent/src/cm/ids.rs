@@ -1,9 +1,12 @@
 //! Ids themselves: CREATE_ID, DESTROY_ID, MIGRATE_ID, SET_OPTION, GET_EVENT, WRITE_CM_EVENT; and softhca's own CHANNEL and
 //! FREEZE_QP.
 
+use std::sync::atomic::Ordering;
+
 use abi::Errno;
 use abi::layout::Record;
 use abi::qp::kind;
+use abi::queue::qp as word;
 use abi::ucma::address::{PathRecData, path_flags};
 use abi::ucma::connection::{EventAnswer, UdParam, WriteCmEvent, event};
 use abi::ucma::id::{
@@ -211,7 +214,11 @@ impl Manager {
             world.qps.find_mut(context, handle)
         });
         match found {
-            Some(qp) if frozen <= 1 => qp.frozen = frozen == 1,
+            Some(qp) if frozen <= 1 => {
+                qp.frozen = frozen == 1;
+                // Release: an engine that is told to go on finds the word.
+                qp.block.word(word::FROZEN).store(frozen, Ordering::Release);
+            }
             Some(_) => return refuse(Errno::EINVAL, format!("a QP is frozen (1) or not (0), not {frozen}")),
             None => return refuse(Errno::EINVAL, format!("QP {qp_num:#x} is none of the caller's")),
         }
