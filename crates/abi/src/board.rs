@@ -36,6 +36,14 @@ constants! {
         ACTIVE_MTU = 4,
         /// Entries of the GID table.
         GID_LEN = 8,
+        /// `QueryPortAnswer::link_layer`.
+        LINK_LAYER = 12,
+        /// LID of the port, 0 on Ethernet. It follows GID_EPOCH, as the two words after it do.
+        LID = 16,
+        /// Index of the GID whose IPv4 address the LID is the host part of; 0 when it stands for no address.
+        LID_GID = 20,
+        /// A bit for every bit of that address's host part.
+        LID_HOSTS = 24,
         /// GIDs, 16 bytes each, network byte order.
         GIDS = 64,
         /// Network interface per GID, 0 for none.

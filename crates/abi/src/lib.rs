@@ -21,6 +21,7 @@ mod document;
 pub mod envelope;
 pub mod errno;
 pub mod event;
+pub mod lid;
 pub mod mcast;
 pub mod mr;
 pub mod open;

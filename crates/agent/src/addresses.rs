@@ -138,7 +138,8 @@ fn usable(message: &AddressMessage, mtus: &BTreeMap<u32, u32>) -> Option<HostAdd
     }
     // On a point-to-point link `Address` is the peer's and `Local` is ours.
     let ifindex = message.header.index;
-    let here = |ip| HostAddress { ip, ifindex, mtu: mtus.get(&ifindex).copied().unwrap_or(USUAL_MTU) };
+    let (mtu, prefix) = (mtus.get(&ifindex).copied().unwrap_or(USUAL_MTU), message.header.prefix_len);
+    let here = |ip| HostAddress { ip, ifindex, mtu, prefix };
     let mut ip = None;
     for attribute in &message.attributes {
         match attribute {
@@ -171,7 +172,8 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_for_and_all_of_127() {
-        let address = |text: &str, ifindex| HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500 };
+        let address =
+            |text: &str, ifindex| HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500, prefix: 8 };
         let ip = |text: &str| -> IpAddr { text.parse().expect(text) };
         let host = [address("127.0.0.1", 1), address("10.0.0.1", 2), address("::1", 1)];
         let (found, missing) = chosen(&host, &[ip("127.0.0.3"), ip("10.0.0.1"), ip("10.0.0.2"), ip("::2")]);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::board::{self, BOARD_LEN, BOARD_MAGIC, BOARD_VERSION, port_word, word};
-use abi::private::gid_type;
+use abi::device::link_layer;
 use shm::region::Region;
 
 use crate::device::Device;
@@ -61,10 +61,15 @@ impl Board {
             self.store(base + port_word::STATE, u32::from(port.state));
             self.store(base + port_word::ACTIVE_MTU, u32::from(port.active_mtu));
             self.store(base + port_word::GID_LEN, GID_TABLE_LEN as u32);
+            let layer = if port.is_infiniband() { link_layer::INFINIBAND } else { link_layer::ETHERNET };
+            self.store(base + port_word::LINK_LAYER, u32::from(layer));
+            self.store(base + port_word::LID, port.lid.map_or(0, |lid| u32::from(lid.number)));
+            self.store(base + port_word::LID_GID, port.lid.map_or(0, |lid| lid.index));
+            self.store(base + port_word::LID_HOSTS, port.lid.map_or(0, |lid| lid.hosts));
             for slot in 0..GID_TABLE_LEN as u32 {
                 let entry = port.gids.entry(slot);
                 let gid = entry.map(|entry| entry.gid).unwrap_or_default();
-                let kind = entry.map_or(0, |_| gid_type::ROCE_V2);
+                let kind = entry.map_or(0, |_| port.gid_type());
                 if let Some(at) = board::gid(index, number, slot) {
                     self.region.copy_in(at, &gid);
                 }

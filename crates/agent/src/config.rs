@@ -71,7 +71,7 @@ pub struct DeviceConfig {
     pub limits: Limits,
 }
 
-/// One Ethernet port of a device.
+/// One port of a device.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PortConfig {
@@ -81,6 +81,8 @@ pub struct PortConfig {
     pub mtu: u32,
     /// `active` or `down`.
     pub state: PortState,
+    /// `ethernet` or `infiniband`.
+    pub link_layer: LinkLayer,
     /// Names of the network interfaces whose addresses become GIDs. Absent: all of them, loopback only if it is alone.
     pub interfaces: Option<Vec<String>>,
 }
@@ -93,6 +95,17 @@ pub enum PortState {
     Active,
     /// Down: QPs can be made and connected, nothing passes.
     Down,
+}
+
+/// How a port addresses others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkLayer {
+    /// RoCE: by GID, and so every address vector has a GRH.
+    #[default]
+    Ethernet,
+    /// By LID within a subnet, and by GID.
+    Infiniband,
 }
 
 /// A 64-bit globally (or locally) administered identifier, never zero.
@@ -145,7 +158,7 @@ impl Default for DeviceConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        Self { guid: None, mtu: 4096, state: PortState::Active, interfaces: None }
+        Self { guid: None, mtu: 4096, state: PortState::Active, link_layer: LinkLayer::Ethernet, interfaces: None }
     }
 }
 
@@ -162,6 +175,15 @@ impl Config {
         let config: Self = toml::from_str(text)?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The same with one link layer for every port.
+    #[must_use]
+    pub fn with_link_layer(mut self, link_layer: LinkLayer) -> Self {
+        for port in self.devices.iter_mut().flat_map(|device| &mut device.ports) {
+            port.link_layer = link_layer;
+        }
+        self
     }
 
     /// Whether the values make sense together; programs that build a [`Config`] by hand are checked by the same rules.
@@ -278,6 +300,7 @@ mod tests {
         assert_eq!(example.devices[0].name, "softhca0");
         assert_eq!(example.devices[0].ports.len(), 1);
         assert_eq!((example.addresses.len(), example.wire), (0, Wire::Udp));
+        assert_eq!(example.devices[0].ports[0].link_layer, LinkLayer::Ethernet);
     }
 
     #[test]
@@ -294,6 +317,7 @@ mod tests {
             ("[[devices]]\nname = 'a b'", "name"),
             ("[[devices]]\n[[devices.ports]]\nmtu = 1500", "mtu"),
             ("[[devices]]\n[[devices.ports]]\nstate = 'up'", "up"),
+            ("[[devices]]\n[[devices.ports]]\nlink_layer = 'token-ring'", "token-ring"),
             ("[[devices]]\nnode_guid = '12'", "GUID"),
             ("[[devices]]\nnode_guid = '0000:0000:0000:0000'", "zero"),
             ("[[devices]]\n[[devices]]", "softhca0"),

@@ -4,11 +4,13 @@
 
 use abi::Errno;
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer, atomic_cap, cap, link_layer, mtu, port_state};
+use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
 
-use crate::config::{DeviceConfig, Guid, PortConfig, PortState, mtu_code};
+use crate::config::{DeviceConfig, Guid, LinkLayer, PortConfig, PortState, mtu_code};
 use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress};
 use crate::identity;
+use crate::lids::Lid;
 use crate::limits::Limits;
 use crate::refusal::{Outcome, refuse};
 use crate::table::Kind;
@@ -54,6 +56,10 @@ pub struct Port {
     pub state: u8,
     /// Violations of Q_Keys and P_Keys that contexts have counted which are no more.
     pub violations: [u32; 2],
+    /// How it addresses others.
+    pub link_layer: LinkLayer,
+    /// On InfiniBand, its LID.
+    pub lid: Option<Lid>,
     /// The GIDs.
     pub gids: GidTable,
     /// The interfaces whose addresses become GIDs; none named means all.
@@ -180,10 +186,15 @@ impl Device {
         const DISABLED: u8 = 3;
         const GRH_REQUIRED: u8 = 1;
         let port = self.port(number)?;
+        let (link_layer, more, flags) = match port.link_layer {
+            LinkLayer::Ethernet => (link_layer::ETHERNET, IP_BASED_GIDS, GRH_REQUIRED),
+            LinkLayer::Infiniband => (link_layer::INFINIBAND, 0, 0),
+        };
+        let lid = port.lid.map_or(0, |lid| lid.number);
         Ok(QueryPortAnswer {
-            port_cap_flags: CM_SUPPORTED | IP_BASED_GIDS,
             qkey_viol_cntr: port.violations[0],
             bad_pkey_cntr: port.violations[1],
+            port_cap_flags: CM_SUPPORTED | more,
             max_msg_sz: MAX_MESSAGE,
             gid_tbl_len: GID_TABLE_LEN as u32,
             pkey_tbl_len: PKEYS.len() as u16,
@@ -194,8 +205,11 @@ impl Device {
             active_width: 2,
             active_speed: 32,
             phys_state: if port.state == port_state::ACTIVE { LINK_UP } else { DISABLED },
-            link_layer: link_layer::ETHERNET,
-            flags: GRH_REQUIRED,
+            lid,
+            // Each port has its LID from its own agent.
+            sm_lid: lid,
+            link_layer,
+            flags,
             ..QueryPortAnswer::default()
         })
     }
@@ -216,7 +230,7 @@ impl Device {
                 gid: entry.gid,
                 gid_index: index,
                 port: number,
-                gid_type: gid_type::ROCE_V2,
+                gid_type: port.gid_type(),
                 ifindex: entry.ifindex,
             }),
             None => refuse(Errno::ENODATA, format!("GID index {index} of {} port {number} is empty", self.name)),
@@ -259,9 +273,33 @@ impl Port {
                 PortState::Down => port_state::DOWN,
             },
             violations: [0; 2],
+            link_layer: config.link_layer,
+            lid: None,
             gids: GidTable::new(guid),
             interfaces: config.interfaces.clone(),
         }
+    }
+
+    /// Whether LIDs name ports here.
+    pub fn is_infiniband(&self) -> bool {
+        self.link_layer == LinkLayer::Infiniband
+    }
+
+    /// The code of the largest path MTU that a QP may be given. Where LIDs name ports, programs ask for 2048 without looking: they
+    /// get as much of it as the interface carries.
+    pub fn largest_path_mtu(&self) -> u8 {
+        if self.is_infiniband() { self.configured_mtu } else { self.active_mtu }
+    }
+
+    /// The type of its GIDs, as the ABI numbers them.
+    pub fn gid_type(&self) -> u32 {
+        if self.is_infiniband() { gid_type::IB } else { gid_type::ROCE_V2 }
+    }
+
+    /// The addresses that LIDs stand for, as seen from this port.
+    pub fn subnet(&self) -> Option<Subnet> {
+        let lid = self.lid.filter(|lid| lid.index != 0)?;
+        Subnet::around(&self.gids.entry(lid.index)?.gid, lid.hosts)
     }
 
     /// Takes the host's addresses into the GID table, as [`GidTable::follow`], and their MTUs into the port's.
@@ -295,8 +333,19 @@ mod tests {
     }
 
     #[test]
+    fn an_infiniband_port_has_a_lid_and_needs_no_grh() {
+        let port = PortConfig { link_layer: LinkLayer::Infiniband, ..PortConfig::default() };
+        let mut devices = [Device::new(0, &DeviceConfig { ports: vec![port], ..DeviceConfig::default() }, "test")];
+        crate::lids::assign(&mut devices);
+        let port = devices[0].port_attributes(1).expect("port 1");
+        assert_eq!((port.state, port.link_layer, port.flags, port.lmc), (4, 1, 0, 0));
+        assert_eq!((port.lid, port.sm_lid), (0xbfff, 0xbfff));
+        assert_eq!(devices[0].gid_entry(1, 0).expect("an entry").gid_type, gid_type::IB);
+    }
+
+    #[test]
     fn the_active_mtu_is_what_every_way_out_carries() {
-        let address = |text: &str, mtu| HostAddress { ip: text.parse().expect(text), ifindex: 1, mtu };
+        let address = |text: &str, mtu| HostAddress { ip: text.parse().expect(text), ifindex: 1, mtu, prefix: 8 };
         let mut device = Device::new(0, &DeviceConfig::default(), "test");
         let port = &mut device.ports[0];
         let (lo, wide, narrow) = (address("127.0.0.1", 65536), address("10.0.0.1", 9000), address("10.0.0.2", 1500));

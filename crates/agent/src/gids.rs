@@ -12,8 +12,6 @@ use crate::config::Guid;
 
 /// How many entries a port's table has; the board has room for as many.
 pub const GID_TABLE_LEN: usize = 64;
-/// The type of every entry here, in the numbering of `enum ibv_gid_type` on the board: RoCE version 2.
-pub const ROCE_V2: u32 = 2;
 /// What a RoCEv2 packet needs beside its payload: IPv6, UDP, BTH, the longest extended headers and the ICRC.
 const OVERHEAD: u32 = 80;
 
@@ -26,6 +24,8 @@ pub struct HostAddress {
     pub ifindex: u32,
     /// Its interface's MTU in bytes.
     pub mtu: u32,
+    /// How many of its bits name the subnet.
+    pub prefix: u8,
 }
 
 impl HostAddress {
@@ -56,6 +56,8 @@ pub struct GidEntry {
     pub ifindex: u32,
     /// The code of the largest IB MTU that fits into the interface's packets; 0 when none does.
     pub mtu: u8,
+    /// How many of the address's bits name the subnet.
+    pub prefix: u8,
 }
 
 impl GidEntry {
@@ -79,7 +81,7 @@ impl GidTable {
         gid[1] = 0x80;
         gid[8..].copy_from_slice(&port.0.to_be_bytes());
         let mut entries = [None; GID_TABLE_LEN];
-        entries[0] = Some(GidEntry { gid, ifindex: 0, mtu: 0 });
+        entries[0] = Some(GidEntry { gid, ifindex: 0, mtu: 0, prefix: 0 });
         Self { entries }
     }
 
@@ -99,8 +101,8 @@ impl GidTable {
             match host.iter().find(|address| same(entry, address)) {
                 Some(address) => {
                     let mtu = largest_ib_mtu(address.mtu);
-                    changed |= entry.mtu != mtu;
-                    entry.mtu = mtu;
+                    changed |= entry.mtu != mtu || entry.prefix != address.prefix;
+                    (entry.mtu, entry.prefix) = (mtu, address.prefix);
                 }
                 None => {
                     *slot = None;
@@ -117,7 +119,8 @@ impl GidTable {
                 tracing::warn!(gid = %Ipv6Addr::from(gid), "the GID table is full, this address gets no entry");
                 break;
             };
-            *slot = Some(GidEntry { gid, ifindex: newcomer.ifindex, mtu: largest_ib_mtu(newcomer.mtu) });
+            let HostAddress { ifindex, mtu, prefix, .. } = *newcomer;
+            *slot = Some(GidEntry { gid, ifindex, mtu: largest_ib_mtu(mtu), prefix });
             changed = true;
         }
         changed
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
 
     fn address(text: &str, ifindex: u32) -> HostAddress {
-        HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500 }
+        HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500, prefix: 24 }
     }
 
     fn shown(table: &GidTable) -> Vec<String> {

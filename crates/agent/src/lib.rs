@@ -20,6 +20,7 @@ pub mod gids;
 pub mod identity;
 mod inadmissible;
 pub mod lanes;
+pub mod lids;
 pub mod limits;
 pub mod local;
 mod mirror;

@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use abi::device::{mtu_bytes, port_state};
+use abi::device::{link_layer, mtu_bytes, port_state};
 use abi::ucma::{ABI_VERSION, NODE};
 
 use crate::addresses::interface_name;
@@ -81,6 +81,9 @@ impl Mirror {
                 self.write(&at.join("state"), state_text(port.state))?;
                 let physical = if port.state == port_state::ACTIVE { "5: LinkUp" } else { "3: Disabled" };
                 self.write(&at.join("phys_state"), physical)?;
+                let lid = format!("{:#x}", port.lid.map_or(0, |lid| lid.number));
+                self.write(&at.join("lid"), &lid)?;
+                self.write(&at.join("sm_lid"), &lid)?;
                 let mtu = mtu_bytes(port.active_mtu).unwrap_or_default();
                 self.write(&at.join("active_mtu"), &mtu.to_string())?;
                 for index in 0..GID_TABLE_LEN {
@@ -90,6 +93,8 @@ impl Mirror {
                     let kind = at.join(format!("gid_attrs/types/{index}"));
                     let interface = at.join(format!("gid_attrs/ndevs/{index}"));
                     match entry {
+                        // As a kernel says of both; its InfiniBand ports have no interfaces there.
+                        Some(_) if port.is_infiniband() => self.write(&kind, "IB/RoCE v1")?,
                         Some(entry) => {
                             self.write(&kind, "RoCE v2")?;
                             self.write(&interface, &interface_name(entry.ifindex).unwrap_or_else(|| "lo".into()))?;
@@ -138,11 +143,9 @@ impl Mirror {
             let facts = device.port_attributes(number).unwrap_or_default();
             for (name, text) in [
                 ("rate", "100 Gb/sec (4X EDR)"),
-                ("lid", "0x0"),
                 ("lid_mask_count", "0"),
-                ("sm_lid", "0x0"),
                 ("sm_sl", "0"),
-                ("link_layer", "Ethernet"),
+                ("link_layer", link_layer_text(facts.link_layer)),
                 ("cap_mask", &format!("{:#010x}", facts.port_cap_flags)),
             ] {
                 self.write(&at.join(name), text)?;
@@ -266,6 +269,11 @@ pub(crate) fn gid_text(gid: [u8; 16]) -> String {
     groups.join(":")
 }
 
+/// A link layer in the kernel's words.
+pub(crate) fn link_layer_text(layer: u8) -> &'static str {
+    if layer == link_layer::INFINIBAND { "InfiniBand" } else { "Ethernet" }
+}
+
 /// A port state in the kernel's words.
 pub(crate) fn state_text(state: u8) -> &'static str {
     match state {
@@ -297,7 +305,7 @@ mod tests {
         assert!(read("infiniband/softhca0/ports/1/gids/0").starts_with("fe80:0000:0000:0000:"));
         let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), zero);
-        let address = HostAddress { ip: [127, 0, 0, 1].into(), ifindex: 1, mtu: 65536 };
+        let address = HostAddress { ip: [127, 0, 0, 1].into(), ifindex: 1, mtu: 65536, prefix: 8 };
         devices[0].ports[0].gids.follow(&[address], true, 1);
         mirror.update(&devices).expect("updated");
         assert_eq!(read("infiniband/softhca0/ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");

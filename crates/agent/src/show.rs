@@ -5,7 +5,7 @@
 
 use std::net::Ipv6Addr;
 
-use abi::device::{link_layer, mtu_bytes};
+use abi::device::mtu_bytes;
 use abi::qp::state as qp_state;
 use abi::queue::{ON_WIRE, cq as cq_word, qp as qp_word, srq as srq_word};
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::addresses::interface_name;
 use crate::admin::Asker;
 use crate::context::{Context, ContextId};
-use crate::device::{Device, FIRMWARE, PKEYS};
-use crate::mirror::{gid_text, state_text};
+use crate::device::{Device, FIRMWARE, PKEYS, Port};
+use crate::mirror::{gid_text, link_layer_text, state_text};
 use crate::objects::qp::Qp;
 use crate::rundir::node;
 use crate::table::Kind;
@@ -117,7 +117,7 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
                 "index": index,
                 "gid": gid_text(entry.gid),
                 "address": Ipv6Addr::from(entry.gid).to_string(),
-                "type": "RoCE v2",
+                "type": if port.is_infiniband() { "IB" } else { "RoCE v2" },
                 "ifindex": entry.ifindex,
                 "interface": interface_name(entry.ifindex),
                 "wire": why.is_none(),
@@ -134,7 +134,8 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
         "sm_lid": facts.sm_lid,
         "lid": facts.lid,
         "lmc": facts.lmc,
-        "link_layer": if facts.link_layer == link_layer::ETHERNET { "Ethernet" } else { "InfiniBand" },
+        "lids": lids_in_words(port),
+        "link_layer": link_layer_text(facts.link_layer),
         "max_msg_sz": facts.max_msg_sz,
         "port_cap_flags": facts.port_cap_flags,
         "gid_tbl_len": facts.gid_tbl_len,
@@ -144,6 +145,24 @@ fn port(world: &World, device: &Device, number: u32) -> Value {
         "phys_state": facts.phys_state,
         "pkeys": PKEYS,
         "gids": gids,
+    })
+}
+
+/// What the LIDs of an InfiniBand port stand for.
+fn lids_in_words(port: &Port) -> Option<String> {
+    let lid = port.lid?;
+    let entry = port.gids.entry(lid.index).filter(|_| lid.index != 0);
+    Some(match entry {
+        Some(entry) => format!(
+            "LID {} stands for {}: a LID is the host part of an address in its subnet, of {} bits",
+            lid.number,
+            entry.ip(),
+            lid.hosts.count_ones()
+        ),
+        None => format!(
+            "LID {} stands for no address: it reaches the programs of this agent only, and other hosts are reached by GID",
+            lid.number
+        ),
     })
 }
 

@@ -22,6 +22,7 @@ use crate::context::{Context, ContextId, Peer};
 use crate::device::Device;
 use crate::gids::{HostAddress, by_rank};
 use crate::lanes::{Lanes, lane_gone};
+use crate::lids;
 use crate::numbers::{KeySpace, QpnSpace};
 use crate::objects::ah::Ah;
 use crate::objects::cq::{Channel, Cq};
@@ -35,6 +36,9 @@ use crate::relays::Relays;
 use crate::shares;
 use crate::table::{Kind, Table};
 use crate::wire::Wire;
+
+/// The subnet of addresses that exist nowhere, as in one process with several hosts: 255.255.255.0.
+const EXTERNAL_PREFIX: u8 = 24;
 
 /// The state of an agent.
 pub struct World {
@@ -99,8 +103,9 @@ pub struct Backlog {
 impl World {
     /// The world of an agent that serves `place`, before any client.
     pub fn new(config: &Config, place: &str) -> io::Result<Self> {
-        let devices: Vec<Device> =
+        let mut devices: Vec<Device> =
             config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
+        lids::assign(&mut devices);
         let board = Board::new(&devices)?;
         Ok(Self {
             wire: Wire::new(config, board.view())?,
@@ -224,8 +229,8 @@ impl World {
         self.labels
     }
 
-    /// Takes the host's addresses into the GID tables. Contexts of a device whose table changed get GID_CHANGE.
-    /// True when some table changed.
+    /// Takes the host's addresses into the GID tables. Contexts of a device whose table changed get GID_CHANGE, those of one whose LID
+    /// is another now LID_CHANGE. True when some table changed.
     pub fn follow_addresses(&mut self, host: &[HostAddress]) -> bool {
         self.host = host.to_vec();
         let loopback = host.iter().find(|address| address.is_loopback()).map_or(0, |address| address.ifindex);
@@ -233,7 +238,6 @@ impl World {
         let host = named.as_deref().unwrap_or(host);
         let mut events = Vec::new();
         for device in &mut self.devices {
-            let before = events.len();
             for (number, port) in (1..).zip(&mut device.ports) {
                 let carried: Vec<HostAddress> = match &port.interfaces {
                     None => host.to_vec(),
@@ -248,11 +252,14 @@ impl World {
                     ));
                 }
             }
-            if events.len() > before {
-                let wire = &self.wire;
-                self.board.show_ports(device, |index, entry| wire.code(index, entry));
-                self.wire.touch();
-            }
+        }
+        for (device, element) in lids::assign(&mut self.devices) {
+            events.push((device, AsyncRecord { element, event_type: kind::LID_CHANGE, reserved: 0 }));
+        }
+        for device in self.devices.iter().filter(|device| events.iter().any(|(index, _)| *index == device.index)) {
+            let wire = &self.wire;
+            self.board.show_ports(device, |index, entry| wire.code(index, entry));
+            self.wire.touch();
         }
         for (device, record) in &events {
             self.raise(*device, *record);
@@ -277,7 +284,7 @@ impl World {
             return None;
         }
         if self.wire.is_external() {
-            let anywhere = |ip: &IpAddr| HostAddress { ip: *ip, ifindex: 0, mtu: u32::MAX };
+            let anywhere = |ip: &IpAddr| HostAddress { ip: *ip, ifindex: 0, mtu: u32::MAX, prefix: EXTERNAL_PREFIX };
             return Some(self.addresses.iter().map(anywhere).collect());
         }
         Some(chosen(host, &self.addresses).0)

@@ -350,7 +350,7 @@ fn a_change_of_addresses_is_an_event_and_a_row_of_the_table() {
     let mut world = world();
     let id = client(&mut world);
     let page = world.contexts[&id].events.as_ref().expect("open").page().clone();
-    let address = |last| HostAddress { ip: [127, 0, 0, last].into(), ifindex: 1, mtu: 65536 };
+    let address = |last| HostAddress { ip: [127, 0, 0, last].into(), ifindex: 1, mtu: 65536, prefix: 8 };
     assert!(world.follow_addresses(&[address(1)]));
     assert!(!world.follow_addresses(&[address(1)]), "no change, no event");
     assert_eq!(page.read(context_page::HEAD), 1);

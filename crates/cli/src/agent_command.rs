@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use crate::admin::Connection;
-use crate::arguments::Agent;
+use crate::arguments::{Agent, LinkLayer};
 use crate::place::{self, Host};
 use crate::{Failure, start};
 
@@ -55,6 +55,7 @@ fn passed_on(agent: &Agent, host: &Host) -> Result<Vec<String>, Failure> {
     if agent.system {
         words.push("--system".to_owned());
     }
+    words.extend(agent.link_layer.map(LinkLayer::option));
     if let Some(config) = &agent.config {
         let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
         words.extend(["--config".to_owned(), config.display().to_string()]);
@@ -77,7 +78,11 @@ fn configuration(agent: &Agent, host: &Host) -> Result<agent::Config, Failure> {
         config.addresses.clone_from(&host.addresses);
     }
     config.system = agent.system;
-    Ok(config)
+    Ok(match agent.link_layer {
+        Some(LinkLayer::Ethernet) => config.with_link_layer(agent::config::LinkLayer::Ethernet),
+        Some(LinkLayer::Infiniband) => config.with_link_layer(agent::config::LinkLayer::Infiniband),
+        None => config,
+    })
 }
 
 /// Is the agent, until it is told to end or ends itself.

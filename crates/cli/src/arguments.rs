@@ -70,6 +70,7 @@ Examples:
   softhca run -- ib_write_bw -s 1048576 &  softhca run -- ib_write_bw -s 1048576 127.0.0.1
   softhca run --quiet -- ./my-tests
   softhca run --sockets -- iperf3 -s &     softhca run --sockets -- iperf3 -c 127.0.0.1
+  softhca run --link-layer infiniband -- ibv_rc_pingpong     a port with a LID: no GID index is needed
   softhca run --address 127.0.0.2 -- ./server      each address is a host of its own: these two speak RoCEv2
   softhca run --address 127.0.0.3 -- ./client 127.0.0.2
   SOFTHCA_LOG=debug softhca run -- ./my-server
@@ -84,6 +85,9 @@ pub(crate) struct Run {
     /// Do not print reasons after a program that failed
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Start the agent with ports of this link layer, if none answers; ethernet without it
+    #[arg(long, value_name = "LAYER")]
+    pub(crate) link_layer: Option<LinkLayer>,
     /// Let the program's internet sockets be rsockets (rsocket(7)): what they send goes by RDMA. Needed on both sides
     #[arg(short, long)]
     pub(crate) sockets: bool,
@@ -97,6 +101,7 @@ Examples:
   softhca agent                             start it in the background
   softhca agent --config devices.toml       with devices, ports and limits of your own (docs/configuration.md)
   softhca agent --address 127.0.0.2         a second host on this machine, with this address only
+  softhca agent --link-layer infiniband     ports with LIDs, for programs that give no GID index
   softhca agent --system                    for every user of this machine, kept apart from each other (as root)
   softhca agent --foreground                stay in the terminal and log there; ^C ends it
   softhca agent --stop                      end it; programs get IBV_EVENT_DEVICE_FATAL";
@@ -107,6 +112,9 @@ pub(crate) struct Agent {
     /// A TOML file with devices, ports, GUIDs and limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// What all ports are: ethernet (RoCE), or infiniband, with LIDs, for programs that give no GID index
+    #[arg(long, value_name = "LAYER")]
+    pub(crate) link_layer: Option<LinkLayer>,
     /// Serve every user of this machine, in /run/softhca-… unless SOFTHCA_DIR names another place
     #[arg(long)]
     pub(crate) system: bool,
@@ -117,11 +125,35 @@ pub(crate) struct Agent {
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle_exit: Option<u64>,
     /// End the agent: the user's own, with --system the system's, with --address that of the address
-    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit"])]
+    #[arg(long, conflicts_with_all = ["config", "foreground", "idle_exit", "link_layer"])]
     pub(crate) stop: bool,
     /// The background process itself, started by this program
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
+}
+
+/// How ports address others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LinkLayer {
+    /// RoCE: by GID
+    Ethernet,
+    /// By LID within a subnet, and by GID
+    Infiniband,
+}
+
+impl LinkLayer {
+    /// The option that says so.
+    pub(crate) fn option(self) -> String {
+        format!("--link-layer={}", self.name().to_lowercase())
+    }
+
+    /// As ports tell it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ethernet => "Ethernet",
+            Self::Infiniband => "InfiniBand",
+        }
+    }
 }
 
 const SHOW_EXAMPLES: &str = "\
@@ -152,7 +184,7 @@ pub(crate) enum Kind {
 mod tests {
     use clap::{CommandFactory, Parser};
 
-    use super::{Arguments, Command};
+    use super::{Arguments, Command, LinkLayer};
 
     #[test]
     fn the_definition_holds_together() {
@@ -168,6 +200,20 @@ mod tests {
         }
         let parsed = Arguments::parse_from(["softhca", "run", "prog", "--address", "x"]);
         assert!(parsed.address.is_empty());
+    }
+
+    #[test]
+    fn link_layers_have_two_names() {
+        for layer in [LinkLayer::Ethernet, LinkLayer::Infiniband] {
+            let parsed = Arguments::parse_from(["softhca", "agent", &layer.option()]);
+            let Command::Agent(agent) = parsed.command else { panic!("parsed as something else") };
+            assert_eq!(agent.link_layer, Some(layer));
+        }
+        let parsed =
+            Arguments::parse_from(["softhca", "run", "--link-layer", "infiniband", "prog", "--link-layer", "x"]);
+        let Command::Run(run) = parsed.command else { panic!("parsed as something else") };
+        assert_eq!(run.link_layer, Some(LinkLayer::Infiniband));
+        assert!(Arguments::try_parse_from(["softhca", "agent", "--link-layer", "token-ring"]).is_err());
     }
 
     #[test]

@@ -19,7 +19,7 @@ const HEX: &[&str] = &["vendor_id", "hw_ver", "device_cap_flags", "port_cap_flag
 
 /// Lists the devices; an agent is started to ask it, as it would be for a program.
 pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Failure> {
-    let answer = start::ensure(host, &host.run_dir())?.ask("devices")?;
+    let answer = start::ensure(host, &host.run_dir(), None)?.ask("devices")?;
     let devices = &answer["devices"];
     if json {
         return Ok(serde_json::to_string_pretty(devices)? + "\n");
@@ -33,6 +33,9 @@ fn one(device: &Value, verbose: bool) -> String {
     for port in device["ports"].as_array().into_iter().flatten() {
         text += &format!("    port: {}\n", port["port"]);
         text += &members(port, PORT, verbose, 8);
+        if let Some(sentence) = port["lids"].as_str() {
+            text += &format!("        {sentence}\n");
+        }
         for gid in port["gids"].as_array().into_iter().flatten() {
             let index = gid["index"].as_u64().unwrap_or(0);
             // That an address has no wire is worth a line even to those who did not ask for all of them.
@@ -52,7 +55,10 @@ fn members(of: &Value, first: &[&str], verbose: bool, indent: usize) -> String {
         |name: &str, value: &Value| format!("{:indent$}{:<width$}{}\n", "", format!("{name}:"), plain(name, value));
     let mut text: String = first.iter().filter_map(|name| Some(line(name, all.get(*name)?))).collect();
     let rest = all.iter().filter(|(name, value)| {
-        verbose && !first.contains(&name.as_str()) && !matches!(name.as_str(), "name" | "port") && !value.is_array()
+        verbose
+            && !first.contains(&name.as_str())
+            && !matches!(name.as_str(), "name" | "port" | "lids")
+            && !value.is_array()
     });
     for (name, value) in rest {
         text += &line(name, value);

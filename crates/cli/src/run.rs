@@ -39,7 +39,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let library = place::library_folder()?;
     let run_dir = host.run_dir();
     // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
-    let _agent = start::ensure(host, &run_dir)?;
+    let _agent = start::ensure(host, &run_dir, run.link_layer)?;
     let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
     let reasons = reasons.map_err(|error| format!("there is no place for reasons: {error}"))?;
     if run.sockets && !preload::has_sockets(&library) {

@@ -13,8 +13,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
 
 use crate::admin::Connection;
+use crate::arguments::LinkLayer;
 use crate::place::{self, Host};
 
 /// How long an agent that `softhca run` has started stays without a program.
@@ -28,9 +30,13 @@ const GLANCE: Duration = Duration::from_millis(2);
 /// The log is begun anew when it has grown to this, and one agent writes no more.
 pub(crate) const LOG_LIMIT: u64 = 16 << 20;
 
-/// A connection to the agent of `host` in `run_dir`, which is started if it does not answer.
-pub(crate) fn ensure(host: &Host, run_dir: &Path) -> Result<Connection, String> {
-    let connection = answering_or_started(host, run_dir)?;
+/// A connection to the agent of `host` in `run_dir`, which is started if it does not answer. With `link_layer`, all its ports are
+/// of that one.
+pub(crate) fn ensure(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>) -> Result<Connection, String> {
+    let connection = answering_or_started(host, run_dir, link_layer)?;
+    if let Some(layer) = link_layer {
+        check_link_layer(&connection.ask("devices")?["devices"], layer, run_dir)?;
+    }
     if !host.addresses.is_empty() {
         let has = connection.ask("status")?["addresses"].clone();
         if has != serde_json::json!(host.addresses) {
@@ -43,7 +49,20 @@ pub(crate) fn ensure(host: &Host, run_dir: &Path) -> Result<Connection, String> 
     Ok(connection)
 }
 
-fn answering_or_started(host: &Host, run_dir: &Path) -> Result<Connection, String> {
+/// Whether the agent's ports are what was asked for: one that runs already keeps what it was started with.
+fn check_link_layer(devices: &Value, layer: LinkLayer, run_dir: &Path) -> Result<(), String> {
+    let ports = devices.as_array().into_iter().flatten().flat_map(|device| device["ports"].as_array()).flatten();
+    match ports.into_iter().find(|port| port["link_layer"] != layer.name()) {
+        Some(other) => Err(format!(
+            "the agent of {} was started with ports of another link layer: {}; `softhca agent --stop` ends it",
+            run_dir.display(),
+            other["link_layer"].as_str().unwrap_or("none")
+        )),
+        None => Ok(()),
+    }
+}
+
+fn answering_or_started(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>) -> Result<Connection, String> {
     if let Some(connection) = answering(run_dir)? {
         return Ok(connection);
     }
@@ -60,6 +79,7 @@ fn answering_or_started(host: &Host, run_dir: &Path) -> Result<Connection, Strin
     let output = Command::new(program)
         .args(["agent", "--idle-exit", &idle])
         .args(host.addresses.iter().map(|address| format!("--address={address}")))
+        .args(link_layer.map(LinkLayer::option))
         .env(engine::rundir::VARIABLE, run_dir)
         .stdin(Stdio::null())
         .output()

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh};
 use abi::command::number as command;
 
+use crate::board::Place;
 use crate::error::Result;
+use crate::lid::{NO_GRH, Way};
 use crate::pd::Pd;
 use crate::request;
+use crate::wqe::SendEntry;
 
 /// An address vector (`ibv_ah_attr`).
 pub type AddressVector = AhAttr;
@@ -17,6 +20,8 @@ pub struct Ah {
     pd: Arc<Pd>,
     handle: u32,
     vector: AddressVector,
+    /// Without a GRH: what the LID stands for, if it can stand for anybody.
+    by_lid: Option<Option<Way>>,
 }
 
 impl Ah {
@@ -29,7 +34,10 @@ impl Ah {
 
     /// Makes the handle that the agent has made.
     pub fn adopt(pd: &Arc<Pd>, handle: u32, vector: &AddressVector) -> Arc<Self> {
-        Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector })
+        let engine = pd.engine();
+        let from = Place { device: engine.device(), port: u32::from(vector.port_num) };
+        let by_lid = (vector.is_global == 0).then(|| engine.board.way_to(from, vector.dlid));
+        Arc::new(Self { pd: Arc::clone(pd), handle, vector: *vector, by_lid })
     }
 
     /// The agent's name for it.
@@ -46,6 +54,23 @@ impl Ah {
     #[must_use]
     pub fn vector(&self) -> &AddressVector {
         &self.vector
+    }
+
+    /// What a send entry says about where it leads.
+    pub(crate) fn direct(&self, entry: &mut SendEntry) {
+        let vector = &self.vector;
+        entry.sl = vector.sl;
+        if let Some(way) = self.by_lid {
+            let Way { dgid, sgid_index } = way.unwrap_or_default();
+            (entry.dgid, entry.sgid_index) = (dgid, sgid_index);
+            (entry.dlid, entry.hop_limit) = (vector.dlid, NO_GRH);
+            return;
+        }
+        entry.dgid = vector.dgid;
+        entry.flow_label = vector.flow_label;
+        entry.sgid_index = vector.sgid_index;
+        entry.hop_limit = vector.hop_limit;
+        entry.traffic_class = vector.traffic_class;
     }
 
     /// Destroys the handle.

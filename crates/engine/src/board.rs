@@ -33,7 +33,7 @@ impl Board {
         Ok(board)
     }
 
-    fn word(&self, offset: usize) -> u32 {
+    pub(crate) fn word(&self, offset: usize) -> u32 {
         self.region.word(offset).load(Ordering::Acquire)
     }
 

@@ -120,6 +120,10 @@ impl Qp {
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return Ways::None;
         }
+        if entry.dlid != 0 && entry.dgid == [0; 16] {
+            self.complain_of_lid(inner, entry.dlid);
+            return Ways::None;
+        }
         let stripe = self.qpn() % STRIPES;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
@@ -186,15 +190,24 @@ impl Qp {
         entry: &SendEntry,
         place: Place,
     ) -> Result<bool, Refusal> {
+        let (board, device) = (&self.engine().board, self.engine().device());
         let port = u32::from(inner.attributes.port_num);
-        let sgid =
-            self.engine().board.gid(self.engine().device(), port, u32::from(entry.sgid_index)).unwrap_or_default();
-        let len = transmit.len + DATAGRAM_HEADERS;
-        let network =
-            Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
-        let mut grh = [0; 40];
-        network.emit(&mut grh);
-        let path = Path { device: place.device as u8, port: place.port as u8, sl: entry.sl, ..Path::default() };
+        let grh = (entry.dlid == 0).then(|| {
+            let sgid = board.gid(device, port, u32::from(entry.sgid_index)).unwrap_or_default();
+            let len = transmit.len + DATAGRAM_HEADERS;
+            let network =
+                Network::between(sgid, entry.dgid, entry.traffic_class, entry.flow_label, entry.hop_limit, len as u16);
+            let mut grh = [0; 40];
+            network.emit(&mut grh);
+            grh
+        });
+        let path = Path {
+            device: place.device as u8,
+            port: place.port as u8,
+            slid: board.lid(Place { device, port }),
+            dlid: entry.dlid,
+            sl: entry.sl,
+        };
         let sent = self.put_datagram(inner, lane, transmit, entry, path, grh)?;
         if sent {
             lane.notify();

@@ -26,6 +26,7 @@ mod foregone;
 mod held;
 mod helper;
 mod lane;
+mod lid;
 #[allow(unsafe_code, reason = "a lock is a promise that only its author can make")]
 mod lock;
 mod mcast;

@@ -121,6 +121,16 @@ impl Qp {
         }
     }
 
+    /// Says that nobody can be at a LID, once.
+    pub(crate) fn complain_of_lid(&self, inner: &mut Inner, lid: u16) {
+        if !std::mem::replace(&mut inner.complained, true) {
+            crate::reason!(
+                "QP {:#x} does not reach LID {lid}: it is no port of this agent, and stands for no address of the port's subnet",
+                self.qpn()
+            );
+        }
+    }
+
     fn take_route(&self, inner: &mut Inner, lane: Arc<Lane>) {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);

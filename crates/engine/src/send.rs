@@ -142,13 +142,7 @@ impl SendBatch<'_> {
             let Some((ah, qpn, qkey)) = wr.ud else {
                 return refuse(Errno::EINVAL, "a datagram needs an address handle".into());
             };
-            let vector = ah.vector();
-            entry.dgid = vector.dgid;
-            entry.flow_label = vector.flow_label;
-            entry.sgid_index = vector.sgid_index;
-            entry.hop_limit = vector.hop_limit;
-            entry.traffic_class = vector.traffic_class;
-            entry.sl = vector.sl;
+            ah.direct(&mut entry);
             entry.remote_qpn = qpn;
             entry.remote_qkey = if qkey & 0x8000_0000 != 0 { inner.attributes.qkey } else { qkey };
             entry.foreign = u8::from(ah.pd() != qp.pd);

@@ -12,9 +12,11 @@ use abi::queue::{QP_SQ_DRAINING, qp as word};
 use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State};
 use wire::{Psn, Qpn};
 
+use crate::board::Place;
 use crate::cell::Notice;
 use crate::error::{Error, Result};
 use crate::lane::LANE_MTU;
+use crate::lid::{NO_GRH, Way};
 use crate::net::owing::Habit;
 use crate::net::unanswered::Unanswered;
 use crate::qp::{Inner, Qp, Route};
@@ -92,6 +94,9 @@ impl Qp {
     fn take_over(&self, inner: &mut Inner, new: &ModifyQp, how: How) {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
+        if mask & attr::AV != 0 && inner.attributes.dest.is_global == 0 {
+            self.direct_by_lid(inner);
+        }
         let before = inner.state;
         let next =
             if mask & attr::STATE == 0 { before } else { State::from_u32(u32::from(new.qp_state)).unwrap_or(before) };
@@ -143,6 +148,21 @@ impl Qp {
             How::Told => inner.state = next,
             How::Asked | How::Deferred => inner.set_state(next),
         }
+    }
+
+    /// Puts the GID that a LID stands for in its place. Where it stands for none, nobody is there, as with a LID that no switch knows.
+    fn direct_by_lid(&self, inner: &mut Inner) {
+        let from = Place { device: self.engine().device(), port: u32::from(inner.attributes.dest.port_num) };
+        let lid = inner.attributes.dest.dlid;
+        let way = self.engine().board.way_to(from, lid);
+        if way.is_none() {
+            self.complain_of_lid(inner, lid);
+        }
+        let Way { dgid, sgid_index } = way.unwrap_or_default();
+        let dest = &mut inner.attributes.dest;
+        // What a GRH would say may be anything.
+        (dest.flow_label, dest.traffic_class, dest.hop_limit) = (0, 0, NO_GRH);
+        (dest.dgid, dest.sgid_index) = (dgid, sgid_index);
     }
 
     fn ready_to_receive(&self, inner: &mut Inner) {
@@ -216,9 +236,19 @@ impl Qp {
         if self.service == Service::Ud {
             self.engine().board.mtu(self.engine().device(), u32::from(a.port_num))
         } else if inner.on_wire {
-            abi::device::mtu_bytes(a.path_mtu).unwrap_or(1024)
+            abi::device::mtu_bytes(self.wire_mtu(a)).unwrap_or(1024)
         } else {
             LANE_MTU
+        }
+    }
+
+    /// The path's MTU code; where LIDs name ports, not more than the interface carries. It is the same for all of a subnet.
+    fn wire_mtu(&self, a: &ModifyQp) -> u8 {
+        let board = &self.engine().board;
+        let place = Place { device: self.engine().device(), port: u32::from(a.port_num) };
+        match board.gid_wire(place.device, place.port, u32::from(a.dest.sgid_index)) {
+            carried @ 1..=5 if board.lid(place) != 0 => a.path_mtu.min(carried as u8),
+            _ => a.path_mtu,
         }
     }
 

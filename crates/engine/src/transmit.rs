@@ -376,12 +376,12 @@ impl Qp {
         transmit: &Transmit,
         entry: &SendEntry,
         path: Path,
-        grh: [u8; 40],
+        grh: Option<[u8; 40]>,
     ) -> Result<bool, Refusal> {
         let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
         let mut sender = lane.sender.lock();
-        match self.put(lane, &mut sender, path, &transmit.headers, Some(grh), transmit.len, &from) {
+        match self.put(lane, &mut sender, path, &transmit.headers, grh, transmit.len, &from) {
             Sent::Yes => Ok(true),
             Sent::Refused(refusal) => Err(refusal),
             Sent::Full => Ok(false),

@@ -102,6 +102,7 @@ fn ready_to_send(base: QpAttr, id: &Id, connection: &Connection) -> QpAttr {
 pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
     AhAttr {
         dgid: path.dgid,
+        dlid: at.lid_of(&path.dgid),
         flow_label: path.flow_label,
         sgid_index: at.index,
         hop_limit: path.hop_limit,
@@ -137,7 +138,17 @@ mod tests {
     }
 
     fn ask(kind: u8, connection: Option<&Connection>, qp_state: u8) -> Option<QpAttr> {
-        let at = Attachment { device: 0, port: 1, index: 2, gid: [1; 16], ifindex: 0, outward_mtu: 3, port_mtu: 5 };
+        let at = Attachment {
+            device: 0,
+            port: 1,
+            index: 2,
+            gid: [1; 16],
+            ifindex: 0,
+            outward_mtu: 3,
+            port_mtu: 5,
+            lid: 0,
+            subnet: None,
+        };
         attributes(&Id::new(ChannelId(1), 1, port_space::TCP, kind), &at, connection, u32::from(qp_state))
     }
 

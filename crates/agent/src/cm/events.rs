@@ -151,7 +151,7 @@ impl Manager {
             next.known |= known::ADDRESSES;
         }
         if let Some(path) = id.path.as_ref().filter(|_| wanted & known::PATH != 0) {
-            next.path = path_data(path);
+            next.path = path_data(id, path);
             next.known |= known::PATH;
         }
         let Some(at) = &id.attachment else { return };

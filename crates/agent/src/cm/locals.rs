@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::device::port_state;
+use abi::lid::{self, Subnet};
 
 use crate::device::Device;
 use crate::gids::{GidEntry, HostAddress, gid_of};
@@ -29,6 +30,22 @@ pub(crate) struct Attachment {
     pub(crate) outward_mtu: u8,
     /// MTU code of the port.
     pub(crate) port_mtu: u8,
+    /// The port's LID, 0 on Ethernet.
+    pub(crate) lid: u16,
+    /// The addresses that LIDs stand for there.
+    pub(crate) subnet: Option<Subnet>,
+}
+
+impl Attachment {
+    /// The LID by which a GID is reached from here; 0 on Ethernet, and where none stands for it.
+    pub(crate) fn lid_of(&self, gid: &[u8; 16]) -> u16 {
+        match self.lid {
+            0 => 0,
+            _ if gid[0] == 0xff => lid::of_group(gid),
+            own if *gid == self.gid => own,
+            _ => self.subnet.and_then(|subnet| subnet.lid(gid)).unwrap_or(0),
+        }
+    }
 }
 
 /// The addresses of this agent.
@@ -56,6 +73,8 @@ impl Locals {
                     ifindex: entry.ifindex,
                     outward_mtu: if index == 0 || port.state != port_state::ACTIVE { 0 } else { entry.mtu },
                     port_mtu: port.active_mtu,
+                    lid: port.lid.map_or(0, |lid| lid.number),
+                    subnet: port.subnet(),
                 };
                 attachments.extend(port.gids.iter().map(here));
             }
@@ -138,7 +157,7 @@ mod tests {
     }
 
     fn locals(gids: &[&str], host: &[&str], named: &[&str]) -> Locals {
-        let address = |text: &&str| HostAddress { ip: ip(text), ifindex: 2, mtu: 1500 };
+        let address = |text: &&str| HostAddress { ip: ip(text), ifindex: 2, mtu: 1500, prefix: 24 };
         let mut device = Device::new(0, &DeviceConfig::default(), "test");
         device.ports[0].gids.follow(&gids.iter().map(address).collect::<Vec<_>>(), true, 1);
         let named: Vec<IpAddr> = named.iter().map(|text| ip(text)).collect();

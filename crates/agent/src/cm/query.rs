@@ -29,7 +29,7 @@ impl Manager {
             (answer.node_guid, answer.port_num, answer.ibdev_index) = place;
             answer.num_paths = u32::from(id.path.is_some());
             answer.ib_route[0] = match &id.path {
-                Some(path) => record_of(path),
+                Some(path) => record_of(path, lids_of(id, path)),
                 None => PathRec {
                     sgid: id.attachment.map_or([0; 16], |at| at.gid),
                     dgid: id.target.unwrap_or_default(),
@@ -47,7 +47,7 @@ impl Manager {
         let answer = match option {
             query::ADDR => addresses(world, id),
             query::GID => gids(world, id),
-            query::PATH => return Ok(paths(call, id.path.as_ref())),
+            query::PATH => return Ok(paths(call, id)),
             other => return refuse(Errno::ENOSYS, format!("question {other} about an id is not known")),
         };
         if call.command.room < size_of::<QueryAddrAnswer>() - size_of::<u64>() {
@@ -90,24 +90,38 @@ fn place(world: &World, id: &Id) -> Option<(u64, u8, u32)> {
 }
 
 /// The answer to the question for paths.
-fn paths(call: &Call<'_>, path: Option<&Path>) -> Vec<u8> {
+fn paths(call: &Call<'_>, id: &Id) -> Vec<u8> {
+    let path = id.path.as_ref();
     let mut bytes = call.command.answer(&QueryPathAnswer { num_paths: u32::from(path.is_some()), reserved: 0 });
     let room = call.command.room - size_of::<QueryPathAnswer>();
     if let Some(path) = path.filter(|_| room >= size_of::<PathRecData>()) {
-        bytes.extend_from_slice(path_data(path).bytes());
+        bytes.extend_from_slice(path_data(id, path).bytes());
     }
     bytes
 }
 
+/// The LIDs of a path; 0 on Ethernet.
+#[derive(Clone, Copy, Default)]
+struct Lids {
+    from: u16,
+    to: u16,
+}
+
+fn lids_of(id: &Id, path: &Path) -> Lids {
+    id.attachment.map(|at| Lids { from: at.lid, to: at.lid_of(&path.dgid) }).unwrap_or_default()
+}
+
 /// A path with its flags.
-pub(super) fn path_data(path: &Path) -> PathRecData {
+pub(super) fn path_data(id: &Id, path: &Path) -> PathRecData {
     let flags = path_flags::GMP | path_flags::PRIMARY | path_flags::OUTBOUND | path_flags::INBOUND_REVERSE;
-    PathRecData { flags, reserved: 0, path_rec: bytes_of(path) }
+    PathRecData { flags, reserved: 0, path_rec: bytes_of(path, lids_of(id, path)) }
 }
 
 /// A path as QUERY_ROUTE tells it.
-fn record_of(path: &Path) -> PathRec {
+fn record_of(path: &Path, lids: Lids) -> PathRec {
     PathRec {
+        dlid: lids.to.to_be(),
+        slid: lids.from.to_be(),
         dgid: path.dgid,
         sgid: path.sgid,
         flow_label: path.flow_label.to_be(),
@@ -127,10 +141,12 @@ fn record_of(path: &Path) -> PathRec {
 }
 
 /// A path as the IBA's PathRecord (15.2.5.16).
-fn bytes_of(path: &Path) -> [u8; 64] {
+fn bytes_of(path: &Path, lids: Lids) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[8..24].copy_from_slice(&path.dgid);
     bytes[24..40].copy_from_slice(&path.sgid);
+    bytes[40..42].copy_from_slice(&lids.to.to_be_bytes());
+    bytes[42..44].copy_from_slice(&lids.from.to_be_bytes());
     bytes[44..48].copy_from_slice(&(path.flow_label << 8 | u32::from(path.hop_limit)).to_be_bytes());
     bytes[48] = path.traffic_class;
     bytes[49] = 0x81;
@@ -178,10 +194,10 @@ mod tests {
             rate: 16,
             packet_life: 16,
         };
-        let bytes = bytes_of(&path);
+        let bytes = bytes_of(&path, Lids { from: 0x102, to: 0x304 });
         assert_eq!(
             bytes[40..],
-            [0, 0, 0, 0, 0x0a, 0xbc, 0xde, 64, 0x68, 0x81, 0xff, 0xff, 0, 3, 0x85, 0x90, 0x90, 0, 0, 0, 0, 0, 0, 0]
+            [3, 4, 1, 2, 0x0a, 0xbc, 0xde, 64, 0x68, 0x81, 0xff, 0xff, 0, 3, 0x85, 0x90, 0x90, 0, 0, 0, 0, 0, 0, 0]
         );
         assert_eq!(path_of(&bytes), path);
     }

@@ -349,7 +349,17 @@ mod tests {
     use super::*;
 
     fn place(outward_mtu: u8) -> Attachment {
-        Attachment { device: 0, port: 1, index: 1, gid: [1; 16], ifindex: 2, outward_mtu, port_mtu: 4 }
+        Attachment {
+            device: 0,
+            port: 1,
+            index: 1,
+            gid: [1; 16],
+            ifindex: 2,
+            outward_mtu,
+            port_mtu: 4,
+            lid: 0,
+            subnet: None,
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Host {
 }
 
 fn host(addresses: &[&str]) -> Vec<HostAddress> {
-    addresses.iter().map(|ip| HostAddress { ip: ip.parse().expect(ip), ifindex: 2, mtu: 1500 }).collect()
+    addresses.iter().map(|ip| HostAddress { ip: ip.parse().expect(ip), ifindex: 2, mtu: 1500, prefix: 24 }).collect()
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use abi::Errno;
 use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh};
+use abi::lid;
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find};
@@ -58,17 +59,22 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
 }
 
-/// Whether an address vector can lead anywhere on a RoCE device: it needs a port, a GRH and a valid source
-/// GID. Of a flow label 20 bits count; the others are not looked at, as by hardware (UCX sets all of them).
+/// Whether an address vector can lead anywhere: it needs a port, and a GRH with a valid source GID; on InfiniBand, a LID will do
+/// instead, and with a GRH nobody looks at the LID. Of a flow label 20 bits count; the others are not looked at, as by hardware
+/// (UCX sets all of them).
 pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     let number = u32::from(attr.port_num);
     let port = device.port(number)?;
+    if attr.is_global == 0 && port.is_infiniband() {
+        return check_lid(device, attr, of);
+    }
     if attr.is_global == 0 {
         return refuse(
             Errno::EINVAL,
             format!(
                 "{of} on {} port {number} has no GRH, which an Ethernet (RoCE) port needs: choose a GID index, for \
-                 example by adding `-g 0` to the program's command line",
+                 example by adding `-g 0` to the program's command line; for a program that cannot, \
+                 `softhca agent --link-layer infiniband`",
                 device.name
             ),
         );
@@ -86,4 +92,14 @@ pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
         );
     }
     Ok(())
+}
+
+/// Whether a LID can be a port's. Groups are addressed by GID, so that they need a GRH (IBA 10.2.2.2).
+fn check_lid(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
+    let (name, number, lid) = (&device.name, attr.port_num, attr.dlid);
+    if lid::is_unicast(lid) {
+        return Ok(());
+    }
+    let why = if lid >= lid::MULTICAST_MIN { "that is a group's, and groups need a GRH" } else { "that is no port's" };
+    refuse(Errno::EINVAL, format!("{of} on {name} port {number} has no GRH, and LID {lid} as its destination: {why}"))
 }

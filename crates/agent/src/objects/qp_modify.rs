@@ -98,11 +98,12 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
         return refuse(errno, format!("QP {qpn:#x}: {text}"));
     }
     if given(attr::PATH_MTU) {
-        let active = device.port(u32::from(port_num))?.active_mtu;
-        if !(1..=active).contains(&wanted.path_mtu) {
+        let port = device.port(u32::from(port_num))?;
+        let most = port.largest_path_mtu();
+        if !(1..=most).contains(&wanted.path_mtu) {
             let asked = wanted.path_mtu;
             return bad(format!(
-                "path MTU code {asked} is not 1 (256 bytes) to {active}, the active MTU of port {port_num}"
+                "path MTU code {asked} is not 1 (256 bytes) to {most}, the most that port {port_num} takes"
             ));
         }
     }

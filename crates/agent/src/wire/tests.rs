@@ -27,7 +27,7 @@ fn address() -> Ipv4Addr {
 }
 
 fn carried(ip: impl Into<IpAddr>, mtu: u32) -> HostAddress {
-    HostAddress { ip: ip.into(), ifindex: 1, mtu }
+    HostAddress { ip: ip.into(), ifindex: 1, mtu, prefix: 8 }
 }
 
 struct Setting {

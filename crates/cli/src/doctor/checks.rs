@@ -38,6 +38,7 @@ pub(super) fn all(host: &Host) -> Vec<Finding> {
         run_directory(&run_dir),
         agent(&run_dir),
         wire(&run_dir),
+        link_layer(&run_dir),
         connections(&run_dir),
         library(),
         loaded(),
@@ -134,6 +135,23 @@ fn wire(dir: &Path) -> Finding {
                 "programs of one agent reach each other all the same; `--address 127.0.0.2` makes a host of its own",
             )
         }
+    }
+}
+
+/// What the ports are, and what programs have to give there.
+fn link_layer(dir: &Path) -> Finding {
+    const WHAT: &str = "link layer";
+    let Some(answer) = Connection::open(dir).ok().and_then(|connection| connection.ask("devices").ok()) else {
+        return Finding::ok(WHAT, "no agent runs that could tell");
+    };
+    let devices = answer["devices"].as_array().cloned().unwrap_or_default();
+    let ports: Vec<Value> = devices.iter().filter_map(|device| device["ports"].as_array()).flatten().cloned().collect();
+    match ports.iter().find(|port| port["lids"].is_string()) {
+        Some(port) => Finding::ok(WHAT, format!("InfiniBand; {}", port["lids"].as_str().unwrap_or_default())),
+        None => Finding::ok(
+            WHAT,
+            "Ethernet (RoCE): programs give a GID index; for those that cannot, `softhca agent --link-layer infiniband`",
+        ),
     }
 }
 

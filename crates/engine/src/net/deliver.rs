@@ -15,6 +15,7 @@ use wire::{Headers, Qpn};
 
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Engine;
+use crate::lid::NO_GRH;
 use crate::net::batch::ICRC;
 use crate::net::inbox::Reception;
 use crate::network::address;
@@ -138,15 +139,18 @@ impl<'a> Packets<'a> {
             self.engine.events.violation(context_page::PKEY_VIOLATIONS, 1);
             return Err("it is not of the one partition that there is");
         }
-        let grh = headers.opcode.has_deth().then(|| {
-            let Datagrams { from, to, traffic_class, hop_limit, .. } = *self.datagrams;
+        let Datagrams { from, to, traffic_class, hop_limit, .. } = *self.datagrams;
+        let is_datagram = headers.opcode.has_deth();
+        let device = self.engine.device();
+        let slid = if is_datagram { self.engine.board.lid_of_sender(device, &from, &to) } else { None };
+        let grh = (is_datagram && !(slid.is_some() && hop_limit == NO_GRH)).then(|| {
             let behind = (UDP + inside.len() + ICRC) as u16;
             let mut grh = [0; wire::grh::LEN];
             Network::between(from, to, traffic_class, 0, hop_limit, behind).emit(&mut grh);
             grh
         });
         let packet = Packet {
-            path: Path { device: self.engine.device() as u8, port: 1, ..Path::default() },
+            path: Path { device: device as u8, port: 1, slid: slid.unwrap_or(0), ..Path::default() },
             src_qp: headers.deth.src_qp,
             headers,
             grh,

@@ -1,0 +1,131 @@
+//! The LIDs of InfiniBand ports: pure bookkeeping, done anew after every change of the GID tables.
+//!
+//! There is no subnet manager. A port's LID is the host part of its first IPv4 address that has a fitting one, so that other
+//! hosts of that subnet know whom it names; a port without such an address has a LID from the end of the range, which only
+//! this agent's programs reach. No two ports of an agent have the same (docs/decisions/0020-lids-without-a-fabric.md). The
+//! principal type is [`Lid`].
+
+use std::collections::BTreeSet;
+
+use abi::lid::{Subnet, UNICAST_MAX};
+
+use crate::device::{Device, Port};
+
+/// The LID of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lid {
+    /// 1 to 0xbfff.
+    pub number: u16,
+    /// The index of the GID whose address it stands for; 0 when it stands for none.
+    pub index: u32,
+    /// A bit for every bit of that address's host part.
+    pub hosts: u32,
+}
+
+/// Gives every InfiniBand port a LID. Answers which ports have another than before, by device and number.
+pub fn assign(devices: &mut [Device]) -> Vec<(usize, u64)> {
+    let mut taken = BTreeSet::new();
+    let mut changed = Vec::new();
+    for device in devices {
+        for (number, port) in (1..).zip(&mut device.ports).filter(|(_, port)| port.is_infiniband()) {
+            let lid = of_address(port, &taken).unwrap_or_else(|| of_nothing(&taken));
+            taken.insert(lid.number);
+            if port.lid.replace(lid) != Some(lid) {
+                changed.push((device.index, number));
+            }
+        }
+    }
+    changed
+}
+
+/// From the address that the LID has now, if it is still there; else from the first that has a host part nobody else has.
+fn of_address(port: &Port, taken: &BTreeSet<u16>) -> Option<Lid> {
+    let kept = port.lid.map_or(0, |lid| lid.index);
+    let mut addresses: Vec<_> = port.gids.iter().skip(1).collect();
+    addresses.sort_by_key(|(index, _)| *index as u32 != kept);
+    addresses.into_iter().find_map(|(index, entry)| {
+        let hosts = u32::MAX.checked_shr(u32::from(entry.prefix)).unwrap_or(0);
+        let number = Subnet::around(&entry.gid, hosts)?.lid(&entry.gid)?;
+        (!taken.contains(&number)).then_some(Lid { number, index: index as u32, hosts })
+    })
+}
+
+fn of_nothing(taken: &BTreeSet<u16>) -> Lid {
+    // There are more LIDs than an agent can have ports.
+    let number = (1..=UNICAST_MAX).rev().find(|number| !taken.contains(number)).unwrap_or(UNICAST_MAX);
+    Lid { number, index: 0, hosts: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DeviceConfig, LinkLayer, PortConfig};
+    use crate::gids::HostAddress;
+
+    fn devices(count: usize) -> Vec<Device> {
+        let port = PortConfig { link_layer: LinkLayer::Infiniband, ..PortConfig::default() };
+        let config = DeviceConfig { ports: vec![port], ..DeviceConfig::default() };
+        (0..count).map(|index| Device::new(index, &config, "test")).collect()
+    }
+
+    fn address(text: &str, prefix: u8) -> HostAddress {
+        HostAddress { ip: text.parse().expect(text), ifindex: 1, mtu: 1500, prefix }
+    }
+
+    fn lid_at(devices: &mut [Device], host: &[HostAddress]) -> (u16, u32) {
+        for device in devices.iter_mut() {
+            device.ports[0].follow(host, true, 1);
+        }
+        assign(devices);
+        let lid = devices[0].ports[0].lid.expect("a LID");
+        (lid.number, lid.index)
+    }
+
+    #[test]
+    fn the_first_fitting_address_gives_the_lid() {
+        let mut one = devices(1);
+        assert_eq!(lid_at(&mut one, &[]), (0xbfff, 0), "no address at all");
+        for (host, expected) in [
+            (vec![address("10.0.0.5", 24)], (5, 1)),
+            (vec![address("10.0.2.5", 16)], (0x0205, 1)),
+            (vec![address("127.0.0.1", 8)], (1, 1)),
+            (vec![address("10.0.0.5", 32)], (0xbfff, 0)),
+            (vec![address("172.16.255.1", 16)], (0xbfff, 0)),
+            (vec![address("fd00::5", 64)], (0xbfff, 0)),
+            (vec![address("10.9.9.9", 32), address("fd00::5", 64), address("10.0.0.7", 24)], (7, 3)),
+        ] {
+            let mut fresh = devices(1);
+            assert_eq!(lid_at(&mut fresh, &host), expected, "{host:?}");
+        }
+    }
+
+    #[test]
+    fn ports_of_one_agent_have_different_lids() {
+        let mut three = devices(3);
+        lid_at(&mut three, &[address("10.0.0.5", 24)]);
+        let numbers: Vec<u16> = three.iter().filter_map(|device| device.ports[0].lid).map(|lid| lid.number).collect();
+        assert_eq!(numbers, [5, 0xbfff, 0xbffe]);
+        lid_at(&mut three, &[address("10.0.0.5", 24), address("10.0.0.6", 24)]);
+        let numbers: Vec<u16> = three.iter().filter_map(|device| device.ports[0].lid).map(|lid| lid.number).collect();
+        assert_eq!(numbers, [5, 6, 0xbfff]);
+    }
+
+    #[test]
+    fn a_lid_stays_as_long_as_its_address_and_changes_are_told() {
+        let mut one = devices(1);
+        let (a, b) = (address("10.0.0.5", 24), address("10.0.0.6", 24));
+        assert_eq!(lid_at(&mut one, &[a, b]), (5, 1));
+        assert_eq!(lid_at(&mut one, &[b]), (6, 2));
+        one[0].ports[0].follow(&[a, b], true, 1);
+        assert!(assign(&mut one).is_empty(), "what has come back is no better than what was there");
+        one[0].ports[0].follow(&[a], true, 1);
+        assert_eq!(assign(&mut one), [(0, 1)]);
+    }
+
+    #[test]
+    fn ethernet_ports_have_none() {
+        let mut device = [Device::new(0, &DeviceConfig::default(), "test")];
+        assert!(assign(&mut device).is_empty());
+        assert_eq!(device[0].ports[0].lid, None);
+    }
+}

@@ -1,0 +1,65 @@
+//! Addresses by LID: what an address vector without a GRH comes down to, on ports whose link layer is InfiniBand.
+//!
+//! A LID of this agent is one of its ports; any other is the host part of an address in the port's own subnet. Either way a GID
+//! takes the LID's place when the vector is set, and everything behind goes by GIDs alone
+//! (docs/decisions/0020-lids-without-a-fabric.md). Nothing of Ethernet ports is here: the agent refuses vectors without a GRH there.
+
+use abi::board::{self, port_word, word};
+use abi::lid::{Subnet, is_unicast};
+
+use crate::board::{Board, Place};
+
+/// The hop limit of a datagram that was sent without a GRH: it never leaves its subnet, and other limits are more common.
+pub(crate) const NO_GRH: u8 = 254;
+
+/// The GID that stands for a LID, and the index of the GID from which it is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) dgid: [u8; 16],
+    pub(crate) sgid_index: u8,
+}
+
+impl Board {
+    fn lid_word(&self, place: Place, which: usize) -> u32 {
+        board::port(place.device, place.port).map_or(0, |at| self.word(at + which))
+    }
+
+    /// The LID of a port of this agent, 0 on Ethernet.
+    pub(crate) fn lid(&self, place: Place) -> u16 {
+        u16::try_from(self.lid_word(place, port_word::LID)).unwrap_or(0)
+    }
+
+    /// The way from a port to a LID. `None`: nobody can be there.
+    pub(crate) fn way_to(&self, from: Place, lid: u16) -> Option<Way> {
+        if !is_unicast(lid) || self.lid(from) == 0 {
+            return None;
+        }
+        if let Some(place) = self.places().find(|place| self.lid(*place) == lid) {
+            return Some(Way { dgid: self.gid(place.device, place.port, 0)?, sgid_index: 0 });
+        }
+        let (subnet, index) = self.subnet(from)?;
+        Some(Way { dgid: subnet.gid(lid)?, sgid_index: index })
+    }
+
+    /// The LIDs of a packet that came from another host: the sender's, if `to` is the address that one of this device's LIDs stands
+    /// for, and the sender is in its subnet.
+    pub(crate) fn lid_of_sender(&self, device: u32, from: &[u8; 16], to: &[u8; 16]) -> Option<u16> {
+        self.places().filter(|place| place.device == device).find_map(|place| {
+            let (subnet, index) = self.subnet(place)?;
+            let addressed = self.gid(place.device, place.port, u32::from(index)).as_ref() == Some(to);
+            subnet.lid(from).filter(|_| addressed)
+        })
+    }
+
+    /// The addresses that LIDs stand for as a port sees it, and the index of the GID by which it belongs to them.
+    fn subnet(&self, place: Place) -> Option<(Subnet, u8)> {
+        let index = u8::try_from(self.lid_word(place, port_word::LID_GID)).ok().filter(|index| *index != 0)?;
+        let gid = self.gid(place.device, place.port, u32::from(index))?;
+        Some((Subnet::around(&gid, self.lid_word(place, port_word::LID_HOSTS))?, index))
+    }
+
+    fn places(&self) -> impl Iterator<Item = Place> {
+        let devices = self.word(word::DEVICE_COUNT).min(board::DEVICE_MAX);
+        (0..devices).flat_map(|device| (1..=board::PORT_MAX).map(move |port| Place { device, port }))
+    }
+}
