@@ -103,6 +103,19 @@ impl Hosts {
         Err("no free loopback network".to_owned())
     }
 
+    /// Both agents anew, with options.
+    pub fn with_agents(self, options: &[&str]) -> Result<Self, String> {
+        for host in [&self.left, &self.right] {
+            for words in [&["agent", "--stop"][..], &[&["agent"], options].concat()] {
+                let outcome = host.room.finish(host.room.softhca(words))?;
+                if !outcome.succeeded() {
+                    return Err(outcome.told());
+                }
+            }
+        }
+        Ok(self)
+    }
+
     /// Starts `words -p PORT` on the left and, when it listens, `words -p PORT ADDRESS` on the right, both under `softhca run`
     /// and with the GID index of their address of this family.
     pub fn start(&self, family: Family, words: &[&str]) -> Result<Pair, String> {

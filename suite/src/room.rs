@@ -114,7 +114,12 @@ impl Room {
 
     /// Starts this room's agent with one address only, which has to be this host's.
     pub fn with_address(self, address: &str) -> Result<Self, String> {
-        let outcome = self.finish(self.softhca(&["agent", "--idle-exit", "60", "--address", address]))?;
+        self.with_agent(&["--address", address])
+    }
+
+    /// Starts this room's agent with options.
+    pub fn with_agent(self, options: &[&str]) -> Result<Self, String> {
+        let outcome = self.finish(self.softhca(&[&["agent", "--idle-exit", "60"], options].concat()))?;
         if outcome.succeeded() { Ok(self) } else { Err(outcome.told()) }
     }
 

@@ -1,10 +1,17 @@
-//! Debian's qperf: all its tests of RC and those that verify data, with connections by the connection manager. Its tests of UC and UD do
-//! not use that, and without it qperf 0.4.11 gives no GRH, which every RoCE port wants.
+//! Debian's qperf: all its tests of RC, UC and UD, and those that verify data.
+//!
+//! qperf 0.4.11 connects by the connection manager in its tests of RC, if it is told to; everywhere else it gives LIDs and no GRH. So
+//! all of it runs on InfiniBand ports, and the former on Ethernet ports, too. Its datagrams are of 2048 bytes, its path MTU is 2048.
 
 use softhca_suite::{Family, Hosts, Place, Room, User};
 
 const RC: &str = "rc_bi_bw rc_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw rc_rdma_write_lat \
                   rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add";
+const UC: &str = "uc_bi_bw uc_bw uc_lat uc_rdma_write_bw uc_rdma_write_lat uc_rdma_write_poll_lat";
+const UD: &str = "ud_bi_bw ud_bw ud_lat";
+
+const INFINIBAND: &[&str] = &["--link-layer", "infiniband"];
+
 /// Every test prints its name and then a figure at least.
 #[track_caller]
 fn measures(place: Place<'_>, options: &str, tests: &str) {
@@ -15,13 +22,83 @@ fn measures(place: Place<'_>, options: &str, tests: &str) {
     assert!(!sides.client.everything().contains("failed"), "{}", sides.client.told());
 }
 
+/// Everything, on one host.
+#[track_caller]
+fn on_one_host(user: User, options: &str) {
+    // An address of loopback gives the port its largest MTU on every machine.
+    let options_of_agent = [INFINIBAND, &["--address", "127.0.0.1"]].concat();
+    let room = Room::of(user).expect("a room").with_agent(&options_of_agent).expect("an agent");
+    [RC, UC, UD].into_iter().for_each(|tests| measures(room.place(Family::V4), options, tests));
+}
+
+/// Everything, between two hosts.
+#[track_caller]
+fn between_namespaces(mtu: u32, user: User, options: &str) {
+    let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
+    let hosts = hosts.with_agents(INFINIBAND).expect("agents");
+    [RC, UC].into_iter().for_each(|tests| measures(hosts.place(Family::V4), options, tests));
+    // A datagram is one packet.
+    let size = if mtu < 2200 { "-m 1K" } else { "" };
+    measures(hosts.place(Family::V4), &format!("{options} {size}"), UD);
+}
+
 #[test]
-fn rc_on_one_host() {
+fn rc_on_ethernet_ports_of_one_host() {
     measures(Room::of(User::Nobody).expect("a room").place(Family::V4), "-cm1", RC);
 }
 
 #[test]
-fn rc_between_namespaces() {
+fn rc_on_ethernet_ports_between_namespaces() {
     let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
     measures(hosts.place(Family::V4), "-cm1", RC);
+}
+
+#[test]
+fn without_a_grh_ethernet_ports_refuse_and_say_what_helps() {
+    let room = Room::of(User::Nobody).expect("a room").with_address("127.0.0.1").expect("an agent");
+    let line = "qperf -lp PORT ADDRESS -t 1 uc_bw";
+    let sides = room.place(Family::V4).meet("qperf -lp PORT", line).expect("they end");
+    assert!(!sides.client.succeeded(), "{}", sides.client.told());
+    let said = [sides.client.everything(), sides.server.everything()].concat();
+    assert!(said.contains("failed to modify QP to RTR: Invalid argument"), "{said}");
+}
+
+#[test]
+fn one_host_by_lid() {
+    on_one_host(User::Me, "");
+}
+
+#[test]
+fn one_host_by_lid_ordinary_user() {
+    on_one_host(User::Nobody, "");
+}
+
+#[test]
+fn one_host_by_the_manager() {
+    on_one_host(User::Me, "-cm1");
+}
+
+#[test]
+fn one_host_by_the_manager_ordinary_user() {
+    on_one_host(User::Nobody, "-cm1");
+}
+
+#[test]
+fn namespaces_by_lid() {
+    between_namespaces(9000, User::Me, "");
+}
+
+#[test]
+fn namespaces_by_lid_ordinary_user() {
+    between_namespaces(1500, User::Nobody, "");
+}
+
+#[test]
+fn namespaces_by_the_manager() {
+    between_namespaces(1500, User::Me, "-cm1");
+}
+
+#[test]
+fn namespaces_by_the_manager_ordinary_user() {
+    between_namespaces(9000, User::Nobody, "-cm1");
 }

@@ -1,0 +1,185 @@
+//! InfiniBand ports: what is shown of them, and programs that give no GID index, on one host and between hosts. qperf, which can do
+//! without one only, is in `cm_qperf.rs`.
+
+use softhca_suite::{Family, Hosts, Pair, Place, Room, Sides, User, lists};
+
+const INFINIBAND: &[&str] = &["--link-layer", "infiniband"];
+
+/// A room whose one address has LID 1.
+fn room(user: User) -> Room {
+    let options = [INFINIBAND, &["--address", "127.0.0.1"]].concat();
+    Room::of(user).expect("a room").with_agent(&options).expect("an agent")
+}
+
+fn hosts(mtu: u32, user: User) -> Option<Hosts> {
+    let hosts = Hosts::joined(mtu, user).expect("two namespaces")?;
+    Some(hosts.with_agents(INFINIBAND).expect("agents"))
+}
+
+#[test]
+fn devices_and_doctor_say_what_the_port_is() {
+    for user in [User::Me, User::Nobody] {
+        let room = room(user);
+        let info = room.finish_run(&["ibv_devinfo", "-v"]).expect("it ends").expect_success();
+        for words in
+            ["link_layer:\t\tInfiniBand", "port_lid:\t\t1\n", "sm_lid:\t\t\t1\n", "port_lmc:\t\t0x00", "PORT_ACTIVE"]
+        {
+            assert!(info.output.contains(words), "no {words:?}: {}", info.told());
+        }
+        assert!(!info.output.contains("RoCE"), "{}", info.told());
+        let devices = room.finish(room.softhca(&["devices"])).expect("it ends").expect_success();
+        assert!(devices.output.contains("LID 1 stands for 127.0.0.1"), "{}", devices.told());
+        let json = room.json(&["devices", "--json"]).expect("JSON");
+        let port = &json[0]["ports"][0];
+        assert_eq!((port["lid"].as_u64(), port["link_layer"].as_str()), (Some(1), Some("InfiniBand")), "{port:#}");
+        let doctor = room.finish(room.softhca(&["doctor"])).expect("it ends").expect_success();
+        assert!(doctor.output.contains("InfiniBand; LID 1 stands for 127.0.0.1"), "{}", doctor.told());
+    }
+}
+
+#[test]
+fn doctor_tells_ethernet_users_of_it() {
+    let room = Room::new().expect("a room");
+    room.start_agent().expect("an agent");
+    let doctor = room.finish(room.softhca(&["doctor"])).expect("it ends").expect_success();
+    assert!(doctor.output.contains("Ethernet (RoCE)") && doctor.output.contains("--link-layer"), "{}", doctor.told());
+}
+
+/// What Debian's `ibstatus` does: a shell that goes from folder to folder and reads files.
+#[test]
+fn a_script_in_the_manner_of_ibstatus() {
+    let words = "cd /sys/class/infiniband/softhca0/ports/1 && echo \"$(cat gids/0) lid $(cat lid) sm $(cat sm_lid) \
+                 $(cat lid_mask_count) $(cat state), $(cat phys_state), $(cat rate), $(cat link_layer), \
+                 $(cat gid_attrs/types/1), $(cat ../../node_type)\"";
+    let said = room(User::Nobody).finish_run(&["sh", "-c", words]).expect("it ends").expect_success().output;
+    assert!(said.starts_with("fe80:0000:0000:0000:"), "{said}");
+    let expected = "lid 0x1 sm 0x1 0 4: ACTIVE, 5: LinkUp, 100 Gb/sec (4X EDR), InfiniBand, IB/RoCE v1, 1: CA\n";
+    assert!(said.ends_with(expected), "{said}");
+}
+
+#[test]
+fn run_starts_such_an_agent_and_takes_no_other() {
+    let room = Room::new().expect("a room");
+    let run = |layer: &str| {
+        let words = ["run", "--link-layer", layer, "--", "ibv_devinfo"];
+        room.finish(room.softhca(&words)).expect("it ends")
+    };
+    let first = run("infiniband").expect_success();
+    assert!(first.output.contains("link_layer:\t\tInfiniBand"), "{}", first.told());
+    run("infiniband").expect_success();
+    let refused = run("ethernet");
+    assert!(refused.code == 125 && refused.errors.contains("another link layer: InfiniBand"), "{}", refused.told());
+    let unknown = run("token-ring");
+    assert!(unknown.code == 2 && unknown.errors.contains("infiniband"), "{}", unknown.told());
+}
+
+#[test]
+fn a_port_of_each_kind() {
+    let room = Room::new().expect("a room");
+    let file = room.folder().join("agent.toml");
+    let config = "[[devices]]\n[[devices.ports]]\n[[devices.ports]]\nlink_layer = 'infiniband'\n";
+    std::fs::write(&file, config).expect("written");
+    let room = room.with_agent(&["--config", &file.display().to_string(), "--address", "127.0.0.1"]).expect("an agent");
+    for (number, layer, lid) in [("1", "Ethernet", "0"), ("2", "InfiniBand", "1")] {
+        let words = ["ibv_devinfo", "-i", number];
+        let info = room.finish_run(&words).expect("it ends").expect_success();
+        let (layer, lid) = (format!("link_layer:\t\t{layer}"), format!("port_lid:\t\t{lid}\n"));
+        assert!(info.output.contains(&layer) && info.output.contains(&lid), "{}", info.told());
+    }
+    Pair::must_succeed(&room, &["ibv_rc_pingpong", "-i", "2", "-c"]);
+    Pair::must_succeed(&room, &["ibv_rc_pingpong", "-i", "1", "-g", "0", "-c"]);
+}
+
+/// Programs that exchange LIDs over TCP, and the options with which they run here.
+const BY_LID: &[&[&str]] = &[
+    &["ibv_rc_pingpong", "-c"],
+    &["ibv_rc_pingpong", "-c", "-e", "-s", "100000", "-m", "2048"],
+    &["ibv_uc_pingpong", "-c"],
+    &["ibv_ud_pingpong", "-c", "-s", "1000"],
+    &["ibv_ud_pingpong", "-c", "-e", "-s", "1000"],
+    &["ibv_srq_pingpong", "-c"],
+    &["ib_send_bw"],
+    &["ib_send_bw", "-c", "UC"],
+    &["ib_send_bw", "-c", "UD"],
+    &["ib_send_lat", "-c", "UD"],
+    &["ib_write_lat"],
+    &["ib_write_bw", "-q", "4"],
+    &["ib_read_bw"],
+    &["ib_atomic_lat", "-A", "FETCH_AND_ADD"],
+];
+
+#[test]
+fn by_lid_on_one_host() {
+    for (words, user) in BY_LID.iter().zip([User::Me, User::Nobody].into_iter().cycle()) {
+        lists::expect_figures(words, &Pair::must_succeed(&room(user), words));
+    }
+}
+
+#[test]
+fn by_lid_between_namespaces() {
+    for (mtu, user) in [(1500, User::Nobody), (9000, User::Me)] {
+        let Some(hosts) = hosts(mtu, user) else { return };
+        for words in BY_LID {
+            let (there, here) = (hosts.left.room(), hosts.right.room());
+            let run = || Pair::connect(there, words, here, words, &hosts.left.rendezvous())?.wait(softhca_suite::HANG);
+            lists::expect_figures(words, &Sides::must_succeed(words, Sides::measured(run)));
+        }
+    }
+}
+
+#[test]
+fn by_gid_between_namespaces() {
+    let Some(hosts) = hosts(1500, User::Nobody) else { return };
+    for (family, words) in [
+        (Family::V4, &["ibv_rc_pingpong", "-c"][..]),
+        (Family::V6, &["ibv_rc_pingpong", "-c"]),
+        (Family::V4, &["ibv_ud_pingpong", "-c", "-s", "1000"]),
+        (Family::V6, &["ib_send_bw", "-c", "UD"]),
+    ] {
+        lists::expect_figures(words, &hosts.must_succeed(family, words));
+    }
+}
+
+/// An Ethernet host and an InfiniBand one: by GID they are the same.
+#[test]
+fn the_kinds_of_ports_understand_each_other() {
+    let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
+    let right = hosts.right.room();
+    for words in [&["agent", "--stop"][..], &["agent", "--link-layer", "infiniband"]] {
+        right.finish(right.softhca(words)).expect("it ends").expect_success();
+    }
+    hosts.must_succeed(Family::V4, &["ibv_rc_pingpong", "-c"]);
+    hosts.must_succeed(Family::V4, &["ibv_ud_pingpong", "-c", "-s", "1000"]);
+    hosts.place(Family::V4).must_meet("rping -s -a ADDRESS -p PORT -C 10", "rping -c -a ADDRESS -p PORT -C 10 -V");
+}
+
+/// The connection manager's own programs, one after the other.
+macro_rules! rows {
+    ($($name:ident: $server:literal => $client:literal;)*) => {
+        const MANAGED: &[(&str, &str)] = &[$(($server, $client)),*];
+    };
+}
+
+softhca_suite::manager_list!(rows);
+
+#[track_caller]
+fn managed(place: Place<'_>) {
+    for (server, client) in MANAGED {
+        place.must_meet(server, client);
+    }
+    // A group's LID comes with its GID.
+    let receiver = "mckey -m 239.47.91.3 -b OWN -C 10";
+    place.must_meet(receiver, &format!("{receiver} -s"));
+}
+
+#[test]
+fn connections_by_address_on_one_host() {
+    managed(room(User::Nobody).place(Family::V4));
+}
+
+#[test]
+fn connections_by_address_between_namespaces() {
+    let Some(hosts) = hosts(1500, User::Me) else { return };
+    managed(hosts.place(Family::V4));
+    hosts.place(Family::V6).must_meet("rping -s -a ADDRESS -p PORT -C 5", "rping -c -a ADDRESS -p PORT -C 5 -V");
+}
