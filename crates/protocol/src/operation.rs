@@ -82,6 +82,8 @@ pub struct SendOp {
     pub fence: bool,
     /// UD only.
     pub dest: Destination,
+    /// XRC only: the shared receive queue at the responder.
+    pub xrc_srq: u32,
 }
 
 /// A packet to be sent: these headers, then bytes `[offset, offset + len)` of the gather list of the request in `slot`.

@@ -16,7 +16,7 @@ impl Requester {
             Operation::FetchAdd => wire::Operation::FetchAdd,
             _ => wire::Operation::ReadRequest,
         };
-        let mut headers = self.headers(operation, entry.first + skip);
+        let mut headers = self.headers(op, operation, entry.first + skip);
         let len = op.length.min(end << self.mtu_shift) - offset;
         headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len };
         headers.atomic = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
@@ -35,7 +35,7 @@ impl Requester {
         let len = (op.length - offset).min(self.config.mtu);
         let (first, last) = (packet == 0, offset + len == op.length);
         let psn = entry.first + packet;
-        let mut headers = self.headers(opcode(op.operation, Place::of(first, last)), psn);
+        let mut headers = self.headers(op, opcode(op.operation, Place::of(first, last)), psn);
         headers.imm = op.imm;
         headers.ieth = op.imm;
         headers.reth = Reth { va: op.remote_addr, rkey: op.rkey, len: op.length };
@@ -45,7 +45,7 @@ impl Requester {
             headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
         }
         self.cursor.unasked += 1;
-        headers.ack_req = self.service == Service::Rc && (last || self.must_ask(psn));
+        headers.ack_req = self.service.is_reliable() && (last || self.must_ask(psn));
         if headers.ack_req {
             self.cursor.unasked = 0;
         }
@@ -53,12 +53,13 @@ impl Requester {
         Transmit { headers, slot: op.slot, offset, len }
     }
 
-    fn headers(&self, operation: wire::Operation, psn: Psn) -> Headers {
+    fn headers(&self, op: &SendOp, operation: wire::Operation, psn: Psn) -> Headers {
         Headers {
             opcode: Opcode::new(self.service.transport(), operation),
             psn,
             dest_qp: self.config.dest_qp,
             pkey: self.config.pkey,
+            xrc_srq: op.xrc_srq,
             ..Headers::default()
         }
     }
@@ -105,9 +106,10 @@ impl RequesterConfig {
     pub(crate) fn admit(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
         let operation = op.operation;
         let offered = match service {
-            Service::Rc => true,
+            Service::Rc | Service::XrcIni => true,
             Service::Uc => !operation.is_read_or_atomic() && operation != Operation::SendInv,
             Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
+            Service::XrcTgt => false,
         };
         if !offered {
             return Err((Status::LocQpOpErr, Reason::NotOffered { operation, service }));

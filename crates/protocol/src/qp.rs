@@ -5,7 +5,7 @@
 //!                                          ▲                    any state but RESET ──▶ ERR, by modify
 //!                                          │
 //!                         send error ──▶  SQE                   UC, UD: a send that fails stops only the send queue
-//!                                         ERR ◀── send error    RC; and receive errors, all services
+//!                                         ERR ◀── send error    RC, XRC; and receive errors, all services
 //! ```
 //!
 //! | state | post send | post receive | incoming packets           | send queue                                  |
@@ -37,6 +37,10 @@ pub enum Service {
     Uc,
     /// Unreliable datagram: messages of one packet, to and from anybody.
     Ud,
+    /// The end of an extended reliable connection that asks: it has a send queue only.
+    XrcIni,
+    /// The end that serves: what comes goes to the shared receive queue that it names.
+    XrcTgt,
 }
 
 /// The state of a queue pair, with the verbs' numbers.
@@ -61,7 +65,7 @@ pub enum State {
 }
 
 /// One row: from the states in the first column to the second; per service what must be given and what may be given besides.
-pub type Transition = (&'static [State], State, [Rule; 3]);
+pub type Transition = (&'static [State], State, [Rule; 5]);
 
 /// What a transition takes on one service: (required, optional), or nothing where it does not exist.
 pub type Rule = Option<(Attributes, Attributes)>;
@@ -98,22 +102,63 @@ macro_rules! rule {
 }
 const NOTHING: Rule = rule!(;);
 
-/// Every transition that exists. What is not here is refused.
+/// Every transition that exists, each with its rules for RC, UC, UD, and XRC's two ends. What is not here is refused.
 #[rustfmt::skip]
 pub const TRANSITIONS: &[Transition] = &[
-    // from            to     RC                                            UC                                  UD
-    (&[Reset],         Reset, [NOTHING,                                     NOTHING,                            NOTHING]),
-    (&[Reset],         Init,  [rule!(PK PT AC;),                            rule!(PK PT AC;),                   rule!(PK PT QK;)]),
-    (&[Init],          Init,  [rule!(; PK PT AC),                           rule!(; PK PT AC),                  rule!(; PK PT QK)]),
-    (&[Init],          Rtr,   [rule!(AV MTU DQ RP MDA RTI; ALT AC PK),      rule!(AV MTU DQ RP; ALT AC PK),     rule!(; PK QK)]),
-    (&[Rtr],           Rts,   [rule!(TO RTY RNR SP MQA; CS ALT AC RTI MIG), rule!(SP; CS ALT AC MIG),           rule!(SP; CS QK)]),
-    (&[Rts],           Rts,   [rule!(; CS AC ALT MIG RTI),                  rule!(; CS AC ALT MIG),             rule!(; CS QK)]),
-    (&[Rts],           Sqd,   [rule!(; SQN),                                rule!(; SQN),                       rule!(; SQN)]),
-    (&[Sqd],           Rts,   [rule!(; CS ALT AC RTI MIG),                  rule!(; CS ALT AC MIG),             rule!(; CS QK)]),
-    (&[Sqd],           Sqd,   [rule!(; PT AV TO RTY RNR MQA MDA ALT AC PK RTI MIG), rule!(; AV ALT AC PK MIG),  rule!(; PK QK)]),
-    (&[Sqe],           Rts,   [None,                                        rule!(; CS AC),                     rule!(; CS QK)]),
-    (&[Init, Rtr, Rts, Sqd, Sqe, Err], Reset, [NOTHING, NOTHING, NOTHING]),
-    (&[Init, Rtr, Rts, Sqd, Sqe, Err], Err,   [NOTHING, NOTHING, NOTHING]),
+    (&[Reset], Reset, [NOTHING, NOTHING, NOTHING, NOTHING, NOTHING]),
+    (&[Reset], Init, [
+        rule!(PK PT AC;),
+        rule!(PK PT AC;),
+        rule!(PK PT QK;),
+        rule!(PK PT AC;),
+        rule!(PK PT AC;),
+    ]),
+    (&[Init], Init, [
+        rule!(; PK PT AC),
+        rule!(; PK PT AC),
+        rule!(; PK PT QK),
+        rule!(; PK PT AC),
+        rule!(; PK PT AC),
+    ]),
+    (&[Init], Rtr, [
+        rule!(AV MTU DQ RP MDA RTI; ALT AC PK),
+        rule!(AV MTU DQ RP; ALT AC PK),
+        rule!(; PK QK),
+        rule!(AV MTU DQ RP; ALT AC PK),
+        rule!(AV MTU DQ RP MDA RTI; ALT AC PK),
+    ]),
+    (&[Rtr], Rts, [
+        rule!(TO RTY RNR SP MQA; CS ALT AC RTI MIG),
+        rule!(SP; CS ALT AC MIG),
+        rule!(SP; CS QK),
+        rule!(TO RTY RNR SP MQA; CS ALT AC MIG),
+        rule!(TO SP; CS ALT AC RTI MIG),
+    ]),
+    (&[Rts], Rts, [
+        rule!(; CS AC ALT MIG RTI),
+        rule!(; CS AC ALT MIG),
+        rule!(; CS QK),
+        rule!(; CS AC ALT MIG),
+        rule!(; CS AC ALT MIG RTI),
+    ]),
+    (&[Rts], Sqd, [rule!(; SQN), rule!(; SQN), rule!(; SQN), rule!(; SQN), rule!(; SQN)]),
+    (&[Sqd], Rts, [
+        rule!(; CS ALT AC RTI MIG),
+        rule!(; CS ALT AC MIG),
+        rule!(; CS QK),
+        rule!(; CS ALT AC MIG),
+        rule!(; CS ALT AC RTI MIG),
+    ]),
+    (&[Sqd], Sqd, [
+        rule!(; PT AV TO RTY RNR MQA MDA ALT AC PK RTI MIG),
+        rule!(; AV ALT AC PK MIG),
+        rule!(; PK QK),
+        rule!(; PT AV TO RTY RNR MQA ALT AC PK MIG),
+        rule!(; PT AV TO MDA ALT AC PK RTI MIG),
+    ]),
+    (&[Sqe], Rts, [None, rule!(; CS AC), rule!(; CS QK), None, None]),
+    (&[Init, Rtr, Rts, Sqd, Sqe, Err], Reset, [NOTHING, NOTHING, NOTHING, NOTHING, NOTHING]),
+    (&[Init, Rtr, Rts, Sqd, Sqe, Err], Err, [NOTHING, NOTHING, NOTHING, NOTHING, NOTHING]),
 ];
 
 impl State {
@@ -153,15 +198,30 @@ impl State {
 
 impl Service {
     /// All services, in the order of the columns of [`TRANSITIONS`].
-    pub const ALL: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+    pub const ALL: [Service; 5] = [Service::Rc, Service::Uc, Service::Ud, Service::XrcIni, Service::XrcTgt];
+
+    /// Whether every message arrives exactly once and in order, or its sender hears why not.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Service::Rc | Service::XrcIni | Service::XrcTgt)
+    }
+
+    /// Whether send requests may be posted at all.
+    #[must_use]
+    pub const fn sends(self) -> bool {
+        !matches!(self, Service::XrcTgt)
+    }
+
+    /// Whether it serves what peers ask for.
+    #[must_use]
+    pub const fn receives(self) -> bool {
+        !matches!(self, Service::XrcIni)
+    }
 
     /// The state that a failed send leads to.
     #[must_use]
     pub const fn after_send_error(self) -> State {
-        match self {
-            Service::Rc => Err,
-            Service::Uc | Service::Ud => Sqe,
-        }
+        if self.is_reliable() { Err } else { Sqe }
     }
 
     /// The transport of this service's packets.
@@ -171,6 +231,7 @@ impl Service {
             Service::Rc => wire::Transport::Rc,
             Service::Uc => wire::Transport::Uc,
             Service::Ud => wire::Transport::Ud,
+            Service::XrcIni | Service::XrcTgt => wire::Transport::Xrc,
         }
     }
 }
@@ -181,6 +242,8 @@ impl fmt::Display for Service {
             Service::Rc => "RC",
             Service::Uc => "UC",
             Service::Ud => "UD",
+            Service::XrcIni => "XRC_INI",
+            Service::XrcTgt => "XRC_TGT",
         })
     }
 }

@@ -238,7 +238,7 @@ impl Requester {
         if self.cursor.op == self.head || self.stop.is_some_and(|stop| stop.reached || stop.at == self.cursor.op) {
             return None;
         }
-        if self.service == Service::Rc && self.is_waiting(now) {
+        if self.service.is_reliable() && self.is_waiting(now) {
             return None;
         }
         self.undo = Undo { cursor: self.cursor, done: self.done, deadline: self.rc.deadline };
@@ -247,12 +247,12 @@ impl Requester {
         }
         let entry = *self.ops.at(self.cursor.op);
         let asks = entry.op.operation.is_read_or_atomic();
-        if self.service == Service::Rc && !(self.fits_window(&entry) && (!asks || self.may_ask())) {
+        if self.service.is_reliable() && !(self.fits_window(&entry) && (!asks || self.may_ask())) {
             self.untransmit();
             return None;
         }
         let packet = if asks { self.ask(&entry) } else { self.carry(&entry) };
-        if self.service == Service::Rc {
+        if self.service.is_reliable() {
             self.note_sent(now, packet.headers.psn, packet.headers.ack_req || asks, self.undo.cursor);
         } else {
             // What is not reliable is complete as soon as it is sent.
@@ -382,9 +382,10 @@ impl Requester {
         true
     }
 
-    /// An answer came. Only RC has answers; what does not fit is a ghost, and ignored.
+    /// An answer came. Only reliable services have answers; what does not fit is a ghost, and ignored.
     pub fn handle_response(&mut self, now: Time, headers: &Headers, payload_len: u32) -> Incoming {
-        if self.service != Service::Rc || self.is_stopped() {
+        let ours = headers.opcode.transport == self.service.transport();
+        if !ours || !self.service.is_reliable() || self.is_stopped() {
             return Incoming::Nothing;
         }
         self.handle_answer(now, headers, payload_len)

@@ -47,6 +47,8 @@ pub struct ResponderConfig {
     pub access: Access,
     /// UD: the key that datagrams must show.
     pub qkey: u32,
+    /// The service, whose answers they are; [`Responder::configure`] knows it.
+    pub service: Service,
 }
 
 /// The message of which some packets have come.
@@ -71,6 +73,8 @@ pub(crate) enum Message {
 pub(crate) struct Pending {
     pub(crate) step: Step,
     pub(crate) ack_req: bool,
+    /// XRC: the shared receive queue that it names.
+    pub(crate) xrc_srq: u32,
     /// The message after this packet.
     pub(crate) next: Message,
 }
@@ -114,7 +118,7 @@ impl Responder {
 
     /// Sets what the transition to RTR sets. Takes the memory for `max_dest_rd_atomic` READs and atomics.
     pub fn configure(&mut self, config: ResponderConfig) {
-        self.config = ResponderConfig { mtu: config.mtu.max(1), ..config };
+        self.config = ResponderConfig { mtu: config.mtu.max(1), service: self.service, ..config };
         self.expected = config.rq_psn;
         self.set_max_dest_rd_atomic(config.max_dest_rd_atomic);
     }
@@ -132,7 +136,7 @@ impl Responder {
     /// Changes how many READs and atomics are served at once. Those that are remembered are forgotten.
     pub fn set_max_dest_rd_atomic(&mut self, count: u8) {
         self.config.max_dest_rd_atomic = count;
-        if self.service == Service::Rc {
+        if self.service.is_reliable() {
             self.answers.remember(count);
         }
     }
@@ -167,11 +171,12 @@ impl Responder {
 
     /// A packet came.
     pub fn handle(&mut self, headers: &Headers, payload_len: u32) -> Step {
-        if headers.opcode.transport != self.service.transport() || headers.opcode.is_response() {
+        let served = self.service.receives() && headers.opcode.transport == self.service.transport();
+        if !served || headers.opcode.is_response() {
             return Step::Ignore(Fault::Service { opcode: headers.opcode, service: self.service });
         }
         match self.service {
-            Service::Rc => self.handle_rc(headers, payload_len),
+            Service::Rc | Service::XrcIni | Service::XrcTgt => self.handle_rc(headers, payload_len),
             Service::Uc => self.handle_uc(headers, payload_len),
             Service::Ud => self.handle_ud(headers, payload_len),
         }
@@ -181,7 +186,7 @@ impl Responder {
     pub fn finish(&mut self, outcome: Outcome) {
         let Some(pending) = self.pending.take() else { return };
         match self.service {
-            Service::Rc => self.finish_rc(&pending, outcome),
+            Service::Rc | Service::XrcIni | Service::XrcTgt => self.finish_rc(&pending, outcome),
             Service::Uc => self.finish_uc(&pending, outcome),
             Service::Ud => {}
         }
@@ -195,7 +200,7 @@ impl Responder {
             opcode if opcode.is_atomic() => self.atomic(headers, len)?,
             _ => self.read(headers, len)?,
         };
-        self.pending = Some(Pending { step, ack_req: headers.ack_req, next });
+        self.pending = Some(Pending { step, ack_req: headers.ack_req, xrc_srq: headers.xrc_srq, next });
         Ok(step)
     }
 

@@ -111,6 +111,8 @@ pub enum Nak {
     RemoteAccess,
     /// The responder's own memory failed it.
     RemoteOperational,
+    /// XRC: the shared receive queue that it names is not one of the domain.
+    InvalidRd,
 }
 
 impl From<Nak> for NakCode {
@@ -119,6 +121,7 @@ impl From<Nak> for NakCode {
             Nak::InvalidRequest => NakCode::InvalidRequest,
             Nak::RemoteAccess => NakCode::RemoteAccess,
             Nak::RemoteOperational => NakCode::RemoteOperational,
+            Nak::InvalidRd => NakCode::InvalidRd,
         }
     }
 }
@@ -156,5 +159,7 @@ pub enum Source {
         offset: u32,
         /// Bytes of payload.
         len: u32,
+        /// XRC: the shared receive queue on whose protection domain the key is.
+        xrc_srq: u32,
     },
 }

@@ -46,6 +46,8 @@ pub enum NakCode {
     RemoteAccess = 2,
     /// The responder could not do it, through no fault of the request.
     RemoteOperational = 3,
+    /// The domain of what it names is another one, or it names nothing: of XRC here, and of RD where that exists.
+    InvalidRd = 4,
 }
 
 impl Syndrome {
@@ -62,6 +64,7 @@ impl Syndrome {
             (0b011, 1) => Syndrome::Nak(NakCode::InvalidRequest),
             (0b011, 2) => Syndrome::Nak(NakCode::RemoteAccess),
             (0b011, 3) => Syndrome::Nak(NakCode::RemoteOperational),
+            (0b011, 4) => Syndrome::Nak(NakCode::InvalidRd),
             _ => Syndrome::Reserved(byte),
         }
     }
@@ -136,6 +139,7 @@ impl fmt::Display for NakCode {
             NakCode::InvalidRequest => "invalid request",
             NakCode::RemoteAccess => "remote access error",
             NakCode::RemoteOperational => "remote operational error",
+            NakCode::InvalidRd => "invalid RD request",
         })
     }
 }
@@ -152,7 +156,8 @@ mod tests {
             ([0x2c, 0, 0, 5], Syndrome::RnrNak(12), "RNR NAK timer code 12 msn 5"),
             ([0x60, 0, 0, 5], Syndrome::Nak(NakCode::PsnSequence), "NAK PSN sequence error msn 5"),
             ([0x62, 0, 0, 5], Syndrome::Nak(NakCode::RemoteAccess), "NAK remote access error msn 5"),
-            ([0x64, 0, 0, 5], Syndrome::Reserved(0x64), "reserved syndrome 0x64 msn 5"),
+            ([0x64, 0, 0, 5], Syndrome::Nak(NakCode::InvalidRd), "NAK invalid RD request msn 5"),
+            ([0x65, 0, 0, 5], Syndrome::Reserved(0x65), "reserved syndrome 0x65 msn 5"),
         ] {
             let header = Header { syndrome, msn: 5 };
             assert_eq!(Header::parse(&bytes), header);

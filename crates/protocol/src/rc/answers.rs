@@ -6,7 +6,7 @@
 //! a READ or atomic that is not answered: hence one place for it, behind them all.
 
 use crate::{Nak, ResponderConfig, Response, Source};
-use wire::{Aeth, Headers, NakCode, Opcode, Operation, Place, Psn, Syndrome, Transport};
+use wire::{Aeth, Headers, NakCode, Opcode, Operation, Place, Psn, Syndrome};
 
 /// A READ or an atomic that was carried out.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,7 @@ struct Saved {
     packets: u32,
     va: u64,
     rkey: u32,
+    xrc_srq: u32,
     msn: u32,
     /// The answer, as it was asked for last: from `begin`, next to send is `next`, up to `end`. Packets behind `first`.
     begin: u32,
@@ -127,15 +128,26 @@ impl Answers {
     }
 
     /// A READ or atomic was carried out: answer it, and remember it.
-    pub(super) fn answer(&mut self, first: Psn, packets: u32, va: u64, rkey: u32, request: Request) {
+    pub(super) fn answer(&mut self, first: Psn, packets: u32, (va, rkey, xrc_srq): (u64, u32, u32), request: Request) {
         self.count_message();
         let place = &mut self.saved[self.oldest];
         if place.is_some_and(|old| old.next != old.end) {
             self.unsent -= 1;
         }
         let msn = self.msn;
-        *place =
-            Some(Saved { request, first, packets, va, rkey, msn, begin: 0, next: 0, end: packets, answered: false });
+        *place = Some(Saved {
+            request,
+            first,
+            packets,
+            va,
+            rkey,
+            xrc_srq,
+            msn,
+            begin: 0,
+            next: 0,
+            end: packets,
+            answered: false,
+        });
         self.oldest = (self.oldest + 1) % self.saved.len();
         self.unsent += 1;
         // The answer's number says that everything before has come.
@@ -231,7 +243,7 @@ impl Answers {
                 };
                 let offset = saved.next * config.mtu;
                 let len = (until - offset).min(config.mtu);
-                let source = Source::Read { va: saved.va, rkey: saved.rkey, offset, len };
+                let source = Source::Read { va: saved.va, rkey: saved.rkey, offset, len, xrc_srq: saved.xrc_srq };
                 Response { headers: headers(config, operation, psn, aeth), source }
             }
         };
@@ -296,6 +308,6 @@ impl Saved {
 }
 
 fn headers(config: &ResponderConfig, operation: Operation, psn: Psn, aeth: Aeth) -> Headers {
-    let opcode = Opcode::new(Transport::Rc, operation);
+    let opcode = Opcode::new(config.service.transport(), operation);
     Headers { opcode, psn, dest_qp: config.dest_qp, pkey: config.pkey, aeth, ..Headers::default() }
 }

@@ -236,6 +236,7 @@ impl Requester {
                 NakCode::InvalidRequest | NakCode::PsnSequence => Status::RemInvReqErr,
                 NakCode::RemoteAccess => Status::RemAccessErr,
                 NakCode::RemoteOperational => Status::RemOpErr,
+                NakCode::InvalidRd => Status::RemInvRdReqErr,
             };
             self.fail(status, Reason::Refused { dest_qp: self.config.dest_qp, code, psn });
         }

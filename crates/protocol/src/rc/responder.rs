@@ -69,12 +69,13 @@ impl Responder {
             }
             (Outcome::Refused(nak), _) => self.refuse(nak, Fault::Executor, self.expected),
             (Outcome::AtomicDone(value), Step::Atomic { va, rkey, .. }) => {
-                self.answers.answer(self.expected, 1, va, rkey, Request::Atomic { value });
+                self.answers.answer(self.expected, 1, (va, rkey, pending.xrc_srq), Request::Atomic { value });
                 self.expected += 1;
             }
             (_, Step::Read { va, rkey, len }) => {
                 let packets = len.div_ceil(self.config.mtu).max(1);
-                self.answers.answer(self.expected, packets, va, rkey, Request::Read { len, until: len });
+                let what = (va, rkey, pending.xrc_srq);
+                self.answers.answer(self.expected, packets, what, Request::Read { len, until: len });
                 self.expected += packets;
             }
             _ => {

@@ -9,7 +9,7 @@
 
 use super::requester::Wait;
 use crate::requester::Cursor;
-use crate::{Requester, Service, Time, timeout};
+use crate::{Requester, Time, timeout};
 use wire::Psn;
 
 impl Requester {
@@ -40,7 +40,7 @@ impl Requester {
     /// A packet of ours, or its answer, was lost on a path that loses nothing: from now on the ordinary timer runs, until
     /// everything that was sent is answered.
     pub fn note_loss(&mut self, now: Time) {
-        if self.service == Service::Rc && !self.is_stopped() && self.rc.unacked != self.cursor.high {
+        if self.service.is_reliable() && !self.is_stopped() && self.rc.unacked != self.cursor.high {
             self.rc.lossy = true;
             self.arm(now);
         }

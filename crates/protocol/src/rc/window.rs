@@ -7,7 +7,7 @@
 //! ask, for as long as nobody has asked for the end of what is under way.
 
 use crate::ring::Entry;
-use crate::{Operation, Requester, Service};
+use crate::{Operation, Requester};
 use wire::Psn;
 
 /// How often to ask when the caller does not care: long messages free the window as they go.
@@ -25,7 +25,7 @@ impl Requester {
     /// RC: packets that are sent, or asked for, and not answered. What is to be sent again does not count.
     #[must_use]
     pub fn under_way(&self) -> u32 {
-        if self.service != Service::Rc || self.is_stopped() {
+        if !self.service.is_reliable() || self.is_stopped() {
             return 0;
         }
         let begun = self.cursor.op != self.cursor.started;

@@ -14,3 +14,4 @@ mod reliable;
 mod unreliable;
 mod window;
 mod world;
+mod xrc;

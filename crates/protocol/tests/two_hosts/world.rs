@@ -120,7 +120,9 @@ impl Host {
     fn new(scenario: &Scenario, me: usize) -> Host {
         let (own, peer) = (Qpn::new(0x11 + me as u32), Qpn::new(0x12 - me as u32));
         let psn = |host: usize| Psn::new(scenario.psn + 1000 * host as u32);
-        let mut requester = Requester::new(scenario.service, 64);
+        // Of XRC, one end asks and the other serves.
+        let service = if me == 1 && scenario.service == Service::XrcIni { Service::XrcTgt } else { scenario.service };
+        let mut requester = Requester::new(service, 64);
         requester.configure(RequesterConfig {
             mtu: scenario.mtu,
             src_qp: own,
@@ -138,7 +140,7 @@ impl Host {
             ack_every: 0,
         });
         requester.set_window(scenario.window);
-        let mut responder = Responder::new(scenario.service);
+        let mut responder = Responder::new(service);
         responder.configure(ResponderConfig {
             mtu: scenario.mtu,
             dest_qp: peer,
@@ -148,6 +150,7 @@ impl Host {
             min_rnr_timer: 1,
             access: Access(Access::REMOTE_ATOMIC.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0),
             qkey: 0x1111,
+            service,
         });
         Host {
             requester,
@@ -287,7 +290,7 @@ impl Host {
         u64::from_le_bytes(self.memory[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         while let Some(completion) = self.requester.poll_completion() {
             self.completions.push((completion.slot, completion.status));
         }
@@ -420,7 +423,7 @@ impl World {
             let payload = match response.source {
                 Source::None => Vec::new(),
                 Source::Read { len: 0, .. } => Vec::new(),
-                Source::Read { va, rkey, offset, len } => {
+                Source::Read { va, rkey, offset, len, .. } => {
                     let start = (va - BASE) as usize + offset as usize;
                     match memory.get(start..start + len as usize) {
                         Some(bytes) if rkey == RKEY => bytes.to_vec(),
