@@ -72,6 +72,18 @@ fn srq_sizes() {
     sizes("ibv_srq_pingpong", &["-q", "4"], SIZES);
 }
 
+/// The program of XRC prints no figures; it says that it has succeeded.
+#[test]
+fn xsrq() {
+    let room = Room::new().expect("a room").with_address("127.0.0.1").expect("an agent");
+    for more in [&[][..], &["-e"], &["-s", "1000000", "-n", "20"], &["-m", "256", "-s", "5000"]] {
+        let sides = Pair::must_succeed(&room, &[&["ibv_xsrq_pingpong", "-g", "0"], more].concat());
+        for side in [&sides.server, &sides.client] {
+            assert!(side.output.contains("success"), "{}", side.told());
+        }
+    }
+}
+
 #[test]
 fn ud_sizes_up_to_the_mtu() {
     sizes(

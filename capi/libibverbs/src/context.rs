@@ -7,7 +7,7 @@ use crate::devices::KnownDevice;
 use crate::entry::{self, Outcome};
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::provider::{refused_code, refused_pointer};
-use crate::{cq, cq_ex, post, qp, query, srq};
+use crate::{cq, cq_ex, post, qp, query, srq, xrc};
 use bytemuck::Zeroable;
 use engine::{Engine, Error, SocketControl};
 use std::cell::UnsafeCell;
@@ -115,15 +115,18 @@ fn operations() -> ContextOps {
     }
 }
 
-/// What the inline functions call when it is there; an operation that is not there is answered EOPNOTSUPP by them, except
-/// for `close_xrcd`, which they call in any case.
+/// What the inline functions call when it is there; an operation that is not there is answered EOPNOTSUPP by them.
 fn extended_operations() -> VerbsContext {
     VerbsContext {
         query_port: query::query_port as *const _,
         query_device_ex: query::query_device_ex as *const _,
         create_cq_ex: cq_ex::create as *const _,
         create_qp_ex: qp::create_ex as *const _,
-        close_xrcd: refused_code as *const _,
+        open_xrcd: xrc::open as *const _,
+        close_xrcd: xrc::close as *const _,
+        create_srq_ex: xrc::create_srq as *const _,
+        get_srq_num: xrc::srq_number as *const _,
+        open_qp: xrc::open_qp as *const _,
         ..VerbsContext::zeroed()
     }
 }

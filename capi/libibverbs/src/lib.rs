@@ -38,3 +38,4 @@ mod sysfs;
 #[cfg(test)]
 mod tests;
 mod text;
+mod xrc;

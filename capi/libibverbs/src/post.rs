@@ -104,6 +104,7 @@ unsafe fn translate<'a>(
         opcode: request.opcode,
         send_flags: request.send_flags,
         imm: request.imm_data,
+        xrc_srq: request.remote_srqn,
         sges,
         ..EngineSend::default()
     };

@@ -9,9 +9,10 @@ use crate::object::{Object, cookie, get, set};
 use crate::pd::PdObject;
 use crate::qp_ex::{self, Posting};
 use crate::srq::SrqObject;
+use crate::xrc;
 use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr, kind};
 use bytemuck::Zeroable;
-use engine::{Caps, Qp as EngineQp, QpSpec, Service};
+use engine::{Caps, Hold, InitiatorSpec, Qp as EngineQp, QpSpec, Service};
 use std::ffi::{c_int, c_uint};
 use std::sync::{Arc, OnceLock};
 
@@ -22,6 +23,8 @@ pub(crate) type QpObject = Object<QpEx, QpState>;
 pub(crate) struct QpState {
     /// Set once, before the program has the pointer.
     queue: OnceLock<Arc<EngineQp>>,
+    /// An XRC target: what holds it.
+    hold: OnceLock<Arc<Hold>>,
     service: Service,
     /// Whether it was made for the extended posting functions.
     extended: bool,
@@ -43,8 +46,9 @@ impl QpState {
     }
 }
 
-/// `IBV_QP_INIT_ATTR_PD`, `IBV_QP_INIT_ATTR_CREATE_FLAGS` and `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
+/// `IBV_QP_INIT_ATTR_PD`, `IBV_QP_INIT_ATTR_XRCD`, `IBV_QP_INIT_ATTR_CREATE_FLAGS` and `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`.
 const INIT_PD: u32 = 1;
+const INIT_XRCD: u32 = 2;
 const INIT_CREATE_FLAGS: u32 = 4;
 const INIT_SEND_OPS_FLAGS: u32 = 64;
 
@@ -61,16 +65,23 @@ pub(crate) unsafe extern "C" fn create(pd: *mut Pd, init: *mut QpInitAttr) -> *m
 ///
 /// # Safety
 /// `init` is valid, and the objects in it live.
-pub(crate) unsafe extern "C" fn create_ex(_context: *mut Context, init: *mut QpInitAttrEx) -> *mut Qp {
+pub(crate) unsafe extern "C" fn create_ex(context: *mut Context, init: *mut QpInitAttrEx) -> *mut Qp {
     entry::pointer("ibv_create_qp_ex", || {
         entry::not_null(init)?;
         let mask = get!(init, comp_mask);
         let flags = if mask & INIT_CREATE_FLAGS != 0 { get!(init, create_flags) } else { 0 };
-        if mask & !(INIT_PD | INIT_CREATE_FLAGS | INIT_SEND_OPS_FLAGS) != 0 || flags != 0 {
+        if mask & !(INIT_PD | INIT_XRCD | INIT_CREATE_FLAGS | INIT_SEND_OPS_FLAGS) != 0 || flags != 0 {
             return Err(refuse!(
                 EOPNOTSUPP,
                 "ibv_create_qp_ex: comp_mask {mask:#x}, create_flags {flags:#x}: not offered"
             ));
+        }
+        if get!(init, qp_type) == u32::from(kind::XRC_TGT) {
+            if mask & (INIT_XRCD | INIT_SEND_OPS_FLAGS) != INIT_XRCD {
+                return Err(refuse!(EINVAL, "ibv_create_qp_ex: an XRC_RECV QP needs a domain, and sends nothing"));
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { build_target(context, init) };
         }
         if mask & INIT_PD == 0 {
             return Err(refuse!(EINVAL, "ibv_create_qp_ex: comp_mask {mask:#x} lacks IBV_QP_INIT_ATTR_PD"));
@@ -139,7 +150,10 @@ pub(crate) unsafe extern "C" fn destroy(qp: *mut Qp) -> c_int {
     entry::code("ibv_destroy_qp", || {
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) }?;
-        let read = object.inner.queue()?.destroy()?;
+        let read = match object.inner.hold.get() {
+            Some(hold) => hold.destroy()?,
+            None => object.inner.queue()?.destroy()?,
+        };
         object.inner.acks.wait(0, read);
         // SAFETY: the caller's promise; and no event names it any more.
         unsafe { QpObject::free(qp) };
@@ -175,12 +189,17 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
     let context = get!(pd, context);
     // SAFETY: the context of a live PD is open.
     let engine = &unsafe { OpenContext::of(context) }?.engine;
-    if !cq::belongs(wanted.send_cq, context) || !cq::belongs(wanted.recv_cq, context) {
+    let service = service(wanted.qp_type)?;
+    if service == Service::XrcTgt {
+        return Err(refuse!(EINVAL, "ibv_create_qp: an XRC_RECV QP is made in an XRC domain, by ibv_create_qp_ex"));
+    }
+    let receives = service != Service::XrcIni;
+    if !cq::belongs(wanted.send_cq, context) || receives && !cq::belongs(wanted.recv_cq, context) {
         return Err(refuse!(EINVAL, "ibv_create_qp: both CQs must be given, and be of the same open device as the PD"));
     }
     // SAFETY: not NULL, and live by the caller's promise.
-    let (send_cq, recv_cq) = unsafe { (cq::queue(wanted.send_cq)?, cq::queue(wanted.recv_cq)?) };
-    let shared = if wanted.srq.is_null() {
+    let send_cq = unsafe { cq::queue(wanted.send_cq) }?;
+    let shared = if wanted.srq.is_null() || !receives {
         None
     } else {
         // SAFETY: not NULL, and live by the caller's promise.
@@ -196,34 +215,34 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
         qp_type: wanted.qp_type,
         ..Qp::zeroed()
     };
-    let service = service(wanted.qp_type)?;
     qp_ex::check(service, operations.unwrap_or(0))?;
     let state = QpState {
         queue: OnceLock::new(),
+        hold: OnceLock::new(),
         service,
         extended: operations.is_some(),
         posting: Posting::default(),
         acks: Acks::default(),
     };
     let object = QpObject::create(QpEx { qp_base: c, ..QpEx::zeroed() }, state);
-    let made = engine.create_qp(
-        &domain.inner,
-        &QpSpec {
-            service,
-            send_cq,
-            recv_cq,
-            srq: shared,
-            caps: Caps {
-                max_send_wr: wanted.cap.max_send_wr,
-                max_recv_wr: wanted.cap.max_recv_wr,
-                max_send_sge: wanted.cap.max_send_sge,
-                max_recv_sge: wanted.cap.max_recv_sge,
-                max_inline_data: wanted.cap.max_inline_data,
-            },
-            sq_sig_all: wanted.sq_sig_all != 0,
-            cookie: cookie(object),
-        },
-    );
+    let caps = Caps {
+        max_send_wr: wanted.cap.max_send_wr,
+        max_recv_wr: wanted.cap.max_recv_wr,
+        max_send_sge: wanted.cap.max_send_sge,
+        max_recv_sge: wanted.cap.max_recv_sge,
+        max_inline_data: wanted.cap.max_inline_data,
+    };
+    let (sq_sig_all, cookie) = (wanted.sq_sig_all != 0, cookie(object));
+    let made = if receives {
+        // SAFETY: not NULL, and live by the caller's promise.
+        unsafe { cq::queue(wanted.recv_cq) }.and_then(|recv_cq| {
+            let spec = QpSpec { service, send_cq, recv_cq, srq: shared, caps, sq_sig_all, cookie };
+            Ok(engine.create_qp(&domain.inner, &spec)?)
+        })
+    } else {
+        let spec = InitiatorSpec { send_cq, caps, sq_sig_all, cookie };
+        engine.create_initiator(&domain.inner, &spec).map_err(Refusal::from)
+    };
     // SAFETY: just made, and nobody else has it.
     let whole = unsafe { QpObject::of(object) }?;
     match made {
@@ -246,6 +265,49 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
             let _ = whole.inner.queue.set(queue);
             Ok(c)
         }
+        Err(refusal) => {
+            // SAFETY: nobody else has it.
+            unsafe { QpObject::free(object) };
+            Err(refusal)
+        }
+    }
+}
+
+/// # Safety
+/// `init` is valid, and the domain in it live.
+unsafe fn build_target(context: *mut Context, init: *mut QpInitAttrEx) -> Outcome<*mut Qp> {
+    // SAFETY: the caller's promise.
+    let engine = &unsafe { OpenContext::of(context) }?.engine;
+    // SAFETY: the caller's promise.
+    let xrcd = unsafe { xrc::domain(get!(init, xrcd).cast()) }?;
+    let c = Qp { context, qp_context: get!(init, qp_context), qp_type: get!(init, qp_type), ..Qp::zeroed() };
+    let made = held(c, |cookie| engine.create_target(xrcd, cookie))?;
+    set!(init, cap, QpCap::zeroed());
+    Ok(made)
+}
+
+/// Makes the object of a target QP that is made, or opened, by `hold`.
+pub(crate) fn held(c: Qp, hold: impl FnOnce(u64) -> engine::Result<Arc<Hold>>) -> Outcome<*mut Qp> {
+    let state = QpState {
+        queue: OnceLock::new(),
+        hold: OnceLock::new(),
+        service: Service::XrcTgt,
+        extended: false,
+        posting: Posting::default(),
+        acks: Acks::default(),
+    };
+    let object = QpObject::create(QpEx { qp_base: c, ..QpEx::zeroed() }, state);
+    match hold(cookie(object)) {
+        Ok(hold) => {
+            // SAFETY: just made, and nobody else has it.
+            let whole = unsafe { QpObject::of(object) }?;
+            let c = whole.c().cast::<Qp>();
+            set!(c, handle, hold.handle());
+            set!(c, qp_num, hold.qp().qpn());
+            let _ = whole.inner.queue.set(Arc::clone(hold.qp()));
+            let _ = whole.inner.hold.set(hold);
+            Ok(c)
+        }
         Err(error) => {
             // SAFETY: nobody else has it.
             unsafe { QpObject::free(object) };
@@ -260,8 +322,10 @@ fn service(qp_type: u32) -> Outcome<Service> {
         Ok(kind::RC) => Ok(Service::Rc),
         Ok(kind::UC) => Ok(Service::Uc),
         Ok(kind::UD) => Ok(Service::Ud),
-        Ok(kind::RAW_PACKET | kind::XRC_INI | kind::XRC_TGT | kind::DRIVER) => {
-            Err(refuse!(EOPNOTSUPP, "QP type {qp_type} is not offered: RC (2), UC (3) and UD (4) are"))
+        Ok(kind::XRC_INI) => Ok(Service::XrcIni),
+        Ok(kind::XRC_TGT) => Ok(Service::XrcTgt),
+        Ok(kind::RAW_PACKET | kind::DRIVER) => {
+            Err(refuse!(EOPNOTSUPP, "QP type {qp_type} is not offered: RC (2), UC (3), UD (4), XRC (9, 10) are"))
         }
         _ => Err(refuse!(EINVAL, "QP type {qp_type} does not exist")),
     }

@@ -66,9 +66,10 @@ enum Data {
 fn offered(service: Service) -> u64 {
     match service {
         // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap, fetch and add.
-        Service::Rc => 0x7f,
+        Service::Rc | Service::XrcIni => 0x7f,
         Service::Uc => 0x0f,
         Service::Ud => 0x0c,
+        Service::XrcTgt => 0,
     }
 }
 
@@ -96,6 +97,9 @@ pub(crate) fn fill_functions(qp: *mut QpEx, service: Service, send_ops_flags: u6
     set!(qp, wr_atomic_fetch_add, asked(6, atomic_fetch_add as Op));
     if service == Service::Ud {
         set!(qp, wr_set_ud_addr, set_ud_addr as Op);
+    }
+    if service == Service::XrcIni {
+        set!(qp, wr_set_xrc_srqn, set_xrc_srqn as Op);
     }
     set!(qp, wr_set_inline_data, set_inline_data as Op);
     set!(qp, wr_set_inline_data_list, set_inline_data_list as Op);
@@ -240,6 +244,13 @@ extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, remote_qk
         // SAFETY: NULL, or an AH that the program keeps live while it posts.
         let ah = unsafe { AhObject::of(ah) }?;
         request.ud = Some((Arc::clone(&ah.inner), remote_qpn, remote_qkey));
+        Ok(())
+    });
+}
+
+extern "C" fn set_xrc_srqn(qp: *mut QpEx, remote_srqn: u32) {
+    change(qp, |request, _, _| {
+        request.head.xrc_srq = remote_srqn;
         Ok(())
     });
 }

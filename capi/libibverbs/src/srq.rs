@@ -1,13 +1,14 @@
 //! Shared receive queues.
 
 use crate::acks::Acks;
-use crate::entry::{self, Refusal};
+use crate::context::OpenContext;
+use crate::entry::{self, Outcome, Refusal};
 use crate::layout::{Pd, RecvWr, Srq, SrqAttr, SrqInitAttr};
 use crate::object::{Object, cookie, get, set};
 use crate::pd::PdObject;
 use crate::post;
 use bytemuck::Zeroable;
-use engine::{Srq as EngineSrq, SrqSpec};
+use engine::{Engine, Srq as EngineSrq, SrqSpec};
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 
@@ -38,35 +39,43 @@ pub(crate) unsafe extern "C" fn create(pd: *mut Pd, init: *mut SrqInitAttr) -> *
         entry::not_null(init)?;
         // SAFETY: the caller's promise.
         let domain = unsafe { PdObject::of(pd) }?;
-        let attr = get!(init, attr);
-        let context = get!(pd, context);
-        let c = Srq { context, srq_context: get!(init, srq_context), pd, ..Srq::zeroed() };
-        let object = SrqObject::create(c, SrqState { queue: OnceLock::new(), acks: Acks::default() });
-        // The limit in `attr` is not looked at: it is armed by ibv_modify_srq only.
-        let spec = SrqSpec { max_wr: attr.max_wr, max_sge: attr.max_sge, cookie: cookie(object) };
-        // SAFETY: the context of a live PD is open.
-        let made = unsafe { crate::context::OpenContext::of(context) }
-            .and_then(|open| Ok(open.engine.create_srq(&domain.inner, &spec)?));
-        // SAFETY: just made, and nobody else has it.
-        let whole = unsafe { SrqObject::of(object) }?;
-        match made {
-            Ok(queue) => {
-                set!(
-                    init,
-                    attr,
-                    SrqAttr { max_wr: queue.max_wr(), max_sge: queue.max_sge(), srq_limit: attr.srq_limit }
-                );
-                set!(whole.c(), handle, queue.handle());
-                let _ = whole.inner.queue.set(queue);
-                Ok(whole.c())
-            }
-            Err(refusal) => {
-                // SAFETY: nobody else has it.
-                unsafe { SrqObject::free(object) };
-                Err(refusal)
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { build(pd, init, |engine, spec| engine.create_srq(&domain.inner, spec)) }
     })
+}
+
+/// Makes an SRQ of any type.
+///
+/// # Safety
+/// `pd` is live, `init` valid.
+pub(crate) unsafe fn build(
+    pd: *mut Pd,
+    init: *mut SrqInitAttr,
+    make: impl FnOnce(&Arc<Engine>, &SrqSpec) -> engine::Result<Arc<EngineSrq>>,
+) -> Outcome<*mut Srq> {
+    let attr = get!(init, attr);
+    let context = get!(pd, context);
+    let c = Srq { context, srq_context: get!(init, srq_context), pd, ..Srq::zeroed() };
+    let object = SrqObject::create(c, SrqState { queue: OnceLock::new(), acks: Acks::default() });
+    // The limit in `attr` is not looked at: it is armed by ibv_modify_srq only.
+    let spec = SrqSpec { max_wr: attr.max_wr, max_sge: attr.max_sge, cookie: cookie(object) };
+    // SAFETY: the context of a live PD is open.
+    let made = unsafe { OpenContext::of(context) }.and_then(|open| Ok(make(&open.engine, &spec)?));
+    // SAFETY: just made, and nobody else has it.
+    let whole = unsafe { SrqObject::of(object) }?;
+    match made {
+        Ok(queue) => {
+            set!(init, attr, SrqAttr { max_wr: queue.max_wr(), max_sge: queue.max_sge(), srq_limit: attr.srq_limit });
+            set!(whole.c(), handle, queue.handle());
+            let _ = whole.inner.queue.set(queue);
+            Ok(whole.c())
+        }
+        Err(refusal) => {
+            // SAFETY: nobody else has it.
+            unsafe { SrqObject::free(object) };
+            Err(refusal)
+        }
+    }
 }
 
 /// `ibv_modify_srq`.

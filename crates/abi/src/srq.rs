@@ -25,7 +25,7 @@ record! {
         4 => max_wr: u32,
         /// Scatter entries per work request.
         8 => max_sge: u32,
-        /// SRQ number (XRC only; 0 here).
+        /// SRQ number, which peers name (of an XRC SRQ; else 0).
         12 => srqn: u32,
     }
 

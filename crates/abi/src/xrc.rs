@@ -1,7 +1,6 @@
-//! XRC: the layouts of the commands 37 to 44 in both profiles. The agent refuses them all; the page names what it
-//! refuses.
+//! XRC: the layouts of the commands 37 to 44 in both profiles.
 //!
-//! The mainline layouts are those of Linux. For OFED's only the order of the fields is certain.
+//! The mainline layouts are those of Linux. For OFED's only the order of the fields is certain, and the agent refuses them.
 
 use crate::qp::Dest;
 
@@ -10,16 +9,24 @@ record! {
     pub struct OpenXrcd[16] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
-        /// File whose inode names the domain, -1 for a private one.
+        /// The file whose inode names the domain rides along as a descriptor; -1, and none rides along, for a private one.
         8 => fd: i32,
         /// O_CREAT, O_EXCL.
         12 => oflags: u32,
     }
 
-    /// OPEN_XRCD (37, mainline) and OPEN_XRC_DOMAIN (38, OFED), answer.
+    /// OPEN_XRCD (37, mainline) and OPEN_XRC_DOMAIN (38, OFED), answer; in the mainline profile `XrcdOut` follows.
     pub struct OpenXrcdAnswer[4] {
         /// Handle of the domain.
         0 => xrcd_handle: u32,
+    }
+
+    /// Private tail of the answer of OPEN_XRCD.
+    pub struct XrcdOut[8] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// Number of the domain: handles with one number are one domain.
+        4 => number: u32,
     }
 
     /// CLOSE_XRCD (38, mainline), request; no answer.

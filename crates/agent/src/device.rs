@@ -41,7 +41,7 @@ pub struct Device {
     pub limits: Limits,
     /// Port 1 first.
     pub ports: Vec<Port>,
-    used: [u32; 8],
+    used: [u32; 16],
 }
 
 /// One port.
@@ -79,7 +79,7 @@ impl Device {
             completion_vectors: config.completion_vectors,
             limits: config.limits,
             ports,
-            used: [0; 8],
+            used: [0; 16],
         }
     }
 
@@ -108,10 +108,10 @@ impl Device {
     pub fn most(&self, kind: Kind) -> u32 {
         let limits = &self.limits;
         match kind {
-            Kind::Pd => limits.max_pd,
+            Kind::Pd | Kind::Xrcd => limits.max_pd,
             Kind::Mr => limits.max_mr,
             Kind::Cq | Kind::Channel => limits.max_cq,
-            Kind::Qp => limits.max_qp,
+            Kind::Qp | Kind::Opened => limits.max_qp,
             Kind::Srq => limits.max_srq,
             Kind::Ah => limits.max_ah,
         }
@@ -174,7 +174,7 @@ impl Device {
 
     /// All capability bits.
     pub fn capabilities(&self) -> u64 {
-        cap::CURR_QP_STATE_MOD | cap::SYS_IMAGE_GUID | cap::RC_RNR_NAK_GEN | cap::PORT_ACTIVE_EVENT
+        cap::CURR_QP_STATE_MOD | cap::SYS_IMAGE_GUID | cap::RC_RNR_NAK_GEN | cap::PORT_ACTIVE_EVENT | cap::XRC
     }
 
     /// The answer to QUERY_PORT.

@@ -15,7 +15,9 @@ use abi::post::PostAnswer;
 
 use crate::context::ContextId;
 use crate::inadmissible;
-use crate::objects::{Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, pd, qp, qp_modify, srq, wire};
+use crate::objects::{
+    Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, pd, qp, qp_modify, srq, wire, xrc,
+};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
 
@@ -97,6 +99,11 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         number::MODIFY_SRQ => srq::modify(world, call),
         number::QUERY_SRQ => srq::query(world, call),
         number::DESTROY_SRQ => srq::destroy(world, call),
+
+        number::OPEN_XRCD => xrc::open(world, call),
+        number::CLOSE_XRCD => xrc::close(world, call),
+        number::CREATE_XSRQ => xrc::create_srq(world, call),
+        number::OPEN_QP => xrc::open_qp(world, call),
 
         number::CREATE_QP => qp::create(world, call),
         number::QUERY_QP => qp::query(world, call),

@@ -17,6 +17,7 @@ pub mod qp;
 pub mod qp_modify;
 pub mod srq;
 pub mod wire;
+pub mod xrc;
 
 use std::os::fd::OwnedFd;
 

@@ -34,7 +34,7 @@ pub(crate) fn status(world: &World) -> Value {
         "engines": world.contexts.values().filter(|context| context.engine.is_some()).count(),
         "lanes": world.lanes.len(),
         "objects": world.pds.len() + world.mrs.len() + world.channels.len() + world.cqs.len() + world.qps.len()
-            + world.srqs.len() + world.ahs.len(),
+            + world.srqs.len() + world.ahs.len() + world.xrcds.len(),
     })
 }
 
@@ -238,7 +238,7 @@ fn one_context(world: &World, context: &Context) -> Value {
             json!({
                 "srq": srq.number, "pd": pd_number(srq.pd), "max_wr": srq.max_wr, "max_sge": srq.max_sge,
                 "limit": srq.block.read(srq_word::LIMIT), "outstanding": srq.block.read(srq_word::OUTSTANDING),
-                "users": srq.users,
+                "users": srq.users, "xrc_domain": srq.xrc.map(|xrc| xrc.domain),
             })
         })
         .collect();
@@ -260,6 +260,7 @@ fn one_context(world: &World, context: &Context) -> Value {
             shown["pd"] = json!(pd_number(qp.pd));
             shown["send_cq"] = json!(cq_number(qp.send_cq));
             shown["recv_cq"] = json!(cq_number(qp.recv_cq));
+            shown["xrc_domain"] = json!(qp.domain.map(|(domain, _)| domain));
             shown["srq"] = json!(qp.srq.and_then(|srq| world.srqs.find(id, srq)).map(|srq| srq.number));
             shown
         })

@@ -28,6 +28,10 @@ pub enum Kind {
     Ah = 6,
     /// Completion channel. The highest kind that still is positive as a signed number, as CREATE_CQ wants it.
     Channel = 7,
+    /// XRC domain.
+    Xrcd = 10,
+    /// One more handle of an XRC target queue pair.
+    Opened = 11,
 }
 
 impl fmt::Display for Kind {
@@ -40,6 +44,8 @@ impl fmt::Display for Kind {
             Self::Srq => "SRQ",
             Self::Ah => "AH",
             Self::Channel => "completion channel",
+            Self::Xrcd => "XRC domain",
+            Self::Opened => "opened QP",
         })
     }
 }

@@ -31,6 +31,7 @@ use crate::objects::mr::Mr;
 use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
+use crate::objects::xrc::{Domains, Opened, Xrcd};
 use crate::refusal::{Outcome, refuse};
 use crate::relays::Relays;
 use crate::shares;
@@ -60,6 +61,12 @@ pub struct World {
     pub srqs: Table<Srq>,
     /// Address handles.
     pub ahs: Table<Ah>,
+    /// Handles of XRC domains.
+    pub xrcds: Table<Xrcd>,
+    /// Further handles of XRC target queue pairs.
+    pub opened: Table<Opened>,
+    /// XRC domains.
+    pub domains: Domains,
     /// Multicast groups.
     pub groups: Groups,
     /// QP numbers.
@@ -119,6 +126,9 @@ impl World {
             qps: Table::new(Kind::Qp),
             srqs: Table::new(Kind::Srq),
             ahs: Table::new(Kind::Ah),
+            xrcds: Table::new(Kind::Xrcd),
+            opened: Table::new(Kind::Opened),
+            domains: Domains::default(),
             groups: Groups::default(),
             qpns: QpnSpace::default(),
             keys: KeySpace::default(),
@@ -152,9 +162,16 @@ impl World {
 
     /// Ends a context whose client has closed or died. Dependants go before what they depend on.
     pub fn close(&mut self, id: ContextId) {
-        use crate::objects::{ah, cq, mr, pd, qp, srq};
-        let steps: [fn(&mut Self, ContextId); 6] =
-            [ah::destroy_all, qp::destroy_all, srq::destroy_all, cq::destroy_all, mr::destroy_all, pd::destroy_all];
+        use crate::objects::{ah, cq, mr, pd, qp, srq, xrc};
+        let steps: [fn(&mut Self, ContextId); 7] = [
+            ah::destroy_all,
+            qp::destroy_all,
+            srq::destroy_all,
+            xrc::close_all,
+            cq::destroy_all,
+            mr::destroy_all,
+            pd::destroy_all,
+        ];
         crate::wire::last_words::say(self, id);
         for step in steps {
             step(self, id);
@@ -209,6 +226,8 @@ impl World {
             Kind::Srq => self.srqs.count_of(id),
             Kind::Ah => self.ahs.count_of(id),
             Kind::Channel => self.channels.count_of(id),
+            Kind::Xrcd => self.xrcds.count_of(id),
+            Kind::Opened => self.opened.count_of(id),
         }
     }
 

@@ -36,6 +36,7 @@ use crate::network::Udp;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::request;
+use crate::srq::Srq;
 use crate::table::Table;
 use crate::timers::Timers;
 use crate::usermem::ForkMark;
@@ -56,6 +57,8 @@ pub struct Engine {
     /// Held while queue memory is allocated or given back, so that both sides count its users alike.
     pub(crate) allocation: Mutex<()>,
     pub(crate) qps: Table<Qp>,
+    /// The SRQs of XRC domains, by their numbers.
+    pub(crate) xrc_srqs: Table<Srq>,
     pub(crate) extents: Table<Extent>,
     pub(crate) groups: Groups,
     pub(crate) lanes: Lanes,
@@ -125,6 +128,7 @@ impl Engine {
             memory,
             allocation: Mutex::new(()),
             qps: Table::new(),
+            xrc_srqs: Table::new(),
             extents: Table::new(),
             groups: Groups::new(),
             lanes: Lanes::new(),

@@ -18,6 +18,7 @@ pub(crate) enum Source {
     Cq(std::sync::Weak<crate::cq::Cq>),
     Qp(std::sync::Weak<crate::qp::Qp>),
     Srq(std::sync::Weak<crate::srq::Srq>),
+    Hold(std::sync::Weak<crate::xrc::Hold>),
 }
 
 /// How many events of one object the program has read. Whoever destroys it waits until as many are acknowledged.
@@ -125,6 +126,7 @@ impl Engine {
                 Source::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.read.count_async()),
                 Source::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.read.count_async()),
                 Source::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.read.count_async()),
+                Source::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.read.count_async()),
                 Source::None => {}
             },
         )?;
@@ -132,6 +134,7 @@ impl Engine {
             Source::Cq(cq) => cq.upgrade().iter().for_each(|cq| cq.tell_async()),
             Source::Qp(qp) => qp.upgrade().iter().for_each(|qp| qp.tell_async()),
             Source::Srq(srq) => srq.upgrade().iter().for_each(|srq| srq.tell_async()),
+            Source::Hold(hold) => hold.upgrade().iter().for_each(|hold| hold.tell_async()),
             Source::None => {}
         }
         Ok(record.event)

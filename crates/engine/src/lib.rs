@@ -54,6 +54,7 @@ mod tsc;
 pub mod usermem;
 mod wheel;
 mod wqe;
+mod xrc;
 
 pub use ah::{AddressVector, Ah};
 pub use channel::Channel;
@@ -69,3 +70,4 @@ pub use protocol::Service;
 pub use qp::{Caps, Qp, QpSpec, RecvWr};
 pub use send::{SendBatch, SendWr};
 pub use srq::{Srq, SrqSpec};
+pub use xrc::{Hold, InitiatorSpec, Xrcd};

@@ -212,7 +212,8 @@ impl Engine {
     /// Nobody here can take the packet. On a lane, where nothing is ever lost otherwise, its sender is told.
     fn turn_away(&self, lane: &Arc<Lane>, packet: &Packet) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
-        let reliable = packet.headers.opcode.transport == wire::Transport::Rc && !packet.headers.opcode.is_response();
+        let reliable = matches!(packet.headers.opcode.transport, wire::Transport::Rc | wire::Transport::Xrc)
+            && !packet.headers.opcode.is_response();
         if reliable {
             self.send_notice(lane, Notice { from: packet.headers.dest_qp, to: packet.src_qp, psn: packet.headers.psn });
         }
@@ -280,12 +281,8 @@ impl Engine {
             Deferred::Overrun(cq) => {
                 if let Some(cq) = cq.upgrade() {
                     cq.report_overrun();
-                    for qp in self
-                        .qps
-                        .all()
-                        .iter()
-                        .filter(|qp| Arc::ptr_eq(&qp.send_cq, &cq) || Arc::ptr_eq(&qp.recv_cq, &cq))
-                    {
+                    self.fail_xrc_srqs(&cq);
+                    for qp in self.qps.all().iter().filter(|qp| qp.uses(&cq)) {
                         qp.overrun();
                     }
                 }

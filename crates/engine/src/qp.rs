@@ -31,10 +31,11 @@ use crate::pd::Pd;
 use crate::request;
 use crate::srq::Srq;
 use crate::wqe::{Layout, RECV_HEADER, Ring, SEND_HEADER};
+use crate::xrc::Target;
 
 /// What `create_qp` is asked for.
 pub struct QpSpec<'a> {
-    /// RC, UC or UD.
+    /// RC, UC or UD; XRC's ends are made by calls of their own.
     pub service: Service,
     /// Where its sends complete.
     pub send_cq: &'a Arc<Cq>,
@@ -89,15 +90,31 @@ pub struct Qp {
     cookie: u64,
     pub(crate) service: Service,
     pub(crate) pd: u32,
-    pub(crate) send_cq: Arc<Cq>,
-    pub(crate) recv_cq: Arc<Cq>,
+    /// None for an XRC target.
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    /// None for both ends of XRC.
+    pub(crate) recv_cq: Option<Arc<Cq>>,
     pub(crate) srq: Option<Arc<Srq>>,
+    /// What an XRC target has instead of these.
+    pub(crate) target: Option<Target>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
     pub(crate) freed: Freed,
     pub(crate) read: Read,
     itself: Weak<Self>,
     inner: Mutex<Inner>,
+}
+
+/// What a QP is made of.
+pub(crate) struct Parts {
+    pub(crate) service: Service,
+    pub(crate) pd: u32,
+    pub(crate) send_cq: Option<Arc<Cq>>,
+    pub(crate) recv_cq: Option<Arc<Cq>>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) cookie: u64,
+    pub(crate) target: Option<Target>,
 }
 
 /// How packets leave.
@@ -139,6 +156,10 @@ pub(crate) struct Inner {
     pub(crate) unanswered: Unanswered,
     /// Receive completions that the program has not been shown yet, with whether they are solicited.
     pub(crate) arrived: Vec<(Cqe, bool)>,
+    /// XRC target: where they are shown, one each.
+    pub(crate) arrived_at: Vec<Arc<Cq>>,
+    /// XRC target: the SRQ that was named last.
+    pub(crate) named: Option<Arc<Srq>>,
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
@@ -224,6 +245,9 @@ impl Engine {
                 Service::Rc => qp_type::RC,
                 Service::Uc => qp_type::UC,
                 Service::Ud => qp_type::UD,
+                Service::XrcIni | Service::XrcTgt => {
+                    return Err(Error::refuse(Errno::EINVAL, "an XRC QP is not made of what an RC QP is made of"));
+                }
             },
             is_srq: u8::from(spec.srq.is_some()),
             reserved: 0,
@@ -246,6 +270,27 @@ impl Engine {
         view: View,
     ) -> Result<Arc<Qp>> {
         self.open_inbox();
+        let parts = Parts {
+            service: spec.service,
+            pd: pd.handle(),
+            send_cq: Some(Arc::clone(spec.send_cq)),
+            recv_cq: Some(Arc::clone(spec.recv_cq)),
+            srq: spec.srq.cloned(),
+            sq_sig_all: spec.sq_sig_all,
+            cookie: spec.cookie,
+            target: None,
+        };
+        self.make_qp(parts, answer, out, view)
+    }
+
+    pub(crate) fn make_qp(
+        self: &Arc<Self>,
+        parts: Parts,
+        answer: &CreateQpAnswer,
+        out: &QpOut,
+        view: View,
+    ) -> Result<Arc<Qp>> {
+        self.open_inbox();
         let unsound = || Error::refuse(Errno::EIO, "the agent described a QP that does not fit its memory");
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
         let rq = Layout { offset: out.rq_offset, count: out.rq_count, stride: out.rq_stride };
@@ -259,8 +304,8 @@ impl Engine {
             max_inline_data: answer.max_inline_data,
         };
         let inner = Inner {
-            requester: Requester::new(spec.service, caps.max_send_wr),
-            responder: Responder::new(spec.service),
+            requester: Requester::new(parts.service, caps.max_send_wr),
+            responder: Responder::new(parts.service),
             view: Some(view),
             state: State::Reset,
             attributes: ModifyQp::default(),
@@ -273,7 +318,9 @@ impl Engine {
             held: Held::new(Arc::clone(&self.held)),
             unanswered: Unanswered::default(),
             arrived: Vec::new(),
-            shared: Vec::with_capacity(spec.srq.map_or(0, |srq| srq.max_sge() as usize)),
+            arrived_at: Vec::new(),
+            named: None,
+            shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
             place: Place::default(),
             no_way: None,
@@ -294,14 +341,15 @@ impl Engine {
             engine: Arc::clone(self),
             handle: answer.qp_handle,
             qpn: answer.qpn,
-            cookie: spec.cookie,
-            service: spec.service,
-            pd: pd.handle(),
-            send_cq: Arc::clone(spec.send_cq),
-            recv_cq: Arc::clone(spec.recv_cq),
-            srq: spec.srq.cloned(),
+            cookie: parts.cookie,
+            service: parts.service,
+            pd: parts.pd,
+            send_cq: parts.send_cq,
+            recv_cq: parts.recv_cq,
+            srq: parts.srq,
+            target: parts.target,
             caps,
-            sq_sig_all: spec.sq_sig_all,
+            sq_sig_all: parts.sq_sig_all,
             freed: Freed::default(),
             read: Read::default(),
             itself: itself.clone(),
@@ -313,9 +361,14 @@ impl Engine {
 }
 
 impl Qp {
-    /// The agent's name for it.
+    /// The agent's name for it; for an XRC target, one of those by which it is held.
     #[must_use]
     pub fn handle(&self) -> u32 {
+        self.target.as_ref().and_then(Target::handle).unwrap_or(self.handle)
+    }
+
+    /// The handle that it was made with.
+    pub(crate) fn own_handle(&self) -> u32 {
         self.handle
     }
 
@@ -346,7 +399,10 @@ impl Qp {
     }
 
     pub(crate) fn raise(&self, event: u32) {
-        self.engine.events.raise(event, self.cookie, Source::Qp(self.itself.clone()));
+        match &self.target {
+            None => self.engine.events.raise(event, self.cookie, Source::Qp(self.itself.clone())),
+            Some(target) => target.raise(&self.engine.events, event),
+        }
     }
 
     pub(crate) fn arc(&self) -> Option<Arc<Self>> {
@@ -365,7 +421,7 @@ impl Qp {
     /// # Errors
     /// EIO when the agent is gone.
     pub fn query(&self, mask: u32) -> Result<QueryQpAnswer> {
-        let body = QueryQp { response: 1, qp_handle: self.handle, attr_mask: mask };
+        let body = QueryQp { response: 1, qp_handle: self.handle(), attr_mask: mask };
         let mut answer: QueryQpAnswer =
             self.engine.call(&request::legacy(command::QUERY_QP, &body, size_of::<QueryQpAnswer>()))?.get(0)?;
         let inner = self.lock();
@@ -403,10 +459,21 @@ impl Qp {
     pub(crate) fn leave(&self) {
         self.engine.qps.remove(self.qpn);
         self.abandon();
-        self.send_cq.purge(self.qpn);
-        self.recv_cq.purge(self.qpn);
+        self.purge();
         self.engine.groups.forget(self.qpn);
         self.engine.forget_events(|source| matches!(source, Source::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
+    }
+
+    /// Takes its completions out of its CQs. Those of an XRC target are their SRQs'.
+    pub(crate) fn purge(&self) {
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.purge(self.qpn);
+        }
+    }
+
+    /// Whether its completions go to a CQ.
+    pub(crate) fn uses(&self, cq: &Arc<Cq>) -> bool {
+        self.send_cq.iter().chain(&self.recv_cq).any(|own| Arc::ptr_eq(own, cq))
     }
 
     /// Lets go of everything: nothing reaches the QP any more.
@@ -418,6 +485,7 @@ impl Qp {
         inner.last_flow = None;
         inner.held.clear();
         inner.view = None;
+        inner.named = None;
         inner.route = Route::Unknown;
         inner.sq.forget();
         inner.rq.forget();

@@ -20,7 +20,7 @@ use crate::cell::Packet;
 use crate::cq::{Cqe, FREES_RECV};
 use crate::error::Error;
 use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
-use crate::srq::write_recv;
+use crate::srq::{Srq, write_recv};
 use crate::wqe::{RECV_HEADER, RecvEntry, SEND_HEADER, SendEntry};
 
 /// "The network header is one of IPv4", where adapters put it.
@@ -58,8 +58,8 @@ impl Qp {
         if inner.is_dead() || inner.state == State::Reset {
             return refuse(Errno::EINVAL, "the QP is in RESET or destroyed".into());
         }
-        if self.srq.is_some() {
-            return refuse(Errno::EINVAL, "the QP takes its receive requests from an SRQ".into());
+        if self.srq.is_some() || self.recv_cq.is_none() {
+            return refuse(Errno::EINVAL, "the QP has no receive queue of its own".into());
         }
         if wr.sges.len() > self.caps.max_recv_sge as usize {
             return refuse(
@@ -197,7 +197,20 @@ impl Qp {
             self.raise(kind::COMM_EST);
         }
         let mut status = None;
-        match inner.responder.handle(&packet.headers, u32::from(packet.len)) {
+        let step = inner.responder.handle(&packet.headers, u32::from(packet.len));
+        let pd = match &self.target {
+            Some(target) if !matches!(step, Step::Ignore(_) | Step::Reply) => {
+                match self.enter_domain(inner, target, packet, &step) {
+                    Ok(pd) => pd,
+                    Err(nak) => {
+                        inner.responder.finish(Outcome::Refused(nak));
+                        return self.after_refusal(inner, None);
+                    }
+                }
+            }
+            _ => self.pd,
+        };
+        match step {
             Step::Ignore(fault) => {
                 if matches!(fault, Fault::QKey { .. }) {
                     self.engine().events.violation(context_page::QKEY_VIOLATIONS, inner.attributes.port_num.into());
@@ -209,10 +222,11 @@ impl Qp {
                 status = self.on_send(inner, packet, payload, (offset, len, first), last)
             }
             Step::Write { va, rkey, total, offset, len, first, imm, .. } => {
-                self.on_write(inner, packet, payload, (rkey, va, total), (offset, len, first), imm);
+                let wanted = Use { pd, right: right::REMOTE_WRITE };
+                self.on_write(inner, packet, payload, wanted, (rkey, va, total), (offset, len, first), imm);
             }
             Step::Read { va, rkey, len } => {
-                let wanted = Use { pd: self.pd, right: right::REMOTE_READ };
+                let wanted = Use { pd, right: right::REMOTE_READ };
                 let checked = if len == 0 {
                     Ok(())
                 } else {
@@ -226,7 +240,7 @@ impl Qp {
                     AtomicOp::CmpSwap => Atomic::CompareSwap { compare, swap: swap_add },
                     AtomicOp::FetchAdd => Atomic::FetchAdd(swap_add),
                 };
-                let outcome = match access::atomic(self.engine(), self.pd, (rkey, va), what) {
+                let outcome = match access::atomic(self.engine(), pd, (rkey, va), what) {
                     Ok(value) => Outcome::AtomicDone(value),
                     Err(refusal) => self.outcome(Err(refusal), "atomic"),
                 };
@@ -272,6 +286,7 @@ impl Qp {
                 self.raise(kind::QP_REQ_ERR);
             }
             Nak::RemoteAccess => self.raise(kind::QP_ACCESS_ERR),
+            Nak::InvalidRd => self.raise(kind::QP_REQ_ERR),
             _ => {}
         }
         self.end_receiving(inner, status.unwrap_or_else(|| refusal.fault.receive_status()));
@@ -357,18 +372,25 @@ impl Qp {
                 access::scatter(self.engine(), self.pd, elements, range, from)
             }
             None => {
-                let pd = self.srq.as_ref().map_or(self.pd, |srq| srq.pd());
+                let pd = self.shared_queue(inner).map_or(self.pd, |srq| srq.pd());
                 access::scatter(self.engine(), pd, inner.shared.iter().copied(), range, from)
             }
         }
     }
 
+    /// The SRQ that receive requests come from.
+    fn shared_queue<'a>(&'a self, inner: &'a Inner) -> Option<&'a Arc<Srq>> {
+        self.srq.as_ref().or(inner.named.as_ref())
+    }
+
     /// Part of a WRITE.
+    #[allow(clippy::too_many_arguments, reason = "a write is said by that many numbers")]
     fn on_write(
         &self,
         inner: &mut Inner,
         packet: &Packet,
         payload: *const u8,
+        wanted: Use,
         (rkey, va, total): (u32, u64, u32),
         (offset, len, first): (u32, u32, bool),
         imm: Option<RecvEnd>,
@@ -376,7 +398,6 @@ impl Qp {
         if imm.is_some() && inner.receive.is_none() && !self.take_receive(inner) {
             return self.lacks_receive(inner, packet, payload);
         }
-        let wanted = Use { pd: self.pd, right: right::REMOTE_WRITE };
         let mut written = Ok(());
         if first && total > 0 {
             written = access::check_remote(self.engine(), wanted, rkey, va, u64::from(total));
@@ -405,7 +426,7 @@ impl Qp {
 
     /// Takes the next receive request, from the QP's own queue or the SRQ.
     fn take_receive(&self, inner: &mut Inner) -> bool {
-        if let Some(srq) = &self.srq {
+        if let Some(srq) = self.srq.as_ref().or(inner.named.as_ref()) {
             let Some(entry) = srq.take(&mut inner.shared) else { return false };
             inner.receive =
                 Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge, index: None });
@@ -459,13 +480,22 @@ impl Qp {
         }
         let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.rq.advance(index), FREES_RECV));
         inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));
+        if let Some(member) = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()) {
+            inner.arrived_at.push(Arc::clone(&member.cq));
+        }
     }
 
     /// Shows the program what has arrived. Answers go first: a program that sees its last message may end at once, and the
     /// peer has to know all the same that it came.
     pub(crate) fn show_arrived(&self, inner: &mut Inner) {
-        for (cqe, solicited) in inner.arrived.drain(..) {
-            self.recv_cq.push(&cqe, solicited);
+        if let Some(cq) = &self.recv_cq {
+            for (cqe, solicited) in inner.arrived.drain(..) {
+                cq.push(&cqe, solicited);
+            }
+            return;
+        }
+        for ((cqe, solicited), cq) in inner.arrived.drain(..).zip(inner.arrived_at.drain(..)) {
+            cq.push(&cqe, solicited);
         }
     }
 
@@ -474,7 +504,7 @@ impl Qp {
         if let Some(receive) = inner.receive.take() {
             self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
         }
-        if self.srq.is_some() {
+        if self.srq.is_some() || self.target.is_some() {
             self.raise(kind::QP_LAST_WQE_REACHED);
             return;
         }

@@ -43,6 +43,8 @@ pub struct SendWr<'a> {
     pub swap: u64,
     /// UD: where it goes, the QP there, and its Q_Key.
     pub ud: Option<(&'a Ah, u32, u32)>,
+    /// XRC: the number of the shared receive queue at the peer.
+    pub xrc_srq: u32,
     /// What is sent, or where a READ's or atomic's answer goes.
     pub sges: &'a [Sge],
 }
@@ -59,6 +61,7 @@ impl Default for SendWr<'_> {
             compare_add: 0,
             swap: 0,
             ud: None,
+            xrc_srq: 0,
             sges: &[],
         }
     }
@@ -170,6 +173,7 @@ impl SendBatch<'_> {
             solicited: wr.send_flags & send_flags::SOLICITED != 0,
             fence: wr.send_flags & send_flags::FENCE != 0,
             dest: Destination { dest_qp: Qpn::new(entry.remote_qpn), qkey: entry.remote_qkey },
+            xrc_srq: wr.xrc_srq & 0xff_ffff,
         };
         if inner.requester.post(op).is_err() {
             return refuse(Errno::ENOMEM, "the send queue is full".into());
@@ -209,7 +213,8 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
         _ => return None,
     };
     let offered = match service {
-        Service::Rc => true,
+        Service::Rc | Service::XrcIni => true,
+        Service::XrcTgt => false,
         Service::Uc => !operation.is_read_or_atomic(),
         Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
     };
@@ -243,7 +248,9 @@ impl Qp {
                 ..Wc::default()
             };
             let cqe = Cqe { wc, timestamp: 0, freed: inner.sq.advance(index), frees: FREES_SEND };
-            self.send_cq.push(&cqe, false);
+            if let Some(cq) = &self.send_cq {
+                cq.push(&cqe, false);
+            }
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.sq.advance(index));

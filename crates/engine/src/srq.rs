@@ -19,6 +19,7 @@ use crate::pd::Pd;
 use crate::qp::RecvWr;
 use crate::request;
 use crate::wqe::{Layout, RECV_HEADER, RecvEntry, Ring};
+use crate::xrc::Membership;
 
 /// What `create_srq` is asked for.
 #[derive(Clone, Copy, Default)]
@@ -41,6 +42,8 @@ pub struct Srq {
     max_wr: u32,
     max_sge: u32,
     itself: Weak<Self>,
+    /// What it has if it is one of an XRC domain.
+    pub(crate) xrc: Option<Membership>,
     pub(crate) read: Read,
     queue: Mutex<Queue>,
 }
@@ -99,6 +102,18 @@ impl Engine {
         view: View,
         cookie: u64,
     ) -> Result<Arc<Srq>> {
+        self.make_srq(pd, answer, out, view, cookie, None)
+    }
+
+    pub(crate) fn make_srq(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        answer: &CreateSrqAnswer,
+        out: &SrqOut,
+        view: View,
+        cookie: u64,
+        xrc: Option<Membership>,
+    ) -> Result<Arc<Srq>> {
         let layout = Layout { offset: out.offset, count: out.count, stride: out.stride };
         let ring = Ring::new(view.clone(), layout, RECV_HEADER).filter(|ring| ring.count() > 0);
         let ring =
@@ -112,6 +127,7 @@ impl Engine {
             max_wr: answer.max_wr,
             max_sge: answer.max_sge,
             itself: itself.clone(),
+            xrc,
             read: Read::default(),
             queue: Mutex::new(Queue { view: Some(view), ring, head: 0, tail: 0, limit: 0 }),
         }))
@@ -125,10 +141,16 @@ impl Srq {
         self.handle
     }
 
-    /// Its number, which XRC peers will name.
+    /// Its number, which XRC peers name.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Whether it is one of an XRC domain.
+    #[must_use]
+    pub fn is_xrc(&self) -> bool {
+        self.xrc.is_some()
     }
 
     /// How many requests it takes.
@@ -200,8 +222,12 @@ impl Srq {
     fn check_limit(&self, queue: &mut Queue) {
         if queue.limit != 0 && queue.waiting() < queue.limit {
             queue.limit = 0;
-            self.engine.events.raise(kind::SRQ_LIMIT_REACHED, self.cookie, Source::Srq(self.itself.clone()));
+            self.raise(kind::SRQ_LIMIT_REACHED);
         }
+    }
+
+    pub(crate) fn raise(&self, event: u32) {
+        self.engine.events.raise(event, self.cookie, Source::Srq(self.itself.clone()));
     }
 
     /// Changes the limit (and, where the device offers it, the size).
@@ -254,6 +280,9 @@ impl Srq {
 
     /// Takes the queue out of everything that knows it.
     pub(crate) fn leave(&self) {
+        if self.xrc.is_some() {
+            self.engine.xrc_srqs.remove(self.number);
+        }
         self.engine.forget_events(|source| matches!(source, Source::Srq(srq) if std::ptr::eq(srq.as_ptr(), self)));
         let mut queue = self.queue.lock();
         queue.view = None;

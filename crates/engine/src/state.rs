@@ -9,6 +9,7 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::qp::{ModifyQp, attr};
 use abi::queue::{QP_SQ_DRAINING, qp as word};
+use protocol::modify::{Attributes, counting};
 use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State};
 use wire::{Psn, Qpn};
 
@@ -71,7 +72,8 @@ impl Qp {
         if inner.is_frozen() {
             return Ok(());
         }
-        let attributes = ModifyQp { qp_handle: self.handle(), ..*attributes };
+        let attr_mask = counting(self.service, Attributes(attributes.attr_mask)).0;
+        let attributes = ModifyQp { qp_handle: self.handle(), attr_mask, ..*attributes };
         let request = request::legacy(command::MODIFY_QP, &attributes, 0);
         let how = if self.is_foregone(&inner, &attributes) {
             self.engine().tell(&request)?;
@@ -176,6 +178,7 @@ impl Qp {
             min_rnr_timer: a.min_rnr_timer,
             access: Access(a.qp_access_flags),
             qkey: a.qkey,
+            service: self.service,
         });
     }
 
@@ -262,6 +265,8 @@ impl Qp {
         self.freed.recv.store(0, Ordering::Relaxed);
         inner.receive = None;
         inner.arrived.clear();
+        inner.arrived_at.clear();
+        inner.named = None;
         self.uncount(inner);
         (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
         inner.habit = Habit::default();
@@ -275,15 +280,15 @@ impl Qp {
             inner.store(offset, 0);
         }
         inner.set_state(State::Reset);
-        self.send_cq.purge(self.qpn());
-        self.recv_cq.purge(self.qpn());
+        self.purge();
     }
 
     /// The QP answers no more. What its peer has asked is as good as lost, and on a lane nothing else would tell it.
     pub(crate) fn say_gone(&self, inner: &Inner) {
         // Of a peer that has asked nothing yet, nothing is lost: what is on its way will be turned away when it comes.
         let asked = inner.responder.expected_psn() != Psn::new(inner.attributes.rq_psn) || !inner.held.is_empty();
-        if let (Service::Rc, Route::Lane(lane)) = (self.service, &inner.route)
+        if let Route::Lane(lane) = &inner.route
+            && self.service.is_reliable()
             && asked
             && !lane.is_dead()
         {

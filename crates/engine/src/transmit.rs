@@ -69,6 +69,7 @@ pub(crate) enum Origin<'a> {
     },
     /// Registered memory that a peer reads.
     Memory {
+        pd: u32,
         rkey: u32,
         addr: u64,
     },
@@ -246,8 +247,9 @@ impl Qp {
         let (from, len) = match response.source {
             // An answer without bytes: neither key nor address means anything (V-75).
             Source::None | Source::Read { len: 0, .. } => (Origin::Nothing, 0),
-            Source::Read { va, rkey, offset, len } => {
-                (Origin::Memory { rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
+            Source::Read { va, rkey, offset, len, xrc_srq } => {
+                let pd = self.pd_of_answer(xrc_srq);
+                (Origin::Memory { pd, rkey, addr: va.wrapping_add(u64::from(offset)) }, len)
             }
         };
         self.leave_by(exit, &response.headers, len, &from)
@@ -352,8 +354,8 @@ impl Qp {
     pub(crate) fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
         match *from {
             Origin::Nothing => Ok(()),
-            Origin::Memory { rkey, addr } => {
-                let wanted = Use { pd: self.pd, right: abi::mr::access::REMOTE_READ };
+            Origin::Memory { pd, rkey, addr } => {
+                let wanted = Use { pd, right: abi::mr::access::REMOTE_READ };
                 access::read(self.engine(), wanted, (rkey, addr), to, len as usize)
             }
             Origin::Request { sq, entry, index, offset } if entry.inline != 0 => {

@@ -141,6 +141,18 @@ pub enum ModifyError {
     },
 }
 
+/// The attributes of a mask that count for a service. Programs name for both ends of XRC what they name for RC, and those of the
+/// other end are passed over, as the verbs of Linux do.
+#[must_use]
+pub fn counting(service: Service, mask: Attributes) -> Attributes {
+    let others = match service {
+        Service::XrcIni => Attributes::MAX_DEST_RD_ATOMIC | Attributes::MIN_RNR_TIMER,
+        Service::XrcTgt => Attributes::MAX_QP_RD_ATOMIC | Attributes::RETRY_CNT | Attributes::RNR_RETRY,
+        Service::Rc | Service::Uc | Service::Ud => Attributes::NONE,
+    };
+    mask.without(others)
+}
+
 /// Whether a queue pair of `service` may go from `current` to `next` when `mask` says which attributes come along. `STATE` itself
 /// may be in the mask or not; that `CUR_STATE`, if given, is true is for the caller to see.
 ///

@@ -1,7 +1,7 @@
 //! Every state × state × service, asked of `modify::check` and compared with a committed table: required attributes, then
 //! optional ones. Run with `UPDATE_SNAPSHOT=1` to write the table anew after a change that is meant.
 
-use softhca_protocol::modify::{Attributes, ModifyError, check};
+use softhca_protocol::modify::{Attributes, ModifyError, check, counting};
 use softhca_protocol::{Service, State};
 use std::fmt::Write;
 
@@ -87,4 +87,27 @@ fn what_each_state_takes() {
         assert_eq!(State::from_u32(state.as_u32()), Some(state));
     }
     assert_eq!(State::from_u32(7), None);
+}
+
+/// Both ends of XRC are told what RC is told; neither end's own table has what is the other's.
+#[test]
+fn what_counts_for_the_other_end_of_xrc_is_passed_over() {
+    let rc = |next, more| {
+        let av = Attributes::AV | Attributes::PATH_MTU | Attributes::DEST_QPN | Attributes::RQ_PSN;
+        let sends = Attributes::TIMEOUT | Attributes::RETRY_CNT | Attributes::RNR_RETRY | Attributes::SQ_PSN;
+        let mask = match next {
+            State::Rtr => av | Attributes::MAX_DEST_RD_ATOMIC | Attributes::MIN_RNR_TIMER,
+            _ => sends | Attributes::MAX_QP_RD_ATOMIC,
+        };
+        mask | more
+    };
+    for service in [Service::XrcIni, Service::XrcTgt] {
+        for (current, next) in [(State::Init, State::Rtr), (State::Rtr, State::Rts)] {
+            let mask = counting(service, rc(next, Attributes::NONE));
+            assert_eq!(check(service, current, next, mask), Ok(()), "{service} {current} {next}");
+            let strange = counting(service, rc(next, Attributes::QKEY));
+            assert!(check(service, current, next, strange).is_err(), "{service} {current} {next} with a Q_Key");
+        }
+    }
+    assert_eq!(counting(Service::Rc, Attributes(u32::MAX)), Attributes(u32::MAX));
 }

@@ -82,6 +82,7 @@ impl Request<'_> {
             swap: self.swap,
             ud: self.to.map(|(ah, endpoint)| (ah, endpoint.qpn, endpoint.qkey)),
             sges,
+            ..SendWr::default()
         }
     }
 

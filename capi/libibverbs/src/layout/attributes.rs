@@ -111,6 +111,26 @@ mirror! {
 }
 
 mirror! {
+    /// `struct ibv_xrcd_init_attr`.
+    12 "ibv_xrcd_init_attr" struct XrcdInitAttr {
+        0 comp_mask: u32,
+        4 fd: c_int,
+        8 oflags: c_int,
+    }
+}
+
+mirror! {
+    /// `struct ibv_qp_open_attr`.
+    32 "ibv_qp_open_attr" struct QpOpenAttr {
+        0 comp_mask: u32,
+        4 qp_num: u32,
+        8 xrcd: *mut c_void,
+        16 qp_context: *mut c_void,
+        24 qp_type: c_uint,
+    }
+}
+
+mirror! {
     /// `struct ibv_rx_hash_conf`.
     24 "ibv_rx_hash_conf" struct RxHashConf {
         0 rx_hash_function: u8,

@@ -161,6 +161,13 @@ mirror! {
 }
 
 mirror! {
+    /// `struct ibv_xrcd`.
+    8 "ibv_xrcd" struct Xrcd {
+        0 context: *mut Context,
+    }
+}
+
+mirror! {
     /// `struct ibv_ah`.
     24 "ibv_ah" struct Ah {
         0 context: *mut Context,

@@ -114,8 +114,8 @@ fn extensions_that_are_not_offered() {
     (init.cap, init.qp_type, init.pd, init.comp_mask, init.send_ops_flags) = (plain.cap, 4, device.pd, 1 | 64, 1);
     assert!(call!(qp::create_ex(device.context, &raw mut init)).is_null(), "RDMA WRITE on UD");
     assert_eq!(errno(), libc::EOPNOTSUPP);
-    init.comp_mask = 1 | 2;
-    assert!(call!(qp::create_ex(device.context, &raw mut init)).is_null(), "XRC domain");
+    init.comp_mask = 1 | 32;
+    assert!(call!(qp::create_ex(device.context, &raw mut init)).is_null(), "receive hashing");
     assert_eq!(errno(), libc::EOPNOTSUPP);
     let ordinary = device.qp(abi::qp::kind::UD);
     assert!(call!(qp::to_qp_ex(ordinary)).is_null());

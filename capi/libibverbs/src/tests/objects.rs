@@ -73,7 +73,7 @@ fn programs_of_v44_find_their_operations() {
         assert_ne!(before(distance), 0, "{name}");
     }
     assert_eq!(offset_of!(VerbsContext, context) - offset_of!(VerbsContext, query_port), 320);
-    assert_eq!(before(64), 0, "open_qp is not offered");
+    assert_ne!(before(64), 0, "open_qp");
     let inline = [(offset_of!(ContextOps, poll_cq), 88), (offset_of!(ContextOps, post_send), 200)];
     assert!(inline.iter().all(|(here, there)| here == there));
 }

@@ -75,6 +75,14 @@ pub const QUERY_SRQ: u8 = 34;
 pub const DESTROY_SRQ: u8 = 35;
 /// Post receive work requests to a shared receive queue (slow path).
 pub const POST_SRQ_RECV: u8 = 36;
+/// Open an XRC domain.
+pub const OPEN_XRCD: u8 = 37;
+/// Close it.
+pub const CLOSE_XRCD: u8 = 38;
+/// Make a shared receive queue of any type.
+pub const CREATE_XSRQ: u8 = 39;
+/// Open an XRC target queue pair that exists.
+pub const OPEN_QP: u8 = 40;
 /// An entry of a port's GID table.
 pub const QUERY_GID: u8 = 45;
 /// An entry of a port's P_Key table.

@@ -150,6 +150,7 @@ pub fn find(number: u8, extended: bool, profile: u16) -> Option<&'static Row> {
 const BAD_PD: (Errno, &str) = (Errno::EINVAL, "no such PD in this context");
 const BAD_QP: (Errno, &str) = (Errno::EINVAL, "no such QP in this context");
 const BAD_CQ: (Errno, &str) = (Errno::EINVAL, "no such CQ in this context");
+const BAD_XRCD: (Errno, &str) = (Errno::EINVAL, "no such XRC domain in this context");
 const BAD_SRQ: (Errno, &str) = (Errno::EINVAL, "no such SRQ in this context");
 const BAD_MR: (Errno, &str) = (Errno::EINVAL, "no such MR in this context");
 const BAD_AH: (Errno, &str) = (Errno::EINVAL, "no such AH in this context");
@@ -321,16 +322,46 @@ pub static ROWS: &[Row] = &[
         .answer::<post::PostAnswer>()
         .extras("request: wr_count records RecvWr, then sge_count records Sge")
         .errors(&[BAD_SRQ, POST, POST_FULL, ENGINE]),
-    Row::refused(37, "OPEN_XRCD", Errno::EOPNOTSUPP)
+    Row::legacy(37, "OPEN_XRCD", "xrc::open_xrcd")
         .request::<xrc::OpenXrcd>()
         .answer::<xrc::OpenXrcdAnswer>()
+        .private_out::<xrc::XrcdOut>()
+        .extras("request fd: the file, unless fd is -1")
+        .errors(&[
+            (Errno::EBADF, "fd is not -1, and no file came with it"),
+            (Errno::EAGAIN, "the file has no domain yet, and oflags has no O_CREAT"),
+            (Errno::EINVAL, "the file has a domain, and oflags has O_EXCL"),
+            FULL,
+        ])
         .mainline(),
-    Row::refused(38, "CLOSE_XRCD", Errno::EOPNOTSUPP).request::<xrc::CloseXrcd>().mainline(),
-    Row::refused(39, "CREATE_XSRQ", Errno::EOPNOTSUPP)
+    Row::legacy(38, "CLOSE_XRCD", "xrc::close_xrcd")
+        .request::<xrc::CloseXrcd>()
+        .errors(&[BAD_XRCD, (Errno::EBUSY, "an SRQ or a QP was made or opened by this handle")])
+        .mainline(),
+    Row::legacy(39, "CREATE_XSRQ", "xrc::create_xsrq")
         .request::<xrc::CreateXsrq>()
         .answer::<srq::CreateSrqAnswer>()
+        .private_out::<queue::SrqOut>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[
+            BAD_PD,
+            BAD_XRCD,
+            BAD_CQ,
+            (Errno::EINVAL, "max_wr or max_sge 0 or above the limit, or srq_limit above max_wr, or an unknown type"),
+            (Errno::EOPNOTSUPP, "tag matching"),
+            FULL,
+        ])
         .mainline(),
-    Row::refused(40, "OPEN_QP", Errno::EOPNOTSUPP).request::<xrc::OpenQp>().answer::<qp::CreateQpAnswer>().mainline(),
+    Row::legacy(40, "OPEN_QP", "xrc::open_qp")
+        .request::<xrc::OpenQp>()
+        .answer::<qp::CreateQpAnswer>()
+        .errors(&[
+            BAD_XRCD,
+            (Errno::EINVAL, "qp_type not XRC_TGT, or no such QP in the domain"),
+            (Errno::EOPNOTSUPP, "the QP is another context's"),
+            FULL,
+        ])
+        .mainline(),
     Row::refused(37, "CREATE_XRC_SRQ", Errno::EOPNOTSUPP)
         .request::<xrc::CreateXrcSrq>()
         .answer::<srq::CreateSrqAnswer>()

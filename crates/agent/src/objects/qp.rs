@@ -13,7 +13,7 @@ use protocol::{Service, State};
 
 use super::mcast::{self, Gid};
 use super::pd::{self, no_handle};
-use super::{Answer, Call, find, unused};
+use super::{Answer, Call, find, unused, xrc};
 use crate::context::ContextId;
 use crate::device::Device;
 use crate::queue_memory::{Allocation, Block};
@@ -26,15 +26,15 @@ use crate::world::World;
 pub struct Qp {
     /// Its number.
     pub qpn: u32,
-    /// RC, UC or UD.
+    /// What kind of connection it has.
     pub service: Service,
     /// The client's name for it.
     pub user_handle: u64,
-    /// The PD it is on.
+    /// The PD it is on; 0 for an XRC target, which has none, and no CQs either.
     pub pd: u32,
     /// CQ of the send queue.
     pub send_cq: u32,
-    /// CQ of the receive queue.
+    /// CQ of the receive queue; 0 for an XRC initiator.
     pub recv_cq: u32,
     /// Where receives come from, if not from a queue of its own.
     pub srq: Option<u32>,
@@ -42,6 +42,12 @@ pub struct Qp {
     pub attributes: QueryQpAnswer,
     /// MODIFY_QP succeeds and changes nothing: the connection manager's client looks after its states.
     pub frozen: bool,
+    /// An XRC target: its domain, and the handle of it by which it was made (0 when its maker has let go of it).
+    pub domain: Option<(u32, u32)>,
+    /// An XRC target: the handles by which it is held.
+    pub holders: u32,
+    /// An XRC target: its maker has let go of it.
+    pub is_left: bool,
     /// Groups it is a member of.
     pub groups: BTreeSet<Gid>,
     /// Where it lies.
@@ -53,7 +59,7 @@ pub struct Qp {
 pub struct Wanted {
     /// The client's name for it.
     pub user_handle: u64,
-    /// PD handle.
+    /// PD handle; of an XRC target, the handle of the domain.
     pub pd: u32,
     /// CQ handle of the send queue.
     pub send_cq: u32,
@@ -108,16 +114,7 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// Makes a QP: its answer, its tail and perhaps a region's descriptor.
 pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(CreateQpAnswer, QpOut, Option<OwnedFd>)> {
     let service = service_of(wanted.qp_type)?;
-    let pd_number = find(&world.pds, owner, wanted.pd, Kind::Pd)?.number;
-    find(&world.cqs, owner, wanted.send_cq, Kind::Cq)?;
-    find(&world.cqs, owner, wanted.recv_cq, Kind::Cq)?;
-    if let Some(handle) = wanted.srq {
-        let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
-        if srq.pd != wanted.pd {
-            let number = srq.number;
-            return refuse(Errno::EINVAL, format!("SRQ {number} is not on PD {pd_number}, on which the QP shall be"));
-        }
-    }
+    let (wanted, domain) = &parts(world, owner, service, wanted)?;
     let device = world.device_of(owner);
     let shape = Shape::new(device, wanted)?;
     shares::room_for(world, owner, Kind::Qp)?;
@@ -146,7 +143,10 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         qpn,
         service,
         user_handle: wanted.user_handle,
-        pd: wanted.pd,
+        domain: domain.map(|domain| (domain, wanted.pd)),
+        holders: 1,
+        is_left: false,
+        pd: if domain.is_some() { 0 } else { wanted.pd },
         send_cq: wanted.send_cq,
         recv_cq: wanted.recv_cq,
         srq: wanted.srq,
@@ -160,7 +160,13 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         world.context(owner)?.memory.release(&block);
         return Err(no_handle(Kind::Qp));
     };
-    pd::hold(world, owner, wanted.pd)?;
+    match *domain {
+        None => pd::hold(world, owner, wanted.pd)?,
+        Some(domain) => {
+            xrc::hold(world, owner, wanted.pd, 1);
+            world.domains.enter(domain, qpn, owner, handle);
+        }
+    }
     count_users(world, owner, [wanted.send_cq, wanted.recv_cq], wanted.srq, 1);
     world.device_of_mut(owner).count_up(Kind::Qp);
     if service == Service::Ud
@@ -193,10 +199,43 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     Ok((answer, out, fd))
 }
 
+/// Finds what a QP is to be made of; answers what counts of what is asked for, and the domain of an XRC target.
+fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> Outcome<(Wanted, Option<u32>)> {
+    let nothing_received = Wanted { recv_cq: 0, srq: None, max_recv_wr: 0, max_recv_sge: 0, ..*wanted };
+    match service {
+        Service::XrcTgt => {
+            let domain = find(&world.xrcds, owner, wanted.pd, Kind::Xrcd)?.domain;
+            let nothing =
+                Wanted { send_cq: 0, max_send_wr: 0, max_send_sge: 0, max_inline_data: 0, ..nothing_received };
+            return Ok((nothing, Some(domain)));
+        }
+        Service::XrcIni => {
+            find(&world.pds, owner, wanted.pd, Kind::Pd)?;
+            find(&world.cqs, owner, wanted.send_cq, Kind::Cq)?;
+            return Ok((nothing_received, None));
+        }
+        _ => {}
+    }
+    let pd_number = find(&world.pds, owner, wanted.pd, Kind::Pd)?.number;
+    find(&world.cqs, owner, wanted.send_cq, Kind::Cq)?;
+    find(&world.cqs, owner, wanted.recv_cq, Kind::Cq)?;
+    if let Some(handle) = wanted.srq {
+        let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
+        let number = srq.number;
+        if srq.pd != wanted.pd {
+            return refuse(Errno::EINVAL, format!("SRQ {number} is not on PD {pd_number}, on which the QP shall be"));
+        }
+        if srq.xrc.is_some() {
+            return refuse(Errno::EINVAL, format!("SRQ {number} is an XRC SRQ: only target QPs receive from it"));
+        }
+    }
+    Ok((*wanted, None))
+}
+
 /// QUERY_QP: the attributes that were set, and the state as it is now.
 pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let QueryQp { qp_handle, .. } = call.body()?;
-    let qp = find(&world.qps, call.context, qp_handle, Kind::Qp)?;
+    let qp = find(&world.qps, call.context, xrc::resolve(world, call.context, qp_handle), Kind::Qp)?;
     let state = qp.state();
     let draining = state == State::Sqd && qp.block.read(word::FLAGS) & QP_SQ_DRAINING != 0;
     let mut answer = qp.attributes;
@@ -207,10 +246,13 @@ pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DESTROY_QP.
 pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DestroyQp { qp_handle, .. } = call.body()?;
-    let qp = find(&world.qps, call.context, qp_handle, Kind::Qp)?;
+    let handle = xrc::resolve(world, call.context, qp_handle);
+    let qp = find(&world.qps, call.context, handle, Kind::Qp)?;
     unused(qp.groups.len() as u32, &format!("QP {:#x}", qp.qpn), "multicast groups; detach it")?;
     let answer = DestroyQpAnswer { events_reported: qp.block.read(word::EVENTS_REPORTED) };
-    remove(world, call.context, qp_handle);
+    if !(qp.domain.is_some() && xrc::let_go_of(world, call.context, qp_handle, handle)) {
+        remove(world, call.context, handle);
+    }
     Ok(call.answer(&answer))
 }
 
@@ -227,7 +269,13 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
         mcast::leave(world, gid, (owner, handle));
     }
     count_users(world, owner, [qp.send_cq, qp.recv_cq], qp.srq, -1);
-    pd::let_go(world, owner, qp.pd);
+    match qp.domain {
+        None => pd::let_go(world, owner, qp.pd),
+        Some((domain, xrcd)) => {
+            xrc::hold(world, owner, xrcd, -1);
+            world.domains.leave(domain, qp.qpn);
+        }
+    }
     world.qpns.give_back(qp.qpn);
     if let Ok(context) = world.context(owner) {
         context.memory.release(&qp.block);
@@ -276,10 +324,11 @@ impl Shape {
         }
         let count = |wr: u32| if wr == 0 { 0 } else { wr.next_power_of_two() };
         let (rq_count, recv_sge) = match wanted.srq {
+            None if wanted.recv_cq == 0 => (0, 0),
             None => (count(wanted.max_recv_wr), wanted.max_recv_sge.max(1)),
             Some(_) => (0, 0),
         };
-        let send_sge = wanted.max_send_sge.max(1);
+        let send_sge = if wanted.send_cq == 0 { 0 } else { wanted.max_send_sge.max(1) };
         // Where gather entries have room, as many inline bytes have: adapters give them, and programs count on it.
         let inline = wanted.max_inline_data.max((send_sge * SGE_LEN).min(limits.max_inline_data));
         Ok(Self {
@@ -320,11 +369,13 @@ fn service_of(qp_type: u8) -> Outcome<Service> {
         kind::RC => Ok(Service::Rc),
         kind::UC => Ok(Service::Uc),
         kind::UD => Ok(Service::Ud),
+        kind::XRC_INI => Ok(Service::XrcIni),
+        kind::XRC_TGT => Ok(Service::XrcTgt),
         _ => {
             let name = kind::name(qp_type).unwrap_or("unknown");
             refuse(
                 Errno::EOPNOTSUPP,
-                format!("QP type {qp_type} ({name}) is not one of RC, UC and UD, which the device has"),
+                format!("QP type {qp_type} ({name}) is not one of RC, UC, UD and XRC's two, which the device has"),
             )
         }
     }

@@ -11,12 +11,12 @@ use abi::ah::AhAttr;
 use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr, migration};
 use abi::queue::qp as word;
 use protocol::State;
-use protocol::modify::{Attributes, check};
+use protocol::modify::{Attributes, check, counting};
 
 use super::ah::check_vector;
 use super::mr::check_access;
 use super::qp::{Qp, state_of};
-use super::{Answer, Call, find};
+use super::{Answer, Call, find, xrc};
 use crate::context::ContextId;
 use crate::device::{Device, PKEYS};
 use crate::refusal::{Outcome, refuse};
@@ -37,10 +37,12 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Changes a QP as both forms of MODIFY_QP ask.
 pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<()> {
+    let wanted = &ModifyQp { qp_handle: xrc::resolve(world, owner, wanted.qp_handle), ..*wanted };
     let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
     if qp.frozen {
         return Ok(());
     }
+    let wanted = &ModifyQp { attr_mask: counting(qp.service, Attributes(wanted.attr_mask)).0, ..*wanted };
     let device = world.device_of(owner);
     for _ in 0..ATTEMPTS {
         let found = qp.block.read(word::STATE);

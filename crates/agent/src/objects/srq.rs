@@ -1,5 +1,7 @@
-//! Shared receive queues: CREATE_SRQ, MODIFY_SRQ, QUERY_SRQ, DESTROY_SRQ. The principal type is [`Srq`].
+//! Shared receive queues: CREATE_SRQ, MODIFY_SRQ, QUERY_SRQ, DESTROY_SRQ. CREATE_XSRQ is in [`super::xrc`]. The principal type
+//! is [`Srq`].
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use abi::Errno;
@@ -7,7 +9,7 @@ use abi::queue::{CONTROL_LEN, REV, SrqOut, recv_stride, srq as word};
 use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
 
 use super::pd::{self, no_handle};
-use super::{Answer, Call, find, unused};
+use super::{Answer, Call, find, unused, xrc};
 use crate::context::ContextId;
 use crate::queue_memory::{Allocation, Block};
 use crate::refusal::{Outcome, Refusal, refuse};
@@ -29,29 +31,76 @@ pub struct Srq {
     pub max_sge: u32,
     /// Where it lies.
     pub block: Block,
-    /// QPs that receive from it.
+    /// QPs that receive from it. The target QPs of its domain are not among them.
     pub users: u32,
+    /// What it has if it is an XRC SRQ.
+    pub xrc: Option<Xrc>,
     key: u32,
+}
+
+/// What an XRC SRQ has besides.
+#[derive(Debug, Clone, Copy)]
+pub struct Xrc {
+    /// The domain whose target QPs reach it.
+    pub domain: u32,
+    /// The handle of the domain by which it was made.
+    pub xrcd: u32,
+    /// The CQ of its receives.
+    pub cq: u32,
+}
+
+/// What both forms of the command ask for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// PD handle.
+    pub pd: u32,
+    /// Work requests.
+    pub max_wr: u32,
+    /// Scatter entries.
+    pub max_sge: u32,
+    /// The limit to arm.
+    pub limit: u32,
+    /// For an XRC SRQ; its handles have been found.
+    pub xrc: Option<Xrc>,
 }
 
 /// CREATE_SRQ.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateSrq = call.body()?;
-    let owner = call.context;
-    find(&world.pds, owner, body.pd_handle, Kind::Pd)?;
+    let wanted = Wanted {
+        user_handle: body.user_handle,
+        pd: body.pd_handle,
+        max_wr: body.max_wr,
+        max_sge: body.max_sge,
+        limit: body.srq_limit,
+        xrc: None,
+    };
+    let (answer, out, fd) = make(world, call.context, wanted)?;
+    Ok(call.answer_with(&answer, &out, fd))
+}
+
+/// Makes an SRQ: its answer, its tail and perhaps a region's descriptor.
+pub fn make(
+    world: &mut World,
+    owner: ContextId,
+    wanted: Wanted,
+) -> Outcome<(CreateSrqAnswer, SrqOut, Option<OwnedFd>)> {
+    find(&world.pds, owner, wanted.pd, Kind::Pd)?;
     let device = world.device_of(owner);
     let limits = &device.limits;
-    within("max_wr", body.max_wr, limits.max_srq_wr)?;
-    within("max_sge", body.max_sge, limits.max_srq_sge)?;
-    if body.srq_limit > body.max_wr {
+    within("max_wr", wanted.max_wr, limits.max_srq_wr)?;
+    within("max_sge", wanted.max_sge, limits.max_srq_sge)?;
+    if wanted.limit > wanted.max_wr {
         return refuse(
             Errno::EINVAL,
-            format!("the limit {} of an SRQ is above its {} work requests", body.srq_limit, body.max_wr),
+            format!("the limit {} of an SRQ is above its {} work requests", wanted.limit, wanted.max_wr),
         );
     }
     shares::room_for(world, owner, Kind::Srq)?;
-    let max_wr = body.max_wr.next_power_of_two();
-    let stride = recv_stride(body.max_sge);
+    let max_wr = wanted.max_wr.next_power_of_two();
+    let stride = recv_stride(wanted.max_sge);
     let key = world.srq_numbers.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every SRQ number is in use"))?;
     let Allocation { block, mapping, fd } =
         match world.context(owner)?.memory.allocate(CONTROL_LEN + max_wr as usize * stride) {
@@ -61,16 +110,17 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
                 return Err(error.into());
             }
         };
-    block.word(word::LIMIT).store(body.srq_limit, Ordering::Release);
+    block.word(word::LIMIT).store(wanted.limit, Ordering::Release);
     let number = key >> 8;
     let srq = Srq {
         number,
-        user_handle: body.user_handle,
-        pd: body.pd_handle,
+        user_handle: wanted.user_handle,
+        pd: wanted.pd,
         max_wr,
-        max_sge: body.max_sge,
+        max_sge: wanted.max_sge,
         block: block.clone(),
         users: 0,
+        xrc: wanted.xrc,
         key,
     };
     let Some(handle) = world.srqs.insert(owner, srq) else {
@@ -78,9 +128,11 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         world.context(owner)?.memory.release(&block);
         return Err(no_handle(Kind::Srq));
     };
-    pd::hold(world, owner, body.pd_handle)?;
+    pd::hold(world, owner, wanted.pd)?;
+    hold_domain(world, owner, wanted.xrc, 1);
     world.device_of_mut(owner).count_up(Kind::Srq);
-    let answer = CreateSrqAnswer { srq_handle: handle, max_wr, max_sge: body.max_sge, srqn: 0 };
+    let srqn = if wanted.xrc.is_some() { number } else { 0 };
+    let answer = CreateSrqAnswer { srq_handle: handle, max_wr, max_sge: wanted.max_sge, srqn };
     let out = SrqOut {
         rev: REV,
         number,
@@ -90,7 +142,16 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         stride: stride as u32,
         reserved: 0,
     };
-    Ok(call.answer_with(&answer, &out, fd))
+    Ok((answer, out, fd))
+}
+
+/// One XRC SRQ more, or less, in its domain and on its CQ.
+fn hold_domain(world: &mut World, owner: ContextId, xrc: Option<Xrc>, by: i32) {
+    let Some(xrc) = xrc else { return };
+    xrc::hold(world, owner, xrc.xrcd, by);
+    if let Some(cq) = world.cqs.find_mut(owner, xrc.cq) {
+        cq.users = cq.users.saturating_add_signed(by);
+    }
 }
 
 /// MODIFY_SRQ: arms the limit. The device does not resize SRQs, and says so in its capabilities.
@@ -142,6 +203,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     let Some(srq) = world.srqs.remove(owner, handle) else { return };
     world.srq_numbers.give_back(srq.key);
     pd::let_go(world, owner, srq.pd);
+    hold_domain(world, owner, srq.xrc, -1);
     if let Ok(context) = world.context(owner) {
         context.memory.release(&srq.block);
     }

@@ -88,7 +88,11 @@ pub(super) fn all(world: &World, id: ContextId) -> Vec<Change> {
         changes.extend(handles.into_iter().filter_map(|handle| made(world, id, kind, handle)));
     }
     for (handle, qp) in world.qps.of(id) {
-        changes.extend(way_to(qp, handle).into_iter().map(|step| Change::Modify(Box::new(step))));
+        changes.extend(
+            if is_xrc(qp) { Vec::new() } else { way_to(qp, handle) }
+                .into_iter()
+                .map(|step| Change::Modify(Box::new(step))),
+        );
     }
     changes
 }
@@ -185,7 +189,7 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made })
         }
         Kind::Qp => {
-            let qp = world.qps.find(id, handle)?;
+            let qp = world.qps.find(id, handle).filter(|qp| !is_xrc(qp))?;
             let spec = PairSpec {
                 service: qp.service,
                 pd: qp.pd,
@@ -197,11 +201,17 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             };
             Some(Change::Qp { handle, spec, made: with_region(pair_answer(qp, handle), &qp.block)? })
         }
+        // Work requests of XRC name a queue, for which those of the slow path have no place: it does not carry XRC.
+        Kind::Xrcd | Kind::Opened => None,
         Kind::Ah => {
             let ah = world.ahs.find(id, handle)?;
             Some(Change::Ah { handle, pd: ah.pd, attr: ah.attr })
         }
     }
+}
+
+fn is_xrc(qp: &Qp) -> bool {
+    matches!(qp.service, Service::XrcIni | Service::XrcTgt)
 }
 
 fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {

@@ -172,6 +172,7 @@ impl Worker {
                 }
             }
             Kind::Ah => drop(self.ahs.remove(&handle)),
+            Kind::Xrcd | Kind::Opened => {}
         }
     }
 

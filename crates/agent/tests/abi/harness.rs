@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use agent::{Agent, AgentHandle, Config};
 use shm::socket::Socket;
 
+pub(crate) const EBADF: i32 = -9;
+pub(crate) const EAGAIN: i32 = -11;
 pub(crate) const EBUSY: i32 = -16;
 pub(crate) const EINVAL: i32 = -22;
 pub(crate) const ENOSPC: i32 = -28;
@@ -61,6 +63,7 @@ pub(crate) enum Kind {
     Qp,
     UdQp,
     Srq,
+    Xrcd,
 }
 
 impl Node {
@@ -176,6 +179,7 @@ impl Client {
                     "20000000 0a00 1200 0100000000000000 5050000000000000 {pd} 04000000 01000000 00000000"
                 ))
             }
+            Kind::Xrcd => self.done("25000000 0600 0300 0100000000000000 ffffffff 00000000"),
             Kind::Qp => self.make_qp(2),
             Kind::UdQp => self.make_qp(4),
         };
@@ -199,6 +203,7 @@ impl Client {
             Kind::Cq => format!("14000000 0600 0200 0100000000000000 {handle} 00000000"),
             Kind::Qp | Kind::UdQp => format!("1b000000 0600 0100 0100000000000000 {handle} 00000000"),
             Kind::Srq => format!("23000000 0600 0100 0100000000000000 {handle} 00000000"),
+            Kind::Xrcd => format!("26000000 0300 0000 {handle}"),
             Kind::Channel => {
                 format!("c3000080 0100 0000 0000000000000000 0000 0000 00000000 {handle} 00000000")
             }

@@ -23,3 +23,4 @@ mod refused;
 mod rows;
 mod srq;
 mod wire;
+mod xrc;

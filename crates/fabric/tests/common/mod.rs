@@ -359,6 +359,7 @@ impl Side {
             }
             Service::Uc => attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN,
             Service::Ud => 0,
+            Service::XrcIni | Service::XrcTgt => unreachable!("a side has both queues"),
         };
         attributes
     }

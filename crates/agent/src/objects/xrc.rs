@@ -1,0 +1,266 @@
+//! XRC: OPEN_XRCD, CLOSE_XRCD, CREATE_XSRQ, OPEN_QP.
+//!
+//! A domain is shared by whoever names the same file, and lives as long as a handle of it does. Target QPs are found in it by
+//! number; whoever opens one holds it, and the last who lets go destroys it. The principal types are [`Xrcd`], a handle, and
+//! [`Domains`], what handles stand for.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use abi::Errno;
+use abi::qp::{CreateQpAnswer, kind};
+use abi::queue::REV;
+use abi::xrc::{CloseXrcd, CreateXsrq, OpenQp, OpenXrcd, OpenXrcdAnswer, XrcdOut};
+
+use super::pd::no_handle;
+use super::srq::{self, Xrc};
+use super::{Answer, Call, find, find_mut, unused};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, refuse};
+use crate::shares;
+use crate::table::Kind;
+use crate::world::World;
+
+/// A handle of a domain.
+#[derive(Debug)]
+pub struct Xrcd {
+    /// The domain.
+    pub domain: u32,
+    /// SRQs and QPs that were made or opened by this handle.
+    pub users: u32,
+}
+
+/// One more handle of a target QP.
+#[derive(Debug)]
+pub struct Opened {
+    /// The handle of the QP itself, in the same context.
+    pub qp: u32,
+    /// The handle of the domain by which it was opened.
+    pub xrcd: u32,
+}
+
+/// A domain.
+#[derive(Debug)]
+struct Domain {
+    device: usize,
+    /// By which file others find it.
+    file: Option<File>,
+    handles: u32,
+    /// The target QPs, by number: whose they are, and the handle.
+    targets: BTreeMap<u32, (ContextId, u32)>,
+}
+
+/// The file that names a domain. It is kept open, so that no other file gets its inode.
+#[derive(Debug)]
+struct File {
+    inode: (u64, u64),
+    _fd: OwnedFd,
+}
+
+/// Every domain of an agent.
+#[derive(Debug, Default)]
+pub struct Domains {
+    last: u32,
+    all: BTreeMap<u32, Domain>,
+}
+
+impl Domains {
+    fn of_file(&self, device: usize, inode: (u64, u64)) -> Option<u32> {
+        let named =
+            |domain: &Domain| domain.device == device && domain.file.as_ref().is_some_and(|file| file.inode == inode);
+        self.all.iter().find(|(_, domain)| named(domain)).map(|(number, _)| *number)
+    }
+
+    fn add(&mut self, device: usize, file: Option<File>) -> u32 {
+        self.last = self.last.wrapping_add(1).max(1);
+        self.all.insert(self.last, Domain { device, file, handles: 0, targets: BTreeMap::new() });
+        self.last
+    }
+
+    /// Enters a target QP.
+    pub fn enter(&mut self, domain: u32, qpn: u32, owner: ContextId, handle: u32) {
+        if let Some(domain) = self.all.get_mut(&domain) {
+            domain.targets.insert(qpn, (owner, handle));
+        }
+    }
+
+    /// A target QP is gone.
+    pub fn leave(&mut self, domain: u32, qpn: u32) {
+        if let Some(domain) = self.all.get_mut(&domain) {
+            domain.targets.remove(&qpn);
+        }
+    }
+
+    /// A handle is gone, and with the last one the domain.
+    fn let_go(&mut self, number: u32) {
+        if let Some(domain) = self.all.get_mut(&number) {
+            domain.handles -= 1;
+            if domain.handles == 0 {
+                self.all.remove(&number);
+            }
+        }
+    }
+}
+
+/// `O_CREAT` and `O_EXCL`, as on every architecture that Linux programs are built for here.
+const CREATE: u32 = 0o100;
+const EXCLUSIVE: u32 = 0o200;
+
+/// OPEN_XRCD: a domain of its own, or that of a file.
+pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    let mut fds = std::mem::take(&mut call.fds);
+    let body: OpenXrcd = call.body()?;
+    let (owner, device) = (call.context, world.device_of(call.context).index);
+    let file = match (body.fd, fds.pop()) {
+        (-1, _) => None,
+        (_, None) => return refuse(Errno::EBADF, "the file that names the XRC domain did not come along"),
+        (_, Some(fd)) => {
+            let stat = rustix::fs::fstat(&fd).map_err(std::io::Error::from)?;
+            Some(File { inode: (stat.st_dev, stat.st_ino), _fd: fd })
+        }
+    };
+    let found = file.as_ref().and_then(|file| world.domains.of_file(device, file.inode));
+    match found {
+        Some(number) if body.oflags & EXCLUSIVE != 0 => {
+            return refuse(Errno::EINVAL, format!("the file names XRC domain {number} already, and O_EXCL is given"));
+        }
+        None if file.is_some() && body.oflags & CREATE == 0 => {
+            return refuse(Errno::EAGAIN, "the file names no XRC domain yet, and O_CREAT is not given");
+        }
+        _ => {}
+    }
+    shares::room_for(world, owner, Kind::Xrcd)?;
+    if file.is_some() {
+        shares::room_for_descriptor(world, owner)?;
+    }
+    let number = found.unwrap_or_else(|| world.domains.add(device, file));
+    let Some(handle) = world.xrcds.insert(owner, Xrcd { domain: number, users: 0 }) else {
+        return Err(no_handle(Kind::Xrcd));
+    };
+    if let Some(domain) = world.domains.all.get_mut(&number) {
+        domain.handles += 1;
+    }
+    world.device_of_mut(owner).count_up(Kind::Xrcd);
+    Ok(call.answer_with(&OpenXrcdAnswer { xrcd_handle: handle }, &XrcdOut { rev: REV, number }, None))
+}
+
+/// CLOSE_XRCD.
+pub fn close(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let CloseXrcd { xrcd_handle } = call.body()?;
+    let xrcd = find(&world.xrcds, call.context, xrcd_handle, Kind::Xrcd)?;
+    unused(xrcd.users, &format!("XRC domain {}", xrcd.domain), "SRQs or QPs")?;
+    remove(world, call.context, xrcd_handle);
+    Ok(Answer::default())
+}
+
+/// CREATE_XSRQ: an SRQ of an XRC domain, or an ordinary one.
+pub fn create_srq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    /// `IBV_SRQT_BASIC`, `_XRC`, `_TM`.
+    const BASIC: u32 = 0;
+    const XRC: u32 = 1;
+    const TAG_MATCHING: u32 = 2;
+    let body: CreateXsrq = call.body()?;
+    let owner = call.context;
+    let xrc = match body.srq_type {
+        BASIC => None,
+        XRC => {
+            let domain = find(&world.xrcds, owner, body.xrcd_handle, Kind::Xrcd)?.domain;
+            find(&world.cqs, owner, body.cq_handle, Kind::Cq)?;
+            Some(Xrc { domain, xrcd: body.xrcd_handle, cq: body.cq_handle })
+        }
+        TAG_MATCHING => return refuse(Errno::EOPNOTSUPP, "the device does not match tags"),
+        other => return refuse(Errno::EINVAL, format!("SRQ type {other} does not exist")),
+    };
+    let wanted = srq::Wanted {
+        user_handle: body.user_handle,
+        pd: body.pd_handle,
+        max_wr: body.max_wr,
+        max_sge: body.max_sge,
+        limit: body.srq_limit,
+        xrc,
+    };
+    let (answer, out, fd) = srq::make(world, owner, wanted)?;
+    Ok(call.answer_with(&answer, &out, fd))
+}
+
+/// OPEN_QP: one more handle of a target QP.
+pub fn open_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: OpenQp = call.body()?;
+    let owner = call.context;
+    let number = find(&world.xrcds, owner, body.pd_handle, Kind::Xrcd)?.domain;
+    let target = world.domains.all.get(&number).and_then(|domain| domain.targets.get(&body.qpn)).copied();
+    let Some((holder, qp)) = target.filter(|_| body.qp_type == kind::XRC_TGT) else {
+        return refuse(Errno::EINVAL, format!("XRC domain {number} has no target QP {:#x}", body.qpn));
+    };
+    if holder != owner {
+        return refuse(
+            Errno::EOPNOTSUPP,
+            format!("target QP {:#x} is in another process: it cannot be opened in this one", body.qpn),
+        );
+    }
+    shares::room_for(world, owner, Kind::Opened)?;
+    let Some(handle) = world.opened.insert(owner, Opened { qp, xrcd: body.pd_handle }) else {
+        return Err(no_handle(Kind::Opened));
+    };
+    find_mut(&mut world.qps, owner, qp, Kind::Qp)?.holders += 1;
+    hold(world, owner, body.pd_handle, 1);
+    world.device_of_mut(owner).count_up(Kind::Opened);
+    Ok(call.answer(&CreateQpAnswer { qp_handle: handle, qpn: body.qpn, ..CreateQpAnswer::default() }))
+}
+
+/// The handle of the QP itself that a handle of it stands for; any other handle comes back as it is.
+pub fn resolve(world: &World, owner: ContextId, handle: u32) -> u32 {
+    match world.opened.find(owner, handle) {
+        Some(opened) => opened.qp,
+        // Its maker has let go of it, and only the other handles are good.
+        None if world.qps.find(owner, handle).is_some_and(|qp| qp.is_left) => 0,
+        None => handle,
+    }
+}
+
+/// Lets go of a target QP by one of its handles. True when others hold it.
+pub fn let_go_of(world: &mut World, owner: ContextId, handle: u32, qp: u32) -> bool {
+    if let Some(opened) = world.opened.remove(owner, handle) {
+        hold(world, owner, opened.xrcd, -1);
+        world.device_of_mut(owner).count_down(Kind::Opened);
+    }
+    let Some(kept) = world.qps.find_mut(owner, qp) else { return false };
+    kept.holders = kept.holders.saturating_sub(1);
+    let is_held = kept.holders > 0;
+    let mut made_by = None;
+    if handle == qp && is_held {
+        kept.is_left = true;
+        // The handle of the domain by which it was made may be closed now.
+        made_by = kept.domain.as_mut().map(|(_, xrcd)| std::mem::take(xrcd));
+    }
+    if let Some(xrcd) = made_by {
+        hold(world, owner, xrcd, -1);
+    }
+    is_held
+}
+
+/// One object more (or less) was made or opened by a handle.
+pub fn hold(world: &mut World, owner: ContextId, handle: u32, by: i32) {
+    if let Some(xrcd) = world.xrcds.find_mut(owner, handle) {
+        xrcd.users = xrcd.users.saturating_add_signed(by);
+    }
+}
+
+/// Closes every handle of a context that ends; its SRQs and QPs are gone.
+pub fn close_all(world: &mut World, owner: ContextId) {
+    for handle in world.opened.handles(owner) {
+        if world.opened.remove(owner, handle).is_some() {
+            world.device_of_mut(owner).count_down(Kind::Opened);
+        }
+    }
+    for handle in world.xrcds.handles(owner) {
+        remove(world, owner, handle);
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    if let Some(xrcd) = world.xrcds.remove(owner, handle) {
+        world.domains.let_go(xrcd.domain);
+        world.device_of_mut(owner).count_down(Kind::Xrcd);
+    }
+}

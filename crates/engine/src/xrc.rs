@@ -1,0 +1,349 @@
+//! Extended reliable connections: domains, their shared receive queues, and the two ends of a connection.
+//!
+//! An initiator is a QP without a receive queue. A target is a QP without anything else: what comes goes to the SRQ that each
+//! request names, if that is one of the target's domain; keys are looked up on that SRQ's PD, and receives complete on its CQ. A
+//! target may be held by several handles, each of which gets its events. The principal types are [`Xrcd`] and [`Hold`].
+//!
+//! Domains are shared between processes by the agent. But a target serves the SRQs of its own engine only, for no engine touches
+//! another one's memory: to it, an SRQ of another process is none of its domain.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::event::kind;
+use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, kind as qp_type};
+use abi::queue::{QpOut, SrqOut};
+use abi::srq::CreateSrqAnswer;
+use abi::xrc::{CloseXrcd, CreateXsrq, OpenQp, OpenXrcd, OpenXrcdAnswer, XrcdOut};
+use parking_lot::Mutex;
+use protocol::{Nak, Service, Step};
+
+use crate::cell::Packet;
+use crate::cq::Cq;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::event::{Events, Read, Source};
+use crate::pd::Pd;
+use crate::qp::{Caps, Inner, Parts, Qp};
+use crate::request;
+use crate::srq::{Srq, SrqSpec};
+
+/// A handle of an XRC domain.
+pub struct Xrcd {
+    engine: Arc<Engine>,
+    handle: u32,
+    domain: u32,
+}
+
+/// What `create_initiator` is asked for.
+pub struct InitiatorSpec<'a> {
+    /// Where its sends complete.
+    pub send_cq: &'a Arc<Cq>,
+    /// Sizes, at least; those of receiving do not count.
+    pub caps: Caps,
+    /// Every send gives a completion.
+    pub sq_sig_all: bool,
+    /// Comes back with its events.
+    pub cookie: u64,
+}
+
+/// What an SRQ of a domain has besides.
+pub(crate) struct Membership {
+    pub(crate) domain: u32,
+    /// Where its receives complete.
+    pub(crate) cq: Arc<Cq>,
+    /// Its CQ was overrun: it takes nothing any more.
+    failed: AtomicBool,
+}
+
+/// What a target QP has besides.
+pub(crate) struct Target {
+    domain: u32,
+    holders: Mutex<Vec<Weak<Hold>>>,
+}
+
+/// One handle by which a target QP is held: its maker's, or that of whoever opened it.
+pub struct Hold {
+    qp: Arc<Qp>,
+    handle: u32,
+    cookie: u64,
+    pub(crate) read: Read,
+}
+
+impl Engine {
+    /// Opens a domain: that which `file` names, or one of its own.
+    ///
+    /// # Errors
+    /// EAGAIN when the file names none and `oflags` has no `O_CREAT`, EINVAL when it names one and `oflags` has `O_EXCL`.
+    pub fn open_xrcd(self: &Arc<Self>, file: Option<BorrowedFd<'_>>, oflags: u32) -> Result<Arc<Xrcd>> {
+        let body = OpenXrcd { response: 1, fd: if file.is_some() { 0 } else { -1 }, oflags };
+        let fixed = size_of::<OpenXrcdAnswer>();
+        let request = request::legacy(command::OPEN_XRCD, &body, fixed + size_of::<XrcdOut>());
+        let answer = self.call_with(&request, file.as_slice())?;
+        let OpenXrcdAnswer { xrcd_handle } = answer.get(0)?;
+        let XrcdOut { number, .. } = answer.get(fixed)?;
+        Ok(Arc::new(Xrcd { engine: Arc::clone(self), handle: xrcd_handle, domain: number }))
+    }
+
+    /// A shared receive queue that peers reach through the targets of a domain; its receives complete on `cq`.
+    ///
+    /// # Errors
+    /// EINVAL or ENOMEM beyond the device's limits.
+    pub fn create_xrc_srq(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+        spec: &SrqSpec,
+    ) -> Result<Arc<Srq>> {
+        let body = CreateXsrq {
+            response: 1,
+            user_handle: spec.cookie,
+            srq_type: 1,
+            pd_handle: pd.handle(),
+            max_wr: spec.max_wr,
+            max_sge: spec.max_sge,
+            srq_limit: 0,
+            max_num_tags: 0,
+            xrcd_handle: xrcd.handle,
+            cq_handle: cq.handle(),
+        };
+        let fixed = size_of::<CreateSrqAnswer>();
+        let ((answer, out), view) =
+            self.allocate(&request::legacy(command::CREATE_XSRQ, &body, fixed + size_of::<SrqOut>()), |answer| {
+                let out: SrqOut = answer.get(fixed)?;
+                Ok(((answer.get(0)?, out), out.mapping))
+            })?;
+        let member = Membership { domain: xrcd.domain, cq: Arc::clone(cq), failed: AtomicBool::new(false) };
+        let srq = self.make_srq(pd, &answer, &out, view, spec.cookie, Some(member))?;
+        self.xrc_srqs.insert(srq.number(), Arc::clone(&srq));
+        Ok(srq)
+    }
+
+    /// The end that asks, in RESET.
+    ///
+    /// # Errors
+    /// EINVAL or ENOMEM beyond the device's limits.
+    pub fn create_initiator(self: &Arc<Self>, pd: &Arc<Pd>, spec: &InitiatorSpec<'_>) -> Result<Arc<Qp>> {
+        let parts = Parts {
+            service: Service::XrcIni,
+            pd: pd.handle(),
+            send_cq: Some(Arc::clone(spec.send_cq)),
+            recv_cq: None,
+            srq: None,
+            sq_sig_all: spec.sq_sig_all,
+            cookie: spec.cookie,
+            target: None,
+        };
+        let body = CreateQp {
+            pd_handle: pd.handle(),
+            send_cq_handle: spec.send_cq.handle(),
+            max_send_wr: spec.caps.max_send_wr,
+            max_send_sge: spec.caps.max_send_sge,
+            max_inline_data: spec.caps.max_inline_data,
+            sq_sig_all: u8::from(spec.sq_sig_all),
+            qp_type: qp_type::XRC_INI,
+            ..CreateQp::default()
+        };
+        self.ask_for_qp(parts, body)
+    }
+
+    /// The end that serves, in RESET.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limits.
+    pub fn create_target(self: &Arc<Self>, xrcd: &Arc<Xrcd>, cookie: u64) -> Result<Arc<Hold>> {
+        let parts = Parts {
+            service: Service::XrcTgt,
+            pd: 0,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            sq_sig_all: false,
+            cookie,
+            target: Some(Target { domain: xrcd.domain, holders: Mutex::default() }),
+        };
+        let body = CreateQp { pd_handle: xrcd.handle, qp_type: qp_type::XRC_TGT, ..CreateQp::default() };
+        let qp = self.ask_for_qp(parts, body)?;
+        let handle = qp.own_handle();
+        Ok(Hold::new(qp, handle, cookie))
+    }
+
+    /// Opens a target QP that somebody has made in the domain.
+    ///
+    /// # Errors
+    /// EINVAL when the domain has no such target, EOPNOTSUPP when it is another process's.
+    pub fn open_target(self: &Arc<Self>, xrcd: &Arc<Xrcd>, qpn: u32, cookie: u64) -> Result<Arc<Hold>> {
+        let body = OpenQp {
+            response: 1,
+            user_handle: cookie,
+            pd_handle: xrcd.handle,
+            qpn,
+            qp_type: qp_type::XRC_TGT,
+            reserved: [0; 7],
+        };
+        let request = request::legacy(command::OPEN_QP, &body, size_of::<CreateQpAnswer>());
+        let answer: CreateQpAnswer = self.call(&request)?.get(0)?;
+        let gone = || Error::refuse(Errno::EINVAL, format!("target QP {qpn:#x} is being destroyed"));
+        let qp = self.qps.find(qpn).ok_or_else(gone)?;
+        Ok(Hold::new(qp, answer.qp_handle, cookie))
+    }
+
+    fn ask_for_qp(self: &Arc<Self>, parts: Parts, body: CreateQp) -> Result<Arc<Qp>> {
+        let body = CreateQp { response: 1, user_handle: parts.cookie, ..body };
+        let fixed = size_of::<CreateQpAnswer>();
+        let ((answer, out), view) =
+            self.allocate(&request::legacy(command::CREATE_QP, &body, fixed + size_of::<QpOut>()), |answer| {
+                let out: QpOut = answer.get(fixed)?;
+                Ok(((answer.get(0)?, out), out.mapping))
+            })?;
+        self.make_qp(parts, &answer, &out, view)
+    }
+
+    /// A CQ was overrun: the SRQs whose receives it gets are lost (V-54).
+    pub(crate) fn fail_xrc_srqs(&self, cq: &Arc<Cq>) {
+        for srq in self.xrc_srqs.all() {
+            if let Some(member) = srq.xrc.as_ref().filter(|member| Arc::ptr_eq(&member.cq, cq)) {
+                member.failed.store(true, Ordering::Relaxed);
+                srq.raise(kind::SRQ_ERR);
+            }
+        }
+    }
+}
+
+impl Xrcd {
+    /// The agent's name for it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Closes the handle; the domain goes with its last one.
+    ///
+    /// # Errors
+    /// EBUSY while an SRQ or a QP that was made or opened by it lives.
+    pub fn close(&self) -> Result<()> {
+        self.engine.call(&request::legacy(command::CLOSE_XRCD, &CloseXrcd { xrcd_handle: self.handle }, 0)).map(drop)
+    }
+}
+
+impl Hold {
+    fn new(qp: Arc<Qp>, handle: u32, cookie: u64) -> Arc<Self> {
+        let hold = Arc::new(Self { qp, handle, cookie, read: Read::default() });
+        if let Some(target) = &hold.qp.target {
+            target.holders.lock().push(Arc::downgrade(&hold));
+        }
+        hold
+    }
+
+    /// The QP that is held.
+    #[must_use]
+    pub fn qp(&self) -> &Arc<Qp> {
+        &self.qp
+    }
+
+    /// The agent's name for this handle.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Lets go of the QP, which is destroyed when nobody holds it any more. Answers how many of this handle's events were read.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn destroy(&self) -> Result<u32> {
+        let engine = self.qp.engine();
+        engine.check_process()?;
+        let _order = engine.allocation.lock();
+        let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
+        let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
+        match engine.call(&request) {
+            Err(error) if !engine.is_gone() => return Err(error),
+            _ => {}
+        }
+        let is_last = self.qp.target.as_ref().is_some_and(|target| {
+            let mut holders = target.holders.lock();
+            holders.retain(|hold| hold.strong_count() > 0 && !std::ptr::eq(hold.as_ptr(), self));
+            holders.is_empty()
+        });
+        if is_last {
+            self.qp.leave();
+        }
+        engine.forget_events(|source| matches!(source, Source::Hold(hold) if std::ptr::eq(hold.as_ptr(), self)));
+        Ok(self.read.asynchronous())
+    }
+
+    /// An async event of it was read: the agent's count, too.
+    pub(crate) fn tell_async(&self) {
+        self.qp.tell_async();
+    }
+}
+
+impl Target {
+    /// The handle of whoever holds it.
+    pub(crate) fn handle(&self) -> Option<u32> {
+        self.holders.lock().iter().find_map(|hold| hold.upgrade().map(|hold| hold.handle))
+    }
+
+    /// Every holder gets the event.
+    pub(crate) fn raise(&self, events: &Events, event: u32) {
+        for hold in self.holders.lock().iter() {
+            if let Some(cookie) = hold.upgrade().map(|hold| hold.cookie) {
+                events.raise(event, cookie, Source::Hold(hold.clone()));
+            }
+        }
+    }
+}
+
+impl Qp {
+    /// The SRQ that a request names: whose PD its keys are looked up on, and where its message goes.
+    pub(crate) fn enter_domain(
+        &self,
+        inner: &mut Inner,
+        target: &Target,
+        packet: &Packet,
+        step: &Step,
+    ) -> std::result::Result<u32, Nak> {
+        let number = packet.headers.xrc_srq;
+        let found = self.engine().xrc_srqs.find(number);
+        let Some((srq, member)) = found
+            .as_ref()
+            .and_then(|srq| Some((srq, srq.xrc.as_ref()?)))
+            .filter(|(_, xrc)| xrc.domain == target.domain)
+        else {
+            crate::reason!(
+                "QP {:#x}: {} names SRQ {number}, which is none of this process in XRC domain {}",
+                self.qpn(),
+                packet.headers.opcode,
+                target.domain
+            );
+            return Err(Nak::InvalidRd);
+        };
+        if member.failed.load(Ordering::Relaxed) {
+            crate::reason!("QP {:#x}: SRQ {number} is in error, for its CQ was overrun", self.qpn());
+            return Err(Nak::RemoteOperational);
+        }
+        if let Step::Receive { first: false, .. } = step
+            && inner.named.as_ref().is_none_or(|named| named.number() != number)
+        {
+            crate::reason!("QP {:#x}: a message names SRQ {number} that began with another", self.qpn());
+            return Err(Nak::InvalidRequest);
+        }
+        let pd = srq.pd();
+        inner.named = Some(Arc::clone(srq));
+        Ok(pd)
+    }
+
+    /// The PD on which the key of a READ that is being answered is.
+    pub(crate) fn pd_of_answer(&self, xrc_srq: u32) -> u32 {
+        match &self.target {
+            None => self.pd,
+            // 0 is nobody's PD: the queue is gone, and the key good for nothing.
+            Some(_) => self.engine().xrc_srqs.find(xrc_srq).map_or(0, |srq| srq.pd()),
+        }
+    }
+}
