@@ -19,12 +19,6 @@ macro_rules! perftest_list {
             send_lat_ud: "ib_send_lat" "-c" "UD";
             write_bw_rc: "ib_write_bw" "-c" "RC";
             write_bw_uc: "ib_write_bw" "-c" "UC";
-            send_bw_xrc: "ib_send_bw" "-c" "XRC";
-            send_lat_xrc: "ib_send_lat" "-c" "XRC";
-            write_bw_xrc: "ib_write_bw" "-c" "XRC";
-            write_lat_xrc: "ib_write_lat" "-c" "XRC";
-            read_bw_xrc: "ib_read_bw" "-c" "XRC";
-            atomic_bw_xrc: "ib_atomic_bw" "-c" "XRC";
             write_lat_rc: "ib_write_lat" "-c" "RC";
             write_lat_uc: "ib_write_lat" "-c" "UC";
             read_bw: "ib_read_bw";

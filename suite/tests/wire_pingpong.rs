@@ -44,6 +44,18 @@ macro_rules! pingpongs {
 
 softhca_suite::pingpong_list!(pingpongs);
 
+/// The program of XRC prints no figures; it says that it has succeeded.
+#[test]
+fn xsrq_on_every_link() {
+    for (mtu, family, user) in LINKS {
+        let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
+        for more in [&[][..], &["-e"], &["-s", "100000", "-n", "50"]] {
+            let sides = hosts.must_succeed(family, &[&["ibv_xsrq_pingpong", "-g", "0"], more].concat());
+            assert!(sides.client.output.contains("success"), "{}", sides.client.told());
+        }
+    }
+}
+
 #[track_caller]
 fn sizes(hosts: &Hosts, family: Family, program: &str, more: &[&str], sizes: &[(&str, &str)]) {
     for (size, iterations) in sizes {

@@ -29,7 +29,7 @@ record! {
         12 => srqn: u32,
     }
 
-    /// MODIFY_SRQ (33), request; no answer.
+    /// MODIFY_SRQ (33), request; with MAX_WR `SrqOut` is the answer: where the queue lies now.
     pub struct ModifySrq[16] {
         /// Handle of the SRQ.
         0 => srq_handle: u32,

@@ -174,7 +174,12 @@ impl Device {
 
     /// All capability bits.
     pub fn capabilities(&self) -> u64 {
-        cap::CURR_QP_STATE_MOD | cap::SYS_IMAGE_GUID | cap::RC_RNR_NAK_GEN | cap::PORT_ACTIVE_EVENT | cap::XRC
+        cap::CURR_QP_STATE_MOD
+            | cap::SYS_IMAGE_GUID
+            | cap::RC_RNR_NAK_GEN
+            | cap::PORT_ACTIVE_EVENT
+            | cap::XRC
+            | cap::SRQ_RESIZE
     }
 
     /// The answer to QUERY_PORT.

@@ -39,7 +39,6 @@ pub struct Srq {
     number: u32,
     pd: u32,
     cookie: u64,
-    max_wr: u32,
     max_sge: u32,
     itself: Weak<Self>,
     /// What it has if it is one of an XRC domain.
@@ -54,6 +53,7 @@ struct Queue {
     head: u32,
     tail: u32,
     limit: u32,
+    max_wr: u32,
 }
 
 impl Queue {
@@ -114,22 +114,19 @@ impl Engine {
         cookie: u64,
         xrc: Option<Membership>,
     ) -> Result<Arc<Srq>> {
-        let layout = Layout { offset: out.offset, count: out.count, stride: out.stride };
-        let ring = Ring::new(view.clone(), layout, RECV_HEADER).filter(|ring| ring.count() > 0);
-        let ring =
-            ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
+        let (ring, count) = sound(out, view.clone())?;
+        let max_wr = answer.max_wr.min(count);
         Ok(Arc::new_cyclic(|itself| Srq {
             engine: Arc::clone(self),
             handle: answer.srq_handle,
             number: out.number,
             pd: pd.handle(),
             cookie,
-            max_wr: answer.max_wr,
             max_sge: answer.max_sge,
             itself: itself.clone(),
             xrc,
             read: Read::default(),
-            queue: Mutex::new(Queue { view: Some(view), ring, head: 0, tail: 0, limit: 0 }),
+            queue: Mutex::new(Queue { view: Some(view), ring, head: 0, tail: 0, limit: 0, max_wr }),
         }))
     }
 }
@@ -156,7 +153,7 @@ impl Srq {
     /// How many requests it takes.
     #[must_use]
     pub fn max_wr(&self) -> u32 {
-        self.max_wr
+        self.queue.lock().max_wr
     }
 
     /// How many scatter elements a request may have.
@@ -186,10 +183,10 @@ impl Srq {
             )
             .errno);
         }
-        if queue.waiting() == self.max_wr {
+        if queue.waiting() >= queue.max_wr {
             return Err(Error::refuse(
                 Errno::ENOMEM,
-                format!("SRQ {} is full: {} requests wait", self.handle, self.max_wr),
+                format!("SRQ {} is full: {} requests wait", self.handle, queue.max_wr),
             )
             .errno);
         }
@@ -230,19 +227,55 @@ impl Srq {
         self.engine.events.raise(event, self.cookie, Source::Srq(self.itself.clone()));
     }
 
-    /// Changes the limit (and, where the device offers it, the size).
+    /// Changes the limit, the size, or both at once.
     ///
     /// # Errors
-    /// EINVAL for a limit above the size.
+    /// EINVAL for a limit above the size, or a size below what waits; then nothing is changed.
     pub fn modify(&self, mask: u32, max_wr: u32, srq_limit: u32) -> Result<()> {
         let body = ModifySrq { srq_handle: self.handle, attr_mask: mask, max_wr, srq_limit };
+        if mask & attr::MAX_WR != 0 {
+            return self.resize(&body);
+        }
         self.engine.call(&request::legacy(command::MODIFY_SRQ, &body, 0))?;
         if mask & attr::LIMIT != 0 {
-            let mut queue = self.queue.lock();
-            queue.limit = srq_limit;
-            self.check_limit(&mut queue);
-            queue.publish();
+            self.arm(&mut self.queue.lock(), srq_limit);
         }
+        Ok(())
+    }
+
+    fn arm(&self, queue: &mut Queue, limit: u32) {
+        queue.limit = limit;
+        self.check_limit(queue);
+        queue.publish();
+    }
+
+    /// The queue gets another place; what waits in it keeps its order.
+    fn resize(&self, body: &ModifySrq) -> Result<()> {
+        let _order = self.engine.allocation.lock();
+        let mut queue = self.queue.lock();
+        let queue = &mut *queue;
+        let request = request::legacy(command::MODIFY_SRQ, body, size_of::<SrqOut>());
+        let (out, view) = self.engine.allocate_in_turn(&request, |answer| {
+            let out: SrqOut = answer.get(0)?;
+            Ok((out, out.mapping))
+        })?;
+        let (mut ring, count) = sound(&out, view.clone())?;
+        let mut at = queue.head;
+        let mut tail = 0;
+        while at != queue.tail {
+            let entry: RecvEntry = queue.ring.read(at);
+            ring.write(tail, &entry);
+            for number in 0..entry.num_sge.min(self.max_sge) as usize {
+                ring.set_element(tail, RECV_HEADER, number, &queue.ring.element(at, RECV_HEADER, number));
+            }
+            (at, tail) = (queue.ring.advance(at), ring.advance(tail));
+        }
+        let read = queue.view.as_ref().map_or(0, |old| old.word(word::EVENTS_REPORTED).load(Ordering::Relaxed));
+        view.word(word::EVENTS_REPORTED).store(read, Ordering::Relaxed);
+        std::mem::swap(&mut queue.ring, &mut ring);
+        (queue.view, queue.head, queue.tail, queue.max_wr) = (Some(view), 0, tail, count);
+        let limit = if body.attr_mask & attr::LIMIT != 0 { body.srq_limit } else { queue.limit };
+        self.arm(queue, limit);
         Ok(())
     }
 
@@ -288,6 +321,15 @@ impl Srq {
         queue.view = None;
         queue.ring.forget();
     }
+}
+
+/// The ring that the agent describes, and how many requests it holds.
+fn sound(out: &SrqOut, view: View) -> Result<(Ring, u32)> {
+    let layout = Layout { offset: out.offset, count: out.count, stride: out.stride };
+    let ring = Ring::new(view, layout, RECV_HEADER).filter(|ring| ring.count() > 0);
+    let ring =
+        ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
+    Ok((ring, out.count))
 }
 
 /// Writes a receive request to entry `index`.

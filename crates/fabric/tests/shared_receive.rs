@@ -145,6 +145,57 @@ fn the_end_of_a_qp_leaves_the_requests_to_the_others() {
     assert_eq!(shared.send(1), 2);
 }
 
+/// V-52: what waits keeps its order, more fits, and a size below what waits is refused; with a limit all or nothing.
+fn a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
+    let shared = shared(fabric, &Plan::rc());
+    let srq = &shared.srq;
+    // The ring has turned when it moves.
+    (0..12).for_each(|wr_id| shared.post(wr_id, 0, 0));
+    (0..10).for_each(|wr_id| assert_eq!(shared.send(0), wr_id));
+    (12..22).for_each(|wr_id| shared.post(wr_id, 8 * wr_id as usize, 8));
+    srq.modify(attr::MAX_WR, 100, 0).expect("larger");
+    assert_eq!((srq.max_wr(), srq.query().expect("an answer").max_wr), (128, 128));
+    (22..138).for_each(|wr_id| shared.post(wr_id, 0, 0));
+    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM), "one more");
+    shared.peers[1].memory.pattern(0, 8, 5);
+    for wr_id in 10..22 {
+        let wr = SendWr { sges: &shared.peers[1].sge(0, if wr_id < 12 { 0 } else { 8 }), ..SendWr::default() };
+        shared.peers[1].post(&wr);
+        assert_eq!(shared.takers[1].received().wr_id, wr_id);
+        assert_eq!(shared.peers[1].sent().status, 0);
+    }
+    assert_eq!(shared.takers[0].memory.get(21 * 8, 8), shared.peers[1].memory.get(0, 8), "its scatter list moved too");
+    let refused = |mask, max_wr, limit| {
+        assert_eq!(srq.modify(mask, max_wr, limit).expect_err("refused").errno, Errno::EINVAL, "{max_wr} {limit}");
+        assert_eq!(srq.max_wr(), 128);
+    };
+    let both = attr::MAX_WR | attr::LIMIT;
+    refused(attr::MAX_WR, 115, 0);
+    refused(attr::MAX_WR, 0, 0);
+    refused(attr::MAX_WR, u32::MAX, 0);
+    refused(both, 200, 201);
+    assert_eq!(srq.query().expect("an answer").srq_limit, 0, "all or nothing");
+    // With both, the limit is judged by the new size.
+    srq.modify(both, 200, 150).expect("larger, and armed");
+    let got = event(&shared.takers[0].engine);
+    assert_eq!((got.kind, got.element), (kind::SRQ_LIMIT_REACHED, COOKIE), "fewer wait: at once (V-51)");
+    srq.modify(attr::LIMIT, 0, 110).expect("armed");
+    refused_size(&shared, 105);
+    (22..138).for_each(|wr_id| assert_eq!(shared.send(wr_id as usize % 2), wr_id));
+    assert_eq!(event(&shared.takers[0].engine).kind, kind::SRQ_LIMIT_REACHED);
+    srq.modify(attr::MAX_WR, 1, 0).expect("smaller");
+    shared.post(1, 0, 0);
+    assert_eq!(srq.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Errno::ENOMEM));
+    assert_eq!(shared.send(0), 1);
+}
+
+/// Below the limit that is armed, or what waits.
+fn refused_size(shared: &Shared, max_wr: u32) {
+    let before = shared.srq.max_wr();
+    assert_eq!(shared.srq.modify(attr::MAX_WR, max_wr, 0).expect_err("too small").errno, Errno::EINVAL);
+    assert_eq!(shared.srq.max_wr(), before);
+}
+
 #[test]
 fn events_that_nobody_read_go_with_the_queue() {
     let fabric = Fabric::start();
@@ -164,6 +215,7 @@ fn events_that_nobody_read_go_with_the_queue() {
 }
 
 common::everywhere! {
+    a_queue_changes_its_size_while_requests_wait
     what_does_not_fit_is_refused
     the_limit_tells_once_when_the_queue_runs_low
 }

@@ -304,11 +304,18 @@ pub static ROWS: &[Row] = &[
         .private_out::<queue::SrqOut>()
         .extras("answer fd: the region, if the Mapping says so")
         .errors(&[BAD_PD, (Errno::EINVAL, "max_wr or max_sge 0 or above the limit, or srq_limit above max_wr"), FULL]),
-    Row::legacy(33, "MODIFY_SRQ", "srq::modify_srq").request::<srq::ModifySrq>().errors(&[
-        BAD_SRQ,
-        (Errno::EINVAL, "attr_mask 0 or unknown, or limit above max_wr"),
-        (Errno::EOPNOTSUPP, "MAX_WR: the device does not resize SRQs"),
-    ]),
+    Row::legacy(33, "MODIFY_SRQ", "srq::modify_srq")
+        .request::<srq::ModifySrq>()
+        .private_out::<queue::SrqOut>()
+        .extras("the answer is there with MAX_WR only; answer fd: the region, if the Mapping says so")
+        .errors(&[
+            BAD_SRQ,
+            (
+                Errno::EINVAL,
+                "attr_mask 0 or unknown, limit above max_wr, or max_wr 0, above the limit or below what waits",
+            ),
+            FULL,
+        ]),
     Row::legacy(34, "QUERY_SRQ", "srq::query_srq")
         .request::<srq::QuerySrq>()
         .answer::<srq::QuerySrqAnswer>()

@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use abi::Errno;
-use abi::queue::{CONTROL_LEN, REV, SrqOut, recv_stride, srq as word};
+use abi::layout::Record;
+use abi::queue::{CONTROL_LEN, Mapping, REV, SrqOut, recv_stride, srq as word};
 use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
 
 use super::pd::{self, no_handle};
-use super::{Answer, Call, find, unused, xrc};
+use super::{Answer, Call, find, find_mut, unused, xrc};
 use crate::context::ContextId;
 use crate::queue_memory::{Allocation, Block};
 use crate::refusal::{Outcome, Refusal, refuse};
@@ -31,6 +32,8 @@ pub struct Srq {
     pub max_sge: u32,
     /// Where it lies.
     pub block: Block,
+    /// Where it lay before it was resized.
+    former: Vec<Block>,
     /// QPs that receive from it. The target QPs of its domain are not among them.
     pub users: u32,
     /// What it has if it is an XRC SRQ.
@@ -119,6 +122,7 @@ pub fn make(
         max_wr,
         max_sge: wanted.max_sge,
         block: block.clone(),
+        former: Vec::new(),
         users: 0,
         xrc: wanted.xrc,
         key,
@@ -133,15 +137,7 @@ pub fn make(
     world.device_of_mut(owner).count_up(Kind::Srq);
     let srqn = if wanted.xrc.is_some() { number } else { 0 };
     let answer = CreateSrqAnswer { srq_handle: handle, max_wr, max_sge: wanted.max_sge, srqn };
-    let out = SrqOut {
-        rev: REV,
-        number,
-        mapping,
-        offset: CONTROL_LEN as u32,
-        count: max_wr,
-        stride: stride as u32,
-        reserved: 0,
-    };
+    let out = place(number, mapping, max_wr, stride);
     Ok((answer, out, fd))
 }
 
@@ -154,24 +150,58 @@ fn hold_domain(world: &mut World, owner: ContextId, xrc: Option<Xrc>, by: i32) {
     }
 }
 
-/// MODIFY_SRQ: arms the limit. The device does not resize SRQs, and says so in its capabilities.
+/// MODIFY_SRQ: arms the limit, changes the size, or both at once, all or nothing. The client moves the work requests; until the
+/// SRQ is destroyed nobody else gets the memory that it leaves.
 pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ModifySrq = call.body()?;
-    let srq = find(&world.srqs, call.context, body.srq_handle, Kind::Srq)?;
-    let number = srq.number;
+    let owner = call.context;
+    let srq = find(&world.srqs, owner, body.srq_handle, Kind::Srq)?;
+    let (number, old) = (srq.number, srq.block.clone());
+    let (resizes, arms) = (body.attr_mask & attr::MAX_WR != 0, body.attr_mask & attr::LIMIT != 0);
     if body.attr_mask == 0 || body.attr_mask & !(attr::MAX_WR | attr::LIMIT) != 0 {
         let mask = body.attr_mask;
         return refuse(Errno::EINVAL, format!("SRQ {number}: attribute mask {mask:#x} names nothing to modify"));
     }
-    if body.attr_mask & attr::MAX_WR != 0 {
-        return refuse(Errno::EOPNOTSUPP, format!("SRQ {number} cannot be resized: the device has no SRQ_RESIZE"));
+    let max_wr = if resizes { body.max_wr } else { srq.max_wr };
+    if resizes {
+        within("max_wr", max_wr, world.device_of(owner).limits.max_srq_wr)?;
+        let waiting = old.read(word::OUTSTANDING);
+        if max_wr < waiting {
+            let text = format!("SRQ {number} cannot shrink to {max_wr} work requests while {waiting} wait");
+            return refuse(Errno::EINVAL, text);
+        }
     }
-    if body.srq_limit > srq.max_wr {
-        let (limit, most) = (body.srq_limit, srq.max_wr);
-        return refuse(Errno::EINVAL, format!("SRQ {number}: limit {limit} is above its {most} work requests"));
+    let limit = if arms { body.srq_limit } else { old.read(word::LIMIT) };
+    if limit > max_wr {
+        return refuse(Errno::EINVAL, format!("SRQ {number}: limit {limit} is above its {max_wr} work requests"));
     }
-    srq.block.word(word::LIMIT).store(body.srq_limit, Ordering::Release);
-    Ok(Answer::default())
+    let answer = if resizes { resize(world, call, body.srq_handle, max_wr)? } else { Answer::default() };
+    let srq = find(&world.srqs, owner, body.srq_handle, Kind::Srq)?;
+    srq.block.word(word::LIMIT).store(limit, Ordering::Release);
+    Ok(answer)
+}
+
+/// Gives an SRQ a place with room for `max_wr` work requests.
+fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outcome<Answer> {
+    let owner = call.context;
+    let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
+    let (number, stride, old) = (srq.number, recv_stride(srq.max_sge), srq.block.clone());
+    let max_wr = max_wr.next_power_of_two();
+    let memory = &mut world.context(owner)?.memory;
+    let Allocation { block, mapping, fd } = memory.allocate(CONTROL_LEN + max_wr as usize * stride)?;
+    for at in (0..CONTROL_LEN).step_by(4) {
+        block.word(at).store(old.read(at), Ordering::Release);
+    }
+    memory.leave(&old);
+    let srq = find_mut(&mut world.srqs, owner, handle, Kind::Srq)?;
+    srq.former.push(std::mem::replace(&mut srq.block, block));
+    srq.max_wr = max_wr;
+    let out = place(number, mapping, max_wr, stride);
+    Ok(Answer { bytes: call.command.reply(&[], out.bytes()), fds: fd.into_iter().collect() })
+}
+
+fn place(number: u32, mapping: Mapping, max_wr: u32, stride: usize) -> SrqOut {
+    SrqOut { rev: REV, number, mapping, offset: CONTROL_LEN as u32, count: max_wr, stride: stride as u32, reserved: 0 }
 }
 
 /// QUERY_SRQ.
@@ -206,6 +236,9 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     hold_domain(world, owner, srq.xrc, -1);
     if let Ok(context) = world.context(owner) {
         context.memory.release(&srq.block);
+        for block in &srq.former {
+            context.memory.reclaim(block);
+        }
     }
     world.device_of_mut(owner).count_down(Kind::Srq);
 }

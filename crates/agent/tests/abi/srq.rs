@@ -1,6 +1,6 @@
 //! CREATE_SRQ, MODIFY_SRQ, QUERY_SRQ and DESTROY_SRQ.
 
-use crate::harness::{Client, EINVAL, EOPNOTSUPP, Kind, Row, check, compare};
+use crate::harness::{Client, EINVAL, Kind, Row, check, compare};
 
 #[test]
 fn create_srq() {
@@ -46,13 +46,24 @@ fn modify_srq() {
         ("00000000 00000000 00000000", EINVAL, "nothing to change"),
         ("04000000 00000000 00000000", EINVAL, "unknown attribute"),
         ("02000000 00000000 05000000", EINVAL, "limit above max_wr"),
-        ("01000000 08000000 00000000", EOPNOTSUPP, "another size"),
+        ("01000000 00000000 00000000", EINVAL, "no size"),
+        ("01000000 01400000 00000000", EINVAL, "more than max_srq_wr"),
+        ("03000000 08000000 09000000", EINVAL, "limit above the new size"),
     ] {
         client.refused(&format!("21000000 0600 0000 {srq} {change}").into(), errno, what);
     }
     client.done(&format!("21000000 0600 0000 {srq} 02000000 00000000 04000000"));
     let query = client.done(&format!("22000000 0600 0400 0100000000000000 {srq} 00000000"));
     compare(&query.bytes, "04000000 01000000 04000000 00000000");
+    client.refused(&format!("21000000 0600 0000 {srq} 01000000 02000000 00000000").into(), EINVAL, "armed above it");
+    let resized = client.done(&format!("21000000 0600 0e00 {srq} 03000000 09000000 05000000"));
+    compare(
+        &resized.bytes,
+        "01000000 01000000 02000000 00000000 0000080000000000 c000000000000000 4002000000000000 \
+         40000000 10000000 20000000 00000000",
+    );
+    let query = client.done(&format!("22000000 0600 0400 0100000000000000 {srq} 00000000"));
+    compare(&query.bytes, "10000000 01000000 05000000 00000000");
 }
 
 #[test]
