@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cm;
+mod local;
 pub mod modify;
 mod operation;
 mod packets;

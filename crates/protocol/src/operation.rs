@@ -17,6 +17,8 @@ pub enum Operation {
     Read,
     CmpSwap,
     FetchAdd,
+    BindMw,
+    LocalInv,
 }
 
 impl Operation {
@@ -31,6 +33,12 @@ impl Operation {
     pub const fn is_atomic(self) -> bool {
         matches!(self, Operation::CmpSwap | Operation::FetchAdd)
     }
+
+    /// Carried out at the requester, without a packet: see [`crate::Requester::poll_local`].
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        matches!(self, Operation::BindMw | Operation::LocalInv)
+    }
 }
 
 impl fmt::Display for Operation {
@@ -44,6 +52,8 @@ impl fmt::Display for Operation {
             Operation::Read => "RDMA READ",
             Operation::CmpSwap => "compare and swap",
             Operation::FetchAdd => "fetch and add",
+            Operation::BindMw => "memory window bind",
+            Operation::LocalInv => "local invalidate",
         })
     }
 }

@@ -77,10 +77,13 @@ impl Requester {
         }
     }
 
-    /// How many packet numbers an operation takes: at least one.
+    /// How many packet numbers an operation takes: at least one, unless it sends nothing.
     pub(crate) fn packets(&self, op: &SendOp) -> u32 {
         if op.operation.is_atomic() {
             return 1;
+        }
+        if op.operation.is_local() {
+            return 0;
         }
         (op.length >> self.mtu_shift) + u32::from(op.length & (self.config.mtu - 1) != 0) + u32::from(op.length == 0)
     }

@@ -235,14 +235,18 @@ impl Requester {
     /// The next packet to send, if one may be sent now. The caller sends it, or says [`Requester::untransmit`], or
     /// [`Requester::fail_current`].
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        if self.cursor.op == self.head || self.stop.is_some_and(|stop| stop.reached || stop.at == self.cursor.op) {
+        if self.cursor.op != self.cursor.started {
+            self.skip_local();
+        }
+        if self.cursor.op == self.head || self.stops_here() {
             return None;
         }
         if self.service.is_reliable() && self.is_waiting(now) {
             return None;
         }
         self.undo = Undo { cursor: self.cursor, done: self.done, deadline: self.rc.deadline };
-        if self.cursor.op == self.cursor.started && !self.begin() {
+        let entry = self.ops.at(self.cursor.op);
+        if self.cursor.op == self.cursor.started && (entry.op.operation.is_local() || !self.begin()) {
             return None;
         }
         let entry = *self.ops.at(self.cursor.op);
@@ -346,7 +350,16 @@ impl Requester {
         self.stop_at(self.done, status, reason);
     }
 
-    fn stop_at(&mut self, at: u32, status: Status, reason: Reason) {
+    pub(crate) fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Whether nothing further is begun.
+    pub(crate) fn stops_here(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.reached || stop.at == self.cursor.op)
+    }
+
+    pub(crate) fn stop_at(&mut self, at: u32, status: Status, reason: Reason) {
         self.stop = Some(Stop { at, reached: false, failure: Failure { status, reason } });
         self.settle();
     }
@@ -363,7 +376,7 @@ impl Requester {
     }
 
     /// Begins the operation under the cursor, if it may begin.
-    fn begin(&mut self) -> bool {
+    pub(crate) fn begin(&mut self) -> bool {
         if self.draining {
             return false;
         }

@@ -313,6 +313,7 @@ impl Requester {
 impl Requester {
     /// `unacked` has moved.
     fn progress(&mut self, now: Time) {
+        self.pass_local();
         self.rc.retries = 0;
         self.rc.rnr_retries = 0;
         self.rc.again = false;

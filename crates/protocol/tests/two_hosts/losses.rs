@@ -18,6 +18,7 @@ fn stream(scenario: Scenario, total: usize) -> World {
         messages: Vec::new(),
         local: Vec::new(),
         atomics: 0,
+        carried_out: Vec::new(),
     });
     for host in [A, B] {
         world.hosts[host].memory[READ as usize..][..0x4_0000].copy_from_slice(&reads[host]);

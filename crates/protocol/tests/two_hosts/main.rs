@@ -5,6 +5,7 @@
 
 mod corners;
 mod hostile;
+mod local;
 mod losses;
 mod lossless;
 mod mixed;

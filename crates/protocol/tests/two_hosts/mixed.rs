@@ -17,6 +17,8 @@ pub(crate) struct Expectation {
     /// What each request's local memory must hold at the end.
     pub local: Vec<Vec<u8>>,
     pub atomics: u32,
+    /// Requests that send nothing.
+    pub carried_out: Vec<u32>,
 }
 
 fn random_length(random: &mut Random, mtu: u32) -> u32 {
@@ -43,7 +45,7 @@ pub(crate) fn post(random: &mut Random, mtu: u32, host: &mut Host, peer_reads: &
         model.written[at as usize..(at + length) as usize].copy_from_slice(&data);
         BASE + u64::from(WRITTEN + at)
     };
-    match random.below(9) {
+    match random.below(10) {
         0 | 1 => {
             op.operation = Operation::Send;
             model.messages.push((data.clone(), end));
@@ -70,6 +72,13 @@ pub(crate) fn post(random: &mut Random, mtu: u32, host: &mut Host, peer_reads: &
             op.remote_addr = BASE + u64::from(READ + at);
             model.local.push(peer_reads[at as usize..(at + length) as usize].to_vec());
             host.post(op, vec![0; length as usize]);
+            return false;
+        }
+        9 => {
+            op.operation = if random.percent(50) { Operation::BindMw } else { Operation::LocalInv };
+            model.local.push(Vec::new());
+            let slot = host.post(op, Vec::new());
+            model.carried_out.push(slot);
             return false;
         }
         kind => {
@@ -108,6 +117,7 @@ fn run(scenario: Scenario) {
         messages: Vec::new(),
         local: Vec::new(),
         atomics: 0,
+        carried_out: Vec::new(),
     });
     for host in [A, B] {
         world.hosts[host].memory[READ as usize..][..0x4_0000].copy_from_slice(&reads[host]);
@@ -144,7 +154,9 @@ fn run(scenario: Scenario) {
         assert!(peer.received == model.messages, "messages from {from}: {scenario:?}");
         assert_eq!(peer.responder.dead(), None, "{scenario:?}");
         // To the responder each piece is a message.
-        let messages = peer.responder.msn();
+        let messages = peer.responder.msn() + model.carried_out.len() as u32;
+        let carried_out: Vec<_> = host.carried_out.iter().map(|done| done.0).collect();
+        assert_eq!(carried_out, model.carried_out, "once and in order: {scenario:?}");
         assert!(messages == 100 || scenario.read_piece != 0, "{messages} {scenario:?}");
         assert_eq!(host.requester.sq_psn(), peer.responder.expected_psn(), "{scenario:?}");
         assert_eq!(host.requester.poll_timeout(), None, "{scenario:?}");

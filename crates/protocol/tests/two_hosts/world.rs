@@ -114,6 +114,9 @@ pub(crate) struct Host {
     /// Local errors to come: gathering or placing for this slot fails.
     pub unreadable: Option<u32>,
     pub unwritable: Option<u32>,
+    pub unbindable: Option<u32>,
+    /// Requests that send nothing, as they were carried out, with how many packets had been sent before.
+    pub carried_out: Vec<(u32, Psn)>,
 }
 
 impl Host {
@@ -167,6 +170,8 @@ impl Host {
             serves: true,
             unreadable: None,
             unwritable: None,
+            unbindable: None,
+            carried_out: Vec::new(),
         }
     }
 
@@ -438,8 +443,15 @@ impl World {
         }
         loop {
             let full = self.random.percent(self.scenario.path_full);
-            let Host { requester, local, unreadable, .. } = &mut self.hosts[host];
-            let Some(packet) = requester.poll_transmit(self.now) else { break };
+            let Host { requester, local, unreadable, unbindable, carried_out, .. } = &mut self.hosts[host];
+            let Some(packet) = requester.poll_transmit(self.now) else {
+                let Some(slot) = requester.poll_local(self.now) else { break };
+                any = true;
+                carried_out.push((slot, requester.sq_psn()));
+                let refused = if *unbindable == Some(slot) { Err(Status::MwBindErr) } else { Ok(()) };
+                requester.local_done(refused);
+                continue;
+            };
             any = true;
             let Scenario { window, read_piece, mtu, .. } = self.scenario;
             let asked_for = if is_read(&packet.headers) { packet.headers.reth.len.div_ceil(mtu).max(1) } else { 1 };
