@@ -6,8 +6,7 @@
 use crate::devices::KnownDevice;
 use crate::entry::{self, Outcome};
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
-use crate::provider::{refused_code, refused_pointer};
-use crate::{cq, cq_ex, post, qp, query, srq, xrc};
+use crate::{cq, cq_ex, post, qp, query, srq, window, xrc};
 use bytemuck::Zeroable;
 use engine::{Engine, Error, SocketControl};
 use std::cell::UnsafeCell;
@@ -103,9 +102,9 @@ fn publish(known: &'static KnownDevice, engine: Arc<Engine>) -> *mut Context {
 /// What the inline functions call without a check. The other slots are of a time before symbol versions, and nobody calls them.
 fn operations() -> ContextOps {
     ContextOps {
-        alloc_mw: refused_pointer as *const _,
-        bind_mw: refused_code as *const _,
-        dealloc_mw: refused_code as *const _,
+        alloc_mw: window::alloc as *const _,
+        bind_mw: window::bind as *const _,
+        dealloc_mw: window::dealloc as *const _,
         poll_cq: cq::poll as *const _,
         req_notify_cq: cq::req_notify as *const _,
         post_srq_recv: srq::post as *const _,

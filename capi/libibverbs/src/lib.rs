@@ -38,4 +38,5 @@ mod sysfs;
 #[cfg(test)]
 mod tests;
 mod text;
+mod window;
 mod xrc;

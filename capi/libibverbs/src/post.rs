@@ -4,8 +4,9 @@ use crate::address::AhObject;
 use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Qp, RecvWr, SendWr, Sge};
 use crate::qp::QpObject;
+use crate::window;
 use abi::post::opcode;
-use engine::{RecvWr as EngineRecv, SendWr as EngineSend};
+use engine::{Bind, RecvWr as EngineRecv, SendWr as EngineSend};
 use std::ffi::c_int;
 
 /// More elements than any queue pair takes.
@@ -29,10 +30,18 @@ pub(crate) unsafe extern "C" fn send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mu
         while !next.is_null() {
             // SAFETY: the caller's list.
             let request = unsafe { &*next };
-            let mut copies = Vec::new();
-            // SAFETY: the caller's list.
-            let translated = unsafe { translate(request, datagram, &mut copies) };
-            let posted = translated.and_then(|request| Ok(batch.push(&request)?));
+            let posted = if request.opcode == opcode::BIND_MW {
+                // SAFETY: the caller's list.
+                unsafe { bind(request, datagram) }.and_then(|(request, bind)| {
+                    let request = EngineSend { bind: Some(&bind), ..request };
+                    Ok(batch.push(&request)?)
+                })
+            } else {
+                let mut copies = Vec::new();
+                // SAFETY: the caller's list.
+                let translated = unsafe { translate(request, datagram, &mut copies) };
+                translated.and_then(|request| Ok(batch.push(&request)?))
+            };
             if let Err(refusal) = posted {
                 outcome = Err(blame(bad, next, refusal));
                 break;
@@ -134,6 +143,24 @@ unsafe fn translate<'a>(
         _ => {}
     }
     Ok(translated)
+}
+
+/// # Safety
+/// The request is a valid BIND_MW.
+unsafe fn bind(request: &SendWr, datagram: bool) -> Outcome<(EngineSend<'static>, Bind)> {
+    let translated = EngineSend {
+        wr_id: request.wr_id,
+        opcode: request.opcode,
+        send_flags: request.send_flags,
+        ..EngineSend::default()
+    };
+    if datagram {
+        return Err(refuse!(EINVAL, "IBV_WR_BIND_MW on a UD QP"));
+    }
+    // SAFETY: with this opcode this member is the one that counts.
+    let target = unsafe { request.tail.bind_mw };
+    // SAFETY: the caller's promise.
+    Ok((translated, unsafe { window::posted(target.mw, target.rkey, &target.bind_info) }?))
 }
 
 /// The elements where they lie; in `copies` if they are not aligned, for there are programs that have them in packed structs

@@ -6,12 +6,13 @@
 
 use crate::address::AhObject;
 use crate::entry::{self, Outcome, Refusal, refuse};
-use crate::layout::{Ah, DataBuf, Op, QpEx, Sge};
+use crate::layout::{Ah, DataBuf, Mw, MwBindInfo, Op, QpEx, Sge};
 use crate::object::{get, set};
 use crate::qp::QpObject;
+use crate::window;
 use abi::post::opcode;
 use abi::post::send_flags;
-use engine::{Ah as EngineAh, SendWr, Service};
+use engine::{Ah as EngineAh, Bind, SendWr, Service};
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -53,6 +54,7 @@ impl List {
 struct Request {
     head: SendWr<'static>,
     ud: Option<(Arc<EngineAh>, u32, u32)>,
+    bind: Option<Bind>,
     data: Data,
 }
 
@@ -65,9 +67,10 @@ enum Data {
 /// `IBV_QP_EX_WITH_*`: what a service's QPs can be asked for.
 fn offered(service: Service) -> u64 {
     match service {
-        // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap, fetch and add.
-        Service::Rc | Service::XrcIni => 0x7f,
-        Service::Uc => 0x0f,
+        // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap, fetch and add, local invalidate,
+        // bind, SEND with invalidate.
+        Service::Rc | Service::XrcIni => 0x3ff,
+        Service::Uc => 0x18f,
         Service::Ud => 0x0c,
         Service::XrcTgt => 0,
     }
@@ -95,6 +98,9 @@ pub(crate) fn fill_functions(qp: *mut QpEx, service: Service, send_ops_flags: u6
     set!(qp, wr_rdma_read, asked(4, rdma_read as Op));
     set!(qp, wr_atomic_cmp_swp, asked(5, atomic_cmp_swp as Op));
     set!(qp, wr_atomic_fetch_add, asked(6, atomic_fetch_add as Op));
+    set!(qp, wr_local_inv, asked(7, local_inv as Op));
+    set!(qp, wr_bind_mw, asked(8, bind_mw as Op));
+    set!(qp, wr_send_inv, asked(9, send_inv as Op));
     if service == Service::Ud {
         set!(qp, wr_set_ud_addr, set_ud_addr as Op);
     }
@@ -125,7 +131,7 @@ fn begin(qp: *mut QpEx, head: SendWr<'static>) {
         let head = SendWr { wr_id: get!(qp, wr_id), send_flags: get!(qp, wr_flags) & !send_flags::INLINE, ..head };
         let _ = with_list(qp, |_, list| {
             let end = list.elements.len();
-            list.requests.push(Request { head, ud: None, data: Data::Elements(end..end) });
+            list.requests.push(Request { head, ud: None, bind: None, data: Data::Elements(end..end) });
         });
     });
 }
@@ -196,7 +202,8 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
             }
         };
         let ud = request.ud.as_ref().map(|(ah, qpn, qkey)| (&**ah, *qpn, *qkey));
-        let pushed = batch.push(&SendWr { sges, send_flags: request.head.send_flags | flags, ud, ..request.head });
+        let send_flags = request.head.send_flags | flags;
+        let pushed = batch.push(&SendWr { sges, send_flags, ud, bind: request.bind.as_ref(), ..request.head });
         if let Err(errno) = pushed {
             // What fitted before the queue was full is posted, and has to leave.
             batch.finish();
@@ -213,6 +220,24 @@ extern "C" fn send(qp: *mut QpEx) {
 
 extern "C" fn send_imm(qp: *mut QpEx, imm: u32) {
     begin(qp, SendWr { opcode: opcode::SEND_WITH_IMM, imm, ..SendWr::default() });
+}
+
+extern "C" fn send_inv(qp: *mut QpEx, invalidate_rkey: u32) {
+    begin(qp, SendWr { opcode: opcode::SEND_WITH_INV, imm: invalidate_rkey, ..SendWr::default() });
+}
+
+extern "C" fn local_inv(qp: *mut QpEx, invalidate_rkey: u32) {
+    begin(qp, SendWr { opcode: opcode::LOCAL_INV, imm: invalidate_rkey, ..SendWr::default() });
+}
+
+extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const MwBindInfo) {
+    begin(qp, SendWr { opcode: opcode::BIND_MW, ..SendWr::default() });
+    change(qp, |request, _, _| {
+        entry::not_null(info)?;
+        // SAFETY: not NULL, and the program's to give; the window and the MR in it are NULL or live.
+        request.bind = Some(unsafe { window::posted(mw, rkey, &info.read()) }?);
+        Ok(())
+    });
 }
 
 extern "C" fn rdma_write(qp: *mut QpEx, rkey: u32, remote_addr: u64) {

@@ -115,6 +115,14 @@ constants! {
         RELAXED_ORDERING = 1 << 20,
     }
 
+    /// `AllocMw::mw_type`.
+    pub mod mw_type: u8 {
+        /// Bound by its own verb; every bind gives another key; any QP of the PD may use it.
+        TYPE_1 = 1,
+        /// Bound and invalidated by work requests, its key chosen with them; only the QP that bound it may use it (2B).
+        TYPE_2 = 2,
+    }
+
     /// What REREG_MR changes.
     pub mod rereg: u32 {
         /// Address and length.
@@ -124,4 +132,10 @@ constants! {
         /// Rights.
         ACCESS = 4,
     }
+}
+
+/// The key after `key`: the next of the 256 that differ in the lower 8 bits (`ibv_inc_rkey`).
+#[must_use]
+pub const fn next_key(key: u32) -> u32 {
+    key & !0xff | key.wrapping_add(1) & 0xff
 }

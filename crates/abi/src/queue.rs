@@ -109,6 +109,16 @@ record! {
     }
 }
 
+record! {
+    /// Private tail of the request of DEALLOC_MW, optional.
+    pub struct MwIn[8] {
+        /// Revision of this tail: 1.
+        0 => rev: u32,
+        /// The window's key as it was last: binding changes the lower 8 bits, and what they were is not used again soon.
+        4 => key: u32,
+    }
+}
+
 /// Revision of every private tail.
 pub const REV: u32 = 1;
 

@@ -110,6 +110,7 @@ impl Device {
         match kind {
             Kind::Pd | Kind::Xrcd => limits.max_pd,
             Kind::Mr => limits.max_mr,
+            Kind::Mw => limits.max_mw,
             Kind::Cq | Kind::Channel => limits.max_cq,
             Kind::Qp | Kind::Opened => limits.max_qp,
             Kind::Srq => limits.max_srq,
@@ -154,6 +155,7 @@ impl Device {
             max_cqe: limits.max_cqe,
             max_mr: limits.max_mr,
             max_pd: limits.max_pd,
+            max_mw: limits.max_mw,
             max_qp_rd_atom: limits.max_qp_rd_atom,
             max_res_rd_atom: limits.max_qp_rd_atom.saturating_mul(limits.max_qp),
             max_qp_init_rd_atom: limits.max_qp_init_rd_atom,
@@ -180,6 +182,9 @@ impl Device {
             | cap::PORT_ACTIVE_EVENT
             | cap::XRC
             | cap::SRQ_RESIZE
+            | cap::MEM_WINDOW
+            | cap::MEM_MGT_EXTENSIONS
+            | cap::MW_TYPE_2B
     }
 
     /// The answer to QUERY_PORT.

@@ -16,7 +16,7 @@ use abi::post::PostAnswer;
 use crate::context::ContextId;
 use crate::inadmissible;
 use crate::objects::{
-    Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, pd, qp, qp_modify, srq, wire, xrc,
+    Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, mw, pd, qp, qp_modify, srq, wire, xrc,
 };
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
@@ -89,6 +89,8 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         number::REG_MR => mr::register(world, call),
         number::REREG_MR => mr::reregister(world, call),
         number::DEREG_MR => mr::deregister(world, call),
+        number::ALLOC_MW => mw::alloc(world, call),
+        number::DEALLOC_MW => mw::dealloc(world, call),
 
         number::CREATE_COMP_CHANNEL => cq::create_channel(world, call),
         number::CREATE_CQ => cq::create(world, call),

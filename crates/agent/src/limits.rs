@@ -25,6 +25,8 @@ pub struct Limits {
     pub max_mr: u32,
     /// Bytes of one memory region.
     pub max_mr_size: u64,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// RDMA READs and atomics outstanding at one queue pair as the target.
@@ -56,6 +58,7 @@ impl Default for Limits {
             max_cqe: 4_194_304,
             max_mr: 1_048_576,
             max_mr_size: 1 << 47,
+            max_mw: 1_048_576,
             max_pd: 65_536,
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
@@ -72,7 +75,7 @@ impl Default for Limits {
 impl Limits {
     /// What cannot be represented or served is refused, with a sentence that names the key.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let bounds: [(&str, u64, u64); 17] = [
+        let bounds: [(&str, u64, u64); 18] = [
             ("max_qp", u64::from(self.max_qp), 1 << 20),
             ("max_qp_wr", u64::from(self.max_qp_wr), 65_536),
             ("max_sge", u64::from(self.max_sge), 256),
@@ -81,6 +84,7 @@ impl Limits {
             ("max_cqe", u64::from(self.max_cqe), 1 << 24),
             ("max_mr", u64::from(self.max_mr), 1 << 20),
             ("max_mr_size", self.max_mr_size, u64::MAX),
+            ("max_mw", u64::from(self.max_mw), 1 << 20),
             ("max_pd", u64::from(self.max_pd), 1 << 20),
             ("max_qp_rd_atom", u64::from(self.max_qp_rd_atom), 128),
             ("max_qp_init_rd_atom", u64::from(self.max_qp_init_rd_atom), 128),

@@ -142,6 +142,17 @@ impl KeySpace {
         Some(index << 8 | u32::from(self.generations[index as usize - 1]))
     }
 
+    /// Gives the key of a memory window back, of which `last` is the last form: the next key with its index is another than all of them,
+    /// unless it had all 256.
+    pub fn retire(&mut self, key: u32, last: u32) {
+        let index = key >> 8;
+        let generation = (index as usize).checked_sub(1).and_then(|slot| self.generations.get_mut(slot));
+        if let Some(generation) = generation.filter(|generation| u32::from(**generation) == key & 0xff) {
+            *generation = (last & 0xff) as u8;
+            self.give_back(last);
+        }
+    }
+
     /// Gives a key back; the next key with its index has another generation.
     pub fn give_back(&mut self, key: u32) {
         let index = key >> 8;
@@ -217,5 +228,19 @@ mod tests {
             keys.give_back(key);
         }
         assert!(keys.generations.len() <= REST + 1);
+    }
+
+    #[test]
+    fn the_key_after_a_window_is_none_of_its_keys() {
+        let mut keys = KeySpace::default();
+        for round in 0..3 * REST {
+            let key = keys.take().expect("room");
+            let last = key & !0xff | (key + 100) & 0xff;
+            keys.retire(key, last);
+            keys.retire(key, last);
+            assert_eq!(keys.free.len(), (round + 1).min(REST), "once");
+            let index = (key >> 8) as usize;
+            assert_eq!(u32::from(keys.generations[index - 1]), (last + 1) & 0xff);
+        }
     }
 }

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod extended;
 pub mod mcast;
 pub mod mr;
+pub mod mw;
 pub mod pd;
 pub mod qp;
 pub mod qp_modify;

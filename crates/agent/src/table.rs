@@ -32,6 +32,8 @@ pub enum Kind {
     Xrcd = 10,
     /// One more handle of an XRC target queue pair.
     Opened = 11,
+    /// Memory window.
+    Mw = 12,
 }
 
 impl fmt::Display for Kind {
@@ -46,6 +48,7 @@ impl fmt::Display for Kind {
             Self::Channel => "completion channel",
             Self::Xrcd => "XRC domain",
             Self::Opened => "opened QP",
+            Self::Mw => "memory window",
         })
     }
 }

@@ -28,6 +28,7 @@ use crate::objects::ah::Ah;
 use crate::objects::cq::{Channel, Cq};
 use crate::objects::mcast::Groups;
 use crate::objects::mr::Mr;
+use crate::objects::mw::Mw;
 use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
@@ -51,6 +52,8 @@ pub struct World {
     pub pds: Table<Pd>,
     /// Memory regions.
     pub mrs: Table<Mr>,
+    /// Memory windows.
+    pub mws: Table<Mw>,
     /// Completion channels.
     pub channels: Table<Channel>,
     /// Completion queues.
@@ -121,6 +124,7 @@ impl World {
             contexts: BTreeMap::new(),
             pds: Table::new(Kind::Pd),
             mrs: Table::new(Kind::Mr),
+            mws: Table::new(Kind::Mw),
             channels: Table::new(Kind::Channel),
             cqs: Table::new(Kind::Cq),
             qps: Table::new(Kind::Qp),
@@ -162,13 +166,14 @@ impl World {
 
     /// Ends a context whose client has closed or died. Dependants go before what they depend on.
     pub fn close(&mut self, id: ContextId) {
-        use crate::objects::{ah, cq, mr, pd, qp, srq, xrc};
-        let steps: [fn(&mut Self, ContextId); 7] = [
+        use crate::objects::{ah, cq, mr, mw, pd, qp, srq, xrc};
+        let steps: [fn(&mut Self, ContextId); 8] = [
             ah::destroy_all,
             qp::destroy_all,
             srq::destroy_all,
             xrc::close_all,
             cq::destroy_all,
+            mw::destroy_all,
             mr::destroy_all,
             pd::destroy_all,
         ];
@@ -221,6 +226,7 @@ impl World {
         match kind {
             Kind::Pd => self.pds.count_of(id),
             Kind::Mr => self.mrs.count_of(id),
+            Kind::Mw => self.mws.count_of(id),
             Kind::Cq => self.cqs.count_of(id),
             Kind::Qp => self.qps.count_of(id),
             Kind::Srq => self.srqs.count_of(id),

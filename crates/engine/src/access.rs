@@ -23,6 +23,8 @@ pub(crate) enum Refusal {
     Range { key: u32, addr: u64, len: u64, start: u64, length: u64 },
     /// The region lacks a right.
     Right { key: u32, missing: u32 },
+    /// The window is bound to another QP.
+    Queue { key: u32, only: u32, qp: u32 },
     /// The memory is gone or has lost a right since it was registered.
     Memory { key: u32, addr: u64 },
 }
@@ -37,7 +39,16 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NoKey { key } => write!(f, "key {key:#x} names no memory region of this process"),
+            Self::NoKey { key } => write!(f, "key {key:#x} names no memory region or bound window of this process"),
+            Self::Queue { key, only, qp } => {
+                write!(
+                    f,
+                    "key {key:#x} is a window's that QP {only:#x} has bound, which does not open it for QP {qp:#x}"
+                )
+            }
+            Self::Right { key, missing } if missing & LOCAL_READ != 0 => {
+                write!(f, "key {key:#x} is a memory window's, which only peers may use")
+            }
             Self::Domain { key, mr, qp } => write!(f, "key {key:#x} is bound to PD {mr}, the QP is on PD {qp}"),
             Self::Range { key, addr, len, start, length } => {
                 write!(f, "{len} bytes at {addr:#x} leave the region of key {key:#x}, {length} bytes at {start:#x}")
@@ -61,13 +72,18 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// The right to read it that every memory region gives its owner, and no memory window. No program asks for it.
+pub(crate) const LOCAL_READ: u32 = 1 << 31;
+
 /// Whose key it is and what is to be done: what every check needs besides the range.
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
     /// The PD of the QP (or SRQ).
     pub(crate) pd: u32,
-    /// The right that is needed; 0 for local reading, which is always allowed.
+    /// The right that is needed.
     pub(crate) right: u32,
+    /// The QP, if it may matter: windows of type 2 are open to one alone.
+    pub(crate) qpn: u32,
 }
 
 fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<u64, Refusal> {
@@ -79,6 +95,9 @@ fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<
     }
     if extent.access & wanted.right != wanted.right {
         return Err(Refusal::Right { key, missing: wanted.right });
+    }
+    if extent.only != 0 && extent.only != wanted.qpn {
+        return Err(Refusal::Queue { key, only: extent.only, qp: wanted.qpn });
     }
     let inside =
         addr.checked_sub(extent.iova).filter(|&offset| offset <= extent.length && len <= extent.length - offset);
@@ -139,8 +158,7 @@ pub(crate) enum Atomic {
 }
 
 /// Carries out an atomic on an aligned word; answers what stood there.
-pub(crate) fn atomic(engine: &Engine, pd: u32, (key, addr): (u32, u64), what: Atomic) -> Result<u64, Refusal> {
-    let wanted = Use { pd, right: right::REMOTE_ATOMIC };
+pub(crate) fn atomic(engine: &Engine, wanted: Use, (key, addr): (u32, u64), what: Atomic) -> Result<u64, Refusal> {
     with(engine, wanted, (key, addr, 8), |word| {
         let word = word.cast::<u64>();
         match what {
@@ -167,7 +185,7 @@ pub(crate) fn gather(
     (offset, len): (u32, u32),
     to: *mut u8,
 ) -> Result<(), Refusal> {
-    walk(engine, Use { pd, right: 0 }, elements, (offset, len), Way::Gather(to))
+    walk(engine, Use { pd, right: LOCAL_READ, qpn: 0 }, elements, (offset, len), Way::Gather(to))
 }
 
 /// Copies `len` bytes from `from` to `[offset, offset + len)` of the concatenated `elements`.
@@ -178,7 +196,7 @@ pub(crate) fn scatter(
     (offset, len): (u32, u32),
     from: *const u8,
 ) -> Result<(), Refusal> {
-    walk(engine, Use { pd, right: right::LOCAL_WRITE }, elements, (offset, len), Way::Scatter(from))
+    walk(engine, Use { pd, right: right::LOCAL_WRITE, qpn: 0 }, elements, (offset, len), Way::Scatter(from))
 }
 
 fn walk(

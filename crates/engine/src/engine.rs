@@ -31,6 +31,7 @@ use crate::lane::Lanes;
 use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
 use crate::mr::Extent;
+use crate::mw::Mw;
 use crate::net::Net;
 use crate::network::Udp;
 use crate::pd::Pd;
@@ -60,6 +61,8 @@ pub struct Engine {
     /// The SRQs of XRC domains, by their numbers.
     pub(crate) xrc_srqs: Table<Srq>,
     pub(crate) extents: Table<Extent>,
+    /// Memory windows, bound or not, by the index of their keys.
+    pub(crate) windows: Table<Mw>,
     pub(crate) groups: Groups,
     pub(crate) lanes: Lanes,
     pub(crate) net: Net,
@@ -130,6 +133,7 @@ impl Engine {
             qps: Table::new(),
             xrc_srqs: Table::new(),
             extents: Table::new(),
+            windows: Table::new(),
             groups: Groups::new(),
             lanes: Lanes::new(),
             net: Net::new(network),

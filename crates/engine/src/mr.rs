@@ -4,6 +4,7 @@
 //! index (upper 24 bits) and a generation (low 8), so that a stale key is caught.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::command::number as command;
 use abi::errno::Errno;
@@ -12,13 +13,14 @@ use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer};
 use parking_lot::RwLock;
 use shm::region::Region;
 
+use crate::access::LOCAL_READ;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::pd::Pd;
 use crate::request;
 use crate::usermem::mappings;
 
-/// What a region's key gives access to. Replaced whole by `rereg`.
+/// What a region's or a bound window's key gives access to. Replaced whole by `rereg`.
 #[derive(Clone)]
 pub(crate) struct Extent {
     pub(crate) key: u32,
@@ -29,8 +31,42 @@ pub(crate) struct Extent {
     pub(crate) iova: u64,
     pub(crate) length: u64,
     pub(crate) access: u32,
+    /// A window of type 2: the QP that has bound it. 0 opens it to all.
+    pub(crate) only: u32,
+    /// The windows that stand on the region.
+    pub(crate) windows: Arc<Windows>,
     /// What keeps the memory mapped when it is not the program's own (the agent's slow path).
-    _backing: Option<Arc<Region>>,
+    pub(crate) backing: Option<Arc<Region>>,
+}
+
+/// How many windows are bound to a region; while there are any, it stays as it is.
+#[derive(Default)]
+pub(crate) struct Windows(AtomicU32);
+
+/// The region is about to end, or to change.
+const CLOSED: u32 = 1 << 31;
+
+impl Windows {
+    /// One more, unless the region is about to end.
+    pub(crate) fn add(&self) -> bool {
+        let more = |count| (count & CLOSED == 0).then_some(count + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+    }
+
+    pub(crate) fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// No window can be bound until [`Windows::open`]; EBUSY while one is.
+    fn close(&self, key: u32) -> Result<()> {
+        self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed).map(drop).map_err(|count| {
+            Error::refuse(Errno::EBUSY, format!("{} memory windows are bound to MR {key:#x}", count & !CLOSED))
+        })
+    }
+
+    fn open(&self) {
+        self.0.store(0, Ordering::Release);
+    }
 }
 
 /// A memory region.
@@ -83,8 +119,10 @@ impl Mr {
             host,
             iova: body.hca_va,
             length: body.length,
-            access: body.access_flags,
-            _backing: backing,
+            access: body.access_flags | LOCAL_READ,
+            only: 0,
+            windows: Arc::default(),
+            backing,
         };
         let engine = Arc::clone(pd.engine());
         let mr = Arc::new(Self {
@@ -123,13 +161,18 @@ impl Mr {
     /// Ends the registration. When it returns, nobody touches the memory through this key any more.
     ///
     /// # Errors
-    /// The agent's refusal.
+    /// EBUSY while a window is bound to it; the agent's refusal.
     pub fn dereg(&self) -> Result<()> {
         self.engine.check_process()?;
+        let extent = self.extent.read().clone();
+        extent.windows.close(extent.key)?;
         let body = DeregMr { mr_handle: self.handle };
         let answer = self.engine.call(&request::legacy(command::DEREG_MR, &body, 0));
         match answer {
-            Err(error) if !self.engine.is_gone() => Err(error),
+            Err(error) if !self.engine.is_gone() => {
+                extent.windows.open();
+                Err(error)
+            }
             _ => {
                 self.withdraw();
                 Ok(())
@@ -145,7 +188,7 @@ impl Mr {
     /// Changes translation (1), PD (2) or access (4), as `flags` says; the keys change with it.
     ///
     /// # Errors
-    /// As registering.
+    /// As registering; EBUSY while a window is bound to it. What was refused has changed nothing.
     pub fn rereg(&self, flags: u32, pd: Option<&Arc<Pd>>, addr: u64, length: u64, access: u32) -> Result<()> {
         self.engine.check_process()?;
         let old = self.extent.read().clone();
@@ -164,8 +207,10 @@ impl Mr {
             pd_handle: new_pd.handle(),
             access_flags: new_access,
         };
-        let answer: ReregMrAnswer =
-            self.engine.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()))?.get(0)?;
+        old.windows.close(old.key)?;
+        let asked = self.engine.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()));
+        old.windows.open();
+        let answer: ReregMrAnswer = asked?.get(0)?;
         self.engine.extents.remove(old.key >> 8);
         let extent = Extent {
             key: answer.lkey,
@@ -173,8 +218,10 @@ impl Mr {
             host,
             iova,
             length,
-            access: new_access,
-            _backing: old._backing.clone(),
+            access: new_access | LOCAL_READ,
+            only: 0,
+            windows: Arc::clone(&old.windows),
+            backing: old.backing.clone(),
         };
         *self.extent.write() = Arc::new(extent);
         *self.pd.write() = new_pd;

@@ -10,6 +10,7 @@ use crate::ah::{AddressVector, Ah};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::mr::Mr;
+use crate::mw::Mw;
 use crate::request;
 
 /// A protection domain.
@@ -47,6 +48,14 @@ impl Pd {
     /// EFAULT for memory that is not there or lacks a right, EINVAL for flags that contradict each other.
     pub fn reg_mr(self: &Arc<Self>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
         Mr::register(self, addr, length, iova, access)
+    }
+
+    /// A memory window of type 1 or 2, bound to nothing.
+    ///
+    /// # Errors
+    /// EINVAL for another type, ENOMEM beyond the device's limit.
+    pub fn alloc_mw(self: &Arc<Self>, kind: u8) -> Result<Arc<Mw>> {
+        Mw::alloc(self, kind)
     }
 
     /// Makes an address handle.

@@ -222,11 +222,11 @@ impl Qp {
                 status = self.on_send(inner, packet, payload, (offset, len, first), last)
             }
             Step::Write { va, rkey, total, offset, len, first, imm, .. } => {
-                let wanted = Use { pd, right: right::REMOTE_WRITE };
+                let wanted = self.remote(pd, right::REMOTE_WRITE);
                 self.on_write(inner, packet, payload, wanted, (rkey, va, total), (offset, len, first), imm);
             }
             Step::Read { va, rkey, len } => {
-                let wanted = Use { pd, right: right::REMOTE_READ };
+                let wanted = self.remote(pd, right::REMOTE_READ);
                 let checked = if len == 0 {
                     Ok(())
                 } else {
@@ -240,7 +240,8 @@ impl Qp {
                     AtomicOp::CmpSwap => Atomic::CompareSwap { compare, swap: swap_add },
                     AtomicOp::FetchAdd => Atomic::FetchAdd(swap_add),
                 };
-                let outcome = match access::atomic(self.engine(), pd, (rkey, va), what) {
+                let wanted = self.remote(pd, right::REMOTE_ATOMIC);
+                let outcome = match access::atomic(self.engine(), wanted, (rkey, va), what) {
                     Ok(value) => Outcome::AtomicDone(value),
                     Err(refusal) => self.outcome(Err(refusal), "atomic"),
                 };
@@ -248,6 +249,11 @@ impl Qp {
             }
         }
         self.after_refusal(inner, status);
+    }
+
+    /// A peer's use of this side's memory: that of the QP's domain, or of the SRQ that its request names.
+    pub(crate) fn remote(&self, pd: u32, right: u32) -> Use {
+        Use { pd, right, qpn: self.qpn() }
     }
 
     fn outcome(&self, result: Result<(), Refusal>, what: &str) -> Outcome {
@@ -353,6 +359,18 @@ impl Qp {
             }
             (Ok(()), Some(end)) => {
                 inner.responder.finish(Outcome::Done);
+                // The message is complete and acknowledged, whatever becomes of the key.
+                if let Some(key) = end.invalidate
+                    && let Err(why) = self.invalidate(key)
+                {
+                    crate::reason!(
+                        "QP {:#x}, wr_id {:#x}: the peer asked to invalidate {key:#x}, and {why}",
+                        self.qpn(),
+                        receive.wr_id
+                    );
+                    inner.receive = Some(receive);
+                    return Some(Status::RemInvReqErr);
+                }
                 let end = RecvEnd { byte_len: end.byte_len + before, ..end };
                 self.complete_receive(inner, &receive, Status::Success, Some(end), wc_opcode::RECV, Some(packet));
                 None
@@ -468,6 +486,10 @@ impl Qp {
             if let Some(imm) = end.imm {
                 wc.imm_data = imm.to_be();
                 wc.wc_flags |= wc_flags::WITH_IMM;
+            }
+            if let Some(key) = end.invalidate {
+                wc.imm_data = key;
+                wc.wc_flags |= wc_flags::WITH_INV;
             }
             if let Some(grh) = packet.grh.as_ref().filter(|_| self.service == Service::Ud) {
                 wc.wc_flags |= wc_flags::GRH;

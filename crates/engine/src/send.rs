@@ -19,6 +19,7 @@ use crate::ah::Ah;
 use crate::cq::{Cqe, FREES_SEND};
 use crate::error::Error;
 use crate::lock::MutexGuard;
+use crate::mw::Bind;
 use crate::qp::{Inner, Qp};
 use crate::wqe::{SEND_HEADER, SendEntry};
 
@@ -45,6 +46,8 @@ pub struct SendWr<'a> {
     pub ud: Option<(&'a Ah, u32, u32)>,
     /// XRC: the number of the shared receive queue at the peer.
     pub xrc_srq: u32,
+    /// BIND_MW: what the window is bound to.
+    pub bind: Option<&'a Bind>,
     /// What is sent, or where a READ's or atomic's answer goes.
     pub sges: &'a [Sge],
 }
@@ -62,6 +65,7 @@ impl Default for SendWr<'_> {
             swap: 0,
             ud: None,
             xrc_srq: 0,
+            bind: None,
             sges: &[],
         }
     }
@@ -69,8 +73,8 @@ impl Default for SendWr<'_> {
 
 /// Requests being posted: holds the QP's lock, and sends when it ends.
 pub struct SendBatch<'a> {
-    qp: &'a Arc<Qp>,
-    inner: MutexGuard<'a, Inner>,
+    pub(crate) qp: &'a Arc<Qp>,
+    pub(crate) inner: MutexGuard<'a, Inner>,
 }
 
 impl Qp {
@@ -117,6 +121,9 @@ impl SendBatch<'_> {
                 Errno::ENOMEM,
                 format!("the send queue is full: {} requests without a polled completion", qp.caps.max_send_wr),
             );
+        }
+        if operation.is_local() {
+            return self.push_local(wr, operation);
         }
         let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
         let length = u32::try_from(total).unwrap_or(u32::MAX);
@@ -210,12 +217,15 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
         opcode::RDMA_READ => Operation::Read,
         opcode::ATOMIC_CMP_AND_SWP => Operation::CmpSwap,
         opcode::ATOMIC_FETCH_AND_ADD => Operation::FetchAdd,
+        opcode::SEND_WITH_INV => Operation::SendInv,
+        opcode::BIND_MW => Operation::BindMw,
+        opcode::LOCAL_INV => Operation::LocalInv,
         _ => return None,
     };
     let offered = match service {
         Service::Rc | Service::XrcIni => true,
         Service::XrcTgt => false,
-        Service::Uc => !operation.is_read_or_atomic(),
+        Service::Uc => !operation.is_read_or_atomic() && operation != Operation::SendInv,
         Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
     };
     offered.then_some(operation)
@@ -302,6 +312,8 @@ fn completed(number: u32) -> u32 {
         opcode::RDMA_READ => wc_opcode::RDMA_READ,
         opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
         opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+        opcode::BIND_MW => wc_opcode::BIND_MW,
+        opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
         _ => wc_opcode::SEND,
     }
 }

@@ -10,7 +10,7 @@ use abi::queue::qp as word;
 use protocol::{Nak, Response, Service, Source, Status, Time, Transmit};
 use wire::{Operation, Qpn};
 
-use crate::access::{self, Refusal, Use};
+use crate::access::{self, Refusal};
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Deferred;
 use crate::lane::{Lane, Sender};
@@ -86,6 +86,9 @@ impl Qp {
                 self.pump_datagrams(inner);
             } else {
                 self.pump_connection(inner);
+                while inner.requester.has_local() && self.carry_out(inner) {
+                    self.pump_connection(inner);
+                }
             }
         }
         self.show(inner);
@@ -355,7 +358,7 @@ impl Qp {
         match *from {
             Origin::Nothing => Ok(()),
             Origin::Memory { pd, rkey, addr } => {
-                let wanted = Use { pd, right: abi::mr::access::REMOTE_READ };
+                let wanted = self.remote(pd, abi::mr::access::REMOTE_READ);
                 access::read(self.engine(), wanted, (rkey, addr), to, len as usize)
             }
             Origin::Request { sq, entry, index, offset } if entry.inline != 0 => {

@@ -4,13 +4,18 @@
 use crate::{Reason, Requester, Service, Status, Time};
 
 impl Requester {
+    /// Whether the request whose turn it is sends nothing.
+    #[must_use]
+    pub fn has_local(&self) -> bool {
+        self.cursor.op != self.head()
+            && self.cursor.op == self.cursor.started
+            && self.ops.at(self.cursor.op).op.operation.is_local()
+    }
+
     /// The request whose turn it is, if it is one that sends nothing and may begin now. The caller carries it out and says
     /// [`Requester::local_done`]; nothing may come between.
     pub fn poll_local(&mut self, now: Time) -> Option<u32> {
-        if self.cursor.op == self.head() || self.cursor.op != self.cursor.started || self.stops_here() {
-            return None;
-        }
-        if !self.ops.at(self.cursor.op).op.operation.is_local() {
+        if !self.has_local() || self.stops_here() {
             return None;
         }
         if self.service == Service::Rc && self.is_waiting(now) || !self.begin() {

@@ -81,6 +81,7 @@ impl Request<'_> {
             compare_add: self.compare_add,
             swap: self.swap,
             ud: self.to.map(|(ah, endpoint)| (ah, endpoint.qpn, endpoint.qkey)),
+            bind: None,
             sges,
             ..SendWr::default()
         }

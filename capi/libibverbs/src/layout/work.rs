@@ -1,6 +1,6 @@
 //! Work requests, work completions and asynchronous events.
 
-use super::{Ah, Mr, mirror};
+use super::{Ah, Mr, Mw, mirror};
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -25,8 +25,25 @@ mirror! {
         36 imm_data: u32,
         40 wr: WrTarget,
         72 remote_srqn: u32,
-        80 tail: [u64; 6],
+        80 tail: WrTail,
     }
+}
+
+/// The last union of `struct ibv_send_wr`.
+#[repr(C)]
+#[derive(Clone, Copy, Zeroable)]
+pub(crate) union WrTail {
+    pub(crate) bind_mw: WrBindMw,
+    pub(crate) tso: [u64; 3],
+}
+
+/// Binding a memory window.
+#[repr(C)]
+#[derive(Clone, Copy, Zeroable)]
+pub(crate) struct WrBindMw {
+    pub(crate) mw: *mut Mw,
+    pub(crate) rkey: u32,
+    pub(crate) bind_info: MwBindInfo,
 }
 
 /// The `wr` union of `struct ibv_send_wr`: which member is meant, the opcode and the QP type say.
@@ -67,6 +84,8 @@ pub(crate) struct WrUd {
 
 const _: () = {
     assert!(size_of::<WrTarget>() == 32);
+    assert!(size_of::<WrTail>() == 48);
+    assert!(std::mem::offset_of!(WrBindMw, bind_info) == 16);
     assert!(std::mem::offset_of!(WrRdma, rkey) == 8);
     assert!(std::mem::offset_of!(WrAtomic, swap) == 16);
     assert!(std::mem::offset_of!(WrAtomic, rkey) == 24);

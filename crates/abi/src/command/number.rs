@@ -29,11 +29,11 @@ pub const REREG_MR: u8 = 11;
 pub const QUERY_MR: u8 = 12;
 /// Undo a registration.
 pub const DEREG_MR: u8 = 13;
-/// Make a memory window; refused.
+/// Make a memory window.
 pub const ALLOC_MW: u8 = 14;
 /// No layout; refused.
 pub const BIND_MW: u8 = 15;
-/// Unmake a memory window; refused.
+/// Unmake a memory window.
 pub const DEALLOC_MW: u8 = 16;
 /// Make a completion channel.
 pub const CREATE_COMP_CHANNEL: u8 = 17;

@@ -202,7 +202,7 @@ pub static ROWS: &[Row] = &[
         .errors(&[FULL]),
     Row::legacy(4, "DEALLOC_PD", "pd::dealloc_pd")
         .request::<pd::DeallocPd>()
-        .errors(&[BAD_PD, (Errno::EBUSY, "an MR, AH, SRQ or QP is on it")]),
+        .errors(&[BAD_PD, (Errno::EBUSY, "an MR, MW, AH, SRQ or QP is on it")]),
     Row::legacy(5, "CREATE_AH", "ah::create_ah")
         .request::<ah::CreateAh>()
         .answer::<ah::CreateAhAnswer>()
@@ -234,9 +234,16 @@ pub static ROWS: &[Row] = &[
     ]),
     Row::refused(12, "QUERY_MR", Errno::ENOSYS),
     Row::legacy(13, "DEREG_MR", "mr::dereg_mr").request::<mr::DeregMr>().errors(&[BAD_MR]),
-    Row::refused(14, "ALLOC_MW", Errno::EOPNOTSUPP).request::<mr::AllocMw>().answer::<mr::AllocMwAnswer>(),
+    Row::legacy(14, "ALLOC_MW", "mw::alloc_mw").request::<mr::AllocMw>().answer::<mr::AllocMwAnswer>().errors(&[
+        BAD_PD,
+        (Errno::EINVAL, "mw_type neither 1 nor 2"),
+        FULL,
+    ]),
     Row::refused(15, "BIND_MW", Errno::ENOSYS),
-    Row::refused(16, "DEALLOC_MW", Errno::EOPNOTSUPP).request::<mr::DeallocMw>(),
+    Row::legacy(16, "DEALLOC_MW", "mw::dealloc_mw")
+        .request::<mr::DeallocMw>()
+        .private_in::<queue::MwIn>()
+        .errors(&[(Errno::EINVAL, "no such MW in this context")]),
     Row::legacy(17, "CREATE_COMP_CHANNEL", "cq::create_comp_channel")
         .request::<cq::CreateCompChannel>()
         .answer::<cq::CreateCompChannelAnswer>()

@@ -16,7 +16,7 @@ use crate::world::World;
 pub struct Pd {
     /// By which people tell PDs apart.
     pub number: u32,
-    /// MRs, AHs, SRQs and QPs on it.
+    /// MRs, MWs, AHs, SRQs and QPs on it.
     pub users: u32,
 }
 
@@ -34,7 +34,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DeallocPd { pd_handle } = call.body()?;
     let pd = find(&world.pds, call.context, pd_handle, Kind::Pd)?;
-    unused(pd.users, &format!("PD {}", pd.number), "MRs, AHs, SRQs or QPs")?;
+    unused(pd.users, &format!("PD {}", pd.number), "MRs, MWs, AHs, SRQs or QPs")?;
     remove(world, call.context, pd_handle);
     Ok(Answer::default())
 }

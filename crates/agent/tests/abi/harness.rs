@@ -57,6 +57,7 @@ pub(crate) struct Reply {
 pub(crate) enum Kind {
     Pd,
     Mr,
+    Mw,
     Ah,
     Channel,
     Cq,
@@ -169,6 +170,10 @@ impl Client {
                     "09000000 0c00 0300 0100000000000000 0000100000000000 0010000000000000 0000100000000000 {pd} 0f000000"
                 ))
             }
+            Kind::Mw => {
+                let pd = self.make(Kind::Pd);
+                self.done(&format!("0e000000 0600 0200 0100000000000000 {pd} 02000000"))
+            }
             Kind::Ah => {
                 let pd = self.make(Kind::Pd);
                 self.done(&format!("05000000 1000 0100 0100000000000000 0000000000000000 {pd} 00000000 {AV}"))
@@ -199,6 +204,7 @@ impl Client {
         let text = match kind {
             Kind::Pd => format!("04000000 0300 0000 {handle}"),
             Kind::Ah => format!("08000000 0300 0000 {handle}"),
+            Kind::Mw => format!("10000000 0300 0000 {handle}"),
             Kind::Mr => format!("0d000000 0300 0000 {handle}"),
             Kind::Cq => format!("14000000 0600 0200 0100000000000000 {handle} 00000000"),
             Kind::Qp | Kind::UdQp => format!("1b000000 0600 0100 0100000000000000 {handle} 00000000"),

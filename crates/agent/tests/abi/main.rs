@@ -15,6 +15,7 @@ mod harness;
 mod hostile;
 mod mcast;
 mod mr;
+mod mw;
 mod pd;
 mod post;
 mod private;

@@ -13,9 +13,6 @@ fn refused_commands() {
         for number in [6, 7, 10, 12, 15, 22] {
             client.refused(&legacy(number).into(), ENOSYS, &format!("command {number}"));
         }
-        for number in [14, 16] {
-            client.refused(&legacy(number).into(), EOPNOTSUPP, &format!("command {number}"));
-        }
         if profile == 1 {
             for number in 37..=40 {
                 client.refused(&legacy(number).into(), EOPNOTSUPP, &format!("command {number} of OFED"));

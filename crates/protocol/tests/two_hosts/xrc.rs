@@ -28,6 +28,7 @@ fn all_operations_from_the_initiator_to_the_target() {
             messages: Vec::new(),
             local: Vec::new(),
             atomics: 0,
+            carried_out: Vec::new(),
         };
         for _ in 0..50 {
             let World { random, hosts, .. } = &mut world;

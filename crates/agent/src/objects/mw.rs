@@ -1,0 +1,74 @@
+//! Memory windows: ALLOC_MW, DEALLOC_MW. The principal type is [`Mw`].
+//!
+//! The agent gives out the key and counts; what a window is bound to is the engine's to know, for binding is a work request.
+
+use abi::Errno;
+use abi::layout::Record;
+use abi::mr::{AllocMw, AllocMwAnswer, DeallocMw, mw_type};
+use abi::queue::MwIn;
+
+use super::pd::{self, no_handle};
+use super::{Answer, Call, find};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::shares;
+use crate::table::Kind;
+use crate::world::World;
+
+/// One memory window.
+#[derive(Debug)]
+pub struct Mw {
+    /// The PD it is on.
+    pub pd: u32,
+    /// 1 or 2.
+    pub kind: u8,
+    /// The key that it began with; binding changes the lower 8 bits.
+    pub key: u32,
+}
+
+/// ALLOC_MW.
+pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let body: AllocMw = call.body()?;
+    let pd = find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
+    if !matches!(body.mw_type, mw_type::TYPE_1 | mw_type::TYPE_2) {
+        return refuse(
+            Errno::EINVAL,
+            format!("a window of type {} on PD {}: there are types 1 and 2", body.mw_type, pd.number),
+        );
+    }
+    shares::room_for(world, call.context, Kind::Mw)?;
+    let key = world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every rkey is in use"))?;
+    let mw = Mw { pd: body.pd_handle, kind: body.mw_type, key };
+    let Some(handle) = world.mws.insert(call.context, mw) else {
+        world.keys.give_back(key);
+        return Err(no_handle(Kind::Mw));
+    };
+    pd::hold(world, call.context, body.pd_handle)?;
+    world.device_of_mut(call.context).count_up(Kind::Mw);
+    Ok(call.answer(&AllocMwAnswer { mw_handle: handle, rkey: key }))
+}
+
+/// DEALLOC_MW. The tail, if there is one, says which key was the last, so that none of those that peers may remember comes again soon.
+pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let (DeallocMw { mw_handle }, tail) = call.body_and_tail()?;
+    let mw = find(&world.mws, call.context, mw_handle, Kind::Mw)?;
+    let said = MwIn::read_zero_extended(tail);
+    let last = if said.key >> 8 == mw.key >> 8 { said.key } else { mw.key };
+    remove(world, call.context, mw_handle, Some(last));
+    Ok(Answer::default())
+}
+
+/// Deallocates every window of a context that ends.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.mws.handles(owner) {
+        remove(world, owner, handle, None);
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32, last: Option<u32>) {
+    if let Some(mw) = world.mws.remove(owner, handle) {
+        world.keys.retire(mw.key, last.unwrap_or(mw.key));
+        pd::let_go(world, owner, mw.pd);
+        world.device_of_mut(owner).count_down(Kind::Mw);
+    }
+}

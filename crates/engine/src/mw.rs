@@ -1,0 +1,305 @@
+//! Memory windows: keys for part of a region, which a work request opens and closes.
+//!
+//! A bound window is one more extent of this process under a key of its own; who uses it is checked like a region's user. What must hold
+//! before a window is bound, and how it is invalidated, by this side or by a peer, is decided here. IBA 10.6.7.2, 10.6.7.3, V-30 to V-33.
+//! The principal type is [`Mw`].
+
+use std::sync::Arc;
+
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::layout::Record;
+use abi::mr::{AllocMw, AllocMwAnswer, DeallocMw, access as right, mw_type};
+use abi::post::opcode;
+use abi::queue::{MwIn, REV, qp as word};
+use parking_lot::Mutex;
+use protocol::{Operation, SendOp, Status};
+
+use crate::access::LOCAL_READ;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::mr::{Extent, Windows};
+use crate::pd::Pd;
+use crate::qp::{Inner, Qp};
+use crate::request;
+use crate::send::{SendBatch, SendWr};
+use crate::wqe::SendEntry;
+
+/// What a peer can be allowed through a window.
+const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
+
+/// What a window is to be bound to: the part of BIND_MW that other requests do not have.
+#[derive(Clone, Copy, Debug)]
+pub struct Bind {
+    /// The window: [`Mw::number`].
+    pub window: u32,
+    /// The key that it gets.
+    pub rkey: u32,
+    /// The region's key; with a length of 0 it is not looked at.
+    pub mr: u32,
+    /// The first byte, as the region counts.
+    pub addr: u64,
+    /// Bytes; 0 closes a window of type 1.
+    pub length: u64,
+    /// Remote rights, and whether the window's addresses begin at 0.
+    pub access: u32,
+}
+
+/// A memory window.
+pub struct Mw {
+    engine: Arc<Engine>,
+    handle: u32,
+    pd: u32,
+    kind: u8,
+    /// The key that it began with.
+    number: u32,
+    state: Mutex<Binding>,
+}
+
+/// What a window is bound to.
+struct Binding {
+    /// The last key.
+    key: u32,
+    /// The region's count of windows, and the QP that has bound this one.
+    to: Option<(Arc<Windows>, u32)>,
+}
+
+impl Mw {
+    pub(crate) fn alloc(pd: &Arc<Pd>, kind: u8) -> Result<Arc<Self>> {
+        let engine = Arc::clone(pd.engine());
+        let body = AllocMw { response: 1, pd_handle: pd.handle(), mw_type: kind, reserved: [0; 3] };
+        let answer: AllocMwAnswer =
+            engine.call(&request::legacy(command::ALLOC_MW, &body, size_of::<AllocMwAnswer>()))?.get(0)?;
+        let key = answer.rkey;
+        let state = Mutex::new(Binding { key, to: None });
+        let mw = Arc::new(Self { engine, handle: answer.mw_handle, pd: pd.handle(), kind, number: key, state });
+        mw.engine.windows.insert(key >> 8, Arc::clone(&mw));
+        Ok(mw)
+    }
+
+    /// The agent's name for it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// By which work requests name it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// 1 or 2.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// The key that it has now, bound or not.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.state.lock().key
+    }
+
+    /// Gives the window back, bound or not. When it returns, nobody touches memory through it any more.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    pub fn dealloc(&self) -> Result<()> {
+        self.engine.check_process()?;
+        let mut state = self.state.lock();
+        let tail = MwIn { rev: REV, key: state.key };
+        let body = DeallocMw { mw_handle: self.handle };
+        match self.engine.call(&abi::command::legacy(command::DEALLOC_MW, &body, tail.bytes(), 0)) {
+            Err(error) if !self.engine.is_gone() => Err(error),
+            _ => {
+                self.engine.windows.remove(self.number >> 8);
+                self.unbind(&mut state);
+                Ok(())
+            }
+        }
+    }
+
+    /// Closes the window; waits for copies under way.
+    fn unbind(&self, state: &mut Binding) {
+        if let Some((windows, _)) = state.to.take() {
+            self.engine.extents.remove(self.number >> 8);
+            windows.remove();
+        }
+    }
+
+    /// Binds the window for `qp`, or says why that cannot be.
+    fn bind(&self, qp: &Qp, bind: &Bind) -> Result<(), String> {
+        let Bind { rkey, mr, addr, length, access, .. } = *bind;
+        let mut state = self.state.lock();
+        if self.pd != qp.pd {
+            return Err(format!("the window is on PD {}, the QP on PD {}", self.pd, qp.pd));
+        }
+        if rkey >> 8 != self.number >> 8 || rkey == state.key {
+            return Err(format!("the new key {rkey:#x} must differ from {:#x} in the lower 8 bits alone", state.key));
+        }
+        if self.kind == mw_type::TYPE_2 && (length == 0 || state.to.is_some()) {
+            return Err("a window of type 2 is bound to some bytes, and invalidated before it is bound anew".into());
+        }
+        if length == 0 {
+            self.unbind(&mut state);
+            state.key = rkey;
+            return Ok(());
+        }
+        let extent = self.region(mr)?;
+        let host = check(&extent, self.pd, bind)?;
+        if !extent.windows.add() {
+            return Err(format!("MR {mr:#x} is being deregistered"));
+        }
+        self.unbind(&mut state);
+        state.key = rkey;
+        state.to = Some((Arc::clone(&extent.windows), qp.qpn()));
+        let window = Extent {
+            key: rkey,
+            host,
+            iova: if access & right::ZERO_BASED != 0 { 0 } else { addr },
+            length,
+            access: access & REMOTE,
+            only: if self.kind == mw_type::TYPE_2 { qp.qpn() } else { 0 },
+            ..(*extent).clone()
+        };
+        self.engine.extents.insert(rkey >> 8, Arc::new(window));
+        Ok(())
+    }
+
+    fn region(&self, key: u32) -> Result<Arc<Extent>, String> {
+        let extent = self.engine.extents.find(key >> 8).filter(|extent| extent.key == key);
+        let extent = extent.filter(|extent| extent.access & LOCAL_READ != 0);
+        extent.ok_or_else(|| format!("key {key:#x} names no memory region of this process"))
+    }
+
+    /// Invalidates the window, for a request of `qp` or of its peer.
+    fn invalidate(&self, qp: &Qp, key: u32) -> Result<(), String> {
+        let mut state = self.state.lock();
+        if state.key != key {
+            return Err(format!("the window's key is {:#x} now", state.key));
+        }
+        if self.kind != mw_type::TYPE_2 {
+            return Err("windows of type 1 are closed by binding them to nothing".into());
+        }
+        if self.pd != qp.pd {
+            return Err(format!("the window is on PD {}", self.pd));
+        }
+        if let Some((_, owner)) = &state.to
+            && *owner != qp.qpn()
+        {
+            return Err(format!("QP {owner:#x} has bound the window"));
+        }
+        self.unbind(&mut state);
+        Ok(())
+    }
+}
+
+/// Whether a window on `pd` may be bound so to the region; where its first byte lies in this process.
+fn check(extent: &Extent, pd: u32, bind: &Bind) -> Result<u64, String> {
+    let Bind { mr, addr, length, access, .. } = *bind;
+    if extent.pd != pd {
+        return Err(format!("MR {mr:#x} is on PD {}, the window on PD {pd}", extent.pd));
+    }
+    if extent.access & right::MW_BIND == 0 {
+        return Err(format!("MR {mr:#x} was registered without IBV_ACCESS_MW_BIND"));
+    }
+    if extent.access & right::ZERO_BASED != 0 {
+        return Err(format!("MR {mr:#x} is zero-based, and no window can be bound to it"));
+    }
+    if access & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0 && extent.access & right::LOCAL_WRITE == 0 {
+        return Err(format!("MR {mr:#x} was registered without IBV_ACCESS_LOCAL_WRITE, and the peer is to write"));
+    }
+    let inside =
+        addr.checked_sub(extent.iova).filter(|&offset| offset <= extent.length && length <= extent.length - offset);
+    let outside = || {
+        let (start, bytes) = (extent.iova, extent.length);
+        format!("{length} bytes at {addr:#x} leave MR {mr:#x}, {bytes} bytes at {start:#x}")
+    };
+    inside.map(|offset| extent.host.wrapping_add(offset)).ok_or_else(outside)
+}
+
+impl SendBatch<'_> {
+    /// Adds a request that sends nothing. The queue has room for it.
+    pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), Errno> {
+        let (qp, inner) = (self.qp, &mut *self.inner);
+        let mut entry = SendEntry {
+            wr_id: wr.wr_id,
+            imm: wr.imm,
+            opcode: wr.opcode as u8,
+            signaled: u8::from(qp.signals(wr.send_flags)),
+            ..bytemuck::Zeroable::zeroed()
+        };
+        if operation == Operation::BindMw {
+            let Some(bind) = wr.bind else {
+                let why = format!("post_send on QP {:#x}: BIND_MW without a window", qp.qpn());
+                return Err(Error::refuse(Errno::EINVAL, why).errno);
+            };
+            entry.imm = bind.window;
+            entry.rkey = bind.rkey;
+            entry.remote_addr = bind.addr;
+            entry.compare_add = bind.length;
+            entry.swap = u64::from(bind.mr);
+            entry.flow_label = bind.access;
+        }
+        let index = inner.sq_tail;
+        let fence = wr.send_flags & abi::post::send_flags::FENCE != 0;
+        let op = SendOp { slot: index, operation, fence, ..SendOp::default() };
+        if inner.requester.post(op).is_err() {
+            return Err(Error::refuse(Errno::ENOMEM, "the send queue is full").errno);
+        }
+        inner.sq.write(index, &entry);
+        inner.sq_tail = inner.sq.advance(index);
+        inner.store(word::SQ_TAIL, inner.sq_tail);
+        Ok(())
+    }
+}
+
+impl Qp {
+    /// Carries out requests that send nothing, as long as it is their turn. Says whether there was one.
+    pub(crate) fn carry_out(&self, inner: &mut Inner) -> bool {
+        let mut any = false;
+        while inner.requester.has_local() {
+            let now = self.time(inner);
+            let Some(slot) = inner.requester.poll_local(now) else { break };
+            any = true;
+            let entry: SendEntry = inner.sq.read(slot);
+            let done = if u32::from(entry.opcode) == opcode::BIND_MW {
+                self.bind(&entry)
+            } else {
+                self.invalidate(entry.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", entry.imm))
+            };
+            let done = done.map_err(|why| {
+                // The IBA has one status for all that goes wrong with keys: memory management operation error.
+                self.explain(inner, slot, Status::MwBindErr, &why);
+                Status::MwBindErr
+            });
+            inner.requester.local_done(done);
+        }
+        any
+    }
+
+    fn bind(&self, entry: &SendEntry) -> Result<(), String> {
+        let bind = Bind {
+            window: entry.imm,
+            rkey: entry.rkey,
+            mr: entry.swap as u32,
+            addr: entry.remote_addr,
+            length: entry.compare_add,
+            access: entry.flow_label,
+        };
+        let window = self.engine().windows.find(bind.window >> 8).filter(|mw| mw.number == bind.window);
+        window.ok_or("the window was deallocated")?.bind(self, &bind)
+    }
+
+    /// Invalidates a key, for a request of this side or of the peer.
+    pub(crate) fn invalidate(&self, key: u32) -> Result<(), String> {
+        let window = self.engine().windows.find(key >> 8);
+        window.ok_or("it is no memory window's key")?.invalidate(self, key)
+    }
+
+    /// Whether a request with these flags gives a completion.
+    fn signals(&self, flags: u32) -> bool {
+        self.sq_sig_all || flags & abi::post::send_flags::SIGNALED != 0
+    }
+}
