@@ -6,7 +6,7 @@
 use crate::devices::KnownDevice;
 use crate::entry::{self, Outcome};
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
-use crate::{cq, cq_ex, post, qp, query, srq, window, xrc};
+use crate::{cq, cq_ex, memory, post, qp, query, srq, window, xrc};
 use bytemuck::Zeroable;
 use engine::{Engine, Error, SocketControl};
 use std::cell::UnsafeCell;
@@ -118,6 +118,8 @@ fn operations() -> ContextOps {
 fn extended_operations() -> VerbsContext {
     VerbsContext {
         query_port: query::query_port as *const _,
+        alloc_null_mr: memory::alloc_null as *const _,
+        advise_mr: memory::advise as *const _,
         query_device_ex: query::query_device_ex as *const _,
         create_cq_ex: cq_ex::create as *const _,
         create_qp_ex: qp::create_ex as *const _,

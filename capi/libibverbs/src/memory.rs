@@ -1,7 +1,7 @@
 //! Memory regions.
 
 use crate::entry::{self, Outcome, refuse};
-use crate::layout::{Mr, Pd};
+use crate::layout::{Mr, Pd, Sge};
 use crate::object::{Object, get, set};
 use crate::pd::PdObject;
 use engine::Mr as EngineMr;
@@ -14,6 +14,7 @@ type MrObject = Object<Mr, Arc<EngineMr>>;
 /// `IBV_REREG_MR_CHANGE_TRANSLATION` and `IBV_REREG_MR_CHANGE_PD`, and all flags that there are.
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
+const CHANGE_ACCESS: c_int = 4;
 const CHANGE_ANY: c_int = 7;
 
 /// `IBV_REREG_MR_ERR_INPUT`: refused before anything was changed.
@@ -72,6 +73,43 @@ pub(crate) extern "C" fn reg_dmabuf(
     entry::pointer("ibv_reg_dmabuf_mr", || Err(refuse!(EOPNOTSUPP, "dma-buf memory is not offered")))
 }
 
+/// `alloc_null_mr` of the extended context: as long as there are addresses, and only the lkey is good.
+///
+/// # Safety
+/// `pd` is live.
+pub(crate) unsafe extern "C" fn alloc_null(pd: *mut Pd) -> *mut Mr {
+    entry::pointer("ibv_alloc_null_mr", || {
+        // SAFETY: the caller's promise.
+        let domain = unsafe { PdObject::of(pd) }?;
+        let mr = domain.inner.null_mr()?;
+        let context = get!(domain.c(), context);
+        let (handle, lkey) = (mr.handle(), mr.lkey());
+        let c = Mr { context, pd, addr: std::ptr::null_mut(), length: usize::MAX, handle, lkey, rkey: 0 };
+        Ok(MrObject::create(c, mr).cast())
+    })
+}
+
+/// `advise_mr` of the extended context.
+///
+/// # Safety
+/// `pd` is live, and the list has `count` elements.
+pub(crate) unsafe extern "C" fn advise(pd: *mut Pd, advice: c_uint, flags: u32, list: *mut Sge, count: u32) -> c_int {
+    entry::code("ibv_advise_mr", || {
+        // SAFETY: the caller's promise.
+        let domain = unsafe { PdObject::of(pd) }?;
+        if count > 0 {
+            entry::not_null(list)?;
+        }
+        let element = |index: u32| {
+            // SAFETY: the caller's list.
+            let Sge { addr, length, lkey } = unsafe { list.wrapping_add(index as usize).read_unaligned() };
+            abi::post::Sge { addr, length, lkey }
+        };
+        let ranges: Vec<abi::post::Sge> = (0..count).map(element).collect();
+        Ok(domain.inner.advise(advice, flags, &ranges)?)
+    })
+}
+
 /// `ibv_rereg_mr`: 0, or a value of `enum ibv_rereg_mr_err_code` and `errno`.
 ///
 /// # Safety
@@ -87,6 +125,10 @@ pub(crate) unsafe extern "C" fn rereg(
     entry::value("ibv_rereg_mr", || {
         if mr.is_null() || flags == 0 || flags & !CHANGE_ANY != 0 {
             entry::set_errno(refuse!(EINVAL, "ibv_rereg_mr: MR {mr:p}, flags {flags:#x}"));
+            return ERR_INPUT;
+        }
+        if access != 0 && flags & CHANGE_ACCESS == 0 {
+            entry::set_errno(refuse!(EINVAL, "ibv_rereg_mr: access {access:#x} without IBV_REREG_MR_CHANGE_ACCESS"));
             return ERR_INPUT;
         }
         if (flags & CHANGE_TRANSLATION != 0 && (addr.is_null() || length == 0))

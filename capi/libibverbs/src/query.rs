@@ -2,7 +2,7 @@
 
 use crate::context::OpenContext;
 use crate::entry::{self, Outcome, Refusal, refuse};
-use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr};
+use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PortAttr};
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer};
 use bytemuck::Zeroable;
 use engine::Engine;
@@ -45,11 +45,19 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             return Err(refuse!(EINVAL, "ibv_query_device_ex: room for {size} bytes"));
         }
         // SAFETY: the caller's promise.
-        let answer = unsafe { OpenContext::of(context) }?.engine.query_device()?;
+        let answer = unsafe { OpenContext::of(context) }?.engine.query_device_ex()?;
         let filled = DeviceAttrEx {
-            orig_attr: device_attr(&answer),
-            device_cap_flags_ex: u64::from(answer.device_cap_flags),
-            phys_port_cnt_ex: u32::from(answer.phys_port_cnt),
+            orig_attr: device_attr(&answer.base),
+            device_cap_flags_ex: answer.device_cap_flags_ex,
+            odp_caps: OdpCaps {
+                general_caps: answer.odp_general_caps,
+                rc_odp_caps: answer.odp_rc,
+                uc_odp_caps: answer.odp_uc,
+                ud_odp_caps: answer.odp_ud,
+            },
+            xrc_odp_caps: answer.odp_xrc,
+            max_dm_size: answer.max_dm_size,
+            phys_port_cnt_ex: u32::from(answer.base.phys_port_cnt),
             ..DeviceAttrEx::zeroed()
         };
         // SAFETY: the caller's promise about `size`.

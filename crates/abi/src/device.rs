@@ -283,6 +283,30 @@ record! {
 pub const EX_QUERY_DEVICE_ANSWER_MIN: usize = 184;
 
 constants! {
+    /// On-demand paging: general capabilities.
+    pub mod odp: u64 {
+        /// There is on-demand paging.
+        SUPPORT = 1,
+        /// A region may be all memory.
+        IMPLICIT = 2,
+    }
+
+    /// On-demand paging: operations of a service.
+    pub mod odp_service: u32 {
+        /// SEND.
+        SEND = 1,
+        /// Receive requests of a queue pair.
+        RECV = 2,
+        /// RDMA WRITE.
+        WRITE = 4,
+        /// RDMA READ.
+        READ = 8,
+        /// Atomics.
+        ATOMIC = 16,
+        /// Receive requests of an SRQ.
+        SRQ_RECV = 32,
+    }
+
     /// Device capability bits (`device_cap_flags`, `device_cap_flags_ex`).
     pub mod cap: u64 {
         /// Work queues can be resized.

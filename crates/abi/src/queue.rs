@@ -102,7 +102,7 @@ record! {
     pub struct MrIn[16] {
         /// Revision of this tail: 1.
         0 => rev: u32,
-        /// 1: a memfd with the memory is attached.
+        /// See `mr_flags`.
         4 => flags: u32,
         /// Where in the memfd the region's first byte is, a multiple of 4096; so are `start` and `hca_va` then.
         8 => offset: u64,
@@ -133,6 +133,8 @@ constants! {
     pub mod mr_flags: u32 {
         /// A memfd with the memory is attached.
         MEMFD = 1,
+        /// A region of nothing: start 0, every address, for local use alone.
+        NOTHING = 2,
     }
 
     /// The control line of a CQ (64 bytes at `mapping.offset`), byte offsets. Entries begin at 64.

@@ -4,12 +4,14 @@
 //! deregistering waits for the copy. What is refused is a [`Refusal`], which knows the sentence and whose fault it was.
 
 use std::fmt;
+use std::sync::Arc;
 
 use abi::mr::access as right;
 use abi::post::Sge;
+use parking_lot::MappedRwLockReadGuard;
 
 use crate::engine::Engine;
-use crate::mr::Extent;
+use crate::mr::{Extent, Matter};
 use crate::usermem;
 
 /// Why memory was not touched.
@@ -58,6 +60,7 @@ impl fmt::Display for Refusal {
                     right::LOCAL_WRITE => "IBV_ACCESS_LOCAL_WRITE",
                     right::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
                     right::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
+                    right::ON_DEMAND => "IBV_ACCESS_ON_DEMAND",
                     _ => "IBV_ACCESS_REMOTE_ATOMIC",
                 };
                 write!(f, "the region of key {key:#x} was registered without {name}")
@@ -112,9 +115,19 @@ fn with<T>(
     (key, addr, len): (u32, u64, u64),
     act: impl FnOnce(*mut u8) -> Result<T, usermem::Fault>,
 ) -> Result<T, Refusal> {
+    let (_extent, host) = hold(engine, wanted, (key, addr, len))?;
+    act(host).map_err(|_| Refusal::Memory { key, addr })
+}
+
+/// The region, held, and where the range lies in this process.
+fn hold<'a>(
+    engine: &'a Engine,
+    wanted: Use,
+    (key, addr, len): (u32, u64, u64),
+) -> Result<(MappedRwLockReadGuard<'a, Arc<Extent>>, *mut u8), Refusal> {
     let extent = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
     let host = check(&extent, wanted, key, addr, len)?;
-    act(std::ptr::with_exposed_provenance_mut(host as usize)).map_err(|_| Refusal::Memory { key, addr })
+    Ok((extent, std::ptr::with_exposed_provenance_mut(host as usize)))
 }
 
 /// Checks a remote range without touching it.
@@ -130,10 +143,12 @@ pub(crate) fn write(
     from: *const u8,
     len: usize,
 ) -> Result<(), Refusal> {
-    with(engine, wanted, (key, addr, len as u64), |to| {
-        // SAFETY: `to` lies in a range that the program registered for this use; `from` is the caller's, valid for `len`; faults are survived.
-        unsafe { usermem::copy(to, from, len) }
-    })
+    let (extent, to) = hold(engine, wanted, (key, addr, len as u64))?;
+    if extent.matter == Matter::Nothing {
+        return Ok(());
+    }
+    // SAFETY: `to` lies in a range that the program registered for this use; `from` is the caller's, valid for `len`; faults are survived.
+    unsafe { usermem::copy(to, from, len) }.map_err(|_| Refusal::Memory { key, addr })
 }
 
 /// Copies the `len` bytes at `addr` of a region to `to`.
@@ -144,10 +159,13 @@ pub(crate) fn read(
     to: *mut u8,
     len: usize,
 ) -> Result<(), Refusal> {
-    with(engine, wanted, (key, addr, len as u64), |from| {
-        // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range; faults are survived.
-        unsafe { usermem::copy(to, from, len) }
-    })
+    let (extent, from) = hold(engine, wanted, (key, addr, len as u64))?;
+    if extent.matter == Matter::Nothing {
+        zero(to, len);
+        return Ok(());
+    }
+    // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range; faults are survived.
+    unsafe { usermem::copy(to, from, len) }.map_err(|_| Refusal::Memory { key, addr })
 }
 
 /// An atomic on 8 bytes.
@@ -244,4 +262,25 @@ pub(crate) fn inline(elements: &[Sge], mut to: *mut u8) -> Result<(), u64> {
 pub(crate) fn plain(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: both are the caller's, valid for `len`, and do not overlap; lane memory is sealed against shrinking, so it cannot fault.
     let _ = unsafe { usermem::copy(to, from, len) };
+}
+
+/// What a region of nothing has.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+/// Fills one of the engine's own buffers with zeros.
+fn zero(to: *mut u8, len: usize) {
+    for at in (0..len).step_by(ZEROS.len()) {
+        plain(to.wrapping_add(at), ZEROS.as_ptr(), ZEROS.len().min(len - at));
+    }
+}
+
+/// Where a range of an on-demand region of a PD lies in this process, for advice about it.
+pub(crate) fn on_demand(engine: &Engine, pd: u32, sge: &Sge, write: bool) -> Result<u64, Refusal> {
+    let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
+    let (key, addr, len) = (sge.lkey, sge.addr, u64::from(sge.length));
+    let (extent, host) = hold(engine, wanted, (key, addr, len))?;
+    if extent.access & right::ON_DEMAND == 0 {
+        return Err(Refusal::Right { key, missing: right::ON_DEMAND });
+    }
+    Ok(host.addr() as u64)
 }

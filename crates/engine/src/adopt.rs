@@ -19,7 +19,7 @@ use crate::channel::Channel;
 use crate::cq::{Cq, CqSpec};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::mr::Mr;
+use crate::mr::{Matter, Mr};
 use crate::pd::Pd;
 use crate::qp::{Qp, QpSpec};
 use crate::srq::Srq;
@@ -99,7 +99,7 @@ impl Engine {
             Error::refuse(Errno::EFAULT, "the memory of the region is shorter than what is registered")
         })?;
         crate::usermem::install()?;
-        Ok(Mr::adopt(pd, answer, host.as_ptr().expose_provenance() as u64, body, Some(region)))
+        Ok(Mr::adopt(pd, answer, host.as_ptr().expose_provenance() as u64, body, Matter::Memory, Some(region)))
     }
 }
 

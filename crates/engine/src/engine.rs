@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use abi::command::number as command;
 use abi::device::{
-    GetContext, GetContextAnswer, QueryDevice, QueryDeviceAnswer, QueryPkey, QueryPkeyAnswer, QueryPort,
-    QueryPortAnswer,
+    ExQueryDevice, ExQueryDeviceAnswer, GetContext, GetContextAnswer, QueryDevice, QueryDeviceAnswer, QueryPkey,
+    QueryPkeyAnswer, QueryPort, QueryPortAnswer,
 };
 use abi::errno::Errno;
 use abi::private::{EngineHello, EngineHelloAnswer, GidEntry, GidEntryAnswer};
@@ -278,6 +278,15 @@ impl Engine {
             size_of::<QueryDeviceAnswer>(),
         ))?
         .get(0)
+    }
+
+    /// The same, with what came later.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn query_device_ex(&self) -> Result<ExQueryDeviceAnswer> {
+        let body = ExQueryDevice::default();
+        self.call(&request::private(command::EX_QUERY_DEVICE, &body, size_of::<ExQueryDeviceAnswer>()))?.get(0)
     }
 
     /// A port's state.

@@ -10,6 +10,7 @@
 #[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]
 mod access;
 mod adopt;
+mod advice;
 mod ah;
 mod board;
 mod cell;

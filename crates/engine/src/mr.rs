@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::command::number as command;
 use abi::errno::Errno;
+use abi::layout::Record;
 use abi::mr::access as right;
 use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer};
+use abi::queue::{MrIn, REV, mr_flags};
 use parking_lot::RwLock;
 use shm::region::Region;
 
@@ -33,6 +35,7 @@ pub(crate) struct Extent {
     pub(crate) access: u32,
     /// A window of type 2: the QP that has bound it. 0 opens it to all.
     pub(crate) only: u32,
+    pub(crate) matter: Matter,
     /// The windows that stand on the region.
     pub(crate) windows: Arc<Windows>,
     /// What keeps the memory mapped when it is not the program's own (the agent's slow path).
@@ -85,14 +88,26 @@ const KNOWN: u32 = right::LOCAL_WRITE
     | right::REMOTE_READ
     | right::REMOTE_ATOMIC
     | right::MW_BIND
+    | right::ZERO_BASED
+    | right::ON_DEMAND
     | right::HUGETLB;
+
+/// What a region is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Matter {
+    /// The program's memory.
+    Memory,
+    /// Nothing: zeros when read, and what is written is gone.
+    Nothing,
+}
 
 impl Mr {
     pub(crate) fn register(pd: &Arc<Pd>, addr: u64, length: u64, iova: u64, access: u32) -> Result<Arc<Self>> {
         let engine = pd.engine();
         engine.check_process()?;
         let access = checked_access(access)?;
-        check_memory(addr, length, access)?;
+        let iova = if access & right::ZERO_BASED != 0 { 0 } else { iova };
+        check_memory(addr, length, iova, access)?;
         if let Err(error) = crate::usermem::install() {
             crate::reason!(
                 "memory that is unmapped while registered will end the program: no fault handler could be set ({error})"
@@ -102,7 +117,24 @@ impl Mr {
             RegMr { response: 1, start: addr, length, hca_va: iova, pd_handle: pd.handle(), access_flags: access };
         let answer: RegMrAnswer =
             engine.call(&request::legacy(command::REG_MR, &body, size_of::<RegMrAnswer>()))?.get(0)?;
-        Ok(Self::adopt(pd, &answer, addr, &body, None))
+        Ok(Self::adopt(pd, &answer, addr, &body, Matter::Memory, None))
+    }
+
+    /// A region of nothing, as long as there are addresses, for this side's requests alone.
+    pub(crate) fn nothing(pd: &Arc<Pd>) -> Result<Arc<Self>> {
+        let engine = pd.engine();
+        engine.check_process()?;
+        let body = RegMr {
+            response: 1,
+            length: u64::MAX,
+            pd_handle: pd.handle(),
+            access_flags: right::LOCAL_WRITE,
+            ..RegMr::default()
+        };
+        let tail = MrIn { rev: REV, flags: mr_flags::NOTHING, ..MrIn::default() };
+        let request = abi::command::legacy(command::REG_MR, &body, tail.bytes(), size_of::<RegMrAnswer>());
+        let answer: RegMrAnswer = engine.call(&request)?.get(0)?;
+        Ok(Self::adopt(pd, &answer, 0, &body, Matter::Nothing, None))
     }
 
     /// Makes the region that the agent has registered; `host` is where its memory lies in this process.
@@ -111,6 +143,7 @@ impl Mr {
         answer: &RegMrAnswer,
         host: u64,
         body: &RegMr,
+        matter: Matter,
         backing: Option<Arc<Region>>,
     ) -> Arc<Self> {
         let extent = Extent {
@@ -121,6 +154,7 @@ impl Mr {
             length: body.length,
             access: body.access_flags | LOCAL_READ,
             only: 0,
+            matter,
             windows: Arc::default(),
             backing,
         };
@@ -194,9 +228,19 @@ impl Mr {
         let old = self.extent.read().clone();
         let new_access = if flags & 4 != 0 { checked_access(access)? } else { old.access };
         let (host, length) = if flags & 1 != 0 { (addr, length) } else { (old.host, old.length) };
-        check_memory(host, length, new_access)?;
+        if old.matter != Matter::Memory {
+            let what = format!("MR {:#x} is no registration of the program's memory, and stays as it is", old.key);
+            return Err(Error::refuse(Errno::EINVAL, what));
+        }
         let new_pd = pd.filter(|_| flags & 2 != 0).cloned().unwrap_or_else(|| self.pd.read().clone());
-        let iova = if flags & 1 != 0 { addr } else { old.iova };
+        let iova = match (new_access & right::ZERO_BASED != 0, flags & 1 != 0) {
+            (true, _) => 0,
+            (false, true) => addr,
+            // No longer zero-based: called as it lies.
+            (false, false) if old.access & right::ZERO_BASED != 0 => host,
+            (false, false) => old.iova,
+        };
+        check_memory(host, length, iova, new_access)?;
         let body = ReregMr {
             response: 1,
             mr_handle: self.handle,
@@ -220,6 +264,7 @@ impl Mr {
             length,
             access: new_access | LOCAL_READ,
             only: 0,
+            matter: old.matter,
             windows: Arc::clone(&old.windows),
             backing: old.backing.clone(),
         };
@@ -232,12 +277,6 @@ impl Mr {
 
 fn checked_access(access: u32) -> Result<u32> {
     let unknown = access & !(KNOWN | OPTIONAL);
-    if unknown & (right::ON_DEMAND | right::ZERO_BASED) != 0 {
-        return Err(Error::refuse(
-            Errno::EOPNOTSUPP,
-            format!("access flags {unknown:#x}: on-demand and zero-based regions are not offered"),
-        ));
-    }
     if unknown != 0 {
         return Err(Error::refuse(Errno::EINVAL, format!("unknown access flags {unknown:#x}")));
     }
@@ -250,10 +289,17 @@ fn checked_access(access: u32) -> Result<u32> {
     Ok(access & KNOWN)
 }
 
-/// Checks that the memory is there with the rights that the region will give, without touching it.
-fn check_memory(addr: u64, length: u64, access: u32) -> Result<()> {
+/// Checks that the memory is there with the rights that the region will give, without touching it. Memory that is paged in on demand need
+/// not be there yet, and may be the whole address space.
+fn check_memory(addr: u64, length: u64, iova: u64, access: u32) -> Result<()> {
     if length == 0 {
         return Err(Error::refuse(Errno::EINVAL, "a memory region of length 0"));
+    }
+    if access & right::ON_DEMAND != 0 {
+        if addr == 0 && length == u64::MAX && iova != 0 {
+            return Err(Error::refuse(Errno::EINVAL, "a region of all memory is called as it lies"));
+        }
+        return Ok(());
     }
     let write = access & (right::LOCAL_WRITE | right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
     mappings::check(addr, length, write).map_err(|error| {

@@ -50,6 +50,14 @@ impl Pd {
         Mr::register(self, addr, length, iova, access)
     }
 
+    /// A region of nothing (`ibv_alloc_null_mr`): reads find zeros, and what is written is gone. Only its lkey opens it.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limit.
+    pub fn null_mr(self: &Arc<Self>) -> Result<Arc<Mr>> {
+        Mr::nothing(self)
+    }
+
     /// A memory window of type 1 or 2, bound to nothing.
     ///
     /// # Errors

@@ -217,6 +217,7 @@ fn a_bind_that_is_refused() {
     let (a, b) = pair(&fabric);
     let plain = common::register(&b.pd, &b.memory, access::LOCAL_WRITE);
     let readable = common::register(&b.pd, &b.memory, access::MW_BIND);
+    let based = b.pd.reg_mr(b.memory.addr(0), 4096, 0, LOCAL | access::ZERO_BASED).expect("an MR");
     let abroad = b.engine.alloc_pd().expect("a PD");
     let elsewhere = common::register(&abroad, &b.memory, LOCAL);
     let foreign = abroad.alloc_mw(2).expect("a window");
@@ -228,6 +229,7 @@ fn a_bind_that_is_refused() {
     for (what, bind) in [
         ("no right to bind", Bind { mr: plain.lkey(), ..good }),
         ("no local write", Bind { mr: readable.lkey(), ..good }),
+        ("a zero-based MR", Bind { mr: based.lkey(), addr: 0, ..good }),
         ("an MR on another PD", Bind { mr: elsewhere.lkey(), ..good }),
         ("no such MR", Bind { mr: good.mr + 1, ..good }),
         ("a window as the MR", Bind { mr: mw.rkey(), ..good }),

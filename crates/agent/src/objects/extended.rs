@@ -4,7 +4,7 @@
 
 use abi::Errno;
 use abi::cq::{ExCreateCq, ExCreateCqAnswer, ExModifyCq};
-use abi::device::{ExQueryDevice, ExQueryDeviceAnswer};
+use abi::device::{ExQueryDevice, ExQueryDeviceAnswer, cap, odp, odp_service};
 use abi::qp::{ExCreateQp, ExCreateQpAnswer, ExModifyQp, ExModifyQpAnswer, attr, create_flags};
 
 use super::{Answer, Call, cq, find, qp, qp_modify};
@@ -16,6 +16,10 @@ use crate::world::World;
 const CLOCK_KHZ: u64 = 1_000_000;
 /// `ExModifyCq::attr_mask`: moderation.
 const MODERATION: u32 = 1;
+
+/// Every access goes through page tables that the program changes at will, so all operations page in on demand.
+const ODP_DATAGRAM: u32 = odp_service::SEND | odp_service::RECV | odp_service::SRQ_RECV;
+const ODP_RELIABLE: u32 = ODP_DATAGRAM | odp_service::WRITE | odp_service::READ | odp_service::ATOMIC;
 
 /// EX_QUERY_DEVICE.
 pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
@@ -30,6 +34,11 @@ pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         timestamp_mask: u64::MAX,
         hca_core_clock: CLOCK_KHZ,
         device_cap_flags_ex: device.capabilities(),
+        odp_general_caps: odp::SUPPORT | odp::IMPLICIT,
+        odp_rc: ODP_RELIABLE,
+        odp_uc: ODP_DATAGRAM | odp_service::WRITE,
+        odp_ud: ODP_DATAGRAM,
+        odp_xrc: if device.capabilities() & cap::XRC != 0 { ODP_RELIABLE } else { 0 },
         ..ExQueryDeviceAnswer::default()
     }))
 }

@@ -64,12 +64,19 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let pd = find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
     check_access(body.access_flags).map_err(|text| about(&format!("an MR on PD {}", pd.number), &text))?;
     check_range(body.start, body.length, body.hca_va, body.access_flags)?;
+    let said = MrIn::read_zero_extended(tail);
+    let nothing = said.flags & mr_flags::NOTHING != 0;
+    if nothing && (body.start, body.hca_va, body.length, body.access_flags) != (0, 0, u64::MAX, access::LOCAL_WRITE) {
+        return refuse(Errno::EINVAL, "a region of nothing has every address, and local rights alone");
+    }
+    let everything =
+        (body.start, body.hca_va, body.length) == (0, 0, u64::MAX) && body.access_flags & access::ON_DEMAND != 0;
     let device = world.device_of(call.context);
-    if body.length > device.limits.max_mr_size {
+    if !nothing && !everything && body.length > device.limits.max_mr_size {
         let most = device.limits.max_mr_size;
         return refuse(Errno::EINVAL, format!("an MR of {} bytes is longer than max_mr_size, {most}", body.length));
     }
-    let memory = handed_over(tail, fds, body.length)?;
+    let memory = handed_over(&said, fds, body.length)?;
     shares::room_for(world, call.context, Kind::Mr)?;
     if memory.is_some() {
         shares::room_for_descriptor(world, call.context)?;
@@ -215,8 +222,7 @@ fn check_range(start: u64, length: u64, hca_va: u64, flags: u32) -> Outcome<()> 
 }
 
 /// The memfd that the private tail speaks of, if it does.
-fn handed_over(tail: &[u8], mut fds: Vec<OwnedFd>, length: u64) -> Outcome<Option<Shared>> {
-    let said = MrIn::read_zero_extended(tail);
+fn handed_over(said: &MrIn, mut fds: Vec<OwnedFd>, length: u64) -> Outcome<Option<Shared>> {
     let wanted = usize::from(said.flags & mr_flags::MEMFD != 0);
     if fds.len() != wanted {
         return refuse(

@@ -71,6 +71,29 @@ fn reg_mr_with_memory_attached() {
     }
 }
 
+/// Regions that are no program's memory.
+#[test]
+fn reg_mr_of_everything_and_of_nothing() {
+    let mut client = Client::alone();
+    let pd = client.make(Kind::Pd);
+    let request = |start: &str, length: &str, access: &str, flags: &str| {
+        format!(
+            "09000000 1000 0300 0100000000000000 {start} {length} {start} {pd} {access} 01000000 {flags} 0000000000000000"
+        )
+    };
+    let (zero, all) = ("0000000000000000", "ffffffffffffffff");
+    client.done(&request(zero, all, "41000000", "00000000"));
+    client.done(&request(zero, all, "01000000", "02000000"));
+    for (start, length, access, flags, what) in [
+        (zero, all, "01000000", "00000000", "all memory without on-demand paging"),
+        (zero, all, "05000000", "02000000", "nothing for peers"),
+        (zero, "0010000000000000", "01000000", "02000000", "a little of nothing"),
+        ("0010000000000000", "ffefffffffffffff", "41000000", "00000000", "all memory but a page"),
+    ] {
+        client.refused(&request(start, length, access, flags).into(), EINVAL, what);
+    }
+}
+
 #[test]
 fn rereg_mr() {
     check(&Row {

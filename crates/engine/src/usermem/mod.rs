@@ -14,6 +14,7 @@ mod copy;
 mod fault;
 mod fork;
 pub mod mappings;
+mod populate;
 mod previous;
 #[cfg(test)]
 mod tests;
@@ -22,3 +23,4 @@ pub use atomic::{compare_swap, fetch_add, load};
 pub use copy::copy;
 pub use fault::{Fault, FaultSignal, Side, block_other_signals, install, prepare_thread};
 pub use fork::ForkMark;
+pub use populate::populate;
