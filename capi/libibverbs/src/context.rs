@@ -6,7 +6,7 @@
 use crate::devices::KnownDevice;
 use crate::entry::{self, Outcome};
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
-use crate::{cq, cq_ex, memory, post, qp, query, srq, window, xrc};
+use crate::{cq, cq_ex, memory, parent, post, qp, query, srq, window, xrc};
 use bytemuck::Zeroable;
 use engine::{Engine, Error, SocketControl};
 use std::cell::UnsafeCell;
@@ -123,6 +123,9 @@ fn extended_operations() -> VerbsContext {
         query_device_ex: query::query_device_ex as *const _,
         create_cq_ex: cq_ex::create as *const _,
         create_qp_ex: qp::create_ex as *const _,
+        alloc_td: parent::alloc_td as *const _,
+        dealloc_td: parent::dealloc_td as *const _,
+        alloc_parent_domain: parent::alloc as *const _,
         open_xrcd: xrc::open as *const _,
         close_xrcd: xrc::close as *const _,
         create_srq_ex: xrc::create_srq as *const _,

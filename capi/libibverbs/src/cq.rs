@@ -8,7 +8,7 @@ use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{CompChannel, Context, Cq, CqEx, Wc};
 use crate::object::{Object, cookie, get, set};
 use bytemuck::Zeroable;
-use engine::{Cq as EngineCq, CqSpec};
+use engine::{Cq as EngineCq, CqSpec, Pd as EnginePd};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn create(
             return Err(refuse!(EINVAL, "ibv_create_cq: {cqe} entries, completion vector {comp_vector}"));
         };
         // SAFETY: the caller's promise.
-        Ok(unsafe { build(context, entries, cq_context, channel, vector) }?.cast())
+        Ok(unsafe { build(context, None, entries, cq_context, channel, vector) }?.cast())
     })
 }
 
@@ -60,6 +60,7 @@ pub(crate) unsafe extern "C" fn create(
 /// `context` is open, `channel` is NULL or live.
 pub(crate) unsafe fn build(
     context: *mut Context,
+    domain: Option<&Arc<EnginePd>>,
     cqe: u32,
     cq_context: *mut c_void,
     channel: *mut CompChannel,
@@ -75,7 +76,8 @@ pub(crate) unsafe fn build(
     };
     let state = CqState { queue: OnceLock::new(), acks: Acks::default(), cursor: Cursor::default() };
     let object = CqObject::create(CqEx { context, channel, cq_context, ..CqEx::zeroed() }, state);
-    let made = open.engine.create_cq(&CqSpec { cqe, channel: notified, comp_vector, cookie: cookie(object) });
+    let spec = CqSpec { cqe, channel: notified, comp_vector, cookie: cookie(object) };
+    let made = open.engine.create_cq_in(domain, &spec);
     // SAFETY: just made, and nobody else has it.
     let whole = unsafe { CqObject::of(object) }?;
     match made {

@@ -7,6 +7,7 @@ use crate::cq::{self, CqObject};
 use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Context, CqEx, CqInitAttrEx, Op, PollCqAttr};
 use crate::object::{get, set};
+use crate::pd::PdObject;
 use bytemuck::Zeroable;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
@@ -15,8 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `IBV_WC_EX_*`: the fields that a completion here has, byte length to destination path bits.
 const OFFERED_FIELDS: u64 = 0x7f;
-/// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and the parent domain, which is not offered.
+/// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `_PD`.
 const MASK_FLAGS: u32 = 1;
+const MASK_PD: u32 = 2;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 const SINGLE_THREADED: u32 = 1;
 
@@ -65,7 +67,10 @@ pub(crate) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
         // SAFETY: not NULL, and valid by the caller's promise.
         let attr = unsafe { attr.read() };
         let flags = if attr.comp_mask & MASK_FLAGS != 0 { attr.flags } else { 0 };
-        if attr.comp_mask & !MASK_FLAGS != 0 || attr.wc_flags & !OFFERED_FIELDS != 0 || flags & !SINGLE_THREADED != 0 {
+        if attr.comp_mask & !(MASK_FLAGS | MASK_PD) != 0
+            || attr.wc_flags & !OFFERED_FIELDS != 0
+            || flags & !SINGLE_THREADED != 0
+        {
             return Err(refuse!(
                 EOPNOTSUPP,
                 "ibv_create_cq_ex: wc_flags {:#x}, comp_mask {:#x}, flags {flags:#x}: of the fields only {OFFERED_FIELDS:#x} are offered",
@@ -73,8 +78,18 @@ pub(crate) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
                 attr.comp_mask
             ));
         }
+        let domain = if attr.comp_mask & MASK_PD != 0 {
+            // SAFETY: the caller's promise.
+            let domain = &unsafe { PdObject::of(attr.parent_domain) }?.inner;
+            if !domain.is_parent() || get!(attr.parent_domain, context) != context {
+                return Err(refuse!(EINVAL, "ibv_create_cq_ex: that is no parent domain of this open device"));
+            }
+            Some(domain)
+        } else {
+            None
+        };
         // SAFETY: the caller's promise.
-        let cq = unsafe { cq::build(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) }?;
+        let cq = unsafe { cq::build(context, domain, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector) }?;
         // SAFETY: just made.
         let object = unsafe { CqObject::of(cq) }?;
         object.inner.cursor.shared.store(flags & SINGLE_THREADED == 0, Ordering::Relaxed);

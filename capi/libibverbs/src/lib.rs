@@ -26,6 +26,7 @@ mod log;
 mod mcast;
 mod memory;
 mod object;
+mod parent;
 mod pd;
 mod post;
 mod provider;

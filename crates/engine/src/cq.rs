@@ -15,9 +15,12 @@ use crate::channel::Channel;
 use crate::engine::{Deferred, Engine};
 use crate::error::{Error, Result};
 use crate::memory::View;
+use crate::parent::{Purpose, Token};
+use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::request;
 use crate::wheel::Wheel;
+use crate::wqe::Layout;
 
 /// The control words of a CQ, by offset (see the ABI document, "queue memory").
 mod word {
@@ -85,6 +88,8 @@ pub struct Cq {
     cookie: u64,
     channel: Option<Arc<Channel>>,
     itself: Weak<Self>,
+    /// The parent domain that it is in.
+    domain: Option<Arc<Pd>>,
     /// Whether entries wait: a look at an empty CQ takes no lock.
     waiting: AtomicBool,
     pub(crate) read: Read,
@@ -93,6 +98,10 @@ pub struct Cq {
 
 struct CqRing {
     view: Option<View>,
+    /// Where the entries are, and from which byte on.
+    entries: Option<(View, usize)>,
+    /// Kept for as long as it lives, in a parent domain.
+    token: Option<Token>,
     wheel: Wheel,
     producer: u32,
     consumer: u32,
@@ -103,8 +112,9 @@ struct CqRing {
 }
 
 impl CqRing {
-    fn slot(&self, index: u32) -> usize {
-        word::ENTRIES + self.wheel.slot(index) * size_of::<Cqe>()
+    fn entry(&self, index: u32) -> Option<(&View, usize)> {
+        let (view, begin) = self.entries.as_ref()?;
+        Some((view, begin + self.wheel.slot(index) * size_of::<Cqe>()))
     }
 
     fn store(&self, offset: usize, value: u32) {
@@ -129,21 +139,21 @@ impl CqRing {
     /// Every unpolled entry, oldest first, taken out.
     fn drain(&mut self) -> Vec<Cqe> {
         let mut entries = Vec::with_capacity(self.used() as usize);
-        if let Some(view) = &self.view {
-            let mut index = self.consumer;
-            while index != self.producer {
-                entries.push(view.read(self.slot(index)));
-                index = self.next(index);
+        let mut index = self.consumer;
+        while index != self.producer {
+            if let Some((view, at)) = self.entry(index) {
+                entries.push(view.read(at));
             }
+            index = self.next(index);
         }
         self.consumer = self.producer;
         entries
     }
 
     fn refill(&mut self, entries: impl Iterator<Item = Cqe>) {
-        let Some(view) = self.view.clone() else { return };
         for entry in entries {
-            view.write(self.slot(self.producer), &entry);
+            let Some((view, at)) = self.entry(self.producer) else { return };
+            view.write(at, &entry);
             self.producer = self.next(self.producer);
         }
         self.publish();
@@ -156,6 +166,14 @@ impl Engine {
     /// # Errors
     /// EINVAL for a size or vector that the device does not have.
     pub fn create_cq(self: &Arc<Self>, spec: &CqSpec<'_>) -> Result<Arc<Cq>> {
+        self.create_cq_in(None, spec)
+    }
+
+    /// A completion queue in a parent domain, which may say where it lies.
+    ///
+    /// # Errors
+    /// As [`Engine::create_cq`]; ENOMEM when the domain has no memory for it.
+    pub fn create_cq_in(self: &Arc<Self>, domain: Option<&Arc<Pd>>, spec: &CqSpec<'_>) -> Result<Arc<Cq>> {
         let body = CreateCq {
             response: 1,
             user_handle: spec.cookie,
@@ -170,7 +188,14 @@ impl Engine {
                 let out: CqOut = answer.get(fixed)?;
                 Ok(((answer.get::<CreateCqAnswer>(0)?, out), out.mapping))
             })?;
-        Cq::new(Arc::clone(self), answer.cq_handle, &out, view, spec)
+        let made = Cq::in_domain(Arc::clone(self), answer.cq_handle, &out, view, spec, domain);
+        if made.is_err() {
+            let body = DestroyCq { response: 1, cq_handle: answer.cq_handle, reserved: 0 };
+            let _order = self.allocation.lock();
+            // If the agent is gone, so is the CQ.
+            let _ = self.tell(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()));
+        }
+        made
     }
 }
 
@@ -182,12 +207,26 @@ impl Cq {
         view: View,
         spec: &CqSpec<'_>,
     ) -> Result<Arc<Self>> {
+        Self::in_domain(engine, handle, out, view, spec, None)
+    }
+
+    fn in_domain(
+        engine: Arc<Engine>,
+        handle: u32,
+        out: &CqOut,
+        view: View,
+        spec: &CqSpec<'_>,
+        domain: Option<&Arc<Pd>>,
+    ) -> Result<Arc<Self>> {
         let capacity = check(out, &view)?;
+        let entries = place(domain, &view, capacity)?;
         if let Some(channel) = spec.channel {
             channel.attach(1);
         }
         let ring = CqRing {
             view: Some(view),
+            entries: Some(entries),
+            token: domain.map(|pd| pd.token()),
             wheel: Wheel::new(capacity),
             producer: 0,
             consumer: 0,
@@ -201,6 +240,7 @@ impl Cq {
             cookie: spec.cookie,
             channel: spec.channel.cloned(),
             itself: itself.clone(),
+            domain: domain.cloned(),
             waiting: AtomicBool::new(false),
             read: Read::default(),
             ring: Mutex::new(ring),
@@ -254,8 +294,8 @@ impl Cq {
             if ring.consumer == ring.producer {
                 break;
             }
-            let Some(view) = &ring.view else { break };
-            let entry: Cqe = view.read(ring.slot(ring.consumer));
+            let Some((view, at)) = ring.entry(ring.consumer) else { break };
+            let entry: Cqe = view.read(at);
             *wc = entry.wc;
             ring.consumer = ring.next(ring.consumer);
             taken += 1;
@@ -294,8 +334,8 @@ impl Cq {
             self.engine.defer(Deferred::Overrun(self.itself.clone()));
             return;
         }
-        if let Some(view) = &ring.view {
-            view.write(ring.slot(ring.producer), entry);
+        if let Some((view, at)) = ring.entry(ring.producer) {
+            view.write(at, entry);
         }
         ring.producer = ring.next(ring.producer);
         ring.store(word::PRODUCER, ring.producer);
@@ -382,6 +422,7 @@ impl Cq {
             },
         )?;
         let capacity = check(&out, &view)?;
+        let place = place(self.domain.as_ref(), &view, capacity)?;
         let entries = ring.drain();
         view.word(word::COMP_EVENTS).store(
             ring.view.as_ref().map_or(0, |old| old.word(word::COMP_EVENTS).load(Ordering::Relaxed)),
@@ -392,7 +433,8 @@ impl Cq {
             Ordering::Relaxed,
         );
         view.word(word::ARMED).store(ring.armed as u32, Ordering::Relaxed);
-        (ring.view, ring.wheel, ring.producer, ring.consumer) = (Some(view), Wheel::new(capacity), 0, 0);
+        (ring.view, ring.entries) = (Some(view), Some(place));
+        (ring.wheel, ring.producer, ring.consumer) = (Wheel::new(capacity), 0, 0);
         ring.refill(entries.into_iter());
         Ok(capacity)
     }
@@ -420,8 +462,18 @@ impl Cq {
         }
         self.engine.forget_events(|source| matches!(source, event::Source::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
         let mut ring = self.ring.lock();
-        (ring.view, ring.recent) = (None, None);
+        (ring.view, ring.entries, ring.recent, ring.token) = (None, None, None, None);
     }
+}
+
+/// Where the entries of a CQ lie.
+fn place(domain: Option<&Arc<Pd>>, view: &View, capacity: u32) -> Result<(View, usize)> {
+    let layout = Layout { offset: word::ENTRIES as u32, count: capacity, stride: size_of::<Cqe>() as u32 };
+    let (view, layout) = match domain {
+        Some(pd) => pd.settle(view, layout, Purpose::Cq)?,
+        None => (view.clone(), layout),
+    };
+    Ok((view, layout.offset as usize))
 }
 
 fn check(out: &CqOut, view: &View) -> Result<u32> {

@@ -71,6 +71,12 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// All of a region that is one queue's alone.
+    pub(crate) fn whole(region: Region) -> Self {
+        let length = region.len();
+        Self { region: Arc::new(region), offset: 0, length }
+    }
+
     fn at(&self, offset: usize, len: usize) -> usize {
         assert!(offset + len <= self.length, "offset {offset} + {len} in queue memory of {}", self.length);
         self.offset + offset

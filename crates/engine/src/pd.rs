@@ -11,12 +11,17 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::mr::Mr;
 use crate::mw::Mw;
+use crate::parent::{Parent, Token};
 use crate::request;
 
 /// A protection domain.
 pub struct Pd {
     engine: Arc<Engine>,
     handle: u32,
+    /// Set for a parent domain.
+    pub(crate) parent: Option<Parent>,
+    /// Parent domains on it; and of those, what is made on them.
+    pub(crate) users: Token,
 }
 
 impl Pd {
@@ -29,7 +34,11 @@ impl Pd {
 
     /// Makes the domain that the agent has allocated.
     pub fn adopt(engine: &Arc<Engine>, handle: u32) -> Arc<Self> {
-        Arc::new(Self { engine: Arc::clone(engine), handle })
+        Self::with_parent(engine, handle, None)
+    }
+
+    pub(crate) fn with_parent(engine: &Arc<Engine>, handle: u32, parent: Option<Parent>) -> Arc<Self> {
+        Arc::new(Self { engine: Arc::clone(engine), handle, parent, users: Token::default() })
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -77,9 +86,13 @@ impl Pd {
     /// Gives the domain back.
     ///
     /// # Errors
-    /// EBUSY while an object stands on it.
+    /// EBUSY while an object, or a parent domain, stands on it.
     pub fn dealloc(&self) -> Result<(), Errno> {
         self.engine.check_process().map_err(|error| error.errno)?;
+        self.part().map_err(|error| error.errno)?;
+        if self.is_parent() {
+            return Ok(());
+        }
         let body = DeallocPd { pd_handle: self.handle };
         self.engine.call(&request::legacy(command::DEALLOC_PD, &body, 0)).map(drop).map_err(|error| error.errno)
     }

@@ -27,6 +27,7 @@ use crate::memory::View;
 use crate::net::flow::{Flow, Vector};
 use crate::net::owing::Habit;
 use crate::net::unanswered::Unanswered;
+use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::request;
 use crate::srq::Srq;
@@ -115,6 +116,8 @@ pub(crate) struct Parts {
     pub(crate) sq_sig_all: bool,
     pub(crate) cookie: u64,
     pub(crate) target: Option<Target>,
+    /// The PD itself, where it may be a parent domain.
+    pub(crate) home: Option<Arc<Pd>>,
 }
 
 /// How packets leave.
@@ -191,6 +194,8 @@ pub(crate) struct Inner {
     pub(crate) established: bool,
     /// Draining, and whether the program wants to hear of its end.
     pub(crate) draining: Option<bool>,
+    /// Kept for as long as it lives, on a parent domain.
+    pub(crate) token: Option<Token>,
 }
 
 impl Inner {
@@ -279,6 +284,7 @@ impl Engine {
             sq_sig_all: spec.sq_sig_all,
             cookie: spec.cookie,
             target: None,
+            home: Some(Arc::clone(pd)),
         };
         self.make_qp(parts, answer, out, view)
     }
@@ -294,8 +300,19 @@ impl Engine {
         let unsound = || Error::refuse(Errno::EIO, "the agent described a QP that does not fit its memory");
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
         let rq = Layout { offset: out.rq_offset, count: out.rq_count, stride: out.rq_stride };
-        let sq = Ring::new(view.clone(), sq, SEND_HEADER).ok_or_else(unsound)?;
-        let rq = Ring::new(view.clone(), rq, RECV_HEADER).ok_or_else(unsound)?;
+        let home = parts.home.as_ref().filter(|pd| pd.is_parent());
+        let settled = home.map(|pd| Ok((pd.settle(&view, sq, Purpose::Qp)?, pd.settle(&view, rq, Purpose::Qp)?)));
+        let ((sq_view, sq), (rq_view, rq)) =
+            match settled.unwrap_or_else(|| Ok(((view.clone(), sq), (view.clone(), rq)))) {
+                Ok(settled) => settled,
+                Err(error) => {
+                    self.give_back_qp(answer.qp_handle);
+                    return Err(error);
+                }
+            };
+        let token = home.map(|pd| pd.token());
+        let sq = Ring::new(sq_view, sq, SEND_HEADER).ok_or_else(unsound)?;
+        let rq = Ring::new(rq_view, rq, RECV_HEADER).ok_or_else(unsound)?;
         let caps = Caps {
             max_send_wr: answer.max_send_wr.min(sq.count()),
             max_recv_wr: answer.max_recv_wr.min(rq.count()),
@@ -336,6 +353,7 @@ impl Engine {
             alarm: None,
             established: false,
             draining: None,
+            token,
         };
         let qp = Arc::new_cyclic(|itself| Qp {
             engine: Arc::clone(self),
@@ -357,6 +375,14 @@ impl Engine {
         });
         self.qps.insert(qp.qpn, Arc::clone(&qp));
         Ok(qp)
+    }
+
+    /// A QP for whose queues there is no memory.
+    fn give_back_qp(&self, qp_handle: u32) {
+        let body = DestroyQp { response: 1, qp_handle, reserved: 0 };
+        let _order = self.allocation.lock();
+        // If the agent is gone, so is the QP.
+        let _ = self.tell(&request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>()));
     }
 }
 
@@ -489,5 +515,6 @@ impl Qp {
         inner.route = Route::Unknown;
         inner.sq.forget();
         inner.rq.forget();
+        inner.token = None;
     }
 }

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{Read, Source};
 use crate::lock::Mutex;
 use crate::memory::View;
+use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::qp::RecvWr;
 use crate::request;
@@ -37,7 +38,7 @@ pub struct Srq {
     engine: Arc<Engine>,
     handle: u32,
     number: u32,
-    pd: u32,
+    pd: Arc<Pd>,
     cookie: u64,
     max_sge: u32,
     itself: Weak<Self>,
@@ -54,6 +55,8 @@ struct Queue {
     tail: u32,
     limit: u32,
     max_wr: u32,
+    /// Kept for as long as it lives, on a parent domain.
+    token: Option<Token>,
 }
 
 impl Queue {
@@ -114,19 +117,36 @@ impl Engine {
         cookie: u64,
         xrc: Option<Membership>,
     ) -> Result<Arc<Srq>> {
-        let (ring, count) = sound(out, view.clone())?;
+        let (ring, count) = match sound(pd, out, &view) {
+            Ok(found) => found,
+            Err(error) => {
+                let body = DestroySrq { response: 1, srq_handle: answer.srq_handle, reserved: 0 };
+                let _order = self.allocation.lock();
+                // If the agent is gone, so is the SRQ.
+                let _ = self.tell(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()));
+                return Err(error);
+            }
+        };
         let max_wr = answer.max_wr.min(count);
         Ok(Arc::new_cyclic(|itself| Srq {
             engine: Arc::clone(self),
             handle: answer.srq_handle,
             number: out.number,
-            pd: pd.handle(),
+            pd: Arc::clone(pd),
             cookie,
             max_sge: answer.max_sge,
             itself: itself.clone(),
             xrc,
             read: Read::default(),
-            queue: Mutex::new(Queue { view: Some(view), ring, head: 0, tail: 0, limit: 0, max_wr }),
+            queue: Mutex::new(Queue {
+                view: Some(view),
+                ring,
+                head: 0,
+                tail: 0,
+                limit: 0,
+                max_wr,
+                token: pd.is_parent().then(|| pd.token()),
+            }),
         }))
     }
 }
@@ -163,7 +183,7 @@ impl Srq {
     }
 
     pub(crate) fn pd(&self) -> u32 {
-        self.pd
+        self.pd.handle()
     }
 
     /// Posts a receive request.
@@ -259,7 +279,7 @@ impl Srq {
             let out: SrqOut = answer.get(0)?;
             Ok((out, out.mapping))
         })?;
-        let (mut ring, count) = sound(&out, view.clone())?;
+        let (mut ring, count) = sound(&self.pd, &out, &view)?;
         let mut at = queue.head;
         let mut tail = 0;
         while at != queue.tail {
@@ -320,12 +340,14 @@ impl Srq {
         let mut queue = self.queue.lock();
         queue.view = None;
         queue.ring.forget();
+        queue.token = None;
     }
 }
 
 /// The ring that the agent describes, and how many requests it holds.
-fn sound(out: &SrqOut, view: View) -> Result<(Ring, u32)> {
+fn sound(pd: &Pd, out: &SrqOut, view: &View) -> Result<(Ring, u32)> {
     let layout = Layout { offset: out.offset, count: out.count, stride: out.stride };
+    let (view, layout) = pd.settle(view, layout, Purpose::Srq)?;
     let ring = Ring::new(view, layout, RECV_HEADER).filter(|ring| ring.count() > 0);
     let ring =
         ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;

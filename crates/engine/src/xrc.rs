@@ -137,6 +137,7 @@ impl Engine {
             sq_sig_all: spec.sq_sig_all,
             cookie: spec.cookie,
             target: None,
+            home: Some(Arc::clone(pd)),
         };
         let body = CreateQp {
             pd_handle: pd.handle(),
@@ -165,6 +166,7 @@ impl Engine {
             sq_sig_all: false,
             cookie,
             target: Some(Target { domain: xrcd.domain, holders: Mutex::default() }),
+            home: None,
         };
         let body = CreateQp { pd_handle: xrcd.handle, qp_type: qp_type::XRC_TGT, ..CreateQp::default() };
         let qp = self.ask_for_qp(parts, body)?;

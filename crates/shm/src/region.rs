@@ -1,4 +1,5 @@
-//! A mapping of a sealed memfd. It is not an allocator and gives no meaning to the bytes. Principal type: [`Region`].
+//! A mapping of a sealed memfd, or memory that somebody lends in its place. It is not an allocator and gives no meaning to the bytes.
+//! Principal type: [`Region`].
 //!
 //! The seals are what makes a peer's region safe to touch: without F_SEAL_SHRINK its owner could cut it short and our next
 //! access would be a SIGBUS. Mappings are not inherited over fork (MADV_DONTFORK).
@@ -36,6 +37,14 @@ pub struct Region {
     len: usize,
     /// Who mapped it: a forked child has the value but not the mapping.
     owner: Pid,
+    /// Whose it is, if it is lent.
+    lender: Option<Box<dyn Lender>>,
+}
+
+/// Somebody who lends memory of this process.
+pub trait Lender: std::fmt::Debug + Send + Sync {
+    /// Nothing touches the memory any more.
+    fn take_back(&self, base: NonNull<u8>);
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and all access is by atomics or raw copies.
@@ -80,10 +89,18 @@ impl Region {
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         MAPPED.fetch_add(1, Ordering::Relaxed);
-        let region = Self { base, len, owner: getpid() };
+        let region = Self { base, len, owner: getpid(), lender: None };
         // SAFETY: the range is the mapping just made; the advice changes only what a forked child gets.
         unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
         Ok(region)
+    }
+
+    /// Memory of this process in place of a mapping; it goes back when the region is dropped.
+    ///
+    /// # Safety
+    /// `len` bytes from `base` on are readable and writable, aligned to 8, and nobody else's until the lender has them back.
+    pub unsafe fn lent(base: NonNull<u8>, len: usize, lender: Box<dyn Lender>) -> Self {
+        Self { base, len, owner: getpid(), lender: Some(lender) }
     }
 
     /// How many bytes are mapped.
@@ -181,6 +198,9 @@ impl Drop for Region {
         // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses may be another's there.
         if getpid() != self.owner {
             return;
+        }
+        if let Some(lender) = &self.lender {
+            return lender.take_back(self.base);
         }
         MAPPED.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the range is the mapping made in `map_with`, and nothing borrowed from self is left.

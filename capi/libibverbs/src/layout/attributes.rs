@@ -1,6 +1,6 @@
 //! What a program fills in to create, modify or address an object.
 
-use super::{CompChannel, Cq, Gid, Pd, Srq, mirror};
+use super::{CompChannel, Cq, Gid, Op, Pd, Srq, Td, mirror};
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -107,6 +107,25 @@ mirror! {
         96 rx_hash_conf: RxHashConf,
         120 source_qpn: u32,
         128 send_ops_flags: u64,
+    }
+}
+
+mirror! {
+    /// `struct ibv_td_init_attr`.
+    4 "ibv_td_init_attr" struct TdInitAttr {
+        0 comp_mask: u32,
+    }
+}
+
+mirror! {
+    /// `struct ibv_parent_domain_init_attr`.
+    48 "ibv_parent_domain_init_attr" struct ParentDomainInitAttr {
+        0 pd: *mut Pd,
+        8 td: *mut Td,
+        16 comp_mask: u32,
+        24 alloc: Op,
+        32 free: Op,
+        40 pd_context: *mut c_void,
     }
 }
 

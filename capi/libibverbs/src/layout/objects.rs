@@ -161,6 +161,13 @@ mirror! {
 }
 
 mirror! {
+    /// `struct ibv_td`.
+    8 "ibv_td" struct Td {
+        0 context: *mut Context,
+    }
+}
+
+mirror! {
     /// `struct ibv_xrcd`.
     8 "ibv_xrcd" struct Xrcd {
         0 context: *mut Context,

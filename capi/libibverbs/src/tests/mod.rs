@@ -3,6 +3,7 @@
 
 mod extended;
 mod objects;
+mod parent;
 mod refusals;
 mod traffic;
 
