@@ -1,7 +1,7 @@
 //! InfiniBand ports: what is shown of them, and programs that give no GID index, on one host and between hosts. qperf, which can do
 //! without one only, is in `cm_qperf.rs`.
 
-use softhca_suite::{Family, Hosts, Pair, Place, Room, Sides, User, lists};
+use softhca_suite::{Family, HANG, Hosts, Pair, Place, Room, Sides, User, cprogram, lists};
 
 const INFINIBAND: &[&str] = &["--link-layer", "infiniband"];
 
@@ -121,9 +121,31 @@ fn by_lid_between_namespaces() {
         let Some(hosts) = hosts(mtu, user) else { return };
         for words in BY_LID {
             let (there, here) = (hosts.left.room(), hosts.right.room());
-            let run = || Pair::connect(there, words, here, words, &hosts.left.rendezvous())?.wait(softhca_suite::HANG);
+            let run = || Pair::connect(there, words, here, words, &hosts.left.rendezvous())?.wait(HANG);
             lists::expect_figures(words, &Sides::must_succeed(words, Sides::measured(run)));
         }
+    }
+}
+
+fn built(room: &Room) -> String {
+    cprogram::build(room, "lids").expect("it compiles").to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn datagrams_come_without_a_grh_and_are_answered_by_lid() {
+    for user in [User::Me, User::Nobody] {
+        let room = room(user);
+        let sides = Pair::must_succeed(&room, &[&built(&room)]);
+        assert!(sides.client.output.contains("LID 1 and LID 1"), "{}", sides.client.told());
+    }
+    for (mtu, user) in [(1500, User::Me), (9000, User::Nobody)] {
+        let Some(hosts) = hosts(mtu, user) else { return };
+        let (there, here) = (hosts.left.room(), hosts.right.room());
+        let words = [&*built(there)];
+        let pair =
+            Pair::connect(there, &words, here, &words, &hosts.left.rendezvous()).and_then(|mut pair| pair.wait(HANG));
+        let sides = Sides::must_succeed(&words, pair);
+        assert!(sides.client.output.contains("LID 2 and LID 1"), "{}", sides.client.told());
     }
 }
 

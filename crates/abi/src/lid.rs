@@ -8,6 +8,8 @@
 pub const UNICAST_MAX: u16 = 0xbfff;
 /// The first LID that names a group.
 pub const MULTICAST_MIN: u16 = 0xc000;
+/// The hop limit of what was sent without a GRH, between hosts: it never leaves its subnet, and other limits are more common.
+pub const NO_GRH: u8 = 254;
 /// The first twelve bytes of a GID that stands for an IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use abi::lid::{Subnet, UNICAST_MAX};
+use abi::lid::{NO_GRH, Subnet, UNICAST_MAX};
+use abi::qp::Dest;
 
 use crate::device::{Device, Port};
 
@@ -36,6 +37,25 @@ pub fn assign(devices: &mut [Device]) -> Vec<(usize, u64)> {
         }
     }
     changed
+}
+
+/// A path with the GID that its LID stands for, where it has no GRH; the engine goes by the same (`engine::lid`).
+pub fn directed(devices: &[Device], from: usize, path: &Dest) -> Dest {
+    if path.is_global != 0 {
+        return *path;
+    }
+    let (dgid, sgid_index) = way_to(devices, from, path).unwrap_or_default();
+    Dest { dgid, sgid_index, flow_label: 0, traffic_class: 0, hop_limit: NO_GRH, is_global: 1, ..*path }
+}
+
+fn way_to(devices: &[Device], from: usize, path: &Dest) -> Option<([u8; 16], u8)> {
+    let ports = devices.iter().flat_map(|device| &device.ports);
+    let mut named = ports.filter(|port| port.lid.is_some_and(|lid| lid.number == path.dlid));
+    if let Some(port) = named.next() {
+        return Some((port.gids.entry(0)?.gid, 0));
+    }
+    let port = devices.get(from)?.port(u32::from(path.port_num)).ok()?;
+    Some((port.subnet()?.gid(path.dlid)?, port.lid?.index as u8))
 }
 
 /// From the address that the LID has now, if it is still there; else from the first that has a host part nobody else has.
@@ -120,6 +140,26 @@ mod tests {
         assert!(assign(&mut one).is_empty(), "what has come back is no better than what was there");
         one[0].ports[0].follow(&[a], true, 1);
         assert_eq!(assign(&mut one), [(0, 1)]);
+    }
+
+    #[test]
+    fn a_path_by_lid_is_one_by_gid() {
+        let mut two = devices(2);
+        lid_at(&mut two, &[address("10.0.0.5", 24)]);
+        let gid = |text: &str| crate::gids::gid_of(text.parse().expect(text));
+        let to = |dlid| {
+            let garbage = Dest { dlid, dgid: [7; 16], sgid_index: 60, hop_limit: 9, port_num: 1, ..Dest::default() };
+            let dest = directed(&two, 1, &garbage);
+            assert_eq!((dest.hop_limit, dest.is_global, dest.dlid), (NO_GRH, 1, dlid));
+            (dest.dgid, dest.sgid_index)
+        };
+        assert_eq!(to(5), (two[0].ports[0].gids.entry(0).expect("always").gid, 0), "a port of the agent");
+        assert_eq!(to(0xbfff), (two[1].ports[0].gids.entry(0).expect("always").gid, 0));
+        assert_eq!(to(6), ([0; 16], 0), "the second port has no subnet");
+        let from_first = directed(&two, 0, &Dest { dlid: 6, port_num: 1, ..Dest::default() });
+        assert_eq!((from_first.dgid, from_first.sgid_index), (gid("10.0.0.6"), 1));
+        let global = Dest { dlid: 6, dgid: [7; 16], sgid_index: 2, is_global: 1, port_num: 1, ..Dest::default() };
+        assert_eq!(directed(&two, 0, &global), global);
     }
 
     #[test]

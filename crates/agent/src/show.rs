@@ -14,6 +14,7 @@ use crate::addresses::interface_name;
 use crate::admin::Asker;
 use crate::context::{Context, ContextId};
 use crate::device::{Device, FIRMWARE, PKEYS, Port};
+use crate::lids;
 use crate::mirror::{gid_text, link_layer_text, state_text};
 use crate::objects::qp::Qp;
 use crate::rundir::node;
@@ -247,7 +248,7 @@ fn one_context(world: &World, context: &Context) -> Value {
         .of(id)
         .map(|(_, ah)| {
             json!({
-                "pd": pd_number(ah.pd), "dgid": Ipv6Addr::from(ah.attr.dgid).to_string(),
+                "pd": pd_number(ah.pd), "dgid": Ipv6Addr::from(ah.attr.dgid).to_string(), "dlid": ah.attr.dlid,
                 "sgid_index": ah.attr.sgid_index, "port": ah.attr.port_num,
             })
         })
@@ -256,7 +257,7 @@ fn one_context(world: &World, context: &Context) -> Value {
         .qps
         .of(id)
         .map(|(_, qp)| {
-            let mut shown = one_qp(world, qp);
+            let mut shown = one_qp(world, context.device, qp);
             shown["pd"] = json!(pd_number(qp.pd));
             shown["send_cq"] = json!(cq_number(qp.send_cq));
             shown["recv_cq"] = json!(cq_number(qp.recv_cq));
@@ -284,12 +285,13 @@ fn one_context(world: &World, context: &Context) -> Value {
     })
 }
 
-fn one_qp(world: &World, qp: &Qp) -> Value {
+fn one_qp(world: &World, device: usize, qp: &Qp) -> Value {
     let word = |at: usize| qp.block.read(at);
     let state = qp.state() as u8;
     let peer = ContextId(word(qp_word::PEER_ENGINE));
     let lane = word(qp_word::LANE);
     let attributes = &qp.attributes;
+    let dest = lids::directed(&world.devices, device, &attributes.dest);
     json!({
         "qpn": qp.qpn,
         "type": qp.service.to_string(),
@@ -305,8 +307,9 @@ fn one_qp(world: &World, qp: &Qp) -> Value {
         "rq_psn": word(qp_word::RQ_PSN),
         "path_mtu": mtu_bytes(attributes.path_mtu),
         "dest_qpn": attributes.dest_qp_num,
-        "dgid": Ipv6Addr::from(attributes.dest.dgid).to_string(),
-        "sgid_index": attributes.dest.sgid_index,
+        "dlid": attributes.dest.dlid,
+        "dgid": Ipv6Addr::from(dest.dgid).to_string(),
+        "sgid_index": dest.sgid_index,
         "groups": qp.groups.iter().map(|gid| Ipv6Addr::from(*gid).to_string()).collect::<Vec<_>>(),
         "path": match lane {
             0 => "none".to_owned(),

@@ -5,12 +5,10 @@
 //! (docs/decisions/0020-lids-without-a-fabric.md). Nothing of Ethernet ports is here: the agent refuses vectors without a GRH there.
 
 use abi::board::{self, port_word, word};
+pub(crate) use abi::lid::NO_GRH;
 use abi::lid::{Subnet, is_unicast};
 
 use crate::board::{Board, Place};
-
-/// The hop limit of a datagram that was sent without a GRH: it never leaves its subnet, and other limits are more common.
-pub(crate) const NO_GRH: u8 = 254;
 
 /// The GID that stands for a LID, and the index of the GID from which it is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use wire::{Aeth, Headers, Opcode, Operation, Psn, Qpn, Syndrome, Transport};
 use super::address;
 use super::intake::scope;
 use crate::context::ContextId;
+use crate::lids;
 use crate::objects::qp::Qp;
 use crate::world::World;
 
@@ -44,8 +45,9 @@ pub(crate) fn say(world: &World, id: ContextId) {
 fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io::Result<()> {
     let attributes = &qp.attributes;
     let port = world.device_of(id).port(u32::from(attributes.port_num)).map_err(|_| io::ErrorKind::NotFound)?;
-    let source = port.gids.entry(u32::from(attributes.dest.sgid_index)).ok_or(io::ErrorKind::AddrNotAvailable)?;
-    let (from, to) = (address(source.gid), address(attributes.dest.dgid));
+    let dest = lids::directed(&world.devices, world.device_of(id).index, &attributes.dest);
+    let source = port.gids.entry(u32::from(dest.sgid_index)).ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let (from, to) = (address(source.gid), address(dest.dgid));
     let socket = udp::Socket::sender(from, scope(from, source.ifindex), SOURCE_PORT)?;
     let headers = Headers {
         opcode: Opcode::new(Transport::Rc, Operation::Acknowledge),
@@ -57,7 +59,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
     };
     let mut packet = [0; wire::MAX_LEN + icrc::LEN];
     let len = headers.emit(&mut packet).map_err(|_| io::ErrorKind::InvalidData)?;
-    let envelope = Envelope::new(&source.gid, &attributes.dest.dgid, socket.port());
+    let envelope = Envelope::new(&source.gid, &dest.dgid, socket.port());
     let icrc = envelope.icrc(0, &packet[..len]);
     packet[len..len + icrc::LEN].copy_from_slice(&icrc);
     let mut to = SocketAddr::new(to, udp::PORT);
@@ -66,8 +68,8 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
     }
     socket.send(&Outgoing {
         to,
-        traffic_class: attributes.dest.traffic_class,
-        hop_limit: attributes.dest.hop_limit,
+        traffic_class: dest.traffic_class,
+        hop_limit: dest.hop_limit,
         segment: 0,
         interface: 0,
         settled: false,
