@@ -10,6 +10,7 @@ mod conformance;
 mod debian;
 mod demo;
 mod dist;
+mod planted;
 mod report;
 mod step;
 mod test;
@@ -69,6 +70,15 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Plant bugs, one at a time, and show that each makes a test fail (takes a while)
+    Planted {
+        /// Only those whose description contains this
+        #[arg(long)]
+        only: Option<String>,
+        /// Only look whether each can still be planted
+        #[arg(long)]
+        check: bool,
+    },
     /// Measure the speed floor against UCX and plain UDP in one run and print a table for docs/performance.md
     Bench {
         /// Runs per figure; the median counts
@@ -104,6 +114,8 @@ fn main() -> ExitCode {
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),
         Command::Conformance { check: true } => conformance::check(&workspace),
         Command::Conformance { check: false } => conformance::run(&workspace),
+        Command::Planted { check: true, .. } => planted::check(&workspace),
+        Command::Planted { only, .. } => planted::run(&workspace, only.as_deref()),
         Command::Bench { runs, json, dist, only } => bench::run(&workspace, runs, json, dist, only),
         Command::Udp(_) => Ok(()),
     });

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::report::Report;
 use crate::workspace::Workspace;
-use crate::{abi_check, abi_doc, conformance, debian, dist, step, tidy};
+use crate::{abi_check, abi_doc, conformance, debian, dist, planted, step, tidy};
 
 /// Runs the list; the last line printed on standard output is "N passed, N failed".
 pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
@@ -17,6 +17,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     report.check("tidy", || tidy::run(workspace));
     report.check("docs/abi.md is what the tables say", || abi_doc::run(workspace, true));
     report.check("docs/conformance.md names every behaviour's test", || conformance::check(workspace));
+    report.check("every bug of xtask/planted.toml can be planted", || planted::check(workspace));
     report.step("clippy", || cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]));
     let mut laid_out = Err("not built".to_owned());
     report.check("dist", || {

@@ -1,0 +1,136 @@
+//! `cargo xtask planted`: plants bugs, one at a time, in a copy of the sources, and runs the tests that should find it.
+//!
+//! xtask/planted.toml lists them: each replaces one piece of text that occurs once. A bug that every test survives is a test that is
+//! missing. `cargo xtask test` only checks that each can still be planted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::workspace::Workspace;
+
+#[derive(Deserialize)]
+struct File {
+    bug: Vec<Bug>,
+}
+
+/// One bug.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bug {
+    /// What is wrong then.
+    says: String,
+    /// Where.
+    file: PathBuf,
+    /// What stands there.
+    find: String,
+    /// What stands there instead.
+    replace: String,
+    /// What `cargo test` is asked to run; it must fail.
+    #[serde(default = "conformance")]
+    tests: Vec<String>,
+}
+
+fn conformance() -> Vec<String> {
+    ["--package", "softhca-fabric", "--test", "conformance"].map(str::to_owned).to_vec()
+}
+
+/// Plants all bugs, or those that `only` says something of, and tells which are found.
+pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<(), String> {
+    check(workspace)?;
+    let bugs = bugs(workspace)?;
+    let copy = workspace.target().join("planted/tree");
+    let chosen: Vec<_> = bugs.iter().filter(|bug| only.is_none_or(|only| bug.says.contains(only))).collect();
+    let mut survived = Vec::new();
+    for (number, bug) in chosen.iter().enumerate() {
+        copy_sources(workspace, &copy)?;
+        let path = copy.join(&bug.file);
+        let text = read(&path)?;
+        write(&path, &text.replacen(&bug.find, &bug.replace, 1))?;
+        if !test(workspace, &copy, bug, true)? {
+            return Err(format!("{} ({}): it does not compile", bug.says, bug.file.display()));
+        }
+        let found = !test(workspace, &copy, bug, false)?;
+        println!("{}/{}  {}  {}", number + 1, chosen.len(), if found { "found   " } else { "SURVIVED" }, bug.says);
+        if !found {
+            survived.push(bug.says.clone());
+        }
+    }
+    if survived.is_empty() {
+        println!("{} bugs planted, all found", chosen.len());
+        Ok(())
+    } else {
+        Err(format!("{} of {} bugs were not found:\n  {}", survived.len(), chosen.len(), survived.join("\n  ")))
+    }
+}
+
+/// Whether each bug can still be planted.
+pub(crate) fn check(workspace: &Workspace) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    for bug in bugs(workspace)? {
+        let count = read(&workspace.root().join(&bug.file))?.matches(&bug.find).count();
+        if count != 1 {
+            wrong.push(format!(
+                "xtask/planted.toml: {:?} is {count} times in {}, not once",
+                bug.find,
+                bug.file.display()
+            ));
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+fn bugs(workspace: &Workspace) -> Result<Vec<Bug>, String> {
+    let text = read(&workspace.root().join("xtask/planted.toml"))?;
+    let File { bug } = toml::from_str(&text).map_err(|error| format!("xtask/planted.toml: {error}"))?;
+    Ok(bug)
+}
+
+/// Runs a bug's tests in the copy, or only builds them; whether that succeeds.
+fn test(workspace: &Workspace, copy: &Path, bug: &Bug, only_build: bool) -> Result<bool, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .current_dir(copy)
+        .env("CARGO_TARGET_DIR", workspace.target().join("planted/target"))
+        .arg("test")
+        .arg("--quiet");
+    command.args(&bug.tests);
+    if only_build {
+        command.arg("--no-run");
+    }
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.map(|status| status.success()).map_err(|error| format!("cargo: {error}"))
+}
+
+/// The sources as git knows them, with what is changed and not committed; files that are the same are left alone.
+fn copy_sources(workspace: &Workspace, copy: &Path) -> Result<(), String> {
+    let list = Command::new("git")
+        .current_dir(workspace.root())
+        .args(["ls-files", "-z", "-co", "--exclude-standard"])
+        .output();
+    let list = list.map_err(|error| format!("git: {error}"))?;
+    for name in list.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let from = workspace.root().join(&name);
+        let Ok(bytes) = fs::read(&from) else { continue };
+        let to = copy.join(&name);
+        if fs::read(&to).is_ok_and(|old| old == bytes) {
+            continue;
+        }
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        fs::write(&to, bytes).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
