@@ -126,6 +126,7 @@ fn extended_operations() -> VerbsContext {
         alloc_td: parent::alloc_td as *const _,
         dealloc_td: parent::dealloc_td as *const _,
         alloc_parent_domain: parent::alloc as *const _,
+        query_rt_values: query::query_rt_values as *const _,
         open_xrcd: xrc::open as *const _,
         close_xrcd: xrc::close as *const _,
         create_srq_ex: xrc::create_srq as *const _,

@@ -3,6 +3,7 @@
 //! A cursor holds the completion between `start_poll` and `end_poll`, and holds other threads off for as long, unless the
 //! program said that one thread polls. The principal type is [`Cursor`].
 
+use crate::context::OpenContext;
 use crate::cq::{self, CqObject};
 use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Context, CqEx, CqInitAttrEx, Op, PollCqAttr};
@@ -14,8 +15,11 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// `IBV_WC_EX_*`: the fields that a completion here has, byte length to destination path bits.
-const OFFERED_FIELDS: u64 = 0x7f;
+/// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP` and `_WALLCLOCK`.
+const TIMESTAMP: u64 = 1 << 7;
+const WALLCLOCK: u64 = 1 << 11;
+/// `IBV_WC_EX_*`: the fields that a completion here has, byte length to destination path bits, and when it came.
+const OFFERED_FIELDS: u64 = 0x7f | TIMESTAMP | WALLCLOCK;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `_PD`.
 const MASK_FLAGS: u32 = 1;
 const MASK_PD: u32 = 2;
@@ -29,7 +33,7 @@ pub(crate) struct Cursor {
     /// Whether the lock is used.
     shared: AtomicBool,
     /// Written by `start_poll` and `next_poll`, read by the thread that called them.
-    current: UnsafeCell<abi::cq::Wc>,
+    current: UnsafeCell<(abi::cq::Wc, u64)>,
 }
 
 impl Default for Cursor {
@@ -37,7 +41,7 @@ impl Default for Cursor {
         Self {
             lock: parking_lot::RawMutex::INIT,
             shared: AtomicBool::new(true),
-            current: UnsafeCell::new(abi::cq::Wc::zeroed()),
+            current: UnsafeCell::new((abi::cq::Wc::zeroed(), 0)),
         }
     }
 }
@@ -93,6 +97,9 @@ pub(crate) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
         // SAFETY: just made.
         let object = unsafe { CqObject::of(cq) }?;
         object.inner.cursor.shared.store(flags & SINGLE_THREADED == 0, Ordering::Relaxed);
+        if attr.wc_flags & (TIMESTAMP | WALLCLOCK) != 0 {
+            object.inner.queue()?.stamp();
+        }
         fill_functions(cq, attr.wc_flags);
         Ok(cq)
     })
@@ -114,6 +121,8 @@ fn fill_functions(cq: *mut CqEx, wc_flags: u64) {
     set!(cq, read_slid, asked(4, read_slid as Op));
     set!(cq, read_sl, asked(5, read_sl as Op));
     set!(cq, read_dlid_path_bits, asked(6, read_dlid_path_bits as Op));
+    set!(cq, read_completion_ts, asked(7, read_completion_ts as Op));
+    set!(cq, read_completion_wallclock_ns, asked(11, read_completion_wallclock_ns as Op));
 }
 
 /// 0 with the first completion under the cursor, ENOENT when there is none, or another errno value.
@@ -154,24 +163,25 @@ unsafe extern "C" fn end_poll(cq: *mut CqEx) {
 
 /// Takes one completion; `wr_id` and `status` are fields that programs read directly.
 fn advance(object: &CqObject) -> Outcome<()> {
-    let mut taken = [abi::cq::Wc::zeroed()];
-    if object.inner.queue()?.poll(&mut taken)? == 0 {
-        return Err(Refusal(libc::ENOENT));
-    }
-    let [wc] = taken;
+    let Some((wc, came)) = object.inner.queue()?.poll_one()? else { return Err(Refusal(libc::ENOENT)) };
     set!(object.c(), wr_id, wc.wr_id);
     set!(object.c(), status, wc.status);
     // SAFETY: this thread has entered the cursor, so nobody else reads or writes it.
-    unsafe { object.inner.cursor.current.get().write(wc) };
+    unsafe { object.inner.cursor.current.get().write((wc, came)) };
     Ok(())
 }
 
 /// The completion under the cursor.
 fn current(cq: *mut CqEx) -> abi::cq::Wc {
+    stamped(cq).0
+}
+
+/// The same with the time at which it came.
+fn stamped(cq: *mut CqEx) -> (abi::cq::Wc, u64) {
     // SAFETY: the program calls the reading functions between `start_poll` and `end_poll`, on a live CQ.
     let object = unsafe { CqObject::of(cq) };
     // SAFETY: as above: the calling thread has entered the cursor.
-    object.map_or_else(|_| abi::cq::Wc::zeroed(), |object| unsafe { object.inner.cursor.current.get().read() })
+    object.map_or_else(|_| (abi::cq::Wc::zeroed(), 0), |object| unsafe { object.inner.cursor.current.get().read() })
 }
 
 extern "C" fn read_opcode(cq: *mut CqEx) -> c_uint {
@@ -180,6 +190,18 @@ extern "C" fn read_opcode(cq: *mut CqEx) -> c_uint {
 
 extern "C" fn read_vendor_err(cq: *mut CqEx) -> u32 {
     current(cq).vendor_err
+}
+
+/// In ticks of the device's clock, which are nanoseconds.
+extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
+    stamped(cq).1
+}
+
+/// Nanoseconds since 1970.
+extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {
+    // SAFETY: the program calls it on a live CQ, whose context is open.
+    let open = unsafe { OpenContext::of(get!(cq, context)) };
+    open.map_or(0, |open| open.engine.wall_clock(stamped(cq).1))
 }
 
 extern "C" fn read_byte_len(cq: *mut CqEx) -> u32 {

@@ -2,7 +2,8 @@
 
 use crate::context::OpenContext;
 use crate::entry::{self, Outcome, Refusal, refuse};
-use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PortAttr};
+use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PortAttr, ValuesEx};
+use crate::object::{get, set};
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer};
 use bytemuck::Zeroable;
 use engine::Engine;
@@ -48,6 +49,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let answer = unsafe { OpenContext::of(context) }?.engine.query_device_ex()?;
         let filled = DeviceAttrEx {
             orig_attr: device_attr(&answer.base),
+            completion_timestamp_mask: answer.timestamp_mask,
+            hca_core_clock: answer.hca_core_clock,
             device_cap_flags_ex: answer.device_cap_flags_ex,
             odp_caps: OdpCaps {
                 general_caps: answer.odp_general_caps,
@@ -62,6 +65,27 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         };
         // SAFETY: the caller's promise about `size`.
         unsafe { fill_sized(attr, &filled, size) };
+        Ok(())
+    })
+}
+
+/// `query_rt_values` of the extended context: the device's clock. Ticks are all in the nanoseconds, as other libraries have them.
+///
+/// # Safety
+/// `context` is open, `values` valid.
+pub(crate) unsafe extern "C" fn query_rt_values(context: *mut Context, values: *mut ValuesEx) -> c_int {
+    /// `IBV_VALUES_MASK_RAW_CLOCK`.
+    const RAW_CLOCK: u32 = 1;
+    entry::code("ibv_query_rt_values_ex", || {
+        entry::not_null(values)?;
+        // SAFETY: the caller's promise.
+        let engine = &unsafe { OpenContext::of(context) }?.engine;
+        engine.check_process()?;
+        let known = get!(values, comp_mask) & RAW_CLOCK;
+        if known != 0 {
+            set!(values, raw_clock, [0, engine.raw_clock().cast_signed()]);
+        }
+        set!(values, comp_mask, known);
         Ok(())
     })
 }

@@ -7,8 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use protocol::Time;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::tsc;
+
+/// The device's clock, as completions are stamped with it: nanoseconds, the same for every process of the host.
+pub(crate) fn raw() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// How far the time of day is ahead of the device's clock.
+pub(crate) fn wall_ahead() -> u64 {
+    nanoseconds(ClockId::Realtime).wrapping_sub(raw())
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())
+}
 
 /// Ticks for which a reading is fresh: about a microsecond.
 const FRESH: u64 = 2500;

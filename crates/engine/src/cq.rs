@@ -12,6 +12,7 @@ use abi::queue::CqOut;
 use bytemuck::{Pod, Zeroable};
 
 use crate::channel::Channel;
+use crate::clock;
 use crate::engine::{Deferred, Engine};
 use crate::error::{Error, Result};
 use crate::memory::View;
@@ -92,6 +93,8 @@ pub struct Cq {
     domain: Option<Arc<Pd>>,
     /// Whether entries wait: a look at an empty CQ takes no lock.
     waiting: AtomicBool,
+    /// Whether completions say when they came.
+    stamps: AtomicBool,
     pub(crate) read: Read,
     ring: Mutex<CqRing>,
 }
@@ -242,6 +245,7 @@ impl Cq {
             itself: itself.clone(),
             domain: domain.cloned(),
             waiting: AtomicBool::new(false),
+            stamps: AtomicBool::new(false),
             read: Read::default(),
             ring: Mutex::new(ring),
         }))
@@ -280,7 +284,35 @@ impl Cq {
         Ok(taken + self.take(&mut wcs[taken..]))
     }
 
+    /// Has completions say when they came: from now on.
+    pub fn stamp(&self) {
+        self.stamps.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes one completion, with the time at which it came (see [`Engine::raw_clock`]; 0 on a CQ that does not stamp).
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn poll_one(&self) -> Result<Option<(Wc, u64)>, Errno> {
+        self.engine.check_process().map_err(|error| error.errno)?;
+        let mut found = None;
+        let mut take = || self.take_each(1, |_, entry| found = Some((entry.wc, entry.timestamp)));
+        let taken = take();
+        if taken == 0 || self.engine.due() {
+            self.engine.poll(taken > 0);
+            if taken == 0 {
+                take();
+            }
+        }
+        Ok(found)
+    }
+
     fn take(&self, wcs: &mut [Wc]) -> usize {
+        self.take_each(wcs.len(), |number, entry| wcs[number] = entry.wc)
+    }
+
+    /// Takes up to so many entries.
+    fn take_each(&self, room: usize, mut give: impl FnMut(usize, &Cqe)) -> usize {
         // Acquire: pairs with the release in `push`, whose entry is then found under the lock.
         if !self.waiting.load(Ordering::Acquire) {
             return 0;
@@ -290,13 +322,10 @@ impl Cq {
             return 0;
         }
         let mut taken = 0;
-        for wc in wcs {
-            if ring.consumer == ring.producer {
-                break;
-            }
+        while taken < room && ring.consumer != ring.producer {
             let Some((view, at)) = ring.entry(ring.consumer) else { break };
             let entry: Cqe = view.read(at);
-            *wc = entry.wc;
+            give(taken, &entry);
             ring.consumer = ring.next(ring.consumer);
             taken += 1;
             if entry.frees != 0 {
@@ -335,7 +364,11 @@ impl Cq {
             return;
         }
         if let Some((view, at)) = ring.entry(ring.producer) {
-            view.write(at, entry);
+            if self.stamps.load(Ordering::Relaxed) {
+                view.write(at, &Cqe { timestamp: clock::raw(), ..*entry });
+            } else {
+                view.write(at, entry);
+            }
         }
         ring.producer = ring.next(ring.producer);
         ring.store(word::PRODUCER, ring.producer);

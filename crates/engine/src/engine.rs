@@ -21,7 +21,7 @@ use protocol::Time;
 
 use crate::board::Board;
 use crate::channel::Channel;
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::control::{Answer, Control, gone};
 use crate::cq::Cq;
 use crate::error::{Error, Result};
@@ -182,6 +182,18 @@ impl Engine {
     /// Nanoseconds since the engine was opened: the state machines' time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// The device's clock: nanoseconds, which completions are stamped with. The same for every process of the host.
+    #[must_use]
+    pub fn raw_clock(&self) -> u64 {
+        clock::raw()
+    }
+
+    /// The time of day at which the device's clock said `raw`: nanoseconds since 1970, by what both clocks say now.
+    #[must_use]
+    pub fn wall_clock(&self, raw: u64) -> u64 {
+        raw.wrapping_add(clock::wall_ahead())
     }
 
     /// The same where a microsecond does not matter.

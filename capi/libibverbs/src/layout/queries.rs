@@ -111,6 +111,14 @@ mirror! {
 }
 
 mirror! {
+    /// `struct ibv_values_ex`; the clock is a `struct timespec`.
+    24 "ibv_values_ex" struct ValuesEx {
+        0 comp_mask: u32,
+        8 raw_clock: [i64; 2],
+    }
+}
+
+mirror! {
     /// `struct ibv_cq_moderation_caps`.
     4 "ibv_cq_moderation_caps" struct CqModerationCaps {
         0 max_cq_count: u16,

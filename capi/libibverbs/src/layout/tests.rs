@@ -78,6 +78,7 @@ fn check_all(facts: &HashMap<String, Fact>, version: &str, grown: &[&str]) {
         Context,
         VerbsContext,
         Pd,
+        ValuesEx,
         Td,
         TdInitAttr,
         ParentDomainInitAttr,

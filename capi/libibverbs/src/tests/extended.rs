@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::cq_ex;
-use crate::layout::{CqEx, CqInitAttrEx, Op, PollCqAttr, QpEx, QpInitAttrEx, RecvWr, Sge};
+use crate::layout::{
+    CqEx, CqInitAttrEx, DeviceAttrEx, Op, PollCqAttr, QpEx, QpInitAttrEx, RecvWr, SendWr, Sge, ValuesEx,
+};
 use crate::post;
 use abi::post::send_flags::SIGNALED;
 use std::ptr::null_mut;
@@ -85,6 +87,48 @@ fn a_list_is_posted_at_its_end_and_completions_come_one_by_one() {
     assert_eq!(call!(cq::destroy(cq.cast())), 0);
 }
 
+/// Completions say when they came, by the device's clock and by the time of day.
+#[test]
+fn completions_are_stamped() {
+    type Read64 = extern "C" fn(*mut CqEx) -> u64;
+    let device = Device::open();
+    let clock = || {
+        let mut values = ValuesEx { comp_mask: 3, ..ValuesEx::zeroed() };
+        assert_eq!(call!(query::query_rt_values(device.context, &raw mut values)), 0);
+        assert_eq!((values.comp_mask, values.raw_clock[0]), (1, 0), "what is known");
+        values.raw_clock[1].cast_unsigned()
+    };
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos();
+    let mut facts = DeviceAttrEx::zeroed();
+    let room = size_of::<DeviceAttrEx>();
+    assert_eq!(call!(query::query_device_ex(device.context, std::ptr::null(), &raw mut facts, room)), 0);
+    assert_eq!((facts.completion_timestamp_mask, facts.hca_core_clock), (u64::MAX, 1_000_000), "kHz: nanoseconds");
+    let mut asked = CqInitAttrEx { cqe: 16, wc_flags: 0x880, ..CqInitAttrEx::zeroed() };
+    let queue = call!(cq_ex::create(device.context, &raw mut asked));
+    let mut init = QpInitAttr { send_cq: queue.cast(), ..device.init(abi::qp::kind::RC) };
+    let qp = call!(qp::create(device.pd, &raw mut init));
+    device.connect(qp, object::get!(qp, qp_num));
+    let (before, early) = (clock(), now());
+    // A WRITE of nothing needs no key (V-75).
+    let mut send = SendWr { opcode: 0, send_flags: 2, ..SendWr::zeroed() };
+    assert_eq!(call!(post::send(qp, &raw mut send, std::ptr::null_mut())), 0);
+    let mut attr = PollCqAttr { comp_mask: 0 };
+    let start = function::<extern "C" fn(*mut CqEx, *mut PollCqAttr) -> c_int>(object::get!(queue, start_poll));
+    let started = std::time::Instant::now();
+    while start(queue, &raw mut attr) != 0 {
+        assert!(started.elapsed().as_secs() < 20, "no completion came");
+    }
+    let came = function::<Read64>(object::get!(queue, read_completion_ts))(queue);
+    let wall = u128::from(function::<Read64>(object::get!(queue, read_completion_wallclock_ns))(queue));
+    function::<extern "C" fn(*mut CqEx)>(object::get!(queue, end_poll))(queue);
+    assert!((before..=clock()).contains(&came), "{before} {came}");
+    // Two clocks are read one after the other: not to the nanosecond.
+    let slack = 100_000_000;
+    assert!(wall + slack >= early && wall <= now() + slack, "{early} {wall}");
+    assert_eq!(call!(qp::destroy(qp)), 0);
+    assert_eq!(call!(cq::destroy(queue.cast())), 0);
+}
+
 #[test]
 fn a_list_with_a_fault_is_not_posted() {
     let device = Device::open();
@@ -106,8 +150,8 @@ fn a_list_with_a_fault_is_not_posted() {
 #[test]
 fn extensions_that_are_not_offered() {
     let device = Device::open();
-    let mut asked = CqInitAttrEx { cqe: 16, wc_flags: 0x80, ..CqInitAttrEx::zeroed() };
-    assert!(call!(cq_ex::create(device.context, &raw mut asked)).is_null(), "timestamps");
+    let mut asked = CqInitAttrEx { cqe: 16, wc_flags: 0x100, ..CqInitAttrEx::zeroed() };
+    assert!(call!(cq_ex::create(device.context, &raw mut asked)).is_null(), "VLANs");
     assert_eq!(errno(), libc::EOPNOTSUPP);
     let plain = device.init(abi::qp::kind::UD);
     let mut init = QpInitAttrEx { send_cq: plain.send_cq, recv_cq: plain.recv_cq, ..QpInitAttrEx::zeroed() };
