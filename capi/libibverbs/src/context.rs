@@ -4,15 +4,16 @@
 //! programs of every age find theirs at the same distance. The principal type is [`OpenContext`].
 
 use crate::devices::KnownDevice;
-use crate::entry::{self, Outcome};
+use crate::entry::{self, Outcome, refuse};
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
-use crate::{cq, cq_ex, memory, parent, post, qp, query, srq, window, xrc};
+use crate::object::get;
+use crate::{cq, cq_ex, dm, memory, parent, post, qp, query, srq, window, xrc};
 use bytemuck::Zeroable;
 use engine::{Engine, Error, SocketControl};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 /// The ABI profile of the commands: that of mainline Linux.
@@ -57,6 +58,46 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context
     })
 }
 
+/// Opens the device whose context `cmd_fd` is a copy of the descriptor of.
+pub(crate) fn import(known: Vec<&'static KnownDevice>, cmd_fd: c_int) -> Outcome<*mut Context> {
+    crate::log::start();
+    // SAFETY: a descriptor that the program says is open, borrowed for the calls below.
+    let fd = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
+    for device in known {
+        let Ok(control) = SocketControl::open(&device.node(), MAINLINE) else { continue };
+        let engine = Engine::open(Box::new(control))?;
+        if engine.import(fd).is_ok() {
+            return Ok(publish(device, engine));
+        }
+        engine.close();
+    }
+    Err(refuse!(EINVAL, "ibv_import_device: descriptor {cmd_fd} is that of no open device"))
+}
+
+/// Asks the device of a context something that is no object's affair. A child process may ask the device that its parent has open.
+///
+/// # Safety
+/// `context` is NULL or open.
+pub(crate) unsafe fn ask<T>(context: *mut Context, question: impl FnOnce(&Engine) -> Result<T, Error>) -> Outcome<T> {
+    // SAFETY: the caller's promise.
+    let open = unsafe { OpenContext::of(context) }?;
+    if open.engine.check_process().is_ok() {
+        return Ok(question(&open.engine)?);
+    }
+    let own = open_again(context)?;
+    let answer = question(&own);
+    own.close();
+    Ok(answer?)
+}
+
+/// One more engine on the device of a context, for what needs no other object of it.
+pub(crate) fn open_again(context: *mut Context) -> Outcome<Arc<Engine>> {
+    // SAFETY: the device of a context that was opened is a known one.
+    let known = unsafe { KnownDevice::of(get!(context, device)) }?;
+    let control = SocketControl::open(&known.node(), MAINLINE)?;
+    Ok(Engine::open(Box::new(control))?)
+}
+
 /// `ibv_close_device`.
 ///
 /// # Safety
@@ -85,9 +126,8 @@ fn publish(known: &'static KnownDevice, engine: Arc<Engine>) -> *mut Context {
     let context = Context {
         device: known.as_c(),
         ops: operations(),
-        // There is no kernel file. Programs that duplicate this descriptor to import the device elsewhere get a good
-        // descriptor, and then the answer that importing is not offered.
-        cmd_fd: async_fd,
+        // There is no kernel file; but a copy of this descriptor imports the device, as one of a kernel's would.
+        cmd_fd: engine.share().as_raw_fd(),
         async_fd,
         num_comp_vectors: engine.comp_vectors().cast_signed(),
         // All ones: "this context is the last part of a struct verbs_context".
@@ -118,6 +158,9 @@ fn operations() -> ContextOps {
 fn extended_operations() -> VerbsContext {
     VerbsContext {
         query_port: query::query_port as *const _,
+        alloc_dm: dm::alloc as *const _,
+        free_dm: dm::free as *const _,
+        reg_dm_mr: dm::register as *const _,
         alloc_null_mr: memory::alloc_null as *const _,
         advise_mr: memory::advise as *const _,
         query_device_ex: query::query_device_ex as *const _,

@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn get_device_guid(device: *mut Device) -> u64 {
 }
 
 /// The devices that an agent serves now, in the order of their numbers.
-fn known_devices() -> Outcome<Vec<&'static KnownDevice>> {
+pub(crate) fn known_devices() -> Outcome<Vec<&'static KnownDevice>> {
     let mut numbers: Vec<u32> = std::fs::read_dir(sysfs::run_directory())
         .map(|entries| {
             entries

@@ -4,8 +4,8 @@
 use crate::export::export;
 use crate::provider::ignored;
 use crate::{
-    address, channel, context, cq, devices, ece, events, fork, import, kern, mcast, memory, pd, qp, query, rates, srq,
-    sysfs, text,
+    address, channel, context, cq, devices, dm, ece, events, fork, import, kern, mcast, memory, pd, qp, query, rates,
+    srq, sysfs, text,
 };
 
 export!("IBVERBS_1.0":
@@ -87,8 +87,8 @@ export!("IBVERBS_1.10":
     ibv_import_pd = import::import_pd,
     ibv_query_ece = ece::query,
     ibv_set_ece = ece::set,
-    ibv_unimport_mr = import::unimport,
-    ibv_unimport_pd = import::unimport,
+    ibv_unimport_mr = import::unimport_mr,
+    ibv_unimport_pd = import::unimport_pd,
 );
 
 export!("IBVERBS_1.11":
@@ -99,9 +99,9 @@ export!("IBVERBS_1.11":
 export!("IBVERBS_1.12": ibv_reg_dmabuf_mr = memory::reg_dmabuf);
 
 export!("IBVERBS_1.13":
-    ibv_import_dm = import::import_dm,
+    ibv_import_dm = dm::import,
     ibv_is_fork_initialized = fork::is_fork_initialized,
-    ibv_unimport_dm = import::unimport,
+    ibv_unimport_dm = dm::unimport,
 );
 
 export!("IBVERBS_1.14": ibv_query_qp_data_in_order = qp::query_data_in_order);

@@ -1,30 +1,73 @@
-//! Sharing a device, its PDs, MRs and device memory between processes: not offered, so there is never anything to give back.
+//! Sharing a device, its PDs and MRs between processes. (Device memory is in `dm`.) What is imported keeps the handle that it has where
+//! it was made.
 
+use crate::context;
+use crate::context::OpenContext;
+use crate::devices;
 use crate::entry::{self, refuse};
 use crate::layout::{Context, Mr, Pd};
-use std::ffi::{c_int, c_void};
+use crate::memory;
+use crate::pd::PdObject;
+use std::ffi::c_int;
+use std::os::fd::{FromRawFd, OwnedFd};
 
-/// `ibv_import_device`.
-pub(crate) extern "C" fn import_device(_cmd_fd: c_int) -> *mut Context {
+/// `ibv_import_device`: `cmd_fd` is ours from then on. Whose it is, the agent knows; each device is asked.
+///
+/// # Safety
+/// `cmd_fd` is a descriptor that the program gives away.
+pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
     entry::pointer("ibv_import_device", || {
-        Err(refuse!(EOPNOTSUPP, "sharing a device between processes is not offered"))
+        if cmd_fd < 0 {
+            return Err(refuse!(EBADF, "ibv_import_device: {cmd_fd} is no descriptor"));
+        }
+        let opened = context::import(devices::known_devices()?, cmd_fd)?;
+        // SAFETY: the program has given it away; the context has a copy of its own.
+        drop(unsafe { OwnedFd::from_raw_fd(cmd_fd) });
+        Ok(opened)
     })
 }
 
 /// `ibv_import_pd`.
-pub(crate) extern "C" fn import_pd(_context: *mut Context, _handle: u32) -> *mut Pd {
-    entry::pointer("ibv_import_pd", || Err(refuse!(EOPNOTSUPP, "sharing a device between processes is not offered")))
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe extern "C" fn import_pd(context: *mut Context, handle: u32) -> *mut Pd {
+    entry::pointer("ibv_import_pd", || {
+        // SAFETY: the caller's promise.
+        let open = unsafe { OpenContext::of(context) }?;
+        let pd = open.engine.import_pd(handle)?;
+        Ok(PdObject::create(Pd { context, handle }, pd).cast())
+    })
 }
 
-/// `ibv_import_mr`.
-pub(crate) extern "C" fn import_mr(_pd: *mut Pd, _handle: u32) -> *mut Mr {
-    entry::pointer("ibv_import_mr", || Err(refuse!(EOPNOTSUPP, "sharing a device between processes is not offered")))
+/// `ibv_unimport_pd`.
+///
+/// # Safety
+/// `pd` was imported, and is not used afterwards.
+pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
+    // SAFETY: the caller's promise.
+    unsafe { crate::pd::dealloc(pd) };
 }
 
-/// `ibv_import_dm`.
-pub(crate) extern "C" fn import_dm(_context: *mut Context, _handle: u32) -> *mut c_void {
-    entry::pointer("ibv_import_dm", || Err(refuse!(EOPNOTSUPP, "sharing a device between processes is not offered")))
+/// `ibv_import_mr`: without an address, for it need not mean anything here.
+///
+/// # Safety
+/// `pd` is live.
+pub(crate) unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
+    entry::pointer("ibv_import_mr", || {
+        // SAFETY: the caller's promise.
+        let domain = unsafe { PdObject::of(pd) }?;
+        let mr = domain.inner.import_mr(handle)?;
+        let length = usize::try_from(mr.length()).unwrap_or(usize::MAX);
+        Ok(memory::create(pd, std::ptr::null_mut(), length, handle, mr))
+    })
 }
 
-/// `ibv_unimport_pd`, `ibv_unimport_mr`, `ibv_unimport_dm`.
-pub(crate) extern "C" fn unimport(_imported: *mut c_void) {}
+/// `ibv_unimport_mr`.
+///
+/// # Safety
+/// `mr` was imported, and is not used afterwards.
+pub(crate) unsafe extern "C" fn unimport_mr(mr: *mut Mr) {
+    // SAFETY: the caller's promise.
+    unsafe { memory::dereg(mr) };
+}

@@ -12,6 +12,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod devices;
+mod dm;
 mod ece;
 mod entry;
 mod events;

@@ -165,6 +165,12 @@ pub(crate) unsafe extern "C" fn dereg(mr: *mut Mr) -> c_int {
     })
 }
 
+/// Makes the C object of an MR on a live PD.
+pub(crate) fn create(pd: *mut Pd, addr: *mut c_void, length: usize, handle: u32, mr: Arc<EngineMr>) -> *mut Mr {
+    let c = Mr { context: get!(pd, context), pd, addr, length, handle, lkey: mr.lkey(), rkey: mr.rkey() };
+    MrObject::create(c, mr).cast()
+}
+
 /// # Safety
 /// `pd` is NULL or live.
 unsafe fn register(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: u32) -> Outcome<*mut Mr> {
@@ -172,9 +178,7 @@ unsafe fn register(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, acc
     let domain = unsafe { PdObject::of(pd) }?;
     // The memory is the program's; exposing its address lets the engine's copies make a pointer of it.
     let mr = domain.inner.reg_mr(addr.expose_provenance() as u64, length as u64, iova, access)?;
-    let context = get!(domain.c(), context);
-    let c = Mr { context, pd, addr, length, handle: mr.handle(), lkey: mr.lkey(), rkey: mr.rkey() };
-    Ok(MrObject::create(c, mr).cast())
+    Ok(create(pd, addr, length, mr.handle(), mr))
 }
 
 /// # Safety

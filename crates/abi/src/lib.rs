@@ -17,6 +17,7 @@ pub mod board;
 pub mod command;
 pub mod cq;
 pub mod device;
+pub mod dm;
 mod document;
 pub mod envelope;
 pub mod errno;

@@ -99,13 +99,17 @@ record! {
 
     /// Private tail of the request of REG_MR, optional: where the agent finds the memory when it shall execute the work
     /// requests (slow path).
-    pub struct MrIn[16] {
+    pub struct MrIn[24] {
         /// Revision of this tail: 1.
         0 => rev: u32,
         /// See `mr_flags`.
         4 => flags: u32,
         /// Where in the memfd the region's first byte is, a multiple of 4096; so are `start` and `hca_va` then.
         8 => offset: u64,
+        /// Handle of the device memory.
+        16 => dm_handle: u32,
+        /// 0.
+        20 => reserved: u32,
     }
 }
 
@@ -135,6 +139,8 @@ constants! {
         MEMFD = 1,
         /// A region of nothing: start 0, every address, for local use alone.
         NOTHING = 2,
+        /// A region of device memory, zero-based: `start` is its place there.
+        DEVICE = 4,
     }
 
     /// The control line of a CQ (64 bytes at `mapping.offset`), byte offsets. Entries begin at 64.

@@ -51,6 +51,8 @@ pub struct Context {
     pub engine: Option<EngineLink>,
     /// Descriptors that the agent keeps for its channels and the memory that it handed over.
     descriptors: u32,
+    /// The context whose objects it may use too.
+    pub imported: Option<ContextId>,
 }
 
 /// No context makes the agent keep more descriptors than this for what it can have thousands of.
@@ -59,7 +61,17 @@ const DESCRIPTORS_MAX: u32 = 1024;
 impl Context {
     /// A context that has not said GET_CONTEXT yet.
     pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer) -> Self {
-        Self { id, device, profile, peer, memory: QueueMemory::default(), events: None, engine: None, descriptors: 0 }
+        Self {
+            id,
+            device,
+            profile,
+            peer,
+            memory: QueueMemory::default(),
+            events: None,
+            engine: None,
+            descriptors: 0,
+            imported: None,
+        }
     }
 
     /// Reckons with one more descriptor that the agent keeps for it; EMFILE beyond its share.

@@ -41,6 +41,8 @@ pub struct Device {
     pub limits: Limits,
     /// Port 1 first.
     pub ports: Vec<Port>,
+    /// Bytes of device memory that are allocated.
+    pub dm_used: u64,
     used: [u32; 16],
 }
 
@@ -79,6 +81,7 @@ impl Device {
             completion_vectors: config.completion_vectors,
             limits: config.limits,
             ports,
+            dm_used: 0,
             used: [0; 16],
         }
     }
@@ -111,6 +114,8 @@ impl Device {
             Kind::Pd | Kind::Xrcd => limits.max_pd,
             Kind::Mr => limits.max_mr,
             Kind::Mw => limits.max_mw,
+            // However small, of all that there is.
+            Kind::Dm => u32::try_from(limits.max_dm_size).unwrap_or(u32::MAX),
             Kind::Cq | Kind::Channel => limits.max_cq,
             Kind::Qp | Kind::Opened => limits.max_qp,
             Kind::Srq => limits.max_srq,

@@ -16,7 +16,7 @@ use abi::post::PostAnswer;
 use crate::context::ContextId;
 use crate::inadmissible;
 use crate::objects::{
-    Answer, Call, ah, cq, device, engine, extended as ex, mcast, mr, mw, pd, qp, qp_modify, srq, wire, xrc,
+    Answer, Call, ah, cq, device, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq, wire, xrc,
 };
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
@@ -70,6 +70,12 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
             number::GID_ENTRY => device::gid_entry(world, call),
             number::WIRE_OPEN => wire::open(world, call),
             number::WIRE_SOCKETS => wire::sockets(world, call),
+            number::ALLOC_DM => dm::alloc(world, call),
+            number::FREE_DM => dm::free(world, call),
+            number::IMPORT_CONTEXT => import::context(world, call),
+            number::IMPORT_PD => import::domain(world, call),
+            number::IMPORT_MR => import::region(world, call),
+            number::IMPORT_DM => import::memory(world, call),
             _ => unserved(call),
         };
     }

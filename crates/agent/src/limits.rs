@@ -27,6 +27,8 @@ pub struct Limits {
     pub max_mr_size: u64,
     /// Memory windows.
     pub max_mw: u32,
+    /// Bytes of device memory, of all processes together; none if 0.
+    pub max_dm_size: u64,
     /// Protection domains.
     pub max_pd: u32,
     /// RDMA READs and atomics outstanding at one queue pair as the target.
@@ -47,6 +49,9 @@ pub struct Limits {
     pub max_mcast_qp_attach: u32,
 }
 
+/// The agent makes that much memory at most.
+const DM_MOST: u64 = 1 << 30;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -59,6 +64,7 @@ impl Default for Limits {
             max_mr: 1_048_576,
             max_mr_size: 1 << 47,
             max_mw: 1_048_576,
+            max_dm_size: 1 << 20,
             max_pd: 65_536,
             max_qp_rd_atom: 16,
             max_qp_init_rd_atom: 16,
@@ -95,6 +101,9 @@ impl Limits {
             ("max_mcast_grp", u64::from(self.max_mcast_grp), 65_536),
             ("max_mcast_qp_attach", u64::from(self.max_mcast_qp_attach), 65_536),
         ];
+        if self.max_dm_size > DM_MOST {
+            return Err(format!("`max_dm_size` is {}; 0 to {DM_MOST} are possible", self.max_dm_size));
+        }
         for (key, value, most) in bounds {
             if value == 0 || value > most {
                 return Err(format!("`{key}` is {value}; 1 to {most} are possible"));

@@ -124,6 +124,8 @@ impl Block {
 pub struct KeySpace {
     generations: Vec<u8>,
     free: VecDeque<u32>,
+    /// Keys whose owner is gone, and how many others still use them.
+    shared: BTreeMap<u32, u32>,
 }
 
 /// Freed indices rest until this many are free, or no new index is left.
@@ -150,6 +152,22 @@ impl KeySpace {
         if let Some(generation) = generation.filter(|generation| u32::from(**generation) == key & 0xff) {
             *generation = (last & 0xff) as u8;
             self.give_back(last);
+        }
+    }
+
+    /// The owner of a key is gone, and others still use it.
+    pub fn share(&mut self, key: u32, users: u32) {
+        self.shared.insert(key, users);
+    }
+
+    /// One of those gives it back: with the last one it is free.
+    pub fn give_back_last(&mut self, key: u32) {
+        match self.shared.get_mut(&key) {
+            Some(users) if *users > 1 => *users -= 1,
+            _ => {
+                self.shared.remove(&key);
+                self.give_back(key);
+            }
         }
     }
 

@@ -8,8 +8,10 @@
 pub mod ah;
 pub mod cq;
 pub mod device;
+pub mod dm;
 pub mod engine;
 pub mod extended;
+pub mod import;
 pub mod mcast;
 pub mod mr;
 pub mod mw;

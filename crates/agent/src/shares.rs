@@ -68,6 +68,18 @@ fn room_for_queues(world: &World, uid: u32, kind: Kind) -> Outcome<()> {
     refuse(Errno::ENOMEM, format!("user {uid} has its share of queue memory: {regions} regions, {bytes} bytes"))
 }
 
+/// Whether a context may have so many more bytes of device memory.
+pub fn room_for_memory(world: &World, owner: ContextId, length: u64) -> Outcome<()> {
+    let Some(uid) = user(world, owner) else { return Ok(()) };
+    let share = world.device_of(owner).limits.max_dm_size / u64::from(PARTS);
+    let held = of(world, uid).flat_map(|context| world.dms.of(context)).map(|(_, dm)| dm.piece.length);
+    let used: u64 = held.sum();
+    if used.saturating_add(length) <= share {
+        return Ok(());
+    }
+    refuse(Errno::ENOMEM, format!("user {uid} has its share of device memory: {used} of {share} bytes are in use"))
+}
+
 /// Whether a user may open one more context.
 pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
     let share = world.user_contexts;

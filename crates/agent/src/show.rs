@@ -180,7 +180,7 @@ pub(crate) fn contexts(world: &World, asker: Asker) -> Value {
     let mut room = if asker == Asker::Root { usize::MAX } else { SHOWN };
     let mut shown = Vec::new();
     for context in world.contexts.values() {
-        let kinds = [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw];
+        let kinds = [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw, Kind::Dm];
         let objects: usize = kinds.iter().map(|kind| world.objects_of(context.id, *kind)).sum();
         let Some(rest) = room.checked_sub(objects + 1) else { continue };
         room = rest;

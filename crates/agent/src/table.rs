@@ -34,6 +34,8 @@ pub enum Kind {
     Opened = 11,
     /// Memory window.
     Mw = 12,
+    /// Device memory.
+    Dm = 13,
 }
 
 impl fmt::Display for Kind {
@@ -49,6 +51,7 @@ impl fmt::Display for Kind {
             Self::Xrcd => "XRC domain",
             Self::Opened => "opened QP",
             Self::Mw => "memory window",
+            Self::Dm => "device memory",
         })
     }
 }

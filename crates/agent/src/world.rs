@@ -26,6 +26,7 @@ use crate::lids;
 use crate::numbers::{KeySpace, QpnSpace};
 use crate::objects::ah::Ah;
 use crate::objects::cq::{Channel, Cq};
+use crate::objects::dm::Dm;
 use crate::objects::mcast::Groups;
 use crate::objects::mr::Mr;
 use crate::objects::mw::Mw;
@@ -54,6 +55,8 @@ pub struct World {
     pub mrs: Table<Mr>,
     /// Memory windows.
     pub mws: Table<Mw>,
+    /// Device memory.
+    pub dms: Table<Dm>,
     /// Completion channels.
     pub channels: Table<Channel>,
     /// Completion queues.
@@ -125,6 +128,7 @@ impl World {
             pds: Table::new(Kind::Pd),
             mrs: Table::new(Kind::Mr),
             mws: Table::new(Kind::Mw),
+            dms: Table::new(Kind::Dm),
             channels: Table::new(Kind::Channel),
             cqs: Table::new(Kind::Cq),
             qps: Table::new(Kind::Qp),
@@ -166,8 +170,8 @@ impl World {
 
     /// Ends a context whose client has closed or died. Dependants go before what they depend on.
     pub fn close(&mut self, id: ContextId) {
-        use crate::objects::{ah, cq, mr, mw, pd, qp, srq, xrc};
-        let steps: [fn(&mut Self, ContextId); 8] = [
+        use crate::objects::{ah, cq, dm, mr, mw, pd, qp, srq, xrc};
+        let steps: [fn(&mut Self, ContextId); 9] = [
             ah::destroy_all,
             qp::destroy_all,
             srq::destroy_all,
@@ -175,6 +179,7 @@ impl World {
             cq::destroy_all,
             mw::destroy_all,
             mr::destroy_all,
+            dm::destroy_all,
             pd::destroy_all,
         ];
         crate::wire::last_words::say(self, id);
@@ -227,6 +232,7 @@ impl World {
             Kind::Pd => self.pds.count_of(id),
             Kind::Mr => self.mrs.count_of(id),
             Kind::Mw => self.mws.count_of(id),
+            Kind::Dm => self.dms.count_of(id),
             Kind::Cq => self.cqs.count_of(id),
             Kind::Qp => self.qps.count_of(id),
             Kind::Srq => self.srqs.count_of(id),

@@ -185,7 +185,7 @@ fn assert_empty(world: &World) {
     assert!(world.qps.is_empty() && world.srqs.is_empty() && world.ahs.is_empty() && world.channels.is_empty());
     assert_eq!(world.groups.iter().count(), 0);
     assert_eq!(world.qpns.owner(0x100), None);
-    for kind in [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw] {
+    for kind in [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw, Kind::Dm] {
         assert_eq!(world.devices[0].used(kind), 0, "{kind}s are still counted");
     }
 }

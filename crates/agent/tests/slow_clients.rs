@@ -125,7 +125,7 @@ fn memory(client: &mut Client, pd: u32) -> (Region, u32) {
         pd_handle: pd,
         access_flags: access::LOCAL_WRITE,
     };
-    let tail = MrIn { rev: 1, flags: 1, offset: 0 };
+    let tail = MrIn { rev: 1, flags: 1, ..MrIn::default() };
     let answer = client.call_with(&legacy(number::REG_MR, &body, tail.bytes(), 12), &[fd.as_fd()]);
     (region, answer.get::<RegMrAnswer>(0).lkey)
 }

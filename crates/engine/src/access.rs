@@ -258,6 +258,12 @@ pub(crate) fn inline(elements: &[Sge], mut to: *mut u8) -> Result<(), u64> {
     Ok(())
 }
 
+/// Copies between the program's memory and the engine's, at the program's own call: no key is looked at.
+pub(crate) fn exchange(to: *mut u8, from: *const u8, len: usize) -> Result<(), ()> {
+    // SAFETY: one side is the engine's and valid for `len`; the other is the program's, handed over for this call, and faults are survived.
+    unsafe { usermem::copy(to, from, len) }.map_err(drop)
+}
+
 /// Copies between the engine's own buffers (queue memory and lane memory).
 pub(crate) fn plain(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: both are the caller's, valid for `len`, and do not overlap; lane memory is sealed against shrinking, so it cannot fault.

@@ -54,6 +54,8 @@ pub(crate) enum Deferred {
 pub struct Engine {
     control: Box<dyn Control>,
     mark: ForkMark,
+    /// By which other contexts import this one.
+    pub(crate) shared: OwnedFd,
     memory: QueueMemory,
     /// Held while queue memory is allocated or given back, so that both sides count its users alike.
     pub(crate) allocation: Mutex<()>,
@@ -113,6 +115,7 @@ impl Engine {
         let async_fd =
             fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "GET_CONTEXT came without the event file"))?;
         let memory = QueueMemory::new();
+        let shared = crate::import::copy(fds.as_slice())?;
         let page = memory.view(&out.page, &mut fds)?;
 
         shm::register_barrier();
@@ -128,6 +131,7 @@ impl Engine {
         let engine = Arc::new(Self {
             control,
             mark: ForkMark::new(),
+            shared,
             memory,
             allocation: Mutex::new(()),
             qps: Table::new(),

@@ -99,6 +99,8 @@ pub(crate) enum Matter {
     Memory,
     /// Nothing: zeros when read, and what is written is gone.
     Nothing,
+    /// Device memory.
+    Device,
 }
 
 impl Mr {
@@ -184,6 +186,12 @@ impl Mr {
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.extent.read().key
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.extent.read().length
     }
 
     /// The key for peers.

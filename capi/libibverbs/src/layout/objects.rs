@@ -37,6 +37,26 @@ mirror! {
 }
 
 mirror! {
+    /// `struct ibv_dm`.
+    32 "ibv_dm" struct Dm {
+        0 context: *mut Context,
+        8 memcpy_to_dm: Op,
+        16 memcpy_from_dm: Op,
+        24 comp_mask: u32,
+        28 handle: u32,
+    }
+}
+
+mirror! {
+    /// `struct ibv_alloc_dm_attr`.
+    16 "ibv_alloc_dm_attr" struct AllocDmAttr {
+        0 length: usize,
+        8 log_align_req: u32,
+        12 comp_mask: u32,
+    }
+}
+
+mirror! {
     /// `struct ibv_comp_channel`.
     16 "ibv_comp_channel" struct CompChannel {
         0 context: *mut Context,

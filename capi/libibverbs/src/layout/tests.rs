@@ -87,6 +87,8 @@ fn check_all(facts: &HashMap<String, Fact>, version: &str, grown: &[&str]) {
         QpOpenAttr,
         Mr,
         Mw,
+        Dm,
+        AllocDmAttr,
         CompChannel,
         Cq,
         CqEx,

@@ -5,6 +5,7 @@ mod extended;
 mod objects;
 mod parent;
 mod refusals;
+mod sharing;
 mod traffic;
 
 use crate::layout::{Context, Cq, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInitAttr, Wc};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::layout::{DeviceAttrEx, GidEntry, PortAttr, RecvWr, SendWr, Sge};
 use crate::{address, import, post, srq};
-use libc::{EBUSY, EFAULT, EINVAL, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP};
+use libc::{EBADF, EBUSY, EFAULT, EINVAL, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP};
 use std::ptr::null_mut;
 
 #[test]
@@ -180,10 +180,12 @@ fn what_is_in_use_stays() {
 #[test]
 fn what_is_not_offered() {
     let device = Device::open();
-    assert!(import::import_device(0).is_null());
-    assert_eq!(errno(), EOPNOTSUPP);
-    assert!(import::import_pd(device.context, 1).is_null());
-    assert_eq!(errno(), EOPNOTSUPP);
+    for (fd, error) in [(-1, EBADF), (object::get!(device.context, async_fd), EINVAL)] {
+        assert!(call!(import::import_device(fd)).is_null());
+        assert_eq!(errno(), error, "of no device");
+    }
+    assert!(call!(import::import_pd(device.context, 1)).is_null());
+    assert_eq!(errno(), EINVAL, "the context has imported no other");
     let mut local = crate::layout::AhAttr { port_num: 1, ..crate::layout::AhAttr::zeroed() };
     assert!(call!(address::create(device.pd, &raw mut local)).is_null(), "RoCE needs a GRH");
     assert_eq!(errno(), EINVAL);

@@ -112,3 +112,15 @@ pub const GID_ENTRY: u8 = 196;
 pub const WIRE_OPEN: u8 = 197;
 /// The agent's receiving sockets.
 pub const WIRE_SOCKETS: u8 = 198;
+/// Allocate device memory.
+pub const ALLOC_DM: u8 = 208;
+/// Give it back.
+pub const FREE_DM: u8 = 209;
+/// Let this context use another one's objects.
+pub const IMPORT_CONTEXT: u8 = 210;
+/// Use another context's protection domain.
+pub const IMPORT_PD: u8 = 211;
+/// Use another context's memory region.
+pub const IMPORT_MR: u8 = 212;
+/// Use another context's device memory.
+pub const IMPORT_DM: u8 = 213;

@@ -4,7 +4,7 @@
 
 use crate::errno::Errno;
 use crate::layout::{Layout, Record};
-use crate::{ah, cq, device, mcast, mr, open, pd, post, private, qp, queue, srq, wire, wq, xrc};
+use crate::{ah, cq, device, dm, mcast, mr, open, pd, post, private, qp, queue, srq, wire, wq, xrc};
 
 /// What an agent does with a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +153,7 @@ const BAD_CQ: (Errno, &str) = (Errno::EINVAL, "no such CQ in this context");
 const BAD_XRCD: (Errno, &str) = (Errno::EINVAL, "no such XRC domain in this context");
 const BAD_SRQ: (Errno, &str) = (Errno::EINVAL, "no such SRQ in this context");
 const BAD_MR: (Errno, &str) = (Errno::EINVAL, "no such MR in this context");
+const BAD_DM: (Errno, &str) = (Errno::EINVAL, "no such device memory in this context");
 const BAD_AH: (Errno, &str) = (Errno::EINVAL, "no such AH in this context");
 const BAD_PORT: (Errno, &str) = (Errno::EINVAL, "port 0 or above the number of ports");
 const FULL: (Errno, &str) = (Errno::ENOMEM, "the device's limit is reached, or no memory");
@@ -221,19 +222,23 @@ pub static ROWS: &[Row] = &[
             START,
             WRAP,
             (Errno::EINVAL, "MrIn: flag and fds disagree, offset not a multiple of 4096, or memfd too short"),
+            (Errno::EINVAL, "MrIn DEVICE: no such device memory, beyond its end, or not zero-based"),
             FULL,
         ]),
     Row::refused(10, "REG_SMR", Errno::ENOSYS),
     Row::legacy(11, "REREG_MR", "mr::rereg_mr").request::<mr::ReregMr>().answer::<mr::ReregMrAnswer>().errors(&[
         BAD_MR,
         BAD_PD,
-        (Errno::EINVAL, "flags 0 or unknown"),
+        (Errno::EINVAL, "flags 0 or unknown, or the MR is no memory of this process"),
+        (Errno::EBUSY, "another context has imported it"),
         ACCESS,
         START,
         WRAP,
     ]),
     Row::refused(12, "QUERY_MR", Errno::ENOSYS),
-    Row::legacy(13, "DEREG_MR", "mr::dereg_mr").request::<mr::DeregMr>().errors(&[BAD_MR]),
+    Row::legacy(13, "DEREG_MR", "mr::dereg_mr")
+        .request::<mr::DeregMr>()
+        .errors(&[BAD_MR, (Errno::EBUSY, "another context has imported it")]),
     Row::legacy(14, "ALLOC_MW", "mw::alloc_mw").request::<mr::AllocMw>().answer::<mr::AllocMwAnswer>().errors(&[
         BAD_PD,
         (Errno::EINVAL, "mw_type neither 1 nor 2"),
@@ -486,4 +491,39 @@ pub static ROWS: &[Row] = &[
         .answer::<wire::WireSocketsAnswer>()
         .extras("answer fds: count sockets")
         .errors(&[(Errno::EPERM, "no WIRE_OPEN, or its answer was not SHARED"), (Errno::EINVAL, "max above 6")]),
+    Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
+        .request::<dm::AllocDm>()
+        .answer::<dm::DmOut>()
+        .extras("answer fd: the memory's memfd")
+        .errors(&[(Errno::EINVAL, "length 0, reserved not 0, or an alignment above 4096"), FULL]),
+    Row::extended(209, "FREE_DM", "dm::free_dm")
+        .request::<dm::FreeDm>()
+        .errors(&[BAD_DM, (Errno::EBUSY, "an MR is on it")]),
+    Row::extended(210, "IMPORT_CONTEXT", "dm::import_context")
+        .request::<dm::ImportContext>()
+        .answer::<dm::ImportContextAnswer>()
+        .extras("request fd: the region of the other context's page")
+        .errors(&[
+            (Errno::EINVAL, "not one fd, a flag set, or the fd is no context's of this device"),
+            (Errno::EEXIST, "the context has imported one already"),
+        ]),
+    Row::extended(211, "IMPORT_PD", "dm::import_pd")
+        .request::<dm::Import>()
+        .answer::<dm::ImportPdAnswer>()
+        .errors(&[(Errno::EINVAL, "no IMPORT_CONTEXT, or no such PD in the other context"), FULL]),
+    Row::extended(212, "IMPORT_MR", "dm::import_mr")
+        .request::<dm::ImportMr>()
+        .answer::<dm::ImportMrAnswer>()
+        .extras("answer fd: of device memory, its memfd")
+        .errors(&[
+            BAD_PD,
+            (Errno::EINVAL, "no such MR in the other context, or it is not on the PD that this one was imported from"),
+            (Errno::EOPNOTSUPP, "the memory is another process's"),
+            FULL,
+        ]),
+    Row::extended(213, "IMPORT_DM", "dm::import_dm")
+        .request::<dm::Import>()
+        .answer::<dm::DmOut>()
+        .extras("answer fd: the memory's memfd")
+        .errors(&[(Errno::EINVAL, "no IMPORT_CONTEXT, or no such device memory in the other context"), FULL]),
 ];

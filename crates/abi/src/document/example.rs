@@ -45,7 +45,7 @@ pub(super) fn conversation() -> String {
         pd_handle: PD,
         access_flags: access::LOCAL_WRITE,
     };
-    let memory = MrIn { rev: REV, flags: mr_flags::MEMFD, offset: 0 };
+    let memory = MrIn { rev: REV, flags: mr_flags::MEMFD, ..MrIn::default() };
     let pieces = [Piece::of(&request), Piece::of(&memory)];
     talk.request("REG_MR; the memfd with the memory rides along", command::REG_MR, &pieces, 12);
     talk.reply("an MR", 0, 0, &[Piece::of(&RegMrAnswer { mr_handle: 0x2000_0000, lkey: LKEY, rkey: LKEY })]);

@@ -34,6 +34,7 @@ pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         timestamp_mask: u64::MAX,
         hca_core_clock: CLOCK_KHZ,
         device_cap_flags_ex: device.capabilities(),
+        max_dm_size: device.limits.max_dm_size,
         odp_general_caps: odp::SUPPORT | odp::IMPLICIT,
         odp_rc: ODP_RELIABLE,
         odp_uc: ODP_DATAGRAM | odp_service::WRITE,

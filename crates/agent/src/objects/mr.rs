@@ -4,14 +4,16 @@
 //! process that owns it. Only a client of the slow path hands its memory over, as a memfd.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use abi::Errno;
 use abi::layout::Record;
 use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer, access, rereg};
 use abi::queue::{MrIn, mr_flags};
 
+use super::dm::{self, Piece};
 use super::pd::{self, no_handle};
-use super::{Answer, Call, find, find_mut};
+use super::{Answer, Call, find, find_mut, unused};
 use crate::context::ContextId;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
@@ -35,6 +37,23 @@ pub struct Mr {
     pub key: u32,
     /// The memory itself, from a client of the slow path.
     pub memory: Option<Shared>,
+    /// What it is made of.
+    pub matter: Matter,
+    /// How many contexts have imported it.
+    pub twins: u32,
+    /// Imported: the MR of another context that it stands for.
+    pub twin: Option<(ContextId, u32)>,
+}
+
+/// What an MR is made of.
+#[derive(Debug)]
+pub enum Matter {
+    /// The client's memory.
+    Memory,
+    /// Nothing at all.
+    Nothing,
+    /// Device memory, and the handle by which its context holds it (no handle: imported without it).
+    Device(Arc<Piece>, Option<u32>),
 }
 
 /// Memory that a client handed over.
@@ -63,8 +82,10 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let (body, tail) = call.body_and_tail::<RegMr>()?;
     let pd = find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
     check_access(body.access_flags).map_err(|text| about(&format!("an MR on PD {}", pd.number), &text))?;
-    check_range(body.start, body.length, body.hca_va, body.access_flags)?;
     let said = MrIn::read_zero_extended(tail);
+    if said.flags & mr_flags::DEVICE == 0 {
+        check_range(body.start, body.length, body.hca_va, body.access_flags)?;
+    }
     let nothing = said.flags & mr_flags::NOTHING != 0;
     if nothing && (body.start, body.hca_va, body.length, body.access_flags) != (0, 0, u64::MAX, access::LOCAL_WRITE) {
         return refuse(Errno::EINVAL, "a region of nothing has every address, and local rights alone");
@@ -76,6 +97,17 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         let most = device.limits.max_mr_size;
         return refuse(Errno::EINVAL, format!("an MR of {} bytes is longer than max_mr_size, {most}", body.length));
     }
+    let matter = match () {
+        () if nothing => Matter::Nothing,
+        () if said.flags & mr_flags::DEVICE != 0 => {
+            if (body.access_flags & access::ZERO_BASED, body.hca_va) != (access::ZERO_BASED, 0) {
+                return refuse(Errno::EINVAL, "an MR of device memory is zero-based");
+            }
+            let piece = dm::range(world, call.context, said.dm_handle, body.start, body.length)?;
+            Matter::Device(piece, Some(said.dm_handle))
+        }
+        () => Matter::Memory,
+    };
     let memory = handed_over(&said, fds, body.length)?;
     shares::room_for(world, call.context, Kind::Mr)?;
     if memory.is_some() {
@@ -95,6 +127,9 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         access: body.access_flags,
         key,
         memory,
+        matter,
+        twins: 0,
+        twin: None,
     };
     let handed_over = mr.memory.is_some();
     let Some(handle) = world.mrs.insert(call.context, mr) else {
@@ -105,6 +140,9 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         return Err(no_handle(Kind::Mr));
     };
     pd::hold(world, call.context, body.pd_handle)?;
+    if said.flags & mr_flags::DEVICE != 0 {
+        dm::count(world, call.context, said.dm_handle)?;
+    }
     world.device_of_mut(call.context).count_up(Kind::Mr);
     Ok(call.answer(&RegMrAnswer { mr_handle: handle, lkey: key, rkey: key }))
 }
@@ -118,6 +156,10 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if body.flags == 0 || body.flags & !(rereg::TRANSLATION | rereg::PD | rereg::ACCESS) != 0 {
         return refuse(Errno::EINVAL, format!("{name}: flags {:#x} say nothing that can be changed", body.flags));
     }
+    if mr.twin.is_some() || !matches!(mr.matter, Matter::Memory) {
+        return refuse(Errno::EINVAL, format!("{name} is no memory of this process, and stays as it is"));
+    }
+    unused(mr.twins, &name, "contexts that have imported it")?;
     let (translates, moves, rights) =
         (body.flags & rereg::TRANSLATION != 0, body.flags & rereg::PD != 0, body.flags & rereg::ACCESS != 0);
     let old_pd = mr.pd;
@@ -159,7 +201,8 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DEREG_MR.
 pub fn deregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DeregMr { mr_handle } = call.body()?;
-    find(&world.mrs, call.context, mr_handle, Kind::Mr)?;
+    let mr = find(&world.mrs, call.context, mr_handle, Kind::Mr)?;
+    unused(mr.twins, &format!("MR {:#x}", mr.key), "contexts that have imported it")?;
     remove(world, call.context, mr_handle);
     Ok(Answer::default())
 }
@@ -173,7 +216,21 @@ pub fn destroy_all(world: &mut World, owner: ContextId) {
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
     if let Some(mr) = world.mrs.remove(owner, handle) {
-        world.keys.give_back(mr.key);
+        match mr.twin {
+            // The key is the other's, unless that is gone.
+            Some((other, handle)) => match world.mrs.find_mut(other, handle) {
+                Some(original) => original.twins -= 1,
+                None => world.keys.give_back_last(mr.key),
+            },
+            None if mr.twins > 0 => world.keys.share(mr.key, mr.twins),
+            None => world.keys.give_back(mr.key),
+        }
+        if let Matter::Device(piece, held_by) = mr.matter {
+            if let Some(handle) = held_by {
+                dm::discount(world, owner, handle);
+            }
+            dm::let_go(world, owner, piece);
+        }
         if mr.memory.is_some()
             && let Ok(context) = world.context(owner)
         {

@@ -18,6 +18,8 @@ pub struct Pd {
     pub number: u32,
     /// MRs, MWs, AHs, SRQs and QPs on it.
     pub users: u32,
+    /// Imported: the PD of another context that it stands for.
+    pub twin: Option<(ContextId, u32)>,
 }
 
 /// ALLOC_PD.
@@ -25,7 +27,8 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let AllocPd { .. } = call.body()?;
     shares::room_for(world, call.context, Kind::Pd)?;
     let number = world.next_label();
-    let handle = world.pds.insert(call.context, Pd { number, users: 0 }).ok_or_else(|| no_handle(Kind::Pd))?;
+    let handle =
+        world.pds.insert(call.context, Pd { number, users: 0, twin: None }).ok_or_else(|| no_handle(Kind::Pd))?;
     world.device_of_mut(call.context).count_up(Kind::Pd);
     Ok(call.answer_with(&AllocPdAnswer { pd_handle: handle }, &PdOut { rev: REV, number }, None))
 }
@@ -65,7 +68,10 @@ pub fn no_handle(kind: Kind) -> Refusal {
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    if world.pds.remove(owner, handle).is_some() {
+    if let Some(pd) = world.pds.remove(owner, handle) {
         world.device_of_mut(owner).count_down(Kind::Pd);
+        if let Some((other, handle)) = pd.twin {
+            let_go(world, other, handle);
+        }
     }
 }

@@ -140,7 +140,7 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
     match kind {
         Kind::Pd => Some(Change::Pd(handle)),
         // Binding needs an engine of one's own.
-        Kind::Mw => None,
+        Kind::Mw | Kind::Dm => None,
         Kind::Mr => {
             let mr = world.mrs.find(id, handle)?;
             let body = RegMr {

@@ -150,7 +150,7 @@ impl Worker {
     fn forget(&mut self, kind: Kind, handle: u32) {
         match kind {
             Kind::Pd => drop(self.pds.remove(&handle)),
-            Kind::Mw => {}
+            Kind::Mw | Kind::Dm => {}
             Kind::Mr => {
                 if let Some(mr) = self.mrs.remove(&handle) {
                     mr.forget();

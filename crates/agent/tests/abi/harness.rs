@@ -8,6 +8,7 @@ use shm::socket::Socket;
 
 pub(crate) const EBADF: i32 = -9;
 pub(crate) const EAGAIN: i32 = -11;
+pub(crate) const ENOMEM: i32 = -12;
 pub(crate) const EBUSY: i32 = -16;
 pub(crate) const EINVAL: i32 = -22;
 pub(crate) const ENOSPC: i32 = -28;
@@ -58,6 +59,7 @@ pub(crate) enum Kind {
     Pd,
     Mr,
     Mw,
+    Dm,
     Ah,
     Channel,
     Cq,
@@ -170,6 +172,9 @@ impl Client {
                     "09000000 0c00 0300 0100000000000000 0000100000000000 0010000000000000 0000100000000000 {pd} 0f000000"
                 ))
             }
+            Kind::Dm => {
+                self.done("d0000080 0200 0200 0100000000000000 0000 0000 00000000 4000000000000000 00000000 00000000")
+            }
             Kind::Mw => {
                 let pd = self.make(Kind::Pd);
                 self.done(&format!("0e000000 0600 0200 0100000000000000 {pd} 02000000"))
@@ -204,6 +209,9 @@ impl Client {
         let text = match kind {
             Kind::Pd => format!("04000000 0300 0000 {handle}"),
             Kind::Ah => format!("08000000 0300 0000 {handle}"),
+            Kind::Dm => {
+                format!("d1000080 0100 0000 0000000000000000 0000 0000 00000000 {handle} 00000000")
+            }
             Kind::Mw => format!("10000000 0300 0000 {handle}"),
             Kind::Mr => format!("0d000000 0300 0000 {handle}"),
             Kind::Cq => format!("14000000 0600 0200 0100000000000000 {handle} 00000000"),

@@ -29,7 +29,7 @@ impl Random {
 }
 
 fn handles(client: &mut Client) -> Vec<String> {
-    [Kind::Pd, Kind::Mr, Kind::Ah, Kind::Channel, Kind::Cq, Kind::Qp, Kind::UdQp, Kind::Srq, Kind::Mw]
+    [Kind::Pd, Kind::Mr, Kind::Ah, Kind::Channel, Kind::Cq, Kind::Qp, Kind::UdQp, Kind::Srq, Kind::Mw, Kind::Dm]
         .into_iter()
         .map(|kind| client.make(kind))
         .collect()

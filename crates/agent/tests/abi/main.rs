@@ -9,6 +9,7 @@
 mod ah;
 mod cq;
 mod device;
+mod dm;
 mod extended;
 mod handshake;
 mod harness;

@@ -1,0 +1,92 @@
+//! Device memory and sharing between contexts: softhca's own commands ALLOC_DM, FREE_DM, IMPORT_CONTEXT, IMPORT_PD, IMPORT_MR and
+//! IMPORT_DM, for what a kernel does through ioctls.
+
+record! {
+    /// ALLOC_DM (208), request.
+    pub struct AllocDm[16] {
+        /// Bytes.
+        0 => length: u64,
+        /// Alignment wanted, as a power of two; at most 12.
+        8 => log_align_req: u32,
+        /// 0.
+        12 => reserved: u32,
+    }
+
+    /// ALLOC_DM (208) and IMPORT_DM (213), answer. One fd rides along: the memory's memfd.
+    pub struct DmOut[16] {
+        /// Handle of the device memory in this context.
+        0 => dm_handle: u32,
+        /// 0.
+        4 => reserved: u32,
+        /// Bytes.
+        8 => length: u64,
+    }
+
+    /// FREE_DM (209), request; no answer.
+    pub struct FreeDm[8] {
+        /// Handle of the device memory.
+        0 => dm_handle: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// IMPORT_CONTEXT (210), request. One fd rides along: the region of the other context's page, by which it is known.
+    pub struct ImportContext[8] {
+        /// 0.
+        0 => flags: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// IMPORT_CONTEXT (210), answer.
+    pub struct ImportContextAnswer[8] {
+        /// Number of the other context.
+        0 => context: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// IMPORT_PD (211) and IMPORT_DM (213), request.
+    pub struct Import[8] {
+        /// Handle in the other context.
+        0 => handle: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// IMPORT_PD (211), answer.
+    pub struct ImportPdAnswer[8] {
+        /// Handle of the PD in this context; DEALLOC_PD gives it back.
+        0 => pd_handle: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// IMPORT_MR (212), request.
+    pub struct ImportMr[8] {
+        /// An imported PD of this context.
+        0 => pd_handle: u32,
+        /// Handle of the MR in the other context; on that PD.
+        4 => handle: u32,
+    }
+
+    /// IMPORT_MR (212), answer. Of an MR of device memory, its memfd rides along.
+    pub struct ImportMrAnswer[48] {
+        /// Handle of the MR in this context; DEREG_MR gives it back.
+        0 => mr_handle: u32,
+        /// Its key, the other context's.
+        4 => key: u32,
+        /// Address of the first byte, or its place in device memory.
+        8 => start: u64,
+        /// Length in bytes.
+        16 => length: u64,
+        /// Address of the first byte in work requests.
+        24 => hca_va: u64,
+        /// Rights.
+        32 => access_flags: u32,
+        /// As in `MrIn`: what it is made of.
+        36 => flags: u32,
+        /// Of device memory: all its bytes.
+        40 => dm_length: u64,
+    }
+}

@@ -1,0 +1,147 @@
+//! Device memory: ALLOC_DM, FREE_DM, and MRs on it. The principal type is [`Dm`].
+//!
+//! A piece of device memory is a memfd that the agent makes and everybody maps who may use it. There is as much as `max_dm_size` says,
+//! of all programs together.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use abi::Errno;
+use abi::dm::{AllocDm, DmOut, FreeDm};
+use shm::region::Region;
+
+use super::pd::no_handle;
+use super::{Answer, Call, find, find_mut, unused};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, refuse};
+use crate::shares;
+use crate::table::Kind;
+use crate::world::World;
+
+/// Pieces are multiples of this.
+const GRAIN: u64 = 64;
+/// The finest alignment that can be asked for is a page's.
+const LOG_PAGE: u32 = 12;
+
+/// A context's hold on a piece of device memory.
+#[derive(Debug)]
+pub struct Dm {
+    /// The memory, which other contexts may hold too.
+    pub piece: Arc<Piece>,
+    /// MRs on it.
+    pub users: u32,
+}
+
+/// A piece of device memory.
+#[derive(Debug)]
+pub struct Piece {
+    /// The memfd.
+    pub memfd: OwnedFd,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl Piece {
+    fn taken(&self) -> u64 {
+        self.length.next_multiple_of(GRAIN)
+    }
+}
+
+/// ALLOC_DM.
+pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let AllocDm { length, log_align_req, reserved } = call.body()?;
+    if length == 0 || reserved != 0 || log_align_req > LOG_PAGE {
+        return refuse(
+            Errno::EINVAL,
+            format!("{length} bytes of device memory, aligned to 2^{log_align_req}, cannot be allocated"),
+        );
+    }
+    let owner = call.context;
+    let device = world.device_of(owner);
+    let left = device.limits.max_dm_size.saturating_sub(device.dm_used);
+    if length > left {
+        let all = device.limits.max_dm_size;
+        return refuse(Errno::ENOMEM, format!("{length} bytes of device memory: {left} of {all} are left"));
+    }
+    shares::room_for_memory(world, owner, length)?;
+    shares::room_for(world, owner, Kind::Dm)?;
+    let (_, memfd) = Region::create("softhca-dm", length.next_multiple_of(4096) as usize)?;
+    let piece = Arc::new(Piece { memfd, length });
+    let taken = piece.taken();
+    let answer = hold(world, call, piece)?;
+    world.device_of_mut(owner).dm_used += taken;
+    Ok(answer)
+}
+
+/// Gives a context a hold on a piece.
+pub fn hold(world: &mut World, call: &Call<'_>, piece: Arc<Piece>) -> Outcome<Answer> {
+    let owner = call.context;
+    shares::room_for(world, owner, Kind::Dm)?;
+    shares::room_for_descriptor(world, owner)?;
+    let fd = piece.memfd.as_fd().try_clone_to_owned()?;
+    world.context(owner)?.take_descriptor()?;
+    let length = piece.length;
+    let Some(dm_handle) = world.dms.insert(owner, Dm { piece, users: 0 }) else {
+        world.context(owner)?.give_descriptor();
+        return Err(no_handle(Kind::Dm));
+    };
+    world.device_of_mut(owner).count_up(Kind::Dm);
+    let core = DmOut { dm_handle, reserved: 0, length };
+    Ok(Answer { fds: vec![fd], ..call.answer(&core) })
+}
+
+/// FREE_DM.
+pub fn free(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let FreeDm { dm_handle, .. } = call.body()?;
+    let dm = find(&world.dms, call.context, dm_handle, Kind::Dm)?;
+    unused(dm.users, "the device memory", "MRs")?;
+    remove(world, call.context, dm_handle);
+    Ok(Answer::default())
+}
+
+/// Frees what a context holds that ends; the MRs on it are gone.
+pub fn destroy_all(world: &mut World, owner: ContextId) {
+    for handle in world.dms.handles(owner) {
+        remove(world, owner, handle);
+    }
+}
+
+/// The place in device memory of an MR; its memory is what is returned.
+pub fn range(world: &World, owner: ContextId, handle: u32, start: u64, length: u64) -> Outcome<Arc<Piece>> {
+    let piece = &find(&world.dms, owner, handle, Kind::Dm)?.piece;
+    if start.checked_add(length).is_none_or(|end| end > piece.length) {
+        let all = piece.length;
+        return refuse(Errno::EINVAL, format!("{length} bytes from {start} on leave the device memory of {all} bytes"));
+    }
+    Ok(Arc::clone(piece))
+}
+
+/// One more MR is on device memory that was found before.
+pub fn count(world: &mut World, owner: ContextId, handle: u32) -> Outcome<()> {
+    find_mut(&mut world.dms, owner, handle, Kind::Dm)?.users += 1;
+    Ok(())
+}
+
+/// One MR less.
+pub fn discount(world: &mut World, owner: ContextId, handle: u32) {
+    if let Some(dm) = world.dms.find_mut(owner, handle) {
+        dm.users -= 1;
+    }
+}
+
+fn remove(world: &mut World, owner: ContextId, handle: u32) {
+    if let Some(dm) = world.dms.remove(owner, handle) {
+        if let Ok(context) = world.context(owner) {
+            context.give_descriptor();
+        }
+        world.device_of_mut(owner).count_down(Kind::Dm);
+        let_go(world, owner, dm.piece);
+    }
+}
+
+/// Lets go of a piece; with the last hold it is free.
+pub fn let_go(world: &mut World, owner: ContextId, piece: Arc<Piece>) {
+    if let Some(piece) = Arc::into_inner(piece) {
+        world.device_of_mut(owner).dm_used -= piece.taken();
+    }
+}

@@ -1,0 +1,143 @@
+//! Sharing between contexts: IMPORT_CONTEXT, IMPORT_PD, IMPORT_MR, IMPORT_DM.
+//!
+//! Whoever has got the descriptor of another context's page may use that context's PDs, MRs and device memory. What is imported is an
+//! object of the importing context, with a hold on the other's; it goes like any other object. An MR can be imported where its memory
+//! can be reached: in the process that registered it, and of device memory everywhere.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use abi::Errno;
+use abi::dm::{Import, ImportContext, ImportContextAnswer, ImportMr, ImportMrAnswer, ImportPdAnswer};
+use abi::queue::mr_flags;
+
+use super::mr::{Matter, Mr};
+use super::pd::{self, Pd, no_handle};
+use super::{Answer, Call, dm, find};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, refuse};
+use crate::shares;
+use crate::table::Kind;
+use crate::world::World;
+
+/// IMPORT_CONTEXT.
+pub fn context(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    let fds = std::mem::take(&mut call.fds);
+    let ImportContext { flags, reserved } = call.body()?;
+    let [fd] = fds.as_slice() else {
+        return refuse(Errno::EINVAL, format!("IMPORT_CONTEXT came with {} descriptors instead of one", fds.len()));
+    };
+    if flags != 0 || reserved != 0 {
+        return refuse(Errno::EINVAL, "IMPORT_CONTEXT has no flags");
+    }
+    let wanted = file(fd.as_fd());
+    let this = world.context(call.context)?;
+    let device = this.device;
+    if this.imported.is_some() {
+        return refuse(Errno::EEXIST, "the context has imported another one already");
+    }
+    let others = world.contexts.values().filter(|other| other.device == device && other.id != call.context);
+    let other = others.filter(|other| wanted.is_some() && page(other) == wanted).map(|other| other.id).next();
+    let Some(other) = other else {
+        return refuse(Errno::EINVAL, "the descriptor is that of no open context of this device");
+    };
+    world.context(call.context)?.imported = Some(other);
+    Ok(call.answer(&ImportContextAnswer { context: other.0, reserved: 0 }))
+}
+
+/// By what a file is known.
+fn file(fd: std::os::fd::BorrowedFd<'_>) -> Option<(u64, u64)> {
+    rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+fn page(context: &crate::context::Context) -> Option<(u64, u64)> {
+    let fd = context.memory.descriptor(context.events.as_ref()?.page()).ok()?;
+    file(fd.as_fd())
+}
+
+/// The context whose objects this one may use.
+fn source(world: &mut World, call: &Call<'_>) -> Outcome<ContextId> {
+    match world.context(call.context)?.imported {
+        Some(other) => Ok(other),
+        None => refuse(Errno::EINVAL, "the context has imported no other one"),
+    }
+}
+
+/// IMPORT_PD.
+pub fn domain(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let Import { handle, .. } = call.body()?;
+    let other = source(world, call)?;
+    let number = find(&world.pds, other, handle, Kind::Pd)?.number;
+    shares::room_for(world, call.context, Kind::Pd)?;
+    let twin = Pd { number, users: 0, twin: Some((other, handle)) };
+    let pd_handle = world.pds.insert(call.context, twin).ok_or_else(|| no_handle(Kind::Pd))?;
+    world.device_of_mut(call.context).count_up(Kind::Pd);
+    pd::hold(world, other, handle)?;
+    Ok(call.answer(&ImportPdAnswer { pd_handle, reserved: 0 }))
+}
+
+/// IMPORT_MR.
+pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let ImportMr { pd_handle, handle } = call.body()?;
+    let owner = call.context;
+    let twin = find(&world.pds, owner, pd_handle, Kind::Pd)?.twin;
+    let other = source(world, call)?;
+    let near = world.context(owner)?.peer.pid == world.contexts.get(&other).map_or(0, |context| context.peer.pid);
+    let mr = find(&world.mrs, other, handle, Kind::Mr)?;
+    if twin != Some((other, mr.pd)) {
+        return refuse(Errno::EINVAL, format!("MR {:#x} is not on the PD that this one was imported from", mr.key));
+    }
+    let (flags, piece) = match &mr.matter {
+        Matter::Memory if near => (0, None),
+        Matter::Memory => {
+            let why = format!("MR {:#x} is the memory of another process, which this one cannot reach", mr.key);
+            return refuse(Errno::EOPNOTSUPP, why);
+        }
+        Matter::Nothing => (mr_flags::NOTHING, None),
+        Matter::Device(piece, _) => (mr_flags::DEVICE, Some(Arc::clone(piece))),
+    };
+    let answer = ImportMrAnswer {
+        mr_handle: 0,
+        key: mr.key,
+        start: mr.start,
+        length: mr.length,
+        hca_va: mr.hca_va,
+        access_flags: mr.access,
+        flags,
+        dm_length: piece.as_ref().map_or(0, |piece| piece.length),
+    };
+    let fd = piece.as_ref().map(|piece| piece.memfd.as_fd().try_clone_to_owned()).transpose()?;
+    let matter = match (flags, piece) {
+        (_, Some(piece)) => Matter::Device(piece, None),
+        (mr_flags::NOTHING, _) => Matter::Nothing,
+        _ => Matter::Memory,
+    };
+    let shadow = Mr {
+        pd: pd_handle,
+        start: mr.start,
+        length: mr.length,
+        hca_va: mr.hca_va,
+        access: mr.access,
+        key: mr.key,
+        memory: None,
+        matter,
+        twins: 0,
+        twin: Some((other, handle)),
+    };
+    shares::room_for(world, owner, Kind::Mr)?;
+    let mr_handle = world.mrs.insert(owner, shadow).ok_or_else(|| no_handle(Kind::Mr))?;
+    world.device_of_mut(owner).count_up(Kind::Mr);
+    pd::hold(world, owner, pd_handle)?;
+    if let Some(mr) = world.mrs.find_mut(other, handle) {
+        mr.twins += 1;
+    }
+    Ok(Answer { fds: fd.into_iter().collect(), ..call.answer(&ImportMrAnswer { mr_handle, ..answer }) })
+}
+
+/// IMPORT_DM.
+pub fn memory(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let Import { handle, .. } = call.body()?;
+    let other = source(world, call)?;
+    let piece = Arc::clone(&find(&world.dms, other, handle, Kind::Dm)?.piece);
+    dm::hold(world, call, piece)
+}

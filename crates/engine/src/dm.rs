@@ -1,0 +1,183 @@
+//! Device memory: memory that belongs to the device and not to the program, which copies to it and from it.
+//!
+//! A piece is a memfd of the agent's, mapped here for copying and for the regions that are registered on it. The principal type is [`Dm`].
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use abi::command::number as command;
+use abi::dm::{AllocDm, DmOut, FreeDm, Import};
+use abi::errno::Errno;
+use abi::layout::Record;
+use abi::mr::{RegMr, RegMrAnswer, access as right};
+use abi::queue::{MrIn, REV, mr_flags};
+use shm::region::Region;
+
+use crate::access;
+use crate::control::Answer;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::mr::{Matter, Mr};
+use crate::pd::Pd;
+use crate::request;
+
+/// What offsets and lengths of copies are multiples of, as with common adapters.
+const GRAIN: u64 = 4;
+/// What a region of device memory can be asked for.
+const RIGHTS: u32 = right::LOCAL_WRITE
+    | right::REMOTE_WRITE
+    | right::REMOTE_READ
+    | right::REMOTE_ATOMIC
+    | right::ZERO_BASED
+    | right::RELAXED_ORDERING;
+
+/// A piece of device memory.
+pub struct Dm {
+    engine: Arc<Engine>,
+    handle: u32,
+    length: u64,
+    region: Arc<Region>,
+}
+
+impl Engine {
+    /// Allocates device memory, aligned to a power of two.
+    ///
+    /// # Errors
+    /// EINVAL for no bytes or an alignment above a page, ENOMEM when less is left.
+    pub fn alloc_dm(self: &Arc<Self>, length: u64, log_align_req: u32) -> Result<Arc<Dm>> {
+        let body = AllocDm { length, log_align_req, reserved: 0 };
+        self.take_dm(self.call(&request::private(command::ALLOC_DM, &body, size_of::<DmOut>()))?)
+    }
+
+    /// Device memory of the context that was imported, by its handle there.
+    ///
+    /// # Errors
+    /// EINVAL when there is no such memory.
+    pub fn import_dm(self: &Arc<Self>, handle: u32) -> Result<Arc<Dm>> {
+        let body = Import { handle, reserved: 0 };
+        self.take_dm(self.call(&request::private(command::IMPORT_DM, &body, size_of::<DmOut>()))?)
+    }
+
+    fn take_dm(self: &Arc<Self>, answer: Answer) -> Result<Arc<Dm>> {
+        let out: DmOut = answer.get(0)?;
+        let region = map(&answer, out.length)?;
+        Ok(Arc::new(Dm { engine: Arc::clone(self), handle: out.dm_handle, length: out.length, region }))
+    }
+}
+
+/// Maps the memfd that came with an answer.
+pub(crate) fn map(answer: &Answer, length: u64) -> Result<Arc<Region>> {
+    let lacks = || Error::refuse(Errno::EIO, "the agent spoke of device memory without its descriptor");
+    let fd = answer.fds.first().ok_or_else(lacks)?;
+    Ok(Arc::new(Region::map(fd.as_fd(), usize::try_from(length).unwrap_or(usize::MAX))?))
+}
+
+/// Where a range of device memory lies in this process.
+pub(crate) fn place(region: &Region, offset: u64, length: u64) -> Option<*mut u8> {
+    let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
+    region.pointer(offset, length).map(std::ptr::NonNull::as_ptr)
+}
+
+impl Dm {
+    /// The agent's name for it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Copies the program's memory at `host` to `offset`.
+    ///
+    /// # Errors
+    /// EFAULT beyond its end or where the program has no memory, EINVAL where offset or length are not multiples of 4.
+    pub fn write(&self, offset: u64, host: u64, length: u64) -> Result<()> {
+        let here = self.range(offset, length)?;
+        let from = std::ptr::with_exposed_provenance(host as usize);
+        access::exchange(here, from, length as usize).map_err(|()| missing(host))
+    }
+
+    /// Copies what is at `offset` to the program's memory at `host`.
+    ///
+    /// # Errors
+    /// As [`Dm::write`].
+    pub fn read(&self, offset: u64, host: u64, length: u64) -> Result<()> {
+        let here = self.range(offset, length)?;
+        let to = std::ptr::with_exposed_provenance_mut(host as usize);
+        access::exchange(to, here, length as usize).map_err(|()| missing(host))
+    }
+
+    fn range(&self, offset: u64, length: u64) -> Result<*mut u8> {
+        self.engine.check_process()?;
+        crate::usermem::prepare_thread();
+        let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
+        let here = place(&self.region, offset, length).filter(|_| inside).ok_or_else(|| {
+            let all = self.length;
+            Error::refuse(Errno::EFAULT, format!("{length} bytes from {offset} on leave device memory of {all} bytes"))
+        })?;
+        if !offset.is_multiple_of(GRAIN) || !length.is_multiple_of(GRAIN) {
+            let what = format!("device memory is copied in words of {GRAIN} bytes, not {length} from {offset} on");
+            return Err(Error::refuse(Errno::EINVAL, what));
+        }
+        Ok(here)
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// EBUSY while a region is registered on it.
+    pub fn free(&self) -> Result<()> {
+        self.engine.check_process()?;
+        let body = FreeDm { dm_handle: self.handle, reserved: 0 };
+        match self.engine.call(&request::private(command::FREE_DM, &body, 0)) {
+            Err(error) if !self.engine.is_gone() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn missing(host: u64) -> Error {
+    Error::refuse(Errno::EFAULT, format!("the program has no memory at {host:#x} to copy device memory to or from"))
+}
+
+impl Pd {
+    /// Registers a range of device memory; its addresses begin at 0.
+    ///
+    /// # Errors
+    /// EINVAL beyond its end, or for rights that do not include ZERO_BASED or that device memory does not have.
+    pub fn reg_dm_mr(self: &std::sync::Arc<Self>, dm: &Dm, offset: u64, length: u64, access: u32) -> Result<Arc<Mr>> {
+        let engine = self.engine();
+        engine.check_process()?;
+        if access & right::ZERO_BASED == 0 || access & !RIGHTS != 0 {
+            return Err(Error::refuse(
+                Errno::EINVAL,
+                format!(
+                    "device memory with access flags {access:#x}: it is zero-based, and has local and remote rights"
+                ),
+            ));
+        }
+        let inside = offset.checked_add(length).is_some_and(|end| end <= dm.length);
+        let host = place(&dm.region, offset, length).filter(|_| inside).ok_or_else(|| {
+            let all = dm.length;
+            Error::refuse(Errno::EINVAL, format!("{length} bytes from {offset} on leave device memory of {all} bytes"))
+        })?;
+        crate::usermem::install()?;
+        let body = RegMr {
+            response: 1,
+            start: offset,
+            length,
+            hca_va: 0,
+            pd_handle: self.handle(),
+            access_flags: access & !right::RELAXED_ORDERING,
+        };
+        let tail = MrIn { rev: REV, flags: mr_flags::DEVICE, dm_handle: dm.handle, ..MrIn::default() };
+        let request = abi::command::legacy(command::REG_MR, &body, tail.bytes(), size_of::<RegMrAnswer>());
+        let answer: RegMrAnswer = engine.call(&request)?.get(0)?;
+        let host = host.expose_provenance() as u64;
+        Ok(Mr::adopt(self, &answer, host, &body, Matter::Device, Some(Arc::clone(&dm.region))))
+    }
+}

@@ -1,0 +1,88 @@
+//! Another context's objects, used here: its device by descriptor, its PDs and MRs by handle.
+//!
+//! What is imported is an object of this context like any other, and gives the other's back when it goes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use abi::command::number as command;
+use abi::dm::{Import, ImportContext, ImportContextAnswer, ImportMr, ImportMrAnswer, ImportPdAnswer};
+use abi::errno::Errno;
+use abi::mr::{RegMr, RegMrAnswer};
+use abi::queue::mr_flags;
+
+use crate::dm;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::mr::{Matter, Mr};
+use crate::pd::Pd;
+use crate::request;
+
+impl Engine {
+    /// Lets this context use the objects of the one whose [`Engine::share`] `fd` is, or a copy of it.
+    ///
+    /// # Errors
+    /// EINVAL when it is no context's of this device.
+    pub fn import(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        let len = size_of::<ImportContextAnswer>();
+        let request = request::private(command::IMPORT_CONTEXT, &ImportContext::default(), len);
+        self.call_with(&request, &[fd]).map(drop)
+    }
+
+    /// The descriptor by which other contexts import this one. Whoever has got it may use all that this context has.
+    #[must_use]
+    pub fn share(&self) -> BorrowedFd<'_> {
+        self.shared.as_fd()
+    }
+
+    /// A PD of the context that was imported, by its handle there. [`Pd::dealloc`] gives it back.
+    ///
+    /// # Errors
+    /// EINVAL when there is no such PD.
+    pub fn import_pd(self: &Arc<Self>, handle: u32) -> Result<Arc<Pd>> {
+        let body = Import { handle, reserved: 0 };
+        let answer: ImportPdAnswer =
+            self.call(&request::private(command::IMPORT_PD, &body, size_of::<ImportPdAnswer>()))?.get(0)?;
+        Ok(Pd::adopt(self, answer.pd_handle))
+    }
+}
+
+impl Pd {
+    /// An MR of the context that was imported, by its handle there, on the PD that this one was imported from. [`Mr::dereg`] gives it back.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP when its memory is another process's.
+    pub fn import_mr(self: &Arc<Self>, handle: u32) -> Result<Arc<Mr>> {
+        let engine = self.engine();
+        let body = ImportMr { pd_handle: self.handle(), handle };
+        let answer = engine.call(&request::private(command::IMPORT_MR, &body, size_of::<ImportMrAnswer>()))?;
+        let said: ImportMrAnswer = answer.get(0)?;
+        let (matter, host, backing) = match said.flags {
+            mr_flags::DEVICE => {
+                let region = dm::map(&answer, said.dm_length)?;
+                let unsound = || Error::refuse(Errno::EIO, "the agent described an MR beyond its device memory");
+                let host = dm::place(&region, said.start, said.length).ok_or_else(unsound)?;
+                (Matter::Device, host.expose_provenance() as u64, Some(region))
+            }
+            mr_flags::NOTHING => (Matter::Nothing, 0, None),
+            _ => (Matter::Memory, said.start, None),
+        };
+        crate::usermem::install()?;
+        let body = RegMr {
+            response: 0,
+            start: said.start,
+            length: said.length,
+            hca_va: said.hca_va,
+            pd_handle: self.handle(),
+            access_flags: said.access_flags,
+        };
+        let key = RegMrAnswer { mr_handle: said.mr_handle, lkey: said.key, rkey: said.key };
+        Ok(Mr::adopt(self, &key, host, &body, matter, backing))
+    }
+}
+
+/// A copy of the descriptor of a context's page, the first one that came with its mapping.
+pub(crate) fn copy(fds: &[OwnedFd]) -> Result<OwnedFd> {
+    let lacks = || Error::refuse(Errno::EIO, "GET_CONTEXT came without the region of its page");
+    Ok(fds.first().ok_or_else(lacks)?.as_fd().try_clone_to_owned()?)
+}
