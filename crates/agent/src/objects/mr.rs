@@ -289,7 +289,7 @@ fn handed_over(said: &MrIn, mut fds: Vec<OwnedFd>, length: u64) -> Outcome<Optio
     }
     let Some(memfd) = fds.pop() else { return Ok(None) };
     let offset = said.offset;
-    if offset % 4096 != 0 {
+    if !offset.is_multiple_of(4096) {
         return refuse(Errno::EINVAL, format!("offset {offset} in the memfd is not a multiple of 4096"));
     }
     let size = rustix::fs::fstat(&memfd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
