@@ -113,7 +113,12 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
         (number::CREATE_SRQ, false) => new(Kind::Srq),
         (number::CREATE_QP, _) => new(Kind::Qp),
         (number::CREATE_AH, false) => new(Kind::Ah),
-        (number::MODIFY_QP, _) => Some(Change::Modify(Box::new(modify_body(request)?))),
+        (number::MODIFY_QP, _) => {
+            let body = modify_body(request)?;
+            // Of a frozen QP nothing has changed.
+            let is_frozen = world.qps.find(id, body.qp_handle)?.frozen;
+            (!is_frozen).then(|| Change::Modify(Box::new(body)))
+        }
         (number::REREG_MR, false) => made(world, id, Kind::Mr, word(body, 8)?),
         (number::DEALLOC_PD, false) => gone(Kind::Pd, 0),
         (number::DEREG_MR, false) => gone(Kind::Mr, 0),

@@ -265,7 +265,7 @@ fn migration() {
 fn frozen_qps() {
     let agent = TestAgent::start();
     let mut device = agent.client();
-    let (.., qp) = device.qp();
+    let (_, cq_handle, qp) = device.qp();
     let mut channel = Channel::open(&agent.dir);
     channel.refused(command::FREEZE_QP, &FreezeQp { qp_num: 0xabcdef, frozen: 1 }, Errno::EINVAL);
     channel.refused(command::FREEZE_QP, &FreezeQp { qp_num: qp.qpn, frozen: 2 }, Errno::EINVAL);
@@ -296,6 +296,22 @@ fn frozen_qps() {
     channel.ok(command::FREEZE_QP, &FreezeQp { qp_num: qp.qpn, frozen: 0 }, &[]);
     assert_eq!(device.call(&to_init).status, 0);
     assert_eq!(state(&mut device), abi::qp::state::INIT);
+
+    // A client without an engine has one in the agent from its first work on.
+    let poll = abi::cq::PollCq { response: 1, cq_handle, ne: 1 };
+    assert_eq!(device.call(&abi::command::legacy(abi::command::number::POLL_CQ, &poll, &[], 8 + 48)).status, 0);
+    let to_err = abi::qp::ModifyQp {
+        qp_handle: qp.qp_handle,
+        qp_state: abi::qp::state::ERR,
+        attr_mask: abi::qp::attr::STATE,
+        ..abi::qp::ModifyQp::default()
+    };
+    let to_err = abi::command::legacy(abi::command::number::MODIFY_QP, &to_err, &[], 0);
+    for (frozen, expected) in [(1, abi::qp::state::INIT), (0, abi::qp::state::ERR)] {
+        channel.ok(command::FREEZE_QP, &FreezeQp { qp_num: qp.qpn, frozen }, &[]);
+        assert_eq!(device.call(&to_err).status, 0);
+        assert_eq!(state(&mut device), expected);
+    }
 }
 
 #[test]
