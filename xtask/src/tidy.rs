@@ -36,6 +36,7 @@ const TOOLS: &[&str] = &["softhca-suite", "xtask"];
 
 /// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
 const UNSAFE: &[(&str, &[&str])] = &[
+    ("softhca-wire", &["icrc/fold"]),
     ("softhca-shm", &[""]),
     ("softhca-udp", &["sys"]),
     ("softhca-engine", &["access", "lock", "tsc", "usermem"]),

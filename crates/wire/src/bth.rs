@@ -13,7 +13,7 @@
 //! Which headers follow, [`Opcode`] says; the whole stack is [`crate::Headers`]. This is the module to read first: the other
 //! headers have the same shape.
 
-use crate::bytes::{be16, be24, put16, put24};
+use crate::bytes::{be16, be24, be32, put16, put24, put32};
 use crate::{Error, Opcode, Psn, Qpn};
 use std::fmt;
 
@@ -89,6 +89,42 @@ impl Header {
     }
 }
 
+/// The headers of packets that differ in their numbers alone, like those of the middle of a long message: to be told without taking each
+/// apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    opcode: u8,
+    dest_qp: u32,
+}
+
+impl Series {
+    /// Those with this opcode, for this queue pair.
+    #[must_use]
+    pub fn new(opcode: Opcode, dest_qp: Qpn) -> Series {
+        Series { opcode: opcode.as_u8(), dest_qp: dest_qp.value() }
+    }
+
+    /// Builds the header of number `psn`.
+    #[inline]
+    pub fn emit(&self, pkey: u16, psn: Psn, ack_req: bool, bytes: &mut [u8; LEN]) {
+        put32(bytes, 0, u32::from(self.opcode) << 24 | u32::from(pkey));
+        put32(bytes, 4, self.dest_qp);
+        put32(bytes, 8, u32::from(bit(ack_req, ACK_REQ)) << 24 | psn.value());
+    }
+
+    /// Whether a header is the one of number `psn`, in the default partition, without padding and not solicited; if so, whether it asks for
+    /// an acknowledgement. Others may be good headers all the same.
+    #[inline]
+    #[must_use]
+    pub fn ack_req(&self, bytes: &[u8; LEN], psn: Psn) -> Option<bool> {
+        let [a, b, c] = [be32(bytes, 0), be32(bytes, 4), be32(bytes, 8)];
+        // The partition's upper bit says whether its member is a full one, and the migration bit is nobody's business here.
+        let alike = a & !(u32::from(MIGRATION) << 16 | 0x8000) == u32::from(self.opcode) << 24 | 0x7fff;
+        let fits = alike && b & 0xff_ffff == self.dest_qp && c & 0xff_ffff == psn.value();
+        fits.then_some(bytes[8] & ACK_REQ != 0)
+    }
+}
+
 fn bit(set: bool, mask: u8) -> u8 {
     if set { mask } else { 0 }
 }
@@ -151,6 +187,44 @@ mod tests {
         bytes[4] |= 0x3f;
         bytes[8] |= 0x7f;
         assert_eq!(Header::parse(&bytes), Ok(header()));
+    }
+
+    #[test]
+    fn a_series_knows_its_own_and_nothing_that_differs_from_it() {
+        let middle = Header {
+            opcode: Opcode::new(Transport::Rc, Operation::WriteMiddle),
+            dest_qp: Qpn::new(0x145),
+            psn: Psn::new(0xff_ffff),
+            pkey: 0xffff,
+            ..Header::default()
+        };
+        let series = Series::new(middle.opcode, middle.dest_qp);
+        for ack_req in [false, true] {
+            let mut bytes = [0; LEN];
+            Header { ack_req, ..middle }.emit(&mut bytes);
+            assert_eq!(series.ack_req(&bytes, middle.psn), Some(ack_req));
+            let mut emitted = [0xaa; LEN];
+            series.emit(0xffff, middle.psn, ack_req, &mut emitted);
+            assert_eq!(emitted, bytes);
+            assert_eq!(series.ack_req(&bytes, middle.psn + 1), None);
+            for bit in 0..8 * LEN {
+                let mut other = bytes;
+                other[bit / 8] ^= 1 << (bit % 8);
+                let found = series.ack_req(&other, middle.psn);
+                // What a packet that is taken apart may have otherwise, too, without meaning anything else.
+                let may_differ = |parsed: Header| Header {
+                    migrated: false,
+                    fecn: false,
+                    becn: false,
+                    pkey: parsed.pkey | 0x8000,
+                    ack_req: false,
+                    ..parsed
+                };
+                let same = Header::parse(&other).is_ok_and(|parsed| may_differ(parsed) == middle);
+                assert_eq!(found.is_some(), same, "bit {bit}");
+                assert_eq!(found.unwrap_or_default(), same && other[8] & ACK_REQ != 0, "bit {bit}");
+            }
+        }
     }
 
     #[test]

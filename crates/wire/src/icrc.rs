@@ -11,6 +11,7 @@
 //! fragments has no ICRC that would fit, for DF is covered as well.
 
 mod field;
+mod fold;
 
 use crate::bth;
 use field::ONES;
@@ -25,6 +26,7 @@ const PORT: u16 = 4791;
 const UDP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
+
 /// Bytes of the BTH that are taken through the tables: those around the one that may change.
 const HEAD: usize = 8;
 const MASKED: usize = 4;
@@ -88,14 +90,65 @@ impl Envelope {
         field::two_bytes_before(behind, difference).map(|id| guess ^ id)
     }
 
-    fn crc(&self, id: u16, packet: &[u8]) -> u32 {
+    /// What is the same for all packets of `len` bytes, from the BTH to the last pad byte.
+    #[must_use]
+    pub fn of_length(&self, len: usize) -> Measured {
         // A packet with its ICRC and the UDP header; more than 16 bits cannot be sent.
-        let udp_len = (packet.len() + LEN + UDP_LEN) as u16;
-        let mut register = self.register ^ field::UDP_LENGTH.at(udp_len);
-        if self.v4 {
-            register ^= field::IPV4_LENGTH.at(udp_len.wrapping_add(IPV4_LEN as u16)) ^ field::IPV4_ID.at(id);
+        let udp_len = (len + LEN + UDP_LEN) as u16;
+        let lengths = if self.v4 {
+            field::UDP_LENGTH.at(udp_len) ^ field::IPV4_LENGTH.at(udp_len.wrapping_add(IPV4_LEN as u16))
         } else {
-            register ^= field::IPV6_LENGTH.at(udp_len);
+            field::UDP_LENGTH.at(udp_len) ^ field::IPV6_LENGTH.at(udp_len)
+        };
+        Measured { register: self.register ^ lengths, v4: self.v4, len }
+    }
+
+    fn crc(&self, id: u16, packet: &[u8]) -> u32 {
+        self.of_length(packet.len()).crc(id, packet)
+    }
+}
+
+/// An [`Envelope`] of packets of one length: what many of them in a row need not compute each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// The CRC's register before the BTH, if the identification were 0.
+    register: u32,
+    v4: bool,
+    len: usize,
+}
+
+impl Measured {
+    /// Bytes of the packets, without their ICRC.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.len
+    }
+
+    /// The ICRC of a packet of this length, as [`Envelope::icrc`] says it.
+    #[inline]
+    #[must_use]
+    pub fn icrc(&self, id: u16, packet: &[u8]) -> [u8; 4] {
+        debug_assert_eq!(packet.len(), self.len);
+        self.crc(id, packet).to_le_bytes()
+    }
+
+    /// Whether a packet of this length, which ends with its ICRC, was sent with the identification `id` and is whole. Another identification
+    /// is not looked for: that is [`Envelope::check`]'s.
+    #[inline]
+    #[must_use]
+    pub fn fits(&self, packet: &[u8], id: u16) -> bool {
+        packet.split_last_chunk::<LEN>().is_some_and(|(covered, icrc)| {
+            covered.len() == self.len
+                && (bth::LEN..=LONGEST - LEN).contains(&self.len)
+                && self.crc(id, covered) == u32::from_le_bytes(*icrc)
+        })
+    }
+
+    #[inline]
+    fn crc(&self, id: u16, packet: &[u8]) -> u32 {
+        let register = if self.v4 { self.register ^ field::IPV4_ID.at(id) } else { self.register };
+        if let Some(register) = fold::packet_through(register, packet) {
+            return !register;
         }
         let Some((head, rest)) = packet.split_first_chunk::<HEAD>() else {
             return !field::through(register, packet); // no packet, for it has no BTH

@@ -8,7 +8,7 @@
 //!
 //! Nothing here decides anything: whether a packet is welcome is the business of the `protocol` crate.
 //! Sources: IBA volume 1, chapters 9 (transport), 12 (communication management), 13 (management), annexes A11 and A17 (RoCEv2).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod aeth;
 pub mod atomic_ack;

@@ -100,6 +100,21 @@ proptest! {
         prop_assert_eq!(flow.envelope().icrc(id, &packet), before);
     }
 
+    /// A packet of a run is looked at for one number and one length, and is whole or not.
+    #[test]
+    fn packets_of_one_length_are_checked_alike(flow in flow(), id: u16, packet in packet(), bit: usize, other: u16) {
+        let measured = flow.envelope().of_length(packet.len());
+        prop_assert_eq!(measured.icrc(id, &packet), flow.icrc(id, &packet));
+        let mut sent = flow.sent(id, &packet);
+        prop_assert!(measured.fits(&sent, id));
+        prop_assert_eq!(measured.fits(&sent, other), other == id || !flow.is_v4());
+        prop_assert!(!measured.fits(&sent[..packet.len()], id), "a part is no packet");
+        prop_assert!(!flow.envelope().of_length(packet.len() + 1).fits(&sent, id));
+        let bit = bit % (8 * sent.len());
+        sent[bit / 8] ^= 1 << (bit % 8);
+        prop_assert_eq!(measured.fits(&sent, id), bit / 8 == 4, "bit {}", bit);
+    }
+
     /// What is received may be anything, and of any length.
     #[test]
     fn any_bytes_are_checked(flow in flow(), guess: u16, bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
@@ -127,9 +142,11 @@ fn too_short_and_too_long_is_damaged() {
     let flow = Flow { source: [1; 16], destination: [2; 16], port: 0xc000 };
     for len in 0..12 {
         assert_eq!(flow.envelope().check(&flow.sent(0, &vec![0; len]), 0), None, "{len} bytes are no packet");
+        assert!(!flow.envelope().of_length(len).fits(&flow.sent(0, &vec![0; len]), 0), "nor in a run");
     }
     assert_eq!(flow.envelope().check(&flow.sent(7, &[0; 12]), 7), Some(7));
     assert_eq!(flow.envelope().check(&flow.sent(7, &vec![0; 65_503]), 7), Some(7));
     assert_eq!(flow.envelope().check(&flow.sent(7, &vec![0; 65_504]), 7), None);
     assert_eq!(flow.envelope().check(&[0; 1 << 20], 7), None);
+    assert!(!flow.envelope().of_length(65_504).fits(&flow.sent(7, &vec![0; 65_504]), 7));
 }

@@ -49,6 +49,13 @@ impl Packed {
     }
 }
 
+/// What 128 bits weigh that have `bits` bits more behind them: the factors of their first half and of their second, as an instruction takes
+/// them that multiplies without taking the rest.
+pub(super) const fn weights(bits: u32) -> [i64; 2] {
+    // The product of two reversed numbers is one bit short of the reversed product: so each has one bit more.
+    [(power(bits + 32) as i64) << 1, (power(bits - 32) as i64) << 1]
+}
+
 /// The register after any number of bytes.
 pub(super) fn through(register: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(register, |register, byte| TABLES[0][usize::from(register as u8 ^ byte)] ^ register >> 8)
@@ -122,6 +129,36 @@ const fn product(left: u32, mut right: u32) -> u32 {
         right = times_x(right);
     }
     sum
+}
+
+/// The polynomial with its highest power, which a register leaves out, as a factor like those of [`weights`].
+pub(super) const DIVISOR: i64 = (POLYNOMIAL as i64) << 1 | 1;
+/// How often it is in x^64, without the rest.
+pub(super) const QUOTIENT: i64 = {
+    let mut rest = 1_u128 << 64;
+    let mut quotient = 0;
+    let divisor = (DIVISOR as u64).reverse_bits() as u128 >> 31;
+    let mut bit = 64;
+    while bit >= 32 {
+        if rest >> bit & 1 == 1 {
+            rest ^= divisor << (bit - 32);
+            // Reversed: the highest power, x^32, is the lowest bit.
+            quotient |= 1 << (64 - bit);
+        }
+        bit -= 1;
+    }
+    quotient
+};
+
+/// x to the power of `exponent`.
+const fn power(exponent: u32) -> u32 {
+    let mut result = ONE;
+    let mut done = 0;
+    while done < exponent {
+        result = times_x(result);
+        done += 1;
+    }
+    result
 }
 
 const fn squared(base: u32, times: u32) -> u32 {
