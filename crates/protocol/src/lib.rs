@@ -27,6 +27,8 @@ mod unreliable;
 
 pub use operation::{Destination, Incoming, Operation, SendOp, Transmit};
 pub use qp::{Service, State};
+pub use rc::middle::Middle;
+pub use rc::run::{Place, Run};
 pub use reason::{Fault, Reason};
 pub use requester::{Completion, Failure, Full, Requester, RequesterConfig};
 pub use responder::{Access, Responder, ResponderConfig};

@@ -65,7 +65,7 @@ impl Requester {
     }
 
     /// The packets before `end` of the operation that begins with number `first` are sent; perhaps these are all.
-    fn advance(&mut self, first: Psn, end: u32, whole: bool) {
+    pub(crate) fn advance(&mut self, first: Psn, end: u32, whole: bool) {
         if self.cursor.high.is_before(first + end) {
             self.cursor.high = first + end;
         }

@@ -238,13 +238,10 @@ impl Requester {
         if self.cursor.op != self.cursor.started {
             self.skip_local();
         }
-        if self.cursor.op == self.head || self.stops_here() {
+        if !self.may_poll(now) {
             return None;
         }
-        if self.service.is_reliable() && self.is_waiting(now) {
-            return None;
-        }
-        self.undo = Undo { cursor: self.cursor, done: self.done, deadline: self.rc.deadline };
+        self.note_undo();
         let entry = self.ops.at(self.cursor.op);
         if self.cursor.op == self.cursor.started && (entry.op.operation.is_local() || !self.begin()) {
             return None;
@@ -263,6 +260,19 @@ impl Requester {
             self.done = self.cursor.op;
         }
         Some(packet)
+    }
+
+    /// Whether there is a request to send a packet of, and nothing forbids it.
+    pub(crate) fn may_poll(&mut self, now: Time) -> bool {
+        if self.cursor.op == self.head || self.stops_here() {
+            return false;
+        }
+        !self.service.is_reliable() || !self.is_waiting(now)
+    }
+
+    /// A packet is about to be returned, and may be taken back.
+    pub(crate) fn note_undo(&mut self) {
+        self.undo = Undo { cursor: self.cursor, done: self.done, deadline: self.rc.deadline };
     }
 
     /// Takes back the packet that [`Requester::poll_transmit`] has just returned: the path is full. Nothing may come between.

@@ -12,6 +12,7 @@ mod mixed;
 mod pieces;
 mod refusals;
 mod reliable;
+mod runs;
 mod unreliable;
 mod window;
 mod world;
