@@ -115,12 +115,12 @@ fn with<T>(
     (key, addr, len): (u32, u64, u64),
     act: impl FnOnce(*mut u8) -> Result<T, usermem::Fault>,
 ) -> Result<T, Refusal> {
-    let (_extent, host) = hold(engine, wanted, (key, addr, len))?;
+    let (_extent, host) = open(engine, wanted, (key, addr, len))?;
     act(host).map_err(|_| Refusal::Memory { key, addr })
 }
 
 /// The region, held, and where the range lies in this process.
-fn hold<'a>(
+fn open<'a>(
     engine: &'a Engine,
     wanted: Use,
     (key, addr, len): (u32, u64, u64),
@@ -128,6 +128,60 @@ fn hold<'a>(
     let extent = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
     let host = check(&extent, wanted, key, addr, len)?;
     Ok((extent, std::ptr::with_exposed_provenance_mut(host as usize)))
+}
+
+/// Registered memory that was found once, for several copies: the region is held for as long.
+pub(crate) struct Stretch<'a> {
+    _region: MappedRwLockReadGuard<'a, Arc<Extent>>,
+    host: *mut u8,
+    key: u32,
+    addr: u64,
+    len: usize,
+}
+
+/// Finds `len` bytes at `addr` of a region. None: they cannot be had, or not by plain copies.
+pub(crate) fn hold(engine: &Engine, wanted: Use, (key, addr, len): (u32, u64, u64)) -> Option<Stretch<'_>> {
+    let (region, host) = open(engine, wanted, (key, addr, len)).ok()?;
+    (region.matter != Matter::Nothing).then_some(Stretch { _region: region, host, key, addr, len: len as usize })
+}
+
+impl Stretch<'_> {
+    /// Where `len` bytes lie, `at` bytes behind the beginning.
+    fn at(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= self.len && len <= self.len - at, "{len} bytes behind {at} of {}", self.len);
+        self.host.wrapping_add(at)
+    }
+
+    fn refusal(&self, at: usize) -> Refusal {
+        Refusal::Memory { key: self.key, addr: self.addr.wrapping_add(at as u64) }
+    }
+
+    /// Copies `from` there. The stretch must have been asked for with a right to write.
+    pub(crate) fn write(&self, at: usize, from: &[u8]) -> Result<(), Refusal> {
+        let to = self.at(at, from.len());
+        // SAFETY: `to` lies in a range that the program registered for this use, and that is held; faults are survived.
+        unsafe { usermem::copy(to, from.as_ptr(), from.len()) }.map_err(|_| self.refusal(at))
+    }
+
+    /// Copies `len` bytes from there to `to`, which is valid for so many.
+    pub(crate) fn read(&self, at: usize, to: *mut u8, len: usize) -> Result<(), Refusal> {
+        let from = self.at(at, len);
+        // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range, which is held; faults are survived.
+        unsafe { usermem::copy(to, from, len) }.map_err(|_| self.refusal(at))
+    }
+}
+
+/// The element in which the byte `offset` of the concatenated `elements` lies, from that byte on.
+pub(crate) fn piece(elements: impl Iterator<Item = Sge>, offset: u32) -> Option<Sge> {
+    let mut skip = offset;
+    for element in elements {
+        if skip < element.length {
+            let addr = element.addr.wrapping_add(u64::from(skip));
+            return Some(Sge { addr, length: element.length - skip, ..element });
+        }
+        skip -= element.length;
+    }
+    None
 }
 
 /// Checks a remote range without touching it.
@@ -143,7 +197,7 @@ pub(crate) fn write(
     from: *const u8,
     len: usize,
 ) -> Result<(), Refusal> {
-    let (extent, to) = hold(engine, wanted, (key, addr, len as u64))?;
+    let (extent, to) = open(engine, wanted, (key, addr, len as u64))?;
     if extent.matter == Matter::Nothing {
         return Ok(());
     }
@@ -159,7 +213,7 @@ pub(crate) fn read(
     to: *mut u8,
     len: usize,
 ) -> Result<(), Refusal> {
-    let (extent, from) = hold(engine, wanted, (key, addr, len as u64))?;
+    let (extent, from) = open(engine, wanted, (key, addr, len as u64))?;
     if extent.matter == Matter::Nothing {
         zero(to, len);
         return Ok(());
@@ -284,7 +338,7 @@ fn zero(to: *mut u8, len: usize) {
 pub(crate) fn on_demand(engine: &Engine, pd: u32, sge: &Sge, write: bool) -> Result<u64, Refusal> {
     let wanted = Use { pd, right: if write { right::LOCAL_WRITE } else { LOCAL_READ }, qpn: 0 };
     let (key, addr, len) = (sge.lkey, sge.addr, u64::from(sge.length));
-    let (extent, host) = hold(engine, wanted, (key, addr, len))?;
+    let (extent, host) = open(engine, wanted, (key, addr, len))?;
     if extent.access & right::ON_DEMAND == 0 {
         return Err(Refusal::Right { key, missing: right::ON_DEMAND });
     }

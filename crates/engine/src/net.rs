@@ -5,6 +5,7 @@
 //! sockets where the agent lets this engine read them ([`inbox`], [`claim`]); [`deliver`] takes datagrams apart. The state machines
 //! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
 
+pub(crate) mod ahead;
 pub(crate) mod batch;
 pub(crate) mod claim;
 mod connection;
@@ -16,6 +17,7 @@ pub(crate) mod owing;
 pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod settlement;
+mod train;
 pub(crate) mod unanswered;
 
 use std::collections::HashMap;

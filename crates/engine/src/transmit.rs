@@ -10,18 +10,19 @@ use abi::queue::qp as word;
 use protocol::{Nak, Response, Service, Source, Status, Time, Transmit};
 use wire::{Operation, Qpn};
 
-use crate::access::{self, Refusal};
+use crate::access::{self, Refusal, Stretch};
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Deferred;
 use crate::lane::{Lane, Sender};
 use crate::lock::MutexGuard;
+use crate::net::ahead::Ahead;
 use crate::net::batch::Batch;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp, Route};
 use crate::wqe::{SEND_HEADER, SendEntry};
 
 /// What became of a packet that was to be sent.
-enum Sent {
+pub(crate) enum Sent {
     Yes,
     /// The lane is full.
     Full,
@@ -72,6 +73,11 @@ pub(crate) enum Origin<'a> {
         pd: u32,
         rkey: u32,
         addr: u64,
+    },
+    /// Part of a request's gather list that is held.
+    Held {
+        stretch: &'a Stretch<'a>,
+        at: usize,
     },
 }
 
@@ -135,6 +141,7 @@ impl Qp {
             }
         };
         let mut sent = false;
+        let mut ahead = None;
         // On the wire an ACK or NAK goes last: shorter than what is before it, it leaves with it.
         let mut last_word = None;
         while let Some(response) = answer {
@@ -174,7 +181,14 @@ impl Qp {
                 inner.requester.untransmit();
                 break;
             }
-            match self.send_request(inner, &mut exit, &transmit) {
+            let mut done = self.send_request(inner, &mut exit, &transmit, &mut ahead);
+            if matches!(done, Sent::Yes)
+                && let Exit::Wire(flow, batch) = &mut exit
+                && let Some(ahead) = &ahead
+            {
+                done = self.send_middles(inner, (flow, batch), &transmit, ahead, now);
+            }
+            match done {
                 Sent::Yes => sent = true,
                 Sent::Full => {
                     inner.requester.untransmit();
@@ -237,11 +251,26 @@ impl Qp {
         self.fill(&origin, transmit.len, vec![0; transmit.len as usize].as_mut_ptr())
     }
 
-    fn send_request(&self, inner: &Inner, exit: &mut Exit<'_>, transmit: &Transmit) -> Sent {
+    /// Sends a packet of a request. `ahead` is the memory that the ones behind it are likely to come from.
+    fn send_request<'a>(
+        &'a self,
+        inner: &Inner,
+        exit: &mut Exit<'_>,
+        transmit: &Transmit,
+        ahead: &mut Option<Ahead<'a>>,
+    ) -> Sent {
         if transmit.len == 0 {
             return self.leave_by(exit, &transmit.headers, 0, &Origin::Nothing);
         }
+        if let Some(ahead) = ahead
+            && let Some((stretch, at)) = ahead.place(transmit.slot, transmit.offset, transmit.len)
+        {
+            return self.leave_by(exit, &transmit.headers, transmit.len, &Origin::Held { stretch, at });
+        }
         let entry: SendEntry = inner.sq.read(transmit.slot);
+        if matches!(exit, Exit::Wire(..)) {
+            *ahead = Ahead::find(self, inner, transmit, &entry);
+        }
         let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
         self.leave_by(exit, &transmit.headers, transmit.len, &origin)
     }
@@ -357,6 +386,7 @@ impl Qp {
     pub(crate) fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
         match *from {
             Origin::Nothing => Ok(()),
+            Origin::Held { stretch, at } => stretch.read(at, to, len as usize),
             Origin::Memory { pd, rkey, addr } => {
                 let wanted = self.remote(pd, abi::mr::access::REMOTE_READ);
                 access::read(self.engine(), wanted, (rkey, addr), to, len as usize)

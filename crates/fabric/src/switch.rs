@@ -152,12 +152,21 @@ impl Switch {
             return to.take(head, segment, bytes);
         }
         let mut trouble = self.trouble.lock();
+        let mut bytes = bytes.to_vec();
         // From where on nothing has been handed over yet.
         let mut start = 0;
-        for (index, packet) in bytes.chunks(segment).enumerate() {
-            let at = index * segment;
+        for at in (0..bytes.len()).step_by(segment) {
+            let end = bytes.len().min(at + segment);
             let Trouble { faults, dice, late, counts } = &mut *trouble;
-            let fate = dice.fate(faults);
+            let mut fate = dice.fate(faults);
+            if let Fate::Damaged(bit) = fate {
+                // It stays where it is, among the others.
+                counts.damaged += 1;
+                let bit = (bit % ((end - at) as u64 * 8)) as usize;
+                bytes[at + bit / 8] ^= 1 << (bit % 8);
+                fate = Fate::Good;
+            }
+            let packet = &bytes[at..end];
             if fate == Fate::Good {
                 if late.is_empty() {
                     continue;
@@ -177,7 +186,7 @@ impl Switch {
             to.take(head, segment, &bytes[start..at]);
             start = at + packet.len();
             match fate {
-                Fate::Good => {}
+                Fate::Good | Fate::Damaged(_) => {}
                 Fate::Lost => counts.lost += 1,
                 Fate::Twice => {
                     counts.repeated += 1;
@@ -186,13 +195,6 @@ impl Switch {
                 Fate::Late => {
                     counts.reordered += 1;
                     late.push((Arc::clone(to), Late { head: *head, bytes: packet.to_vec() }));
-                }
-                Fate::Damaged(bit) => {
-                    counts.damaged += 1;
-                    let mut packet = packet.to_vec();
-                    let bit = (bit % (packet.len() as u64 * 8)) as usize;
-                    packet[bit / 8] ^= 1 << (bit % 8);
-                    to.take(head, packet.len(), &packet);
                 }
             }
         }

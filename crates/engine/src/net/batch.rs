@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 
 use udp::{BATCH_MAX, Outgoing, SEGMENTS_MAX};
 use wire::Headers;
-use wire::icrc::Envelope;
+use wire::bth::LEN as BTH;
+use wire::icrc::{Envelope, Measured};
 
 use crate::net::settlement::Settlement;
 use crate::network::Outlet;
@@ -38,7 +39,17 @@ pub(crate) struct Batch {
     /// The last packet is a shorter one: nothing may follow.
     closed: bool,
     target: Option<Target>,
+    /// What the last packet's ICRC was made with: the next one is likely to be as long.
+    measured: Option<(Envelope, Measured)>,
+    unsealed: Option<Unsealed>,
     settlement: Settlement,
+}
+
+/// A packet that lacks its ICRC.
+struct Unsealed {
+    at: usize,
+    measured: Measured,
+    id: u16,
 }
 
 impl Batch {
@@ -50,6 +61,8 @@ impl Batch {
             count: 0,
             closed: false,
             target: None,
+            measured: None,
+            unsealed: None,
             settlement: Settlement::default(),
         }
     }
@@ -71,11 +84,34 @@ impl Batch {
         let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
         let at = self.len;
         let packet = &mut self.buffer[at..at + size];
-        let headers = Headers { pad: pad as u8, ..*headers };
-        headers.emit(packet).expect("a packet has room for its headers");
+        let emitted = if pad == 0 && headers.pad == 0 {
+            headers.emit(packet)
+        } else {
+            packet[head + len..size - ICRC].fill(0);
+            Headers { pad: pad as u8, ..*headers }.emit(packet)
+        };
+        emitted.expect("a packet has room for its headers");
         fill(packet[head..].as_mut_ptr())?;
-        packet[head + len..size - ICRC].fill(0);
-        self.seal(target, envelope, size);
+        self.add(target, envelope, size);
+        Ok(sent)
+    }
+
+    /// Adds a packet of a series, with `len` bytes of payload, a multiple of four, which `fill` writes. As [`Batch::put`].
+    pub(crate) fn put_middle<E>(
+        &mut self,
+        outlet: &dyn Outlet,
+        (target, envelope): (&Target, &Envelope),
+        emit: impl FnOnce(&mut [u8; BTH]),
+        len: usize,
+        fill: impl FnOnce(*mut u8) -> Result<(), E>,
+    ) -> Result<io::Result<()>, E> {
+        let size = BTH + len + ICRC;
+        let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
+        let packet = &mut self.buffer[self.len..self.len + size];
+        let (head, rest) = packet.split_first_chunk_mut().expect("a packet has room for its headers");
+        emit(head);
+        fill(rest.as_mut_ptr())?;
+        self.add(target, envelope, size);
         Ok(sent)
     }
 
@@ -89,7 +125,7 @@ impl Batch {
         let size = bytes.len() + ICRC;
         let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
         self.buffer[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.seal(target, envelope, size);
+        self.add(target, envelope, size);
         sent
     }
 
@@ -103,9 +139,15 @@ impl Batch {
     }
 
     /// The `size` bytes behind the last packet are one, but for the ICRC.
-    fn seal(&mut self, target: &Target, envelope: &Envelope, size: usize) {
-        let (packet, icrc) = self.buffer[self.len..self.len + size].split_at_mut(size - ICRC);
-        icrc.copy_from_slice(&envelope.icrc(self.settlement.next().wrapping_add(self.count as u16), packet));
+    fn add(&mut self, target: &Target, envelope: &Envelope, size: usize) {
+        self.seal_last();
+        let len = size - ICRC;
+        let measured = match &self.measured {
+            Some((of, measured)) if of == envelope && measured.length() == len => *measured,
+            _ => self.measured.insert((*envelope, envelope.of_length(len))).1,
+        };
+        let id = self.settlement.next().wrapping_add(self.count as u16);
+        self.unsealed = Some(Unsealed { at: self.len, measured, id });
         if self.count == 0 {
             self.segment = size;
             self.target = Some(*target);
@@ -115,12 +157,21 @@ impl Batch {
         self.len += size;
     }
 
+    /// Gives the last packet its ICRC. The next one is put together first: what has just been written is read slowly.
+    fn seal_last(&mut self) {
+        if let Some(Unsealed { at, measured, id }) = self.unsealed.take() {
+            let (packet, icrc) = self.buffer[at..at + measured.length() + ICRC].split_at_mut(measured.length());
+            icrc.copy_from_slice(&measured.icrc(id, packet));
+        }
+    }
+
     /// Sends what is there.
     ///
     /// # Errors
     /// It could not be sent, and is lost.
     pub(crate) fn flush(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let Some(target) = self.target.take() else { return Ok(()) };
+        self.seal_last();
         let sent = outlet.send(&Outgoing {
             to: target.to,
             traffic_class: target.traffic_class,
@@ -220,6 +271,7 @@ mod tests {
         leaves(&[1024, 3, 1024], &[(1040, 2), (0, 1)]);
         leaves(&[3, 1024], &[(0, 1), (0, 1)]);
         leaves(&[1, 2, 3, 4, 5], &[(20, 4), (0, 1)]);
+        leaves(&[1024, 1, 1023, 1024, 8], &[(1040, 2), (1040, 3)]);
     }
 
     #[test]

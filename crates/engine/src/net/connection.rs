@@ -16,6 +16,8 @@ use crate::qp::{Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.
 const AROUND: u32 = 48;
+/// The same of a packet of a message's middle: a BTH and an ICRC.
+const MIDDLE: u32 = 16;
 /// Messages of so many packets leave in bursts, and arrive so.
 const LONG: u32 = 4;
 /// What the smallest packet counts: it takes a place in the receiver's ring, as a large one does.
@@ -36,11 +38,15 @@ impl Qp {
         let is_long = inner.requester.next_length() >= LONG * mtu;
         let share = flow.peer.share(mtu, is_long);
         let under_way = inner.requester.under_way();
-        // A system call for a few packets costs nearly as much as one for many: what is long waits for room for a burst, as long as
-        // more than that is under way, of which some will be acknowledged.
-        let burst = (BATCH_MAX as u32 / (mtu + AROUND)).min(share / 2);
-        let waits = is_long && under_way >= burst && share.saturating_sub(under_way) < burst;
-        inner.requester.set_window(if waits { under_way } else { share });
+        // A system call for a few packets costs nearly as much as one for many: what is long goes in full bursts, and waits for room for
+        // one, as long as more than that is under way, of which some will be acknowledged.
+        let burst = (BATCH_MAX as u32 / (mtu + MIDDLE)).min(share / 2);
+        let room = share.saturating_sub(under_way);
+        let window = match room.checked_rem(burst) {
+            Some(rest) if is_long && (room > rest || under_way >= burst) => under_way + room - rest,
+            _ => share,
+        };
+        inner.requester.set_window(window);
     }
 
     /// Whether the next unreliable packet may go. If not, the QP waits for an answer, or for the time after which none is expected.

@@ -82,15 +82,15 @@ enum Found<'a> {
 }
 
 /// Takes datagrams apart, one packet after the other.
-struct Packets<'a> {
+pub(crate) struct Packets<'a> {
     engine: &'a Engine,
     datagrams: &'a Datagrams,
-    envelope: Envelope,
-    bytes: &'a [u8],
-    segment: usize,
-    at: usize,
+    pub(super) envelope: Envelope,
+    pub(super) bytes: &'a [u8],
+    pub(super) segment: usize,
+    pub(super) at: usize,
     /// The identification that the next packet will have, if its sender is like the last one's.
-    id: u16,
+    pub(super) id: u16,
     /// That of the first packet, if it fitted.
     first: Option<u16>,
     /// Packets that were another engine's.
@@ -243,6 +243,7 @@ impl Engine {
         let next = loop {
             if qp.take(&mut inner, &packet, payload.as_ptr(), origin) == Outcome::Taken {
                 taken = true;
+                qp.take_train(&mut inner, packets);
             } else {
                 packets.drop("its QP does not take it");
             }

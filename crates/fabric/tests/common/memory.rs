@@ -82,7 +82,12 @@ impl Memory {
 
     /// Takes the pages away from under the mapping.
     pub(crate) fn truncate(&self) {
-        ftruncate(&self.file, 0).expect("truncated");
+        self.truncate_to(0);
+    }
+
+    /// The same with those behind the first `len` bytes.
+    pub(crate) fn truncate_to(&self, len: usize) {
+        ftruncate(&self.file, len as u64).expect("truncated");
     }
 }
 

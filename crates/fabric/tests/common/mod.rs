@@ -150,6 +150,11 @@ impl Fabric {
         engine
     }
 
+    /// How many packets the switch has damaged.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.hosts.as_ref().map_or(0, |hosts| hosts.switch().counts().damaged)
+    }
+
     /// Two sides on engines of their own, connected (UD: ready to send).
     pub(crate) fn pair(&self, plan: &Plan) -> (Side, Side) {
         let (a, b) = (Side::new(&self.engine(), plan), Side::new(&self.engine(), plan));

@@ -1,0 +1,91 @@
+//! The middle of a long message on its way out: what is the same for all its packets is found once, as on its way in
+//! ([`crate::net::train`]). Its memory is looked up and held for as long as packets leave from it, and of each packet only what differs is
+//! asked for and written. Principal type: [`Ahead`].
+
+use abi::post::Sge;
+use protocol::{Time, Transmit};
+use wire::bth::Series;
+use wire::{Opcode, Operation};
+
+use crate::access::{self, LOCAL_READ, Stretch, Use};
+use crate::net::batch::Batch;
+use crate::net::flow::Flow;
+use crate::qp::{Inner, Qp};
+use crate::transmit::Sent;
+use crate::wqe::{SEND_HEADER, SendEntry};
+
+/// The memory behind a packet, as far as it lies in one piece: where the packets that follow are likely to come from.
+pub(crate) struct Ahead<'a> {
+    slot: u32,
+    /// Where in the message it begins, and how long it is.
+    offset: u32,
+    len: u32,
+    stretch: Stretch<'a>,
+}
+
+impl<'a> Ahead<'a> {
+    /// What comes behind a packet of the request `entry`, if anything does, and if it may be read.
+    pub(crate) fn find(qp: &'a Qp, inner: &Inner, transmit: &Transmit, entry: &SendEntry) -> Option<Self> {
+        let (slot, offset) = (transmit.slot, transmit.offset + transmit.len);
+        if entry.inline != 0 || offset >= entry.length {
+            return None;
+        }
+        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, SEND_HEADER, number));
+        let Sge { addr, length, lkey } = access::piece(elements, offset)?;
+        let len = length.min(entry.length - offset);
+        let stretch = access::hold(qp.engine(), Use { pd: qp.pd, right: LOCAL_READ, qpn: 0 }, (lkey, addr, len.into()))?;
+        Some(Self { slot, offset, len, stretch })
+    }
+
+    /// Where in it `len` bytes of a message lie, if all of them do.
+    pub(crate) fn place(&self, slot: u32, offset: u32, len: u32) -> Option<(&Stretch<'a>, usize)> {
+        let at = offset.checked_sub(self.offset).filter(|_| slot == self.slot)?;
+        (at <= self.len && len <= self.len - at).then_some((&self.stretch, at as usize))
+    }
+}
+
+impl Qp {
+    /// Sends what follows the packet that has just been sent, as long as it is the same message's middle and comes from `ahead`.
+    pub(crate) fn send_middles(
+        &self,
+        inner: &mut Inner,
+        (flow, batch): (&Flow, &mut Batch),
+        before: &Transmit,
+        ahead: &Ahead<'_>,
+        now: Time,
+    ) -> Sent {
+        let opcode = before.headers.opcode;
+        let operation = match opcode.operation {
+            Operation::SendFirst | Operation::SendMiddle => Operation::SendMiddle,
+            Operation::WriteFirst | Operation::WriteMiddle => Operation::WriteMiddle,
+            _ => return Sent::Yes,
+        };
+        // Whoever wants to see each packet sees it.
+        if tracing::enabled!(tracing::Level::TRACE) {
+            return Sent::Yes;
+        }
+        let series = Series::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp);
+        let (pkey, len) = (before.headers.pkey, before.len);
+        let way = (&flow.target, &flow.envelope);
+        while let Some(next) = inner.requester.poll_middle(now) {
+            let Some((stretch, at)) = ahead.place(next.slot, next.offset, len) else {
+                inner.requester.untransmit();
+                break;
+            };
+            let put = batch.put_middle(
+                &*flow.port.outlet,
+                way,
+                |head| series.emit(pkey, next.psn, next.ack_req, head),
+                len as usize,
+                |to| stretch.read(at, to, len as usize),
+            );
+            match put {
+                Ok(Ok(())) => {}
+                // Lost, as on any network.
+                Ok(Err(error)) => flow.complain(&error),
+                Err(refusal) => return Sent::Refused(refusal),
+            }
+        }
+        Sent::Yes
+    }
+}

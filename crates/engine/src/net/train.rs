@@ -1,0 +1,109 @@
+//! Trains: packets of the middle of one message that came together, which is what most packets of long messages are.
+//!
+//! What is the same for all of them is found once: the QP with its lock, the key, the memory, the rest of the headers. What each says
+//! itself is checked for each: its headers against the ones that have to come next, its length, its ICRC. The first that differs in
+//! anything ends the train and goes the way of all packets ([`crate::net::deliver`]), which knows what is wrong with it; so nothing is
+//! refused here. Adds to [`Packets`] and [`Qp`].
+
+use abi::mr::access as right;
+use protocol::{Place, Run, State};
+use wire::bth::{LEN as BTH, Series};
+use wire::{Psn, Qpn};
+
+use crate::access::{self, Stretch, Use};
+use crate::net::batch::ICRC;
+use crate::net::deliver::Packets;
+use crate::qp::{Inner, Qp};
+use crate::wqe::RECV_HEADER;
+
+impl Packets<'_> {
+    /// How many packets of `size` bytes come next, as far as their lengths say.
+    fn coming(&self, size: usize) -> u32 {
+        if self.segment == size { ((self.bytes.len() - self.at) / size) as u32 } else { 0 }
+    }
+
+    /// Takes those that come next, are of the series and whole, at most `most`; `place` puts payload number `n` where it goes, or fails.
+    /// Gives how many there were, and whether one asks for an acknowledgement.
+    fn take_series(
+        &mut self,
+        series: Series,
+        first: Psn,
+        most: u32,
+        mut place: impl FnMut(u32, &[u8]) -> bool,
+    ) -> (u32, bool) {
+        let size = self.segment;
+        let measured = self.envelope.of_length(size - ICRC);
+        let mut asked = false;
+        for number in 0..most {
+            let Some(packet) = self.bytes.get(self.at..self.at + size) else { return (number, asked) };
+            let Some((head, rest)) = packet.split_first_chunk::<BTH>() else { return (number, asked) };
+            let Some(asks) = series.ack_req(head, first + number) else { return (number, asked) };
+            if !measured.fits(packet, self.id) || !place(number, &rest[..rest.len() - ICRC]) {
+                return (number, asked);
+            }
+            asked |= asks;
+            self.at += size;
+            self.id = self.id.wrapping_add(1);
+        }
+        (most, asked)
+    }
+}
+
+impl Qp {
+    /// Takes the packets behind one that this QP has just taken, as long as they make a train.
+    pub(crate) fn take_train(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
+        // Whoever wants to see each packet sees it.
+        if tracing::enabled!(tracing::Level::TRACE) {
+            return;
+        }
+        let Some(run) = self.awaited_run(inner) else { return };
+        let most = run.most.min(packets.coming(BTH + run.len as usize + ICRC));
+        if most == 0 {
+            return;
+        }
+        let Some((stretch, most)) = self.room(inner, &run, most) else { return };
+        let series = Series::new(run.opcode, Qpn::new(self.qpn()));
+        let (taken, asked) = packets.take_series(series, run.first, most, |number, payload| {
+            stretch.write((number * run.len) as usize, payload).is_ok()
+        });
+        inner.responder.finish_run(taken, asked);
+    }
+
+    /// What may come, if it may be carried out at once.
+    fn awaited_run(&self, inner: &Inner) -> Option<Run> {
+        let serves = inner.state.serves() && (inner.state != State::Rtr || inner.established);
+        if inner.is_dead() || !serves || !inner.held.is_empty() {
+            return None;
+        }
+        inner.responder.awaited_run()
+    }
+
+    /// The memory for as many packets of a run as lie in one piece, but not more than `most`; how many that are.
+    fn room(&self, inner: &Inner, run: &Run, most: u32) -> Option<(Stretch<'_>, u32)> {
+        match run.place {
+            Place::Write { va, rkey } => {
+                let place = (rkey, va, u64::from(most * run.len));
+                Some((access::hold(self.engine(), self.remote(self.pd, right::REMOTE_WRITE), place)?, most))
+            }
+            Place::Receive { offset } => {
+                let receive = inner.receive.as_ref()?;
+                let most = most.min(receive.length.checked_sub(offset)? / run.len);
+                let (pd, found) = match receive.index {
+                    Some(index) => {
+                        let count = receive.num_sge as usize;
+                        let elements = (0..count).map(|number| inner.rq.element(index, RECV_HEADER, number));
+                        (self.pd, access::piece(elements, offset)?)
+                    }
+                    None => {
+                        let pd = self.srq.as_ref().map_or(self.pd, |srq| srq.pd());
+                        (pd, access::piece(inner.shared.iter().copied(), offset)?)
+                    }
+                };
+                let most = most.min(found.length / run.len);
+                let place = (found.lkey, found.addr, u64::from(most * run.len));
+                let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
+                (most > 0).then_some((access::hold(self.engine(), wanted, place)?, most))
+            }
+        }
+    }
+}
