@@ -15,6 +15,7 @@ use abi::wire::{CLAIM_PAGE_LEN, WireSocket};
 use parking_lot::RwLock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
 use shm::Doorbell;
 use shm::region::Region;
 
@@ -38,12 +39,15 @@ const ENGINE: u64 = 1 << 32;
 pub(crate) struct Intake {
     /// What the wire thread sleeps on.
     outer: OwnedFd,
-    /// The sockets of addresses: one word turns all of them off while an engine reads.
+    /// The sockets of addresses, while they are read here: who sends to a socket that an epoll knows has to tell it, even if nobody
+    /// waits, and that takes a twentieth of a small message's way.
     inner: OwnedFd,
     /// Those of groups, which are always read here: what comes is for several engines.
     groups: OwnedFd,
     wake: Doorbell,
     sockets: RwLock<BTreeMap<u64, Receiver>>,
+    /// Whether the sockets of addresses are read here; changes while `sockets` is locked for writing.
+    listens: AtomicBool,
     page: Arc<Region>,
     page_fd: OwnedFd,
     stopping: AtomicBool,
@@ -87,6 +91,7 @@ impl Intake {
             groups,
             wake,
             sockets: RwLock::default(),
+            listens: AtomicBool::new(true),
             page: Arc::new(page),
             page_fd,
             stopping,
@@ -106,7 +111,9 @@ impl Intake {
         if self.hops.load(Ordering::Relaxed) {
             socket.tell_hops()?;
         }
-        epoll::add(epoll, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
+        if is_group || self.listens.load(Ordering::Relaxed) {
+            epoll::add(epoll, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
+        }
         sockets.insert(token, Receiver { socket, is_group, gid: gid_of(ip), ifindex });
         Ok(())
     }
@@ -163,10 +170,23 @@ impl Intake {
         self.wake.ring();
     }
 
-    /// Whether the sockets are listened to.
+    /// Whether the sockets of addresses are listened to. What is in them when that begins is seen.
     pub(crate) fn listen(&self, wanted: bool) -> io::Result<()> {
-        let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
-        Ok(epoll::modify(&self.outer, &self.inner, EventData::new_u64(SOCKETS), interest)?)
+        let sockets = self.sockets.write();
+        for (token, receiver) in sockets.iter().filter(|(_, receiver)| !receiver.is_group) {
+            let changed = match wanted {
+                true => epoll::add(&self.inner, receiver.socket.as_fd(), EventData::new_u64(*token), EventFlags::IN),
+                false => epoll::delete(&self.inner, receiver.socket.as_fd()),
+            };
+            // An earlier call may have come half way.
+            if let Err(error) = changed
+                && !matches!(error, Errno::EXIST | Errno::NOENT)
+            {
+                return Err(error.into());
+            }
+        }
+        self.listens.store(wanted, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Sleeps until there is something to do.
@@ -246,7 +266,7 @@ fn wait(epoll: &OwnedFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> 
         tv_nsec: i64::from(timeout.subsec_nanos()),
     });
     match epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
