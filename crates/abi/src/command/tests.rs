@@ -40,7 +40,7 @@ fn headers_are_checked_in_order() {
     assert_eq!(admit(&ALLOC_PD_BYTES, MAINLINE, false).expect_err("refused"), Errno::EINVAL, "before GET_CONTEXT");
     assert_eq!(refusal(&changed(0, &[0])), Errno::EINVAL, "second GET_CONTEXT");
     assert!(admit(&changed(0, &[0]), MAINLINE, false).is_ok(), "first GET_CONTEXT");
-    assert_eq!(refusal(&changed(0, &[14, 0, 0, 0, 9])), Errno::EOPNOTSUPP, "not supported comes before lengths");
+    assert_eq!(refusal(&changed(0, &[15, 0, 0, 0, 9])), Errno::ENOSYS, "not supported comes before lengths");
     assert_eq!(refusal(&changed(0, &[22])), Errno::ENOSYS);
     assert_eq!(refusal(&changed(4, &[5])), Errno::EINVAL, "in_words too large");
     assert_eq!(refusal(&changed(4, &[3])), Errno::EINVAL, "in_words too small");
