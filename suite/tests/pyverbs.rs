@@ -6,8 +6,8 @@
 use softhca_suite::Room;
 use softhca_suite::pyverbs::{Pyverbs, Verdict};
 
-/// So many pass at least, of 170.
-const PASS: usize = 91;
+/// So many of 170 pass at least; three more where there are huge pages.
+const PASS: usize = 141;
 
 #[test]
 fn the_pyverbs_tests_of_debian() {

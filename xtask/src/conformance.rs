@@ -12,6 +12,7 @@ use std::fs;
 use suite::Room;
 use suite::pyverbs::{Case, Pyverbs, Verdict};
 
+use crate::hugepages::HugePages;
 use crate::workspace::Workspace;
 use crate::{debian, dist};
 
@@ -26,6 +27,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
     let behaviours = behaviours::table(workspace)?;
     debian::require(debian::SUITE)?;
     let room = Room::with(dist::run(workspace)?)?;
+    let _pages = HugePages::reserve();
     let pyverbs = Pyverbs::unpack(&room)?;
     let mut cases = Vec::new();
     for module in pyverbs.modules()? {

@@ -10,6 +10,7 @@ mod conformance;
 mod debian;
 mod demo;
 mod dist;
+mod hugepages;
 mod planted;
 mod report;
 mod step;

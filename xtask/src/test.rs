@@ -5,6 +5,7 @@
 
 use std::process::{Command, Stdio};
 
+use crate::hugepages::HugePages;
 use crate::report::Report;
 use crate::workspace::Workspace;
 use crate::{abi_check, abi_doc, conformance, debian, dist, planted, step, tidy};
@@ -40,6 +41,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
             ready.clone()
         });
         if let (Ok(()), Ok(dist)) = (ready, &laid_out) {
+            let _pages = HugePages::reserve();
             report.step("integration suite", || {
                 let mut command = tests(workspace, &["--package", "softhca-suite"], true);
                 command.env("SOFTHCA_DIST", dist.folder());

@@ -146,7 +146,7 @@ fn the_end_of_a_qp_leaves_the_requests_to_the_others() {
 }
 
 /// V-52: what waits keeps its order, more fits, and a size below what waits is refused; with a limit all or nothing.
-fn a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
+fn v_52_a_queue_changes_its_size_while_requests_wait(fabric: &Fabric) {
     let shared = shared(fabric, &Plan::rc());
     let srq = &shared.srq;
     // The ring has turned when it moves.
@@ -215,7 +215,7 @@ fn events_that_nobody_read_go_with_the_queue() {
 }
 
 common::everywhere! {
-    a_queue_changes_its_size_while_requests_wait
+    v_52_a_queue_changes_its_size_while_requests_wait
     what_does_not_fit_is_refused
     the_limit_tells_once_when_the_queue_runs_low
 }

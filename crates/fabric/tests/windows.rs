@@ -64,14 +64,14 @@ fn restart(a: &Side, b: &Side) {
 }
 
 everywhere! {
-    a_window_opens_its_range_with_its_rights
-    a_new_bind_of_type_1_closes_the_old_key
-    a_send_invalidates_a_window_of_the_receiver
-    a_send_cannot_invalidate_what_is_not_the_connections
+    v_30_a_window_opens_its_range_with_its_rights
+    v_31_a_new_bind_of_type_1_closes_the_old_key
+    op_send_inv_invalidates_a_window_of_the_receiver
+    fault_invalidate_of_what_is_not_the_connections
 }
 
 /// V-30, V-31.
-fn a_window_opens_its_range_with_its_rights(fabric: &Fabric) {
+fn v_30_a_window_opens_its_range_with_its_rights(fabric: &Fabric) {
     for kind in [1, 2] {
         let (a, b) = pair(fabric);
         let mw = b.pd.alloc_mw(kind).expect("a window");
@@ -107,7 +107,7 @@ fn a_window_opens_its_range_with_its_rights(fabric: &Fabric) {
 }
 
 /// V-31, V-32: every bind gives another key; with no bytes it closes the window.
-fn a_new_bind_of_type_1_closes_the_old_key(fabric: &Fabric) {
+fn v_31_a_new_bind_of_type_1_closes_the_old_key(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let mw = b.pd.alloc_mw(1).expect("a window");
     let first = bind(&b, &mw, (0, 100), WRITE);
@@ -124,7 +124,7 @@ fn a_new_bind_of_type_1_closes_the_old_key(fabric: &Fabric) {
 }
 
 /// V-32, IBA 9.4.1.1.3: after the message is complete; its completion tells.
-fn a_send_invalidates_a_window_of_the_receiver(fabric: &Fabric) {
+fn op_send_inv_invalidates_a_window_of_the_receiver(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let mw = b.pd.alloc_mw(2).expect("a window");
     let key = bind(&b, &mw, (0, 100), WRITE);
@@ -149,7 +149,7 @@ fn a_send_invalidates_a_window_of_the_receiver(fabric: &Fabric) {
 }
 
 /// Table 15.1: the data is acknowledged; the receive request ends with REM_INV_REQ_ERR, and the QP with it.
-fn a_send_cannot_invalidate_what_is_not_the_connections(fabric: &Fabric) {
+fn fault_invalidate_of_what_is_not_the_connections(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let other = Side::with_srq(&b.engine, &b.pd, &b.plan, None);
     let third = Side::new(&a.engine, &a.plan);
@@ -176,7 +176,7 @@ fn a_send_cannot_invalidate_what_is_not_the_connections(fabric: &Fabric) {
 
 /// V-32: a window of type 2B is its QP's, one of type 1 its PD's.
 #[test]
-fn who_may_use_a_window() {
+fn v_32_who_may_use_a_window() {
     let fabric = Fabric::start();
     for kind in [1, 2] {
         let (a, b) = pair(&fabric);
@@ -212,7 +212,7 @@ fn a_zero_based_window_counts_from_0() {
 
 /// V-33: each way that a bind can be wrong, and what is behind it is flushed.
 #[test]
-fn a_bind_that_is_refused() {
+fn status_06_a_bind_that_is_refused() {
     let fabric = Fabric::start();
     let (a, b) = pair(&fabric);
     let plain = common::register(&b.pd, &b.memory, access::LOCAL_WRITE);
@@ -261,7 +261,7 @@ fn a_bind_that_is_refused() {
 
 /// V-32: only what is of type 2 and this QP's; a window that is closed already may be invalidated once more.
 #[test]
-fn a_local_invalidate() {
+fn op_local_inv() {
     let fabric = Fabric::start();
     let (a, b) = pair(&fabric);
     let mw = b.pd.alloc_mw(2).expect("a window");
@@ -286,7 +286,7 @@ fn a_local_invalidate() {
 
 /// V-33: an MR with windows stays; a window may go while it is bound.
 #[test]
-fn a_region_with_windows_stays_as_it_is() {
+fn v_33_a_region_with_windows_stays_as_it_is() {
     let fabric = Fabric::start();
     let (a, b) = pair(&fabric);
     let windows: Vec<Arc<Mw>> = [1, 2].map(|kind| b.pd.alloc_mw(kind).expect("a window")).into();
@@ -305,7 +305,7 @@ fn a_region_with_windows_stays_as_it_is() {
 }
 
 #[test]
-fn windows_on_an_unreliable_connection() {
+fn op_bind_on_an_unreliable_connection() {
     let fabric = Fabric::start();
     let (a, b) = fabric.pair(&Plan { mr_access: LOCAL, ..Plan::uc() });
     let mw = b.pd.alloc_mw(2).expect("a window");

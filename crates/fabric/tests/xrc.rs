@@ -146,7 +146,7 @@ impl Pair {
 }
 
 /// Every operation of RC, each to the queue that it names: its receive request, its PD's keys, its CQ.
-fn every_operation_reaches_the_queue_that_it_names(fabric: &Fabric) {
+fn xrc_every_operation_reaches_the_queue_that_it_names(fabric: &Fabric) {
     let pair = pair(fabric);
     pair.memory.pattern(0, 20_000, 3);
     for (which, queue) in pair.queues.iter().enumerate() {
@@ -198,7 +198,7 @@ fn every_operation_reaches_the_queue_that_it_names(fabric: &Fabric) {
 }
 
 /// Section 10: a number that is no queue of the domain is refused, and both ends are in error.
-fn a_queue_of_no_domain_is_refused(fabric: &Fabric) {
+fn xrc_number_of_no_domain_is_refused(fabric: &Fabric) {
     let pair = pair(fabric);
     let plain =
         pair.server.create_srq(&pair.queues[0].pd, &SrqSpec { max_wr: 4, max_sge: 1, cookie: 0 }).expect("an SRQ");
@@ -211,7 +211,7 @@ fn a_queue_of_no_domain_is_refused(fabric: &Fabric) {
 }
 
 /// The same for a queue of another domain, and for one that was destroyed.
-fn a_queue_of_another_domain_or_none_any_more_is_refused(fabric: &Fabric) {
+fn xrc_number_of_another_domain_or_none_any_more_is_refused(fabric: &Fabric) {
     let pair = pair(fabric);
     let other = pair.server.open_xrcd(None, O_CREAT).expect("a domain");
     let foreign = Queue::new(&pair.server, &other, 16);
@@ -226,7 +226,7 @@ fn a_queue_of_another_domain_or_none_any_more_is_refused(fabric: &Fabric) {
 }
 
 /// V-10 with section 10: keys are looked up on the PD of the queue that is named.
-fn a_key_of_another_queues_domain_is_refused(fabric: &Fabric) {
+fn xrc_protection_is_the_queue_s(fabric: &Fabric) {
     let pair = pair(fabric);
     let wr = SendWr { sges: &pair.sge(0, 8), ..pair.at(0, opcode::RDMA_WRITE, 0) };
     assert_eq!(pair.outcome(pair.number(0), &wr), 0);
@@ -234,7 +234,7 @@ fn a_key_of_another_queues_domain_is_refused(fabric: &Fabric) {
     assert_eq!(event(&pair.server).kind, kind::QP_ACCESS_ERR);
 }
 
-fn an_empty_queue_makes_the_initiator_wait(fabric: &Fabric) {
+fn xrc_rnr_an_empty_queue_makes_the_initiator_wait(fabric: &Fabric) {
     let pair = pair(fabric);
     pair.post(pair.number(0), &SendWr::default());
     until("an RNR wait", || (pair.queues[0].cq.poll(&mut [Default::default()]) == Ok(0)).then_some(()));
@@ -259,7 +259,7 @@ fn a_message_that_does_not_fit_ends_both(fabric: &Fabric) {
 }
 
 #[test]
-fn ends_have_the_queues_that_they_have() {
+fn xrc_ends_have_the_queues_that_they_have() {
     let fabric = Fabric::start();
     let pair = pair(&fabric);
     for qp in [&pair.initiator, pair.target.qp()] {
@@ -278,7 +278,7 @@ fn ends_have_the_queues_that_they_have() {
 
 /// Section 10: a domain is a file's inode; O_CREAT and O_EXCL mean what they mean for files, and it goes with its last handle.
 #[test]
-fn a_domain_is_that_of_its_file_in_every_process() {
+fn xrc_domain_is_that_of_its_file_in_every_process() {
     let fabric = Fabric::start();
     let (one, two) = (fabric.engine(), fabric.engine());
     let file = tempfile::tempfile().expect("a file");
@@ -305,7 +305,7 @@ fn a_domain_is_that_of_its_file_in_every_process() {
 }
 
 #[test]
-fn private_domains_are_each_their_own() {
+fn xrc_domain_private_ones_are_each_their_own() {
     let fabric = Fabric::start();
     let engine = fabric.engine();
     let [one, two] = [(); 2].map(|()| engine.open_xrcd(None, 0).expect("a domain"));
@@ -322,7 +322,7 @@ fn private_domains_are_each_their_own() {
 
 /// Section 10: a target's events go to everybody who holds it, and it goes with the last of them.
 #[test]
-fn a_target_is_held_by_all_who_opened_it() {
+fn xrc_target_is_held_by_all_who_opened_it() {
     let fabric = Fabric::start();
     let pair = pair(&fabric);
     let qpn = pair.target.qp().qpn();
@@ -349,7 +349,7 @@ fn a_target_is_held_by_all_who_opened_it() {
 
 /// V-54 over XRC: a queue whose CQ was overrun is lost, the others of the target are not.
 #[test]
-fn a_queue_whose_cq_is_overrun_takes_nothing_any_more() {
+fn v_54_a_queue_whose_cq_is_overrun_takes_nothing_any_more() {
     let fabric = Fabric::start();
     let pair = pair_with(&fabric, 2, 7);
     for wr_id in 0..4 {
@@ -368,13 +368,13 @@ fn a_queue_whose_cq_is_overrun_takes_nothing_any_more() {
 }
 
 common::everywhere! {
-    a_queue_of_no_domain_is_refused
-    a_queue_of_another_domain_or_none_any_more_is_refused
-    a_key_of_another_queues_domain_is_refused
+    xrc_number_of_no_domain_is_refused
+    xrc_number_of_another_domain_or_none_any_more_is_refused
+    xrc_protection_is_the_queue_s
     a_message_that_does_not_fit_ends_both
 }
 
 common::even_with_losses! {
-    every_operation_reaches_the_queue_that_it_names
-    an_empty_queue_makes_the_initiator_wait
+    xrc_every_operation_reaches_the_queue_that_it_names
+    xrc_rnr_an_empty_queue_makes_the_initiator_wait
 }

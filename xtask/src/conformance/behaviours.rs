@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// Where the tests of behaviours are: all of them, so that one without a behaviour is found.
 const SUITE: &str = "crates/fabric/tests/conformance";
 /// Where others may be, which are found by their names.
-const ELSEWHERE: &[&str] = &["crates/protocol/tests", "crates/engine/src", "crates/agent/tests", "suite/tests"];
+const ELSEWHERE: &[&str] = &["crates/fabric/tests", "crates/protocol/tests", "crates/agent/tests", "suite/tests"];
 
 #[derive(Deserialize)]
 struct File {
@@ -42,6 +42,7 @@ pub(super) fn table(workspace: &Workspace) -> Result<String, String> {
     functions(&workspace.root().join(SUITE), &mut own);
     let mut others = Vec::new();
     ELSEWHERE.iter().for_each(|place| functions(&workspace.root().join(place), &mut others));
+    others.retain(|name| !own.contains(name));
     compose(&behaviours, &own, &others)
 }
 

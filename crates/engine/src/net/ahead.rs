@@ -33,7 +33,8 @@ impl<'a> Ahead<'a> {
         let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, SEND_HEADER, number));
         let Sge { addr, length, lkey } = access::piece(elements, offset)?;
         let len = length.min(entry.length - offset);
-        let stretch = access::hold(qp.engine(), Use { pd: qp.pd, right: LOCAL_READ, qpn: 0 }, (lkey, addr, len.into()))?;
+        let stretch =
+            access::hold(qp.engine(), Use { pd: qp.pd, right: LOCAL_READ, qpn: 0 }, (lkey, addr, len.into()))?;
         Some(Self { slot, offset, len, stretch })
     }
 
