@@ -59,6 +59,8 @@ impl Engine {
     }
 
     fn take_dm(self: &Arc<Self>, answer: Answer) -> Result<Arc<Dm>> {
+        // Copies to and from the program's memory may fault.
+        crate::usermem::install()?;
         let out: DmOut = answer.get(0)?;
         let region = map(&answer, out.length)?;
         Ok(Arc::new(Dm { engine: Arc::clone(self), handle: out.dm_handle, length: out.length, region }))
