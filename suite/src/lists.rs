@@ -28,14 +28,14 @@ macro_rules! perftest_list {
             atomic_lat_compare_and_swap: "ib_atomic_lat" "-A" "CMP_AND_SWAP";
             atomic_lat_fetch_and_add: "ib_atomic_lat" "-A" "FETCH_AND_ADD";
 
-            send_bw_all_sizes: "ib_send_bw" "-a" "-n" "200";
-            send_lat_all_sizes: "ib_send_lat" "-a" "-n" "100";
-            write_bw_all_sizes: "ib_write_bw" "-a" "-n" "200";
-            write_lat_all_sizes: "ib_write_lat" "-a" "-n" "100";
-            read_bw_all_sizes: "ib_read_bw" "-a" "-n" "200";
-            read_lat_all_sizes: "ib_read_lat" "-a" "-n" "100";
-            send_bw_uc_all_sizes: "ib_send_bw" "-c" "UC" "-a" "-n" "200";
-            write_bw_uc_all_sizes: "ib_write_bw" "-c" "UC" "-a" "-n" "200";
+            send_bw_all_sizes: "ib_send_bw" "-a" "-n" "60";
+            send_lat_all_sizes: "ib_send_lat" "-a" "-n" "30";
+            write_bw_all_sizes: "ib_write_bw" "-a" "-n" "60";
+            write_lat_all_sizes: "ib_write_lat" "-a" "-n" "30";
+            read_bw_all_sizes: "ib_read_bw" "-a" "-n" "60";
+            read_lat_all_sizes: "ib_read_lat" "-a" "-n" "30";
+            send_bw_uc_all_sizes: "ib_send_bw" "-c" "UC" "-a" "-n" "60";
+            write_bw_uc_all_sizes: "ib_write_bw" "-c" "UC" "-a" "-n" "60";
 
             send_bw_both_ways: "ib_send_bw" "-b";
             send_bw_uc_both_ways: "ib_send_bw" "-c" "UC" "-b";

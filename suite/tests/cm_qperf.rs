@@ -22,13 +22,18 @@ fn measures(place: Place<'_>, options: &str, tests: &str) {
     assert!(!sides.client.everything().contains("failed"), "{}", sides.client.told());
 }
 
+/// What there is to measure: with `-cm1` only RC is another matter, for qperf 0.4.11 connects UC and UD in the same way with and without.
+fn tests(options: &str) -> &'static [&'static str] {
+    if options.is_empty() { &[RC, UC, UD] } else { &[RC] }
+}
+
 /// Everything, on one host.
 #[track_caller]
 fn on_one_host(user: User, options: &str) {
     // An address of loopback gives the port its largest MTU on every machine.
     let options_of_agent = [INFINIBAND, &["--address", "127.0.0.1"]].concat();
     let room = Room::of(user).expect("a room").with_agent(&options_of_agent).expect("an agent");
-    [RC, UC, UD].into_iter().for_each(|tests| measures(room.place(Family::V4), options, tests));
+    tests(options).iter().for_each(|tests| measures(room.place(Family::V4), options, tests));
 }
 
 /// Everything, between two hosts.
@@ -36,10 +41,11 @@ fn on_one_host(user: User, options: &str) {
 fn between_namespaces(mtu: u32, user: User, options: &str) {
     let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
     let hosts = hosts.with_agents(INFINIBAND).expect("agents");
-    [RC, UC].into_iter().for_each(|tests| measures(hosts.place(Family::V4), options, tests));
-    // A datagram is one packet.
-    let size = if mtu < 2200 { "-m 1K" } else { "" };
-    measures(hosts.place(Family::V4), &format!("{options} {size}"), UD);
+    for tests in tests(options) {
+        // A datagram is one packet.
+        let size = if *tests == UD && mtu < 2200 { "-m 1K" } else { "" };
+        measures(hosts.place(Family::V4), &format!("{options} {size}"), tests);
+    }
 }
 
 #[test]
