@@ -89,6 +89,7 @@ pub(crate) struct Use {
     pub(crate) qpn: u32,
 }
 
+#[inline]
 fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<u64, Refusal> {
     if extent.key != key {
         return Err(Refusal::NoKey { key });
@@ -120,6 +121,7 @@ fn with<T>(
 }
 
 /// The region, held, and where the range lies in this process.
+#[inline]
 fn open<'a>(
     engine: &'a Engine,
     wanted: Use,

@@ -221,6 +221,7 @@ fn check(extent: &Extent, pd: u32, bind: &Bind) -> Result<u64, String> {
 
 impl SendBatch<'_> {
     /// Adds a request that sends nothing. The queue has room for it.
+    #[cold]
     pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), Errno> {
         let (qp, inner) = (self.qp, &mut *self.inner);
         let mut entry = SendEntry {
@@ -257,6 +258,7 @@ impl SendBatch<'_> {
 
 impl Qp {
     /// Carries out requests that send nothing, as long as it is their turn. Says whether there was one.
+    #[cold]
     pub(crate) fn carry_out(&self, inner: &mut Inner) -> bool {
         let mut any = false;
         while inner.requester.has_local() {

@@ -198,18 +198,18 @@ impl Qp {
         }
         let mut status = None;
         let step = inner.responder.handle(&packet.headers, u32::from(packet.len));
-        let pd = match &self.target {
-            Some(target) if !matches!(step, Step::Ignore(_) | Step::Reply) => {
-                match self.enter_domain(inner, target, packet, &step) {
-                    Ok(pd) => pd,
-                    Err(nak) => {
-                        inner.responder.finish(Outcome::Refused(nak));
-                        return self.after_refusal(inner, None);
-                    }
+        let mut pd = self.pd;
+        if let Some(target) = &self.target
+            && !matches!(step, Step::Ignore(_) | Step::Reply)
+        {
+            pd = match self.enter_domain(inner, target, packet, &step) {
+                Ok(pd) => pd,
+                Err(nak) => {
+                    inner.responder.finish(Outcome::Refused(nak));
+                    return self.after_refusal(inner, None);
                 }
-            }
-            _ => self.pd,
-        };
+            };
+        }
         match step {
             Step::Ignore(fault) => {
                 if matches!(fault, Fault::QKey { .. }) {
@@ -509,6 +509,7 @@ impl Qp {
 
     /// Shows the program what has arrived. Answers go first: a program that sees its last message may end at once, and the
     /// peer has to know all the same that it came.
+    #[inline]
     pub(crate) fn show_arrived(&self, inner: &mut Inner) {
         if let Some(cq) = &self.recv_cq {
             for (cqe, solicited) in inner.arrived.drain(..) {

@@ -91,9 +91,11 @@ impl Qp {
             if self.service == Service::Ud {
                 self.pump_datagrams(inner);
             } else {
-                self.pump_connection(inner);
-                while inner.requester.has_local() && self.carry_out(inner) {
+                loop {
                     self.pump_connection(inner);
+                    if !(inner.requester.has_local() && self.carry_out(inner)) {
+                        break;
+                    }
                 }
             }
         }
@@ -221,6 +223,7 @@ impl Qp {
     }
 
     /// There is no way to the peer: whatever is sent is lost, and the usual timers find out.
+    #[cold]
     fn lose_output(&self, inner: &mut Inner) {
         let now = self.engine().now();
         while inner.responder.poll_transmit().is_some() {}
@@ -242,6 +245,7 @@ impl Qp {
     }
 
     /// What goes nowhere is gathered all the same: its buffers are looked at before anybody asks who is there.
+    #[cold]
     pub(crate) fn rehearse(&self, inner: &Inner, transmit: &Transmit) -> Result<(), Refusal> {
         if transmit.len == 0 {
             return Ok(());
@@ -383,6 +387,7 @@ impl Qp {
     }
 
     /// Copies a packet's payload to where it leaves from.
+    #[inline]
     pub(crate) fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
         match *from {
             Origin::Nothing => Ok(()),

@@ -303,6 +303,7 @@ impl Target {
 
 impl Qp {
     /// The SRQ that a request names: whose PD its keys are looked up on, and where its message goes.
+    #[inline(never)]
     pub(crate) fn enter_domain(
         &self,
         inner: &mut Inner,

@@ -25,6 +25,7 @@ pub(crate) struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     /// What comes behind a packet of the request `entry`, if anything does, and if it may be read.
+    #[inline(never)]
     pub(crate) fn find(qp: &'a Qp, inner: &Inner, transmit: &Transmit, entry: &SendEntry) -> Option<Self> {
         let (slot, offset) = (transmit.slot, transmit.offset + transmit.len);
         if entry.inline != 0 || offset >= entry.length {
@@ -47,6 +48,7 @@ impl<'a> Ahead<'a> {
 
 impl Qp {
     /// Sends what follows the packet that has just been sent, as long as it is the same message's middle and comes from `ahead`.
+    #[inline(never)]
     pub(crate) fn send_middles(
         &self,
         inner: &mut Inner,
