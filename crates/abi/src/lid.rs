@@ -2,7 +2,7 @@
 //!
 //! Nothing here crosses a process boundary by itself; the agent and the engines calculate the same from the board. A port's
 //! [`Subnet`] is that of one of its IPv4 addresses, and a LID is the host part of an address in it
-//! (docs/decisions/0020-lids-without-a-fabric.md). IBA 4.1.3.
+//! (docs/decisions/0019-lids-without-a-fabric.md). IBA 4.1.3.
 
 /// The last LID that names a port; 0 names none.
 pub const UNICAST_MAX: u16 = 0xbfff;

@@ -2,7 +2,7 @@
 //!
 //! There is no subnet manager. A port's LID is the host part of its first IPv4 address that has a fitting one, so that other
 //! hosts of that subnet know whom it names; a port without such an address has a LID from the end of the range, which only
-//! this agent's programs reach. No two ports of an agent have the same (docs/decisions/0020-lids-without-a-fabric.md). The
+//! this agent's programs reach. No two ports of an agent have the same (docs/decisions/0019-lids-without-a-fabric.md). The
 //! principal type is [`Lid`].
 
 use std::collections::BTreeSet;

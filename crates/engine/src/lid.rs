@@ -2,7 +2,7 @@
 //!
 //! A LID of this agent is one of its ports; any other is the host part of an address in the port's own subnet. Either way a GID
 //! takes the LID's place when the vector is set, and everything behind goes by GIDs alone
-//! (docs/decisions/0020-lids-without-a-fabric.md). Nothing of Ethernet ports is here: the agent refuses vectors without a GRH there.
+//! (docs/decisions/0019-lids-without-a-fabric.md). Nothing of Ethernet ports is here: the agent refuses vectors without a GRH there.
 
 use abi::board::{self, port_word, word};
 pub(crate) use abi::lid::NO_GRH;

@@ -1,7 +1,7 @@
 //! Requests that send nothing: binding a memory window, invalidating a key. They take no packet number; each is carried out by the
 //! caller when its turn comes in the queue, once, however often the packets around it go again. Adds to [`Requester`]. IBA 10.8.2.3.
 
-use crate::{Reason, Requester, Service, Status, Time};
+use crate::{Reason, Requester, Status, Time};
 
 impl Requester {
     /// Whether the request whose turn it is sends nothing.
@@ -18,7 +18,7 @@ impl Requester {
         if !self.has_local() || self.stops_here() {
             return None;
         }
-        if self.service == Service::Rc && self.is_waiting(now) || !self.begin() {
+        if self.service.is_reliable() && self.is_waiting(now) || !self.begin() {
             return None;
         }
         Some(self.ops.at(self.cursor.op).op.slot)
