@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-wire", 0),
     ("softhca-shm", 0),
     ("softhca-udp", 0),
+    ("softhca-interpose", 0),
     ("softhca-abi", 1),
     ("softhca-protocol", 1),
     ("softhca-rsocket", 1),
@@ -43,6 +44,7 @@ const UNSAFE: &[(&str, &[&str])] = &[
     ("softhca", &["memory"]),
     ("libibverbs", &[""]),
     ("librdmacm", &[""]),
+    ("softhca-interpose", &[""]),
     ("softhca-rspreload", &[""]),
     ("softhca-preload", &[""]),
 ];

@@ -6,7 +6,10 @@ use std::ffi::c_int;
 
 use libc::{F_OK, R_OK, W_OK, X_OK};
 
-use crate::entry::{Refusal, Text, intercept, pass};
+use interpose::intercept;
+
+use crate::entry::{Refusal, Text, pass};
+use crate::next::Function;
 use crate::stat;
 
 intercept! {

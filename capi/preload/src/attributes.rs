@@ -2,7 +2,10 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::entry::{Text, intercept, pass_on};
+use interpose::intercept;
+
+use crate::entry::{Text, pass_on};
+use crate::next::Function;
 
 intercept! {
     /// `getxattr`.

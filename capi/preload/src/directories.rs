@@ -5,8 +5,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::entry::{Text, Words, intercept, pass_on};
+use interpose::intercept;
+
+use crate::entry::{Text, Words, pass_on};
 use crate::links::with_official_name;
+use crate::next::Function;
 
 /// A `DIR`, a list of entries, and the functions that pick and sort them.
 type Opaque = *mut c_void;

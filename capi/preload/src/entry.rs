@@ -1,59 +1,20 @@
 //! The door of the library: what every function here has in common, and the `unsafe` that C asks for.
 //!
-//! [`intercept`] makes a function of the C library's name, which gets the next function of that name and its arguments;
+//! [`intercept!`](interpose::intercept) makes a function of the C library's name, which gets the next function of that name and its arguments;
 //! [`pass`] asks what the path means and takes one way or the other. Pointers from the program have a type of their own
 //! ([`Text`], [`Words`], [`Out`]), made nowhere but at this door. Nothing in this library panics; should something do so
 //! all the same, the process ends at the border to C.
 
 use std::ffi::{CStr, c_char, c_int};
 
+use interpose::Answer;
+
 use crate::paths::Official;
 use crate::root;
-
-/// Makes functions that stand in front of the C library's: `fn name(arguments) -> answer as next => body`, where `next` in
-/// the body is the next function of the same name.
-macro_rules! intercept {
-    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $answer:ty as $next:ident => $body:expr;)+) => {$(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As for the C library's function of this name.
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $answer {
-            type Next = unsafe extern "C" fn($($type),*) -> $answer;
-            // SAFETY: the type is the one that the C library's manual gives.
-            let Some(found) = (unsafe { $crate::next::Function::$name.next::<Next>() }) else {
-                return $crate::entry::refused($crate::entry::Refusal(libc::ENOSYS));
-            };
-            // SAFETY: what is passed on is what the program gave, or another C string in place of a path.
-            let $next = move |$($argument: $type),*| unsafe { found($($argument),*) };
-            $body
-        }
-    )+};
-}
-pub(crate) use intercept;
 
 /// Why a call was refused: an errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) c_int);
-
-/// What a function of the C library gives back.
-pub(crate) trait Answer {
-    /// The value that says "look at `errno`".
-    const FAILED: Self;
-}
-
-impl Answer for c_int {
-    const FAILED: Self = -1;
-}
-
-impl Answer for isize {
-    const FAILED: Self = -1;
-}
-
-impl<T> Answer for *mut T {
-    const FAILED: Self = std::ptr::null_mut();
-}
 
 impl Answer for Words {
     const FAILED: Self = Self::NONE;
@@ -107,15 +68,12 @@ fn mirrored(official: &Official<'_>, room: &mut Room) -> Result<Text, Refusal> {
 
 /// Puts the reason in `errno` and gives the value that says so.
 pub(crate) fn refused<R: Answer>(refusal: Refusal) -> R {
-    // SAFETY: the C library gives every thread an `errno`, valid for as long as the thread lives.
-    unsafe { *libc::__errno_location() = refusal.0 };
-    R::FAILED
+    interpose::refused(refusal.0)
 }
 
 /// What the calling thread's `errno` says.
 pub(crate) fn last_refusal() -> Refusal {
-    // SAFETY: as above.
-    Refusal(unsafe { *libc::__errno_location() })
+    Refusal(interpose::errno())
 }
 
 /// Room for a path, with its final zero.
@@ -285,7 +243,7 @@ pub(crate) fn environment<R>(name: &CStr, read: impl FnOnce(Option<&[u8]>) -> R)
 /// Runs when the library is loaded.
 #[cfg(not(test))]
 extern "C" fn loaded() {
-    crate::next::look_up_all();
+    crate::next::NEXT.look_up_all();
     root::learn();
 }
 

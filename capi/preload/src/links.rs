@@ -6,7 +6,10 @@ use std::ffi::{c_char, c_int};
 
 use libc::AT_FDCWD;
 
-use crate::entry::{Place, Refusal, Room, Text, Words, intercept, pass};
+use interpose::intercept;
+
+use crate::entry::{Place, Refusal, Room, Text, Words, pass};
+use crate::next::Function;
 use crate::{paths, root, stat};
 
 intercept! {

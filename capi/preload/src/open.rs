@@ -8,7 +8,10 @@ use std::ffi::{c_int, c_void};
 
 use libc::{O_ACCMODE, O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, mode_t};
 
-use crate::entry::{Place, Refusal, Text, intercept, pass};
+use interpose::intercept;
+
+use crate::entry::{Place, Refusal, Text, pass};
+use crate::next::Function;
 use crate::stat;
 
 /// A `FILE` of the C library.

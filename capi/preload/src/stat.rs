@@ -8,7 +8,9 @@ use std::ffi::c_int;
 
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, S_IFLNK, S_IFMT, c_uint, statx as Statx};
 
-use crate::entry::{Out, Place, Refusal, Room, Text, intercept, last_refusal, pass};
+use interpose::intercept;
+
+use crate::entry::{Out, Place, Refusal, Room, Text, last_refusal, pass};
 use crate::next::Function;
 use crate::paths::Node;
 use crate::root;

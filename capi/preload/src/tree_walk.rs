@@ -5,7 +5,10 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 
-use crate::entry::{Out, Room, Text, intercept, pass};
+use interpose::intercept;
+
+use crate::entry::{Out, Room, Text, pass};
+use crate::next::Function;
 use crate::paths::Official;
 use crate::stat::disguise;
 

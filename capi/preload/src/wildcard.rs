@@ -6,7 +6,10 @@
 use std::ffi::{c_int, c_void};
 
 use crate::directories::opendir;
-use crate::entry::{Out, Text, intercept};
+use interpose::intercept;
+
+use crate::entry::{Out, Text};
+use crate::next::Function;
 use crate::stat::{lstat, stat};
 
 /// `GLOB_ALTDIRFUNC`: the functions in the struct are to be used.

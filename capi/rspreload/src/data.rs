@@ -1,8 +1,9 @@
 //! Data is sent and received.
 
-use crate::door::{intercept, refused, set_errno};
+use crate::next::Function;
 use crate::rdma::call;
 use crate::{epoll, fork};
+use interpose::{intercept, refused, set_errno};
 use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 /// The rsocket of a descriptor; one that was to become an rsocket later becomes it now.
@@ -168,7 +169,7 @@ unsafe fn send_file(inner: c_int, input: c_int, offset: *mut off_t, count: usize
             break;
         }
     }
-    let failed = crate::door::errno();
+    let failed = interpose::errno();
     // SAFETY: takes numbers; the offset is the caller's.
     unsafe {
         if offset.is_null() {

@@ -4,9 +4,10 @@
 //! Edges (`EPOLLET`) are made of levels: what has been told is not told again until the program has received something, or has
 //! met a full socket. The principal type is [`Watch`].
 
-use crate::door::{errno, intercept, refused, set_errno};
+use crate::next::Function;
 use crate::table::{self, Kind};
 use crate::wait;
+use interpose::{errno, intercept, refused, set_errno};
 use libc::{c_int, epoll_event, pollfd, sigset_t};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,10 +1,10 @@
 //! Descriptors as files: flags, copies, and what kind of file they are.
 
-use crate::door::{intercept, refused};
 use crate::next::Function;
 use crate::rdma::call;
 use crate::table::{self, Kind};
 use crate::{epoll, fork};
+use interpose::{intercept, refused};
 use libc::{c_int, c_long, c_ulong, stat};
 
 /// `fcntl` of the C library.

@@ -175,7 +175,7 @@ impl Turn {
         }
         // SAFETY: just opened.
         while unsafe { libc::sem_wait(semaphore) } != 0 {
-            if crate::door::errno() != libc::EINTR {
+            if interpose::errno() != libc::EINTR {
                 return None;
             }
         }

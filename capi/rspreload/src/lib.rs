@@ -13,7 +13,6 @@
 #![cfg_attr(test, allow(dead_code, reason = "a test program keeps the C library's own functions"))]
 
 mod data;
-mod door;
 mod epoll;
 mod files;
 mod fork;

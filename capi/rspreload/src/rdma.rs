@@ -85,7 +85,7 @@ macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: what the program gave to the C library's function, which takes the same.
         $crate::rdma::with(|rdma| unsafe { (rdma.$name)($($argument),*) })
-            .unwrap_or_else(|| $crate::door::refused(libc::EBADF))
+            .unwrap_or_else(|| interpose::refused(libc::EBADF))
     };
 }
 pub(crate) use call;

@@ -1,9 +1,10 @@
 //! Sockets are made, connected and ended.
 
-use crate::door::{errno, intercept, refused, set_errno};
+use crate::next::Function;
 use crate::rdma::{self, call};
 use crate::table::{self, Kind, Later};
 use crate::{epoll, fork};
+use interpose::{errno, intercept, refused, set_errno};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::ffi::CStr;
 

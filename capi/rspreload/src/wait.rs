@@ -1,9 +1,10 @@
 //! Waiting for descriptors, of which some are rsockets: `rpoll` does it, with the rsockets' own descriptors in place of the program's.
 
-use crate::door::intercept;
 use crate::fork;
+use crate::next::Function;
 use crate::rdma::call;
 use crate::table::{self, Kind};
+use interpose::intercept;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 /// Whether a list of descriptors has rsockets; those that are to become rsockets become it now if input is waited for.
@@ -54,10 +55,10 @@ pub(crate) unsafe fn masked<A>(mask: *const sigset_t, body: impl FnOnce() -> A) 
     // SAFETY: the caller's promise; the other is filled here.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr()) };
     let answer = body();
-    let why = crate::door::errno();
+    let why = interpose::errno();
     // SAFETY: filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    crate::door::set_errno(why);
+    interpose::set_errno(why);
     answer
 }
 
@@ -193,7 +194,7 @@ fn choose(count: c_int, sets: [Set; 3], time: *const timespec) -> c_int {
         return answer;
     }
     if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-        return crate::door::refused(libc::EBADF);
+        return interpose::refused(libc::EBADF);
     }
     let mut ready = 0;
     for fd in &fds {

@@ -1,0 +1,194 @@
+//! What a preloaded library needs that stands in front of the C library: the next function of each name, be it the C library's or
+//! another preloaded library's. [`functions!`] names them, and [`intercept!`] makes the functions that stand in front. The principal
+//! type is [`Next`].
+//!
+//! Functions are looked up when the library is loaded, for the look-up takes a lock that no signal handler may take; one that is
+//! called by another library's constructor before that is looked up then. Nothing here allocates or panics.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::transmute_copy;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The next function of each of `N` names.
+#[derive(Debug)]
+pub struct Next<const N: usize> {
+    names: [&'static CStr; N],
+    found: [AtomicPtr<c_void>; N],
+}
+
+impl<const N: usize> Next<N> {
+    /// None is looked up yet.
+    #[must_use]
+    pub const fn new(names: [&'static CStr; N]) -> Self {
+        Self { names, found: [const { AtomicPtr::new(null_mut()) }; N] }
+    }
+
+    /// The next function of the name with this index; `None` when there is none.
+    ///
+    /// # Safety
+    /// `F` is the function's type, as a pointer to an `extern "C"` function.
+    #[must_use]
+    pub unsafe fn get<F: Copy>(&self, index: usize) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        // The address is all there is to see: nothing is published with it.
+        let mut found = self.found.get(index)?.load(Ordering::Relaxed);
+        if found.is_null() {
+            found = self.look_up(index);
+        }
+        // SAFETY: an address of a function of the caller's type, which has the size of an address.
+        (!found.is_null()).then(|| unsafe { transmute_copy::<*mut c_void, F>(&found) })
+    }
+
+    /// Looks one function up and keeps it.
+    fn look_up(&self, index: usize) -> *mut c_void {
+        let (Some(name), Some(slot)) = (self.names.get(index), self.found.get(index)) else { return null_mut() };
+        // SAFETY: a C string; RTLD_NEXT means the libraries behind this one.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if found.is_null() {
+            // What went wrong here is not for the program to read.
+            // SAFETY: takes nothing; the text stays the C library's.
+            unsafe { libc::dlerror() };
+        }
+        slot.store(found, Ordering::Relaxed);
+        found
+    }
+
+    /// Looks all of them up: for the library's constructor.
+    pub fn look_up_all(&self) {
+        for index in 0..N {
+            self.look_up(index);
+        }
+    }
+
+    /// The names that nobody has a function of, once all were looked up.
+    pub fn missing(&self) -> impl Iterator<Item = &'static CStr> {
+        let all = self.names.iter().zip(&self.found);
+        all.filter(|(_, found)| found.load(Ordering::Relaxed).is_null()).map(|(name, _)| *name)
+    }
+}
+
+/// Makes the type `Function` with a variant per name, whose `next` is the next function of that name, and `NEXT`, all of them.
+#[macro_export]
+macro_rules! functions {
+    ($($name:ident),+ $(,)?) => {
+        /// A function that stands here, by its name in the C library.
+        #[derive(Debug, Clone, Copy)]
+        #[allow(non_camel_case_types, reason = "the names are the C library's")]
+        #[repr(usize)]
+        pub(crate) enum Function { $(#[allow(missing_docs, reason = "each is what its manual page says")] $name),+ }
+
+        /// The next function of each name.
+        pub(crate) static NEXT: $crate::Next<{ [$(stringify!($name)),+].len() }> = $crate::Next::new([$(
+            // The literal ends in the only zero byte.
+            match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            }
+        ),+]);
+
+        impl Function {
+            /// The next function of this name; `None` when there is none.
+            ///
+            /// # Safety
+            /// `F` is the function's type, as a pointer to an `extern "C"` function.
+            pub(crate) unsafe fn next<F: Copy>(self) -> Option<F> {
+                // SAFETY: as the caller promises.
+                unsafe { NEXT.get(self as usize) }
+            }
+        }
+    };
+}
+
+/// Makes functions that stand in front of the C library's: `fn name(arguments) -> answer as next => body`, where `next` in the body
+/// is the next function of the same name. `Function` of [`functions!`] is in scope, and has the name.
+#[macro_export]
+macro_rules! intercept {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $answer:ty as $next:ident => $body:expr;)+) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As for the C library's function of this name.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $answer {
+            type Next = unsafe extern "C" fn($($type),*) -> $answer;
+            // SAFETY: the type is the one that the C library's manual gives.
+            let Some(found) = (unsafe { Function::$name.next::<Next>() }) else { return $crate::not_there() };
+            // SAFETY: what is passed on is what the program gave, or something of ours in place of it.
+            #[allow(unused_variables, reason = "a few functions do without the next one")]
+            let $next = move |$($argument: $type),*| unsafe { found($($argument),*) };
+            $body
+        }
+    )+};
+}
+
+/// What a function of the C library gives back.
+pub trait Answer {
+    /// The value that says "look at `errno`".
+    const FAILED: Self;
+}
+
+impl Answer for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Answer for isize {
+    const FAILED: Self = -1;
+}
+
+impl<T> Answer for *mut T {
+    const FAILED: Self = null_mut();
+}
+
+/// Puts a reason in `errno`.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the C library gives every thread an `errno`, valid for as long as the thread lives.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// What `errno` says.
+#[must_use]
+pub fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Fails with a reason.
+#[must_use]
+pub fn refused<A: Answer>(errno: c_int) -> A {
+    set_errno(errno);
+    A::FAILED
+}
+
+/// Fails because nobody has the function.
+#[must_use]
+pub fn not_there<A: Answer>() -> A {
+    refused(libc::ENOSYS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_c_library_has_is_found_and_called() {
+        static NEXT: Next<2> = Next::new([c"getpid", c"no_library_has_this"]);
+        type GetPid = unsafe extern "C" fn() -> c_int;
+        // SAFETY: the type of `getpid`.
+        let found = unsafe { NEXT.get::<GetPid>(0) }.expect("found when first needed");
+        // SAFETY: takes nothing.
+        assert_eq!(unsafe { found() } as u32, std::process::id());
+        NEXT.look_up_all();
+        assert_eq!(NEXT.missing().collect::<Vec<_>>(), [c"no_library_has_this"]);
+        // SAFETY: any type will do for a function that is not there.
+        assert!(unsafe { NEXT.get::<GetPid>(1) }.is_none() && unsafe { NEXT.get::<GetPid>(2) }.is_none());
+    }
+
+    #[test]
+    fn a_refusal_leaves_its_reason_in_errno() {
+        assert_eq!(refused::<c_int>(libc::EBADF), -1);
+        assert_eq!(errno(), libc::EBADF);
+        assert!(refused::<*mut u8>(libc::ENOENT).is_null());
+        assert_eq!(errno(), libc::ENOENT);
+    }
+}
