@@ -6,20 +6,18 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::cm::{ConnParam, Event, EventKind, PortSpace, QpKind};
 
 use crate::cm::connector::Connector;
-use crate::cm::id::{Ends, Id};
+use crate::cm::hearing::{Asked, BACKLOG, Hearing};
+use crate::cm::id::Id;
 use crate::context::Context;
 use crate::datagram::{DatagramQp, Peer};
 use crate::endpoint::DatagramEndpoint;
 use crate::error::Result;
 use crate::gid::Gid;
-
-/// How many requests wait to be looked at.
-const BACKLOG: i32 = 128;
 
 /// Hears who looks for a datagram queue pair at an address. Ports of datagrams are not those of connections.
 ///
@@ -48,8 +46,7 @@ const BACKLOG: i32 = 128;
 /// # Ok(()) }
 /// ```
 pub struct DatagramListener {
-    id: Id,
-    local: SocketAddr,
+    hearing: Hearing,
 }
 
 impl DatagramListener {
@@ -59,17 +56,13 @@ impl DatagramListener {
     /// As [`Listener::bind`](crate::cm::Listener::bind).
     pub fn bind(device: &Context, address: SocketAddr) -> Result<Self> {
         let id = Id::new(&device.inner, PortSpace::UDP, QpKind::UD)?;
-        let (channel, number) = id.command()?;
-        channel.bind(number, &address.into())?;
-        channel.listen(number, BACKLOG)?;
-        let local = id.ends()?.local;
-        Ok(Self { id, local })
+        Ok(Self { hearing: Hearing::begin(id, address, BACKLOG)? })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.hearing.local
     }
 
     /// Waits for the next one who looks.
@@ -77,12 +70,7 @@ impl DatagramListener {
     /// # Errors
     /// EIO when the agent is gone.
     pub fn accept(&self) -> Result<DatagramRequest> {
-        loop {
-            let event = self.id.expect(EventKind::CONNECT_REQUEST)?;
-            if let Some(request) = self.request(event) {
-                return Ok(request);
-            }
-        }
+        Ok(DatagramRequest { asked: self.hearing.next()? })
     }
 
     /// Waits for the next one who looks, but not longer than `limit`.
@@ -90,56 +78,37 @@ impl DatagramListener {
     /// # Errors
     /// As [`DatagramListener::accept`].
     pub fn accept_for(&self, limit: Duration) -> Result<Option<DatagramRequest>> {
-        let end = Instant::now().checked_add(limit);
-        while let Some(event) = self.id.expect_until(EventKind::CONNECT_REQUEST, end)? {
-            if let Some(request) = self.request(event) {
-                return Ok(Some(request));
-            }
-        }
-        Ok(None)
+        Ok(self.hearing.next_for(limit)?.map(|asked| DatagramRequest { asked }))
     }
 
     #[cfg(feature = "tokio")]
     pub(crate) async fn accepted(&self) -> Result<DatagramRequest> {
-        loop {
-            let event = self.id.expected(EventKind::CONNECT_REQUEST).await?;
-            if let Some(request) = self.request(event) {
-                return Ok(request);
-            }
-        }
-    }
-
-    fn request(&self, event: Event) -> Option<DatagramRequest> {
-        let id = self.id.requested(&event);
-        let ends = id.ends().ok()?;
-        Some(DatagramRequest { id, ends, event })
+        Ok(DatagramRequest { asked: self.hearing.heard().await? })
     }
 }
 
 /// Somebody who looks for a datagram queue pair. Dropping it says that there is none.
 pub struct DatagramRequest {
-    id: Id,
-    ends: Ends,
-    event: Event,
+    asked: Asked,
 }
 
 impl DatagramRequest {
     /// Which of our addresses is asked for.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.ends.local
+        self.asked.ends.local
     }
 
     /// Who asks.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
-        self.ends.peer
+        self.asked.ends.peer
     }
 
     /// What the peer has sent along. Zeros follow it, up to what the message has room for (180 bytes).
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
-        self.event.ud().private_data
+        self.asked.event.ud().private_data
     }
 
     /// Names a queue pair, which should have receives by now, with up to 136 bytes for the peer (`rdma_accept(3)`).
@@ -147,10 +116,10 @@ impl DatagramRequest {
     /// # Errors
     /// EINVAL for too much private data.
     pub fn answer(self, qp: &DatagramQp, private_data: &[u8]) -> Result<()> {
-        let (channel, number) = self.id.command()?;
+        let (channel, number) = self.asked.id.command()?;
         let (qp_num, qkey) = (qp.number(), qp.endpoint().qkey);
         let parameters = ConnParam { qp_num, qkey, private_data, ..ConnParam::default() };
-        Ok(channel.accept(number, self.id.cookie, &parameters)?)
+        Ok(channel.accept(number, self.asked.id.cookie, &parameters)?)
     }
 
     /// Says that there is none, with up to 136 bytes for the peer.
@@ -158,8 +127,7 @@ impl DatagramRequest {
     /// # Errors
     /// EINVAL for too much private data.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
-        let (channel, number) = self.id.command()?;
-        Ok(channel.reject(number, 0, private_data)?)
+        self.asked.reject(private_data)
     }
 }
 
@@ -224,12 +192,12 @@ fn found(qp: &DatagramQp, event: &Event) -> Result<Found> {
 
 impl fmt::Debug for DatagramListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DatagramListener({})", self.local)
+        write!(f, "DatagramListener({})", self.hearing.local)
     }
 }
 
 impl fmt::Debug for DatagramRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DatagramRequest({} to {})", self.ends.peer, self.ends.local)
+        self.asked.show("DatagramRequest", f)
     }
 }

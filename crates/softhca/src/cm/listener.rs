@@ -2,24 +2,21 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ::cm::{Event, EventKind, PortSpace, QpKind, SetOption};
+use ::cm::{PortSpace, QpKind, SetOption};
 
 use crate::builder::QpBuilder;
-use crate::cm::id::{Ends, Id};
+use crate::cm::hearing::{Asked, BACKLOG, Hearing};
+use crate::cm::id::Id;
 use crate::cm::prepared::{Incoming, Prepared};
 use crate::connected::Reliable;
 use crate::context::Context;
 use crate::error::Result;
 
-/// How many requests wait to be looked at, where nobody says.
-const BACKLOG: i32 = 128;
-
 /// Hears requests for connections at an address. Several threads or tasks may accept.
 pub struct Listener {
-    id: Id,
-    local: SocketAddr,
+    hearing: Hearing,
 }
 
 /// What a [`Listener`] is to be like.
@@ -51,7 +48,7 @@ impl Listener {
     /// Where it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.hearing.local
     }
 
     /// Waits for the next request.
@@ -59,12 +56,7 @@ impl Listener {
     /// # Errors
     /// EIO when the agent is gone.
     pub fn accept(&self) -> Result<Request> {
-        loop {
-            let event = self.id.expect(EventKind::CONNECT_REQUEST)?;
-            if let Some(request) = self.request(event) {
-                return Ok(request);
-            }
-        }
+        Ok(Request { asked: self.hearing.next()? })
     }
 
     /// Waits for the next request, but not longer than `limit`.
@@ -72,30 +64,12 @@ impl Listener {
     /// # Errors
     /// As [`Listener::accept`].
     pub fn accept_for(&self, limit: Duration) -> Result<Option<Request>> {
-        let end = Instant::now().checked_add(limit);
-        while let Some(event) = self.id.expect_until(EventKind::CONNECT_REQUEST, end)? {
-            if let Some(request) = self.request(event) {
-                return Ok(Some(request));
-            }
-        }
-        Ok(None)
+        Ok(self.hearing.next_for(limit)?.map(|asked| Request { asked }))
     }
 
     #[cfg(feature = "tokio")]
     pub(crate) async fn accepted(&self) -> Result<Request> {
-        loop {
-            let event = self.id.expected(EventKind::CONNECT_REQUEST).await?;
-            if let Some(request) = self.request(event) {
-                return Ok(request);
-            }
-        }
-    }
-
-    /// `None` for a peer that has given up already.
-    fn request(&self, event: Event) -> Option<Request> {
-        let id = self.id.requested(&event);
-        let ends = id.ends().ok()?;
-        Some(Request { id, ends, event })
+        Ok(Request { asked: self.hearing.heard().await? })
     }
 }
 
@@ -128,10 +102,7 @@ impl ListenerBuilder<'_> {
         if self.family_only {
             channel.set_option(number, SetOption::FamilyOnly(true))?;
         }
-        channel.bind(number, &address.into())?;
-        channel.listen(number, self.backlog)?;
-        let local = id.ends()?.local;
-        Ok(Listener { id, local })
+        Ok(Listener { hearing: Hearing::begin(id, address, self.backlog)? })
     }
 }
 
@@ -144,28 +115,26 @@ impl ListenerBuilder<'_> {
 /// # Ok(()) }
 /// ```
 pub struct Request {
-    id: Id,
-    ends: Ends,
-    event: Event,
+    asked: Asked,
 }
 
 impl Request {
     /// Which of our addresses it wants.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.ends.local
+        self.asked.ends.local
     }
 
     /// Who asks.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
-        self.ends.peer
+        self.asked.ends.peer
     }
 
     /// What the peer has sent along. Zeros follow it, up to what the message has room for (56 bytes).
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
-        self.event.conn().private_data
+        self.asked.event.conn().private_data
     }
 
     /// Makes the queue pair for it. Address, MTU and timeout are those of the connection, whatever the builder says.
@@ -173,8 +142,8 @@ impl Request {
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits, or for a builder of another open device; the peer is rejected then.
     pub fn prepare(self, qp: QpBuilder<'_, Reliable>) -> Result<Incoming> {
-        let prepared = Prepared::new(self.id, self.ends, &qp)?;
-        Ok(Incoming::new(prepared, &self.event.conn()))
+        let prepared = Prepared::new(self.asked.id, self.asked.ends, &qp)?;
+        Ok(Incoming::new(prepared, &self.asked.event.conn()))
     }
 
     /// Rejects it, with up to 148 bytes for the peer (`rdma_reject(3)`).
@@ -182,19 +151,18 @@ impl Request {
     /// # Errors
     /// EINVAL when the peer has given up, or for too much private data.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
-        let (channel, number) = self.id.command()?;
-        Ok(channel.reject(number, 0, private_data)?)
+        self.asked.reject(private_data)
     }
 }
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Listener({})", self.local)
+        write!(f, "Listener({})", self.hearing.local)
     }
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Request({} to {})", self.ends.peer, self.ends.local)
+        self.asked.show("Request", f)
     }
 }

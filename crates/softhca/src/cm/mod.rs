@@ -53,6 +53,7 @@
 mod connection;
 mod connector;
 mod datagrams;
+mod hearing;
 mod id;
 mod listener;
 mod manager;
