@@ -1,6 +1,6 @@
 //! Section 4.1: which service carries which operation. What a service lacks is refused when it is posted.
 
-use abi::cq::status;
+use abi::cq::{status, wc_flags};
 use abi::errno::Errno;
 use abi::post::opcode;
 use abi::qp::state;
@@ -10,7 +10,7 @@ use engine::{SendWr, Service};
 
 const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
 
-/// Posts `code` on a pair of each service: what is carried completes, what is not is EINVAL, and the queue is none the worse.
+/// Posts `code` on a pair of each service: what is carried completes, immediate data arrives, what is not is EINVAL, and the queue is none the worse.
 fn row(fabric: &Fabric, codes: &[u32], carried: [bool; 3]) {
     for (service, carried) in SERVICES.into_iter().zip(carried) {
         for &code in codes {
@@ -19,7 +19,8 @@ fn row(fabric: &Fabric, codes: &[u32], carried: [bool; 3]) {
             let to_b = a.ah(&b);
             let ud = (service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
             b.recv(1, 0, 200);
-            let wr = SendWr { opcode: code, remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ud, ..SendWr::default() };
+            let (remote_addr, rkey) = (b.memory.addr(0), b.mr.rkey());
+            let wr = SendWr { opcode: code, remote_addr, rkey, ud, imm: 0x0102_0304, ..SendWr::default() };
             let sges = a.sge(0, 8);
             let mut batch = a.qp.send_batch().expect("a batch");
             let answer = batch.push(&SendWr { sges: &sges, ..wr });
@@ -27,6 +28,12 @@ fn row(fabric: &Fabric, codes: &[u32], carried: [bool; 3]) {
             assert_eq!(answer, if carried { Ok(()) } else { Err(Errno::EINVAL) }, "{what}");
             if carried {
                 assert_eq!(a.sent().status, 0, "{what}");
+                let immediate = matches!(code, opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM);
+                if immediate || code == opcode::SEND {
+                    let wc = b.received();
+                    assert_eq!(wc.wc_flags & wc_flags::WITH_IMM != 0, immediate, "{what}");
+                    assert_eq!(wc.imm_data, if immediate { 0x0102_0304 } else { 0 }, "{what}");
+                }
             } else {
                 a.post(&SendWr { ud, ..SendWr::default() });
                 assert_eq!((a.sent().status, b.received().status), (0, 0), "{what}: it goes on");
