@@ -9,7 +9,7 @@ use abi::post::{Sge, opcode};
 use abi::qp::{ModifyQp, attr, state};
 
 use crate::common::wait::{event, no_event, until};
-use crate::common::{Fabric, Plan, QKEY, Side, connect, everywhere};
+use crate::common::{Fabric, Plan, QKEY, Side, connect, everywhere, start};
 use engine::{RecvWr, SendWr, Service};
 
 const FLUSHED: u32 = status::WR_FLUSH_ERR;
@@ -73,6 +73,24 @@ fn state_init_queues_receives_and_drops_what_comes(fabric: &Fabric) {
     let wc = b.received();
     assert_eq!((wc.wr_id, wc.imm_data), (50, 3), "the first was dropped");
     assert_nothing(&b);
+    // A datagram queue pair hears everybody, and knows its Q_Key by now.
+    let (a, b) = pair(fabric, &Plan::ud());
+    start(&a);
+    b.init();
+    b.recv(1, 0, 100);
+    let to_b = a.ah(&b);
+    let send =
+        |imm| SendWr { opcode: opcode::SEND_WITH_IMM, imm, ud: Some((&*to_b, b.qp.qpn(), QKEY)), ..SendWr::default() };
+    a.post(&send(1));
+    assert_eq!(a.sent().status, 0);
+    let begin = Instant::now();
+    until("time", || {
+        assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
+        (begin.elapsed() > Duration::from_millis(100)).then_some(())
+    });
+    b.rtr(a.gid(), 0);
+    a.post(&send(2));
+    assert_eq!(b.received().imm_data, 2, "the first was dropped");
 }
 
 fn state_rtr_serves_and_tells_of_the_first_message(fabric: &Fabric) {
