@@ -10,6 +10,7 @@ mod conformance;
 mod debian;
 mod demo;
 mod dist;
+mod fuzz;
 mod hugepages;
 mod planted;
 mod report;
@@ -80,6 +81,15 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Have AFL++ look for bytes that a parser, an agent or an engine does not bear; fuzz/corpus grows (takes a while)
+    Fuzz {
+        /// Only this target: a folder of fuzz/corpus
+        #[arg(long)]
+        target: Option<String>,
+        /// How long each target is fuzzed
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+    },
     /// Measure the speed floor against UCX and plain UDP in one run and print a table for docs/performance.md
     Bench {
         /// Runs per figure; the median counts
@@ -117,6 +127,7 @@ fn main() -> ExitCode {
         Command::Conformance { check: false } => conformance::run(&workspace),
         Command::Planted { check: true, .. } => planted::check(&workspace),
         Command::Planted { only, .. } => planted::run(&workspace, only.as_deref()),
+        Command::Fuzz { target, minutes } => fuzz::run(&workspace, target.as_deref(), minutes),
         Command::Bench { runs, json, dist, only } => bench::run(&workspace, runs, json, dist, only),
         Command::Udp(_) => Ok(()),
     });

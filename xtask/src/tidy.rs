@@ -33,7 +33,7 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// Packages that are not shipped: nothing shipped may import them.
-const TOOLS: &[&str] = &["softhca-suite", "xtask"];
+const TOOLS: &[&str] = &["softhca-suite", "softhca-fuzz", "xtask"];
 
 /// Where `unsafe` may be written: a package and path prefixes in its `src`. An empty prefix is the whole package.
 const UNSAFE: &[(&str, &[&str])] = &[

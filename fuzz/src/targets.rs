@@ -1,0 +1,9 @@
+//! A module for each target.
+
+pub(crate) mod command;
+pub(crate) mod datagram;
+pub(crate) mod manager;
+pub(crate) mod message;
+pub(crate) mod packet;
+pub(crate) mod receive;
+pub(crate) mod rsocket;
