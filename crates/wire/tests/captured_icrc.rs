@@ -1,71 +1,12 @@
 //! The ICRC of packets that the Linux kernel's Soft-RoCE driver and plain sockets sent (`fixtures`, Ethernet frames in pcap
 //! files): IPv4 with and without an identification, IPv6, multicast, and some that are wrong.
 
+mod pcap;
+
+use pcap::read;
 use softhca_wire::icrc::Envelope;
-use std::net::Ipv4Addr;
 
-/// A RoCEv2 packet as it was captured.
-struct Captured {
-    source: [u8; 16],
-    destination: [u8; 16],
-    source_port: u16,
-    /// The IPv4 identification.
-    id: Option<u16>,
-    /// From the BTH up to and with the ICRC.
-    packet: Vec<u8>,
-}
-
-impl Captured {
-    fn envelope(&self) -> Envelope {
-        Envelope::new(&self.source, &self.destination, self.source_port)
-    }
-}
-
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn le32(bytes: &[u8], at: usize) -> usize {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize
-}
-
-/// The RoCEv2 packets of a capture.
-fn read(name: &str) -> Vec<Captured> {
-    let path = format!("{}/tests/fixtures/{name}.pcap", env!("CARGO_MANIFEST_DIR"));
-    let file = std::fs::read(path).expect("the fixture");
-    assert_eq!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1], "a pcap file, little-endian");
-    let mut rest = &file[24..];
-    let mut packets = Vec::new();
-    while !rest.is_empty() {
-        let (frame, next) = rest[16..].split_at(le32(rest, 8));
-        rest = next;
-        packets.extend(packet(be16(frame, 12), &frame[14..]));
-    }
-    packets
-}
-
-fn packet(ethertype: u16, ip: &[u8]) -> Option<Captured> {
-    let gid = |octets: &[u8]| match <[u8; 4]>::try_from(octets) {
-        Ok(octets) => Ipv4Addr::from(octets).to_ipv6_mapped().octets(),
-        Err(_) => octets.try_into().expect("sixteen bytes"),
-    };
-    let (source, destination, id, udp) = match (ethertype, ip[9], ip[6]) {
-        (0x0800, 17, _) => {
-            assert_eq!(ip[0], 0x45, "no options");
-            let end = usize::from(be16(ip, 2));
-            (gid(&ip[12..16]), gid(&ip[16..20]), Some(be16(ip, 4)), &ip[20..end])
-        }
-        (0x86dd, _, 17) => {
-            let end = 40 + usize::from(be16(ip, 4));
-            (gid(&ip[8..24]), gid(&ip[24..40]), None, &ip[40..end])
-        }
-        _ => return None, // IGMP
-    };
-    assert_eq!(be16(udp, 2), 4791);
-    Some(Captured { source, destination, source_port: be16(udp, 0), id, packet: udp[8..].to_vec() })
-}
-
-/// Every capture in which all is right, and how many packets it has.
+/// Captures in which all is right, and how many packets they have. `captured_files.rs` has them all.
 const GOOD: &[(&str, usize)] = &[
     ("rc_atomic", 8),
     ("rc_nak_access", 4),
