@@ -60,17 +60,17 @@ record! {
         0 => gid: [u8; 16],
         /// Most engines wanted, up to 64.
         16 => max: u32,
-        /// 0.
-        20 => reserved: u32,
+        /// How many of them are known from earlier answers, and left out.
+        20 => first: u32,
     }
 
     /// MCAST_RESOLVE (194), answer.
     pub struct McastResolveAnswer[264] {
         /// The board's `mcast_epoch` for which the answer holds.
         0 => epoch: u32,
-        /// Number of engines, also when it is more than `max`.
+        /// Number of engines in all, also when it is more than `first` and `max` together.
         4 => count: u32,
-        /// The first of them.
+        /// Those from `first` on, in an order that holds for one epoch.
         8 => engines: [u32; 64],
     }
 

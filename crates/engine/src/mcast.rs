@@ -63,14 +63,27 @@ impl Engine {
         known.get(group).filter(|(epoch, _)| *epoch == self.board.mcast_epoch()).map(|(_, engines)| Arc::clone(engines))
     }
 
-    /// Asks the agent who has members of `group`.
+    /// Asks the agent who has members of `group`: again and again where there are more than an answer can name, and from the beginning
+    /// where they have changed meanwhile.
     pub(crate) fn resolve_group(&self, group: &Gid) -> Result<Arc<[u32]>> {
-        let body = McastResolve { gid: *group, max: MCAST_ENGINES_MAX as u32, reserved: 0 };
-        let answer: McastResolveAnswer =
-            self.call(&request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>()))?.get(0)?;
-        let engines: Arc<[u32]> = answer.engines.iter().take(answer.count as usize).copied().collect();
-        self.groups.engines.write().insert(*group, (answer.epoch, Arc::clone(&engines)));
-        Ok(engines)
+        let (mut engines, mut epoch) = (Vec::new(), None);
+        loop {
+            let body = McastResolve { gid: *group, max: MCAST_ENGINES_MAX as u32, first: engines.len() as u32 };
+            let request = request::private(command::MCAST_RESOLVE, &body, size_of::<McastResolveAnswer>());
+            let answer: McastResolveAnswer = self.call(&request)?.get(0)?;
+            if epoch.is_some_and(|epoch| epoch != answer.epoch) {
+                (engines, epoch) = (Vec::new(), None);
+                continue;
+            }
+            epoch = Some(answer.epoch);
+            let left = (answer.count as usize).saturating_sub(engines.len());
+            engines.extend(answer.engines.iter().take(left));
+            if left <= MCAST_ENGINES_MAX {
+                let engines: Arc<[u32]> = engines.into();
+                self.groups.engines.write().insert(*group, (answer.epoch, Arc::clone(&engines)));
+                return Ok(engines);
+            }
+        }
     }
 }
 

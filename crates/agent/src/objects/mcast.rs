@@ -115,7 +115,7 @@ fn changed(world: &mut World, gid: &Gid) {
 
 /// MCAST_RESOLVE.
 pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    let McastResolve { gid, max, .. } = call.body()?;
+    let McastResolve { gid, max, first } = call.body()?;
     if max as usize > MCAST_ENGINES_MAX {
         return refuse(Errno::EINVAL, format!("an answer has room for {MCAST_ENGINES_MAX} engines, not for {max}"));
     }
@@ -128,7 +128,7 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         count: members.len() as u32,
         ..bytemuck::Zeroable::zeroed()
     };
-    for (slot, engine) in answer.engines.iter_mut().take(max as usize).zip(members) {
+    for (slot, engine) in answer.engines.iter_mut().take(max as usize).zip(members.into_iter().skip(first as usize)) {
         *slot = engine.0;
     }
     Ok(call.answer(&answer))

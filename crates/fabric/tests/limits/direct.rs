@@ -1,0 +1,65 @@
+//! An engine with its agent's world beside it: a command is a call of `dispatch`, in the same thread.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use abi::errno::Errno;
+use agent::Config;
+use agent::config::Wire;
+use agent::context::{ContextId, Peer};
+use agent::dispatch::dispatch;
+use agent::world::World;
+use engine::{Answer, Control, Engine, Error};
+use parking_lot::Mutex;
+
+/// The state of an agent that no thread runs.
+pub(crate) struct Solo(Arc<Mutex<World>>);
+
+/// One context of it.
+struct Direct {
+    world: Arc<Mutex<World>>,
+    context: ContextId,
+}
+
+impl Solo {
+    /// An agent as nobody configured it, with addresses of no machine.
+    pub(crate) fn new(addresses: &[&str]) -> Self {
+        Self::configured(Config::default(), addresses)
+    }
+
+    pub(crate) fn configured(config: Config, addresses: &[&str]) -> Self {
+        let addresses = addresses.iter().map(|text| text.parse().expect("an address")).collect();
+        let config = Config { addresses, wire: Wire::External, ..config };
+        let mut world = World::new(&config, "a test").expect("a world");
+        world.follow_addresses(&[]);
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    pub(crate) fn engine(&self) -> Arc<Engine> {
+        self.engine_of(0)
+    }
+
+    /// An engine of a user.
+    pub(crate) fn engine_of(&self, uid: u32) -> Arc<Engine> {
+        let peer = Peer { pid: 0, uid, comm: String::new() };
+        let context = self.0.lock().open(0, 0, peer).expect("a context");
+        Engine::open(Box::new(Direct { world: Arc::clone(&self.0), context })).expect("an engine")
+    }
+}
+
+impl Control for Direct {
+    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer, Error> {
+        let fds = fds.iter().map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect();
+        let mut world = self.world.lock();
+        let reply = dispatch(&mut world, self.context, request, fds);
+        world.flush();
+        match reply.status {
+            0 => Ok(Answer { bytes: reply.bytes, fds: reply.fds }),
+            status => Err(Error { errno: Errno(-status), reason: String::from_utf8_lossy(&reply.bytes).into_owned() }),
+        }
+    }
+
+    fn close(&self) {
+        self.world.lock().close(self.context);
+    }
+}
