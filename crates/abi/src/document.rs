@@ -8,7 +8,9 @@ use std::fmt::Write;
 use crate::command::{ROWS, Row, Support};
 use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
-use crate::{ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, srq, ucma, wire};
+use crate::{
+    ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, srq, target, ucma, wire,
+};
 
 mod example;
 mod manager;
@@ -59,6 +61,7 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("queue::srq", queue::srq::MEANING, queue::srq::ALL),
     ("queue::recv_wqe", queue::recv_wqe::MEANING, queue::recv_wqe::ALL),
     ("queue::context_page", queue::context_page::MEANING, queue::context_page::ALL),
+    ("target::target_word", target::target_word::MEANING, target::target_word::ALL),
     ("event::kind", event::kind::MEANING, event::kind::ALL),
     ("private::push", private::push::MEANING, private::push::ALL),
     ("private::gid_type", private::gid_type::MEANING, private::gid_type::ALL),

@@ -32,6 +32,7 @@ pub mod private;
 pub mod qp;
 pub mod queue;
 pub mod srq;
+pub mod target;
 pub mod ucma;
 pub mod wire;
 pub mod wq;

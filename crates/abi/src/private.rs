@@ -110,7 +110,8 @@ record! {
         0 => kind: u32,
         /// 0.
         4 => reserved: u32,
-        /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count).
+        /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count; TARGET: `lane` is the QP
+        /// number).
         8 => lane: LaneOut,
     }
 }
@@ -126,6 +127,8 @@ constants! {
         SHUTDOWN = 3,
         /// Nothing but a wake-up: there is something on a lane.
         WAKE = 4,
+        /// A target QP that this engine holds is served by nobody any more: XRC_ADOPT.
+        TARGET = 5,
     }
 
     /// `GidEntryAnswer::gid_type`, and the board's.

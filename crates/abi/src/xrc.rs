@@ -22,11 +22,13 @@ record! {
     }
 
     /// Private tail of the answer of OPEN_XRCD.
-    pub struct XrcdOut[8] {
+    pub struct XrcdOut[16] {
         /// Revision of this tail: 1.
         0 => rev: u32,
         /// Number of the domain: handles with one number are one domain.
         4 => number: u32,
+        /// What those who have opened the domain know and nobody else does; 0 for a private one.
+        8 => token: u64,
     }
 
     /// CLOSE_XRCD (38, mainline), request; no answer.

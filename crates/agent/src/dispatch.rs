@@ -16,7 +16,8 @@ use abi::post::PostAnswer;
 use crate::context::ContextId;
 use crate::inadmissible;
 use crate::objects::{
-    Answer, Call, ah, cq, device, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq, wire, xrc,
+    Answer, Call, ah, cq, device, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq, target,
+    wire, xrc,
 };
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
@@ -76,6 +77,9 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
             number::IMPORT_PD => import::domain(world, call),
             number::IMPORT_MR => import::region(world, call),
             number::IMPORT_DM => import::memory(world, call),
+            number::XRC_FIND => target::locate(world, call),
+            number::XRC_ADOPT => target::adopt(world, call),
+            number::XRC_EVENT => target::tell(world, call),
             _ => unserved(call),
         };
     }

@@ -19,6 +19,8 @@ pub struct QpnSpace {
     /// The block that each context takes numbers from.
     current: BTreeMap<ContextId, u32>,
     cursor: u32,
+    /// Blocks of a single number.
+    apart: u32,
 }
 
 #[derive(Debug)]
@@ -27,6 +29,8 @@ struct Block {
     next: u32,
     used: [bool; BLOCK_LEN as usize],
     live: u32,
+    /// It has a single number, and none is taken from it any more.
+    apart: bool,
 }
 
 /// A block that has been granted, for the board. A return is not shown: what a context sent last may still be on its way, and is
@@ -41,7 +45,7 @@ pub struct Grant {
 
 impl Default for QpnSpace {
     fn default() -> Self {
-        Self { blocks: BTreeMap::new(), current: BTreeMap::new(), cursor: 1 }
+        Self { blocks: BTreeMap::new(), current: BTreeMap::new(), cursor: 1, apart: 0 }
     }
 }
 
@@ -56,7 +60,7 @@ impl QpnSpace {
         }
         if let Some(block) = self.unowned() {
             self.cursor = if block + 1 == BLOCKS { 1 } else { block + 1 };
-            let mut granted = Block { owner, next: 0, used: [false; BLOCK_LEN as usize], live: 0 };
+            let mut granted = Block { owner, next: 0, used: [false; BLOCK_LEN as usize], live: 0, apart: false };
             let number = granted.take_next(block);
             self.blocks.insert(block, granted);
             let exhausted = self.current.insert(owner, block);
@@ -64,11 +68,35 @@ impl QpnSpace {
             return Some((number, Some(Grant { block, owner })));
         }
         // Every block is owned: only now are numbers of our own blocks used again.
-        let (block, held) = self.blocks.iter_mut().find(|(_, held)| held.owner == owner && held.live < BLOCK_LEN)?;
+        let (block, held) =
+            self.blocks.iter_mut().find(|(_, held)| held.owner == owner && held.live < BLOCK_LEN && !held.apart)?;
         let index = held.used.iter().position(|used| !used)?;
         held.used[index] = true;
         held.live += 1;
         Some((block * BLOCK_LEN + index as u32, None))
+    }
+
+    /// A number in a block of its own, which can become another context's. None: half of all blocks are such, or all are in use.
+    pub fn take_apart(&mut self, owner: ContextId) -> Option<(u32, Grant)> {
+        if self.apart >= BLOCKS / 2 {
+            return None;
+        }
+        let block = self.unowned()?;
+        self.cursor = if block + 1 == BLOCKS { 1 } else { block + 1 };
+        let mut granted = Block { owner, next: 0, used: [false; BLOCK_LEN as usize], live: 0, apart: true };
+        let number = granted.take_next(block);
+        granted.next = BLOCK_LEN;
+        self.blocks.insert(block, granted);
+        self.apart += 1;
+        Some((number, Grant { block, owner }))
+    }
+
+    /// Makes the block of such a number another context's.
+    pub fn pass_on(&mut self, number: u32, owner: ContextId) -> Option<Grant> {
+        let block = number / BLOCK_LEN;
+        let held = self.blocks.get_mut(&block).filter(|held| held.apart)?;
+        held.owner = owner;
+        Some(Grant { block, owner })
     }
 
     /// Gives a number back; a block that is used up and empty goes back too.
@@ -84,6 +112,7 @@ impl QpnSpace {
             return;
         }
         let owner = held.owner;
+        self.apart -= u32::from(held.apart);
         self.blocks.remove(&block);
         if self.current.get(&owner) == Some(&block) {
             self.current.remove(&owner);
@@ -94,6 +123,7 @@ impl QpnSpace {
     pub fn forget(&mut self, owner: ContextId) {
         self.current.remove(&owner);
         self.blocks.retain(|_, held| held.owner != owner);
+        self.apart = self.blocks.values().filter(|held| held.apart).count() as u32;
     }
 
     /// Who owns `number`.
@@ -203,6 +233,21 @@ mod tests {
         space.forget(A);
         assert_eq!(space.owner(0x1ff), None);
         assert_eq!(space.take(A).expect("room").0, 0x300, "a returned block rests");
+    }
+
+    #[test]
+    fn a_number_apart_becomes_anothers_with_its_block() {
+        let mut space = QpnSpace::default();
+        let (first, _) = space.take(A).expect("room");
+        let (apart, grant) = space.take_apart(A).expect("room");
+        assert_eq!((apart, grant), (0x200, Grant { block: 2, owner: A }));
+        assert_eq!(space.take(A).expect("room").0, first + 1, "others come from the block that they came from");
+        assert_eq!(space.pass_on(first, B), None, "not with others in it");
+        assert_eq!(space.pass_on(apart, B), Some(Grant { block: 2, owner: B }));
+        space.forget(A);
+        assert_eq!((space.owner(apart), space.apart), (Some(B), 1));
+        space.give_back(apart);
+        assert_eq!((space.owner(apart), space.apart), (None, 0));
     }
 
     #[test]

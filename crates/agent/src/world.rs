@@ -171,8 +171,9 @@ impl World {
     /// Ends a context whose client has closed or died. Dependants go before what they depend on.
     pub fn close(&mut self, id: ContextId) {
         use crate::objects::{ah, cq, dm, mr, mw, pd, qp, srq, xrc};
-        let steps: [fn(&mut Self, ContextId); 9] = [
+        let steps: [fn(&mut Self, ContextId); 10] = [
             ah::destroy_all,
+            xrc::let_go_of_all,
             qp::destroy_all,
             srq::destroy_all,
             xrc::close_all,

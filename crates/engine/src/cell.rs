@@ -5,14 +5,18 @@
 //!  8  source QPN u32 · payload length u16 · reserved u16
 //! 16  [bulk: offset u32] [GRH: 40 bytes] transport headers, then the payload unless it is in the bulk area
 //! ```
-//! No ICRC and no padding: a lane is memory. What is decoded here is a peer's claim; the caller checks whose it is.
+//! No ICRC and no padding: a lane is memory. Errands and reports (`errand.rs`) have the same first 16 bytes. What is decoded here is a peer's claim; the caller checks whose it is.
 
 use wire::{Headers, Psn, Qpn};
 
-mod flag {
+use crate::errand::{self, Errand, Report};
+
+pub(crate) mod flag {
     pub(super) const GRH: u8 = 1;
-    pub(super) const BULK: u8 = 2;
+    pub(crate) const BULK: u8 = 2;
     pub(super) const NOTICE: u8 = 4;
+    pub(crate) const ERRAND: u8 = 8;
+    pub(crate) const REPORT: u8 = 16;
 }
 
 /// Which path a packet takes.
@@ -61,6 +65,10 @@ pub(crate) struct Notice {
 pub(crate) enum Cell {
     Packet(Packet),
     Notice(Notice),
+    /// What a target's engine asks for, about a packet from that target.
+    Errand(Packet, Errand),
+    /// How it went; the packet says which target's it was, and where fetched bytes are.
+    Report(Packet, Report),
 }
 
 impl Packet {
@@ -82,7 +90,8 @@ impl Packet {
     }
 }
 
-fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
+/// Writes the first 16 bytes of every record.
+pub(crate) fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u16) {
     let [slid, dlid] = [path.slid.to_le_bytes(), path.dlid.to_le_bytes()];
     let [a, b, c, d] = src_qp.value().to_le_bytes();
     let [low, high] = len.to_le_bytes();
@@ -136,6 +145,9 @@ pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
         grh = Some(*record.get(at..)?.first_chunk::<40>()?);
         at += 40;
     }
+    if flags & (flag::ERRAND | flag::REPORT) != 0 {
+        return errand(record, flags, (src_qp, len), bulk, at);
+    }
     let headers = Headers::parse(record.get(at..)?).ok()?;
     at += headers.len();
     let payload = match bulk {
@@ -151,6 +163,24 @@ pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
         sl: head[6],
     };
     Some(Cell::Packet(Packet { path, src_qp, headers, grh, len, payload }))
+}
+
+/// An errand or a report, whose own part begins at `at`.
+#[cold]
+fn errand(record: &[u8], flags: u8, (src_qp, len): (Qpn, u16), bulk: Option<u32>, at: usize) -> Option<Cell> {
+    let rest = record.get(at..)?;
+    let place = |own: usize| match bulk {
+        Some(offset) => Some(Payload::Bulk(offset)),
+        None if at + own + usize::from(len) <= record.len() => Some(Payload::Inline(at + own)),
+        None => None,
+    };
+    let packet = errand::about(src_qp.value(), Headers::default(), len);
+    if flags & flag::REPORT != 0 {
+        let (report, own) = Report::decode(rest)?;
+        return Some(Cell::Report(Packet { payload: place(own)?, ..packet }, report));
+    }
+    let (errand, headers, own) = Errand::decode(rest)?;
+    Some(Cell::Errand(Packet { headers, payload: place(own)?, ..packet }, errand))
 }
 
 #[cfg(test)]

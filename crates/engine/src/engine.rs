@@ -19,6 +19,7 @@ use abi::queue::{ContextOut, Mapping};
 use parking_lot::Mutex;
 use protocol::Time;
 
+use crate::abroad::Ways;
 use crate::board::Board;
 use crate::channel::Channel;
 use crate::clock::{self, Clock};
@@ -62,6 +63,10 @@ pub struct Engine {
     pub(crate) qps: Table<Qp>,
     /// The SRQs of XRC domains, by their numbers.
     pub(crate) xrc_srqs: Table<Srq>,
+    /// XRC targets that other engines serve, by their numbers.
+    pub(crate) targets: Table<Qp>,
+    /// Which engines have SRQs that targets of this one serve.
+    pub(crate) ways: Mutex<Ways>,
     pub(crate) extents: Table<Extent>,
     /// Memory windows, bound or not, by the index of their keys.
     pub(crate) windows: Table<Mw>,
@@ -77,6 +82,8 @@ pub struct Engine {
     has_deferred: AtomicBool,
     /// QPs whose lane the helper thread has to open.
     pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
+    /// XRC targets for which the helper thread has to find an SRQ's engine.
+    pub(crate) astray: Mutex<Vec<Arc<Qp>>>,
     /// Held while lanes are being opened for them.
     pub(crate) opening: Mutex<()>,
     /// Counts polls, so that a program whose CQ is never empty drives the engine too.
@@ -136,6 +143,8 @@ impl Engine {
             allocation: Mutex::new(()),
             qps: Table::new(),
             xrc_srqs: Table::new(),
+            targets: Table::new(),
+            ways: Mutex::default(),
             extents: Table::new(),
             windows: Table::new(),
             groups: Groups::new(),
@@ -149,6 +158,7 @@ impl Engine {
             deferred: Mutex::new(Vec::new()),
             has_deferred: AtomicBool::new(false),
             unrouted: Mutex::new(Vec::new()),
+            astray: Mutex::new(Vec::new()),
             opening: Mutex::new(()),
             polls: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
@@ -417,6 +427,7 @@ impl Engine {
         self.lanes.clear();
         self.net.end(self.number);
         self.unrouted.lock().clear();
+        self.astray.lock().clear();
         self.deferred.lock().clear();
         for qp in self.qps.all() {
             self.qps.remove(qp.qpn());

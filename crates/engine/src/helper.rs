@@ -270,6 +270,9 @@ impl Engine {
             if !self.unrouted.lock().is_empty() {
                 self.open_routes();
             }
+            if !self.astray.lock().is_empty() {
+                self.find_ways();
+            }
             self.look_after_inbox();
             if waker.watching.load(Ordering::Relaxed) {
                 told = waker.watch();
@@ -290,7 +293,8 @@ impl Engine {
             waker.bell.arm();
             let sound = shm::sleeper_barrier();
             // The last look waits for locks, so that nobody else's half-done look hides something.
-            if !self.progress(true) && self.unrouted.lock().is_empty() && !waker.stop.load(Ordering::Relaxed) {
+            let asked = || !self.unrouted.lock().is_empty() || !self.astray.lock().is_empty();
+            if !self.progress(true) && !asked() && !waker.stop.load(Ordering::Relaxed) {
                 let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
                 let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
                 told = match self.net.inbox().filter(|inbox| inbox.claim.as_ref().is_some_and(|c| c.is_ours(&self))) {
@@ -350,6 +354,7 @@ impl Engine {
                 self.lanes.bury(message.lane.engine);
                 self.lose_lane(message.lane.lane);
             }
+            push::TARGET => self.adopt_target(message.lane.lane),
             _ => {}
         }
     }

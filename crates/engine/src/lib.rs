@@ -7,12 +7,14 @@
 //! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms its addresses), `lock` and `tsc`.
 #![deny(unsafe_code)]
 
+mod abroad;
 #[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]
 mod access;
 mod adopt;
 mod advice;
 mod ah;
 mod board;
+mod carrier;
 mod cell;
 mod channel;
 mod clock;
@@ -21,6 +23,7 @@ mod cq;
 mod datagram;
 mod dm;
 mod engine;
+mod errand;
 mod error;
 mod event;
 mod event_file;
@@ -51,6 +54,7 @@ mod send;
 mod srq;
 mod state;
 mod table;
+mod target;
 mod timers;
 mod transmit;
 #[allow(unsafe_code, reason = "the one instruction has no safe name")]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shm::RECORD_MAX;
+use shm::{LaneRx, RECORD_MAX};
 use wire::Qpn;
 
 use crate::cell::{self, Cell, Notice, Packet, Payload};
@@ -34,6 +34,15 @@ enum Caller {
     Found,
     /// The helper thread, or one that needs something done.
     Helps,
+}
+
+/// Where a packet's payload is; `None` for a place that no sound peer names.
+#[inline]
+fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], packet: &Packet) -> Option<*const u8> {
+    match packet.payload {
+        Payload::Inline(at) => Some(record[at..].as_ptr()),
+        Payload::Bulk(offset) => rx.bulk.slice(offset, u32::from(packet.len)).map(|bytes| bytes.as_ptr().cast_const()),
+    }
 }
 
 impl Engine {
@@ -117,16 +126,28 @@ impl Engine {
             };
             match cell {
                 Cell::Notice(notice) => self.heed_notice(lane, &notice),
-                Cell::Packet(packet) => {
-                    let payload: *const u8 = match packet.payload {
-                        Payload::Inline(at) => record[at..].as_ptr(),
-                        Payload::Bulk(offset) => match rx.bulk.slice(offset, u32::from(packet.len)) {
-                            Some(bytes) => bytes.as_ptr(),
-                            None => {
-                                self.break_lane(lane);
-                                break;
+                Cell::Errand(packet, _) | Cell::Report(packet, _) => {
+                    let Some(payload) = place(rx, record, &packet) else {
+                        self.break_lane(lane);
+                        break;
+                    };
+                    match &cell {
+                        Cell::Errand(_, errand) => self.carry(lane, &packet, payload, errand),
+                        Cell::Report(_, report) => {
+                            if let Some(qp) = self.qps.find(packet.src_qp.value()) {
+                                qp.hear_report(lane, &packet, payload, report);
                             }
-                        },
+                        }
+                        _ => {}
+                    }
+                    if let Payload::Bulk(offset) = packet.payload {
+                        rx.bulk.release(offset, u32::from(packet.len));
+                    }
+                }
+                Cell::Packet(packet) => {
+                    let Some(payload) = place(rx, record, &packet) else {
+                        self.break_lane(lane);
+                        break;
                     };
                     let more = taken < BATCH && rx.ring.has_next();
                     self.accept(lane, (&packet, payload, more), touched, recent);
@@ -237,9 +258,9 @@ impl Engine {
     }
 
     fn heed_notice(&self, lane: &Arc<Lane>, notice: &Notice) {
-        if self.board.owner(notice.from.value()) == lane.peer
-            && let Some(qp) = self.qps.find(notice.to.value())
-        {
+        let Some(qp) = self.qps.find(notice.to.value()) else { return };
+        // An XRC target can be another engine's by now, which its last one may say by turning packets away.
+        if self.board.owner(notice.from.value()) == lane.peer || qp.goes_by(lane) {
             qp.notice(notice.from.value());
         }
     }

@@ -15,6 +15,7 @@ use abi::qp::{
 use abi::queue::{QpOut, qp as word};
 use protocol::{Requester, Responder, Service, State, Time};
 
+use crate::abroad::Abroad;
 use crate::board::Place;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
@@ -163,6 +164,8 @@ pub(crate) struct Inner {
     pub(crate) arrived_at: Vec<Arc<Cq>>,
     /// XRC target: the SRQ that was named last.
     pub(crate) named: Option<Arc<Srq>>,
+    /// XRC target: what it has when it serves, or is, another engine's.
+    pub(crate) abroad: Option<Box<Abroad>>,
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
@@ -320,10 +323,29 @@ impl Engine {
             max_recv_sge: answer.max_recv_sge,
             max_inline_data: answer.max_inline_data,
         };
+        let qp = self.assemble_with(parts, answer, caps, Some(view), (sq, rq), token);
+        self.qps.insert(qp.qpn, Arc::clone(&qp));
+        Ok(qp)
+    }
+
+    /// A QP without queues and without memory, which nobody finds by its number.
+    pub(crate) fn assemble(self: &Arc<Self>, parts: Parts, answer: &CreateQpAnswer, view: Option<View>) -> Arc<Qp> {
+        self.assemble_with(parts, answer, Caps::default(), view, (Ring::empty(), Ring::empty()), None)
+    }
+
+    fn assemble_with(
+        self: &Arc<Self>,
+        parts: Parts,
+        answer: &CreateQpAnswer,
+        caps: Caps,
+        view: Option<View>,
+        (sq, rq): (Ring, Ring),
+        token: Option<Token>,
+    ) -> Arc<Qp> {
         let inner = Inner {
             requester: Requester::new(parts.service, caps.max_send_wr),
             responder: Responder::new(parts.service),
-            view: Some(view),
+            view,
             state: State::Reset,
             attributes: ModifyQp::default(),
             sq,
@@ -337,6 +359,7 @@ impl Engine {
             arrived: Vec::new(),
             arrived_at: Vec::new(),
             named: None,
+            abroad: None,
             shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
             place: Place::default(),
@@ -355,7 +378,7 @@ impl Engine {
             draining: None,
             token,
         };
-        let qp = Arc::new_cyclic(|itself| Qp {
+        Arc::new_cyclic(|itself| Qp {
             engine: Arc::clone(self),
             handle: answer.qp_handle,
             qpn: answer.qpn,
@@ -372,9 +395,7 @@ impl Engine {
             read: Read::default(),
             itself: itself.clone(),
             inner: Mutex::new(inner),
-        });
-        self.qps.insert(qp.qpn, Arc::clone(&qp));
-        Ok(qp)
+        })
     }
 
     /// A QP for whose queues there is no memory.
@@ -427,7 +448,10 @@ impl Qp {
     pub(crate) fn raise(&self, event: u32) {
         match &self.target {
             None => self.engine.events.raise(event, self.cookie, Source::Qp(self.itself.clone())),
-            Some(target) => target.raise(&self.engine.events, event),
+            Some(target) => {
+                target.raise(&self.engine.events, event);
+                self.tell_holders(event);
+            }
         }
     }
 
@@ -451,8 +475,11 @@ impl Qp {
         let mut answer: QueryQpAnswer =
             self.engine.call(&request::legacy(command::QUERY_QP, &body, size_of::<QueryQpAnswer>()))?.get(0)?;
         let inner = self.lock();
-        answer.qp_state = inner.state as u8;
-        answer.cur_qp_state = inner.state as u8;
+        // Of a target that another engine serves, the agent knows better.
+        if !inner.is_dead() || self.target.is_none() {
+            answer.qp_state = inner.state as u8;
+            answer.cur_qp_state = inner.state as u8;
+        }
         Ok(answer)
     }
 
@@ -485,6 +512,11 @@ impl Qp {
     pub(crate) fn leave(&self) {
         self.engine.qps.remove(self.qpn);
         self.abandon();
+        self.left();
+    }
+
+    /// What is left to do when nothing reaches the QP any more.
+    pub(crate) fn left(&self) {
         self.purge();
         self.engine.groups.forget(self.qpn);
         self.engine.forget_events(|source| matches!(source, Source::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
@@ -504,10 +536,14 @@ impl Qp {
 
     /// Lets go of everything: nothing reaches the QP any more.
     pub(crate) fn abandon(&self) {
-        let mut inner = self.lock();
-        self.say_gone(&inner);
-        self.pay(&mut inner);
-        self.uncount(&mut inner);
+        self.let_go(&mut self.lock());
+    }
+
+    pub(crate) fn let_go(&self, inner: &mut Inner) {
+        self.say_gone(inner);
+        self.pay(inner);
+        self.uncount(inner);
+        self.come_home(inner);
         inner.last_flow = None;
         inner.held.clear();
         inner.view = None;

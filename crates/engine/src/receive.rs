@@ -118,6 +118,11 @@ impl Qp {
         if packet.headers.opcode.is_response() {
             self.on_response(inner, packet, payload);
         } else if inner.state.serves() {
+            if inner.abroad.is_some()
+                && let Some(waits) = self.waits_abroad(inner, packet, payload)
+            {
+                return if waits { Arrival::Taken } else { Arrival::NotTaken };
+            }
             if inner.held.is_empty() || !self.waits_behind(inner, packet, payload) {
                 self.on_request(inner, packet, payload);
             }
@@ -147,6 +152,9 @@ impl Qp {
         let mut inner = self.lock();
         if !inner.is_dead() && inner.attributes.dest_qp_num == from && inner.requester.outstanding() > 0 {
             let now = self.engine().now();
+            if self.has_moved(&inner) {
+                self.look_for_peer(&mut inner);
+            }
             inner.requester.note_loss(now);
             self.pump(&mut inner);
         }
@@ -196,20 +204,47 @@ impl Qp {
             inner.established = true;
             self.raise(kind::COMM_EST);
         }
-        let mut status = None;
         let step = inner.responder.handle(&packet.headers, u32::from(packet.len));
         let mut pd = self.pd;
         if let Some(target) = &self.target
             && !matches!(step, Step::Ignore(_) | Step::Reply)
         {
             pd = match self.enter_domain(inner, target, packet, &step) {
-                Ok(pd) => pd,
+                Ok(Some(pd)) => pd,
+                Ok(None) => return self.send_away(inner, packet, payload, &step),
                 Err(nak) => {
                     inner.responder.finish(Outcome::Refused(nak));
                     return self.after_refusal(inner, None);
                 }
             };
+            if inner.abroad.is_some()
+                && let Some((outcome, status)) = self.done_before(inner, packet.headers.psn)
+            {
+                inner.responder.finish(outcome);
+                return self.after_refusal(inner, status);
+            }
         }
+        let status = self.execute(inner, packet, payload, step, pd);
+        self.after_refusal(inner, status);
+    }
+
+    /// Carries out a step that another engine's responder asks for.
+    #[inline(never)]
+    pub(crate) fn execute_apart(
+        &self,
+        inner: &mut Inner,
+        packet: &Packet,
+        payload: *const u8,
+        step: Step,
+        pd: u32,
+    ) -> Option<Status> {
+        self.execute(inner, packet, payload, step, pd)
+    }
+
+    /// Carries out a step, by the keys of a PD. Answers the status with which the receive request ends, if that is an error.
+    #[inline(always)]
+    fn execute(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: Step, pd: u32) -> Option<Status> {
+        let mut status = None;
         match step {
             Step::Ignore(fault) => {
                 if matches!(fault, Fault::QKey { .. }) {
@@ -248,7 +283,7 @@ impl Qp {
                 inner.responder.finish(outcome);
             }
         }
-        self.after_refusal(inner, status);
+        status
     }
 
     /// A peer's use of this side's memory: that of the QP's domain, or of the SRQ that its request names.
@@ -302,6 +337,7 @@ impl Qp {
         if let Some(receive) = inner.receive.take() {
             self.complete_receive(inner, &receive, status, None, wc_opcode::RECV, None);
         }
+        self.come_home(inner);
         inner.set_state(State::Err);
         inner.requester.flush();
         self.complete_sends(inner);
@@ -466,7 +502,7 @@ impl Qp {
         true
     }
 
-    fn complete_receive(
+    pub(crate) fn complete_receive(
         &self,
         inner: &mut Inner,
         receive: &Receive,

@@ -60,6 +60,7 @@ impl Engine {
             while self.receive(lane, &mut lane.receiver.lock()) {}
         }
         self.lanes.remove(id);
+        lanes.iter().for_each(|lane| self.lose_targets(lane.peer));
         for qp in self.qps.all() {
             qp.lose_lane(id);
         }
@@ -78,10 +79,13 @@ impl Qp {
             self.uncount(inner);
             inner.route = Route::Unknown;
         }
+        let peer = inner.attributes.dest_qp_num;
+        if matches!(&inner.route, Route::Lane(lane) if lane.is_dead()) && self.has_moved(inner) {
+            inner.route = Route::Unknown;
+        }
         if !matches!(inner.route, Route::Unknown) || self.service == Service::Ud {
             return;
         }
-        let peer = inner.attributes.dest_qp_num;
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
             return;
         }
@@ -100,6 +104,17 @@ impl Qp {
             Some(lane) => self.take_route(inner, lane),
             None => self.wait_for_route(inner, 0),
         }
+    }
+
+    /// Whether somebody else than before has the peer's number: an XRC target can be passed on.
+    pub(crate) fn has_moved(&self, inner: &Inner) -> bool {
+        let owner = self.engine().board.owner(inner.attributes.dest_qp_num);
+        matches!(&inner.route, Route::Lane(lane) if lane.peer != owner) && owner != 0 && self.service == Service::XrcIni
+    }
+
+    /// Whether this QP's packets go by a lane.
+    pub(crate) fn goes_by(&self, lane: &Lane) -> bool {
+        matches!(&self.lock().route, Route::Lane(ours) if ours.id == lane.id)
     }
 
     /// The way to another host.
@@ -142,6 +157,19 @@ impl Qp {
         if let Some(qp) = self.arc() {
             self.engine().unrouted.lock().push(qp);
             self.engine().waker.kick();
+        }
+    }
+
+    /// The peer is another engine's now, which may have got nothing of what is under way.
+    pub(crate) fn look_for_peer(&self, inner: &mut Inner) {
+        inner.route = Route::Unknown;
+        if inner.requester.outstanding() > 0 {
+            if inner.attributes.timeout == 0 {
+                // "Wait for ever" is for what cannot be lost.
+                inner.requester.set_timeout(14);
+            }
+            let now = self.engine().now();
+            inner.requester.note_loss(now);
         }
     }
 
@@ -201,9 +229,14 @@ impl Qp {
         if inner.is_dead() {
             return;
         }
+        self.lose_errands(&mut inner, id);
         if let Route::Lane(lane) = &inner.route {
             if lane.id == id {
-                crate::reason!("QP {:#x}: its peer, process {}, is gone", self.qpn(), lane.pid);
+                if self.has_moved(&inner) {
+                    self.look_for_peer(&mut inner);
+                } else {
+                    crate::reason!("QP {:#x}: its peer, process {}, is gone", self.qpn(), lane.pid);
+                }
                 inner.blocked = false;
                 self.pump(&mut inner);
             }

@@ -67,6 +67,11 @@ impl Qp {
         let Some(qp) = self.arc() else { return Err(Errno::EINVAL.into()) };
         let mut inner = self.lock();
         if inner.is_dead() {
+            if self.token() != 0 {
+                let text =
+                    format!("target QP {:#x} is served by another process, which alone can modify it", self.qpn());
+                return Err(Error::refuse(Errno::EOPNOTSUPP, text));
+            }
             return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn())));
         }
         if inner.is_frozen() {
@@ -109,6 +114,7 @@ impl Qp {
             }
             (State::Err, State::Err) => return,
             (_, State::Err) => {
+                self.come_home(inner);
                 self.say_gone(inner);
                 self.pay(inner);
                 inner.set_state(State::Err);
@@ -168,6 +174,7 @@ impl Qp {
     }
 
     fn ready_to_receive(&self, inner: &mut Inner) {
+        self.count_connection(inner);
         let a = inner.attributes;
         inner.responder.configure(ResponderConfig {
             mtu: self.mtu(inner),
@@ -257,6 +264,7 @@ impl Qp {
 
     /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
     fn reset(&self, inner: &mut Inner) {
+        self.come_home(inner);
         self.say_gone(inner);
         inner.requester = Requester::new(self.service, self.caps.max_send_wr);
         inner.responder = Responder::new(self.service);
@@ -274,6 +282,7 @@ impl Qp {
         inner.route = Route::Unknown;
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);
+        inner.abroad = None;
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline) = (false, None, None);
         for offset in RESET_WORDS {
@@ -304,6 +313,7 @@ impl Qp {
             return;
         }
         tracing::info!("QP {:#x} goes to the error state: {why}", self.qpn());
+        self.come_home(&mut inner);
         self.say_gone(&inner);
         inner.set_state(State::Err);
         inner.requester.flush();

@@ -10,6 +10,7 @@ use abi::queue::qp as word;
 use protocol::{Nak, Response, Service, Source, Status, Time, Transmit};
 use wire::{Operation, Qpn};
 
+use crate::abroad::Fetched;
 use crate::access::{self, Refusal, Stretch};
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Deferred;
@@ -61,6 +62,8 @@ impl Exit<'_> {
 /// Where a packet's payload comes from.
 pub(crate) enum Origin<'a> {
     Nothing,
+    /// The engine's own.
+    Bytes(&'a [u8]),
     /// Part of a request's gather list (or inline data).
     Request {
         sq: &'a crate::wqe::Ring,
@@ -85,7 +88,12 @@ impl Qp {
     /// Sends what can be sent, gives the completions that follow, and has the timers know the next deadline.
     pub(crate) fn pump(self: &Arc<Self>, inner: &mut Inner) {
         if inner.is_dead() {
-            return;
+            return self.send_reports(inner);
+        }
+        if let Some(target) = &self.target
+            && target.token != 0
+        {
+            return self.pump_target(inner);
         }
         if !inner.blocked {
             if self.service == Service::Ud {
@@ -98,6 +106,19 @@ impl Qp {
                     }
                 }
             }
+        }
+        self.show(inner);
+    }
+
+    /// The same of a target whose domain others may have opened: what they have to know is written down before anything is said.
+    #[cold]
+    fn pump_target(self: &Arc<Self>, inner: &mut Inner) {
+        self.write_down(inner);
+        if !inner.blocked {
+            self.pump_connection(inner);
+        }
+        if !inner.blocked {
+            self.go_abroad(inner);
         }
         self.show(inner);
     }
@@ -151,7 +172,23 @@ impl Qp {
                 last_word = Some(response);
                 break;
             }
-            match self.send_response(&mut exit, &response) {
+            let done = match self.abroad_source(inner, &response) {
+                Fetched::Here => self.send_response(&mut exit, &response),
+                Fetched::Bytes(bytes) => {
+                    self.leave_by(&mut exit, &response.headers, bytes.len() as u32, &Origin::Bytes(bytes))
+                }
+                Fetched::Refused(nak) => {
+                    inner.responder.read_failed(nak);
+                    self.after_refusal(inner, None);
+                    answer = inner.responder.poll_transmit();
+                    continue;
+                }
+                Fetched::Waits => {
+                    inner.responder.untransmit();
+                    break;
+                }
+            };
+            match done {
                 Sent::Yes => sent = true,
                 Sent::Full => {
                     inner.responder.untransmit();
@@ -379,7 +416,7 @@ impl Qp {
     }
 
     /// The peer has broken the lane's rules: its connections with this process end, nobody else's.
-    fn broken(&self, lane: &Lane) -> Sent {
+    pub(crate) fn broken(&self, lane: &Lane) -> Sent {
         crate::reason!("lane {} to process {} is broken: the peer wrote what no sound peer writes", lane.id, lane.pid);
         lane.kill();
         self.engine().defer(Deferred::Broken(lane.id));
@@ -391,6 +428,10 @@ impl Qp {
     pub(crate) fn fill(&self, from: &Origin<'_>, len: u32, to: *mut u8) -> Result<(), Refusal> {
         match *from {
             Origin::Nothing => Ok(()),
+            Origin::Bytes(bytes) => {
+                access::plain(to, bytes.as_ptr(), bytes.len().min(len as usize));
+                Ok(())
+            }
             Origin::Held { stretch, at } => stretch.read(at, to, len as usize),
             Origin::Memory { pd, rkey, addr } => {
                 let wanted = self.remote(pd, abi::mr::access::REMOTE_READ);

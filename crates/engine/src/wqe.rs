@@ -88,6 +88,11 @@ impl Ring {
         sound.then(|| Self { view: Some(view), layout, wheel: Wheel::new(layout.count) })
     }
 
+    /// A queue without entries and without memory.
+    pub(crate) fn empty() -> Self {
+        Self { view: None, layout: Layout::default(), wheel: Wheel::new(0) }
+    }
+
     /// Lets go of the memory: the queue is destroyed and will not be touched again.
     pub(crate) fn forget(&mut self) {
         self.view = None;

@@ -4,8 +4,8 @@
 //! request names, if that is one of the target's domain; keys are looked up on that SRQ's PD, and receives complete on its CQ. A
 //! target may be held by several handles, each of which gets its events. The principal types are [`Xrcd`] and [`Hold`].
 //!
-//! Domains are shared between processes by the agent. But a target serves the SRQs of its own engine only, for no engine touches
-//! another one's memory: to it, an SRQ of another process is none of its domain.
+//! A domain that a file names is shared by processes. What a target gets for an SRQ of another engine goes there (`abroad.rs`), and a target
+//! that another engine serves is one that this one may have to go on with (`target.rs`).
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,8 @@ pub struct Xrcd {
     engine: Arc<Engine>,
     handle: u32,
     domain: u32,
+    /// What only those know who have opened the domain; 0 for a private one.
+    token: u64,
 }
 
 /// What `create_initiator` is asked for.
@@ -53,6 +55,8 @@ pub struct InitiatorSpec<'a> {
 /// What an SRQ of a domain has besides.
 pub(crate) struct Membership {
     pub(crate) domain: u32,
+    /// What only those know who have opened the domain.
+    pub(crate) token: u64,
     /// Where its receives complete.
     pub(crate) cq: Arc<Cq>,
     /// Its CQ was overrun: it takes nothing any more.
@@ -62,6 +66,8 @@ pub(crate) struct Membership {
 /// What a target QP has besides.
 pub(crate) struct Target {
     domain: u32,
+    /// What only those know who have opened the domain; 0 for a private one, whose targets nobody else holds.
+    pub(crate) token: u64,
     holders: Mutex<Vec<Weak<Hold>>>,
 }
 
@@ -84,8 +90,8 @@ impl Engine {
         let request = request::legacy(command::OPEN_XRCD, &body, fixed + size_of::<XrcdOut>());
         let answer = self.call_with(&request, file.as_slice())?;
         let OpenXrcdAnswer { xrcd_handle } = answer.get(0)?;
-        let XrcdOut { number, .. } = answer.get(fixed)?;
-        Ok(Arc::new(Xrcd { engine: Arc::clone(self), handle: xrcd_handle, domain: number }))
+        let XrcdOut { number, token, .. } = answer.get(fixed)?;
+        Ok(Arc::new(Xrcd { engine: Arc::clone(self), handle: xrcd_handle, domain: number, token }))
     }
 
     /// A shared receive queue that peers reach through the targets of a domain; its receives complete on `cq`.
@@ -117,7 +123,8 @@ impl Engine {
                 let out: SrqOut = answer.get(fixed)?;
                 Ok(((answer.get(0)?, out), out.mapping))
             })?;
-        let member = Membership { domain: xrcd.domain, cq: Arc::clone(cq), failed: AtomicBool::new(false) };
+        let member =
+            Membership { domain: xrcd.domain, token: xrcd.token, cq: Arc::clone(cq), failed: AtomicBool::new(false) };
         let srq = self.make_srq(pd, &answer, &out, view, spec.cookie, Some(member))?;
         self.xrc_srqs.insert(srq.number(), Arc::clone(&srq));
         Ok(srq)
@@ -165,7 +172,7 @@ impl Engine {
             srq: None,
             sq_sig_all: false,
             cookie,
-            target: Some(Target { domain: xrcd.domain, holders: Mutex::default() }),
+            target: Some(Target::new(xrcd.domain, xrcd.token)),
             home: None,
         };
         let body = CreateQp { pd_handle: xrcd.handle, qp_type: qp_type::XRC_TGT, ..CreateQp::default() };
@@ -177,7 +184,7 @@ impl Engine {
     /// Opens a target QP that somebody has made in the domain.
     ///
     /// # Errors
-    /// EINVAL when the domain has no such target, EOPNOTSUPP when it is another process's.
+    /// EINVAL when the domain has no such target.
     pub fn open_target(self: &Arc<Self>, xrcd: &Arc<Xrcd>, qpn: u32, cookie: u64) -> Result<Arc<Hold>> {
         let body = OpenQp {
             response: 1,
@@ -188,9 +195,14 @@ impl Engine {
             reserved: [0; 7],
         };
         let request = request::legacy(command::OPEN_QP, &body, size_of::<CreateQpAnswer>());
+        // Its server may end at once, and then this engine has to know the QP.
+        let _order = self.allocation.lock();
         let answer: CreateQpAnswer = self.call(&request)?.get(0)?;
-        let gone = || Error::refuse(Errno::EINVAL, format!("target QP {qpn:#x} is being destroyed"));
-        let qp = self.qps.find(qpn).ok_or_else(gone)?;
+        let qp = match self.qps.find(qpn) {
+            Some(qp) => qp,
+            None if xrcd.token != 0 => self.foreign_target(qpn, xrcd.domain, xrcd.token),
+            None => return Err(Error::refuse(Errno::EINVAL, format!("target QP {qpn:#x} is being destroyed"))),
+        };
         Ok(Hold::new(qp, answer.qp_handle, cookie))
     }
 
@@ -263,6 +275,9 @@ impl Hold {
         let _order = engine.allocation.lock();
         let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
         let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
+        // Somebody else may go on with the QP from here: what comes now waits until it is theirs.
+        let mut inner = self.qp.lock();
+        self.qp.write_down(&mut inner);
         match engine.call(&request) {
             Err(error) if !engine.is_gone() => return Err(error),
             _ => {}
@@ -272,8 +287,15 @@ impl Hold {
             holders.retain(|hold| hold.strong_count() > 0 && !std::ptr::eq(hold.as_ptr(), self));
             holders.is_empty()
         });
-        if is_last {
-            self.qp.leave();
+        // A QP that stands for another engine's may still be needed for that one's errands.
+        let is_ours = !inner.is_dead();
+        if is_last && is_ours {
+            engine.qps.remove(self.qp.qpn());
+            self.qp.let_go(&mut inner);
+        }
+        drop(inner);
+        if is_last && is_ours {
+            self.qp.left();
         }
         engine.forget_events(|source| matches!(source, Source::Hold(hold) if std::ptr::eq(hold.as_ptr(), self)));
         Ok(self.read.asynchronous())
@@ -286,6 +308,15 @@ impl Hold {
 }
 
 impl Target {
+    pub(crate) fn new(domain: u32, token: u64) -> Self {
+        Self { domain, token, holders: Mutex::default() }
+    }
+
+    /// Whether it is of that domain.
+    pub(crate) fn is(&self, domain: u32, token: u64) -> bool {
+        (self.domain, self.token) == (domain, token)
+    }
+
     /// The handle of whoever holds it.
     pub(crate) fn handle(&self) -> Option<u32> {
         self.holders.lock().iter().find_map(|hold| hold.upgrade().map(|hold| hold.handle))
@@ -302,7 +333,7 @@ impl Target {
 }
 
 impl Qp {
-    /// The SRQ that a request names: whose PD its keys are looked up on, and where its message goes.
+    /// The SRQ that a request names: whose PD its keys are looked up on, and where its message goes. `Ok(None)`: it may be another engine's.
     #[inline(never)]
     pub(crate) fn enter_domain(
         &self,
@@ -310,9 +341,12 @@ impl Qp {
         target: &Target,
         packet: &Packet,
         step: &Step,
-    ) -> std::result::Result<u32, Nak> {
+    ) -> std::result::Result<Option<u32>, Nak> {
         let number = packet.headers.xrc_srq;
         let found = self.engine().xrc_srqs.find(number);
+        if found.is_none() && target.token != 0 {
+            return Ok(None);
+        }
         let Some((srq, member)) = found
             .as_ref()
             .and_then(|srq| Some((srq, srq.xrc.as_ref()?)))
@@ -338,7 +372,7 @@ impl Qp {
         }
         let pd = srq.pd();
         inner.named = Some(Arc::clone(srq));
-        Ok(pd)
+        Ok(Some(pd))
     }
 
     /// The PD on which the key of a READ that is being answered is.

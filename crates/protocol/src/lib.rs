@@ -27,8 +27,10 @@ mod unreliable;
 
 pub use operation::{Destination, Incoming, Operation, SendOp, Transmit};
 pub use qp::{Service, State};
+pub use rc::answers::Kept;
 pub use rc::middle::Middle;
 pub use rc::run::{Place, Run};
+pub use rc::standing::{KEPT, Open, Standing};
 pub use reason::{Fault, Reason};
 pub use requester::{Completion, Failure, Full, Requester, RequesterConfig};
 pub use responder::{Access, Responder, ResponderConfig};

@@ -8,6 +8,7 @@ pub(crate) mod middle;
 pub(crate) mod requester;
 mod responder;
 pub(crate) mod run;
+pub(crate) mod standing;
 mod timers;
 mod window;
 

@@ -96,6 +96,8 @@ pub struct Responder {
     pub(crate) beyond: Psn,
     pub(crate) answers: Answers,
     pub(crate) dead: Option<Refusal>,
+    /// How something went that was not asked for here.
+    pub(crate) unasked: Option<Outcome>,
 }
 
 impl Responder {
@@ -113,6 +115,7 @@ impl Responder {
             beyond: Psn::default(),
             answers: Answers::default(),
             dead: None,
+            unasked: None,
         }
     }
 
@@ -184,7 +187,10 @@ impl Responder {
 
     /// How the step of the last [`Responder::handle`] went.
     pub fn finish(&mut self, outcome: Outcome) {
-        let Some(pending) = self.pending.take() else { return };
+        let Some(pending) = self.pending.take() else {
+            self.unasked = Some(outcome);
+            return;
+        };
         match self.service {
             Service::Rc | Service::XrcIni | Service::XrcTgt => self.finish_rc(&pending, outcome),
             Service::Uc => self.finish_uc(&pending, outcome),

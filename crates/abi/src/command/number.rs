@@ -124,3 +124,9 @@ pub const IMPORT_PD: u8 = 211;
 pub const IMPORT_MR: u8 = 212;
 /// Use another context's device memory.
 pub const IMPORT_DM: u8 = 213;
+/// Which engine has an SRQ of an XRC domain.
+pub const XRC_FIND: u8 = 224;
+/// Go on with an XRC target that nobody serves any more.
+pub const XRC_ADOPT: u8 = 225;
+/// Something happened to an XRC target.
+pub const XRC_EVENT: u8 = 226;

@@ -4,7 +4,7 @@
 
 use crate::errno::Errno;
 use crate::layout::{Layout, Record};
-use crate::{ah, cq, device, dm, mcast, mr, open, pd, post, private, qp, queue, srq, wire, wq, xrc};
+use crate::{ah, cq, device, dm, mcast, mr, open, pd, post, private, qp, queue, srq, target, wire, wq, xrc};
 
 /// What an agent does with a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -526,4 +526,16 @@ pub static ROWS: &[Row] = &[
         .answer::<dm::DmOut>()
         .extras("answer fd: the memory's memfd")
         .errors(&[(Errno::EINVAL, "no IMPORT_CONTEXT, or no such device memory in the other context"), FULL]),
+    Row::extended(224, "XRC_FIND", "target::xrc_find")
+        .request::<target::XrcFind>()
+        .answer::<target::XrcFindAnswer>()
+        .errors(&[(Errno::EINVAL, "no such target QP in this context"), (Errno::ENOENT, "its domain has no such SRQ")]),
+    Row::extended(225, "XRC_ADOPT", "target::xrc_adopt")
+        .request::<target::XrcAdopt>()
+        .answer::<target::XrcAdoptAnswer>()
+        .extras("answer fd: the region, if the Mapping says so")
+        .errors(&[(Errno::EINVAL, "the QP was not offered to this context"), FULL]),
+    Row::extended(226, "XRC_EVENT", "target::xrc_event")
+        .request::<target::XrcEvent>()
+        .errors(&[(Errno::EINVAL, "no such target QP in this context, or no event of a QP")]),
 ];

@@ -9,11 +9,12 @@ use std::os::fd::OwnedFd;
 use abi::Errno;
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, QueryQp, QueryQpAnswer, kind};
 use abi::queue::{CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, recv_stride, send_stride};
+use abi::target::TARGET_LEN;
 use protocol::{Service, State};
 
 use super::mcast::{self, Gid};
 use super::pd::{self, no_handle};
-use super::{Answer, Call, find, unused, xrc};
+use super::{Answer, Call, find, target, unused, xrc};
 use crate::context::ContextId;
 use crate::device::Device;
 use crate::queue_memory::{Allocation, Block};
@@ -48,6 +49,8 @@ pub struct Qp {
     pub holders: u32,
     /// An XRC target: its maker has let go of it.
     pub is_left: bool,
+    /// An XRC target: its context has not taken it over yet; what lies in `block` is nobody's queue memory meanwhile.
+    pub offered: bool,
     /// Groups it is a member of.
     pub groups: BTreeSet<Gid>,
     /// Where it lies.
@@ -118,18 +121,21 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let device = world.device_of(owner);
     let shape = Shape::new(device, wanted)?;
     shares::room_for(world, owner, Kind::Qp)?;
-    let (qpn, change) =
-        world.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?;
+    let (qpn, change) = match domain {
+        Some(domain) if world.domains.is_of_file(*domain) => target::number(world, owner)?,
+        _ => world.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?,
+    };
     if let Some(change) = change {
         world.board.show_block(change);
     }
-    let Allocation { block, mapping, fd } = match world.context(owner)?.memory.allocate(shape.bytes()) {
-        Ok(allocation) => allocation,
-        Err(error) => {
-            world.qpns.give_back(qpn);
-            return Err(error.into());
-        }
-    };
+    let Allocation { block, mapping, fd } =
+        match world.context(owner)?.memory.allocate(if domain.is_some() { TARGET_LEN } else { shape.bytes() }) {
+            Ok(allocation) => allocation,
+            Err(error) => {
+                world.qpns.give_back(qpn);
+                return Err(error.into());
+            }
+        };
     let attributes = QueryQpAnswer {
         max_send_wr: shape.sq_count,
         max_recv_wr: shape.rq_count,
@@ -146,6 +152,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         domain: domain.map(|domain| (domain, wanted.pd)),
         holders: 1,
         is_left: false,
+        offered: false,
         pd: if domain.is_some() { 0 } else { wanted.pd },
         send_cq: wanted.send_cq,
         recv_cq: wanted.recv_cq,
@@ -235,7 +242,8 @@ fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> 
 /// QUERY_QP: the attributes that were set, and the state as it is now.
 pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let QueryQp { qp_handle, .. } = call.body()?;
-    let qp = find(&world.qps, call.context, xrc::resolve(world, call.context, qp_handle), Kind::Qp)?;
+    let (owner, qp_handle) = xrc::resolve(world, call.context, qp_handle);
+    let qp = find(&world.qps, owner, qp_handle, Kind::Qp)?;
     let state = qp.state();
     let draining = state == State::Sqd && qp.block.read(word::FLAGS) & QP_SQ_DRAINING != 0;
     let mut answer = qp.attributes;
@@ -246,12 +254,12 @@ pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DESTROY_QP.
 pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DestroyQp { qp_handle, .. } = call.body()?;
-    let handle = xrc::resolve(world, call.context, qp_handle);
-    let qp = find(&world.qps, call.context, handle, Kind::Qp)?;
+    let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
+    let qp = find(&world.qps, owner, handle, Kind::Qp)?;
     unused(qp.groups.len() as u32, &format!("QP {:#x}", qp.qpn), "multicast groups; detach it")?;
     let answer = DestroyQpAnswer { events_reported: qp.block.read(word::EVENTS_REPORTED) };
-    if !(qp.domain.is_some() && xrc::let_go_of(world, call.context, qp_handle, handle)) {
-        remove(world, call.context, handle);
+    if !(qp.domain.is_some() && xrc::let_go_of(world, call.context, qp_handle, (owner, handle))) {
+        remove(world, owner, handle);
     }
     Ok(call.answer(&answer))
 }
@@ -263,7 +271,8 @@ pub fn destroy_all(world: &mut World, owner: ContextId) {
     }
 }
 
-fn remove(world: &mut World, owner: ContextId, handle: u32) {
+/// Takes a QP out of everything.
+pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
     let Some(qp) = world.qps.remove(owner, handle) else { return };
     for gid in &qp.groups {
         mcast::leave(world, gid, (owner, handle));
@@ -277,7 +286,9 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
         }
     }
     world.qpns.give_back(qp.qpn);
-    if let Ok(context) = world.context(owner) {
+    if let Ok(context) = world.context(owner)
+        && !qp.offered
+    {
         context.memory.release(&qp.block);
     }
     world.device_of_mut(owner).count_down(Kind::Qp);

@@ -37,7 +37,12 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Changes a QP as both forms of MODIFY_QP ask.
 pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<()> {
-    let wanted = &ModifyQp { qp_handle: xrc::resolve(world, owner, wanted.qp_handle), ..*wanted };
+    let (server, qp_handle) = xrc::resolve(world, owner, wanted.qp_handle);
+    if server != owner {
+        let text = "the target QP is served by another process, which alone can modify it";
+        return refuse(Errno::EOPNOTSUPP, text);
+    }
+    let wanted = &ModifyQp { qp_handle, ..*wanted };
     let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
     if qp.frozen {
         return Ok(());

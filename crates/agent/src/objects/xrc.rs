@@ -2,7 +2,7 @@
 //!
 //! A domain is shared by whoever names the same file, and lives as long as a handle of it does. Target QPs are found in it by
 //! number; whoever opens one holds it, and the last who lets go destroys it. The principal types are [`Xrcd`], a handle, and
-//! [`Domains`], what handles stand for.
+//! [`Domains`], what handles stand for. How a target goes from one context to another is [`super::target`]'s.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use abi::xrc::{CloseXrcd, CreateXsrq, OpenQp, OpenXrcd, OpenXrcdAnswer, XrcdOut}
 
 use super::pd::no_handle;
 use super::srq::{self, Xrc};
-use super::{Answer, Call, find, find_mut, unused};
+use super::{Answer, Call, find, find_mut, qp, target, unused};
 use crate::context::ContextId;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
@@ -33,10 +33,12 @@ pub struct Xrcd {
 /// One more handle of a target QP.
 #[derive(Debug)]
 pub struct Opened {
-    /// The handle of the QP itself, in the same context.
-    pub qp: u32,
+    /// The context that serves the QP, and its handle there.
+    pub qp: (ContextId, u32),
     /// The handle of the domain by which it was opened.
     pub xrcd: u32,
+    /// The client's name for it.
+    pub user_handle: u64,
 }
 
 /// A domain.
@@ -46,6 +48,8 @@ struct Domain {
     /// By which file others find it.
     file: Option<File>,
     handles: u32,
+    /// What only those know who have opened it; 0 for a private one.
+    token: u64,
     /// The target QPs, by number: whose they are, and the handle.
     targets: BTreeMap<u32, (ContextId, u32)>,
 }
@@ -73,8 +77,19 @@ impl Domains {
 
     fn add(&mut self, device: usize, file: Option<File>) -> u32 {
         self.last = self.last.wrapping_add(1).max(1);
-        self.all.insert(self.last, Domain { device, file, handles: 0, targets: BTreeMap::new() });
+        let mut token = [0; 8];
+        if file.is_some() {
+            // Without chance there is no sharing: 0 is the token of a private domain.
+            let _ = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty());
+        }
+        let token = u64::from_ne_bytes(token);
+        self.all.insert(self.last, Domain { device, file, handles: 0, token, targets: BTreeMap::new() });
         self.last
+    }
+
+    /// Whether processes share the domain.
+    pub fn is_of_file(&self, domain: u32) -> bool {
+        self.all.get(&domain).is_some_and(|domain| domain.token != 0)
     }
 
     /// Enters a target QP.
@@ -141,7 +156,8 @@ pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         domain.handles += 1;
     }
     world.device_of_mut(owner).count_up(Kind::Xrcd);
-    Ok(call.answer_with(&OpenXrcdAnswer { xrcd_handle: handle }, &XrcdOut { rev: REV, number }, None))
+    let token = world.domains.all.get(&number).map_or(0, |domain| domain.token);
+    Ok(call.answer_with(&OpenXrcdAnswer { xrcd_handle: handle }, &XrcdOut { rev: REV, number, token }, None))
 }
 
 /// CLOSE_XRCD.
@@ -192,51 +208,62 @@ pub fn open_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let Some((holder, qp)) = target.filter(|_| body.qp_type == kind::XRC_TGT) else {
         return refuse(Errno::EINVAL, format!("XRC domain {number} has no target QP {:#x}", body.qpn));
     };
-    if holder != owner {
-        return refuse(
-            Errno::EOPNOTSUPP,
-            format!("target QP {:#x} is in another process: it cannot be opened in this one", body.qpn),
-        );
-    }
     shares::room_for(world, owner, Kind::Opened)?;
-    let Some(handle) = world.opened.insert(owner, Opened { qp, xrcd: body.pd_handle }) else {
+    let Some(handle) =
+        world.opened.insert(owner, Opened { qp: (holder, qp), xrcd: body.pd_handle, user_handle: body.user_handle })
+    else {
         return Err(no_handle(Kind::Opened));
     };
-    find_mut(&mut world.qps, owner, qp, Kind::Qp)?.holders += 1;
+    find_mut(&mut world.qps, holder, qp, Kind::Qp)?.holders += 1;
     hold(world, owner, body.pd_handle, 1);
     world.device_of_mut(owner).count_up(Kind::Opened);
     Ok(call.answer(&CreateQpAnswer { qp_handle: handle, qpn: body.qpn, ..CreateQpAnswer::default() }))
 }
 
-/// The handle of the QP itself that a handle of it stands for; any other handle comes back as it is.
-pub fn resolve(world: &World, owner: ContextId, handle: u32) -> u32 {
+/// Who serves the QP that a handle stands for, and its handle there; any other handle comes back as it is.
+pub fn resolve(world: &World, owner: ContextId, handle: u32) -> (ContextId, u32) {
     match world.opened.find(owner, handle) {
         Some(opened) => opened.qp,
         // Its maker has let go of it, and only the other handles are good.
-        None if world.qps.find(owner, handle).is_some_and(|qp| qp.is_left) => 0,
-        None => handle,
+        None if world.qps.find(owner, handle).is_some_and(|qp| qp.is_left) => (owner, 0),
+        None => (owner, handle),
     }
 }
 
-/// Lets go of a target QP by one of its handles. True when others hold it.
-pub fn let_go_of(world: &mut World, owner: ContextId, handle: u32, qp: u32) -> bool {
-    if let Some(opened) = world.opened.remove(owner, handle) {
-        hold(world, owner, opened.xrcd, -1);
-        world.device_of_mut(owner).count_down(Kind::Opened);
+/// Lets go of a target QP by one of its handles. True when others hold it; then somebody goes on serving it.
+pub fn let_go_of(world: &mut World, holder: ContextId, handle: u32, (owner, qp): (ContextId, u32)) -> bool {
+    if let Some(opened) = world.opened.remove(holder, handle) {
+        hold(world, holder, opened.xrcd, -1);
+        world.device_of_mut(holder).count_down(Kind::Opened);
     }
     let Some(kept) = world.qps.find_mut(owner, qp) else { return false };
     kept.holders = kept.holders.saturating_sub(1);
-    let is_held = kept.holders > 0;
+    if kept.holders == 0 {
+        return false;
+    }
     let mut made_by = None;
-    if handle == qp && is_held {
+    if (holder, handle) == (owner, qp) {
         kept.is_left = true;
         // The handle of the domain by which it was made may be closed now.
         made_by = kept.domain.as_mut().map(|(_, xrcd)| std::mem::take(xrcd));
     }
+    let is_left = kept.is_left;
     if let Some(xrcd) = made_by {
         hold(world, owner, xrcd, -1);
     }
-    is_held
+    !is_left || world.opened.of(owner).any(|(_, opened)| opened.qp == (owner, qp)) || target::pass_on(world, owner, qp)
+}
+
+/// Lets go of every target that a context which ends holds.
+pub fn let_go_of_all(world: &mut World, owner: ContextId) {
+    let opened: Vec<_> = world.opened.of(owner).map(|(handle, opened)| (handle, opened.qp)).collect();
+    let own = world.qps.of(owner).filter(|(_, qp)| qp.domain.is_some() && !qp.is_left);
+    let own: Vec<_> = own.map(|(handle, _)| (handle, (owner, handle))).collect();
+    for (handle, qp) in opened.into_iter().chain(own) {
+        if !let_go_of(world, owner, handle, qp) {
+            qp::remove(world, qp.0, qp.1);
+        }
+    }
 }
 
 /// One object more (or less) was made or opened by a handle.

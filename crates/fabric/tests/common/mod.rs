@@ -10,6 +10,7 @@
 pub(crate) mod memory;
 pub(crate) mod stranger;
 pub(crate) mod wait;
+pub(crate) mod xrc;
 
 use std::path::PathBuf;
 use std::sync::Arc;

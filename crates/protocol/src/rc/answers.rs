@@ -5,6 +5,7 @@
 //! An answer's number answers all packets before it, so an ACK may be held back and joined with later ones, but must never pass
 //! a READ or atomic that is not answered: hence one place for it, behind them all.
 
+use super::standing::KEPT;
 use crate::{Nak, ResponderConfig, Response, Source};
 use wire::{Aeth, Headers, NakCode, Opcode, Operation, Place, Psn, Syndrome};
 
@@ -34,6 +35,29 @@ struct Saved {
     end: u32,
     /// It was answered in full at least once.
     answered: bool,
+}
+
+/// A READ or an atomic that was carried out, for [`super::standing::Standing`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The number of its first answer.
+    pub first: Psn,
+    /// How many packets the answer has.
+    pub packets: u32,
+    /// Where the memory is.
+    pub va: u64,
+    /// The key that opened it.
+    pub rkey: u32,
+    /// The shared receive queue on whose domain the key is.
+    pub xrc_srq: u32,
+    /// Messages completed with it.
+    pub msn: u32,
+    /// Of an atomic: what the word was.
+    pub atomic: Option<u64>,
+    /// Of a READ: how many bytes.
+    pub len: u32,
+    /// It was answered in full.
+    pub answered: bool,
 }
 
 /// What follows the answers to READs and atomics.
@@ -94,6 +118,52 @@ impl Answers {
     /// the agreed number has gone on from there.
     pub(crate) fn has_room(&self) -> bool {
         self.saved.get(self.oldest).is_some_and(|place| place.is_none_or(|saved| saved.answered))
+    }
+
+    /// What is remembered, oldest first; the newest ones where that is too much.
+    pub(super) fn kept(&self) -> [Option<Kept>; KEPT] {
+        let (newer, older) = self.saved.split_at(self.oldest.min(self.saved.len()));
+        let all = older.iter().chain(newer).flatten();
+        let too_old = all.clone().count().saturating_sub(KEPT);
+        let mut kept = [None; KEPT];
+        for (place, saved) in kept.iter_mut().zip(all.skip(too_old)) {
+            let (atomic, len) = match saved.request {
+                Request::Read { len, .. } => (None, len),
+                Request::Atomic { value } => (Some(value), 0),
+            };
+            let Saved { first, packets, va, rkey, xrc_srq, msn, answered, .. } = *saved;
+            *place = Some(Kept { first, packets, va, rkey, xrc_srq, msn, atomic, len, answered });
+        }
+        kept
+    }
+
+    /// Remembers that, with nothing to send: whoever misses an answer asks for it again.
+    pub(super) fn restore(&mut self, msn: u32, kept: &[Option<Kept>]) {
+        self.msn = msn;
+        let room = self.saved.len();
+        if room == 0 {
+            return;
+        }
+        for kept in kept.iter().flatten() {
+            let Kept { first, packets, va, rkey, xrc_srq, msn, atomic, len, .. } = *kept;
+            let request = atomic.map_or(Request::Read { len, until: len }, |value| Request::Atomic { value });
+            // Answered, for else a requester that has had its answer would find no room for the next one.
+            let saved = Saved {
+                request,
+                first,
+                packets,
+                va,
+                rkey,
+                xrc_srq,
+                msn,
+                begin: 0,
+                next: packets,
+                end: packets,
+                answered: true,
+            };
+            self.saved[self.oldest] = Some(saved);
+            self.oldest = (self.oldest + 1) % room;
+        }
     }
 
     pub(super) fn count_message(&mut self) {

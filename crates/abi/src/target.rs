@@ -1,0 +1,121 @@
+//! XRC targets that processes share: softhca's own commands XRC_FIND, XRC_ADOPT and XRC_EVENT, and what a target's engine keeps in queue
+//! memory, so that another one can go on where it was. Everything in there is the writer's claim.
+
+use crate::qp::ModifyQp;
+use crate::queue::QpOut;
+
+record! {
+    /// XRC_FIND (224), request: which engine has an SRQ of the domain of a target.
+    pub struct XrcFind[8] {
+        /// A handle of the target QP.
+        0 => qp_handle: u32,
+        /// Number of the SRQ.
+        4 => srqn: u32,
+    }
+
+    /// XRC_FIND (224), answer.
+    pub struct XrcFindAnswer[8] {
+        /// The engine.
+        0 => engine: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// XRC_ADOPT (225), request: the engine goes on with a target QP that it was offered.
+    pub struct XrcAdopt[8] {
+        /// QP number.
+        0 => qpn: u32,
+        /// 0.
+        4 => reserved: u32,
+    }
+
+    /// XRC_ADOPT (225), answer.
+    pub struct XrcAdoptAnswer[192] {
+        /// What the QP was told so far, with its state; the mask says which attributes those were.
+        0 => attributes: ModifyQp,
+        /// What it was told to be on: the number of the domain.
+        112 => domain: u32,
+        /// 0.
+        116 => reserved: u32,
+        /// Where it lies now; the region's descriptor rides along if the `Mapping` says so.
+        120 => out: QpOut,
+    }
+
+    /// XRC_EVENT (226), request, no answer: something happened to a target QP that others hold too.
+    pub struct XrcEvent[8] {
+        /// A handle of the target QP.
+        0 => qp_handle: u32,
+        /// The kind of event.
+        4 => event: u32,
+    }
+
+    /// A READ or an atomic that a target has carried out.
+    pub struct TargetAnswer[48] {
+        /// PSN of its first answer.
+        0 => first: u32,
+        /// How many packets the answer has; 0: there is none here.
+        4 => packets: u32,
+        /// Where the memory is.
+        8 => va: u64,
+        /// The key that opened it.
+        16 => rkey: u32,
+        /// The SRQ on whose PD the key is.
+        20 => xrc_srq: u32,
+        /// Messages completed with it.
+        24 => msn: u32,
+        /// 0 a READ, 1 an atomic.
+        28 => kind: u32,
+        /// Bytes of a READ, or what the atomic found.
+        32 => value: u64,
+        /// 1: it was answered in full.
+        40 => answered: u32,
+        /// 0.
+        44 => reserved: u32,
+    }
+
+    /// How far a target has come.
+    pub struct TargetState[808] {
+        /// PSN that is awaited.
+        0 => expected: u32,
+        /// Messages completed.
+        4 => msn: u32,
+        /// The message of which some packets have come: 0 none, 1 a SEND, 2 a WRITE.
+        8 => message: u32,
+        /// Bytes of it so far.
+        12 => done: u32,
+        /// Of a WRITE: all bytes.
+        16 => total: u32,
+        /// Of a WRITE: the key.
+        20 => rkey: u32,
+        /// Of a WRITE: where it goes.
+        24 => va: u64,
+        /// 0.
+        32 => reserved: u64,
+        /// What was answered last, oldest first.
+        40 => answers: [TargetAnswer; TARGET_ANSWERS],
+    }
+}
+
+/// READs and atomics that are kept.
+pub const TARGET_ANSWERS: usize = 16;
+
+/// Where the first `TargetState` of a target QP is, behind its control line; the second one follows.
+pub const TARGET_STATES: usize = crate::queue::CONTROL_LEN;
+
+/// Bytes of a target QP's queue memory.
+pub const TARGET_LEN: usize = TARGET_STATES + 2 * size_of::<TargetState>();
+
+constants! {
+    /// The words of a target QP's control line that other QPs use otherwise, byte offsets.
+    pub mod target_word: usize {
+        /// `TARGET_KNOWN`, the `TargetState` that holds (bits 24, 25: 0 neither, else 1 or 2), and the PSN that is awaited.
+        EXPECTED = 16,
+        /// Messages completed.
+        MSN = 20,
+        /// How often it was connected.
+        CONNECTION = 36,
+    }
+}
+
+/// `target_word::EXPECTED` bit: the QP has received.
+pub const TARGET_KNOWN: u32 = 1 << 31;

@@ -1,0 +1,183 @@
+//! XRC targets that several processes hold: XRC_FIND, XRC_ADOPT and XRC_EVENT, and who serves a target when its server lets go of it.
+//!
+//! A target lives in the engine of one of its holders, at first its maker's. When that one lets go, or dies, the next holder is offered
+//! the target with what its engine has written down, and with its number: a target that can be opened by others has a block of numbers to
+//! itself, so that the board can say who has it now. The principal function is [`pass_on`].
+
+use std::sync::atomic::Ordering;
+
+use abi::Errno;
+use abi::event::{AsyncRecord, kind};
+use abi::private::{LaneOut, Push, push};
+use abi::qp::{ModifyQp, attr};
+use abi::queue::{CONTROL_LEN, QpOut, REV, qp as word};
+use abi::target::{TARGET_LEN, XrcAdopt, XrcAdoptAnswer, XrcEvent, XrcFind, XrcFindAnswer};
+
+use super::qp::Qp;
+use super::{Answer, Call, find, xrc};
+use crate::context::ContextId;
+use crate::numbers::Grant;
+use crate::queue_memory::{Allocation, Block, QueueMemory};
+use crate::refusal::{Outcome, Refusal, refuse};
+use crate::shares;
+use crate::table::Kind;
+use crate::world::World;
+
+/// Targets of all shared domains, at most: each takes a block of numbers.
+const MOST: u32 = 16_384;
+
+/// A number for a target that others can open.
+pub fn number(world: &mut World, owner: ContextId) -> Outcome<(u32, Option<Grant>)> {
+    shares::room_among(world, owner, "targets of shared XRC domains", MOST, |uid| {
+        let all = shares::of(world, uid).flat_map(|context| world.qps.of(context));
+        all.filter(|(_, qp)| qp.domain.is_some_and(|(domain, _)| world.domains.is_of_file(domain))).count()
+    })?;
+    let taken = world.qpns.take_apart(owner);
+    let (qpn, grant) = taken.ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?;
+    Ok((qpn, Some(grant)))
+}
+
+/// Gives a target whose server lets go of it to another of its holders, who is told. False: there is none, or no memory.
+pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
+    let held = |context: &ContextId| world.opened.of(*context).any(|(_, opened)| opened.qp == (owner, handle));
+    let others = world.contexts.iter().filter(|(context, open)| **context != owner && open.engine.is_some());
+    let Some(heir) = others.map(|(context, _)| *context).find(|context| held(context)) else {
+        return false;
+    };
+    let Some(qp) = world.qps.find(owner, handle) else { return false };
+    let (qpn, old, offered, domain) = (qp.qpn, qp.block.clone(), qp.offered, qp.domain);
+    // Its memory is the old server's, who may have use for it again, and may go on writing there.
+    let copy = match QueueMemory::default().allocate_apart(TARGET_LEN) {
+        Ok(Allocation { block, .. }) => block,
+        Err(error) => {
+            tracing::warn!(qpn, %error, "an XRC target ends, for it cannot be passed on");
+            return false;
+        }
+    };
+    copy_words(&old, &copy);
+    let Some(grant) = world.qpns.pass_on(qpn, heir) else { return false };
+    let Some(mut qp) = world.qps.remove(owner, handle) else { return false };
+    if let Ok(context) = world.context(owner)
+        && !offered
+    {
+        context.memory.release(&old);
+    }
+    world.device_of_mut(owner).count_down(Kind::Qp);
+    (qp.block, qp.offered, qp.is_left) = (copy, true, true);
+    qp.domain = domain.map(|(domain, _)| (domain, 0));
+    let Some(place) = world.qps.insert(heir, qp) else { return true };
+    world.device_of_mut(heir).count_up(Kind::Qp);
+    let contexts: Vec<_> = world.contexts.keys().copied().collect();
+    for context in contexts {
+        for opened in world.opened.handles(context) {
+            if let Some(opened) = world.opened.find_mut(context, opened).filter(|opened| opened.qp == (owner, handle)) {
+                opened.qp = (heir, place);
+            }
+        }
+    }
+    if let Some((domain, _)) = domain {
+        world.domains.enter(domain, qpn, heir, place);
+    }
+    world.board.show_block(grant);
+    if let Some(engine) = world.contexts.get_mut(&heir).and_then(|context| context.engine.as_mut()) {
+        let lane = LaneOut { lane: qpn, ..LaneOut::default() };
+        engine.push(Push { kind: push::TARGET, lane, ..Push::default() }, Vec::new());
+    }
+    true
+}
+
+fn copy_words(from: &Block, to: &Block) {
+    for at in (0..TARGET_LEN).step_by(4) {
+        let value = match at {
+            word::LANE | word::PEER_ENGINE | word::EVENTS_REPORTED => 0,
+            _ => from.read(at),
+        };
+        to.word(at).store(value, Ordering::Relaxed);
+    }
+}
+
+/// XRC_FIND: which engine has an SRQ of the domain of a target.
+pub fn locate(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let XrcFind { qp_handle, srqn } = call.body()?;
+    let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
+    let qp = find(&world.qps, owner, handle, Kind::Qp)?;
+    let Some((domain, _)) = qp.domain else {
+        return refuse(Errno::EINVAL, format!("QP {:#x} is no XRC target", qp.qpn));
+    };
+    let found =
+        world.srqs.iter().find(|(_, srq)| srq.number == srqn && srq.xrc.is_some_and(|xrc| xrc.domain == domain));
+    let Some((engine, _)) = found else {
+        return refuse(Errno::ENOENT, format!("XRC domain {domain} has no SRQ {srqn}"));
+    };
+    Ok(call.answer(&XrcFindAnswer { engine: engine.0, reserved: 0 }))
+}
+
+/// XRC_ADOPT: a target that the context was offered becomes one of its engine.
+pub fn adopt(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let XrcAdopt { qpn, .. } = call.body()?;
+    let owner = call.context;
+    let offered = world.qps.of(owner).find(|(_, qp)| qp.qpn == qpn && qp.offered).map(|(handle, _)| handle);
+    let Some(handle) = offered else {
+        return refuse(Errno::EINVAL, format!("target QP {qpn:#x} was not offered to this context"));
+    };
+    let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(TARGET_LEN)?;
+    let Some(qp) = world.qps.find_mut(owner, handle) else { return refuse(Errno::EINVAL, "the QP is gone") };
+    copy_words(&qp.block, &block);
+    (qp.block, qp.offered) = (block, false);
+    let out = QpOut {
+        rev: REV,
+        qpn,
+        mapping,
+        sq_offset: CONTROL_LEN as u32,
+        rq_offset: CONTROL_LEN as u32,
+        ..QpOut::default()
+    };
+    let domain = qp.domain.map_or(0, |(domain, _)| domain);
+    let answer = XrcAdoptAnswer { attributes: attributes(qp, handle), domain, reserved: 0, out };
+    Ok(Answer { fds: fd.into_iter().collect(), ..call.answer(&answer) })
+}
+
+/// What the QP was told so far.
+fn attributes(qp: &Qp, handle: u32) -> ModifyQp {
+    let kept = &qp.attributes;
+    ModifyQp {
+        dest: kept.dest,
+        qp_handle: handle,
+        attr_mask: attr::STATE | attr::ACCESS_FLAGS | attr::PORT | attr::AV | attr::PATH_MTU,
+        rq_psn: kept.rq_psn,
+        sq_psn: kept.sq_psn,
+        dest_qp_num: kept.dest_qp_num,
+        qp_access_flags: kept.qp_access_flags,
+        pkey_index: kept.pkey_index,
+        qp_state: qp.state() as u8,
+        path_mtu: kept.path_mtu,
+        max_rd_atomic: kept.max_rd_atomic,
+        max_dest_rd_atomic: kept.max_dest_rd_atomic,
+        min_rnr_timer: kept.min_rnr_timer,
+        port_num: kept.port_num,
+        timeout: kept.timeout,
+        retry_cnt: kept.retry_cnt,
+        rnr_retry: kept.rnr_retry,
+        ..ModifyQp::default()
+    }
+}
+
+/// XRC_EVENT: the other holders of a target hear of what happened to it.
+pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let XrcEvent { qp_handle, event } = call.body()?;
+    let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
+    find(&world.qps, owner, handle, Kind::Qp)?;
+    let known = [kind::QP_FATAL, kind::QP_REQ_ERR, kind::QP_ACCESS_ERR, kind::COMM_EST, kind::QP_LAST_WQE_REACHED];
+    if owner != call.context || !known.contains(&event) {
+        return refuse(Errno::EINVAL, format!("{event} is no event that this context can tell of the QP"));
+    }
+    let holders: Vec<_> = world.contexts.keys().copied().filter(|context| *context != owner).collect();
+    for holder in holders {
+        let names = world.opened.of(holder).filter(|(_, opened)| opened.qp == (owner, handle));
+        let names: Vec<_> = names.map(|(_, opened)| opened.user_handle).collect();
+        if let Some(events) = world.contexts.get_mut(&holder).and_then(|context| context.events.as_mut()) {
+            names.iter().for_each(|&element| events.push(AsyncRecord { element, event_type: event, reserved: 0 }));
+        }
+    }
+    Ok(Answer::default())
+}

@@ -1,0 +1,478 @@
+//! Requests to an XRC target that are not for this engine: they go to the engine that has the SRQ which they name, and what it reports is
+//! what the target's responder hears.
+//!
+//! One request of a target is abroad at a time; those behind it wait here, in bounded number. What is read for a peer is fetched packet by
+//! packet. The engine that is asked looks after its own memory itself ([`crate::carrier`]), so nobody's memory is touched by anybody else,
+//! and no process is waited for: whoever dies has said so by the end of its lane. Principal type: [`Abroad`].
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::command::number as command;
+use abi::target::{XrcFind, XrcFindAnswer};
+use protocol::{Nak, Outcome, Response, Source, Standing, Status, Step};
+use wire::{Headers, Opcode, Operation, Psn, Transport};
+
+use crate::access;
+use crate::cell::{Packet, Payload};
+use crate::engine::Engine;
+use crate::errand::{Errand, Kind, Report, about};
+use crate::lane::{LANE_MTU, Lane, STRIPES};
+use crate::qp::{Inner, Qp};
+use crate::request;
+use crate::transmit::Sent;
+
+/// Bytes that wait at one target, and at all of an engine, at most.
+const AT_ONE: usize = 1 << 20;
+const AT_ALL: usize = 8 << 20;
+
+/// Which engine has an SRQ, by the domain's token and the SRQ's number.
+pub(crate) type Ways = HashMap<(u64, u32), u32>;
+
+/// How far an errand has come.
+enum Stage {
+    /// Whom to ask, or a lane there, has to be found.
+    New,
+    /// The helper thread is at that.
+    Asked,
+    /// On its way by this lane.
+    Sent(Arc<Lane>),
+}
+
+/// An errand with all that belongs to it.
+struct Away {
+    errand: Errand,
+    packet: Packet,
+    payload: Box<[u8]>,
+    stage: Stage,
+}
+
+/// What is read for a peer: SRQ, key, address, bytes.
+type Wanted = (u32, u32, u64, u32);
+
+/// What an engine has done last for a target.
+#[derive(Clone, Copy)]
+pub(crate) struct Done {
+    /// The engine that asked.
+    pub(crate) by: u32,
+    /// Which packet of which connection it was about.
+    pub(crate) psn: Psn,
+    pub(crate) connection: u32,
+    pub(crate) report: Report,
+}
+
+/// Where an answer's bytes are.
+pub(crate) enum Fetched<'a> {
+    /// Where they always are.
+    Here,
+    /// They have been fetched.
+    Bytes(&'a [u8]),
+    /// They cannot be had.
+    Refused(Nak),
+    /// They are being fetched.
+    Waits,
+}
+
+/// What a target has when it serves, or is, another engine's.
+#[derive(Default)]
+pub(crate) struct Abroad {
+    /// The request that is being carried out.
+    current: Option<Away>,
+    /// What is being read.
+    fetch: Option<(Wanted, Away)>,
+    /// What was read.
+    fetched: Option<(Wanted, Result<Box<[u8]>, Nak>)>,
+    /// Requests that came meanwhile.
+    queue: VecDeque<(Packet, Box<[u8]>)>,
+    bytes: usize,
+    last_id: u32,
+    /// The SRQ, and the lane to its engine, that has part of a message.
+    half: Option<(u32, Arc<Lane>)>,
+    /// What was written down last, and in which of the two places.
+    pub(crate) written: Option<(Standing, u32)>,
+    /// As an SRQ's engine: what was done last.
+    pub(crate) done: Option<Done>,
+    /// Reports for which a lane had no room.
+    pub(crate) reports: VecDeque<(Arc<Lane>, Report, Box<[u8]>)>,
+}
+
+impl Abroad {
+    /// Whether requests have to wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.current.is_some() || !self.queue.is_empty()
+    }
+
+    fn next_id(&mut self) -> u32 {
+        self.last_id = self.last_id.wrapping_add(1);
+        self.last_id
+    }
+}
+
+/// Copies a packet's payload out of where it came.
+fn copied(payload: *const u8, len: u16) -> Box<[u8]> {
+    let mut bytes = vec![0; usize::from(len)].into_boxed_slice();
+    access::plain(bytes.as_mut_ptr(), payload, bytes.len());
+    bytes
+}
+
+impl Qp {
+    /// Whether a request has to wait for one that is abroad. `Some(false)`: there is no room for it.
+    #[cold]
+    pub(crate) fn waits_abroad(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> Option<bool> {
+        let abroad = inner.abroad.as_mut().filter(|abroad| abroad.is_busy())?;
+        let takes = size_of::<Packet>() + usize::from(packet.len);
+        let all = self.engine().held.load(Ordering::Relaxed);
+        if abroad.bytes + takes > AT_ONE || all + takes > AT_ALL {
+            return Some(false);
+        }
+        self.engine().held.fetch_add(takes, Ordering::Relaxed);
+        abroad.bytes += takes;
+        abroad.queue.push_back((*packet, copied(payload, packet.len)));
+        Some(true)
+    }
+
+    /// Has another engine carry out the step that the responder asks for.
+    #[cold]
+    pub(crate) fn send_away(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: &Step) {
+        let number = packet.headers.xrc_srq;
+        let half = inner.abroad.as_ref().and_then(|abroad| abroad.half.as_ref()).map(|(srq, _)| *srq);
+        if let Step::Receive { first: false, .. } = step
+            && half != Some(number)
+        {
+            crate::reason!("QP {:#x}: a message names SRQ {number} that began with another", self.qpn());
+            inner.responder.finish(Outcome::Refused(Nak::InvalidRequest));
+            return self.after_refusal(inner, None);
+        }
+        // A message of this engine's own queue is over.
+        inner.named = None;
+        let errand = Errand {
+            port: inner.attributes.port_num,
+            sl: packet.path.sl,
+            peer: inner.attributes.dest_qp_num,
+            token: self.token(),
+            connection: self.connection(inner),
+            ..Errand::of(step)
+        };
+        let payload = copied(payload, packet.len);
+        let abroad = inner.abroad.get_or_insert_default();
+        let errand = Errand { id: abroad.next_id(), ..errand };
+        abroad.current = Some(Away { errand, packet: *packet, payload, stage: Stage::New });
+    }
+
+    /// Where the bytes of an answer are; asks for them if that is in another engine's memory.
+    #[inline]
+    pub(crate) fn abroad_source<'a>(&self, inner: &'a mut Inner, response: &Response) -> Fetched<'a> {
+        match (&self.target, response.source) {
+            (Some(target), Source::Read { va, rkey, offset, len, xrc_srq }) if target.token != 0 && len > 0 => {
+                let wanted = (xrc_srq, rkey, va.wrapping_add(u64::from(offset)), len);
+                if self.engine().xrc_srqs.find(xrc_srq).is_some() {
+                    return Fetched::Here;
+                }
+                self.fetch_abroad(inner, wanted, response.headers.psn)
+            }
+            _ => Fetched::Here,
+        }
+    }
+
+    #[cold]
+    fn fetch_abroad<'a>(&self, inner: &'a mut Inner, wanted: Wanted, psn: Psn) -> Fetched<'a> {
+        let (port, peer) = (inner.attributes.port_num, inner.attributes.dest_qp_num);
+        let abroad = inner.abroad.get_or_insert_default();
+        if abroad.fetch.is_none() && abroad.fetched.as_ref().is_none_or(|(which, _)| *which != wanted) {
+            let opcode = Opcode::new(Transport::Xrc, Operation::ReadRequest);
+            let headers = Headers { opcode, xrc_srq: wanted.0, psn, ..Headers::default() };
+            let step = Step::Read { va: wanted.2, rkey: wanted.1, len: wanted.3 };
+            let errand = Errand {
+                id: abroad.next_id(),
+                kind: Kind::Fetch,
+                port,
+                token: self.token(),
+                peer,
+                ..Errand::of(&step)
+            };
+            let packet = about(self.qpn(), headers, 0);
+            abroad.fetch = Some((wanted, Away { errand, packet, payload: Box::default(), stage: Stage::New }));
+        }
+        match &abroad.fetched {
+            Some((which, Ok(bytes))) if *which == wanted => Fetched::Bytes(bytes),
+            Some((which, Err(nak))) if *which == wanted => Fetched::Refused(*nak),
+            _ => Fetched::Waits,
+        }
+    }
+
+    /// Sends what waits to be sent to other engines.
+    #[cold]
+    pub(crate) fn go_abroad(&self, inner: &mut Inner) {
+        let Some(mut abroad) = inner.abroad.take() else { return };
+        // What is behind a request may be carried out before anybody hears of it, but not before it is written down.
+        if abroad.current.as_ref().is_some_and(|away| matches!(away.stage, Stage::New)) {
+            inner.abroad = Some(abroad);
+            self.write_down(inner);
+            let Some(taken) = inner.abroad.take() else { return };
+            abroad = taken;
+        }
+        let Abroad { current, fetch, .. } = &mut *abroad;
+        let mut full = None;
+        let (mut lost, mut lost_fetch) = (false, false);
+        let step = current.as_mut().map(|away| (away, &mut lost));
+        let read = fetch.as_mut().map(|(_, away)| (away, &mut lost_fetch));
+        for (away, lost) in step.into_iter().chain(read) {
+            if full.is_some() || !matches!(away.stage, Stage::New) {
+                continue;
+            }
+            match self.way_to(away.packet.headers.xrc_srq) {
+                None => {
+                    away.stage = Stage::Asked;
+                    if let Some(qp) = self.arc() {
+                        self.engine().astray.lock().push(qp);
+                        self.engine().waker.kick();
+                    }
+                }
+                Some(lane) if lane.is_dead() => *lost = true,
+                Some(lane) => match self.push_errand(&lane, away) {
+                    Sent::Yes => away.stage = Stage::Sent(lane),
+                    _ => full = Some(lane),
+                },
+            }
+        }
+        inner.abroad = Some(abroad);
+        if let Some(lane) = full
+            && let Some(qp) = self.arc()
+        {
+            inner.blocked = true;
+            lane.block(&qp);
+        }
+        self.refuse_lost(inner, (lost, lost_fetch));
+    }
+
+    /// The lane to the engine that has an SRQ, if both are known.
+    fn way_to(&self, number: u32) -> Option<Arc<Lane>> {
+        let engine = self.engine();
+        let owner = *engine.ways.lock().get(&(self.token(), number))?;
+        let known = engine.lanes.route(owner, self.qpn() % STRIPES);
+        if known.is_none() {
+            // Gone, perhaps; then the agent knows no such queue.
+            engine.ways.lock().remove(&(self.token(), number));
+        }
+        known
+    }
+
+    fn push_errand(&self, lane: &Lane, away: &Away) -> Sent {
+        let packet = about(self.qpn(), away.packet.headers, away.payload.len() as u16);
+        self.push_record(lane, packet, Errand::len(&packet), &away.payload, |packet, record| {
+            away.errand.encode(packet, record)
+        })
+    }
+
+    /// Puts a record with its payload on a lane.
+    pub(crate) fn push_record(
+        &self,
+        lane: &Lane,
+        mut packet: Packet,
+        head: usize,
+        payload: &[u8],
+        encode: impl FnOnce(&Packet, &mut [u8]) -> usize,
+    ) -> Sent {
+        let mut sender = lane.sender.lock();
+        let sender = &mut *sender;
+        let mut slot = None;
+        if head + payload.len() > shm::RECORD_MAX {
+            match sender.tx.bulk.put(payload) {
+                Ok(Some(place)) => {
+                    packet.payload = Payload::Bulk(place.offset);
+                    slot = Some(place);
+                    sender.bulky = true;
+                }
+                Ok(None) => {
+                    sender.wanted = payload.len() as u32;
+                    return Sent::Full;
+                }
+                Err(shm::Broken) => return self.broken(lane),
+            }
+        }
+        let mut len = encode(&packet, &mut sender.record);
+        if slot.is_none() {
+            sender.record[len..len + payload.len()].copy_from_slice(payload);
+            len += payload.len();
+        }
+        match sender.tx.ring.push(&sender.record[..len]) {
+            Ok(()) => {
+                lane.notify();
+                Sent::Yes
+            }
+            Err(shm::PushError::Full) => {
+                if let Some(slot) = slot {
+                    sender.tx.bulk.cancel(slot);
+                }
+                Sent::Full
+            }
+            Err(shm::PushError::Broken(_)) => self.broken(lane),
+        }
+    }
+
+    /// An engine has reported. What it says is believed only of the errand that it was sent on.
+    pub(crate) fn hear_report(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        packet: &Packet,
+        payload: *const u8,
+        report: &Report,
+    ) {
+        let mut inner = self.lock();
+        let Some(abroad) = &mut inner.abroad else { return };
+        let from_here = |away: &Away| {
+            away.errand.id == report.id && matches!(&away.stage, Stage::Sent(sent) if Arc::ptr_eq(sent, lane))
+        };
+        if let Some(away) = abroad.current.take_if(|away| from_here(away)) {
+            self.settle(&mut inner, &away, lane, report.outcome, report.status);
+            self.go_on_queued(&mut inner);
+        } else if let Some((wanted, _)) = abroad.fetch.take_if(|(_, away)| from_here(away)) {
+            let bytes = match report.outcome {
+                Outcome::Done if u32::from(packet.len) == wanted.3 => Ok(copied(payload, packet.len)),
+                Outcome::Refused(nak) => Err(nak),
+                _ => Err(Nak::RemoteOperational),
+            };
+            abroad.fetched = Some((wanted, bytes));
+        }
+        self.pump(&mut inner);
+    }
+
+    fn settle(&self, inner: &mut Inner, away: &Away, lane: &Arc<Lane>, outcome: Outcome, status: Option<Status>) {
+        // An atomic brings a value, and nothing else does.
+        let outcome = match (outcome, away.errand.kind) {
+            (Outcome::Done, Kind::Atomic) => Outcome::Refused(Nak::RemoteOperational),
+            (Outcome::AtomicDone(_), kind) if kind != Kind::Atomic => Outcome::Refused(Nak::RemoteOperational),
+            (outcome, _) => outcome,
+        };
+        let goes_on = away.errand.kind == Kind::Receive && !away.packet.headers.opcode.place().ends();
+        if let Some(abroad) = &mut inner.abroad
+            && outcome == Outcome::Done
+        {
+            abroad.half = goes_on.then(|| (away.packet.headers.xrc_srq, Arc::clone(lane)));
+        }
+        if outcome == Outcome::Refused(Nak::InvalidRd) {
+            self.engine().ways.lock().remove(&(self.token(), away.packet.headers.xrc_srq));
+            crate::reason!(
+                "QP {:#x}: {} names SRQ {}, which its process has not (any more)",
+                self.qpn(),
+                away.packet.headers.opcode,
+                away.packet.headers.xrc_srq
+            );
+        }
+        inner.responder.finish(outcome);
+        self.after_refusal(inner, status);
+    }
+
+    /// Goes on with what has waited, until something is abroad again.
+    fn go_on_queued(&self, inner: &mut Inner) {
+        while let Some(abroad) = inner.abroad.as_mut().filter(|abroad| abroad.current.is_none()) {
+            let Some((packet, payload)) = abroad.queue.pop_front() else { return };
+            let takes = size_of::<Packet>() + payload.len();
+            abroad.bytes -= takes;
+            self.engine().held.fetch_sub(takes, Ordering::Relaxed);
+            if inner.is_dead() || !inner.state.serves() {
+                continue;
+            }
+            self.on_request(inner, &packet, payload.as_ptr());
+        }
+    }
+
+    /// Nobody will report any more, of the request that is abroad or of what is fetched.
+    fn refuse_lost(&self, inner: &mut Inner, (current, fetch): (bool, bool)) {
+        let Some(abroad) = &mut inner.abroad else { return };
+        if fetch && let Some((wanted, _)) = abroad.fetch.take() {
+            abroad.fetched = Some((wanted, Err(Nak::RemoteAccess)));
+        }
+        if current && let Some(away) = abroad.current.take() {
+            let number = away.packet.headers.xrc_srq;
+            self.engine().ways.lock().remove(&(self.token(), number));
+            crate::reason!(
+                "QP {:#x}: {} names SRQ {number}, which no process has in the target's XRC domain",
+                self.qpn(),
+                away.packet.headers.opcode
+            );
+            inner.responder.finish(Outcome::Refused(Nak::InvalidRd));
+            self.after_refusal(inner, None);
+            self.go_on_queued(inner);
+        }
+    }
+
+    /// The far end of a lane is gone, and what it was asked with it.
+    pub(crate) fn lose_errands(&self, inner: &mut Inner, lane: u32) {
+        let Some(abroad) = &mut inner.abroad else { return };
+        let by = |away: &Away| matches!(&away.stage, Stage::Sent(sent) if sent.id == lane);
+        if abroad.half.as_ref().is_some_and(|(_, half)| half.id == lane) {
+            abroad.half = None;
+        }
+        let lost = (abroad.current.as_ref().is_some_and(by), abroad.fetch.as_ref().is_some_and(|(_, away)| by(away)));
+        self.refuse_lost(inner, lost);
+    }
+
+    /// The target serves no more: whoever has part of a message is told that there will be no more of it.
+    pub(crate) fn come_home(&self, inner: &mut Inner) {
+        let Some(abroad) = &mut inner.abroad else { return };
+        self.engine().held.fetch_sub(std::mem::take(&mut abroad.bytes), Ordering::Relaxed);
+        abroad.queue.clear();
+        (abroad.fetch, abroad.fetched) = (None, None);
+        let by_current = abroad.current.take().and_then(|away| match away.stage {
+            Stage::Sent(lane) => Some((away.packet.headers.xrc_srq, lane)),
+            _ => None,
+        });
+        if let Some((xrc_srq, lane)) = abroad.half.take().or(by_current) {
+            let opcode = Opcode::new(Transport::Xrc, Operation::SendOnly);
+            let packet = about(self.qpn(), Headers { opcode, xrc_srq, ..Headers::default() }, 0);
+            let errand = Errand { kind: Kind::End, token: self.token(), ..Errand::of(&Step::Reply) };
+            // A full lane is one that nobody takes from; the next message finds the receive request that this one leaves.
+            self.push_record(&lane, packet, Errand::len(&packet), &[], |packet, record| errand.encode(packet, record));
+        }
+    }
+
+    /// The number of an SRQ that has to be found.
+    fn asks_for(&self) -> Option<u32> {
+        let inner = self.lock();
+        let abroad = inner.abroad.as_ref()?;
+        let asked = |away: &&Away| matches!(away.stage, Stage::Asked);
+        let away =
+            abroad.current.as_ref().filter(asked).or(abroad.fetch.as_ref().map(|(_, away)| away).filter(asked))?;
+        Some(away.packet.headers.xrc_srq)
+    }
+}
+
+impl Engine {
+    /// Finds the engines that targets ask for, and opens lanes to them, waiting for the agent: on the helper thread.
+    pub(crate) fn find_ways(self: &Arc<Self>) {
+        let waiting = std::mem::take(&mut *self.astray.lock());
+        for qp in waiting {
+            let Some(number) = qp.asks_for() else { continue };
+            let body = XrcFind { qp_handle: qp.handle(), srqn: number };
+            let request = request::private(command::XRC_FIND, &body, size_of::<XrcFindAnswer>());
+            let found = self.call(&request).and_then(|answer| {
+                let XrcFindAnswer { engine, .. } = answer.get(0)?;
+                self.open_lane(engine, qp.qpn() % STRIPES).map(|_| engine)
+            });
+            if let Ok(engine) = found {
+                self.ways.lock().insert((qp.token(), number), engine);
+            }
+            let mut inner = qp.lock();
+            let mut lost = (false, false);
+            if let Some(abroad) = &mut inner.abroad {
+                let Abroad { current, fetch, .. } = &mut **abroad;
+                let mut answer = |away: &mut Away| {
+                    let asked = matches!(away.stage, Stage::Asked) && away.packet.headers.xrc_srq == number;
+                    if asked {
+                        away.stage = Stage::New;
+                    }
+                    asked && found.is_err()
+                };
+                lost.0 = current.as_mut().is_some_and(&mut answer);
+                lost.1 = fetch.as_mut().is_some_and(|(_, away)| answer(away));
+            }
+            qp.refuse_lost(&mut inner, lost);
+            qp.pump(&mut inner);
+        }
+    }
+}
+
+/// The longest piece that is fetched at once.
+pub(crate) const PIECE: u32 = LANE_MTU;

@@ -1,0 +1,192 @@
+//! The engine that has an SRQ, doing what the engine of an XRC target asks for: on its own memory, by its own keys, with its own CQ.
+//!
+//! For each target of another engine there is a QP here that has no number of its own: a place for the receive request at hand and for the
+//! last outcome. Who asks has to own the target's number, and to know the domain's token, which only those know who have opened it. Should
+//! the target be passed on to a third engine, or to this one, then what was done last is not done twice. Adds to [`Engine`] and [`Qp`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::cq::opcode as wc_opcode;
+use abi::mr::access as right;
+use protocol::{Fault, Nak, Outcome, Status};
+use wire::Headers;
+
+use crate::abroad::{Done, PIECE};
+use crate::access::{self, Refusal};
+use crate::cell::Packet;
+use crate::engine::Engine;
+use crate::errand::{Errand, Kind, Report, about};
+use crate::lane::Lane;
+use crate::qp::{Inner, Qp};
+use crate::srq::Srq;
+use crate::transmit::Sent;
+
+impl Engine {
+    /// Another engine asks for something on behalf of a target of its own.
+    #[cold]
+    pub(crate) fn carry(self: &Arc<Self>, lane: &Arc<Lane>, packet: &Packet, payload: *const u8, errand: &Errand) {
+        let qpn = packet.src_qp.value();
+        if self.board.owner(qpn) != lane.peer {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let found = self.xrc_srqs.find(packet.headers.xrc_srq);
+        let domain =
+            found.as_ref().and_then(|srq| srq.xrc.as_ref()).filter(|xrc| xrc.token != 0 && xrc.token == errand.token);
+        let Some(xrc) = domain else {
+            // Nobody who knows the domain, or a queue that is gone.
+            let report = Report { id: errand.id, outcome: Outcome::Refused(Nak::InvalidRd), status: None };
+            if errand.kind != Kind::End {
+                let place = self.targets.find(qpn).unwrap_or_else(|| self.foreign_target(qpn, 0, 0));
+                place.report(&mut place.lock(), lane, report, Box::default());
+            }
+            return;
+        };
+        let place = self.foreign_target(qpn, xrc.domain, xrc.token);
+        let mut inner = place.lock();
+        if !inner.is_dead() {
+            // It is this engine's now.
+            return;
+        }
+        match errand.kind {
+            Kind::End => {
+                place.end_message(&mut inner, None);
+                place.show_arrived(&mut inner);
+            }
+            Kind::Fetch => place.fetch(&mut inner, lane, packet, errand, found.as_deref()),
+            _ => {
+                let report = place.do_errand(&mut inner, lane, packet, payload, errand);
+                place.report(&mut inner, lane, report, Box::default());
+                place.show_arrived(&mut inner);
+            }
+        }
+    }
+
+    /// The far end of a lane is gone: messages of its targets will not be continued, but of those that somebody else serves now.
+    pub(crate) fn lose_targets(&self, peer: u32) {
+        for place in self.targets.all() {
+            let mut inner = place.lock();
+            let was_served = inner.abroad.as_ref().and_then(|abroad| abroad.done).is_some_and(|done| done.by == peer);
+            if was_served && inner.is_dead() && self.board.owner(place.qpn()) == peer {
+                place.end_message(&mut inner, None);
+                place.show_arrived(&mut inner);
+            }
+        }
+    }
+}
+
+impl Qp {
+    fn do_errand(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        lane: &Arc<Lane>,
+        packet: &Packet,
+        payload: *const u8,
+        errand: &Errand,
+    ) -> Report {
+        let psn = packet.headers.psn;
+        let before = inner.abroad.as_ref().and_then(|abroad| abroad.done);
+        if let Some(done) = before
+            && done.by != lane.peer
+            && (done.psn, done.connection) == (psn, errand.connection)
+        {
+            // Whoever served the target before has got this report, or not, and has said nothing any more.
+            return Report { id: errand.id, ..done.report };
+        }
+        (inner.attributes.dest_qp_num, inner.attributes.port_num) = (errand.peer, errand.port);
+        let mut packet = *packet;
+        packet.path.sl = errand.sl;
+        let (outcome, status) = match (errand.step(&packet), &self.target) {
+            (Some(step), Some(target)) => match self.enter_domain(inner, target, &packet, &step) {
+                Err(nak) => (Outcome::Refused(nak), None),
+                Ok(None) => (Outcome::Refused(Nak::InvalidRd), None),
+                Ok(Some(pd)) => {
+                    let status = self.execute_apart(inner, &packet, payload, step, pd);
+                    // A message whose beginning is not here cannot be continued.
+                    let outcome = match inner.responder.take_outcome() {
+                        None | Some(Outcome::Dropped) => Outcome::Refused(Nak::InvalidRequest),
+                        Some(outcome) => outcome,
+                    };
+                    (outcome, status)
+                }
+            },
+            _ => (Outcome::Refused(Nak::InvalidRequest), None),
+        };
+        if status.is_some() || matches!(outcome, Outcome::Refused(_)) {
+            self.end_message(inner, Some(status.unwrap_or_else(|| Fault::Executor.receive_status())));
+        }
+        let report = Report { id: errand.id, outcome, status };
+        let abroad = inner.abroad.get_or_insert_default();
+        let done = Done { by: lane.peer, psn, connection: errand.connection, report };
+        abroad.done = (outcome != Outcome::Rnr).then_some(done);
+        report
+    }
+
+    /// The receive request at hand ends, if there is one.
+    fn end_message(&self, inner: &mut Inner, status: Option<Status>) {
+        if let Some(receive) = inner.receive.take() {
+            self.complete_receive(inner, &receive, status.unwrap_or(Status::WrFlushErr), None, wc_opcode::RECV, None);
+        }
+    }
+
+    fn fetch(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        lane: &Arc<Lane>,
+        packet: &Packet,
+        errand: &Errand,
+        srq: Option<&Srq>,
+    ) {
+        let mut bytes = vec![0; errand.total.min(PIECE) as usize].into_boxed_slice();
+        let read = match srq {
+            Some(srq) => {
+                let wanted = self.remote(srq.pd(), right::REMOTE_READ);
+                access::read(self.engine(), wanted, (errand.rkey, errand.va), bytes.as_mut_ptr(), bytes.len())
+            }
+            None => Err(Refusal::NoKey { key: errand.rkey }),
+        };
+        let outcome = match read {
+            Ok(()) => Outcome::Done,
+            Err(refusal) => {
+                bytes = Box::default();
+                crate::reason!(
+                    "QP {:#x} could not read what SRQ {}'s peer asked for: {refusal}",
+                    self.qpn(),
+                    packet.headers.xrc_srq
+                );
+                Outcome::Refused(if refusal.by_key() { Nak::RemoteAccess } else { Nak::RemoteOperational })
+            }
+        };
+        self.report(inner, lane, Report { id: errand.id, outcome, status: None }, bytes);
+    }
+
+    fn report(self: &Arc<Self>, inner: &mut Inner, lane: &Arc<Lane>, report: Report, bytes: Box<[u8]>) {
+        inner.abroad.get_or_insert_default().reports.push_back((Arc::clone(lane), report, bytes));
+        if !inner.blocked {
+            self.send_reports(inner);
+        }
+    }
+
+    /// Sends the reports that wait.
+    #[cold]
+    pub(crate) fn send_reports(self: &Arc<Self>, inner: &mut Inner) {
+        while let Some((lane, report, bytes)) = inner.abroad.as_mut().and_then(|abroad| abroad.reports.pop_front()) {
+            if lane.is_dead() {
+                continue;
+            }
+            let packet = about(self.qpn(), Headers::default(), bytes.len() as u16);
+            let sent =
+                self.push_record(&lane, packet, Report::LEN, &bytes, |packet, record| report.encode(packet, record));
+            if let Sent::Full = sent
+                && !lane.is_dead()
+                && let Some(abroad) = &mut inner.abroad
+            {
+                abroad.reports.push_front((Arc::clone(&lane), report, bytes));
+                inner.blocked = true;
+                lane.block(self);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Errands: what the engine of an XRC target asks the engine of an SRQ to do, and how that reports, as records on a lane.
+//!
+//! ```text
+//! errand:  0  as a packet's first 16 bytes, the source QPN being the target's
+//!         16  [bulk: offset u32] id u32 · kind u8 · first u8 · port u8 · SL u8 · token u64 · offset u32 · total u32
+//!             VA u64 · rkey u32 · initiator's QPN u32 · connection u32, then the transport headers and the payload of the packet that it is about
+//! report:  0  as above
+//!         16  [bulk: offset u32] id u32 · outcome u8 · NAK u8 · status u8 (255: none) · 0 · value u64, then what was fetched
+//! ```
+//! What is decoded is a peer's claim. Principal types: [`Errand`] and [`Report`].
+
+use protocol::{AtomicOp, Nak, Outcome, RecvEnd, Status, Step};
+use wire::{Headers, Operation, Qpn};
+
+use crate::cell::{self, Packet, Path, Payload, flag};
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Part of a SEND.
+    Receive,
+    /// Part of a WRITE.
+    Write,
+    /// See whether memory may be read.
+    Read,
+    Atomic,
+    /// Read memory.
+    Fetch,
+    /// The message at hand will not be continued.
+    End,
+}
+
+const KINDS: [Kind; 6] = [Kind::Receive, Kind::Write, Kind::Read, Kind::Atomic, Kind::Fetch, Kind::End];
+
+/// An errand, besides the packet that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errand {
+    pub(crate) id: u32,
+    pub(crate) kind: Kind,
+    /// A message begins.
+    pub(crate) first: bool,
+    pub(crate) port: u8,
+    pub(crate) sl: u8,
+    /// What only those know who have opened the domain.
+    pub(crate) token: u64,
+    /// Where in the message the payload is.
+    pub(crate) offset: u32,
+    /// Bytes of the message, or those that are to be read.
+    pub(crate) total: u32,
+    pub(crate) va: u64,
+    pub(crate) rkey: u32,
+    /// The initiator's QP.
+    pub(crate) peer: u32,
+    /// Which connection of the target's it is, counted.
+    pub(crate) connection: u32,
+}
+
+/// How an errand went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) id: u32,
+    pub(crate) outcome: Outcome,
+    /// With what the receive request ended, if that is an error.
+    pub(crate) status: Option<Status>,
+}
+
+/// Bytes of an errand behind the first 16.
+const ERRAND: usize = 44;
+/// Bytes of a report behind the first 16.
+const REPORT: usize = 16;
+const NO_STATUS: u8 = 255;
+
+const NAKS: [Nak; 4] = [Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOperational, Nak::InvalidRd];
+/// With what a receive request can end because of what came.
+const STATUSES: [Status; 5] =
+    [Status::LocLenErr, Status::LocProtErr, Status::LocAccessErr, Status::RemInvReqErr, Status::WrFlushErr];
+
+impl Errand {
+    /// What a step asks for.
+    pub(crate) fn of(step: &Step) -> Self {
+        let nothing = Self {
+            id: 0,
+            kind: Kind::Atomic,
+            first: true,
+            port: 0,
+            sl: 0,
+            token: 0,
+            offset: 0,
+            total: 0,
+            va: 0,
+            rkey: 0,
+            peer: 0,
+            connection: 0,
+        };
+        match *step {
+            Step::Receive { offset, first, .. } => Self { kind: Kind::Receive, offset, first, ..nothing },
+            Step::Write { va, rkey, total, offset, first, .. } => {
+                Self { kind: Kind::Write, va, rkey, total, offset, first, ..nothing }
+            }
+            Step::Read { va, rkey, len } => Self { kind: Kind::Read, va, rkey, total: len, ..nothing },
+            Step::Atomic { va, rkey, .. } => Self { va, rkey, ..nothing },
+            Step::Ignore(_) | Step::Reply => nothing,
+        }
+    }
+
+    /// The step that it stands for; `None` for one that is none.
+    pub(crate) fn step(&self, packet: &Packet) -> Option<Step> {
+        let Headers { opcode, imm, ieth, solicited, atomic, .. } = packet.headers;
+        let (offset, len, first, last) = (self.offset, u32::from(packet.len), self.first, opcode.place().ends());
+        let end = |byte_len: u32| RecvEnd {
+            byte_len,
+            imm: opcode.has_immdt().then_some(imm),
+            invalidate: opcode.has_ieth().then_some(ieth),
+            solicited,
+        };
+        let (va, rkey, total) = (self.va, self.rkey, self.total);
+        match self.kind {
+            Kind::Receive if opcode.is_send() => {
+                let whole = offset.checked_add(len)?;
+                Some(Step::Receive { offset, len, first, last: last.then(|| end(whole)) })
+            }
+            Kind::Write if opcode.is_write() && offset.checked_add(len)? <= total => {
+                let imm = (last && opcode.has_immdt()).then(|| end(total));
+                Some(Step::Write { va, rkey, total, offset, len, first, last, imm })
+            }
+            Kind::Read => Some(Step::Read { va, rkey, len: total }),
+            Kind::Atomic if opcode.is_atomic() && va.is_multiple_of(8) => {
+                let op =
+                    if opcode.operation == Operation::CompareSwap { AtomicOp::CmpSwap } else { AtomicOp::FetchAdd };
+                Some(Step::Atomic { op, va, rkey, swap_add: atomic.swap_add, compare: atomic.compare })
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes everything before the payload; answers how long that is.
+    pub(crate) fn encode(&self, packet: &Packet, record: &mut [u8]) -> usize {
+        let mut at = head(record, flag::ERRAND, packet);
+        let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8;
+        record[at..at + 4].copy_from_slice(&self.id.to_le_bytes());
+        record[at + 4..at + 8].copy_from_slice(&[kind, u8::from(self.first), self.port, self.sl]);
+        record[at + 8..at + 16].copy_from_slice(&self.token.to_le_bytes());
+        record[at + 16..at + 20].copy_from_slice(&self.offset.to_le_bytes());
+        record[at + 20..at + 24].copy_from_slice(&self.total.to_le_bytes());
+        record[at + 24..at + 32].copy_from_slice(&self.va.to_le_bytes());
+        record[at + 32..at + 36].copy_from_slice(&self.rkey.to_le_bytes());
+        record[at + 36..at + 40].copy_from_slice(&self.peer.to_le_bytes());
+        record[at + 40..at + 44].copy_from_slice(&self.connection.to_le_bytes());
+        at += ERRAND;
+        at + packet.headers.emit(&mut record[at..]).expect("a record has room for every header")
+    }
+
+    /// How long that will be.
+    pub(crate) fn len(packet: &Packet) -> usize {
+        16 + ERRAND + packet.headers.len()
+    }
+
+    /// Takes apart what follows the first 16 bytes and the place in bulk.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Headers, usize)> {
+        let fixed: &[u8; ERRAND] = bytes.first_chunk()?;
+        let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let errand = Self {
+            id: word(0),
+            kind: *KINDS.get(usize::from(fixed[4]))?,
+            first: fixed[5] != 0,
+            port: fixed[6],
+            sl: fixed[7],
+            token: long(8),
+            offset: word(16),
+            total: word(20),
+            va: long(24),
+            rkey: word(32),
+            peer: word(36),
+            connection: word(40),
+        };
+        let headers = Headers::parse(&bytes[ERRAND..]).ok()?;
+        Some((errand, headers, ERRAND + headers.len()))
+    }
+}
+
+impl Report {
+    /// Writes everything before the payload, of which there are `packet.len` bytes; answers how long that is.
+    pub(crate) fn encode(&self, packet: &Packet, record: &mut [u8]) -> usize {
+        let at = head(record, flag::REPORT, packet);
+        let (outcome, nak, value) = match self.outcome {
+            Outcome::Done => (0, 0, 0),
+            Outcome::AtomicDone(value) => (1, 0, value),
+            Outcome::Rnr => (2, 0, 0),
+            Outcome::Refused(nak) => (3, NAKS.iter().position(|known| *known == nak).unwrap_or_default() as u8, 0),
+            Outcome::Dropped => (3, 0, 0),
+        };
+        let status = self.status.map_or(NO_STATUS, |status| status.as_u32() as u8);
+        record[at..at + 4].copy_from_slice(&self.id.to_le_bytes());
+        record[at + 4..at + 8].copy_from_slice(&[outcome, nak, status, 0]);
+        record[at + 8..at + 16].copy_from_slice(&value.to_le_bytes());
+        at + REPORT
+    }
+
+    /// How long that will be.
+    pub(crate) const LEN: usize = 16 + REPORT;
+
+    /// Takes apart what follows the first 16 bytes and the place in bulk.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
+        let fixed: &[u8; REPORT] = bytes.first_chunk()?;
+        let mut value = [0; 8];
+        value.copy_from_slice(&fixed[8..]);
+        let outcome = match fixed[4] {
+            0 => Outcome::Done,
+            1 => Outcome::AtomicDone(u64::from_le_bytes(value)),
+            2 => Outcome::Rnr,
+            3 => Outcome::Refused(*NAKS.get(usize::from(fixed[5]))?),
+            _ => return None,
+        };
+        let status = match fixed[6] {
+            NO_STATUS => None,
+            number => Some(*STATUSES.iter().find(|status| status.as_u32() == u32::from(number))?),
+        };
+        let id = u32::from_le_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
+        Some((Self { id, outcome, status }, REPORT))
+    }
+}
+
+/// The packet of a record that is about a target, with `len` bytes of payload.
+pub(crate) fn about(target: u32, headers: Headers, len: u16) -> Packet {
+    Packet { path: Path::default(), src_qp: Qpn::new(target), headers, grh: None, len, payload: Payload::Inline(0) }
+}
+
+fn head(record: &mut [u8], kind: u8, packet: &Packet) -> usize {
+    let bulk = if matches!(packet.payload, Payload::Bulk(_)) { flag::BULK } else { 0 };
+    cell::head(record, packet.path, kind | bulk, packet.src_qp, packet.len);
+    match packet.payload {
+        Payload::Inline(_) => 16,
+        Payload::Bulk(offset) => {
+            record[16..20].copy_from_slice(&offset.to_le_bytes());
+            20
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{Cell, decode};
+    use wire::{Opcode, Transport};
+
+    fn packet(operation: Operation, payload: Payload) -> Packet {
+        let headers =
+            Headers { opcode: Opcode::new(Transport::Xrc, operation), xrc_srq: 77, imm: 5, ..Headers::default() };
+        Packet { payload, ..about(0x1234, headers, 9) }
+    }
+
+    #[test]
+    fn errands_come_back_as_they_went() {
+        for kind in KINDS {
+            let errand = Errand {
+                id: 7,
+                kind,
+                first: false,
+                port: 1,
+                sl: 2,
+                token: 0x1122_3344_5566_7788,
+                offset: 3,
+                total: 4,
+                va: 0x99aa_bbcc_ddee_ff00,
+                rkey: 5,
+                peer: 6,
+                connection: 8,
+            };
+            let mut record = [0; shm::RECORD_MAX];
+            let far = packet(Operation::WriteLastImm, Payload::Bulk(4096));
+            errand.encode(&far, &mut record);
+            assert_eq!(decode(&record), Some(Cell::Errand(far, errand)));
+            let near = packet(Operation::WriteLastImm, Payload::Inline(0));
+            let len = errand.encode(&near, &mut record);
+            assert_eq!(len, Errand::len(&near));
+            assert_eq!(decode(&record), Some(Cell::Errand(Packet { payload: Payload::Inline(len), ..near }, errand)));
+            assert_eq!(decode(&record[..len + 8]), None, "the payload ends outside of the record");
+        }
+    }
+
+    #[test]
+    fn reports_come_back_as_they_went() {
+        let outcomes = [Outcome::Done, Outcome::AtomicDone(1 << 40), Outcome::Rnr, Outcome::Refused(Nak::InvalidRd)];
+        for (outcome, status) in outcomes.into_iter().flat_map(|o| [(o, None), (o, Some(Status::LocLenErr))]) {
+            let report = Report { id: 9, outcome, status };
+            let mut record = [0; shm::RECORD_MAX];
+            let about = about(0x1234, Headers::default(), 3);
+            let len = report.encode(&about, &mut record);
+            assert_eq!(len, Report::LEN);
+            let Some(Cell::Report(got, told)) = decode(&record) else { panic!("a report") };
+            assert_eq!((got.src_qp, got.len, got.payload, told), (about.src_qp, 3, Payload::Inline(len), report));
+        }
+    }
+
+    #[test]
+    fn steps_that_are_none_are_refused() {
+        let send = packet(Operation::SendOnly, Payload::Inline(0));
+        let errand = Errand::of(&Step::Receive { offset: 4, len: 9, first: false, last: None });
+        assert!(matches!(errand.step(&send), Some(Step::Receive { offset: 4, len: 9, first: false, last: Some(_) })));
+        assert_eq!(Errand { offset: u32::MAX, ..errand }.step(&send), None);
+        assert_eq!(Errand { kind: Kind::Write, total: 12, ..errand }.step(&send), None, "a SEND is no WRITE");
+        let write = packet(Operation::WriteOnly, Payload::Inline(0));
+        assert_eq!(Errand { kind: Kind::Write, total: 12, ..errand }.step(&write), None, "more than it said");
+    }
+}

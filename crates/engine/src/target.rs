@@ -1,0 +1,240 @@
+//! XRC targets that several engines hold: who does not serve one has a QP without a number of its own for it, and may have to go on
+//! serving it.
+//!
+//! The engine that serves a target writes down in queue memory how far it has come, before it says anything to anybody. When it lets go of
+//! the target or ends, the agent offers the target, with what is written there, to another holder, whose QP then gets the number and goes
+//! on. Adds to [`Engine`] and [`Qp`]; what is written is `abi::target`'s.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::command::number as command;
+use abi::qp::{CreateQpAnswer, ModifyQp, attr};
+use abi::queue::QpOut;
+use abi::target::{
+    TARGET_ANSWERS, TARGET_KNOWN, TARGET_LEN, TARGET_STATES, TargetAnswer, TargetState, XrcAdopt, XrcAdoptAnswer,
+    XrcEvent, target_word,
+};
+use protocol::{KEPT, Kept, Open, Outcome, Responder, Service, Standing, State};
+use wire::Psn;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::memory::View;
+use crate::qp::{Inner, Parts, Qp};
+use crate::request;
+use crate::xrc::Target;
+
+const _: () = assert!(TARGET_ANSWERS == KEPT);
+/// Bits of [`target_word::EXPECTED`] with the number of a state.
+const PLACE: u32 = 24;
+
+impl Engine {
+    /// The QP that stands for a target which another engine serves.
+    pub(crate) fn foreign_target(self: &Arc<Self>, qpn: u32, domain: u32, token: u64) -> Arc<Qp> {
+        let known =
+            self.targets.find(qpn).filter(|qp| qp.target.as_ref().is_some_and(|target| target.is(domain, token)));
+        known.unwrap_or_else(|| {
+            let parts = Parts {
+                service: Service::XrcTgt,
+                pd: 0,
+                send_cq: None,
+                recv_cq: None,
+                srq: None,
+                sq_sig_all: false,
+                cookie: 0,
+                target: Some(Target::new(domain, token)),
+                home: None,
+            };
+            let qp = self.assemble(parts, &CreateQpAnswer { qpn, ..CreateQpAnswer::default() }, None);
+            self.targets.insert(qpn, Arc::clone(&qp));
+            qp
+        })
+    }
+
+    /// Whoever served a target that this engine holds does so no more.
+    pub(crate) fn adopt_target(self: &Arc<Self>, qpn: u32) {
+        if let Err(error) = self.try_adopt(qpn) {
+            crate::reason!("target QP {qpn:#x} cannot be served by this process: {}", error.reason);
+        }
+    }
+
+    fn try_adopt(self: &Arc<Self>, qpn: u32) -> Result<()> {
+        self.open_inbox();
+        // It is opened under this lock, too: whoever has opened it has its QP.
+        let _order = self.allocation.lock();
+        let Some(qp) = self.targets.find(qpn) else { return Ok(()) };
+        let body = XrcAdopt { qpn, reserved: 0 };
+        let request = request::private(command::XRC_ADOPT, &body, size_of::<XrcAdoptAnswer>());
+        let (told, view) = self.allocate_in_turn(&request, |answer| {
+            let told: XrcAdoptAnswer = answer.get(0)?;
+            Ok((told, told.out.mapping))
+        })?;
+        let mut inner = qp.lock();
+        qp.take_office(&mut inner, &told.attributes, &told.out, view);
+        self.qps.insert(qpn, Arc::clone(&qp));
+        self.targets.remove(qpn);
+        tracing::info!("QP {qpn:#x}, an XRC target, is served by this process now");
+        qp.pump(&mut inner);
+        Ok(())
+    }
+}
+
+impl Qp {
+    /// What those know who have opened this target's domain; 0 where nobody else can.
+    pub(crate) fn token(&self) -> u64 {
+        self.target.as_ref().map_or(0, |target| target.token)
+    }
+
+    /// How often this target was connected.
+    pub(crate) fn connection(&self, inner: &Inner) -> u32 {
+        inner.view.as_ref().map_or(0, |view| view.word(target_word::CONNECTION).load(Ordering::Relaxed))
+    }
+
+    /// A target is being connected: what others remember of it is of another connection.
+    pub(crate) fn count_connection(&self, inner: &Inner) {
+        if self.token() != 0
+            && let Some(view) = &inner.view
+        {
+            view.word(target_word::CONNECTION).fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes on with a target where its last server has left it.
+    fn take_office(&self, inner: &mut Inner, told: &ModifyQp, _out: &QpOut, view: View) {
+        let written = read(&view);
+        let connection = view.word(target_word::CONNECTION).load(Ordering::Relaxed);
+        inner.view = Some(view);
+        inner.state = State::Reset;
+        inner.responder = Responder::new(self.service);
+        let to = |state: State, mask: u32| ModifyQp { qp_state: state as u8, attr_mask: attr::STATE | mask, ..*told };
+        let init = to(State::Init, attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS);
+        let rtr =
+            attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN | attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
+        let rtr = to(State::Rtr, rtr);
+        let rts = to(State::Rts, attr::TIMEOUT | attr::SQ_PSN);
+        let steps = match State::from_u32(u32::from(told.qp_state)).unwrap_or(State::Err) {
+            State::Reset => vec![],
+            State::Init => vec![init],
+            State::Rtr => vec![init, rtr],
+            State::Rts | State::Sqd | State::Sqe => vec![init, rtr, rts],
+            State::Err => vec![init, to(State::Err, 0)],
+        };
+        for step in &steps {
+            self.apply_deferred(inner, step);
+        }
+        inner.store(target_word::CONNECTION, connection);
+        if let Some(standing) = written.filter(|_| inner.state.serves()) {
+            inner.responder.resume(&standing);
+            inner.established = true;
+        }
+    }
+
+    /// What this engine has done last for whoever served the target before, if this is that request once more.
+    pub(crate) fn done_before(&self, inner: &mut Inner, psn: Psn) -> Option<(Outcome, Option<protocol::Status>)> {
+        let connection = self.connection(inner);
+        let done = inner.abroad.as_mut()?.done.take()?;
+        ((done.psn, done.connection) == (psn, connection)).then_some((done.report.outcome, done.report.status))
+    }
+
+    /// Writes down how far a target has come that others may have to go on with.
+    pub(crate) fn write_down(&self, inner: &mut Inner) {
+        if self.token() == 0 {
+            return;
+        }
+        let Some(view) = &inner.view else { return };
+        let expected = inner.responder.expected_psn();
+        let Some(abroad) = &mut inner.abroad else {
+            // Nobody else's memory is at stake: where to go on is enough.
+            view.word(target_word::MSN).store(inner.responder.msn(), Ordering::Relaxed);
+            view.word(target_word::EXPECTED).store(TARGET_KNOWN | expected.value(), Ordering::Release);
+            return;
+        };
+        let standing = inner.responder.standing();
+        let place = match abroad.written {
+            Some((written, _)) if written == standing => return,
+            Some((_, 1)) => 2,
+            _ => 1,
+        };
+        abroad.written = Some((standing, place));
+        view.write(TARGET_STATES + (place as usize - 1) * size_of::<TargetState>(), &state_of(&standing));
+        view.word(target_word::MSN).store(standing.msn, Ordering::Relaxed);
+        // Release: whoever finds the word finds the state that it names.
+        view.word(target_word::EXPECTED).store(TARGET_KNOWN | place << PLACE | expected.value(), Ordering::Release);
+    }
+
+    /// The agent has others hear of an event of this target.
+    pub(crate) fn tell_holders(&self, event: u32) {
+        if self.token() != 0 {
+            let body = XrcEvent { qp_handle: self.handle(), event };
+            // Without an agent nobody can hear of it.
+            let _ = self.engine().tell(&request::private(command::XRC_EVENT, &body, 0));
+        }
+    }
+}
+
+fn state_of(standing: &Standing) -> TargetState {
+    let (message, va, rkey, total, done) = match standing.open {
+        Open::None => (0, 0, 0, 0, 0),
+        Open::Send { done } => (1, 0, 0, 0, done),
+        Open::Write { va, rkey, total, done } => (2, va, rkey, total, done),
+    };
+    let answers = standing.answers.map(|kept| {
+        kept.map_or_else(TargetAnswer::default, |kept| TargetAnswer {
+            first: kept.first.value(),
+            packets: kept.packets,
+            va: kept.va,
+            rkey: kept.rkey,
+            xrc_srq: kept.xrc_srq,
+            msn: kept.msn,
+            kind: u32::from(kept.atomic.is_some()),
+            value: kept.atomic.unwrap_or_else(|| kept.len.into()),
+            answered: kept.answered.into(),
+            reserved: 0,
+        })
+    });
+    let (expected, msn) = (standing.expected.value(), standing.msn);
+    TargetState { expected, msn, message, done, total, rkey, va, reserved: 0, answers }
+}
+
+/// What is written in the memory of a target: the last server's claim.
+fn read(view: &View) -> Option<Standing> {
+    if view.len() < TARGET_LEN {
+        return None;
+    }
+    let word = view.word(target_word::EXPECTED).load(Ordering::Acquire);
+    if word & TARGET_KNOWN == 0 {
+        return None;
+    }
+    let expected = Psn::new(word & 0x00ff_ffff);
+    let msn = view.word(target_word::MSN).load(Ordering::Relaxed);
+    let short = Standing { expected, msn, ..Standing::default() };
+    let state: TargetState = match word >> PLACE & 3 {
+        place @ 1..=2 => view.read(TARGET_STATES + (place as usize - 1) * size_of::<TargetState>()),
+        _ => return Some(short),
+    };
+    if state.expected != expected.value() {
+        return Some(short);
+    }
+    let open = match state.message {
+        1 if state.done <= protocol::MAX_MESSAGE => Open::Send { done: state.done },
+        2 if state.done <= state.total && state.total <= protocol::MAX_MESSAGE => {
+            Open::Write { va: state.va, rkey: state.rkey, total: state.total, done: state.done }
+        }
+        _ => Open::None,
+    };
+    let answers = state.answers.map(|answer| {
+        (answer.packets > 0).then(|| Kept {
+            first: Psn::new(answer.first & 0x00ff_ffff),
+            packets: answer.packets,
+            va: answer.va,
+            rkey: answer.rkey,
+            xrc_srq: answer.xrc_srq,
+            msn: answer.msn,
+            atomic: (answer.kind == 1).then_some(answer.value),
+            len: answer.value as u32,
+            answered: answer.answered != 0,
+        })
+    });
+    Some(Standing { expected, msn, open, answers })
+}
