@@ -24,7 +24,7 @@ use crate::pd::Pd;
 use crate::qp::{Qp, QpSpec};
 use crate::srq::Srq;
 
-fn part<T: Record>(answer: &[u8], offset: usize) -> Result<T> {
+pub(crate) fn part<T: Record>(answer: &[u8], offset: usize) -> Result<T> {
     answer.get(offset..).and_then(T::read).ok_or_else(|| Error::refuse(Errno::EIO, "an answer to adopt is too short"))
 }
 
@@ -45,13 +45,14 @@ impl Engine {
         Cq::new(Arc::clone(self), fixed.cq_handle, &out, view, spec)
     }
 
-    /// An SRQ by the answer of CREATE_SRQ.
+    /// An SRQ by the answer of CREATE_SRQ; of an XRC domain, with the domain's number and token, and the CQ of its receives.
     ///
     /// # Errors
     /// The answer does not describe one.
     pub fn adopt_shared(
         self: &Arc<Self>,
         pd: &Arc<Pd>,
+        member: Option<((u32, u64), &Arc<Cq>)>,
         cookie: u64,
         answer: &[u8],
         fds: Vec<OwnedFd>,
@@ -59,7 +60,10 @@ impl Engine {
         let fixed: CreateSrqAnswer = part(answer, 0)?;
         let out: SrqOut = part(answer, size_of::<CreateSrqAnswer>())?;
         let view = self.view(&out.mapping, fds)?;
-        self.adopt_srq(pd, &fixed, &out, view, cookie)
+        match member {
+            None => self.adopt_srq(pd, &fixed, &out, view, cookie),
+            Some((domain, cq)) => self.make_member(pd, (&fixed, &out, view), domain, cq, cookie),
+        }
     }
 
     /// A QP by the answer of CREATE_QP.

@@ -5,6 +5,7 @@
 //! the target or ends, the agent offers the target, with what is written there, to another holder, whose QP then gets the number and goes
 //! on. Adds to [`Engine`] and [`Qp`]; what is written is `abi::target`'s.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,9 +16,10 @@ use abi::target::{
     TARGET_ANSWERS, TARGET_KNOWN, TARGET_LEN, TARGET_STATES, TargetAnswer, TargetState, XrcAdopt, XrcAdoptAnswer,
     XrcEvent, target_word,
 };
-use protocol::{KEPT, Kept, Open, Outcome, Responder, Service, Standing, State};
+use protocol::{KEPT, Kept, Open, Outcome, Responder, Standing, State};
 use wire::Psn;
 
+use crate::adopt::part;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::View;
@@ -35,21 +37,48 @@ impl Engine {
         let known =
             self.targets.find(qpn).filter(|qp| qp.target.as_ref().is_some_and(|target| target.is(domain, token)));
         known.unwrap_or_else(|| {
-            let parts = Parts {
-                service: Service::XrcTgt,
-                pd: 0,
-                send_cq: None,
-                recv_cq: None,
-                srq: None,
-                sq_sig_all: false,
-                cookie: 0,
-                target: Some(Target::new(domain, token)),
-                home: None,
-            };
+            let parts = Parts::of_target(Target::new(domain, token), 0);
             let qp = self.assemble(parts, &CreateQpAnswer { qpn, ..CreateQpAnswer::default() }, None);
             self.targets.insert(qpn, Arc::clone(&qp));
             qp
         })
+    }
+
+    /// A target by the answer of CREATE_QP, with its domain's number and token.
+    ///
+    /// # Errors
+    /// The answer does not describe one.
+    pub fn adopt_made_target(
+        self: &Arc<Self>,
+        (domain, token): (u32, u64),
+        cookie: u64,
+        answer: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<()> {
+        let (fixed, out): (CreateQpAnswer, QpOut) = (part(answer, 0)?, part(answer, size_of::<CreateQpAnswer>())?);
+        let view = self.view(&out.mapping, fds)?;
+        self.make_qp(Parts::of_target(Target::new(domain, token), cookie), &fixed, &out, view).map(drop)
+    }
+
+    /// A target that another engine serves was opened.
+    pub fn adopt_opened(self: &Arc<Self>, qpn: u32, (domain, token): (u32, u64)) {
+        if token != 0 && self.qps.find(qpn).is_none() {
+            self.foreign_target(qpn, domain, token);
+        }
+    }
+
+    /// A target was modified.
+    pub fn adopt_modified(&self, qpn: u32, attributes: &ModifyQp) {
+        if let Some(qp) = self.qps.find(qpn) {
+            qp.adopt_modify(attributes);
+        }
+    }
+
+    /// Of the targets, these are left.
+    pub fn adopt_left(&self, targets: &[u32]) {
+        for qp in self.qps.all().iter().filter(|qp| qp.target.is_some() && !targets.contains(&qp.qpn())) {
+            qp.leave();
+        }
     }
 
     /// Whoever served a target that this engine holds does so no more.

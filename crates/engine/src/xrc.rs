@@ -26,6 +26,7 @@ use crate::cq::Cq;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::{Events, Read, Source};
+use crate::memory::View;
 use crate::pd::Pd;
 use crate::qp::{Caps, Inner, Parts, Qp};
 use crate::request;
@@ -123,9 +124,20 @@ impl Engine {
                 let out: SrqOut = answer.get(fixed)?;
                 Ok(((answer.get(0)?, out), out.mapping))
             })?;
-        let member =
-            Membership { domain: xrcd.domain, token: xrcd.token, cq: Arc::clone(cq), failed: AtomicBool::new(false) };
-        let srq = self.make_srq(pd, &answer, &out, view, spec.cookie, Some(member))?;
+        self.make_member(pd, (&answer, &out, view), (xrcd.domain, xrcd.token), cq, spec.cookie)
+    }
+
+    /// The SRQ of a domain that the agent has described.
+    pub(crate) fn make_member(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        (answer, out, view): (&CreateSrqAnswer, &SrqOut, View),
+        (domain, token): (u32, u64),
+        cq: &Arc<Cq>,
+        cookie: u64,
+    ) -> Result<Arc<Srq>> {
+        let member = Membership { domain, token, cq: Arc::clone(cq), failed: AtomicBool::new(false) };
+        let srq = self.make_srq(pd, answer, out, view, cookie, Some(member))?;
         self.xrc_srqs.insert(srq.number(), Arc::clone(&srq));
         Ok(srq)
     }
@@ -164,17 +176,7 @@ impl Engine {
     /// # Errors
     /// ENOMEM beyond the device's limits.
     pub fn create_target(self: &Arc<Self>, xrcd: &Arc<Xrcd>, cookie: u64) -> Result<Arc<Hold>> {
-        let parts = Parts {
-            service: Service::XrcTgt,
-            pd: 0,
-            send_cq: None,
-            recv_cq: None,
-            srq: None,
-            sq_sig_all: false,
-            cookie,
-            target: Some(Target::new(xrcd.domain, xrcd.token)),
-            home: None,
-        };
+        let parts = Parts::of_target(Target::new(xrcd.domain, xrcd.token), cookie);
         let body = CreateQp { pd_handle: xrcd.handle, qp_type: qp_type::XRC_TGT, ..CreateQp::default() };
         let qp = self.ask_for_qp(parts, body)?;
         let handle = qp.own_handle();
@@ -304,6 +306,22 @@ impl Hold {
     /// An async event of it was read: the agent's count, too.
     pub(crate) fn tell_async(&self) {
         self.qp.tell_async();
+    }
+}
+
+impl Parts {
+    pub(crate) fn of_target(target: Target, cookie: u64) -> Self {
+        Self {
+            service: Service::XrcTgt,
+            pd: 0,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            sq_sig_all: false,
+            cookie,
+            target: Some(target),
+            home: None,
+        }
     }
 }
 

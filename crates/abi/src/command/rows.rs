@@ -374,12 +374,7 @@ pub static ROWS: &[Row] = &[
     Row::legacy(40, "OPEN_QP", "xrc::open_qp")
         .request::<xrc::OpenQp>()
         .answer::<qp::CreateQpAnswer>()
-        .errors(&[
-            BAD_XRCD,
-            (Errno::EINVAL, "qp_type not XRC_TGT, or no such QP in the domain"),
-            (Errno::EOPNOTSUPP, "the QP is another context's"),
-            FULL,
-        ])
+        .errors(&[BAD_XRCD, (Errno::EINVAL, "qp_type not XRC_TGT, or no such QP in the domain"), FULL])
         .mainline(),
     Row::refused(37, "CREATE_XRC_SRQ", Errno::EOPNOTSUPP)
         .request::<xrc::CreateXrcSrq>()

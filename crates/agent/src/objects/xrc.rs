@@ -89,7 +89,12 @@ impl Domains {
 
     /// Whether processes share the domain.
     pub fn is_of_file(&self, domain: u32) -> bool {
-        self.all.get(&domain).is_some_and(|domain| domain.token != 0)
+        self.token(domain) != 0
+    }
+
+    /// What those know who have opened the domain.
+    pub fn token(&self, domain: u32) -> u64 {
+        self.all.get(&domain).map_or(0, |domain| domain.token)
     }
 
     /// Enters a target QP.
@@ -156,7 +161,7 @@ pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         domain.handles += 1;
     }
     world.device_of_mut(owner).count_up(Kind::Xrcd);
-    let token = world.domains.all.get(&number).map_or(0, |domain| domain.token);
+    let token = world.domains.token(number);
     Ok(call.answer_with(&OpenXrcdAnswer { xrcd_handle: handle }, &XrcdOut { rev: REV, number, token }, None))
 }
 

@@ -18,6 +18,7 @@ use protocol::{Service, State};
 
 use crate::context::ContextId;
 use crate::objects::qp::Qp;
+use crate::objects::xrc;
 use crate::queue_memory::Block;
 use crate::table::Kind;
 use crate::world::World;
@@ -39,15 +40,33 @@ pub(super) enum Change {
     /// A CQ was made.
     Cq { handle: u32, cookie: u64, channel: Option<u32>, made: Made },
     /// An SRQ was made.
-    Srq { handle: u32, pd: u32, cookie: u64, made: Made },
+    Srq { handle: u32, pd: u32, cookie: u64, made: Made, member: Option<Member> },
     /// A QP was made.
     Qp { handle: u32, spec: PairSpec, made: Made },
+    /// An XRC target was made.
+    Target { cookie: u64, made: Made, domain: Domain },
+    /// One that another engine serves was opened.
+    Opened { qpn: u32, domain: Domain },
+    /// A target was modified.
+    ModifyTarget { qpn: u32, body: Box<ModifyQp> },
+    /// A handle of a QP is gone, and with it all targets but these.
+    Left { handle: u32, targets: Vec<u32> },
     /// An AH was made.
     Ah { handle: u32, pd: u32, attr: AhAttr },
     /// A QP was modified.
     Modify(Box<ModifyQp>),
     /// Something was destroyed.
     Gone(Kind, u32),
+}
+
+/// An XRC domain: its number and token.
+pub(super) type Domain = (u32, u64);
+
+/// What an SRQ of an XRC domain has besides.
+pub(super) struct Member {
+    pub(super) domain: Domain,
+    /// The CQ of its receives.
+    pub(super) cq: u32,
 }
 
 /// What a QP was made of.
@@ -88,12 +107,16 @@ pub(super) fn all(world: &World, id: ContextId) -> Vec<Change> {
         changes.extend(handles.into_iter().filter_map(|handle| made(world, id, kind, handle)));
     }
     for (handle, qp) in world.qps.of(id) {
-        changes.extend(
-            if is_xrc(qp) { Vec::new() } else { way_to(qp, handle) }
-                .into_iter()
-                .map(|step| Change::Modify(Box::new(step))),
-        );
+        if qp.service == Service::XrcIni || qp.offered {
+            continue;
+        }
+        let steps = way_to(qp, handle).into_iter().map(Box::new);
+        changes.extend(steps.map(|body| match qp.service {
+            Service::XrcTgt => Change::ModifyTarget { qpn: qp.qpn, body },
+            _ => Change::Modify(body),
+        }));
     }
+    changes.extend(world.opened.handles(id).into_iter().filter_map(|handle| made(world, id, Kind::Opened, handle)));
     changes
 }
 
@@ -110,14 +133,19 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
         (number::REG_MR, false) => new(Kind::Mr),
         (number::CREATE_COMP_CHANNEL, false) => new(Kind::Channel),
         (number::CREATE_CQ, _) => new(Kind::Cq),
-        (number::CREATE_SRQ, false) => new(Kind::Srq),
+        (number::CREATE_SRQ | number::CREATE_XSRQ, false) => new(Kind::Srq),
         (number::CREATE_QP, _) => new(Kind::Qp),
         (number::CREATE_AH, false) => new(Kind::Ah),
         (number::MODIFY_QP, _) => {
             let body = modify_body(request)?;
             // Of a frozen QP nothing has changed.
-            let is_frozen = world.qps.find(id, body.qp_handle)?.frozen;
-            (!is_frozen).then(|| Change::Modify(Box::new(body)))
+            let (_, handle) = xrc::resolve(world, id, body.qp_handle);
+            let qp = world.qps.find(id, handle).filter(|qp| !qp.frozen)?;
+            let body = Box::new(body);
+            Some(match qp.service {
+                Service::XrcTgt => Change::ModifyTarget { qpn: qp.qpn, body },
+                _ => Change::Modify(body),
+            })
         }
         (number::REREG_MR, false) => made(world, id, Kind::Mr, word(body, 8)?),
         (number::DEALLOC_PD, false) => gone(Kind::Pd, 0),
@@ -125,7 +153,11 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
         (number::DESTROY_AH, false) => gone(Kind::Ah, 0),
         (number::DESTROY_CQ, false) => gone(Kind::Cq, 8),
         (number::DESTROY_SRQ, false) => gone(Kind::Srq, 8),
-        (number::DESTROY_QP, false) => gone(Kind::Qp, 8),
+        (number::OPEN_QP, false) => new(Kind::Opened),
+        (number::DESTROY_QP, false) => {
+            let targets = world.qps.of(id).filter(|(_, qp)| qp.service == Service::XrcTgt);
+            Some(Change::Left { handle: word(body, 8)?, targets: targets.map(|(_, qp)| qp.qpn).collect() })
+        }
         (number::CHANNEL_DESTROY, true) => gone(Kind::Channel, 0),
         _ => None,
     }
@@ -193,10 +225,24 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
                 reserved: 0,
             };
             let made = with_region([answer.bytes(), out.bytes()].concat(), &srq.block)?;
-            Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made })
+            let member =
+                srq.xrc.map(|xrc| Member { domain: (xrc.domain, world.domains.token(xrc.domain)), cq: xrc.cq });
+            Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made, member })
         }
         Kind::Qp => {
-            let qp = world.qps.find(id, handle).filter(|qp| !is_xrc(qp))?;
+            let qp = world.qps.find(id, handle).filter(|qp| !qp.offered)?;
+            if let Some((domain, _)) = qp.domain {
+                let made = with_region(pair_answer(qp, handle), &qp.block)?;
+                return Some(Change::Target {
+                    cookie: qp.user_handle,
+                    made,
+                    domain: (domain, world.domains.token(domain)),
+                });
+            }
+            if qp.service == Service::XrcIni {
+                // Work requests of XRC name a queue, for which those of the slow path have no place.
+                return None;
+            }
             let spec = PairSpec {
                 service: qp.service,
                 pd: qp.pd,
@@ -208,17 +254,18 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             };
             Some(Change::Qp { handle, spec, made: with_region(pair_answer(qp, handle), &qp.block)? })
         }
-        // Work requests of XRC name a queue, for which those of the slow path have no place: it does not carry XRC.
-        Kind::Xrcd | Kind::Opened => None,
+        Kind::Xrcd => None,
+        Kind::Opened => {
+            let (server, qp) = world.opened.find(id, handle)?.qp;
+            let qp = world.qps.find(server, qp).filter(|_| server != id)?;
+            let (domain, _) = qp.domain?;
+            Some(Change::Opened { qpn: qp.qpn, domain: (domain, world.domains.token(domain)) })
+        }
         Kind::Ah => {
             let ah = world.ahs.find(id, handle)?;
             Some(Change::Ah { handle, pd: ah.pd, attr: ah.attr })
         }
     }
-}
-
-fn is_xrc(qp: &Qp) -> bool {
-    matches!(qp.service, Service::XrcIni | Service::XrcTgt)
 }
 
 fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {

@@ -120,9 +120,20 @@ impl Worker {
                 let cq = self.engine.adopt_cq(&spec, &made.bytes, made.fds)?;
                 self.cqs.insert(handle, cq);
             }
-            Change::Srq { handle, pd, cookie, made } => {
-                let srq = self.engine.adopt_shared(known(&self.pds, pd)?, cookie, &made.bytes, made.fds)?;
+            Change::Srq { handle, pd, cookie, made, member } => {
+                let pd = known(&self.pds, pd)?;
+                let member = member.map(|member| Ok::<_, Error>((member.domain, known(&self.cqs, member.cq)?)));
+                let srq = self.engine.adopt_shared(pd, member.transpose()?, cookie, &made.bytes, made.fds)?;
                 self.srqs.insert(handle, srq);
+            }
+            Change::Target { cookie, made, domain } => {
+                self.engine.adopt_made_target(domain, cookie, &made.bytes, made.fds)?;
+            }
+            Change::Opened { qpn, domain } => self.engine.adopt_opened(qpn, domain),
+            Change::ModifyTarget { qpn, body } => self.engine.adopt_modified(qpn, &body),
+            Change::Left { handle, targets } => {
+                self.forget(Kind::Qp, handle);
+                self.engine.adopt_left(&targets);
             }
             Change::Qp { handle, spec, made } => {
                 let pair = QpSpec {

@@ -24,5 +24,6 @@ mod qp;
 mod refused;
 mod rows;
 mod srq;
+mod target;
 mod wire;
 mod xrc;

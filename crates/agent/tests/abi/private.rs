@@ -43,7 +43,7 @@ fn engine_hello() {
 }
 
 /// Makes the client an engine; its number.
-fn engine(client: &mut Client) -> (String, Socket) {
+pub(crate) fn engine(client: &mut Client) -> (String, Socket) {
     let mut reply = client.call(&hello());
     assert_eq!(reply.status, 0);
     (digits(&reply.bytes[..4]), Socket::from(reply.fds.remove(1)))

@@ -3,8 +3,8 @@
 use crate::harness::{Client, EAGAIN, EBADF, EBUSY, EINVAL, EOPNOTSUPP, Kind, Request, Row, check, compare, digits};
 
 /// A domain of the inode of a file, with flags.
-fn of_file(file: &std::fs::File, oflags: &str) -> Request {
-    let mut request: Request = format!("25000000 0600 0300 0100000000000000 00000000 {oflags}").into();
+pub(crate) fn of_file(file: &std::fs::File, oflags: &str) -> Request {
+    let mut request: Request = format!("25000000 0600 0500 0100000000000000 00000000 {oflags}").into();
     request.fds.push(file.try_clone().unwrap().into());
     request
 }
@@ -12,18 +12,20 @@ fn of_file(file: &std::fs::File, oflags: &str) -> Request {
 #[test]
 fn open_xrcd() {
     check(&Row {
-        answer: "000000a0 01000000 01000000".into(),
+        answer: "000000a0 01000000 01000000 0000000000000000".into(),
         room: 4,
-        ..Row::new(16, |_| "25000000 0600 0300 0100000000000000 ffffffff 00000000".into())
+        ..Row::new(16, |_| "25000000 0600 0500 0100000000000000 ffffffff 00000000".into())
     });
     let mut client = Client::alone();
     let file = tempfile::tempfile().unwrap();
     client.refused(&"25000000 0600 0300 0100000000000000 00000000 40000000".into(), EBADF, "no file came along");
     client.refused(&of_file(&file, "00000000"), EAGAIN, "nobody has made it");
     let made = client.call(&of_file(&file, "c0000000"));
-    compare(&made.bytes, "000000a0 01000000 01000000");
+    compare(&made.bytes, "000000a0 01000000 01000000 ????????????????");
+    assert_ne!(made.bytes[12..], [0; 8], "a token");
     client.refused(&of_file(&file, "c0000000"), EINVAL, "O_EXCL");
-    compare(&client.call(&of_file(&file, "40000000")).bytes, "010000a0 01000000 01000000");
+    let token = digits(&made.bytes[12..]);
+    compare(&client.call(&of_file(&file, "40000000")).bytes, &format!("010000a0 01000000 01000000 {token}"));
 }
 
 #[test]
@@ -37,7 +39,7 @@ fn close_xrcd() {
     });
 }
 
-fn srq(srq_type: &str, pd: &str, xrcd: &str, cq: &str) -> String {
+pub(crate) fn srq(srq_type: &str, pd: &str, xrcd: &str, cq: &str) -> String {
     format!(
         "27000000 0e00 1200 0100000000000000 5050000000000000 {srq_type} {pd} 07000000 03000000 02000000 00000000 {xrcd} {cq}"
     )
@@ -77,14 +79,14 @@ fn create_xsrq() {
 }
 
 /// CREATE_QP with its sizes: 10 sends and 5 receives, of which an XRC QP has what it has.
-fn qp(qp_type: &str, pd: &str, cq: &str) -> String {
+pub(crate) fn qp(qp_type: &str, pd: &str, cq: &str) -> String {
     format!(
         "18000000 1000 1a00 0100000000000000 9090000000000000 {pd} {cq} {cq} 00000000 \
          0a000000 05000000 02000000 03000000 40000000 00 {qp_type} 00 00"
     )
 }
 
-fn open(xrcd: &str, qpn: &str, qp_type: &str) -> String {
+pub(crate) fn open(xrcd: &str, qpn: &str, qp_type: &str) -> String {
     format!("28000000 0a00 0800 0100000000000000 9191000000000000 {xrcd} {qpn} {qp_type} 00000000000000")
 }
 
