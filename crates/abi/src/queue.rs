@@ -201,6 +201,8 @@ constants! {
         /// 1: MODIFY_QP of it succeeds and changes nothing, as FREEZE_QP has said; written by the agent alone. 0: it does what it
         /// says.
         FROZEN = 48,
+        /// The path migration state (see `qp::migration`), and `QP_PATHS_SWAPPED`.
+        MIGRATION = 52,
     }
 
     /// The control line of an SRQ (64 bytes at `mapping.offset`), byte offsets.
@@ -247,6 +249,8 @@ constants! {
 
 /// Bytes of a control line.
 pub const CONTROL_LEN: usize = 64;
+/// `qp::MIGRATION` bit: the QP has gone over to its alternate path, and the agent does not know it yet.
+pub const QP_PATHS_SWAPPED: u32 = 1 << 31;
 /// Bytes of a CQ entry.
 pub const CQE_LEN: usize = 64;
 /// `qp::LANE`: packets go to another host.

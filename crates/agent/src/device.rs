@@ -190,6 +190,7 @@ impl Device {
             | cap::MEM_WINDOW
             | cap::MEM_MGT_EXTENSIONS
             | cap::MW_TYPE_2B
+            | cap::AUTO_PATH_MIG
     }
 
     /// The answer to QUERY_PORT.

@@ -13,6 +13,7 @@ pub mod engine;
 pub mod extended;
 pub mod import;
 pub mod mcast;
+pub mod migration;
 pub mod mr;
 pub mod mw;
 pub mod pd;

@@ -290,7 +290,7 @@ fn one_qp(world: &World, device: usize, qp: &Qp) -> Value {
     let state = qp.state() as u8;
     let peer = ContextId(word(qp_word::PEER_ENGINE));
     let lane = word(qp_word::LANE);
-    let attributes = &qp.attributes;
+    let attributes = qp.attributes_now();
     let dest = lids::directed(&world.devices, device, &attributes.dest);
     json!({
         "qpn": qp.qpn,

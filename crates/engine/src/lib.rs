@@ -37,6 +37,7 @@ mod lid;
 mod lock;
 mod mcast;
 mod memory;
+mod migration;
 mod mr;
 mod mw;
 mod net;

@@ -25,6 +25,7 @@ use crate::held::Held;
 use crate::lane::Lane;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
+use crate::migration::Migration;
 use crate::net::flow::{Flow, Vector};
 use crate::net::owing::Habit;
 use crate::net::unanswered::Unanswered;
@@ -169,6 +170,8 @@ pub(crate) struct Inner {
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
+    /// Where path migration stands.
+    pub(crate) migration: Migration,
     /// Where the peer's address is.
     pub(crate) place: Place,
     /// UD: the request for which some lane could not be opened.
@@ -362,6 +365,7 @@ impl Engine {
             abroad: None,
             shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
+            migration: Migration::default(),
             place: Place::default(),
             no_way: None,
             blocked: false,

@@ -115,6 +115,9 @@ impl Qp {
         if inner.is_dead() || !self.is_connected(inner, packet, origin) {
             return Arrival::NotTaken;
         }
+        if inner.migration.heeds(packet.headers.migrated) && !self.heed(inner, packet, origin) {
+            return Arrival::NotTaken;
+        }
         if packet.headers.opcode.is_response() {
             self.on_response(inner, packet, payload);
         } else if inner.state.serves() {
@@ -133,16 +136,19 @@ impl Qp {
     }
 
     /// Whether this QP takes packets from there.
-    fn is_connected(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+    fn is_connected(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
         if self.service == Service::Ud {
             return true;
         }
         match origin {
             Origin::Lane => !inner.on_wire && inner.attributes.dest_qp_num == packet.src_qp.value(),
             Origin::Host { from, to } => {
-                inner.on_wire
-                    && &inner.attributes.dest.dgid == from
-                    && matches!(&inner.route, Route::Wire(flow) if &flow.source == to)
+                if !inner.on_wire {
+                    return false;
+                }
+                let by_path = &inner.attributes.dest.dgid == from
+                    && matches!(&inner.route, Route::Wire(flow) if &flow.source == to);
+                by_path || (inner.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))
             }
         }
     }

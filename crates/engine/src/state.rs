@@ -17,7 +17,7 @@ use crate::board::Place;
 use crate::cell::Notice;
 use crate::error::{Error, Result};
 use crate::lane::LANE_MTU;
-use crate::lid::{NO_GRH, Way};
+use crate::migration::Migration;
 use crate::net::owing::Habit;
 use crate::net::unanswered::Unanswered;
 use crate::qp::{Inner, Qp, Route};
@@ -33,7 +33,7 @@ const PATIENCE: u8 = 4;
 const SILENCE: u32 = 20_000_000;
 
 /// Words of the control line that a reset QP has at 0.
-const RESET_WORDS: [usize; 8] = [
+const RESET_WORDS: [usize; 9] = [
     word::FLAGS,
     word::LANE,
     word::PEER_ENGINE,
@@ -42,6 +42,7 @@ const RESET_WORDS: [usize; 8] = [
     word::RQ_HEAD,
     word::RQ_TAIL,
     word::OWED,
+    word::MIGRATION,
 ];
 
 /// How a change came to be allowed.
@@ -102,7 +103,9 @@ impl Qp {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
         if mask & attr::AV != 0 && inner.attributes.dest.is_global == 0 {
-            self.direct_by_lid(inner);
+            let mut dest = inner.attributes.dest;
+            self.direct_by_lid(inner, &mut dest);
+            inner.attributes.dest = dest;
         }
         let before = inner.state;
         let next =
@@ -146,6 +149,9 @@ impl Qp {
         if before == next || before == State::Sqd || before == State::Sqe || next == State::Rts {
             self.adjust(inner, mask);
         }
+        if mask & (attr::ALT_PATH | attr::PATH_MIG_STATE) != 0 {
+            self.change_paths(inner, new);
+        }
         if mask & (attr::AV | attr::DEST_QPN) != 0 && next as u32 >= State::Rtr as u32 {
             self.uncount(inner);
             inner.route = Route::Unknown;
@@ -156,21 +162,6 @@ impl Qp {
             How::Told => inner.state = next,
             How::Asked | How::Deferred => inner.set_state(next),
         }
-    }
-
-    /// Puts the GID that a LID stands for in its place. Where it stands for none, nobody is there, as with a LID that no switch knows.
-    fn direct_by_lid(&self, inner: &mut Inner) {
-        let from = Place { device: self.engine().device(), port: u32::from(inner.attributes.dest.port_num) };
-        let lid = inner.attributes.dest.dlid;
-        let way = self.engine().board.way_to(from, lid);
-        if way.is_none() {
-            self.complain_of_lid(inner, lid);
-        }
-        let Way { dgid, sgid_index } = way.unwrap_or_default();
-        let dest = &mut inner.attributes.dest;
-        // What a GRH would say may be anything.
-        (dest.flow_label, dest.traffic_class, dest.hop_limit) = (0, 0, NO_GRH);
-        (dest.dgid, dest.sgid_index) = (dgid, sgid_index);
     }
 
     fn ready_to_receive(&self, inner: &mut Inner) {
@@ -186,6 +177,7 @@ impl Qp {
             access: Access(a.qp_access_flags),
             qkey: a.qkey,
             service: self.service,
+            migrated: inner.migration.is_migrated(),
         });
     }
 
@@ -206,6 +198,7 @@ impl Qp {
             read_piece: if inner.on_wire { (READ_PIECE / self.mtu(inner)).max(1) } else { 0 },
             patience: if inner.on_wire { PATIENCE } else { 1 },
             probe_after: if inner.on_wire { SILENCE } else { 0 },
+            migrated: inner.migration.is_migrated(),
             ..RequesterConfig::default()
         });
     }
@@ -279,6 +272,7 @@ impl Qp {
         (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
         inner.habit = Habit::default();
         inner.unanswered = Unanswered::default();
+        inner.migration = Migration::default();
         inner.route = Route::Unknown;
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);
@@ -350,7 +344,6 @@ fn merge(old: &mut ModifyQp, new: &ModifyQp) {
         MIN_RNR_TIMER: min_rnr_timer;
         SQ_PSN: sq_psn;
         MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
-        PATH_MIG_STATE: path_mig_state;
         DEST_QPN: dest_qp_num;
     }
 }

@@ -140,6 +140,9 @@ impl Qp {
         if answer.is_none() && inner.requester.outstanding() == 0 {
             return;
         }
+        if inner.requester.has_failed_over() {
+            self.fail_over(inner);
+        }
         self.find_route(inner, false);
         let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, ..Path::default() };
         let now = self.time(inner);

@@ -79,6 +79,22 @@ impl Host {
         }
     }
 
+    /// Cuts the line to one of its addresses, where it has several: packets from there and to there are lost.
+    pub fn cut(&self, address: IpAddr) {
+        self.cut_or_mend(address, true);
+    }
+
+    /// Mends what [`Host::cut`] has cut.
+    pub fn mend(&self, address: IpAddr) {
+        self.cut_or_mend(address, false);
+    }
+
+    fn cut_or_mend(&self, address: IpAddr, cut: bool) {
+        if let Some(switch) = self.plug.as_ref().and_then(|plug| plug.switch()) {
+            switch.cut(address.into(), cut);
+        }
+    }
+
     /// A new engine on device 0, for tests of the engine itself: it trusts its caller with addresses.
     ///
     /// # Errors

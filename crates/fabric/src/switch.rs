@@ -3,7 +3,7 @@
 //! It stands in UDP's place: engines send through its [`Outlet`]s, and what they send is handed to the target agent's forwarder by the
 //! same call. Segments of one send stay together, as segmentation offload keeps them. Principal type: [`Switch`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -26,6 +26,10 @@ const HOPS: u8 = 64;
 pub struct Switch {
     plugs: RwLock<Vec<Arc<Plug>>>,
     places: RwLock<HashMap<Gid, Arc<Plug>>>,
+    /// Addresses that packets do not reach, nor leave.
+    cut: RwLock<HashSet<Gid>>,
+    /// Whether there are any.
+    has_cuts: AtomicBool,
     /// Whether packets come to harm: without, they take no lock.
     faulty: AtomicBool,
     trouble: Mutex<Trouble>,
@@ -87,6 +91,8 @@ impl Switch {
         Self {
             plugs: RwLock::default(),
             places: RwLock::default(),
+            cut: RwLock::default(),
+            has_cuts: AtomicBool::new(false),
             faulty: AtomicBool::new(!faults.is_none()),
             trouble: Mutex::new(trouble),
             ports: AtomicU16::new(0),
@@ -113,6 +119,24 @@ impl Switch {
         self.faulty.store(!faults.is_none(), Ordering::Relaxed);
     }
 
+    /// Loses all packets from and to one address, or no longer.
+    pub(crate) fn cut(&self, address: Gid, cut: bool) {
+        let mut all = self.cut.write();
+        if cut {
+            all.insert(address);
+        } else {
+            all.remove(&address);
+        }
+        self.has_cuts.store(!all.is_empty(), Ordering::Relaxed);
+    }
+
+    fn loses(&self, head: &Head) -> bool {
+        self.has_cuts.load(Ordering::Relaxed) && {
+            let cut = self.cut.read();
+            cut.contains(&head.from) || cut.contains(&head.to)
+        }
+    }
+
     /// What it has done.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -132,7 +156,7 @@ impl Switch {
 
     fn carry(&self, from: &Plug, head: &Head, segment: usize, bytes: &[u8]) {
         self.packets.fetch_add(bytes.len().div_ceil(segment) as u64, Ordering::Relaxed);
-        if !from.is_connected() {
+        if !from.is_connected() || self.loses(head) {
             return;
         }
         if head.to.is_multicast() {
@@ -211,6 +235,10 @@ impl fmt::Debug for Switch {
 impl Plug {
     pub(crate) fn set(&self, connected: bool) {
         self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    pub(crate) fn switch(&self) -> Option<Arc<Switch>> {
+        self.switch.upgrade()
     }
 
     fn is_connected(&self) -> bool {

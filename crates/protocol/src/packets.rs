@@ -60,6 +60,7 @@ impl Requester {
             dest_qp: self.config.dest_qp,
             pkey: self.config.pkey,
             xrc_srq: op.xrc_srq,
+            migrated: self.config.migrated,
             ..Headers::default()
         }
     }

@@ -48,6 +48,8 @@ pub struct RequesterConfig {
     /// Where packets may be lost: nanoseconds without an answer after which the oldest packet is sent once more, long before the
     /// timeout, and without using up a try; 0 is never.
     pub probe_after: u32,
+    /// Packets say that the path is the one to stay on: path migration is not armed.
+    pub migrated: bool,
 }
 
 /// The end of a work request. There is one for each, unsignalled ones too, in the order of posting.
@@ -127,6 +129,10 @@ pub struct Requester {
     pub(crate) ask_every: u32,
     /// How often something was sent again because it, or its answer, was lost.
     pub(crate) losses: u32,
+    /// There is another path, to be tried when this one fails.
+    pub(crate) spare: bool,
+    /// This path has failed, and what was not answered goes once more, by the other one.
+    pub(crate) failed_over: bool,
     pub(crate) rc: Reliable,
     stop: Option<Stop>,
 }
@@ -149,6 +155,8 @@ impl Requester {
             window: Psn::WINDOW,
             ask_every: 0,
             losses: 0,
+            spare: false,
+            failed_over: false,
             rc: Reliable::default(),
             stop: None,
         }
@@ -186,6 +194,19 @@ impl Requester {
     /// Changes the partition.
     pub fn set_pkey(&mut self, pkey: u16) {
         self.config.pkey = pkey;
+    }
+
+    /// Changes what packets say about path migration, and whether another path is to be tried when this one fails.
+    pub fn set_migration(&mut self, migrated: bool, spare: bool) {
+        self.config.migrated = migrated;
+        self.spare = spare;
+    }
+
+    /// Whether the path has failed: all tries were in vain, and there was another one. To be asked before packets are polled; what
+    /// is polled from then on is for the other path.
+    #[inline]
+    pub fn has_failed_over(&mut self) -> bool {
+        self.failed_over && std::mem::take(&mut self.failed_over)
     }
 
     /// The path is another one.

@@ -49,6 +49,8 @@ pub struct ResponderConfig {
     pub qkey: u32,
     /// The service, whose answers they are; [`Responder::configure`] knows it.
     pub service: Service,
+    /// Answers say that the path is the one to stay on: path migration is not armed.
+    pub migrated: bool,
 }
 
 /// The message of which some packets have come.
@@ -142,6 +144,11 @@ impl Responder {
         if self.service.is_reliable() {
             self.answers.remember(count);
         }
+    }
+
+    /// Changes what answers say about path migration.
+    pub fn set_migrated(&mut self, migrated: bool) {
+        self.config.migrated = migrated;
     }
 
     /// Changes the partition.

@@ -93,7 +93,8 @@ impl Header {
 /// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Series {
-    opcode: u8,
+    /// Opcode and migration bit, where they are in the first word.
+    first: u32,
     dest_qp: u32,
 }
 
@@ -101,13 +102,19 @@ impl Series {
     /// Those with this opcode, for this queue pair.
     #[must_use]
     pub fn new(opcode: Opcode, dest_qp: Qpn) -> Series {
-        Series { opcode: opcode.as_u8(), dest_qp: dest_qp.value() }
+        Series { first: u32::from(opcode.as_u8()) << 24, dest_qp: dest_qp.value() }
+    }
+
+    /// With what they say about path migration when they are built.
+    #[must_use]
+    pub fn migrated(self, migrated: bool) -> Series {
+        Series { first: self.first & 0xff00_0000 | u32::from(bit(migrated, MIGRATION)) << 16, ..self }
     }
 
     /// Builds the header of number `psn`.
     #[inline]
     pub fn emit(&self, pkey: u16, psn: Psn, ack_req: bool, bytes: &mut [u8; LEN]) {
-        put32(bytes, 0, u32::from(self.opcode) << 24 | u32::from(pkey));
+        put32(bytes, 0, self.first | u32::from(pkey));
         put32(bytes, 4, self.dest_qp);
         put32(bytes, 8, u32::from(bit(ack_req, ACK_REQ)) << 24 | psn.value());
     }
@@ -119,7 +126,7 @@ impl Series {
     pub fn ack_req(&self, bytes: &[u8; LEN], psn: Psn) -> Option<bool> {
         let [a, b, c] = [be32(bytes, 0), be32(bytes, 4), be32(bytes, 8)];
         // The partition's upper bit says whether its member is a full one, and the migration bit is nobody's business here.
-        let alike = a & !(u32::from(MIGRATION) << 16 | 0x8000) == u32::from(self.opcode) << 24 | 0x7fff;
+        let alike = a & !(u32::from(MIGRATION) << 16 | 0x8000) == self.first & 0xff00_0000 | 0x7fff;
         let fits = alike && b & 0xff_ffff == self.dest_qp && c & 0xff_ffff == psn.value();
         fits.then_some(bytes[8] & ACK_REQ != 0)
     }

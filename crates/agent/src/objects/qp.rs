@@ -246,7 +246,7 @@ pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let qp = find(&world.qps, owner, qp_handle, Kind::Qp)?;
     let state = qp.state();
     let draining = state == State::Sqd && qp.block.read(word::FLAGS) & QP_SQ_DRAINING != 0;
-    let mut answer = qp.attributes;
+    let mut answer = qp.attributes_now();
     (answer.qp_state, answer.cur_qp_state, answer.sq_draining) = (state as u8, state as u8, u8::from(draining));
     Ok(call.answer(&answer))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use abi::Errno;
 use abi::ah::AhAttr;
-use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr, migration};
+use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr};
 use abi::queue::qp as word;
 use protocol::State;
 use protocol::modify::{Attributes, check, counting};
@@ -16,7 +16,7 @@ use protocol::modify::{Attributes, check, counting};
 use super::ah::check_vector;
 use super::mr::check_access;
 use super::qp::{Qp, state_of};
-use super::{Answer, Call, find, xrc};
+use super::{Answer, Call, find, migration, xrc};
 use crate::context::ContextId;
 use crate::device::{Device, PKEYS};
 use crate::refusal::{Outcome, refuse};
@@ -47,6 +47,10 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<
     if qp.frozen {
         return Ok(());
     }
+    if let Some(qp) = world.qps.find_mut(owner, wanted.qp_handle) {
+        qp.settle_paths();
+    }
+    let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
     let wanted = &ModifyQp { attr_mask: counting(qp.service, Attributes(wanted.attr_mask)).0, ..*wanted };
     let device = world.device_of(owner);
     for _ in 0..ATTEMPTS {
@@ -134,10 +138,7 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
             return bad(format!("its path leaves by port {}, but it is on port {port_num}", wanted.dest.port_num));
         }
     }
-    if given(attr::ALT_PATH) || given(attr::PATH_MIG_STATE) && wanted.path_mig_state != migration::MIGRATED {
-        return bad(format!("{} has no automatic path migration: an alternate path cannot be loaded", device.name));
-    }
-    Ok(())
+    migration::check(device, qp, wanted)
 }
 
 /// A QP's rights are its peer's: the remote ones may stand alone, for nothing is written by the owner.
@@ -171,6 +172,10 @@ fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, next: State) {
         PORT: port_num = wanted.port_num;
         QKEY: qkey = wanted.qkey;
         AV: dest = wanted.dest;
+        ALT_PATH: alt_dest = wanted.alt_dest;
+        ALT_PATH: alt_pkey_index = wanted.alt_pkey_index;
+        ALT_PATH: alt_port_num = wanted.alt_port_num;
+        ALT_PATH: alt_timeout = wanted.alt_timeout;
         PATH_MTU: path_mtu = wanted.path_mtu;
         TIMEOUT: timeout = wanted.timeout;
         RETRY_CNT: retry_cnt = wanted.retry_cnt;
@@ -185,7 +190,7 @@ fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, next: State) {
 }
 
 /// The same address vector in the layout of address handles.
-fn vector_of(dest: &Dest) -> AhAttr {
+pub(super) fn vector_of(dest: &Dest) -> AhAttr {
     AhAttr {
         dgid: dest.dgid,
         flow_label: dest.flow_label,

@@ -11,7 +11,7 @@ use abi::cq::CreateCqAnswer;
 use abi::device::GetContextAnswer;
 use abi::layout::Record;
 use abi::mr::{RegMr, RegMrAnswer};
-use abi::qp::{CreateQpAnswer, ModifyQp, attr};
+use abi::qp::{CreateQpAnswer, ModifyQp, attr, migration};
 use abi::queue::{CONTROL_LEN, CQE_LEN, ContextOut, CqOut, QpOut, REV, SrqOut, recv_stride, send_stride};
 use abi::srq::CreateSrqAnswer;
 use protocol::{Service, State};
@@ -298,9 +298,14 @@ fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {
 
 /// The transitions that lead a new QP to the state in which it is.
 fn way_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
-    let kept = &qp.attributes;
+    let kept = qp.attributes_now();
     let whole = ModifyQp {
         dest: kept.dest,
+        alt_dest: kept.alt_dest,
+        alt_pkey_index: kept.alt_pkey_index,
+        alt_port_num: kept.alt_port_num,
+        alt_timeout: kept.alt_timeout,
+        path_mig_state: migration::REARM,
         qp_handle: handle,
         qkey: kept.qkey,
         rq_psn: kept.rq_psn,
@@ -325,8 +330,11 @@ fn way_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
     };
     let reliable = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC | attr::SQ_PSN;
     let init = to(State::Init, attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS | attr::QKEY);
-    let rtr = to(State::Rtr, connected);
-    let rts = to(State::Rts, reliable);
+    let alternate = if kept.alt_port_num == 0 { 0 } else { attr::ALT_PATH };
+    // What was armed arms itself again.
+    let rearm = if kept.path_mig_state == migration::MIGRATED { 0 } else { attr::PATH_MIG_STATE };
+    let rtr = to(State::Rtr, connected | alternate);
+    let rts = to(State::Rts, reliable | rearm);
     match qp.state() {
         State::Reset => vec![],
         State::Init => vec![init],

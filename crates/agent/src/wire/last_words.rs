@@ -6,6 +6,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use abi::qp::migration;
 use abi::queue::{OWED, qp as word};
 use protocol::{Service, State};
 use udp::Outgoing;
@@ -43,7 +44,7 @@ pub(crate) fn say(world: &World, id: ContextId) {
 }
 
 fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io::Result<()> {
-    let attributes = &qp.attributes;
+    let attributes = qp.attributes_now();
     let port = world.device_of(id).port(u32::from(attributes.port_num)).map_err(|_| io::ErrorKind::NotFound)?;
     let dest = lids::directed(&world.devices, world.device_of(id).index, &attributes.dest);
     let source = port.gids.entry(u32::from(dest.sgid_index)).ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -54,6 +55,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
         dest_qp: Qpn::new(attributes.dest_qp_num),
         psn,
         pkey: 0xffff,
+        migrated: attributes.path_mig_state == migration::MIGRATED,
         aeth: Aeth { syndrome: Syndrome::Ack(NO_CREDITS), msn },
         ..Headers::default()
     };

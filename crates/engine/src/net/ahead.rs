@@ -67,7 +67,8 @@ impl Qp {
         if tracing::enabled!(tracing::Level::TRACE) {
             return Sent::Yes;
         }
-        let series = Series::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp);
+        let series = Series::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp)
+            .migrated(before.headers.migrated);
         let (pkey, len) = (before.headers.pkey, before.len);
         let way = (&flow.target, &flow.envelope);
         while let Some(next) = inner.requester.poll_middle(now) {

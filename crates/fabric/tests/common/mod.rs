@@ -126,6 +126,19 @@ impl Fabric {
         Self { dir, agent: None, hosts: Some(hosts), engines: parking_lot::Mutex::new(Vec::new()) }
     }
 
+    /// Two hosts with two addresses each: 10.0.0.1 and 10.0.1.1, 10.0.0.2 and 10.0.1.2.
+    pub(crate) fn two_paths(mtu: u32, faults: Faults) -> Self {
+        let hosts = ::fabric::Fabric::builder().host_with(["10.0.0.1", "10.0.1.1"]).host_with(["10.0.0.2", "10.0.1.2"]);
+        let hosts = hosts.mtu(mtu).faults(faults).build().expect("hosts");
+        let dir = tempfile::tempdir().expect("a directory");
+        Self { dir, agent: None, hosts: Some(hosts), engines: parking_lot::Mutex::new(Vec::new()) }
+    }
+
+    /// One of the hosts, where there are some.
+    pub(crate) fn host(&self, index: usize) -> Option<&::fabric::Host> {
+        self.hosts.as_ref().map(|hosts| hosts.host(index))
+    }
+
     /// Where the agent's clients connect.
     pub(crate) fn node(&self, device: usize) -> PathBuf {
         self.dir.path().join(format!("uverbs{device}"))

@@ -12,6 +12,7 @@ mod events;
 mod forged;
 mod matrix;
 mod memory;
+mod migration;
 mod multicast;
 mod objects;
 mod requests;

@@ -82,13 +82,16 @@ fn request(side: &Side, peer: &Side, from: u8, to: u8, mask: u32) -> ModifyQp {
         max_rd_atomic: 1,
         qkey: 1,
         path_mig_state: 0,
+        alt_dest: values.dest,
+        alt_port_num: 1,
+        alt_timeout: 14,
         ..values
     }
 }
 
 /// Attributes for which the device answers what it lacks, whether the table takes them or not.
 fn is_tried(attribute: u32) -> bool {
-    !matches!(attribute, ALT_PATH | PATH_MIG_STATE | CAP)
+    attribute != CAP
 }
 
 fn row(fabric: &Fabric, from: u8, to: u8, row: Row) {

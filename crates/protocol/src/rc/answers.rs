@@ -379,5 +379,6 @@ impl Saved {
 
 fn headers(config: &ResponderConfig, operation: Operation, psn: Psn, aeth: Aeth) -> Headers {
     let opcode = Opcode::new(config.service.transport(), operation);
-    Headers { opcode, psn, dest_qp: config.dest_qp, pkey: config.pkey, aeth, ..Headers::default() }
+    let (dest_qp, pkey, migrated) = (config.dest_qp, config.pkey, config.migrated);
+    Headers { opcode, psn, dest_qp, pkey, migrated, aeth, ..Headers::default() }
 }

@@ -348,10 +348,15 @@ impl Requester {
     pub(super) fn retry(&mut self, now: Time) {
         let (dest_qp, psn) = (self.config.dest_qp, self.rc.unacked);
         let (timeout, retry_cnt) = (self.config.timeout, self.config.retry_cnt);
-        if self.rc.retries >= retry_cnt {
+        if self.rc.retries >= retry_cnt && std::mem::take(&mut self.spare) {
+            // Another path, another history.
+            self.rc.retries = 0;
+            self.failed_over = true;
+        } else if self.rc.retries >= retry_cnt {
             return self.fail(Status::RetryExcErr, Reason::Silence { dest_qp, psn, timeout, retry_cnt });
+        } else {
+            self.rc.retries += 1;
         }
-        self.rc.retries += 1;
         self.losses = self.losses.wrapping_add(1);
         self.send_again();
         self.arm(now);

@@ -8,6 +8,7 @@ mod hostile;
 mod local;
 mod losses;
 mod lossless;
+mod migration;
 mod mixed;
 mod pieces;
 mod refusals;

@@ -141,6 +141,7 @@ impl Host {
             probe_after: scenario.probe_after,
             patience: scenario.patience,
             ack_every: 0,
+            migrated: false,
         });
         requester.set_window(scenario.window);
         let mut responder = Responder::new(service);
@@ -154,6 +155,7 @@ impl Host {
             access: Access(Access::REMOTE_ATOMIC.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0),
             qkey: 0x1111,
             service,
+            migrated: false,
         });
         Host {
             requester,
