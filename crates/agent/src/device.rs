@@ -191,6 +191,8 @@ impl Device {
             | cap::MEM_MGT_EXTENSIONS
             | cap::MW_TYPE_2B
             | cap::AUTO_PATH_MIG
+            | cap::FLUSH_GLOBAL
+            | cap::ATOMIC_WRITE
     }
 
     /// The answer to QUERY_PORT.

@@ -61,6 +61,7 @@ impl fmt::Display for Refusal {
                     right::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
                     right::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
                     right::ON_DEMAND => "IBV_ACCESS_ON_DEMAND",
+                    right::FLUSH_GLOBAL => "IBV_ACCESS_FLUSH_GLOBAL",
                     _ => "IBV_ACCESS_REMOTE_ATOMIC",
                 };
                 write!(f, "the region of key {key:#x} was registered without {name}")
@@ -227,8 +228,13 @@ pub(crate) fn read(
 /// An atomic on 8 bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Atomic {
-    CompareSwap { compare: u64, swap: u64 },
+    CompareSwap {
+        compare: u64,
+        swap: u64,
+    },
     FetchAdd(u64),
+    /// Puts the value there.
+    Write(u64),
 }
 
 /// Carries out an atomic on an aligned word; answers what stood there.
@@ -240,8 +246,31 @@ pub(crate) fn atomic(engine: &Engine, wanted: Use, (key, addr): (u32, u64), what
             Atomic::CompareSwap { compare, swap } => unsafe { usermem::compare_swap(word, compare, swap) },
             // SAFETY: as above.
             Atomic::FetchAdd(add) => unsafe { usermem::fetch_add(word, add) },
+            // SAFETY: an aligned word in a range registered for remote writing; faults are survived.
+            Atomic::Write(value) => unsafe { usermem::swap(word, value) },
         }
     })
+}
+
+/// What a FLUSH is about: a range, or all of a key's region.
+#[derive(Clone, Copy)]
+pub(crate) enum Flushed {
+    Range { addr: u64, len: u64 },
+    Region,
+}
+
+/// Sees that everybody on this host sees what peers have written. They wrote by this process's own stores, so that a fence is all
+/// that it takes; the key is checked all the same.
+pub(crate) fn flush(engine: &Engine, wanted: Use, key: u32, what: Flushed) -> Result<(), Refusal> {
+    let extent = engine.extents.hold(key >> 8).ok_or(Refusal::NoKey { key })?;
+    let (addr, len) = match what {
+        Flushed::Range { addr, len } => (addr, len),
+        Flushed::Region => (extent.iova, extent.length),
+    };
+    check(&extent, wanted, key, addr, len)?;
+    // SeqCst: the stores before are visible to everybody before the answer is, which is a store, too, or leaves by the kernel.
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    Ok(())
 }
 
 /// Which way bytes go between a list of elements and one buffer.

@@ -31,7 +31,8 @@ const RTS: u32 = attr::STATE
     | attr::MAX_QP_RD_ATOMIC
     | attr::MIN_RNR_TIMER
     | attr::ACCESS_FLAGS;
-const RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+const RIGHTS: u32 =
+    access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC | access::FLUSH_GLOBAL;
 
 impl Qp {
     /// Whether the agent is sure to allow a change.

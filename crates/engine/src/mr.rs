@@ -90,7 +90,8 @@ const KNOWN: u32 = right::LOCAL_WRITE
     | right::MW_BIND
     | right::ZERO_BASED
     | right::ON_DEMAND
-    | right::HUGETLB;
+    | right::HUGETLB
+    | right::FLUSH_GLOBAL;
 
 /// What a region is made of.
 #[derive(Clone, Copy, PartialEq, Eq)]

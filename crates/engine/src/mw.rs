@@ -26,7 +26,7 @@ use crate::send::{SendBatch, SendWr};
 use crate::wqe::SendEntry;
 
 /// What a peer can be allowed through a window.
-const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
+const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC | right::FLUSH_GLOBAL;
 
 /// What a window is to be bound to: the part of BIND_MW that other requests do not have.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State,
 use wire::Syndrome;
 use wire::grh::Network;
 
-use crate::access::{self, Atomic, Refusal, Use};
+use crate::access::{self, Atomic, Flushed, Refusal, Use};
 use crate::cell::Packet;
 use crate::cq::{Cqe, FREES_RECV};
 use crate::error::Error;
@@ -286,6 +286,22 @@ impl Qp {
                     Ok(value) => Outcome::AtomicDone(value),
                     Err(refusal) => self.outcome(Err(refusal), "atomic"),
                 };
+                inner.responder.finish(outcome);
+            }
+            Step::AtomicWrite { va, rkey } => {
+                let mut word = [0; 8];
+                access::plain(word.as_mut_ptr(), payload, word.len());
+                let wanted = self.remote(pd, right::REMOTE_WRITE);
+                let value = Atomic::Write(u64::from_ne_bytes(word));
+                let written = access::atomic(self.engine(), wanted, (rkey, va), value).map(drop);
+                let outcome = self.outcome(written, "ATOMIC WRITE");
+                inner.responder.finish(outcome);
+            }
+            Step::Flush { va, rkey, len, region, access } => {
+                let wanted = self.remote(pd, access.0);
+                let what = if region { Flushed::Region } else { Flushed::Range { addr: va, len: u64::from(len) } };
+                let flushed = access::flush(self.engine(), wanted, rkey, what);
+                let outcome = self.outcome(flushed, "FLUSH");
                 inner.responder.finish(outcome);
             }
         }

@@ -11,8 +11,9 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::{Sge, opcode, send_flags};
 use abi::queue::qp as word;
-use protocol::{Destination, Operation, SendOp, Service, State, Status};
-use wire::Qpn;
+use protocol::{Destination, Operation, Posted, SendOp, Service, State, Status};
+use wire::feth::selectivity;
+use wire::{Feth, Qpn};
 
 use crate::access;
 use crate::ah::Ah;
@@ -46,6 +47,8 @@ pub struct SendWr<'a> {
     pub ud: Option<(&'a Ah, u32, u32)>,
     /// XRC: the number of the shared receive queue at the peer.
     pub xrc_srq: u32,
+    /// FLUSH: what of, and how far.
+    pub flush: Flush,
     /// BIND_MW: what the window is bound to.
     pub bind: Option<&'a Bind>,
     /// What is sent, or where a READ's or atomic's answer goes.
@@ -65,16 +68,36 @@ impl Default for SendWr<'_> {
             swap: 0,
             ud: None,
             xrc_srq: 0,
+            flush: Flush::default(),
             bind: None,
             sges: &[],
         }
     }
 }
 
+/// What a FLUSH is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flush {
+    /// Bytes of the range at the peer.
+    pub length: u32,
+    /// How far, and whether all of the region is meant.
+    pub feth: Feth,
+}
+
+/// The bytes of an ATOMIC WRITE.
+const WORD: u32 = 8;
+
 /// Requests being posted: holds the QP's lock, and sends when it ends.
 pub struct SendBatch<'a> {
     pub(crate) qp: &'a Arc<Qp>,
     pub(crate) inner: MutexGuard<'a, Inner>,
+}
+
+/// Where a batch stood.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    posted: Posted,
+    tail: u32,
 }
 
 impl Qp {
@@ -128,7 +151,14 @@ impl SendBatch<'_> {
         let total: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
         let length = u32::try_from(total).unwrap_or(u32::MAX);
         let inline = wr.send_flags & send_flags::INLINE != 0;
-        if inline && (operation.is_read_or_atomic() || total > u64::from(qp.caps.max_inline_data)) {
+        if operation.is_confirmed()
+            && let Err(why) = check_confirmed(operation, wr, total)
+        {
+            return refuse(Errno::EINVAL, why);
+        }
+        // An entry always has room for a word.
+        let carries = !operation.is_read_or_atomic() || operation == Operation::AtomicWrite;
+        if inline && (!carries || total > u64::from(qp.caps.max_inline_data.max(WORD))) {
             return refuse(
                 Errno::EINVAL,
                 format!("{total} bytes inline, the QP takes {} and READs and atomics none", qp.caps.max_inline_data),
@@ -171,10 +201,15 @@ impl SendBatch<'_> {
         let op = SendOp {
             slot: index,
             operation,
-            length: if operation.is_atomic() { 8 } else { length },
+            length: match operation {
+                Operation::Flush => wr.flush.length,
+                _ if operation.is_atomic() => WORD,
+                _ => length,
+            },
             remote_addr: wr.remote_addr,
             rkey: wr.rkey,
             imm: if operation == Operation::SendInv { wr.imm } else { u32::from_be(wr.imm) },
+            feth: wr.flush.feth,
             compare: wr.compare_add,
             swap_add: if operation == Operation::FetchAdd { wr.compare_add } else { wr.swap },
             solicited: wr.send_flags & send_flags::SOLICITED != 0,
@@ -200,11 +235,44 @@ impl SendBatch<'_> {
         self.qp.caps.max_send_wr.saturating_sub(used)
     }
 
+    /// Where the batch stands, for [`SendBatch::take_back`].
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { posted: self.inner.requester.posted(), tail: self.inner.sq_tail }
+    }
+
+    /// Takes back what was added since: nothing of it has left, and nothing will.
+    pub fn take_back(&mut self, mark: Mark) {
+        let inner = &mut *self.inner;
+        inner.requester.take_back(mark.posted);
+        inner.sq_tail = mark.tail;
+        inner.store(word::SQ_TAIL, mark.tail);
+    }
+
     /// Sends what was posted.
     pub fn finish(mut self) {
         self.inner.habit.post();
         self.qp.pump(&mut self.inner);
     }
+}
+
+/// What an ATOMIC WRITE or FLUSH must look like.
+fn check_confirmed(operation: Operation, wr: &SendWr<'_>, total: u64) -> Result<(), String> {
+    if operation == Operation::AtomicWrite {
+        let fits = total == u64::from(WORD);
+        return if fits { Ok(()) } else { Err(format!("an ATOMIC WRITE of {total} bytes, it writes {WORD}")) };
+    }
+    let Feth { placement, selectivity } = wr.flush.feth;
+    let known = matches!(placement, 1..=3) && matches!(selectivity, selectivity::RANGE | selectivity::REGION);
+    if !known {
+        return Err(format!(
+            "a FLUSH with placement {placement:#x}, selectivity {selectivity}: there is no such thing"
+        ));
+    }
+    if !wr.sges.is_empty() {
+        return Err(format!("a FLUSH with {} gather elements: it has no data", wr.sges.len()));
+    }
+    Ok(())
 }
 
 /// The operation of a work request opcode, where the service has it.
@@ -220,10 +288,13 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
         opcode::SEND_WITH_INV => Operation::SendInv,
         opcode::BIND_MW => Operation::BindMw,
         opcode::LOCAL_INV => Operation::LocalInv,
+        opcode::ATOMIC_WRITE => Operation::AtomicWrite,
+        opcode::FLUSH => Operation::Flush,
         _ => return None,
     };
     let offered = match service {
-        Service::Rc | Service::XrcIni => true,
+        Service::Rc => true,
+        Service::XrcIni => !operation.is_confirmed(),
         Service::XrcTgt => false,
         Service::Uc => !operation.is_read_or_atomic() && operation != Operation::SendInv,
         Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
@@ -314,6 +385,8 @@ fn completed(number: u32) -> u32 {
         opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
         opcode::BIND_MW => wc_opcode::BIND_MW,
         opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
+        opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
+        opcode::FLUSH => wc_opcode::FLUSH,
         _ => wc_opcode::SEND,
     }
 }

@@ -32,7 +32,7 @@ pub use rc::middle::Middle;
 pub use rc::run::{Place, Run};
 pub use rc::standing::{KEPT, Open, Standing};
 pub use reason::{Fault, Reason};
-pub use requester::{Completion, Failure, Full, Requester, RequesterConfig};
+pub use requester::{Completion, Failure, Full, Posted, Requester, RequesterConfig};
 pub use responder::{Access, Responder, ResponderConfig};
 pub use status::Status;
 pub use step::{AtomicOp, Nak, Outcome, RecvEnd, Refusal, Response, Source, Step};

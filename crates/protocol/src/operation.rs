@@ -2,7 +2,7 @@
 //! Principal types: [`SendOp`], [`Transmit`], [`Incoming`].
 
 use std::fmt;
-use wire::{Headers, Qpn};
+use wire::{Feth, Headers, Qpn};
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,13 +19,22 @@ pub enum Operation {
     FetchAdd,
     BindMw,
     LocalInv,
+    AtomicWrite,
+    Flush,
 }
 
 impl Operation {
-    /// RDMA READ and the atomics: answered with data, limited in number, and what a fence waits for.
+    /// RDMA READ, the atomics, ATOMIC WRITE and FLUSH: each has an answer of its own, their number is limited, and a fence waits for
+    /// them.
     #[must_use]
     pub const fn is_read_or_atomic(self) -> bool {
-        matches!(self, Operation::Read | Operation::CmpSwap | Operation::FetchAdd)
+        matches!(self, Operation::Read | Operation::CmpSwap | Operation::FetchAdd) || self.is_confirmed()
+    }
+
+    /// ATOMIC WRITE and FLUSH: their answer is that of an RDMA READ of nothing.
+    #[must_use]
+    pub const fn is_confirmed(self) -> bool {
+        matches!(self, Operation::AtomicWrite | Operation::Flush)
     }
 
     /// Compare-and-swap and fetch-and-add.
@@ -54,6 +63,8 @@ impl fmt::Display for Operation {
             Operation::FetchAdd => "fetch and add",
             Operation::BindMw => "memory window bind",
             Operation::LocalInv => "local invalidate",
+            Operation::AtomicWrite => "ATOMIC WRITE",
+            Operation::Flush => "FLUSH",
         })
     }
 }
@@ -74,7 +85,7 @@ pub struct SendOp {
     pub slot: u32,
     /// What it does.
     pub operation: Operation,
-    /// Bytes of the message; 8 for the atomics.
+    /// Bytes of the message; 8 for the atomics and ATOMIC WRITE; those that a FLUSH is about.
     pub length: u32,
     /// RDMA and atomics: address at the responder.
     pub remote_addr: u64,
@@ -82,6 +93,8 @@ pub struct SendOp {
     pub rkey: u32,
     /// Immediate data, or the key that SEND with invalidate invalidates.
     pub imm: u32,
+    /// FLUSH: what it waits for.
+    pub feth: Feth,
     /// Compare and swap: the expected value.
     pub compare: u64,
     /// The value to swap in, or to add.
@@ -105,7 +118,7 @@ pub struct Transmit {
     pub slot: u32,
     /// Where its payload begins in the message.
     pub offset: u32,
-    /// Bytes of payload; 0 for READ and atomic requests.
+    /// Bytes of payload; 0 for READ, atomic and FLUSH requests.
     pub len: u32,
 }
 

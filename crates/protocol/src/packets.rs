@@ -6,7 +6,7 @@ use crate::{MAX_MESSAGE, Operation, Reason, Requester, RequesterConfig, SendOp, 
 use wire::{AtomicEth, Deth, Headers, Opcode, Place, Psn, Reth};
 
 impl Requester {
-    /// The request packet of an atomic, or of the next piece of a READ. A piece that was answered in part asks for the rest.
+    /// The request packet of an atomic, an ATOMIC WRITE, a FLUSH, or of the next piece of a READ. A piece that was answered in part asks for the rest.
     pub(crate) fn ask(&mut self, entry: &Entry) -> Transmit {
         let (op, skip) = (&entry.op, self.cursor.packet);
         let (packets, end) = (self.packets(op), self.piece_end(op, skip));
@@ -14,10 +14,14 @@ impl Requester {
         let operation = match op.operation {
             Operation::CmpSwap => wire::Operation::CompareSwap,
             Operation::FetchAdd => wire::Operation::FetchAdd,
+            Operation::AtomicWrite => wire::Operation::AtomicWrite,
+            Operation::Flush => wire::Operation::Flush,
             _ => wire::Operation::ReadRequest,
         };
         let mut headers = self.headers(op, operation, entry.first + skip);
-        let len = op.length.min(end << self.mtu_shift) - offset;
+        let whole = op.operation.is_confirmed();
+        let len = if whole { op.length } else { op.length.min(end << self.mtu_shift) - offset };
+        headers.feth = op.feth;
         headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len };
         headers.atomic = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
         // The answer takes a number per packet, all of them set aside by the request.
@@ -25,7 +29,8 @@ impl Requester {
         self.cursor.reads += 1;
         // It answers what was sent before, too.
         self.cursor.unasked = 0;
-        Transmit { headers, slot: op.slot, offset, len: 0 }
+        let payload = if op.operation == Operation::AtomicWrite { len } else { 0 };
+        Transmit { headers, slot: op.slot, offset, len: payload }
     }
 
     /// The next packet of a SEND or WRITE.
@@ -80,7 +85,7 @@ impl Requester {
 
     /// How many packet numbers an operation takes: at least one, unless it sends nothing.
     pub(crate) fn packets(&self, op: &SendOp) -> u32 {
-        if op.operation.is_atomic() {
+        if op.operation.is_atomic() || op.operation.is_confirmed() {
             return 1;
         }
         if op.operation.is_local() {
@@ -110,7 +115,8 @@ impl RequesterConfig {
     pub(crate) fn admit(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
         let operation = op.operation;
         let offered = match service {
-            Service::Rc | Service::XrcIni => true,
+            Service::Rc => true,
+            Service::XrcIni => !operation.is_confirmed(),
             Service::Uc => !operation.is_read_or_atomic() && operation != Operation::SendInv,
             Service::Ud => matches!(operation, Operation::Send | Operation::SendImm),
             Service::XrcTgt => false,

@@ -4,6 +4,7 @@
 //! IBA 9.7.
 
 pub(crate) mod answers;
+mod confirmed;
 pub(crate) mod middle;
 pub(crate) mod requester;
 mod responder;

@@ -3,7 +3,7 @@
 //! process, memory regions). Nothing decides by these.
 
 use crate::{Operation, Service, Status};
-use wire::{NakCode, Opcode, Psn, Qpn};
+use wire::{Feth, NakCode, Opcode, Psn, Qpn};
 
 /// Why a requester failed a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -170,6 +170,12 @@ pub enum Fault {
     Misaligned {
         /// The address.
         va: u64,
+    },
+    /// A FLUSH that asks for what does not exist.
+    #[error("FLUSH with placement {:#x}, selectivity {}: there is no such thing", feth.placement, feth.selectivity)]
+    Placement {
+        /// What it asks for.
+        feth: Feth,
     },
     /// The executor refused, and knows why.
     #[error("the memory or the receive request did not fit")]

@@ -13,7 +13,7 @@
 
 use crate::rc::Reliable;
 use crate::ring::Ring;
-use crate::{Incoming, Reason, SendOp, Service, Status, Time, Transmit};
+use crate::{Incoming, Operation, Reason, SendOp, Service, Status, Time, Transmit};
 use wire::{Headers, Psn, Qpn};
 
 /// What a requester has to know before it may send: the attributes of the transition to RTS, and of the path.
@@ -74,6 +74,13 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the send queue is full")]
 pub struct Full;
+
+/// How far posting had come.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted {
+    head: u32,
+    done: u32,
+}
 
 /// The operation at which the queue stops.
 #[derive(Clone, Copy, Debug)]
@@ -235,6 +242,17 @@ impl Requester {
         Ok(())
     }
 
+    /// How far posting has come, for [`Requester::take_back`].
+    #[must_use]
+    pub fn posted(&self) -> Posted {
+        Posted { head: self.head, done: self.done }
+    }
+
+    /// Takes back what was posted since: it never was. Only posting may have come between.
+    pub fn take_back(&mut self, posted: Posted) {
+        (self.head, self.done) = (posted.head, posted.done);
+    }
+
     /// Requests that are posted and whose completion was not polled.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
@@ -247,10 +265,14 @@ impl Requester {
         self.cursor.op != self.head
     }
 
-    /// Bytes of the message that is sent next.
+    /// Bytes of the message that is sent next; a FLUSH has none.
     #[must_use]
     pub fn next_length(&self) -> u32 {
-        if self.has_unsent() { self.ops.at(self.cursor.op).op.length } else { 0 }
+        if !self.has_unsent() {
+            return 0;
+        }
+        let op = &self.ops.at(self.cursor.op).op;
+        if op.operation == Operation::Flush { 0 } else { op.length }
     }
 
     /// The next packet to send, if one may be sent now. The caller sends it, or says [`Requester::untransmit`], or

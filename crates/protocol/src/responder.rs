@@ -20,6 +20,10 @@ impl Access {
     pub const REMOTE_READ: Access = Access(1 << 2);
     /// Atomics.
     pub const REMOTE_ATOMIC: Access = Access(1 << 3);
+    /// FLUSH, so that everybody on the host sees what was written.
+    pub const FLUSH_GLOBAL: Access = Access(1 << 8);
+    /// FLUSH, so that what was written survives a loss of power.
+    pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
 
     /// Whether all of `others` are allowed.
     #[must_use]
@@ -211,6 +215,8 @@ impl Responder {
             opcode if opcode.is_send() => self.send(headers, len)?,
             opcode if opcode.is_write() => self.write(headers, len)?,
             opcode if opcode.is_atomic() => self.atomic(headers, len)?,
+            opcode if opcode.is_atomic_write() => self.atomic_write(headers, len)?,
+            opcode if opcode.is_flush() => self.flush(headers, len)?,
             _ => self.read(headers, len)?,
         };
         self.pending = Some(Pending { step, ack_req: headers.ack_req, xrc_srq: headers.xrc_srq, next });
@@ -293,16 +299,16 @@ impl Responder {
     }
 
     /// Not inside another message.
-    fn check_alone(&self, headers: &Headers) -> Result<(), Fault> {
+    pub(crate) fn check_alone(&self, headers: &Headers) -> Result<(), Fault> {
         if self.message == Message::None { Ok(()) } else { Err(Fault::Order { opcode: headers.opcode }) }
     }
 
-    fn check_access(&self, headers: &Headers, needed: Access) -> Result<(), Fault> {
+    pub(crate) fn check_access(&self, headers: &Headers, needed: Access) -> Result<(), Fault> {
         let access = self.config.access;
         if access.allows(needed) { Ok(()) } else { Err(Fault::NotAllowed { opcode: headers.opcode, access: access.0 }) }
     }
 
-    fn check_room(&self) -> Result<(), Fault> {
+    pub(crate) fn check_room(&self) -> Result<(), Fault> {
         let limit = self.config.max_dest_rd_atomic;
         if self.answers.has_room() { Ok(()) } else { Err(Fault::TooManyReads { limit }) }
     }
@@ -318,7 +324,7 @@ impl Responder {
         if fits { Ok(()) } else { Err(self.length(headers, len)) }
     }
 
-    fn length(&self, headers: &Headers, got: u32) -> Fault {
+    pub(crate) fn length(&self, headers: &Headers, got: u32) -> Fault {
         Fault::Length { opcode: headers.opcode, got, mtu: self.config.mtu }
     }
 }

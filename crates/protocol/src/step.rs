@@ -1,7 +1,7 @@
 //! What passes between a responder and its caller: steps to carry out, how they went, answers to send. Only data, no behaviour.
 //! Principal types: [`Step`], [`Outcome`], [`Response`].
 
-use crate::Fault;
+use crate::{Access, Fault};
 use wire::{Headers, NakCode};
 
 /// What the executor has to do about a packet. After any but the first two comes [`crate::Responder::finish`].
@@ -63,6 +63,26 @@ pub enum Step {
         swap_add: u64,
         /// The value that compare-and-swap expects.
         compare: u64,
+    },
+    /// Put the payload, eight bytes, there at one moment.
+    AtomicWrite {
+        /// Where the word is; a multiple of 8.
+        va: u64,
+        /// The key that opens it.
+        rkey: u32,
+    },
+    /// See that what was written before is where it shall be; then say so.
+    Flush {
+        /// Where the range begins.
+        va: u64,
+        /// The key that opens it, which is looked at even if `len` is 0.
+        rkey: u32,
+        /// Bytes of the range.
+        len: u32,
+        /// All of the key's region is meant, whatever the range.
+        region: bool,
+        /// The rights that the memory must give.
+        access: Access,
     },
 }
 

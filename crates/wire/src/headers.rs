@@ -1,8 +1,8 @@
 //! All headers of one transport packet, flat: what the transport state machines read and write. The order on the wire and which
 //! of them are present follow from the opcode. Not the payload, the padding bytes or the ICRC. Principal type: [`Headers`].
 
-use crate::{Aeth, AtomicEth, Deth, Error, Opcode, Psn, Qpn, Reth};
-use crate::{aeth, atomic_ack, atomic_eth, bth, deth, ieth, immdt, reth, xrceth};
+use crate::{Aeth, AtomicEth, Deth, Error, Feth, Opcode, Psn, Qpn, Reth};
+use crate::{aeth, atomic_ack, atomic_eth, bth, deth, feth, ieth, immdt, reth, xrceth};
 use std::fmt;
 
 /// The longest stack: XRC compare-and-swap. Every packet's headers fit into this many bytes.
@@ -33,6 +33,8 @@ pub struct Headers {
     pub ieth: u32,
     /// XRCETH: the shared receive queue.
     pub xrc_srq: u32,
+    /// FETH: what a FLUSH waits for.
+    pub feth: Feth,
     /// RETH: where an RDMA operation goes.
     pub reth: Reth,
     /// AtomicETH: what an atomic operation does.
@@ -58,6 +60,9 @@ impl Headers {
             len += xrceth::LEN;
         }
         if opcode.has_reth() {
+            if opcode.is_flush() {
+                len += feth::LEN;
+            }
             len += reth::LEN;
         }
         if opcode.is_atomic() {
@@ -110,6 +115,9 @@ impl Headers {
             headers.xrc_srq = xrceth::Header::parse(take(&mut rest, "XRCETH")?).0;
         }
         if opcode.has_reth() {
+            if opcode.is_flush() {
+                headers.feth = feth::Header::parse(take(&mut rest, "FETH")?);
+            }
             headers.reth = reth::Header::parse(take(&mut rest, "RETH")?);
         }
         if opcode.is_atomic() {
@@ -159,6 +167,9 @@ impl Headers {
             xrceth::Header(self.xrc_srq).emit(give(&mut rest)?);
         }
         if opcode.has_reth() {
+            if opcode.is_flush() {
+                self.feth.emit(give(&mut rest)?);
+            }
             self.reth.emit(give(&mut rest)?);
         }
         if opcode.is_atomic() {
@@ -209,6 +220,9 @@ impl fmt::Display for Headers {
         }
         if opcode.has_xrceth() {
             write!(f, ", {}", xrceth::Header(self.xrc_srq))?;
+        }
+        if opcode.is_flush() {
+            write!(f, ", {}", self.feth)?;
         }
         if opcode.has_reth() {
             write!(f, ", {}", self.reth)?;

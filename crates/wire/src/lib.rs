@@ -7,7 +7,7 @@
 //! the communication manager's are in [`cm`].
 //!
 //! Nothing here decides anything: whether a packet is welcome is the business of the `protocol` crate.
-//! Sources: IBA volume 1, chapters 9 (transport), 12 (communication management), 13 (management), annexes A11 and A17 (RoCEv2).
+//! Sources: IBA volume 1, chapters 9 (transport), 12 (communication management), 13 (management), annexes A11 and A17 (RoCEv2), A19 (FLUSH and ATOMIC WRITE).
 #![deny(unsafe_code)]
 
 pub mod aeth;
@@ -18,6 +18,7 @@ mod bytes;
 pub mod cm;
 pub mod deth;
 mod error;
+pub mod feth;
 pub mod grh;
 mod headers;
 pub mod icrc;
@@ -44,5 +45,7 @@ pub type AtomicEth = atomic_eth::Header;
 pub type Aeth = aeth::Header;
 /// The datagram header as [`Headers`] holds it.
 pub type Deth = deth::Header;
+/// The flush header as [`Headers`] holds it.
+pub type Feth = feth::Header;
 /// The RDMA header as [`Headers`] holds it.
 pub type Reth = reth::Header;

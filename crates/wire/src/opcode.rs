@@ -5,7 +5,7 @@
 //!   7 6 5   4 3 2 1 0
 //!  transport  operation      RC 0x00, UC 0x20, UD 0x60, XRC 0xa0
 //! ```
-//! RD (0x40), the congestion notification packet (0x81), FLUSH, ATOMIC WRITE and the manufacturers' range are not spoken.
+//! RD (0x40), the congestion notification packet (0x81) and the manufacturers' range are not spoken; FLUSH and ATOMIC WRITE are on RC alone.
 
 use std::fmt;
 
@@ -51,6 +51,8 @@ pub enum Operation {
     FetchAdd = 0x14,
     SendLastInvalidate = 0x16,
     SendOnlyInvalidate = 0x17,
+    Flush = 0x1c,
+    AtomicWrite = 0x1d,
 }
 
 /// Where in its message a packet stands.
@@ -146,10 +148,13 @@ impl Opcode {
             0x14 => O::FetchAdd,
             0x16 => O::SendLastInvalidate,
             0x17 => O::SendOnlyInvalidate,
+            0x1c => O::Flush,
+            0x1d => O::AtomicWrite,
             _ => return None,
         };
         let exists = match transport {
-            Transport::Rc | Transport::Xrc => true,
+            Transport::Rc => true,
+            Transport::Xrc => (operation as u8) <= O::SendOnlyInvalidate as u8,
             Transport::Uc => (operation as u8) <= O::WriteOnlyImm as u8,
             Transport::Ud => matches!(operation, O::SendOnly | O::SendOnlyImm),
         };
@@ -179,7 +184,7 @@ impl Opcode {
             O::WriteLast | O::WriteLastImm | O::ReadResponseLast => Place::Last,
             O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => Place::Only,
             O::WriteOnly | O::WriteOnlyImm | O::ReadResponseOnly => Place::Only,
-            O::ReadRequest | O::CompareSwap | O::FetchAdd => Place::Only,
+            O::ReadRequest | O::CompareSwap | O::FetchAdd | O::Flush | O::AtomicWrite => Place::Only,
             O::Acknowledge | O::AtomicAcknowledge => Place::Only,
         }
     }
@@ -202,6 +207,18 @@ impl Opcode {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
+    /// An ATOMIC WRITE.
+    #[must_use]
+    pub const fn is_atomic_write(self) -> bool {
+        matches!(self.operation, Operation::AtomicWrite)
+    }
+
+    /// A FLUSH; its own header comes before the RDMA header.
+    #[must_use]
+    pub const fn is_flush(self) -> bool {
+        matches!(self.operation, Operation::Flush)
+    }
+
     /// A packet of the answer to an RDMA READ.
     #[must_use]
     pub const fn is_read_response(self) -> bool {
@@ -211,7 +228,7 @@ impl Opcode {
     /// Whether bytes of a message follow the headers.
     #[must_use]
     pub const fn has_payload(self) -> bool {
-        self.is_send() || self.is_write() || self.is_read_response()
+        self.is_send() || self.is_write() || self.is_read_response() || self.is_atomic_write()
     }
 
     /// Whether immediate data follows.
@@ -231,7 +248,10 @@ impl Opcode {
     #[must_use]
     pub const fn has_reth(self) -> bool {
         use Operation as O;
-        matches!(self.operation, O::WriteFirst | O::WriteOnly | O::WriteOnlyImm | O::ReadRequest)
+        matches!(
+            self.operation,
+            O::WriteFirst | O::WriteOnly | O::WriteOnlyImm | O::ReadRequest | O::Flush | O::AtomicWrite
+        )
     }
 
     /// Whether an acknowledgement header follows. The middle of a READ response has none.
@@ -292,6 +312,8 @@ impl fmt::Display for Operation {
             O::FetchAdd => "fetch and add",
             O::SendLastInvalidate => "SEND last with invalidate",
             O::SendOnlyInvalidate => "SEND only with invalidate",
+            O::Flush => "FLUSH",
+            O::AtomicWrite => "ATOMIC WRITE",
         })
     }
 }
@@ -309,19 +331,19 @@ mod tests {
                 known += 1;
             }
         }
-        // 23 operations for RC and XRC each, 12 for UC, 2 for UD.
-        assert_eq!(known, 23 + 23 + 12 + 2);
+        // 25 operations for RC, 23 for XRC, 12 for UC, 2 for UD.
+        assert_eq!(known, 25 + 23 + 12 + 2);
     }
 
     #[test]
     fn what_a_transport_does_not_have_is_no_opcode() {
-        for byte in [0x15, 0x18, 0x2c, 0x31, 0x60, 0x66, 0x45, 0x81, 0xc0, 0xff] {
+        for byte in [0x15, 0x18, 0x2c, 0x31, 0x3c, 0x60, 0x66, 0x45, 0x81, 0xbc, 0xbd, 0xc0, 0xff] {
             assert_eq!(Opcode::from_u8(byte), None, "{byte:#04x}");
         }
     }
 
     /// Operation byte, place, and the headers and payload behind the BTH: I ImmDt, K key to invalidate, R RETH, A AETH,
-    /// T AtomicETH, P payload.
+    /// T AtomicETH, F FETH, P payload.
     #[test]
     fn the_header_table() {
         use Place::{First, Last, Middle, Only};
@@ -349,11 +371,14 @@ mod tests {
             (0x14, Only, "T"),
             (0x16, Last, "KP"),
             (0x17, Only, "KP"),
+            (0x1c, Only, "FR"),
+            (0x1d, Only, "RP"),
         ];
         for (byte, place, headers) in table {
             let opcode = Opcode::from_u8(byte).expect("in the table");
             let mut found = String::new();
             for (present, letter) in [
+                (opcode.is_flush(), 'F'),
                 (opcode.has_reth(), 'R'),
                 (opcode.has_immdt(), 'I'),
                 (opcode.has_ieth(), 'K'),

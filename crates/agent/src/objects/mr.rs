@@ -73,7 +73,8 @@ const KNOWN: u32 = access::LOCAL_WRITE
     | access::MW_BIND
     | access::ZERO_BASED
     | access::ON_DEMAND
-    | access::HUGETLB;
+    | access::HUGETLB
+    | access::FLUSH_GLOBAL;
 const OPTIONAL: u32 = 0x3ff0_0000;
 
 /// REG_MR.
@@ -243,8 +244,11 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
 
 /// Rights that make sense together; shared with MODIFY_QP.
 pub fn check_access(flags: u32) -> Result<(), (Errno, String)> {
-    if flags & (access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT) != 0 {
-        return Err((Errno::EINVAL, format!("access flags {flags:#x} ask for FLUSH, which the device does not have")));
+    if flags & access::FLUSH_PERSISTENT != 0 {
+        return Err((
+            Errno::EINVAL,
+            format!("access flags {flags:#x} ask for FLUSH to persistence, which the device does not promise"),
+        ));
     }
     if flags & !(KNOWN | OPTIONAL) != 0 {
         return Err((Errno::EINVAL, format!("access flags {flags:#x} have bits without a meaning")));

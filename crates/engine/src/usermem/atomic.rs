@@ -40,6 +40,21 @@ pub unsafe fn fetch_add(word: *mut u64, addend: u64) -> Result<u64, Fault> {
     answer(outcome, word)
 }
 
+/// Puts `value` into `word`. Returns what it held before.
+///
+/// # Errors
+///
+/// The fault, which is always a write.
+///
+/// # Safety
+///
+/// As for [`compare_swap`].
+pub unsafe fn swap(word: *mut u64, value: u64) -> Result<u64, Fault> {
+    // SAFETY: the routine keeps to the C ABI and touches only the word, which the caller vouches for.
+    let outcome = unsafe { softhca_usermem_swap(word, value) };
+    answer(outcome, word)
+}
+
 /// Reads `word` at one moment (acquire: what was written before the value was is seen after).
 ///
 /// # Errors
@@ -72,6 +87,7 @@ pub(super) fn range() -> Range {
 unsafe extern "C" {
     fn softhca_usermem_compare_swap(word: *mut u64, compare: u64, swap: u64) -> Outcome;
     fn softhca_usermem_fetch_add(word: *mut u64, addend: u64) -> Outcome;
+    fn softhca_usermem_swap(word: *mut u64, value: u64) -> Outcome;
     fn softhca_usermem_load(word: *const u64) -> Outcome;
     static softhca_usermem_atomic_begin: u8;
     static softhca_usermem_atomic_end: u8;
@@ -85,7 +101,7 @@ global_asm!(
     ".globl softhca_usermem_atomic_\\name",
     ".hidden softhca_usermem_atomic_\\name",
     ".endr",
-    ".irp name, compare_swap, fetch_add, load",
+    ".irp name, compare_swap, fetch_add, swap, load",
     ".globl softhca_usermem_\\name",
     ".hidden softhca_usermem_\\name",
     ".type softhca_usermem_\\name, @function",
@@ -101,6 +117,11 @@ global_asm!(
     "ret",
     "softhca_usermem_fetch_add:",
     "lock xadd qword ptr [rdi], rsi",
+    "mov rdx, rsi",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_swap:",
+    "xchg qword ptr [rdi], rsi",
     "mov rdx, rsi",
     "xor eax, eax",
     "ret",

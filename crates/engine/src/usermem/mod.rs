@@ -19,7 +19,7 @@ mod previous;
 #[cfg(test)]
 mod tests;
 
-pub use atomic::{compare_swap, fetch_add, load};
+pub use atomic::{compare_swap, fetch_add, load, swap};
 pub use copy::copy;
 pub use fault::{Fault, FaultSignal, Side, block_other_signals, install, prepare_thread};
 pub use fork::ForkMark;

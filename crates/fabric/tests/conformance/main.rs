@@ -8,6 +8,7 @@ mod common;
 
 mod addressing;
 mod completion;
+mod confirmed;
 mod events;
 mod forged;
 mod matrix;

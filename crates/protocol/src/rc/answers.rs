@@ -1,4 +1,4 @@
-//! What an RC responder still has to say, in order: answers to READs and atomics, each remembered in case it is asked for again,
+//! What an RC responder still has to say, in order: answers to READs, atomics, ATOMIC WRITEs and FLUSHes, each remembered in case it is asked for again,
 //! and behind them one ACK or NAK. Principal type: [`Answers`]. IBA 9.7.5.1 (acknowledging), 9.7.5.2.6 (repetitions), C9-150 (what
 //! is remembered).
 //!
@@ -16,6 +16,8 @@ pub(super) enum Request {
     Read { len: u32, until: u32 },
     /// The word was this.
     Atomic { value: u64 },
+    /// It is done, and there is no more to say: ATOMIC WRITE, or FLUSH.
+    Confirmed { flush: bool },
 }
 
 /// A request that is remembered, and how far its answer has been sent.
@@ -249,6 +251,19 @@ impl Answers {
         }
     }
 
+    /// Answers an ATOMIC WRITE or FLUSH again, as the first time. False when it is not remembered.
+    pub(super) fn repeat_confirmation(&mut self, headers: &Headers) -> bool {
+        let wire::Reth { va, rkey, .. } = headers.reth;
+        let Some((saved, _)) = self.find(headers.psn) else { return false };
+        let same = matches!(saved.request, Request::Confirmed { flush } if flush == headers.opcode.is_flush());
+        if !same || (saved.va, saved.rkey) != (va, rkey) {
+            return false;
+        }
+        let sent = saved.again(0, 1);
+        self.unsent += usize::from(sent);
+        true
+    }
+
     /// Answers a READ again, all of it or a part. False when it is not remembered, or was another READ.
     pub(super) fn repeat_read(&mut self, headers: &Headers, mtu: u32) -> bool {
         let wire::Reth { va, rkey, len } = headers.reth;
@@ -302,6 +317,10 @@ impl Answers {
         let response = match saved.request {
             Request::Atomic { value } => {
                 let headers = Headers { atomic_ack: value, ..headers(config, Operation::AtomicAcknowledge, psn, aeth) };
+                Response { headers, source: Source::None }
+            }
+            Request::Confirmed { .. } => {
+                let headers = headers(config, Operation::ReadResponseOnly, psn, aeth);
                 Response { headers, source: Source::None }
             }
             Request::Read { until, .. } => {

@@ -247,6 +247,12 @@ impl Requester {
             return Incoming::Nothing;
         }
         let Entry { op, first } = *self.ops.at(self.done);
+        let empty = headers.opcode.operation == wire::Operation::ReadResponseOnly && payload_len == 0;
+        if op.operation.is_confirmed() && empty {
+            self.rc.placing = true;
+            self.placed(now, Ok(()));
+            return Incoming::Nothing;
+        }
         if op.operation != Operation::Read {
             return self.wrong_answer(headers);
         }

@@ -5,7 +5,7 @@
 //! * the awaited one is checked, carried out, and acknowledged if that is asked for;
 //! * a later one means that something is missing: one NAK, then silence until the awaited one comes, or is missing once more;
 //! * an earlier one is a repetition: SENDs and WRITEs are acknowledged again and not carried out, READs are read again, atomics
-//!   get the answer that they got.
+//!   and what is only confirmed get the answer that they got.
 
 use super::answers::{Answer, Request};
 use crate::responder::{Message, Pending};
@@ -53,6 +53,8 @@ impl Responder {
             true
         } else if opcode.is_atomic() {
             self.answers.repeat_atomic(headers)
+        } else if opcode.is_atomic_write() || opcode.is_flush() {
+            self.answers.repeat_confirmation(headers)
         } else {
             self.answers.repeat_read(headers, self.config.mtu)
         };
@@ -70,6 +72,11 @@ impl Responder {
             (Outcome::Refused(nak), _) => self.refuse(nak, Fault::Executor, self.expected),
             (Outcome::AtomicDone(value), Step::Atomic { va, rkey, .. }) => {
                 self.answers.answer(self.expected, 1, (va, rkey, pending.xrc_srq), Request::Atomic { value });
+                self.expected += 1;
+            }
+            (_, Step::AtomicWrite { va, rkey } | Step::Flush { va, rkey, .. }) => {
+                let flush = matches!(pending.step, Step::Flush { .. });
+                self.answers.answer(self.expected, 1, (va, rkey, pending.xrc_srq), Request::Confirmed { flush });
                 self.expected += 1;
             }
             (_, Step::Read { va, rkey, len }) => {

@@ -2,7 +2,7 @@
 
 use crate::world::{A, BASE, RKEY, Random, Scenario, World};
 use softhca_protocol::{Access, Incoming, Nak, Outcome, Responder, ResponderConfig, Service, Step, Time};
-use wire::{Aeth, AtomicEth, Headers, Opcode, Psn, Reth, Syndrome};
+use wire::{Aeth, AtomicEth, Feth, Headers, Opcode, Psn, Reth, Syndrome};
 
 fn anything(random: &mut Random, near: Psn) -> (Headers, u32) {
     let opcode = loop {
@@ -19,6 +19,7 @@ fn anything(random: &mut Random, near: Psn) -> (Headers, u32) {
         opcode,
         ack_req: random.percent(50),
         psn: if random.percent(95) { near + random.below(40) - 10 } else { Psn::new(random.next() as u32) },
+        feth: Feth { placement: random.below(4) as u8, selectivity: random.below(3) as u8 },
         reth: Reth { va, rkey, len },
         atomic: AtomicEth { va, rkey, ..AtomicEth::default() },
         aeth: Aeth { syndrome: Syndrome::from_u8(random.next() as u8), msn: 0 },
@@ -36,6 +37,8 @@ fn answers() {
             world.hosts[A].read(0, 1000);
             world.hosts[A].send(&[0; 1000]);
             world.hosts[A].fetch_add(0, 1);
+            world.hosts[A].atomic_write(0, 1);
+            world.hosts[A].flush(0, 1000);
         }
         let requester = &mut world.hosts[A].requester;
         let mut completed = Vec::new();
@@ -60,7 +63,7 @@ fn answers() {
         }
         requester.flush();
         completed.extend(std::iter::from_fn(|| requester.poll_completion()).map(|completion| completion.slot));
-        assert_eq!(completed, (0..30).collect::<Vec<_>>(), "seed {seed}");
+        assert_eq!(completed, (0..50).collect::<Vec<_>>(), "seed {seed}");
     }
 }
 
@@ -74,7 +77,7 @@ fn requests() {
             mtu: 256,
             rq_psn: Psn::new(0xff_fff0),
             max_dest_rd_atomic: random.below(4) as u8,
-            access: Access(random.below(16)),
+            access: Access(random.below(16) | random.below(2) << 8),
             ..ResponderConfig::default()
         };
         responder.configure(config);
@@ -89,7 +92,7 @@ fn requests() {
                     responder.finish(outcomes[random.below(3) as usize]);
                 }
                 Step::Atomic { .. } => responder.finish(Outcome::AtomicDone(1)),
-                Step::Read { .. } => responder.finish(Outcome::Done),
+                Step::Read { .. } | Step::AtomicWrite { .. } | Step::Flush { .. } => responder.finish(Outcome::Done),
                 Step::Receive { len, .. } => {
                     assert!(len == payload && len <= 256);
                     responder.finish(outcomes[random.below(4) as usize]);

@@ -3,6 +3,7 @@
 //!
 //! A run is named by its `Scenario`, the seed included; a run that fails prints it.
 
+mod confirmed;
 mod corners;
 mod hostile;
 mod local;

@@ -6,7 +6,8 @@ use softhca_protocol::{
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use wire::{Headers, Psn, Qpn};
+use wire::feth::{placement, selectivity};
+use wire::{Feth, Headers, Psn, Qpn};
 
 pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const RKEY: u32 = 0x1a07;
@@ -109,6 +110,8 @@ pub(crate) struct Host {
     pub ignored: Vec<Fault>,
     /// Atomics carried out.
     pub atomics: u32,
+    /// FLUSHes carried out, with what the range held.
+    pub flushed: Vec<Vec<u8>>,
     /// The queue pair is in a state that serves.
     pub serves: bool,
     /// Local errors to come: gathering or placing for this slot fails.
@@ -152,7 +155,9 @@ impl Host {
             rq_psn: psn(1 - me),
             max_dest_rd_atomic: scenario.rd_atomic,
             min_rnr_timer: 1,
-            access: Access(Access::REMOTE_ATOMIC.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0),
+            access: Access(
+                Access::REMOTE_ATOMIC.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0 | Access::FLUSH_GLOBAL.0,
+            ),
             qkey: 0x1111,
             service,
             migrated: false,
@@ -169,6 +174,7 @@ impl Host {
             completions: Vec::new(),
             ignored: Vec::new(),
             atomics: 0,
+            flushed: Vec::new(),
             serves: true,
             unreadable: None,
             unwritable: None,
@@ -180,7 +186,11 @@ impl Host {
     /// Posts a request with local memory; its slot is the memory's index.
     pub(crate) fn post(&mut self, op: SendOp, local: Vec<u8>) -> u32 {
         let slot = self.local.len() as u32;
-        let length = if op.operation.is_atomic() { 8 } else { local.len() as u32 };
+        let length = match op.operation {
+            Operation::Flush => op.length,
+            operation if operation.is_atomic() => 8,
+            _ => local.len() as u32,
+        };
         let dest = Destination { dest_qp: Qpn::new(0x12), qkey: 0x1111 };
         self.local.push(local);
         self.requester.post(SendOp { slot, length, dest, ..op }).expect("the harness posts no more than fits");
@@ -210,6 +220,23 @@ impl Host {
             ..SendOp::default()
         };
         self.post(op, vec![0; 8])
+    }
+
+    pub(crate) fn atomic_write(&mut self, at: u64, value: u64) -> u32 {
+        let op = SendOp { operation: Operation::AtomicWrite, remote_addr: BASE + at, rkey: RKEY, ..SendOp::default() };
+        self.post(op, value.to_le_bytes().to_vec())
+    }
+
+    pub(crate) fn flush(&mut self, at: u64, length: u32) -> u32 {
+        let op = SendOp {
+            operation: Operation::Flush,
+            remote_addr: BASE + at,
+            rkey: RKEY,
+            length,
+            feth: Feth { placement: placement::GLOBAL, selectivity: selectivity::RANGE },
+            ..SendOp::default()
+        };
+        self.post(op, Vec::new())
     }
 
     fn range(&self, va: u64, rkey: u32, len: u32) -> Result<usize, Nak> {
@@ -288,6 +315,21 @@ impl Host {
                 };
                 self.memory[start..start + 8].copy_from_slice(&new.to_le_bytes());
                 return Outcome::AtomicDone(old);
+            }
+            Step::AtomicWrite { va, rkey } => {
+                let start = match self.range(va, rkey, 8) {
+                    Ok(start) => start,
+                    Err(nak) => return Outcome::Refused(nak),
+                };
+                self.atomics += 1;
+                self.memory[start..start + 8].copy_from_slice(payload);
+            }
+            Step::Flush { va, rkey, len, region, .. } => {
+                let start = match self.range(va, rkey, if region { 1 } else { len }) {
+                    Ok(start) => start,
+                    Err(nak) => return Outcome::Refused(nak),
+                };
+                self.flushed.push(self.memory[start..start + len as usize].to_vec());
             }
         }
         Outcome::Done

@@ -1,0 +1,53 @@
+//! ATOMIC WRITE and FLUSH, receiving side: requests of one packet whose answer is that of an RDMA READ of nothing. They are limited in
+//! number and remembered as READs and atomics are, and a repetition gets its answer again without being carried out. Adds to
+//! [`Responder`]. IBA annex A19.
+
+use crate::responder::Message;
+use crate::{Access, Fault, MAX_MESSAGE, Responder, Step};
+use wire::feth::{placement, selectivity};
+use wire::{Feth, Headers, Reth};
+
+/// Bytes of an ATOMIC WRITE.
+const WORD: u32 = 8;
+
+impl Responder {
+    pub(crate) fn atomic_write(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+        self.check_alone(headers)?;
+        self.check_access(headers, Access::REMOTE_WRITE)?;
+        self.check_room()?;
+        let Reth { va, rkey, len } = headers.reth;
+        if payload != WORD || len != WORD {
+            return Err(self.length(headers, payload));
+        }
+        if !va.is_multiple_of(u64::from(WORD)) {
+            return Err(Fault::Misaligned { va });
+        }
+        Ok((Step::AtomicWrite { va, rkey }, Message::None))
+    }
+
+    pub(crate) fn flush(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+        self.check_alone(headers)?;
+        let access = needed(headers.feth)?;
+        self.check_access(headers, access)?;
+        self.check_room()?;
+        let Reth { va, rkey, len } = headers.reth;
+        if payload != 0 || len > MAX_MESSAGE {
+            return Err(self.length(headers, payload));
+        }
+        let region = headers.feth.selectivity == selectivity::REGION;
+        Ok((Step::Flush { va, rkey, len, region, access }, Message::None))
+    }
+}
+
+/// The rights that a FLUSH needs, of the queue pair and of the memory.
+fn needed(feth: Feth) -> Result<Access, Fault> {
+    let known = matches!(feth.selectivity, selectivity::RANGE | selectivity::REGION);
+    match feth.placement {
+        placement::GLOBAL if known => Ok(Access::FLUSH_GLOBAL),
+        placement::PERSISTENT if known => Ok(Access::FLUSH_PERSISTENT),
+        both if known && both == placement::GLOBAL | placement::PERSISTENT => {
+            Ok(Access(Access::FLUSH_GLOBAL.0 | Access::FLUSH_PERSISTENT.0))
+        }
+        _ => Err(Fault::Placement { feth }),
+    }
+}
