@@ -126,7 +126,7 @@ unsafe fn translate<'a>(
         return Ok(translated);
     }
     match request.opcode {
-        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ => {
+        opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ | opcode::ATOMIC_WRITE => {
             // SAFETY: with these opcodes this member is the one that counts.
             let target = unsafe { request.wr.rdma };
             translated.remote_addr = target.remote_addr;

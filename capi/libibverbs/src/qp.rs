@@ -25,7 +25,7 @@ pub(crate) struct QpState {
     queue: OnceLock<Arc<EngineQp>>,
     /// An XRC target: what holds it.
     hold: OnceLock<Arc<Hold>>,
-    service: Service,
+    pub(crate) service: Service,
     /// Whether it was made for the extended posting functions.
     extended: bool,
     /// The requests that those functions gather.

@@ -1,7 +1,8 @@
 //! Extended posting: a list of requests built by calls between `wr_start` and `wr_complete`, posted at its end.
 //!
-//! A mistake in the list refuses it whole. The list holds other threads off from `wr_start` to `wr_complete` or
-//! `wr_abort`. Inline data is copied when it is given.
+//! A mistake in the list refuses it whole: nothing of it is posted. The list holds other threads off from `wr_start` to `wr_complete` or
+//! `wr_abort`. Inline data is copied when it is given. An operation that the program did not ask for when it made the QP, or that the QP's
+//! type does not have, is such a mistake too.
 //! The principal type is [`Posting`].
 
 use crate::address::AhObject;
@@ -12,7 +13,7 @@ use crate::qp::QpObject;
 use crate::window;
 use abi::post::opcode;
 use abi::post::send_flags;
-use engine::{Ah as EngineAh, Bind, SendWr, Service};
+use engine::{Ah as EngineAh, Bind, Feth, Flush, SendWr, Service};
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -53,10 +54,17 @@ impl List {
 
 struct Request {
     head: SendWr<'static>,
+    /// What was set.
+    set: u8,
     ud: Option<(Arc<EngineAh>, u32, u32)>,
     bind: Option<Bind>,
     data: Data,
 }
+
+/// `Request::set`: the data.
+const DATA: u8 = 1;
+/// `Request::set`: XRC's shared receive queue.
+const SRQ: u8 = 2;
 
 /// Where a request's data is, in the list's own vectors.
 enum Data {
@@ -68,8 +76,9 @@ enum Data {
 fn offered(service: Service) -> u64 {
     match service {
         // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap, fetch and add, local invalidate,
-        // bind, SEND with invalidate.
-        Service::Rc | Service::XrcIni => 0x3ff,
+        // bind, SEND with invalidate; ATOMIC WRITE, FLUSH.
+        Service::Rc => 0x33ff,
+        Service::XrcIni => 0x3ff,
         Service::Uc => 0x18f,
         Service::Ud => 0x0c,
         Service::XrcTgt => 0,
@@ -90,7 +99,8 @@ pub(crate) fn check(service: Service, send_ops_flags: u64) -> Outcome<()> {
 
 /// Sets the functions that the program asked for.
 pub(crate) fn fill_functions(qp: *mut QpEx, service: Service, send_ops_flags: u64) {
-    let asked = |bit: u32, function: Op| if send_ops_flags >> bit & 1 != 0 { function } else { std::ptr::null() };
+    let asked = |bit: u32, function: Op| if send_ops_flags >> bit & 1 != 0 { function } else { not_asked as Op };
+    let of = |owner: Service, function: Op| if service == owner { function } else { not_set as Op };
     set!(qp, wr_rdma_write, asked(0, rdma_write as Op));
     set!(qp, wr_rdma_write_imm, asked(1, rdma_write_imm as Op));
     set!(qp, wr_send, asked(2, send as Op));
@@ -101,12 +111,11 @@ pub(crate) fn fill_functions(qp: *mut QpEx, service: Service, send_ops_flags: u6
     set!(qp, wr_local_inv, asked(7, local_inv as Op));
     set!(qp, wr_bind_mw, asked(8, bind_mw as Op));
     set!(qp, wr_send_inv, asked(9, send_inv as Op));
-    if service == Service::Ud {
-        set!(qp, wr_set_ud_addr, set_ud_addr as Op);
-    }
-    if service == Service::XrcIni {
-        set!(qp, wr_set_xrc_srqn, set_xrc_srqn as Op);
-    }
+    set!(qp, wr_send_tso, asked(10, not_asked as Op));
+    set!(qp, wr_atomic_write, asked(12, atomic_write as Op));
+    set!(qp, wr_flush, asked(13, flush as Op));
+    set!(qp, wr_set_ud_addr, of(Service::Ud, set_ud_addr as Op));
+    set!(qp, wr_set_xrc_srqn, of(Service::XrcIni, set_xrc_srqn as Op));
     set!(qp, wr_set_inline_data, set_inline_data as Op);
     set!(qp, wr_set_inline_data_list, set_inline_data_list as Op);
     set!(qp, wr_set_sge, set_sge as Op);
@@ -131,7 +140,7 @@ fn begin(qp: *mut QpEx, head: SendWr<'static>) {
         let head = SendWr { wr_id: get!(qp, wr_id), send_flags: get!(qp, wr_flags) & !send_flags::INLINE, ..head };
         let _ = with_list(qp, |_, list| {
             let end = list.elements.len();
-            list.requests.push(Request { head, ud: None, bind: None, data: Data::Elements(end..end) });
+            list.requests.push(Request { head, set: 0, ud: None, bind: None, data: Data::Elements(end..end) });
         });
     });
 }
@@ -148,6 +157,27 @@ fn change(qp: *mut QpEx, work: impl FnOnce(&mut Request, &mut Vec<abi::post::Sge
                 list.fault.get_or_insert(refusal);
             }
         });
+    });
+}
+
+/// Notes what went wrong; `wr_complete` tells.
+fn note(qp: *mut QpEx, refusal: Refusal) {
+    let _ = with_list(qp, |_, list| {
+        list.fault.get_or_insert(refusal);
+    });
+}
+
+/// In the place of every operation that the QP was not made for. What else it is called with is not looked at.
+extern "C" fn not_asked(qp: *mut QpEx) {
+    entry::value("ibv_wr_*", || {
+        note(qp, refuse!(EINVAL, "ibv_wr_*: an operation that send_ops_flags did not ask for when the QP was made"));
+    });
+}
+
+/// In the place of the setters of other types of QP.
+extern "C" fn not_set(qp: *mut QpEx) {
+    entry::value("ibv_wr_set_*", || {
+        note(qp, refuse!(EINVAL, "ibv_wr_set_*: the QP's type has no such thing to set"));
     });
 }
 
@@ -186,7 +216,11 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
         return Err(refusal);
     }
     let queue = object.inner.queue()?;
+    for request in &list.requests {
+        check_setters(object.inner.service, request)?;
+    }
     let mut batch = queue.send_batch()?;
+    let mark = batch.mark();
     if (batch.room() as usize) < list.requests.len() {
         return Err(Refusal(libc::ENOMEM));
     }
@@ -205,12 +239,41 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
         let send_flags = request.head.send_flags | flags;
         let pushed = batch.push(&SendWr { sges, send_flags, ud, bind: request.bind.as_ref(), ..request.head });
         if let Err(errno) = pushed {
-            // What fitted before the queue was full is posted, and has to leave.
-            batch.finish();
+            // All or nothing.
+            batch.take_back(mark);
             return Err(errno.into());
         }
     }
     batch.finish();
+    Ok(())
+}
+
+/// Whether a request has what its operation needs, and nothing else. A message without data is one of no bytes.
+fn check_setters(service: Service, request: &Request) -> Outcome<()> {
+    let data = request.set & DATA != 0;
+    match request.head.opcode {
+        opcode::LOCAL_INV | opcode::BIND_MW | opcode::FLUSH if data => {
+            return Err(refuse!(EINVAL, "ibv_wr_set_*: opcode {} takes no data", request.head.opcode));
+        }
+        opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD if !data => {
+            return Err(refuse!(EINVAL, "ibv_wr_atomic_*: it was not set where the answer goes"));
+        }
+        _ => {}
+    }
+    let sends = !matches!(request.head.opcode, opcode::LOCAL_INV | opcode::BIND_MW);
+    if sends && service == Service::XrcIni && request.set & SRQ == 0 {
+        return Err(refuse!(EINVAL, "ibv_wr_*: on an XRC QP without ibv_wr_set_xrc_srqn"));
+    }
+    Ok(())
+}
+
+/// The data of a request is set once.
+fn set_data(request: &mut Request, data: Data) -> Outcome<()> {
+    if request.set & DATA != 0 {
+        return Err(refuse!(EINVAL, "ibv_wr_set_*: the data of one request is set twice"));
+    }
+    request.set |= DATA;
+    request.data = data;
     Ok(())
 }
 
@@ -264,6 +327,20 @@ extern "C" fn atomic_fetch_add(qp: *mut QpEx, rkey: u32, remote_addr: u64, add: 
     );
 }
 
+extern "C" fn atomic_write(qp: *mut QpEx, rkey: u32, remote_addr: u64, value: *const c_void) {
+    begin(qp, SendWr { opcode: opcode::ATOMIC_WRITE, rkey, remote_addr, ..SendWr::default() });
+    let word = DataBuf { addr: value.cast_mut(), length: 8 };
+    set_inline_data_list(qp, 1, &raw const word);
+}
+
+extern "C" fn flush(qp: *mut QpEx, rkey: u32, remote_addr: u64, length: usize, placement: u8, selectivity: u8) {
+    let feth = Feth { placement, selectivity };
+    // More than any request may be about, which its completion will say.
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    let flush = Flush { length, feth };
+    begin(qp, SendWr { opcode: opcode::FLUSH, rkey, remote_addr, flush, ..SendWr::default() });
+}
+
 extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, remote_qkey: u32) {
     change(qp, |request, _, _| {
         // SAFETY: NULL, or an AH that the program keeps live while it posts.
@@ -276,6 +353,7 @@ extern "C" fn set_ud_addr(qp: *mut QpEx, ah: *mut Ah, remote_qpn: u32, remote_qk
 extern "C" fn set_xrc_srqn(qp: *mut QpEx, remote_srqn: u32) {
     change(qp, |request, _, _| {
         request.head.xrc_srq = remote_srqn;
+        request.set |= SRQ;
         Ok(())
     });
 }
@@ -284,8 +362,7 @@ extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
     change(qp, |request, elements, _| {
         let begin = elements.len();
         elements.push(abi::post::Sge { addr, length, lkey });
-        request.data = Data::Elements(begin..elements.len());
-        Ok(())
+        set_data(request, Data::Elements(begin..elements.len()))
     });
 }
 
@@ -299,8 +376,7 @@ extern "C" fn set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge) {
             let Sge { addr, length, lkey } = unsafe { element.read() };
             elements.push(abi::post::Sge { addr, length, lkey });
         }
-        request.data = Data::Elements(begin..elements.len());
-        Ok(())
+        set_data(request, Data::Elements(begin..elements.len()))
     });
 }
 
@@ -324,7 +400,6 @@ extern "C" fn set_inline_data_list(qp: *mut QpEx, count: usize, list: *const Dat
             // SAFETY: the program's buffer has `length` bytes.
             inline.extend_from_slice(unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), length) });
         }
-        request.data = Data::Inline(begin..inline.len());
-        Ok(())
+        set_data(request, Data::Inline(begin..inline.len()))
     });
 }

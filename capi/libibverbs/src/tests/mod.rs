@@ -1,6 +1,7 @@
 //! The exported functions against a real agent in this process: what programs get back, value by value. The traffic of
 //! unmodified programs is the suite's business; here are the corners that they do not touch.
 
+mod batches;
 mod extended;
 mod objects;
 mod parent;
@@ -70,7 +71,7 @@ struct Device {
 }
 
 /// Every access right of a region or QP.
-const ALL_RIGHTS: u32 = 15;
+const ALL_RIGHTS: u32 = 15 | abi::mr::access::FLUSH_GLOBAL;
 
 impl Device {
     fn open() -> Self {
