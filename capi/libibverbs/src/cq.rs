@@ -5,7 +5,7 @@ use crate::channel::ChannelObject;
 use crate::context::OpenContext;
 use crate::cq_ex::Cursor;
 use crate::entry::{self, Outcome, Refusal, refuse};
-use crate::layout::{CompChannel, Context, Cq, CqEx, Wc};
+use crate::layout::{CompChannel, Context, Cq, CqEx, ModifyCqAttr, Wc};
 use crate::object::{Object, cookie, get, set};
 use bytemuck::Zeroable;
 use engine::{Cq as EngineCq, CqSpec, Pd as EnginePd};
@@ -106,6 +106,29 @@ pub(crate) unsafe extern "C" fn resize(cq: *mut Cq, cqe: c_int) -> c_int {
         let wanted = u32::try_from(cqe).map_err(|_| refuse!(EINVAL, "ibv_resize_cq: {cqe} entries"))?;
         let entries = object.inner.queue()?.resize(wanted)?;
         set!(object.c(), cqe, entries.cast_signed());
+        Ok(())
+    })
+}
+
+/// `modify_cq` of the extended context: moderation.
+///
+/// # Safety
+/// `cq` is live, `attr` valid.
+pub(crate) unsafe extern "C" fn modify(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
+    /// `IBV_CQ_ATTR_MODERATE`.
+    const MODERATE: u32 = 1;
+    entry::code("ibv_modify_cq", || {
+        entry::not_null(attr)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { CqObject::of(cq) }?;
+        // SAFETY: not NULL, and valid by the caller's promise.
+        let ModifyCqAttr { attr_mask, moderate } = unsafe { attr.read() };
+        if attr_mask & !MODERATE != 0 {
+            return Err(refuse!(EINVAL, "ibv_modify_cq: attr_mask {attr_mask:#x}: IBV_CQ_ATTR_MODERATE (1) is known"));
+        }
+        if attr_mask & MODERATE != 0 {
+            object.inner.queue()?.moderate(moderate.cq_count, moderate.cq_period)?;
+        }
         Ok(())
     })
 }

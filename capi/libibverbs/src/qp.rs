@@ -93,6 +93,9 @@ pub(crate) unsafe extern "C" fn create_ex(context: *mut Context, init: *mut QpIn
     })
 }
 
+/// The attributes that every device has; what is beyond them (`IBV_QP_RATE_LIMIT`) needs hardware that has it.
+const LEGACY: u32 = (attr::DEST_QPN << 1) - 1;
+
 /// `ibv_modify_qp`.
 ///
 /// # Safety
@@ -103,6 +106,9 @@ pub(crate) unsafe extern "C" fn modify(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) }?;
         let mask = mask.cast_unsigned();
+        if mask & !LEGACY != 0 {
+            return Err(refuse!(EOPNOTSUPP, "ibv_modify_qp: attr_mask {mask:#x}: the device does not limit rates"));
+        }
         // SAFETY: not NULL, and valid by the caller's promise.
         let request = modification(&unsafe { attr.read() }, mask)?;
         object.inner.queue()?.modify(&request)?;

@@ -2,7 +2,7 @@
 
 use crate::context::{self, OpenContext};
 use crate::entry::{self, Outcome, Refusal, refuse};
-use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PortAttr, ValuesEx};
+use crate::layout::{Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PortAttr, ValuesEx};
 use crate::object::{get, set};
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer};
 use bytemuck::Zeroable;
@@ -59,6 +59,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
                 ud_odp_caps: answer.odp_ud,
             },
             xrc_odp_caps: answer.odp_xrc,
+            cq_mod_caps: CqModerationCaps {
+                max_cq_count: answer.max_cq_moderation_count,
+                max_cq_period: answer.max_cq_moderation_period,
+            },
             max_dm_size: answer.max_dm_size,
             phys_port_cnt_ex: u32::from(answer.base.phys_port_cnt),
             ..DeviceAttrEx::zeroed()

@@ -66,7 +66,7 @@ impl Paths {
         fds: Vec<OwnedFd>,
         to: ReplyTo,
     ) -> Option<Reply> {
-        let takes_it = match legacy_number(request) {
+        let takes_it = match number_of(request) {
             Some(number) if NEED_ENGINE.contains(&number) => self.worker(world, client).is_some(),
             Some(number) if CONCERN_ENGINE.contains(&number) => self.workers.contains_key(&client),
             _ => false,
@@ -127,14 +127,22 @@ impl Paths {
 }
 
 /// Commands that only an engine can carry out.
-const NEED_ENGINE: [u8; 5] =
-    [number::POST_SEND, number::POST_RECV, number::POST_SRQ_RECV, number::POLL_CQ, number::REQ_NOTIFY_CQ];
+const NEED_ENGINE: [u8; 6] = [
+    number::POST_SEND,
+    number::POST_RECV,
+    number::POST_SRQ_RECV,
+    number::POLL_CQ,
+    number::REQ_NOTIFY_CQ,
+    number::EX_MODIFY_CQ,
+];
 /// Commands that an engine asks the agent for by itself, around something that it has to do.
 const CONCERN_ENGINE: [u8; 2] = [number::RESIZE_CQ, number::MODIFY_SRQ];
 
-/// The number of a command in the legacy form.
-fn legacy_number(request: &[u8]) -> Option<u8> {
-    u8::try_from(Header::read(request)?.command).ok()
+/// The number of a command in the legacy form, or of one that exists in the extended form alone.
+fn number_of(request: &[u8]) -> Option<u8> {
+    let command = Header::read(request)?.command;
+    let number = u8::try_from(command & !EXTENDED).ok()?;
+    ((command & EXTENDED != 0) == (number == number::EX_MODIFY_CQ)).then_some(number)
 }
 
 /// Whether a MODIFY_QP lets packets of a peer in: from RTR on.

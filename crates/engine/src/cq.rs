@@ -10,12 +10,14 @@ use abi::cq::{CreateCq, CreateCqAnswer, DestroyCq, DestroyCqAnswer, ResizeCq, Wc
 use abi::errno::Errno;
 use abi::queue::CqOut;
 use bytemuck::{Pod, Zeroable};
+use protocol::Time;
 
 use crate::channel::Channel;
 use crate::clock;
 use crate::engine::{Deferred, Engine};
 use crate::error::{Error, Result};
 use crate::memory::View;
+use crate::moderation::{Moderation, Verdict};
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::qp::Qp;
@@ -109,6 +111,7 @@ struct CqRing {
     producer: u32,
     consumer: u32,
     armed: Armed,
+    moderation: Option<Moderation>,
     overrun: bool,
     /// The QP of the last polled entry, which is likely to be the next one's.
     recent: Option<Arc<Qp>>,
@@ -234,6 +237,7 @@ impl Cq {
             producer: 0,
             consumer: 0,
             armed: Armed::Nothing,
+            moderation: None,
             overrun: false,
             recent: None,
         };
@@ -374,13 +378,57 @@ impl Cq {
         ring.store(word::PRODUCER, ring.producer);
         self.waiting.store(true, Ordering::Release);
         let wanted = if solicited || entry.wc.status != 0 { Armed::Solicited } else { Armed::Next };
-        if ring.armed >= wanted {
-            ring.armed = Armed::Nothing;
-            ring.store(word::ARMED, 0);
-            if let Some(channel) = &self.channel {
-                channel.raise(&self.itself);
-            }
+        if ring.armed >= wanted && !(ring.moderation.is_some() && self.holds_back(&mut ring)) {
+            self.tell(&mut ring);
         }
+    }
+
+    /// Gives the event that the CQ was armed for.
+    fn tell(&self, ring: &mut CqRing) {
+        ring.armed = Armed::Nothing;
+        ring.store(word::ARMED, 0);
+        if let Some(channel) = &self.channel {
+            channel.raise(&self.itself);
+        }
+    }
+
+    /// Whether the event for a completion that has just come is to wait.
+    #[cold]
+    fn holds_back(&self, ring: &mut CqRing) -> bool {
+        match ring.moderation.as_mut().map(|moderation| moderation.add(self.engine.now())) {
+            None | Some(Verdict::Now) => return false,
+            Some(Verdict::Waits) => {}
+            Some(Verdict::WaitsUntil(at)) => self.engine.end_period_at(at),
+        }
+        true
+    }
+
+    /// How events are held back from now on. What was held back is told.
+    pub(crate) fn set_moderation(&self, moderation: Option<Moderation>) {
+        let mut ring = self.ring.lock();
+        let before = std::mem::replace(&mut ring.moderation, moderation);
+        if before.is_some_and(|before| before.waits_until().is_some()) && ring.armed != Armed::Nothing {
+            self.tell(&mut ring);
+        }
+    }
+
+    /// The time of what is held back may have come.
+    pub(crate) fn end_period(&self, now: Time) {
+        let mut ring = self.ring.lock();
+        let Some(at) = ring.moderation.as_ref().and_then(Moderation::waits_until) else { return };
+        if at > now {
+            return self.engine.end_period_at(at);
+        }
+        if let Some(moderation) = &mut ring.moderation {
+            moderation.release();
+        }
+        if ring.armed != Armed::Nothing {
+            self.tell(&mut ring);
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Asks for an event at the next completion, or the next solicited one. One-shot; never weakens an earlier asking (V-44).

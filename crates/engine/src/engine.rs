@@ -31,6 +31,7 @@ use crate::helper::Waker;
 use crate::lane::Lanes;
 use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
+use crate::moderation::Moderated;
 use crate::mr::Extent;
 use crate::mw::Mw;
 use crate::net::Net;
@@ -76,6 +77,7 @@ pub struct Engine {
     pub(crate) board: Board,
     pub(crate) events: Events,
     pub(crate) timers: Timers,
+    pub(crate) moderated: Moderated,
     pub(crate) waker: Waker,
     channels: Mutex<Vec<Weak<Channel>>>,
     deferred: Mutex<Vec<Deferred>>,
@@ -153,6 +155,7 @@ impl Engine {
             board: Board::map(&board)?,
             events: Events::new(async_fd, page),
             timers: Timers::new(),
+            moderated: Moderated::default(),
             waker,
             channels: Mutex::new(Vec::new()),
             deferred: Mutex::new(Vec::new()),

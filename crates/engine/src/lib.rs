@@ -38,6 +38,7 @@ mod lock;
 mod mcast;
 mod memory;
 mod migration;
+mod moderation;
 mod mr;
 mod mw;
 mod net;

@@ -12,6 +12,7 @@ use wire::Qpn;
 use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
 use crate::lane::{Lane, Receiver};
+use crate::moderation::PERIODS;
 use crate::net::inbox::Inbox;
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
@@ -291,6 +292,9 @@ impl Engine {
             return false;
         }
         let due = self.timers.due(now);
+        if due.contains(&PERIODS) {
+            self.end_periods(now);
+        }
         for qp in due.iter().filter_map(|&qpn| self.qps.find(qpn)) {
             qp.on_timer(now);
         }

@@ -341,7 +341,8 @@ impl Qp {
         }
         if inner.draining.is_some() && inner.requester.drained() {
             inner.store(word::FLAGS, 0);
-            if inner.draining.take() == Some(true) {
+            // A queue that failed instead has not drained.
+            if inner.draining.take() == Some(true) && inner.state == State::Sqd {
                 self.raise(kind::SQ_DRAINED);
             }
         }

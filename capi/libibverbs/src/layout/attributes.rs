@@ -260,3 +260,19 @@ mirror! {
         63 preference: u8,
     }
 }
+
+mirror! {
+    /// `struct ibv_moderate_cq`.
+    4 "ibv_moderate_cq" struct ModerateCq {
+        0 cq_count: u16,
+        2 cq_period: u16,
+    }
+}
+
+mirror! {
+    /// `struct ibv_modify_cq_attr`.
+    8 "ibv_modify_cq_attr" struct ModifyCqAttr {
+        0 attr_mask: u32,
+        4 moderate: ModerateCq,
+    }
+}

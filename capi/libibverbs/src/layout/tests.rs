@@ -97,6 +97,8 @@ fn check_all(facts: &HashMap<String, Fact>, version: &str, grown: &[&str]) {
         QpEx,
         Ah,
         PollCqAttr,
+        ModerateCq,
+        ModifyCqAttr,
         CqInitAttrEx,
         SrqAttr,
         SrqInitAttr,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::layout::{DeviceAttrEx, GidEntry, PortAttr, RecvWr, SendWr, Sge};
-use crate::{address, import, post, srq};
+use crate::{address, ece, import, post, srq};
 use libc::{EBADF, EBUSY, EFAULT, EINVAL, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP};
 use std::ptr::null_mut;
 
@@ -186,6 +186,47 @@ fn what_is_not_offered() {
     }
     assert!(call!(import::import_pd(device.context, 1)).is_null());
     assert_eq!(errno(), EINVAL, "the context has imported no other");
+    // Raw packets and a vendor's own kind of QP, steering and hashing, tag matching, pacing, options of vendors.
+    for qp_type in [abi::qp::kind::RAW_PACKET, abi::qp::kind::DRIVER] {
+        let mut init = device.init(qp_type);
+        assert!(call!(qp::create(device.pd, &raw mut init)).is_null());
+        assert_eq!(errno(), EOPNOTSUPP, "QP type {qp_type}");
+    }
+    let verbs = device.context.wrapping_byte_sub(std::mem::offset_of!(crate::layout::VerbsContext, context));
+    let verbs = verbs.cast::<crate::layout::VerbsContext>();
+    // An operation that is NULL is EOPNOTSUPP in the inline functions of `verbs.h`.
+    for op in [
+        object::get!(verbs, ibv_create_flow),
+        object::get!(verbs, ibv_destroy_flow),
+        object::get!(verbs, create_flow_action_esp),
+        object::get!(verbs, create_wq),
+        object::get!(verbs, create_rwq_ind_table),
+        object::get!(verbs, post_srq_ops),
+        object::get!(verbs, create_counters),
+        object::get!(verbs, modify_qp_rate_limit),
+    ] {
+        assert!(op.is_null());
+    }
+    let mut tags = crate::layout::SrqInitAttrEx { comp_mask: 1 | 2, srq_type: 2, pd: device.pd, ..Zeroable::zeroed() };
+    assert!(call!(crate::xrc::create_srq(device.context, &raw mut tags)).is_null());
+    assert_eq!(errno(), EOPNOTSUPP, "tag matching");
+    let qp = device.loopback();
+    let mut paced = QpAttr { rate_limit: 1000, ..QpAttr::zeroed() };
+    let mut ece = crate::layout::Ece { vendor_id: 0x2c9, options: 1, comp_mask: 0 };
+    assert_eq!(call!(qp::modify(qp, &raw mut paced, 1 << 25)), EOPNOTSUPP);
+    assert_eq!((ece::set(qp, &raw mut ece), ece::query(qp, &raw mut ece)), (EOPNOTSUPP, EOPNOTSUPP));
+    assert_eq!(call!(qp::destroy(qp)), 0);
+    let mut facts = DeviceAttrEx::zeroed();
+    let room = size_of::<DeviceAttrEx>();
+    assert_eq!(call!(query::query_device_ex(device.context, std::ptr::null(), &raw mut facts, room)), 0);
+    let DeviceAttrEx { packet_pacing_caps, tm_caps, rss_caps, tso_caps, .. } = facts;
+    assert_eq!((packet_pacing_caps.qp_rate_limit_max, packet_pacing_caps.supported_qpts), (0, 0));
+    assert_eq!((tm_caps.max_num_tags, rss_caps.supported_qpts, tso_caps.max_tso, facts.raw_packet_caps), (0, 0, 0, 0));
+    // ATOMIC WRITE and FLUSH are, moderation too; persistence is not.
+    assert_eq!(facts.device_cap_flags_ex >> 38 & 7, 0b101);
+    assert_eq!((facts.cq_mod_caps.max_cq_count, facts.cq_mod_caps.max_cq_period), (u16::MAX, u16::MAX));
+    // Windows: type 2B, and then not 2A.
+    assert_eq!(facts.orig_attr.device_cap_flags >> 23 & 3, 0b10);
     let mut local = crate::layout::AhAttr { port_num: 1, ..crate::layout::AhAttr::zeroed() };
     assert!(call!(address::create(device.pd, &raw mut local)).is_null(), "RoCE needs a GRH");
     assert_eq!(errno(), EINVAL);

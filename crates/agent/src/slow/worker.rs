@@ -11,7 +11,7 @@ use std::sync::mpsc::Receiver;
 
 use abi::Errno;
 use abi::command::{self, Command, number};
-use abi::cq::{PollCq, PollCqAnswer, ReqNotifyCq, ResizeCq, ResizeCqAnswer, Wc};
+use abi::cq::{ExModifyCq, PollCq, PollCqAnswer, ReqNotifyCq, ResizeCq, ResizeCqAnswer, Wc};
 use abi::layout::Record;
 use abi::post::{self, Post, PostAnswer, RecvWr, SendWr, Sge, opcode, send_flags};
 use abi::srq::ModifySrq;
@@ -23,6 +23,7 @@ use super::inventory::{Change, Made};
 use crate::agent::Inbox;
 use crate::dispatch::Reply;
 use crate::local::{LocalControl, Message};
+use crate::objects::extended::MODERATION;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::table::Kind;
 
@@ -197,6 +198,7 @@ impl Worker {
             number::REQ_NOTIFY_CQ => self.arm(&command)?,
             number::RESIZE_CQ => self.resize(&command)?,
             number::MODIFY_SRQ => self.modify_srq(&command)?,
+            number::EX_MODIFY_CQ => self.moderate(&command)?,
             number::POST_SEND => self.post_send(&command)?,
             number::POST_RECV => {
                 let (body, list) = lists(&command)?;
@@ -237,6 +239,15 @@ impl Worker {
         let ResizeCq { cq_handle, cqe, .. } = body(command)?;
         let cqe = object(&self.cqs, Kind::Cq, cq_handle)?.resize(cqe).map_err(refused)?;
         Ok(command.reply(ResizeCqAnswer { cqe, reserved: 0 }.bytes(), &[]))
+    }
+
+    fn moderate(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {
+        let ExModifyCq { cq_handle, attr_mask, cq_count, cq_period, .. } = command.body().map_err(because)?;
+        if attr_mask != MODERATION {
+            return refuse(Errno::EOPNOTSUPP, format!("EX_MODIFY_CQ: attributes {attr_mask:#x} do not change"));
+        }
+        object(&self.cqs, Kind::Cq, cq_handle)?.moderate(cq_count, cq_period).map_err(refused)?;
+        Ok(Vec::new())
     }
 
     fn modify_srq(&self, command: &Command<'_>) -> Outcome<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Section 3.4: completion queues.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use abi::cq::{Wc, status};
 use abi::errno::Errno;
@@ -86,6 +87,63 @@ fn v_42_resizing_keeps_what_waits(fabric: &Fabric) {
     (0..10).for_each(|wr_id| assert_eq!(b.received().wr_id, wr_id));
 }
 
+/// How long an event may be held back, at most.
+const PERIOD: Duration = Duration::from_micros(u16::MAX as u64);
+
+/// Arms and delivers so many messages, in less than a period; false if that took longer, and says nothing.
+fn in_time(a: &Side, b: &Side, channel: &Channel, messages: u16) -> bool {
+    let begun = Instant::now();
+    b.rcq.req_notify(false).expect("armed");
+    (0..messages).for_each(|_| deliver(a, b, 0));
+    let early = told(channel);
+    let was_in_time = begun.elapsed() < PERIOD;
+    assert!(!early || !was_in_time, "{messages} are not enough");
+    if early { false } else { was_in_time }
+}
+
+fn v_43_an_event_waits_for_completions_or_for_a_time(fabric: &Fabric) {
+    let (a, b, channel) = watched(fabric);
+    let poll = || while b.rcq.poll(&mut [Wc::default(); 8]).expect("a poll") > 0 {};
+    let event = || until("the event", || told(&channel).then_some(()));
+    b.rcq.moderate(4, u16::MAX).expect("moderated");
+    for _ in 0..3 {
+        // The fourth of them gives it.
+        until("a round without a break", || {
+            let in_time = in_time(&a, &b, &channel, 3);
+            deliver(&a, &b, 0);
+            if in_time {
+                event();
+            }
+            poll();
+            in_time.then_some(())
+        });
+    }
+    // One alone, when its time is over.
+    b.rcq.moderate(u16::MAX, u16::MAX).expect("moderated");
+    in_time(&a, &b, &channel, 1);
+    let _ = b.rcq.req_notify(false);
+    event();
+    poll();
+    // To turn it off gives what was held back; and then each event comes at once.
+    for (count, period) in [(0, 0), (0, 5), (5, 0), (1, u16::MAX)] {
+        b.rcq.moderate(u16::MAX, u16::MAX).expect("moderated");
+        if in_time(&a, &b, &channel, 1) {
+            b.rcq.moderate(count, period).expect("moderated");
+            event();
+        }
+        b.rcq.moderate(count, period).expect("moderated");
+        b.rcq.req_notify(false).expect("armed");
+        deliver(&a, &b, 0);
+        assert!(told(&channel), "{count} completions, {period} microseconds");
+        poll();
+    }
+    // Without arming there is none.
+    deliver(&a, &b, 0);
+    assert!(!told(&channel));
+    let caps = b.engine.query_device_ex().expect("an answer");
+    assert_eq!((caps.max_cq_moderation_count, caps.max_cq_moderation_period), (u16::MAX, u16::MAX));
+}
+
 fn v_44_arming_is_for_one_event_and_for_what_comes_later(fabric: &Fabric) {
     let (a, b, channel) = watched(fabric);
     deliver(&a, &b, 0);
@@ -134,6 +192,7 @@ everywhere! {
     v_40_completions_leave_in_order_and_once
     v_41_an_overrun_ends_the_queue_and_its_queue_pairs
     v_42_resizing_keeps_what_waits
+    v_43_an_event_waits_for_completions_or_for_a_time
     v_44_arming_is_for_one_event_and_for_what_comes_later
     v_46_the_sender_solicits_with_sends_and_immediate_data
 }

@@ -138,6 +138,80 @@ fn state_sqd_finishes_what_it_began_and_tells(fabric: &Fabric) {
     assert_eq!((a.sent().wr_id, b.received().wr_id), (2, 1));
 }
 
+/// What is posted waits, what fails ends the queue, and then nothing has drained.
+fn state_sqd_ends_otherwise_without_a_word(fabric: &Fabric) {
+    let mask = attr::STATE | attr::EN_SQD_ASYNC_NOTIFY;
+    let drain = ModifyQp { attr_mask: mask, qp_state: state::SQD, en_sqd_async_notify: 1, ..ModifyQp::default() };
+    for end in [state::ERR, state::RESET] {
+        let (a, _b) = fabric.pair(&Plan::rc());
+        a.post(&SendWr { wr_id: 1, ..SendWr::default() });
+        a.qp.modify(&drain).expect("SQD");
+        a.to(end);
+        no_event(&a.engine);
+        assert_eq!(a.qp.query(attr::STATE).expect("an answer").sq_draining, 0);
+    }
+    // An idle queue has drained at once; without the wish nobody is told.
+    let (a, b) = fabric.pair(&Plan::rc());
+    a.qp.modify(&drain).expect("SQD");
+    assert_eq!(event(&a.engine).kind, kind::SQ_DRAINED);
+    a.to(state::RTS);
+    a.to(state::SQD);
+    no_event(&a.engine);
+    let answer = a.qp.query(attr::STATE).expect("an answer");
+    assert_eq!((answer.qp_state, answer.cur_qp_state, answer.sq_draining), (state::SQD, state::SQD, 0));
+    // What may change while it rests does, and counts afterwards.
+    let fine = attr::TIMEOUT | attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC | attr::MIN_RNR_TIMER;
+    let wish = ModifyQp {
+        attr_mask: fine | attr::ACCESS_FLAGS | attr::MAX_DEST_RD_ATOMIC,
+        timeout: 17,
+        retry_cnt: 3,
+        rnr_retry: 5,
+        max_rd_atomic: 2,
+        max_dest_rd_atomic: 3,
+        min_rnr_timer: 9,
+        qp_access_flags: 0x2,
+        ..ModifyQp::default()
+    };
+    a.qp.modify(&wish).expect("SQD to SQD");
+    let back = ModifyQp { attr_mask: attr::STATE | attr::CUR_STATE, qp_state: state::RTS, ..ModifyQp::default() };
+    assert_eq!(a.qp.modify(&back).expect_err("it is not in RESET").errno, Errno::EINVAL);
+    a.qp.modify(&ModifyQp { cur_qp_state: state::SQD, ..back }).expect("SQD to RTS");
+    let is = a.qp.query(!0).expect("an answer");
+    assert_eq!((is.timeout, is.retry_cnt, is.rnr_retry, is.max_rd_atomic), (17, 3, 5, 2));
+    assert_eq!((is.max_dest_rd_atomic, is.min_rnr_timer, is.qp_access_flags), (3, 9, 0x2));
+    b.recv(1, 0, 0);
+    a.post(&SendWr::default());
+    assert_eq!((a.sent().status, b.received().status), (0, 0));
+    // READs of it are not allowed any more.
+    let read = SendWr { opcode: opcode::RDMA_READ, remote_addr: a.memory.addr(0), ..SendWr::default() };
+    b.post(&SendWr { rkey: a.mr.rkey(), sges: &b.sge(0, 8), ..read });
+    assert_eq!(b.sent().status, status::REM_INV_REQ_ERR);
+}
+
+/// Every attribute that was set is told again, and what the QP was made of.
+fn state_query_tells_what_was_set(fabric: &Fabric) {
+    let plan = Plan { timeout: 13, retry_cnt: 6, rnr_retry: 5, min_rnr_timer: 4, max_rd_atomic: 3, ..Plan::rc() };
+    let plan = Plan { max_dest_rd_atomic: 2, qp_access: 0x6, ..plan };
+    let (a, b) = fabric.pair(&plan);
+    let is = a.qp.query(!0).expect("an answer");
+    assert_eq!((is.qp_state, is.cur_qp_state, is.port_num, is.pkey_index), (state::RTS, state::RTS, 1, 0));
+    assert_eq!((is.timeout, is.retry_cnt, is.rnr_retry, is.min_rnr_timer), (13, 6, 5, 4));
+    assert_eq!((is.max_rd_atomic, is.max_dest_rd_atomic, is.qp_access_flags), (3, 2, 0x6));
+    assert_eq!((is.rq_psn, is.sq_psn, is.dest_qp_num, is.sq_draining), (7, 7, b.qp.qpn(), 0));
+    assert_eq!((is.dest.dgid, is.dest.is_global, is.dest.port_num), (b.gid(), 1, 1));
+    assert_eq!((is.dest.sgid_index, is.dest.hop_limit), (a.gid_index(), 1));
+    assert!((1..=5).contains(&is.path_mtu));
+    let caps = a.qp.caps();
+    let told = (is.max_send_wr, is.max_recv_wr, is.max_send_sge, is.max_recv_sge, is.max_inline_data);
+    let made = (caps.max_send_wr, caps.max_recv_wr, caps.max_send_sge, caps.max_recv_sge, caps.max_inline_data);
+    assert_eq!((told, is.sq_sig_all), (made, 1));
+    // A datagram QP's own key.
+    let side = Side::new(&fabric.engine(), &Plan { sq_sig_all: false, ..Plan::ud() });
+    side.init();
+    let is = side.qp.query(!0).expect("an answer");
+    assert_eq!((is.qp_state, is.qkey, is.sq_sig_all), (state::INIT, QKEY, 0));
+}
+
 fn state_sqe_halts_sending_only(fabric: &Fabric) {
     for plan in [Plan::uc(), Plan::ud()] {
         let (a, b) = fabric.pair(&plan);
@@ -227,6 +301,8 @@ everywhere! {
     state_rtr_serves_and_tells_of_the_first_message
     state_rts_does_everything
     state_sqd_finishes_what_it_began_and_tells
+    state_sqd_ends_otherwise_without_a_word
+    state_query_tells_what_was_set
     state_sqe_halts_sending_only
     state_err_flushes_and_drops
     state_auto_send_errors

@@ -1,0 +1,143 @@
+//! Moderation: a CQ that is armed gives its event only after several completions, or when the first of them has waited for a time.
+//! Nothing here is touched while a CQ is polled and not armed. Principal type: [`Moderation`].
+
+use std::sync::{Arc, Weak};
+
+use abi::command::number as command;
+use abi::cq::ExModifyCq;
+use parking_lot::Mutex;
+use protocol::Time;
+
+use crate::cq::Cq;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::request;
+
+/// What stands for all moderated CQs among the QP numbers of the timers: no QP has it.
+pub(crate) const PERIODS: u32 = u32::MAX;
+/// `ExModifyCq::attr_mask`: count and period.
+const MODERATE: u32 = 1;
+
+/// How long events are held back, and what is being held.
+#[derive(Debug)]
+pub(crate) struct Moderation {
+    count: u32,
+    /// Nanoseconds.
+    period: u64,
+    /// Completions for which there would have been an event.
+    held: u32,
+    /// When the first of them has waited for long enough.
+    due: Time,
+}
+
+/// What becomes of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is given now, for everything that was held.
+    Now,
+    /// It waits with others.
+    Waits,
+    /// It is the first that waits, until then.
+    WaitsUntil(Time),
+}
+
+impl Moderation {
+    /// None turns moderation off, as a count or period of 0 does.
+    pub(crate) fn new(count: u16, period: u16) -> Option<Self> {
+        let (count, period) = (u32::from(count), u64::from(period) * 1000);
+        (count != 0 && period != 0).then_some(Self { count, period, held: 0, due: Time::NEVER })
+    }
+
+    /// One more completion that the program wants an event for.
+    pub(crate) fn add(&mut self, now: Time) -> Verdict {
+        self.held += 1;
+        if self.held >= self.count || self.held > 1 && self.due <= now {
+            self.held = 0;
+            return Verdict::Now;
+        }
+        if self.held > 1 {
+            return Verdict::Waits;
+        }
+        self.due = now.after(self.period);
+        Verdict::WaitsUntil(self.due)
+    }
+
+    /// Whether something waits, and until when.
+    pub(crate) fn waits_until(&self) -> Option<Time> {
+        (self.held > 0).then_some(self.due)
+    }
+
+    /// What waited is given.
+    pub(crate) fn release(&mut self) {
+        self.held = 0;
+    }
+}
+
+/// The CQs of an engine that are moderated, or were.
+#[derive(Default)]
+pub(crate) struct Moderated(Mutex<Vec<Weak<Cq>>>);
+
+impl Cq {
+    /// Has an event wait for `count` completions, at most for `period` microseconds from the first of them on. A count or period of
+    /// 0 gives each event at once, as it is in the beginning.
+    ///
+    /// # Errors
+    /// EIO when the agent is gone.
+    pub fn moderate(self: &Arc<Self>, count: u16, period: u16) -> Result<()> {
+        self.engine().check_process()?;
+        let body = ExModifyCq {
+            cq_handle: self.handle(),
+            attr_mask: MODERATE,
+            cq_count: count,
+            cq_period: period,
+            ..ExModifyCq::default()
+        };
+        self.engine().call(&request::private(command::EX_MODIFY_CQ, &body, 0))?;
+        let moderation = Moderation::new(count, period);
+        if moderation.is_some() {
+            let mut known = self.engine().moderated.0.lock();
+            known.retain(|cq| cq.strong_count() > 0 && !std::ptr::eq(cq.as_ptr(), &raw const **self));
+            known.push(Arc::downgrade(self));
+        }
+        self.set_moderation(moderation);
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Has the moderated CQs looked at when `at` has come.
+    pub(crate) fn end_period_at(&self, at: Time) {
+        if self.timers.set(at, PERIODS) {
+            self.waker.attend();
+        }
+    }
+
+    /// Gives the events that have waited for long enough.
+    pub(crate) fn end_periods(&self, now: Time) {
+        let known: Vec<_> = self.moderated.0.lock().iter().filter_map(Weak::upgrade).collect();
+        for cq in known {
+            cq.end_period(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_so_many_or_so_long() {
+        assert!(Moderation::new(0, 5).is_none() && Moderation::new(5, 0).is_none());
+        let mut moderation = Moderation::new(3, 2).expect("both");
+        assert_eq!(moderation.waits_until(), None);
+        assert_eq!(moderation.add(Time(100)), Verdict::WaitsUntil(Time(2100)));
+        assert_eq!(moderation.waits_until(), Some(Time(2100)));
+        assert_eq!(moderation.add(Time(200)), Verdict::Waits);
+        assert_eq!(moderation.add(Time(300)), Verdict::Now, "the third");
+        assert_eq!(moderation.add(Time(5000)), Verdict::WaitsUntil(Time(7000)), "a new period");
+        assert_eq!(moderation.add(Time(7000)), Verdict::Now, "it is over, and nobody has looked");
+        assert_eq!(moderation.waits_until(), None);
+        let mut each = Moderation::new(1, 9).expect("both");
+        assert_eq!([each.add(Time(1)), each.add(Time(2))], [Verdict::Now; 2]);
+    }
+}
