@@ -1,7 +1,9 @@
 //! Acknowledgements: how many of an object's events the program has said it is done with. Destroying an object waits until
 //! every event that was read is acknowledged (V-90), so that no handler is left with a pointer to nothing.
 
+use engine::lint::Lint;
 use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
 
 /// Counts of acknowledged events. They wrap, as the counts of events that were read do.
 #[derive(Default)]
@@ -40,6 +42,28 @@ impl Acks {
         while missing(counts.completion, completion) || missing(counts.asynchronous, asynchronous) {
             self.changed.wait(&mut counts);
         }
+    }
+}
+
+/// How long a destroyer waits before that is a finding of the strict mode. Who acknowledges on another thread does it sooner.
+const LONG: Duration = Duration::from_secs(1);
+
+impl Acks {
+    /// As [`Acks::wait`], for `call`; where there is a strict mode, a long wait is told there.
+    pub(crate) fn wait_for(&self, lint: Option<&Lint>, call: &'static str, completion: u32, asynchronous: u32) {
+        if let Some(lint) = lint {
+            let mut counts = self.counts.lock();
+            let lacking = |counts: &mut Counts| {
+                missing(counts.completion, completion) || missing(counts.asynchronous, asynchronous)
+            };
+            if self.changed.wait_while_for(&mut counts, lacking, LONG).timed_out() {
+                let more = |done: u32, read: u32| if missing(done, read) { read.wrapping_sub(done) } else { 0 };
+                let count = more(counts.completion, completion) + more(counts.asynchronous, asynchronous);
+                drop(counts);
+                lint.unacknowledged(call, count);
+            }
+        }
+        self.wait(completion, asynchronous);
     }
 }
 

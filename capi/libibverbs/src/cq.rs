@@ -142,7 +142,9 @@ pub(crate) unsafe extern "C" fn destroy(cq: *mut Cq) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) }?;
         let read = object.inner.queue()?.destroy()?;
-        object.inner.acks.wait(read.completion, read.asynchronous);
+        // SAFETY: the context of a live CQ is open.
+        let lint = unsafe { OpenContext::of(get!(cq, context)) }?.engine.lint();
+        object.inner.acks.wait_for(lint, "ibv_destroy_cq", read.completion, read.asynchronous);
         // SAFETY: the caller's promise; and no event names it any more.
         unsafe { CqObject::free(cq) };
         Ok(())

@@ -160,7 +160,9 @@ pub(crate) unsafe extern "C" fn destroy(qp: *mut Qp) -> c_int {
             Some(hold) => hold.destroy()?,
             None => object.inner.queue()?.destroy()?,
         };
-        object.inner.acks.wait(0, read);
+        // SAFETY: the context of a live QP is open.
+        let lint = unsafe { OpenContext::of(get!(qp, context)) }?.engine.lint();
+        object.inner.acks.wait_for(lint, "ibv_destroy_qp", 0, read);
         // SAFETY: the caller's promise; and no event names it any more.
         unsafe { QpObject::free(qp) };
         Ok(())

@@ -115,7 +115,9 @@ pub(crate) unsafe extern "C" fn destroy(srq: *mut Srq) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { SrqObject::of(srq) }?;
         let read = object.inner.queue()?.destroy()?;
-        object.inner.acks.wait(0, read);
+        // SAFETY: the context of a live SRQ is open.
+        let lint = unsafe { OpenContext::of(get!(srq, context)) }?.engine.lint();
+        object.inner.acks.wait_for(lint, "ibv_destroy_srq", 0, read);
         // SAFETY: the caller's promise; and no event names it any more.
         unsafe { SrqObject::free(srq) };
         Ok(())

@@ -69,6 +69,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   softhca run -- ib_write_bw -s 1048576 &  softhca run -- ib_write_bw -s 1048576 127.0.0.1
   softhca run --quiet -- ./my-tests
+  softhca run --strict -- ./my-tests               also finds what is wrong although it seems to work (docs/strict.md)
   softhca run --sockets -- iperf3 -s &     softhca run --sockets -- iperf3 -c 127.0.0.1
   softhca run --link-layer infiniband -- ibv_rc_pingpong     a port with a LID: no GID index is needed
   softhca run --address 127.0.0.2 -- ./server      each address is a host of its own: these two speak RoCEv2
@@ -76,7 +77,8 @@ Examples:
   SOFTHCA_LOG=debug softhca run -- ./my-server
 
 The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part,
-126 that the program cannot be executed, 127 that it was not found. When the program does not end with 0, the last
+126 that the program cannot be executed, 127 that it was not found, 123 that --strict has found something and
+the program itself ended with 0. When the program does not end with 0, the last
 reasons why something failed follow on standard error.";
 
 #[derive(Debug, Args)]
@@ -85,6 +87,10 @@ pub(crate) struct Run {
     /// Do not print reasons after a program that failed
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Find what the program does wrong although it seems to work, such as buffers that it uses too early, and print
+    /// each at the end, with how to mend it. The program runs slower. docs/strict.md lists what is looked for
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Start the agent with ports of this link layer, if none answers; ethernet without it
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,

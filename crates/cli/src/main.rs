@@ -16,6 +16,7 @@ mod run;
 mod show;
 mod signals;
 mod start;
+mod strict;
 mod table;
 
 use std::io::Write;

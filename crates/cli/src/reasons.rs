@@ -69,7 +69,8 @@ impl Reasons {
     }
 }
 
-fn forget_old(folder: &Path) {
+/// Removes what is too old of a folder with a file for each run.
+pub(crate) fn forget_old(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let aged = entries.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())));
     let mut files: Vec<_> = aged.collect();

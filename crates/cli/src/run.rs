@@ -16,7 +16,10 @@ use crate::preload;
 use crate::reasons::{self, Reasons};
 use crate::signals::Caught;
 use crate::start;
+use crate::strict::Findings;
 
+/// The strict mode has found something, in a program that ended with 0.
+const FOUND: u8 = 123;
 /// softhca could not do its part.
 const NOT_READY: u8 = 125;
 /// The program cannot be executed.
@@ -42,6 +45,8 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let _agent = start::ensure(host, &run_dir, run.link_layer)?;
     let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
     let reasons = reasons.map_err(|error| format!("there is no place for reasons: {error}"))?;
+    let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();
+    let findings = findings.map_err(|error| format!("there is no place for findings: {error}"))?;
     if run.sockets && !preload::has_sockets(&library) {
         return Err(format!(
             "--sockets: {} has no rsocket/librspreload.so; `cargo xtask dist` lays it out",
@@ -49,11 +54,15 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
         ));
     }
     let mut command = command(run, &library, &run_dir, &reasons);
+    if let Some(findings) = &findings {
+        command.env(engine::lint::VARIABLE, findings.file());
+    }
     let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
             reasons.forget();
+            findings.map(Findings::end);
             eprintln!("softhca: {}: {error}", run.command[0].to_string_lossy());
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
@@ -66,7 +75,8 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     if told.is_empty() {
         reasons.forget();
     }
-    Ok(code)
+    let found = findings.is_some_and(Findings::end);
+    Ok(if found && code == 0 { FOUND } else { code })
 }
 
 fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Command {

@@ -110,6 +110,15 @@ fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<
     Ok(extent.host + offset)
 }
 
+/// The refusal of memory that is gone.
+#[cold]
+fn gone(engine: &Engine, key: u32, addr: u64) -> Refusal {
+    if let Some(lint) = engine.lint() {
+        lint.vanished(key, addr);
+    }
+    Refusal::Memory { key, addr }
+}
+
 /// Runs `act` on where `len` bytes at `addr` lie in this process, with the region held.
 fn with<T>(
     engine: &Engine,
@@ -118,7 +127,7 @@ fn with<T>(
     act: impl FnOnce(*mut u8) -> Result<T, usermem::Fault>,
 ) -> Result<T, Refusal> {
     let (_extent, host) = open(engine, wanted, (key, addr, len))?;
-    act(host).map_err(|_| Refusal::Memory { key, addr })
+    act(host).map_err(|_| gone(engine, key, addr))
 }
 
 /// The region, held, and where the range lies in this process.
@@ -205,7 +214,7 @@ pub(crate) fn write(
         return Ok(());
     }
     // SAFETY: `to` lies in a range that the program registered for this use; `from` is the caller's, valid for `len`; faults are survived.
-    unsafe { usermem::copy(to, from, len) }.map_err(|_| Refusal::Memory { key, addr })
+    unsafe { usermem::copy(to, from, len) }.map_err(|_| gone(engine, key, addr))
 }
 
 /// Copies the `len` bytes at `addr` of a region to `to`.
@@ -222,7 +231,7 @@ pub(crate) fn read(
         return Ok(());
     }
     // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range; faults are survived.
-    unsafe { usermem::copy(to, from, len) }.map_err(|_| Refusal::Memory { key, addr })
+    unsafe { usermem::copy(to, from, len) }.map_err(|_| gone(engine, key, addr))
 }
 
 /// An atomic on 8 bytes.

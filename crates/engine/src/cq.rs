@@ -325,6 +325,7 @@ impl Cq {
         if ring.producer == ring.consumer || ring.view.is_none() {
             return 0;
         }
+        let lint = self.engine.lint();
         let mut taken = 0;
         while taken < room && ring.consumer != ring.producer {
             let Some((view, at)) = ring.entry(ring.consumer) else { break };
@@ -332,6 +333,9 @@ impl Cq {
             give(taken, &entry);
             ring.consumer = ring.next(ring.consumer);
             taken += 1;
+            if let Some(lint) = lint {
+                lint.polled(self.handle, &entry.wc);
+            }
             if entry.frees != 0 {
                 self.set_free(&mut ring, &entry);
             }
@@ -373,6 +377,9 @@ impl Cq {
             } else {
                 view.write(at, entry);
             }
+        }
+        if let Some(lint) = self.engine.lint() {
+            lint.came(self.handle, &entry.wc);
         }
         ring.producer = ring.next(ring.producer);
         ring.store(word::PRODUCER, ring.producer);
@@ -469,6 +476,9 @@ impl Cq {
     pub(crate) fn purge(&self, qpn: u32) {
         let mut ring = self.ring.lock();
         ring.recent = None;
+        if let Some(lint) = self.engine.lint() {
+            lint.purged(self.handle, qpn);
+        }
         if ring.producer != ring.consumer {
             let entries = ring.drain();
             ring.refill(entries.into_iter().filter(|entry| entry.wc.qp_num != qpn));
@@ -544,6 +554,9 @@ impl Cq {
         self.engine.forget_events(|source| matches!(source, event::Source::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
         let mut ring = self.ring.lock();
         (ring.view, ring.entries, ring.recent, ring.token) = (None, None, None, None);
+        if let Some(lint) = self.engine.lint() {
+            lint.forgotten(self.handle);
+        }
     }
 }
 

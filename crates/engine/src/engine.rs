@@ -29,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::helper::Waker;
 use crate::lane::Lanes;
+use crate::lint::Lint;
 use crate::mcast::Groups;
 use crate::memory::{QueueMemory, View};
 use crate::moderation::Moderated;
@@ -100,6 +101,8 @@ pub struct Engine {
     comp_vectors: u32,
     depths: OnceLock<(u32, u32)>,
     clock: Clock,
+    /// Looks for mistakes of the program, where it is asked to.
+    lint: Option<Box<Lint>>,
 }
 
 impl Engine {
@@ -172,6 +175,7 @@ impl Engine {
             comp_vectors: fixed.num_comp_vectors,
             depths: OnceLock::new(),
             clock: Clock::new(),
+            lint: Lint::from_environment(hello.engine),
         });
         // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
         engine.start_helper()?;
@@ -194,6 +198,13 @@ impl Engine {
     #[must_use]
     pub fn comp_vectors(&self) -> u32 {
         self.comp_vectors
+    }
+
+    /// The strict mode's checks; None unless the environment asks for them (see [`crate::lint::VARIABLE`]).
+    #[inline]
+    #[must_use]
+    pub fn lint(&self) -> Option<&Lint> {
+        self.lint.as_deref()
     }
 
     /// Nanoseconds since the engine was opened: the state machines' time.
@@ -422,6 +433,9 @@ impl Engine {
     pub fn close(self: &Arc<Self>) {
         if !self.mark.made_here() {
             return;
+        }
+        if let Some(lint) = self.lint() {
+            lint.closed(self);
         }
         self.is_gone.store(true, Ordering::Relaxed);
         // First, so that the thread does not wait for an agent that does not answer.

@@ -98,6 +98,7 @@ impl Qp {
         let psn = packet.headers.psn;
         let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.held.refused != Some(psn);
         if !(may_wait && inner.held.keep(packet, payload)) {
+            self.engine().lint().inspect(|lint| lint.not_ready(self, inner));
             return inner.responder.finish(Outcome::Rnr);
         }
         inner.responder.finish(Outcome::Dropped);

@@ -33,6 +33,7 @@ mod helper;
 mod import;
 mod lane;
 mod lid;
+pub mod lint;
 #[allow(unsafe_code, reason = "a lock is a promise that only its author can make")]
 mod lock;
 mod mcast;

@@ -210,6 +210,9 @@ impl Mr {
         let extent = self.extent.read().clone();
         extent.windows.close(extent.key)?;
         let body = DeregMr { mr_handle: self.handle };
+        if let Some(lint) = self.engine.lint() {
+            lint.deregisters(&self.engine, "ibv_dereg_mr", &extent);
+        }
         let answer = self.engine.call(&request::legacy(command::DEREG_MR, &body, 0));
         match answer {
             Err(error) if !self.engine.is_gone() => {
@@ -264,6 +267,9 @@ impl Mr {
         let asked = self.engine.call(&request::legacy(command::REREG_MR, &body, size_of::<ReregMrAnswer>()));
         old.windows.open();
         let answer: ReregMrAnswer = asked?.get(0)?;
+        if let Some(lint) = self.engine.lint() {
+            lint.deregisters(&self.engine, "ibv_rereg_mr", &old);
+        }
         self.engine.extents.remove(old.key >> 8);
         let extent = Extent {
             key: answer.lkey,

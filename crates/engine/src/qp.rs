@@ -544,6 +544,9 @@ impl Qp {
     }
 
     pub(crate) fn let_go(&self, inner: &mut Inner) {
+        if let Some(lint) = self.engine().lint() {
+            lint.emptied(self);
+        }
         self.say_gone(inner);
         self.pay(inner);
         self.uncount(inner);

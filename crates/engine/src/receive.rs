@@ -56,6 +56,9 @@ impl Qp {
         let refuse =
             |errno, why: String| Err(Error::refuse(errno, format!("post_recv on QP {:#x}: {why}", self.qpn())).errno);
         if inner.is_dead() || inner.state == State::Reset {
+            if let Some(lint) = self.engine().lint() {
+                lint.refused_receive(self, &inner);
+            }
             return refuse(Errno::EINVAL, "the QP is in RESET or destroyed".into());
         }
         if self.srq.is_some() || self.recv_cq.is_none() {
@@ -76,6 +79,9 @@ impl Qp {
         write_recv(&inner.rq, index, wr);
         inner.rq_tail = inner.rq.advance(index);
         inner.store(word::RQ_TAIL, inner.rq_tail);
+        if let Some(lint) = self.engine().lint() {
+            lint.posted_receive(self, wr);
+        }
         if self.service != Service::Rc {
             let left = self.receives_left(&inner);
             inner.unanswered.posted(left);
@@ -338,6 +344,9 @@ impl Qp {
         if inner.state == State::Err {
             return;
         }
+        if let Some(lint) = self.engine().lint() {
+            lint.refused_peer(self, &refusal.fault);
+        }
         match refusal.nak {
             Nak::InvalidRequest if status.is_none() => {
                 crate::reason!(
@@ -557,6 +566,10 @@ impl Qp {
                 }
             }
             solicited = end.solicited;
+        }
+        if let Some(lint) = self.engine().lint() {
+            let bytes = if opcode == wc_opcode::RECV { wc.byte_len } else { 0 };
+            lint.receive_over(self, inner, receive, bytes, status == Status::Success);
         }
         let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.rq.advance(index), FREES_RECV));
         inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));

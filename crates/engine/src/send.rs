@@ -122,6 +122,16 @@ impl SendBatch<'_> {
     /// # Errors
     /// EINVAL for a state, opcode or list that does not fit; ENOMEM when the queue is full.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Errno> {
+        let slot = self.inner.sq_tail;
+        let added = self.add(wr);
+        if let Some(lint) = self.qp.engine().lint() {
+            lint.posted_send(self.qp, &self.inner, slot, wr, added);
+        }
+        added
+    }
+
+    #[inline]
+    fn add(&mut self, wr: &SendWr<'_>) -> Result<(), Errno> {
         let (qp, inner) = (self.qp, &mut *self.inner);
         let refuse =
             |errno, why: String| Err(Error::refuse(errno, format!("post_send on QP {:#x}: {why}", qp.qpn())).errno);
@@ -313,7 +323,11 @@ impl Qp {
                 failed = Some(index);
             }
             let entry: SendEntry = inner.sq.read(index);
-            if completion.status == Status::Success && entry.signaled == 0 {
+            let shown = completion.status != Status::Success || entry.signaled != 0;
+            if let Some(lint) = self.engine().lint() {
+                lint.send_over(self, index, completion.status, shown);
+            }
+            if !shown {
                 continue;
             }
             let wc = Wc {

@@ -214,6 +214,9 @@ impl Srq {
         write_recv(&queue.ring, tail, wr);
         queue.tail = queue.ring.advance(tail);
         queue.publish();
+        if let Some(lint) = self.engine.lint() {
+            lint.posted_shared(&self.engine, self.handle, wr);
+        }
         Ok(())
     }
 
@@ -230,6 +233,9 @@ impl Srq {
             (0..entry.num_sge.min(self.max_sge) as usize).map(|number| queue.ring.element(head, RECV_HEADER, number)),
         );
         queue.head = queue.ring.advance(head);
+        if let Some(lint) = self.engine.lint() {
+            lint.taken(self.handle);
+        }
         self.check_limit(&mut queue);
         queue.publish();
         Some(entry)
@@ -341,6 +347,9 @@ impl Srq {
         queue.view = None;
         queue.ring.forget();
         queue.token = None;
+        if let Some(lint) = self.engine.lint() {
+            lint.emptied_shared(self.handle);
+        }
     }
 }
 

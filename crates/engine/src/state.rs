@@ -89,6 +89,9 @@ impl Qp {
             How::Asked
         };
         self.take_over(&mut inner, &attributes, how);
+        if let Some(lint) = self.engine().lint() {
+            lint.modified(self, &attributes);
+        }
         qp.pump(&mut inner);
         Ok(())
     }
@@ -258,6 +261,9 @@ impl Qp {
     /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
     fn reset(&self, inner: &mut Inner) {
         self.come_home(inner);
+        if let Some(lint) = self.engine().lint() {
+            lint.emptied(self);
+        }
         self.say_gone(inner);
         inner.requester = Requester::new(self.service, self.caps.max_send_wr);
         inner.responder = Responder::new(self.service);

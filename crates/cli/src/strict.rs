@@ -1,0 +1,125 @@
+//! The findings of the strict mode in one program run: the file to which the verbs library appends them, and what is told at the end.
+//!
+//! What is found, and when, is the library's; here it is only sorted and printed. The principal type is [`Findings`].
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use engine::lint::{Told, read};
+
+use crate::reasons;
+
+/// How many findings of a kind are told.
+const TOLD: usize = 3;
+
+/// The file of one run.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    file: PathBuf,
+}
+
+impl Findings {
+    /// An empty file for this process, beside the folder for reasons; those of long ago go.
+    pub(crate) fn new(reasons: &Path) -> io::Result<Self> {
+        let folder = reasons.with_file_name("findings");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        reasons::forget_old(&folder);
+        // With a `/` in any case: that is how the library knows a file.
+        let file = std::path::absolute(folder)?.join(std::process::id().to_string());
+        File::create(&file)?;
+        Ok(Self { file })
+    }
+
+    /// The file, for the program's environment.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Tells what was found on standard error; says whether there was anything. The file stays then.
+    pub(crate) fn end(self) -> bool {
+        // A program may have written anything to its file.
+        let text = fs::read(&self.file).unwrap_or_default();
+        let all = read(&String::from_utf8_lossy(&text));
+        eprint!("{}", told(&all, &self.file));
+        if all.is_empty() {
+            // A file that stays is only a file that stays.
+            let _ = fs::remove_file(self.file);
+        }
+        !all.is_empty()
+    }
+}
+
+/// What to print: each kind with how often it was found, its first findings, and how to mend it. Empty if there are none.
+fn told(all: &[Told], file: &Path) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut kinds: Vec<&str> = Vec::new();
+    for finding in all {
+        if !kinds.contains(&finding.check.as_str()) {
+            kinds.push(&finding.check);
+        }
+    }
+    let mut told = String::from("softhca: --strict has found what is wrong although it may seem to work:\n");
+    for kind in kinds {
+        let same: Vec<&Told> = all.iter().filter(|finding| finding.check == kind).collect();
+        let count = same.iter().fold(0u64, |sum, finding| sum.saturating_add(finding.count));
+        let often = match (count, same.iter().all(|finding| finding.exact)) {
+            (1, _) => "once".to_owned(),
+            (count, true) => format!("{count} times"),
+            (count, false) => format!("{count} times or more"),
+        };
+        told += &format!("  {kind}, {often}:\n");
+        for finding in same.iter().take(TOLD) {
+            let place = if finding.place.is_empty() { String::new() } else { format!(" (in {})", finding.place) };
+            told += &format!("    {}{place}\n", finding.what);
+        }
+        if same.len() > TOLD {
+            told += &format!("    and the same of {} more objects\n", same.len() - TOLD);
+        }
+        told += &same.first().map(|finding| format!("    to mend it: {}\n", finding.mend)).unwrap_or_default();
+    }
+    told + &format!("softhca: all findings: {}; docs/strict.md explains them\n", file.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Findings, told};
+    use engine::lint::read;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn kinds_are_told_once_with_their_counts() {
+        let line = |number: u32, count: u32, sign: char, kind: &str| {
+            format!("9.1.{number}\t{count}\t{sign}\t{kind}\tmain at a.c:3\twhat {number}\tdo it {kind}\n")
+        };
+        let text: String = [
+            line(0, 1, '+', "small-cq"),
+            line(1, 1, '+', "no-retry"),
+            line(0, 12, '=', "small-cq"),
+            line(2, 1, '=', "small-cq"),
+            line(3, 1, '=', "small-cq"),
+            line(4, 10, '+', "small-cq"),
+        ]
+        .concat();
+        let said = told(&read(&text), Path::new("/f"));
+        assert!(said.contains("  small-cq, 24 times or more:\n    what 0 (in main at a.c:3)\n"), "{said}");
+        assert!(said.contains("    and the same of 1 more objects\n    to mend it: do it small-cq\n"), "{said}");
+        assert!(said.contains("  no-retry, once:\n    what 1 (in main at a.c:3)\n"), "{said}");
+        assert_eq!(said.matches("to mend it").count(), 2);
+    }
+
+    #[test]
+    fn a_run_without_findings_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let findings = Findings::new(&folder.path().join("reasons")).expect("a file");
+        let file = findings.file().to_owned();
+        assert!(!findings.end() && !file.exists());
+        let findings = Findings::new(&folder.path().join("reasons")).expect("a file");
+        fs::write(findings.file(), "1.1.0\t1\t=\tsmall-cq\t\twhat\tmend\n").expect("written");
+        assert!(findings.end() && file.exists());
+    }
+}

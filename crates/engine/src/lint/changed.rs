@@ -1,0 +1,71 @@
+//! The check that a program leaves alone what it sends: a sum of the bytes when the request is posted, and again when the peer has them.
+//!
+//! Until then a packet may have to be sent again. Whoever changes them, it may also be a peer's WRITE or a message that was received there.
+
+use abi::post::Sge;
+
+use super::finding::{Check, Finding};
+use super::ledger::Posted;
+use crate::access;
+use crate::engine::Engine;
+use crate::qp::Qp;
+
+/// Bytes that are looked at together.
+const PIECE: u32 = 64 * 1024;
+
+/// The sum of a list's bytes. None where they cannot be read.
+pub(super) fn sum(engine: &Engine, pd: u32, sges: &[Sge]) -> Option<u64> {
+    let mut piece = vec![0u8; PIECE.min(sges.iter().map(|sge| sge.length).max().unwrap_or(0)) as usize];
+    let mut sum = 0u64;
+    for sge in sges {
+        let mut at = 0;
+        while at < sge.length {
+            let len = (sge.length - at).min(PIECE);
+            access::gather(engine, pd, std::iter::once(*sge), (at, len), piece.as_mut_ptr()).ok()?;
+            sum = add(sum, &piece[..len as usize]);
+            at += len;
+        }
+    }
+    Some(sum)
+}
+
+/// Mixes bytes in. Not against malice: only a change has to show.
+fn add(sum: u64, bytes: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(ODD).rotate_left(29);
+    let sum = words.iter().fold(sum, |sum, word| mix(sum, u64::from_ne_bytes(*word)));
+    rest.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte) + 1))
+}
+
+/// Whether the bytes of a request that the peer has taken are what they were.
+pub(super) fn compare(qp: &Qp, posted: Posted) -> Option<Finding> {
+    let before = posted.sum?;
+    let after = sum(qp.engine(), qp.pd, &posted.sges)?;
+    (before != after).then(|| {
+        let (first, length) = (posted.sges.first()?.addr, posted.sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>());
+        let what = format!(
+            "ibv_post_send on QP {:#x}, wr_id {:#x}: its {length} bytes at {first:#x} were changed before it was complete",
+            qp.qpn(),
+            posted.wr_id
+        );
+        Some(Finding::at(posted.site, Check::ChangedBuffer, qp.qpn(), what))
+    })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::add;
+
+    #[test]
+    fn every_byte_counts() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let sum = add(0, &bytes);
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_ne!(add(0, &other), sum, "byte {at}");
+        }
+        assert_ne!(add(0, &[0]), add(0, &[0, 0]));
+    }
+}

@@ -1,0 +1,175 @@
+//! What is outstanding: the requests of each queue, the messages that wait in CQs to be polled, and how many completions a CQ may get.
+//!
+//! No check is here. Queues are told by QPN, SRQs and CQs by handle. The principal type is [`Ledger`].
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use abi::post::Sge;
+
+use super::site::Site;
+use crate::engine::Engine;
+use crate::mr::Matter;
+
+/// Bytes of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Span {
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+impl Span {
+    pub(super) fn overlaps(self, other: Self) -> bool {
+        self.len > 0
+            && other.len > 0
+            && self.start < other.start.saturating_add(other.len)
+            && other.start < self.start.saturating_add(self.len)
+    }
+}
+
+/// Whether two lists have a byte in common; the first such span of the first.
+pub(super) fn common(one: &[Span], other: &[Span]) -> Option<Span> {
+    one.iter().copied().find(|span| other.iter().any(|other| span.overlaps(*other)))
+}
+
+/// Where a list's bytes lie. What no live region holds, or a region of nothing, lies nowhere.
+pub(super) fn spans(engine: &Engine, sges: &[Sge]) -> Vec<Span> {
+    let place = |sge: &Sge| {
+        let extent = engine.extents.find(sge.lkey >> 8).filter(|extent| extent.key == sge.lkey)?;
+        let offset = sge.addr.checked_sub(extent.iova)?;
+        (extent.matter != Matter::Nothing)
+            .then(|| Span { start: extent.host.wrapping_add(offset), len: u64::from(sge.length) })
+    };
+    sges.iter().filter(|sge| sge.length > 0).filter_map(place).collect()
+}
+
+/// The first `len` bytes of a list.
+pub(super) fn first(spans: &[Span], len: u64) -> Vec<Span> {
+    let mut left = len;
+    let mut part = |span: &Span| {
+        let taken = span.len.min(left);
+        left -= taken;
+        Span { len: taken, ..*span }
+    };
+    spans.iter().map(&mut part).filter(|span| span.len > 0).collect()
+}
+
+/// What a send request does with its local bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Sends them: SEND or WRITE.
+    Sends,
+    /// Fills them: READ.
+    Reads,
+    /// Fills eight of them, having changed eight at the peer.
+    Atomic,
+    /// Neither: inline data, a bind, an invalidation.
+    Nothing,
+}
+
+/// An outstanding send request.
+pub(super) struct Posted {
+    pub(super) slot: u32,
+    pub(super) wr_id: u64,
+    pub(super) work: Work,
+    pub(super) sges: Vec<Sge>,
+    pub(super) spans: Vec<Span>,
+    /// Key and bytes at the peer.
+    pub(super) remote: Option<(u32, Span)>,
+    /// Its completion is counted among those that its CQ owes.
+    pub(super) owed: bool,
+    /// Of the bytes that it sends, when it was posted.
+    pub(super) sum: Option<u64>,
+    pub(super) site: Site,
+}
+
+/// An outstanding receive request.
+pub(super) struct Awaiting {
+    pub(super) wr_id: u64,
+    pub(super) keys: Vec<u32>,
+}
+
+/// A message that the program has not been shown yet.
+pub(super) struct Landed {
+    pub(super) number: u64,
+    pub(super) qpn: u32,
+    pub(super) wr_id: u64,
+    pub(super) spans: Vec<Span>,
+}
+
+/// One QP.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) sends: VecDeque<Posted>,
+    pub(super) receives: VecDeque<Awaiting>,
+    /// Requests in a row, up to the last, that give no completion.
+    pub(super) unsignaled: u32,
+    /// Receives whose completions are not in the CQ yet, each with its message.
+    pub(super) arrived: VecDeque<Option<u64>>,
+    /// The program has polled a completion that says that it failed.
+    pub(super) failed: bool,
+    /// Sends posted since.
+    pub(super) since: u32,
+}
+
+/// One CQ.
+#[derive(Default)]
+pub(super) struct Owing {
+    /// Completions that are to come or to be polled.
+    pub(super) owed: i64,
+    /// Those in it: of which QP, and which message they are about.
+    pub(super) shown: VecDeque<(u32, Option<u64>)>,
+}
+
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) queues: HashMap<u32, Queue>,
+    pub(super) shared: HashMap<u32, VecDeque<Awaiting>>,
+    pub(super) cqs: HashMap<u32, Owing>,
+    pub(super) landed: VecDeque<Landed>,
+    pub(super) messages: u64,
+    /// Keys that were deregistered and name nothing now.
+    pub(super) dead_keys: HashSet<u32>,
+}
+
+impl Ledger {
+    pub(super) fn queue(&mut self, qpn: u32) -> &mut Queue {
+        self.queues.entry(qpn).or_default()
+    }
+
+    pub(super) fn cq(&mut self, handle: u32) -> &mut Owing {
+        self.cqs.entry(handle).or_default()
+    }
+
+    /// The program has been shown a message, or never will be.
+    pub(super) fn seen(&mut self, message: Option<u64>) {
+        if let Some(number) = message
+            && let Some(at) = self.landed.iter().position(|landed| landed.number == number)
+        {
+            self.landed.remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn span(start: u64, len: u64) -> Span {
+        Span { start, len }
+    }
+
+    #[test]
+    fn spans_that_touch_do_not_overlap() {
+        assert!(!span(0, 4).overlaps(span(4, 4)) && !span(4, 4).overlaps(span(0, 4)));
+        assert!(span(0, 5).overlaps(span(4, 4)) && span(4, 4).overlaps(span(0, 5)));
+        assert!(!span(4, 0).overlaps(span(0, 8)) && span(u64::MAX - 1, 8).overlaps(span(u64::MAX - 1, 1)));
+    }
+
+    #[test]
+    fn the_first_bytes_of_a_list_end_within_a_span() {
+        let list = [span(10, 4), span(30, 4)];
+        assert_eq!(first(&list, 6), [span(10, 4), span(30, 2)]);
+        assert_eq!(first(&list, 4), [span(10, 4)]);
+        assert_eq!(first(&list, 0), []);
+    }
+}

@@ -1,0 +1,137 @@
+//! What becomes of receive requests: the hooks of receive queues, and the checks of their buffers.
+//!
+//! Receive requests may share bytes: many programs post such that never get any. A message that comes over another one, which the
+//! program has not been shown, is what is told.
+
+use protocol::Service;
+
+use super::finding::{Check, Finding};
+use super::ledger::{Awaiting, Landed, common, first, spans};
+use super::{Lint, completions, conduct, memory};
+use crate::engine::Engine;
+use crate::qp::{Inner, Qp, Receive, RecvWr};
+use crate::wqe::RECV_HEADER;
+
+/// What comes before a datagram.
+const GRH: u64 = 40;
+/// So many messages that wait are looked at, the youngest first.
+const LOOKED_AT: usize = 1024;
+
+fn awaiting(wr: &RecvWr<'_>) -> Awaiting {
+    Awaiting { wr_id: wr.wr_id, keys: wr.sges.iter().filter(|sge| sge.length > 0).map(|sge| sge.lkey).collect() }
+}
+
+impl Lint {
+    /// A receive request was posted to a QP's own queue.
+    #[cold]
+    pub(crate) fn posted_receive(&self, qp: &Qp, wr: &RecvWr<'_>) {
+        let size = qp.recv_cq.as_ref().map(|cq| (cq.handle(), cq.entries()));
+        let awaiting = awaiting(wr);
+        let mut findings = Vec::new();
+        let length: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if qp.service == Service::Ud && length < GRH {
+            findings.push(short(qp.qpn(), wr.wr_id, length, true));
+        }
+        {
+            let ledger = &mut *self.ledger.lock();
+            findings.extend(memory::stale_keys(ledger, qp.engine(), "ibv_post_recv", qp.qpn(), wr.sges));
+            ledger.queue(qp.qpn()).receives.push_back(awaiting);
+            findings.extend(completions::owes(ledger, "ibv_post_recv", size));
+        }
+        self.tell(findings);
+    }
+
+    /// A receive request was refused because the QP is in RESET.
+    #[cold]
+    pub(crate) fn refused_receive(&self, qp: &Qp, inner: &Inner) {
+        self.tell(conduct::refused_receive(qp, inner));
+    }
+
+    /// A receive request was posted to an SRQ.
+    #[cold]
+    pub(crate) fn posted_shared(&self, engine: &Engine, srq: u32, wr: &RecvWr<'_>) {
+        let awaiting = awaiting(wr);
+        let findings = {
+            let ledger = &mut *self.ledger.lock();
+            let findings = memory::stale_keys(ledger, engine, "ibv_post_srq_recv", srq, wr.sges);
+            ledger.shared.entry(srq).or_default().push_back(awaiting);
+            findings
+        };
+        self.tell(findings);
+    }
+
+    /// The oldest request of an SRQ was taken.
+    #[cold]
+    pub(crate) fn taken(&self, srq: u32) {
+        if let Some(queue) = self.ledger.lock().shared.get_mut(&srq) {
+            queue.pop_front();
+        }
+    }
+
+    /// An SRQ was destroyed.
+    #[cold]
+    pub(crate) fn emptied_shared(&self, srq: u32) {
+        self.ledger.lock().shared.remove(&srq);
+    }
+
+    /// A receive request is over, with `bytes` of a message in its buffer.
+    #[cold]
+    pub(crate) fn receive_over(&self, qp: &Qp, inner: &Inner, receive: &Receive, bytes: u32, good: bool) {
+        let list = match receive.index {
+            Some(index) => {
+                let count = receive.num_sge as usize;
+                (0..count).map(|number| inner.rq.element(index, RECV_HEADER, number)).collect()
+            }
+            None => inner.shared.clone(),
+        };
+        let spans = first(&spans(qp.engine(), &list), u64::from(bytes));
+        let mut findings = Vec::new();
+        if receive.index.is_none() && qp.service == Service::Ud && u64::from(receive.length) < GRH {
+            findings.push(short(qp.qpn(), receive.wr_id, receive.length.into(), false));
+        }
+        {
+            let ledger = &mut *self.ledger.lock();
+            if receive.index.is_some() {
+                ledger.queue(qp.qpn()).receives.pop_front();
+            } else {
+                // An SRQ belongs to no CQ: only now is it known which one gets the completion.
+                let named = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()).map(|member| &member.cq);
+                if let Some(cq) = qp.recv_cq.as_ref().or(named) {
+                    ledger.cq(cq.handle()).owed += 1;
+                }
+            }
+            let message = if good && !spans.is_empty() {
+                let over = ledger.landed.iter().rev().take(LOOKED_AT).find(|old| common(&spans, &old.spans).is_some());
+                findings.extend(over.map(|old| overwritten(qp.qpn(), receive.wr_id, bytes, old)));
+                ledger.messages += 1;
+                let number = ledger.messages;
+                ledger.landed.push_back(Landed { number, qpn: qp.qpn(), wr_id: receive.wr_id, spans });
+                Some(number)
+            } else {
+                None
+            };
+            ledger.queue(qp.qpn()).arrived.push_back(message);
+        }
+        self.tell(findings);
+    }
+}
+
+fn short(qpn: u32, wr_id: u64, length: u64, now: bool) -> Finding {
+    let call = if now { "ibv_post_recv" } else { "ibv_post_srq_recv" };
+    let what = format!(
+        "{call} for UD QP {qpn:#x}, wr_id {wr_id:#x}: a buffer of {length} bytes, and each datagram brings {GRH} before its own"
+    );
+    if now {
+        Finding::here(Check::ShortDatagram, qpn, what)
+    } else {
+        Finding::nowhere(Check::ShortDatagram, qpn, what)
+    }
+}
+
+fn overwritten(qpn: u32, wr_id: u64, bytes: u32, old: &Landed) -> Finding {
+    let what = format!(
+        "ibv_post_recv on QP {qpn:#x}, wr_id {wr_id:#x}: a message of {bytes} bytes came to where that of wr_id {:#x} on QP {:#x} lies, whose completion was not polled yet",
+        old.wr_id, old.qpn
+    );
+    Finding::nowhere(Check::OverwrittenMessage, qpn, what)
+}

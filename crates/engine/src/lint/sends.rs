@@ -1,0 +1,132 @@
+//! What becomes of send requests: the hooks of the send queue, and the check that some of them give completions.
+
+use abi::errno::Errno;
+use abi::post::{opcode, send_flags};
+use protocol::{Service, Status};
+
+use super::finding::{Check, Finding};
+use super::ledger::{Posted, Queue, Span, Work, spans};
+use super::site::Site;
+use super::{Lint, buffers, changed, completions, conduct, memory};
+use crate::qp::{Inner, Qp};
+use crate::send::SendWr;
+
+impl Lint {
+    /// A send request was posted to `slot`, or refused.
+    #[cold]
+    pub(crate) fn posted_send(&self, qp: &Qp, inner: &Inner, slot: u32, wr: &SendWr<'_>, outcome: Result<(), Errno>) {
+        if outcome.is_err() {
+            self.tell(conduct::refused_send(qp, inner));
+            return;
+        }
+        let engine = qp.engine();
+        let work = work(wr);
+        let touched = if work == Work::Nothing { &[][..] } else { wr.sges };
+        let owed = qp.sq_sig_all || wr.send_flags & send_flags::SIGNALED != 0;
+        let length = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let posted = Posted {
+            slot,
+            wr_id: wr.wr_id,
+            work,
+            sges: touched.to_vec(),
+            spans: spans(engine, touched),
+            remote: has_remote(wr.opcode)
+                .then(|| (wr.rkey, Span { start: wr.remote_addr, len: if work == Work::Atomic { 8 } else { length } })),
+            owed,
+            sum: if work == Work::Sends { changed::sum(engine, qp.pd, touched) } else { None },
+            site: Site::capture(),
+        };
+        let size = qp.send_cq.as_ref().map(|cq| (cq.handle(), cq.entries()));
+        let mut findings = Vec::new();
+        {
+            let ledger = &mut *self.ledger.lock();
+            findings.extend(memory::stale_keys(ledger, engine, "ibv_post_send", qp.qpn(), touched));
+            findings.extend(buffers::posted(ledger, qp, &posted, wr.send_flags & send_flags::FENCE != 0));
+            let queue = ledger.queue(qp.qpn());
+            findings.extend(conduct::posted_after_failure(queue, qp, inner));
+            findings.extend(unsignaled(queue, qp, owed));
+            queue.sends.push_back(posted);
+            if owed {
+                findings.extend(completions::owes(ledger, "ibv_post_send", size));
+            }
+        }
+        self.tell(findings);
+    }
+
+    /// The send request in `slot` is over; `shown` says whether there is a completion.
+    #[cold]
+    pub(crate) fn send_over(&self, qp: &Qp, slot: u32, status: Status, shown: bool) {
+        let posted = {
+            let ledger = &mut *self.ledger.lock();
+            let sends = &mut ledger.queue(qp.qpn()).sends;
+            let Some(at) = sends.iter().position(|posted| posted.slot == slot) else { return };
+            let posted = sends.remove(at);
+            // One that was not asked for, because the request failed.
+            if shown
+                && posted.as_ref().is_some_and(|posted| !posted.owed)
+                && let Some(cq) = &qp.send_cq
+            {
+                ledger.cq(cq.handle()).owed += 1;
+            }
+            posted
+        };
+        if status == Status::Success
+            && let Some(posted) = posted
+        {
+            self.tell(changed::compare(qp, posted));
+        }
+    }
+
+    /// The QP is reset or destroyed: nothing of it is outstanding any more. Completions in CQs are told of apart.
+    #[cold]
+    pub(crate) fn emptied(&self, qp: &Qp) {
+        let ledger = &mut *self.ledger.lock();
+        let Some(queue) = ledger.queues.remove(&qp.qpn()) else { return };
+        let sends = queue.sends.iter().filter(|posted| posted.owed).count();
+        if let Some(cq) = &qp.send_cq {
+            ledger.cq(cq.handle()).owed -= sends as i64;
+        }
+        if let Some(cq) = &qp.recv_cq {
+            ledger.cq(cq.handle()).owed -= (queue.receives.len() + queue.arrived.len()) as i64;
+        }
+        queue.arrived.into_iter().for_each(|message| ledger.seen(message));
+    }
+}
+
+fn work(wr: &SendWr<'_>) -> Work {
+    match wr.opcode {
+        _ if wr.send_flags & send_flags::INLINE != 0 => Work::Nothing,
+        opcode::RDMA_WRITE
+        | opcode::RDMA_WRITE_WITH_IMM
+        | opcode::SEND
+        | opcode::SEND_WITH_IMM
+        | opcode::SEND_WITH_INV => Work::Sends,
+        opcode::RDMA_READ => Work::Reads,
+        opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => Work::Atomic,
+        _ => Work::Nothing,
+    }
+}
+
+fn has_remote(number: u32) -> bool {
+    matches!(
+        number,
+        opcode::RDMA_WRITE
+            | opcode::RDMA_WRITE_WITH_IMM
+            | opcode::RDMA_READ
+            | opcode::ATOMIC_CMP_AND_SWP
+            | opcode::ATOMIC_FETCH_AND_ADD
+    )
+}
+
+/// A queue that is full of requests without completions stays full: nothing tells how far it has come.
+fn unsignaled(queue: &mut Queue, qp: &Qp, signaled: bool) -> Option<Finding> {
+    queue.unsignaled = if signaled { 0 } else { queue.unsignaled + 1 };
+    let depth = qp.caps.max_send_wr;
+    (queue.unsignaled == depth && qp.service != Service::XrcTgt).then(|| {
+        let what = format!(
+            "ibv_post_send on QP {:#x}: {depth} requests in a row without IBV_SEND_SIGNALED fill its send queue, and no completion will ever say that there is room",
+            qp.qpn()
+        );
+        Finding::here(Check::UnsignaledQueue, qp.qpn(), what)
+    })
+}
