@@ -168,6 +168,11 @@ static void deregistered_in_use(int wrong)
         struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
         MUST(ibv_modify_qp(b, &attr, IBV_QP_STATE) == 0);
     }
+    struct ibv_mr *more = ibv_reg_mr(pd, buffer, BUFFER, IBV_ACCESS_LOCAL_WRITE);
+    MUST(more && ibv_dereg_mr(mr) == 0);
+    mr = more;
+    receive(b, 64, 64);
+    /* What is taken apart with the queue does no harm. */
     MUST(ibv_dereg_mr(mr) == 0);
     mr = NULL;
 }
@@ -302,13 +307,30 @@ static void left_open(int wrong)
     exit(0);
 }
 
+/* The peer answers one READ at a time, and refuses what it is asked besides. */
+static void read_depth(int wrong)
+{
+    struct ibv_sge sge[4];
+    struct ibv_send_wr *bad, wr[4];
+    max_dest_rd_atomic = wrong ? 1 : 4;
+    pair(NULL);
+    for (int i = 0; i < 4; i++) {
+        wr[i] = request(&sge[i], IBV_WR_RDMA_READ, IBV_SEND_SIGNALED, 8192 * (size_t)i, 40000, 8192);
+        wr[i].next = i < 3 ? &wr[i + 1] : NULL;
+    }
+    MUST(ibv_post_send(a, wr, &bad) == 0);
+    int bads = 0;
+    for (int i = 0; i < 4; i++) bads += next_completion(sends).status != IBV_WC_SUCCESS;
+    MUST(!bads == !wrong);
+}
+
 static const struct { const char *name; void (*make)(int wrong); } mistakes[] = {
     { "changed-buffer", changed_buffer }, { "busy-buffer", busy_buffer }, { "missing-fence", missing_fence },
     { "missing-remote-fence", missing_remote_fence }, { "overwritten-message", overwritten_message },
     { "deregistered-in-use", deregistered_in_use }, { "stale-key", stale_key }, { "unmapped-memory", unmapped_memory },
     { "unsignaled-queue", unsignaled_queue }, { "short-datagram-receive", short_datagram_receive }, { "small-cq", small_cq },
     { "no-timeout", no_timeout }, { "no-retry", no_retry }, { "long-psn", long_psn }, { "slow-rnr", slow_rnr },
-    { "wrong-state", wrong_state }, { "ignored-error", ignored_error },
+    { "wrong-state", wrong_state }, { "ignored-error", ignored_error }, { "read-depth", read_depth },
     { "unacknowledged-event", unacknowledged_event }, { "left-open", left_open },
 };
 

@@ -74,10 +74,17 @@ impl<'a> Pyverbs<'a> {
         if modules.is_empty() { Err("there are no pyverbs tests".to_owned()) } else { Ok(modules) }
     }
 
+    /// The command that runs a module.
+    #[must_use]
+    pub fn words(&self, module: &str) -> Vec<String> {
+        let runner = self.folder.join("tests/run_tests.py").display().to_string();
+        ["/usr/bin/python3", &runner, "-v", &format!("tests.{module}")].map(str::to_owned).into()
+    }
+
     /// Runs a module, with `softhca run`. An error if it does not end as a run of tests should, whatever they say.
     pub fn run(&self, module: &str) -> Result<Vec<Case>, String> {
-        let runner = self.folder.join("tests/run_tests.py").display().to_string();
-        let outcome = self.room.finish_run(&["/usr/bin/python3", &runner, "-v", &format!("tests.{module}")])?;
+        let words = self.words(module);
+        let outcome = self.room.finish_run(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
         let cases = cases(module, &outcome.errors);
         let failed = cases.iter().any(|case| case.verdict == Verdict::Failed);
         if cases.is_empty() || outcome.succeeded() == failed {

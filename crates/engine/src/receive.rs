@@ -80,7 +80,7 @@ impl Qp {
         inner.rq_tail = inner.rq.advance(index);
         inner.store(word::RQ_TAIL, inner.rq_tail);
         if let Some(lint) = self.engine().lint() {
-            lint.posted_receive(self, wr);
+            lint.posted_receive(self, &inner, wr);
         }
         if self.service != Service::Rc {
             let left = self.receives_left(&inner);
@@ -569,7 +569,7 @@ impl Qp {
         }
         if let Some(lint) = self.engine().lint() {
             let bytes = if opcode == wc_opcode::RECV { wc.byte_len } else { 0 };
-            lint.receive_over(self, inner, receive, bytes, status == Status::Success);
+            lint.receive_over(self, inner, receive, bytes, status);
         }
         let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.rq.advance(index), FREES_RECV));
         inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));

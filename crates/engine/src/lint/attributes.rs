@@ -32,7 +32,10 @@ impl Lint {
         }
         for (name, bit, psn) in [("rq_psn", attr::RQ_PSN, asked.rq_psn), ("sq_psn", attr::SQ_PSN, asked.sq_psn)] {
             if has(bit) && psn > PSN {
-                found(Check::LongPsn, format!("{name} {psn:#x} has more than 24 bits, of which the upper ones are lost"));
+                found(
+                    Check::LongPsn,
+                    format!("{name} {psn:#x} has more than 24 bits, of which the upper ones are lost"),
+                );
             }
         }
         self.tell(findings);

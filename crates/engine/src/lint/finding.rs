@@ -86,43 +86,62 @@ impl Check {
 
     fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::ChangedBuffer => {
-                ("changed-buffer", "leave a buffer alone until the completion of its request is polled, or of a later one on the same QP")
+            Self::ChangedBuffer => (
+                "changed-buffer",
+                "leave a buffer alone until the completion of its request is polled, or of a later one on the same QP",
+            ),
+            Self::BusyBuffer => {
+                ("busy-buffer", "give each outstanding READ bytes of its own, or wait for the completion before")
             }
-            Self::BusyBuffer => ("busy-buffer", "give each outstanding READ bytes of its own, or wait for the completion before"),
-            Self::MissingFence => {
-                ("missing-fence", "poll the completion of the READ first, or post the later request with IBV_SEND_FENCE")
-            }
-            Self::MissingRemoteFence => {
-                ("missing-remote-fence", "poll the completion of the READ or atomic first, or post the later request with IBV_SEND_FENCE")
-            }
-            Self::OverwrittenMessage => {
-                ("overwritten-message", "give each receive request that may be outstanding at the same time a buffer of its own")
-            }
-            Self::DeregisteredInUse => {
-                ("deregistered-in-use", "destroy the QP, or move it to the error state, before ibv_dereg_mr; or wait for the completions")
-            }
+            Self::MissingFence => (
+                "missing-fence",
+                "poll the completion of the READ first, or post the later request with IBV_SEND_FENCE",
+            ),
+            Self::MissingRemoteFence => (
+                "missing-remote-fence",
+                "poll the completion of the READ or atomic first, or post the later request with IBV_SEND_FENCE",
+            ),
+            Self::OverwrittenMessage => (
+                "overwritten-message",
+                "give each receive request that may be outstanding at the same time a buffer of its own",
+            ),
+            Self::DeregisteredInUse => (
+                "deregistered-in-use",
+                "destroy the QP, or move it to the error state, before ibv_dereg_mr; or wait for the completions",
+            ),
             Self::StaleKey => ("stale-key", "deregister memory after its last use, and take keys from a live ibv_mr"),
             Self::UnmappedMemory => ("unmapped-memory", "call ibv_dereg_mr before free or munmap"),
-            Self::UnsignaledQueue => {
-                ("unsignaled-queue", "set IBV_SEND_SIGNALED at least once in max_send_wr requests, and poll its completion")
+            Self::UnsignaledQueue => (
+                "unsignaled-queue",
+                "set IBV_SEND_SIGNALED at least once in max_send_wr requests, and poll its completion",
+            ),
+            Self::ShortDatagram => (
+                "short-datagram-receive",
+                "make the buffers of UD receives 40 bytes longer than the message, for the GRH",
+            ),
+            Self::SmallCq => {
+                ("small-cq", "make the CQ as large as what can be outstanding on its queues, or post less at a time")
             }
-            Self::ShortDatagram => {
-                ("short-datagram-receive", "make the buffers of UD receives 40 bytes longer than the message, for the GRH")
-            }
-            Self::SmallCq => ("small-cq", "make the CQ as large as what can be outstanding on its queues, or post less at a time"),
             Self::NoTimeout => ("no-timeout", "set qp_attr.timeout to a value from 1 to 31, such as 14 (67 ms)"),
             Self::NoRetry => ("no-retry", "set qp_attr.retry_cnt to a value from 1 to 7"),
-            Self::SlowRnr => ("slow-rnr", "set qp_attr.min_rnr_timer to a short time, such as 12 (640 us), or post receives earlier"),
+            Self::SlowRnr => {
+                ("slow-rnr", "set qp_attr.min_rnr_timer to a short time, such as 12 (640 us), or post receives earlier")
+            }
             Self::LongPsn => ("long-psn", "mask packet sequence numbers with 0xffffff"),
             Self::ReadDepth => {
                 ("read-depth", "set max_rd_atomic of one side to no more than max_dest_rd_atomic of the other")
             }
-            Self::WrongState => ("wrong-state", "post receives from INIT on and sends from RTS on, and look at what ibv_modify_qp returns"),
-            Self::IgnoredError => ("ignored-error", "look at the status of each completion, and reset or destroy a QP that has failed"),
-            Self::UnacknowledgedEvent => {
-                ("unacknowledged-event", "call ibv_ack_cq_events or ibv_ack_async_event for each event before destroying its object")
+            Self::WrongState => (
+                "wrong-state",
+                "post receives from INIT on and sends from RTS on, and look at what ibv_modify_qp returns",
+            ),
+            Self::IgnoredError => {
+                ("ignored-error", "look at the status of each completion, and reset or destroy a QP that has failed")
             }
+            Self::UnacknowledgedEvent => (
+                "unacknowledged-event",
+                "call ibv_ack_cq_events or ibv_ack_async_event for each event before destroying its object",
+            ),
             Self::LeftOpen => ("left-open", "destroy what was made before closing the device"),
         }
     }

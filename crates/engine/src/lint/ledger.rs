@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use abi::post::Sge;
 
+use super::finding::Finding;
 use super::site::Site;
 use crate::engine::Engine;
 use crate::mr::Matter;
@@ -88,6 +89,28 @@ pub(super) struct Awaiting {
     pub(super) keys: Vec<u32>,
 }
 
+/// Receive requests, in the order in which they are taken.
+#[derive(Default)]
+pub(super) struct Receives {
+    pub(super) waiting: VecDeque<Awaiting>,
+    /// Their regions that were deregistered, each with what is to be said if the queue is used all the same.
+    pub(super) orphaned: Vec<(u32, Finding)>,
+}
+
+impl Receives {
+    /// Takes the oldest request, which a message has come to or which is flushed; what is to be said then.
+    pub(super) fn take(&mut self, flushed: bool) -> Option<Finding> {
+        let keys = self.waiting.pop_front()?.keys;
+        let at = self.orphaned.iter().position(|(key, _)| !flushed && keys.contains(key))?;
+        Some(self.orphaned.swap_remove(at).1)
+    }
+
+    /// The queue is used further; what is to be said then.
+    pub(super) fn go_on(&mut self) -> impl Iterator<Item = Finding> {
+        std::mem::take(&mut self.orphaned).into_iter().map(|(_, finding)| finding)
+    }
+}
+
 /// A message that the program has not been shown yet.
 pub(super) struct Landed {
     pub(super) number: u64,
@@ -100,7 +123,7 @@ pub(super) struct Landed {
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) sends: VecDeque<Posted>,
-    pub(super) receives: VecDeque<Awaiting>,
+    pub(super) receives: Receives,
     /// Requests in a row, up to the last, that give no completion.
     pub(super) unsignaled: u32,
     /// Receives whose completions are not in the CQ yet, each with its message.
@@ -123,7 +146,7 @@ pub(super) struct Owing {
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) queues: HashMap<u32, Queue>,
-    pub(super) shared: HashMap<u32, VecDeque<Awaiting>>,
+    pub(super) shared: HashMap<u32, Receives>,
     pub(super) cqs: HashMap<u32, Owing>,
     pub(super) landed: VecDeque<Landed>,
     pub(super) messages: u64,

@@ -1,24 +1,29 @@
 //! The checks of registered memory: that it is there as long as it is registered, and registered as long as it is used.
+//!
+//! Programs that end take things apart in any order. A region under a receive request is told only if its queue is used afterwards, or a
+//! message comes to it; under a send request it is told at once.
 
 use abi::mr::access as right;
 use abi::post::Sge;
 
 use super::Lint;
 use super::finding::{Check, Finding};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Receives};
+use super::site::Site;
 use crate::engine::Engine;
 use crate::mr::{Extent, Matter};
 use crate::usermem::mappings::{self, MappingError};
 
 /// Keys of a list that were deregistered before.
-pub(super) fn stale_keys(ledger: &Ledger, engine: &Engine, call: &str, queue: u32, sges: &[Sge]) -> Vec<Finding> {
+pub(super) fn stale_keys(ledger: &Ledger, engine: &Engine, call: &str, number: u32, sges: &[Sge]) -> Vec<Finding> {
     let is_stale = |sge: &&Sge| {
         sge.length > 0
             && ledger.dead_keys.contains(&sge.lkey)
             && engine.extents.find(sge.lkey >> 8).is_none_or(|extent| extent.key != sge.lkey)
     };
     let told = |sge: &Sge| {
-        let what = format!("{call} on queue {queue:#x}: lkey {:#x} was deregistered", sge.lkey);
+        let queue = if call == "ibv_post_srq_recv" { format!("SRQ {number}") } else { format!("QP {number:#x}") };
+        let what = format!("{call} on {queue}: lkey {:#x} was deregistered before", sge.lkey);
         Finding::here(Check::StaleKey, sge.lkey, what)
     };
     sges.iter().filter(is_stale).map(told).collect()
@@ -32,8 +37,10 @@ impl Lint {
         let mut findings = Vec::new();
         let own = extent.matter == Matter::Memory && extent.backing.is_none() && extent.access & right::ON_DEMAND == 0;
         if own && let Err(MappingError::Unmapped { at }) = mappings::check(extent.host, extent.length, false) {
-            let what =
-                format!("{call} of lkey {key:#x}: its memory of {} bytes is not mapped any more at {at:#x}", extent.length);
+            let what = format!(
+                "{call} of lkey {key:#x}: its memory of {} bytes is not mapped any more at {at:#x}",
+                extent.length
+            );
             findings.push(Finding::here(Check::UnmappedMemory, key, what));
         }
         let shared: Vec<u32> = {
@@ -43,24 +50,30 @@ impl Lint {
         {
             let ledger = &mut *self.ledger.lock();
             ledger.dead_keys.insert(key);
-            let sends = ledger.queues.iter().flat_map(|(qpn, queue)| {
-                let uses = queue.sends.iter().filter(|posted| posted.sges.iter().any(|sge| sge.length > 0 && sge.lkey == key));
-                uses.map(move |posted| (format!("send of QP {qpn:#x}"), posted.wr_id))
-            });
-            let receives = ledger.queues.iter().flat_map(|(qpn, queue)| {
-                let uses = queue.receives.iter().filter(|awaiting| awaiting.keys.contains(&key));
-                uses.map(move |awaiting| (format!("receive of QP {qpn:#x}"), awaiting.wr_id))
-            });
+            let uses = |sge: &Sge| sge.length > 0 && sge.lkey == key;
+            let in_use = |whose: String, wr_id: u64, more: usize| {
+                let more = if more > 0 { format!(", and {more} more requests") } else { String::new() };
+                format!("{call} of lkey {key:#x}, which is in use by a {whose}, wr_id {wr_id:#x}{more}")
+            };
+            let later = |receives: &mut Receives, whose: String| {
+                let mut users = receives.waiting.iter().filter(|awaiting| awaiting.keys.contains(&key));
+                if let Some(first) = users.next() {
+                    let what = in_use(whose, first.wr_id, users.count());
+                    let finding = Finding::at(Site::capture(), Check::DeregisteredInUse, key, what);
+                    receives.orphaned.push((key, finding));
+                }
+            };
+            for (qpn, queue) in &mut ledger.queues {
+                let mut sends = queue.sends.iter().filter(|posted| posted.sges.iter().any(uses));
+                if let Some(first) = sends.next() {
+                    let what = in_use(format!("send of QP {qpn:#x}"), first.wr_id, sends.count());
+                    findings.push(Finding::here(Check::DeregisteredInUse, key, what));
+                }
+                later(&mut queue.receives, format!("receive of QP {qpn:#x}"));
+            }
             // What is left in an SRQ that no QP has any more is never taken.
-            let left = ledger.shared.iter().filter(|(srq, _)| shared.contains(srq)).flat_map(|(srq, queue)| {
-                let uses = queue.iter().filter(|awaiting| awaiting.keys.contains(&key));
-                uses.map(move |awaiting| (format!("receive of SRQ {srq}"), awaiting.wr_id))
-            });
-            let mut users = sends.chain(receives).chain(left);
-            if let Some((whose, wr_id)) = users.next() {
-                let more = users.count();
-                let what = format!("{call} of lkey {key:#x}: a {whose}, wr_id {wr_id:#x}, and {more} more requests use it still");
-                findings.push(Finding::here(Check::DeregisteredInUse, key, what));
+            for (srq, receives) in ledger.shared.iter_mut().filter(|(srq, _)| shared.contains(srq)) {
+                later(receives, format!("receive of SRQ {srq}"));
             }
         }
         self.tell(findings);
@@ -69,7 +82,8 @@ impl Lint {
     /// A copy found that the memory behind a key is gone.
     #[cold]
     pub(crate) fn vanished(&self, key: u32, addr: u64) {
-        let what = format!("the memory at {addr:#x} of lkey {key:#x} was unmapped, protected or truncated while registered");
+        let what =
+            format!("the memory at {addr:#x} of lkey {key:#x} was unmapped, protected or truncated while registered");
         self.tell([Finding::nowhere(Check::UnmappedMemory, key, what)]);
     }
 }

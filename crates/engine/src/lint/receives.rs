@@ -3,7 +3,7 @@
 //! Receive requests may share bytes: many programs post such that never get any. A message that comes over another one, which the
 //! program has not been shown, is what is told.
 
-use protocol::Service;
+use protocol::{Service, State, Status};
 
 use super::finding::{Check, Finding};
 use super::ledger::{Awaiting, Landed, common, first, spans};
@@ -24,7 +24,7 @@ fn awaiting(wr: &RecvWr<'_>) -> Awaiting {
 impl Lint {
     /// A receive request was posted to a QP's own queue.
     #[cold]
-    pub(crate) fn posted_receive(&self, qp: &Qp, wr: &RecvWr<'_>) {
+    pub(crate) fn posted_receive(&self, qp: &Qp, inner: &Inner, wr: &RecvWr<'_>) {
         let size = qp.recv_cq.as_ref().map(|cq| (cq.handle(), cq.entries()));
         let awaiting = awaiting(wr);
         let mut findings = Vec::new();
@@ -35,7 +35,11 @@ impl Lint {
         {
             let ledger = &mut *self.ledger.lock();
             findings.extend(memory::stale_keys(ledger, qp.engine(), "ibv_post_recv", qp.qpn(), wr.sges));
-            ledger.queue(qp.qpn()).receives.push_back(awaiting);
+            let receives = &mut ledger.queue(qp.qpn()).receives;
+            if inner.state != State::Err {
+                findings.extend(receives.go_on());
+            }
+            receives.waiting.push_back(awaiting);
             findings.extend(completions::owes(ledger, "ibv_post_recv", size));
         }
         self.tell(findings);
@@ -53,8 +57,10 @@ impl Lint {
         let awaiting = awaiting(wr);
         let findings = {
             let ledger = &mut *self.ledger.lock();
-            let findings = memory::stale_keys(ledger, engine, "ibv_post_srq_recv", srq, wr.sges);
-            ledger.shared.entry(srq).or_default().push_back(awaiting);
+            let mut findings = memory::stale_keys(ledger, engine, "ibv_post_srq_recv", srq, wr.sges);
+            let receives = ledger.shared.entry(srq).or_default();
+            findings.extend(receives.go_on());
+            receives.waiting.push_back(awaiting);
             findings
         };
         self.tell(findings);
@@ -63,9 +69,8 @@ impl Lint {
     /// The oldest request of an SRQ was taken.
     #[cold]
     pub(crate) fn taken(&self, srq: u32) {
-        if let Some(queue) = self.ledger.lock().shared.get_mut(&srq) {
-            queue.pop_front();
-        }
+        let finding = self.ledger.lock().shared.get_mut(&srq).and_then(|receives| receives.take(false));
+        self.tell(finding);
     }
 
     /// An SRQ was destroyed.
@@ -76,7 +81,7 @@ impl Lint {
 
     /// A receive request is over, with `bytes` of a message in its buffer.
     #[cold]
-    pub(crate) fn receive_over(&self, qp: &Qp, inner: &Inner, receive: &Receive, bytes: u32, good: bool) {
+    pub(crate) fn receive_over(&self, qp: &Qp, inner: &Inner, receive: &Receive, bytes: u32, status: Status) {
         let list = match receive.index {
             Some(index) => {
                 let count = receive.num_sge as usize;
@@ -92,7 +97,7 @@ impl Lint {
         {
             let ledger = &mut *self.ledger.lock();
             if receive.index.is_some() {
-                ledger.queue(qp.qpn()).receives.pop_front();
+                findings.extend(ledger.queue(qp.qpn()).receives.take(status == Status::WrFlushErr));
             } else {
                 // An SRQ belongs to no CQ: only now is it known which one gets the completion.
                 let named = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()).map(|member| &member.cq);
@@ -100,7 +105,7 @@ impl Lint {
                     ledger.cq(cq.handle()).owed += 1;
                 }
             }
-            let message = if good && !spans.is_empty() {
+            let message = if status == Status::Success && !spans.is_empty() {
                 let over = ledger.landed.iter().rev().take(LOOKED_AT).find(|old| common(&spans, &old.spans).is_some());
                 findings.extend(over.map(|old| overwritten(qp.qpn(), receive.wr_id, bytes, old)));
                 ledger.messages += 1;
@@ -121,11 +126,7 @@ fn short(qpn: u32, wr_id: u64, length: u64, now: bool) -> Finding {
     let what = format!(
         "{call} for UD QP {qpn:#x}, wr_id {wr_id:#x}: a buffer of {length} bytes, and each datagram brings {GRH} before its own"
     );
-    if now {
-        Finding::here(Check::ShortDatagram, qpn, what)
-    } else {
-        Finding::nowhere(Check::ShortDatagram, qpn, what)
-    }
+    if now { Finding::here(Check::ShortDatagram, qpn, what) } else { Finding::nowhere(Check::ShortDatagram, qpn, what) }
 }
 
 fn overwritten(qpn: u32, wr_id: u64, bytes: u32, old: &Landed) -> Finding {

@@ -94,11 +94,6 @@ impl Report {
         }
         inner.file = None;
     }
-
-    #[cfg(test)]
-    pub(super) fn found(&self) -> Vec<(Check, u64)> {
-        self.inner.lock().entries.iter().map(|((check, _), entry)| (*check, entry.count)).collect()
-    }
 }
 
 /// A power of ten.
@@ -168,6 +163,14 @@ mod tests {
     fn a_line_that_breaks_off_is_no_finding() {
         assert_eq!(read("1.1.0\t1\t+\tsmall-cq\t\twhat\tmen"), []);
         assert_eq!(read("1.1.0\t1\t+\n").len(), 0);
+    }
+
+    #[test]
+    fn every_check_is_documented() {
+        let page = include_str!("../../../../docs/strict.md");
+        for check in Check::ALL {
+            assert!(page.contains(&format!("\n| `{}` |", check.name())), "{}", check.name());
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use abi::errno::Errno;
 use abi::post::{opcode, send_flags};
-use protocol::{Service, Status};
+use protocol::{Service, State, Status};
 
 use super::finding::{Check, Finding};
 use super::ledger::{Posted, Queue, Span, Work, spans};
@@ -43,6 +43,9 @@ impl Lint {
             findings.extend(memory::stale_keys(ledger, engine, "ibv_post_send", qp.qpn(), touched));
             findings.extend(buffers::posted(ledger, qp, &posted, wr.send_flags & send_flags::FENCE != 0));
             let queue = ledger.queue(qp.qpn());
+            if inner.state != State::Err {
+                findings.extend(queue.receives.go_on());
+            }
             findings.extend(conduct::posted_after_failure(queue, qp, inner));
             findings.extend(unsignaled(queue, qp, owed));
             queue.sends.push_back(posted);
@@ -87,7 +90,7 @@ impl Lint {
             ledger.cq(cq.handle()).owed -= sends as i64;
         }
         if let Some(cq) = &qp.recv_cq {
-            ledger.cq(cq.handle()).owed -= (queue.receives.len() + queue.arrived.len()) as i64;
+            ledger.cq(cq.handle()).owed -= (queue.receives.waiting.len() + queue.arrived.len()) as i64;
         }
         queue.arrived.into_iter().for_each(|message| ledger.seen(message));
     }

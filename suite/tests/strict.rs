@@ -1,0 +1,172 @@
+//! The strict mode, `softhca run --strict`: each mistake is found by its name and nothing else with it, programs without mistakes are
+//! told nothing, and what Debian's programs really do wrong is what docs/strict.md says.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use engine::lint::Check;
+use rustix::process::Signal;
+use softhca_suite::pyverbs::Pyverbs;
+use softhca_suite::{HANG, Outcome, Pair, Room, cprogram};
+
+/// What `softhca run --strict` ends with when it has found something and the program has ended with 0.
+const FOUND: i32 = 123;
+
+/// `softhca run --strict -- words`.
+fn strictly(room: &Room, words: &[&str]) -> Outcome {
+    room.finish(room.softhca(&[&["run", "--strict", "--"], words].concat())).expect("it ends")
+}
+
+fn built(room: &Room) -> String {
+    cprogram::build(room, "strict").expect("it compiles").to_str().expect("a plain path").to_owned()
+}
+
+/// The names of what was found: the lines "  NAME, once:" and "  NAME, 7 times:".
+fn found(said: &str) -> BTreeSet<String> {
+    let names: BTreeSet<&str> = Check::ALL.iter().map(|check| check.name()).collect();
+    let name = |line: &str| Some(line.strip_prefix("  ")?.split_once(", ")?.0.to_owned());
+    said.lines().filter_map(name).filter(|name| names.contains(name.as_str())).collect()
+}
+
+#[track_caller]
+fn finds_only(name: &str, outcome: &Outcome) {
+    assert_eq!(found(&outcome.errors), BTreeSet::from([name.to_owned()]), "{}", outcome.told());
+    assert_eq!(outcome.errors.matches("to mend it: ").count(), 1, "{}", outcome.told());
+}
+
+/// But the one that ends only when it is ended.
+#[test]
+fn each_mistake_is_found_by_its_name() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    for check in Check::ALL.into_iter().filter(|check| *check != Check::UnacknowledgedEvent) {
+        let outcome = strictly(&room, &[&path, "-m", check.name()]);
+        finds_only(check.name(), &outcome);
+        assert_eq!(outcome.code, FOUND, "{}", outcome.told());
+        assert!(outcome.errors.contains(check.mend()), "{}", outcome.told());
+    }
+}
+
+#[test]
+fn the_same_without_mistakes_is_told_nothing() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let outcome = strictly(&room, &[&path]).expect_success();
+    assert_eq!(outcome.errors, "");
+    let left = fs::read_dir(room.run_dir().join("findings")).expect("the folder").count();
+    assert_eq!(left, 0, "a run without findings leaves no file");
+}
+
+#[test]
+fn nobody_looks_without_the_option() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    for check in Check::ALL.into_iter().filter(|check| *check != Check::UnacknowledgedEvent) {
+        let outcome = room.finish_run(&[&path, "-m", check.name()]).expect("it ends").expect_success();
+        assert_eq!(outcome.errors, "");
+    }
+    assert!(!room.run_dir().join("findings").exists());
+}
+
+#[test]
+fn a_program_that_waits_for_ever_has_told_why_when_it_is_ended() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let mut command = room.softhca(&["run", "--strict", "--", &path, "-m", "unacknowledged-event"]);
+    command.env("SOFTHCA_LOG", "warn");
+    let mut running = room.start(command).expect("it starts");
+    // In the log at once.
+    running.wait_for_words("unacknowledged-event: ibv_destroy_cq waits", HANG).expect("found");
+    running.signal(Signal::TERM);
+    let outcome = running.wait(HANG).expect("it ends");
+    finds_only("unacknowledged-event", &outcome);
+    assert_eq!(outcome.code, 128 + 15, "{}", outcome.told());
+}
+
+#[test]
+fn the_exit_code_of_a_program_that_fails_is_kept_and_children_are_looked_at() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let outcome = strictly(&room, &["sh", "-c", &format!("{path} -m small-cq; {path} -m no-retry; exit 3")]);
+    assert_eq!(outcome.code, 3, "{}", outcome.told());
+    let both = ["no-retry", "small-cq"].map(str::to_owned);
+    assert_eq!(found(&outcome.errors), BTreeSet::from(both), "{}", outcome.told());
+}
+
+#[test]
+fn the_place_in_the_program_is_told() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let outcome = strictly(&room, &[&path, "-m", "wrong-state"]);
+    // Without debug information there is the name of the function, into which others may be inlined.
+    assert!(outcome.errors.contains(" of strict)"), "{}", outcome.told());
+}
+
+/// Runs a pair of programs, each of which is told what it does wrong: what was found on both sides.
+fn pair(room: &Room, words: &[&str]) -> BTreeSet<String> {
+    let softhca = room.dist().softhca().display().to_string();
+    let words = [&[softhca.as_str(), "run", "--strict", "--"], words].concat();
+    let sides = Pair::start(room, &words).and_then(|mut pair| pair.wait(HANG)).expect("both end");
+    for side in [&sides.server, &sides.client] {
+        let code = if found(&side.errors).is_empty() { 0 } else { FOUND };
+        assert_eq!(side.code, code, "{}", side.told());
+    }
+    [&sides.server, &sides.client].iter().flat_map(|side| found(&side.errors)).collect()
+}
+
+#[test]
+fn programs_of_debian_that_do_nothing_wrong_are_told_nothing() {
+    let room = Room::new().expect("a room");
+    for words in [
+        &["ibv_rc_pingpong", "-g", "0"][..],
+        &["ibv_rc_pingpong", "-g", "0", "-e"],
+        &["ibv_uc_pingpong", "-g", "0"],
+        &["ibv_ud_pingpong", "-g", "0"],
+        &["ibv_xsrq_pingpong", "-g", "0"],
+        &["ib_write_bw", "-n", "500"],
+        &["ib_write_bw", "-n", "500", "-b", "-q", "4"],
+        &["ib_write_bw", "-n", "500", "-c", "UC"],
+        &["ib_write_lat", "-n", "500"],
+        &["ib_write_lat", "-n", "500", "-c", "UC"],
+        &["ib_read_lat", "-n", "500"],
+        &["ib_atomic_bw", "-n", "500"],
+        &["ib_atomic_lat", "-n", "500"],
+        &["ib_send_lat", "-n", "500"],
+        &["ib_send_lat", "-n", "500", "-c", "UC"],
+        &["ib_send_lat", "-n", "500", "-c", "UD"],
+    ] {
+        assert_eq!(pair(&room, words), BTreeSet::new(), "{words:?}");
+    }
+}
+
+/// Measuring programs do not look at what they receive.
+#[test]
+fn programs_of_debian_that_throw_data_away_are_told_so() {
+    let room = Room::new().expect("a room");
+    for (words, name) in [
+        (&["ib_send_bw", "-n", "500"][..], "overwritten-message"),
+        (&["ib_send_bw", "-n", "500", "-c", "UC"], "overwritten-message"),
+        (&["ib_send_bw", "-n", "500", "-c", "UD", "-s", "1024"], "overwritten-message"),
+        (&["ib_read_bw", "-n", "500"], "busy-buffer"),
+    ] {
+        assert_eq!(pair(&room, words), BTreeSet::from([name.to_owned()]), "{words:?}");
+    }
+}
+
+/// Two modules do wrong on purpose.
+#[test]
+fn the_pyverbs_tests_do_nothing_wrong_but_for_what_they_test() {
+    let room = Room::new().expect("a room");
+    let pyverbs = Pyverbs::unpack(&room).expect("the tests");
+    for module in pyverbs.modules().expect("modules") {
+        let words = pyverbs.words(&module);
+        let outcome = strictly(&room, &words.iter().map(String::as_str).collect::<Vec<_>>());
+        let expected = match module.as_str() {
+            "test_mr" => BTreeSet::from(["deregistered-in-use".to_owned()]),
+            "test_qpex" => BTreeSet::from(["wrong-state".to_owned()]),
+            _ => BTreeSet::new(),
+        };
+        let missing: Vec<_> = found(&outcome.errors).difference(&expected).cloned().collect();
+        assert!(missing.is_empty(), "{missing:?} in {module}: {}", outcome.told());
+    }
+}
