@@ -69,7 +69,7 @@ pub(crate) fn value<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
 /// Makes a refusal that is decided here, and notes why. (What the engine refuses, it has explained itself.)
 macro_rules! refuse {
     ($errno:ident, $($why:tt)+) => {{
-        engine::reason!($($why)+);
+        engine::reason::note(engine::reason::Note::new(engine::reason::Kind::Refused), format_args!($($why)+));
         $crate::entry::Refusal(libc::$errno)
     }};
 }

@@ -5,7 +5,7 @@ use crate::export::export;
 use crate::provider::ignored;
 use crate::{
     address, channel, context, cq, devices, dm, ece, events, fork, import, kern, mcast, memory, pd, qp, query, rates,
-    srq, sysfs, text,
+    srq, sysfs, text, why,
 };
 
 export!("IBVERBS_1.0":
@@ -105,3 +105,5 @@ export!("IBVERBS_1.13":
 );
 
 export!("IBVERBS_1.14": ibv_query_qp_data_in_order = qp::query_data_in_order);
+
+export!("SOFTHCA_1.0": softhca_why = why::why);

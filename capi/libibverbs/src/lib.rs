@@ -40,5 +40,6 @@ mod sysfs;
 #[cfg(test)]
 mod tests;
 mod text;
+mod why;
 mod window;
 mod xrc;

@@ -9,7 +9,7 @@ use crate::command::{ROWS, Row, Support};
 use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
 use crate::{
-    ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, srq, target, ucma, wire,
+    ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, reason, srq, target, ucma, wire,
 };
 
 mod example;
@@ -44,6 +44,8 @@ const RECORDS: &[Layout] = &[
     private::Push::LAYOUT,
     private::LaneOut::LAYOUT,
     wire::Arrival::LAYOUT,
+    reason::ReasonRecord::LAYOUT,
+    reason::DropRecord::LAYOUT,
     ucma::ManagerHeader::LAYOUT,
 ];
 
@@ -105,6 +107,7 @@ const NUMBERS: &[(&str, usize)] = &[
     ("{FDS_MAX}", envelope::FDS_MAX),
     ("{SEND_WQE_HEADER}", queue::SEND_WQE_HEADER),
     ("{CONTEXT_RECORDS}", queue::CONTEXT_RECORDS as usize),
+    ("{REASONS}", queue::REASONS as usize),
     ("{BOARD_LEN}", board::BOARD_LEN),
     ("{OWNERS}", board::OWNERS),
     ("{DEVICES}", board::DEVICES),

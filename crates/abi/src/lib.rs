@@ -31,6 +31,7 @@ pub mod post;
 pub mod private;
 pub mod qp;
 pub mod queue;
+pub mod reason;
 pub mod srq;
 pub mod target;
 pub mod ucma;

@@ -231,7 +231,9 @@ constants! {
         SGES = 16,
     }
 
-    /// The context page (4096 bytes), byte offsets: a ring of async records that the agent made.
+    /// The context page (4096 bytes), byte offsets: a ring of async records that the agent made. Behind it, for the engine to write and
+    /// the agent to show: the last reasons (`reason::ReasonRecord`, each followed by its sentence), and what was dropped
+    /// (`reason::DropRecord`). What an engine never writes takes no memory.
     pub mod context_page: usize {
         /// Records written, counted for ever modulo 2^32. The agent writes the record, then this word, then the
         /// eventfd.
@@ -244,6 +246,12 @@ constants! {
         PKEY_VIOLATIONS = 80,
         /// First record (`AsyncRecord`, 16 bytes each).
         RECORDS = 128,
+        /// Reasons written, counted for ever modulo 2^32. The engine writes the record, then this word.
+        REASONS_HEAD = 2304,
+        /// First reason: number `n` is at `n` modulo 64, 512 bytes each.
+        REASONS = 4096,
+        /// First kind of dropped packets, 64 of 64 bytes each.
+        DROPS = 36864,
     }
 }
 
@@ -267,6 +275,16 @@ pub const CQ_ARMED_SOLICITED: u32 = 1;
 pub const CQ_ARMED_NEXT: u32 = 2;
 /// Bytes of the context page.
 pub const CONTEXT_PAGE_LEN: usize = 4096;
+/// Bytes of the context page with the reasons and drops behind it.
+pub const CONTEXT_LEN: usize = context_page::DROPS + DROPS * DROP_LEN;
+/// Reasons behind the context page.
+pub const REASONS: u32 = 64;
+/// Bytes of a reason.
+pub const REASON_LEN: usize = 512;
+/// Kinds of dropped packets behind the context page.
+pub const DROPS: usize = 64;
+/// Bytes of a kind of dropped packets.
+pub const DROP_LEN: usize = 64;
 /// Records in the context page.
 pub const CONTEXT_RECORDS: u32 = 128;
 /// Bytes of a send queue entry before its gather entries or inline data; private to the engine.
@@ -290,7 +308,9 @@ pub const fn recv_stride(max_sge: u32) -> usize {
     (RECV_WQE_HEADER + (SGE_LEN * max_sge) as usize).next_multiple_of(32)
 }
 
-const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= CONTEXT_PAGE_LEN);
+const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= context_page::REASONS_HEAD);
+const _: () = assert!(context_page::REASONS + REASON_LEN * REASONS as usize <= context_page::DROPS);
+const _: () = assert!(CONTEXT_LEN.is_multiple_of(4096));
 
 #[cfg(test)]
 mod tests {

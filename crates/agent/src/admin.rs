@@ -1,7 +1,7 @@
 //! The admin node: questions about the agent, as JSON, one object per message.
 //!
 //! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
-//! `show.rs` tells them; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
+//! `show.rs` tells them; `"errors"` with why something failed in them and in those that ended lately, as `reasons.rs` does; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
 //! message comes as a memfd: the message then says `{"attached": bytes}`. Every user that reaches the node may ask; what
 //! is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. [`ask`] is
 //! the client's side.
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use shm::socket::Socket;
 
 use crate::cm::Manager;
+use crate::reasons;
 use crate::rundir::ADMIN;
 use crate::show;
 use crate::world::World;
@@ -83,11 +84,12 @@ fn answer((world, manager): (&World, &Manager), asker: Asker, question: &[u8]) -
     match request.as_str() {
         "devices" => (show::devices(world), false),
         "show" => (with(show::contexts(world, asker), manager.show(asker)), false),
+        "errors" => (reasons::show(world, asker), false),
         "status" => (with(show::status(world), manager.status()), false),
         "stop" if asker != Asker::Root => (json!({"error": "only the agent's own user and root may stop it"}), false),
         "stop" => (json!({"stopping": std::process::id()}), true),
         other => (
-            json!({"error": format!("request {other:?} is not known; there are devices, show, status and stop")}),
+            json!({"error": format!("request {other:?} is not known; there are devices, show, errors, status and stop")}),
             false,
         ),
     }

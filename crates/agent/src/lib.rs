@@ -28,6 +28,7 @@ pub mod numbers;
 pub mod objects;
 mod poller;
 pub mod queue_memory;
+mod reasons;
 pub mod refusal;
 pub mod relays;
 pub mod rundir;

@@ -201,6 +201,12 @@ impl Block {
         self.word(offset).load(Ordering::Acquire)
     }
 
+    /// Copies bytes from `offset` out, which the client may write meanwhile.
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset + into.len() <= self.len, "{} bytes at {offset} of {}", into.len(), self.len);
+        self.region.copy_out(self.offset + offset, into);
+    }
+
     /// Copies `bytes` to `offset`.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len, "{} bytes at {offset} of {}", bytes.len(), self.len);

@@ -49,17 +49,18 @@ pub(crate) fn devices(world: &World) -> Value {
 
 /// What comes from other hosts: how, who reads it, and what was lost.
 fn wire(wire: &Wire) -> Value {
+    json!({ "mode": wire.name(), "reader": wire.reader(), "drops": wire_drops(wire) })
+}
+
+/// What came from other hosts and reached no program.
+pub(crate) fn wire_drops(wire: &Wire) -> Value {
     let drops = wire.forwarder().drops();
     json!({
-        "mode": wire.name(),
-        "reader": wire.reader(),
-        "drops": {
-            "no_engine": drops.no_engine,
-            "ring_full": drops.ring_full,
-            "own_source": drops.own_source,
-            "malformed": drops.malformed,
-            "management": drops.management,
-        },
+        "no_engine": drops.no_engine,
+        "ring_full": drops.ring_full,
+        "own_source": drops.own_source,
+        "malformed": drops.malformed,
+        "management": drops.management,
     })
 }
 

@@ -34,6 +34,7 @@ use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
 use crate::objects::xrc::{Domains, Opened, Xrcd};
+use crate::reasons::{Ended, Told};
 use crate::refusal::{Outcome, refuse};
 use crate::relays::Relays;
 use crate::shares;
@@ -91,6 +92,8 @@ pub struct World {
     pub host: Vec<HostAddress>,
     /// The only addresses that become GIDs; all of the host's if there are none.
     pub addresses: Vec<IpAddr>,
+    /// Why something failed in contexts that have ended.
+    pub(crate) ended: Ended,
     /// What comes from other hosts.
     pub wire: Wire,
     /// Whether many users are served and kept apart.
@@ -145,6 +148,7 @@ impl World {
             lanes: Lanes::default(),
             host: Vec::new(),
             addresses: config.addresses.clone(),
+            ended: Ended::default(),
             system: config.system,
             relays: Relays::new()?,
             user_contexts: shares::contexts(None),
@@ -188,6 +192,7 @@ impl World {
             step(self, id);
         }
         self.keep_counts(id);
+        self.keep_reasons(id);
         for (lane, other) in self.lanes.forget(id) {
             if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
                 engine.push(lane_gone(lane, id), Vec::new());
@@ -198,6 +203,15 @@ impl World {
         self.relays.forget(id);
         self.qpns.forget(id);
         self.contexts.remove(&id);
+    }
+
+    /// A context ends; why something in it failed can be asked for a while.
+    fn keep_reasons(&mut self, id: ContextId) {
+        if let Some(context) = self.contexts.get(&id)
+            && let Some(ended) = Told::of(context, &self.devices[context.device].name)
+        {
+            self.ended.keep(ended);
+        }
     }
 
     /// A context ends; what it has counted at its device's ports stays.

@@ -14,6 +14,7 @@ Examples:
   softhca run -- ibv_rc_pingpong -g 0 &            a server …
   softhca run -- ibv_rc_pingpong -g 0 127.0.0.1    … and a client that talks to it
   softhca show qp                                  the queue pairs of every program, and the path each one takes
+  softhca show --errors                            why something failed, in programs that run or ended lately
   softhca doctor                                   what works on this machine, and what to do where something does not
 
 Environment:
@@ -54,6 +55,10 @@ pub(crate) enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Why something failed: the last refused calls, completions with errors and dropped packets of each program, also of those that
+        /// ended lately
+        #[arg(long, conflicts_with = "kind")]
+        errors: bool,
         /// Which objects; without it, how many there are of each
         kind: Option<Kind>,
     },
@@ -78,13 +83,14 @@ Examples:
 
 The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part,
 126 that the program cannot be executed, 127 that it was not found, 123 that --strict has found something and
-the program itself ended with 0. When the program does not end with 0, the last
-reasons why something failed follow on standard error.";
+the program itself ended with 0. When the program does not end with 0, the last reasons why something failed follow
+on standard error, each once with how often it came; when it does, those of requests that completed with an error.
+They are those of its children, too.";
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
-    /// Do not print reasons after a program that failed
+    /// Do not print reasons after the program
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Find what the program does wrong although it seems to work, such as buffers that it uses too early, and print
@@ -166,7 +172,9 @@ const SHOW_EXAMPLES: &str = "\
 Examples:
   softhca show                 how many objects of each kind
   softhca show qp              one line per queue pair: program, state, peer, path
-  softhca show --json mr       memory regions for a script";
+  softhca show --json mr       memory regions for a script
+  softhca show --errors        why something failed, program by program (docs/why.md)
+  softhca show --errors --json the same for a script, with times, QPs, wr_ids and counts";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
@@ -206,6 +214,13 @@ mod tests {
         }
         let parsed = Arguments::parse_from(["softhca", "run", "prog", "--address", "x"]);
         assert!(parsed.address.is_empty());
+    }
+
+    #[test]
+    fn errors_are_shown_of_all_objects() {
+        let parsed = Arguments::parse_from(["softhca", "show", "--errors", "--json"]);
+        assert!(matches!(parsed.command, Command::Show { json: true, errors: true, kind: None }));
+        assert!(Arguments::try_parse_from(["softhca", "show", "--errors", "qp"]).is_err());
     }
 
     #[test]

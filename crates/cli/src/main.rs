@@ -9,6 +9,7 @@ mod agent_command;
 mod arguments;
 mod devices;
 mod doctor;
+mod errors;
 mod place;
 mod preload;
 mod reasons;
@@ -34,7 +35,8 @@ fn main() -> ExitCode {
         Command::Run(run) => return run::run(&run, &host),
         Command::Agent(agent) => agent_command::run(&agent, &host),
         Command::Devices { json, verbose } => devices::run(&host, json, verbose),
-        Command::Show { json, kind } => show::run(&host, json, kind),
+        Command::Show { json, errors: true, .. } => errors::run(&host, json),
+        Command::Show { json, kind, .. } => show::run(&host, json, kind),
         Command::Doctor { json } => doctor::run(&host, json),
     };
     match done {

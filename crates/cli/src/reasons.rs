@@ -1,18 +1,31 @@
 //! The reasons of one program run: the file that the verbs library appends to, and what is told at the end.
 //!
-//! A reason is one sentence per refused call or failed completion, written by the library where it is decided. The
-//! principal type is [`Reasons`].
+//! A reason is one sentence per refused call or failed completion, written by the library where it is decided, in a line that begins
+//! with its kind. What an option of `softhca run` has looked for comes the same way, as a finding: whoever has something to be told at the
+//! end calls `engine::reason::finding` in the program, and nothing has to be done here. The principal type is [`Reasons`].
 
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use engine::reason::Kind;
 
 /// The variable that names the file to the library.
 pub(crate) const VARIABLE: &str = engine::reason::VARIABLE;
 
-/// How many reasons are told.
-const TOLD: usize = 3;
+/// How many different reasons are told.
+const TOLD: usize = 6;
+
+/// How many different findings are told.
+const FOUND: usize = 50;
+
+/// How much of the file is looked at, from its end: children of children may have written a lot.
+const LOOKED_AT: u64 = 8 << 20;
+
+/// Bytes of a sentence that is told.
+const LONGEST: usize = 2000;
 
 /// How many files of earlier runs are kept.
 const KEPT: usize = 20;
@@ -21,6 +34,16 @@ const KEPT: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Reasons {
     file: PathBuf,
+}
+
+/// Sentences that differ in numbers at most.
+#[derive(Debug)]
+struct Alike {
+    /// The last of them.
+    sentence: String,
+    times: usize,
+    /// When that one came.
+    at: usize,
 }
 
 impl Reasons {
@@ -39,22 +62,24 @@ impl Reasons {
         &self.file
     }
 
-    /// What to print after a program that failed: its last reasons and where all of them are. Empty if there are none.
-    pub(crate) fn told(&self) -> String {
-        let text = fs::read_to_string(&self.file).unwrap_or_default();
-        let all: Vec<&str> = text.lines().collect();
-        let last = &all[all.len().saturating_sub(TOLD)..];
-        if last.is_empty() {
-            return String::new();
+    /// What to print after a program: what was found, and the last reasons, each once with how often it came. After one that has
+    /// `succeeded`, which tries what may be refused, only those of requests that failed. Empty if there is nothing to tell.
+    pub(crate) fn told(&self, succeeded: bool) -> String {
+        let text = self.end().unwrap_or_default();
+        let lines: Vec<(Kind, &str)> = text.lines().map(taken_apart).collect();
+        let mut told = String::new();
+        let findings = alike(lines.iter().filter(|(kind, _)| *kind == Kind::Finding));
+        if !findings.is_empty() {
+            told += &format!("softhca: {}\n{}", heading("found", findings.len(), FOUND), shown(&findings, FOUND));
         }
-        let heading = match all.len() {
-            1 => "why it failed:".to_owned(),
-            count if count <= TOLD => "why something failed:".to_owned(),
-            count => format!("why something failed, the last {TOLD} of {count}:"),
-        };
-        let mut told = format!("softhca: {heading}\n");
-        for reason in last {
-            told += &format!("  {reason}\n");
+        let is_told = |kind: Kind| kind != Kind::Finding && (!succeeded || kind == Kind::Failed);
+        let reasons = alike(lines.iter().filter(|(kind, _)| is_told(*kind)));
+        if !reasons.is_empty() {
+            let why = if succeeded { "what failed on the way" } else { "why something failed" };
+            told += &format!("softhca: {}\n{}", heading(why, reasons.len(), TOLD), shown(&reasons, TOLD));
+        }
+        if told.is_empty() {
+            return told;
         }
         told + &format!(
             "softhca: all reasons: {}; more: SOFTHCA_LOG=debug softhca run …; none of this: softhca run --quiet\n",
@@ -62,11 +87,74 @@ impl Reasons {
         )
     }
 
+    /// The end of the file, of whole lines.
+    fn end(&self) -> io::Result<String> {
+        let mut file = File::open(&self.file)?;
+        let skipped = file.metadata()?.len().saturating_sub(LOOKED_AT);
+        file.seek(SeekFrom::Start(skipped))?;
+        let mut bytes = Vec::new();
+        file.take(LOOKED_AT).read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let cut = if skipped > 0 { text.find('\n').map_or(text.len(), |end| end + 1) } else { 0 };
+        Ok(text[cut..].to_owned())
+    }
+
     /// Removes the file of a program that has nothing to tell.
     pub(crate) fn forget(self) {
         // A file that stays is only a file that stays.
         let _ = fs::remove_file(self.file);
     }
+}
+
+/// The kind of a line, and its sentence. Whoever writes a line without one is the program itself.
+fn taken_apart(line: &str) -> (Kind, &str) {
+    let known = line.split_once(": ").and_then(|(word, sentence)| Some((Kind::of_word(word)?, sentence)));
+    known.unwrap_or((Kind::Noted, line))
+}
+
+/// Sentences that differ in numbers at most, in the order in which they came last.
+fn alike<'a>(lines: impl Iterator<Item = &'a (Kind, &'a str)>) -> Vec<Alike> {
+    let mut known: HashMap<String, Alike> = HashMap::new();
+    for (at, (_, sentence)) in lines.enumerate() {
+        let one = known.entry(form(sentence)).or_insert_with(|| Alike { sentence: String::new(), times: 0, at });
+        *one = Alike { sentence: (*sentence).to_owned(), times: one.times + 1, at };
+    }
+    let mut all: Vec<Alike> = known.into_values().collect();
+    all.sort_by_key(|one| one.at);
+    all
+}
+
+/// A sentence with its numbers taken out.
+fn form(sentence: &str) -> String {
+    let mut form = String::with_capacity(sentence.len());
+    let mut number = false;
+    for letter in sentence.chars() {
+        // A number goes on with what may be in hexadecimal ones.
+        number = letter.is_ascii_digit() || number && (letter.is_ascii_hexdigit() || letter == 'x');
+        form.push(if number { '0' } else { letter });
+        if number && form.ends_with("00") {
+            form.pop();
+        }
+    }
+    form
+}
+
+fn heading(what: &str, different: usize, most: usize) -> String {
+    match different {
+        count if count <= most => format!("{what}:"),
+        count => format!("{what}, the last {most} of {count} kinds:"),
+    }
+}
+
+fn shown(all: &[Alike], most: usize) -> String {
+    let line = |one: &Alike| {
+        let sentence = engine::reason::clean(&one.sentence, LONGEST);
+        match one.times {
+            1 => format!("  {sentence}\n"),
+            times => format!("  {sentence} ({times} times like this)\n"),
+        }
+    };
+    all[all.len().saturating_sub(most)..].iter().map(line).collect()
 }
 
 /// Removes what is too old of a folder with a file for each run.
@@ -86,21 +174,53 @@ pub(crate) fn forget_old(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::Reasons;
+    use super::{Reasons, TOLD, form};
     use std::fs;
 
     #[test]
-    fn the_last_three_are_told() {
+    fn the_last_ones_are_told_each_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
-        assert_eq!(reasons.told(), "");
-        fs::write(reasons.file(), "one\ntwo\nthree\nfour\n").expect("written");
-        let told = reasons.told();
-        assert!(
-            told.contains("the last 3 of 4") && told.contains("  two\n  three\n  four\n") && !told.contains("  one\n")
-        );
+        assert_eq!(reasons.told(false), "");
+        let lines = "failed: QP 0x1f, wr_id 0x2: bad\nrefused: no\nnot from here\nfailed: QP 0x20, wr_id 0x3e: bad\n";
+        fs::write(reasons.file(), lines).expect("written");
+        let expected =
+            "softhca: why something failed:\n  no\n  not from here\n  QP 0x20, wr_id 0x3e: bad (2 times like this)\n";
+        assert!(reasons.told(false).starts_with(expected), "{}", reasons.told(false));
+        let many: String = ('a'..'p').map(|letter| format!("failed: {letter}\n")).collect();
+        fs::write(reasons.file(), many).expect("written");
+        let told = reasons.told(false);
+        assert!(told.contains(&format!("the last {TOLD} of 15 kinds")) && told.contains("  o\n"), "{told}");
+        assert!(!told.contains("  a\n"), "{told}");
         reasons.forget();
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn a_program_that_succeeded_hears_of_requests_that_failed_and_of_findings() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let reasons = Reasons::new(folder.path()).expect("a file");
+        fs::write(reasons.file(), "refused: no\nflushed: 3\nnoted: x\ndropped: y\n").expect("written");
+        assert_eq!(reasons.told(true), "");
+        fs::write(reasons.file(), "refused: no\nfinding: QP 1 is slow\nfailed: bad\n").expect("written");
+        let told = reasons.told(true);
+        assert!(told.contains("found:\n  QP 1 is slow\n") && told.contains("on the way:\n  bad\n"), "{told}");
+        assert!(!told.contains("no\n"), "{told}");
+    }
+
+    #[test]
+    fn what_a_program_writes_there_commands_no_terminal() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let reasons = Reasons::new(folder.path()).expect("a file");
+        fs::write(reasons.file(), b"failed: \x1b[2J\x07 \xff\n").expect("written");
+        let told = reasons.told(false);
+        assert!(told.chars().all(|letter| letter == '\n' || !letter.is_control()), "{told:?}");
+    }
+
+    #[test]
+    fn numbers_make_no_difference() {
+        assert_eq!(form("QP 0x1f, wr_id 12: 7 bytes at 0xdead"), form("QP 0x200, wr_id 0xab: 4096 bytes at 0x1"));
+        assert_ne!(form("QP 0x1f: bad"), form("QP 0x1f: worse"));
     }
 
     #[test]

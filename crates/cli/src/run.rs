@@ -1,7 +1,7 @@
 //! `softhca run`: a program on softhca, as if the program itself had been started.
 //!
 //! It waits for the program, passes signals on, and ends with its exit code. What it adds: an agent if none answers, the
-//! library path, the path redirector, the run directory, and after a failure the reasons. It never looks into the program's output.
+//! library path, the path redirector, the run directory, and at the end the reasons of what failed. It never looks into the program's output.
 
 use std::env;
 use std::ffi::OsString;
@@ -70,7 +70,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     caught.pass_on_to(&child).map_err(|error| format!("signals cannot be passed on: {error}"))?;
     let status = child.wait().map_err(|error| format!("waiting for the program: {error}"))?;
     let code = exit_code(status);
-    let told = if code == 0 || run.quiet { String::new() } else { reasons.told() };
+    let told = if run.quiet { String::new() } else { reasons.told(code == 0) };
     eprint!("{told}");
     if told.is_empty() {
         reasons.forget();

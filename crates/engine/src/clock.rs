@@ -21,6 +21,11 @@ pub(crate) fn wall_ahead() -> u64 {
     nanoseconds(ClockId::Realtime).wrapping_sub(raw())
 }
 
+/// The time of day: nanoseconds since 1970.
+pub(crate) fn since_1970() -> u64 {
+    nanoseconds(ClockId::Realtime)
+}
+
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())

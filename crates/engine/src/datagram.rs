@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use abi::reason::{Cause, DropRecord};
 use protocol::{Status, Transmit};
 use wire::grh::Network;
 
@@ -22,8 +23,8 @@ const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
 
 /// The ways of one datagram.
 enum Ways {
-    /// Nobody is there.
-    None,
+    /// Nobody is there, or it cannot leave.
+    None(Cause),
     /// A lane has to be opened first.
     Opening,
     /// The lanes to the members here; those elsewhere get theirs over the wire.
@@ -54,7 +55,11 @@ impl Qp {
                 continue;
             }
             let refused = match self.ways(inner, transmit.slot, &entry) {
-                Ways::None => self.rehearse(inner, &transmit).map(|()| true),
+                Ways::None(cause) => {
+                    let lost = self.rehearse(inner, &transmit).map(|()| true);
+                    self.lose_datagram(cause, &transmit, &entry);
+                    lost
+                }
                 Ways::Opening => {
                     inner.requester.untransmit();
                     self.wait_for_route(inner, transmit.slot);
@@ -118,17 +123,17 @@ impl Qp {
         let engine = self.engine();
         let hopeless = inner.no_way == Some(slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
-            return Ways::None;
+            return Ways::None(Cause::PortDown);
         }
         if entry.dlid != 0 && entry.dgid == [0; 16] {
             self.complain_of_lid(inner, entry.dlid);
-            return Ways::None;
+            return Ways::None(Cause::Nobody);
         }
         let stripe = self.qpn() % STRIPES;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
             let Some(engines) = engine.group_engines(&entry.dgid) else {
-                return if hopeless { Ways::None } else { Ways::Opening };
+                return if hopeless { Ways::None(Cause::Nobody) } else { Ways::Opening };
             };
             let lanes: Vec<_> = engines.iter().filter_map(|&peer| engine.lanes.route(peer, stripe)).collect();
             return if hopeless || lanes.len() == engines.len() { Ways::Group(lanes, place) } else { Ways::Opening };
@@ -146,20 +151,35 @@ impl Qp {
                         Ok(flow) => Ways::Host(flow),
                         Err(no_way) => {
                             self.complain(inner, &entry.dgid, &no_way);
-                            Ways::None
+                            Ways::None(Cause::Nobody)
                         }
                     };
                 }
             },
         };
         match engine.board.owner(entry.remote_qpn) {
-            0 => Ways::None,
+            0 => Ways::None(Cause::Nobody),
             owner => match engine.lanes.route(owner, stripe) {
                 Some(lane) => Ways::Lane(lane, place),
-                None if hopeless || engine.lanes.has_ended(owner) => Ways::None,
+                None if hopeless || engine.lanes.has_ended(owner) => Ways::None(Cause::Nobody),
                 None => Ways::Opening,
             },
         }
+    }
+
+    /// Counts a datagram that goes nowhere.
+    #[cold]
+    fn lose_datagram(&self, cause: Cause, transmit: &Transmit, entry: &SendEntry) {
+        let dropped = DropRecord {
+            qpn: self.qpn(),
+            address: entry.dgid,
+            src_qp: self.qpn(),
+            dest_qp: entry.remote_qpn,
+            psn: transmit.headers.psn.value(),
+            opcode: transmit.headers.opcode.as_u8().into(),
+            ..DropRecord::default()
+        };
+        self.engine().drop_packet(cause, dropped);
     }
 
     /// The way to another host, or to a group's members there.

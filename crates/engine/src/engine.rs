@@ -5,7 +5,7 @@
 //! `send.rs`, `receive.rs` and `progress.rs`, and the thread that works while the program does not is `helper.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use abi::command::number as command;
@@ -25,6 +25,7 @@ use crate::channel::Channel;
 use crate::clock::{self, Clock};
 use crate::control::{Answer, Control, gone};
 use crate::cq::Cq;
+use crate::drops::Drops;
 use crate::error::{Error, Result};
 use crate::event::Events;
 use crate::helper::Waker;
@@ -39,6 +40,7 @@ use crate::net::Net;
 use crate::network::Udp;
 use crate::pd::Pd;
 use crate::qp::Qp;
+use crate::reason::Attached;
 use crate::request;
 use crate::srq::Srq;
 use crate::table::Table;
@@ -91,8 +93,10 @@ pub struct Engine {
     pub(crate) opening: Mutex<()>,
     /// Counts polls, so that a program whose CQ is never empty drives the engine too.
     polls: AtomicU32,
-    /// Packets that were not accepted, by nobody's QP: for `softhca show`.
-    pub(crate) dropped: AtomicU64,
+    /// Where its reasons go.
+    pub(crate) reasons: Attached,
+    /// Packets that were not accepted, by cause: for `softhca show --errors`.
+    pub(crate) drops: Drops,
     /// Bytes of requests that wait for receive requests.
     pub(crate) held: Arc<AtomicUsize>,
     is_gone: AtomicBool,
@@ -113,14 +117,18 @@ impl Engine {
     pub fn open(control: Box<dyn Control>) -> Result<Arc<Self>> {
         let len = size_of::<GetContextAnswer>() + size_of::<ContextOut>();
         let answer = control.call(&request::legacy(command::GET_CONTEXT, &GetContext { response: 1 }, len), &[])?;
-        Self::attach(control, answer)
+        Self::build(control, answer, true)
     }
 
-    /// Makes the engine of a context that GET_CONTEXT has made.
+    /// Makes the engine of a context that GET_CONTEXT has made for somebody else.
     ///
     /// # Errors
     /// As [`Engine::open`].
     pub fn attach(control: Box<dyn Control>, context: Answer) -> Result<Arc<Self>> {
+        Self::build(control, context, false)
+    }
+
+    fn build(control: Box<dyn Control>, context: Answer, is_home: bool) -> Result<Arc<Self>> {
         let fixed: GetContextAnswer = context.get(0)?;
         let out: ContextOut = context.get(size_of::<GetContextAnswer>())?;
         let mut fds = context.fds.into_iter();
@@ -156,7 +164,7 @@ impl Engine {
             lanes: Lanes::new(),
             net: Net::new(network),
             board: Board::map(&board)?,
-            events: Events::new(async_fd, page),
+            events: Events::new(async_fd, page.clone()),
             timers: Timers::new(),
             moderated: Moderated::default(),
             waker,
@@ -167,7 +175,8 @@ impl Engine {
             astray: Mutex::new(Vec::new()),
             opening: Mutex::new(()),
             polls: AtomicU32::new(0),
-            dropped: AtomicU64::new(0),
+            reasons: Attached::new(page.clone(), is_home),
+            drops: Drops::new(page),
             held: Arc::default(),
             is_gone: AtomicBool::new(false),
             number: hello.engine,

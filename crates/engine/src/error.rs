@@ -4,6 +4,8 @@ use std::fmt;
 
 use abi::errno::Errno;
 
+use crate::reason::{Kind, Note, note};
+
 /// A refused call.
 #[derive(Clone, Debug)]
 pub struct Error {
@@ -17,7 +19,7 @@ impl Error {
     /// Makes the error and notes its reason: to be called where the refusal is decided, once.
     pub fn refuse(errno: Errno, reason: impl Into<String>) -> Self {
         let reason = reason.into();
-        crate::reason!("{reason}");
+        note(Note::new(Kind::Refused), format_args!("{reason}"));
         Self { errno, reason }
     }
 

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use abi::reason::Cause;
 use protocol::{Outcome, Service, Time, timeout};
 use wire::Psn;
 
@@ -99,6 +100,9 @@ impl Qp {
         let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.held.refused != Some(psn);
         if !(may_wait && inner.held.keep(packet, payload)) {
             self.engine().lint().inspect(|lint| lint.not_ready(self, inner));
+            if !self.service.is_reliable() {
+                self.drop_packet(inner, Cause::NoReceive, packet, (0, 0));
+            }
             return inner.responder.finish(Outcome::Rnr);
         }
         inner.responder.finish(Outcome::Dropped);

@@ -22,6 +22,7 @@ mod control;
 mod cq;
 mod datagram;
 mod dm;
+mod drops;
 mod engine;
 mod errand;
 mod error;
@@ -65,6 +66,7 @@ mod tsc;
 #[allow(unsafe_code, reason = "its purpose: the program's memory may vanish while it is copied")]
 pub mod usermem;
 mod wheel;
+mod why;
 mod wqe;
 mod xrc;
 

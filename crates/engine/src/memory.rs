@@ -98,6 +98,10 @@ impl View {
         self.region.write(self.at(offset, size_of::<T>()), value);
     }
 
+    pub(crate) fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        self.region.copy_in(self.at(offset, bytes.len()), bytes);
+    }
+
     /// Where `len` bytes at `offset` lie in this process, for the copies of inline data.
     pub(crate) fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
         self.region.pointer(self.at(offset, len), len).map_or(std::ptr::null_mut(), std::ptr::NonNull::as_ptr)

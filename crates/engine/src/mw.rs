@@ -17,7 +17,7 @@ use protocol::{Operation, SendOp, Status};
 
 use crate::access::LOCAL_READ;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::mr::{Extent, Windows};
 use crate::pd::Pd;
 use crate::qp::{Inner, Qp};
@@ -233,8 +233,7 @@ impl SendBatch<'_> {
         };
         if operation == Operation::BindMw {
             let Some(bind) = wr.bind else {
-                let why = format!("post_send on QP {:#x}: BIND_MW without a window", qp.qpn());
-                return Err(Error::refuse(Errno::EINVAL, why).errno);
+                return Err(qp.refused(Errno::EINVAL, wr.wr_id, "post_send", "BIND_MW without a window"));
             };
             entry.imm = bind.window;
             entry.rkey = bind.rkey;
@@ -247,7 +246,7 @@ impl SendBatch<'_> {
         let fence = wr.send_flags & abi::post::send_flags::FENCE != 0;
         let op = SendOp { slot: index, operation, fence, ..SendOp::default() };
         if inner.requester.post(op).is_err() {
-            return Err(Error::refuse(Errno::ENOMEM, "the send queue is full").errno);
+            return Err(qp.refused(Errno::ENOMEM, wr.wr_id, "post_send", "the send queue is full"));
         }
         inner.sq.write(index, &entry);
         inner.sq_tail = inner.sq.advance(index);

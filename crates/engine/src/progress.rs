@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use abi::reason::Cause;
 use shm::{LaneRx, RECORD_MAX};
 use wire::Qpn;
 
@@ -183,12 +184,11 @@ impl Engine {
         recent: &mut Option<Arc<Qp>>,
     ) {
         if self.board.owner(packet.src_qp.value()) != lane.peer {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
+            return self.drop_of_lane(Cause::Forged, packet, (0, 0));
         }
         if packet.headers.dest_qp == Qpn::MULTICAST {
             if !self.board.is_up(self.device(), 1) {
-                return;
+                return self.drop_of_lane(Cause::PortDown, packet, (0, 0));
             }
             let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
             for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
@@ -200,21 +200,20 @@ impl Engine {
         }
         if u32::from(packet.path.device) != self.device() {
             // The address is another device's, whoever has the number.
+            self.drop_of_lane(Cause::Device, packet, (packet.path.device.into(), self.device()));
             return self.turn_away(lane, packet);
         }
         let dest = packet.headers.dest_qp.value();
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let mut arrival =
-            recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, Origin::Lane, more));
-        if arrival == Arrival::NotTaken {
+        let mut arrival = recent.as_ref().map_or(Arrival::Gone, |qp| qp.arrive(packet, payload, Origin::Lane, more));
+        if arrival == Arrival::Gone {
             // The QP that was recent may be gone, and its number another's.
             let present = self.qps.find(dest);
             if present.as_ref().map(Arc::as_ptr) != recent.as_ref().map(Arc::as_ptr) {
                 *recent = present;
-                arrival =
-                    recent.as_ref().map_or(Arrival::NotTaken, |qp| qp.arrive(packet, payload, Origin::Lane, more));
+                arrival = recent.as_ref().map_or(Arrival::Gone, |qp| qp.arrive(packet, payload, Origin::Lane, more));
             }
         }
         match (arrival, recent) {
@@ -227,13 +226,16 @@ impl Engine {
                     _ => {}
                 }
             }
+            (Arrival::Gone, _) => {
+                self.drop_of_lane(Cause::NoQp, packet, (0, 0));
+                self.turn_away(lane, packet);
+            }
             _ => self.turn_away(lane, packet),
         }
     }
 
     /// Nobody here can take the packet. On a lane, where nothing is ever lost otherwise, its sender is told.
     fn turn_away(&self, lane: &Arc<Lane>, packet: &Packet) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
         let reliable = matches!(packet.headers.opcode.transport, wire::Transport::Rc | wire::Transport::Xrc)
             && !packet.headers.opcode.is_response();
         if reliable {

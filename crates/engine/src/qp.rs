@@ -33,6 +33,7 @@ use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::request;
 use crate::srq::Srq;
+use crate::why::Why;
 use crate::wqe::{Layout, RECV_HEADER, Ring, SEND_HEADER};
 use crate::xrc::Target;
 
@@ -104,6 +105,8 @@ pub struct Qp {
     pub(crate) sq_sig_all: bool,
     pub(crate) freed: Freed,
     pub(crate) read: Read,
+    /// Why its requests failed.
+    pub(crate) why: Why,
     itself: Weak<Self>,
     inner: Mutex<Inner>,
 }
@@ -397,6 +400,7 @@ impl Engine {
             sq_sig_all: parts.sq_sig_all,
             freed: Freed::default(),
             read: Read::default(),
+            why: Why::default(),
             itself: itself.clone(),
             inner: Mutex::new(inner),
         })

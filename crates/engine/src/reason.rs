@@ -1,67 +1,290 @@
 //! Why something failed: one sentence per failure, naming the objects.
 //!
-//! Every refused call and every completion with an error notes a sentence here, where the failure is decided and nowhere else.
-//! The sentences go to the log, to a short ring that a program can read, and to the file that `softhca run` names in
-//! `SOFTHCA_REASONS`, from which it prints the last ones. Nothing is formatted while nothing fails.
+//! Every refused call, every request that ends with an error and every dropped packet notes a sentence here, where the failure is
+//! decided and nowhere else. The sentences go to the log; to a short ring that a program can read ([`last`]); behind the context page of
+//! an open device, where the agent finds them for `softhca show --errors`; and to the file that `softhca run` names in
+//! `SOFTHCA_REASONS`, from which it tells them at the end. What a program shall be told at the end of its run that is no failure goes
+//! the same way ([`finding`]). Nothing is formatted, and nothing allocated, while nothing fails. Principal type: [`Note`].
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use abi::queue::{REASON_LEN, REASONS, context_page};
+pub use abi::reason::{Kind, clean};
+use abi::reason::{ReasonRecord, SENTENCE_MAX};
 use parking_lot::Mutex;
+
+use crate::memory::View;
 
 /// The environment variable that names the file to which reasons are appended.
 pub const VARIABLE: &str = "SOFTHCA_REASONS";
 
 /// How many sentences are kept for [`last`].
-const KEPT: usize = 64;
+const KEPT: usize = 256;
 
 /// The most that one process appends to the file: a program that fails in a loop does not fill the disk.
 const WRITTEN: u32 = 10_000;
 
+/// Bytes of the longest sentence.
+const LONGEST: usize = 2000;
+
+/// What a sentence is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    /// Of which kind it is.
+    pub kind: Kind,
+    /// The QP, 0 for none.
+    pub qpn: u32,
+    /// The request.
+    pub wr_id: Option<u64>,
+    /// How it ended.
+    pub status: u32,
+    /// The page behind which it is written; 0 for that of the device that the program opened first.
+    pub(crate) page: u64,
+}
+
+impl Note {
+    /// About nothing in particular.
+    #[must_use]
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, qpn: 0, wr_id: None, status: 0, page: 0 }
+    }
+}
+
+/// The place behind one context page.
+struct Page {
+    name: u64,
+    /// The process that it belongs to: not to its children.
+    pid: u32,
+    /// Of this process's own program, and not of a client whose engine runs here.
+    is_home: bool,
+    view: View,
+    written: u32,
+    /// The last sentence, and how often it came in a row.
+    last: String,
+    last_kind: Kind,
+    count: u32,
+}
+
 struct Log {
-    kept: VecDeque<String>,
+    kept: VecDeque<(Note, String)>,
     file: Option<File>,
     written: u32,
+    pages: Vec<Page>,
 }
 
 fn log() -> &'static Mutex<Log> {
     static LOG: OnceLock<Mutex<Log>> = OnceLock::new();
     LOG.get_or_init(|| {
         let file = std::env::var_os(VARIABLE).and_then(|path| OpenOptions::new().append(true).open(path).ok());
-        Mutex::new(Log { kept: VecDeque::with_capacity(KEPT), file, written: 0 })
+        Mutex::new(Log { kept: VecDeque::new(), file, written: 0, pages: Vec::new() })
     })
 }
 
-/// Notes one sentence.
-pub fn note(sentence: fmt::Arguments<'_>) {
-    let sentence = sentence.to_string();
-    tracing::warn!(target: "softhca::reason", "{sentence}");
-    let mut log = log().lock();
-    if log.written < WRITTEN {
-        log.written += 1;
-        if let Some(file) = &mut log.file {
-            // One write per line, so that the lines of several processes do not mix; a full disk loses reasons, not work.
-            let _ = file.write_all(format!("{sentence}\n").as_bytes());
+/// The place behind an engine's context page, for as long as this lives.
+pub(crate) struct Attached(u64);
+
+impl Attached {
+    /// Has the sentences of one engine written behind its context page. With `is_home` it is the program's own: sentences that are no
+    /// engine's go there, too, and those that came before any device was open do so at once.
+    pub(crate) fn new(view: View, is_home: bool) -> Self {
+        static NAMES: AtomicU64 = AtomicU64::new(1);
+        let name = NAMES.fetch_add(1, Ordering::Relaxed);
+        if view.len() < abi::queue::CONTEXT_LEN {
+            // An agent that shows no reasons.
+            return Self(name);
         }
+        let mut log = log().lock();
+        let is_first = !log.pages.iter().any(|page| page.is_home);
+        let mut page = Page {
+            name,
+            pid: std::process::id(),
+            is_home,
+            view,
+            written: 0,
+            last: String::new(),
+            last_kind: Kind::Noted,
+            count: 0,
+        };
+        if is_home && is_first {
+            let homeless = log.kept.iter().filter(|(note, _)| note.page == 0);
+            homeless.for_each(|(note, sentence)| page.write(note, sentence));
+        }
+        log.pages.push(page);
+        Self(name)
     }
-    if log.kept.len() == KEPT {
+
+    /// A note about something of the engine.
+    pub(crate) fn note(&self, kind: Kind) -> Note {
+        Note { page: self.0, ..Note::new(kind) }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        log().lock().pages.retain(|page| page.name != self.0);
+    }
+}
+
+/// Notes one sentence.
+pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
+    // Names in it may be anybody's.
+    let sentence = clean(&sentence.to_string(), LONGEST);
+    match about.kind {
+        Kind::Flushed => tracing::debug!(target: "softhca::reason", "{sentence}"),
+        _ => tracing::warn!(target: "softhca::reason", "{sentence}"),
+    }
+    let mut log = log().lock();
+    log.append(about.kind, &sentence);
+    let is_its = |page: &&mut Page| if about.page == 0 { page.is_home } else { page.name == about.page };
+    if let Some(page) = log.pages.iter_mut().find(is_its) {
+        page.write(&about, &sentence);
+    }
+    let again = about.kind == Kind::Flushed && log.kept.back().is_some_and(|(note, _)| note.kind == Kind::Flushed);
+    if again {
+        log.kept.pop_back();
+    } else if log.kept.len() == KEPT {
         log.kept.pop_front();
     }
-    log.kept.push_back(sentence);
+    log.kept.push_back((about, sentence));
+}
+
+/// Has something told at the end of `softhca run` that is no failure, as an option of it has asked for. It is told whatever the
+/// program's exit code is.
+pub fn finding(sentence: fmt::Arguments<'_>) {
+    note(Note::new(Kind::Finding), sentence);
 }
 
 /// The last `n` sentences of this process, oldest first.
 #[must_use]
 pub fn last(n: usize) -> Vec<String> {
     let log = log().lock();
-    log.kept.iter().skip(log.kept.len().saturating_sub(n)).cloned().collect()
+    log.kept.iter().skip(log.kept.len().saturating_sub(n)).map(|(_, sentence)| sentence.clone()).collect()
 }
 
-/// Notes a reason, as `format!` would write it.
+impl Log {
+    fn append(&mut self, kind: Kind, sentence: &str) {
+        if self.written < WRITTEN
+            && let Some(file) = &mut self.file
+        {
+            self.written += 1;
+            // One write per line, so that the lines of several processes do not mix; a full disk loses reasons, not work.
+            let _ = file.write_all(format!("{}: {sentence}\n", kind.word()).as_bytes());
+        }
+    }
+}
+
+impl Page {
+    /// Writes a sentence to the next place, or counts the last one once more.
+    fn write(&mut self, note: &Note, sentence: &str) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        // What was flushed goes with every connection that ends: however many do, they take one place.
+        let flushed = note.kind == Kind::Flushed;
+        let again = self.last == sentence || (flushed && self.last_kind == Kind::Flushed);
+        self.last_kind = note.kind;
+        if self.count > 0 && again {
+            self.count += 1;
+            self.written = self.written.wrapping_sub(1);
+        } else {
+            self.count = 1;
+        }
+        sentence.clone_into(&mut self.last);
+        let at = context_page::REASONS + (self.written % REASONS) as usize * REASON_LEN;
+        let text = clean(sentence, SENTENCE_MAX);
+        let version = self.view.word(at);
+        let odd = version.load(Ordering::Relaxed) | 1;
+        // The agent sees that the record changes before it does, and that it is whole after that; the fence and the release store pair
+        // with its acquire loads.
+        version.store(odd, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::Release);
+        let record = ReasonRecord {
+            version: odd,
+            kind: note.kind as u32,
+            time: crate::clock::since_1970(),
+            qpn: note.qpn,
+            count: self.count,
+            wr_id: note.wr_id.unwrap_or_default(),
+            has_wr_id: note.wr_id.is_some().into(),
+            status: note.status,
+            len: text.len() as u32,
+            reserved: 0,
+        };
+        self.view.write(at, &record);
+        self.view.write_bytes(at + size_of::<ReasonRecord>(), text.as_bytes());
+        version.store(odd.wrapping_add(1), Ordering::Release);
+        self.written = self.written.wrapping_add(1);
+        self.view.word(context_page::REASONS_HEAD).store(self.written, Ordering::Release);
+    }
+}
+
+/// Notes what happened to an object, as `format!` would write it.
 #[macro_export]
 macro_rules! reason {
-    ($($arg:tt)*) => { $crate::reason::note(format_args!($($arg)*)) };
+    ($($arg:tt)*) => {
+        $crate::reason::note($crate::reason::Note::new($crate::reason::Kind::Noted), format_args!($($arg)*))
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::region::Region;
+
+    fn page() -> (Region, Attached) {
+        let (ours, fd) = Region::create("softhca-test", abi::queue::CONTEXT_LEN).expect("memory");
+        let theirs = Region::map(std::os::fd::AsFd::as_fd(&fd), abi::queue::CONTEXT_LEN).expect("mapped");
+        (ours, Attached::new(View::whole(theirs), false))
+    }
+
+    fn records(page: &Region) -> Vec<(ReasonRecord, String)> {
+        let head = page.word(context_page::REASONS_HEAD).load(Ordering::Acquire);
+        (0..head.min(REASONS))
+            .map(|number| {
+                let at = context_page::REASONS + number as usize * REASON_LEN;
+                let record: ReasonRecord = page.read(at);
+                let mut text = vec![0; record.len as usize];
+                page.copy_out(at + size_of::<ReasonRecord>(), &mut text);
+                (record, String::from_utf8(text).expect("text"))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_sentence_goes_behind_the_page_of_its_engine() {
+        let ((one, first), (two, second)) = (page(), page());
+        for round in [1, 1, 2] {
+            let about = Note { qpn: 0x11, wr_id: Some(7), status: 12, ..first.note(Kind::Failed) };
+            note(about, format_args!("failed \x1b[1m in round {round}"));
+        }
+        note(Note { qpn: 0x12, ..second.note(Kind::Dropped) }, format_args!("{}", "long ".repeat(1000)));
+        let seen = records(&one);
+        let mine: Vec<_> = seen.iter().filter(|(record, _)| record.qpn == 0x11).collect();
+        assert_eq!(mine.len(), 2, "{seen:?}");
+        assert_eq!((mine[0].0.count, mine[0].1.as_str()), (2, "failed \u{fffd}[1m in round 1"));
+        assert_eq!((mine[1].0.count, mine[1].0.wr_id, mine[1].0.has_wr_id, mine[1].0.status), (1, 7, 1, 12));
+        assert_eq!((mine[1].0.kind, mine[1].0.version % 2), (Kind::Failed as u32, 0));
+        let long = records(&two);
+        assert!(long.iter().any(|(record, text)| record.qpn == 0x12 && text.len() <= SENTENCE_MAX), "{long:?}");
+        let late = first.note(Kind::Failed);
+        drop(first);
+        note(late, format_args!("too late"));
+        assert_eq!(records(&one).len(), seen.len());
+    }
+
+    #[test]
+    fn the_ring_goes_round() {
+        let (memory, attached) = page();
+        for number in 0..3 * REASONS {
+            note(attached.note(Kind::Refused), format_args!("refusal {number}"));
+        }
+        let seen = records(&memory);
+        assert_eq!(seen.len(), REASONS as usize);
+        assert!(seen.iter().all(|(_, text)| text.len() > 8) && seen.iter().any(|(_, text)| text == "refusal 191"));
+    }
 }

@@ -11,6 +11,7 @@ use abi::errno::Errno;
 use abi::event::kind;
 use abi::mr::access as right;
 use abi::queue::{context_page, qp as word};
+use abi::reason::Cause;
 use protocol::{AtomicOp, Fault, Incoming, Nak, Outcome, RecvEnd, Service, State, Status, Step};
 use wire::Syndrome;
 use wire::grh::Network;
@@ -18,7 +19,7 @@ use wire::grh::Network;
 use crate::access::{self, Atomic, Flushed, Refusal, Use};
 use crate::cell::Packet;
 use crate::cq::{Cqe, FREES_RECV};
-use crate::error::Error;
+use crate::drops::of_fault;
 use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::{Srq, write_recv};
 use crate::wqe::{RECV_HEADER, RecvEntry, SEND_HEADER, SendEntry};
@@ -32,8 +33,10 @@ const GRH: u32 = 40;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival {
     Taken,
-    /// No such QP, or not in a state, or not connected to the sender.
+    /// It is not in a state in which it takes it, or not connected to the sender; that has been counted.
     NotTaken,
+    /// There is no such QP any more.
+    Gone,
 }
 
 /// Where a packet comes from.
@@ -53,8 +56,7 @@ impl Qp {
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Errno> {
         self.engine().check_process().map_err(|error| error.errno)?;
         let mut inner = self.lock();
-        let refuse =
-            |errno, why: String| Err(Error::refuse(errno, format!("post_recv on QP {:#x}: {why}", self.qpn())).errno);
+        let refuse = |errno, why: String| Err(self.refused(errno, wr.wr_id, "post_recv", &why));
         if inner.is_dead() || inner.state == State::Reset {
             if let Some(lint) = self.engine().lint() {
                 lint.refused_receive(self, &inner);
@@ -118,8 +120,11 @@ impl Qp {
 
     /// Takes one packet, as [`Qp::arrive`] does, without answering it.
     pub(crate) fn take(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, origin: Origin<'_>) -> Arrival {
-        if inner.is_dead() || !self.is_connected(inner, packet, origin) {
-            return Arrival::NotTaken;
+        if inner.is_dead() {
+            return Arrival::Gone;
+        }
+        if !self.is_connected(inner, packet, origin) {
+            return self.turn_down(inner, packet, origin);
         }
         if inner.migration.heeds(packet.headers.migrated) && !self.heed(inner, packet, origin) {
             return Arrival::NotTaken;
@@ -136,7 +141,7 @@ impl Qp {
                 self.on_request(inner, packet, payload);
             }
         } else {
-            return Arrival::NotTaken;
+            return self.turn_down(inner, packet, origin);
         }
         Arrival::Taken
     }
@@ -262,7 +267,9 @@ impl Qp {
                 if matches!(fault, Fault::QKey { .. }) {
                     self.engine().events.violation(context_page::QKEY_VIOLATIONS, inner.attributes.port_num.into());
                 }
-                tracing::debug!("QP {:#x} ignored {} from QP {}: {fault}", self.qpn(), packet.headers, packet.src_qp)
+                tracing::debug!("QP {:#x} ignored {} from QP {}: {fault}", self.qpn(), packet.headers, packet.src_qp);
+                let (cause, got, expected) = of_fault(&fault);
+                self.drop_packet(inner, cause, packet, (got, expected));
             }
             Step::Reply => {}
             Step::Receive { offset, len, first, last } => {
@@ -323,7 +330,11 @@ impl Qp {
         match result {
             Ok(()) => Outcome::Done,
             Err(refusal) => {
-                crate::reason!("QP {:#x} refused a peer's {what}: {refusal}", self.qpn());
+                if self.service.is_reliable() {
+                    self.happened(format_args!("refused a peer's {what}: {refusal}"));
+                } else {
+                    self.note(format_args!("dropped a peer's {what}: {refusal}"));
+                }
                 Outcome::Refused(if refusal.by_key() { Nak::RemoteAccess } else { Nak::RemoteOperational })
             }
         }
@@ -349,12 +360,8 @@ impl Qp {
         }
         match refusal.nak {
             Nak::InvalidRequest if status.is_none() => {
-                crate::reason!(
-                    "QP {:#x} refused a request of QP {:#x}: {}",
-                    self.qpn(),
-                    inner.attributes.dest_qp_num,
-                    refusal.fault
-                );
+                let asking = inner.attributes.dest_qp_num;
+                self.happened(format_args!("refused a request of QP {asking:#x}: {}", refusal.fault));
                 self.raise(kind::QP_REQ_ERR);
             }
             Nak::RemoteAccess => self.raise(kind::QP_ACCESS_ERR),
@@ -369,6 +376,7 @@ impl Qp {
             self.complete_receive(inner, &receive, status, None, wc_opcode::RECV, None);
         }
         self.come_home(inner);
+        self.flushes(inner, format_args!("{status} while receiving"));
         inner.set_state(State::Err);
         inner.requester.flush();
         self.complete_sends(inner);
@@ -394,14 +402,11 @@ impl Qp {
         };
         let before = if self.service == Service::Ud { GRH } else { 0 };
         let placed = if u64::from(before) + u64::from(offset) + u64::from(len) > u64::from(receive.length) {
-            crate::reason!(
-                "QP {:#x}, wr_id {:#x}: a message of at least {} bytes came for a receive buffer of {}{}",
-                self.qpn(),
-                receive.wr_id,
-                before + offset + len,
-                receive.length,
-                if before > 0 { " (datagrams need 40 bytes for the GRH)" } else { "" }
-            );
+            let came = before + offset + len;
+            let room = receive.length;
+            let grh = if before > 0 { " (datagrams need 40 bytes for the GRH)" } else { "" };
+            let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}{grh}");
+            self.failed(receive.wr_id, Status::LocLenErr, &why);
             Err((Status::LocLenErr, Nak::InvalidRequest))
         } else {
             let grh = packet
@@ -410,12 +415,10 @@ impl Qp {
                 .filter(|_| before > 0)
                 .map_or(Ok(()), |grh| self.scatter(inner, &receive, (0, GRH), grh.as_ptr()));
             grh.and_then(|()| self.scatter(inner, &receive, (before + offset, len), payload)).map_err(|refusal| {
-                crate::reason!(
-                    "QP {:#x}, wr_id {:#x}: the receive buffer cannot take the message: {refusal}",
-                    self.qpn(),
-                    receive.wr_id
-                );
-                (if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr }, Nak::RemoteOperational)
+                let status = if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr };
+                let why = format_args!("the receive buffer cannot take the message: {refusal}");
+                self.failed(receive.wr_id, status, &why);
+                (status, Nak::RemoteOperational)
             })
         };
         match (placed, last) {
@@ -430,11 +433,8 @@ impl Qp {
                 if let Some(key) = end.invalidate
                     && let Err(why) = self.invalidate(key)
                 {
-                    crate::reason!(
-                        "QP {:#x}, wr_id {:#x}: the peer asked to invalidate {key:#x}, and {why}",
-                        self.qpn(),
-                        receive.wr_id
-                    );
+                    let why = format_args!("the peer asked to invalidate {key:#x}, and {why}");
+                    self.failed(receive.wr_id, Status::RemInvReqErr, &why);
                     inner.receive = Some(receive);
                     return Some(Status::RemInvReqErr);
                 }
@@ -493,6 +493,9 @@ impl Qp {
             });
         }
         let done = written.is_ok();
+        if !done && !self.service.is_reliable() {
+            self.drop_packet(inner, Cause::Memory, packet, (rkey, 0));
+        }
         let outcome = self.outcome(written, "RDMA WRITE");
         inner.responder.finish(outcome);
         if let Some(end) = imm.filter(|_| done)

@@ -132,17 +132,16 @@ impl Qp {
     /// Says why there is no way, once.
     pub(crate) fn complain(&self, inner: &mut Inner, dgid: &[u8; 16], no_way: &NoWay) {
         if !std::mem::replace(&mut inner.complained, true) {
-            crate::reason!("QP {:#x} does not reach {}: {no_way}", self.qpn(), crate::network::address(*dgid));
+            self.note(format_args!("does not reach {}: {no_way}", crate::network::address(*dgid)));
         }
     }
 
     /// Says that nobody can be at a LID, once.
     pub(crate) fn complain_of_lid(&self, inner: &mut Inner, lid: u16) {
         if !std::mem::replace(&mut inner.complained, true) {
-            crate::reason!(
-                "QP {:#x} does not reach LID {lid}: it is no port of this agent, and stands for no address of the port's subnet",
-                self.qpn()
-            );
+            self.note(format_args!(
+                "does not reach LID {lid}: it is no port of this agent, and stands for no address of the port's subnet"
+            ));
         }
     }
 
@@ -235,7 +234,7 @@ impl Qp {
                 if self.has_moved(&inner) {
                     self.look_for_peer(&mut inner);
                 } else {
-                    crate::reason!("QP {:#x}: its peer, process {}, is gone", self.qpn(), lane.pid);
+                    self.note(format_args!("has lost its peer: process {} is gone", lane.pid));
                 }
                 inner.blocked = false;
                 self.pump(&mut inner);

@@ -18,7 +18,6 @@ use wire::{Feth, Qpn};
 use crate::access;
 use crate::ah::Ah;
 use crate::cq::{Cqe, FREES_SEND};
-use crate::error::Error;
 use crate::lock::MutexGuard;
 use crate::mw::Bind;
 use crate::qp::{Inner, Qp};
@@ -133,8 +132,7 @@ impl SendBatch<'_> {
     #[inline]
     fn add(&mut self, wr: &SendWr<'_>) -> Result<(), Errno> {
         let (qp, inner) = (self.qp, &mut *self.inner);
-        let refuse =
-            |errno, why: String| Err(Error::refuse(errno, format!("post_send on QP {:#x}: {why}", qp.qpn())).errno);
+        let refuse = |errno, why: String| Err(qp.refused(errno, wr.wr_id, "post_send", &why));
         if !inner.state.takes_sends() {
             return refuse(Errno::EINVAL, format!("the QP is in state {:?}, sends need RTS", inner.state));
         }
@@ -315,13 +313,14 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
 impl Qp {
     /// Gives the completions of send requests that are over, and ends the queue where one failed.
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {
-        let (mut last, mut failed) = (None, None);
+        let (mut last, mut failed, mut flushed) = (None, None, 0);
         while let Some(completion) = inner.requester.poll_completion() {
             let index = completion.slot;
             last = Some(index);
             if failed.is_none() && !matches!(completion.status, Status::Success | Status::WrFlushErr) {
                 failed = Some(index);
             }
+            flushed += u32::from(completion.status == Status::WrFlushErr);
             let entry: SendEntry = inner.sq.read(index);
             let shown = completion.status != Status::Success || entry.signaled != 0;
             if let Some(lint) = self.engine().lint() {
@@ -350,7 +349,7 @@ impl Qp {
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.sq.advance(index));
             if inner.requester.fatal().is_some() && inner.state.takes_sends() {
-                self.end_sending(inner, failed);
+                self.end_sending(inner, failed, flushed);
             }
         }
         if inner.draining.is_some() && inner.requester.drained() {
@@ -363,17 +362,18 @@ impl Qp {
     }
 
     /// A send failed: unreliable queues halt, reliable QPs are in error altogether.
-    fn end_sending(&self, inner: &mut Inner, failed: Option<u32>) {
+    fn end_sending(&self, inner: &mut Inner, failed: Option<u32>, flushed: u32) {
         if matches!(inner.state, State::Err | State::Sqe) {
             return;
         }
         if let (Some(failure), Some(slot)) = (inner.requester.failure(), failed)
             && failure.reason != protocol::Reason::Local
         {
-            let entry: SendEntry = inner.sq.read(slot);
-            crate::reason!("QP {:#x}, wr_id {:#x}: {} ({})", self.qpn(), entry.wr_id, failure.status, failure.reason);
+            let why = format!("{}{}", failure.reason, self.peer_in_words(inner));
+            self.explain(inner, slot, failure.status, &why);
         }
         let next = self.service.after_send_error();
+        self.says_flushed(flushed, if next == State::Err { self.receives_left(inner) } else { 0 });
         if !inner.held.is_empty() {
             // Nobody has told the peer anything of what waits.
             self.say_gone(inner);
@@ -387,7 +387,7 @@ impl Qp {
     /// Notes why a request failed here.
     pub(crate) fn explain(&self, inner: &Inner, slot: u32, status: Status, why: &dyn std::fmt::Display) {
         let entry: SendEntry = inner.sq.read(slot);
-        crate::reason!("QP {:#x}, wr_id {:#x}: {status}: {why}", self.qpn(), entry.wr_id);
+        self.failed(entry.wr_id, status, why);
     }
 }
 

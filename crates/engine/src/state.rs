@@ -123,6 +123,7 @@ impl Qp {
                 self.come_home(inner);
                 self.say_gone(inner);
                 self.pay(inner);
+                self.flushes(inner, format_args!("the program moved it there"));
                 inner.set_state(State::Err);
                 inner.requester.flush();
                 self.uncount(inner);
@@ -146,7 +147,10 @@ impl Qp {
                 inner.draining = None;
                 inner.store(word::FLAGS, 0);
             }
-            (State::Sqe, State::Rts) => drop(inner.requester.recover()),
+            (State::Sqe, State::Rts) => {
+                inner.requester.recover();
+                self.forget_why();
+            }
             _ => {}
         }
         if before == next || before == State::Sqd || before == State::Sqe || next == State::Rts {
@@ -265,6 +269,7 @@ impl Qp {
             lint.emptied(self);
         }
         self.say_gone(inner);
+        self.forget_why();
         inner.requester = Requester::new(self.service, self.caps.max_send_wr);
         inner.responder = Responder::new(self.service);
         (inner.sq_tail, inner.rq_head, inner.rq_tail) = (0, 0, 0);
@@ -315,6 +320,7 @@ impl Qp {
         tracing::info!("QP {:#x} goes to the error state: {why}", self.qpn());
         self.come_home(&mut inner);
         self.say_gone(&inner);
+        self.flushes(&inner, format_args!("{why}"));
         inner.set_state(State::Err);
         inner.requester.flush();
         self.complete_sends(&mut inner);

@@ -198,11 +198,8 @@ impl Qp {
                     inner.blocked = true;
                 }
                 Sent::Refused(refusal) => {
-                    crate::reason!(
-                        "QP {:#x} could not read what QP {:#x} asked for: {refusal}",
-                        self.qpn(),
-                        inner.attributes.dest_qp_num
-                    );
+                    let asking = inner.attributes.dest_qp_num;
+                    self.happened(format_args!("could not read what QP {asking:#x} asked for: {refusal}"));
                     inner.responder.read_failed(if refusal.by_key() {
                         Nak::RemoteAccess
                     } else {

@@ -370,22 +370,22 @@ impl Qp {
             .and_then(|srq| Some((srq, srq.xrc.as_ref()?)))
             .filter(|(_, xrc)| xrc.domain == target.domain)
         else {
-            crate::reason!(
-                "QP {:#x}: {} names SRQ {number}, which is none of this process in XRC domain {}",
-                self.qpn(),
-                packet.headers.opcode,
-                target.domain
-            );
+            let (opcode, domain) = (packet.headers.opcode, target.domain);
+            self.happened(format_args!(
+                "refused {opcode}, which names SRQ {number}: it is none of this process in XRC domain {domain}"
+            ));
             return Err(Nak::InvalidRd);
         };
         if member.failed.load(Ordering::Relaxed) {
-            crate::reason!("QP {:#x}: SRQ {number} is in error, for its CQ was overrun", self.qpn());
+            self.happened(format_args!(
+                "refused a message for SRQ {number}, which is in error, for its CQ was overrun"
+            ));
             return Err(Nak::RemoteOperational);
         }
         if let Step::Receive { first: false, .. } = step
             && inner.named.as_ref().is_none_or(|named| named.number() != number)
         {
-            crate::reason!("QP {:#x}: a message names SRQ {number} that began with another", self.qpn());
+            self.happened(format_args!("refused a message that names SRQ {number} and began with another"));
             return Err(Nak::InvalidRequest);
         }
         let pd = srq.pd();

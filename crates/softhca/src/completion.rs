@@ -3,6 +3,7 @@
 use std::fmt;
 
 use abi::cq::{Wc, opcode, wc_flags};
+use engine::Engine;
 use protocol::Status;
 
 use crate::endpoint::Source;
@@ -55,13 +56,14 @@ pub struct Completion {
     immediate: Option<u32>,
     /// Of the sender of a datagram.
     source_qp: Option<u32>,
-    /// The request's name at the adapter, by which its reason is found.
-    name: u64,
+    /// Why it failed.
+    why: Option<Box<str>>,
     parts: Parts,
 }
 
 impl Completion {
-    pub(crate) fn new(wc: &Wc, pending: Pending, datagrams: bool) -> Self {
+    /// Of a request on one of the engine's queue pairs.
+    pub(crate) fn new(wc: &Wc, pending: Pending, datagrams: bool, engine: &Engine) -> Self {
         let Pending { id, operation: posted, parts, .. } = pending;
         let status = status(wc.status);
         let good = status == Status::Success;
@@ -80,7 +82,7 @@ impl Completion {
             bytes: if good { bytes } else { 0 },
             immediate: (good && wc.wc_flags & wc_flags::WITH_IMM != 0).then(|| u32::from_be(wc.imm_data)),
             source_qp: datagram.then_some(wc.src_qp),
-            name: wc.wr_id,
+            why: (!good).then(|| reason(status, wc, engine)),
             parts,
         }
     }
@@ -176,7 +178,16 @@ impl Completion {
     /// Why the request failed, if it did.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
-        (self.status != Status::Success).then(|| failure(self.status, self.id, self.qp, self.name))
+        let Self { status, id, qp, .. } = *self;
+        let reason = self.why.as_deref()?.to_owned();
+        Some(Error::Failed { status, id, qp, reason })
+    }
+
+    /// The sentence that says why the request failed, and what to do where that is known. Of one that was flushed: why its queue pair
+    /// went to the error state first.
+    #[must_use]
+    pub fn why(&self) -> Option<&str> {
+        self.why.as_deref()
     }
 
     /// The buffer that was posted, whole; the first where there were several.
@@ -208,15 +219,21 @@ impl fmt::Debug for Completion {
     }
 }
 
-/// The error of a request, with the sentence that the engine noted for it.
-pub(crate) fn failure(status: Status, id: u64, qp: u32, name: u64) -> Error {
-    let prefix = format!("QP {qp:#x}, wr_id {name:#x}: ");
-    let reason = match sentence(&prefix) {
-        Some(sentence) => sentence[prefix.len()..].to_owned(),
+/// The error of a request, with its sentence.
+pub(crate) fn failure(wc: &Wc, id: u64, engine: &Engine) -> Error {
+    let status = status(wc.status);
+    Error::Failed { status, id, qp: wc.qp_num, reason: reason(status, wc, engine).into() }
+}
+
+/// The sentence that the engine has for a request that failed. `wc` has its name at the adapter.
+fn reason(status: Status, wc: &Wc, engine: &Engine) -> Box<str> {
+    let prefix = format!("QP {:#x}, wr_id {:#x}: ", wc.qp_num, wc.wr_id);
+    let known = engine.why(wc.qp_num, wc.wr_id).or_else(|| sentence(&prefix));
+    match known.as_deref() {
+        Some(sentence) => sentence.strip_prefix(&prefix).unwrap_or(sentence).into(),
         None if status == Status::WrFlushErr => "flushed, because the queue pair is in the error state".into(),
-        None => status.to_string(),
-    };
-    Error::Failed { status, id, qp, reason }
+        None => status.to_string().into(),
+    }
 }
 
 /// The status with a number; one that the engine does not give is a general error.

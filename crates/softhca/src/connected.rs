@@ -197,6 +197,13 @@ impl<S: Connected> Qp<S> {
         self.endpoint.qpn
     }
 
+    /// Why the queue pair went to the error state, and everything that waited on it was flushed: what failed first. `None` while nothing
+    /// has.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        self.inner.qp.cause()
+    }
+
     /// Posts a receive; `id` comes back with its completion.
     ///
     /// # Errors

@@ -299,17 +299,17 @@ impl CqInner {
             #[cfg(feature = "tokio")]
             Owner::Poller if is_receive(wc.wr_id) && queues.inbox.get().is_some() => {
                 let inbox = queues.inbox.get().map(Arc::clone);
-                let completion = Completion::new(&wc, pending, queues.datagrams);
+                let completion = Completion::new(&wc, pending, queues.datagrams, &self.ctx.engine);
                 inbox.map_or(Ended::Over, |inbox| Ended::Told(inbox.put(completion)))
             }
-            Owner::Poller => Ended::Polled(Completion::new(&wc, pending, queues.datagrams)),
+            Owner::Poller => Ended::Polled(Completion::new(&wc, pending, queues.datagrams, &self.ctx.engine)),
             Owner::Scope(tally) => {
-                tally.done(&wc, pending.id);
+                tally.done(&wc, pending.id, &self.ctx.engine);
                 Ended::Over
             }
             #[cfg(feature = "tokio")]
             Owner::Task(task) => {
-                let completion = Completion::new(&wc, pending, queues.datagrams);
+                let completion = Completion::new(&wc, pending, queues.datagrams, &self.ctx.engine);
                 Ended::Told(crate::aio::Told::Task(task, completion))
             }
         }

@@ -66,6 +66,13 @@ impl DatagramQp {
         self.endpoint.qpn
     }
 
+    /// Why the queue pair went to the error state, and everything that waited on it was flushed: what failed first. `None` while nothing
+    /// has.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        self.inner.qp.cause()
+    }
+
     /// Somebody to send to.
     ///
     /// # Errors

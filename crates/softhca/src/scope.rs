@@ -12,6 +12,7 @@ use std::time::Duration;
 use abi::cq::Wc;
 use abi::mr::access as right;
 use abi::post::Sge;
+use engine::Engine;
 use parking_lot::{Condvar, Mutex};
 use protocol::Status;
 
@@ -42,13 +43,13 @@ struct Count {
 
 impl Tally {
     /// One request is over.
-    pub(crate) fn done(&self, wc: &Wc, id: u64) {
+    pub(crate) fn done(&self, wc: &Wc, id: u64, engine: &Engine) {
         let mut count = self.state.lock();
         count.under_way -= 1;
         match status(wc.status) {
             Status::Success => count.received.push((id, wc.byte_len as usize)),
             // The first is the cause, the others follow from it.
-            bad if count.failed.is_none() => count.failed = Some(failure(bad, id, wc.qp_num, wc.wr_id)),
+            _ if count.failed.is_none() => count.failed = Some(failure(wc, id, engine)),
             _ => {}
         }
         self.changed.notify_all();

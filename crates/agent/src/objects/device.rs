@@ -5,7 +5,7 @@ use abi::device::{
     GetContext, GetContextAnswer, QueryDevice, QueryGid, QueryGidAnswer, QueryPkey, QueryPkeyAnswer, QueryPort,
 };
 use abi::private::GidEntry;
-use abi::queue::{CONTEXT_PAGE_LEN, ContextOut, REV};
+use abi::queue::{CONTEXT_LEN, ContextOut, REV};
 
 use super::{Answer, Call};
 use crate::context::AsyncFile;
@@ -19,7 +19,7 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let (index, vectors) = (device.index as u32, device.completion_vectors);
     let apart = world.system;
     let context = world.context(call.context)?;
-    let page = context.memory.allocate_apart(CONTEXT_PAGE_LEN)?;
+    let page = context.memory.allocate_apart(CONTEXT_LEN)?;
     let file = AsyncFile::new(page.block.clone(), apart).and_then(|file| Ok((file.descriptor()?, file)));
     let (eventfd, file) = match file {
         Ok(made) => made,

@@ -4,9 +4,9 @@
 //! counter. Principal type: [`Datagrams`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use abi::queue::context_page;
+use abi::reason::Cause;
 use abi::wire::{Arrival, arrival_kind};
 use wire::grh::Network;
 use wire::icrc::Envelope;
@@ -104,7 +104,7 @@ impl<'a> Packets<'a> {
             let rest = &self.bytes[self.at..];
             let bytes = &rest[..self.segment.min(rest.len())];
             if bytes.len() < SHORTEST {
-                self.drop("it is shorter than any");
+                self.drop(bytes, Cause::Short, (bytes.len() as u32, 0));
             } else if !self.engine.is_ours(destination(bytes)) {
                 self.give_back(rest);
                 continue;
@@ -116,28 +116,28 @@ impl<'a> Packets<'a> {
                 self.at += bytes.len();
                 match self.parse(&bytes[..bytes.len() - ICRC]) {
                     Ok(found) => return Some(found),
-                    Err(why) => self.drop(why),
+                    Err((cause, said)) => self.drop(bytes, cause, said),
                 }
                 continue;
             } else {
-                self.drop("its ICRC does not fit");
+                self.drop(bytes, Cause::Icrc, (0, 0));
             }
             self.at += bytes.len();
         }
         None
     }
 
-    fn parse(&self, inside: &'a [u8]) -> Result<Found<'a>, &'static str> {
+    fn parse(&self, inside: &'a [u8]) -> Result<Found<'a>, (Cause, (u32, u32))> {
         if matches!(inside[0], probe::PROBE | probe::ANSWER) {
             return Ok(Found::Probe(inside));
         }
-        let headers = Headers::parse(inside).map_err(|_| "its headers are not of a kind that is known")?;
+        let headers = Headers::parse(inside).map_err(|_| (Cause::Headers, (0, 0)))?;
         tracing::trace!("from {}: {headers}", address(self.datagrams.from));
         let head = headers.len();
-        let len = inside.len().checked_sub(head + usize::from(headers.pad)).ok_or("it is shorter than its padding")?;
+        let len = inside.len().checked_sub(head + usize::from(headers.pad)).ok_or((Cause::Padding, (0, 0)))?;
         if headers.pkey & 0x7fff != 0x7fff {
             self.engine.events.violation(context_page::PKEY_VIOLATIONS, 1);
-            return Err("it is not of the one partition that there is");
+            return Err((Cause::PKey, (headers.pkey.into(), 0xffff)));
         }
         let Datagrams { from, to, traffic_class, hop_limit, .. } = *self.datagrams;
         let is_datagram = headers.opcode.has_deth();
@@ -166,14 +166,15 @@ impl<'a> Packets<'a> {
         let run = strays.map(<[u8]>::len).sum::<usize>();
         self.strays += run.div_ceil(self.segment) as u32;
         if let Some(inbox) = self.engine.net.inbox() {
-            inbox.give_back(self.datagrams, &rest[..run]);
+            inbox.give_back(self.engine, self.datagrams, &rest[..run]);
         }
         self.at += run;
         self.id = 0;
     }
 
-    fn drop(&self, why: &str) {
-        self.engine.drop_packet(self.datagrams, why);
+    #[cold]
+    fn drop(&self, bytes: &[u8], cause: Cause, said: (u32, u32)) {
+        self.engine.drop_datagram(self.datagrams, bytes, (cause, 0), said);
     }
 }
 
@@ -236,16 +237,18 @@ impl Engine {
             *recent = self.qps.find(dest);
         }
         let Some(qp) = recent else {
-            packets.drop("no QP here has its number");
+            self.drop_of_host(datagrams, &packet, Cause::NoQp);
             return packets.next();
         };
         let (mut inner, mut taken) = (qp.lock(), false);
         let next = loop {
-            if qp.take(&mut inner, &packet, payload.as_ptr(), origin) == Outcome::Taken {
-                taken = true;
-                qp.take_train(&mut inner, packets);
-            } else {
-                packets.drop("its QP does not take it");
+            match qp.take(&mut inner, &packet, payload.as_ptr(), origin) {
+                Outcome::Taken => {
+                    taken = true;
+                    qp.take_train(&mut inner, packets);
+                }
+                Outcome::NotTaken => {}
+                Outcome::Gone => self.drop_of_host(datagrams, &packet, Cause::NoQp),
             }
             match packets.next() {
                 Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest => {
@@ -274,15 +277,10 @@ impl Engine {
         qpn == Qpn::MULTICAST.value() || self.board.owner(qpn) == self.number()
     }
 
-    fn drop_packet(&self, datagrams: &Datagrams, why: &str) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!("a packet from {} was dropped: {why}", address(datagrams.from));
-    }
-
     /// A question, or an answer, about what has been taken.
     fn take_probe(self: &Arc<Self>, datagrams: &Datagrams, bytes: &[u8], touched: &mut Vec<Arc<Qp>>) {
         let probe = bytes.try_into().ok().and_then(|bytes| Probe::parse(bytes).ok());
-        let Some(probe) = probe else { return self.drop_packet(datagrams, "it is not a probe") };
+        let Some(probe) = probe else { return self.drop_datagram(datagrams, bytes, (Cause::Probe, 0), (0, 0)) };
         if probe.answer {
             let waiting = self.known_peer(&datagrams.from).map(|peer| peer.answered(probe.cookie)).unwrap_or_default();
             for qp in waiting {

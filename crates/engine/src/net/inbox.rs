@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use abi::command::number as command;
 use abi::errno::Errno;
 use abi::layout::Record;
+use abi::reason::{Cause, DropRecord};
 use abi::wire::{
     Arrival, CLAIM_PAGE_LEN, SOCKETS_MAX, WireOpen, WireOut, WireSockets, WireSocketsAnswer, arrival_flags,
     arrival_kind, inline_max, open_flags,
@@ -253,7 +254,7 @@ impl Engine {
             return true;
         }
         if self.board.find(from).is_some() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.drop_packet(Cause::OwnAddress, DropRecord { address: *from, ..DropRecord::default() });
             return false;
         }
         reception.foreign = Some((*from, epoch));
@@ -335,11 +336,12 @@ impl Inbox {
     }
 
     /// Hands the agent what is another engine's; lost where there is no room, as on a network.
-    pub(crate) fn give_back(&self, datagrams: &Datagrams, bytes: &[u8]) {
+    pub(crate) fn give_back(&self, engine: &Engine, datagrams: &Datagrams, bytes: &[u8]) {
         if self.push_stray(datagrams, bytes).is_some() {
             self.ring();
         } else {
             tracing::debug!("{} bytes for another engine were dropped: the way to the agent is full", bytes.len());
+            engine.drop_datagram(datagrams, bytes, (Cause::NoRoom, 0), (0, 0));
         }
     }
 

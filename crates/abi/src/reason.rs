@@ -1,0 +1,353 @@
+//! Why something failed, where two processes read it: the records behind a context page that its engine writes and the agent shows,
+//! and the words that stand for them.
+//!
+//! What is in them is the program's claim about itself: sentences are clipped and cleaned by whoever shows them ([`clean`]), and of
+//! what was dropped only numbers are kept, of which [`DropRecord::sentence`] makes the words. The principal types are [`Kind`] and
+//! [`Cause`].
+
+use std::fmt::Write;
+use std::net::Ipv6Addr;
+
+use crate::queue::REASON_LEN;
+
+record! {
+    /// A reason behind the context page; its sentence (UTF-8) follows.
+    pub struct ReasonRecord[48] {
+        /// Odd while the record is being written; another one whenever it has changed.
+        0 => version: u32,
+        /// Its kind: 0 a refused call, 1 a completion with an error, 2 flushed requests, 3 dropped packets, 4 what happened to an
+        /// object, 5 a finding.
+        4 => kind: u32,
+        /// When it came last, nanoseconds since 1970.
+        8 => time: u64,
+        /// The QP, 0 for none.
+        16 => qpn: u32,
+        /// How often it came in a row.
+        20 => count: u32,
+        /// The request's name, if `has_wr_id`.
+        24 => wr_id: u64,
+        /// 1: it is about one request.
+        32 => has_wr_id: u32,
+        /// The completion's status.
+        36 => status: u32,
+        /// Bytes of the sentence.
+        40 => len: u32,
+        /// 0.
+        44 => reserved: u32,
+    }
+
+    /// Packets that were dropped for one cause, and the last of them.
+    pub struct DropRecord[64] {
+        /// A number of `Cause`, 0 for an empty place.
+        0 => cause: u32,
+        /// The QP here that did not take them, 0 for none.
+        4 => qpn: u32,
+        /// How many.
+        8 => count: u64,
+        /// When the last one came, nanoseconds since 1970.
+        16 => time: u64,
+        /// What it had.
+        24 => got: u32,
+        /// What was expected.
+        28 => expected: u32,
+        /// The address that it came from or went to, 0 on a lane.
+        32 => address: [u8; 16],
+        /// The QP that it came from, as far as it said so.
+        48 => src_qp: u32,
+        /// The QP that it was for.
+        52 => dest_qp: u32,
+        /// Its number.
+        56 => psn: u32,
+        /// Its opcode.
+        60 => opcode: u32,
+    }
+}
+
+/// Bytes of the longest sentence behind a context page.
+pub const SENTENCE_MAX: usize = REASON_LEN - size_of::<ReasonRecord>();
+
+/// What a reason is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Kind {
+    /// A call was refused.
+    Refused = 0,
+    /// A request ended with an error of its own.
+    Failed = 1,
+    /// Requests were given back because their QP went to the error state.
+    Flushed = 2,
+    /// Packets were dropped.
+    Dropped = 3,
+    /// Something happened to an object.
+    Noted = 4,
+    /// Nothing failed, but the program asked to be told of it.
+    Finding = 5,
+}
+
+impl Kind {
+    /// All of them, by number.
+    pub const ALL: [Self; 6] = [Self::Refused, Self::Failed, Self::Flushed, Self::Dropped, Self::Noted, Self::Finding];
+
+    /// The word for it in files and in JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+            Self::Flushed => "flushed",
+            Self::Dropped => "dropped",
+            Self::Noted => "noted",
+            Self::Finding => "finding",
+        }
+    }
+
+    /// The kind with a number; what has none is merely noted.
+    #[must_use]
+    pub fn of_number(number: u32) -> Self {
+        Self::ALL.get(number as usize).copied().unwrap_or(Self::Noted)
+    }
+
+    /// The kind with a word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+}
+
+macro_rules! causes {
+    ($($number:literal $name:ident $word:literal, $meaning:literal;)+) => {
+        /// Why a packet was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum Cause {
+            $(#[doc = $meaning] $name = $number,)+
+        }
+
+        impl Cause {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The word for it in JSON.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$name => $word,)+ }
+            }
+        }
+    };
+}
+
+causes! {
+    1 Short "short", "It is shorter than any packet.";
+    2 Icrc "icrc", "Its ICRC does not fit.";
+    3 Headers "headers", "Its headers are not of a kind that is known.";
+    4 Padding "padding", "It is shorter than its padding.";
+    5 PKey "pkey", "It is of another partition.";
+    6 NoQp "no_qp", "No QP has its number.";
+    7 State "state", "Its QP is in a state in which it takes nothing.";
+    8 SourceQp "source_qp", "It comes from another QP than the one that its QP is connected to.";
+    9 SourceAddress "source_address", "It comes from another address than the one that its QP is connected to.";
+    10 OwnAddress "own_address", "It comes from outside and claims an address of this agent.";
+    11 QKey "qkey", "Its Q_Key is another one.";
+    12 NoReceive "no_receive", "Its QP had no receive request.";
+    13 Service "service", "It is for another service than its QP's.";
+    14 Sequence "sequence", "Packets before it are missing.";
+    15 Order "order", "It does not follow from the packet before it.";
+    16 Length "length", "Its length does not fit.";
+    17 Rights "rights", "The QP's access flags do not allow it.";
+    18 Dead "dead", "Its QP has refused an earlier packet and serves no more.";
+    19 Forgotten "forgotten", "It is repeated, and fits no request that is remembered.";
+    20 Probe "probe", "It is not a probe.";
+    21 Device "device", "The address is another device's.";
+    22 Memory "memory", "The memory that it names cannot be used.";
+    23 Nobody "nobody", "It was sent to a QP that nobody has.";
+    24 PortDown "port_down", "The port is down.";
+    25 NoRoom "no_room", "There was no room for it.";
+    26 Forged "forged", "It says that it comes from a QP that its sender does not own.";
+}
+
+impl Cause {
+    /// The cause with a number.
+    #[must_use]
+    pub fn of_number(number: u32) -> Option<Self> {
+        Self::ALL.iter().copied().find(|cause| *cause as u32 == number)
+    }
+
+    /// Whether a connection gets over it by itself: it is counted, and nobody is told.
+    #[must_use]
+    pub const fn is_mended(self) -> bool {
+        matches!(self, Self::Sequence | Self::Forgotten | Self::Dead)
+    }
+
+    /// What to do about it, where that can be known.
+    #[must_use]
+    pub const fn advice(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Icrc => "something on the way changes packets, or the sender is no RoCEv2 adapter",
+            Self::PKey => "use P_Key index 0, of which the key is 0xffff, on both sides",
+            Self::NoQp => "the QP is destroyed, or the sender has another number: exchange QPNs anew",
+            Self::State => "move it to RTR before the peer sends",
+            Self::SourceQp | Self::SourceAddress => "give both sides each other's QPN and GID in the change to RTR",
+            Self::QKey => "set the same Q_Key on both sides",
+            Self::NoReceive => "post receive requests before the peer sends, and more of them",
+            Self::Length => "set the same path_mtu on both sides, and send datagrams of at most one MTU",
+            Self::Rights => "add the right to the QP's qp_access_flags",
+            Self::Memory => "check rkey, address and length, and the region's access flags",
+            Self::Nobody => "the peer's QP is destroyed, or its number is another one",
+            Self::NoRoom => "poll more often, or send less at once",
+            _ => return None,
+        })
+    }
+}
+
+impl DropRecord {
+    /// The cause, if it has one that is known.
+    #[must_use]
+    pub fn cause(&self) -> Option<Cause> {
+        Cause::of_number(self.cause)
+    }
+
+    /// Which packets were dropped, why, and what to do. Made of numbers alone.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let Self { qpn, count, got, expected, src_qp, dest_qp, psn, .. } = *self;
+        let mut text = if qpn == 0 { String::new() } else { format!("QP {qpn:#x}: ") };
+        let _ = match count {
+            1 => write!(text, "a packet was dropped: "),
+            count => write!(text, "{count} packets were dropped, the last one for this: "),
+        };
+        let cause = self.cause();
+        let _ = match cause {
+            None => write!(text, "cause {}", self.cause),
+            Some(Cause::Short) => write!(text, "it has {got} bytes, less than any packet"),
+            Some(Cause::Icrc) => write!(text, "its ICRC does not fit"),
+            Some(Cause::Headers) => {
+                write!(text, "its headers are not of a kind that is known (opcode {:#04x})", self.opcode)
+            }
+            Some(Cause::Padding) => write!(text, "it is shorter than its padding"),
+            Some(Cause::PKey) => write!(text, "its P_Key {got:#06x} is not that of the one partition, {expected:#06x}"),
+            Some(Cause::NoQp) => write!(text, "no QP here has the number {dest_qp:#x}"),
+            Some(Cause::State) => write!(text, "the QP is in state {}, and takes nothing", state(got)),
+            Some(Cause::SourceQp) => write!(text, "it comes from QP {got:#x}, the QP is connected to QP {expected:#x}"),
+            Some(Cause::SourceAddress) => write!(text, "it comes from another address than the QP's peer has"),
+            Some(Cause::OwnAddress) => write!(text, "it came from outside with an address of this agent"),
+            Some(Cause::QKey) => write!(text, "its Q_Key is {got:#x}, the QP has {expected:#x}"),
+            Some(Cause::NoReceive) => write!(text, "no receive request was posted"),
+            Some(Cause::Service) => write!(text, "it is of another service than the QP (opcode {:#04x})", self.opcode),
+            Some(Cause::Sequence) => write!(text, "packet {got} came while {expected} was awaited"),
+            Some(Cause::Order) => {
+                write!(text, "it does not follow from the packet before it (opcode {:#04x})", self.opcode)
+            }
+            Some(Cause::Length) => write!(text, "its {got} bytes do not fit, the MTU is {expected}"),
+            Some(Cause::Rights) => {
+                write!(text, "opcode {:#04x} is not allowed by the QP's access flags {expected:#x}", self.opcode)
+            }
+            Some(Cause::Dead) => write!(text, "the QP has refused an earlier packet and serves no more"),
+            Some(Cause::Forgotten) => write!(text, "it is repeated, and fits no request that is remembered"),
+            Some(Cause::Probe) => write!(text, "it is not a probe"),
+            Some(Cause::Device) => write!(text, "its address is that of device {got}, this is device {expected}"),
+            Some(Cause::Memory) => write!(text, "the memory that it names cannot be used (rkey {got:#x})"),
+            Some(Cause::Nobody) => write!(text, "it was sent to QP {dest_qp:#x}, which nobody has"),
+            Some(Cause::PortDown) => write!(text, "the port is down"),
+            Some(Cause::NoRoom) => write!(text, "there was no room for it"),
+            Some(Cause::Forged) => {
+                write!(text, "it says that it comes from QP {src_qp:#x}, which its sender does not own")
+            }
+        };
+        text.push_str(" (");
+        if src_qp != 0 {
+            let _ = write!(text, "QP {src_qp:#x} ");
+        }
+        if self.address != [0; 16] {
+            let address = Ipv6Addr::from(self.address);
+            let to = if matches!(cause, Some(Cause::Nobody | Cause::PortDown)) { "to " } else { "at " };
+            let _ = match address.to_ipv4_mapped() {
+                Some(v4) => write!(text, "{to}{v4}, "),
+                None => write!(text, "{to}{address}, "),
+            };
+        }
+        let _ = write!(text, "PSN {psn})");
+        if let Some(advice) = cause.and_then(Cause::advice) {
+            let _ = write!(text, "; {advice}");
+        }
+        text
+    }
+}
+
+/// The name of a QP's state.
+fn state(number: u32) -> &'static str {
+    u8::try_from(number).ok().and_then(crate::qp::state::name).unwrap_or("?")
+}
+
+/// A sentence as it may be shown: no character of it commands a terminal, and it is not longer than `most` bytes.
+#[must_use]
+pub fn clean(sentence: &str, most: usize) -> String {
+    let mut cleaned = String::with_capacity(sentence.len().min(most));
+    for letter in sentence.chars() {
+        // Besides control characters those that turn the direction of text or are not to be seen.
+        let hidden =
+            matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        let letter = if letter.is_control() || hidden { '\u{fffd}' } else { letter };
+        if cleaned.len() + letter.len_utf8() > most {
+            break;
+        }
+        cleaned.push(letter);
+    }
+    cleaned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_a_sentence_of_its_own() {
+        let mut seen = Vec::new();
+        for &cause in Cause::ALL {
+            let record =
+                DropRecord { cause: cause as u32, qpn: 0x11, count: 3, dest_qp: 0x11, ..DropRecord::default() };
+            let sentence = record.sentence();
+            assert!(sentence.starts_with("QP 0x11: 3 packets were dropped") && sentence.len() > 60, "{sentence}");
+            assert!(!seen.contains(&sentence), "{sentence}");
+            assert_eq!(Cause::of_number(cause as u32), Some(cause));
+            seen.push(sentence);
+        }
+        let words: std::collections::BTreeSet<_> = Cause::ALL.iter().map(|cause| cause.word()).collect();
+        assert_eq!(words.len(), Cause::ALL.len());
+    }
+
+    #[test]
+    fn a_dropped_packet_is_described_with_its_numbers() {
+        let record = DropRecord {
+            cause: Cause::QKey as u32,
+            qpn: 0x102,
+            count: 1,
+            got: 5,
+            expected: 0x1111_1111,
+            address: std::net::Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets(),
+            src_qp: 0x77,
+            psn: 12,
+            ..DropRecord::default()
+        };
+        assert_eq!(
+            record.sentence(),
+            "QP 0x102: a packet was dropped: its Q_Key is 0x5, the QP has 0x11111111 (QP 0x77 at 10.0.0.2, PSN 12); \
+             set the same Q_Key on both sides"
+        );
+        assert!(DropRecord { cause: 999, ..record }.sentence().contains("cause 999"));
+    }
+
+    #[test]
+    fn kinds_have_numbers_and_words() {
+        for (number, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(Kind::of_number(number as u32), kind);
+            assert_eq!(Kind::of_word(kind.word()), Some(kind));
+        }
+        assert_eq!((Kind::of_number(77), Kind::of_word("")), (Kind::Noted, None));
+    }
+
+    #[test]
+    fn nothing_that_is_shown_commands_a_terminal() {
+        assert_eq!(clean("a\x1b[31mb\n\u{202e}c\u{9b}", 100), "a\u{fffd}[31mb\u{fffd}\u{fffd}c\u{fffd}");
+        assert_eq!(clean("äöü", 5), "äö");
+    }
+}

@@ -1,0 +1,252 @@
+//! Why something failed in the programs of this agent: what `softhca show --errors` asks for.
+//!
+//! An engine writes its last reasons and what it has dropped behind its context page, and nothing of it comes here before somebody asks,
+//! or the context ends: then the last ones are kept, so that a program's failure can be looked at after it. All of it is the program's
+//! claim: it is copied before it is looked at, clipped, and cleaned of whatever commands a terminal; whose it is says the connection. How
+//! much is kept is bounded for each user and for all. Principal types: [`Told`] and [`Ended`].
+
+use std::collections::VecDeque;
+use std::sync::atomic::{Ordering, fence};
+
+use abi::layout::Record;
+use abi::queue::{DROP_LEN, DROPS, REASON_LEN, REASONS, context_page};
+use abi::reason::{DropRecord, Kind, ReasonRecord, SENTENCE_MAX, clean};
+use serde_json::{Value, json};
+
+use crate::admin::Asker;
+use crate::context::{Context, Peer};
+use crate::queue_memory::Block;
+use crate::world::World;
+
+/// Contexts that ended of which reasons are kept, of all users and of one.
+const KEPT: usize = 64;
+const KEPT_OF_ONE: usize = 16;
+/// Looks at a record that its engine writes meanwhile.
+const LOOKS: u32 = 4;
+/// Bytes of a program's name.
+const NAME_MAX: usize = 64;
+
+/// One reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Reason {
+    record: ReasonRecord,
+    sentence: String,
+}
+
+/// What a context tells of its failures.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    context: u32,
+    peer: Peer,
+    device: String,
+    /// Oldest first.
+    reasons: Vec<Reason>,
+    drops: Vec<DropRecord>,
+}
+
+impl Told {
+    /// What a context tells; `None` if nothing has failed.
+    pub(crate) fn of(context: &Context, device: &str) -> Option<Self> {
+        let page = context.events.as_ref()?.page();
+        let (reasons, drops) = (reasons(page), drops(page));
+        (!reasons.is_empty() || !drops.is_empty()).then(|| Self {
+            context: context.id.0,
+            peer: context.peer.clone(),
+            device: device.to_owned(),
+            reasons,
+            drops,
+        })
+    }
+
+    fn show(&self, ended: bool, asker: Asker) -> Value {
+        let mut shown = json!({
+            "context": self.context,
+            "pid": self.peer.pid,
+            "uid": self.peer.uid,
+            "comm": clean(&self.peer.comm, NAME_MAX),
+            "device": self.device,
+            "ended": ended,
+        });
+        if !asker.may_see(self.peer.uid) {
+            // Sentences name keys, addresses and peers.
+            shown["concealed"] = json!(self.reasons.len() + self.drops.len());
+            return shown;
+        }
+        shown["errors"] = self.reasons.iter().map(Reason::show).collect();
+        shown["drops"] = self.drops.iter().map(show_drop).collect();
+        shown
+    }
+}
+
+impl Reason {
+    fn show(&self) -> Value {
+        let ReasonRecord { kind, time, qpn, count, wr_id, has_wr_id, status, .. } = self.record;
+        json!({
+            "time": time,
+            "count": count.max(1),
+            "kind": Kind::of_number(kind).word(),
+            "qpn": (qpn != 0).then_some(qpn),
+            "wr_id": (has_wr_id != 0).then_some(wr_id),
+            "status": (status != 0).then_some(status),
+            "sentence": self.sentence,
+        })
+    }
+}
+
+fn show_drop(record: &DropRecord) -> Value {
+    json!({
+        "time": record.time,
+        "count": record.count,
+        "cause": record.cause().map(abi::reason::Cause::word),
+        "qpn": (record.qpn != 0).then_some(record.qpn),
+        "sentence": record.sentence(),
+    })
+}
+
+/// What contexts told that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    told: VecDeque<Told>,
+}
+
+impl Ended {
+    /// Keeps what a context told; the oldest of the same user goes where there are too many of his, else the oldest of all.
+    pub(crate) fn keep(&mut self, told: Told) {
+        let uid = told.peer.uid;
+        if self.told.iter().filter(|kept| kept.peer.uid == uid).count() >= KEPT_OF_ONE {
+            let oldest = self.told.iter().position(|kept| kept.peer.uid == uid);
+            oldest.and_then(|place| self.told.remove(place));
+        }
+        if self.told.len() == KEPT {
+            self.told.pop_front();
+        }
+        self.told.push_back(told);
+    }
+}
+
+/// What the admin node answers.
+pub(crate) fn show(world: &World, asker: Asker) -> Value {
+    let live = world.contexts.values().filter_map(|context| Told::of(context, &world.devices[context.device].name));
+    let mut programs: Vec<Value> = world.ended.told.iter().map(|told| told.show(true, asker)).collect();
+    programs.extend(live.map(|told| told.show(false, asker)));
+    json!({ "programs": programs, "drops": crate::show::wire_drops(&world.wire) })
+}
+
+/// The reasons behind a context page, oldest first.
+fn reasons(page: &Block) -> Vec<Reason> {
+    // Whatever the client says, a ring full of records is looked at.
+    let head = page.read(context_page::REASONS_HEAD);
+    let first = head.wrapping_sub(REASONS.min(head));
+    (0..head.min(REASONS)).filter_map(|number| reason(page, first.wrapping_add(number) % REASONS)).collect()
+}
+
+fn reason(page: &Block, place: u32) -> Option<Reason> {
+    let at = context_page::REASONS + place as usize * REASON_LEN;
+    for _ in 0..LOOKS {
+        // Acquire pairs with the engine's release: what is read after it is at least as new as it says.
+        let version = page.word(at).load(Ordering::Acquire);
+        let mut bytes = [0; REASON_LEN];
+        page.copy_out(at, &mut bytes);
+        // Pairs with the engine's fence: if anything newer was read, the version is seen to have changed.
+        fence(Ordering::Acquire);
+        if version % 2 == 0 && page.word(at).load(Ordering::Relaxed) == version {
+            let record = ReasonRecord::read(&bytes)?;
+            let text = bytes.get(size_of::<ReasonRecord>()..)?;
+            let text = &text[..(record.len as usize).min(SENTENCE_MAX)];
+            let sentence = clean(&String::from_utf8_lossy(text), SENTENCE_MAX);
+            return (!sentence.is_empty()).then_some(Reason { record, sentence });
+        }
+    }
+    None
+}
+
+fn drops(page: &Block) -> Vec<DropRecord> {
+    let record = |place: usize| {
+        let mut bytes = [0; DROP_LEN];
+        page.copy_out(context_page::DROPS + place * DROP_LEN, &mut bytes);
+        DropRecord::read(&bytes)
+    };
+    (0..DROPS).filter_map(record).filter(|record| record.cause().is_some() && record.count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::{AsyncFile, ContextId};
+    use crate::queue_memory::QueueMemory;
+
+    fn context(uid: u32) -> (Context, Block) {
+        let page = QueueMemory::default().allocate_apart(abi::queue::CONTEXT_LEN).expect("a page").block;
+        let peer = Peer { pid: 7, uid, comm: "evil\x1b[2J".into() };
+        let mut context = Context::new(ContextId(1), 0, 0, peer);
+        context.events = Some(AsyncFile::new(page.clone(), false).expect("a file"));
+        (context, page)
+    }
+
+    fn write(page: &Block, number: u32, sentence: &[u8], len: u32) {
+        let at = context_page::REASONS + (number % REASONS) as usize * REASON_LEN;
+        let record = ReasonRecord { version: 2, kind: 1, qpn: 0x11, len, ..ReasonRecord::default() };
+        page.copy_in(at, record.bytes());
+        page.copy_in(at + size_of::<ReasonRecord>(), sentence);
+        page.word(context_page::REASONS_HEAD).store(number + 1, Ordering::Release);
+    }
+
+    #[test]
+    fn reasons_are_told_oldest_first_and_only_the_last() {
+        let (context, page) = context(1);
+        assert!(Told::of(&context, "softhca0").is_none());
+        for number in 0..100 {
+            let sentence = format!("sentence {number}");
+            write(&page, number, sentence.as_bytes(), sentence.len() as u32);
+        }
+        let told = Told::of(&context, "softhca0").expect("something");
+        assert_eq!(told.reasons.len(), REASONS as usize);
+        assert_eq!(told.reasons[0].sentence, "sentence 36");
+        assert_eq!(told.reasons[63].sentence, "sentence 99");
+    }
+
+    /// Nothing that a program writes there commands a terminal, is read beyond its end, or keeps the agent.
+    #[test]
+    fn a_hostile_program_is_shown_as_it_is() {
+        let (context, page) = context(1);
+        write(&page, 0, b"\x1b]0;title\x07\xff\xfe", u32::MAX);
+        let odd = context_page::REASONS + REASON_LEN;
+        page.word(odd).store(1, Ordering::Relaxed);
+        page.word(context_page::REASONS_HEAD).store(u32::MAX, Ordering::Relaxed);
+        for place in 0..DROPS {
+            let drop =
+                DropRecord { cause: place as u32 * 7, count: u64::MAX, address: [0x1b; 16], ..DropRecord::default() };
+            page.copy_in(context_page::DROPS + place * DROP_LEN, drop.bytes());
+        }
+        let shown = Told::of(&context, "softhca0").expect("something").show(false, Asker::Root).to_string();
+        let fine = |letter: char| !letter.is_control() && letter != '\u{1b}';
+        assert!(shown.chars().all(fine) && !shown.contains("\\u001b"), "{shown}");
+        assert!(shown.len() < 64 * 1024, "{}", shown.len());
+    }
+
+    #[test]
+    fn others_see_that_there_is_something_and_not_what() {
+        let (context, page) = context(1);
+        write(&page, 0, b"rkey 0x123", 10);
+        let told = Told::of(&context, "softhca0").expect("something");
+        for (asker, seen) in [(Asker::Root, true), (Asker::User(1), true), (Asker::User(2), false)] {
+            assert_eq!(told.show(false, asker).to_string().contains("0x123"), seen);
+        }
+        assert_eq!(told.show(true, Asker::User(2))["concealed"], json!(1));
+    }
+
+    #[test]
+    fn one_user_does_not_push_out_the_others() {
+        let mut ended = Ended::default();
+        let told = |uid| {
+            let (context, page) = context(uid);
+            write(&page, 0, b"something", 9);
+            Told::of(&context, "softhca0").expect("something")
+        };
+        ended.keep(told(1));
+        (0..3 * KEPT).for_each(|_| ended.keep(told(2)));
+        assert_eq!(ended.told.len(), 1 + KEPT_OF_ONE);
+        (3..200).for_each(|uid| ended.keep(told(uid)));
+        assert_eq!(ended.told.len(), KEPT);
+    }
+}

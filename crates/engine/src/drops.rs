@@ -1,0 +1,235 @@
+//! Dropped packets: counted by cause and QP, with the last of each, where the agent can show them.
+//!
+//! A stranger may send as much as he likes. So the table is bounded, a packet that is dropped costs no more than some words in it, and a
+//! sentence is made of it only when it is the first for its cause, the tenth, the hundredth … Principal type: [`Drops`].
+
+use abi::layout::Record;
+use abi::queue::{CONTEXT_LEN, DROP_LEN, DROPS, context_page};
+use abi::reason::{Cause, DropRecord, Kind};
+use parking_lot::Mutex;
+use protocol::Fault;
+use wire::grh::Network;
+
+use crate::cell::Packet;
+use crate::engine::Engine;
+use crate::memory::View;
+use crate::net::deliver::Datagrams;
+use crate::qp::{Inner, Qp};
+use crate::reason::{Note, note};
+use crate::receive::{Arrival, Origin};
+
+/// What one engine has dropped.
+pub(crate) struct Drops {
+    /// Behind the context page; `None` with an agent that shows none.
+    view: Option<View>,
+    /// As it is there, but that nobody else writes it. Empty until the first packet is dropped.
+    table: Mutex<Vec<DropRecord>>,
+}
+
+impl Drops {
+    pub(crate) fn new(view: View) -> Self {
+        Self { view: (view.len() >= CONTEXT_LEN).then_some(view), table: Mutex::new(Vec::new()) }
+    }
+
+    /// Counts a packet; gives its record where somebody should be told.
+    #[cold]
+    fn count(&self, cause: Cause, dropped: &DropRecord) -> Option<DropRecord> {
+        let mut table = self.table.lock();
+        let key = (cause as u32, dropped.qpn);
+        let known = table.iter().position(|record| (record.cause, record.qpn) == key);
+        let place = known.unwrap_or_else(|| {
+            if table.len() < DROPS {
+                table.push(DropRecord::default());
+                return table.len() - 1;
+            }
+            // The one that has been quiet for the longest time makes room.
+            table.iter().enumerate().min_by_key(|(_, record)| record.time).map_or(0, |(place, _)| place)
+        });
+        let before = if known.is_some() { table[place].count } else { 0 };
+        let count = before + 1;
+        let record = DropRecord { cause: cause as u32, count, time: crate::clock::since_1970(), ..*dropped };
+        table[place] = record;
+        if let Some(view) = &self.view {
+            view.write_bytes(context_page::DROPS + place * DROP_LEN, record.bytes());
+        }
+        (is_round(count) && !cause.is_mended()).then_some(record)
+    }
+
+    /// How many packets were dropped, for one cause or for all.
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> u64 {
+        self.table.lock().iter().map(|record| record.count).sum()
+    }
+}
+
+/// 1, 10, 100 …
+fn is_round(count: u64) -> bool {
+    count != 0 && 10_u64.pow(count.ilog10()) == count
+}
+
+impl Engine {
+    /// Counts a packet that was dropped.
+    #[cold]
+    pub(crate) fn drop_packet(&self, cause: Cause, dropped: DropRecord) {
+        tracing::debug!(
+            "QP {:#x} from QP {:#x}: a packet was dropped ({})",
+            dropped.dest_qp,
+            dropped.src_qp,
+            cause.word()
+        );
+        if let Some(record) = self.drops.count(cause, &dropped) {
+            note(Note { qpn: record.qpn, ..self.reasons.note(Kind::Dropped) }, format_args!("{}", record.sentence()));
+        }
+    }
+
+    /// Counts a packet of a lane that no QP here takes. What was acknowledged to somebody who is gone is no loss.
+    #[cold]
+    pub(crate) fn drop_of_lane(&self, cause: Cause, packet: &Packet, (got, expected): (u32, u32)) {
+        if !packet.headers.opcode.is_response() {
+            self.drop_packet(cause, DropRecord { got, expected, ..told(packet) });
+        }
+    }
+
+    /// Counts one of another host.
+    #[cold]
+    pub(crate) fn drop_of_host(&self, datagrams: &Datagrams, packet: &Packet, cause: Cause) {
+        if !packet.headers.opcode.is_response() {
+            self.drop_packet(cause, DropRecord { address: datagrams.from, ..told(packet) });
+        }
+    }
+
+    /// Counts a packet of another host of which nothing is known yet; of its bytes only what is there is told.
+    pub(crate) fn drop_datagram(
+        &self,
+        datagrams: &Datagrams,
+        bytes: &[u8],
+        (cause, qpn): (Cause, u32),
+        said: (u32, u32),
+    ) {
+        let three = |at: usize| match bytes.get(at..at + 3) {
+            Some(bytes) => u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]),
+            None => 0,
+        };
+        let (got, expected) = said;
+        let dropped = DropRecord {
+            qpn,
+            got,
+            expected,
+            address: datagrams.from,
+            dest_qp: three(5),
+            psn: three(9),
+            opcode: bytes.first().copied().unwrap_or_default().into(),
+            ..DropRecord::default()
+        };
+        self.drop_packet(cause, dropped);
+    }
+}
+
+/// What a packet says of itself.
+fn told(packet: &Packet) -> DropRecord {
+    DropRecord {
+        src_qp: packet.src_qp.value(),
+        dest_qp: packet.headers.dest_qp.value(),
+        psn: packet.headers.psn.value(),
+        opcode: packet.headers.opcode.as_u8().into(),
+        ..DropRecord::default()
+    }
+}
+
+/// What the numbers of a drop say, for what a responder ignores.
+pub(crate) fn of_fault(fault: &Fault) -> (Cause, u32, u32) {
+    match *fault {
+        Fault::Dead => (Cause::Dead, 0, 0),
+        Fault::Service { .. } => (Cause::Service, 0, 0),
+        Fault::Sequence { expected, got } => (Cause::Sequence, got.value(), expected.value()),
+        Fault::Forgotten { .. } => (Cause::Forgotten, 0, 0),
+        Fault::Abandoned { .. } | Fault::Order { .. } => (Cause::Order, 0, 0),
+        Fault::QKey { expected, got } => (Cause::QKey, got, expected),
+        Fault::NotAllowed { access, .. } => (Cause::Rights, 0, access),
+        Fault::TooManyReads { limit } => (Cause::Rights, 0, limit.into()),
+        Fault::Length { got, mtu, .. } => (Cause::Length, got, mtu),
+        Fault::Misaligned { .. } | Fault::Executor => (Cause::Memory, 0, 0),
+        Fault::NoReceive => (Cause::NoReceive, 0, 0),
+    }
+}
+
+impl Qp {
+    /// Counts a packet that this QP has dropped, with what is known of it.
+    #[cold]
+    pub(crate) fn drop_packet(&self, inner: &Inner, cause: Cause, packet: &Packet, (got, expected): (u32, u32)) {
+        let address = match packet.grh.as_ref().map(Network::parse) {
+            Some(Ok(network)) => network.gids().0,
+            _ if inner.on_wire => inner.attributes.dest.dgid,
+            _ => [0; 16],
+        };
+        // Connections do not say in every packet who they are with.
+        let src_qp = match packet.src_qp.value() {
+            0 => inner.attributes.dest_qp_num,
+            src_qp => src_qp,
+        };
+        let dropped = DropRecord { qpn: self.qpn(), got, expected, address, src_qp, ..told(packet) };
+        self.engine().drop_packet(cause, dropped);
+    }
+
+    /// This QP cannot take a packet: counts it, with the reason.
+    #[cold]
+    pub(crate) fn turn_down(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
+        if packet.headers.opcode.is_response() {
+            // An answer that nobody waits for any more.
+            return Arrival::NotTaken;
+        }
+        let mut dropped = DropRecord { qpn: self.qpn(), ..told(packet) };
+        if let Origin::Host { from, .. } = origin {
+            dropped.address = *from;
+        }
+        let cause = if !inner.state.serves() {
+            dropped.got = inner.state as u32;
+            Cause::State
+        } else if matches!(origin, Origin::Lane) && !inner.on_wire {
+            (dropped.got, dropped.expected) = (packet.src_qp.value(), inner.attributes.dest_qp_num);
+            Cause::SourceQp
+        } else {
+            Cause::SourceAddress
+        };
+        self.engine().drop_packet(cause, dropped);
+        Arrival::NotTaken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::region::Region;
+
+    fn drops() -> (Region, Drops) {
+        let (ours, fd) = Region::create("softhca-test", CONTEXT_LEN).expect("memory");
+        let theirs = Region::map(std::os::fd::AsFd::as_fd(&fd), CONTEXT_LEN).expect("mapped");
+        (ours, Drops::new(View::whole(theirs)))
+    }
+
+    #[test]
+    fn drops_are_counted_by_cause_and_qp_and_told_now_and_then() {
+        let (memory, drops) = drops();
+        let one = DropRecord { qpn: 0x11, psn: 7, ..DropRecord::default() };
+        let told: Vec<u64> =
+            (0..1000).filter_map(|_| drops.count(Cause::QKey, &one)).map(|record| record.count).collect();
+        assert_eq!(told, [1, 10, 100, 1000]);
+        assert!(drops.count(Cause::Sequence, &one).is_none(), "a connection gets over it");
+        let first: DropRecord = memory.read(context_page::DROPS);
+        assert_eq!((first.cause, first.qpn, first.count, first.psn), (Cause::QKey as u32, 0x11, 1000, 7));
+        let second: DropRecord = memory.read(context_page::DROPS + DROP_LEN);
+        assert_eq!((second.cause, second.count), (Cause::Sequence as u32, 1));
+        assert_eq!(drops.total(), 1001);
+    }
+
+    #[test]
+    fn a_stranger_fills_no_more_than_the_table() {
+        let (memory, drops) = drops();
+        for qpn in 0..10 * DROPS as u32 {
+            drops.count(Cause::State, &DropRecord { qpn, ..DropRecord::default() });
+        }
+        assert_eq!(drops.table.lock().len(), DROPS);
+        let last: DropRecord = memory.read(CONTEXT_LEN - DROP_LEN);
+        assert_eq!(last.count, 1);
+    }
+}
