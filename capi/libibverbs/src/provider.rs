@@ -3,22 +3,29 @@
 //! vendor drivers: registering one does nothing, and everything else answers EOPNOTSUPP. That is also the answer a
 //! vendor's own call gets for a device that is not that vendor's.
 
-use crate::entry::{self, Refusal};
+use crate::entry::{self, Refusal, refuse};
 use std::ffi::{c_int, c_uint, c_void};
+
+fn no_driver() -> Refusal {
+    refuse!(
+        EOPNOTSUPP,
+        "a function for vendors' drivers was called: softhca's devices are no vendor's, and have none of their operations"
+    )
+}
 
 /// Functions of the private interface that return an errno value.
 pub(crate) extern "C" fn refused_code() -> c_int {
-    entry::code("a driver function", || Err(Refusal(libc::EOPNOTSUPP)))
+    entry::code("a driver function", || Err(no_driver()))
 }
 
 /// Functions of the private interface that return a pointer.
 pub(crate) extern "C" fn refused_pointer() -> *mut c_void {
-    entry::pointer("a driver function", || Err(Refusal(libc::EOPNOTSUPP)))
+    entry::pointer("a driver function", || Err(no_driver()))
 }
 
 /// Functions of the private interface that return a count or -1.
 pub(crate) extern "C" fn refused_minus_one() -> c_int {
-    entry::or_minus_one("a driver function", || Err(Refusal(libc::EOPNOTSUPP)))
+    entry::or_minus_one("a driver function", || Err(no_driver()))
 }
 
 /// Functions of the private interface that return nothing: registration, log lines, tables of operations.

@@ -222,7 +222,12 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
     let mut batch = queue.send_batch()?;
     let mark = batch.mark();
     if (batch.room() as usize) < list.requests.len() {
-        return Err(Refusal(libc::ENOMEM));
+        let (wanted, room) = (list.requests.len(), batch.room());
+        return Err(refuse!(
+            ENOMEM,
+            "ibv_wr_complete on QP {:#x}: {wanted} requests, and the send queue has room for {room}",
+            queue.qpn()
+        ));
     }
     for request in &list.requests {
         let whole;
@@ -230,7 +235,8 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
             Data::Elements(range) => (&list.elements[range.clone()], 0),
             Data::Inline(range) => {
                 let bytes = &list.inline[range.clone()];
-                let length = u32::try_from(bytes.len()).map_err(|_| Refusal(libc::EINVAL))?;
+                let length = u32::try_from(bytes.len())
+                    .map_err(|_| refuse!(EINVAL, "ibv_wr_complete: inline data of 4 GiB or more"))?;
                 whole = [abi::post::Sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 }];
                 (whole.as_slice(), send_flags::INLINE)
             }

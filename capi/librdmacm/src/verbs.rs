@@ -3,7 +3,7 @@
 //!
 //! All of them are unsafe as C functions are: pointers are to live objects of that library.
 
-use crate::entry::{Outcome, Refusal};
+use crate::entry::{Outcome, Refusal, refuse};
 use crate::layout::{
     AhAttr, CompChannel, Context, Cq, Device, DeviceAttr, Ece, Gid, Op, Pd, Qp, QpAttr, QpInitAttr, QpInitAttrEx, Srq,
     SrqInitAttr, SrqInitAttrEx, VerbsContext,
@@ -107,20 +107,20 @@ pub(crate) unsafe fn create_srq_ex(context: *mut Context, attr: *mut SrqInitAttr
 /// # Safety
 /// `context` is open; `offset` is that of an operation in [`VerbsContext`].
 unsafe fn extended(context: *mut Context, offset: usize) -> Outcome<Op> {
-    let missing = Refusal(libc::EOPNOTSUPP);
+    let missing = || refuse!(EOPNOTSUPP, "the verbs library has no operation for what an id of rdma_cm is asked for");
     // SAFETY: the caller's promise.
     if unsafe { (*context).abi_compat }.addr() != usize::MAX {
-        return Err(missing);
+        return Err(missing());
     }
     let whole = context.wrapping_byte_sub(offset_of!(VerbsContext, context)).cast::<VerbsContext>();
     // SAFETY: a context that says so is the last part of a `struct verbs_context`, which has `sz` bytes.
     let size = unsafe { (&raw const (*whole).sz).read() };
     if size < size_of::<VerbsContext>() - offset {
-        return Err(missing);
+        return Err(missing());
     }
     // SAFETY: inside the struct, as just checked.
     let operation = unsafe { whole.wrapping_byte_add(offset).cast::<Op>().read() };
-    if operation.is_null() { Err(missing) } else { Ok(operation) }
+    if operation.is_null() { Err(missing()) } else { Ok(operation) }
 }
 
 /// What a call that returns a pointer made; the reason for NULL is in `errno`, and has been told.

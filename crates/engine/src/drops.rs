@@ -54,12 +54,6 @@ impl Drops {
         }
         (is_round(count) && !cause.is_mended()).then_some(record)
     }
-
-    /// How many packets were dropped, for one cause or for all.
-    #[cfg(test)]
-    pub(crate) fn total(&self) -> u64 {
-        self.table.lock().iter().map(|record| record.count).sum()
-    }
 }
 
 /// 1, 10, 100 …
@@ -68,6 +62,12 @@ fn is_round(count: u64) -> bool {
 }
 
 impl Engine {
+    /// What this engine has dropped so far, by cause and QP, each with its last packet.
+    #[must_use]
+    pub fn drops(&self) -> Vec<DropRecord> {
+        self.drops.table.lock().clone()
+    }
+
     /// Counts a packet that was dropped.
     #[cold]
     pub(crate) fn drop_packet(&self, cause: Cause, dropped: DropRecord) {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!((first.cause, first.qpn, first.count, first.psn), (Cause::QKey as u32, 0x11, 1000, 7));
         let second: DropRecord = memory.read(context_page::DROPS + DROP_LEN);
         assert_eq!((second.cause, second.count), (Cause::Sequence as u32, 1));
-        assert_eq!(drops.total(), 1001);
+        assert_eq!(drops.table.lock().iter().map(|record| record.count).sum::<u64>(), 1001);
     }
 
     #[test]

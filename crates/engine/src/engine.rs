@@ -100,6 +100,8 @@ pub struct Engine {
     /// Bytes of requests that wait for receive requests.
     pub(crate) held: Arc<AtomicUsize>,
     is_gone: AtomicBool,
+    /// A child process has been told that this engine is none of its own.
+    told_of_fork: AtomicBool,
     number: u32,
     device: u32,
     comp_vectors: u32,
@@ -179,6 +181,7 @@ impl Engine {
             drops: Drops::new(page),
             held: Arc::default(),
             is_gone: AtomicBool::new(false),
+            told_of_fork: AtomicBool::new(false),
             number: hello.engine,
             device: hello.device,
             comp_vectors: fixed.num_comp_vectors,
@@ -246,10 +249,12 @@ impl Engine {
         if self.mark.made_here() {
             return Ok(());
         }
-        Err(Error {
-            errno: Errno::EIO,
-            reason: "the object was made before a fork, in another process: open the device again here".into(),
-        })
+        let reason = "the object was made before a fork, in another process: open the device again here";
+        if !self.told_of_fork.swap(true, Ordering::Relaxed) {
+            // Once: a child may ask in a loop. The memory of the word is this process's own.
+            return Err(Error::refuse(Errno::EIO, reason));
+        }
+        Err(Error { errno: Errno::EIO, reason: reason.into() })
     }
 
     /// Whether the agent, and with it the device, is gone.

@@ -109,7 +109,7 @@ impl Qp {
         crate::usermem::prepare_thread();
         let inner = self.lock();
         if inner.is_dead() {
-            return Err(Errno::EINVAL);
+            return Err(self.refused(Errno::EINVAL, 0, "post_send", "the QP is destroyed"));
         }
         Ok(SendBatch { qp: self, inner })
     }

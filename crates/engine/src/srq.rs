@@ -194,7 +194,7 @@ impl Srq {
         self.engine.check_process().map_err(|error| error.errno)?;
         let mut queue = self.queue.lock();
         if queue.view.is_none() {
-            return Err(Errno::EINVAL);
+            return Err(Error::refuse(Errno::EINVAL, format!("SRQ {} is destroyed", self.handle)).errno);
         }
         if wr.sges.len() > self.max_sge as usize {
             return Err(Error::refuse(

@@ -215,6 +215,13 @@ impl Context {
         Ok(entries)
     }
 
+    /// What this device has dropped, by cause and queue pair: how many packets, why, and which was the last one. Nothing while nothing
+    /// was.
+    #[must_use]
+    pub fn drops(&self) -> Vec<String> {
+        self.inner.engine.drops().iter().map(abi::reason::DropRecord::sentence).collect()
+    }
+
     /// A protection domain: what belongs together shares one.
     ///
     /// # Errors

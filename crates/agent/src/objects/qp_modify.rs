@@ -19,7 +19,7 @@ use super::qp::{Qp, state_of};
 use super::{Answer, Call, find, migration, xrc};
 use crate::context::ContextId;
 use crate::device::{Device, PKEYS};
-use crate::refusal::{Outcome, refuse};
+use crate::refusal::{Outcome, Refusal, refuse};
 use crate::table::Kind;
 use crate::world::World;
 
@@ -64,30 +64,42 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<
         }
         // The engine has moved the QP meanwhile (to an error state, and no further), so the question is another one now.
     }
-    refuse(Errno::EINVAL, format!("QP {:#x} does not keep still: somebody keeps writing its state word", qp.qpn))
+    refuse(
+        Errno::EINVAL,
+        format!("modify_qp of QP {:#x}: it does not keep still: somebody keeps writing its state word", qp.qpn),
+    )
 }
 
 /// The state to go to, if the QP may go there with these attributes.
 fn transition(qp: &Qp, current: State, wanted: &ModifyQp) -> Outcome<State> {
     let (qpn, mask) = (qp.qpn, wanted.attr_mask);
     if mask & !KNOWN != 0 {
-        return refuse(Errno::EINVAL, format!("QP {qpn:#x}: attribute mask {mask:#x} has bits without a meaning"));
+        return refuse(
+            Errno::EINVAL,
+            format!("modify_qp of QP {qpn:#x}: attribute mask {mask:#x} has bits without a meaning"),
+        );
     }
     for (bit, value, what) in
         [(attr::STATE, wanted.qp_state, "next"), (attr::CUR_STATE, wanted.cur_qp_state, "current")]
     {
         if mask & bit != 0 && u32::from(value) > State::Err as u32 {
-            return refuse(Errno::EINVAL, format!("QP {qpn:#x}: {value} is not a state, it cannot be the {what} one"));
+            return refuse(
+                Errno::EINVAL,
+                format!("modify_qp of QP {qpn:#x}: {value} is not a state, it cannot be the {what} one"),
+            );
         }
     }
     if mask & attr::CUR_STATE != 0 && state_of(u32::from(wanted.cur_qp_state)) != current {
         let believed = state_of(u32::from(wanted.cur_qp_state));
-        return refuse(Errno::EINVAL, format!("QP {qpn:#x} is in {current}, not in {believed} as the caller believes"));
+        return refuse(
+            Errno::EINVAL,
+            format!("modify_qp of QP {qpn:#x}: it is in {current}, not in {believed} as the caller believes"),
+        );
     }
     let next = if mask & attr::STATE != 0 { state_of(u32::from(wanted.qp_state)) } else { current };
     match check(qp.service, current, next, Attributes(mask)) {
         Ok(()) => Ok(next),
-        Err(error) => refuse(Errno::EINVAL, format!("QP {qpn:#x}: {error}")),
+        Err(error) => refuse(Errno::EINVAL, format!("modify_qp of QP {qpn:#x}: {error}")),
     }
 }
 
@@ -95,9 +107,11 @@ fn transition(qp: &Qp, current: State, wanted: &ModifyQp) -> Outcome<State> {
 fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     let given = |bit: u32| wanted.attr_mask & bit != 0;
     let qpn = qp.qpn;
-    let bad = |text: String| refuse(Errno::EINVAL, format!("QP {qpn:#x}: {text}"));
+    let bad = |text: String| refuse(Errno::EINVAL, format!("modify_qp of QP {qpn:#x}: {text}"));
+    let named =
+        |refusal: Refusal| Refusal { reason: format!("modify_qp of QP {qpn:#x}: {}", refusal.reason), ..refusal };
     if given(attr::PORT) {
-        device.port(u32::from(wanted.port_num))?;
+        device.port(u32::from(wanted.port_num)).map_err(named)?;
     }
     let port_num = if given(attr::PORT) { wanted.port_num } else { qp.attributes.port_num };
     if given(attr::PKEY_INDEX) && usize::from(wanted.pkey_index) >= PKEYS.len() {
@@ -106,10 +120,10 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     if given(attr::ACCESS_FLAGS)
         && let Err((errno, text)) = check_qp_access(wanted.qp_access_flags)
     {
-        return refuse(errno, format!("QP {qpn:#x}: {text}"));
+        return refuse(errno, format!("modify_qp of QP {qpn:#x}: {text}"));
     }
     if given(attr::PATH_MTU) {
-        let port = device.port(u32::from(port_num))?;
+        let port = device.port(u32::from(port_num)).map_err(named)?;
         let most = port.largest_path_mtu();
         if !(1..=most).contains(&wanted.path_mtu) {
             let asked = wanted.path_mtu;

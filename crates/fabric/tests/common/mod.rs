@@ -404,7 +404,7 @@ impl Side {
         self.modify(&ModifyQp { attr_mask: attr::STATE, qp_state: state, ..ModifyQp::default() });
     }
 
-    fn modify(&self, attributes: &ModifyQp) {
+    pub(crate) fn modify(&self, attributes: &ModifyQp) {
         self.qp.modify(attributes).unwrap_or_else(|error| panic!("modify to {}: {error}", attributes.qp_state));
     }
 

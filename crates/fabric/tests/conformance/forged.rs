@@ -4,6 +4,7 @@
 use abi::cq::{Wc, status};
 use abi::event::kind;
 use abi::qp::state;
+use abi::reason::Cause;
 
 use crate::common::wait::{event, no_event, until};
 use crate::common::{Fabric, Plan, QKEY, Side};
@@ -113,6 +114,24 @@ fn state_err_and_strangers_are_dropped() {
     assert!(fabric.switch().inject(stranger, PORT, Gid(b.gid()), &[&packet[..], &icrc].concat()));
     // Damaged.
     assert!(fabric.switch().inject(Gid(a.gid()), PORT, Gid(b.gid()), &[&packet[..], &[1, 2, 3, 4]].concat()));
+    // Of another partition, and what is no packet at all.
+    forge(&fabric, (&a, &b), &Headers { pkey: 0x1234, ..good }, &[]);
+    assert!(fabric.switch().inject(Gid(a.gid()), PORT, Gid(b.gid()), &[0; 3]));
+    // Each is counted with its cause, and the last one told with its numbers.
+    let qpn = b.qp.qpn();
+    let expected = [(Cause::Service, qpn), (Cause::SourceAddress, qpn), (Cause::Icrc, 0), (Cause::PKey, 0)];
+    until("all to be dropped", || {
+        assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0));
+        let drops = b.engine.drops();
+        let has = |(cause, qpn)| drops.iter().any(|drop| drop.cause() == Some(cause) && drop.qpn == qpn);
+        expected.into_iter().all(has).then_some(())
+    });
+    let drops = b.engine.drops();
+    let of = |cause| drops.iter().find(|drop| drop.cause() == Some(cause)).expect("counted");
+    assert_eq!((of(Cause::Service).count, of(Cause::PKey).got), (2, 0x1234));
+    let told = of(Cause::SourceAddress).sentence();
+    assert!(told.contains(&format!("QP {qpn:#x}")) && told.contains("10.0.0.77"), "{told}");
+    assert!(a.engine.drops().is_empty(), "another host counts for itself: {:?}", a.engine.drops());
     // What is right comes as if nothing had been.
     a.post(&SendWr { sges: &a.sge(0, 5), ..SendWr::default() });
     let wc = b.received();

@@ -1,0 +1,172 @@
+//! Why something failed, told in each place where it can be read: at the end of `softhca run`, in the log, by `softhca show --errors` while
+//! the program runs and after it, and by `softhca_why` in the program itself.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use softhca_suite::{HANG, Outcome, Pair, Room, cprogram, wait};
+
+fn built(room: &Room) -> String {
+    cprogram::build(room, "why").expect("it compiles").to_str().expect("a plain path").to_owned()
+}
+
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in:\n{text}");
+    }
+}
+
+/// Every sentence that `softhca show --errors` has of a program of this name, those of drops too.
+fn shown(room: &Room, comm: &str, ended: bool) -> Vec<String> {
+    let answer = room.json(&["show", "--errors", "--json"]).expect("it answers");
+    let programs = answer["programs"].as_array().expect("programs").iter();
+    let its = programs.filter(|program| program["comm"] == comm && program["ended"] == ended);
+    let lists = its.flat_map(|program| [&program["errors"], &program["drops"]]).filter_map(Value::as_array);
+    lists.flatten().map(|one| one["sentence"].as_str().expect("a sentence").to_owned()).collect()
+}
+
+/// What one mode of the program fails with, in every place.
+fn everywhere(mode: &str, at_the_end: &[&str], asked: &[&str]) -> (Room, Outcome) {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let mut command = room.run(&[&path, "-m", mode, "-w"]);
+    command.env("SOFTHCA_LOG", "warn");
+    let mut program = room.start(command).expect("it starts");
+    program.wait_for_words("waits", HANG).expect("it has failed");
+    says(&shown(&room, "why", false).join("\n"), at_the_end);
+    let pid = program.inner("why", HANG).expect("it runs");
+    softhca_suite::program::send(pid, Signal::TERM);
+    let outcome = program.wait(HANG).expect("it ends");
+    assert_eq!(outcome.code, 143, "{}", outcome.told());
+    says(&outcome.output, asked);
+    // The log is what has the module's name; what comes after it is the summary.
+    let (log, told) = outcome.errors.split_once("softhca: why something failed").expect("the reasons follow");
+    says(log, at_the_end);
+    says(log, &["softhca::reason"]);
+    says(told, at_the_end);
+    let ended = wait::until(HANG, "the context to end", || {
+        Some(shown(&room, "why", true)).filter(|sentences| !sentences.is_empty())
+    });
+    says(&ended.expect("it is kept").join("\n"), at_the_end);
+    says(&room.finish(room.softhca(&["show", "--errors"])).expect("it ends").expect_success().output, at_the_end);
+    (room, outcome)
+}
+
+#[test]
+fn an_attribute_that_is_missing() {
+    everywhere(
+        "modify",
+        &["modify_qp of QP 0x", "RC INIT to RTR needs PATH_MTU too"],
+        &["wr_id 1: nothing has failed"],
+    );
+}
+
+#[test]
+fn a_bad_rkey_and_what_is_flushed_behind_it() {
+    let refused = "refused a peer's RDMA WRITE";
+    let failed = "wr_id 0x3e8: remote access error: QP 0x";
+    let (_room, outcome) = everywhere(
+        "rkey",
+        &[refused, "0x77777777", failed, "NAK", "check rkey"],
+        &[
+            "wr_id 1000: nothing has failed",
+            failed,
+            "wr_id 0x3ea: flushed",
+            "went to the error state: wr_id 0x3e8 failed",
+        ],
+    );
+    assert!(!outcome.told().contains('\u{fffd}'), "{}", outcome.told());
+}
+
+#[test]
+fn a_receiver_that_is_never_ready() {
+    let sentence = "had no receive request for packet";
+    let advice = "the peer has to post receive requests in time";
+    everywhere("rnr", &[sentence, "(rnr_retry 1)", advice], &["wr_id 0x3ea: receiver-not-ready", sentence, advice]);
+}
+
+#[test]
+fn a_peer_that_was_killed() {
+    let sentence = "transport retries exhausted: QP 0x";
+    everywhere(
+        "gone",
+        &["has lost its peer: process", sentence, "retry_cnt 7"],
+        &["wr_id 0x3ea: transport", "retry_cnt 7"],
+    );
+}
+
+#[test]
+fn datagrams_with_another_key() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let outcome = room.finish_run(&[&path, "-m", "qkey"]).expect("it ends");
+    says(
+        &outcome.errors,
+        &["softhca: why", "a packet was dropped: its Q_Key is 0x7, the QP has 0x6", "set the same Q_Key"],
+    );
+    let ended = wait::until(HANG, "the context to end", || {
+        Some(shown(&room, "why", true)).filter(|sentences| !sentences.is_empty())
+    });
+    says(&ended.expect("it is kept").join("\n"), &["3 packets were dropped", "its Q_Key is 0x7, the QP has 0x6"]);
+}
+
+#[test]
+fn a_program_in_which_nothing_fails_is_told_nothing() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let outcome = room.finish_run(&[&path, "-m", "none"]).expect("it ends").expect_success();
+    assert_eq!(outcome.errors, "", "{}", outcome.told());
+    let told = room.finish(room.softhca(&["show", "--errors"])).expect("it ends").expect_success();
+    assert_eq!(told.output, "nothing has failed\n");
+}
+
+#[test]
+fn a_failure_is_told_with_its_children() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    // The shell itself succeeds; its children's requests have failed all the same.
+    let script = format!("{path} -m rkey; {path} -m rnr; exit 0");
+    let outcome = room.finish_run(&["sh", "-c", &script]).expect("it ends").expect_success();
+    says(&outcome.errors, &["softhca: what failed on the way:", "check rkey", "rnr_retry 1"]);
+    let quiet = room.softhca(&["run", "--quiet", "--", "sh", "-c", &script]);
+    assert_eq!(room.finish(quiet).expect("it ends").expect_success().errors, "");
+}
+
+#[test]
+fn a_pingpong_whose_sides_have_other_sizes() {
+    let room = Room::new().expect("a room");
+    let (server, client) = (["ibv_rc_pingpong", "-g", "0", "-s", "64"], ["ibv_rc_pingpong", "-g", "0", "-s", "4096"]);
+    let mut pair = Pair::start_different(&room, &server, &room, &client).expect("both start");
+    let sides = pair.wait(HANG).expect("both end");
+    says(&sides.server.errors, &["local length error", "receive buffer of 64", "as long as the longest message"]);
+    says(&sides.client.errors, &["remote invalid request error", "the peer's reasons"]);
+}
+
+#[test]
+fn a_connection_that_nobody_waits_for() {
+    let room = Room::new().expect("a room");
+    let outcome = room.finish_run(&["rping", "-c", "-a", "127.0.0.1", "-p", "7997", "-C", "1"]).expect("it ends");
+    let words = ["127.0.0.1:7997 rejects the connection", "nobody listens at this service id"];
+    says(&outcome.errors, &words);
+    let ended = wait::until(HANG, "the context to end", || {
+        Some(shown(&room, "rping", true)).filter(|sentences| !sentences.is_empty())
+    });
+    says(&ended.expect("it is kept").join("\n"), &words);
+}
+
+/// What a program writes for the agent to show is its own, and commands no terminal.
+#[test]
+fn a_name_that_would_clear_the_screen() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let evil = room.folder().join("\u{1b}[2Jevil");
+    std::fs::copy(&path, &evil).expect("copied");
+    let outcome = room.finish_run(&[evil.to_str().expect("text"), "-m", "rkey"]).expect("it ends");
+    assert_eq!(outcome.code, 1, "{}", outcome.told());
+    let told = wait::until(HANG, "the context to end", || {
+        let told = room.finish(room.softhca(&["show", "--errors"])).ok()?.output;
+        told.contains("ended").then_some(told)
+    });
+    let told = told.expect("it is kept");
+    assert!(told.contains("[2Jevil") && told.chars().all(|letter| letter == '\n' || !letter.is_control()), "{told:?}");
+}
