@@ -73,8 +73,12 @@ static void rnr(void)
 {
     struct ibv_qp *a = make_qp(pd, cq, IBV_QPT_RC, 4), *b = make_qp(pd, cq, IBV_QPT_RC, 4);
     connect_both(a, b);
-    struct ibv_qp_attr attr = { .rnr_retry = 1, .qp_state = IBV_QPS_RTS };
+    /* What was set on the way to RTS can be changed in SQD only. */
+    struct ibv_qp_attr attr = { .rnr_retry = 1, .qp_state = IBV_QPS_SQD };
+    MUST(ibv_modify_qp(a, &attr, IBV_QP_STATE) == 0);
     MUST(ibv_modify_qp(a, &attr, IBV_QP_STATE | IBV_QP_RNR_RETRY) == 0);
+    attr.qp_state = IBV_QPS_RTS;
+    MUST(ibv_modify_qp(a, &attr, IBV_QP_STATE) == 0);
     MUST(post(a, IBV_WR_SEND, mr, (uintptr_t)memory, 8, 0, 0) == 0);
     fails(IBV_WC_RNR_RETRY_EXC_ERR);
     tell(a, 1000 + IBV_WR_SEND);

@@ -129,7 +129,11 @@ pub(crate) fn show(world: &World, asker: Asker) -> Value {
     let live = world.contexts.values().filter_map(|context| Told::of(context, &world.devices[context.device].name));
     let mut programs: Vec<Value> = world.ended.told.iter().map(|told| told.show(true, asker)).collect();
     programs.extend(live.map(|told| told.show(false, asker)));
-    json!({ "programs": programs, "drops": crate::show::wire_drops(&world.wire) })
+    // With whom others speak is not everybody's business.
+    let last = if asker == Asker::Root { world.wire.forwarder().last_drops() } else { Vec::new() };
+    let last: serde_json::Map<String, Value> =
+        last.into_iter().map(|(name, what)| (name.to_owned(), json!(what))).collect();
+    json!({ "programs": programs, "drops": crate::show::wire_drops(&world.wire), "last_drops": last })
 }
 
 /// The reasons behind a context page, oldest first.

@@ -48,7 +48,9 @@ fn text(answer: &Value, now: Duration) -> String {
     for (member, meaning) in WIRE {
         let count = answer["drops"][member].as_u64().unwrap_or_default();
         if count > 0 {
-            text += &format!("the agent has dropped {count} packets of other hosts: {meaning}\n");
+            let last = answer["last_drops"][member].as_str().map(|last| format!(" (the last: {last})"));
+            let last = last.unwrap_or_default();
+            text += &format!("the agent has dropped {count} packets of other hosts: {meaning}{last}\n");
         }
     }
     if text.is_empty() { "nothing has failed\n".to_owned() } else { text }
@@ -92,6 +94,7 @@ mod tests {
                 {"pid": 8, "comm": "other", "device": "softhca0", "ended": false, "concealed": 4},
             ],
             "drops": {"no_engine": 3, "ring_full": 0},
+            "last_drops": {"no_engine": "16 bytes from 10.0.0.1 to 10.0.0.2, for QP 0x77"},
         });
         let told = text(&answer, Duration::from_secs(9));
         for expected in [
@@ -102,6 +105,7 @@ mod tests {
             "8 other",
             "4 reasons of another",
             "dropped 3 packets",
+            "for QP 0x77)",
         ] {
             assert!(told.contains(expected), "{expected} is not in {told}");
         }

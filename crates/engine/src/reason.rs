@@ -111,7 +111,7 @@ impl Attached {
             count: 0,
         };
         if is_home && is_first {
-            let homeless = log.kept.iter().filter(|(note, _)| note.page == 0);
+            let homeless = log.kept.iter().filter(|(note, _)| note.page == 0 && note.kind != Kind::Dropped);
             homeless.for_each(|(note, sentence)| page.write(note, sentence));
         }
         log.pages.push(page);
@@ -140,8 +140,11 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     }
     let mut log = log().lock();
     log.append(about.kind, &sentence);
+    // What was dropped has a table of its own there, so that strangers push nothing out.
     let is_its = |page: &&mut Page| if about.page == 0 { page.is_home } else { page.name == about.page };
-    if let Some(page) = log.pages.iter_mut().find(is_its) {
+    if about.kind != Kind::Dropped
+        && let Some(page) = log.pages.iter_mut().find(is_its)
+    {
         page.write(&about, &sentence);
     }
     let again = about.kind == Kind::Flushed && log.kept.back().is_some_and(|(note, _)| note.kind == Kind::Flushed);
@@ -262,7 +265,7 @@ mod tests {
             let about = Note { qpn: 0x11, wr_id: Some(7), status: 12, ..first.note(Kind::Failed) };
             note(about, format_args!("failed \x1b[1m in round {round}"));
         }
-        note(Note { qpn: 0x12, ..second.note(Kind::Dropped) }, format_args!("{}", "long ".repeat(1000)));
+        note(Note { qpn: 0x12, ..second.note(Kind::Refused) }, format_args!("{}", "long ".repeat(1000)));
         let seen = records(&one);
         let mine: Vec<_> = seen.iter().filter(|(record, _)| record.qpn == 0x11).collect();
         assert_eq!(mine.len(), 2, "{seen:?}");

@@ -358,17 +358,25 @@ impl Qp {
         if let Some(lint) = self.engine().lint() {
             lint.refused_peer(self, &refusal.fault);
         }
+        // What the executor refused, it has explained.
+        if status.is_none() && refusal.fault != Fault::Executor {
+            let asking = inner.attributes.dest_qp_num;
+            self.happened(format_args!("refused a request of QP {asking:#x}: {}", refusal.fault));
+        }
         match refusal.nak {
-            Nak::InvalidRequest if status.is_none() => {
-                let asking = inner.attributes.dest_qp_num;
-                self.happened(format_args!("refused a request of QP {asking:#x}: {}", refusal.fault));
-                self.raise(kind::QP_REQ_ERR);
-            }
+            Nak::InvalidRequest if status.is_none() => self.raise(kind::QP_REQ_ERR),
             Nak::RemoteAccess => self.raise(kind::QP_ACCESS_ERR),
             Nak::InvalidRd => self.raise(kind::QP_REQ_ERR),
             _ => {}
         }
-        self.end_receiving(inner, status.unwrap_or_else(|| refusal.fault.receive_status()));
+        let status = status.unwrap_or_else(|| {
+            let status = refusal.fault.receive_status();
+            if let Some(receive) = &inner.receive {
+                self.failed(receive.wr_id, status, &format_args!("its message was refused: {}", refusal.fault));
+            }
+            status
+        });
+        self.end_receiving(inner, status);
     }
 
     fn end_receiving(&self, inner: &mut Inner, status: Status) {

@@ -6,13 +6,13 @@
 //! that, as on any network, and counted. What is in a datagram beyond its destination QP is not looked at: the engines check the ICRC. The
 //! principal type is [`Forwarder`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::board;
 use abi::wire::{Arrival, arrival_kind};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use shm::region::Region;
 
 use super::link::{Delivery, Link};
@@ -90,6 +90,40 @@ struct Counters {
     own_source: AtomicU64,
     malformed: AtomicU64,
     management: AtomicU64,
+    /// The last datagram of each kind.
+    last: Mutex<BTreeMap<Loss, Example>>,
+}
+
+/// Why a datagram was not handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Loss {
+    NoEngine,
+    RingFull,
+    OwnSource,
+    Malformed,
+    Management,
+}
+
+impl Loss {
+    /// The counter's name.
+    fn name(self) -> &'static str {
+        match self {
+            Self::NoEngine => "no_engine",
+            Self::RingFull => "ring_full",
+            Self::OwnSource => "own_source",
+            Self::Malformed => "malformed",
+            Self::Management => "management",
+        }
+    }
+}
+
+/// A datagram that was not handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Example {
+    from: Gid,
+    to: Gid,
+    bytes: usize,
+    qpn: u32,
 }
 
 /// To whom a datagram goes.
@@ -130,6 +164,33 @@ impl Forwarder {
             malformed: read(&counters.malformed),
             management: read(&counters.management),
         }
+    }
+
+    /// The last datagram of each kind that was lost here: the counter's name, and what it was.
+    pub(crate) fn last_drops(&self) -> Vec<(&'static str, String)> {
+        let address = |gid: Gid| std::net::Ipv6Addr::from(gid).to_canonical();
+        let told = |(loss, example): (&Loss, &Example)| {
+            let Example { from, to, bytes, qpn } = *example;
+            let (from, to) = (address(from), address(to));
+            (loss.name(), format!("{bytes} bytes from {from} to {to}, for QP {qpn:#x}"))
+        };
+        self.drops.last.lock().iter().map(told).collect()
+    }
+
+    /// Counts datagrams that are not handed on, and remembers the last.
+    #[cold]
+    fn lose(&self, loss: Loss, datagrams: usize, (from, to): (Gid, Gid), bytes: &[u8]) {
+        let drops = &self.drops;
+        let counter = match loss {
+            Loss::NoEngine => &drops.no_engine,
+            Loss::RingFull => &drops.ring_full,
+            Loss::OwnSource => &drops.own_source,
+            Loss::Malformed => &drops.malformed,
+            Loss::Management => &drops.management,
+        };
+        counter.fetch_add(datagrams as u64, Ordering::Relaxed);
+        let qpn = bytes.get(5..8).map_or(0, |qpn| u32::from_be_bytes([0, qpn[0], qpn[1], qpn[2]]));
+        drops.last.lock().insert(loss, Example { from, to, bytes: bytes.len(), qpn });
     }
 
     /// Begins to hand things to an engine.
@@ -191,10 +252,10 @@ impl Forwarder {
         let bytes = incoming.bytes;
         let segment = if incoming.segment == 0 { bytes.len() } else { incoming.segment.min(bytes.len()) };
         let Some(Ok(size)) = (segment > 0).then(|| u16::try_from(segment)) else {
-            return count(&self.drops.malformed, 1);
+            return self.lose(Loss::Malformed, 1, (incoming.from, incoming.to), bytes);
         };
         if engines.own.binary_search(&incoming.from).is_ok() {
-            return count(&self.drops.own_source, bytes.len().div_ceil(segment));
+            return self.lose(Loss::OwnSource, bytes.len().div_ceil(segment), (incoming.from, incoming.to), bytes);
         }
         let to_group = is_multicast(&incoming.to);
         let arrival = Arrival {
@@ -218,7 +279,7 @@ impl Forwarder {
             end += datagram.len();
             owner = next;
             if next.is_none() {
-                count(&self.drops.malformed, 1);
+                self.lose(Loss::Malformed, 1, (incoming.from, incoming.to), datagram);
                 start = end;
             }
         }
@@ -250,6 +311,7 @@ impl Forwarder {
             return;
         }
         let datagrams = bytes.len().div_ceil(usize::from(arrival.segment));
+        let lose = |loss, count| self.lose(loss, count, (arrival.from, arrival.to), bytes);
         let deliver = |engine: u32| {
             let delivery = match engines.links.get(&engine) {
                 Some(link) => link.deliver(engine, arrival, bytes),
@@ -257,27 +319,25 @@ impl Forwarder {
             };
             match delivery {
                 Delivery::Done => {}
-                Delivery::Full => count(&self.drops.ring_full, datagrams),
-                Delivery::Lost => count(&self.drops.no_engine, datagrams),
+                Delivery::Full => lose(Loss::RingFull, datagrams),
+                Delivery::Lost => lose(Loss::NoEngine, datagrams),
             }
         };
         match to {
             Some(Destination::Engine(engine)) => deliver(engine),
             Some(Destination::Members) => match engines.groups.get(&arrival.to) {
                 Some(members) => members.iter().copied().for_each(deliver),
-                None => count(&self.drops.no_engine, datagrams),
+                None => lose(Loss::NoEngine, datagrams),
             },
             Some(Destination::Management) => {
                 let segment = usize::from(arrival.segment);
                 let useless = self.inlet.take(arrival.from, arrival.from_port, arrival.to, segment, bytes);
-                count(&self.drops.management, useless as usize);
+                if useless > 0 {
+                    lose(Loss::Management, useless as usize);
+                }
             }
-            Some(Destination::Nobody) => count(&self.drops.no_engine, datagrams),
+            Some(Destination::Nobody) => lose(Loss::NoEngine, datagrams),
             None => {}
         }
     }
-}
-
-fn count(counter: &AtomicU64, datagrams: usize) {
-    counter.fetch_add(datagrams as u64, Ordering::Relaxed);
 }

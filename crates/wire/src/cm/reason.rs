@@ -83,4 +83,11 @@ mod tests {
         assert_eq!(Reason(999).to_string(), "a reason that the specification does not name (reason 999)");
         assert!(Reason::ALL.is_sorted());
     }
+
+    #[test]
+    fn every_reason_has_words_of_its_own() {
+        let words: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.text()).collect();
+        assert_eq!(words.len(), Reason::ALL.len());
+        assert!(!words.contains(Reason(999).text()));
+    }
 }
