@@ -106,4 +106,4 @@ export!("IBVERBS_1.13":
 
 export!("IBVERBS_1.14": ibv_query_qp_data_in_order = qp::query_data_in_order);
 
-export!("SOFTHCA_1.0": softhca_why = why::why);
+export!("SOFTHCA_1.0": softhca_note = why::note, softhca_why = why::why);

@@ -1,10 +1,12 @@
-//! `softhca_why`: the sentence that says why a request failed. Not of rdma-core; a program finds it by `dlsym` or goes without.
+//! `softhca_why`: the sentence that says why a request failed; `softhca_note`: one more sentence, by which librdmacm has its own where
+//! the others are. Not of rdma-core; a program finds them by `dlsym` or goes without.
 
 use crate::entry;
 use crate::layout::Qp;
 use crate::qp::QpObject;
+use engine::reason::{self, Kind, Note};
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 
 /// `const char *softhca_why(struct ibv_qp *qp, uint64_t wr_id)`: why the last request of that name on this QP ended with an error, or
 /// was refused; of one that was flushed, why the QP went to the error state first. NULL where nothing has failed. The string is the
@@ -31,4 +33,19 @@ pub(crate) unsafe extern "C" fn why(qp: *mut Qp, wr_id: u64) -> *const c_char {
         })
         .unwrap_or(std::ptr::null())
     })
+}
+
+/// `void softhca_note(uint32_t kind, const char *sentence)`: notes a sentence as if this library had found it out; `kind` as in
+/// `abi::reason::Kind`.
+///
+/// # Safety
+/// `sentence` is a string, or NULL.
+pub(crate) unsafe extern "C" fn note(kind: u32, sentence: *const c_char) {
+    entry::value("softhca_note", || {
+        if !sentence.is_null() {
+            // SAFETY: the caller's promise.
+            let sentence = unsafe { CStr::from_ptr(sentence) }.to_string_lossy();
+            reason::note(Note::new(Kind::of_number(kind)), format_args!("{sentence}"));
+        }
+    });
 }

@@ -82,6 +82,8 @@ pub(crate) fn agent() -> Outcome<u32> {
 
 /// The run directory, as the verbs library knows it: the mirror of `/sys` lies in it.
 fn run_directory() -> PathBuf {
+    // Whatever fails from here on is told where the devices' reasons are.
+    crate::reasons::forward();
     // SAFETY: a C string that lives for ever.
     let path = unsafe { CStr::from_ptr(verbs::ibv_get_sysfs_path()) };
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));

@@ -33,6 +33,7 @@ mod layout;
 mod object;
 mod option;
 mod qp;
+mod reasons;
 mod registry;
 mod resolve_info;
 mod rsocket;

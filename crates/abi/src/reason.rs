@@ -193,6 +193,7 @@ impl Cause {
             Self::Rights => "add the right to the QP's qp_access_flags",
             Self::Memory => "check rkey, address and length, and the region's access flags",
             Self::Nobody => "the peer's QP is destroyed, or its number is another one",
+            Self::Sequence => "a reliable connection has them sent again by itself",
             Self::NoRoom => "poll more often, or send less at once",
             _ => return None,
         })

@@ -130,10 +130,24 @@ impl Drop for Attached {
     }
 }
 
+/// Hands a sentence to another library of the process; says whether that one notes it.
+pub type Forward = fn(Kind, &str) -> bool;
+
+static FORWARD: OnceLock<Forward> = OnceLock::new();
+
+/// Has sentences noted by another library of this process, where the engine is, and not here: for one that has no device open.
+pub fn forward(to: Forward) {
+    // The first stays.
+    let _ = FORWARD.set(to);
+}
+
 /// Notes one sentence.
 pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     // Names in it may be anybody's.
     let sentence = clean(&sentence.to_string(), LONGEST);
+    if FORWARD.get().is_some_and(|forward| forward(about.kind, &sentence)) {
+        return;
+    }
     match about.kind {
         Kind::Flushed => tracing::debug!(target: "softhca::reason", "{sentence}"),
         _ => tracing::warn!(target: "softhca::reason", "{sentence}"),
