@@ -163,6 +163,7 @@ causes! {
     24 PortDown "port_down", "The port is down.";
     25 NoRoom "no_room", "There was no room for it.";
     26 Forged "forged", "It says that it comes from a QP that its sender does not own.";
+    27 InError "in_error", "Its QP is in the error state.";
 }
 
 impl Cause {
@@ -172,10 +173,10 @@ impl Cause {
         Self::ALL.iter().copied().find(|cause| *cause as u32 == number)
     }
 
-    /// Whether a connection gets over it by itself: it is counted, and nobody is told.
+    /// Whether a connection gets over it by itself, or it follows from what has been told: it is counted, and nobody is told.
     #[must_use]
     pub const fn is_mended(self) -> bool {
-        matches!(self, Self::Sequence | Self::Forgotten | Self::Dead)
+        matches!(self, Self::Sequence | Self::Forgotten | Self::Dead | Self::InError)
     }
 
     /// What to do about it, where that can be known.
@@ -185,6 +186,7 @@ impl Cause {
             Self::Icrc => "something on the way changes packets, or the sender is no RoCEv2 adapter",
             Self::PKey => "use P_Key index 0, of which the key is 0xffff, on both sides",
             Self::NoQp => "the QP is destroyed, or the sender has another number: exchange QPNs anew",
+            Self::InError => "see why it is",
             Self::State => "move it to RTR before the peer sends",
             Self::SourceQp | Self::SourceAddress => "give both sides each other's QPN and GID in the change to RTR",
             Self::QKey => "set the same Q_Key on both sides",
@@ -250,6 +252,7 @@ impl DropRecord {
             Some(Cause::Nobody) => write!(text, "it was sent to QP {dest_qp:#x}, which nobody has"),
             Some(Cause::PortDown) => write!(text, "the port is down"),
             Some(Cause::NoRoom) => write!(text, "there was no room for it"),
+            Some(Cause::InError) => write!(text, "the QP is in the error state, and takes nothing"),
             Some(Cause::Forged) => {
                 write!(text, "it says that it comes from QP {src_qp:#x}, which its sender does not own")
             }

@@ -7,7 +7,7 @@ use abi::layout::Record;
 use abi::queue::{CONTEXT_LEN, DROP_LEN, DROPS, context_page};
 use abi::reason::{Cause, DropRecord, Kind};
 use parking_lot::Mutex;
-use protocol::Fault;
+use protocol::{Fault, State};
 use wire::grh::Network;
 
 use crate::cell::Packet;
@@ -184,7 +184,9 @@ impl Qp {
         if let Origin::Host { from, .. } = origin {
             dropped.address = *from;
         }
-        let cause = if !inner.state.serves() {
+        let cause = if inner.state == State::Err {
+            Cause::InError
+        } else if !inner.state.serves() {
             dropped.got = inner.state as u32;
             Cause::State
         } else if matches!(origin, Origin::Lane) && !inner.on_wire {

@@ -317,10 +317,11 @@ impl Qp {
         while let Some(completion) = inner.requester.poll_completion() {
             let index = completion.slot;
             last = Some(index);
-            if failed.is_none() && !matches!(completion.status, Status::Success | Status::WrFlushErr) {
-                failed = Some(index);
+            match completion.status {
+                Status::Success => {}
+                Status::WrFlushErr => flushed += 1,
+                _ => failed = failed.or(Some(index)),
             }
-            flushed += u32::from(completion.status == Status::WrFlushErr);
             let entry: SendEntry = inner.sq.read(index);
             let shown = completion.status != Status::Success || entry.signaled != 0;
             if let Some(lint) = self.engine().lint() {
