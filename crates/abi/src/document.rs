@@ -9,7 +9,8 @@ use crate::command::{ROWS, Row, Support};
 use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
 use crate::{
-    ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, reason, srq, target, ucma, wire,
+    ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, reason, srq, target, ucma,
+    wire,
 };
 
 mod example;

@@ -63,7 +63,7 @@ record! {
         20 => xrc_srq: u32,
         /// Messages completed with it.
         24 => msn: u32,
-        /// 0 a READ, 1 an atomic.
+        /// 0 a READ, 1 an atomic, 2 an ATOMIC WRITE, 3 a FLUSH.
         28 => kind: u32,
         /// Bytes of a READ, or what the atomic found.
         32 => value: u64,

@@ -5,10 +5,10 @@
 //! the target be passed on to a third engine, or to this one, then what was done last is not done twice. Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use abi::cq::opcode as wc_opcode;
 use abi::mr::access as right;
+use abi::reason::Cause;
 use protocol::{Fault, Nak, Outcome, Status};
 use wire::Headers;
 
@@ -28,8 +28,7 @@ impl Engine {
     pub(crate) fn carry(self: &Arc<Self>, lane: &Arc<Lane>, packet: &Packet, payload: *const u8, errand: &Errand) {
         let qpn = packet.src_qp.value();
         if self.board.owner(qpn) != lane.peer {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
+            return self.drop_of_lane(Cause::Forged, packet, (0, 0));
         }
         let found = self.xrc_srqs.find(packet.headers.xrc_srq);
         let domain =

@@ -150,7 +150,7 @@ pub(crate) fn of_fault(fault: &Fault) -> (Cause, u32, u32) {
         Fault::NotAllowed { access, .. } => (Cause::Rights, 0, access),
         Fault::TooManyReads { limit } => (Cause::Rights, 0, limit.into()),
         Fault::Length { got, mtu, .. } => (Cause::Length, got, mtu),
-        Fault::Misaligned { .. } | Fault::Executor => (Cause::Memory, 0, 0),
+        Fault::Misaligned { .. } | Fault::Placement { .. } | Fault::Executor => (Cause::Memory, 0, 0),
         Fault::NoReceive => (Cause::NoReceive, 0, 0),
     }
 }

@@ -9,7 +9,8 @@
 //! ```
 //! What is decoded is a peer's claim. Principal types: [`Errand`] and [`Report`].
 
-use protocol::{AtomicOp, Nak, Outcome, RecvEnd, Status, Step};
+use protocol::{Access, AtomicOp, Nak, Outcome, RecvEnd, Status, Step};
+use wire::feth::selectivity;
 use wire::{Headers, Operation, Qpn};
 
 use crate::cell::{self, Packet, Path, Payload, flag};
@@ -24,13 +25,16 @@ pub(crate) enum Kind {
     /// See whether memory may be read.
     Read,
     Atomic,
+    AtomicWrite,
+    Flush,
     /// Read memory.
     Fetch,
     /// The message at hand will not be continued.
     End,
 }
 
-const KINDS: [Kind; 6] = [Kind::Receive, Kind::Write, Kind::Read, Kind::Atomic, Kind::Fetch, Kind::End];
+const KINDS: [Kind; 8] =
+    [Kind::Receive, Kind::Write, Kind::Read, Kind::Atomic, Kind::Fetch, Kind::End, Kind::AtomicWrite, Kind::Flush];
 
 /// An errand, besides the packet that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,13 +103,15 @@ impl Errand {
             }
             Step::Read { va, rkey, len } => Self { kind: Kind::Read, va, rkey, total: len, ..nothing },
             Step::Atomic { va, rkey, .. } => Self { va, rkey, ..nothing },
+            Step::AtomicWrite { va, rkey } => Self { kind: Kind::AtomicWrite, va, rkey, ..nothing },
+            Step::Flush { va, rkey, len, .. } => Self { kind: Kind::Flush, va, rkey, total: len, ..nothing },
             Step::Ignore(_) | Step::Reply => nothing,
         }
     }
 
     /// The step that it stands for; `None` for one that is none.
     pub(crate) fn step(&self, packet: &Packet) -> Option<Step> {
-        let Headers { opcode, imm, ieth, solicited, atomic, .. } = packet.headers;
+        let Headers { opcode, imm, ieth, solicited, atomic, feth, .. } = packet.headers;
         let (offset, len, first, last) = (self.offset, u32::from(packet.len), self.first, opcode.place().ends());
         let end = |byte_len: u32| RecvEnd {
             byte_len,
@@ -128,6 +134,13 @@ impl Errand {
                 let op =
                     if opcode.operation == Operation::CompareSwap { AtomicOp::CmpSwap } else { AtomicOp::FetchAdd };
                 Some(Step::Atomic { op, va, rkey, swap_add: atomic.swap_add, compare: atomic.compare })
+            }
+            Kind::AtomicWrite if opcode.operation == Operation::AtomicWrite && len == 8 && va.is_multiple_of(8) => {
+                Some(Step::AtomicWrite { va, rkey })
+            }
+            Kind::Flush if opcode.is_flush() => {
+                let access = Access::for_flush(feth).ok()?;
+                Some(Step::Flush { va, rkey, len: total, region: feth.selectivity == selectivity::REGION, access })
             }
             _ => None,
         }

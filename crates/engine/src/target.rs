@@ -16,7 +16,7 @@ use abi::target::{
     TARGET_ANSWERS, TARGET_KNOWN, TARGET_LEN, TARGET_STATES, TargetAnswer, TargetState, XrcAdopt, XrcAdoptAnswer,
     XrcEvent, target_word,
 };
-use protocol::{KEPT, Kept, Open, Outcome, Responder, Standing, State};
+use protocol::{Carried, KEPT, Kept, Open, Outcome, Responder, Standing, State};
 use wire::Psn;
 
 use crate::adopt::part;
@@ -209,17 +209,25 @@ fn state_of(standing: &Standing) -> TargetState {
         Open::Write { va, rkey, total, done } => (2, va, rkey, total, done),
     };
     let answers = standing.answers.map(|kept| {
-        kept.map_or_else(TargetAnswer::default, |kept| TargetAnswer {
-            first: kept.first.value(),
-            packets: kept.packets,
-            va: kept.va,
-            rkey: kept.rkey,
-            xrc_srq: kept.xrc_srq,
-            msn: kept.msn,
-            kind: u32::from(kept.atomic.is_some()),
-            value: kept.atomic.unwrap_or_else(|| kept.len.into()),
-            answered: kept.answered.into(),
-            reserved: 0,
+        kept.map_or_else(TargetAnswer::default, |kept| {
+            let (kind, value) = match kept.what {
+                Carried::Read { len } => (0, len.into()),
+                Carried::Atomic { value } => (1, value),
+                Carried::Written => (2, 0),
+                Carried::Flushed => (3, 0),
+            };
+            TargetAnswer {
+                first: kept.first.value(),
+                packets: kept.packets,
+                va: kept.va,
+                rkey: kept.rkey,
+                xrc_srq: kept.xrc_srq,
+                msn: kept.msn,
+                kind,
+                value,
+                answered: kept.answered.into(),
+                reserved: 0,
+            }
         })
     });
     let (expected, msn) = (standing.expected.value(), standing.msn);
@@ -260,8 +268,12 @@ fn read(view: &View) -> Option<Standing> {
             rkey: answer.rkey,
             xrc_srq: answer.xrc_srq,
             msn: answer.msn,
-            atomic: (answer.kind == 1).then_some(answer.value),
-            len: answer.value as u32,
+            what: match answer.kind {
+                1 => Carried::Atomic { value: answer.value },
+                2 => Carried::Written,
+                3 => Carried::Flushed,
+                _ => Carried::Read { len: answer.value as u32 },
+            },
             answered: answer.answered != 0,
         })
     });

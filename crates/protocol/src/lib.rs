@@ -27,7 +27,7 @@ mod unreliable;
 
 pub use operation::{Destination, Incoming, Operation, SendOp, Transmit};
 pub use qp::{Service, State};
-pub use rc::answers::Kept;
+pub use rc::answers::{Carried, Kept};
 pub use rc::middle::Middle;
 pub use rc::run::{Place, Run};
 pub use rc::standing::{KEPT, Open, Standing};

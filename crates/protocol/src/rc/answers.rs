@@ -39,7 +39,32 @@ struct Saved {
     answered: bool,
 }
 
-/// A READ or an atomic that was carried out, for [`super::standing::Standing`].
+/// What was carried out, and what its answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// A READ of so many bytes.
+    Read {
+        /// How many bytes.
+        len: u32,
+    },
+    /// An atomic.
+    Atomic {
+        /// What the word was.
+        value: u64,
+    },
+    /// An ATOMIC WRITE.
+    Written,
+    /// A FLUSH.
+    Flushed,
+}
+
+impl Default for Carried {
+    fn default() -> Self {
+        Carried::Read { len: 0 }
+    }
+}
+
+/// A request with an answer of its own that was carried out, for [`super::standing::Standing`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The number of its first answer.
@@ -54,10 +79,8 @@ pub struct Kept {
     pub xrc_srq: u32,
     /// Messages completed with it.
     pub msn: u32,
-    /// Of an atomic: what the word was.
-    pub atomic: Option<u64>,
-    /// Of a READ: how many bytes.
-    pub len: u32,
+    /// What it was.
+    pub what: Carried,
     /// It was answered in full.
     pub answered: bool,
 }
@@ -129,12 +152,14 @@ impl Answers {
         let too_old = all.clone().count().saturating_sub(KEPT);
         let mut kept = [None; KEPT];
         for (place, saved) in kept.iter_mut().zip(all.skip(too_old)) {
-            let (atomic, len) = match saved.request {
-                Request::Read { len, .. } => (None, len),
-                Request::Atomic { value } => (Some(value), 0),
+            let what = match saved.request {
+                Request::Read { len, .. } => Carried::Read { len },
+                Request::Atomic { value } => Carried::Atomic { value },
+                Request::Confirmed { flush: false } => Carried::Written,
+                Request::Confirmed { flush: true } => Carried::Flushed,
             };
             let Saved { first, packets, va, rkey, xrc_srq, msn, answered, .. } = *saved;
-            *place = Some(Kept { first, packets, va, rkey, xrc_srq, msn, atomic, len, answered });
+            *place = Some(Kept { first, packets, va, rkey, xrc_srq, msn, what, answered });
         }
         kept
     }
@@ -147,8 +172,13 @@ impl Answers {
             return;
         }
         for kept in kept.iter().flatten() {
-            let Kept { first, packets, va, rkey, xrc_srq, msn, atomic, len, .. } = *kept;
-            let request = atomic.map_or(Request::Read { len, until: len }, |value| Request::Atomic { value });
+            let Kept { first, packets, va, rkey, xrc_srq, msn, what, .. } = *kept;
+            let request = match what {
+                Carried::Read { len } => Request::Read { len, until: len },
+                Carried::Atomic { value } => Request::Atomic { value },
+                Carried::Written => Request::Confirmed { flush: false },
+                Carried::Flushed => Request::Confirmed { flush: true },
+            };
             // Answered, for else a requester that has had its answer would find no room for the next one.
             let saved = Saved {
                 request,

@@ -27,7 +27,7 @@ impl Responder {
 
     pub(crate) fn flush(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
         self.check_alone(headers)?;
-        let access = needed(headers.feth)?;
+        let access = Access::for_flush(headers.feth)?;
         self.check_access(headers, access)?;
         self.check_room()?;
         let Reth { va, rkey, len } = headers.reth;
@@ -39,15 +39,20 @@ impl Responder {
     }
 }
 
-/// The rights that a FLUSH needs, of the queue pair and of the memory.
-fn needed(feth: Feth) -> Result<Access, Fault> {
-    let known = matches!(feth.selectivity, selectivity::RANGE | selectivity::REGION);
-    match feth.placement {
-        placement::GLOBAL if known => Ok(Access::FLUSH_GLOBAL),
-        placement::PERSISTENT if known => Ok(Access::FLUSH_PERSISTENT),
-        both if known && both == placement::GLOBAL | placement::PERSISTENT => {
-            Ok(Access(Access::FLUSH_GLOBAL.0 | Access::FLUSH_PERSISTENT.0))
+impl Access {
+    /// The rights that a FLUSH needs, of the queue pair and of the memory.
+    ///
+    /// # Errors
+    /// It asks for what does not exist.
+    pub fn for_flush(feth: Feth) -> Result<Access, Fault> {
+        let known = matches!(feth.selectivity, selectivity::RANGE | selectivity::REGION);
+        match feth.placement {
+            placement::GLOBAL if known => Ok(Access::FLUSH_GLOBAL),
+            placement::PERSISTENT if known => Ok(Access::FLUSH_PERSISTENT),
+            both if known && both == placement::GLOBAL | placement::PERSISTENT => {
+                Ok(Access(Access::FLUSH_GLOBAL.0 | Access::FLUSH_PERSISTENT.0))
+            }
+            _ => Err(Fault::Placement { feth }),
         }
-        _ => Err(Fault::Placement { feth }),
     }
 }
