@@ -3,7 +3,7 @@
 use abi::Errno;
 use abi::ah::AhAttr;
 use abi::mr::access;
-use abi::qp::{attr, kind, state};
+use abi::qp::{attr, kind, migration, state};
 use abi::ucma::connection::{InitQpAttr, QpAttr};
 use protocol::cm::{Connection, Path};
 
@@ -18,6 +18,7 @@ impl Manager {
         let InitQpAttr { id: name, qp_state, .. } = call.command.body();
         let connection = self.id(call, name)?.connection;
         let connection = connection.and_then(|connection| self.core.connection(connection).ok());
+        let alternate = connection.as_ref().and_then(|connection| self.alternate(connection));
         let id = self.id(call, name)?;
         let Some(at) = id.attachment else {
             return refuse(
@@ -25,13 +26,50 @@ impl Manager {
                 format!("id {name:#x} is on no device yet, so that a QP can be told nothing"),
             );
         };
-        match attributes(id, &at, connection.as_ref(), qp_state) {
+        match attributes(id, &at, connection.as_ref(), qp_state)
+            .map(|answer| with_alternate(answer, &at, connection.as_ref(), alternate.as_ref()))
+        {
             Some(answer) => Ok(call.command.answer(&answer)),
             None => {
                 let stage = id.stage;
                 refuse(Errno::EINVAL, format!("id {name:#x} is {stage}: nothing is known for QP state {qp_state}"))
             }
         }
+    }
+}
+
+impl Manager {
+    /// Where a connection's alternate path leaves from, if it has one and that is a place of ours.
+    pub(super) fn alternate(&self, connection: &Connection) -> Option<Attachment> {
+        self.locals.with_gid(&connection.alternate?.sgid)
+    }
+}
+
+/// Adds the alternate path, if it leaves from the same device: loaded on the way to RTR, rearmed on the way to RTS.
+fn with_alternate(
+    answer: QpAttr,
+    at: &Attachment,
+    connection: Option<&Connection>,
+    alternate: Option<&Attachment>,
+) -> QpAttr {
+    let (Some(connection), Some(from)) = (connection, alternate.filter(|from| from.device == at.device)) else {
+        return answer;
+    };
+    let (Some(path), Ok(next)) = (&connection.alternate, u8::try_from(answer.qp_state)) else { return answer };
+    match next {
+        state::RTR => QpAttr {
+            qp_attr_mask: answer.qp_attr_mask | attr::ALT_PATH,
+            alt_ah_attr: vector(path, from),
+            alt_port_num: from.port,
+            alt_timeout: connection.ack_timeout,
+            ..answer
+        },
+        state::RTS => QpAttr {
+            qp_attr_mask: answer.qp_attr_mask | attr::PATH_MIG_STATE,
+            path_mig_state: u32::from(migration::REARM),
+            ..answer
+        },
+        _ => answer,
     }
 }
 
@@ -137,8 +175,8 @@ mod tests {
         }
     }
 
-    fn ask(kind: u8, connection: Option<&Connection>, qp_state: u8) -> Option<QpAttr> {
-        let at = Attachment {
+    fn attachment() -> Attachment {
+        Attachment {
             device: 0,
             port: 1,
             index: 2,
@@ -148,7 +186,11 @@ mod tests {
             port_mtu: 5,
             lid: 0,
             subnet: None,
-        };
+        }
+    }
+
+    fn ask(kind: u8, connection: Option<&Connection>, qp_state: u8) -> Option<QpAttr> {
+        let at = attachment();
         attributes(&Id::new(ChannelId(1), 1, port_space::TCP, kind), &at, connection, u32::from(qp_state))
     }
 
@@ -165,6 +207,33 @@ mod tests {
         assert_eq!((rts.sq_psn, rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (5, 17, 7, 6, 3));
         let uc = ask(kind::UC, Some(&known()), state::RTS).expect("known");
         assert_eq!(uc.qp_attr_mask, attr::STATE | attr::SQ_PSN);
+    }
+
+    #[test]
+    fn an_alternate_path_is_loaded_in_rtr_and_rearmed_in_rts() {
+        let elsewhere = Path { sgid: [7; 16], dgid: [8; 16], hop_limit: 9, ..Path::default() };
+        let known = Connection { alternate: Some(elsewhere), ..known() };
+        let at = attachment();
+        let from = Attachment { index: 5, gid: [7; 16], ..at };
+        let ask = |from: Option<&Attachment>, next| {
+            let plain = ask(kind::RC, Some(&known), next).expect("known");
+            (plain, with_alternate(plain, &at, Some(&known), from))
+        };
+        let (plain, told) = ask(Some(&from), state::RTR);
+        assert_eq!(told.qp_attr_mask, plain.qp_attr_mask | attr::ALT_PATH);
+        assert_eq!((told.alt_ah_attr.dgid, told.alt_ah_attr.sgid_index), ([8; 16], 5));
+        assert_eq!((told.alt_port_num, told.alt_timeout, told.ah_attr), (1, 17, plain.ah_attr));
+        let (plain, told) = ask(Some(&from), state::RTS);
+        assert_eq!(told.qp_attr_mask, plain.qp_attr_mask | attr::PATH_MIG_STATE);
+        assert_eq!(told.path_mig_state, u32::from(migration::REARM));
+        // From another device, or from nowhere, there is none.
+        let other = Attachment { device: 1, ..from };
+        for next in [state::INIT, state::RTR, state::RTS] {
+            for from in [None, Some(&other)] {
+                let (plain, told) = ask(from, next);
+                assert_eq!(told, plain);
+            }
+        }
     }
 
     #[test]

@@ -25,7 +25,8 @@ const CM_RETRIES: u8 = 15;
 /// Private data of a REQ and of a SIDR_REQ.
 const REQ_PRIVATE: usize = 92;
 const SIDR_REQ_PRIVATE: usize = 216;
-/// "Alternate paths are not supported", in a REP.
+/// In a REP: the alternate path of the REQ is taken, or it is not.
+const FAILOVER: u8 = 0;
 const NO_FAILOVER: u8 = 1;
 
 impl Manager {
@@ -124,7 +125,10 @@ impl Manager {
         let (datagram, qkey) = (id.is_datagram(), id.qkey);
         let at = id.attachment;
         // The program's QP may be ready to receive already: with what INIT_QP_ATTR has told it.
-        let psn = self.core.connection(connection).map_or(Psn::new(0), |facts| facts.receive_psn);
+        let facts = self.core.connection(connection).ok();
+        let psn = facts.as_ref().map_or(Psn::new(0), |facts| facts.receive_psn);
+        let alternate = facts.as_ref().and_then(|facts| self.alternate(facts));
+        let has_alternate = alternate.is_some_and(|from| at.is_some_and(|at| at.device == from.device));
         let outcome = if datagram {
             self.core.sidr_reply(
                 now,
@@ -150,7 +154,7 @@ impl Manager {
                     responder_resources: param.responder_resources,
                     initiator_depth: param.initiator_depth,
                     target_ack_delay: 0,
-                    failover_accepted: NO_FAILOVER,
+                    failover_accepted: if has_alternate { FAILOVER } else { NO_FAILOVER },
                     flow_control: param.flow_control != 0,
                     rnr_retry_count: param.rnr_retry_count.min(7),
                     srq: param.srq != 0,
