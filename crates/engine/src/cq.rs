@@ -454,7 +454,12 @@ impl Cq {
         Ok(())
     }
 
+    /// Unless it is destroyed: no event of it may be left behind then.
     pub(crate) fn report_overrun(&self) {
+        let ring = self.ring.lock();
+        if ring.view.is_none() {
+            return;
+        }
         self.engine.events.raise(abi::event::kind::CQ_ERR, self.cookie, event::Source::Cq(self.itself.clone()));
     }
 
@@ -551,9 +556,12 @@ impl Cq {
             channel.forget(self);
             channel.attach(-1);
         }
+        {
+            let mut ring = self.ring.lock();
+            (ring.view, ring.entries, ring.recent, ring.token) = (None, None, None, None);
+        }
+        // Last: from now on nothing is raised.
         self.engine.forget_events(|source| matches!(source, event::Source::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
-        let mut ring = self.ring.lock();
-        (ring.view, ring.entries, ring.recent, ring.token) = (None, None, None, None);
         if let Some(lint) = self.engine.lint() {
             lint.forgotten(self.handle);
         }

@@ -245,12 +245,20 @@ impl Srq {
     fn check_limit(&self, queue: &mut Queue) {
         if queue.limit != 0 && queue.waiting() < queue.limit {
             queue.limit = 0;
-            self.raise(kind::SRQ_LIMIT_REACHED);
+            self.raise(queue, kind::SRQ_LIMIT_REACHED);
         }
     }
 
-    pub(crate) fn raise(&self, event: u32) {
-        self.engine.events.raise(event, self.cookie, Source::Srq(self.itself.clone()));
+    /// It takes nothing any more.
+    pub(crate) fn report_failure(&self) {
+        self.raise(&self.queue.lock(), kind::SRQ_ERR);
+    }
+
+    /// Unless it is destroyed: no event of it may be left behind then.
+    fn raise(&self, queue: &Queue, event: u32) {
+        if queue.view.is_some() {
+            self.engine.events.raise(event, self.cookie, Source::Srq(self.itself.clone()));
+        }
     }
 
     /// Changes the limit, the size, or both at once.
@@ -342,11 +350,14 @@ impl Srq {
         if self.xrc.is_some() {
             self.engine.xrc_srqs.remove(self.number);
         }
+        {
+            let mut queue = self.queue.lock();
+            queue.view = None;
+            queue.ring.forget();
+            queue.token = None;
+        }
+        // Last: from now on nothing is raised.
         self.engine.forget_events(|source| matches!(source, Source::Srq(srq) if std::ptr::eq(srq.as_ptr(), self)));
-        let mut queue = self.queue.lock();
-        queue.view = None;
-        queue.ring.forget();
-        queue.token = None;
         if let Some(lint) = self.engine.lint() {
             lint.emptied_shared(self.handle);
         }

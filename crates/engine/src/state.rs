@@ -331,7 +331,11 @@ impl Qp {
     /// The CQ of this QP was overrun.
     pub(crate) fn overrun(&self) {
         self.fail("its CQ was overrun");
-        self.raise(kind::QP_FATAL);
+        // Of a QP that is destroyed meanwhile no event may be left behind.
+        let inner = self.lock();
+        if !inner.is_dead() {
+            self.raise(kind::QP_FATAL);
+        }
     }
 }
 

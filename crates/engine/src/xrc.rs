@@ -13,7 +13,6 @@ use std::sync::{Arc, Weak};
 
 use abi::command::number as command;
 use abi::errno::Errno;
-use abi::event::kind;
 use abi::qp::{CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, kind as qp_type};
 use abi::queue::{QpOut, SrqOut};
 use abi::srq::CreateSrqAnswer;
@@ -224,7 +223,7 @@ impl Engine {
         for srq in self.xrc_srqs.all() {
             if let Some(member) = srq.xrc.as_ref().filter(|member| Arc::ptr_eq(&member.cq, cq)) {
                 member.failed.store(true, Ordering::Relaxed);
-                srq.raise(kind::SRQ_ERR);
+                srq.report_failure();
             }
         }
     }
