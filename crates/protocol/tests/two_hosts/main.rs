@@ -5,6 +5,7 @@
 
 mod confirmed;
 mod corners;
+mod duplicates;
 mod hostile;
 mod local;
 mod losses;
