@@ -129,6 +129,8 @@ constants! {
         WAKE = 4,
         /// A target QP that this engine holds is served by nobody any more: XRC_ADOPT.
         TARGET = 5,
+        /// The state of some port has changed: ways are looked for anew.
+        PORTS = 6,
     }
 
     /// `GidEntryAnswer::gid_type`, and the board's.

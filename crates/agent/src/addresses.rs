@@ -19,6 +19,8 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::gids::HostAddress;
 
+pub use links::{Link, host_links};
+
 /// Multicast groups of rtnetlink that speak of interfaces and addresses (`RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`,
 /// `RTNLGRP_IPV6_IFADDR`).
 const LINKS: u32 = 1;

@@ -111,6 +111,12 @@ impl AgentHandle {
         self.inbox.send(Message::Network(network));
     }
 
+    /// Takes a port down, as if its cable were pulled, or makes it active again: for tests of programs that have to bear that. A port
+    /// with interfaces of its own follows them with their next change.
+    pub fn set_port(&self, device: usize, port: u32, up: bool) {
+        self.inbox.send(Message::Port { device, port, up });
+    }
+
     /// What hands datagrams of other hosts to this agent's engines: for whoever carries packets in place of UDP.
     pub fn forwarder(&self) -> Arc<Forwarder> {
         Arc::clone(&self.forwarder)

@@ -54,6 +54,8 @@ pub struct Port {
     /// The MTU code in use: the configured one, or what the interfaces of the GIDs carry.
     pub active_mtu: u8,
     configured_mtu: u8,
+    /// It is down whatever its interfaces do.
+    pub stays_down: bool,
     /// See `port_state` of the ABI.
     pub state: u8,
     /// Violations of Q_Keys and P_Keys that contexts have counted which are no more.
@@ -286,6 +288,7 @@ impl Port {
             guid,
             active_mtu: configured_mtu,
             configured_mtu,
+            stays_down: config.state == PortState::Down,
             state: match config.state {
                 PortState::Active => port_state::ACTIVE,
                 PortState::Down => port_state::DOWN,

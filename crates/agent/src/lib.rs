@@ -27,6 +27,7 @@ mod mirror;
 pub mod numbers;
 pub mod objects;
 mod poller;
+mod ports;
 pub mod queue_memory;
 mod reasons;
 pub mod refusal;

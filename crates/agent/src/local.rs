@@ -62,6 +62,15 @@ pub(crate) enum Message {
     CloseChannel(ChannelId),
     /// Send management datagrams through this network.
     Network(Arc<dyn Network>),
+    /// Take a port down, or make it active.
+    Port {
+        /// The device, by index.
+        device: usize,
+        /// The port, from 1.
+        port: u32,
+        /// Whether it is to be active.
+        up: bool,
+    },
     /// The reply to a command that was carried out elsewhere.
     Reply {
         /// Who waits for it.

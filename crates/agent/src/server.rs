@@ -15,7 +15,7 @@ use abi::envelope::REQUEST_MAX;
 use rustix::event::epoll::{self, EventFlags};
 use shm::socket::{Listener, Socket};
 
-use crate::addresses::{AddressWatch, host_addresses};
+use crate::addresses::{AddressWatch, host_addresses, host_links};
 use crate::admin::{self, Verdict};
 use crate::agent::Inbox;
 use crate::client::{Client, Fate, Next, Node, Session};
@@ -283,6 +283,10 @@ impl Server {
                     }
                 }
                 Message::Network(network) => self.manager.set_network(network),
+                Message::Port { device, port, up } => {
+                    let changed = self.world.set_port(device, port, up);
+                    self.show_changes(changed);
+                }
                 Message::Reply { to, reply } => self.hand_on(to, reply),
                 Message::Close(context) => {
                     if self.locals.remove(&context) {
@@ -484,6 +488,11 @@ impl Server {
             watch.drain();
         }
         let changed = follow(&mut self.world);
+        self.show_changes(changed);
+    }
+
+    /// Takes the devices as they are now into what is made of them.
+    fn show_changes(&mut self, changed: bool) {
         self.manager.follow_addresses(&self.world);
         if changed
             && let Some(mirror) = &self.mirror
@@ -556,13 +565,14 @@ fn spare_descriptor() -> Option<OwnedFd> {
     std::fs::File::open("/").ok().map(OwnedFd::from)
 }
 
-/// Asks the host for its addresses; true when GID tables changed.
+/// Asks the host for its interfaces and addresses; true when ports or GID tables changed.
 fn follow(world: &mut World) -> bool {
+    let ports = host_links().is_ok_and(|links| world.follow_links(&links));
     match host_addresses() {
-        Ok(addresses) => world.follow_addresses(&addresses),
+        Ok(addresses) => world.follow_addresses(&addresses) | ports,
         Err(error) => {
             tracing::warn!(%error, "the host's addresses cannot be read; GID index 0 goes on to work");
-            false
+            ports
         }
     }
 }

@@ -145,7 +145,7 @@ fn a_qp_gets_to_rtr_by_lid_and_keeps_what_it_was_told() {
 }
 
 #[test]
-fn a_lid_follows_the_address_and_a_change_is_an_event() {
+fn event_lid_change_when_the_address_is_another() {
     let mut client = Client::on(LinkLayer::Infiniband);
     let page = client.world.contexts[&client.id].events.as_ref().expect("open").page().clone();
     let events = || -> Vec<u32> {

@@ -346,7 +346,7 @@ fn keys_die_with_the_translation_they_stood_for() {
 }
 
 #[test]
-fn a_change_of_addresses_is_an_event_and_a_row_of_the_table() {
+fn event_gid_change_and_a_row_of_the_table() {
     let mut world = world();
     let id = client(&mut world);
     let page = world.contexts[&id].events.as_ref().expect("open").page().clone();

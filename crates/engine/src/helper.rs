@@ -355,6 +355,7 @@ impl Engine {
                 self.lose_lane(message.lane.lane);
             }
             push::TARGET => self.adopt_target(message.lane.lane),
+            push::PORTS => self.ports_changed(),
             _ => {}
         }
     }

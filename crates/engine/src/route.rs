@@ -53,6 +53,14 @@ impl Engine {
         }
     }
 
+    /// A port went down or came up: connections look for their ways anew, by lanes too, for nothing passes a port that is down.
+    pub(crate) fn ports_changed(self: &Arc<Self>) {
+        for qp in self.qps.all() {
+            qp.look_for_route_again();
+        }
+        self.timers_changed();
+    }
+
     /// A lane's other end is gone. What it had sent is taken first.
     pub(crate) fn lose_lane(self: &Arc<Self>, id: u32) {
         let lanes: Vec<_> = self.lanes.list().iter().filter(|lane| lane.id == id).cloned().collect();
@@ -219,6 +227,15 @@ impl Qp {
                 return;
             }
             qp.open_route();
+        }
+    }
+
+    /// The way that is known may not be one any more.
+    fn look_for_route_again(self: &Arc<Self>) {
+        let mut inner = self.lock();
+        if !inner.is_dead() && matches!(inner.route, Route::Lane(_)) {
+            inner.route = Route::Unknown;
+            self.pump(&mut inner);
         }
     }
 

@@ -79,6 +79,12 @@ impl Host {
         }
     }
 
+    /// Takes a port of its device down, or makes it active: programs get PORT_ERR and PORT_ACTIVE, and nothing passes meanwhile, not
+    /// within the host either.
+    pub fn set_port(&self, port: u32, up: bool) {
+        self.agent.set_port(0, port, up);
+    }
+
     /// Cuts the line to one of its addresses, where it has several: packets from there and to there are lost.
     pub fn cut(&self, address: IpAddr) {
         self.cut_or_mend(address, true);

@@ -1,7 +1,7 @@
-//! The MTU of each network interface, by rtnetlink.
+//! The network interfaces, by rtnetlink: their names, MTUs, and whether they run.
 //!
-//! Of the kernel's long answer only the index and the MTU are read, by hand: a kernel that is newer than a decoder for all
-//! of it then cannot make them unreadable.
+//! Of the kernel's long answer only that much is read, by hand: a kernel that is newer than a decoder for all of it then cannot
+//! make it unreadable. The principal type is [`Link`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,13 +15,34 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;
+const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+/// `IFF_UP | IFF_RUNNING`: switched on, and with a carrier where there is such a thing.
+const RUNNING: u32 = 0x41;
 /// A netlink header, and a `struct ifinfomsg` behind it.
 const HEADER: usize = 16;
 const IFINFO: usize = 16;
 
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Link {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its MTU in bytes; 0 if the kernel says nothing of it.
+    pub mtu: u32,
+    /// Whether packets can pass: it is switched on and has a carrier.
+    pub runs: bool,
+}
+
 /// MTU in bytes by interface index.
 pub(super) fn mtus() -> io::Result<BTreeMap<u32, u32>> {
+    Ok(host_links()?.into_iter().filter(|link| link.mtu != 0).map(|link| (link.index, link.mtu)).collect())
+}
+
+/// The interfaces of this network namespace.
+pub fn host_links() -> io::Result<Vec<Link>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -30,7 +51,7 @@ pub(super) fn mtus() -> io::Result<BTreeMap<u32, u32>> {
     request[4..6].copy_from_slice(&RTM_GETLINK.to_ne_bytes());
     request[6..8].copy_from_slice(&DUMP.to_ne_bytes());
     socket.send(&request, 0)?;
-    let mut found = BTreeMap::new();
+    let mut found = Vec::new();
     loop {
         let (bytes, _) = socket.recv_from_full()?;
         if bytes.is_empty() || take(&bytes, &mut found)? {
@@ -40,7 +61,7 @@ pub(super) fn mtus() -> io::Result<BTreeMap<u32, u32>> {
 }
 
 /// Adds what one datagram says to `found`; true when it was the last one.
-fn take(mut bytes: &[u8], found: &mut BTreeMap<u32, u32>) -> io::Result<bool> {
+fn take(mut bytes: &[u8], found: &mut Vec<Link>) -> io::Result<bool> {
     while let (Some(length), Some(kind)) = (word(bytes, 0), half(bytes, 4)) {
         let length = length as usize;
         let Some(message) = bytes.get(HEADER..length) else { return Ok(false) };
@@ -50,7 +71,7 @@ fn take(mut bytes: &[u8], found: &mut BTreeMap<u32, u32>) -> io::Result<bool> {
                 let code = word(message, 0).unwrap_or_default().cast_signed();
                 return Err(io::Error::from_raw_os_error(code.saturating_neg()));
             }
-            RTM_NEWLINK => found.extend(index_and_mtu(message)),
+            RTM_NEWLINK => found.extend(link(message)),
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -59,17 +80,25 @@ fn take(mut bytes: &[u8], found: &mut BTreeMap<u32, u32>) -> io::Result<bool> {
 }
 
 /// Reads a `struct ifinfomsg` with its attributes.
-fn index_and_mtu(message: &[u8]) -> Option<(u32, u32)> {
-    let index = word(message, 4)?;
+fn link(message: &[u8]) -> Option<Link> {
+    let flags = word(message, 8)?;
+    let mut link = Link { index: word(message, 4)?, runs: flags & RUNNING == RUNNING, ..Link::default() };
     let mut attributes = message.get(IFINFO..)?;
-    loop {
-        let length = usize::from(half(attributes, 0)?);
-        if half(attributes, 2)? == IFLA_MTU {
-            return Some((index, word(attributes, 4)?));
-        }
+    while let (Some(length), Some(kind)) = (half(attributes, 0), half(attributes, 2)) {
         // An attribute is four bytes long at least; a shorter one would never end.
-        attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;
+        let length = usize::from(length).max(4);
+        let Some(value) = attributes.get(4..length) else { break };
+        match kind {
+            IFLA_MTU => link.mtu = word(value, 0).unwrap_or_default(),
+            IFLA_IFNAME => {
+                let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+                link.name = String::from_utf8_lossy(name).into_owned();
+            }
+            _ => {}
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
+    Some(link)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -91,25 +120,42 @@ mod tests {
     }
 
     #[test]
+    fn loopback_has_a_name_and_runs() {
+        let Ok(found) = host_links() else { return }; // a sandbox without netlink
+        let up = std::fs::read_to_string("/sys/class/net/lo/flags").unwrap_or_default();
+        let up = u32::from_str_radix(up.trim().trim_start_matches("0x"), 16).is_ok_and(|flags| flags & 1 != 0);
+        let lo = found.iter().find(|link| link.name == "lo").expect("every namespace has it");
+        assert_eq!(lo.runs, up, "{lo:?}");
+    }
+
+    #[test]
     fn what_is_cut_short_is_left_out() {
-        let attribute = |kind: u16, value: u32| {
-            [8_u16.to_ne_bytes(), kind.to_ne_bytes()]
-                .concat()
-                .into_iter()
-                .chain(value.to_ne_bytes())
-                .collect::<Vec<_>>()
+        let attribute = |kind: u16, value: &[u8]| {
+            let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend_from_slice(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
         };
         let mut message = vec![0; IFINFO];
         message[4] = 7;
-        message.extend(attribute(9, 1));
-        assert_eq!(index_and_mtu(&message), None);
-        message.extend(attribute(IFLA_MTU, 1400));
-        assert_eq!(index_and_mtu(&message), Some((7, 1400)));
+        message[8] = 0x41;
+        message.extend(attribute(9, &[1]));
+        let bare = Link { index: 7, runs: true, ..Link::default() };
+        assert_eq!(link(&message), Some(bare.clone()));
+        message.extend(attribute(IFLA_IFNAME, b"eth0\0"));
+        message.extend(attribute(IFLA_MTU, &1400_u32.to_ne_bytes()));
+        let whole = Link { name: "eth0".to_owned(), mtu: 1400, ..bare };
+        assert_eq!(link(&message), Some(whole.clone()));
+        message[8] = 1;
+        assert_eq!(link(&message), Some(Link { runs: false, ..whole.clone() }), "switched on, and without a carrier");
         for length in 0..message.len() {
-            assert_eq!(index_and_mtu(&message[..length]), None);
+            assert!(link(&message[..length]).is_none_or(|cut| cut.mtu == 0), "{length}");
+            assert!(length >= IFINFO || link(&message[..length]).is_none(), "{length}");
         }
-        let zero = vec![0; 64];
-        assert_eq!(index_and_mtu(&zero), None, "attributes without a length end");
-        assert!(!take(&zero, &mut BTreeMap::new()).expect("nothing is said"));
+        let mut endless = vec![0; 64];
+        assert!(!take(&endless, &mut Vec::new()).expect("nothing is said"), "attributes without a length end");
+        endless[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
+        endless[0] = 64;
+        assert!(!take(&endless, &mut Vec::new()).expect("an interface of which nothing is known"));
     }
 }

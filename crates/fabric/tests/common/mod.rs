@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod memory;
+pub(crate) mod paths;
 pub(crate) mod stranger;
 pub(crate) mod wait;
 pub(crate) mod xrc;
@@ -132,6 +133,12 @@ impl Fabric {
         let hosts = hosts.mtu(mtu).faults(faults).build().expect("hosts");
         let dir = tempfile::tempdir().expect("a directory");
         Self { dir, agent: None, hosts: Some(hosts), engines: parking_lot::Mutex::new(Vec::new()) }
+    }
+
+    /// Takes a port of all hosts down, or makes it active.
+    pub(crate) fn set_port(&self, port: u32, up: bool) {
+        self.agent.iter().for_each(|agent| agent.set_port(0, port, up));
+        self.hosts.iter().flat_map(::fabric::Fabric::hosts).for_each(|host| host.set_port(port, up));
     }
 
     /// One of the hosts, where there are some.

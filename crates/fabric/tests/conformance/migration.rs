@@ -9,6 +9,7 @@ use abi::post::opcode;
 use abi::qp::migration::{ARMED, MIGRATED, REARM};
 use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr, state};
 
+use crate::common::paths::{paths_even_with_losses, paths_everywhere};
 use crate::common::wait::{event, no_event, until};
 use crate::common::{Fabric, Plan, Side};
 use engine::{SendWr, Service};
@@ -17,47 +18,6 @@ use engine::{SendWr, Service};
 const SECOND: u8 = 2;
 /// The name that everything here has as a QP.
 const QP: u64 = 2;
-
-/// On one host, and between hosts.
-macro_rules! by_two_paths {
-    ($($name:ident)*) => { $(mod $name {
-        use crate::common::Fabric;
-        use ::fabric::Faults;
-
-        #[test]
-        fn on_one_host() {
-            super::$name(&Fabric::configured("addresses = ['127.0.0.1', '127.0.0.2']"));
-        }
-
-        #[test]
-        fn between_hosts() {
-            super::$name(&Fabric::two_paths(4096, Faults::default()));
-        }
-
-        #[test]
-        fn between_hosts_with_small_packets() {
-            super::$name(&Fabric::two_paths(1024, Faults::default()));
-        }
-    })* };
-}
-
-/// Between hosts, whose packets may be lost otherwise as well.
-macro_rules! where_paths_fail {
-    ($($name:ident)*) => { $(mod $name {
-        use crate::common::Fabric;
-        use ::fabric::Faults;
-
-        #[test]
-        fn between_hosts() {
-            super::$name(&Fabric::two_paths(4096, Faults::default()));
-        }
-
-        #[test]
-        fn between_hosts_with_losses() {
-            super::$name(&Fabric::two_paths(1024, Faults::loss(0.03, 5)));
-        }
-    })* };
-}
 
 fn plan() -> Plan {
     Plan { memory: 256 * 1024, timeout: 12, retry_cnt: 3, ..Plan::rc() }
@@ -385,7 +345,7 @@ fn apm_explicit_migration_takes_a_drained_end(fabric: &Fabric) {
     assert_eq!(event(&b.engine).kind, kind::PATH_MIG);
 }
 
-by_two_paths! {
+paths_everywhere! {
     apm_capability_is_told
     apm_states_of_both_ends
     apm_alternate_path_is_told
@@ -395,7 +355,7 @@ by_two_paths! {
     apm_explicit_migration_takes_a_drained_end
 }
 
-where_paths_fail! {
+paths_even_with_losses! {
     apm_failover_when_nobody_answers
     apm_exhausted_when_both_paths_fail
     apm_exhausted_when_not_armed

@@ -39,6 +39,9 @@ const ALL: [u32; 20] = [
     DEST_QPN,
 ];
 
+/// The alternate path and the migration state.
+const PATHS: u32 = ALT_PATH | PATH_MIG_STATE;
+
 /// A queue pair in a state, and a peer for its address.
 fn side_in(engine: &Arc<Engine>, service: Service, wanted: u8) -> (Side, Side) {
     let plan = Plan::new(service);
@@ -89,7 +92,7 @@ fn request(side: &Side, peer: &Side, from: u8, to: u8, mask: u32) -> ModifyQp {
     }
 }
 
-/// Attributes for which the device answers what it lacks, whether the table takes them or not.
+/// Capacities cannot be changed here, whether the table takes them or not.
 fn is_tried(attribute: u32) -> bool {
     attribute != CAP
 }
@@ -140,7 +143,7 @@ fn modify_init_to_init(fabric: &Fabric) {
 
 fn modify_init_to_rtr(fabric: &Fabric) {
     let uc = AV | PATH_MTU | DEST_QPN | RQ_PSN;
-    let optional = ACCESS_FLAGS | PKEY_INDEX;
+    let optional = ACCESS_FLAGS | PKEY_INDEX | ALT_PATH;
     let rc = uc | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
     row(fabric, state::INIT, state::RTR, [Some((rc, optional)), Some((uc, optional)), Some((0, PKEY_INDEX | QKEY))]);
 }
@@ -148,8 +151,8 @@ fn modify_init_to_rtr(fabric: &Fabric) {
 fn modify_rtr_to_rts(fabric: &Fabric) {
     let rc = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
     let rule = [
-        Some((rc, CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER)),
-        Some((SQ_PSN, CUR_STATE | ACCESS_FLAGS)),
+        Some((rc, CUR_STATE | ACCESS_FLAGS | PATHS | MIN_RNR_TIMER)),
+        Some((SQ_PSN, CUR_STATE | ACCESS_FLAGS | PATHS)),
         Some((SQ_PSN, CUR_STATE | QKEY)),
     ];
     row(fabric, state::RTR, state::RTS, rule);
@@ -157,8 +160,8 @@ fn modify_rtr_to_rts(fabric: &Fabric) {
 
 fn modify_rts_to_rts(fabric: &Fabric) {
     let rule = [
-        Some((0, CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER)),
-        Some((0, CUR_STATE | ACCESS_FLAGS)),
+        Some((0, CUR_STATE | ACCESS_FLAGS | PATHS | MIN_RNR_TIMER)),
+        Some((0, CUR_STATE | ACCESS_FLAGS | PATHS)),
         Some((0, CUR_STATE | QKEY)),
     ];
     row(fabric, state::RTS, state::RTS, rule);
@@ -170,15 +173,15 @@ fn modify_rts_to_sqd(fabric: &Fabric) {
 
 fn modify_sqd_to_rts(fabric: &Fabric) {
     let rule = [
-        Some((0, CUR_STATE | ACCESS_FLAGS | MIN_RNR_TIMER)),
-        Some((0, CUR_STATE | ACCESS_FLAGS)),
+        Some((0, CUR_STATE | ACCESS_FLAGS | PATHS | MIN_RNR_TIMER)),
+        Some((0, CUR_STATE | ACCESS_FLAGS | PATHS)),
         Some((0, CUR_STATE | QKEY)),
     ];
     row(fabric, state::SQD, state::RTS, rule);
 }
 
 fn modify_sqd_to_sqd(fabric: &Fabric) {
-    let uc = AV | ACCESS_FLAGS | PKEY_INDEX;
+    let uc = AV | ACCESS_FLAGS | PKEY_INDEX | PATHS;
     let more = PORT | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
     row(fabric, state::SQD, state::SQD, [Some((0, uc | more)), Some((0, uc)), Some((0, PKEY_INDEX | QKEY))]);
 }

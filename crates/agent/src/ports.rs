@@ -1,0 +1,56 @@
+//! Ports that go down and come up: PORT_ERR and PORT_ACTIVE.
+//!
+//! A port that has been given interfaces by name goes down when none of them runs, and is active again when one does. A port that
+//! has the whole host, or no interface at all, stays active, for programs of one host need no interface. Nothing passes a port that is down, not within the
+//! host either, as on an adapter. Adds to [`World`].
+
+use abi::device::port_state;
+use abi::event::{AsyncRecord, kind};
+use abi::private::{Push, push};
+
+use crate::addresses::Link;
+use crate::world::World;
+
+impl World {
+    /// Has ports follow their interfaces. True when the state of one has changed.
+    pub fn follow_links(&mut self, links: &[Link]) -> bool {
+        let mut wanted = Vec::new();
+        for device in &self.devices {
+            for (number, port) in (1..).zip(&device.ports) {
+                if let Some(names) = port.interfaces.as_ref().filter(|names| !names.is_empty() && !port.stays_down) {
+                    let runs = links.iter().any(|link| link.runs && names.contains(&link.name));
+                    wanted.push((device.index, number, runs));
+                }
+            }
+        }
+        let changes = wanted.into_iter().map(|(device, number, up)| self.set_port(device, number, up));
+        changes.fold(false, |any, changed| any | changed)
+    }
+
+    /// Takes a port down, or makes it active. True when that is news; then every context of the device is told.
+    pub fn set_port(&mut self, device: usize, number: u32, up: bool) -> bool {
+        let (state, event_type) = match up {
+            true => (port_state::ACTIVE, kind::PORT_ACTIVE),
+            false => (port_state::DOWN, kind::PORT_ERR),
+        };
+        let Some(port) = self
+            .devices
+            .get_mut(device)
+            .and_then(|device| device.ports.get_mut(number.checked_sub(1)? as usize))
+            .filter(|port| port.state != state)
+        else {
+            return false;
+        };
+        port.state = state;
+        tracing::info!(device = %self.devices[device].name, port = number, up, "a port has changed");
+        let wire = &self.wire;
+        self.board.show_ports(&self.devices[device], |index, entry| wire.code(index, entry));
+        self.wire.touch();
+        self.raise(device, AsyncRecord { element: number.into(), event_type, reserved: 0 });
+        // Ways that are in use lead from here, or to here, on other devices as well.
+        for engine in self.contexts.values_mut().filter_map(|context| context.engine.as_mut()) {
+            engine.push(Push { kind: push::PORTS, ..Push::default() }, Vec::new());
+        }
+        true
+    }
+}

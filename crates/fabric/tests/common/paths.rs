@@ -1,0 +1,48 @@
+//! Where tests of path migration run: each host has two addresses, and so each connection two paths.
+
+/// On one host, and between hosts.
+#[allow(unused_macros, reason = "each test file uses its part")]
+macro_rules! paths_everywhere {
+    ($($name:ident)*) => { $(mod $name {
+        use crate::common::Fabric;
+        use ::fabric::Faults;
+
+        #[test]
+        fn on_one_host() {
+            super::$name(&Fabric::configured("addresses = ['127.0.0.1', '127.0.0.2']"));
+        }
+
+        #[test]
+        fn between_hosts() {
+            super::$name(&Fabric::two_paths(4096, Faults::default()));
+        }
+
+        #[test]
+        fn between_hosts_with_small_packets() {
+            super::$name(&Fabric::two_paths(1024, Faults::default()));
+        }
+    })* };
+}
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use paths_everywhere;
+
+/// Between hosts, whose packets may be lost otherwise as well.
+#[allow(unused_macros, reason = "each test file uses its part")]
+macro_rules! paths_even_with_losses {
+    ($($name:ident)*) => { $(mod $name {
+        use crate::common::Fabric;
+        use ::fabric::Faults;
+
+        #[test]
+        fn between_hosts() {
+            super::$name(&Fabric::two_paths(4096, Faults::default()));
+        }
+
+        #[test]
+        fn between_hosts_with_losses() {
+            super::$name(&Fabric::two_paths(1024, Faults::loss(0.03, 5)));
+        }
+    })* };
+}
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use paths_even_with_losses;
