@@ -54,6 +54,7 @@ pub(crate) const SUITE: &[Package] = &[
     Package { name: "util-linux", file: "/usr/bin/setpriv" },
     Package { name: "nftables", file: "/usr/sbin/nft" },
     Package { name: "ethtool", file: "/usr/sbin/ethtool" },
+    Package { name: "valgrind", file: "/usr/bin/valgrind" },
     Package { name: "cmake", file: "/usr/bin/ctest" },
     Package { name: "make", file: "/usr/bin/make" },
 ];

@@ -121,13 +121,19 @@ unsafe fn build(pd: *mut Pd, attr: &AhAttr) -> Outcome<*mut Ah> {
     Ok(AhObject::create(c, ah).cast())
 }
 
+/// The global route of an address vector; without one, what stands in its place means nothing and need not have been written.
+pub(crate) fn route(attr: &AhAttr) -> GlobalRoute {
+    if attr.is_global == 0 { GlobalRoute::zeroed() } else { attr.grh }
+}
+
 fn vector(attr: &AhAttr) -> AddressVector {
+    let grh = route(attr);
     AddressVector {
-        dgid: attr.grh.dgid.0,
-        flow_label: attr.grh.flow_label,
-        sgid_index: attr.grh.sgid_index,
-        hop_limit: attr.grh.hop_limit,
-        traffic_class: attr.grh.traffic_class,
+        dgid: grh.dgid.0,
+        flow_label: grh.flow_label,
+        sgid_index: grh.sgid_index,
+        hop_limit: grh.hop_limit,
+        traffic_class: grh.traffic_class,
         reserved: 0,
         dlid: attr.dlid,
         sl: attr.sl,

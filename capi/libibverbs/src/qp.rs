@@ -1,6 +1,7 @@
 //! Queue pairs: creating, modifying, querying, destroying. Posting is in `post`.
 
 use crate::acks::Acks;
+use crate::address;
 use crate::context::OpenContext;
 use crate::cq;
 use crate::entry::{self, Outcome, Refusal, refuse};
@@ -348,9 +349,10 @@ fn modification(attr: &QpAttr, mask: u32) -> Outcome<ModifyQp> {
             u8::try_from(value).map_err(|_| refuse!(EINVAL, "ibv_modify_qp: {value} for attribute bit {bit:#x}"))
         }
     };
-    Ok(ModifyQp {
-        dest: destination(&attr.ah_attr),
-        alt_dest: destination(&attr.alt_ah_attr),
+    let place = |bit, vector| if mask & bit == 0 { Dest::default() } else { destination(vector) };
+    Ok(named(ModifyQp {
+        dest: place(attr::AV, &attr.ah_attr),
+        alt_dest: place(attr::ALT_PATH, &attr.alt_ah_attr),
         qp_handle: 0,
         attr_mask: mask,
         qkey: attr.qkey,
@@ -375,7 +377,35 @@ fn modification(attr: &QpAttr, mask: u32) -> Outcome<ModifyQp> {
         alt_port_num: attr.alt_port_num,
         alt_timeout: attr.alt_timeout,
         reserved: [0; 2],
-    })
+    }))
+}
+
+/// Of a request, only what its mask names: the rest is what happened to be in the program's memory, and does not leave it.
+fn named(request: ModifyQp) -> ModifyQp {
+    let has = |bit| request.attr_mask & bit != 0;
+    let byte = |bit, value: u8| if has(bit) { value } else { 0 };
+    let word = |bit, value: u32| if has(bit) { value } else { 0 };
+    ModifyQp {
+        qkey: word(attr::QKEY, request.qkey),
+        rq_psn: word(attr::RQ_PSN, request.rq_psn),
+        sq_psn: word(attr::SQ_PSN, request.sq_psn),
+        dest_qp_num: word(attr::DEST_QPN, request.dest_qp_num),
+        qp_access_flags: word(attr::ACCESS_FLAGS, request.qp_access_flags),
+        pkey_index: if has(attr::PKEY_INDEX) { request.pkey_index } else { 0 },
+        alt_pkey_index: if has(attr::ALT_PATH) { request.alt_pkey_index } else { 0 },
+        en_sqd_async_notify: byte(attr::EN_SQD_ASYNC_NOTIFY, request.en_sqd_async_notify),
+        max_rd_atomic: byte(attr::MAX_QP_RD_ATOMIC, request.max_rd_atomic),
+        max_dest_rd_atomic: byte(attr::MAX_DEST_RD_ATOMIC, request.max_dest_rd_atomic),
+        min_rnr_timer: byte(attr::MIN_RNR_TIMER, request.min_rnr_timer),
+        port_num: byte(attr::PORT, request.port_num),
+        timeout: byte(attr::TIMEOUT, request.timeout),
+        retry_cnt: byte(attr::RETRY_CNT, request.retry_cnt),
+        rnr_retry: byte(attr::RNR_RETRY, request.rnr_retry),
+        alt_port_num: byte(attr::ALT_PATH, request.alt_port_num),
+        alt_timeout: byte(attr::ALT_PATH, request.alt_timeout),
+        // The others are looked at with their bits already.
+        ..request
+    }
 }
 
 fn attributes(answer: &QueryQpAnswer) -> QpAttr {
@@ -420,14 +450,15 @@ fn capacities(answer: &QueryQpAnswer) -> QpCap {
 }
 
 fn destination(attr: &AhAttr) -> Dest {
+    let grh = address::route(attr);
     Dest {
-        dgid: attr.grh.dgid.0,
-        flow_label: attr.grh.flow_label,
+        dgid: grh.dgid.0,
+        flow_label: grh.flow_label,
         dlid: attr.dlid,
         reserved: 0,
-        sgid_index: attr.grh.sgid_index,
-        hop_limit: attr.grh.hop_limit,
-        traffic_class: attr.grh.traffic_class,
+        sgid_index: grh.sgid_index,
+        hop_limit: grh.hop_limit,
+        traffic_class: grh.traffic_class,
         sl: attr.sl,
         src_path_bits: attr.src_path_bits,
         static_rate: attr.static_rate,

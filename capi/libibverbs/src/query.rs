@@ -169,6 +169,9 @@ pub(crate) unsafe extern "C" fn query_gid_table(
         if table.len() > room {
             return Err(refuse!(EINVAL, "ibv_query_gid_table: {} entries do not fit room for {room}", table.len()));
         }
+        if !table.is_empty() {
+            entry::not_null(entries)?;
+        }
         for (index, found) in table.iter().enumerate() {
             let place = entries.wrapping_byte_add(index * entry_size);
             // SAFETY: `index` is below `room`.

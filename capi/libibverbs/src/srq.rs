@@ -7,6 +7,7 @@ use crate::layout::{Pd, RecvWr, Srq, SrqAttr, SrqInitAttr};
 use crate::object::{Object, cookie, get, set};
 use crate::pd::PdObject;
 use crate::post;
+use abi::srq::attr as change;
 use bytemuck::Zeroable;
 use engine::{Engine, Srq as EngineSrq, SrqSpec};
 use std::ffi::c_int;
@@ -87,7 +88,11 @@ pub(crate) unsafe extern "C" fn modify(srq: *mut Srq, attr: *mut SrqAttr, mask: 
         entry::not_null(attr)?;
         // SAFETY: the caller's promise.
         let object = unsafe { SrqObject::of(srq) }?;
-        Ok(object.inner.queue()?.modify(mask.cast_unsigned(), get!(attr, max_wr), get!(attr, srq_limit))?)
+        let mask = mask.cast_unsigned();
+        // What the mask does not name need not have been written.
+        let max_wr = if mask & change::MAX_WR != 0 { get!(attr, max_wr) } else { 0 };
+        let limit = if mask & change::LIMIT != 0 { get!(attr, srq_limit) } else { 0 };
+        Ok(object.inner.queue()?.modify(mask, max_wr, limit)?)
     })
 }
 

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ pub(crate) struct Waker {
     epoll: OwnedFd,
     push: Mutex<Option<Socket>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The kernel's number of the thread, once it runs.
+    thread_number: AtomicI32,
     stop: AtomicBool,
     /// The program polls, and the thread only watches.
     watching: AtomicBool,
@@ -93,6 +95,7 @@ impl Waker {
             epoll,
             push: Mutex::new(None),
             thread: Mutex::new(None),
+            thread_number: AtomicI32::new(0),
             stop: AtomicBool::new(false),
             watching: AtomicBool::new(false),
             polled_at: AtomicU64::new(0),
@@ -198,8 +201,10 @@ impl Waker {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.kick();
+        // By the kernel's number: to ask Rust who the caller is would leave something behind in threads that Rust has not started.
+        let caller = rustix::thread::gettid().as_raw_nonzero().get();
         let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        if let Some(thread) = thread.filter(|_| self.thread_number.load(Ordering::Relaxed) != caller) {
             let _ = thread.join();
         }
         *self.push.lock() = None;
@@ -261,6 +266,7 @@ impl Engine {
     fn help(self: Arc<Self>) {
         crate::usermem::block_other_signals();
         let waker = &self.waker;
+        waker.thread_number.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         let mut looks = 0;
         let mut told = true;
         while !waker.stop.load(Ordering::Relaxed) {

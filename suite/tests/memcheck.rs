@@ -1,0 +1,40 @@
+//! Every function that the C libraries export, with sound arguments and with wrong ones, under valgrind: no byte is read before it was
+//! written, none outside of its block, and nothing is left over. The programs are in `programs/`; they print what they have called, and
+//! the lists of exported symbols say what there is.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use softhca_suite::{Room, cprogram};
+
+/// The names in a library's list of symbols, those of a version if one is named.
+fn symbols(library: &str, version: Option<&str>) -> BTreeSet<String> {
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi").join(library).join("symbols.txt");
+    let text = std::fs::read_to_string(&list).unwrap_or_else(|error| panic!("{}: {error}", list.display()));
+    let rows = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("@@"));
+    let names = rows.filter(|(_, of)| version.is_none_or(|version| *of == version)).map(|(name, _)| name.to_owned());
+    names.collect()
+}
+
+/// Runs a program under valgrind; answers the names that it says it has called.
+#[track_caller]
+fn called(name: &str, libraries: &[&str], words: &[String]) -> BTreeSet<String> {
+    let room = Room::new().expect("a room");
+    let program = cprogram::build_with(&room, name, libraries).expect("it compiles");
+    let mut all = vec!["valgrind", "--quiet", "--leak-check=full", "--num-callers=30", "--error-exitcode=9"];
+    all.push("--show-leak-kinds=definite,indirect,possible");
+    all.push(program.to_str().expect("a plain path"));
+    all.extend(words.iter().map(String::as_str));
+    let outcome = room.finish_run(&all).expect("it ends").expect_success();
+    assert!(!outcome.errors.contains("=="), "valgrind has nothing to say: {}", outcome.told());
+    outcome.output.lines().filter_map(|line| line.strip_prefix("called ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_function_of_libibverbs_keeps_to_its_memory() {
+    let mut private = vec!["-l".to_owned(), "ibv_register_driver".to_owned()];
+    private.extend(symbols("libibverbs", Some("IBVERBS_PRIVATE_34")));
+    let called = called("calls", &[], &private);
+    let missing: Vec<String> = symbols("libibverbs", None).difference(&called).cloned().collect();
+    assert!(missing.is_empty(), "exported, and not called: {missing:?}");
+}
