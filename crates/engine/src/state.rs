@@ -149,7 +149,7 @@ impl Qp {
             }
             (State::Sqe, State::Rts) => {
                 inner.requester.recover();
-                self.forget_why();
+                self.recovered();
             }
             _ => {}
         }

@@ -26,15 +26,30 @@ pub(crate) struct Why(Mutex<Option<Box<Known>>>);
 struct Known {
     /// Why it went to the error state.
     cause: Option<String>,
-    requests: VecDeque<(u64, String)>,
+    requests: VecDeque<Request>,
+}
+
+struct Request {
+    wr_id: u64,
+    sentence: String,
+    /// It was not posted: what has the name later is another one.
+    refused: bool,
 }
 
 impl Known {
-    fn remember(&mut self, wr_id: u64, sentence: String) {
+    fn remember(&mut self, wr_id: u64, sentence: String, refused: bool) {
         if self.requests.len() == KEPT {
             self.requests.pop_front();
         }
-        self.requests.push_back((wr_id, sentence));
+        self.requests.push_back(Request { wr_id, sentence, refused });
+    }
+
+    /// The QP goes to the error state. What was refused before has been posted again, and is flushed, maybe.
+    fn caused(&mut self, cause: impl FnOnce() -> String) {
+        if self.cause.is_none() {
+            self.cause = Some(cause());
+            self.requests.retain(|request| !request.refused);
+        }
     }
 }
 
@@ -56,8 +71,8 @@ impl Qp {
         note(about, format_args!("QP {:#x}, wr_id {wr_id:#x}: {sentence}", self.qpn()));
         let mut known = self.why.0.lock();
         let known = known.get_or_insert_default();
-        known.cause.get_or_insert_with(|| format!("wr_id {wr_id:#x} failed: {status}: {why}"));
-        known.remember(wr_id, sentence);
+        known.caused(|| format!("wr_id {wr_id:#x} failed: {status}: {why}"));
+        known.remember(wr_id, sentence, false);
     }
 
     /// Notes that a request was not taken, and remembers it; gives the errno.
@@ -66,7 +81,7 @@ impl Qp {
         let about = Note { qpn: self.qpn(), wr_id: Some(wr_id), ..self.engine().reasons.note(Kind::Refused) };
         note(about, format_args!("{call} on QP {:#x}: {why}", self.qpn()));
         let sentence = format!("{call}: {why} ({errno})");
-        self.why.0.lock().get_or_insert_default().remember(wr_id, sentence);
+        self.why.0.lock().get_or_insert_default().remember(wr_id, sentence, true);
         errno
     }
 
@@ -87,7 +102,7 @@ impl Qp {
     /// Remembers why the QP is in error, unless there was something before.
     #[cold]
     fn caused(&self, what: fmt::Arguments<'_>) {
-        self.why.0.lock().get_or_insert_default().cause.get_or_insert_with(|| what.to_string());
+        self.why.0.lock().get_or_insert_default().caused(|| what.to_string());
     }
 
     /// The QP is about to go to the error state, for `cause` unless there was something before: remembers it, and says what is flushed.
@@ -127,12 +142,19 @@ impl Qp {
     pub fn why(&self, wr_id: u64) -> Option<String> {
         let known = self.why.0.lock();
         let known = known.as_ref()?;
-        let own = known.requests.iter().rev().find(|(name, _)| *name == wr_id).map(|(_, sentence)| sentence.clone());
-        let sentence = own.or_else(|| {
+        let own = known.requests.iter().rev().find(|request| request.wr_id == wr_id);
+        let sentence = own.map(|own| own.sentence.clone()).or_else(|| {
             let cause = known.cause.as_ref()?;
             Some(format!("flushed: not carried out, for the QP went to the error state: {cause}"))
         })?;
         Some(format!("QP {:#x}, wr_id {wr_id:#x}: {sentence}", self.qpn()))
+    }
+
+    /// The QP has left the error state.
+    pub(crate) fn recovered(&self) {
+        if let Some(known) = &mut *self.why.0.lock() {
+            known.cause = None;
+        }
     }
 
     /// The QP begins anew.
@@ -236,8 +258,11 @@ mod tests {
     #[test]
     fn only_the_last_requests_are_remembered() {
         let mut known = Known::default();
-        (0..1000).for_each(|wr_id| known.remember(wr_id, String::new()));
+        (0..1000).for_each(|wr_id| known.remember(wr_id, String::new(), wr_id % 2 == 0));
         assert_eq!(known.requests.len(), KEPT);
-        assert_eq!(known.requests.back().map(|(wr_id, _)| *wr_id), Some(999));
+        assert_eq!(known.requests.back().map(|request| request.wr_id), Some(999));
+        // What was refused before the error may have been posted again.
+        known.caused(String::new);
+        assert_eq!(known.requests.len(), KEPT / 2);
     }
 }
