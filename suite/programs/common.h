@@ -24,6 +24,9 @@
 /* The GID that addresses go out with: `-g INDEX`. */
 static int gid_index;
 
+/* How often connect_qp lets a sender try again when its receiver is not ready; 7 is without end. */
+static uint8_t rnr_retry = 7;
+
 static inline double now(void)
 {
     struct timespec t;
@@ -77,7 +80,7 @@ static inline void connect_qp(struct ibv_qp *qp, struct address own, struct addr
     MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                        (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)) == 0);
     memset(&attr, 0, sizeof attr);
-    attr.qp_state = IBV_QPS_RTS; attr.sq_psn = own.psn; attr.timeout = 14; attr.retry_cnt = 7; attr.rnr_retry = 7; attr.max_rd_atomic = 4;
+    attr.qp_state = IBV_QPS_RTS; attr.sq_psn = own.psn; attr.timeout = 14; attr.retry_cnt = 7; attr.rnr_retry = rnr_retry; attr.max_rd_atomic = 4;
     MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN |
                        (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0)) == 0);
 }

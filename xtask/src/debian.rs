@@ -55,6 +55,8 @@ pub(crate) const SUITE: &[Package] = &[
     Package { name: "nftables", file: "/usr/sbin/nft" },
     Package { name: "ethtool", file: "/usr/sbin/ethtool" },
     Package { name: "valgrind", file: "/usr/bin/valgrind" },
+    Package { name: "tcpdump", file: "/usr/bin/tcpdump" },
+    Package { name: "tshark", file: "/usr/bin/tshark" },
     Package { name: "cmake", file: "/usr/bin/ctest" },
     Package { name: "make", file: "/usr/bin/make" },
 ];

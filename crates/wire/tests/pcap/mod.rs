@@ -5,7 +5,7 @@
 use softhca_wire::Headers;
 use softhca_wire::icrc::Envelope;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A RoCEv2 packet as it was captured.
 pub(crate) struct Captured {
@@ -62,7 +62,12 @@ pub(crate) fn names() -> Vec<String> {
 
 /// The RoCEv2 packets of a capture.
 pub(crate) fn read(name: &str) -> Vec<Captured> {
-    let file = std::fs::read(folder().join(format!("{name}.pcap"))).expect("the capture");
+    read_file(&folder().join(format!("{name}.pcap")))
+}
+
+/// The RoCEv2 packets of any pcap file.
+pub(crate) fn read_file(path: &Path) -> Vec<Captured> {
+    let file = std::fs::read(path).expect("the capture");
     assert_eq!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1], "a pcap file, little-endian, with microseconds");
     let mut rest = &file[24..];
     let mut packets = Vec::new();
