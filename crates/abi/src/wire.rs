@@ -71,8 +71,8 @@ record! {
         0 => gid: [u8; 16],
         /// Network interface that the address belongs to.
         16 => ifindex: u32,
-        /// 0.
-        20 => reserved: u32,
+        /// See `socket_flags`.
+        20 => flags: u32,
     }
 
     /// WIRE_SOCKETS (198), answer. `count` fds ride along, in the order of the entries.
@@ -107,6 +107,12 @@ constants! {
     pub mod open_flags: u32 {
         /// The engine may have the agent's sockets (WIRE_SOCKETS) and read them while it holds the claim.
         SHARED = 1,
+    }
+
+    /// `WireSocket::flags`.
+    pub mod socket_flags: u32 {
+        /// A focus: it is connected, and hears one sender only. The reader aims it; there is another socket for the same address.
+        FOCUS = 1,
     }
 
     /// The claim page (4096 bytes), byte offsets: which engine reads the sockets just now. Engines of the agent's own user

@@ -69,7 +69,7 @@ impl Wire {
     /// The wire of an agent before its first address. `board` says who owns which QPN.
     pub(crate) fn new(config: &config::Config, board: Arc<Region>) -> io::Result<Self> {
         let intake = match config.wire {
-            config::Wire::Udp => Some(Arc::new(Intake::new()?)),
+            config::Wire::Udp => Some(Arc::new(Intake::new(!config.system)?)),
             config::Wire::External | config::Wire::Off => None,
         };
         Ok(Self {

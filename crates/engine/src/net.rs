@@ -11,6 +11,7 @@ pub(crate) mod claim;
 mod connection;
 pub(crate) mod deliver;
 pub(crate) mod flow;
+pub(crate) mod focus;
 pub(crate) mod inbox;
 pub(crate) mod origins;
 pub(crate) mod owing;

@@ -1,6 +1,6 @@
 //! UDP sockets as RoCEv2 needs them: one call sends a burst of segments, one call receives segments that the kernel merged.
 //!
-//! * [`Socket`] with its three ways to be made: [`Socket::sender`], [`Socket::receiver`], [`Socket::group_receiver`].
+//! * [`Socket`] with its ways to be made: [`Socket::sender`], [`Socket::receiver`], [`Socket::receiver_and_focus`], [`Socket::group_receiver`].
 //! * [`Outgoing`] and [`Received`]: what goes out, and what is known of what came in.
 //!
 //! This crate knows the port number and nothing else of RDMA: what is in a datagram is the business of `wire`, who gets it that
@@ -17,12 +17,15 @@
 //!   segments of a merged datagram (`UDP_GRO`) have one length, but the last may be shorter. Single datagrams, which all have
 //!   identification 0, are not merged.
 //! * A segment that is longer than the interface's MTU is refused when it is sent (`EMSGSIZE`), in a burst too.
+//! * Of the sockets of one address and port, the kernel compares a datagram with the first one before it looks up the datagram's way, and
+//!   saves the lookup if that one is connected to its sender.
 //! * A multicast datagram for which the interface is named takes IPv4's source address from the same place, or it would be one
 //!   that the ICRC does not have; the TTL of multicast is 1 if it is not set.
 #![deny(unsafe_code)]
 
 mod address;
 mod control;
+mod focus;
 mod settle;
 mod socket;
 #[allow(unsafe_code, reason = "the calls that rustix leaves out")]

@@ -289,7 +289,7 @@ fn becomes_habit(repeats: &AtomicU32, value: u16) -> bool {
 }
 
 /// A socket of the address's family, closed on exec and not waiting.
-fn unbound(address: &IpAddr) -> io::Result<OwnedFd> {
+pub(crate) fn unbound(address: &IpAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
@@ -301,7 +301,7 @@ fn unbound(address: &IpAddr) -> io::Result<OwnedFd> {
 
 /// What a receiver of either kind wants: merged segments, TTL and TOS, and on IPv6 also datagrams without a checksum, as some
 /// adapters send them.
-fn receives(fd: &OwnedFd, address: &IpAddr) -> io::Result<()> {
+pub(crate) fn receives(fd: &OwnedFd, address: &IpAddr) -> io::Result<()> {
     set(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
     if address.is_ipv6() {
         set(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
@@ -314,7 +314,7 @@ fn widen(fd: &OwnedFd, force: i32, ask: i32) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, force, BUFFER).or_else(|_| set(fd, libc::SOL_SOCKET, ask, BUFFER))
 }
 
-fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     sys::set(fd.as_fd(), level, option, &value)
 }
 

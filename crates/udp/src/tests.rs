@@ -366,3 +366,99 @@ fn where_there_is_no_way_nothing_is_settled() {
     sender.send(&out).expect("send");
     assert_eq!(next(&receiver, &mut [0; 64]).len, out.bytes.len());
 }
+
+/// Whether nothing can be read.
+fn is_empty(socket: &Socket) -> bool {
+    socket.receive(&mut [0; 64]).expect("receive").is_none()
+}
+
+#[test]
+fn a_focus_hears_the_one_that_it_is_aimed_at() {
+    for local in [V4, V6] {
+        let (receiver, focus) = Socket::receiver_and_focus_at(local, 0, 0).expect("a receiver");
+        let focus = focus.expect("a focus");
+        assert_eq!(receiver.port(), focus.port());
+        let [one, two] = [0, 1].map(|step| Socket::sender(local, 0, hint().wrapping_add(step)).expect("a sender"));
+        let to = SocketAddr::new(local, receiver.port());
+        let say = |sender: &Socket, bytes: &[u8]| {
+            let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 4, interface: 0, settled: false, bytes };
+            sender.send(&out).expect("sent");
+        };
+        let heard = |socket: &Socket, len, segment, from: &Socket| {
+            let received = next(socket, &mut [0; 64]);
+            let from = SocketAddr::new(local, from.port());
+            assert_eq!((received.len, received.segment, received.from), (len, segment, from));
+        };
+        say(&one, b"1");
+        heard(&receiver, 1, 1, &one);
+        assert!(is_empty(&focus), "it is aimed at nobody yet");
+        focus.aim(Some(&SocketAddr::new(local, one.port()))).expect("aimed");
+        say(&two, b"2 ");
+        say(&one, b"eight as");
+        heard(&focus, 8, 4, &one);
+        assert!(is_empty(&focus), "another one's is for the other socket");
+        heard(&receiver, 2, 2, &two);
+        assert!(is_empty(&receiver));
+        // What has come stays where it is.
+        say(&one, b"before");
+        focus.aim(Some(&SocketAddr::new(local, two.port()))).expect("aimed anew");
+        say(&two, b"after");
+        say(&one, b"past it");
+        heard(&focus, 6, 4, &one);
+        heard(&focus, 5, 4, &two);
+        heard(&receiver, 7, 4, &one);
+        focus.aim(None).expect("aimed at nobody");
+        say(&two, b"xy");
+        heard(&receiver, 2, 2, &two);
+        assert!(is_empty(&focus));
+    }
+}
+
+#[test]
+fn a_focus_that_cannot_be_aimed_stays_as_it_was() {
+    let (receiver, focus) = Socket::receiver_and_focus_at(V4, 0, 0).expect("a receiver");
+    let focus = focus.expect("a focus");
+    focus.aim(Some(&SocketAddr::new(V6, 1))).expect_err("another family");
+    let sender = Socket::sender(V4, 0, hint()).expect("a sender");
+    let to = SocketAddr::new(V4, receiver.port());
+    let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, settled: false, bytes: b"x" };
+    sender.send(&out).expect("sent");
+    assert_eq!(next(&receiver, &mut [0; 64]).len, 1);
+    assert!(is_empty(&focus));
+}
+
+/// A socket that would share its port with anybody.
+fn joins(to: SocketAddr) -> std::io::Result<()> {
+    let socket = crate::socket::unbound(&to.ip())?;
+    crate::socket::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    crate::socket::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    Ok(rustix::net::bind(&socket, &to)?)
+}
+
+#[test]
+fn a_receiver_and_its_focus_let_nobody_in() {
+    for local in [V4, V6] {
+        let (receiver, focus) = Socket::receiver_and_focus_at(local, 0, 0).expect("a receiver");
+        let to = SocketAddr::new(local, receiver.port());
+        let refused = || {
+            let port = to.port();
+            for taken in [
+                Socket::receiver_and_focus_at(local, port, 0).map(drop),
+                Socket::receiver_at(local, port, 0).map(drop),
+                joins(to),
+            ] {
+                assert_eq!(taken.expect_err("taken").kind(), ErrorKind::AddrInUse);
+            }
+        };
+        refused();
+        // Each of them holds the port alone, too.
+        drop(receiver);
+        refused();
+        drop(focus);
+        joins(to).expect("free");
+        let (receiver, focus) = Socket::receiver_and_focus_at(local, to.port(), 0).expect("free");
+        drop(focus);
+        refused();
+        drop(receiver);
+    }
+}

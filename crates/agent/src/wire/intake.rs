@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use abi::wire::{CLAIM_PAGE_LEN, WireSocket};
+use abi::wire::{CLAIM_PAGE_LEN, WireSocket, socket_flags};
 use parking_lot::RwLock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -53,11 +53,16 @@ pub(crate) struct Intake {
     stopping: AtomicBool,
     /// Whether the sockets tell traffic class and hop limit.
     hops: AtomicBool,
+    /// Engines may have the sockets, so that somebody aims a focus.
+    shared: bool,
 }
 
 #[derive(Debug)]
 struct Receiver {
     socket: udp::Socket,
+    /// The one for the same address that hears one sender only: which one, the engine decides that holds the claim. What comes to
+    /// either is the same to the agent.
+    focus: Option<udp::Socket>,
     is_group: bool,
     /// The address or group as a GID.
     gid: [u8; 16],
@@ -75,8 +80,15 @@ pub(crate) struct News {
     pub(crate) engines: Vec<u32>,
 }
 
+impl Receiver {
+    fn sockets(&self) -> impl Iterator<Item = &udp::Socket> {
+        self.focus.iter().chain([&self.socket])
+    }
+}
+
 impl Intake {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// One without sockets. `shared`: engines may have them.
+    pub(crate) fn new(shared: bool) -> io::Result<Self> {
         let [outer, inner, groups] = [(); 3].map(|()| epoll::create(CreateFlags::CLOEXEC));
         let (outer, inner, groups) = (outer?, inner?, groups?);
         let wake = Doorbell::new()?;
@@ -96,25 +108,30 @@ impl Intake {
             page_fd,
             stopping,
             hops: AtomicBool::new(false),
+            shared,
         })
     }
 
     /// Opens a socket and begins to read it.
     pub(crate) fn open(&self, token: u64, place: &Place, ifindex: u32) -> io::Result<()> {
-        let (socket, ip) = match *place {
-            Place::Address { ip, scope } => (udp::Socket::receiver(ip, scope)?, ip),
-            Place::Group { ip, ifindex } => (udp::Socket::group_receiver(ip, ifindex)?, ip),
+        let ((socket, focus), ip) = match *place {
+            Place::Address { ip, scope } if self.shared => (udp::Socket::receiver_and_focus(ip, scope)?, ip),
+            Place::Address { ip, scope } => ((udp::Socket::receiver(ip, scope)?, None), ip),
+            Place::Group { ip, ifindex } => ((udp::Socket::group_receiver(ip, ifindex)?, None), ip),
         };
         let is_group = matches!(place, Place::Group { .. });
+        let receiver = Receiver { socket, focus, is_group, gid: gid_of(ip), ifindex };
         let epoll = if is_group { &self.groups } else { &self.inner };
         let mut sockets = self.sockets.write();
-        if self.hops.load(Ordering::Relaxed) {
-            socket.tell_hops()?;
+        for socket in receiver.sockets() {
+            if self.hops.load(Ordering::Relaxed) {
+                socket.tell_hops()?;
+            }
+            if is_group || self.listens.load(Ordering::Relaxed) {
+                epoll::add(epoll, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
+            }
         }
-        if is_group || self.listens.load(Ordering::Relaxed) {
-            epoll::add(epoll, socket.as_fd(), EventData::new_u64(token), EventFlags::IN)?;
-        }
-        sockets.insert(token, Receiver { socket, is_group, gid: gid_of(ip), ifindex });
+        sockets.insert(token, receiver);
         Ok(())
     }
 
@@ -124,7 +141,7 @@ impl Intake {
         if self.hops.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        sockets.values().try_for_each(|receiver| receiver.socket.tell_hops())
+        sockets.values().flat_map(Receiver::sockets).try_for_each(udp::Socket::tell_hops)
     }
 
     /// Closes a socket; when this returns, nobody in this process has it.
@@ -132,18 +149,23 @@ impl Intake {
         if let Some(receiver) = self.sockets.write().remove(&token) {
             // Engines may hold it open yet, and a descriptor that is open elsewhere goes on to give events.
             let epoll = if receiver.is_group { &self.groups } else { &self.inner };
-            let _ = epoll::delete(epoll, receiver.socket.as_fd());
+            for socket in receiver.sockets() {
+                let _ = epoll::delete(epoll, socket.as_fd());
+            }
         }
     }
 
     /// How many sockets of addresses there are, and some of them with descriptors: those from number `first` on.
     pub(crate) fn sockets(&self, first: usize, max: usize) -> io::Result<(usize, Vec<(WireSocket, OwnedFd)>)> {
         let sockets = self.sockets.read();
-        let total = sockets.values().filter(|receiver| !receiver.is_group).count();
-        let some = sockets.values().filter(|receiver| !receiver.is_group).skip(first).take(max).map(|receiver| {
-            let entry = WireSocket { gid: receiver.gid, ifindex: receiver.ifindex, reserved: 0 };
-            Ok((entry, receiver.socket.as_fd().try_clone_to_owned()?))
+        let all = sockets.values().filter(|receiver| !receiver.is_group).flat_map(|receiver| {
+            let entry = WireSocket { gid: receiver.gid, ifindex: receiver.ifindex, flags: 0 };
+            let focus =
+                receiver.focus.iter().map(move |focus| (WireSocket { flags: socket_flags::FOCUS, ..entry }, focus));
+            focus.chain([(entry, &receiver.socket)])
         });
+        let total = all.clone().count();
+        let some = all.skip(first).take(max).map(|(entry, socket)| Ok((entry, socket.as_fd().try_clone_to_owned()?)));
         Ok((total, some.collect::<io::Result<_>>()?))
     }
 
@@ -173,10 +195,11 @@ impl Intake {
     /// Whether the sockets of addresses are listened to. What is in them when that begins is seen.
     pub(crate) fn listen(&self, wanted: bool) -> io::Result<()> {
         let sockets = self.sockets.write();
-        for (token, receiver) in sockets.iter().filter(|(_, receiver)| !receiver.is_group) {
+        let addresses = sockets.iter().filter(|(_, receiver)| !receiver.is_group);
+        for (token, socket) in addresses.flat_map(|(token, receiver)| receiver.sockets().map(move |one| (token, one))) {
             let changed = match wanted {
-                true => epoll::add(&self.inner, receiver.socket.as_fd(), EventData::new_u64(*token), EventFlags::IN),
-                false => epoll::delete(&self.inner, receiver.socket.as_fd()),
+                true => epoll::add(&self.inner, socket.as_fd(), EventData::new_u64(*token), EventFlags::IN),
+                false => epoll::delete(&self.inner, socket.as_fd()),
             };
             // An earlier call may have come half way.
             if let Err(error) = changed
@@ -230,17 +253,19 @@ impl Intake {
         wait(epoll, events, Some(Duration::ZERO))?;
         let sockets = self.sockets.read();
         for receiver in events.iter().filter_map(|event| sockets.get(&event.data.u64())) {
-            for _ in 0..BURST {
-                let Some(received) = receiver.socket.receive(buffer)? else { break };
-                forwarder.take(&Incoming {
-                    from: gid_of(received.from.ip()),
-                    from_port: received.from.port(),
-                    to: receiver.gid,
-                    traffic_class: received.traffic_class,
-                    hop_limit: received.hop_limit,
-                    segment: received.segment,
-                    bytes: &buffer[..received.len],
-                });
+            for socket in receiver.sockets() {
+                for _ in 0..BURST {
+                    let Some(received) = socket.receive(buffer)? else { break };
+                    forwarder.take(&Incoming {
+                        from: gid_of(received.from.ip()),
+                        from_port: received.from.port(),
+                        to: receiver.gid,
+                        traffic_class: received.traffic_class,
+                        hop_limit: received.hop_limit,
+                        segment: received.segment,
+                        bytes: &buffer[..received.len],
+                    });
+                }
             }
         }
         Ok(())

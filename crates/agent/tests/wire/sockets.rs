@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abi::board;
 use abi::layout::Record;
-use abi::wire::{Arrival, GRANTED, arrival_flags, arrival_kind, claim};
+use abi::wire::{Arrival, GRANTED, arrival_flags, arrival_kind, claim, socket_flags};
 use shm::RECORD_MAX;
 
 use crate::common::TestAgent;
@@ -184,8 +184,10 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
     let (mut one, mut two) = (Ear::new(&agent), Ear::new(&agent));
     let (a, b) = (one.qpn(), two.qpn());
     let (answer, mut fds) = one.sockets();
-    assert_eq!((answer.count, answer.total, answer.entries[0].gid), (1, 1, gid(here)));
-    let socket = udp::Socket::from_fd(fds.remove(0));
+    assert_eq!((answer.count, answer.total), (2, 2));
+    let shown = [0, 1].map(|number| (answer.entries[number].gid, answer.entries[number].flags));
+    assert_eq!(shown, [(gid(here), socket_flags::FOCUS), (gid(here), 0)]);
+    let socket = udp::Socket::from_fd(fds.remove(1));
     let sender = Sender::new(here);
     let mut buffer = vec![0; 65536];
     // Where the claim is lost before the datagram is there, it comes by the lane.
@@ -224,6 +226,43 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
     release(&one);
     sender.send(&datagram(a, 64, 5));
     assert_eq!(one.await_record().bytes[63], 5, "the agent reads on");
+}
+
+#[test]
+fn what_comes_to_a_focus_is_for_everybody_wherever_it_is_aimed_and_whoever_aimed_it() {
+    let here = address();
+    let agent = agent_at(here);
+    let (mut one, mut two) = (Ear::new(&agent), Ear::new(&agent));
+    let (a, b) = (one.qpn(), two.qpn());
+    let focus = udp::Socket::from_fd(one.sockets().1.remove(0));
+    let (near, far) = (Sender::new(here), Sender::new(here));
+    // While the claim is held, the agent leaves the focus alone, too.
+    let mut buffer = vec![0; 65536];
+    eventually("a datagram out of the focus", || {
+        take_claim(&one);
+        focus.aim(Some(&near.socket.local_addr().expect("bound"))).expect("aimed");
+        near.send(&datagram(a, 64, 1));
+        let len = eventually("a datagram", || {
+            beat(&one);
+            let read = focus.receive(&mut buffer).expect("readable").map(|received| received.len);
+            read.or_else(|| one.hear().map(|_| 0))
+        });
+        (len == 64).then_some(())
+    });
+    // Nobody holds it: what the focus hears goes where it belongs, and so does what it does not hear.
+    release(&one);
+    for (sender, mark) in [(&near, 2), (&far, 3), (&near, 4)] {
+        sender.send(&datagram(a, 64, mark));
+        assert_eq!(one.await_record().bytes[63], mark);
+        sender.send(&datagram(b, 64, mark));
+        assert_eq!(two.await_record().bytes[63], mark);
+    }
+    // Who aimed it has ended, and holds it open still, as a stopped process does.
+    drop(one.client);
+    for (sender, mark) in [(&near, 5), (&far, 6)] {
+        sender.send(&datagram(b, 64, mark));
+        assert_eq!(two.await_record().bytes[63], mark);
+    }
 }
 
 #[test]
@@ -292,7 +331,7 @@ fn groups_are_joined_while_they_have_members() {
     };
     let member = ear.member(gid(group));
     // Its socket is there when ATTACH_MCAST is answered, and never given away: what comes is for several engines.
-    assert_eq!(ear.sockets().0.total, 1);
+    assert_eq!(ear.sockets().0.total, 2);
     sender.send(&out).expect("sent");
     let heard = ear.await_record();
     assert_eq!((heard.arrival.to, heard.bytes[99]), (gid(group), 9));

@@ -4,6 +4,7 @@
 //! ([`crate::net::claim`]), packets come straight out of those, and what turns out to be another engine's goes back over the
 //! same lane. Principal type: [`Inbox`].
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,7 +15,7 @@ use abi::layout::Record;
 use abi::reason::{Cause, DropRecord};
 use abi::wire::{
     Arrival, CLAIM_PAGE_LEN, SOCKETS_MAX, WireOpen, WireOut, WireSockets, WireSocketsAnswer, arrival_flags,
-    arrival_kind, inline_max, open_flags,
+    arrival_kind, inline_max, open_flags, socket_flags,
 };
 use arc_swap::ArcSwap;
 use shm::{Doorbell, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
@@ -25,9 +26,11 @@ use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::net::claim::Claim;
 use crate::net::deliver::Datagrams;
+use crate::net::focus::Focus;
 use crate::net::origins::Origins;
 use crate::qp::Qp;
 use crate::request;
+use crate::tsc;
 
 /// Room for the largest datagram.
 const BUFFER: usize = 64 * 1024;
@@ -60,6 +63,8 @@ pub(crate) struct Shared {
     socket: udp::Socket,
     /// This engine has to do with that address.
     hot: AtomicBool,
+    /// It hears one sender only, and there is another one for everybody else ([`crate::net::focus`]).
+    focus: bool,
 }
 
 /// What receiving needs, and one thread at a time has.
@@ -74,6 +79,7 @@ pub(crate) struct Reception {
     pub(crate) origins: Origins,
     /// Looks at the sockets so far.
     looks: u32,
+    focus: Focus,
 }
 
 impl Engine {
@@ -213,38 +219,54 @@ impl Engine {
     /// out that there is no second one costs as much as a message.
     fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, most: usize) -> usize {
         let mut taken = 0;
-        reception.looks = reception.looks.wrapping_add(1);
-        let all = most == BATCH || reception.looks.is_multiple_of(OTHERS);
-        for shared in inbox.sockets.load().iter().filter(|shared| all || shared.is_hot()) {
+        let focus = most != BATCH && reception.focus.suffices(tsc::now);
+        if !focus {
+            reception.looks = reception.looks.wrapping_add(1);
+        }
+        let all = most == BATCH || (!focus && reception.looks.is_multiple_of(OTHERS));
+        let sockets = inbox.sockets.load();
+        let wanted = |shared: &&Shared| all || (shared.is_hot() && (shared.focus || !focus));
+        for shared in sockets.iter().filter(wanted) {
             for _ in 0..if shared.is_hot() { most } else { BATCH } {
-                if !inbox.claim.as_ref().is_some_and(|claim| claim.holds(self)) {
-                    return taken;
-                }
-                let Ok(Some(received)) = shared.socket.receive(&mut reception.buffer) else { break };
+                let Some(from) = self.take_datagrams(inbox, reception, shared, most == 1) else { break };
                 taken += 1;
-                let from = match received.from.ip() {
-                    std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-                    std::net::IpAddr::V6(v6) => v6.octets(),
-                };
-                let datagrams = Datagrams {
-                    from,
-                    from_port: received.from.port(),
-                    to: shared.gid,
-                    traffic_class: received.traffic_class,
-                    hop_limit: received.hop_limit,
-                    segment: received.segment,
-                };
-                if self.is_foreign(reception, &from) {
-                    let strays = self.deliver(reception, &datagrams, received.len, most == 1);
-                    if strays > 0
-                        && let Some(claim) = &inbox.claim
-                    {
-                        claim.note_strays(self, inbox, strays);
-                    }
+                if reception.focus.note(shared.focus, &from, tsc::now) {
+                    taken += self.aim(inbox, reception, (&sockets, shared), &from);
                 }
             }
         }
         taken
+    }
+
+    /// Takes what one call gives out of a socket, and says from where it came.
+    pub(crate) fn take_datagrams(
+        self: &Arc<Self>,
+        inbox: &Inbox,
+        reception: &mut Reception,
+        shared: &Shared,
+        polled: bool,
+    ) -> Option<SocketAddr> {
+        let claim = inbox.claim.as_ref().filter(|claim| claim.holds(self))?;
+        let received = shared.socket.receive(&mut reception.buffer).ok()??;
+        let from = match received.from.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        let datagrams = Datagrams {
+            from,
+            from_port: received.from.port(),
+            to: shared.gid,
+            traffic_class: received.traffic_class,
+            hop_limit: received.hop_limit,
+            segment: received.segment,
+        };
+        if self.is_foreign(reception, &from) {
+            let strays = self.deliver(reception, &datagrams, received.len, polled);
+            if strays > 0 {
+                claim.note_strays(self, inbox, strays);
+            }
+        }
+        Some(received.from)
     }
 
     /// Programs of one agent talk over lanes: what says that it comes from here does not.
@@ -286,6 +308,7 @@ impl Inbox {
                 foreign: None,
                 origins: Origins::default(),
                 looks: 0,
+                focus: Focus::default(),
             }),
             strays: Mutex::new(strays),
             agent,
@@ -366,6 +389,18 @@ impl Inbox {
 }
 
 impl Shared {
+    pub(crate) fn gid(&self) -> &[u8; 16] {
+        &self.gid
+    }
+
+    pub(crate) fn socket(&self) -> &udp::Socket {
+        &self.socket
+    }
+
+    pub(crate) fn is_focus(&self) -> bool {
+        self.focus
+    }
+
     fn is_hot(&self) -> bool {
         self.hot.load(Ordering::Relaxed)
     }
@@ -388,7 +423,8 @@ fn fetch(engine: &Engine) -> Result<(u32, Vec<Shared>)> {
         let count = answer.fds.len();
         for (entry, fd) in out.entries.iter().zip(answer.fds) {
             let socket = udp::Socket::from_fd(fd);
-            sockets.push(Shared { gid: entry.gid, socket, hot: AtomicBool::new(false) });
+            let focus = entry.flags & socket_flags::FOCUS != 0;
+            sockets.push(Shared { gid: entry.gid, socket, hot: AtomicBool::new(false), focus });
         }
         if count == 0 || sockets.len() >= out.total as usize {
             return Ok((out.epoch, sockets));
