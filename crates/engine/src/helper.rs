@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,13 @@ use crate::tsc;
 /// [`WATCH`] + [`RECENT`], which is below 1 ms.
 const WATCH: Duration = Duration::from_micros(880);
 /// A program that polls puts the look off so often: in a virtual machine, to set a timer takes as long as a message to another host.
+///
+/// Most of that is the processor's own timer, which is set when the next one of the kernel's changes: when that is taken away, and when
+/// one is put before it. So there are two, set in turn, each for this and [`WATCH`] together: the one that is not set now is the next
+/// for [`WATCH`], and the processor's is set once and not twice.
 const PUT_OFF: Duration = Duration::from_micros(780);
+/// A program that has just sent something waits for the answer: then it puts the look off this part of [`PUT_OFF`] early.
+const EARLY: u64 = 8;
 /// The same in ticks before their unit is known. If that is more than [`WATCH`], the thread looks once too often.
 const FIRST_PUT_OFF: u64 = 1_000_000;
 /// The shortest sleep by which the unit of the ticks is measured.
@@ -47,7 +53,7 @@ const UNSURE: Duration = Duration::from_millis(1);
 /// While packets come straight out of the agent's sockets: the longest sleep, so that the agent sees that somebody looks after them.
 const BEAT: Duration = Duration::from_millis(4);
 /// The most sockets that the thread waits for; what arrives at others is seen at the next look.
-const SOCKETS: usize = 15;
+const SOCKETS: usize = 31;
 
 const PUSH: u64 = 0;
 const KICK: u64 = 1;
@@ -57,8 +63,10 @@ const TIMER: u64 = 2;
 pub(crate) struct Waker {
     bell: Bell,
     kick: Doorbell,
-    /// Fires when the program has not polled for [`WATCH`].
-    timer: OwnedFd,
+    /// The first fires when the program has not polled for [`WATCH`].
+    timers: [OwnedFd; 2],
+    /// Which of them is set next.
+    turn: AtomicUsize,
     epoll: OwnedFd,
     push: Mutex<Option<Socket>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -85,13 +93,17 @@ impl Waker {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, kick.as_fd(), epoll::EventData::new_u64(KICK), edge)?;
-        // Edge-triggered, and never read: to set it anew makes it ready to fire again.
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), edge)?;
+        let timer = || timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
+        let timers = [timer()?, timer()?];
+        for timer in &timers {
+            // Edge-triggered, and never read: to set it anew makes it ready to fire again.
+            epoll::add(&epoll, timer, epoll::EventData::new_u64(TIMER), edge)?;
+        }
         let waker = Self {
             bell,
             kick,
-            timer,
+            timers,
+            turn: AtomicUsize::new(0),
             epoll,
             push: Mutex::new(None),
             thread: Mutex::new(None),
@@ -137,9 +149,7 @@ impl Waker {
         if self.watching.load(Ordering::Relaxed) {
             let now = tsc::now();
             self.polled_at.store(now, Ordering::Relaxed);
-            if now.wrapping_sub(self.put_off_at.load(Ordering::Relaxed)) > self.put_off.load(Ordering::Relaxed) {
-                self.put_look_off(now);
-            }
+            self.put_look_off(now, self.put_off.load(Ordering::Relaxed));
             return;
         }
         // Not an atomic increment: of several pollers some may not count.
@@ -154,14 +164,33 @@ impl Waker {
         }
     }
 
-    /// The thread need not look before [`WATCH`] is over.
-    fn put_look_off(&self, now: u64) {
-        self.put_off_at.store(now, Ordering::Relaxed);
-        let value = Timespec { tv_sec: 0, tv_nsec: i64::from(WATCH.subsec_nanos()) };
+    /// The program has sent something to another host, and has nothing to do until the answer comes, maybe.
+    pub(crate) fn sent(&self) {
+        if self.watching.load(Ordering::Relaxed) {
+            let put_off = self.put_off.load(Ordering::Relaxed);
+            self.put_look_off(tsc::now(), put_off - put_off / EARLY);
+        }
+    }
+
+    /// The thread need not look before [`WATCH`] is over, if it was told so more than so many ticks ago.
+    fn put_look_off(&self, now: u64, ticks: u64) {
+        let before = self.put_off_at.load(Ordering::Relaxed);
+        // Of several threads one does it: both timers would be too late otherwise.
+        if now.wrapping_sub(before) > ticks
+            && self.put_off_at.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            let turn = self.turn.load(Ordering::Relaxed) % 2;
+            self.turn.store(1 - turn, Ordering::Relaxed);
+            self.set_timer(turn, WATCH + PUT_OFF);
+        }
+    }
+
+    fn set_timer(&self, which: usize, after: Duration) {
+        let value = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         // A valid timer and a valid time: it cannot fail.
         let _ = timerfd_settime(
-            &self.timer,
+            &self.timers[which],
             TimerfdTimerFlags::empty(),
             &Itimerspec { it_interval: never, it_value: value },
         );
@@ -170,7 +199,11 @@ impl Waker {
     /// Sleeps until the program has not polled for [`WATCH`]. Says whether the agent has something to tell.
     fn watch(&self) -> bool {
         let (ticks, clock) = (tsc::now(), Instant::now());
-        self.put_look_off(ticks);
+        // Nobody puts them off for a while.
+        self.put_off_at.store(ticks, Ordering::Relaxed);
+        self.turn.store(0, Ordering::Relaxed);
+        self.set_timer(0, WATCH);
+        self.set_timer(1, WATCH + PUT_OFF);
         let told = self.sleep(Some(ROUND));
         let now = tsc::now();
         // The unit of the ticks is measured while sleeping.

@@ -258,9 +258,15 @@ impl SendBatch<'_> {
     }
 
     /// Sends what was posted.
-    pub fn finish(mut self) {
-        self.inner.habit.post();
-        self.qp.pump(&mut self.inner);
+    pub fn finish(self) {
+        let Self { qp, mut inner } = self;
+        inner.habit.post();
+        qp.pump(&mut inner);
+        let on_wire = inner.on_wire;
+        drop(inner);
+        if on_wire {
+            qp.engine().waker.sent();
+        }
     }
 }
 
