@@ -153,7 +153,7 @@ fn reason(page: &Block, place: u32) -> Option<Reason> {
         page.copy_out(at, &mut bytes);
         // Pairs with the engine's fence: if anything newer was read, the version is seen to have changed.
         fence(Ordering::Acquire);
-        if version % 2 == 0 && page.word(at).load(Ordering::Relaxed) == version {
+        if version.is_multiple_of(2) && page.word(at).load(Ordering::Relaxed) == version {
             let record = ReasonRecord::read(&bytes)?;
             let text = bytes.get(size_of::<ReasonRecord>()..)?;
             let text = &text[..(record.len as usize).min(SENTENCE_MAX)];

@@ -51,6 +51,9 @@ struct Away {
 /// What is read for a peer: SRQ, key, address, bytes.
 type Wanted = (u32, u32, u64, u32);
 
+/// What was read, or why not.
+type Bytes = Result<Box<[u8]>, Nak>;
+
 /// What an engine has done last for a target.
 #[derive(Clone, Copy)]
 pub(crate) struct Done {
@@ -82,7 +85,7 @@ pub(crate) struct Abroad {
     /// What is being read.
     fetch: Option<(Wanted, Away)>,
     /// What was read.
-    fetched: Option<(Wanted, Result<Box<[u8]>, Nak>)>,
+    fetched: Option<(Wanted, Bytes)>,
     /// Requests that came meanwhile.
     queue: VecDeque<(Packet, Box<[u8]>)>,
     bytes: usize,

@@ -112,7 +112,6 @@ impl Slow {
             wr_count: 1,
             sge_count: 1,
             wqe_size: size_of::<RecvWr>() as u32,
-            ..Post::default()
         };
         let wr = RecvWr { wr_id, num_sge: 1, ..RecvWr::default() };
         let sge = Sge::new(BASE + at as u64, len, self.key);

@@ -41,6 +41,7 @@ impl<'a> Server<'a> {
             access: Access(Access::REMOTE_ATOMIC.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0),
             qkey: script.packets[0].headers.deth.qkey,
             service: conversation.service,
+            migrated: false,
         });
         Server {
             conversation,
@@ -119,6 +120,7 @@ impl<'a> Server<'a> {
                     AtomicOp::FetchAdd => old.wrapping_add(swap_add),
                 }));
             }
+            Step::AtomicWrite { .. } | Step::Flush { .. } => unreachable!("the driver of the captures has neither"),
         }
         Outcome::Done
     }
