@@ -33,6 +33,8 @@ const RECORDS: &[Layout] = &[
     queue::QpOut::LAYOUT,
     queue::SrqOut::LAYOUT,
     queue::MrIn::LAYOUT,
+    target::TargetState::LAYOUT,
+    target::TargetAnswer::LAYOUT,
     event::AsyncRecord::LAYOUT,
     event::CompRecord::LAYOUT,
     cq::Wc::LAYOUT,

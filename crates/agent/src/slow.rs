@@ -2,7 +2,7 @@
 //!
 //! [`Paths`] stands between the clients and [`dispatch`]. A client that never says ENGINE_HELLO gets a [`worker`] thread with
 //! an engine of its own when it first needs one: when it posts, polls or arms, or when a QP of its leaves INIT, for then a
-//! peer may reach it. The engine takes over the objects that exist ([`inventory`]) and every one that is made later. It is an
+//! peer may reach it, or when it opens an XRC target, which it may have to go on serving. The engine takes over the objects that exist ([`inventory`]) and every one that is made later. It is an
 //! engine like any other: its control calls come in through [`LocalControl`], in the client's own context. Commands of such
 //! a client go through its worker in order, one at a time, so the agent's thread never waits for an engine.
 
@@ -82,7 +82,7 @@ impl Paths {
             if let Some(change) = inventory::change(world, client, request, &reply.bytes) {
                 return self.submit(client, Job::Follow { change, reply, to });
             }
-        } else if becomes_reachable(request) {
+        } else if becomes_reachable(request) || legacy_number(request) == Some(number::OPEN_QP) {
             self.worker(world, client);
         }
         Some(reply)

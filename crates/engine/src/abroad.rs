@@ -51,8 +51,8 @@ struct Away {
 /// What is read for a peer: SRQ, key, address, bytes.
 type Wanted = (u32, u32, u64, u32);
 
-/// What was read, or why not.
-type Bytes = Result<Box<[u8]>, Nak>;
+/// What came of reading it.
+type Read = Result<Box<[u8]>, Nak>;
 
 /// What an engine has done last for a target.
 #[derive(Clone, Copy)]
@@ -85,7 +85,7 @@ pub(crate) struct Abroad {
     /// What is being read.
     fetch: Option<(Wanted, Away)>,
     /// What was read.
-    fetched: Option<(Wanted, Bytes)>,
+    fetched: Option<(Wanted, Read)>,
     /// Requests that came meanwhile.
     queue: VecDeque<(Packet, Box<[u8]>)>,
     bytes: usize,
@@ -138,16 +138,7 @@ impl Qp {
     /// Has another engine carry out the step that the responder asks for.
     #[cold]
     pub(crate) fn send_away(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: &Step) {
-        let number = packet.headers.xrc_srq;
-        let half = inner.abroad.as_ref().and_then(|abroad| abroad.half.as_ref()).map(|(srq, _)| *srq);
-        if let Step::Receive { first: false, .. } = step
-            && half != Some(number)
-        {
-            crate::reason!("QP {:#x}: a message names SRQ {number} that began with another", self.qpn());
-            inner.responder.finish(Outcome::Refused(Nak::InvalidRequest));
-            return self.after_refusal(inner, None);
-        }
-        // A message of this engine's own queue is over.
+        // Whether a message goes on with the queue that it began with, the queue's engine knows; here none goes on any more.
         inner.named = None;
         let errand = Errand {
             port: inner.attributes.port_num,

@@ -64,12 +64,14 @@ impl Engine {
 
     /// The far end of a lane is gone: messages of its targets will not be continued, but of those that somebody else serves now.
     pub(crate) fn lose_targets(&self, peer: u32) {
-        for place in self.targets.all() {
+        for place in self.targets.all().iter().filter(|place| self.board.owner(place.qpn()) == peer) {
             let mut inner = place.lock();
-            let was_served = inner.abroad.as_ref().and_then(|abroad| abroad.done).is_some_and(|done| done.by == peer);
-            if was_served && inner.is_dead() && self.board.owner(place.qpn()) == peer {
+            if inner.is_dead() {
                 place.end_message(&mut inner, None);
                 place.show_arrived(&mut inner);
+                if place.target.as_ref().is_none_or(|target| target.handle().is_none()) {
+                    self.targets.remove(place.qpn());
+                }
             }
         }
     }

@@ -111,7 +111,7 @@ impl Qp {
     }
 
     /// The same of a target whose domain others may have opened: what they have to know is written down before anything is said.
-    #[cold]
+    #[inline(never)]
     fn pump_target(self: &Arc<Self>, inner: &mut Inner) {
         self.write_down(inner);
         if !inner.blocked {

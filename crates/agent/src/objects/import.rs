@@ -2,7 +2,9 @@
 //!
 //! Whoever has got the descriptor of another context's page may use that context's PDs, MRs and device memory. What is imported is an
 //! object of the importing context, with a hold on the other's; it goes like any other object. An MR can be imported where its memory
-//! can be reached: in the process that registered it, and of device memory everywhere.
+//! can be reached: in the process that registered it, and of device memory everywhere. Other memory is refused, rather than imported and
+//! found out of reach by the first request: no process touches another's memory here, and one that did would not hear in time that the
+//! region or its process is gone.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

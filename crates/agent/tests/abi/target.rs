@@ -66,6 +66,7 @@ fn xrc_adopt() {
     let (mut one, mut two, mut three) = (node.context(), node.context(), node.context());
     let (_, made, qpn) = target(&mut one, &file);
     let (_, pushes) = engine(&mut two);
+    let (_, later) = engine(&mut three);
     let hold = |client: &mut Client| {
         let xrcd = digits(&client.call(&of_file(&file, "00000000")).bytes[..4]);
         digits(&client.done(&open(&xrcd, &qpn, "0a")).bytes[..4])
@@ -86,6 +87,8 @@ fn xrc_adopt() {
         client.done(&format!("19000000 0600 2000 0100000000000000 {handle} 00000000"));
         client.destroy(Kind::Qp, &handle);
     }
+    assert_eq!(later.recv(&mut push).unwrap().len, 40);
+    compare(&push[..12], &format!("05000000 00000000 {qpn}"));
     one.refused(&open("000000a0", &qpn, "0a").into(), EINVAL, "it has gone with the last");
 }
 
