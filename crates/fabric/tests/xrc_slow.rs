@@ -106,13 +106,8 @@ impl Slow {
     }
 
     fn post(&self, wr_id: u64, at: usize, len: u32) {
-        let body = Post {
-            response: 1,
-            handle: self.srq,
-            wr_count: 1,
-            sge_count: 1,
-            wqe_size: size_of::<RecvWr>() as u32,
-        };
+        let body =
+            Post { response: 1, handle: self.srq, wr_count: 1, sge_count: 1, wqe_size: size_of::<RecvWr>() as u32 };
         let wr = RecvWr { wr_id, num_sge: 1, ..RecvWr::default() };
         let sge = Sge::new(BASE + at as u64, len, self.key);
         let _: PostAnswer = self.ask(number::POST_SRQ_RECV, &body, &[wr.bytes(), sge.bytes()].concat(), 0, None);
