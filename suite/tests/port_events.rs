@@ -51,10 +51,10 @@ fn event_port_err_when_the_interface_is_off_or_has_no_carrier() {
         host.wait_for_state("PORT_ACTIVE");
         let mut watch = host.watch();
         host.namespace.script(down).expect("done");
-        watch.wait_for_words("port error", HANG).expect("PORT_ERR");
+        watch.wait_for_words("EVENT_PORT_ERR", HANG).expect("PORT_ERR");
         host.wait_for_state("PORT_DOWN");
         host.namespace.script(up).expect("done");
-        watch.wait_for_words("port active", HANG).expect("PORT_ACTIVE");
+        watch.wait_for_words("EVENT_PORT_ACTIVE", HANG).expect("PORT_ACTIVE");
         host.wait_for_state("PORT_ACTIVE");
     }
 }
@@ -64,5 +64,5 @@ fn event_gid_change_when_the_interface_gets_an_address() {
     let Some(host) = Host::new() else { return };
     let mut watch = host.watch();
     host.namespace.script("ip address add 10.9.0.2/24 dev near").expect("done");
-    watch.wait_for_words("GID table change", HANG).expect("GID_CHANGE");
+    watch.wait_for_words("EVENT_GID_CHANGE", HANG).expect("GID_CHANGE");
 }
