@@ -140,9 +140,13 @@ impl Device {
         self.used[kind as usize]
     }
 
-    /// The answer to QUERY_DEVICE.
+    /// The answer to QUERY_DEVICE for somebody who may have everything.
     pub fn attributes(&self) -> QueryDeviceAnswer {
-        let limits = &self.limits;
+        self.attributes_within(&self.limits)
+    }
+
+    /// The answer to QUERY_DEVICE for somebody for whom these limits hold.
+    pub fn attributes_within(&self, limits: &Limits) -> QueryDeviceAnswer {
         let [major, minor, micro] = FIRMWARE.map(u64::from);
         QueryDeviceAnswer {
             fw_ver: major << 32 | minor << 16 | micro,

@@ -8,6 +8,7 @@ use abi::Errno;
 
 use crate::context::{Context, ContextId};
 use crate::lanes::STRIPES;
+use crate::limits::Limits;
 use crate::refusal::{Outcome, refuse};
 use crate::table::Kind;
 use crate::world::World;
@@ -30,6 +31,27 @@ pub fn contexts(descriptors: Option<u64>) -> u32 {
 /// The channels and regions with memfd that one user may have where a process may have `descriptors`.
 pub fn descriptors(descriptors: Option<u64>) -> u64 {
     descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / 2
+}
+
+/// The limits that hold for a context: its device's, or its user's share of them where users are kept apart.
+pub fn limits(world: &World, owner: ContextId) -> Limits {
+    let all = world.device_of(owner).limits;
+    if user(world, owner).is_none() {
+        return all;
+    }
+    Limits {
+        max_qp: part(all.max_qp),
+        max_cq: part(all.max_cq),
+        max_mr: part(all.max_mr),
+        max_mw: part(all.max_mw),
+        max_dm_size: all.max_dm_size / u64::from(PARTS),
+        max_pd: part(all.max_pd),
+        max_ah: part(all.max_ah),
+        max_srq: part(all.max_srq),
+        max_mcast_grp: part(all.max_mcast_grp),
+        max_mcast_qp_attach: part(all.max_mcast_qp_attach),
+        ..all
+    }
 }
 
 /// One part of what there is.

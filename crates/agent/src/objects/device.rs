@@ -10,6 +10,7 @@ use abi::queue::{CONTEXT_LEN, ContextOut, REV};
 use super::{Answer, Call};
 use crate::context::AsyncFile;
 use crate::refusal::Outcome;
+use crate::shares;
 use crate::world::World;
 
 /// GET_CONTEXT: opens the async event file and the page where its records will be.
@@ -37,7 +38,8 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// QUERY_DEVICE.
 pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let QueryDevice { .. } = call.body()?;
-    Ok(call.answer(&world.device_of(call.context).attributes()))
+    let limits = shares::limits(world, call.context);
+    Ok(call.answer(&world.device_of(call.context).attributes_within(&limits)))
 }
 
 /// QUERY_PORT.

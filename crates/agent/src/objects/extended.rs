@@ -9,6 +9,7 @@ use abi::qp::{ExCreateQp, ExCreateQpAnswer, ExModifyQp, ExModifyQpAnswer, attr, 
 
 use super::{Answer, Call, cq, find, qp, qp_modify};
 use crate::refusal::{Outcome, refuse};
+use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -27,16 +28,17 @@ pub fn query_device(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if body.comp_mask != 0 || body.reserved != 0 {
         return refuse(Errno::EINVAL, format!("EX_QUERY_DEVICE: comp_mask {:#x} is not known", body.comp_mask));
     }
+    let limits = shares::limits(world, call.context);
     let device = world.device_of(call.context);
     Ok(call.answer(&ExQueryDeviceAnswer {
-        base: device.attributes(),
+        base: device.attributes_within(&limits),
         response_length: call.command.response_length::<ExQueryDeviceAnswer>(),
         timestamp_mask: u64::MAX,
         hca_core_clock: CLOCK_KHZ,
         device_cap_flags_ex: device.capabilities(),
         max_cq_moderation_count: u16::MAX,
         max_cq_moderation_period: u16::MAX,
-        max_dm_size: device.limits.max_dm_size,
+        max_dm_size: limits.max_dm_size,
         odp_general_caps: odp::SUPPORT | odp::IMPLICIT,
         odp_rc: ODP_RELIABLE,
         odp_uc: ODP_DATAGRAM | odp_service::WRITE,

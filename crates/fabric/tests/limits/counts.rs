@@ -152,3 +152,33 @@ fn queue_pairs_each_with_all_the_reads_that_it_may_answer() {
         object.expect("nothing is on it any more");
     }
 }
+
+/// Where users are kept apart, each is told its share, and has it whatever the other does.
+#[test]
+fn what_a_user_of_many_is_told() {
+    let text =
+        "[[devices]]\n[devices.limits]\nmax_pd = 40\nmax_cq = 80\nmax_ah = 400\nmax_mw = 120\nmax_dm_size = 4096";
+    let config = agent::Config { system: true, ..agent::Config::parse(text).expect("a configuration") };
+    let solo = Solo::configured(config, &["10.0.0.1"]);
+    for uid in [1, 2] {
+        let engine = solo.engine_of(uid);
+        let told = engine.query_device_ex().expect("limits");
+        let limits = told.base;
+        assert_eq!((limits.max_pd, limits.max_cq, limits.max_ah, limits.max_mw), (10, 20, 100, 30));
+        assert_eq!((limits, told.max_dm_size), (engine.query_device().expect("limits"), 1024));
+        let pds: Vec<Arc<Pd>> = (0..limits.max_pd).map(|_| engine.alloc_pd().expect("a PD")).collect();
+        refused(engine.alloc_pd(), Errno::ENOMEM, &["share of PDs", "10"]);
+        let cqs: Vec<Arc<Cq>> = (0..limits.max_cq).map(|_| cq(&engine)).collect();
+        let spec = CqSpec { cqe: 1, channel: None, comp_vector: 0, cookie: 1 };
+        refused(engine.create_cq(&spec), Errno::ENOMEM, &["share of CQs", "20"]);
+        let vector = AhAttr { dgid: [1; 16], is_global: 1, port_num: 1, hop_limit: 64, ..AhAttr::default() };
+        let ahs: Vec<_> = (0..limits.max_ah).map(|_| pds[0].create_ah(&vector).expect("an AH")).collect();
+        refused(pds[0].create_ah(&vector), Errno::ENOMEM, &["share of AHs", "100"]);
+        let windows: Vec<_> = (0..limits.max_mw).map(|_| pds[0].alloc_mw(2).expect("a window")).collect();
+        refused(pds[0].alloc_mw(2), Errno::ENOMEM, &["share of memory windows", "30"]);
+        let memory = engine.alloc_dm(told.max_dm_size, 0).expect("all of it");
+        refused(engine.alloc_dm(1, 0), Errno::ENOMEM, &["share of device memory"]);
+        // None of it ends before the other user has come: what is counted is each user's own.
+        drop((cqs, ahs, windows, memory));
+    }
+}

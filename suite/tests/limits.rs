@@ -1,0 +1,18 @@
+//! What a process may have of a device when its agent is behind a socket; the limits one by one are tests of `crates/fabric`.
+
+use std::time::Duration;
+
+use softhca_suite::{Room, cprogram};
+
+/// Every command goes through a socket, and on a busy machine each may wait for its turn.
+const LONG: Duration = Duration::from_secs(300);
+
+#[test]
+fn sixty_thousand_queue_pairs_and_a_thousand_groups_of_one_process() {
+    let room = Room::new().expect("a room");
+    let program = cprogram::build(&room, "many").expect("it compiles");
+    let words = [program.to_str().expect("a plain path"), "60000", "1024"];
+    let outcome = room.start(room.run(&words)).expect("it starts").wait(LONG).expect("it ends");
+    outcome.expect_success();
+    room.wait_until_empty(LONG).expect("all of it is gone with the process");
+}
