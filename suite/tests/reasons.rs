@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
-use softhca_suite::{HANG, Outcome, Pair, Room, cprogram, wait};
+use softhca_suite::{HANG, Outcome, Pair, Room, User, cprogram, wait};
 
 fn built(room: &Room) -> String {
     cprogram::build(room, "why").expect("it compiles").to_str().expect("a plain path").to_owned()
@@ -152,6 +152,29 @@ fn a_connection_that_nobody_waits_for() {
         Some(shown(&room, "rping", true)).filter(|sentences| !sentences.is_empty())
     });
     says(&ended.expect("it is kept").join("\n"), &words);
+}
+
+/// Everybody sees that something has failed; why, whoever it failed for, and root.
+#[test]
+fn reasons_are_their_users_own() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: other users need root");
+        return;
+    }
+    let machine = Room::system("addresses = ['127.0.0.1']\n[[devices]]\n").expect("an agent for everybody");
+    let (alice, bob) =
+        (machine.guest(User::Number(64_001)).expect("a room"), machine.guest(User::Number(64_002)).expect("a room"));
+    let path = built(&alice);
+    let outcome = alice.finish_run(&[&path, "-m", "rkey"]).expect("it ends");
+    says(&outcome.errors, &["check rkey"]);
+    let told = |room: &Room| room.finish(room.softhca(&["show", "--errors"])).expect("it ends").expect_success().output;
+    wait::until(HANG, "the context to end", || told(&bob).contains("ended").then_some(())).expect("it is kept");
+    says(&told(&bob), &["reasons of another user"]);
+    assert!(!told(&bob).contains("0x77777777"), "{}", told(&bob));
+    for room in [&alice, &machine] {
+        says(&told(room), &["0x77777777", "check rkey"]);
+    }
+    machine.finish(machine.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
 }
 
 /// What a program writes for the agent to show is its own, and commands no terminal.

@@ -11,7 +11,7 @@ use crate::mr::{RegMr, RegMrAnswer, access};
 use crate::open::{MAGIC, Open, OpenAnswer, VERSION, profile};
 use crate::pd::{AllocPd, AllocPdAnswer, DeallocPd};
 use crate::post::{Post, PostAnswer, SendWr, Sge, opcode, send_flags};
-use crate::queue::{ContextOut, Mapping, MrIn, PdOut, REV, mapping_flags, mr_flags};
+use crate::queue::{CONTEXT_LEN, ContextOut, Mapping, MrIn, PdOut, REV, mapping_flags, mr_flags};
 
 const PD: u32 = 0x1000_0000;
 const LKEY: u32 = 0x100;
@@ -25,7 +25,13 @@ pub(super) fn conversation() -> String {
     talk.message("Client: open the node", &[&Piece::of(&Open::new(profile::MAINLINE))]);
     talk.message("Agent: welcome", &[&Piece::of(&answer)]);
 
-    let page = Mapping { region: 1, flags: mapping_flags::FD_ATTACHED, region_len: 4096, offset: 0, length: 4096 };
+    let page = Mapping {
+        region: 1,
+        flags: mapping_flags::FD_ATTACHED,
+        region_len: CONTEXT_LEN as u64,
+        offset: 0,
+        length: CONTEXT_LEN as u64,
+    };
     let tail = ContextOut { rev: REV, device: 0, page };
     let request = GetContext { response: command::RESPONSE };
     talk.request("GET_CONTEXT, with room for 48 bytes", command::GET_CONTEXT, &[Piece::of(&request)], 48);
