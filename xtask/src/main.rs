@@ -12,6 +12,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod hugepages;
+mod interop;
 mod planted;
 mod report;
 mod step;
@@ -105,6 +106,8 @@ enum Command {
         #[arg(long)]
         only: Option<bench::Part>,
     },
+    /// Run Debian's programs between softhca and Linux's Soft-RoCE driver on another host or virtual machine, both ways
+    Interop(interop::Options),
     /// One side of a plain UDP measurement, for `bench`
     #[command(hide = true, subcommand)]
     Udp(udp::Side),
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Command::Planted { only, .. } => planted::run(&workspace, only.as_deref()),
         Command::Fuzz { target, minutes } => fuzz::run(&workspace, target.as_deref(), minutes),
         Command::Bench { runs, json, dist, only } => bench::run(&workspace, runs, json, dist, only),
+        Command::Interop(options) => interop::run(&workspace, &options),
         Command::Udp(_) => Ok(()),
     });
     told(done)

@@ -1,0 +1,143 @@
+//! The programs, and with which options. In their lines, {gid} is the index of the own address in the GID table, {port} a free TCP port,
+//! {server} the server's address of the family, {meet} its IPv4 address, where programs exchange what they need over TCP, {own}
+//! the own IPv4 address, {program} the suite's program `everyopcode`. Principal type: [`Case`].
+
+/// Where `everyopcode` lies on the peer.
+pub(super) const ON_PEER: &str = "/tmp/softhca-everyopcode";
+
+/// Which addresses the data goes between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+/// How one sees that a server waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// It listens on its TCP port.
+    Tcp,
+    /// The connection manager has a listener.
+    Listener,
+    /// Its host has joined the multicast group.
+    Group,
+}
+
+/// One program, or one way to use it.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub(super) family: Family,
+    pub(super) server: String,
+    pub(super) client: String,
+    pub(super) ready: Ready,
+    /// Percent of the packets from the peer that are lost.
+    pub(super) loss: u32,
+}
+
+impl Case {
+    /// What it is, for a table.
+    pub(super) fn title(&self) -> String {
+        let mut title = String::new();
+        let mut words = self.server.split_whitespace();
+        while let Some(word) = words.next() {
+            match word {
+                // What depends on the host.
+                "-g" | "-x" | "-p" | "-a" | "-b" => drop(words.next()),
+                "-s" if self.ready == Ready::Listener => {}
+                _ => title = format!("{title} {}", word.replace("{program}", "everyopcode")),
+            }
+        }
+        let family = if self.family == Family::V6 { ", IPv6" } else { "" };
+        let loss = if self.loss > 0 { format!(", {} % lost", self.loss) } else { String::new() };
+        format!("{}{family}{loss}", title.trim())
+    }
+}
+
+/// A program that exchanges addresses over TCP.
+fn over_tcp(line: &str, gid: &str) -> Case {
+    let server = format!("{line} {gid} {{gid}} -p {{port}}");
+    let client = format!("{server} {{meet}}");
+    Case { family: Family::V4, server, client, ready: Ready::Tcp, loss: 0 }
+}
+
+fn pingpong(line: &str) -> Case {
+    over_tcp(line, "-g")
+}
+
+fn perftest(line: &str) -> Case {
+    over_tcp(&format!("{line} -F"), "-x")
+}
+
+fn by_address(server: &str, client: &str) -> Case {
+    Case { family: Family::V4, server: server.to_owned(), client: client.to_owned(), ready: Ready::Listener, loss: 0 }
+}
+
+fn v6(case: Case) -> Case {
+    Case { family: Family::V6, ..case }
+}
+
+fn lossy(case: Case) -> Case {
+    Case { loss: 3, ..case }
+}
+
+/// All of them.
+pub(super) fn all() -> Vec<Case> {
+    let mut all = vec![pingpong("{program}"), v6(pingpong("{program}"))];
+    for service in ["rc", "uc", "ud", "srq"] {
+        all.push(pingpong(&format!("ibv_{service}_pingpong -c -n 100")));
+        all.push(v6(pingpong(&format!("ibv_{service}_pingpong -c -n 100"))));
+    }
+    for mtu in [256, 512, 1024, 2048, 4096] {
+        all.push(pingpong(&format!("ibv_rc_pingpong -c -n 50 -s 10000 -m {mtu}")));
+    }
+    all.extend([256, 4096].map(|mtu| v6(pingpong(&format!("ibv_rc_pingpong -c -n 50 -s 10000 -m {mtu}")))));
+    for line in [
+        "ib_send_lat -n 100",
+        "ib_send_lat -c UC -n 100",
+        "ib_send_lat -c UD -n 100",
+        "ib_write_lat -n 100",
+        "ib_write_lat -c UC -n 100",
+        "ib_read_lat -n 100",
+        "ib_atomic_lat -A FETCH_AND_ADD -n 100",
+        "ib_atomic_lat -A CMP_AND_SWAP -n 100",
+        "ib_send_bw -n 50",
+        "ib_send_bw -c UD -n 50 -s 1024",
+        "ib_write_bw -n 50",
+        "ib_read_bw -n 50",
+        "ib_atomic_bw -n 50",
+    ] {
+        all.push(perftest(line));
+    }
+    all.push(v6(perftest("ib_send_bw -n 50")));
+    all.push(v6(perftest("ib_read_bw -n 50")));
+    let rping = ("rping -s -a {server} -C 50 -V -S 3000", "rping -c -a {server} -C 50 -V -S 3000");
+    all.push(by_address(rping.0, rping.1));
+    all.push(v6(by_address(rping.0, rping.1)));
+    all.push(by_address("ucmatose -c 4 -C 10", "ucmatose -c 4 -C 10 -s {server}"));
+    all.push(v6(by_address("ucmatose -f ip6 -c 4 -C 10", "ucmatose -f ip6 -c 4 -C 10 -s {server}")));
+    all.push(by_address("udaddy -c 2 -C 10", "udaddy -c 2 -C 10 -s {server}"));
+    all.push(by_address("rstream -S 1024 -C 100", "rstream -S 1024 -C 100 -s {server}"));
+    let mckey = by_address("mckey -m 239.1.1.1 -C 10 -b {own}", "mckey -m 239.1.1.1 -C 10 -b {own} -s");
+    all.push(Case { ready: Ready::Group, ..mckey });
+    all.push(lossy(pingpong("ibv_rc_pingpong -c -n 100 -s 10000")));
+    for line in ["ib_send_bw -n 20", "ib_write_bw -n 20", "ib_read_bw -n 20", "ib_atomic_bw -n 50"] {
+        all.push(lossy(perftest(line)));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_differ_and_name_nothing_of_a_host() {
+        let mut titles: Vec<String> = all().iter().map(Case::title).collect();
+        assert!(titles.iter().all(|title| !title.contains('{')), "{titles:?}");
+        assert_eq!(titles[1], "everyopcode, IPv6");
+        let count = titles.len();
+        titles.sort();
+        titles.dedup();
+        assert_eq!(titles.len(), count);
+    }
+}

@@ -1,0 +1,115 @@
+//! What came of the cases: lines as they come, a table for docs/interop.md, JSON. Principal type: [`Report`].
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::cases::Case;
+
+/// One case, both ways: `None` is success, otherwise what went wrong.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    what: String,
+    here_serves: Option<String>,
+    peer_serves: Option<String>,
+}
+
+/// All of them.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    kernel: String,
+    lines: Vec<Line>,
+}
+
+/// What the table stands between.
+const BEGIN: &str = "<!-- cargo xtask interop --write: from here -->\n";
+const END: &str = "<!-- to here -->\n";
+
+impl Line {
+    pub(super) fn new(case: &Case, [here, peer]: [Result<(), String>; 2]) -> Line {
+        Line { what: case.title(), here_serves: here.err(), peer_serves: peer.err() }
+    }
+
+    fn failures(&self) -> usize {
+        usize::from(self.here_serves.is_some()) + usize::from(self.peer_serves.is_some())
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told =
+            |side: &Option<String>| side.as_ref().map_or_else(|| "good".to_owned(), |why| format!("FAILED ({why})"));
+        write!(f, "{:50} we serve: {}, we ask: {}", self.what, told(&self.here_serves), told(&self.peer_serves))
+    }
+}
+
+impl Report {
+    pub(super) fn new(kernel: String) -> Report {
+        Report { kernel, lines: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, line: Line) {
+        self.lines.push(line);
+    }
+
+    pub(super) fn json(&self) -> Result<String, String> {
+        serde_json::to_string_pretty(self).map_err(|error| error.to_string())
+    }
+
+    fn table(&self) -> String {
+        let cell = |side: &Option<String>| side.as_ref().map_or_else(|| "good".to_owned(), |why| why.replace('|', "/"));
+        let mut table =
+            format!("The other side: {}.\n\n| Program | softhca serves | softhca asks |\n|---|---|---|\n", self.kernel);
+        for line in &self.lines {
+            table += &format!("| `{}` | {} | {} |\n", line.what, cell(&line.here_serves), cell(&line.peer_serves));
+        }
+        table
+    }
+
+    /// Puts the table into a document, in place of the last one.
+    pub(super) fn write(&self, path: &Path) -> Result<(), String> {
+        let told = |error: std::io::Error| format!("{}: {error}", path.display());
+        let text = fs::read_to_string(path).map_err(told)?;
+        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+        let (before, after) = parts.ok_or_else(|| format!("{}: no place for a table", path.display()))?;
+        fs::write(path, format!("{before}{BEGIN}{}{END}{after}", self.table())).map_err(told)
+    }
+
+    /// An error if anything failed, or nothing was run.
+    pub(super) fn verdict(&self) -> Result<(), String> {
+        let failed: usize = self.lines.iter().map(Line::failures).sum();
+        println!("{} passed, {failed} failed", 2 * self.lines.len() - failed);
+        match (self.lines.len(), failed) {
+            (0, _) => Err("no case was run".to_owned()),
+            (_, 0) => Ok(()),
+            _ => Err(format!("{failed} cases failed against {}", self.kernel)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cases;
+    use super::*;
+
+    #[test]
+    fn a_table_takes_the_place_of_the_last_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("interop.md");
+        fs::write(&path, format!("before\n{BEGIN}old\n{END}after\n")).expect("written");
+        let mut report = Report::new("Linux 6.1".to_owned());
+        assert!(report.verdict().is_err(), "nothing was run");
+        report.add(Line::new(&cases::all()[0], [Ok(()), Err("a | b".to_owned())]));
+        assert!(report.verdict().is_err());
+        for _ in 0..2 {
+            report.write(&path).expect("written");
+            let text = fs::read_to_string(&path).expect("read");
+            assert!(text.starts_with("before\n") && text.ends_with("after\n") && !text.contains("old"), "{text}");
+            assert!(text.contains("| `everyopcode` | good | a / b |\n"), "{text}");
+        }
+        fs::write(&path, "nothing").expect("written");
+        assert!(report.write(&path).is_err());
+    }
+}

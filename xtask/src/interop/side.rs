@@ -1,0 +1,162 @@
+//! One case in one direction: the server on one side, the client on the other. Principal type: [`Lab`].
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use suite::{Outcome, Program, Room, wait};
+
+use super::cases::{Case, Family, ON_PEER, Ready};
+use super::peer::Peer;
+
+/// How long a program may take: an emulated machine is slow.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// The first TCP port; each case has its own.
+const PORT: usize = 18_600;
+
+/// The multicast group of mckey, as /proc/net/igmp shows it.
+const GROUP: &str = "010101EF";
+
+/// Which side has the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Serves {
+    Here,
+    Peer,
+}
+
+impl Serves {
+    fn other(self) -> Serves {
+        match self {
+            Serves::Here => Serves::Peer,
+            Serves::Peer => Serves::Here,
+        }
+    }
+}
+
+/// Both sides.
+pub(super) struct Lab<'a> {
+    room: &'a Room,
+    peer: &'a Peer,
+    addresses: [String; 2],
+    gids: [u64; 2],
+    program: String,
+}
+
+impl<'a> Lab<'a> {
+    pub(super) fn new(
+        room: &'a Room,
+        peer: &'a Peer,
+        addresses: [&String; 2],
+        program: &Path,
+    ) -> Result<Lab<'a>, String> {
+        let mut gids = [0; 2];
+        for (gid, text) in gids.iter_mut().zip(addresses) {
+            let address: IpAddr = text.parse().map_err(|_| format!("{text} is no address"))?;
+            *gid = room.gid_index(address)?.ok_or_else(|| format!("softhca has no GID for {address}: is it ours?"))?;
+        }
+        let program = program.display().to_string();
+        Ok(Lab { room, peer, addresses: addresses.map(Clone::clone), gids, program })
+    }
+
+    /// Runs a case. The error says what went wrong, in a line.
+    pub(super) fn run(&self, case: &Case, serves: Serves, number: usize) -> Result<(), String> {
+        let port = PORT + 2 * number + usize::from(serves == Serves::Peer);
+        if case.loss > 0 {
+            self.peer.lose(self.room, case.loss)?;
+        }
+        let result = self.pair(case, serves, port);
+        if case.loss > 0 {
+            let lost = self.peer.lost(self.room);
+            self.peer.lose(self.room, 0)?;
+            if result.is_ok() && lost? == 0 {
+                return Err("nothing was lost, nothing is proved".to_owned());
+            }
+        }
+        result
+    }
+
+    fn pair(&self, case: &Case, serves: Serves, port: usize) -> Result<(), String> {
+        let mut server = self.start(serves, &self.filled(&case.server, case.family, serves, serves, port))?;
+        if let Err(late) = self.until_ready(case, serves, port, &mut server) {
+            return Err(format!("{late}: {}", last_line(&server.everything())));
+        }
+        let asks = serves.other();
+        let mut client = self.start(asks, &self.filled(&case.client, case.family, serves, asks, port))?;
+        let client =
+            client.wait(LIMIT).map_err(|late| format!("{}; {}", one_line(&late), last_line(&server.everything())))?;
+        let server = server.wait(LIMIT).map_err(|late| one_line(&late))?;
+        let said = |who: &str, outcome: &Outcome| {
+            format!("{who} ended with {}: {}", outcome.code, last_line(&outcome.everything()))
+        };
+        match (server.succeeded(), client.succeeded()) {
+            (true, true) => Ok(()),
+            (true, false) => Err(said("the client", &client)),
+            (false, true) => Err(said("the server", &server)),
+            (false, false) => Err(format!("{}; {}", said("the client", &client), said("the server", &server))),
+        }
+    }
+
+    /// A line with what depends on the side put in.
+    fn filled(&self, line: &str, family: Family, serves: Serves, side: Serves, port: usize) -> String {
+        let (addresses, gids, program) = match side {
+            Serves::Here => (&self.addresses, self.gids, self.program.as_str()),
+            Serves::Peer => (&self.peer.addresses, self.peer.gids, ON_PEER),
+        };
+        let server = if serves == Serves::Here { &self.addresses } else { &self.peer.addresses };
+        line.replace("{gid}", &gids[family.index()].to_string())
+            .replace("{port}", &port.to_string())
+            .replace("{server}", &server[family.index()])
+            .replace("{meet}", &server[0])
+            .replace("{own}", &addresses[0])
+            .replace("{program}", program)
+    }
+
+    fn start(&self, side: Serves, line: &str) -> Result<Program, String> {
+        let command = match side {
+            Serves::Here => self.room.run(&line.split_whitespace().collect::<Vec<_>>()),
+            Serves::Peer => self.peer.command(&format!("timeout {} {line}", LIMIT.as_secs())),
+        };
+        self.room.start(command)
+    }
+
+    /// Waits until the server can be asked.
+    fn until_ready(&self, case: &Case, serves: Serves, port: usize, server: &mut Program) -> Result<(), String> {
+        let script = match case.ready {
+            Ready::Tcp => format!("grep -qi ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6"),
+            Ready::Group => format!("grep -q {GROUP} /proc/net/igmp"),
+            Ready::Listener if serves == Serves::Peer => "rdma resource show cm_id | grep -qi listen".to_owned(),
+            Ready::Listener => String::new(),
+        };
+        let holds = || match (serves, case.ready) {
+            (Serves::Here, Ready::Listener) => {
+                self.room.show("cm").is_ok_and(|rows| rows.to_string().to_lowercase().contains("listen"))
+            }
+            (Serves::Here, _) => self.succeeds(self.room.command("sh", ["-c", &script])),
+            (Serves::Peer, _) => self.succeeds(self.peer.command(&script)),
+        };
+        let ready =
+            wait::until(LIMIT, "the server", || if holds() { Some(true) } else { server.ended().then_some(false) })?;
+        if ready { Ok(()) } else { Err("the server ended before it was asked".to_owned()) }
+    }
+
+    fn succeeds(&self, command: Command) -> bool {
+        let outcome = self.room.start(command).and_then(|mut program| program.wait(LIMIT));
+        outcome.is_ok_and(|outcome| outcome.succeeded())
+    }
+}
+
+/// The last line that says something.
+fn last_line(text: &str) -> String {
+    text.lines()
+        .rev()
+        .map(str::trim)
+        .find(|line| line.chars().any(char::is_alphanumeric))
+        .unwrap_or("nothing said")
+        .to_owned()
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}
