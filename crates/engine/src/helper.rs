@@ -34,7 +34,9 @@ const WATCH: Duration = Duration::from_micros(880);
 /// for [`WATCH`], and the processor's is set once and not twice.
 const PUT_OFF: Duration = Duration::from_micros(780);
 /// A program that has just sent something waits for the answer: then it puts the look off this part of [`PUT_OFF`] early.
+/// The look comes as much later than [`WATCH`] at most, which is not more than [`RECENT`].
 const EARLY: u64 = 8;
+const _: () = assert!(PUT_OFF.as_nanos() / EARLY as u128 <= RECENT.as_nanos());
 /// The same in ticks before their unit is known. If that is more than [`WATCH`], the thread looks once too often.
 const FIRST_PUT_OFF: u64 = 1_000_000;
 /// The shortest sleep by which the unit of the ticks is measured.
