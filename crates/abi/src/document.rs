@@ -75,6 +75,7 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("wire::arrival_kind", wire::arrival_kind::MEANING, wire::arrival_kind::ALL),
     ("wire::arrival_flags", wire::arrival_flags::MEANING, wire::arrival_flags::ALL),
     ("wire::open_flags", wire::open_flags::MEANING, wire::open_flags::ALL),
+    ("wire::socket_flags", wire::socket_flags::MEANING, wire::socket_flags::ALL),
     ("wire::claim", wire::claim::MEANING, wire::claim::ALL),
 ];
 
