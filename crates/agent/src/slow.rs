@@ -82,7 +82,7 @@ impl Paths {
             if let Some(change) = inventory::change(world, client, request, &reply.bytes) {
                 return self.submit(client, Job::Follow { change, reply, to });
             }
-        } else if becomes_reachable(request) || legacy_number(request) == Some(number::OPEN_QP) {
+        } else if becomes_reachable(request) || number_of(request) == Some(number::OPEN_QP) {
             self.worker(world, client);
         }
         Some(reply)
