@@ -73,14 +73,12 @@ everywhere! {
 }
 
 /// Within a host a path fails with its port; the other port's takes over.
-#[test]
-fn apm_failover_to_another_port_of_the_host() {
-    let fabric =
-        Fabric::configured("[[devices]]\n[[devices.ports]]\ninterfaces = []\n[[devices.ports]]\ninterfaces = []");
+fn fail_over_to_the_other_port(layer: &str, alt_dest: impl Fn(&Arc<Engine>) -> Dest) {
+    let port = format!("[[devices.ports]]\ninterfaces = []\nlink_layer = '{layer}'\n");
+    let fabric = Fabric::configured(&format!("[[devices]]\n{port}{port}"));
     let plan = Plan { timeout: 12, retry_cnt: 3, ..Plan::rc() };
     let (a, b) = fabric.pair(&plan);
-    let second = b.engine.query_gid(2, 0).expect("a GID");
-    let alt_dest = Dest { dgid: second, is_global: 1, port_num: 2, hop_limit: 64, ..Dest::default() };
+    let alt_dest = alt_dest(&b.engine);
     for side in [&a, &b] {
         side.qp
             .modify(&ModifyQp {
@@ -112,7 +110,27 @@ fn apm_failover_to_another_port_of_the_host() {
     for side in [&a, &b] {
         assert_eq!(event(&side.engine).kind, kind::PATH_MIG);
         let now = side.qp.query(u32::MAX).expect("an answer");
-        assert_eq!((now.port_num, now.alt_port_num, now.dest.dgid), (2, 1, second));
+        assert_eq!((now.port_num, now.alt_port_num, now.dest), (2, 1, alt_dest));
         no_event(&side.engine);
     }
+}
+
+#[test]
+fn apm_failover_to_another_port_of_the_host() {
+    fail_over_to_the_other_port("ethernet", |engine| Dest {
+        dgid: engine.query_gid(2, 0).expect("a GID"),
+        is_global: 1,
+        port_num: 2,
+        hop_limit: 64,
+        ..Dest::default()
+    });
+}
+
+#[test]
+fn apm_failover_to_another_port_by_lid() {
+    fail_over_to_the_other_port("infiniband", |engine| {
+        let dlid = engine.query_port(2).expect("a port").lid;
+        assert_ne!(dlid, 0);
+        Dest { dlid, port_num: 2, ..Dest::default() }
+    });
 }
