@@ -227,9 +227,9 @@ static void memory(void)
     NONE((ibv_reg_mr)(NULL, bytes, 1, 0), EINVAL);
     NONE((ibv_reg_mr)(pd, bytes, 0, 0), EINVAL);
     NONE((ibv_reg_mr)(pd, NULL, SIZE, 0), EFAULT);
-    NONE((ibv_reg_mr)(pd, bytes, SIZE_MAX, 0), EINVAL);
+    NONE((ibv_reg_mr)(pd, bytes, SIZE_MAX, 0), EFAULT);
     NONE((ibv_reg_mr)(pd, bytes, SIZE_MAX / 2, 0), EFAULT);
-    NONE((ibv_reg_mr)(pd, (void *)(uintptr_t)-4096, 8192, 0), EINVAL);
+    NONE((ibv_reg_mr)(pd, (void *)(uintptr_t)-4096, 8192, 0), EFAULT);
     NONE((ibv_reg_mr)(pd, bytes, 1, -1), EINVAL);
     NONE((ibv_reg_mr)(pd, bytes, 1, IBV_ACCESS_REMOTE_WRITE), EINVAL);
     NONE((ibv_reg_mr)(pd, bytes, 1, 1 << 19), EINVAL);

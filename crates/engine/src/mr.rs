@@ -316,10 +316,6 @@ fn check_memory(addr: u64, length: u64, iova: u64, access: u32) -> Result<()> {
         }
         return Ok(());
     }
-    if addr.checked_add(length).is_none() {
-        let why = format!("a memory region at {addr:#x} of {length} bytes goes beyond the last address");
-        return Err(Error::refuse(Errno::EINVAL, why));
-    }
     let write = access & (right::LOCAL_WRITE | right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
     mappings::check(addr, length, write).map_err(|error| {
         Error::refuse(Errno::EFAULT, format!("the memory of {length} bytes at {addr:#x} cannot be registered: {error}"))
