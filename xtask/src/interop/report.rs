@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::cases::Case;
+use super::cases::{self, Case};
 
 /// One case, both ways: `None` is success, otherwise what went wrong.
 #[derive(Debug, Serialize)]
@@ -58,12 +58,21 @@ impl Report {
         serde_json::to_string_pretty(self).map_err(|error| error.to_string())
     }
 
-    fn table(&self) -> String {
-        let cell = |side: &Option<String>| side.as_ref().map_or_else(|| "good".to_owned(), |why| why.replace('|', "/"));
+    /// The table, in the order of the cases. Of cases that were not run, the row of the last table is kept.
+    fn table(&self, last: &str) -> String {
+        // Why is in the JSON: it names folders and processes of one machine.
+        let cell = |side: &Option<String>| if side.is_none() { "good" } else { "**failed**" };
         let mut table =
             format!("The other side: {}.\n\n| Program | softhca serves | softhca asks |\n|---|---|---|\n", self.kernel);
-        for line in &self.lines {
-            table += &format!("| `{}` | {} | {} |\n", line.what, cell(&line.here_serves), cell(&line.peer_serves));
+        for title in cases::all().iter().map(Case::title) {
+            let begin = format!("| `{title}` |");
+            let kept = last.lines().find(|row| row.starts_with(&begin)).map(str::to_owned);
+            let run = self.lines.iter().find(|line| line.what == title);
+            let new = run.map(|line| format!("{begin} {} | {} |", cell(&line.here_serves), cell(&line.peer_serves)));
+            if let Some(row) = new.or(kept) {
+                table += &row;
+                table.push('\n');
+            }
         }
         table
     }
@@ -72,9 +81,9 @@ impl Report {
     pub(super) fn write(&self, path: &Path) -> Result<(), String> {
         let told = |error: std::io::Error| format!("{}: {error}", path.display());
         let text = fs::read_to_string(path).map_err(told)?;
-        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-        let (before, after) = parts.ok_or_else(|| format!("{}: no place for a table", path.display()))?;
-        fs::write(path, format!("{before}{BEGIN}{}{END}{after}", self.table())).map_err(told)
+        let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
+        let (before, (last, after)) = parts.ok_or_else(|| format!("{}: no place for a table", path.display()))?;
+        fs::write(path, format!("{before}{BEGIN}{}{END}{after}", self.table(last))).map_err(told)
     }
 
     /// An error if anything failed, or nothing was run.
@@ -91,7 +100,6 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cases;
     use super::*;
 
     #[test]
@@ -101,14 +109,22 @@ mod tests {
         fs::write(&path, format!("before\n{BEGIN}old\n{END}after\n")).expect("written");
         let mut report = Report::new("Linux 6.1".to_owned());
         assert!(report.verdict().is_err(), "nothing was run");
-        report.add(Line::new(&cases::all()[0], [Ok(()), Err("a | b".to_owned())]));
+        report.add(Line::new(&cases::all()[0], [Ok(()), Err("why".to_owned())]));
         assert!(report.verdict().is_err());
         for _ in 0..2 {
             report.write(&path).expect("written");
             let text = fs::read_to_string(&path).expect("read");
             assert!(text.starts_with("before\n") && text.ends_with("after\n") && !text.contains("old"), "{text}");
-            assert!(text.contains("| `everyopcode` | good | a / b |\n"), "{text}");
+            assert!(text.contains("| `everyopcode` | good | **failed** |\n"), "{text}");
         }
+        let mut other = Report::new("Linux 6.1".to_owned());
+        other.add(Line::new(&cases::all()[1], [Ok(()), Ok(())]));
+        other.write(&path).expect("written");
+        let text = fs::read_to_string(&path).expect("read");
+        assert!(
+            text.contains("good | **failed** |\n| `everyopcode, IPv6` | good | good |\n"),
+            "what was not run is kept: {text}"
+        );
         fs::write(&path, "nothing").expect("written");
         assert!(report.write(&path).is_err());
     }
