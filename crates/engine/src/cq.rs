@@ -16,6 +16,7 @@ use crate::channel::Channel;
 use crate::clock;
 use crate::engine::{Deferred, Engine};
 use crate::error::{Error, Result};
+use crate::lint::Lint;
 use crate::memory::View;
 use crate::moderation::{Moderation, Verdict};
 use crate::parent::{Purpose, Token};
@@ -97,6 +98,8 @@ pub struct Cq {
     waiting: AtomicBool,
     /// Whether completions say when they came.
     stamps: AtomicBool,
+    /// Whether there is a strict mode, said where the data path looks anyway.
+    strict: bool,
     pub(crate) read: Read,
     ring: Mutex<CqRing>,
 }
@@ -241,8 +244,10 @@ impl Cq {
             overrun: false,
             recent: None,
         };
+        let strict = engine.lint().is_some();
         Ok(Arc::new_cyclic(|itself| Self {
             engine,
+            strict,
             handle,
             cookie: spec.cookie,
             channel: spec.channel.cloned(),
@@ -253,6 +258,12 @@ impl Cq {
             read: Read::default(),
             ring: Mutex::new(ring),
         }))
+    }
+
+    /// The strict mode's checks.
+    #[inline]
+    fn lint(&self) -> Option<&Lint> {
+        if self.strict { self.engine.lint() } else { None }
     }
 
     /// The agent's name for it.
@@ -325,7 +336,7 @@ impl Cq {
         if ring.producer == ring.consumer || ring.view.is_none() {
             return 0;
         }
-        let lint = self.engine.lint();
+        let lint = self.lint();
         let mut taken = 0;
         while taken < room && ring.consumer != ring.producer {
             let Some((view, at)) = ring.entry(ring.consumer) else { break };
@@ -378,7 +389,7 @@ impl Cq {
                 view.write(at, entry);
             }
         }
-        if let Some(lint) = self.engine.lint() {
+        if let Some(lint) = self.lint() {
             lint.came(self.handle, &entry.wc);
         }
         ring.producer = ring.next(ring.producer);
@@ -481,7 +492,7 @@ impl Cq {
     pub(crate) fn purge(&self, qpn: u32) {
         let mut ring = self.ring.lock();
         ring.recent = None;
-        if let Some(lint) = self.engine.lint() {
+        if let Some(lint) = self.lint() {
             lint.purged(self.handle, qpn);
         }
         if ring.producer != ring.consumer {
@@ -562,7 +573,7 @@ impl Cq {
         }
         // Last: from now on nothing is raised.
         self.engine.forget_events(|source| matches!(source, event::Source::Cq(cq) if std::ptr::eq(cq.as_ptr(), self)));
-        if let Some(lint) = self.engine.lint() {
+        if let Some(lint) = self.lint() {
             lint.forgotten(self.handle);
         }
     }

@@ -99,7 +99,7 @@ impl Qp {
         let psn = packet.headers.psn;
         let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.held.refused != Some(psn);
         if !(may_wait && inner.held.keep(packet, payload)) {
-            self.engine().lint().inspect(|lint| lint.not_ready(self, inner));
+            self.lint().inspect(|lint| lint.not_ready(self, inner));
             if !self.service.is_reliable() {
                 self.drop_packet(inner, Cause::NoReceive, packet, (0, 0));
             }

@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::event::{Read, Source};
 use crate::held::Held;
 use crate::lane::Lane;
+use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::migration::Migration;
@@ -103,6 +104,8 @@ pub struct Qp {
     pub(crate) target: Option<Target>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
+    /// Whether there is a strict mode, said where the data path looks anyway.
+    strict: bool,
     pub(crate) freed: Freed,
     pub(crate) read: Read,
     /// Why its requests failed.
@@ -398,6 +401,7 @@ impl Engine {
             target: parts.target,
             caps,
             sq_sig_all: parts.sq_sig_all,
+            strict: self.lint().is_some(),
             freed: Freed::default(),
             read: Read::default(),
             why: Why::default(),
@@ -447,6 +451,12 @@ impl Qp {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// The strict mode's checks.
+    #[inline]
+    pub(crate) fn lint(&self) -> Option<&Lint> {
+        if self.strict { self.engine.lint() } else { None }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -548,7 +558,7 @@ impl Qp {
     }
 
     pub(crate) fn let_go(&self, inner: &mut Inner) {
-        if let Some(lint) = self.engine().lint() {
+        if let Some(lint) = self.lint() {
             lint.emptied(self);
         }
         self.say_gone(inner);

@@ -58,7 +58,7 @@ impl Qp {
         let mut inner = self.lock();
         let refuse = |errno, why: String| Err(self.refused(errno, wr.wr_id, "post_recv", &why));
         if inner.is_dead() || inner.state == State::Reset {
-            if let Some(lint) = self.engine().lint() {
+            if let Some(lint) = self.lint() {
                 lint.refused_receive(self, &inner);
             }
             return refuse(Errno::EINVAL, "the QP is in RESET or destroyed".into());
@@ -81,7 +81,7 @@ impl Qp {
         write_recv(&inner.rq, index, wr);
         inner.rq_tail = inner.rq.advance(index);
         inner.store(word::RQ_TAIL, inner.rq_tail);
-        if let Some(lint) = self.engine().lint() {
+        if let Some(lint) = self.lint() {
             lint.posted_receive(self, &inner, wr);
         }
         if self.service != Service::Rc {
@@ -355,7 +355,7 @@ impl Qp {
         if inner.state == State::Err {
             return;
         }
-        if let Some(lint) = self.engine().lint() {
+        if let Some(lint) = self.lint() {
             lint.refused_peer(self, &refusal.fault);
         }
         // What the executor refused, it has explained.
@@ -578,7 +578,7 @@ impl Qp {
             }
             solicited = end.solicited;
         }
-        if let Some(lint) = self.engine().lint() {
+        if let Some(lint) = self.lint() {
             let bytes = if opcode == wc_opcode::RECV { wc.byte_len } else { 0 };
             lint.receive_over(self, inner, receive, bytes, status);
         }

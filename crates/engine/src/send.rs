@@ -123,7 +123,7 @@ impl SendBatch<'_> {
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Errno> {
         let slot = self.inner.sq_tail;
         let added = self.add(wr);
-        if let Some(lint) = self.qp.engine().lint() {
+        if let Some(lint) = self.qp.lint() {
             lint.posted_send(self.qp, &self.inner, slot, wr, added);
         }
         added
@@ -330,7 +330,7 @@ impl Qp {
             }
             let entry: SendEntry = inner.sq.read(index);
             let shown = completion.status != Status::Success || entry.signaled != 0;
-            if let Some(lint) = self.engine().lint() {
+            if let Some(lint) = self.lint() {
                 lint.send_over(self, index, completion.status, shown);
             }
             if !shown {

@@ -89,7 +89,7 @@ impl Qp {
             How::Asked
         };
         self.take_over(&mut inner, &attributes, how);
-        if let Some(lint) = self.engine().lint() {
+        if let Some(lint) = self.lint() {
             lint.modified(self, &attributes);
         }
         qp.pump(&mut inner);
@@ -265,7 +265,7 @@ impl Qp {
     /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
     fn reset(&self, inner: &mut Inner) {
         self.come_home(inner);
-        if let Some(lint) = self.engine().lint() {
+        if let Some(lint) = self.lint() {
             lint.emptied(self);
         }
         self.say_gone(inner);
