@@ -1,4 +1,5 @@
 //! The program that AFL++ drives: `fuzz TARGET`.
+#![forbid(unsafe_code)]
 
 fn main() {
     let name = std::env::args().nth(1).unwrap_or_default();

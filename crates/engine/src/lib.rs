@@ -13,6 +13,7 @@ mod access;
 mod adopt;
 mod advice;
 mod ah;
+mod arrived;
 mod board;
 mod carrier;
 mod cell;

@@ -16,6 +16,7 @@ mod pieces;
 mod refusals;
 mod reliable;
 mod runs;
+mod scenario;
 mod unreliable;
 mod window;
 mod world;

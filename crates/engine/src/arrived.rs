@@ -1,0 +1,121 @@
+//! Receive requests: the next one, from a QP's own queue or a shared one, and the completion with which it ends.
+//!
+//! Completions are gathered first and shown when the answers have gone. Adds to [`Qp`].
+
+use std::sync::Arc;
+
+use abi::cq::{Wc, opcode as wc_opcode, wc_flags};
+use abi::event::kind;
+use abi::queue::qp as word;
+use protocol::{RecvEnd, Service, Status};
+use wire::grh::Network;
+
+use crate::cell::Packet;
+use crate::cq::{Cqe, FREES_RECV};
+use crate::qp::{Inner, Qp, Receive};
+use crate::wqe::RecvEntry;
+
+/// "The network header is one of IPv4", where adapters put it.
+const SL_IPV4: u8 = 2;
+
+impl Qp {
+    /// Takes the next receive request, from the QP's own queue or the SRQ.
+    pub(crate) fn take_receive(&self, inner: &mut Inner) -> bool {
+        if let Some(srq) = self.srq.as_ref().or(inner.named.as_ref()) {
+            let Some(entry) = srq.take(&mut inner.shared) else { return false };
+            inner.receive =
+                Some(Receive { wr_id: entry.wr_id, length: entry.length, num_sge: entry.num_sge, index: None });
+            return true;
+        }
+        if inner.rq_head == inner.rq_tail {
+            return false;
+        }
+        let index = inner.rq_head;
+        let entry: RecvEntry = inner.rq.read(index);
+        inner.rq_head = inner.rq.advance(index);
+        inner.store(word::RQ_HEAD, inner.rq_head);
+        inner.receive = Some(Receive {
+            wr_id: entry.wr_id,
+            length: entry.length,
+            num_sge: entry.num_sge.min(self.caps.max_recv_sge),
+            index: Some(index),
+        });
+        true
+    }
+
+    pub(crate) fn complete_receive(
+        &self,
+        inner: &mut Inner,
+        receive: &Receive,
+        status: Status,
+        end: Option<RecvEnd>,
+        opcode: u32,
+        packet: Option<&Packet>,
+    ) {
+        let mut wc = Wc { wr_id: receive.wr_id, status: status.as_u32(), opcode, qp_num: self.qpn(), ..Wc::default() };
+        let mut solicited = false;
+        if let (Some(end), Some(packet)) = (end, packet) {
+            wc.byte_len = end.byte_len;
+            wc.src_qp = if self.service == Service::Ud { packet.src_qp.value() } else { inner.attributes.dest_qp_num };
+            wc.port_num = inner.attributes.port_num;
+            wc.sl = packet.path.sl;
+            wc.slid = packet.path.slid;
+            if let Some(imm) = end.imm {
+                wc.imm_data = imm.to_be();
+                wc.wc_flags |= wc_flags::WITH_IMM;
+            }
+            if let Some(key) = end.invalidate {
+                wc.imm_data = key;
+                wc.wc_flags |= wc_flags::WITH_INV;
+            }
+            if let Some(grh) = packet.grh.as_ref().filter(|_| self.service == Service::Ud) {
+                wc.wc_flags |= wc_flags::GRH;
+                // Service levels mean nothing on Ethernet. Common adapters say here what the 40 bytes hold, and UCX believes it.
+                if matches!(Network::parse(grh), Ok(Network::V4(_))) {
+                    wc.sl = SL_IPV4;
+                }
+            }
+            solicited = end.solicited;
+        }
+        if let Some(lint) = self.lint() {
+            let bytes = if opcode == wc_opcode::RECV { wc.byte_len } else { 0 };
+            lint.receive_over(self, inner, receive, bytes, status);
+        }
+        let (freed, frees) = receive.index.map_or((0, 0), |index| (inner.rq.advance(index), FREES_RECV));
+        inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees }, solicited));
+        if let Some(member) = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()) {
+            inner.arrived_at.push(Arc::clone(&member.cq));
+        }
+    }
+
+    /// Shows the program what has arrived. Answers go first: a program that sees its last message may end at once, and the
+    /// peer has to know all the same that it came.
+    #[inline]
+    pub(crate) fn show_arrived(&self, inner: &mut Inner) {
+        if let Some(cq) = &self.recv_cq {
+            for (cqe, solicited) in inner.arrived.drain(..) {
+                cq.push(&cqe, solicited);
+            }
+            return;
+        }
+        for ((cqe, solicited), cq) in inner.arrived.drain(..).zip(inner.arrived_at.drain(..)) {
+            cq.push(&cqe, solicited);
+        }
+    }
+
+    /// Ends every receive request that waits; those of an SRQ stay there (V-53).
+    pub(crate) fn flush_receives(&self, inner: &mut Inner) {
+        if let Some(receive) = inner.receive.take() {
+            self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
+        }
+        if self.srq.is_some() || self.target.is_some() {
+            self.raise(kind::QP_LAST_WQE_REACHED);
+            return;
+        }
+        while self.take_receive(inner) {
+            if let Some(receive) = inner.receive.take() {
+                self.complete_receive(inner, &receive, Status::WrFlushErr, None, wc_opcode::RECV, None);
+            }
+        }
+    }
+}

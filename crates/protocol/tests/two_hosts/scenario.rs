@@ -1,0 +1,80 @@
+//! What a run is named by: everything that may be different, and the seed of its chances. Principal types: [`Scenario`], [`Random`].
+
+use softhca_protocol::Service;
+
+/// A generator of numbers that depend on nothing but the seed (splitmix64).
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
+        (self.next() % u64::from(limit.max(1))) as u32
+    }
+
+    pub(crate) fn percent(&mut self, percent: u32) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn bytes(&mut self, len: u32) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scenario {
+    pub service: Service,
+    pub seed: u64,
+    pub mtu: u32,
+    pub psn: u32,
+    /// Percent of packets.
+    pub loss: u32,
+    pub duplication: u32,
+    pub reordering: u32,
+    /// Percent of attempts to send that find the path full.
+    pub path_full: u32,
+    pub lossless: bool,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub rd_atomic: u8,
+    pub read_piece: u32,
+    pub window: u32,
+    pub probe_after: u32,
+    pub patience: u8,
+    /// Nanoseconds that a packet is on its way, and between two packets.
+    pub latency: u64,
+    pub spacing: u64,
+}
+
+impl Default for Scenario {
+    fn default() -> Scenario {
+        Scenario {
+            service: Service::Rc,
+            seed: 1,
+            mtu: 1024,
+            psn: 100,
+            loss: 0,
+            duplication: 0,
+            reordering: 0,
+            path_full: 0,
+            lossless: false,
+            timeout: 10,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            rd_atomic: 4,
+            read_piece: 0,
+            window: u32::MAX,
+            probe_after: 0,
+            patience: 1,
+            latency: 1000,
+            spacing: 0,
+        }
+    }
+}
