@@ -80,13 +80,11 @@ pub enum Kind {
     Dropped = 3,
     /// Something happened to an object.
     Noted = 4,
-    /// Nothing failed, but the program asked to be told of it.
-    Finding = 5,
 }
 
 impl Kind {
     /// All of them, by number.
-    pub const ALL: [Self; 6] = [Self::Refused, Self::Failed, Self::Flushed, Self::Dropped, Self::Noted, Self::Finding];
+    pub const ALL: [Self; 5] = [Self::Refused, Self::Failed, Self::Flushed, Self::Dropped, Self::Noted];
 
     /// The word for it in files and in JSON.
     #[must_use]
@@ -97,7 +95,6 @@ impl Kind {
             Self::Flushed => "flushed",
             Self::Dropped => "dropped",
             Self::Noted => "noted",
-            Self::Finding => "finding",
         }
     }
 

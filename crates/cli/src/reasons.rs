@@ -1,8 +1,7 @@
 //! The reasons of one program run: the file that the verbs library appends to, and what is told at the end.
 //!
 //! A reason is one sentence per refused call or failed completion, written by the library where it is decided, in a line that begins
-//! with its kind. What an option of `softhca run` has looked for comes the same way, as a finding: whoever has something to be told at the
-//! end calls `engine::reason::finding` in the program, and nothing has to be done here. The principal type is [`Reasons`].
+//! with its kind. The principal type is [`Reasons`].
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,9 +16,6 @@ pub(crate) const VARIABLE: &str = engine::reason::VARIABLE;
 
 /// How many different reasons are told.
 const TOLD: usize = 6;
-
-/// How many different findings are told.
-const FOUND: usize = 50;
 
 /// How much of the file is looked at, from its end: children of children may have written a lot.
 const LOOKED_AT: u64 = 8 << 20;
@@ -62,17 +58,13 @@ impl Reasons {
         &self.file
     }
 
-    /// What to print after a program: what was found, and the last reasons, each once with how often it came. After one that has
+    /// What to print after a program: the last reasons, each once with how often it came. After one that has
     /// `succeeded`, which tries what may be refused, only those of requests that failed. Empty if there is nothing to tell.
     pub(crate) fn told(&self, succeeded: bool) -> String {
         let text = self.end().unwrap_or_default();
         let lines: Vec<(Kind, &str)> = text.lines().map(taken_apart).collect();
         let mut told = String::new();
-        let findings = alike(lines.iter().filter(|(kind, _)| *kind == Kind::Finding));
-        if !findings.is_empty() {
-            told += &format!("softhca: {}\n{}", heading("found", findings.len(), FOUND), shown(&findings, FOUND));
-        }
-        let is_told = |kind: Kind| kind != Kind::Finding && (!succeeded || kind == Kind::Failed);
+        let is_told = |kind: Kind| !succeeded || kind == Kind::Failed;
         let reasons = alike(lines.iter().filter(|(kind, _)| is_told(*kind)));
         if !reasons.is_empty() {
             let why = if succeeded { "what failed on the way" } else { "why something failed" };
@@ -197,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_succeeded_hears_of_requests_that_failed_and_of_findings() {
+    fn a_program_that_succeeded_hears_of_requests_that_failed() {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
         fs::write(reasons.file(), "refused: no\nflushed: 3\nnoted: x\ndropped: y\n").expect("written");
         assert_eq!(reasons.told(true), "");
-        fs::write(reasons.file(), "refused: no\nfinding: QP 1 is slow\nfailed: bad\n").expect("written");
+        fs::write(reasons.file(), "refused: no\nfailed: bad\n").expect("written");
         let told = reasons.told(true);
-        assert!(told.contains("found:\n  QP 1 is slow\n") && told.contains("on the way:\n  bad\n"), "{told}");
+        assert!(told.contains("on the way:\n  bad\n"), "{told}");
         assert!(!told.contains("no\n"), "{told}");
     }
 

@@ -14,6 +14,9 @@ use crate::reasons;
 /// How many findings of a kind are told.
 const TOLD: usize = 3;
 
+/// Bytes of a text that is told.
+const LONGEST: usize = 2000;
+
 /// The file of one run.
 #[derive(Debug)]
 pub(crate) struct Findings {
@@ -71,17 +74,23 @@ fn told(all: &[Told], file: &Path) -> String {
             (count, true) => format!("{count} times"),
             (count, false) => format!("{count} times or more"),
         };
-        told += &format!("  {kind}, {often}:\n");
+        told += &format!("  {}, {often}:\n", shown(kind));
         for finding in same.iter().take(TOLD) {
-            let place = if finding.place.is_empty() { String::new() } else { format!(" (in {})", finding.place) };
-            told += &format!("    {}{place}\n", finding.what);
+            let place =
+                if finding.place.is_empty() { String::new() } else { format!(" (in {})", shown(&finding.place)) };
+            told += &format!("    {}{place}\n", shown(&finding.what));
         }
         if same.len() > TOLD {
             told += &format!("    and the same of {} more objects\n", same.len() - TOLD);
         }
-        told += &same.first().map(|finding| format!("    to mend it: {}\n", finding.mend)).unwrap_or_default();
+        told += &same.first().map(|finding| format!("    to mend it: {}\n", shown(&finding.mend))).unwrap_or_default();
     }
     told + &format!("softhca: all findings: {}; docs/strict.md explains them\n", file.display())
+}
+
+/// Text of a program's, as a terminal may have it.
+fn shown(text: &str) -> String {
+    engine::reason::clean(text, LONGEST)
 }
 
 #[cfg(test)]
@@ -110,6 +119,12 @@ mod tests {
         assert!(said.contains("    and the same of 1 more objects\n    to mend it: do it small-cq\n"), "{said}");
         assert!(said.contains("  no-retry, once:\n    what 1 (in main at a.c:3)\n"), "{said}");
         assert_eq!(said.matches("to mend it").count(), 2);
+    }
+
+    #[test]
+    fn what_a_program_writes_there_commands_no_terminal() {
+        let said = told(&read("1.1.0\t1\t=\tsm\x1b[2Jall\tp\x07\tw\x1bhat\tm\x1bend\n"), Path::new("/f"));
+        assert!(said.contains("once") && said.chars().all(|letter| letter == '\n' || !letter.is_control()), "{said:?}");
     }
 
     #[test]

@@ -170,12 +170,6 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     log.kept.push_back((about, sentence));
 }
 
-/// Has something told at the end of `softhca run` that is no failure, as an option of it has asked for. It is told whatever the
-/// program's exit code is.
-pub fn finding(sentence: fmt::Arguments<'_>) {
-    note(Note::new(Kind::Finding), sentence);
-}
-
 /// The last `n` sentences of this process, oldest first.
 #[must_use]
 pub fn last(n: usize) -> Vec<String> {
