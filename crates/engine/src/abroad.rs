@@ -195,15 +195,15 @@ impl Qp {
         }
     }
 
-    /// Sends what waits to be sent to other engines.
+    /// Sends what waits to be sent to other engines. True: some of it cannot be, and there is a refusal to be sent.
     #[cold]
-    pub(crate) fn go_abroad(&self, inner: &mut Inner) {
-        let Some(mut abroad) = inner.abroad.take() else { return };
+    pub(crate) fn go_abroad(&self, inner: &mut Inner) -> bool {
+        let Some(mut abroad) = inner.abroad.take() else { return false };
         // What is behind a request may be carried out before anybody hears of it, but not before it is written down.
         if abroad.current.as_ref().is_some_and(|away| matches!(away.stage, Stage::New)) {
             inner.abroad = Some(abroad);
             self.write_down(inner);
-            let Some(taken) = inner.abroad.take() else { return };
+            let Some(taken) = inner.abroad.take() else { return false };
             abroad = taken;
         }
         let Abroad { current, fetch, .. } = &mut *abroad;
@@ -238,6 +238,7 @@ impl Qp {
             lane.block(&qp);
         }
         self.refuse_lost(inner, (lost, lost_fetch));
+        lost || lost_fetch
     }
 
     /// The lane to the engine that has an SRQ, if both are known.
@@ -413,7 +414,9 @@ impl Qp {
             Stage::Sent(lane) => Some((away.packet.headers.xrc_srq, lane)),
             _ => None,
         });
-        if let Some((xrc_srq, lane)) = abroad.half.take().or(by_current) {
+        let half = abroad.half.take().or(by_current);
+        // Not when the engine ends: somebody else goes on with the target, and the message, or the end of the lane says that nobody does.
+        if let Some((xrc_srq, lane)) = half.filter(|_| !self.engine().is_gone()) {
             let opcode = Opcode::new(Transport::Xrc, Operation::SendOnly);
             let packet = about(self.qpn(), Headers { opcode, xrc_srq, ..Headers::default() }, 0);
             let errand = Errand { kind: Kind::End, token: self.token(), ..Errand::of(&Step::Reply) };

@@ -64,9 +64,13 @@ impl Engine {
 
     /// The far end of a lane is gone: messages of its targets will not be continued, but of those that somebody else serves now.
     pub(crate) fn lose_targets(&self, peer: u32) {
-        for place in self.targets.all().iter().filter(|place| self.board.owner(place.qpn()) == peer) {
+        for place in &self.targets.all() {
             let mut inner = place.lock();
-            if inner.is_dead() {
+            if inner.is_dead() && std::mem::take(&mut inner.blocked) {
+                // Perhaps for want of room on that lane, and reports to others wait behind.
+                place.send_reports(&mut inner);
+            }
+            if inner.is_dead() && self.board.owner(place.qpn()) == peer {
                 place.end_message(&mut inner, None);
                 place.show_arrived(&mut inner);
                 if place.target.as_ref().is_none_or(|target| target.handle().is_none()) {

@@ -5,7 +5,7 @@
 //! `send.rs`, `receive.rs` and `progress.rs`, and the thread that works while the program does not is `helper.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
 use abi::command::number as command;
@@ -452,6 +452,8 @@ impl Engine {
             lint.closed(self);
         }
         self.is_gone.store(true, Ordering::Relaxed);
+        // Before the agent hears of it, and has others go on with targets: from here on they say nothing (`Qp::is_served_here`).
+        fence(Ordering::SeqCst);
         // First, so that the thread does not wait for an agent that does not answer.
         self.control.close();
         self.waker.stop();

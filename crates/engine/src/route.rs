@@ -260,5 +260,10 @@ impl Qp {
             inner.blocked = false;
             self.pump(&mut inner);
         }
+        if self.token() != 0 {
+            // An errand went there, or waited for room there; whoever asked for it hears of it now.
+            inner.blocked = false;
+            self.pump(&mut inner);
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use abi::command::number as command;
 use abi::qp::{CreateQpAnswer, ModifyQp, attr};
@@ -190,6 +190,16 @@ impl Qp {
         view.word(target_word::MSN).store(standing.msn, Ordering::Relaxed);
         // Release: whoever finds the word finds the state that it names.
         view.word(target_word::EXPECTED).store(TARGET_KNOWN | place << PLACE | expected.value(), Ordering::Release);
+    }
+
+    /// Whether what is written down is still what somebody else would go on with. From when this engine ends, or the number is another
+    /// one's, it may be older than this QP, and what was said then would be false.
+    pub(crate) fn is_served_here(&self) -> bool {
+        // What was written before is there for the agent, which looks at it after either has changed; or the change is seen here. Pairs
+        // with the fence in `Engine::close`.
+        fence(Ordering::SeqCst);
+        let engine = self.engine();
+        !engine.is_gone() && engine.board.owner(self.qpn()) == engine.number()
     }
 
     /// The agent has others hear of an event of this target.

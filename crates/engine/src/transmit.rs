@@ -114,11 +114,13 @@ impl Qp {
     #[inline(never)]
     fn pump_target(self: &Arc<Self>, inner: &mut Inner) {
         self.write_down(inner);
-        if !inner.blocked {
+        // Each round but the first comes of a request, or an answer, that ends in a refusal: there are so many of them at most.
+        while !inner.blocked && self.is_served_here() {
             self.pump_connection(inner);
-        }
-        if !inner.blocked {
-            self.go_abroad(inner);
+            if inner.blocked || !self.go_abroad(inner) {
+                break;
+            }
+            self.write_down(inner);
         }
         self.show(inner);
     }

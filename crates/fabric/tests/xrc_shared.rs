@@ -8,7 +8,7 @@ use std::sync::Arc;
 use abi::cq::{Wc, opcode as done, status};
 use abi::errno::Errno;
 use abi::event::kind;
-use abi::post::{opcode, send_flags};
+use abi::post::{Sge, opcode, send_flags};
 use abi::qp::state;
 use common::Fabric;
 use common::stranger::Stranger;
@@ -192,6 +192,24 @@ fn xrc_shared_half_a_message_ends_with_its_connection(fabric: &Fabric) {
     assert_eq!(next(&shared.queue.cq).status, status::LOC_LEN_ERR);
 }
 
+/// The same where the target's only server ends: nobody goes on with the message.
+fn xrc_shared_half_a_message_ends_with_its_server(fabric: &Fabric) {
+    let shared = shared(fabric);
+    shared.asker.memory.put_word(0, u64::MAX);
+    shared.queue.post(1, 0, 60_000);
+    let [whole] = shared.asker.sge(0, 40_000);
+    let sges = [whole, Sge::new(whole.addr, 100, whole.lkey ^ 1)];
+    assert_eq!(
+        shared.asker.outcome(shared.queue.number(), &SendWr { sges: &sges, ..SendWr::default() }),
+        status::LOC_PROT_ERR
+    );
+    until("half a message", || (shared.queue.memory.word(0) == u64::MAX).then_some(()));
+    assert_eq!(shared.queue.cq.poll(&mut [Wc::default()]), Ok(0));
+    shared.first.close();
+    let wc = next(&shared.queue.cq);
+    assert_eq!((wc.wr_id, wc.status, wc.qp_num), (1, status::WR_FLUSH_ERR, shared.target.qp().qpn()));
+}
+
 /// Section 10: a target goes with the last who holds it, whoever made it.
 fn xrc_outlives_its_maker(fabric: &Fabric) {
     let shared = shared(fabric);
@@ -345,6 +363,7 @@ common::everywhere! {
     xrc_shared_a_message_that_does_not_fit_ends_both
     xrc_shared_a_queue_that_is_gone_is_refused
     xrc_shared_half_a_message_ends_with_its_connection
+    xrc_shared_half_a_message_ends_with_its_server
 }
 
 common::even_with_losses! {
