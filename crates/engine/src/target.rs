@@ -195,8 +195,8 @@ impl Qp {
     /// Whether what is written down is still what somebody else would go on with. From when this engine ends, or the number is another
     /// one's, it may be older than this QP, and what was said then would be false.
     pub(crate) fn is_served_here(&self) -> bool {
-        // What was written before is there for the agent, which looks at it after either has changed; or the change is seen here. Pairs
-        // with the fence in `Engine::close`.
+        // Of an engine that ends, what was written before is there for the agent, or the end is seen here: pairs with the fence in
+        // `Engine::close`. The number is another one's only a little after the agent has looked.
         fence(Ordering::SeqCst);
         let engine = self.engine();
         !engine.is_gone() && engine.board.owner(self.qpn()) == engine.number()
