@@ -465,6 +465,15 @@ impl Engine {
         for qp in self.qps.all() {
             self.qps.remove(qp.qpn());
             qp.abandon();
+            qp.purge();
+        }
+        // What knows the engine is let go by it, or neither would ever end.
+        self.net.forget_qps();
+        for srq in self.xrc_srqs.all() {
+            self.xrc_srqs.remove(srq.number());
+        }
+        for window in self.windows.all() {
+            self.windows.remove(window.number() >> 8);
         }
     }
 }

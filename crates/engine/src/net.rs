@@ -86,4 +86,12 @@ impl Net {
         self.flows.write().clear();
         self.owing.lock().clear();
     }
+
+    /// Lets go of QPs, when no new ones can be found any more: they know their engine, and it would never end.
+    pub(crate) fn forget_qps(&self) {
+        self.owing.lock().clear();
+        if let Some(inbox) = self.inbox() {
+            inbox.forget_qps();
+        }
+    }
 }

@@ -285,6 +285,13 @@ impl Engine {
 }
 
 impl Inbox {
+    /// Lets go of the QPs of the last packets.
+    pub(crate) fn forget_qps(&self) {
+        let mut reception = self.reception.lock();
+        reception.recent = None;
+        reception.touched.clear();
+    }
+
     fn open(engine: &Engine) -> Result<Self> {
         let open = WireOpen { flags: 0, reserved: 0 };
         let answer = engine.call(&request::private(command::WIRE_OPEN, &open, size_of::<WireOut>()))?;

@@ -6,8 +6,8 @@
 //! everything before them. A host that never answers is foreign, and gets what it is sent. Principal type: [`Peer`].
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use protocol::Time;
@@ -63,7 +63,8 @@ struct Meter {
     next: u64,
     /// Probes under way: number, the bytes that it covers, when it went.
     probes: VecDeque<(u64, u32, Time)>,
-    waiting: Vec<Arc<Qp>>,
+    /// Not held: whoever is destroyed while it waits is gone.
+    waiting: Vec<Weak<Qp>>,
 }
 
 /// What a packet of unreliable traffic has to do.
@@ -150,8 +151,9 @@ impl Peer {
     /// A QP waits for an answer.
     pub(crate) fn wait(&self, qp: &Arc<Qp>) {
         let mut meter = self.meter.lock();
-        if !meter.waiting.iter().any(|other| Arc::ptr_eq(other, qp)) {
-            meter.waiting.push(Arc::clone(qp));
+        meter.waiting.retain(|other| other.strong_count() > 0);
+        if !meter.waiting.iter().any(|other| std::ptr::eq(other.as_ptr(), &raw const **qp)) {
+            meter.waiting.push(Arc::downgrade(qp));
         }
     }
 
@@ -169,7 +171,7 @@ impl Peer {
             meter.unanswered -= covers;
             meter.probes.pop_front();
         }
-        std::mem::take(&mut meter.waiting)
+        std::mem::take(&mut meter.waiting).iter().filter_map(Weak::upgrade).collect()
     }
 }
 
