@@ -136,7 +136,7 @@ impl Dm {
         self.engine.check_process()?;
         let body = FreeDm { dm_handle: self.handle, reserved: 0 };
         match self.engine.call(&request::private(command::FREE_DM, &body, 0)) {
-            Err(error) if !self.engine.is_gone() => Err(error),
+            Err(error) if !self.engine.has_lost(&error) => Err(error),
             _ => Ok(()),
         }
     }

@@ -263,6 +263,13 @@ impl Engine {
         self.is_gone.load(Ordering::Relaxed)
     }
 
+    /// Whether a command failed because the agent is gone: the command may know it before the helper thread does.
+    #[must_use]
+    pub fn has_lost(&self, error: &Error) -> bool {
+        // In a process that inherited the engine over a fork every command fails so, and the agent is the parent's.
+        self.is_gone() || (error.errno == Errno::EIO && self.mark.made_here())
+    }
+
     pub(crate) fn call(&self, request: &[u8]) -> Result<Answer> {
         self.call_with(request, &[])
     }

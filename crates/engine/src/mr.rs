@@ -215,7 +215,7 @@ impl Mr {
         }
         let answer = self.engine.call(&request::legacy(command::DEREG_MR, &body, 0));
         match answer {
-            Err(error) if !self.engine.is_gone() => {
+            Err(error) if !self.engine.has_lost(&error) => {
                 extent.windows.open();
                 Err(error)
             }

@@ -111,7 +111,7 @@ impl Mw {
         let tail = MwIn { rev: REV, key: state.key };
         let body = DeallocMw { mw_handle: self.handle };
         match self.engine.call(&abi::command::legacy(command::DEALLOC_MW, &body, tail.bytes(), 0)) {
-            Err(error) if !self.engine.is_gone() => Err(error),
+            Err(error) if !self.engine.has_lost(&error) => Err(error),
             _ => {
                 self.engine.windows.remove(self.number >> 8);
                 self.unbind(&mut state);

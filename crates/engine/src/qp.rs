@@ -520,7 +520,7 @@ impl Qp {
             false => self.engine.tell(&request),
         };
         match destroyed {
-            Err(error) if !self.engine.is_gone() => return Err(error),
+            Err(error) if !self.engine.has_lost(&error) => return Err(error),
             _ => self.leave(),
         }
         Ok(self.read.asynchronous())

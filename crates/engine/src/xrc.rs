@@ -280,7 +280,7 @@ impl Hold {
         let mut inner = self.qp.lock();
         self.qp.write_down(&mut inner);
         match engine.call(&request) {
-            Err(error) if !engine.is_gone() => return Err(error),
+            Err(error) if !engine.has_lost(&error) => return Err(error),
             _ => {}
         }
         let is_last = self.qp.target.as_ref().is_some_and(|target| {

@@ -148,6 +148,16 @@ fn nothing_is_left_of_fabrics_and_contexts() {
     leaves_nothing("two hosts talk", || talk(&two()));
     leaves_nothing("two programs of one host talk", || talk(&Fabric::start().expect("a host")));
     leaves_nothing("two hosts meet", || meet(&two()));
+    leaves_nothing("hosts end before their programs", || {
+        let fabric = two();
+        let contexts = contexts(&fabric);
+        let _connected: Ends<Reliable> = connected!(contexts, reliable);
+        let (pd, cq) = (contexts[0].pd().expect("a PD"), contexts[0].cq(4).expect("a CQ"));
+        let srq = pd.srq(4).expect("an SRQ");
+        let _taker = pd.reliable(&cq).srq(&srq).build().expect("a queue pair");
+        srq.receive(1, pd.buffer(8).expect("a buffer")).expect("posted");
+        drop(fabric);
+    });
     leaves_nothing("everything is left when an engine is closed", || {
         close_with_everything(&common::Fabric::hosts(["10.0.0.1", "10.0.0.2"], 4096, Faults::default()));
     });

@@ -31,7 +31,7 @@ pub(crate) struct SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        if self.srq.destroy().is_err() && !self.pd.ctx.engine.is_gone() {
+        if self.srq.destroy().is_err_and(|error| !self.pd.ctx.engine.has_lost(&error)) {
             // It may still take what was posted: that memory stays for ever.
             let _ = std::mem::ManuallyDrop::new(Arc::clone(&self.slots));
         }
