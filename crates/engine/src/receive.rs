@@ -53,7 +53,7 @@ impl Qp {
         self.engine().check_process().map_err(|error| error.errno)?;
         let mut inner = self.lock();
         let refuse = |errno, why: String| Err(self.refused(errno, wr.wr_id, "post_recv", &why));
-        if inner.is_dead() || inner.state == State::Reset {
+        if inner.is_dead() || !inner.state.takes_receives() {
             if let Some(lint) = self.lint() {
                 lint.refused_receive(self, &inner);
             }
