@@ -525,6 +525,30 @@ static void creating(struct ibv_cq *cq)
     NONE(ibv_create_qp_ex(context, &more), EINVAL);
 }
 
+/* softhca's own, which a program looks for: why something failed, and one more sentence. `qp` has refused a send. */
+static void reasons(struct ibv_qp *qp, uint64_t refused)
+{
+    const char *(*why)(struct ibv_qp *, uint64_t) = (const char *(*)(struct ibv_qp *, uint64_t))dlsym(RTLD_DEFAULT, "softhca_why");
+    void (*add)(uint32_t, const char *) = (void (*)(uint32_t, const char *))dlsym(RTLD_DEFAULT, "softhca_note");
+    MUST(why && add);
+    note("softhca_why");
+    note("softhca_note");
+    MUST(why(NULL, refused) == NULL && why(qp, UINT64_MAX) == NULL);
+    const char *sentence = why(qp, refused);
+    MUST(sentence && strstr(sentence, "post_send"));
+    static const uint32_t kinds[] = { 0, 1, 4, 5, 99, UINT32_MAX };
+    char *text = malloc(5000);
+    memset(text, 0xff, 4999);
+    text[4999] = 0;
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        add(kinds[i], NULL);
+        add(kinds[i], "");
+        add(kinds[i], "\033[2J\n\t%s%n");
+        add(kinds[i], text);
+    }
+    free(text);
+}
+
 static void queue_pairs(struct ibv_cq *cq)
 {
     creating(cq);
@@ -596,12 +620,13 @@ static void queue_pairs(struct ibv_cq *cq)
     wr.num_sge = recv.num_sge = 1;
     MUST(ibv_post_send(a, &wr, &bad) == EINVAL && ibv_post_recv(b, &recv, &bad_recv) == EINVAL);
     wr.sg_list = recv.sg_list = sges;
-    static const int opcodes[] = { -1, 7, 10, 11, 12, 13, 14, 15, 99, INT_MAX, INT_MIN };
+    static const int opcodes[] = { -1, 7, 10, 11, 12, 13, 14, 16, 99, INT_MAX, INT_MIN };
     for (unsigned i = 0; i < sizeof opcodes / sizeof *opcodes; i++) {
         if (opcodes[i] == IBV_WR_LOCAL_INV || opcodes[i] == IBV_WR_SEND_WITH_INV || opcodes[i] == IBV_WR_BIND_MW) continue;
         wr.opcode = (enum ibv_wr_opcode)opcodes[i];
         MUST(ibv_post_send(a, &wr, &bad) != 0 && bad == &wr);
     }
+    reasons(a, wr.wr_id);
     wr.opcode = IBV_WR_BIND_MW;
     MUST(ibv_post_send(a, &wr, &bad) != 0);
     CODE(ibv_post_send(a, NULL, &bad), 0);
