@@ -233,8 +233,13 @@ impl Qp {
     /// The way that is known may not be one any more.
     fn look_for_route_again(self: &Arc<Self>) {
         let mut inner = self.lock();
-        if !inner.is_dead() && matches!(inner.route, Route::Lane(_)) {
+        // What waited for a port that was down goes on, answers too, which nobody else asks for on a lane.
+        let waited = matches!(inner.route, Route::Unknown) && inner.state.serves();
+        if !inner.is_dead() && (waited || matches!(inner.route, Route::Lane(_))) {
             inner.route = Route::Unknown;
+            // What is under way may have met a port that was down at either end.
+            let now = self.engine().now();
+            inner.requester.note_loss(now);
             self.pump(&mut inner);
         }
     }
