@@ -114,8 +114,8 @@ macro_rules! intercept {
             type Next = unsafe extern "C" fn($($type),*) -> $answer;
             // SAFETY: the type is the one that the C library's manual gives.
             let Some(found) = (unsafe { Function::$name.next::<Next>() }) else { return $crate::not_there() };
-            // SAFETY: what is passed on is what the program gave, or something of ours in place of it.
             #[allow(unused_variables, reason = "a few functions do without the next one")]
+            // SAFETY: what is passed on is what the program gave, or something of ours in place of it.
             let $next = move |$($argument: $type),*| unsafe { found($($argument),*) };
             $body
         }

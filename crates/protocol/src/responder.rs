@@ -5,7 +5,7 @@
 //! [`crate::rc`], UC and UD are in [`crate::unreliable`]. IBA 9.7.4 (what is checked, and in which order), 9.8.2, 9.8.3.
 
 use crate::rc::answers::Answers;
-use crate::{AtomicOp, Fault, MAX_MESSAGE, Outcome, RecvEnd, Refusal, Service, Step};
+use crate::{AtomicOp, Fault, MAX_MESSAGE, Open, Outcome, RecvEnd, Refusal, Service, Step};
 use wire::{Headers, Operation, Psn, Qpn};
 
 /// Which operations a queue pair serves: bits of the verbs' access flags. Other bits mean nothing here.
@@ -57,23 +57,6 @@ pub struct ResponderConfig {
     pub migrated: bool,
 }
 
-/// The message of which some packets have come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Message {
-    #[default]
-    None,
-    Send {
-        /// Bytes so far.
-        done: u32,
-    },
-    Write {
-        va: u64,
-        rkey: u32,
-        total: u32,
-        done: u32,
-    },
-}
-
 /// What `finish` makes of the packet that is being carried out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
@@ -82,7 +65,7 @@ pub(crate) struct Pending {
     /// XRC: the shared receive queue that it names.
     pub(crate) xrc_srq: u32,
     /// The message after this packet.
-    pub(crate) next: Message,
+    pub(crate) next: Open,
 }
 
 /// The receiving half of a queue pair.
@@ -92,7 +75,7 @@ pub struct Responder {
     pub(crate) config: ResponderConfig,
     /// The number of the packet that is awaited.
     pub(crate) expected: Psn,
-    pub(crate) message: Message,
+    pub(crate) message: Open,
     pub(crate) pending: Option<Pending>,
     /// UC: the rest of the message is not wanted.
     pub(crate) abandoned: bool,
@@ -114,7 +97,7 @@ impl Responder {
             service,
             config: ResponderConfig { mtu: 1, ..ResponderConfig::default() },
             expected: Psn::default(),
-            message: Message::None,
+            message: Open::None,
             pending: None,
             abandoned: false,
             nak_sent: false,
@@ -223,11 +206,11 @@ impl Responder {
         Ok(step)
     }
 
-    fn send(&self, headers: &Headers, len: u32) -> Result<(Step, Message), Fault> {
+    fn send(&self, headers: &Headers, len: u32) -> Result<(Step, Open), Fault> {
         let place = headers.opcode.place();
         let offset = match self.message {
-            Message::None if place.begins() => 0,
-            Message::Send { done } if !place.begins() => done,
+            Open::None if place.begins() => 0,
+            Open::Send { done } if !place.begins() => done,
             _ => return Err(Fault::Order { opcode: headers.opcode }),
         };
         self.check_payload(headers, len)?;
@@ -241,15 +224,15 @@ impl Responder {
             invalidate: headers.opcode.has_ieth().then_some(headers.ieth),
             solicited: headers.solicited,
         });
-        let next = if place.ends() { Message::None } else { Message::Send { done } };
+        let next = if place.ends() { Open::None } else { Open::Send { done } };
         Ok((Step::Receive { offset, len, first: place.begins(), last }, next))
     }
 
-    fn write(&self, headers: &Headers, len: u32) -> Result<(Step, Message), Fault> {
+    fn write(&self, headers: &Headers, len: u32) -> Result<(Step, Open), Fault> {
         let place = headers.opcode.place();
         let (va, rkey, total, offset) = match self.message {
-            Message::None if place.begins() => (headers.reth.va, headers.reth.rkey, headers.reth.len, 0),
-            Message::Write { va, rkey, total, done } if !place.begins() => (va, rkey, total, done),
+            Open::None if place.begins() => (headers.reth.va, headers.reth.rkey, headers.reth.len, 0),
+            Open::Write { va, rkey, total, done } if !place.begins() => (va, rkey, total, done),
             _ => return Err(Fault::Order { opcode: headers.opcode }),
         };
         self.check_access(headers, Access::REMOTE_WRITE)?;
@@ -265,11 +248,11 @@ impl Responder {
             invalidate: None,
             solicited: headers.solicited,
         });
-        let next = if last { Message::None } else { Message::Write { va, rkey, total, done } };
+        let next = if last { Open::None } else { Open::Write { va, rkey, total, done } };
         Ok((Step::Write { va, rkey, total, offset, len, first: place.begins(), last, imm }, next))
     }
 
-    fn read(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+    fn read(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
         self.check_access(headers, Access::REMOTE_READ)?;
         self.check_room()?;
@@ -277,10 +260,10 @@ impl Responder {
         if payload != 0 || len > MAX_MESSAGE {
             return Err(self.length(headers, payload));
         }
-        Ok((Step::Read { va, rkey, len }, Message::None))
+        Ok((Step::Read { va, rkey, len }, Open::None))
     }
 
-    fn atomic(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+    fn atomic(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
         self.check_access(headers, Access::REMOTE_ATOMIC)?;
         self.check_room()?;
@@ -295,12 +278,12 @@ impl Responder {
             Operation::CompareSwap => AtomicOp::CmpSwap,
             _ => AtomicOp::FetchAdd,
         };
-        Ok((Step::Atomic { op, va, rkey, swap_add, compare }, Message::None))
+        Ok((Step::Atomic { op, va, rkey, swap_add, compare }, Open::None))
     }
 
     /// Not inside another message.
     pub(crate) fn check_alone(&self, headers: &Headers) -> Result<(), Fault> {
-        if self.message == Message::None { Ok(()) } else { Err(Fault::Order { opcode: headers.opcode }) }
+        if self.message == Open::None { Ok(()) } else { Err(Fault::Order { opcode: headers.opcode }) }
     }
 
     pub(crate) fn check_access(&self, headers: &Headers, needed: Access) -> Result<(), Fault> {

@@ -2,8 +2,8 @@
 //! serves the next message. UD: messages of one packet, from anybody who shows the key. Nothing is answered. IBA 9.8.2, 9.8.3.
 //! Adds to [`Responder`].
 
-use crate::responder::{Message, Pending};
-use crate::{Fault, Outcome, RecvEnd, Responder, Step};
+use crate::responder::Pending;
+use crate::{Fault, Open, Outcome, RecvEnd, Responder, Step};
 use wire::Headers;
 
 impl Responder {
@@ -13,9 +13,9 @@ impl Responder {
         self.expected = headers.psn + 1;
         if opcode.place().begins() {
             // Whatever was under way has lost its end.
-            self.message = Message::None;
+            self.message = Open::None;
             self.abandoned = false;
-        } else if !in_order || self.abandoned || self.message == Message::None {
+        } else if !in_order || self.abandoned || self.message == Open::None {
             self.abandon();
             return Step::Ignore(Fault::Abandoned { opcode });
         }
@@ -33,7 +33,7 @@ impl Responder {
     }
 
     fn abandon(&mut self) {
-        self.message = Message::None;
+        self.message = Open::None;
         self.abandoned = true;
     }
 

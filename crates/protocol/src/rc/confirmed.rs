@@ -2,8 +2,7 @@
 //! number and remembered as READs and atomics are, and a repetition gets its answer again without being carried out. Adds to
 //! [`Responder`]. IBA annex A19.
 
-use crate::responder::Message;
-use crate::{Access, Fault, MAX_MESSAGE, Responder, Step};
+use crate::{Access, Fault, MAX_MESSAGE, Open, Responder, Step};
 use wire::feth::{placement, selectivity};
 use wire::{Feth, Headers, Reth};
 
@@ -11,7 +10,7 @@ use wire::{Feth, Headers, Reth};
 const WORD: u32 = 8;
 
 impl Responder {
-    pub(crate) fn atomic_write(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+    pub(crate) fn atomic_write(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
         self.check_access(headers, Access::REMOTE_WRITE)?;
         self.check_room()?;
@@ -22,10 +21,10 @@ impl Responder {
         if !va.is_multiple_of(u64::from(WORD)) {
             return Err(Fault::Misaligned { va });
         }
-        Ok((Step::AtomicWrite { va, rkey }, Message::None))
+        Ok((Step::AtomicWrite { va, rkey }, Open::None))
     }
 
-    pub(crate) fn flush(&self, headers: &Headers, payload: u32) -> Result<(Step, Message), Fault> {
+    pub(crate) fn flush(&self, headers: &Headers, payload: u32) -> Result<(Step, Open), Fault> {
         self.check_alone(headers)?;
         let access = Access::for_flush(headers.feth)?;
         self.check_access(headers, access)?;
@@ -35,7 +34,7 @@ impl Responder {
             return Err(self.length(headers, payload));
         }
         let region = headers.feth.selectivity == selectivity::REGION;
-        Ok((Step::Flush { va, rkey, len, region, access }, Message::None))
+        Ok((Step::Flush { va, rkey, len, region, access }, Open::None))
     }
 }
 

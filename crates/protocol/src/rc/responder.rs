@@ -8,8 +8,8 @@
 //!   and what is only confirmed get the answer that they got.
 
 use super::answers::{Answer, Request};
-use crate::responder::{Message, Pending};
-use crate::{Fault, Nak, Outcome, Refusal, Responder, Response, Step};
+use crate::responder::Pending;
+use crate::{Fault, Nak, Open, Outcome, Refusal, Responder, Response, Step};
 use wire::{Headers, Psn};
 
 impl Responder {
@@ -88,7 +88,7 @@ impl Responder {
             _ => {
                 self.expected += 1;
                 self.message = pending.next;
-                if self.message == Message::None {
+                if self.message == Open::None {
                     self.answers.count_message();
                 }
                 if pending.ack_req {

@@ -3,8 +3,7 @@
 //! say afterwards how many of them it has carried out. It comes to the same as [`Responder::handle`] and [`Responder::finish`] for each;
 //! whatever is not in a run goes that way. Principal type: [`Run`].
 
-use crate::responder::Message;
-use crate::{Access, MAX_MESSAGE, Responder, Service};
+use crate::{Access, MAX_MESSAGE, Open, Responder, Service};
 use wire::{Opcode, Operation, Psn, Transport};
 
 /// The packets that may come next, as long as they are of a message's middle.
@@ -48,11 +47,9 @@ impl Responder {
         }
         let len = self.config.mtu;
         let (operation, most, place) = match self.message {
-            Message::None => return None,
-            Message::Send { done } => {
-                (Operation::SendMiddle, (MAX_MESSAGE - done) / len, Place::Receive { offset: done })
-            }
-            Message::Write { va, rkey, total, done } => {
+            Open::None => return None,
+            Open::Send { done } => (Operation::SendMiddle, (MAX_MESSAGE - done) / len, Place::Receive { offset: done }),
+            Open::Write { va, rkey, total, done } => {
                 if !self.config.access.allows(Access::REMOTE_WRITE) {
                     return None;
                 }
@@ -78,8 +75,8 @@ impl Responder {
         self.expected += packets;
         let bytes = packets * self.config.mtu;
         match &mut self.message {
-            Message::None => {}
-            Message::Send { done } | Message::Write { done, .. } => *done += bytes,
+            Open::None => {}
+            Open::Send { done } | Open::Write { done, .. } => *done += bytes,
         }
         if asked {
             self.answers.acknowledge();

@@ -3,7 +3,6 @@
 //! [`Standing`].
 
 use super::answers::Kept;
-use crate::responder::Message;
 use crate::{Outcome, Responder};
 use wire::Psn;
 
@@ -51,22 +50,13 @@ impl Responder {
     /// How far this responder has come.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        let open = match self.message {
-            Message::None => Open::None,
-            Message::Send { done } => Open::Send { done },
-            Message::Write { va, rkey, total, done } => Open::Write { va, rkey, total, done },
-        };
-        Standing { expected: self.expected, msn: self.answers.msn, open, answers: self.answers.kept() }
+        Standing { expected: self.expected, msn: self.answers.msn, open: self.message, answers: self.answers.kept() }
     }
 
     /// Goes on from there. The responder is configured, and has not handled anything yet.
     pub fn resume(&mut self, standing: &Standing) {
         self.expected = standing.expected;
-        self.message = match standing.open {
-            Open::None => Message::None,
-            Open::Send { done } => Message::Send { done },
-            Open::Write { va, rkey, total, done } => Message::Write { va, rkey, total, done },
-        };
+        self.message = standing.open;
         self.answers.restore(standing.msn & 0xff_ffff, &standing.answers);
     }
 
