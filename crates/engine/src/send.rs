@@ -319,14 +319,19 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
 impl Qp {
     /// Gives the completions of send requests that are over, and ends the queue where one failed.
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {
-        let (mut last, mut failed, mut flushed) = (None, None, 0);
+        let (mut last, mut explained, mut flushed) = (None, false, 0);
         while let Some(completion) = inner.requester.poll_completion() {
             let index = completion.slot;
             last = Some(index);
             match completion.status {
                 Status::Success => {}
                 Status::WrFlushErr => flushed += 1,
-                _ => failed = failed.or(Some(index)),
+                // Whoever finds the completion may ask at once why it failed.
+                _ if !explained => {
+                    explained = true;
+                    self.explain_failure(inner, index);
+                }
+                _ => {}
             }
             let entry: SendEntry = inner.sq.read(index);
             let shown = completion.status != Status::Success || entry.signaled != 0;
@@ -355,8 +360,8 @@ impl Qp {
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.sq.advance(index));
-            if inner.requester.fatal().is_some() && inner.state.takes_sends() {
-                self.end_sending(inner, failed, flushed);
+            if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
+                self.end_sending(inner, flushed);
             }
         }
         if inner.draining.is_some() && inner.requester.drained() {
@@ -369,16 +374,7 @@ impl Qp {
     }
 
     /// A send failed: unreliable queues halt, reliable QPs are in error altogether.
-    fn end_sending(&self, inner: &mut Inner, failed: Option<u32>, flushed: u32) {
-        if matches!(inner.state, State::Err | State::Sqe) {
-            return;
-        }
-        if let (Some(failure), Some(slot)) = (inner.requester.failure(), failed)
-            && failure.reason != protocol::Reason::Local
-        {
-            let why = format!("{}{}", failure.reason, self.peer_in_words(inner));
-            self.explain(inner, slot, failure.status, &why);
-        }
+    fn end_sending(&self, inner: &mut Inner, flushed: u32) {
         let next = self.service.after_send_error();
         self.says_flushed(flushed, if next == State::Err { self.receives_left(inner) } else { 0 });
         if !inner.held.is_empty() {
@@ -388,6 +384,18 @@ impl Qp {
         inner.set_state(next);
         if next == State::Err {
             self.flush_receives(inner);
+        }
+    }
+
+    /// Notes why the first request failed, if that is what ends the queue and it was not refused here, which is explained there.
+    #[cold]
+    fn explain_failure(&self, inner: &Inner, slot: u32) {
+        if let Some(failure) = inner.requester.failure()
+            && failure.reason != protocol::Reason::Local
+            && matches!(inner.state, State::Rts | State::Sqd)
+        {
+            let why = format!("{}{}", failure.reason, self.peer_in_words(inner));
+            self.explain(inner, slot, failure.status, &why);
         }
     }
 
