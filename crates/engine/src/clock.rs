@@ -3,21 +3,23 @@
 //! To read a clock costs as much as a third of a message between processes. Where a microsecond does not matter, a reading that somebody
 //! has just made is taken again, as long as the time stamp counter says that it is fresh. Principal type: [`Clock`].
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use protocol::Time;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::simulated::Simulated;
 use crate::tsc;
 
-/// The device's clock, as completions are stamped with it: nanoseconds, the same for every process of the host.
-pub(crate) fn raw() -> u64 {
+/// The machine's clock.
+fn raw() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// How far the time of day is ahead of the device's clock.
-pub(crate) fn wall_ahead() -> u64 {
+/// How far the machine's time of day is ahead of that.
+fn wall_ahead() -> u64 {
     nanoseconds(ClockId::Realtime).wrapping_sub(raw())
 }
 
@@ -40,20 +42,44 @@ pub(crate) struct Clock {
     nanoseconds: AtomicU64,
     /// When they were read; written after them, so that a reading is at least as new as this says.
     ticks: AtomicU64,
+    /// Whose time it is, where it is not the machine's.
+    simulated: Option<Arc<dyn Simulated>>,
 }
 
 impl Clock {
-    pub(crate) fn new() -> Self {
-        Self { born: Instant::now(), nanoseconds: AtomicU64::new(0), ticks: AtomicU64::new(0) }
+    pub(crate) fn new(simulated: Option<Arc<dyn Simulated>>) -> Self {
+        Self { born: Instant::now(), nanoseconds: AtomicU64::new(0), ticks: AtomicU64::new(0), simulated }
+    }
+
+    /// The simulation, if it is one's.
+    #[inline]
+    pub(crate) fn simulated(&self) -> Option<&dyn Simulated> {
+        self.simulated.as_deref()
+    }
+
+    /// The device's clock, as completions are stamped with it: nanoseconds, the same for every process of the host.
+    pub(crate) fn raw(&self) -> u64 {
+        self.simulated().map_or_else(raw, Simulated::now)
+    }
+
+    /// How far the time of day is ahead of the device's clock: a simulation begins in 1970.
+    pub(crate) fn wall_ahead(&self) -> u64 {
+        if self.simulated.is_some() { 0 } else { wall_ahead() }
     }
 
     /// The time.
     pub(crate) fn now(&self) -> Time {
+        if let Some(simulated) = self.simulated() {
+            return Time(simulated.now());
+        }
         Time(u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// The time, or what it was a moment ago.
     pub(crate) fn about(&self) -> Time {
+        if self.simulated.is_some() {
+            return self.now();
+        }
         let ticks = tsc::now();
         // Acquire: pairs with the release below. A counter that is behind on this processor looks very old: the clock is read.
         if ticks.wrapping_sub(self.ticks.load(Ordering::Acquire)) < FRESH {
@@ -72,7 +98,7 @@ mod tests {
 
     #[test]
     fn about_now_is_never_far_off_and_never_ahead() {
-        let clock = Clock::new();
+        let clock = Clock::new(None);
         for _ in 0..10_000 {
             let before = clock.now();
             let about = clock.about();

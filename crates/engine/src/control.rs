@@ -17,6 +17,7 @@ use shm::socket::Socket;
 
 use crate::error::{Error, Result};
 use crate::network::Network;
+use crate::simulated::Simulated;
 
 /// What the agent answered: the bytes that a kernel would have copied out, and the descriptors beside them.
 #[derive(Debug)]
@@ -61,6 +62,11 @@ pub trait Control: Send + Sync {
 
     /// Through what packets leave for other hosts; `None` for UDP.
     fn network(&self) -> Option<Arc<dyn Network>> {
+        None
+    }
+
+    /// The time and the chance of a simulation, in which the engine runs by [`crate::Engine::step`] alone; `None` for real ones.
+    fn simulated(&self) -> Option<Arc<dyn Simulated>> {
         None
     }
 

@@ -13,7 +13,6 @@ use bytemuck::{Pod, Zeroable};
 use protocol::Time;
 
 use crate::channel::Channel;
-use crate::clock;
 use crate::engine::{Deferred, Engine};
 use crate::error::{Error, Result};
 use crate::lint::Lint;
@@ -384,7 +383,7 @@ impl Cq {
         }
         if let Some((view, at)) = ring.entry(ring.producer) {
             if self.stamps.load(Ordering::Relaxed) {
-                view.write(at, &Cqe { timestamp: clock::raw(), ..*entry });
+                view.write(at, &Cqe { timestamp: self.engine.raw_clock(), ..*entry });
             } else {
                 view.write(at, entry);
             }

@@ -22,7 +22,7 @@ use protocol::Time;
 use crate::abroad::Ways;
 use crate::board::Board;
 use crate::channel::Channel;
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::control::{Answer, Control, gone};
 use crate::cq::Cq;
 use crate::drops::Drops;
@@ -106,7 +106,7 @@ pub struct Engine {
     device: u32,
     comp_vectors: u32,
     depths: OnceLock<(u32, u32)>,
-    clock: Clock,
+    pub(crate) clock: Clock,
     /// Looks for mistakes of the program, where it is asked to.
     lint: Option<Box<Lint>>,
 }
@@ -150,6 +150,7 @@ impl Engine {
             .map_err(|_| Error::refuse(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;
         waker.set_push(push);
         let network = control.network().unwrap_or_else(|| Arc::new(Udp));
+        let clock = Clock::new(control.simulated());
         let engine = Arc::new(Self {
             control,
             mark: ForkMark::new(),
@@ -186,11 +187,13 @@ impl Engine {
             device: hello.device,
             comp_vectors: fixed.num_comp_vectors,
             depths: OnceLock::new(),
-            clock: Clock::new(),
+            clock,
             lint: Lint::from_environment(hello.engine),
         });
         // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
-        engine.start_helper()?;
+        if engine.clock.simulated().is_none() {
+            engine.start_helper()?;
+        }
         Ok(engine)
     }
 
@@ -227,13 +230,13 @@ impl Engine {
     /// The device's clock: nanoseconds, which completions are stamped with. The same for every process of the host.
     #[must_use]
     pub fn raw_clock(&self) -> u64 {
-        clock::raw()
+        self.clock.raw()
     }
 
     /// The time of day at which the device's clock said `raw`: nanoseconds since 1970, by what both clocks say now.
     #[must_use]
     pub fn wall_clock(&self, raw: u64) -> u64 {
-        raw.wrapping_add(clock::wall_ahead())
+        raw.wrapping_add(self.clock.wall_ahead())
     }
 
     /// The same where a microsecond does not matter.

@@ -308,13 +308,7 @@ impl Engine {
             if std::mem::take(&mut told) {
                 self.listen();
             }
-            if !self.unrouted.lock().is_empty() {
-                self.open_routes();
-            }
-            if !self.astray.lock().is_empty() {
-                self.find_ways();
-            }
-            self.look_after_inbox();
+            self.do_errands();
             if waker.watching.load(Ordering::Relaxed) {
                 told = waker.watch();
                 looks = 0;
@@ -330,12 +324,8 @@ impl Engine {
                 continue;
             }
             looks = 0;
-            self.lanes.list().iter().for_each(|lane| lane.rest());
-            waker.bell.arm();
-            let sound = shm::sleeper_barrier();
-            // The last look waits for locks, so that nobody else's half-done look hides something.
-            let asked = || !self.unrouted.lock().is_empty() || !self.astray.lock().is_empty();
-            if !self.progress(true) && !asked() && !waker.stop.load(Ordering::Relaxed) {
+            let sound = self.arm();
+            if !self.looks_once_more() && !waker.stop.load(Ordering::Relaxed) {
                 let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
                 let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
                 told = match self.net.inbox().filter(|inbox| inbox.claim.as_ref().is_some_and(|c| c.is_ours(&self))) {
@@ -348,6 +338,56 @@ impl Engine {
             }
             waker.bell.disarm();
         }
+    }
+
+    /// What only the thread may do, for it waits for the agent.
+    fn do_errands(self: &Arc<Self>) {
+        if !self.unrouted.lock().is_empty() {
+            self.open_routes();
+        }
+        if !self.astray.lock().is_empty() {
+            self.find_ways();
+        }
+        self.look_after_inbox();
+    }
+
+    /// Has peers ring from now on. Says whether one that does not can be relied on not to have posted.
+    fn arm(&self) -> bool {
+        self.lanes.list().iter().for_each(|lane| lane.rest());
+        self.waker.bell.arm();
+        shm::sleeper_barrier()
+    }
+
+    /// The last look before sleeping. It waits for locks, so that nobody else's half-done look hides something.
+    fn looks_once_more(self: &Arc<Self>) -> bool {
+        self.progress(true) || !self.unrouted.lock().is_empty() || !self.astray.lock().is_empty()
+    }
+
+    /// One turn of what the thread does, for whoever does it instead (see [`Engine::step`]): false if there was nothing to do, and
+    /// peers ring from now on.
+    pub(crate) fn take_turn(self: &Arc<Self>) -> bool {
+        self.waker.kick.drain();
+        self.waker.bell.disarm();
+        self.listen();
+        self.do_errands();
+        if self.progress(false) {
+            return true;
+        }
+        self.arm();
+        let worked = self.looks_once_more();
+        if worked {
+            self.waker.bell.disarm();
+        }
+        worked
+    }
+
+    /// Whether something has happened for which the thread would wake.
+    pub(crate) fn is_woken(&self) -> bool {
+        let push = self.waker.push.lock();
+        let kick = PollFd::from_borrowed_fd(self.waker.kick.as_fd(), PollFlags::IN);
+        let told = push.as_ref().map(|push| PollFd::from_borrowed_fd(push.as_fd(), PollFlags::IN));
+        let mut both = [kick.clone(), told.unwrap_or(kick)];
+        rustix::event::poll(&mut both, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Follows the agent's sockets, and gives them back when nothing comes any more.

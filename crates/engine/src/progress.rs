@@ -50,7 +50,10 @@ fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], packet: &Packet) -> Option<*con
 impl Engine {
     /// What a polling thread does. One that has `found` something is about to answer it, maybe, and what is owed waits for that.
     pub(crate) fn poll(self: &Arc<Self>, found: bool) {
-        self.waker.polled();
+        // In a simulation nobody takes over from a program that has stopped polling.
+        if self.clock.simulated().is_none() {
+            self.waker.polled();
+        }
         if self.go_round(false, if found { Caller::Found } else { Caller::Polls }) {
             self.net.idle.store(0, Ordering::Relaxed);
         } else if self.net.inbox().is_some_and(Inbox::has_hot) {

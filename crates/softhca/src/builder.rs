@@ -1,14 +1,12 @@
 //! How queue pairs are made: sizes, queues, addresses and timers, each with a value that suits most. Principal type: [`QpBuilder`].
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use abi::errno::Errno;
 use abi::mr::access as right;
 use abi::qp::{ModifyQp, attr, state};
-use engine::{Caps, QpSpec, Service};
+use engine::{Caps, Engine, QpSpec, Service};
 use parking_lot::Mutex;
 
 use crate::connected::{Connected, Timing, Unconnected};
@@ -259,7 +257,7 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
         let endpoint = Endpoint {
             reliable: Kind::SERVICE == Service::Rc,
             qpn: inner.qp.qpn(),
-            psn: random() & PSN_MASK,
+            psn: random(&self.pd.inner.ctx.engine),
             gid,
             mtu,
             reads: self.most_reads()?,
@@ -282,7 +280,7 @@ impl QpBuilder<'_, Datagram> {
         let (gid_index, gid) = self.gid()?;
         let inner = self.make(Service::Ud, Some(self.qkey))?;
         for (next, mask) in [(state::RTR, 0), (state::RTS, attr::SQ_PSN)] {
-            let sq_psn = random() & PSN_MASK;
+            let sq_psn = random(&self.pd.inner.ctx.engine);
             inner.qp.modify(&ModifyQp {
                 attr_mask: attr::STATE | mask,
                 qp_state: next,
@@ -295,7 +293,7 @@ impl QpBuilder<'_, Datagram> {
     }
 }
 
-/// A number that nobody guesses easily: late packets of an earlier connection shall not fit.
-fn random() -> u32 {
-    RandomState::new().build_hasher().finish() as u32
+/// A PSN that nobody guesses easily: late packets of an earlier connection shall not fit.
+fn random(engine: &Engine) -> u32 {
+    engine.chance() as u32 & PSN_MASK
 }

@@ -149,8 +149,19 @@ impl Context {
         Self::with(control, Some(Box::new(manager)))
     }
 
+    /// Takes over an engine that has been opened already, for whoever drives it in simulated time; there is no connection manager.
+    ///
+    /// # Errors
+    /// The system refuses to change a descriptor's flags.
+    pub fn over(engine: Arc<Engine>) -> Result<Self> {
+        Self::around(engine, None)
+    }
+
     fn with(control: Box<dyn Control>, opener: Option<Opener>) -> Result<Self> {
-        let engine = Engine::open(control)?;
+        Self::around(Engine::open(control)?, opener)
+    }
+
+    fn around(engine: Arc<Engine>, opener: Option<Opener>) -> Result<Self> {
         let fd = engine.async_fd();
         // Readers here wait by poll, with a limit; the descriptor is this context's own.
         let flags = rustix::fs::fcntl_getfl(fd)?;
