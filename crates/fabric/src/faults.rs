@@ -61,7 +61,7 @@ impl Dice {
         Self(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -69,9 +69,15 @@ impl Dice {
         mixed ^ mixed >> 31
     }
 
-    fn happens(&mut self, part: f64) -> bool {
+    pub(crate) fn happens(&mut self, part: f64) -> bool {
         // 53 bits are what a double holds.
         ((self.next() >> 11) as f64) < part * (1u64 << 53) as f64
+    }
+
+    /// A number below `bound`, or 0.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        // The high half of the product: no bound of a simulation is large enough for the bias to matter.
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     pub(crate) fn fate(&mut self, faults: &Faults) -> Fate {

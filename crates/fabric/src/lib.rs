@@ -25,10 +25,13 @@
 //! a.wait()?.ok()?;
 //! # Ok(()) }
 //! ```
+//!
+//! The same programs can be run in simulated time, where one seed decides everything that happens: [`simulation`].
 #![forbid(unsafe_code)]
 
 mod faults;
 mod host;
+pub mod simulation;
 mod switch;
 
 use std::net::IpAddr;

@@ -1,0 +1,218 @@
+//! The network of a simulation: what is sent becomes events, and each packet's fate is decided as it leaves. Principal types: [`Plug`],
+//! [`Packets`].
+
+use std::io;
+use std::sync::Arc;
+
+use agent::wire::Incoming;
+use engine::{Network, Outlet};
+use softhca::Gid;
+
+use super::core::{Core, Event, State};
+use super::trace::{Fate, Seen};
+
+/// RoCEv2's source ports begin here.
+const FIRST_PORT: u16 = 0xc000;
+/// A hop limit that nobody chose.
+const HOPS: u8 = 64;
+
+/// What is known of packets beside their bytes.
+#[derive(Clone, Copy)]
+struct Head {
+    from: Gid,
+    from_port: u16,
+    to: Gid,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+/// Packets that arrive together.
+pub(super) struct Packets {
+    head: Head,
+    segment: usize,
+    bytes: Vec<u8>,
+}
+
+impl Packets {
+    pub(super) fn incoming(&self) -> Incoming<'_> {
+        Incoming {
+            from: self.head.from.0,
+            from_port: self.head.from_port,
+            to: self.head.to.0,
+            traffic_class: self.head.traffic_class,
+            hop_limit: self.head.hop_limit,
+            segment: self.segment.min(self.bytes.len()),
+            bytes: &self.bytes,
+        }
+    }
+}
+
+impl Core {
+    /// Whether packets that are there get in.
+    pub(super) fn arrives(&self, to: usize, packets: &Packets) -> bool {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let from = state.places.get(&packets.head.from).copied();
+        if state.cut.contains(&to) || from.is_some_and(|from| state.cut.contains(&from)) {
+            return false;
+        }
+        state.trace.add(now, &Seen::Came { to, segment: packets.segment, bytes: &packets.bytes });
+        true
+    }
+
+    fn carry(&self, from: usize, head: &Head, segment: usize, bytes: &[u8]) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let targets: Vec<usize> = if head.to.is_multicast() {
+            let mut all: Vec<usize> = state.places.values().copied().filter(|host| *host != from).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        } else {
+            state.places.get(&head.to).copied().into_iter().collect()
+        };
+        for to in targets {
+            state.send(now, (from, to), head, segment, bytes);
+        }
+    }
+}
+
+impl State {
+    /// Decides what becomes of each packet of a burst. Those that come to no harm stay together, mostly.
+    fn send(&mut self, now: u64, way: (usize, usize), head: &Head, segment: usize, bytes: &[u8]) {
+        let scatters = self.dice.happens(self.conditions.scattering);
+        let mut together: Vec<u8> = Vec::new();
+        for packet in bytes.chunks(segment) {
+            let mut fate = self.fate();
+            if self.cut.contains(&way.0) || self.cut.contains(&way.1) {
+                fate = Fate::Lost;
+            }
+            self.trace.add(now, &Seen::Sent { from: way.0, to: way.1, fate, bytes: packet });
+            if fate != Fate::Good {
+                self.count_harm(way, packet);
+            }
+            let mut packet = packet.to_vec();
+            if fate == Fate::Damaged {
+                let bit = self.dice.below(packet.len() as u64 * 8) as usize;
+                packet[bit / 8] ^= 1 << (bit % 8);
+            }
+            match fate {
+                Fate::Lost => {}
+                Fate::Late => self.late(now, way, head, packet),
+                Fate::Good | Fate::Damaged | Fate::Twice => {
+                    if fate == Fate::Twice {
+                        self.late(now, way, head, packet.clone());
+                    }
+                    together.extend_from_slice(&packet);
+                    if !scatters {
+                        continue;
+                    }
+                }
+            }
+            self.in_order(now, way, head, segment, std::mem::take(&mut together));
+        }
+        self.in_order(now, way, head, segment, together);
+    }
+
+    fn fate(&mut self) -> Fate {
+        let conditions = &self.conditions;
+        for (part, fate) in [
+            (conditions.loss, Fate::Lost),
+            (conditions.duplication, Fate::Twice),
+            (conditions.reordering, Fate::Late),
+            (conditions.corruption, Fate::Damaged),
+        ] {
+            if self.dice.happens(part) {
+                return fate;
+            }
+        }
+        Fate::Good
+    }
+
+    /// Counts it for the QP to which it was to go.
+    fn count_harm(&mut self, (_, to): (usize, usize), packet: &[u8]) {
+        if let Some(&[a, b, c]) = packet.get(5..8) {
+            *self.harmed.entry((to, u32::from_be_bytes([0, a, b, c]))).or_default() += 1;
+        }
+    }
+
+    fn delay(&mut self) -> u64 {
+        let (least, most) = self.conditions.delay;
+        let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
+        least + self.dice.below(most.saturating_sub(least) + 1)
+    }
+
+    fn in_order(&mut self, now: u64, way: (usize, usize), head: &Head, segment: usize, bytes: Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = now + self.delay();
+        let last = self.last.entry(way).or_default();
+        // At once is in order, too: of two events at one time the first is that which was first put in.
+        *last = at.max(*last);
+        let at = *last;
+        self.push(at, Event::Packets { to: way.1, packets: Packets { head: *head, segment, bytes } });
+    }
+
+    fn late(&mut self, now: u64, way: (usize, usize), head: &Head, bytes: Vec<u8>) {
+        let lateness = self.conditions.lateness.as_nanos() as u64;
+        let at = now + self.delay() + self.dice.below(lateness + 1);
+        self.push(at, Event::Packets { to: way.1, packets: Packets { head: *head, segment: bytes.len(), bytes } });
+    }
+}
+
+/// Where an engine is plugged in.
+pub(super) struct Plug {
+    core: Arc<Core>,
+    host: usize,
+    gids: Vec<Gid>,
+}
+
+impl Plug {
+    pub(super) fn new(core: &Arc<Core>, host: usize, gids: &[Gid]) -> Self {
+        Self { core: Arc::clone(core), host, gids: gids.to_vec() }
+    }
+}
+
+impl Network for Plug {
+    fn open(&self, source: [u8; 16], _ifindex: u32, hint: u16) -> io::Result<Arc<dyn Outlet>> {
+        if !self.gids.contains(&Gid(source)) {
+            return Err(io::Error::from(io::ErrorKind::AddrNotAvailable));
+        }
+        let mut state = self.core.state.lock();
+        let port = FIRST_PORT | (hint.wrapping_add(state.ports) & !FIRST_PORT);
+        state.ports = state.ports.wrapping_add(1);
+        drop(state);
+        Ok(Arc::new(Way { core: Arc::clone(&self.core), host: self.host, source: Gid(source), port }))
+    }
+}
+
+/// A way out of a host.
+struct Way {
+    core: Arc<Core>,
+    host: usize,
+    source: Gid,
+    port: u16,
+}
+
+impl Outlet for Way {
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()> {
+        if out.bytes.is_empty() {
+            return Ok(());
+        }
+        let segment = if out.segment == 0 { out.bytes.len() } else { out.segment.min(out.bytes.len()) };
+        let head = Head {
+            from: self.source,
+            from_port: self.port,
+            to: out.to.ip().into(),
+            traffic_class: out.traffic_class,
+            hop_limit: if out.hop_limit == 0 { HOPS } else { out.hop_limit },
+        };
+        self.core.carry(self.host, &head, segment, out.bytes);
+        Ok(())
+    }
+}
