@@ -54,6 +54,9 @@ impl Core {
         let mut state = self.state.lock();
         let from = state.places.get(&packets.head.from).copied();
         if state.cut.contains(&to) || from.is_some_and(|from| state.cut.contains(&from)) {
+            for packet in packets.bytes.chunks(packets.segment) {
+                state.count_harm(to, packet);
+            }
             return false;
         }
         state.trace.add(now, &Seen::Came { to, segment: packets.segment, bytes: &packets.bytes });
@@ -89,7 +92,7 @@ impl State {
             }
             self.trace.add(now, &Seen::Sent { from: way.0, to: way.1, fate, bytes: packet });
             if fate != Fate::Good {
-                self.count_harm(way, packet);
+                self.count_harm(way.1, packet);
             }
             let mut packet = packet.to_vec();
             if fate == Fate::Damaged {
@@ -130,7 +133,7 @@ impl State {
     }
 
     /// Counts it for the QP to which it was to go.
-    fn count_harm(&mut self, (_, to): (usize, usize), packet: &[u8]) {
+    fn count_harm(&mut self, to: usize, packet: &[u8]) {
         if let Some(&[a, b, c]) = packet.get(5..8) {
             *self.harmed.entry((to, u32::from_be_bytes([0, a, b, c]))).or_default() += 1;
         }

@@ -1,0 +1,127 @@
+//! What a seed decides before anything happens: the conditions, and who is connected with whom. Principal type: [`Plan`].
+
+use std::time::Duration;
+
+use fabric::simulation::{Conditions, Simulation};
+
+/// Programs, by the host on which each runs.
+pub(crate) const PROGRAMS: [usize; 4] = [0, 0, 1, 2];
+
+/// A service, as the simulation tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Rc,
+    Uc,
+    Ud,
+    Xrc,
+}
+
+/// A connection of two programs (XRC: the first asks).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) kind: Kind,
+    pub(crate) programs: [usize; 2],
+    /// Its ends take receive requests from their programs' shared queues.
+    pub(crate) shared: bool,
+    /// First PSN of each direction.
+    pub(crate) psns: [u32; 2],
+    /// Path MTU, by its code.
+    pub(crate) mtu: u8,
+    /// READs and atomics under way at once.
+    pub(crate) depth: u8,
+    /// What is told who must come later, by its code.
+    pub(crate) rnr_timer: u8,
+}
+
+/// Everything that is decided before.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) conditions: Conditions,
+    pub(crate) links: Vec<Link>,
+    /// The port's MTU in bytes.
+    pub(crate) mtu: u32,
+    /// Programs that sleep on events instead of polling.
+    pub(crate) sleepers: [bool; 4],
+    /// A host whose cable is cut for a while, when, and how long.
+    pub(crate) cut: Option<(usize, Duration, Duration)>,
+    /// Requests of each direction.
+    pub(crate) requests: u32,
+}
+
+impl Plan {
+    pub(crate) fn new(simulation: &mut Simulation) -> Self {
+        let wraps = simulation.below(8) == 0;
+        let code = 1 + simulation.below(5) as u8;
+        let mut link = |kind, programs, shared| {
+            let psn = |simulation: &mut Simulation| match wraps {
+                true => 0xff_ffff - simulation.below(40) as u32,
+                false => simulation.below(1 << 24) as u32,
+            };
+            Link {
+                kind,
+                programs,
+                shared,
+                psns: [psn(simulation), psn(simulation)],
+                mtu: 1 + simulation.below(u64::from(code)) as u8,
+                depth: 1 + simulation.below(4) as u8,
+                rnr_timer: 1 + simulation.below(12) as u8,
+            }
+        };
+        let links = vec![
+            link(Kind::Rc, [0, 1], false),
+            link(Kind::Rc, [0, 2], false),
+            link(Kind::Rc, [1, 3], true),
+            link(Kind::Rc, [3, 2], true),
+            link(Kind::Uc, [0, 3], false),
+            link(Kind::Ud, [1, 2], false),
+            link(Kind::Xrc, [3, 0], true),
+        ];
+        let mut links = links;
+        // Some are elsewhere in some seeds.
+        for (number, other) in [(3, [1, 0]), (4, [0, 1]), (5, [1, 0]), (6, [1, 0])] {
+            if simulation.below(3) == 0 {
+                links[number].programs = other;
+            }
+        }
+        Self {
+            conditions: conditions(simulation),
+            links,
+            mtu: 128 << code,
+            sleepers: std::array::from_fn(|_| simulation.below(3) == 0),
+            cut: (simulation.below(6) == 0).then(|| {
+                let host = simulation.below(3) as usize;
+                let when = Duration::from_micros(simulation.below(2000));
+                (host, when, Duration::from_micros(100 + simulation.below(8000)))
+            }),
+            requests: 16 + simulation.below(12) as u32,
+        }
+    }
+}
+
+fn conditions(simulation: &mut Simulation) -> Conditions {
+    let mut part = |percent: u64| simulation.below(percent * 100 + 1) as f64 / 10_000.0;
+    let (few, many) = (part(3), part(10));
+    let scattering = part(100);
+    let pauses = part(3);
+    let least = Duration::from_nanos(500 + simulation.below(20_000));
+    let mut conditions = Conditions {
+        delay: (least, least + Duration::from_nanos(simulation.below(20_000))),
+        lateness: Duration::from_nanos(1000 + simulation.below(400_000)),
+        scattering,
+        pauses,
+        pause: Duration::from_nanos(10_000 + simulation.below(700_000)),
+        ..Conditions::default()
+    };
+    match simulation.below(6) {
+        0 => {}
+        1 => conditions.loss = many,
+        2 => conditions.duplication = many,
+        3 => conditions.reordering = many,
+        4 => conditions.corruption = many,
+        _ => {
+            (conditions.loss, conditions.duplication) = (few, few);
+            (conditions.reordering, conditions.corruption) = (few, few);
+        }
+    }
+    conditions
+}
