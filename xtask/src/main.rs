@@ -15,6 +15,7 @@ mod hugepages;
 mod interop;
 mod planted;
 mod report;
+mod simulate;
 mod step;
 mod test;
 mod tidy;
@@ -82,6 +83,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Run hosts in simulated time, where a seed decides everything that happens, and compare all that comes of it with what must
+    Simulate(simulate::Options),
     /// Have AFL++ look for bytes that a parser, an agent or an engine does not bear; fuzz/corpus grows (takes a while)
     Fuzz {
         /// Only this target: a folder of fuzz/corpus
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
         Command::Conformance { check: false } => conformance::run(&workspace),
         Command::Planted { check: true, .. } => planted::check(&workspace),
         Command::Planted { only, .. } => planted::run(&workspace, only.as_deref()),
+        Command::Simulate(options) => simulate::run(&workspace, &options),
         Command::Fuzz { target, minutes } => fuzz::run(&workspace, target.as_deref(), minutes),
         Command::Bench { runs, json, dist, only } => bench::run(&workspace, runs, json, dist, only),
         Command::Interop(options) => interop::run(&workspace, &options),

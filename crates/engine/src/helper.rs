@@ -324,7 +324,8 @@ impl Engine {
                 continue;
             }
             looks = 0;
-            let sound = self.arm();
+            self.arm();
+            let sound = shm::sleeper_barrier();
             if !self.looks_once_more() && !waker.stop.load(Ordering::Relaxed) {
                 let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
                 let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
@@ -351,11 +352,10 @@ impl Engine {
         self.look_after_inbox();
     }
 
-    /// Has peers ring from now on. Says whether one that does not can be relied on not to have posted.
-    fn arm(&self) -> bool {
+    /// Has peers ring from now on.
+    fn arm(&self) {
         self.lanes.list().iter().for_each(|lane| lane.rest());
         self.waker.bell.arm();
-        shm::sleeper_barrier()
     }
 
     /// The last look before sleeping. It waits for locks, so that nobody else's half-done look hides something.
@@ -373,6 +373,7 @@ impl Engine {
         if self.progress(false) {
             return true;
         }
+        // No barrier: whoever posts does so on this same thread.
         self.arm();
         let worked = self.looks_once_more();
         if worked {

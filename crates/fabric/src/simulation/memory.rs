@@ -54,11 +54,13 @@ impl Memory {
     /// # Panics
     /// They do not fit.
     pub fn put(&self, at: usize, bytes: &[u8]) {
-        for (index, byte) in (at..).zip(bytes) {
-            let word = &self.words()[index / 8];
-            let mut whole = word.load(Ordering::Relaxed).to_ne_bytes();
-            whole[index % 8] = *byte;
-            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        let (words, mut at, mut rest) = (self.words(), at, bytes);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(8 - at % 8));
+            let mut whole = words[at / 8].load(Ordering::Relaxed).to_ne_bytes();
+            whole[at % 8..at % 8 + now.len()].copy_from_slice(now);
+            words[at / 8].store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+            (at, rest) = (at + now.len(), later);
         }
     }
 
