@@ -31,10 +31,25 @@ struct Bug {
     /// What `cargo test` is asked to run; it must fail.
     #[serde(default = "conformance")]
     tests: Vec<String>,
+    /// Instead of tests: so many seeds of the simulation, of which one must find it.
+    seeds: Option<u64>,
+}
+
+/// What became of a bug.
+enum Fate {
+    /// With what is said of that.
+    Found(String),
+    Survived,
 }
 
 fn conformance() -> Vec<String> {
     ["--package", "softhca-fabric", "--test", "conformance"].map(str::to_owned).to_vec()
+}
+
+impl Bug {
+    fn does_not_compile(&self) -> String {
+        format!("{} ({}): it does not compile", self.says, self.file.display())
+    }
 }
 
 /// Plants all bugs, or those that `only` says something of, and tells which are found.
@@ -49,13 +64,19 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<(), Strin
         let path = copy.join(&bug.file);
         let text = read(&path)?;
         write(&path, &text.replacen(&bug.find, &bug.replace, 1))?;
-        if !test(workspace, &copy, bug, true)? {
-            return Err(format!("{} ({}): it does not compile", bug.says, bug.file.display()));
-        }
-        let found = !test(workspace, &copy, bug, false)?;
-        println!("{}/{}  {}  {}", number + 1, chosen.len(), if found { "found   " } else { "SURVIVED" }, bug.says);
-        if !found {
-            survived.push(bug.says.clone());
+        let fate = match bug.seeds {
+            Some(seeds) => simulate(workspace, &copy, bug, seeds)?,
+            None if !test(workspace, &copy, bug, true)? => return Err(bug.does_not_compile()),
+            None if test(workspace, &copy, bug, false)? => Fate::Survived,
+            None => Fate::Found(String::new()),
+        };
+        let number = number + 1;
+        match fate {
+            Fate::Found(how) => println!("{number}/{}  found     {}{how}", chosen.len(), bug.says),
+            Fate::Survived => {
+                println!("{number}/{}  SURVIVED  {}", chosen.len(), bug.says);
+                survived.push(bug.says.clone());
+            }
         }
     }
     if survived.is_empty() {
@@ -102,6 +123,27 @@ fn test(workspace: &Workspace, copy: &Path, bug: &Bug, only_build: bool) -> Resu
     }
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.map(|status| status.success()).map_err(|error| format!("cargo: {error}"))
+}
+
+/// Runs seeds of the simulation in the copy until one ends as it must not.
+fn simulate(workspace: &Workspace, copy: &Path, bug: &Bug, seeds: u64) -> Result<Fate, String> {
+    let target = workspace.target().join("planted/target");
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.current_dir(copy).env("CARGO_TARGET_DIR", &target);
+    build.args(["build", "--quiet", "--package", "softhca-fabric", "--example", "simulate"]);
+    let built = build.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !built.map_err(|error| format!("cargo: {error}"))?.success() {
+        return Err(bug.does_not_compile());
+    }
+    let mut run = Command::new(target.join("debug/examples/simulate"));
+    let output = run.args(["0", &seeds.to_string()]).stderr(Stdio::null()).output();
+    let output = output.map_err(|error| format!("simulate: {error}"))?;
+    if output.status.success() {
+        return Ok(Fate::Survived);
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let first = text.lines().find(|line| line.starts_with("seed ")).unwrap_or("the simulation does not end");
+    Ok(Fate::Found(format!("  by {first}")))
 }
 
 /// The sources as git knows them, with what is changed and not committed; files that are the same are left alone.

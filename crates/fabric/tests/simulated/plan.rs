@@ -91,7 +91,9 @@ impl Plan {
             cut: (simulation.below(6) == 0).then(|| {
                 let host = simulation.below(3) as usize;
                 let when = Duration::from_micros(simulation.below(2000));
-                (host, when, Duration::from_micros(100 + simulation.below(8000)))
+                // Some are cut for so long that connections have to give up.
+                let longest = if simulation.below(4) == 0 { 400_000 } else { 8000 };
+                (host, when, Duration::from_micros(100 + simulation.below(longest)))
             }),
             requests: 16 + simulation.below(12) as u32,
         }
