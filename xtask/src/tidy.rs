@@ -21,6 +21,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-protocol", 1),
     ("softhca-rsocket", 1),
     ("softhca-engine", 2),
+    ("softhca-capture", 2),
     ("softhca-agent", 3),
     ("softhca-cm", 3),
     ("softhca", 4),

@@ -14,6 +14,7 @@ pub mod layout;
 
 pub mod ah;
 pub mod board;
+pub mod capture;
 pub mod command;
 pub mod cq;
 pub mod device;

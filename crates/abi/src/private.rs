@@ -111,7 +111,8 @@ record! {
         /// 0.
         4 => reserved: u32,
         /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count; TARGET: `lane` is the QP
-        /// number).
+        /// number; CAPTURE, with the spool's memfd: `lane` is the capture's number, `len` the spool's room, `stripe` the most
+        /// bytes that are kept of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's number).
         8 => lane: LaneOut,
     }
 }
@@ -131,6 +132,10 @@ constants! {
         TARGET = 5,
         /// The state of some port has changed: ways are looked for anew.
         PORTS = 6,
+        /// Copies of packets are wanted.
+        CAPTURE = 16,
+        /// They are wanted no more.
+        CAPTURE_END = 17,
     }
 
     /// `GidEntryAnswer::gid_type`, and the board's.

@@ -3,8 +3,9 @@
 //! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
 //! `show.rs` tells them; `"errors"` with why something failed in them and in those that ended lately, as `reasons.rs` does; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
 //! message comes as a memfd: the message then says `{"attached": bytes}`. Every user that reaches the node may ask; what
-//! is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. [`ask`] is
-//! the client's side.
+//! is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. `"capture"` begins
+//! a capture that lasts as long as the connection, and `"capture-news"` asks for its spools, whose descriptors come with the answer
+//! ([`crate::capture`]). [`ask`] is the client's side.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -15,6 +16,7 @@ use rustix::fs::MemfdFlags;
 use serde_json::{Value, json};
 use shm::socket::Socket;
 
+use crate::capture;
 use crate::cm::Manager;
 use crate::reasons;
 use crate::rundir::ADMIN;
@@ -35,19 +37,39 @@ pub(crate) enum Verdict {
     Stop,
 }
 
-/// Takes one question from `socket` and answers it.
-pub(crate) fn serve(world: &World, manager: &Manager, socket: &Socket, buffer: &mut [u8]) -> Verdict {
+/// Takes one question from `socket`, which is connection `number`, and answers it.
+pub(crate) fn serve(
+    world: &mut World,
+    manager: &Manager,
+    (number, socket): (u32, &Socket),
+    buffer: &mut [u8],
+) -> Verdict {
     let received = match socket.try_recv(buffer) {
         Ok(received) if received.len > 0 => received,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Verdict::Goes,
         _ => return Verdict::Ends,
     };
-    let (value, stop) = answer((world, manager), asker(socket), &buffer[..received.len]);
+    let question = &buffer[..received.len];
+    if let Some(request) = about_capture(question) {
+        let (value, fds) = match request["request"] == "capture" {
+            true => (capture::begin(world, number, asker(socket), &request), Vec::new()),
+            false => capture::news(world, number),
+        };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        return socket.try_send(value.to_string().as_bytes(), &fds).map_or(Verdict::Ends, |()| Verdict::Goes);
+    }
+    let (value, stop) = answer((world, manager), asker(socket), question);
     match send(socket, &value) {
         _ if stop => Verdict::Stop,
         Ok(()) => Verdict::Goes,
         Err(_) => Verdict::Ends,
     }
+}
+
+/// A question about captures, if it is one.
+fn about_capture(question: &[u8]) -> Option<Value> {
+    let question: Value = serde_json::from_slice(question).ok()?;
+    matches!(question["request"].as_str(), Some("capture" | "capture-news")).then_some(question)
 }
 
 /// Who asks.
@@ -89,7 +111,7 @@ fn answer((world, manager): (&World, &Manager), asker: Asker, question: &[u8]) -
         "stop" if asker != Asker::Root => (json!({"error": "only the agent's own user and root may stop it"}), false),
         "stop" => (json!({"stopping": std::process::id()}), true),
         other => (
-            json!({"error": format!("request {other:?} is not known; there are devices, show, errors, status and stop")}),
+            json!({"error": format!("request {other:?} is not known; there are devices, show, errors, status, capture, capture-news and stop")}),
             false,
         ),
     }

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use shm::eventfd::Doorbell;
+use shm::socket::Socket;
 
 use crate::addresses::{chosen, host_addresses};
 use crate::config::{Config, ConfigError, Wire};
@@ -115,6 +116,13 @@ impl AgentHandle {
     /// with interfaces of its own follows them with their next change.
     pub fn set_port(&self, device: usize, port: u32, up: bool) {
         self.inbox.send(Message::Port { device, port, up });
+    }
+
+    /// A connection to the agent as at its admin node, without a node: for whoever has it in the same process.
+    pub fn admin(&self) -> io::Result<Socket> {
+        let (ours, theirs) = Socket::pair()?;
+        self.inbox.send(Message::Admin(theirs));
+        Ok(ours)
     }
 
     /// What hands datagrams of other hosts to this agent's engines: for whoever carries packets in place of UDP.

@@ -157,7 +157,7 @@ impl Manager {
             rings: Vec::new(),
             full: Vec::new(),
             inlet: Arc::clone(world.wire.inlet()),
-            outlets: Outlets::new(off),
+            outlets: Outlets::new(off, Arc::clone(world.captures.tap())),
             inner: VecDeque::new(),
             random,
             began: Instant::now(),
@@ -399,6 +399,8 @@ impl Manager {
                 hop_limit: path.hop_limit,
                 sl: path.sl,
             };
+            let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
+            self.outlets.pass(&Way { from: path.sgid, ifindex: 0, to: path.dgid, traffic_class, hop_limit }, mad);
             self.inner.push_back((origin, *mad));
             return;
         }

@@ -10,6 +10,7 @@ pub mod addresses;
 pub mod admin;
 pub mod agent;
 pub mod board;
+mod capture;
 mod client;
 mod cm;
 pub mod config;

@@ -8,6 +8,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use abi::Errno;
 use engine::Network;
+use shm::socket::Socket;
 
 use crate::agent::Inbox;
 use crate::cm::ChannelId;
@@ -60,6 +61,8 @@ pub(crate) enum Message {
     },
     /// End an event channel.
     CloseChannel(ChannelId),
+    /// Somebody in this process asks as others do at the admin node.
+    Admin(Socket),
     /// Send management datagrams through this network.
     Network(Arc<dyn Network>),
     /// Take a port down, or make it active.

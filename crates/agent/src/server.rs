@@ -18,6 +18,7 @@ use shm::socket::{Listener, Socket};
 use crate::addresses::{AddressWatch, host_addresses, host_links};
 use crate::admin::{self, Verdict};
 use crate::agent::Inbox;
+use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::cm::{ChannelId, Manager};
 use crate::config::Config;
@@ -282,6 +283,7 @@ impl Server {
                         self.idle_since = Instant::now();
                     }
                 }
+                Message::Admin(socket) => self.take_admin(socket),
                 Message::Network(network) => self.manager.set_network(network),
                 Message::Port { device, port, up } => {
                     let changed = self.world.set_port(device, port, up);
@@ -452,6 +454,11 @@ impl Server {
             tracing::debug!(uid, "a user with too many connections is turned away");
             return;
         }
+        self.take_admin(socket);
+    }
+
+    fn take_admin(&mut self, socket: Socket) {
+        let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
         let id = self.next_connection();
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
@@ -462,10 +469,11 @@ impl Server {
 
     fn serve_admin(&mut self, id: u32) -> bool {
         let Some((_, socket)) = self.admins.get(&id) else { return true };
-        match admin::serve(&self.world, &self.manager, socket, &mut self.buffer) {
+        match admin::serve(&mut self.world, &self.manager, (id, socket), &mut self.buffer) {
             Verdict::Goes => true,
             Verdict::Ends => {
                 self.admins.remove(&id);
+                capture::end(&mut self.world, id);
                 // `softhca run` keeps its connection while its program runs: somebody was here until now.
                 self.idle_since = Instant::now();
                 true

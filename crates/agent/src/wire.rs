@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use abi::wire::WireSocket;
+use engine::capture::Tap;
 use shm::region::Region;
 
 use crate::cm::management::Inlet;
@@ -67,7 +68,7 @@ pub(crate) struct Opened {
 
 impl Wire {
     /// The wire of an agent before its first address. `board` says who owns which QPN.
-    pub(crate) fn new(config: &config::Config, board: Arc<Region>) -> io::Result<Self> {
+    pub(crate) fn new(config: &config::Config, board: Arc<Region>, tap: &Arc<Tap>) -> io::Result<Self> {
         let intake = match config.wire {
             config::Wire::Udp => Some(Arc::new(Intake::new(!config.system)?)),
             config::Wire::External | config::Wire::Off => None,
@@ -75,7 +76,7 @@ impl Wire {
         Ok(Self {
             mode: config.wire,
             apart: config.system,
-            forwarder: Arc::new(Forwarder::new(board, Inlet::new()?)),
+            forwarder: Arc::new(Forwarder::new(board, Inlet::new(Arc::clone(tap))?, Arc::clone(tap))),
             intake,
             receivers: Receivers::default(),
             stale: true,

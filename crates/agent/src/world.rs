@@ -17,6 +17,7 @@ use abi::private::{Push, push};
 
 use crate::addresses::{chosen, interface_name};
 use crate::board::Board;
+use crate::capture::Captures;
 use crate::config::Config;
 use crate::context::{Context, ContextId, Peer};
 use crate::device::Device;
@@ -96,6 +97,8 @@ pub struct World {
     pub(crate) ended: Ended,
     /// What comes from other hosts.
     pub wire: Wire,
+    /// Who wants copies of packets.
+    pub(crate) captures: Captures,
     /// Whether many users are served and kept apart.
     pub system: bool,
     /// Ways to wake engines of other users.
@@ -123,8 +126,10 @@ impl World {
             config.devices.iter().enumerate().map(|(index, device)| Device::new(index, device, place)).collect();
         lids::assign(&mut devices);
         let board = Board::new(&devices)?;
+        let captures = Captures::default();
         Ok(Self {
-            wire: Wire::new(config, board.view())?,
+            wire: Wire::new(config, board.view(), captures.tap())?,
+            captures,
             board,
             devices,
             contexts: BTreeMap::new(),
@@ -201,6 +206,7 @@ impl World {
         // Before its QPNs can be another's: the board goes on to name it.
         self.wire.close(id.0);
         self.relays.forget(id);
+        self.captures.forget(id);
         self.qpns.forget(id);
         self.contexts.remove(&id);
     }

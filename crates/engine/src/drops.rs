@@ -79,6 +79,9 @@ impl Engine {
             dropped.src_qp,
             cause.word()
         );
+        if self.is_capturing() {
+            self.capture_drop(cause, &dropped);
+        }
         if let Some(record) = self.drops.count(cause, &dropped) {
             note(Note { qpn: record.qpn, ..self.reasons.note(Kind::Dropped) }, format_args!("{}", record.sentence()));
         }

@@ -21,6 +21,7 @@ use protocol::Time;
 
 use crate::abroad::Ways;
 use crate::board::Board;
+use crate::capture::Tap;
 use crate::channel::Channel;
 use crate::clock::Clock;
 use crate::control::{Answer, Control, gone};
@@ -97,6 +98,9 @@ pub struct Engine {
     pub(crate) reasons: Attached,
     /// Packets that were not accepted, by cause: for `softhca show --errors`.
     pub(crate) drops: Drops,
+    /// Where copies of packets go, and whether there is anybody who wants them.
+    pub(crate) tap: Arc<Tap>,
+    pub(crate) is_capturing: AtomicBool,
     /// Bytes of requests that wait for receive requests.
     pub(crate) held: Arc<AtomicUsize>,
     is_gone: AtomicBool,
@@ -151,6 +155,7 @@ impl Engine {
         waker.set_push(push);
         let network = control.network().unwrap_or_else(|| Arc::new(Udp));
         let clock = Clock::new(control.simulated());
+        let tap = Tap::new();
         let engine = Arc::new(Self {
             control,
             mark: ForkMark::new(),
@@ -165,7 +170,7 @@ impl Engine {
             windows: Table::new(),
             groups: Groups::new(),
             lanes: Lanes::new(),
-            net: Net::new(network),
+            net: Net::new(network, Arc::clone(&tap)),
             board: Board::map(&board)?,
             events: Events::new(async_fd, page.clone()),
             timers: Timers::new(),
@@ -180,6 +185,8 @@ impl Engine {
             polls: AtomicU32::new(0),
             reasons: Attached::new(page.clone(), is_home),
             drops: Drops::new(page),
+            tap,
+            is_capturing: AtomicBool::new(false),
             held: Arc::default(),
             is_gone: AtomicBool::new(false),
             told_of_fork: AtomicBool::new(false),
@@ -190,6 +197,8 @@ impl Engine {
             clock,
             lint: Lint::from_environment(hello.engine),
         });
+        // What the agent wants from the beginning on.
+        engine.listen();
         // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
         if engine.clock.simulated().is_none() {
             engine.start_helper()?;

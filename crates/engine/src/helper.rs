@@ -398,7 +398,7 @@ impl Engine {
     }
 
     /// Hears what the agent pushes: new lanes, dead peers, its own end.
-    fn listen(self: &Arc<Self>) {
+    pub(crate) fn listen(self: &Arc<Self>) {
         let mut bytes = [0u8; size_of::<Push>()];
         loop {
             let received = match &*self.waker.push.lock() {
@@ -438,6 +438,8 @@ impl Engine {
             }
             push::TARGET => self.adopt_target(message.lane.lane),
             push::PORTS => self.ports_changed(),
+            push::CAPTURE => self.begin_capture(&message.lane, &fds),
+            push::CAPTURE_END => self.end_capture(message.lane.lane),
             _ => {}
         }
     }

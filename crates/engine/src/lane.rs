@@ -14,6 +14,7 @@ use abi::private::LaneOut;
 use arc_swap::ArcSwap;
 use shm::{BellView, Doorbell, LANE_LEN, LaneRx, LaneTx, Side};
 
+use crate::capture::Ends;
 use crate::cell::Notice;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
@@ -47,6 +48,8 @@ pub(crate) struct Sender {
     pub(crate) bulky: bool,
     /// The piece of bulk for which there was no room; 0 when it was cells that were missing.
     pub(crate) wanted: u32,
+    /// While somebody captures: between which addresses the packets go.
+    pub(crate) ends: Option<Ends>,
 }
 
 impl Sender {
@@ -106,7 +109,7 @@ impl Lane {
             peer: out.engine,
             pid: out.pid,
             stripe: out.stripe,
-            sender: Mutex::new(Sender { tx, record: [0; shm::RECORD_MAX], bulky: false, wanted: 0 }),
+            sender: Mutex::new(Sender { tx, record: [0; shm::RECORD_MAX], bulky: false, wanted: 0, ends: None }),
             receiver: Mutex::new(Receiver {
                 rx,
                 touched: Vec::with_capacity(64),

@@ -15,6 +15,7 @@ mod advice;
 mod ah;
 mod arrived;
 mod board;
+pub mod capture;
 mod carrier;
 mod cell;
 mod channel;

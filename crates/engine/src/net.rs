@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::capture::Tap;
 use crate::network::Network;
 use crate::qp::Qp;
 use flow::{Flow, Vector};
@@ -42,6 +43,7 @@ type Gid = [u8; 16];
 /// Everything that one engine has for the wire.
 pub(crate) struct Net {
     network: Arc<dyn Network>,
+    tap: Arc<Tap>,
     /// By source address and stripe.
     ports: Mutex<HashMap<(Gid, u32), Arc<Port>>>,
     /// By address.
@@ -57,9 +59,10 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn new(network: Arc<dyn Network>) -> Self {
+    pub(crate) fn new(network: Arc<dyn Network>, tap: Arc<Tap>) -> Self {
         Self {
             network,
+            tap,
             ports: Mutex::default(),
             peers: Mutex::default(),
             flows: RwLock::default(),

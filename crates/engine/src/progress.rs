@@ -189,6 +189,9 @@ impl Engine {
         if self.board.owner(packet.src_qp.value()) != lane.peer {
             return self.drop_of_lane(Cause::Forged, packet, (0, 0));
         }
+        if self.is_capturing() {
+            self.capture_from_lane(lane, packet, payload);
+        }
         if packet.headers.dest_qp == Qpn::MULTICAST {
             if !self.board.is_up(self.device(), 1) {
                 return self.drop_of_lane(Cause::PortDown, packet, (0, 0));

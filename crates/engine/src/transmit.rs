@@ -151,7 +151,13 @@ impl Qp {
         // Borrowed from the QP for the while, and put back below.
         let route = std::mem::replace(&mut inner.route, Route::Unknown);
         let mut exit = match &route {
-            Route::Lane(lane) if !lane.is_dead() => Exit::Lane(lane, lane.sender.lock(), path),
+            Route::Lane(lane) if !lane.is_dead() => {
+                let mut sender = lane.sender.lock();
+                if self.engine().is_capturing() {
+                    sender.ends = Some(self.ends(inner));
+                }
+                Exit::Lane(lane, sender, path)
+            }
             Route::Wire(flow) => {
                 self.open_window(inner, flow, now);
                 Exit::Wire(flow, flow.port.batch.lock())
@@ -356,12 +362,34 @@ impl Qp {
             // Lost, as on any network.
             flow.complain(&error);
         }
+        if self.engine().is_capturing() {
+            batch.is_of(Qpn::new(self.qpn()));
+        }
         Ok(())
+    }
+
+    /// Puts one packet on a lane.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "a packet is made of that many parts, and this is where they meet")]
+    fn put(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        path: Path,
+        headers: &wire::Headers,
+        grh: Option<[u8; 40]>,
+        len: u32,
+        from: &Origin<'_>,
+    ) -> Sent {
+        if self.engine().is_capturing() {
+            return self.put_captured(lane, sender, path, headers, grh, len, from);
+        }
+        self.put_unseen(lane, sender, path, headers, grh, len, from)
     }
 
     /// Puts one packet on a lane: small ones into the cells, others with their payload in the bulk area.
     #[allow(clippy::too_many_arguments, reason = "a packet is made of that many parts, and this is where they meet")]
-    fn put(
+    pub(crate) fn put_unseen(
         &self,
         lane: &Lane,
         sender: &mut Sender,
@@ -379,7 +407,7 @@ impl Qp {
             len: len as u16,
             payload: Payload::Inline(0),
         };
-        let Sender { tx, record, bulky, wanted } = sender;
+        let Sender { tx, record, bulky, wanted, .. } = sender;
         let head = 16 + if grh.is_some() { wire::grh::LEN } else { 0 } + headers.len();
         if head + len as usize <= shm::RECORD_MAX {
             let head = packet.encode(record);
@@ -464,6 +492,9 @@ impl Qp {
         let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
         let mut sender = lane.sender.lock();
+        if self.engine().is_capturing() {
+            sender.ends = Some(self.ends_of_datagram(inner, entry));
+        }
         match self.put(lane, &mut sender, path, &transmit.headers, grh, transmit.len, &from) {
             Sent::Yes => Ok(true),
             Sent::Refused(refusal) => Err(refusal),

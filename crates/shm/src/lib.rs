@@ -5,6 +5,7 @@
 //! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
 //! * [`bell`]: the word by which a sleeper says that it wants to be woken, and the barriers that make this safe.
 //! * [`eventfd`] and [`socket`]: the doorbell that wakes it, and the socket that carries descriptors.
+//! * [`spool`]: a ring of records that loses what it has no room for.
 //! * [`inherit`]: keeping descriptors from programs that are started from here.
 //!
 //! This crate knows nothing of RDMA. Everything that it reads from shared memory is a claim of a peer that may be
@@ -30,6 +31,7 @@ pub mod memory;
 pub mod region;
 pub mod ring;
 pub mod socket;
+pub mod spool;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use abi::capture::{CaptureRecord, path};
+use engine::capture::Tap;
 use engine::{Network, Outlet};
 use parking_lot::Mutex;
 use shm::Doorbell;
@@ -50,11 +52,13 @@ pub(crate) struct Inlet {
     queue: Mutex<VecDeque<Arrived>>,
     bell: Doorbell,
     lost: AtomicU64,
+    tap: Arc<Tap>,
 }
 
 impl Inlet {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { queue: Mutex::default(), bell: Doorbell::new()?, lost: AtomicU64::new(0) })
+    /// An empty one, of which `tap` hears.
+    pub(crate) fn new(tap: Arc<Tap>) -> io::Result<Self> {
+        Ok(Self { queue: Mutex::default(), bell: Doorbell::new()?, lost: AtomicU64::new(0), tap })
     }
 
     /// Takes datagrams for QP 0 or 1. The number of those that are of no use.
@@ -62,7 +66,14 @@ impl Inlet {
         let envelope = Envelope::new(&from, &to, from_port);
         let mut useless = 0;
         for datagram in bytes.chunks(segment.max(1)) {
-            match parse(&envelope, datagram) {
+            let found = parse(&envelope, datagram);
+            if self.tap.is_on() {
+                let id = envelope.check(datagram, 0).unwrap_or(0);
+                let about = CaptureRecord { path: path::WIRE_IN, from, to, from_port, id, ..CaptureRecord::default() };
+                let words = if found.is_some() { "" } else { "dropped: it is no management datagram, or is damaged" };
+                self.tap.packet(&about, datagram, words);
+            }
+            match found {
                 Some(mad) => self.push(Arrived { from, to, mad }),
                 None => useless += 1,
             }
@@ -157,12 +168,13 @@ pub(crate) struct Outlets {
     /// There is no other host.
     off: bool,
     psn: u32,
+    tap: Arc<Tap>,
 }
 
 impl Outlets {
-    /// `off`: nothing leaves.
-    pub(crate) fn new(off: bool) -> Self {
-        Self { open: HashMap::new(), network: None, off, psn: 0 }
+    /// `off`: nothing leaves. What does, `tap` hears of.
+    pub(crate) fn new(off: bool, tap: Arc<Tap>) -> Self {
+        Self { open: HashMap::new(), network: None, off, psn: 0, tap }
     }
 
     /// Sends through `network` from now on.
@@ -197,6 +209,9 @@ impl Outlets {
         if let SocketAddr::V6(v6) = &mut to {
             v6.set_scope_id(scope((*v6.ip()).into(), way.ifindex));
         }
+        if self.tap.is_on() {
+            self.show(path::WIRE_OUT, way, outlet.port(), &packet);
+        }
         let sent = outlet.send(&Outgoing {
             to,
             traffic_class: way.traffic_class,
@@ -210,6 +225,24 @@ impl Outlets {
             self.open.remove(&key);
         }
         sent
+    }
+
+    /// Shows a datagram that this agent sends to itself, without a network, where somebody captures.
+    pub(crate) fn pass(&mut self, way: &Way, mad: &Mad) {
+        if self.tap.is_on() {
+            self.psn = self.psn.wrapping_add(1);
+            if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), self.psn, mad) {
+                self.show(path::INSIDE, way, SOURCE_PORT, &packet);
+            }
+        }
+    }
+
+    fn show(&self, path: u32, way: &Way, from_port: u16, packet: &[u8]) {
+        let Way { from, to, traffic_class, hop_limit, .. } = *way;
+        let src_qp = Qpn::GSI.value();
+        let about =
+            CaptureRecord { path, src_qp, from, to, from_port, traffic_class, hop_limit, ..CaptureRecord::default() };
+        self.tap.packet(&about, packet, "");
     }
 
     fn open_outlet(&self, way: &Way) -> io::Result<Arc<dyn Outlet>> {
@@ -238,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_datagram_goes_through_and_anything_else_does_not() {
-        let inlet = Inlet::new().expect("an inlet");
+        let inlet = Inlet::new(Tap::new()).expect("an inlet");
         let mut mad = [0; MAD_LEN];
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
         let packet = emit(&Envelope::new(&A, &B, 0xc100), 7, &mad).expect("whole");
@@ -263,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded() {
-        let inlet = Inlet::new().expect("an inlet");
+        let inlet = Inlet::new(Tap::new()).expect("an inlet");
         let packet = emit(&Envelope::new(&A, &B, 0xc100), 7, &[0; MAD_LEN]).expect("whole");
         for _ in 0..WAITING_MAX + 3 {
             inlet.take(A, 0xc100, B, packet.len(), &packet);

@@ -11,6 +11,7 @@ use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, push
 use rustix::fs::SealFlags;
 
 use super::{Answer, Call};
+use crate::capture;
 use crate::context::ContextId;
 use crate::lanes::{EngineLink, LaneEnd, STRIPES, WAKES_PEER};
 use crate::refusal::{Outcome, Refusal, refuse};
@@ -33,6 +34,7 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let (bell, kick) = two(fds)?;
     let (link, theirs) = EngineLink::new(bell, kick)?;
     context.engine = Some(link);
+    capture::greet(world, call.context);
     let answer = EngineHelloAnswer {
         engine: call.context.0,
         device,

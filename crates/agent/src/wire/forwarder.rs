@@ -11,9 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::board;
+use abi::capture::{CaptureRecord, path};
 use abi::wire::{Arrival, arrival_kind};
+use engine::capture::Tap;
 use parking_lot::{Mutex, RwLock};
 use shm::region::Region;
+use wire::icrc::Envelope;
 
 use super::link::{Delivery, Link};
 use crate::cm::management::Inlet;
@@ -72,6 +75,8 @@ pub struct Forwarder {
     /// What is for the agent itself.
     inlet: Arc<Inlet>,
     drops: Counters,
+    /// What is lost here no engine shows.
+    tap: Arc<Tap>,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +110,17 @@ enum Loss {
 }
 
 impl Loss {
+    /// What is said of a packet in a capture.
+    fn words(self) -> &'static str {
+        match self {
+            Self::NoEngine => "dropped: no program here has its QP",
+            Self::RingFull => "dropped: its program had no room left",
+            Self::OwnSource => "dropped: it comes from outside and claims an address of this agent",
+            Self::Malformed => "dropped: it cannot be a packet",
+            Self::Management => "dropped: it is for QP 0 or QP 1, and no management datagram",
+        }
+    }
+
     /// The counter's name.
     fn name(self) -> &'static str {
         match self {
@@ -139,8 +155,8 @@ enum Destination {
 
 impl Forwarder {
     /// One without engines. `board` says who owns which QPN.
-    pub(crate) fn new(board: Arc<Region>, inlet: Inlet) -> Self {
-        Self { board, engines: RwLock::default(), inlet: Arc::new(inlet), drops: Counters::default() }
+    pub(crate) fn new(board: Arc<Region>, inlet: Inlet, tap: Arc<Tap>) -> Self {
+        Self { board, engines: RwLock::default(), inlet: Arc::new(inlet), drops: Counters::default(), tap }
     }
 
     /// Where what comes for QP 1 waits.
@@ -191,6 +207,23 @@ impl Forwarder {
         counter.fetch_add(datagrams as u64, Ordering::Relaxed);
         let qpn = bytes.get(5..8).map_or(0, |qpn| u32::from_be_bytes([0, qpn[0], qpn[1], qpn[2]]));
         drops.last.lock().insert(loss, Example { from, to, bytes: bytes.len(), qpn });
+    }
+
+    /// Shows datagrams that are not handed on, where somebody captures.
+    #[cold]
+    fn show(&self, loss: Loss, arrival: &Arrival, bytes: &[u8]) {
+        if !self.tap.is_on() {
+            return;
+        }
+        let Arrival { from, to, from_port, traffic_class, hop_limit, segment, .. } = *arrival;
+        let envelope = Envelope::new(&from, &to, from_port);
+        for datagram in bytes.chunks(usize::from(segment).max(1)) {
+            let id = envelope.check(datagram, 0).unwrap_or(0);
+            let path = path::WIRE_IN;
+            let about =
+                CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
+            self.tap.packet(&about, datagram, loss.words());
+        }
     }
 
     /// Begins to hand things to an engine.
@@ -251,23 +284,24 @@ impl Forwarder {
     fn forward(&self, engines: &Engines, incoming: &Incoming<'_>) {
         let bytes = incoming.bytes;
         let segment = if incoming.segment == 0 { bytes.len() } else { incoming.segment.min(bytes.len()) };
-        let Some(Ok(size)) = (segment > 0).then(|| u16::try_from(segment)) else {
-            return self.lose(Loss::Malformed, 1, (incoming.from, incoming.to), bytes);
-        };
-        if engines.own.binary_search(&incoming.from).is_ok() {
-            return self.lose(Loss::OwnSource, bytes.len().div_ceil(segment), (incoming.from, incoming.to), bytes);
-        }
-        let to_group = is_multicast(&incoming.to);
         let arrival = Arrival {
             kind: arrival_kind::DATAGRAMS,
             traffic_class: incoming.traffic_class,
             hop_limit: incoming.hop_limit,
-            segment: size,
+            segment: u16::try_from(segment).unwrap_or(0),
             from_port: incoming.from_port,
             from: incoming.from,
             to: incoming.to,
             ..Arrival::default()
         };
+        let Some(Ok(_)) = (segment > 0).then(|| u16::try_from(segment)) else {
+            return self.lose(Loss::Malformed, 1, (incoming.from, incoming.to), bytes);
+        };
+        if engines.own.binary_search(&incoming.from).is_ok() {
+            self.show(Loss::OwnSource, &arrival, bytes);
+            return self.lose(Loss::OwnSource, bytes.len().div_ceil(segment), (incoming.from, incoming.to), bytes);
+        }
+        let to_group = is_multicast(&incoming.to);
         let (mut start, mut end, mut owner) = (0, 0, None);
         for datagram in bytes.chunks(segment) {
             let next = self.destination(datagram, to_group);
@@ -279,6 +313,7 @@ impl Forwarder {
             end += datagram.len();
             owner = next;
             if next.is_none() {
+                self.show(Loss::Malformed, &arrival, datagram);
                 self.lose(Loss::Malformed, 1, (incoming.from, incoming.to), datagram);
                 start = end;
             }
@@ -311,7 +346,10 @@ impl Forwarder {
             return;
         }
         let datagrams = bytes.len().div_ceil(usize::from(arrival.segment));
-        let lose = |loss, count| self.lose(loss, count, (arrival.from, arrival.to), bytes);
+        let lose = |loss, count| {
+            self.show(loss, arrival, bytes);
+            self.lose(loss, count, (arrival.from, arrival.to), bytes);
+        };
         let deliver = |engine: u32| {
             let delivery = match engines.links.get(&engine) {
                 Some(link) => link.deliver(engine, arrival, bytes),
@@ -333,7 +371,7 @@ impl Forwarder {
                 let segment = usize::from(arrival.segment);
                 let useless = self.inlet.take(arrival.from, arrival.from_port, arrival.to, segment, bytes);
                 if useless > 0 {
-                    lose(Loss::Management, useless as usize);
+                    self.lose(Loss::Management, useless as usize, (arrival.from, arrival.to), bytes);
                 }
             }
             Some(Destination::Nobody) => lose(Loss::NoEngine, datagrams),

@@ -6,18 +6,24 @@
 //! smaller. Principal type: [`Batch`].
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use abi::capture::{CaptureRecord, path};
 use udp::{BATCH_MAX, Outgoing, SEGMENTS_MAX};
-use wire::Headers;
 use wire::bth::LEN as BTH;
 use wire::icrc::{Envelope, Measured};
+use wire::{Headers, Qpn};
 
+use crate::capture::{Owners, Tap};
 use crate::net::settlement::Settlement;
 use crate::network::Outlet;
 
 /// Bytes of an ICRC.
 pub(crate) const ICRC: usize = 4;
+
+/// Opcodes from here on are left to manufacturers: probes.
+const FIRST_OF_MAKERS: u8 = 0xc0;
 
 /// Where a packet goes, as far as its datagram says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +49,10 @@ pub(crate) struct Batch {
     measured: Option<(Envelope, Measured)>,
     unsealed: Option<Unsealed>,
     settlement: Settlement,
+    /// Where copies go of what leaves.
+    tap: Arc<Tap>,
+    source: [u8; 16],
+    owners: Owners,
 }
 
 /// A packet that lacks its ICRC.
@@ -53,7 +63,8 @@ struct Unsealed {
 }
 
 impl Batch {
-    pub(crate) fn new() -> Self {
+    /// One whose packets leave from `source`, and are shown where somebody captures.
+    pub(crate) fn tapped(tap: Arc<Tap>, source: [u8; 16]) -> Self {
         Self {
             buffer: vec![0; BATCH_MAX].into_boxed_slice(),
             len: 0,
@@ -64,6 +75,9 @@ impl Batch {
             measured: None,
             unsealed: None,
             settlement: Settlement::default(),
+            tap,
+            source,
+            owners: Owners::default(),
         }
     }
 
@@ -172,6 +186,9 @@ impl Batch {
     pub(crate) fn flush(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let Some(target) = self.target.take() else { return Ok(()) };
         self.seal_last();
+        if self.tap.is_on() {
+            self.show(outlet, &target);
+        }
         let sent = outlet.send(&Outgoing {
             to: target.to,
             traffic_class: target.traffic_class,
@@ -184,6 +201,36 @@ impl Batch {
         (self.len, self.count, self.closed) = (0, 0, false);
         self.settlement.sent(outlet, &target.to, sent.is_ok());
         sent
+    }
+
+    /// The last packet, and those behind it, are of this QP: asked for only while somebody captures.
+    #[cold]
+    pub(crate) fn is_of(&mut self, qpn: Qpn) {
+        self.owners.add(self.count.saturating_sub(1), qpn);
+    }
+
+    /// Shows what is about to leave.
+    #[cold]
+    fn show(&mut self, outlet: &dyn Outlet, target: &Target) {
+        let first = self.settlement.next();
+        for (index, packet) in self.buffer[..self.len].chunks(self.segment).enumerate() {
+            let about = CaptureRecord {
+                path: path::WIRE_OUT,
+                src_qp: if packet[0] < FIRST_OF_MAKERS { self.owners.of(index) } else { 0 },
+                from: self.source,
+                to: match target.to.ip() {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                    IpAddr::V6(ip) => ip.octets(),
+                },
+                from_port: outlet.port(),
+                id: first.wrapping_add(index as u16),
+                traffic_class: target.traffic_class,
+                hop_limit: target.hop_limit,
+                ..CaptureRecord::default()
+            };
+            self.tap.packet(&about, packet, "");
+        }
+        self.owners.renew();
     }
 
     /// Something that left from here may not have arrived.
@@ -231,7 +278,7 @@ mod tests {
     /// Sizes of payloads, and how they leave: segment size and number of packets of each datagram.
     #[track_caller]
     fn leaves(sizes: &[usize], expected: &[(usize, usize)]) {
-        let (outlet, mut batch) = (Seen::default(), Batch::new());
+        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         for (psn, &size) in (0..).zip(sizes) {
             let put = batch.put::<()>(&outlet, (&target(4791), &envelope), &headers(psn), size, |_| Ok(()));
@@ -282,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_goes_elsewhere_does_not_wait() {
-        let (outlet, mut batch) = (Seen::default(), Batch::new());
+        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         for port in [4791, 4792, 4792] {
             let put = batch.put::<()>(&outlet, (&target(port), &envelope), &headers(1), 8, |_| Ok(()));
@@ -295,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_packet_without_payload_is_not_added() {
-        let (outlet, mut batch) = (Seen::default(), Batch::new());
+        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         assert_eq!(batch.put(&outlet, (&target(1), &envelope), &headers(1), 8, |_| Err(7)).err(), Some(7));
         batch.flush(&outlet).expect("nothing to send");

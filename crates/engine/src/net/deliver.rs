@@ -104,6 +104,7 @@ impl<'a> Packets<'a> {
             let rest = &self.bytes[self.at..];
             let bytes = &rest[..self.segment.min(rest.len())];
             if bytes.len() < SHORTEST {
+                self.show(bytes);
                 self.drop(bytes, Cause::Short, (bytes.len() as u32, 0));
             } else if !self.engine.is_ours(destination(bytes)) {
                 self.give_back(rest);
@@ -114,12 +115,16 @@ impl<'a> Packets<'a> {
                 }
                 self.id = fits.wrapping_add(1);
                 self.at += bytes.len();
+                if self.engine.is_capturing() {
+                    self.engine.capture_from_host(self.datagrams, bytes, fits);
+                }
                 match self.parse(&bytes[..bytes.len() - ICRC]) {
                     Ok(found) => return Some(found),
                     Err((cause, said)) => self.drop(bytes, cause, said),
                 }
                 continue;
             } else {
+                self.show(bytes);
                 self.drop(bytes, Cause::Icrc, (0, 0));
             }
             self.at += bytes.len();
@@ -170,6 +175,14 @@ impl<'a> Packets<'a> {
         }
         self.at += run;
         self.id = 0;
+    }
+
+    /// Shows a packet that is none, where somebody captures.
+    #[cold]
+    fn show(&self, bytes: &[u8]) {
+        if self.engine.is_capturing() {
+            self.engine.capture_from_host(self.datagrams, bytes, self.id);
+        }
     }
 
     #[cold]

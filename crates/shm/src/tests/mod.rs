@@ -4,6 +4,7 @@
 mod hostile;
 mod kernel;
 mod oracle;
+mod spool;
 mod stress;
 
 use std::sync::Arc;

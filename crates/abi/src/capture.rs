@@ -1,0 +1,99 @@
+//! What lies on a spool of `softhca capture`: copies of packets, and words about packets that were dropped.
+//!
+//! An engine (or the agent, for QP 1) writes, and whoever captures reads. Everything in a record is its writer's claim. The principal
+//! type is [`CaptureRecord`].
+
+record! {
+    /// Head of a record on a spool. Behind it are the packet's bytes, as many as were kept, and then words (UTF-8) about it.
+    pub struct CaptureRecord[112] {
+        /// See `kind`.
+        0 => kind: u32,
+        /// See `path`.
+        4 => path: u32,
+        /// Nanoseconds since 1970.
+        8 => time: u64,
+        /// Why it was dropped, a number of `reason::Cause`; 0 for a packet of which nothing of that kind is known.
+        16 => cause: u32,
+        /// The lane.
+        20 => lane: u32,
+        /// The engine at the lane's other end.
+        24 => peer: u32,
+        /// Its process id.
+        28 => peer_pid: u32,
+        /// The QP that it comes from, 0 where that is not known.
+        32 => src_qp: u32,
+        /// DROP: the QP that it is for.
+        36 => dest_qp: u32,
+        /// DROP: its number.
+        40 => psn: u32,
+        /// DROP: its opcode.
+        44 => opcode: u32,
+        /// Source address as a GID, all zeros where it is not known.
+        48 => from: [u8; 16],
+        /// Destination address as a GID.
+        64 => to: [u8; 16],
+        /// UDP source port.
+        80 => from_port: u16,
+        /// IPv4 identification.
+        82 => id: u16,
+        /// Traffic class (IPv4: TOS).
+        84 => traffic_class: u8,
+        /// Hop limit (IPv4: TTL), 0 for any.
+        85 => hop_limit: u8,
+        /// See `record_flag`.
+        86 => flags: u16,
+        /// Bytes of the whole packet, from the BTH to the ICRC.
+        88 => len: u32,
+        /// Bytes of it that follow.
+        92 => kept: u32,
+        /// Bytes of words behind them.
+        96 => words: u32,
+        /// DROP: what it had.
+        100 => got: u32,
+        /// DROP: what was expected.
+        104 => expected: u32,
+        /// DROP: the QP that did not take it, 0 for none.
+        108 => qpn: u32,
+    }
+}
+
+constants! {
+    /// `CaptureRecord::kind`.
+    pub mod kind: u32 {
+        /// A packet.
+        PACKET = 1,
+        /// A packet was dropped: one that was shown before, or one that never left.
+        DROP = 2,
+    }
+
+    /// `CaptureRecord::path`: where a packet was seen.
+    pub mod path: u32 {
+        /// It left over a lane.
+        LANE_OUT = 1,
+        /// It came over a lane.
+        LANE_IN = 2,
+        /// It left for another host.
+        WIRE_OUT = 3,
+        /// It came from another host.
+        WIRE_IN = 4,
+        /// From QP 1 of this agent to itself.
+        INSIDE = 5,
+    }
+
+    /// Bits of `CaptureRecord::flags`.
+    pub mod record_flag: u16 {
+        /// The ICRC is not there: the packet went through memory, and has none.
+        UNSEALED = 1,
+    }
+
+    /// Bits of `LaneOut::side` of a CAPTURE push.
+    pub mod flag: u32 {
+        /// Packets that come over lanes are wanted too, for not every peer's packets are seen where they leave.
+        LANES_IN = 1,
+    }
+}
+
+/// The most words of a record, in bytes.
+pub const WORDS_MAX: usize = 256;
+/// The most bytes of a packet: with its headers it is a datagram.
+pub const PACKET_MAX: usize = 65_507;

@@ -1,0 +1,184 @@
+//! Captures: who wants copies of packets, and the spools that engines write them to.
+//!
+//! No packet passes through the agent. For each capture it makes a spool per engine, hands one end to the engine with a push, and the
+//! other to whoever captures, when that asks. A user gets the spools of own programs; root and the agent's own user get all, and
+//! that of the agent itself, with the connection manager's datagrams. Where not every engine is seen, packets that come over a lane
+//! are wanted as well as those that leave. The principal type is [`Captures`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use abi::capture::{PACKET_MAX, flag};
+use abi::private::{LaneOut, Push, push};
+use engine::capture::Tap;
+use serde_json::{Value, json};
+use shm::socket::FDS_MAX;
+use shm::spool::{SPOOL_MIN, create_spool};
+
+use crate::admin::Asker;
+use crate::context::{Context, ContextId};
+use crate::world::World;
+
+/// Captures at a time, of everybody and of one user who is not root.
+const CAPTURES_MAX: usize = 12;
+const USER_CAPTURES_MAX: usize = 3;
+/// The largest spool that somebody may ask for.
+const ROOM_MAX: usize = 64 << 20;
+/// The room where nobody asks for another one.
+const ROOM: usize = 4 << 20;
+/// Spools that wait until they are asked for; an engine beyond these is not seen.
+const WAITING_MAX: usize = 1024;
+
+/// The captures that are under way, by the number of the connection that asked for them.
+#[derive(Default)]
+pub(crate) struct Captures {
+    running: BTreeMap<u32, Capture>,
+    /// For the agent's own packets.
+    tap: Arc<Tap>,
+}
+
+struct Capture {
+    asker: Asker,
+    room: usize,
+    most: u32,
+    /// Spools that have not been asked for yet, with what is said of each.
+    waiting: VecDeque<(Value, OwnedFd)>,
+    engines: BTreeSet<ContextId>,
+    /// Those of them that have ended since somebody asked.
+    ended: Vec<u32>,
+    /// Engines that are not seen, for there were too many.
+    unseen: u32,
+}
+
+impl Captures {
+    pub(crate) fn tap(&self) -> &Arc<Tap> {
+        &self.tap
+    }
+
+    /// An engine has ended; what it wrote can still be read.
+    pub(crate) fn forget(&mut self, engine: ContextId) {
+        for capture in self.running.values_mut() {
+            if capture.engines.remove(&engine) {
+                capture.ended.push(engine.0);
+            }
+        }
+    }
+}
+
+impl Capture {
+    fn wanted(&self, number: u32) -> LaneOut {
+        let side = if self.asker == Asker::Root { 0 } else { flag::LANES_IN };
+        LaneOut { lane: number, side, stripe: self.most, len: self.room as u64, ..LaneOut::default() }
+    }
+
+    /// Has an engine write to a spool of its own.
+    fn add(&mut self, number: u32, id: ContextId, context: &mut Context, device: &str) -> io::Result<()> {
+        let wanted = self.wanted(number);
+        let Some(link) = context.engine.as_mut().filter(|_| self.asker.may_see(context.peer.uid)) else {
+            return Ok(());
+        };
+        if self.waiting.len() >= WAITING_MAX {
+            self.unseen += 1;
+            return Ok(());
+        }
+        let spool = create_spool(self.room)?;
+        link.push(Push { kind: push::CAPTURE, reserved: 0, lane: wanted }, vec![spool.try_clone()?]);
+        let about = json!({
+            "engine": id.0,
+            "pid": context.peer.pid,
+            "comm": context.peer.comm,
+            "uid": context.peer.uid,
+            "device": device,
+            "room": self.room,
+        });
+        self.waiting.push_back((about, spool));
+        self.engines.insert(id);
+        Ok(())
+    }
+}
+
+/// Begins a capture for the connection `number`, which has none yet.
+pub(crate) fn begin(world: &mut World, number: u32, asker: Asker, question: &Value) -> Value {
+    let captures = &world.captures.running;
+    let of_his = captures.values().filter(|capture| capture.asker == asker).count();
+    if captures.contains_key(&number) {
+        return json!({"error": "this connection captures already"});
+    }
+    if captures.len() >= CAPTURES_MAX || (asker != Asker::Root && of_his >= USER_CAPTURES_MAX) {
+        return json!({"error": "there are too many captures at a time; end one of them"});
+    }
+    let asked = |name: &str| question[name].as_u64().and_then(|value| usize::try_from(value).ok());
+    let room = asked("room").unwrap_or(ROOM).clamp(SPOOL_MIN, ROOM_MAX).next_power_of_two();
+    let most = asked("most").filter(|most| *most > 0).unwrap_or(PACKET_MAX).min(PACKET_MAX) as u32;
+    let mut capture =
+        Capture { asker, room, most, waiting: VecDeque::new(), engines: BTreeSet::new(), ended: Vec::new(), unseen: 0 };
+    let begun = tap_agent(world, number, &mut capture).and_then(|()| {
+        let World { contexts, devices, .. } = world;
+        contexts
+            .iter_mut()
+            .try_for_each(|(id, context)| capture.add(number, *id, context, &devices[context.device].name))
+    });
+    let devices: Vec<&str> = world.devices.iter().map(|device| device.name.as_str()).collect();
+    let answer = json!({"capture": number, "everything": asker == Asker::Root, "room": room, "devices": devices});
+    world.captures.running.insert(number, capture);
+    match begun {
+        Ok(()) => answer,
+        Err(error) => {
+            end(world, number);
+            json!({"error": format!("no spool could be made: {error}")})
+        }
+    }
+}
+
+/// The agent's own packets, for those who see everything.
+fn tap_agent(world: &World, number: u32, capture: &mut Capture) -> io::Result<()> {
+    if capture.asker != Asker::Root {
+        return Ok(());
+    }
+    let spool = create_spool(capture.room)?;
+    world.captures.tap.begin(&capture.wanted(number), &spool)?;
+    let about = json!({"engine": 0, "pid": std::process::id(), "comm": "the agent", "room": capture.room});
+    capture.waiting.push_back((about, spool));
+    Ok(())
+}
+
+/// An engine has said hello: whoever captures sees it from its first packet on.
+pub(crate) fn greet(world: &mut World, id: ContextId) {
+    let World { contexts, devices, captures, .. } = world;
+    let Some(context) = contexts.get_mut(&id) else { return };
+    let device = &devices[context.device].name;
+    for (number, capture) in &mut captures.running {
+        if let Err(error) = capture.add(*number, id, context, device) {
+            tracing::warn!(%error, "an engine's packets are not captured");
+            capture.unseen += 1;
+        }
+    }
+}
+
+/// What is new since the connection `number` asked last: spools, and engines that have ended.
+pub(crate) fn news(world: &mut World, number: u32) -> (Value, Vec<OwnedFd>) {
+    let Some(capture) = world.captures.running.get_mut(&number) else {
+        return (json!({"error": "this connection captures nothing: ask for \"capture\" first"}), Vec::new());
+    };
+    let count = capture.waiting.len().min(FDS_MAX);
+    let (spools, fds): (Vec<Value>, Vec<OwnedFd>) = capture.waiting.drain(..count).unzip();
+    // An engine is known before it has ended.
+    let ended = if capture.waiting.is_empty() { std::mem::take(&mut capture.ended) } else { Vec::new() };
+    let more = !capture.waiting.is_empty();
+    (json!({"spools": spools, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
+}
+
+/// A connection has ended, and with it its capture, if it had one.
+pub(crate) fn end(world: &mut World, number: u32) {
+    let Some(capture) = world.captures.running.remove(&number) else { return };
+    world.captures.tap.end(number);
+    let goodbye =
+        Push { kind: push::CAPTURE_END, lane: LaneOut { lane: number, ..LaneOut::default() }, ..Push::default() };
+    for engine in capture.engines {
+        if let Some(link) = world.contexts.get_mut(&engine).and_then(|context| context.engine.as_mut()) {
+            link.push(goodbye, Vec::new());
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One packet, or word of one that was dropped, as it was read from a spool. Principal type: [`Packet`].
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use abi::capture::{CaptureRecord, PACKET_MAX, WORDS_MAX, kind, path, record_flag};
+use abi::layout::Record;
+use abi::reason::{DropRecord, clean};
+use wire::Headers;
+use wire::icrc::{Envelope, LEN as ICRC};
+
+/// Bytes of the shortest transport packet: a BTH and an ICRC.
+const SHORTEST: usize = 12 + ICRC;
+
+/// A program, as the agent tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its process id, 0 where that cannot be seen.
+    pub pid: u32,
+    /// Its name; empty where that is not known.
+    pub comm: Arc<str>,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.comm {
+            "" => write!(f, "{}", self.pid),
+            comm => write!(f, "{} ({comm})", self.pid),
+        }
+    }
+}
+
+/// The path of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Shared memory between two programs of one agent.
+    Lane {
+        /// Its number.
+        lane: u32,
+        /// Who sent it.
+        from: Process,
+        /// Who is at the other end.
+        to: Process,
+    },
+    /// It left for another host.
+    Out(Process),
+    /// It came from another host.
+    In(Process),
+    /// From the agent to itself: a message of the connection manager between two of its own ids.
+    Inside(Process),
+    /// None: it was dropped before it left, or it is not known which packet it was.
+    Nowhere(Process),
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lane { lane, from, to } => write!(f, "lane {lane}, process {from} → {to}"),
+            Self::Out(process) => write!(f, "wire, out, process {process}"),
+            Self::In(process) => write!(f, "wire, in, process {process}"),
+            Self::Inside(process) => write!(f, "inside the agent, process {process}"),
+            Self::Nowhere(process) => write!(f, "process {process}"),
+        }
+    }
+}
+
+/// A packet that was seen, or one that was dropped and is not among those.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// The device; none for what is the agent's own.
+    pub device: Option<Arc<str>>,
+    /// Its path.
+    pub path: Path,
+    /// Source address.
+    pub from: IpAddr,
+    /// Destination address.
+    pub to: IpAddr,
+    /// UDP source port.
+    pub from_port: u16,
+    /// IPv4 identification.
+    pub id: u16,
+    /// Traffic class (IPv4: TOS).
+    pub traffic_class: u8,
+    /// Hop limit (IPv4: TTL).
+    pub hop_limit: u8,
+    /// The QP that it comes from, 0 where that is not known: a packet does not say it.
+    pub src_qp: u32,
+    /// From the BTH to the ICRC, as far as it was kept. Empty: only that it was dropped is known.
+    pub bytes: Vec<u8>,
+    /// How long it is as a whole.
+    pub len: usize,
+    /// Why it was dropped.
+    pub dropped: Option<DropRecord>,
+    /// What else is said of it.
+    pub note: String,
+}
+
+impl Packet {
+    /// The packet in a record, as far as that makes sense.
+    pub(crate) fn read(
+        bytes: &[u8],
+        path: impl FnOnce(&CaptureRecord) -> Path,
+        device: Option<&Arc<str>>,
+    ) -> Option<Self> {
+        let (head, rest) = bytes.split_at_checked(size_of::<CaptureRecord>())?;
+        let record = CaptureRecord::read(head)?;
+        let (kept, words) = rest.split_at_checked(record.kept as usize)?;
+        let words = words.get(..record.words as usize)?;
+        let len = record.len as usize;
+        if kept.len() > len || len > PACKET_MAX + ICRC {
+            return None;
+        }
+        let mut packet = Self {
+            time: record.time,
+            device: device.cloned(),
+            path: path(&record),
+            from: Ipv6Addr::from(record.from).to_canonical(),
+            to: Ipv6Addr::from(record.to).to_canonical(),
+            from_port: record.from_port,
+            id: record.id,
+            traffic_class: record.traffic_class,
+            hop_limit: record.hop_limit,
+            src_qp: record.src_qp,
+            bytes: kept.to_vec(),
+            len,
+            dropped: None,
+            note: clean(&String::from_utf8_lossy(words), WORDS_MAX),
+        };
+        match record.kind {
+            kind::PACKET if record.flags & record_flag::UNSEALED != 0 => packet.seal(&record),
+            kind::PACKET => {}
+            kind::DROP => {
+                packet.dropped = Some(DropRecord {
+                    cause: record.cause,
+                    qpn: record.qpn,
+                    count: 1,
+                    time: record.time,
+                    got: record.got,
+                    expected: record.expected,
+                    address: record.from,
+                    src_qp: record.src_qp,
+                    dest_qp: record.dest_qp,
+                    psn: record.psn,
+                    opcode: record.opcode,
+                });
+                (packet.bytes, packet.len) = (Vec::new(), 0);
+            }
+            _ => return None,
+        }
+        Some(packet)
+    }
+
+    /// Gives a packet that went through memory the ICRC that it would have had.
+    fn seal(&mut self, record: &CaptureRecord) {
+        if self.bytes.len() + ICRC == self.len {
+            let envelope = Envelope::new(&record.from, &record.to, record.from_port);
+            let icrc = envelope.icrc(self.id, &self.bytes);
+            self.bytes.extend_from_slice(&icrc);
+        }
+    }
+
+    /// Whether all of it was kept.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.bytes.len() == self.len
+    }
+
+    /// Its headers, if they are a transport packet's.
+    #[must_use]
+    pub fn headers(&self) -> Option<Headers> {
+        Headers::parse(&self.bytes).ok()
+    }
+
+    /// The payload, as far as it was kept, and how long it is as a whole.
+    #[must_use]
+    pub fn payload(&self) -> (&[u8], usize) {
+        let Some(headers) = self.headers().filter(|_| self.len >= SHORTEST) else { return (&[], 0) };
+        let len = self.len.saturating_sub(headers.len() + usize::from(headers.pad) + ICRC);
+        let rest = &self.bytes[headers.len()..];
+        (&rest[..rest.len().min(len)], len)
+    }
+
+    /// Forgets the payload.
+    pub fn strip(&mut self) {
+        let headers = self.headers().map_or(SHORTEST, |headers| headers.len());
+        self.bytes.truncate(headers);
+    }
+
+    /// The QP that it is for; `None` where it is no packet.
+    #[must_use]
+    pub fn dest_qp(&self) -> Option<u32> {
+        match &self.dropped {
+            Some(dropped) if self.bytes.is_empty() => Some(dropped.dest_qp),
+            _ => self.bytes.get(5..8).map(|qpn| u32::from_be_bytes([0, qpn[0], qpn[1], qpn[2]])),
+        }
+    }
+
+    /// The programs that it is known to have to do with.
+    #[must_use]
+    pub fn processes(&self) -> [&Process; 2] {
+        match &self.path {
+            Path::Lane { from, to, .. } => [from, to],
+            Path::Out(process) | Path::In(process) | Path::Inside(process) | Path::Nowhere(process) => {
+                [process, process]
+            }
+        }
+    }
+
+    /// Path, sender and fate in words: the comment of a packet in a file.
+    #[must_use]
+    pub fn comment(&self) -> String {
+        let mut text = self.path.to_string();
+        if self.src_qp != 0 {
+            text += &format!("; from QP {:#x}", self.src_qp);
+        }
+        if !self.note.is_empty() {
+            text += &format!("; {}", self.note);
+        }
+        if let Some(dropped) = &self.dropped {
+            text += &format!("; {}", dropped.sentence());
+        }
+        text
+    }
+
+    /// Whether a drop is of this packet.
+    pub(crate) fn is_what(&self, dropped: &DropRecord) -> bool {
+        let psn = self.bytes.get(9..12).map(|psn| u32::from_be_bytes([0, psn[0], psn[1], psn[2]]));
+        self.dropped.is_none()
+            && !self.bytes.is_empty()
+            && self.dest_qp().unwrap_or(0) == dropped.dest_qp
+            && psn.unwrap_or(0) == dropped.psn
+            && u32::from(self.bytes[0]) == dropped.opcode
+            && self.time <= dropped.time
+    }
+}
+
+/// The path that a record tells of; `own` wrote it, and `others` knows programs by their engines.
+pub(crate) fn path_of(record: &CaptureRecord, own: &Process, others: impl FnOnce(u32) -> Option<Process>) -> Path {
+    let lane = record.lane;
+    let peer = || others(record.peer).unwrap_or(Process { pid: record.peer_pid, comm: "".into() });
+    match record.path {
+        path::LANE_OUT => Path::Lane { lane, from: own.clone(), to: peer() },
+        path::LANE_IN => Path::Lane { lane, from: peer(), to: own.clone() },
+        path::WIRE_OUT => Path::Out(own.clone()),
+        path::WIRE_IN => Path::In(own.clone()),
+        path::INSIDE => Path::Inside(own.clone()),
+        _ => Path::Nowhere(own.clone()),
+    }
+}

@@ -1,0 +1,300 @@
+//! A capture under way: the agent that is asked, the spools that are read, and the packets in their order. Principal type: [`Session`].
+//!
+//! Each program writes to a spool of its own, so packets are put in order by their times; for that, and because a drop is known a
+//! moment after its packet was seen, a packet is kept back for [`HOLD`].
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use shm::Socket;
+use shm::spool::SpoolRx;
+
+use crate::packet::{Packet, Process, path_of};
+
+/// So long a packet waits for those that were seen before it.
+const HOLD: Duration = Duration::from_millis(5);
+/// So often the agent is asked for new programs.
+const NEWS: Duration = Duration::from_millis(20);
+/// So long the agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So long an engine may take until it writes to its spool; one that is stopped does not begin at all.
+const BEGIN: Duration = Duration::from_secs(2);
+/// Records that are taken from one spool in a row.
+const BUNCH: usize = 4096;
+/// The longest answer.
+const ANSWER: usize = 64 * 1024;
+
+/// Why there is no capture any more, or was none.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The agent has refused.
+    #[error("{0}")]
+    Refused(String),
+    /// The agent cannot be reached, or has ended.
+    #[error("the agent was lost: {0}")]
+    Lost(#[from] io::Error),
+    /// It says what cannot be understood.
+    #[error("the agent's answer is not understood; it may be of another version")]
+    Strange,
+}
+
+/// What is wanted of a capture.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Bytes of each program's spool, 0 for 4 MiB.
+    pub room: usize,
+    /// The most bytes of a packet from its BTH on, 0 for all.
+    pub most: usize,
+}
+
+/// A capture.
+#[derive(Debug)]
+pub struct Session {
+    socket: Socket,
+    devices: Vec<String>,
+    everything: bool,
+    spools: Vec<Spool>,
+    /// The programs by their engines, for as long as the capture lasts.
+    programs: HashMap<u32, Process>,
+    held: Vec<Packet>,
+    asked: Instant,
+    /// Lost on spools that have been read to their end.
+    lost: u64,
+    /// What is worth a word at the end.
+    complaints: Vec<String>,
+    unseen: u64,
+}
+
+#[derive(Debug)]
+struct Spool {
+    rx: SpoolRx,
+    engine: u32,
+    own: Process,
+    device: Option<Arc<str>>,
+    /// The program has ended.
+    ended: bool,
+    broken: bool,
+}
+
+impl Session {
+    /// Begins a capture at the agent whose admin node `socket` is connected to, and waits until the programs that run are seen.
+    ///
+    /// # Errors
+    /// The agent refuses, or is lost.
+    pub fn begin(socket: Socket, wanted: Wanted) -> Result<Self, Error> {
+        let mut question = json!({"request": "capture"});
+        for (name, value) in [("room", wanted.room), ("most", wanted.most)] {
+            if value != 0 {
+                question[name] = json!(value);
+            }
+        }
+        let (answer, _) = ask(&socket, &question)?;
+        let devices = answer["devices"].as_array().ok_or(Error::Strange)?;
+        let mut session = Self {
+            socket,
+            devices: devices.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+            everything: answer["everything"] == true,
+            spools: Vec::new(),
+            programs: HashMap::new(),
+            held: Vec::new(),
+            asked: Instant::now(),
+            lost: 0,
+            complaints: Vec::new(),
+            unseen: 0,
+        };
+        session.ask_for_news()?;
+        let end = Instant::now() + BEGIN;
+        while session.spools.iter().any(|spool| !spool.rx.is_attached()) && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        for spool in session.spools.iter().filter(|spool| !spool.rx.is_attached()) {
+            let text = format!("process {} has not begun to show its packets; is it stopped?", spool.own);
+            session.complaints.push(text);
+        }
+        Ok(session)
+    }
+
+    /// The agent's devices.
+    #[must_use]
+    pub fn devices(&self) -> &[String] {
+        &self.devices
+    }
+
+    /// Whether the programs of all users are seen.
+    #[must_use]
+    pub fn sees_everything(&self) -> bool {
+        self.everything
+    }
+
+    /// Packets for which there was no room on the spools.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost + self.spools.iter().map(|spool| spool.rx.lost()).sum::<u64>()
+    }
+
+    /// What went wrong, for people.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        let mut all = self.complaints.clone();
+        if self.unseen > 0 {
+            all.push(format!("{} programs were not seen, for there were too many", self.unseen));
+        }
+        all
+    }
+
+    /// What has been seen and is old enough to be in order; perhaps nothing.
+    ///
+    /// # Errors
+    /// The agent is lost. What programs have written until then [`Session::finish`] gives.
+    pub fn take(&mut self) -> Result<Vec<Packet>, Error> {
+        if self.asked.elapsed() >= NEWS {
+            self.ask_for_news()?;
+        }
+        let until = now().saturating_sub(HOLD.as_nanos() as u64);
+        self.read_all(BUNCH);
+        let (old, young) = std::mem::take(&mut self.held).into_iter().partition(|packet| packet.time <= until);
+        self.held = young;
+        Ok(in_order(old))
+    }
+
+    /// The rest: everything that has been written so far.
+    pub fn finish(&mut self) -> Vec<Packet> {
+        // Who has just ended has not been asked for, maybe.
+        let _ = self.ask_for_news();
+        self.read_all(usize::MAX);
+        in_order(std::mem::take(&mut self.held))
+    }
+
+    fn ask_for_news(&mut self) -> Result<(), Error> {
+        loop {
+            let (answer, fds) = ask(&self.socket, &json!({"request": "capture-news"}))?;
+            let told = answer["spools"].as_array().ok_or(Error::Strange)?;
+            if told.len() != fds.len() {
+                return Err(Error::Strange);
+            }
+            for (about, fd) in told.iter().zip(&fds) {
+                self.add(about, fd)?;
+            }
+            for engine in answer["ended"].as_array().into_iter().flatten().filter_map(Value::as_u64) {
+                let of_it = |spool: &&mut Spool| u64::from(spool.engine) == engine && spool.engine != 0;
+                self.spools.iter_mut().filter(of_it).for_each(|spool| spool.ended = true);
+            }
+            self.unseen = answer["unseen"].as_u64().unwrap_or(0);
+            if answer["more"] != true {
+                self.asked = Instant::now();
+                return Ok(());
+            }
+        }
+    }
+
+    fn add(&mut self, about: &Value, fd: &OwnedFd) -> Result<(), Error> {
+        let number = |name: &str| about[name].as_u64().and_then(|value| u32::try_from(value).ok());
+        let engine = number("engine").ok_or(Error::Strange)?;
+        let room = number("room").ok_or(Error::Strange)? as usize;
+        let comm = abi::reason::clean(about["comm"].as_str().unwrap_or_default(), 64);
+        let own = Process { pid: number("pid").unwrap_or(0), comm: comm.into() };
+        // The agent's own packets are the one device's, if there is one only.
+        let only = self.devices.first().filter(|_| self.devices.len() == 1).map(String::as_str);
+        let device = about["device"].as_str().or(only).map(Arc::from);
+        if engine != 0 {
+            self.programs.insert(engine, own.clone());
+        }
+        let rx = SpoolRx::map(fd.as_fd(), room)?;
+        self.spools.push(Spool { rx, engine, own, device, ended: false, broken: false });
+        Ok(())
+    }
+
+    /// Reads the spools, at most so many records of each, and lets go of those that are at their end.
+    fn read_all(&mut self, most: usize) {
+        let Self { spools, programs, held, complaints, .. } = self;
+        let (mut drops, mut record) = (Vec::new(), Vec::new());
+        for spool in spools.iter_mut() {
+            for _ in 0..most {
+                match spool.rx.pop(&mut record) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(_) => {
+                        spool.broken = true;
+                        break;
+                    }
+                }
+                let mut seen_elsewhere = false;
+                let path = |record: &abi::capture::CaptureRecord| {
+                    // Who sent it shows it as well.
+                    seen_elsewhere = record.path == abi::capture::path::LANE_IN && programs.contains_key(&record.peer);
+                    path_of(record, &spool.own, |engine| programs.get(&engine).cloned())
+                };
+                let read = Packet::read(&record, path, spool.device.as_ref());
+                match read {
+                    None => spool.broken = true,
+                    Some(_) if seen_elsewhere => {}
+                    Some(packet) if packet.bytes.is_empty() => drops.push(packet),
+                    Some(packet) => held.push(packet),
+                }
+                if spool.broken {
+                    break;
+                }
+            }
+            if spool.broken {
+                complaints.push(format!("what process {} wrote for the capture makes no sense", spool.own));
+            }
+        }
+        for drop in drops {
+            let Some(dropped) = drop.dropped else { continue };
+            match held.iter_mut().rev().filter(|packet| packet.is_what(&dropped)).max_by_key(|packet| packet.time) {
+                Some(packet) => packet.dropped = Some(dropped),
+                None => held.push(drop),
+            }
+        }
+        let lost: u64 = spools.iter().filter(|spool| spool.is_over()).map(|spool| spool.rx.lost()).sum();
+        spools.retain(|spool| !spool.is_over());
+        self.lost += lost;
+    }
+}
+
+impl Spool {
+    /// Nothing comes any more: its program has ended, and it has been read since; or it cannot be read.
+    fn is_over(&self) -> bool {
+        self.broken || (self.ended && self.rx.is_empty())
+    }
+}
+
+fn in_order(mut packets: Vec<Packet>) -> Vec<Packet> {
+    packets.sort_by_key(|packet| packet.time);
+    packets
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}
+
+fn ask(socket: &Socket, question: &Value) -> Result<(Value, Vec<OwnedFd>), Error> {
+    socket.send(question.to_string().as_bytes(), &[])?;
+    let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&patience)) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            // A signal: whoever captures looks at that later.
+            Err(rustix::io::Errno::INTR) if Instant::now() < end => {}
+            Err(errno) => return Err(io::Error::from(errno).into()),
+            Ok(_) => break,
+        }
+    }
+    let mut buffer = vec![0; ANSWER];
+    let received = socket.recv(&mut buffer)?;
+    if received.len == 0 {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    let answer: Value = serde_json::from_slice(&buffer[..received.len]).map_err(|_| Error::Strange)?;
+    match answer["error"].as_str() {
+        Some(error) => Err(Error::Refused(error.to_owned())),
+        None => Ok((answer, received.fds)),
+    }
+}

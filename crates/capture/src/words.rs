@@ -1,0 +1,249 @@
+//! A packet in words: one line, several, or a JSON object.
+//!
+//! The line says when, on which device and path, from whom to whom, and what; headers say themselves what they mean
+//! (`wire`'s `Display`). What is dropped ends with the reason. Principal functions: [`line`], [`lines`], [`json`].
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use wire::cm::{Attribute, Message};
+use wire::mad::{self, MAD_LEN};
+use wire::probe::{self, Probe};
+use wire::{Headers, Opcode, Qpn};
+
+use crate::packet::{Packet, Path};
+
+/// Bytes of a payload that are shown in a row.
+const ROW: usize = 16;
+
+/// One line.
+#[must_use]
+pub fn line(packet: &Packet) -> String {
+    let device = packet.device.as_deref().unwrap_or("agent");
+    let mut text = format!("{} {device} {}  {}: {}", clock(packet.time), path(packet), who(packet), what(packet));
+    fate(packet, &mut text);
+    text
+}
+
+/// Several lines: the line's parts, a header in each, and with `payload` its bytes.
+#[must_use]
+pub fn lines(packet: &Packet, payload: bool) -> String {
+    let device = packet.device.as_deref().unwrap_or("agent");
+    let mut text = format!("{} {device}, {}\n", date(packet.time), packet.path);
+    if !packet.bytes.is_empty() {
+        let hops = if packet.hop_limit == 0 { 64 } else { packet.hop_limit };
+        let (class, port) = (packet.traffic_class, packet.from_port);
+        let _ =
+            writeln!(text, "    IP   {} > {}, traffic class {class:#04x}, hop limit {hops}", packet.from, packet.to);
+        let _ = writeln!(text, "    UDP  {port} > 4791, {} bytes from the BTH to the ICRC", packet.len);
+    }
+    let _ = writeln!(text, "    QP   {}", qps(packet));
+    for part in what(packet).split("; ") {
+        let _ = writeln!(text, "         {part}");
+    }
+    let mut said = String::new();
+    fate(packet, &mut said);
+    if !said.is_empty() {
+        let _ = writeln!(text, "    {}", said.trim_start_matches([' ', ';']));
+    }
+    let (bytes, _) = packet.payload();
+    for (at, row) in bytes.chunks(ROW).enumerate().filter(|_| payload) {
+        let hex: String = row.iter().map(|byte| format!("{byte:02x} ")).collect();
+        let letter = |byte: &u8| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' };
+        let _ = writeln!(text, "    {:#06x}  {hex:48} {}", at * ROW, row.iter().map(letter).collect::<String>());
+    }
+    text
+}
+
+/// An object for a script. What a packet does not have is null.
+#[must_use]
+pub fn json(packet: &Packet) -> Value {
+    let headers = packet.headers();
+    let opcode = headers.map(|headers| headers.opcode);
+    let lane = if let Path::Lane { lane, .. } = packet.path { Some(lane) } else { None };
+    let name = match packet.path {
+        Path::Lane { .. } => "lane",
+        Path::Out(_) => "wire out",
+        Path::In(_) => "wire in",
+        Path::Inside(_) => "inside",
+        Path::Nowhere(_) => "none",
+    };
+    let [from, to] = packet.processes().map(|process| json!({"pid": process.pid, "comm": &*process.comm}));
+    let known = |known: bool, value: Value| if known { value } else { Value::Null };
+    let reth = headers
+        .filter(|headers| headers.opcode.has_reth())
+        .map(|Headers { reth, .. }| json!({"va": reth.va, "rkey": reth.rkey, "len": reth.len}));
+    let aeth = headers
+        .filter(|headers| headers.opcode.has_aeth())
+        .map(|Headers { aeth, .. }| json!({"syndrome": aeth.syndrome.to_string(), "msn": aeth.msn}));
+    json!({
+        "time": packet.time,
+        "device": packet.device.as_deref(),
+        "path": name,
+        "lane": lane,
+        "process": from,
+        "peer": known(lane.is_some(), to),
+        "from": packet.from.to_string(),
+        "to": packet.to.to_string(),
+        "src_qp": (packet.src_qp != 0).then_some(packet.src_qp),
+        "dest_qp": packet.dest_qp(),
+        "transport": opcode.map(|opcode| transport(opcode)),
+        "opcode": opcode.map(|opcode| opcode.operation.to_string()),
+        "opcode_number": packet.bytes.first(),
+        "psn": headers.map(|headers| headers.psn.value()),
+        "ack_req": headers.map(|headers| headers.ack_req),
+        "solicited": headers.map(|headers| headers.solicited),
+        "reth": reth,
+        "aeth": aeth,
+        "imm": headers.filter(|headers| headers.opcode.has_immdt()).map(|headers| headers.imm),
+        "payload": packet.payload().1,
+        "len": packet.len,
+        "cm": message(packet).map(|(name, text)| json!({"message": name, "text": text})),
+        "note": known(!packet.note.is_empty(), json!(packet.note)),
+        "dropped": packet.dropped.map(|dropped| json!({
+            "cause": dropped.cause().map(abi::reason::Cause::word),
+            "sentence": dropped.sentence(),
+        })),
+        "text": line(packet),
+    })
+}
+
+fn transport(opcode: Opcode) -> String {
+    opcode.to_string().split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// The path, briefly.
+fn path(packet: &Packet) -> String {
+    match &packet.path {
+        Path::Lane { lane, from, to } => format!("lane {lane} {}>{}", from.pid, to.pid),
+        Path::Out(process) => format!("wire out {}", process.pid),
+        Path::In(process) => format!("wire in {}", process.pid),
+        Path::Inside(_) => "inside".to_owned(),
+        Path::Nowhere(process) => format!("at {}", process.pid),
+    }
+}
+
+fn who(packet: &Packet) -> String {
+    let qp =
+        |qpn: Option<u32>| qpn.filter(|qpn| *qpn != 0).map_or_else(|| "?".to_owned(), |qpn| Qpn::new(qpn).to_string());
+    let (src, dest) = (qp(Some(packet.src_qp)), qp(packet.dest_qp()));
+    if packet.bytes.is_empty() {
+        return format!("QP {src} > QP {dest}");
+    }
+    format!("{} QP {src} > {} QP {dest}", packet.from, packet.to)
+}
+
+fn qps(packet: &Packet) -> String {
+    let dest = packet.dest_qp().map_or_else(|| "?".to_owned(), |qpn| Qpn::new(qpn).to_string());
+    match packet.src_qp {
+        0 => format!("? > {dest}"),
+        src => format!("{} > {dest}", Qpn::new(src)),
+    }
+}
+
+/// What it is: its headers, and what it carries.
+fn what(packet: &Packet) -> String {
+    if packet.bytes.is_empty() {
+        let opcode = packet.dropped.and_then(|dropped| Opcode::from_u8(dropped.opcode as u8));
+        let psn = packet.dropped.map_or(0, |dropped| dropped.psn);
+        return opcode.map_or_else(|| "a packet".to_owned(), |opcode| format!("{opcode} psn {psn}"));
+    }
+    if matches!(packet.bytes[0], probe::PROBE | probe::ANSWER) {
+        let probe = packet.bytes.first_chunk().and_then(|bytes| Probe::parse(bytes).ok());
+        return probe.map_or_else(|| "a probe of softhca".to_owned(), |probe| format!("softhca's own {probe}"));
+    }
+    let Some(headers) = packet.headers() else {
+        return format!("no packet that is known (opcode {:#04x}), {} bytes", packet.bytes[0], packet.len);
+    };
+    let mut text = stack(&headers);
+    if let Some((name, said)) = message(packet) {
+        let _ = write!(text, "; {name}: {said}");
+        return text;
+    }
+    match packet.payload() {
+        (_, 0) => {}
+        (kept, len) if kept.len() == len => drop(write!(text, "; {len} bytes")),
+        (kept, len) => drop(write!(text, "; {len} bytes, of which {} were kept", kept.len())),
+    }
+    text
+}
+
+/// The headers; which QP they are for stands before them.
+fn stack(headers: &Headers) -> String {
+    headers.to_string().replacen(&format!(" to QP {}", headers.dest_qp), "", 1).replace(", ", "; ")
+}
+
+/// A management datagram: the name of the message, and what is in it.
+fn message(packet: &Packet) -> Option<(&'static str, String)> {
+    let headers = packet.headers().filter(|headers| headers.dest_qp == Qpn::GSI)?;
+    let (bytes, _) = packet.payload();
+    let Ok(whole): Result<&[u8; MAD_LEN], _> = bytes.try_into() else {
+        return headers.opcode.has_deth().then(|| ("MAD", "it was not kept".to_owned()));
+    };
+    Some(match Message::parse(whole) {
+        Ok((_, message)) => (name(message.attribute()), message.to_string()),
+        Err(_) => ("MAD", mad::Header::of(whole).to_string()),
+    })
+}
+
+/// As the IBA calls the messages of the connection manager, and Wireshark does.
+fn name(attribute: Attribute) -> &'static str {
+    match attribute {
+        Attribute::Req => "ConnectRequest",
+        Attribute::Mra => "MsgRcptAck",
+        Attribute::Rej => "ConnectReject",
+        Attribute::Rep => "ConnectReply",
+        Attribute::Rtu => "ReadyToUse",
+        Attribute::Dreq => "DisconnectRequest",
+        Attribute::Drep => "DisconnectReply",
+        Attribute::SidrReq => "ServiceIDResReq",
+        Attribute::SidrRep => "ServiceIDResRep",
+        Attribute::Lap => "LoadAlternatePath",
+        Attribute::Apr => "AlternatePathResponse",
+    }
+}
+
+/// What became of it, and what else is said.
+fn fate(packet: &Packet, text: &mut String) {
+    if !packet.note.is_empty() {
+        let _ = write!(text, "; {}", packet.note);
+    }
+    if let Some(dropped) = &packet.dropped {
+        let _ = write!(text, "; {}", dropped.sentence());
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400;
+
+/// The time of day (UTC).
+fn clock(time: u64) -> String {
+    let (seconds, rest) = (time / SECOND % DAY, time % SECOND);
+    format!("{:02}:{:02}:{:02}.{rest:09}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// Day and time (UTC); the Gregorian calendar by 400 years of 146 097 days.
+fn date(time: u64) -> String {
+    let days = time / SECOND / DAY + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {}", clock(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{clock, date};
+
+    #[test]
+    fn times_are_told_as_the_calendar_has_them() {
+        assert_eq!(clock(1_700_000_000_000_000_007), "22:13:20.000000007");
+        assert_eq!(date(0), "1970-01-01 00:00:00.000000000");
+        assert_eq!(date(951_782_400 * super::SECOND), "2000-02-29 00:00:00.000000000");
+        assert_eq!(date(1_700_000_000 * super::SECOND), "2023-11-14 22:13:20.000000000");
+    }
+}

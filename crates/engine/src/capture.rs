@@ -1,0 +1,402 @@
+//! Copies of packets for whoever captures (`softhca capture`): where they are put together and written. Principal type: [`Tap`].
+//!
+//! ```text
+//! transmit ── put ────────┐ lanes                     ┌── Batch::flush ── wire
+//!                         ├──▶ Tap ──▶ a spool per capture
+//! progress ── accept ─────┘ lanes, for who does not   └── Packets ── wire
+//!                           see the peer's own spool
+//! ```
+//!
+//! While nobody captures, each of these places tests one word. While somebody does, a packet is gathered into memory of its own and sent
+//! from there, so that what is shown is what was sent. A spool that is full loses copies and counts them: no packet waits for it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abi::capture::{CaptureRecord, WORDS_MAX, flag, kind, path, record_flag};
+use abi::layout::Record;
+use abi::private::LaneOut;
+use abi::reason::{Cause, DropRecord};
+use parking_lot::Mutex;
+use shm::spool::SpoolTx;
+use wire::grh::Network;
+use wire::{Headers, Qpn};
+
+use crate::access;
+use crate::cell::{Packet, Path};
+use crate::clock;
+use crate::engine::Engine;
+use crate::lane::{Lane, Sender};
+use crate::net::deliver::Datagrams;
+use crate::qp::{Inner, Qp};
+use crate::transmit::{Origin, Sent};
+use crate::wqe::SendEntry;
+
+use std::os::fd::AsFd;
+
+/// More captures than these are not served.
+const SINKS: usize = 16;
+
+/// Bytes of an ICRC.
+const ICRC: u32 = 4;
+
+/// Where copies of packets go, if anybody wants some.
+#[derive(Debug, Default)]
+pub struct Tap {
+    is_on: AtomicBool,
+    sinks: Mutex<Vec<Sink>>,
+}
+
+/// One capture.
+#[derive(Debug)]
+struct Sink {
+    number: u32,
+    /// The most bytes of a packet.
+    most: usize,
+    /// It wants what comes over lanes, too.
+    lanes_in: bool,
+    spool: SpoolTx,
+}
+
+impl Tap {
+    /// One that nobody listens at.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Whether anybody captures.
+    #[inline]
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Writes to one more spool from now on, as a CAPTURE push says.
+    ///
+    /// # Errors
+    /// The spool is not sound, or there are too many.
+    pub fn begin(&self, wanted: &LaneOut, spool: &OwnedFd) -> io::Result<()> {
+        let room = usize::try_from(wanted.len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut sinks = self.sinks.lock();
+        if sinks.len() >= SINKS {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let spool = SpoolTx::map(spool.as_fd(), room)?;
+        let (number, most) = (wanted.lane, wanted.stripe as usize);
+        sinks.push(Sink { number, most, lanes_in: wanted.side & flag::LANES_IN != 0, spool });
+        self.is_on.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A capture has ended.
+    pub fn end(&self, number: u32) {
+        let mut sinks = self.sinks.lock();
+        sinks.retain(|sink| sink.number != number);
+        self.is_on.store(!sinks.is_empty(), Ordering::Relaxed);
+    }
+
+    fn wants_lanes_in(&self) -> bool {
+        self.sinks.lock().iter().any(|sink| sink.lanes_in)
+    }
+
+    /// Writes a packet, from its BTH on, with some words about it. What `about` does not say of time, length and kind is found here.
+    #[cold]
+    pub fn packet(&self, about: &CaptureRecord, bytes: &[u8], words: &str) {
+        let words = &words.as_bytes()[..words.floor_char_boundary(WORDS_MAX)];
+        let time = if about.time == 0 { clock::since_1970() } else { about.time };
+        let icrc = if about.flags & record_flag::UNSEALED != 0 { ICRC } else { 0 };
+        let len = bytes.len() as u32 + icrc;
+        let whole = CaptureRecord { kind: kind::PACKET, time, len, words: words.len() as u32, ..*about };
+        for sink in self.sinks.lock().iter_mut() {
+            if about.path == path::LANE_IN && !sink.lanes_in {
+                continue;
+            }
+            let kept = &bytes[..bytes.len().min(sink.most)];
+            let record = CaptureRecord { kept: kept.len() as u32, ..whole };
+            sink.spool.push(&[record.bytes(), kept, words]);
+        }
+    }
+
+    /// Writes that a packet was dropped.
+    #[cold]
+    fn dropped(&self, cause: Cause, dropped: &DropRecord) {
+        let DropRecord { src_qp, dest_qp, psn, opcode, address, got, expected, qpn, .. } = *dropped;
+        let record = CaptureRecord {
+            kind: kind::DROP,
+            cause: cause as u32,
+            time: clock::since_1970(),
+            from: address,
+            src_qp,
+            dest_qp,
+            psn,
+            opcode,
+            got,
+            expected,
+            qpn,
+            ..CaptureRecord::default()
+        };
+        for sink in self.sinks.lock().iter_mut() {
+            sink.spool.push(&[record.bytes()]);
+        }
+    }
+}
+
+/// Between which addresses the packets of a QP go, for the time that its lane is held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ends {
+    qpn: u32,
+    from: [u8; 16],
+    to: [u8; 16],
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+impl Engine {
+    /// A capture begins or ends: what the agent has pushed.
+    pub(crate) fn begin_capture(&self, wanted: &LaneOut, fds: &[OwnedFd]) {
+        let Some(spool) = fds.first() else { return };
+        if let Err(error) = self.tap.begin(wanted, spool) {
+            tracing::warn!("packets cannot be captured: {error}");
+        }
+        self.is_capturing.store(self.tap.is_on(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_capture(&self, number: u32) {
+        self.tap.end(number);
+        self.is_capturing.store(self.tap.is_on(), Ordering::Relaxed);
+    }
+
+    /// Whether somebody captures. The word lies among those that every round of work reads.
+    #[inline]
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.is_capturing.load(Ordering::Relaxed)
+    }
+
+    /// A packet was dropped.
+    #[cold]
+    pub(crate) fn capture_drop(&self, cause: Cause, dropped: &DropRecord) {
+        self.tap.dropped(cause, dropped);
+    }
+
+    /// A packet of another host has come in. `id` is the identification that it was sent with, as far as that is known.
+    #[cold]
+    pub(crate) fn capture_from_host(&self, datagrams: &Datagrams, bytes: &[u8], id: u16) {
+        let Datagrams { from, to, from_port, traffic_class, hop_limit, .. } = *datagrams;
+        let path = path::WIRE_IN;
+        let about =
+            CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
+        self.tap.packet(&about, bytes, "");
+    }
+
+    /// A packet has come over a lane.
+    #[cold]
+    pub(crate) fn capture_from_lane(&self, lane: &Lane, packet: &Packet, payload: *const u8) {
+        if !self.tap.wants_lanes_in() {
+            return;
+        }
+        let mut bytes = vec![0; packet.len.into()];
+        access::plain(bytes.as_mut_ptr(), payload, bytes.len());
+        let network = packet.grh.and_then(|grh| Network::parse(&grh).ok());
+        let ends = match network {
+            Some(network) => of_network(&network),
+            None => self.qps.find(packet.headers.dest_qp.value()).map_or_else(Ends::default, |qp| {
+                let ours = qp.ends(&qp.lock());
+                Ends { from: ours.to, to: ours.from, ..ours }
+            }),
+        };
+        let ends = Ends { qpn: packet.src_qp.value(), ..ends };
+        self.tap.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
+    }
+}
+
+impl Qp {
+    /// Between which addresses a connection's packets go.
+    #[cold]
+    pub(crate) fn ends(&self, inner: &Inner) -> Ends {
+        let a = &inner.attributes;
+        let from = self.gid_of(inner.attributes.port_num, a.dest.sgid_index);
+        let (traffic_class, hop_limit) = (a.dest.traffic_class, a.dest.hop_limit);
+        Ends { qpn: self.qpn(), from, to: a.dest.dgid, traffic_class, hop_limit }
+    }
+
+    /// Between which a datagram goes.
+    #[cold]
+    pub(crate) fn ends_of_datagram(&self, inner: &Inner, entry: &SendEntry) -> Ends {
+        let from = self.gid_of(inner.attributes.port_num, entry.sgid_index);
+        let (traffic_class, hop_limit) = (entry.traffic_class, entry.hop_limit);
+        Ends { qpn: self.qpn(), from, to: entry.dgid, traffic_class, hop_limit }
+    }
+
+    fn gid_of(&self, port: u8, index: u8) -> [u8; 16] {
+        let engine = self.engine();
+        engine.board.gid(engine.device(), port.into(), index.into()).unwrap_or_default()
+    }
+
+    /// Puts one packet on a lane, and shows it.
+    #[cold]
+    #[allow(clippy::too_many_arguments, reason = "as for what it stands in front of")]
+    pub(crate) fn put_captured(
+        &self,
+        lane: &Lane,
+        sender: &mut Sender,
+        way: Path,
+        headers: &Headers,
+        grh: Option<[u8; 40]>,
+        len: u32,
+        from: &Origin<'_>,
+    ) -> Sent {
+        let mut payload = vec![0; len as usize];
+        if let Err(refusal) = self.fill(from, len, payload.as_mut_ptr()) {
+            return Sent::Refused(refusal);
+        }
+        // Before it leaves, and so before its answer.
+        let time = clock::since_1970();
+        let sent = self.put_unseen(lane, sender, way, headers, grh, len, &Origin::Bytes(&payload));
+        if matches!(sent, Sent::Yes) {
+            let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
+            let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
+            let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
+            self.engine().tap.packet(&about, &assembled(headers, &payload), "");
+        }
+        sent
+    }
+}
+
+fn of_network(network: &Network) -> Ends {
+    let (from, to) = network.gids();
+    Ends { from, to, ..Ends::default() }
+}
+
+fn of_lane(lane: &Lane, path: u32, ends: &Ends) -> CaptureRecord {
+    CaptureRecord {
+        path,
+        lane: lane.id,
+        peer: lane.peer,
+        peer_pid: lane.pid,
+        src_qp: ends.qpn,
+        from: ends.from,
+        to: ends.to,
+        from_port: source_port(ends.qpn),
+        traffic_class: ends.traffic_class,
+        hop_limit: ends.hop_limit,
+        flags: record_flag::UNSEALED,
+        ..CaptureRecord::default()
+    }
+}
+
+/// The UDP port that the packets of a QP would leave from.
+fn source_port(qpn: u32) -> u16 {
+    0xc000 | (qpn & 0x3fff) as u16
+}
+
+/// The packet that stands in the place of one on a lane: with its padding, without an ICRC.
+fn assembled(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    let pad = payload.len().wrapping_neg() % 4;
+    let headers = Headers { pad: pad as u8, ..*headers };
+    let mut bytes = vec![0; headers.len()];
+    headers.emit(&mut bytes).expect("there is room for the headers");
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + pad, 0);
+    bytes
+}
+
+/// Which packets of a batch are whose: the number of the first one of each QP's in a row.
+#[derive(Debug, Default)]
+pub(crate) struct Owners(Vec<(usize, u32)>);
+
+impl Owners {
+    /// Packet number `index` and those behind it are `qpn`'s.
+    pub(crate) fn add(&mut self, index: usize, qpn: Qpn) {
+        if let Some(last) = self.0.last_mut().filter(|(first, _)| *first == index) {
+            last.1 = qpn.value();
+        } else if self.0.last().is_none_or(|(_, last)| *last != qpn.value()) {
+            self.0.push((index, qpn.value()));
+        }
+    }
+
+    /// Whose packet number `index` is, 0 where that is not known.
+    pub(crate) fn of(&self, index: usize) -> u32 {
+        self.0.iter().rev().find(|(first, _)| *first <= index).map_or(0, |(_, qpn)| *qpn)
+    }
+
+    /// A new batch begins, with packets of the last one's owner, if nobody says something else.
+    pub(crate) fn renew(&mut self) {
+        if let Some((_, qpn)) = self.0.pop() {
+            self.0.clear();
+            self.0.push((0, qpn));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::spool::{SPOOL_MIN, SpoolRx, create_spool};
+
+    fn wanted(number: u32, most: u32, side: u32) -> LaneOut {
+        LaneOut { lane: number, stripe: most, side, len: SPOOL_MIN as u64, ..LaneOut::default() }
+    }
+
+    fn read(spool: &mut SpoolRx) -> Option<(CaptureRecord, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        spool.pop(&mut bytes).expect("sound").then(|| {
+            let rest = bytes.split_off(size_of::<CaptureRecord>());
+            (CaptureRecord::read(&bytes).expect("a record"), rest)
+        })
+    }
+
+    #[test]
+    fn each_capture_gets_what_it_wants_and_nothing_after_its_end() {
+        let tap = Tap::new();
+        assert!(!tap.is_on());
+        let mut spools = Vec::new();
+        for (number, most, side) in [(1, 10, flag::LANES_IN), (2, 100, 0)] {
+            let fd = create_spool(SPOOL_MIN).expect("memory");
+            tap.begin(&wanted(number, most, side), &fd).expect("taken");
+            spools.push(SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("mapped"));
+        }
+        let about = CaptureRecord { path: path::LANE_IN, flags: record_flag::UNSEALED, ..CaptureRecord::default() };
+        tap.packet(&about, &[7; 20], "late");
+        let (record, rest) = read(&mut spools[0]).expect("a record");
+        assert_eq!((record.len, record.kept, record.words, record.kind), (24, 10, 4, kind::PACKET));
+        assert!(record.time > 0 && rest == [&[7; 10][..], b"late"].concat());
+        assert!(read(&mut spools[1]).is_none(), "it does not want what comes over lanes");
+
+        tap.end(1);
+        tap.dropped(Cause::Icrc, &DropRecord { dest_qp: 5, ..DropRecord::default() });
+        assert!(read(&mut spools[0]).is_none() && tap.is_on());
+        let (record, _) = read(&mut spools[1]).expect("a record");
+        assert_eq!((record.kind, record.cause, record.dest_qp), (kind::DROP, Cause::Icrc as u32, 5));
+        tap.end(2);
+        assert!(!tap.is_on());
+    }
+
+    #[test]
+    fn a_spool_that_is_none_is_refused_and_so_is_one_too_many() {
+        let tap = Tap::new();
+        let fd = create_spool(SPOOL_MIN).expect("memory");
+        assert!(tap.begin(&LaneOut { len: 2 * SPOOL_MIN as u64, ..LaneOut::default() }, &fd).is_err());
+        assert!(!tap.is_on());
+        for number in 0..SINKS as u32 {
+            tap.begin(&wanted(number, 1, 0), &fd).expect("taken");
+        }
+        assert!(tap.begin(&wanted(99, 1, 0), &fd).is_err());
+    }
+
+    #[test]
+    fn packets_of_a_batch_have_owners() {
+        let mut owners = Owners::default();
+        assert_eq!(owners.of(3), 0);
+        for (index, qpn) in [(0, 5), (1, 5), (4, 6), (7, 5)] {
+            owners.add(index, Qpn::new(qpn));
+        }
+        assert_eq!([0, 3, 4, 6, 7, 9].map(|index| owners.of(index)), [5, 5, 6, 6, 5, 5]);
+        owners.renew();
+        assert_eq!(owners.of(0), 5, "the last one goes on");
+        owners.add(0, Qpn::new(8));
+        assert_eq!(owners.of(0), 8);
+    }
+}

@@ -1,0 +1,159 @@
+//! A spool: a ring of records of any length, from one process to another, that loses what it has no room for rather than wait.
+//!
+//! ```text
+//!   0  bytes ever written u64         (the writer's)
+//!  64  bytes ever read u64            (the reader's)
+//! 128  records lost u64 · attached u32 (the writer's)
+//! 256  records: length u32, 0 u32, bytes, up to a multiple of 8; one that reaches the end goes on at the beginning
+//! ```
+//! It is for what is shown to people: nobody is woken, the reader looks now and then. What the other side has written is a claim. Principal
+//! types: [`SpoolTx`], [`SpoolRx`].
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use crate::region::Region;
+use crate::ring::Broken;
+
+const WRITTEN: usize = 0;
+const READ: usize = 64;
+const LOST: usize = 128;
+const ATTACHED: usize = 136;
+const RECORDS: usize = 256;
+/// Bytes before a record's own.
+const HEAD: usize = 8;
+
+/// The smallest and the largest spool, in bytes of records.
+pub const SPOOL_MIN: usize = 64 * 1024;
+/// See [`SPOOL_MIN`].
+pub const SPOOL_MAX: usize = 1 << 30;
+
+/// Makes the memory of a spool with room for `room` bytes, a power of two between [`SPOOL_MIN`] and [`SPOOL_MAX`].
+pub fn create_spool(room: usize) -> io::Result<OwnedFd> {
+    Ok(Region::create("softhca-spool", RECORDS + sound(room)?)?.1)
+}
+
+fn sound(room: usize) -> io::Result<usize> {
+    let is_sound = room.is_power_of_two() && (SPOOL_MIN..=SPOOL_MAX).contains(&room);
+    is_sound.then_some(room).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// The writer's end.
+#[derive(Debug)]
+pub struct SpoolTx {
+    region: Region,
+    room: usize,
+    /// What stands in the memory as WRITTEN and LOST, where nobody else can change it.
+    written: u64,
+    lost: u64,
+}
+
+impl SpoolTx {
+    /// Begins to write to a spool, and says so.
+    pub fn map(fd: BorrowedFd<'_>, room: usize) -> io::Result<Self> {
+        let region = Region::map(fd, RECORDS + sound(room)?)?;
+        // Release: pairs with the reader's acquire in `is_attached`.
+        region.word(ATTACHED).store(1, Ordering::Release);
+        Ok(Self { region, room, written: 0, lost: 0 })
+    }
+
+    /// Writes one record of several parts, or counts it as lost; says which.
+    pub fn push(&mut self, parts: &[&[u8]]) -> bool {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let size = HEAD + len.next_multiple_of(8);
+        // Acquire: pairs with the reader's release, so that it has copied what is overwritten.
+        let used = self.written.wrapping_sub(self.region.word64(READ).load(Ordering::Acquire));
+        // A reader that claims to be ahead of us is not believed: there is no room.
+        let free = usize::try_from(used).ok().and_then(|used| self.room.checked_sub(used)).unwrap_or(0);
+        if size > free {
+            self.lost += 1;
+            self.region.word64(LOST).store(self.lost, Ordering::Relaxed);
+            return false;
+        }
+        let mut at = self.written;
+        let head = [(len as u32).to_le_bytes(), [0; 4]].concat();
+        for part in std::iter::once(head.as_slice()).chain(parts.iter().copied()) {
+            self.copy_in(at, part);
+            at = at.wrapping_add(part.len() as u64);
+        }
+        self.written = self.written.wrapping_add(size as u64);
+        // Release: pairs with the reader's acquire, so that it sees the record before the count.
+        self.region.word64(WRITTEN).store(self.written, Ordering::Release);
+        true
+    }
+
+    fn copy_in(&self, at: u64, bytes: &[u8]) {
+        let at = (at % self.room as u64) as usize;
+        let (first, rest) = bytes.split_at(bytes.len().min(self.room - at));
+        self.region.copy_in(RECORDS + at, first);
+        self.region.copy_in(RECORDS, rest);
+    }
+}
+
+/// The reader's end.
+#[derive(Debug)]
+pub struct SpoolRx {
+    region: Region,
+    room: usize,
+    read: u64,
+}
+
+impl SpoolRx {
+    /// Begins to read a spool.
+    pub fn map(fd: BorrowedFd<'_>, room: usize) -> io::Result<Self> {
+        Ok(Self { region: Region::map(fd, RECORDS + sound(room)?)?, room, read: 0 })
+    }
+
+    /// Whether the writer has begun.
+    pub fn is_attached(&self) -> bool {
+        self.region.word(ATTACHED).load(Ordering::Acquire) != 0
+    }
+
+    /// Records that there was no room for, as the writer says.
+    pub fn lost(&self) -> u64 {
+        self.region.word64(LOST).load(Ordering::Relaxed)
+    }
+
+    /// Whether everything that was written has been read.
+    pub fn is_empty(&self) -> bool {
+        self.region.word64(WRITTEN).load(Ordering::Acquire) == self.read
+    }
+
+    /// Takes the next record; false when there is none.
+    ///
+    /// # Errors
+    /// The writer has written what no sound one writes.
+    pub fn pop(&mut self, into: &mut Vec<u8>) -> Result<bool, Broken> {
+        // Acquire: pairs with the writer's release.
+        let ready = self.region.word64(WRITTEN).load(Ordering::Acquire).wrapping_sub(self.read);
+        let ready = usize::try_from(ready).ok().filter(|ready| *ready <= self.room).ok_or(Broken)?;
+        if ready == 0 {
+            return Ok(false);
+        }
+        let mut head = [0; HEAD];
+        if ready < HEAD {
+            return Err(Broken);
+        }
+        self.copy_out(self.read, &mut head);
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let size = HEAD + len.next_multiple_of(8);
+        if size > ready {
+            return Err(Broken);
+        }
+        into.resize(len, 0);
+        self.copy_out(self.read.wrapping_add(HEAD as u64), into);
+        self.read = self.read.wrapping_add(size as u64);
+        // Release: pairs with the writer's acquire, which then may overwrite the record.
+        self.region.word64(READ).store(self.read, Ordering::Release);
+        Ok(true)
+    }
+
+    fn copy_out(&self, at: u64, bytes: &mut [u8]) {
+        let at = (at % self.room as u64) as usize;
+        let fits = bytes.len().min(self.room - at);
+        let (first, rest) = bytes.split_at_mut(fits);
+        self.region.copy_out(RECORDS + at, first);
+        self.region.copy_out(RECORDS, rest);
+    }
+}

@@ -1,0 +1,68 @@
+//! Spools: records come back as they went, what there is no room for is counted, and nonsense is refused.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use crate::region::Region;
+use crate::ring::Broken;
+use crate::spool::{SPOOL_MIN, SpoolRx, SpoolTx, create_spool};
+
+fn spool() -> (SpoolTx, SpoolRx, Region) {
+    let fd = create_spool(SPOOL_MIN).expect("memory");
+    let rx = SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("a reader");
+    assert!(!rx.is_attached());
+    let tx = SpoolTx::map(fd.as_fd(), SPOOL_MIN).expect("a writer");
+    assert!(rx.is_attached());
+    (tx, rx, Region::map(fd.as_fd(), 256 + SPOOL_MIN).expect("the memory itself"))
+}
+
+#[test]
+fn records_come_back_as_they_went_and_what_has_no_room_is_counted() {
+    let (mut tx, mut rx, _) = spool();
+    let (mut expected, mut lost, mut record) = (VecDeque::new(), 0, Vec::new());
+    for round in 0..5_000_usize {
+        let bytes: Vec<u8> = (0..round * 7919 % 3000).map(|at| (at ^ round) as u8).collect();
+        let (head, tail) = bytes.split_at(bytes.len() / 3);
+        if tx.push(&[head, &[], tail]) {
+            expected.push_back(bytes)
+        } else {
+            lost += 1
+        }
+        // Now slower, now faster than it is written.
+        for _ in 0..(round / 100) % 3 {
+            let found = rx.pop(&mut record).expect("sound");
+            assert_eq!(found.then(|| record.clone()), expected.pop_front());
+        }
+    }
+    while rx.pop(&mut record).expect("sound") {
+        assert_eq!(Some(&record), expected.pop_front().as_ref());
+    }
+    assert!(expected.is_empty() && lost > 0 && rx.lost() == lost);
+}
+
+#[test]
+fn a_reader_refuses_what_no_sound_writer_writes() {
+    for (at, value) in [(0, 1), (0, SPOOL_MIN as u64 + 8), (0, u64::MAX), (256, 100), (256, u64::MAX)] {
+        let (mut tx, mut rx, memory) = spool();
+        assert!(tx.push(&[b"sound"]));
+        memory.word64(at).store(value, Ordering::Relaxed);
+        assert_eq!(rx.pop(&mut Vec::new()), Err(Broken), "{value} at {at}");
+    }
+}
+
+#[test]
+fn a_writer_believes_no_reader_that_claims_the_future() {
+    let (mut tx, mut rx, memory) = spool();
+    memory.word64(64).store(1 << 40, Ordering::Relaxed);
+    assert!(!tx.push(&[b"lost"]));
+    assert_eq!(rx.pop(&mut Vec::new()), Ok(false));
+    assert_eq!(rx.lost(), 1);
+}
+
+#[test]
+fn odd_sizes_are_refused() {
+    for room in [0, SPOOL_MIN - 1, SPOOL_MIN + 8, SPOOL_MIN / 2, usize::MAX] {
+        assert!(create_spool(room).is_err(), "{room}");
+    }
+}
