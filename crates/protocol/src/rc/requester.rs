@@ -25,6 +25,9 @@ use crate::ring::Entry;
 use crate::{Incoming, Operation, Reason, Requester, Status, Time};
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
 
+/// How often something has to be answered until a loss is forgotten.
+pub(super) const ROUGH: u16 = 1024;
+
 /// What the running timer is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Wait {
@@ -61,6 +64,10 @@ pub(crate) struct Reliable {
     pub(super) probing: bool,
     /// How often that was done since the last progress, or since the timer ended.
     pub(super) probes: u8,
+    /// What was sent once more was all that was under way, and it was answered: once only, so far.
+    pub(super) doubted: bool,
+    /// The path has lost something not long ago: so many more times of progress until that is forgotten.
+    pub(super) rough: u16,
     /// A path that loses nothing has lost something: the timer runs until everything sent is answered.
     pub(super) lossy: bool,
     /// Data of a READ or atomic is being placed.
@@ -92,6 +99,8 @@ impl Reliable {
             soonest: 0,
             probing: false,
             probes: 0,
+            doubted: false,
+            rough: 0,
             lossy: false,
             placing: false,
             deadline: Time::NEVER,
@@ -111,6 +120,8 @@ impl Requester {
         let psn = headers.psn;
         let is_ghost = psn - self.rc.unacked >= self.cursor.high - self.rc.unacked;
         if is_ghost {
+            // What a probe has asked for was answered twice: it was late, and not lost.
+            self.rc.doubted = false;
             if self.config.lossless {
                 // Nothing was lost, so the ends do not count alike, and the right answer may never come.
                 self.note_loss(now);
@@ -226,6 +237,7 @@ impl Requester {
             // Nothing better is known yet of how long an answer takes.
             self.rc.soonest = now.0.saturating_sub(self.rc.timed.1.0) / 2;
         }
+        self.rc.rough = ROUGH;
         self.retry(now);
     }
 
@@ -323,8 +335,8 @@ impl Requester {
         self.rc.retries = 0;
         self.rc.rnr_retries = 0;
         self.rc.again = false;
-        self.rc.probing = false;
         self.rc.wait = Wait::Answer;
+        self.note_road();
         self.stop_watch(now);
         if self.rc.unacked == self.cursor.high {
             self.rc.deadline = Time::NEVER;

@@ -6,11 +6,18 @@
 //! follows. So a caller who knows that the path loses packets may ask for probes: when nothing was heard for a little while, the oldest
 //! packet is sent once more and alone, later again after twice the time, and so on; the rest follows when something is heard.
 //! So a peer that is only slow is bothered with few packets. Probes count neither as tries nor as losses.
+//!
+//! A little while is long where every twentieth packet is lost, and short where a peer waits for a processor. So a path that has lost
+//! something not long ago is asked sooner. A loss that nothing follows is known by its probe: what was late is answered twice, what was
+//! lost once.
 
-use super::requester::Wait;
+use super::requester::{ROUGH, Wait};
 use crate::requester::Cursor;
 use crate::{Requester, Time, timeout};
 use wire::Psn;
+
+/// A path that loses packets is probed so many times sooner.
+const SOONER: u64 = 8;
 
 impl Requester {
     /// When to call [`Requester::handle_timeout`], if nothing happens before.
@@ -117,12 +124,20 @@ impl Requester {
         self.rc.deadline = self.rc.expiry.min(self.next_probe(now));
     }
 
+    /// What progress tells of the path.
+    pub(super) fn note_road(&mut self) {
+        self.rc.rough = if self.rc.doubted { ROUGH } else { self.rc.rough.saturating_sub(1) };
+        // Behind it nothing was under way: whatever is answered next was sent later.
+        self.rc.doubted = std::mem::take(&mut self.rc.probing) && self.rc.unacked == self.cursor.high;
+    }
+
     fn next_probe(&self, now: Time) -> Time {
         if self.config.probe_after == 0 || self.rc.expiry == Time::NEVER {
             return Time::NEVER;
         }
         // Some times what an answer takes at best, or it comes while we ask.
-        let first = u64::from(self.config.probe_after).max(4 * self.rc.soonest);
+        let quiet = u64::from(self.config.probe_after) / if self.rc.rough > 0 { SOONER } else { 1 };
+        let first = quiet.max(4 * self.rc.soonest);
         now.after(first << self.rc.probes.min(16))
     }
 }

@@ -15,6 +15,7 @@ mod mixed;
 mod pieces;
 mod refusals;
 mod reliable;
+mod rough;
 mod runs;
 mod scenario;
 mod unreliable;
