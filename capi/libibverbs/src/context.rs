@@ -166,6 +166,7 @@ fn extended_operations() -> VerbsContext {
         query_device_ex: query::query_device_ex as *const _,
         create_cq_ex: cq_ex::create as *const _,
         modify_cq: cq::modify as *const _,
+        modify_qp_rate_limit: qp::modify_rate_limit as *const _,
         create_qp_ex: qp::create_ex as *const _,
         alloc_td: parent::alloc_td as *const _,
         dealloc_td: parent::dealloc_td as *const _,

@@ -5,7 +5,9 @@ use crate::address;
 use crate::context::OpenContext;
 use crate::cq;
 use crate::entry::{self, Outcome, Refusal, refuse};
-use crate::layout::{AhAttr, Context, Gid, GlobalRoute, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx};
+use crate::layout::{
+    AhAttr, Context, Gid, GlobalRoute, Pd, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, QpRateLimitAttr,
+};
 use crate::object::{Object, cookie, get, set};
 use crate::pd::PdObject;
 use crate::qp_ex::{self, Posting};
@@ -13,7 +15,7 @@ use crate::srq::SrqObject;
 use crate::xrc;
 use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr, kind};
 use bytemuck::Zeroable;
-use engine::{Caps, Hold, InitiatorSpec, Qp as EngineQp, QpSpec, Service};
+use engine::{Caps, Hold, InitiatorSpec, Qp as EngineQp, QpSpec, RateLimit, Service};
 use std::ffi::{c_int, c_uint};
 use std::sync::{Arc, OnceLock};
 
@@ -94,8 +96,8 @@ pub(crate) unsafe extern "C" fn create_ex(context: *mut Context, init: *mut QpIn
     })
 }
 
-/// The attributes that every device has; what is beyond them (`IBV_QP_RATE_LIMIT`) needs hardware that has it.
-const LEGACY: u32 = (attr::DEST_QPN << 1) - 1;
+/// The attributes that there are.
+const KNOWN: u32 = (attr::DEST_QPN << 1) - 1 | attr::RATE_LIMIT;
 
 /// `ibv_modify_qp`.
 ///
@@ -107,16 +109,44 @@ pub(crate) unsafe extern "C" fn modify(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) }?;
         let mask = mask.cast_unsigned();
-        if mask & !LEGACY != 0 {
-            return Err(refuse!(EOPNOTSUPP, "ibv_modify_qp: attr_mask {mask:#x}: the device does not limit rates"));
+        if mask & !KNOWN != 0 {
+            return Err(refuse!(
+                EOPNOTSUPP,
+                "ibv_modify_qp: attr_mask {mask:#x} has attributes that the device does not have"
+            ));
         }
+        let queue = object.inner.queue()?;
         // SAFETY: not NULL, and valid by the caller's promise.
-        let request = modification(&unsafe { attr.read() }, mask)?;
-        object.inner.queue()?.modify(&request)?;
+        let wanted = unsafe { attr.read() };
+        let request = modification(&wanted, mask)?;
+        let kbps = if mask & attr::RATE_LIMIT == 0 { 0 } else { wanted.rate_limit };
+        queue.modify_paced(&request, RateLimit { kbps, burst: 0 })?;
         if mask & attr::STATE != 0 {
             set!(qp, state, u32::from(request.qp_state));
         }
         Ok(())
+    })
+}
+
+/// `modify_qp_rate_limit` of the extended context (`ibv_modify_qp_rate_limit`). How long packets typically are changes nothing: each
+/// counts as long as it is.
+///
+/// # Safety
+/// `qp` is live, `attr` valid.
+pub(crate) unsafe extern "C" fn modify_rate_limit(qp: *mut Qp, attr: *mut QpRateLimitAttr) -> c_int {
+    entry::code("ibv_modify_qp_rate_limit", || {
+        entry::not_null(attr)?;
+        // SAFETY: the caller's promise.
+        let object = unsafe { QpObject::of(qp) }?;
+        // SAFETY: not NULL, and valid by the caller's promise.
+        let QpRateLimitAttr { rate_limit: kbps, max_burst_sz: burst, typical_pkt_sz, comp_mask } =
+            unsafe { attr.read() };
+        if comp_mask != 0 || kbps == 0 && (burst != 0 || typical_pkt_sz != 0) {
+            let text = "ibv_modify_qp_rate_limit: comp_mask";
+            return Err(refuse!(EINVAL, "{text} {comp_mask:#x}, or bursts and packets of a rate that has no limit"));
+        }
+        let request = ModifyQp { attr_mask: attr::RATE_LIMIT, ..ModifyQp::default() };
+        Ok(object.inner.queue()?.modify_paced(&request, RateLimit { kbps, burst })?)
     })
 }
 
@@ -130,9 +160,11 @@ pub(crate) unsafe extern "C" fn query(qp: *mut Qp, attr: *mut QpAttr, mask: c_in
         entry::not_null(init)?;
         // SAFETY: the caller's promise.
         let object = unsafe { QpObject::of(qp) }?;
-        let answer = object.inner.queue()?.query(mask.cast_unsigned())?;
+        let queue = object.inner.queue()?;
+        let answer = queue.query(mask.cast_unsigned())?;
+        let found = QpAttr { rate_limit: queue.rate_limit().kbps, ..attributes(&answer) };
         // SAFETY: not NULL, and the caller's to write.
-        unsafe { attr.write(attributes(&answer)) };
+        unsafe { attr.write(found) };
         let initial = QpInitAttr {
             qp_context: get!(qp, qp_context),
             send_cq: get!(qp, send_cq),

@@ -2,9 +2,12 @@
 
 use crate::context::{self, OpenContext};
 use crate::entry::{self, Outcome, Refusal, refuse};
-use crate::layout::{Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PortAttr, ValuesEx};
+use crate::layout::{
+    Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PacketPacingCaps, PortAttr, ValuesEx,
+};
 use crate::object::{get, set};
 use abi::device::{QueryDeviceAnswer, QueryPortAnswer};
+use abi::qp::{RATE_LIMIT_MAX, RATE_LIMIT_MIN, kind};
 use bytemuck::Zeroable;
 use engine::Engine;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -14,6 +17,9 @@ const PORT_ATTR_COMPAT: usize = 48;
 
 /// `IBV_GID_TYPE_ROCE_V2`.
 const ROCE_V2: u32 = 2;
+
+/// `supported_qpts` of the packet pacing: everything that sends.
+const PACED: u32 = 1 << kind::RC | 1 << kind::UC | 1 << kind::UD | 1 << kind::XRC_INI;
 
 /// `ibv_query_device`.
 ///
@@ -64,6 +70,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
                 max_cq_period: answer.max_cq_moderation_period,
             },
             max_dm_size: answer.max_dm_size,
+            packet_pacing_caps: PacketPacingCaps {
+                qp_rate_limit_min: RATE_LIMIT_MIN,
+                qp_rate_limit_max: RATE_LIMIT_MAX,
+                supported_qpts: PACED,
+            },
             phys_port_cnt_ex: u32::from(answer.base.phys_port_cnt),
             ..DeviceAttrEx::zeroed()
         };

@@ -61,6 +61,7 @@ mod tests {
         for (rate, mult, mbps) in RATES {
             assert_eq!(rate_to_mbps(rate), mbps);
             assert_eq!(mbps_to_rate(mbps), rate);
+            assert_eq!(abi::ah::rate_mbps(rate as u8), Some(mbps.cast_unsigned()), "as the device has it");
             assert_eq!(rate_to_mult(rate), mult.unwrap_or(-1));
             if let Some(mult) = mult {
                 assert_eq!(mult_to_rate(mult), rate);

@@ -286,7 +286,7 @@ record! {
     pub struct ExModifyQp[120] {
         /// As MODIFY_QP.
         0 => base: ModifyQp,
-        /// Rate limit in kbit/s (with RATE_LIMIT; not supported).
+        /// Rate limit in kbit/s, 0 is none (with RATE_LIMIT).
         112 => rate_limit: u32,
         /// 0.
         116 => reserved: u32,
@@ -305,6 +305,10 @@ record! {
 pub const EX_CREATE_QP_MIN: usize = 56;
 /// Shortest input of EX_MODIFY_QP: without the rate limit.
 pub const EX_MODIFY_QP_MIN: usize = 112;
+/// The least rate limit, in kbit/s; 0 is none.
+pub const RATE_LIMIT_MIN: u32 = 1;
+/// The largest rate limit, in kbit/s: the speed of a port.
+pub const RATE_LIMIT_MAX: u32 = 100_000_000;
 
 constants! {
     /// `CreateQp::qp_type` (IBV_QPT_*).

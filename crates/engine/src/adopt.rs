@@ -20,6 +20,7 @@ use crate::cq::{Cq, CqSpec};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::mr::{Matter, Mr};
+use crate::pace::RateLimit;
 use crate::pd::Pd;
 use crate::qp::{Qp, QpSpec};
 use crate::srq::Srq;
@@ -108,11 +109,11 @@ impl Engine {
 }
 
 impl Qp {
-    /// Takes over a MODIFY_QP that the agent has allowed.
-    pub fn adopt_modify(self: &Arc<Self>, attributes: &ModifyQp) {
+    /// Takes over a MODIFY_QP that the agent has allowed; the rate counts if its mask names it.
+    pub fn adopt_modify(self: &Arc<Self>, attributes: &ModifyQp, kbps: u32) {
         let mut inner = self.lock();
         if !inner.is_dead() {
-            self.apply_deferred(&mut inner, attributes);
+            self.apply_deferred(&mut inner, attributes, RateLimit { kbps, burst: 0 });
             self.pump(&mut inner);
         }
     }

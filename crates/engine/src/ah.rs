@@ -59,7 +59,7 @@ impl Ah {
     /// What a send entry says about where it leads.
     pub(crate) fn direct(&self, entry: &mut SendEntry) {
         let vector = &self.vector;
-        entry.sl = vector.sl;
+        (entry.sl, entry.static_rate) = (vector.sl, vector.static_rate);
         if let Some(way) = self.by_lid {
             let Way { dgid, sgid_index } = way.unwrap_or_default();
             (entry.dgid, entry.sgid_index) = (dgid, sgid_index);

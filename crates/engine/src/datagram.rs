@@ -54,6 +54,9 @@ impl Qp {
                 inner.requester.fail_current(Status::LocProtErr);
                 continue;
             }
+            if self.datagram_must_wait(inner, entry.static_rate, now) {
+                break;
+            }
             let refused = match self.ways(inner, transmit.slot, &entry) {
                 Ways::None(cause) => {
                     let lost = self.rehearse(inner, &transmit).map(|()| true);
@@ -109,6 +112,9 @@ impl Qp {
                 }
             };
             inner.no_way = None;
+            if let Ok(true) = refused {
+                self.charge_datagram(inner, transmit.len, entry.static_rate, now);
+            }
             if let Err(refusal) = refused {
                 self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
                 inner.requester.fail_current(Status::LocProtErr);

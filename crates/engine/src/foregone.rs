@@ -5,6 +5,7 @@
 //! GIDs. Whatever is out of the ordinary is asked. Should an address go at this very moment, the agent refuses what it is told, and the QP is
 //! where it would be if the address had gone a moment later: it has no way out. Principal method: [`Qp::is_foregone`].
 
+use abi::ah::rate_mbps;
 use abi::mr::access;
 use abi::qp::{ModifyQp, attr};
 use protocol::State;
@@ -70,6 +71,7 @@ impl Qp {
             let index = u32::from(new.dest.sgid_index);
             u32::from(new.dest.port_num) == port
                 && new.dest.is_global != 0
+                && rate_mbps(new.dest.static_rate).is_some()
                 && engine.board.gid(device, port, index).is_some_and(|gid| gid != [0; 16])
         };
         (!given(attr::PORT | attr::PATH_MTU | attr::AV) || engine.board.is_up(device, port))

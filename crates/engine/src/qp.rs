@@ -30,6 +30,7 @@ use crate::migration::Migration;
 use crate::net::flow::{Flow, Vector};
 use crate::net::owing::Habit;
 use crate::net::unanswered::Unanswered;
+use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::request;
@@ -206,6 +207,8 @@ pub(crate) struct Inner {
     pub(crate) established: bool,
     /// Draining, and whether the program wants to hear of its end.
     pub(crate) draining: Option<bool>,
+    /// How fast it sends, if that is limited.
+    pub(crate) pace: Option<Box<Pace>>,
     /// Kept for as long as it lives, on a parent domain.
     pub(crate) token: Option<Token>,
 }
@@ -386,6 +389,7 @@ impl Engine {
             alarm: None,
             established: false,
             draining: None,
+            pace: None,
             token,
         };
         Arc::new_cyclic(|itself| Qp {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
-use abi::qp::{ModifyQp, attr};
+use abi::qp::{ExModifyQp, ExModifyQpAnswer, ModifyQp, attr};
 use abi::queue::{QP_SQ_DRAINING, qp as word};
 use protocol::modify::{Attributes, counting};
 use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, Service, State};
@@ -20,6 +20,7 @@ use crate::lane::LANE_MTU;
 use crate::migration::Migration;
 use crate::net::owing::Habit;
 use crate::net::unanswered::Unanswered;
+use crate::pace::RateLimit;
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 
@@ -63,6 +64,14 @@ impl Qp {
     /// # Errors
     /// EINVAL for a transition, mask or value that the IBA does not allow.
     pub fn modify(&self, attributes: &ModifyQp) -> Result<()> {
+        self.modify_paced(attributes, RateLimit::default())
+    }
+
+    /// The same, with a rate limit that counts if the mask names it.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`]; EINVAL for a rate beyond the device's.
+    pub fn modify_paced(&self, attributes: &ModifyQp, rate: RateLimit) -> Result<()> {
         self.engine().check_process()?;
         crate::usermem::prepare_thread();
         let Some(qp) = self.arc() else { return Err(Errno::EINVAL.into()) };
@@ -80,7 +89,13 @@ impl Qp {
         }
         let attr_mask = counting(self.service, Attributes(attributes.attr_mask)).0;
         let attributes = ModifyQp { qp_handle: self.handle(), attr_mask, ..*attributes };
-        let request = request::legacy(command::MODIFY_QP, &attributes, 0);
+        let request = match attr_mask & attr::RATE_LIMIT {
+            0 => request::legacy(command::MODIFY_QP, &attributes, 0),
+            _ => {
+                let body = ExModifyQp { base: attributes, rate_limit: rate.kbps, reserved: 0 };
+                abi::command::extended(command::EX_MODIFY_QP, &body, size_of::<ExModifyQpAnswer>(), 0)
+            }
+        };
         let how = if self.is_foregone(&inner, &attributes) {
             self.engine().tell(&request)?;
             How::Told
@@ -88,7 +103,7 @@ impl Qp {
             self.engine().call(&request)?;
             How::Asked
         };
-        self.take_over(&mut inner, &attributes, how);
+        self.take_over(&mut inner, &attributes, rate, how);
         if let Some(lint) = self.lint() {
             lint.modified(self, &attributes);
         }
@@ -97,12 +112,12 @@ impl Qp {
     }
 
     /// Takes over what the agent has allowed, where the caller is the agent: a lane is opened by the helper thread.
-    pub(crate) fn apply_deferred(&self, inner: &mut Inner, new: &ModifyQp) {
-        self.take_over(inner, new, How::Deferred);
+    pub(crate) fn apply_deferred(&self, inner: &mut Inner, new: &ModifyQp, rate: RateLimit) {
+        self.take_over(inner, new, rate, How::Deferred);
     }
 
     /// Takes over what the agent has allowed, or is sure to allow.
-    fn take_over(&self, inner: &mut Inner, new: &ModifyQp, how: How) {
+    fn take_over(&self, inner: &mut Inner, new: &ModifyQp, rate: RateLimit, how: How) {
         let mask = new.attr_mask;
         merge(&mut inner.attributes, new);
         if mask & attr::AV != 0 && inner.attributes.dest.is_global == 0 {
@@ -156,6 +171,7 @@ impl Qp {
         if before == next || before == State::Sqd || before == State::Sqe || next == State::Rts {
             self.adjust(inner, mask);
         }
+        self.repace(inner, mask, rate);
         if mask & (attr::ALT_PATH | attr::PATH_MIG_STATE) != 0 {
             self.change_paths(inner, new);
         }
@@ -289,7 +305,7 @@ impl Qp {
         (inner.blocked, inner.no_way) = (false, None);
         inner.abroad = None;
         inner.attributes = ModifyQp::default();
-        (inner.established, inner.draining, inner.deadline) = (false, None, None);
+        (inner.established, inner.draining, inner.deadline, inner.pace) = (false, None, None, None);
         for offset in RESET_WORDS {
             inner.store(offset, 0);
         }

@@ -23,6 +23,7 @@ use crate::adopt::part;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::View;
+use crate::pace::RateLimit;
 use crate::qp::{Inner, Parts, Qp};
 use crate::request;
 use crate::xrc::Target;
@@ -70,7 +71,7 @@ impl Engine {
     /// A target was modified.
     pub fn adopt_modified(&self, qpn: u32, attributes: &ModifyQp) {
         if let Some(qp) = self.qps.find(qpn) {
-            qp.adopt_modify(attributes);
+            qp.adopt_modify(attributes, 0);
         }
     }
 
@@ -150,7 +151,7 @@ impl Qp {
             State::Err => vec![init, to(State::Err, 0)],
         };
         for step in &steps {
-            self.apply_deferred(inner, step);
+            self.apply_deferred(inner, step, RateLimit::default());
         }
         inner.store(target_word::CONNECTION, connection);
         if let Some(standing) = written.filter(|_| inner.state.serves()) {

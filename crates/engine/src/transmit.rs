@@ -220,7 +220,11 @@ impl Qp {
             answer = if inner.blocked { None } else { inner.responder.poll_transmit() };
         }
         while !inner.blocked {
+            let fresh = inner.requester.sq_psn();
             let Some(transmit) = inner.requester.poll_transmit(now) else { break };
+            if self.must_wait(inner, &transmit, fresh, now) {
+                break;
+            }
             if let Exit::Wire(flow, batch) = &mut exit
                 && self.service == Service::Uc
                 && !self.may_go(inner, flow, batch, transmit.len, transmit.headers.dest_qp, now)
@@ -232,11 +236,15 @@ impl Qp {
             if matches!(done, Sent::Yes)
                 && let Exit::Wire(flow, batch) = &mut exit
                 && let Some(ahead) = &ahead
+                && inner.pace.is_none()
             {
                 done = self.send_middles(inner, (flow, batch), &transmit, ahead, now);
             }
             match done {
-                Sent::Yes => sent = true,
+                Sent::Yes => {
+                    sent = true;
+                    self.charge(inner, transmit.len, now);
+                }
                 Sent::Full => {
                     inner.requester.untransmit();
                     inner.blocked = true;
@@ -257,7 +265,10 @@ impl Qp {
 
     /// The state machines' time: read only when a timer runs, for a clock costs as much as a message.
     pub(crate) fn time(&self, inner: &Inner) -> Time {
-        let timed = inner.on_wire || inner.deadline.is_some() || inner.requester.poll_timeout().is_some();
+        let timed = inner.on_wire
+            || inner.deadline.is_some()
+            || inner.pace.is_some()
+            || inner.requester.poll_timeout().is_some();
         if timed { self.engine().about_now() } else { Time(0) }
     }
 

@@ -42,7 +42,8 @@ pub(crate) struct SendEntry {
     pub(crate) sl: u8,
     /// UD: the address handle is on another PD.
     pub(crate) foreign: u8,
-    pub(crate) unused: u8,
+    /// UD: the static rate of the address vector.
+    pub(crate) static_rate: u8,
     /// UD: the LID that it is addressed to, without a GRH; 0 with one.
     pub(crate) dlid: u16,
     pub(crate) reserved: [u8; 44],

@@ -33,6 +33,7 @@ impl Attributes {
     pub const PATH_MIG_STATE: Attributes = Attributes(1 << 18);
     pub const CAP: Attributes = Attributes(1 << 19);
     pub const DEST_QPN: Attributes = Attributes(1 << 20);
+    pub const RATE_LIMIT: Attributes = Attributes(1 << 25);
 
     /// Nothing at all.
     pub const NONE: Attributes = Attributes(0);
@@ -63,7 +64,7 @@ impl BitOr for Attributes {
     }
 }
 
-/// Names by bit.
+/// Names by bit; RATE_LIMIT lies apart.
 const NAMES: [&str; 21] = [
     "STATE",
     "CUR_STATE",
@@ -92,7 +93,8 @@ impl fmt::Display for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for bit in (0..32).filter(|bit| self.0 >> bit & 1 == 1) {
-            match NAMES.get(bit) {
+            let apart = (1 << bit == Attributes::RATE_LIMIT.0).then_some(&"RATE_LIMIT");
+            match NAMES.get(bit).or(apart) {
                 Some(name) => write!(f, "{separator}{name}")?,
                 None => write!(f, "{separator}bit {bit}")?,
             }

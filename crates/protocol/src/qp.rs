@@ -21,6 +21,8 @@
 //! Not here: the check itself ([`crate::modify`]), what a state does to packets ([`crate::Requester`], [`crate::Responder`]).
 //! Principal types: [`State`], [`Service`], [`TRANSITIONS`]. IBA 10.3.1 and 11.2.5.3.
 //!
+//! The rate limit, which the IBA does not know, is taken where Linux takes it (on the way to RTR and RTS, and in RTS), by everybody that sends.
+//!
 //! RESET → ERR is refused: a queue pair in RESET has nothing to flush, and Linux, for which programs are written, refuses it too.
 
 use crate::modify::Attributes;
@@ -88,6 +90,7 @@ const MIG: Attributes = Attributes::PATH_MIG_STATE;
 const MQA: Attributes = Attributes::MAX_QP_RD_ATOMIC;
 const MTU: Attributes = Attributes::PATH_MTU;
 const RNR: Attributes = Attributes::RNR_RETRY;
+const RTL: Attributes = Attributes::RATE_LIMIT;
 const RTY: Attributes = Attributes::RETRY_CNT;
 const RTI: Attributes = Attributes::MIN_RNR_TIMER;
 const SQN: Attributes = Attributes::EN_SQD_ASYNC_NOTIFY;
@@ -121,24 +124,24 @@ pub const TRANSITIONS: &[Transition] = &[
         rule!(; PK PT AC),
     ]),
     (&[Init], Rtr, [
-        rule!(AV MTU DQ RP MDA RTI; ALT AC PK),
-        rule!(AV MTU DQ RP; ALT AC PK),
-        rule!(; PK QK),
-        rule!(AV MTU DQ RP; ALT AC PK),
+        rule!(AV MTU DQ RP MDA RTI; ALT AC PK RTL),
+        rule!(AV MTU DQ RP; ALT AC PK RTL),
+        rule!(; PK QK RTL),
+        rule!(AV MTU DQ RP; ALT AC PK RTL),
         rule!(AV MTU DQ RP MDA RTI; ALT AC PK),
     ]),
     (&[Rtr], Rts, [
-        rule!(TO RTY RNR SP MQA; CS ALT AC RTI MIG),
-        rule!(SP; CS ALT AC MIG),
-        rule!(SP; CS QK),
-        rule!(TO RTY RNR SP MQA; CS ALT AC MIG),
+        rule!(TO RTY RNR SP MQA; CS ALT AC RTI MIG RTL),
+        rule!(SP; CS ALT AC MIG RTL),
+        rule!(SP; CS QK RTL),
+        rule!(TO RTY RNR SP MQA; CS ALT AC MIG RTL),
         rule!(TO SP; CS ALT AC RTI MIG),
     ]),
     (&[Rts], Rts, [
-        rule!(; CS AC ALT MIG RTI),
-        rule!(; CS AC ALT MIG),
-        rule!(; CS QK),
-        rule!(; CS AC ALT MIG),
+        rule!(; CS AC ALT MIG RTI RTL),
+        rule!(; CS AC ALT MIG RTL),
+        rule!(; CS QK RTL),
+        rule!(; CS AC ALT MIG RTL),
         rule!(; CS AC ALT MIG RTI),
     ]),
     (&[Rts], Sqd, [rule!(; SQN), rule!(; SQN), rule!(; SQN), rule!(; SQN), rule!(; SQN)]),

@@ -216,6 +216,16 @@ mirror! {
 }
 
 mirror! {
+    /// `struct ibv_qp_rate_limit_attr`.
+    16 "ibv_qp_rate_limit_attr" struct QpRateLimitAttr {
+        0 rate_limit: u32,
+        4 max_burst_sz: u32,
+        8 typical_pkt_sz: u16,
+        12 comp_mask: u32,
+    }
+}
+
+mirror! {
     /// `struct ibv_ece`.
     12 "ibv_ece" struct Ece {
         0 vendor_id: u32,

@@ -112,6 +112,7 @@ fn check_all(facts: &HashMap<String, Fact>, version: &str, grown: &[&str]) {
         AhAttr,
         QpAttr,
         Ece,
+        QpRateLimitAttr,
         Grh,
         SaPathRec,
         GidEntry,

@@ -1,8 +1,8 @@
 //! What is refused, and the way in which each function says so.
 
 use super::*;
-use crate::layout::{DeviceAttrEx, GidEntry, PortAttr, RecvWr, SendWr, Sge};
-use crate::{address, ece, import, post, srq};
+use crate::layout::{DeviceAttrEx, GidEntry, PortAttr, QpRateLimitAttr, RecvWr, SendWr, Sge};
+use crate::{address, import, post, srq};
 use libc::{EBADF, EBUSY, EFAULT, EINVAL, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP};
 use std::ptr::null_mut;
 
@@ -186,7 +186,7 @@ fn what_is_not_offered() {
     }
     assert!(call!(import::import_pd(device.context, 1)).is_null());
     assert_eq!(errno(), EINVAL, "the context has imported no other");
-    // Raw packets and a vendor's own kind of QP, steering and hashing, tag matching, pacing, options of vendors.
+    // Raw packets and a vendor's own kind of QP, steering and hashing, tag matching.
     for qp_type in [abi::qp::kind::RAW_PACKET, abi::qp::kind::DRIVER] {
         let mut init = device.init(qp_type);
         assert!(call!(qp::create(device.pd, &raw mut init)).is_null());
@@ -203,24 +203,16 @@ fn what_is_not_offered() {
         object::get!(verbs, create_rwq_ind_table),
         object::get!(verbs, post_srq_ops),
         object::get!(verbs, create_counters),
-        object::get!(verbs, modify_qp_rate_limit),
     ] {
         assert!(op.is_null());
     }
     let mut tags = crate::layout::SrqInitAttrEx { comp_mask: 1 | 2, srq_type: 2, pd: device.pd, ..Zeroable::zeroed() };
     assert!(call!(crate::xrc::create_srq(device.context, &raw mut tags)).is_null());
     assert_eq!(errno(), EOPNOTSUPP, "tag matching");
-    let qp = device.loopback();
-    let mut paced = QpAttr { rate_limit: 1000, ..QpAttr::zeroed() };
-    let mut ece = crate::layout::Ece { vendor_id: 0x2c9, options: 1, comp_mask: 0 };
-    assert_eq!(call!(qp::modify(qp, &raw mut paced, 1 << 25)), EOPNOTSUPP);
-    assert_eq!((ece::set(qp, &raw mut ece), ece::query(qp, &raw mut ece)), (EOPNOTSUPP, EOPNOTSUPP));
-    assert_eq!(call!(qp::destroy(qp)), 0);
     let mut facts = DeviceAttrEx::zeroed();
     let room = size_of::<DeviceAttrEx>();
     assert_eq!(call!(query::query_device_ex(device.context, std::ptr::null(), &raw mut facts, room)), 0);
-    let DeviceAttrEx { packet_pacing_caps, tm_caps, rss_caps, tso_caps, .. } = facts;
-    assert_eq!((packet_pacing_caps.qp_rate_limit_max, packet_pacing_caps.supported_qpts), (0, 0));
+    let DeviceAttrEx { tm_caps, rss_caps, tso_caps, .. } = facts;
     assert_eq!((tm_caps.max_num_tags, rss_caps.supported_qpts, tso_caps.max_tso, facts.raw_packet_caps), (0, 0, 0, 0));
     // ATOMIC WRITE and FLUSH are, moderation too; persistence is not.
     assert_eq!(facts.device_cap_flags_ex >> 38 & 7, 0b101);
@@ -230,4 +222,41 @@ fn what_is_not_offered() {
     let mut local = crate::layout::AhAttr { port_num: 1, ..crate::layout::AhAttr::zeroed() };
     assert!(call!(address::create(device.pd, &raw mut local)).is_null(), "RoCE needs a GRH");
     assert_eq!(errno(), EINVAL);
+}
+
+#[test]
+fn rates() {
+    let device = Device::open();
+    let mut facts = DeviceAttrEx::zeroed();
+    assert_eq!(
+        call!(query::query_device_ex(device.context, std::ptr::null(), &raw mut facts, size_of::<DeviceAttrEx>())),
+        0
+    );
+    let caps = facts.packet_pacing_caps;
+    // RC, UC, UD and XRC initiators.
+    assert_eq!((caps.qp_rate_limit_min, caps.supported_qpts), (1, 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9));
+    let qp = device.loopback();
+    let rate = |qp| {
+        let (mut attr, mut init) = (QpAttr::zeroed(), crate::layout::QpInitAttr::zeroed());
+        assert_eq!(call!(qp::query(qp, &raw mut attr, 1 << 25, &raw mut init)), 0);
+        attr.rate_limit
+    };
+    let set = |rate_limit, mask| {
+        let mut paced = QpAttr { rate_limit, ..QpAttr::zeroed() };
+        call!(qp::modify(qp, &raw mut paced, mask))
+    };
+    assert_eq!((set(1000, 1 << 25), rate(qp)), (0, 1000));
+    assert_eq!((set(caps.qp_rate_limit_max, 1 << 25), set(caps.qp_rate_limit_max + 1, 1 << 25)), (0, EINVAL));
+    assert_eq!((set(5, 1 << 26), set(5, 1 << 21)), (EOPNOTSUPP, EOPNOTSUPP), "attributes that nobody knows");
+    let of = |rate_limit, max_burst_sz, typical_pkt_sz, comp_mask| {
+        let mut attr = QpRateLimitAttr { rate_limit, max_burst_sz, typical_pkt_sz, comp_mask };
+        call!(qp::modify_rate_limit(qp, &raw mut attr))
+    };
+    assert_eq!((of(2000, 0, 0, 0), rate(qp)), (0, 2000));
+    assert_eq!((of(3000, 8192, 1024, 0), rate(qp)), (0, 3000));
+    assert_eq!((of(0, 1, 0, 0), of(0, 0, 1, 0), of(5, 0, 0, 1)), (EINVAL, EINVAL, EINVAL));
+    assert_eq!((of(caps.qp_rate_limit_max + 1, 0, 0, 0), rate(qp)), (EINVAL, 3000));
+    assert_eq!((of(0, 0, 0, 0), rate(qp)), (0, 0));
+    assert_eq!(call!(qp::modify_rate_limit(qp, null_mut())), EINVAL);
+    assert_eq!(call!(qp::destroy(qp)), 0);
 }

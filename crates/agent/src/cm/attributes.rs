@@ -1,7 +1,7 @@
 //! INIT_QP_ATTR: what a QP is to be told on its way to INIT, RTR and RTS. IBA 12.9.8, 11.2.5.3.
 
 use abi::Errno;
-use abi::ah::AhAttr;
+use abi::ah::{AhAttr, rate_mbps};
 use abi::mr::access;
 use abi::qp::{attr, kind, migration, state};
 use abi::ucma::connection::{InitQpAttr, QpAttr};
@@ -146,7 +146,8 @@ pub(super) fn vector(path: &Path, at: &Attachment) -> AhAttr {
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
         sl: path.sl,
-        static_rate: path.rate,
+        // A peer may name rates that are newer than this.
+        static_rate: if rate_mbps(path.rate).is_some() { path.rate } else { 0 },
         is_global: 1,
         port_num: at.port,
         ..AhAttr::default()

@@ -2,7 +2,7 @@
 //! [`Ah`].
 
 use abi::Errno;
-use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh};
+use abi::ah::{AhAttr, CreateAh, CreateAhAnswer, DestroyAh, rate_mbps};
 use abi::lid;
 
 use super::pd::{self, no_handle};
@@ -65,6 +65,10 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
 pub fn check_vector(device: &Device, attr: &AhAttr, of: &str) -> Outcome<()> {
     let number = u32::from(attr.port_num);
     let port = device.port(number)?;
+    if rate_mbps(attr.static_rate).is_none() {
+        let text = format!("{of} has a static rate of {}, which is no code of `enum ibv_rate`", attr.static_rate);
+        return refuse(Errno::EINVAL, text);
+    }
     if attr.is_global == 0 && port.is_infiniband() {
         return check_lid(device, attr, of);
     }

@@ -5,7 +5,7 @@
 use abi::Errno;
 use abi::cq::{ExCreateCq, ExCreateCqAnswer, ExModifyCq};
 use abi::device::{ExQueryDevice, ExQueryDeviceAnswer, cap, odp, odp_service};
-use abi::qp::{ExCreateQp, ExCreateQpAnswer, ExModifyQp, ExModifyQpAnswer, attr, create_flags};
+use abi::qp::{ExCreateQp, ExCreateQpAnswer, ExModifyQp, ExModifyQpAnswer, create_flags};
 
 use super::{Answer, Call, cq, find, qp, qp_modify};
 use crate::refusal::{Outcome, refuse};
@@ -106,11 +106,7 @@ pub fn create_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// EX_MODIFY_QP.
 pub fn modify_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ExModifyQp = call.body()?;
-    if body.base.attr_mask & attr::RATE_LIMIT != 0 {
-        let qp = find(&world.qps, call.context, body.base.qp_handle, Kind::Qp)?;
-        return refuse(Errno::EOPNOTSUPP, format!("QP {:#x}: the device does not limit rates", qp.qpn));
-    }
-    qp_modify::apply(world, call.context, &body.base)?;
+    qp_modify::apply(world, call.context, &body.base, Some(body.rate_limit))?;
     let response_length = call.command.response_length::<ExModifyQpAnswer>();
     Ok(call.answer(&ExModifyQpAnswer { comp_mask: 0, response_length }))
 }

@@ -41,6 +41,8 @@ pub struct Qp {
     pub srq: Option<u32>,
     /// Capacities and attributes, as QUERY_QP answers them; the state in it is not kept up to date.
     pub attributes: QueryQpAnswer,
+    /// How fast it may send, in kbit/s; 0 is as fast as it can. An engine sees to that.
+    pub rate_limit: u32,
     /// MODIFY_QP succeeds and changes nothing: the connection manager's client looks after its states.
     pub frozen: bool,
     /// An XRC target: its domain, and the handle of it by which it was made (0 when its maker has let go of it).
@@ -158,6 +160,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         recv_cq: wanted.recv_cq,
         srq: wanted.srq,
         attributes,
+        rate_limit: 0,
         frozen: false,
         groups: BTreeSet::new(),
         block: block.clone(),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use abi::Errno;
 use abi::ah::AhAttr;
-use abi::qp::{Dest, ModifyQp, QueryQpAnswer, attr};
+use abi::qp::{Dest, ModifyQp, QueryQpAnswer, RATE_LIMIT_MAX, attr};
 use abi::queue::qp as word;
 use protocol::State;
 use protocol::modify::{Attributes, check, counting};
@@ -31,12 +31,12 @@ const ATTEMPTS: u32 = 8;
 
 /// MODIFY_QP.
 pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
-    apply(world, call.context, &call.body()?)?;
+    apply(world, call.context, &call.body()?, None)?;
     Ok(Answer::default())
 }
 
-/// Changes a QP as both forms of MODIFY_QP ask.
-pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<()> {
+/// Changes a QP as both forms of MODIFY_QP ask, of which the extended one has room for a rate limit.
+pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
     let (server, qp_handle) = xrc::resolve(world, owner, wanted.qp_handle);
     if server != owner {
         let text = "the target QP is served by another process, which alone can modify it";
@@ -55,11 +55,12 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<
     let device = world.device_of(owner);
     for _ in 0..ATTEMPTS {
         let found = qp.block.read(word::STATE);
-        let next = transition(qp, state_of(found), wanted)?;
+        let next = transition(qp, state_of(found), wanted, rate.is_some())?;
         values(device, qp, wanted)?;
+        check_rate(qp, wanted, rate)?;
         let state = qp.block.word(word::STATE);
         if state.compare_exchange(found, next as u32, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            store(world, owner, wanted, next);
+            store(world, owner, wanted, rate, next);
             return Ok(());
         }
         // The engine has moved the QP meanwhile (to an error state, and no further), so the question is another one now.
@@ -71,9 +72,9 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp) -> Outcome<
 }
 
 /// The state to go to, if the QP may go there with these attributes.
-fn transition(qp: &Qp, current: State, wanted: &ModifyQp) -> Outcome<State> {
+fn transition(qp: &Qp, current: State, wanted: &ModifyQp, extended: bool) -> Outcome<State> {
     let (qpn, mask) = (qp.qpn, wanted.attr_mask);
-    if mask & !KNOWN != 0 {
+    if mask & !(if extended { KNOWN | attr::RATE_LIMIT } else { KNOWN }) != 0 {
         return refuse(
             Errno::EINVAL,
             format!("modify_qp of QP {qpn:#x}: attribute mask {mask:#x} has bits without a meaning"),
@@ -155,14 +156,30 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
     migration::check(device, qp, wanted)
 }
 
+/// Whether the device can hold a QP to a rate.
+fn check_rate(qp: &Qp, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
+    match rate.filter(|_| wanted.attr_mask & attr::RATE_LIMIT != 0) {
+        Some(rate) if rate > RATE_LIMIT_MAX => refuse(
+            Errno::EINVAL,
+            format!("modify_qp of QP {:#x}: a rate limit of {rate} kbit/s is above {RATE_LIMIT_MAX}", qp.qpn),
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// A QP's rights are its peer's: the remote ones may stand alone, for nothing is written by the owner.
 fn check_qp_access(flags: u32) -> Result<(), (Errno, String)> {
     check_access(flags | abi::mr::access::LOCAL_WRITE)
 }
 
 /// Remembers what was set, for QUERY_QP. RESET forgets everything but the capacities.
-fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, next: State) {
+fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Option<u32>, next: State) {
     let Some(qp) = world.qps.find_mut(owner, wanted.qp_handle) else { return };
+    if next == State::Reset {
+        qp.rate_limit = 0;
+    } else if let Some(rate) = rate.filter(|_| wanted.attr_mask & attr::RATE_LIMIT != 0) {
+        qp.rate_limit = rate;
+    }
     let kept = &mut qp.attributes;
     if next == State::Reset {
         *kept = QueryQpAnswer {

@@ -11,7 +11,7 @@ use abi::cq::CreateCqAnswer;
 use abi::device::GetContextAnswer;
 use abi::layout::Record;
 use abi::mr::{RegMr, RegMrAnswer};
-use abi::qp::{CreateQpAnswer, ModifyQp, attr, migration};
+use abi::qp::{CreateQpAnswer, ExModifyQp, ModifyQp, attr, migration};
 use abi::queue::{CONTROL_LEN, CQE_LEN, ContextOut, CqOut, QpOut, REV, SrqOut, recv_stride, send_stride};
 use abi::srq::CreateSrqAnswer;
 use protocol::{Service, State};
@@ -54,7 +54,7 @@ pub(super) enum Change {
     /// An AH was made.
     Ah { handle: u32, pd: u32, attr: AhAttr },
     /// A QP was modified.
-    Modify(Box<ModifyQp>),
+    Modify(Box<ExModifyQp>),
     /// Something was destroyed.
     Gone(Kind, u32),
 }
@@ -110,11 +110,7 @@ pub(super) fn all(world: &World, id: ContextId) -> Vec<Change> {
         if qp.service == Service::XrcIni || qp.offered {
             continue;
         }
-        let steps = way_to(qp, handle).into_iter().map(Box::new);
-        changes.extend(steps.map(|body| match qp.service {
-            Service::XrcTgt => Change::ModifyTarget { qpn: qp.qpn, body },
-            _ => Change::Modify(body),
-        }));
+        changes.extend(way_to(qp, handle).into_iter().map(|body| modified(qp, body)));
     }
     changes.extend(world.opened.handles(id).into_iter().filter_map(|handle| made(world, id, Kind::Opened, handle)));
     changes
@@ -141,11 +137,7 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
             // Of a frozen QP nothing has changed.
             let (_, handle) = xrc::resolve(world, id, body.qp_handle);
             let qp = world.qps.find(id, handle).filter(|qp| !qp.frozen)?;
-            let body = Box::new(body);
-            Some(match qp.service {
-                Service::XrcTgt => Change::ModifyTarget { qpn: qp.qpn, body },
-                _ => Change::Modify(body),
-            })
+            Some(modified(qp, body))
         }
         (number::REREG_MR, false) => made(world, id, Kind::Mr, word(body, 8)?),
         (number::DEALLOC_PD, false) => gone(Kind::Pd, 0),
@@ -163,7 +155,15 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
     }
 }
 
-/// The body of either form of MODIFY_QP.
+fn modified(qp: &Qp, base: ModifyQp) -> Change {
+    match qp.service {
+        Service::XrcTgt => Change::ModifyTarget { qpn: qp.qpn, body: Box::new(base) },
+        // If it names the limit, it has just been set.
+        _ => Change::Modify(Box::new(ExModifyQp { base, rate_limit: qp.rate_limit, reserved: 0 })),
+    }
+}
+
+/// What both forms of MODIFY_QP begin with.
 pub(super) fn modify_body(request: &[u8]) -> Option<ModifyQp> {
     let extended = Header::read(request)?.command & EXTENDED != 0;
     ModifyQp::read(request.get(size_of::<Header>() + if extended { size_of::<ExtendedHeader>() } else { 0 }..)?)
@@ -333,7 +333,9 @@ fn way_to(qp: &Qp, handle: u32) -> Vec<ModifyQp> {
     let alternate = if kept.alt_port_num == 0 { 0 } else { attr::ALT_PATH };
     // What was armed arms itself again.
     let rearm = if kept.path_mig_state == migration::MIGRATED { 0 } else { attr::PATH_MIG_STATE };
-    let rtr = to(State::Rtr, connected | alternate);
+    // A limit that was never set is none, too.
+    let paced = if qp.service == Service::XrcTgt { 0 } else { attr::RATE_LIMIT };
+    let rtr = to(State::Rtr, connected | alternate | paced);
     let rts = to(State::Rts, reliable | rearm);
     match qp.state() {
         State::Reset => vec![],

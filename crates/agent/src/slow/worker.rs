@@ -153,7 +153,9 @@ impl Worker {
             Change::Ah { handle, pd, attr } => {
                 self.ahs.insert(handle, Ah::adopt(known(&self.pds, pd)?, handle, &attr));
             }
-            Change::Modify(body) => known(&self.qps, body.qp_handle)?.0.adopt_modify(&body),
+            Change::Modify(body) => {
+                known(&self.qps, body.base.qp_handle)?.0.adopt_modify(&body.base, body.rate_limit);
+            }
             Change::Gone(kind, handle) => self.forget(kind, handle),
         }
         Ok(())

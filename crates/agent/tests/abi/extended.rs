@@ -95,7 +95,7 @@ fn ex_modify_qp() {
     });
     let mut client = Client::alone();
     let qp = client.make(Kind::Qp);
-    client.refused(&modify(&qp, "39000002").into(), EOPNOTSUPP, "rate limit");
+    client.refused(&modify(&qp, "39000002").into(), EINVAL, "a rate limit is for QPs that are about to send");
     client.refused(&modify(&qp, "19000000").into(), EINVAL, "PORT is missing");
 }
 

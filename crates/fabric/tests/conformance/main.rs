@@ -17,6 +17,7 @@ mod memory;
 mod migration;
 mod multicast;
 mod objects;
+mod pacing;
 mod ports;
 mod requests;
 mod responder;

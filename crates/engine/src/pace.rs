@@ -1,0 +1,248 @@
+//! How fast a QP sends: the program's rate limit (`ibv_modify_qp`, `ibv_modify_qp_rate_limit`), and the static rate of a path that is
+//! slower than the port.
+//!
+//! Packets are let through as long as those before them have had their time at that rate, or nearly: an account of time, which needs
+//! no clock of its own. A QP that has to wait has the timers look at it again; until then it answers its peer, and takes requests, as
+//! ever. Limited is what a send queue sends; answers to a peer's READs are not. What is sent once more goes at once, lest a timer give the peer up
+//! for what has not been sent, and is put on the account. Lanes keep to the rate as the wire does. A QP without a limit has no account. Principal type: [`Pace`].
+
+use abi::ah::rate_mbps;
+use abi::qp::{RATE_LIMIT_MAX, attr};
+use protocol::{Time, Transmit};
+use wire::Psn;
+
+use crate::qp::{Inner, Qp};
+
+/// How fast a program lets a QP send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimit {
+    /// In kbit/s, from [`abi::qp::RATE_LIMIT_MIN`] to [`RATE_LIMIT_MAX`]; 0 is as fast as it can.
+    pub kbps: u32,
+    /// Bytes that may leave in one burst; 0 leaves it to the engine.
+    pub burst: u32,
+}
+
+/// Bytes around the payload of a packet on Ethernet: its header and check, IPv4, UDP, BTH and ICRC.
+const AROUND: u32 = 62;
+/// Nanoseconds that may be sent ahead of the rate in one burst: so much later, about, a thread that sleeps may find that its time has come.
+const SLACK: u64 = 1_000_000;
+
+/// The account of a QP.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    limit: RateLimit,
+    /// The rate of its path in kbit/s; 0 is the port's.
+    path: u32,
+    /// When all that was sent has had its time.
+    paid: u64,
+}
+
+impl Pace {
+    /// When to ask again, if nothing may go now to where `path` kbit/s are taken.
+    fn wait(&self, now: Time, path: u32) -> Option<Time> {
+        let kbps = slower(self.limit.kbps, path);
+        let slack = match self.limit.burst {
+            0 => SLACK,
+            burst => cost(burst, kbps),
+        };
+        // When half a burst may go, for each look costs something.
+        (self.paid > now.0.saturating_add(slack)).then(|| Time(self.paid - slack / 2))
+    }
+
+    /// Puts on the account that `len` bytes of payload have left.
+    fn charge(&mut self, now: Time, len: u32, path: u32) {
+        let kbps = slower(self.limit.kbps, path);
+        self.paid = self.paid.max(now.0).saturating_add(cost(len.saturating_add(AROUND), kbps));
+    }
+
+    /// The rates are others now; what is owed is owed in bytes.
+    fn change(&mut self, now: Time, limit: RateLimit, path: u32) {
+        let (before, after) = (slower(self.limit.kbps, self.path), slower(limit.kbps, path));
+        let owed = u128::from(self.paid.saturating_sub(now.0));
+        let owed = if after == 0 { 0 } else { owed * u128::from(before) / u128::from(after) };
+        (self.limit, self.path) = (limit, path);
+        self.paid = now.0.saturating_add(u64::try_from(owed).unwrap_or(u64::MAX));
+    }
+}
+
+/// Nanoseconds that `bytes` take, at least; none where there is no limit.
+fn cost(bytes: u32, kbps: u32) -> u64 {
+    if kbps == 0 { 0 } else { (u64::from(bytes) * 8_000_000).div_ceil(u64::from(kbps)) }
+}
+
+/// The slower of two rates, where 0 is none.
+fn slower(one: u32, other: u32) -> u32 {
+    if one == 0 || other == 0 { one | other } else { one.min(other) }
+}
+
+/// A static rate in kbit/s, if it is slower than the port.
+fn slow_path(code: u8) -> u32 {
+    let kbps = rate_mbps(code).unwrap_or(0).saturating_mul(1000);
+    if kbps < RATE_LIMIT_MAX { kbps } else { 0 }
+}
+
+impl Qp {
+    /// The rate that the program has set.
+    #[must_use]
+    pub fn rate_limit(&self) -> RateLimit {
+        self.lock().pace.as_ref().map_or(RateLimit::default(), |pace| pace.limit)
+    }
+
+    /// The program has set a rate, or the QP's path is another one.
+    pub(crate) fn set_pace(&self, inner: &mut Inner, limit: Option<RateLimit>) {
+        let path = slow_path(inner.attributes.dest.static_rate);
+        let limit = limit.unwrap_or_else(|| inner.pace.as_ref().map_or(RateLimit::default(), |pace| pace.limit));
+        if limit.kbps == 0 && path == 0 {
+            inner.pace = None;
+            return;
+        }
+        let now = self.engine().now();
+        inner.pace.get_or_insert_default().change(now, limit, path);
+    }
+
+    /// What a change of attributes means for the pace.
+    pub(crate) fn repace(&self, inner: &mut Inner, mask: u32, rate: RateLimit) {
+        if mask & (attr::RATE_LIMIT | attr::AV) != 0 {
+            self.set_pace(inner, (mask & attr::RATE_LIMIT != 0).then_some(rate));
+        }
+    }
+
+    /// Whether a packet of a connection has to wait: then it goes back to the requester, and the timers know until when. `fresh` is the
+    /// number of a packet that was never sent.
+    #[inline]
+    pub(crate) fn must_wait(&self, inner: &mut Inner, transmit: &Transmit, fresh: Psn, now: Time) -> bool {
+        match &inner.pace {
+            Some(pace) if transmit.headers.psn == fresh => {
+                let until = pace.wait(now, pace.path);
+                self.put_off(inner, until)
+            }
+            _ => false,
+        }
+    }
+
+    /// A packet of a connection has left.
+    #[inline]
+    pub(crate) fn charge(&self, inner: &mut Inner, len: u32, now: Time) {
+        if let Some(pace) = &mut inner.pace {
+            pace.charge(now, len, pace.path);
+        }
+    }
+
+    /// Whether a datagram has to wait, whose address handle has a static rate of its own.
+    #[inline]
+    pub(crate) fn datagram_must_wait(&self, inner: &mut Inner, static_rate: u8, now: Time) -> bool {
+        match &inner.pace {
+            Some(pace) => {
+                let until = pace.wait(now, slow_path(static_rate));
+                self.put_off(inner, until)
+            }
+            None => false,
+        }
+    }
+
+    /// A datagram has left.
+    #[inline]
+    pub(crate) fn charge_datagram(&self, inner: &mut Inner, len: u32, static_rate: u8, now: Time) {
+        let path = if static_rate == 0 { 0 } else { slow_path(static_rate) };
+        if inner.pace.is_some() || path != 0 {
+            inner.pace.get_or_insert_default().charge(now, len, path);
+        }
+    }
+
+    fn put_off(&self, inner: &mut Inner, until: Option<Time>) -> bool {
+        let Some(until) = until else { return false };
+        inner.requester.untransmit();
+        self.look_again(inner, until);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn paced(kbps: u32, burst: u32) -> Pace {
+        Pace { limit: RateLimit { kbps, burst }, ..Pace::default() }
+    }
+
+    /// Sends for a second as often as it is allowed to, and looks `late` nanoseconds too late each time; says how many bytes left.
+    fn second_of(pace: &mut Pace, len: u32, late: u64) -> u64 {
+        let (mut now, mut bytes) = (0, 0);
+        while now < 1000 * MS {
+            match pace.wait(Time(now), 0) {
+                None => {
+                    pace.charge(Time(now), len, 0);
+                    bytes += u64::from(len + AROUND);
+                }
+                Some(until) => {
+                    assert!(until.0 > now, "it is asked again later, not at once");
+                    now = until.0 + late;
+                }
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn as_many_bytes_leave_as_the_rate_allows() {
+        for (kbps, len) in [(1_000, 100), (100_000, 1024), (10_000_000, 4096), (40_000_000, 32 * 1024)] {
+            for late in [0, 50_000, 400_000] {
+                let allowed = u64::from(kbps) * 125;
+                let sent = second_of(&mut paced(kbps, 0), len, late);
+                let most = allowed + allowed / 1000 + 2 * u64::from(len + AROUND);
+                assert!(sent <= most, "{kbps} kbit/s, {late} ns late: {sent} of {allowed} bytes");
+                assert!(sent >= allowed - allowed / 100, "{kbps} kbit/s, {late} ns late: {sent} of {allowed} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn the_slowest_rate_lets_one_packet_through() {
+        let mut pace = paced(1, 0);
+        assert_eq!(pace.wait(Time(5), 0), None);
+        pace.charge(Time(5), 4096, 0);
+        let until = pace.wait(Time(6), 0).expect("the first takes half a minute");
+        assert!(until.0 > 33_000 * MS, "{until:?}");
+        assert_eq!(pace.wait(until, 0), None);
+    }
+
+    #[test]
+    fn a_burst_is_as_long_as_it_may_be() {
+        let mut pace = paced(8_000, 10 * (1000 + AROUND));
+        let sent =
+            (0..100).take_while(|_| pace.wait(Time(0), 0).is_none().then(|| pace.charge(Time(0), 1000, 0)).is_some());
+        assert_eq!(sent.count(), 11, "ten, and the one with which it is full");
+    }
+
+    #[test]
+    fn what_goes_at_once_is_paid_for_later() {
+        let mut pace = paced(8_000, 0);
+        (0..50).for_each(|_| pace.charge(Time(0), 1000, 0));
+        let until = pace.wait(Time(0), 0).expect("50 packets take 53 ms");
+        assert!((52 * MS..54 * MS).contains(&until.0), "{until:?}");
+    }
+
+    #[test]
+    fn the_slower_of_limit_and_path_counts() {
+        let mut pace = paced(8_000, 0);
+        pace.charge(Time(0), 1000 - AROUND, 4_000);
+        assert_eq!(pace.paid, 2 * MS);
+        pace.charge(Time(0), 1000 - AROUND, 16_000);
+        assert_eq!(pace.paid, 3 * MS);
+        assert_eq!((slow_path(2), slow_path(16), slow_path(0), slow_path(255)), (2_500_000, 0, 0, 0));
+    }
+
+    #[test]
+    fn another_rate_counts_from_now_on() {
+        let mut pace = paced(1_000, 0);
+        pace.charge(Time(0), 1000 - AROUND, 0);
+        assert_eq!(pace.paid, 8 * MS);
+        pace.change(Time(4 * MS), RateLimit { kbps: 4_000, burst: 0 }, 0);
+        assert_eq!(pace.paid, 5 * MS, "half of it is owed, at four times the rate");
+        pace.change(Time(4 * MS), RateLimit { kbps: 0, burst: 0 }, 0);
+        assert_eq!(pace.wait(Time(4 * MS), 0), None);
+        pace.change(Time(u64::MAX), RateLimit { kbps: 1, burst: u32::MAX }, 1);
+    }
+}
