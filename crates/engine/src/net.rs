@@ -1,7 +1,7 @@
 //! The wire: RoCEv2 between this engine and those of other agents, and real HCAs.
 //!
 //! Packets leave through [`port::Port`]s, many at a time ([`batch`]); which port and with which addresses is a [`flow::Flow`].
-//! How much may be under way towards a host is [`peer::Peer`]'s. What arrives comes from the agent by ring, or out of the agent's
+//! How much may be under way towards a host is [`peer::Peer`]'s, and whose turn it is [`turns`] says. What arrives comes from the agent by ring, or out of the agent's
 //! sockets where the agent lets this engine read them ([`inbox`], [`claim`]); [`deliver`] takes datagrams apart. The state machines
 //! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
 
@@ -19,7 +19,9 @@ pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod settlement;
 mod train;
+pub(crate) mod turns;
 pub(crate) mod unanswered;
+pub(crate) mod window;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -54,6 +56,8 @@ pub(crate) struct Net {
     /// QPs whose acknowledgement waits for company, and whether there are some.
     owing: Mutex<Vec<Arc<Qp>>>,
     owes: AtomicBool,
+    /// Connections wait for their turn.
+    pub(crate) crowded: AtomicBool,
     /// Rounds since something came, while the program polls.
     pub(crate) idle: AtomicU32,
 }
@@ -69,6 +73,7 @@ impl Net {
             inbox: OnceLock::new(),
             owing: Mutex::default(),
             owes: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
             idle: AtomicU32::new(0),
         }
     }

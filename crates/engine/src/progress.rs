@@ -104,6 +104,7 @@ impl Engine {
         if self.timers.next().is_some() && (!polled || self.due()) {
             worked |= self.look_at_timers();
         }
+        worked |= self.give_turns();
         for work in self.deferred() {
             worked = true;
             self.settle(work);

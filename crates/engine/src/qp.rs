@@ -29,6 +29,7 @@ use crate::memory::View;
 use crate::migration::Migration;
 use crate::net::flow::{Flow, Vector};
 use crate::net::owing::Habit;
+use crate::net::turns::Share;
 use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
@@ -193,8 +194,8 @@ pub(crate) struct Inner {
     pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
     /// How often the requester had lost something when that was last looked at.
     pub(crate) losses: u32,
-    /// Counted among those of its peer that have something under way.
-    pub(crate) counted: bool,
+    /// What it has under way towards another host, and whether it waits for its turn.
+    pub(crate) share: Share,
     /// What the program does when it has received something from another host.
     pub(crate) habit: Habit,
     /// Why there is no way has been told.
@@ -382,7 +383,7 @@ impl Engine {
             on_wire: false,
             last_flow: None,
             losses: 0,
-            counted: false,
+            share: Share::default(),
             habit: Habit::default(),
             complained: false,
             deadline: None,

@@ -177,9 +177,7 @@ impl Qp {
         let headers = &packet.headers;
         // Only what is not a plain acknowledgement sets a timer.
         let plain = !headers.opcode.has_aeth() || matches!(headers.aeth.syndrome, Syndrome::Ack(_));
-        if plain && let Route::Wire(flow) = &inner.route {
-            flow.peer.progress();
-        }
+        let before = inner.requester.under_way();
         let now = if plain { self.time(inner) } else { self.engine().now() };
         let (slot, offset, len, bytes) = match inner.requester.handle_response(now, headers, u32::from(packet.len)) {
             Incoming::Nothing => (0, 0, 0, None),
@@ -192,6 +190,10 @@ impl Qp {
         };
         if let Some(bytes) = bytes {
             self.place(inner, slot, offset, len, bytes, now);
+        }
+        if plain && let Route::Wire(flow) = &inner.route {
+            let acked = before.saturating_sub(inner.requester.under_way());
+            flow.peer.window.progress(acked * inner.requester.mtu());
         }
         self.complete_sends(inner);
     }

@@ -150,6 +150,7 @@ impl Qp {
         let now = self.time(inner);
         // Borrowed from the QP for the while, and put back below.
         let route = std::mem::replace(&mut inner.route, Route::Unknown);
+        let mut may_ask = true;
         let mut exit = match &route {
             Route::Lane(lane) if !lane.is_dead() => {
                 let mut sender = lane.sender.lock();
@@ -159,7 +160,7 @@ impl Qp {
                 Exit::Lane(lane, sender, path)
             }
             Route::Wire(flow) => {
-                self.open_window(inner, flow, now);
+                may_ask = self.open_window(inner, flow, now);
                 Exit::Wire(flow, flow.port.batch.lock())
             }
             _ => {
@@ -219,7 +220,7 @@ impl Qp {
             }
             answer = if inner.blocked { None } else { inner.responder.poll_transmit() };
         }
-        while !inner.blocked {
+        while may_ask && !inner.blocked {
             let fresh = inner.requester.sq_psn();
             let Some(transmit) = inner.requester.poll_transmit(now) else { break };
             if self.must_wait(inner, &transmit, fresh, now) {
@@ -515,7 +516,8 @@ impl Qp {
 
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        for at in [inner.deadline, inner.held.until(), inner.unanswered.until()].into_iter().flatten() {
+        let waits = [inner.deadline, inner.held.until(), inner.unanswered.until(), Self::waits_until(inner)];
+        for at in waits.into_iter().flatten() {
             self.look_again(inner, at);
         }
     }
@@ -547,6 +549,7 @@ impl Qp {
             self.refuse_held(&mut inner);
         }
         self.answer_probes(&mut inner);
+        self.see_line(&mut inner, now);
         if inner.requester.poll_timeout().is_some_and(|at| at <= now) {
             tracing::debug!(
                 "QP {:#x} has heard nothing in time, {} packets under way",

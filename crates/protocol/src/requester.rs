@@ -265,6 +265,12 @@ impl Requester {
         self.cursor.op != self.head
     }
 
+    /// Bytes of payload in one packet.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        self.config.mtu
+    }
+
     /// Bytes of the message that is sent next; a FLUSH has none.
     #[must_use]
     pub fn next_length(&self) -> u32 {

@@ -1,11 +1,11 @@
-//! What a QP does about the host at its other end: keeps to its window, meters unreliable traffic, answers probes.
+//! What a QP does about the host at its other end: meters unreliable traffic, and answers probes. How connections keep to their window is
+//! in [`crate::net::turns`].
 //!
 //! The accounts themselves are [`crate::net::peer`]'s; here is who is charged when.
 
 use std::sync::Arc;
 
 use protocol::{Service, Time};
-use udp::BATCH_MAX;
 use wire::Qpn;
 use wire::probe::{self, Probe};
 
@@ -16,39 +16,10 @@ use crate::qp::{Inner, Qp, Route};
 
 /// Bytes around the payload of a packet, roughly.
 const AROUND: u32 = 48;
-/// The same of a packet of a message's middle: a BTH and an ICRC.
-const MIDDLE: u32 = 16;
-/// Messages of so many packets leave in bursts, and arrive so.
-const LONG: u32 = 4;
 /// What the smallest packet counts: it takes a place in the receiver's ring, as a large one does.
 const SMALLEST: u32 = 1024;
 
 impl Qp {
-    /// How many packets may be under way now.
-    pub(crate) fn open_window(&self, inner: &mut Inner, flow: &Flow, now: Time) {
-        let losses = inner.requester.losses();
-        if losses != inner.losses {
-            inner.losses = losses;
-            flow.peer.lose(now);
-            if let Err(error) = flow.port.batch.lock().doubt(&*flow.port.outlet) {
-                flow.complain(&error);
-            }
-        }
-        let mtu = self.mtu(inner);
-        let is_long = inner.requester.next_length() >= LONG * mtu;
-        let share = flow.peer.share(mtu, is_long);
-        let under_way = inner.requester.under_way();
-        // A system call for a few packets costs nearly as much as one for many: what is long goes in full bursts, and waits for room for
-        // one, as long as more than that is under way, of which some will be acknowledged.
-        let burst = (BATCH_MAX as u32 / (mtu + MIDDLE)).min(share / 2);
-        let room = share.saturating_sub(under_way);
-        let window = match room.checked_rem(burst) {
-            Some(rest) if is_long && (room > rest || under_way >= burst) => under_way + room - rest,
-            _ => share,
-        };
-        inner.requester.set_window(window);
-    }
-
     /// Whether the next unreliable packet may go. If not, the QP waits for an answer, or for the time after which none is expected.
     pub(crate) fn may_go(
         self: &Arc<Self>,
@@ -127,25 +98,6 @@ impl Qp {
         self.put_probe(&flow, &mut batch, &probe.answered());
         if let Err(error) = batch.flush(&*flow.port.outlet) {
             flow.complain(&error);
-        }
-    }
-
-    /// Counts this connection among those of its peer that have something under way, or not any more.
-    pub(crate) fn recount(&self, inner: &mut Inner) {
-        let Route::Wire(flow) = &inner.route else { return };
-        let active = inner.requester.under_way() > 0 && inner.requester.fatal().is_none();
-        if active != inner.counted {
-            inner.counted = active;
-            flow.peer.count(active);
-        }
-    }
-
-    /// The connection is over, or goes elsewhere.
-    pub(crate) fn uncount(&self, inner: &mut Inner) {
-        if std::mem::take(&mut inner.counted)
-            && let Route::Wire(flow) = &inner.route
-        {
-            flow.peer.count(false);
         }
     }
 }

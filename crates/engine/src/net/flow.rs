@@ -177,7 +177,7 @@ impl Engine {
 
     fn net_peer(&self, gid: [u8; 16]) -> Arc<Peer> {
         let mut peers = self.net.peers.lock();
-        Arc::clone(peers.entry(gid).or_insert_with(|| Arc::new(Peer::new())))
+        Arc::clone(peers.entry(gid).or_default())
     }
 
     /// The peer at an address, if this engine has ever sent there.

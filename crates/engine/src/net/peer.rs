@@ -1,29 +1,19 @@
 //! What may be under way towards one host.
 //!
-//! A host's buffers are small: a stock UDP socket holds a handful of large datagrams. For connections the bound is a window, shared by
-//! all that have something under way, which a loss halves and progress widens. Unreliable traffic is never acknowledged, so between
+//! A host's buffers are small: a stock UDP socket holds a handful of large datagrams. For connections the bound is a window
+//! ([`crate::net::window`]), in which they take turns ([`crate::net::turns`]). Unreliable traffic is never acknowledged, so between
 //! softhca hosts it is metered by probes: small packets of the manufacturers' range, which the far engine answers once it has taken
 //! everything before them. A host that never answers is foreign, and gets what it is sent. Principal type: [`Peer`].
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use protocol::Time;
 
+use crate::net::turns::Turns;
+use crate::net::window::Window;
 use crate::qp::Qp;
-
-/// Bytes of connections under way, at first.
-const WINDOW: u32 = 128 * 1024;
-const WINDOW_MIN: u32 = 8 * 1024;
-const WINDOW_MAX: u32 = 1024 * 1024;
-/// Packets of connections under way, however small: each takes a place in the receiver's ring.
-const PACKETS: u32 = 96;
-/// What an acknowledgement adds.
-const GROWTH: u32 = 512;
-/// Losses within this time are one.
-const ONE_LOSS: u64 = 2_000_000;
 
 /// Unreliable bytes without an answer, at most.
 const UNANSWERED: u32 = 96 * 1024;
@@ -39,12 +29,12 @@ const SILENCES: u32 = 4;
 const AGAIN: u64 = 60_000_000_000;
 
 /// A host, as one engine sees it.
+#[derive(Default)]
 pub(crate) struct Peer {
-    window: AtomicU32,
-    /// Connections with something under way.
-    active: AtomicU32,
-    /// When the window was halved last, in the engine's time.
-    lost_at: AtomicU64,
+    /// What connections may have under way, all together.
+    pub(crate) window: Window,
+    /// How they share it.
+    pub(crate) turns: Turns,
     meter: Mutex<Meter>,
 }
 
@@ -79,50 +69,6 @@ pub(crate) struct Admission {
 const GO: Admission = Admission { probe: None, wait: None };
 
 impl Peer {
-    pub(crate) fn new() -> Self {
-        Self {
-            window: AtomicU32::new(WINDOW),
-            active: AtomicU32::new(0),
-            lost_at: AtomicU64::new(0),
-            meter: Mutex::default(),
-        }
-    }
-
-    /// One connection more, or less, that has something under way.
-    pub(crate) fn count(&self, active: bool) {
-        if active {
-            self.active.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.active.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// One connection's share of the window, in packets. Packets of long messages take places together.
-    pub(crate) fn share(&self, mtu: u32, long: bool) -> u32 {
-        let active = self.active.load(Ordering::Relaxed).max(1);
-        let places = if long { 4 * PACKETS } else { PACKETS };
-        let packets = (self.window.load(Ordering::Relaxed) / mtu.max(1)).min(places);
-        (packets / active).max(1)
-    }
-
-    /// Something was acknowledged.
-    pub(crate) fn progress(&self) {
-        let window = self.window.load(Ordering::Relaxed);
-        if window < WINDOW_MAX {
-            self.window.store(window + GROWTH, Ordering::Relaxed);
-        }
-    }
-
-    /// Something was lost.
-    pub(crate) fn lose(&self, now: Time) {
-        let last = self.lost_at.load(Ordering::Relaxed);
-        if now.0 >= last.saturating_add(ONE_LOSS) || last == 0 {
-            self.lost_at.store(now.0, Ordering::Relaxed);
-            let window = self.window.load(Ordering::Relaxed);
-            self.window.store((window / 2).max(WINDOW_MIN), Ordering::Relaxed);
-        }
-    }
-
     /// Asks whether an unreliable packet of `bytes` may go now.
     pub(crate) fn admit(&self, bytes: u32, now: Time) -> Admission {
         let mut meter = self.meter.lock();
@@ -200,29 +146,6 @@ impl Meter {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_window_is_shared_halved_and_widened() {
-        let peer = Peer::new();
-        assert_eq!(peer.share(4096, false), WINDOW / 4096);
-        peer.count(true);
-        peer.count(true);
-        assert_eq!(peer.share(4096, false), WINDOW / 8192);
-        assert_eq!(peer.share(256, false), PACKETS / 2, "small packets take places, too");
-        assert_eq!(peer.share(256, true), 4 * PACKETS / 2, "those of long messages take fewer");
-        peer.lose(Time(5_000_000));
-        peer.lose(Time(5_500_000));
-        assert_eq!(peer.share(4096, false), WINDOW / 16384, "two losses at once are one");
-        for round in 0..100 {
-            peer.lose(Time(10_000_000 * round));
-        }
-        assert_eq!(peer.window.load(Ordering::Relaxed), WINDOW_MIN);
-        (0..10_000).for_each(|_| peer.progress());
-        assert_eq!(peer.window.load(Ordering::Relaxed), WINDOW_MAX);
-        peer.count(false);
-        peer.count(false);
-        assert_eq!(peer.share(u32::MAX, false), 1, "one packet may always go");
-    }
-
     /// Sends packets of 4 KiB until one has to wait; gives the numbers of the probes.
     fn fill(peer: &Peer, now: Time) -> Vec<u64> {
         let mut probes = Vec::new();
@@ -238,7 +161,7 @@ mod tests {
 
     #[test]
     fn unanswered_bytes_have_a_bound_and_an_answer_frees_some() {
-        let peer = Peer::new();
+        let peer = Peer::default();
         let probes = fill(&peer, Time(1));
         assert_eq!(probes, [0, 1, 2, 3, 4, 5]);
         assert!(peer.answered(7).is_empty(), "a number that was never sent answers nothing");
@@ -251,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_host_that_never_answers_is_not_waited_for_for_long() {
-        let peer = Peer::new();
+        let peer = Peer::default();
         fill(&peer, Time(0));
         let until = peer.admit(1, Time(1)).wait.expect("it waits");
         assert_eq!(until, Time(FIRST_ANSWER));
@@ -267,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_host_that_has_answered_may_be_silent_a_few_times() {
-        let peer = Peer::new();
+        let peer = Peer::default();
         let mut now = Time(0);
         let first = fill(&peer, now);
         peer.answered(first[0]);

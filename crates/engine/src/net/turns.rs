@@ -1,0 +1,360 @@
+//! Turns: how the connections of an engine share what may be under way towards one host.
+//!
+//! What is under way is counted, all connections together. While there is room, or a connection is alone, it goes on. When there is
+//! none it waits in line, and so does everybody who comes later; room that acknowledgements make goes to the first in line, a burst
+//! for each turn, and whoever has more to send goes to the end. So each connection gets as many bytes as the others, and a thousand of
+//! them fill a receiver's buffer no more than one does, and send in bursts as long as one's. A connection that has nothing under way and
+//! only a little to say need not stand in line as long as a reserve lasts.
+//!
+//! Who waits in line knows that something is under way, so something will come: an answer, or a timer. Should both fail because those
+//! who have something under way wait for ever, a packet goes all the same now and then. Principal types: [`Turns`], [`Share`].
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use protocol::{Service, Time};
+use udp::BATCH_MAX;
+
+use crate::engine::Engine;
+use crate::net::flow::Flow;
+use crate::net::peer::Peer;
+use crate::qp::{Inner, Qp, Route};
+
+/// Bytes of a packet of a message's middle beside its payload: a BTH and an ICRC.
+const MIDDLE: u32 = 16;
+/// Messages of so many packets leave in bursts, and arrive so.
+const LONG: u32 = 4;
+/// Places in the receiver's ring, in quarters: a packet of a long message takes a quarter, for it comes with others.
+const PLACES: u32 = 4 * 96;
+/// Places of a packet that may come alone.
+const SINGLE: u32 = 4;
+/// A line in which nobody had a turn for so long stands still, in nanoseconds.
+const STILL: u64 = 100_000_000;
+
+/// What is under way towards one host, and who waits for room.
+#[derive(Default)]
+pub(crate) struct Turns {
+    /// Bytes under way, and above them places.
+    load: AtomicU64,
+    /// Not held: whoever is destroyed while it waits is gone.
+    line: Mutex<VecDeque<Weak<Qp>>>,
+    /// How many stand in it.
+    waiting: AtomicU32,
+    /// When somebody had a turn last, in the engine's time.
+    turned_at: AtomicU64,
+}
+
+/// One connection's part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// What it has under way, as it is counted in [`Turns`].
+    load: u64,
+    /// It has long messages.
+    long: bool,
+    turn: Turn,
+    /// It waits since then.
+    since: Time,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Turn {
+    /// It goes on while there is room.
+    #[default]
+    None,
+    Waits,
+    /// It may send a burst.
+    Has,
+    /// It may send a packet, for nobody else does anything.
+    Alone,
+}
+
+fn load(bytes: u32, places: u32) -> u64 {
+    u64::from(places) << 32 | u64::from(bytes)
+}
+
+impl Turns {
+    fn bytes(&self) -> u32 {
+        self.load.load(Ordering::Relaxed) as u32
+    }
+
+    fn places(&self) -> u32 {
+        (self.load.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// A connection's load is another one.
+    fn change(&self, from: &mut u64, to: u64) {
+        if *from != to {
+            // Modulo 2^64, so that both halves come out right together.
+            self.load.fetch_add(to.wrapping_sub(*from), Ordering::Relaxed);
+            *from = to;
+        }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn join(&self, qp: Weak<Qp>) {
+        let mut line = self.line.lock();
+        line.push_back(qp);
+        self.waiting.store(line.len() as u32, Ordering::Relaxed);
+    }
+
+    /// The first in line, if a window of so many bytes has room for a burst.
+    fn next(&self, window: u32, now: Time) -> Option<Arc<Qp>> {
+        loop {
+            let burst = (window / 2).min(BATCH_MAX as u32);
+            let is_full = self.bytes() + burst > window || self.places() + PLACES / 4 > PLACES;
+            if is_full && self.load.load(Ordering::Relaxed) != 0 {
+                return None;
+            }
+            let mut line = self.line.lock();
+            let first = line.pop_front()?;
+            self.waiting.store(line.len() as u32, Ordering::Relaxed);
+            drop(line);
+            self.turned_at.store(now.0, Ordering::Relaxed);
+            if let Some(qp) = first.upgrade() {
+                return Some(qp);
+            }
+        }
+    }
+
+    /// Whether nobody had a turn for too long.
+    fn stands_still(&self, now: Time) -> bool {
+        now.0.saturating_sub(self.turned_at.load(Ordering::Relaxed)) >= STILL
+    }
+}
+
+/// How many packets may be under way by a window, and what one of them takes.
+#[derive(Clone, Copy, Debug)]
+struct Measure {
+    window: u32,
+    mtu: u32,
+    places: u32,
+}
+
+impl Measure {
+    fn of(peer: &Peer, mtu: u32, long: bool) -> Self {
+        Self { window: peer.window.bytes(), mtu: mtu.max(1), places: if long { 1 } else { SINGLE } }
+    }
+
+    /// Packets of everybody together.
+    fn whole(&self) -> u32 {
+        (self.window / self.mtu).min(PLACES / self.places).max(1)
+    }
+
+    /// Packets for which there is room now.
+    fn room(&self, turns: &Turns) -> u32 {
+        let bytes = self.window.saturating_sub(turns.bytes()) / self.mtu;
+        bytes.min(PLACES.saturating_sub(turns.places()) / self.places)
+    }
+
+    /// Packets that one turn gives: what one system call may send.
+    fn burst(&self) -> u32 {
+        (BATCH_MAX as u32 / (self.mtu + MIDDLE)).min(self.whole() / 2).max(1)
+    }
+
+    /// Whether somebody with little to say may go before his turn.
+    fn has_reserve(&self, turns: &Turns) -> bool {
+        turns.bytes() < self.window + self.window / 4 && turns.places() < PLACES + PLACES / 4
+    }
+}
+
+impl Engine {
+    /// Lets those who wait in line have their turns, as far as there is room. Says whether somebody had one.
+    pub(crate) fn give_turns(self: &Arc<Self>) -> bool {
+        if !self.net.crowded.load(Ordering::Acquire) {
+            return false;
+        }
+        // Before the lines are looked at: who comes later sets it again.
+        self.net.crowded.store(false, Ordering::Release);
+        let crowded = self.net.peers.lock().values().filter(|peer| peer.turns.is_crowded()).cloned().collect::<Vec<_>>();
+        let (mut had, now) = (false, self.about_now());
+        for peer in crowded {
+            // Each one once, so that what acknowledgements bring is looked at again.
+            for _ in 0..peer.turns.waiting.load(Ordering::Relaxed) {
+                let Some(qp) = peer.turns.next(peer.window.bytes(), now) else { break };
+                had = true;
+                let mut inner = qp.lock();
+                inner.share.turn = Turn::Has;
+                qp.pump(&mut inner);
+            }
+            if peer.turns.is_crowded() {
+                self.net.crowded.store(true, Ordering::Release);
+            }
+        }
+        had
+    }
+}
+
+impl Qp {
+    /// Sees how many packets may be under way now. False: none may be sent before this connection's turn has come.
+    pub(crate) fn open_window(&self, inner: &mut Inner, flow: &Flow, now: Time) -> bool {
+        let losses = inner.requester.losses();
+        if losses != inner.losses {
+            inner.losses = losses;
+            flow.peer.window.lose(now);
+            if let Err(error) = flow.port.batch.lock().doubt(&*flow.port.outlet) {
+                flow.complain(&error);
+            }
+        }
+        if matches!(self.service, Service::Uc | Service::Ud) || !inner.requester.has_unsent() {
+            return true;
+        }
+        let mtu = inner.requester.mtu();
+        let is_long = inner.requester.next_length() >= LONG * mtu;
+        inner.share.long = is_long;
+        let turns = &flow.peer.turns;
+        let now_under_way = Self::load(inner);
+        turns.change(&mut inner.share.load, now_under_way);
+        let measure = Measure::of(&flow.peer, mtu, is_long);
+        let (whole, burst) = (measure.whole(), measure.burst());
+        let under_way = inner.requester.under_way();
+        let window = match std::mem::take(&mut inner.share.turn) {
+            Turn::Has => under_way + burst,
+            Turn::Alone => under_way + 1,
+            waits @ (Turn::None | Turn::Waits) => {
+                let is_crowded = waits == Turn::Waits || turns.is_crowded();
+                let is_alone = turns.load.load(Ordering::Relaxed) == inner.share.load;
+                let room = if is_alone { whole.saturating_sub(under_way) } else { measure.room(turns) };
+                let wanted = if is_long { burst } else { 1 };
+                if is_alone && !is_crowded {
+                    // A system call for a few packets costs nearly as much as one for many: what is long goes in full bursts, and
+                    // waits for room for one, as long as more than that is under way, of which some will be acknowledged.
+                    match room.checked_rem(burst) {
+                        Some(rest) if is_long && (room > rest || under_way >= burst) => under_way + room - rest,
+                        _ => whole,
+                    }
+                } else if !is_crowded && room >= wanted {
+                    under_way + room
+                } else if under_way == 0 && !is_long && measure.has_reserve(turns) {
+                    inner.share.turn = waits;
+                    LONG.min(burst)
+                } else {
+                    self.stand_in_line(inner, flow, waits, now);
+                    return false;
+                }
+            }
+        };
+        inner.requester.set_window(window);
+        true
+    }
+
+    /// What this connection has under way.
+    fn load(inner: &Inner) -> u64 {
+        if inner.requester.fatal().is_some() {
+            return 0;
+        }
+        let under_way = inner.requester.under_way();
+        load(under_way * inner.requester.mtu(), under_way * if inner.share.long { 1 } else { SINGLE })
+    }
+
+    fn stand_in_line(&self, inner: &mut Inner, flow: &Flow, before: Turn, now: Time) {
+        inner.share.turn = Turn::Waits;
+        if before != Turn::Waits {
+            inner.share.since = now;
+            if let Some(qp) = self.arc() {
+                flow.peer.turns.join(Arc::downgrade(&qp));
+            }
+        }
+        // Release: who finds it finds the line.
+        self.engine().net.crowded.store(true, Ordering::Release);
+    }
+
+    /// Counts what this connection has under way, after something was sent or answered; has it stand in line if it has more to send
+    /// than there is room for.
+    pub(crate) fn recount(&self, inner: &mut Inner) {
+        let Route::Wire(flow) = &inner.route else { return };
+        let (flow, before) = (Arc::clone(flow), inner.share.load);
+        let turns = &flow.peer.turns;
+        let now_under_way = Self::load(inner);
+        turns.change(&mut inner.share.load, now_under_way);
+        // What sent nothing although it was its turn waits for something else.
+        let has_sent = inner.share.load > before;
+        if has_sent
+            && inner.requester.has_unsent()
+            && inner.share.turn == Turn::None
+            && turns.load.load(Ordering::Relaxed) != inner.share.load
+        {
+            let now = self.time(inner);
+            self.stand_in_line(inner, &flow, Turn::None, now);
+        }
+    }
+
+    /// The connection is over, or goes elsewhere.
+    pub(crate) fn uncount(&self, inner: &mut Inner) {
+        let mut share = std::mem::take(&mut inner.share);
+        if let Route::Wire(flow) = &inner.route {
+            flow.peer.turns.change(&mut share.load, 0);
+            if flow.peer.turns.is_crowded() {
+                // Nobody's answer says that there is room now.
+                self.engine().net.crowded.store(true, Ordering::Release);
+                self.engine().waker.kick();
+            }
+        }
+    }
+
+    /// When this connection has to see whether the line stands still.
+    pub(crate) fn waits_until(inner: &Inner) -> Option<Time> {
+        (inner.share.turn == Turn::Waits).then(|| inner.share.since.after(STILL))
+    }
+
+    /// If nobody in its line has had a turn for long, it goes on all the same.
+    pub(crate) fn see_line(&self, inner: &mut Inner, now: Time) {
+        if Self::waits_until(inner).is_some_and(|until| until <= now)
+            && let Route::Wire(flow) = &inner.route
+        {
+            inner.share.since = now;
+            if flow.peer.turns.stands_still(now) {
+                inner.share.turn = Turn::Alone;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_add_up_in_both_halves() {
+        let turns = Turns::default();
+        let (mut a, mut b) = (0, 0);
+        turns.change(&mut a, load(5000, 4));
+        turns.change(&mut b, load(100, 300));
+        turns.change(&mut a, load(10, 7));
+        assert_eq!((turns.bytes(), turns.places()), (110, 307));
+        turns.change(&mut b, 0);
+        turns.change(&mut a, 0);
+        assert_eq!(turns.load.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn how_many_packets_there_is_room_for() {
+        let turns = Turns::default();
+        let small = Measure { window: 128 * 1024, mtu: 256, places: SINGLE };
+        assert_eq!((small.whole(), small.room(&turns)), (96, 96), "small packets take places");
+        let long = Measure { window: 128 * 1024, mtu: 1024, places: 1 };
+        assert_eq!((long.whole(), long.room(&turns), long.burst()), (128, 128, 62));
+        turns.change(&mut 0, load(100 * 1024, 100));
+        assert_eq!((small.room(&turns), long.room(&turns)), (71, 28));
+        turns.change(&mut 0, load(100 * 1024, 300));
+        assert_eq!((small.room(&turns), long.room(&turns)), (0, 0));
+        let narrow = Measure { window: 8 * 1024, mtu: 16 * 1024, places: 1 };
+        assert_eq!((narrow.whole(), narrow.burst()), (1, 1), "one packet may always go");
+    }
+
+    #[test]
+    fn who_waits_has_a_turn_only_when_there_is_room() {
+        let turns = Turns::default();
+        turns.join(Weak::new());
+        turns.change(&mut 0, load(100 * 1024, 100));
+        assert!(turns.next(128 * 1024, Time(1)).is_none() && turns.is_crowded(), "there is no room for a burst");
+        let mut rest = load(100 * 1024, 100);
+        turns.change(&mut rest, 0);
+        assert!(turns.next(128 * 1024, Time(1)).is_none() && !turns.is_crowded(), "who is gone has none");
+        assert!(turns.stands_still(Time(1 + STILL)) && !turns.stands_still(Time(STILL)));
+    }
+}
