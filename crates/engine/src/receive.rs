@@ -153,8 +153,13 @@ impl Qp {
                 if !inner.on_wire {
                     return false;
                 }
+                let leads_there = |route: &Route| matches!(route, Route::Wire(flow) if &flow.source == to);
                 let by_path = &inner.attributes.dest.dgid == from
-                    && matches!(&inner.route, Route::Wire(flow) if &flow.source == to);
+                    && (leads_there(&inner.route) || {
+                        // The way was lost while a port was down, and whoever has nothing to say has not looked for it since.
+                        self.find_route(inner, false);
+                        leads_there(&inner.route)
+                    });
                 by_path || (inner.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))
             }
         }

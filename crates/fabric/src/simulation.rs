@@ -174,6 +174,8 @@ impl Simulation {
             .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
         let engine = Engine::open(Box::new(control))?;
         self.programs.push(Program { host: host.0, engine: Arc::downgrade(&engine), turn: None, soon: false });
+        // Peers ring who has gone to sleep once.
+        self.turn_soon(self.programs.len() - 1);
         Ok(engine)
     }
 

@@ -29,6 +29,8 @@ const IDLE: u64 = 5_000_000;
 /// Alarms that are no end's.
 const CUT: u64 = 1 << 32;
 const MEND: u64 = CUT + 1;
+const DOWN: u64 = CUT + 2;
+const UP: u64 = CUT + 3;
 
 /// What a seed came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +66,14 @@ pub(crate) fn tell(seed: u64, aloud: bool) -> Result<Told, String> {
     if aloud {
         println!("{:?}", story.plan);
     }
-    story.run().map_err(|why| format!("seed {seed}, at {:?}: {why}", story.simulation.now()))
+    let told = story.run().map_err(|why| format!("seed {seed}, at {:?}: {why}", story.simulation.now()));
+    if aloud && told.is_err() {
+        for (number, program) in story.programs.iter().enumerate() {
+            program.engine.drops().iter().for_each(|drop| println!("program {number} dropped: {}", drop.sentence()));
+        }
+        story.ends.iter().filter_map(|end| end.qp.cause()).for_each(|cause| println!("{cause}"));
+    }
+    told
 }
 
 impl Story {
@@ -114,6 +123,10 @@ impl Story {
             self.simulation.alarm(when, CUT);
             self.simulation.alarm(when + long, MEND);
         }
+        if let Some((_, when, long)) = self.plan.down {
+            self.simulation.alarm(when, DOWN);
+            self.simulation.alarm(when + long, UP);
+        }
         while !self.is_over() {
             match self.simulation.step() {
                 Some(Happened::Alarm(token)) => self.on_alarm(token)?,
@@ -161,9 +174,13 @@ impl Story {
     }
 
     fn on_alarm(&mut self, token: u64) -> Result<(), String> {
-        if let (CUT | MEND, Some((host, ..))) = (token, self.plan.cut) {
+        let disturbed = if matches!(token, CUT | MEND) { self.plan.cut } else { self.plan.down };
+        if let (CUT..=UP, Some((host, ..))) = (token, disturbed) {
             let host = self.simulation.host_of(PROGRAMS.iter().position(|of| *of == host).unwrap_or(0));
-            self.simulation.cut(host, token == CUT);
+            match token {
+                CUT | MEND => self.simulation.cut(host, token == CUT),
+                _ => self.simulation.set_port(host, token == UP),
+            }
             return Ok(());
         }
         let number = token as usize;

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) sleepers: [bool; 4],
     /// A host whose cable is cut for a while, when, and how long.
     pub(crate) cut: Option<(usize, Duration, Duration)>,
+    /// A host whose port is down for a while, too short to give up.
+    pub(crate) down: Option<(usize, Duration, Duration)>,
     /// Requests of each direction.
     pub(crate) requests: u32,
 }
@@ -94,6 +96,11 @@ impl Plan {
                 // Some are cut for so long that connections have to give up.
                 let longest = if simulation.below(4) == 0 { 400_000 } else { 8000 };
                 (host, when, Duration::from_micros(100 + simulation.below(longest)))
+            }),
+            down: (simulation.below(8) == 0).then(|| {
+                let host = simulation.below(3) as usize;
+                let when = Duration::from_micros(simulation.below(2000));
+                (host, when, Duration::from_micros(1 + simulation.below(8000)))
             }),
             requests: 16 + simulation.below(12) as u32,
         }
