@@ -9,8 +9,9 @@ use super::program::{EMPTY, RECEIVE, SHARED, SLOT, Slots, XRC};
 
 /// Bytes in front of a datagram.
 const GRH: usize = 40;
-/// Packets that must have come to harm before a connection may give up: one for each try.
-const TRIES: u64 = 8;
+/// Packets that must have come to harm before a connection may give up: one for each try but the first, which may have been harmed before
+/// the program saw the last progress.
+const TRIES: u64 = 7;
 
 impl Story {
     /// Takes what a program's queues have, and says whether there was something.
@@ -79,7 +80,9 @@ impl Story {
         let (harm, end) = (self.harm(number), &self.ends[number]);
         let suffered = harm - end.harm;
         let peer = end.peer;
-        let deserved = wc.status == status::RETRY_EXC_ERR && suffered >= TRIES;
+        // A port that is down takes two at most, which the network does not see.
+        let tries = if self.plan.down.is_some() { TRIES - 2 } else { TRIES };
+        let deserved = wc.status == status::RETRY_EXC_ERR && suffered >= tries;
         // The peer's end has failed, and its own requests with it.
         let followed = self.ends[peer].failed && wc.status == status::RETRY_EXC_ERR;
         if !matches!(end.kind, Kind::Rc | Kind::Xrc) || !(deserved || followed) {
