@@ -15,6 +15,7 @@ Examples:
   softhca run -- ibv_rc_pingpong -g 0 127.0.0.1    … and a client that talks to it
   softhca show qp                                  the queue pairs of every program, and the path each one takes
   softhca show --errors                            why something failed, in programs that run or ended lately
+  softhca capture -w all.pcapng                    every packet, also those that never leave this machine, for Wireshark
   softhca doctor                                   what works on this machine, and what to do where something does not
 
 Environment:
@@ -62,6 +63,8 @@ pub(crate) enum Command {
         /// Which objects; without it, how many there are of each
         kind: Option<Kind>,
     },
+    /// Capture the packets of every program, over shared memory too, for Wireshark or to be read here
+    Capture(Capture),
     /// Check what works on this machine and what a program would load
     Doctor {
         /// Print JSON
@@ -106,6 +109,71 @@ pub(crate) struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+const CAPTURE_EXAMPLES: &str = "\
+Examples:
+  softhca capture                                  one line for each packet, until ^C
+  softhca capture -v -c 10                         ten packets, header by header; -vv shows payloads as well
+  softhca capture -w all.pcapng                    a file for Wireshark, which has a comment with the path of each packet
+  softhca capture -w - | wireshark -k -i -         live
+  softhca capture -w - | tshark -r - -Y infiniband.aeth.syndrome.opcode==3
+  softhca capture --no-payload -w headers.pcapng   headers only: small, and fast enough for more
+  softhca capture qp 0x11                          one queue pair, as sender or receiver
+  softhca capture host 10.0.0.2 and not ack        what goes to one host and comes from it, but for acknowledgements
+  softhca capture 'cm or nak or dropped'           connections being made, refusals, and what was dropped and why
+  softhca capture opcode rdma-read and lane        READs between programs of this machine
+  softhca capture --json --duration 5 | jq .opcode for a script
+
+Filter words: [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], wire, in, out,
+cm, ack, nak, dropped; joined by and, or, not and parentheses.
+
+All packets of all programs of the agent are seen, each once per path: on a lane (shared memory) as the RoCEv2 packet
+that it stands for, on the wire as it was sent or received. With an agent for every user (softhca agent --system) a user
+sees own programs only. Programs run slower while somebody captures, and never wait for the capture: what there is no
+room for is counted and missing. docs/capture.md says more.
+
+The exit code is 0 when the capture has ended as it was told to, and 1 when it could not be made or the agent ended.";
+
+#[derive(Debug, Args)]
+#[command(after_help = CAPTURE_EXAMPLES)]
+pub(crate) struct Capture {
+    /// Write pcapng to this file; - is standard output, to be piped into Wireshark
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// Capture on this device only, as softhca0
+    #[arg(short, long, value_name = "DEVICE")]
+    pub(crate) interface: Option<String>,
+    /// End after so many packets
+    #[arg(short, long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Keep so many bytes of each packet, counted from its Ethernet header on; 0 keeps all
+    #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
+    pub(crate) snaplen: usize,
+    /// Keep the headers only
+    #[arg(long)]
+    pub(crate) no_payload: bool,
+    /// End after so many seconds
+    #[arg(short, long, value_name = "SECONDS")]
+    pub(crate) duration: Option<f64>,
+    /// Print packets although they are written to a file, too
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Print several lines for each packet; twice: its payload as well
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Print one JSON object in a line for each packet
+    #[arg(long, conflicts_with = "verbose")]
+    pub(crate) json: bool,
+    /// Room for packets that are not written yet, for each program, in KiB
+    #[arg(short = 'B', long, value_name = "KIB", default_value_t = 4096)]
+    pub(crate) buffer: usize,
+    /// Print neither what is listened to nor the counts at the end
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Which packets; all without it
+    #[arg(trailing_var_arg = true, value_name = "FILTER")]
+    pub(crate) filter: Vec<String>,
 }
 
 const AGENT_EXAMPLES: &str = "\

@@ -7,6 +7,7 @@
 mod admin;
 mod agent_command;
 mod arguments;
+mod capture;
 mod devices;
 mod doctor;
 mod errors;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Devices { json, verbose } => devices::run(&host, json, verbose),
         Command::Show { json, errors: true, .. } => errors::run(&host, json),
         Command::Show { json, kind, .. } => show::run(&host, json, kind),
+        Command::Capture(wanted) => capture::run(&wanted, &host),
         Command::Doctor { json } => doctor::run(&host, json),
     };
     match done {

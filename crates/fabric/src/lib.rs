@@ -31,6 +31,7 @@
 
 mod faults;
 mod host;
+mod recording;
 pub mod simulation;
 mod switch;
 
@@ -44,6 +45,7 @@ use softhca::Context;
 
 pub use faults::Faults;
 pub use host::Host;
+pub use recording::Recording;
 pub use switch::{Counts, Switch};
 
 /// The addresses of hosts that nobody named.

@@ -1,0 +1,249 @@
+//! `softhca capture`: every packet of every program, over lanes and the wire, to a pcapng file, a pipe or the terminal.
+//!
+//! Options and words are tcpdump's where it has them. What is seen, and who may see it, are the agent's and the engines' business
+//! (`capture` reads them); here it is chosen, counted and written.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use capture::{Filter, Packet, PcapNg, Session, Wanted, words};
+use shm::Socket;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::arguments::Capture;
+use crate::place::Host;
+use crate::{Failure, start};
+
+/// So long nothing is looked for when nothing has come.
+const ROUND: Duration = Duration::from_millis(2);
+/// The longest headers that a packet has before its payload: what is kept of it where payloads are not wanted.
+const HEADERS: usize = wire::MAX_LEN;
+/// Bytes that a frame has before the BTH, over IPv6: `-s` counts from the Ethernet header on, as tcpdump's.
+const BEFORE: usize = 14 + 40 + 8;
+
+/// Captures until it is told to stop, or there is nobody who listens.
+pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
+    let filter = Filter::parse(&wanted.filter)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let run_dir = host.run_dir();
+    // Programs may come later; the agent stays for as long as somebody asks.
+    drop(start::ensure(host, &run_dir, None)?);
+    let socket = Socket::connect(&engine::rundir::admin(&run_dir))?;
+    let session = Session::begin(socket, Wanted { room: wanted.buffer * 1024, most: most(wanted) })?;
+    if let Some(device) = &wanted.interface
+        && !session.devices().contains(device)
+    {
+        return Err(format!("there is no device {device}; there are {}", session.devices().join(", ")).into());
+    }
+    let output = Output::open(wanted, session.devices())?;
+    if !wanted.quiet {
+        let whose = if session.sees_everything() { "all programs" } else { "your own programs" };
+        eprintln!("listening on {} of {}, {whose}; ^C ends", session.devices().join(", "), run_dir.display());
+    }
+    let mut capturing = Capturing { wanted, filter, output, seen: 0, taken: 0, is_over: false };
+    let end = wanted.duration.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+    capturing.go(session, &|| stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end))
+}
+
+/// The most bytes of a packet from its BTH on, 0 for all.
+fn most(wanted: &Capture) -> usize {
+    match (wanted.no_payload, wanted.snaplen) {
+        (true, _) => HEADERS,
+        (false, 0) => 0,
+        (false, frame) => frame.saturating_sub(BEFORE).max(1),
+    }
+}
+
+struct Capturing<'a> {
+    wanted: &'a Capture,
+    filter: Filter,
+    output: Output,
+    /// Packets that came, and those of them that the filter took.
+    seen: u64,
+    taken: u64,
+    /// As many as were asked for have come, or nobody reads any more.
+    is_over: bool,
+}
+
+impl Capturing<'_> {
+    fn go(&mut self, mut session: Session, stops: &dyn Fn() -> bool) -> Result<String, Failure> {
+        let mut lost = None;
+        while !self.is_over && !stops() {
+            let came = match session.take() {
+                Ok(packets) => packets,
+                Err(error) => {
+                    lost = Some(error);
+                    break;
+                }
+            };
+            let idle = came.is_empty();
+            self.show(came)?;
+            if idle {
+                thread::sleep(ROUND);
+            }
+        }
+        if !self.is_over {
+            self.show(session.finish())?;
+        }
+        let missing = session.lost();
+        match self.output.end(self.taken, missing) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+            _ => {}
+        }
+        for complaint in session.complaints() {
+            eprintln!("softhca: {complaint}");
+        }
+        if !self.wanted.quiet {
+            eprintln!(
+                "{} packets captured\n{} packets received by filter\n{missing} packets dropped by the capture",
+                self.taken, self.seen
+            );
+        }
+        match lost {
+            None => Ok(String::new()),
+            Some(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes what is wanted of these packets, and has whoever reads see it.
+    fn show(&mut self, packets: Vec<Packet>) -> Result<(), Failure> {
+        if packets.is_empty() {
+            return Ok(());
+        }
+        for mut packet in packets {
+            self.seen += u64::from(!packet.bytes.is_empty());
+            let here = self.wanted.interface.as_ref().is_none_or(|wanted| packet.device.as_deref() == Some(wanted));
+            if !here || !self.filter.wants(&packet) {
+                continue;
+            }
+            if self.wanted.no_payload {
+                packet.strip();
+            }
+            match self.output.write(&packet) {
+                Ok(true) => self.taken += 1,
+                Ok(false) => {}
+                Err(error) => return self.fail(error),
+            }
+            if self.wanted.count.is_some_and(|count| self.taken >= count) {
+                self.is_over = true;
+                break;
+            }
+        }
+        self.output.flush().or_else(|error| self.fail(error))
+    }
+
+    /// Nobody who reads is no failure: Wireshark was closed.
+    fn fail<E: From<io::Error>>(&mut self, error: io::Error) -> Result<(), E> {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            self.is_over = true;
+            return Ok(());
+        }
+        Err(error.into())
+    }
+}
+
+/// Where packets go: a file, the terminal, or both.
+struct Output {
+    file: Option<PcapNg<Box<dyn Write>>>,
+    printed: Option<(Words, BufWriter<io::Stdout>)>,
+}
+
+#[derive(Clone, Copy)]
+enum Words {
+    Line,
+    Lines { payload: bool },
+    Json,
+}
+
+impl Output {
+    fn open(wanted: &Capture, devices: &[String]) -> Result<Self, Failure> {
+        let to_stdout = wanted.write.as_deref().is_some_and(|path| path.as_os_str() == "-");
+        let prints = wanted.print || wanted.write.is_none();
+        if to_stdout && prints {
+            return Err("-w - and --print both write to standard output; choose one".into());
+        }
+        let to: Option<Box<dyn Write>> = match &wanted.write {
+            None => None,
+            Some(_) if to_stdout => Some(Box::new(BufWriter::new(io::stdout()))),
+            Some(path) => {
+                let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+                Some(Box::new(BufWriter::new(file)))
+            }
+        };
+        let file = to.map(|to| PcapNg::begin(to, devices, wanted.snaplen as u32)).transpose()?;
+        let how = match (wanted.json, wanted.verbose) {
+            (true, _) => Words::Json,
+            (false, 0) => Words::Line,
+            (false, verbose) => Words::Lines { payload: verbose > 1 },
+        };
+        let mut output = Self { file, printed: prints.then(|| (how, BufWriter::new(io::stdout()))) };
+        // Whoever reads sees at once that there is somebody.
+        output.flush()?;
+        Ok(output)
+    }
+
+    /// Writes a packet; says whether there was one to write.
+    fn write(&mut self, packet: &Packet) -> io::Result<bool> {
+        let mut written = false;
+        if let Some(file) = &mut self.file {
+            written = file.write(packet)?;
+        }
+        if let Some((how, to)) = &mut self.printed {
+            written |= !packet.bytes.is_empty();
+            match how {
+                Words::Line => writeln!(to, "{}", words::line(packet))?,
+                Words::Lines { payload } => write!(to, "{}", words::lines(packet, *payload))?,
+                Words::Json => writeln!(to, "{}", words::json(packet))?,
+            }
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.flush()?;
+        }
+        self.printed.as_mut().map_or(Ok(()), |(_, to)| to.flush())
+    }
+
+    fn end(&mut self, seen: u64, lost: u64) -> io::Result<()> {
+        self.flush()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        self.file.take().map_or(Ok(()), |file| file.end(now, seen, lost).map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+
+    fn wanted(words: &[&str]) -> super::Capture {
+        let all = [&["softhca", "capture"], words].concat();
+        let Command::Capture(capture) = Arguments::parse_from(all).command else { panic!("another command") };
+        capture
+    }
+
+    #[test]
+    fn words_behind_the_options_are_the_filter() {
+        let capture = wanted(&["-c", "3", "-w", "-", "host", "10.0.0.1", "and", "(qp", "0x11", "or", "cm)"]);
+        assert_eq!((capture.count, capture.filter.len()), (Some(3), 7));
+        assert!(capture::Filter::parse(&capture.filter).is_ok());
+    }
+
+    #[test]
+    fn what_is_kept_of_a_packet_is_counted_from_the_bth_on() {
+        assert_eq!(most(&wanted(&[])), 0);
+        assert_eq!(most(&wanted(&["-s", "128"])), 128 - 62);
+        assert_eq!(most(&wanted(&["-s", "10"])), 1);
+        assert_eq!(most(&wanted(&["--no-payload"])), wire::MAX_LEN);
+    }
+}
