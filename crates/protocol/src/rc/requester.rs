@@ -16,7 +16,8 @@
 //! * Trying again is going back: the cursor returns to `unacked`, and everything from there on is sent once more. A READ, or a
 //!   piece of one, that was answered in part asks for the rest.
 //! * A loss is reported by whatever comes behind it, and often more than once. Reports that come sooner than an answer to what is
-//!   sent again could, and those whose numbers only go on, are of the loss that is known; the others are of a new one.
+//!   sent again could, and those whose numbers only go on, are of the loss that is known; the others are of a new one. On a path that
+//!   reorders any late packet may have its report, so each try waits longer before the next one counts.
 //! * Any progress forgives: the counters of tries begin anew.
 //!
 //! End-to-end credits are ignored, as a requester may: a receiver that is not ready says so by RNR NAK.
@@ -64,6 +65,8 @@ pub(crate) struct Reliable {
     pub(super) probing: bool,
     /// How often that was done since the last progress, or since the timer ended.
     pub(super) probes: u8,
+    /// A report came too soon to be of a new loss.
+    pub(super) reported: bool,
     /// What was sent once more was all that was under way, and it was answered: once only, so far.
     pub(super) doubted: bool,
     /// The path has lost something not long ago: so many more times of progress until that is forgotten.
@@ -99,6 +102,7 @@ impl Reliable {
             soonest: 0,
             probing: false,
             probes: 0,
+            reported: false,
             doubted: false,
             rough: 0,
             lossy: false,
@@ -228,9 +232,16 @@ impl Requester {
     /// The responder lacks something. Sends again, unless that was done already: reports that come sooner than an answer could are
     /// repetitions, and would use up all tries.
     fn hear_of_loss(&mut self, now: Time) {
-        // Half, for what was timed may have waited behind others.
-        let known = self.rc.again && (self.has_gone_back() || now < self.rc.again_since.after(self.rc.soonest / 2));
+        // Half, for what was timed may have waited behind others; longer with each try, for now many wait behind what is sent again.
+        let pause = (self.rc.soonest / 2) << (self.rc.retries.clamp(1, 8) - 1);
+        let until = self.rc.again_since.after(pause);
+        let known = self.rc.again && (self.has_gone_back() || now < until);
         if known || self.rc.wait == Wait::Ready || self.is_stopped() {
+            if known && self.rc.retries > 1 && self.rc.wait == Wait::Answer && !self.has_gone_back() {
+                // If it was of another loss after all, nobody may say so again: unless something is heard, it is believed then.
+                self.rc.deadline = self.rc.deadline.min(until);
+                self.rc.reported = true;
+            }
             return;
         }
         if self.rc.soonest == 0 {
@@ -335,6 +346,7 @@ impl Requester {
         self.rc.retries = 0;
         self.rc.rnr_retries = 0;
         self.rc.again = false;
+        self.rc.reported = false;
         self.rc.wait = Wait::Answer;
         self.note_road();
         self.stop_watch(now);
@@ -390,6 +402,7 @@ impl Requester {
     fn go_back(&mut self) {
         self.rc.deadline = Time::NEVER;
         self.rc.probing = false;
+        self.rc.reported = false;
         self.cursor.op = self.done;
         self.cursor.packet = self.answered_packets();
         self.cursor.reads = 0;

@@ -33,6 +33,7 @@ impl Requester {
         }
         self.rc.deadline = Time::NEVER;
         match self.rc.wait {
+            Wait::Answer if self.rc.reported => self.retry(now),
             Wait::Answer if now < self.rc.expiry => self.probe(now),
             // The path was full all the while: that is not the peer's silence.
             Wait::Answer if self.has_gone_back() => self.arm(now),
