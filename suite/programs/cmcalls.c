@@ -113,6 +113,31 @@ static void too_early(void)
     MUST(fcntl(channel->fd, F_SETFL, flags) == 0);
 }
 
+/* Connection options of a program with a QP of its own: the peer is shown them, and wants none. */
+static void options(struct rdma_cm_id *listening, struct rdma_event_channel *other, struct sockaddr_in *place)
+{
+    struct rdma_cm_id *id;
+    MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+    MUST(rdma_resolve_addr(id, NULL, (struct sockaddr *)place, 2000) == 0);
+    done(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED));
+    MUST(rdma_resolve_route(id, 2000) == 0);
+    done(expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED));
+    struct ibv_ece mine = { .vendor_id = 0x123456, .options = 0x89abcdef }, seen = { 0 };
+    MUST(rdma_set_local_ece(id, &mine) == 0);
+    struct rdma_conn_param param = { .qp_num = 0x777, .retry_count = 7 };
+    MUST(rdma_connect(id, &param) == 0);
+    struct rdma_cm_event *event = expect(other, RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id *peer = event->id;
+    MUST(event->listen_id == listening);
+    done(event);
+    MUST(rdma_get_remote_ece(peer, &seen) == 0 && seen.vendor_id == mine.vendor_id && seen.options == mine.options);
+    MUST(CALL(rdma_reject_ece)(peer, NULL, 0) == 0);
+    event = expect(channel, RDMA_CM_EVENT_REJECTED);
+    MUST(event->status == 35);
+    done(event);
+    MUST(rdma_destroy_id(id) == 0 && rdma_destroy_id(peer) == 0);
+}
+
 /* A connection with ourselves, on two event channels. */
 static void connection(void)
 {
@@ -140,6 +165,10 @@ static void connection(void)
     init = one_of_each();
     MUST(rdma_create_qp(id, NULL, &init) == 0);
     MUST(rdma_create_qp(id, NULL, &init) != 0);
+    options(listening, other, &own);
+    struct ibv_ece ece = { .vendor_id = 1 };
+    MINUS(rdma_set_local_ece(id, &ece));
+    MINUS(rdma_get_remote_ece(id, &ece));
     char words[256] = "hello";
     struct rdma_conn_param param = { .private_data = words, .private_data_len = 255, .retry_count = 7 };
     MINUS(rdma_connect(id, &param));
@@ -149,6 +178,9 @@ static void connection(void)
     MUST(memcmp(event->param.conn.private_data, "hello", 6) == 0);
     struct rdma_cm_id *peer = event->id;
     done(event);
+    struct ibv_device_attr facts;
+    MUST(ibv_query_device(peer->verbs, &facts) == 0 && rdma_get_remote_ece(peer, &ece) == 0);
+    MUST(ece.vendor_id == facts.vendor_id && ece.options == 0 && ece.comp_mask == 0);
     struct ibv_qp_init_attr init_peer = one_of_each();
     MUST(rdma_create_qp(peer, NULL, &init_peer) == 0);
     param.private_data_len = 0;

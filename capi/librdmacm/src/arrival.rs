@@ -4,11 +4,12 @@
 use crate::address;
 use crate::attributes;
 use crate::cma::{CmEvent, CmId, ConnParam, DEPTH_MAX, EventChannel, EventParam, UdParam};
+use crate::ece;
 use crate::entry::{Outcome, Refusal};
 use crate::event::{EventObject, EventState};
 use crate::group::Group;
 use crate::id::{self, Beginning, IdObject};
-use crate::layout::{AhAttr, Ece as VerbsEce};
+use crate::layout::AhAttr;
 use crate::object::get;
 use crate::registry::{self, Named};
 use crate::resolve_info;
@@ -262,15 +263,8 @@ fn resolved(event: &Event, object: &IdObject) -> Outcome<()> {
 
 /// Takes the QP to RTS and tells the peer.
 fn established(event: &Event, object: &IdObject) -> Outcome<()> {
-    let ece = event.ece;
-    if ece.vendor_id != 0 {
-        let mut wanted = VerbsEce { vendor_id: ece.vendor_id, options: ece.options, comp_mask: 0 };
-        // SAFETY: the id's own QP, and a struct of ours.
-        let set = unsafe { verbs::ibv_set_ece(get!(object.c(), qp), &raw mut wanted) };
-        if set != 0 && set != libc::EOPNOTSUPP {
-            return Err(Refusal(set));
-        }
-    }
+    // SAFETY: the id's own QP.
+    unsafe { ece::agree(get!(object.c(), qp), event.ece) };
     attributes::connect(object, DEPTH_MAX, DEPTH_MAX)?;
     Ok(object.channel()?.establish_quietly(object.inner.handle)?)
 }

@@ -1,11 +1,14 @@
-//! Enhanced connection establishment for programs that have QPs of their own (`rdma_set_local_ece(3)`, `rdma_get_remote_ece(3)`):
-//! options of a vendor are carried to the peer and shown, and mean nothing here.
+//! Enhanced connection establishment (`rdma_set_local_ece(3)`, `rdma_get_remote_ece(3)`): options of a vendor are carried to the peer and
+//! shown. Programs that have QPs of their own set them; an id with a QP offers what the verbs say of that. What they mean is the
+//! verbs' affair.
 
 use crate::cma::CmId;
 use crate::entry::{self, refuse};
-use crate::id;
-use crate::layout::Ece;
+use crate::id::{self, IdObject};
+use crate::layout::{Ece, Qp};
 use crate::object::{get, set};
+use crate::verbs;
+use bytemuck::Zeroable;
 use std::ffi::c_int;
 
 /// `rdma_set_local_ece`.
@@ -47,4 +50,31 @@ pub(crate) unsafe extern "C" fn get_remote(id: *mut CmId, ece: *mut Ece) -> c_in
         set!(ece, comp_mask, 0);
         Ok(0)
     })
+}
+
+/// A QP was made for an id: what is offered to the peer, and of what a peer has asked for, what is accepted.
+///
+/// # Safety
+/// `qp` is live.
+pub(crate) unsafe fn begin(object: &IdObject, qp: *mut Qp) {
+    let remote = object.state().remote_ece;
+    let mut offered = Ece::zeroed();
+    // SAFETY: the caller's promise, and a struct of ours. Without any options there is nothing to offer.
+    if unsafe { verbs::ibv_query_ece(qp, &raw mut offered) } != 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let accepted = unsafe { agree(qp, remote) };
+    object.state().local_ece = cm::Ece { vendor_id: offered.vendor_id, options: accepted.unwrap_or(offered.options) };
+}
+
+/// Sets what the peer has offered, and says what of it is accepted. Another vendor's options are no reason not to connect: without
+/// them, the devices do what all do.
+///
+/// # Safety
+/// `qp` is live.
+pub(crate) unsafe fn agree(qp: *mut Qp, remote: cm::Ece) -> Option<u32> {
+    let mut wanted = Ece { vendor_id: remote.vendor_id, options: remote.options, comp_mask: 0 };
+    // SAFETY: the caller's promise, and a struct of ours.
+    (remote.vendor_id != 0 && unsafe { verbs::ibv_set_ece(qp, &raw mut wanted) } == 0).then_some(wanted.options)
 }

@@ -3,6 +3,7 @@
 
 use crate::attributes;
 use crate::cma::{CmId, qpt};
+use crate::ece;
 use crate::entry::{self, Outcome, refuse};
 use crate::id::{self, IdObject};
 use crate::layout::{CompChannel, Cq, Pd, QpInitAttr, QpInitAttrEx};
@@ -109,7 +110,11 @@ unsafe fn build_ex(object: &IdObject, init: *mut QpInitAttrEx) -> Outcome<()> {
             // SAFETY: just made, and nobody else has it.
             unsafe { verbs::ibv_destroy_qp(qp) };
         }
-        begun.map(|()| qp)
+        begun.map(|()| {
+            // SAFETY: just made.
+            unsafe { ece::begin(object, qp) };
+            qp
+        })
     });
     match built {
         Ok(qp) => {

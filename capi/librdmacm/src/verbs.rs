@@ -38,6 +38,7 @@ unsafe extern "C" {
     pub(crate) fn ibv_destroy_qp(qp: *mut Qp) -> c_int;
     pub(crate) fn ibv_attach_mcast(qp: *mut Qp, gid: *const Gid, lid: u16) -> c_int;
     pub(crate) fn ibv_detach_mcast(qp: *mut Qp, gid: *const Gid, lid: u16) -> c_int;
+    pub(crate) fn ibv_query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int;
     pub(crate) fn ibv_set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int;
     pub(crate) fn ibv_copy_ah_attr_from_kern(to: *mut AhAttr, from: *const c_void);
     pub(crate) fn ibv_copy_qp_attr_from_kern(to: *mut QpAttr, from: *const c_void);

@@ -418,6 +418,9 @@ constants! {
     }
 }
 
+/// "SHC": as the first half of a MAC address these bytes are marked locally administered, so no vendor owns them.
+pub const VENDOR_ID: u32 = 0x0053_4843;
+
 /// Bytes of an MTU code, `None` when it is not one.
 #[must_use]
 pub fn mtu_bytes(code: u8) -> Option<u32> {

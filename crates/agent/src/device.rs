@@ -3,7 +3,7 @@
 //! Translates them to the ABI's answers. No object lives here. The principal types are [`Device`] and [`Port`].
 
 use abi::Errno;
-use abi::device::{QueryDeviceAnswer, QueryPortAnswer, atomic_cap, cap, link_layer, mtu, port_state};
+use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap, link_layer, mtu, port_state};
 use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
 
@@ -15,8 +15,6 @@ use crate::limits::Limits;
 use crate::refusal::{Outcome, refuse};
 use crate::table::Kind;
 
-/// "SHC": as the first half of a MAC address these bytes are marked locally administered, so no vendor owns them.
-pub const VENDOR_ID: u32 = 0x0053_4843;
 /// The firmware version, in the parts that the ABI packs into one word.
 pub const FIRMWARE: [u16; 3] = [0, 1, 0];
 /// The P_Key table of every port: the default key, full member.

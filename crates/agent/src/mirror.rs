@@ -13,11 +13,11 @@ use std::net::Ipv6Addr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use abi::device::{link_layer, mtu_bytes, port_state};
+use abi::device::{VENDOR_ID, link_layer, mtu_bytes, port_state};
 use abi::ucma::{ABI_VERSION, NODE};
 
 use crate::addresses::interface_name;
-use crate::device::{Device, FIRMWARE, PKEYS, VENDOR_ID};
+use crate::device::{Device, FIRMWARE, PKEYS};
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rundir::{RunDir, SYS, node};
 

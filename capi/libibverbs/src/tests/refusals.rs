@@ -1,8 +1,8 @@
 //! What is refused, and the way in which each function says so.
 
 use super::*;
-use crate::layout::{DeviceAttrEx, GidEntry, PortAttr, QpRateLimitAttr, RecvWr, SendWr, Sge};
-use crate::{address, import, post, srq};
+use crate::layout::{DeviceAttrEx, Ece, GidEntry, PortAttr, QpRateLimitAttr, RecvWr, SendWr, Sge};
+use crate::{address, ece, import, post, srq};
 use libc::{EBADF, EBUSY, EFAULT, EINVAL, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP};
 use std::ptr::null_mut;
 
@@ -258,5 +258,22 @@ fn rates() {
     assert_eq!((of(caps.qp_rate_limit_max + 1, 0, 0, 0), rate(qp)), (EINVAL, 3000));
     assert_eq!((of(0, 0, 0, 0), rate(qp)), (0, 0));
     assert_eq!(call!(qp::modify_rate_limit(qp, null_mut())), EINVAL);
+    assert_eq!(call!(qp::destroy(qp)), 0);
+}
+
+#[test]
+fn connection_options() {
+    let device = Device::open();
+    let qp = device.loopback();
+    let mut own = Ece { vendor_id: 9, options: 9, comp_mask: 9 };
+    assert_eq!(call!(ece::query(qp, &raw mut own)), 0);
+    assert_eq!((own.vendor_id, own.options, own.comp_mask), (0x53_4843, 0, 0));
+    let set = |vendor_id, options, comp_mask| {
+        let mut wanted = Ece { vendor_id, options, comp_mask };
+        (call!(ece::set(qp, &raw mut wanted)), wanted.options)
+    };
+    assert_eq!((set(own.vendor_id, 0, 0), set(own.vendor_id, 7, 0)), ((0, 0), (0, 0)), "what is accepted");
+    assert_eq!((set(own.vendor_id, 0, 1), set(0x2c9, 1, 0), set(0, 0, 0)), ((EINVAL, 0), (EINVAL, 1), (EINVAL, 0)));
+    assert_eq!((call!(ece::set(qp, null_mut())), call!(ece::query(qp, null_mut()))), (EINVAL, EINVAL));
     assert_eq!(call!(qp::destroy(qp)), 0);
 }

@@ -76,9 +76,11 @@ fn connecting() {
     let rtr = server.qp_attr(passive, state::RTR);
     assert_eq!(rtr.dest_qp_num, 0x1234);
     let answer = ConnParam { responder_resources: 2, initiator_depth: 3, ..param(0x4321, b"welcome") };
-    server.accept(300, passive, answer);
+    let accepted = Ece { vendor_id: 0x1234, attr_mod: 8 };
+    server.ok(command::ACCEPT, &Accept { uid: 300, conn_param: answer, id: passive, reserved: 0, ece: accepted }, &[]);
 
     let response = client.expect(active, event::CONNECT_RESPONSE);
+    assert_eq!(response.answer.ece, accepted);
     let told = response.conn();
     assert_eq!((told.qp_num, &told.private_data[..8], told.private_data_len), (0x4321, &b"welcome\0"[..], 196));
     assert_eq!((told.responder_resources, told.initiator_depth), (3, 2));

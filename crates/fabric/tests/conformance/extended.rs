@@ -9,7 +9,7 @@ use abi::qp::{Dest, ModifyQp, attr, state};
 
 use crate::common::wait::{event, next, no_event, until};
 use crate::common::{Fabric, cq};
-use engine::{Caps, Cq, Engine, Hold, InitiatorSpec, Qp, RecvWr, SendWr, Srq, SrqSpec};
+use engine::{Caps, Cq, Ece, Engine, Hold, InitiatorSpec, Qp, RecvWr, SendWr, Srq, SrqSpec};
 
 const O_CREAT: u32 = 0o100;
 
@@ -174,4 +174,17 @@ fn event_srq_err_when_its_cq_is_overrun() {
     // What is destroyed leaves no event behind.
     assert_eq!(pair.srq.destroy().expect("destroyed"), 1);
     no_event(&pair.server);
+}
+
+#[test]
+fn ece_offers_no_option_and_refuses_other_vendors() {
+    let fabric = Fabric::start();
+    let (a, _b) = fabric.pair(&crate::common::Plan::rc());
+    let own = a.engine.query_device().expect("facts").vendor_id;
+    assert_eq!(a.qp.ece(), Ece { vendor_id: own, options: 0 });
+    let set = |vendor_id, options| a.qp.set_ece(Ece { vendor_id, options }).map_err(|error| error.errno);
+    assert_eq!(set(own, 0), Ok(Ece { vendor_id: own, options: 0 }));
+    assert_eq!(set(own, 0x8000_0001), Ok(Ece { vendor_id: own, options: 0 }), "none of them is accepted");
+    assert_eq!(set(0x15b3, 0), Err(abi::errno::Errno::EINVAL));
+    assert!(engine::reason::last(1)[0].contains("vendor 0x15b3"), "{:?}", engine::reason::last(1));
 }
