@@ -65,6 +65,8 @@ pub struct DeviceConfig {
     pub part_id: u32,
     /// How many completion vectors programs may choose from.
     pub completion_vectors: u32,
+    /// `2A` or `2B`: what a memory window of type 2 is bound to.
+    pub memory_windows: MemoryWindows,
     /// One or two ports.
     pub ports: Vec<PortConfig>,
     /// What `ibv_query_device` reports as the most that can be had, and what the agent enforces.
@@ -106,6 +108,18 @@ pub enum LinkLayer {
     Ethernet,
     /// By LID within a subnet, and by GID.
     Infiniband,
+}
+
+/// To what a memory window of type 2 is bound. A device has one kind or the other (IBA 10.6.7.2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum MemoryWindows {
+    /// A QP's number.
+    #[serde(rename = "2A")]
+    QueuePair,
+    /// A QP's number, and its protection domain.
+    #[default]
+    #[serde(rename = "2B")]
+    QueuePairAndDomain,
 }
 
 /// A 64-bit globally (or locally) administered identifier, never zero.
@@ -150,6 +164,7 @@ impl Default for DeviceConfig {
             node_guid: None,
             part_id: 1,
             completion_vectors: 4,
+            memory_windows: MemoryWindows::default(),
             ports: vec![PortConfig::default()],
             limits: Limits::default(),
         }

@@ -7,7 +7,7 @@ use abi::device::{QueryDeviceAnswer, QueryPortAnswer, VENDOR_ID, atomic_cap, cap
 use abi::lid::Subnet;
 use abi::private::{GidEntryAnswer, gid_type};
 
-use crate::config::{DeviceConfig, Guid, LinkLayer, PortConfig, PortState, mtu_code};
+use crate::config::{DeviceConfig, Guid, LinkLayer, MemoryWindows, PortConfig, PortState, mtu_code};
 use crate::gids::{GID_TABLE_LEN, GidTable, HostAddress};
 use crate::identity;
 use crate::lids::Lid;
@@ -35,6 +35,8 @@ pub struct Device {
     pub part_id: u32,
     /// How many completion vectors there are.
     pub completion_vectors: u32,
+    /// What its windows of type 2 are.
+    pub memory_windows: MemoryWindows,
     /// What is enforced.
     pub limits: Limits,
     /// Port 1 first.
@@ -79,6 +81,7 @@ impl Device {
             node_guid,
             part_id: config.part_id,
             completion_vectors: config.completion_vectors,
+            memory_windows: config.memory_windows,
             limits: config.limits,
             ports,
             dm_used: 0,
@@ -193,10 +196,13 @@ impl Device {
             | cap::SRQ_RESIZE
             | cap::MEM_WINDOW
             | cap::MEM_MGT_EXTENSIONS
-            | cap::MW_TYPE_2B
             | cap::AUTO_PATH_MIG
             | cap::FLUSH_GLOBAL
             | cap::ATOMIC_WRITE
+            | match self.memory_windows {
+                MemoryWindows::QueuePair => cap::MW_TYPE_2A,
+                MemoryWindows::QueuePairAndDomain => cap::MW_TYPE_2B,
+            }
     }
 
     /// The answer to QUERY_PORT.

@@ -11,7 +11,7 @@ use abi::post::Sge;
 use parking_lot::MappedRwLockReadGuard;
 
 use crate::engine::Engine;
-use crate::mr::{Extent, Matter};
+use crate::mr::{EVERY_PD, Extent, Matter};
 use crate::usermem;
 
 /// Why memory was not touched.
@@ -95,7 +95,7 @@ fn check(extent: &Extent, wanted: Use, key: u32, addr: u64, len: u64) -> Result<
     if extent.key != key {
         return Err(Refusal::NoKey { key });
     }
-    if extent.pd != wanted.pd {
+    if extent.pd != wanted.pd && extent.pd != EVERY_PD {
         return Err(Refusal::Domain { key, mr: extent.pd, qp: wanted.pd });
     }
     if extent.access & wanted.right != wanted.right {
@@ -383,4 +383,32 @@ pub(crate) fn on_demand(engine: &Engine, pd: u32, sge: &Sge, write: bool) -> Res
         return Err(Refusal::Right { key, missing: right::ON_DEMAND });
     }
     Ok(host.addr() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_of_type_2_opens_for_its_qp_and_of_type_2b_on_its_pd_alone() {
+        let window = |pd| Extent {
+            key: 0x500,
+            pd,
+            host: 4096,
+            iova: 0,
+            length: 64,
+            access: right::REMOTE_WRITE,
+            only: 9,
+            matter: Matter::Memory,
+            windows: Arc::default(),
+            backing: None,
+        };
+        let reach = |pd, by: (u32, u32)| {
+            let wanted = Use { pd: by.0, right: right::REMOTE_WRITE, qpn: by.1 };
+            check(&window(pd), wanted, 0x500, 8, 8).is_ok()
+        };
+        // Type 2B, on PD 1; and type 2A, which a QP of another PD reaches that has the number by now.
+        assert_eq!([(1, 9), (2, 9), (1, 8)].map(|by| reach(1, by)), [true, false, false]);
+        assert_eq!([(1, 9), (2, 9), (1, 8)].map(|by| reach(EVERY_PD, by)), [true, true, false]);
+    }
 }

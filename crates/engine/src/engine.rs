@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use abi::command::number as command;
 use abi::device::{
     ExQueryDevice, ExQueryDeviceAnswer, GetContext, GetContextAnswer, QueryDevice, QueryDeviceAnswer, QueryPkey,
-    QueryPkeyAnswer, QueryPort, QueryPortAnswer,
+    QueryPkeyAnswer, QueryPort, QueryPortAnswer, cap,
 };
 use abi::errno::Errno;
 use abi::private::{EngineHello, EngineHelloAnswer, GidEntry, GidEntryAnswer};
@@ -109,7 +109,7 @@ pub struct Engine {
     number: u32,
     device: u32,
     comp_vectors: u32,
-    depths: OnceLock<(u32, u32)>,
+    facts: OnceLock<QueryDeviceAnswer>,
     pub(crate) clock: Clock,
     /// Looks for mistakes of the program, where it is asked to.
     lint: Option<Box<Lint>>,
@@ -193,7 +193,7 @@ impl Engine {
             number: hello.engine,
             device: hello.device,
             comp_vectors: fixed.num_comp_vectors,
-            depths: OnceLock::new(),
+            facts: OnceLock::new(),
             clock,
             lint: Lint::from_environment(hello.engine),
         });
@@ -303,14 +303,22 @@ impl Engine {
         self.control.tell(request)
     }
 
-    /// READs and atomics that a QP may have under way, and may answer at a time; the agent is asked once.
+    /// What the device is; the agent is asked once.
+    fn facts(&self) -> Option<&QueryDeviceAnswer> {
+        match self.facts.get() {
+            None => self.query_device().ok().map(|facts| self.facts.get_or_init(|| facts)),
+            known => known,
+        }
+    }
+
+    /// READs and atomics that a QP may have under way, and may answer at a time.
     pub(crate) fn depths(&self) -> Option<(u32, u32)> {
-        let asked = || {
-            let limits = self.query_device().ok()?;
-            Some((limits.max_qp_init_rd_atom, limits.max_qp_rd_atom))
-        };
-        let known = self.depths.get().copied();
-        known.or_else(|| asked().map(|depths| *self.depths.get_or_init(|| depths)))
+        self.facts().map(|facts| (facts.max_qp_init_rd_atom, facts.max_qp_rd_atom))
+    }
+
+    /// Whether windows of type 2 are bound to a QP's number alone (2A), and not to its PD as well (2B).
+    pub(crate) fn binds_to_number(&self) -> bool {
+        self.facts().is_some_and(|facts| u64::from(facts.device_cap_flags) & cap::MW_TYPE_2A != 0)
     }
 
     /// A call whose answer names queue memory: maps it before any other allocation is answered.

@@ -22,10 +22,14 @@ use crate::pd::Pd;
 use crate::request;
 use crate::usermem::mappings;
 
+/// The PD of a window of type 2A, which is bound to a QP's number alone. No handle is that large.
+pub(crate) const EVERY_PD: u32 = u32::MAX;
+
 /// What a region's or a bound window's key gives access to. Replaced whole by `rereg`.
 #[derive(Clone)]
 pub(crate) struct Extent {
     pub(crate) key: u32,
+    /// Who may use it, or [`EVERY_PD`].
     pub(crate) pd: u32,
     /// Where the first byte lies in this process.
     pub(crate) host: u64,

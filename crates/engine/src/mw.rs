@@ -18,7 +18,7 @@ use protocol::{Operation, SendOp, Status};
 use crate::access::LOCAL_READ;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::mr::{Extent, Windows};
+use crate::mr::{EVERY_PD, Extent, Windows};
 use crate::pd::Pd;
 use crate::qp::{Inner, Qp};
 use crate::request;
@@ -51,6 +51,8 @@ pub struct Mw {
     handle: u32,
     pd: u32,
     kind: u8,
+    /// Type 2A: what it is bound to is a QP's number, and no PD.
+    to_number: bool,
     /// The key that it began with.
     number: u32,
     state: Mutex<Binding>,
@@ -72,7 +74,9 @@ impl Mw {
             engine.call(&request::legacy(command::ALLOC_MW, &body, size_of::<AllocMwAnswer>()))?.get(0)?;
         let key = answer.rkey;
         let state = Mutex::new(Binding { key, to: None });
-        let mw = Arc::new(Self { engine, handle: answer.mw_handle, pd: pd.handle(), kind, number: key, state });
+        let to_number = kind == mw_type::TYPE_2 && engine.binds_to_number();
+        let (handle, pd) = (answer.mw_handle, pd.handle());
+        let mw = Arc::new(Self { engine, handle, pd, kind, to_number, number: key, state });
         mw.engine.windows.insert(key >> 8, Arc::clone(&mw));
         Ok(mw)
     }
@@ -161,6 +165,7 @@ impl Mw {
             length,
             access: access & REMOTE,
             only: if self.kind == mw_type::TYPE_2 { qp.qpn() } else { 0 },
+            pd: if self.to_number { EVERY_PD } else { self.pd },
             ..(*extent).clone()
         };
         self.engine.extents.insert(rkey >> 8, Arc::new(window));
@@ -182,7 +187,7 @@ impl Mw {
         if self.kind != mw_type::TYPE_2 {
             return Err("windows of type 1 are closed by binding them to nothing".into());
         }
-        if self.pd != qp.pd {
+        if self.pd != qp.pd && !(self.to_number && state.to.is_some()) {
             return Err(format!("the window is on PD {}", self.pd));
         }
         if let Some((_, owner)) = &state.to

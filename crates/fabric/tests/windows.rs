@@ -12,6 +12,8 @@ use abi::qp::state;
 use common::{Fabric, Plan, Side, connect, everywhere};
 use engine::{Bind, Mw, SendWr};
 
+/// A device whose windows of type 2 are bound to a QP's number alone.
+const TYPE_2A: &str = "[[devices]]\nmemory_windows = '2A'";
 const LOCAL: u32 = access::LOCAL_WRITE | access::MW_BIND;
 const WRITE: u32 = access::REMOTE_WRITE;
 const ALL: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
@@ -196,6 +198,43 @@ fn v_32_who_may_use_a_window() {
         b.post(&SendWr { sges: &[Sge::new(at, 8, key)], ..SendWr::default() });
         assert_eq!(b.sent().status, status::LOC_PROT_ERR);
     }
+}
+
+/// A device has type 2A if it is configured so, and then not 2B.
+#[test]
+fn mw_type_2a_is_bound_to_a_qp() {
+    const KINDS: u32 = 3 << 23;
+    for (config, kind) in [("", 2 << 23), ("[[devices]]\nmemory_windows = '2B'", 2 << 23), (TYPE_2A, 1 << 23)] {
+        let facts = Fabric::configured(&format!("addresses = ['127.0.0.1']\n{config}")).engine().query_device();
+        assert_eq!(facts.expect("facts").device_cap_flags & KINDS, kind, "{config}");
+    }
+    let fabric = Fabric::configured(&format!("addresses = ['127.0.0.1']\n{TYPE_2A}"));
+    let (a, b) = pair(&fabric);
+    let (second, to_second) = (Side::with_srq(&b.engine, &b.pd, &b.plan, None), Side::new(&a.engine, &a.plan));
+    connect(&to_second, &second);
+    let mw = b.pd.alloc_mw(2).expect("a window");
+    let key = bind(&b, &mw, (0, 64), WRITE);
+    let at = b.memory.addr(0);
+    assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, at)), 0, "{:?}", reasons());
+    assert_eq!(reach(&to_second, opcode::RDMA_WRITE, (key, at)), status::REM_ACCESS_ERR, "another QP of the PD");
+    // Closed by its QP alone, and bound again when it is closed.
+    assert_eq!(invalidate(&b, key), 0);
+    assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, at)), status::REM_ACCESS_ERR);
+    restart(&a, &b);
+    let again = bind(&b, &mw, (0, 64), WRITE);
+    assert_eq!(reach(&a, opcode::RDMA_WRITE, (again, at)), 0);
+    // The MR, the window and the QP have to be on one PD all the same when it is bound.
+    let foreign = b.engine.alloc_pd().expect("a PD").alloc_mw(2).expect("a window");
+    post_bind(&b, &bind_of(&b, &foreign, next_key(foreign.rkey()), (0, 64), WRITE));
+    assert_eq!(b.sent().status, status::MW_BIND_ERR);
+    let key = mw.rkey();
+    restart(&a, &b);
+    // Of type 1 nothing is different.
+    let plain = b.pd.alloc_mw(1).expect("a window");
+    let open = bind(&b, &plain, (0, 64), WRITE);
+    restart(&to_second, &second);
+    assert_eq!(reach(&to_second, opcode::RDMA_WRITE, (open, at)), 0);
+    assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, at)), 0, "a reset leaves the window bound to the number");
 }
 
 #[test]
