@@ -23,6 +23,7 @@ mod document;
 pub mod envelope;
 pub mod errno;
 pub mod event;
+pub mod fault;
 pub mod lid;
 pub mod mcast;
 pub mod mr;

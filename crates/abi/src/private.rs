@@ -8,7 +8,7 @@ record! {
     pub struct EngineHello[8] {
         /// Process id, for people to read; the agent believes the socket's credentials.
         0 => pid: u32,
-        /// 0.
+        /// See `hello`.
         4 => flags: u32,
     }
 
@@ -132,10 +132,22 @@ constants! {
         TARGET = 5,
         /// The state of some port has changed: ways are looked for anew.
         PORTS = 6,
+        /// The rules of faults have changed: they are behind the context page.
+        FAULTS = 7,
+        /// The device is taken away, as if the agent ended.
+        REMOVED = 8,
         /// Copies of packets are wanted.
         CAPTURE = 16,
         /// They are wanted no more.
         CAPTURE_END = 17,
+    }
+
+    /// Bits of `EngineHello::flags`.
+    pub mod hello: u32 {
+        /// The program asks for faults; what it asks for is behind its context page.
+        FAULTS = 1,
+        /// What it asks for is TOML.
+        TOML = 2,
     }
 
     /// `GidEntryAnswer::gid_type`, and the board's.

@@ -252,6 +252,8 @@ constants! {
         REASONS = 4096,
         /// First kind of dropped packets, 64 of 64 bytes each.
         DROPS = 36864,
+        /// Faults on demand (`fault::area`): which rules touch the engine, and how often each has acted.
+        FAULTS = 40960,
     }
 }
 
@@ -275,8 +277,8 @@ pub const CQ_ARMED_SOLICITED: u32 = 1;
 pub const CQ_ARMED_NEXT: u32 = 2;
 /// Bytes of the context page.
 pub const CONTEXT_PAGE_LEN: usize = 4096;
-/// Bytes of the context page with the reasons and drops behind it.
-pub const CONTEXT_LEN: usize = context_page::DROPS + DROPS * DROP_LEN;
+/// Bytes of the context page with the reasons, drops and faults behind it.
+pub const CONTEXT_LEN: usize = context_page::FAULTS + crate::fault::AREA_LEN;
 /// Reasons behind the context page.
 pub const REASONS: u32 = 64;
 /// Bytes of a reason.
@@ -310,6 +312,7 @@ pub const fn recv_stride(max_sge: u32) -> usize {
 
 const _: () = assert!(context_page::RECORDS + 16 * CONTEXT_RECORDS as usize <= context_page::REASONS_HEAD);
 const _: () = assert!(context_page::REASONS + REASON_LEN * REASONS as usize <= context_page::DROPS);
+const _: () = assert!(context_page::DROPS + DROP_LEN * DROPS <= context_page::FAULTS);
 const _: () = assert!(CONTEXT_LEN.is_multiple_of(4096));
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The admin node: questions about the agent, as JSON, one object per message.
 //!
 //! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
-//! `show.rs` tells them; `"errors"` with why something failed in them and in those that ended lately, as `reasons.rs` does; `"status"` with a few numbers; `"stop"` ends the agent. An answer that is too long for a
+//! `show.rs` tells them; `"errors"` with why something failed in them and in those that ended lately, as `reasons.rs` does; `"status"` with a few numbers; `"fault"` adds, lists and clears faults on demand (`faults.rs`); `"stop"` ends the agent. An answer that is too long for a
 //! message comes as a memfd: the message then says `{"attached": bytes}`. Every user that reaches the node may ask; what
 //! is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. `"capture"` begins
 //! a capture that lasts as long as the connection, and `"capture-news"` asks for its spools, whose descriptors come with the answer
@@ -18,6 +18,7 @@ use shm::socket::Socket;
 
 use crate::capture;
 use crate::cm::Manager;
+use crate::faults;
 use crate::reasons;
 use crate::rundir::ADMIN;
 use crate::show;
@@ -33,6 +34,8 @@ pub(crate) enum Verdict {
     Goes,
     /// It has ended, or must.
     Ends,
+    /// It goes on, and ports have changed.
+    Changed,
     /// The whole agent is to end.
     Stop,
 }
@@ -50,6 +53,16 @@ pub(crate) fn serve(
         _ => return Verdict::Ends,
     };
     let question = &buffer[..received.len];
+    if let Ok(asked) = serde_json::from_slice::<Value>(question)
+        && asked["request"] == "fault"
+    {
+        let (value, changed) = faults::answer(world, asker(socket), &asked);
+        return match send(socket, &value) {
+            Ok(()) if !changed => Verdict::Goes,
+            _ if changed => Verdict::Changed,
+            _ => Verdict::Ends,
+        };
+    }
     if let Some(request) = about_capture(question) {
         let (value, fds) = match request["request"] == "capture" {
             true => (capture::begin(world, number, asker(socket), &request), Vec::new()),
@@ -111,7 +124,7 @@ fn answer((world, manager): (&World, &Manager), asker: Asker, question: &[u8]) -
         "stop" if asker != Asker::Root => (json!({"error": "only the agent's own user and root may stop it"}), false),
         "stop" => (json!({"stopping": std::process::id()}), true),
         other => (
-            json!({"error": format!("request {other:?} is not known; there are devices, show, errors, status, capture, capture-news and stop")}),
+            json!({"error": format!("request {other:?} is not known; there are devices, show, errors, status, fault, capture, capture-news and stop")}),
             false,
         ),
     }

@@ -8,9 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use shm::eventfd::Doorbell;
 use shm::socket::Socket;
 
@@ -49,6 +51,9 @@ pub struct AgentHandle {
     run_dir: Option<PathBuf>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// How long engines may take to hear of faults.
+const TAKES: Duration = Duration::from_secs(2);
 
 /// How clients in this process, and the handle, reach the agent's thread.
 #[derive(Debug, Clone)]
@@ -123,6 +128,49 @@ impl AgentHandle {
         let (ours, theirs) = Socket::pair()?;
         self.inbox.send(Message::Admin(theirs));
         Ok(ours)
+    }
+
+    /// Adds faults on demand, as `softhca fault add` does, and waits until all engines know them. Gives the rules' numbers.
+    ///
+    /// # Errors
+    /// The text is no rule, or says what there is not.
+    pub fn add_faults(&self, rules: &str) -> Result<Vec<u32>, String> {
+        let answer = self.ask_faults(json!({"do": "add", "rules": rules}))?;
+        self.await_faults();
+        let ids = answer["added"].as_array().into_iter().flatten();
+        Ok(ids.filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect())
+    }
+
+    /// Clears all faults that were added so, and waits until all engines know it.
+    pub fn clear_faults(&self) {
+        let _ = self.ask_faults(json!({"do": "clear"}));
+        self.await_faults();
+    }
+
+    /// The rules with their counts, as `softhca fault list --json` shows them.
+    ///
+    /// # Errors
+    /// The agent has ended.
+    pub fn faults(&self) -> Result<Value, String> {
+        self.ask_faults(json!({"do": "list"}))
+    }
+
+    fn ask_faults(&self, question: Value) -> Result<Value, String> {
+        let (answer, answered) = sync_channel(1);
+        self.inbox.send(Message::Fault { question, answer });
+        let answer = answered.recv().map_err(|_| "the agent has ended".to_owned())?;
+        match answer["error"].as_str() {
+            Some(error) => Err(error.to_owned()),
+            None => Ok(answer),
+        }
+    }
+
+    /// Engines hear of rules by a push. One that is stopped is not waited for.
+    fn await_faults(&self) {
+        let end = Instant::now() + TAKES;
+        while Instant::now() < end && self.faults().is_ok_and(|list| list["pending"].as_u64() != Some(0)) {
+            std::thread::yield_now();
+        }
     }
 
     /// What hands datagrams of other hosts to this agent's engines: for whoever carries packets in place of UDP.

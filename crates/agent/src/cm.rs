@@ -18,6 +18,7 @@ mod connecting;
 mod dispatch;
 mod early;
 mod events;
+mod faults;
 mod groups;
 mod id;
 mod ids;
@@ -219,6 +220,9 @@ impl Manager {
                 ..Origin::default()
             };
             self.counts.received += 1;
+            if world.faults.is_on() && self.meets_fault_coming(world, &origin, &arrived.mad) {
+                continue;
+            }
             self.deliver(&origin, &arrived.mad);
             self.take_outputs(world);
         }
@@ -366,6 +370,7 @@ impl Manager {
         for _ in 0..TURN {
             while let Some(output) = self.core.poll_output() {
                 match output {
+                    Output::Send { path, mad } if world.faults.is_on() => self.send_with_faults(world, &path, &mad),
                     Output::Send { path, mad } => self.send(&path, &mad),
                     Output::Event(event) => self.on_news(world, event),
                 }

@@ -35,7 +35,8 @@ pub struct Reply {
 
 /// Carries out one command of a client.
 pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<OwnedFd>) -> Reply {
-    match admit(world, client, request, fds).and_then(|mut call| carry_out(world, &mut call)) {
+    let admitted = admit(world, client, request, fds).and_then(|call| fail_on_demand(world, call));
+    match admitted.and_then(|mut call| carry_out(world, &mut call)) {
         Ok(answer) => Reply { status: 0, bytes: answer.bytes, fds: answer.fds },
         Err(refusal) => {
             tracing::debug!(context = client.0, %refusal, "refused");
@@ -52,6 +53,16 @@ fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<O
         Ok(command) => Ok(Call { context: client, command, fds }),
         Err(errno) => refuse(errno, inadmissible::why(request, errno, profile, has_context)),
     }
+}
+
+/// Some rule may want it to fail.
+fn fail_on_demand<'a>(world: &World, call: Call<'a>) -> Outcome<Call<'a>> {
+    if world.faults.is_on()
+        && let Some(context) = world.contexts.get(&call.context)
+    {
+        world.faults.check_command(context, call.command.row)?;
+    }
+    Ok(call)
 }
 
 /// Picks the function that carries out an admitted command.

@@ -74,6 +74,13 @@ pub(crate) enum Message {
         /// Whether it is to be active.
         up: bool,
     },
+    /// Something about faults, as the admin node is asked.
+    Fault {
+        /// What.
+        question: serde_json::Value,
+        /// Where the answer goes.
+        answer: SyncSender<serde_json::Value>,
+    },
     /// The reply to a command that was carried out elsewhere.
     Reply {
         /// Who waits for it.

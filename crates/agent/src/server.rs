@@ -175,6 +175,9 @@ impl Server {
         loop {
             let backlog = self.world.flush();
             self.cut_off(&backlog.broken);
+            if self.world.end_faults() {
+                self.show_changes(true);
+            }
             self.world.follow_wire(Instant::now);
             for channel in self.manager.take_full() {
                 self.watch_bell(channel);
@@ -288,6 +291,11 @@ impl Server {
                 Message::Port { device, port, up } => {
                     let changed = self.world.set_port(device, port, up);
                     self.show_changes(changed);
+                }
+                Message::Fault { question, answer } => {
+                    let (value, changed) = crate::faults::answer(&mut self.world, admin::Asker::Root, &question);
+                    self.show_changes(changed);
+                    let _ = answer.send(value);
                 }
                 Message::Reply { to, reply } => self.hand_on(to, reply),
                 Message::Close(context) => {
@@ -471,6 +479,10 @@ impl Server {
         let Some((_, socket)) = self.admins.get(&id) else { return true };
         match admin::serve(&mut self.world, &self.manager, (id, socket), &mut self.buffer) {
             Verdict::Goes => true,
+            Verdict::Changed => {
+                self.show_changes(true);
+                true
+            }
             Verdict::Ends => {
                 self.admins.remove(&id);
                 capture::end(&mut self.world, id);
@@ -514,7 +526,8 @@ impl Server {
     fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
         let retry = waits.then_some(RETRY);
         let bind = self.world.wire.next_try().map(|at| at.saturating_duration_since(Instant::now()));
-        let retry = retry.into_iter().chain(bind).chain(self.manager.next_time()).min();
+        let retry = retry.into_iter().chain(bind).chain(self.manager.next_time());
+        let retry = retry.chain(self.world.faults.next_time()).min();
         let Some(limit) = self.idle_exit.filter(|_| {
             self.clients.is_empty()
                 && self.admins.is_empty()

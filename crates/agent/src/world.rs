@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use abi::Errno;
@@ -21,6 +22,7 @@ use crate::capture::Captures;
 use crate::config::Config;
 use crate::context::{Context, ContextId, Peer};
 use crate::device::Device;
+use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
 use crate::lanes::{Lanes, lane_gone};
 use crate::lids;
@@ -93,6 +95,8 @@ pub struct World {
     pub host: Vec<HostAddress>,
     /// The only addresses that become GIDs; all of the host's if there are none.
     pub addresses: Vec<IpAddr>,
+    /// Faults on demand.
+    pub faults: Arc<Faults>,
     /// Why something failed in contexts that have ended.
     pub(crate) ended: Ended,
     /// What comes from other hosts.
@@ -153,6 +157,7 @@ impl World {
             lanes: Lanes::default(),
             host: Vec::new(),
             addresses: config.addresses.clone(),
+            faults: Arc::default(),
             ended: Ended::default(),
             system: config.system,
             relays: Relays::new()?,
@@ -198,6 +203,7 @@ impl World {
         }
         self.keep_counts(id);
         self.keep_reasons(id);
+        self.forget_faults(id);
         for (lane, other) in self.lanes.forget(id) {
             if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
                 engine.push(lane_gone(lane, id), Vec::new());

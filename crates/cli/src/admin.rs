@@ -52,7 +52,7 @@ impl Connection {
 
     /// Whether there is somebody who answers. An agent that takes the question and says nothing is an error.
     pub(crate) fn answers(&self) -> Result<bool, String> {
-        match self.exchange("status") {
+        match self.exchange(&json!({ "request": "status" })) {
             Ok(_) => Ok(true),
             Err(Silence::Gone(_)) => Ok(false),
             Err(Silence::Late(why)) => Err(why),
@@ -61,7 +61,12 @@ impl Connection {
 
     /// Asks, and gives the answer.
     pub(crate) fn ask(&self, request: &str) -> Result<Value, String> {
-        let bytes = self.exchange(request).map_err(|silence| match silence {
+        self.ask_for(&json!({ "request": request }))
+    }
+
+    /// The same, with more to say than the request's name.
+    pub(crate) fn ask_for(&self, question: &Value) -> Result<Value, String> {
+        let bytes = self.exchange(question).map_err(|silence| match silence {
             Silence::Gone(error) => format!("the agent was lost: {error}"),
             Silence::Late(why) => why,
         })?;
@@ -73,8 +78,8 @@ impl Connection {
         }
     }
 
-    fn exchange(&self, request: &str) -> Result<Vec<u8>, Silence> {
-        self.socket.send(json!({ "request": request }).to_string().as_bytes(), &[]).map_err(Silence::Gone)?;
+    fn exchange(&self, question: &Value) -> Result<Vec<u8>, Silence> {
+        self.socket.send(question.to_string().as_bytes(), &[]).map_err(Silence::Gone)?;
         self.await_answer().map_err(Silence::Late)?;
         let mut buffer = vec![0; MESSAGE_MAX];
         let mut received = self.socket.recv(&mut buffer).map_err(Silence::Gone)?;

@@ -22,6 +22,7 @@ Environment:
   SOFTHCA_DIR    the run directory; programs and agents with the same one see each other
                  (default: $XDG_RUNTIME_DIR/softhca-…, else /tmp/softhca-…, one per user and network namespace;
                  where no agent serves that one, the system's /run/softhca-… if an agent serves it)
+  SOFTHCA_FAULTS faults for the programs that have it: rules, separated by semicolons, or a TOML file (docs/faults.md)
   SOFTHCA_LOG    what programs and the agent log on standard error: error, warn, info, debug, trace";
 
 /// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel module, no root.
@@ -65,6 +66,9 @@ pub(crate) enum Command {
     },
     /// Capture the packets of every program, over shared memory too, for Wireshark or to be read here
     Capture(Capture),
+    /// Lose packets, fail commands, take ports down: faults on demand, for tests (docs/faults.md)
+    #[command(subcommand, after_help = crate::fault::grammar())]
+    Fault(crate::fault::Fault),
     /// Check what works on this machine and what a program would load
     Doctor {
         /// Print JSON
@@ -82,6 +86,7 @@ Examples:
   softhca run --link-layer infiniband -- ibv_rc_pingpong     a port with a LID: no GID index is needed
   softhca run --address 127.0.0.2 -- ./server      each address is a host of its own: these two speak RoCEv2
   softhca run --address 127.0.0.3 -- ./client 127.0.0.2
+  softhca run --fault 'loss 5% seed 7' -- ./my-tests    with packets that get lost (docs/faults.md)
   SOFTHCA_LOG=debug softhca run -- ./my-server
 
 The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part,
@@ -100,6 +105,9 @@ pub(crate) struct Run {
     /// each at the end, with how to mend it. The program runs slower. docs/strict.md lists what is looked for
     #[arg(long)]
     pub(crate) strict: bool,
+    /// A fault on demand for this program, as `softhca fault add --help` tells them; may be given several times
+    #[arg(long, value_name = "RULE")]
+    pub(crate) fault: Vec<String>,
     /// Start the agent with ports of this link layer, if none answers; ethernet without it
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,

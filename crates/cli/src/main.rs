@@ -11,6 +11,7 @@ mod capture;
 mod devices;
 mod doctor;
 mod errors;
+mod fault;
 mod place;
 mod preload;
 mod reasons;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Show { json, errors: true, .. } => errors::run(&host, json),
         Command::Show { json, kind, .. } => show::run(&host, json, kind),
         Command::Capture(wanted) => capture::run(&wanted, &host),
+        Command::Fault(fault) => fault::run(&fault, &host),
         Command::Doctor { json } => doctor::run(&host, json),
     };
     match done {

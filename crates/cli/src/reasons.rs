@@ -23,6 +23,9 @@ const LOOKED_AT: u64 = 8 << 20;
 /// Bytes of a sentence that is told.
 const LONGEST: usize = 2000;
 
+/// How sentences about faults on demand begin.
+const FAULT: &str = "fault: ";
+
 /// How many files of earlier runs are kept.
 const KEPT: usize = 20;
 
@@ -64,8 +67,9 @@ impl Reasons {
         let text = self.end().unwrap_or_default();
         let lines: Vec<(Kind, &str)> = text.lines().map(taken_apart).collect();
         let mut told = String::new();
-        let is_told = |kind: Kind| !succeeded || kind == Kind::Failed;
-        let reasons = alike(lines.iter().filter(|(kind, _)| is_told(*kind)));
+        // What was injected explains why something took long, too.
+        let is_told = |kind: Kind, sentence: &str| !succeeded || kind == Kind::Failed || sentence.starts_with(FAULT);
+        let reasons = alike(lines.iter().filter(|(kind, sentence)| is_told(*kind, sentence)));
         if !reasons.is_empty() {
             let why = if succeeded { "what failed on the way" } else { "why something failed" };
             told += &format!("softhca: {}\n{}", heading(why, reasons.len(), TOLD), shown(&reasons, TOLD));

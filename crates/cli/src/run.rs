@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use crate::arguments::Run;
+use crate::fault;
 use crate::place::{self, Host};
 use crate::preload;
 use crate::reasons::{self, Reasons};
@@ -39,6 +40,7 @@ pub(crate) fn run(run: &Run, host: &Host) -> ExitCode {
 }
 
 fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
+    let faults = fault::of_run(&run.fault, env::var_os(abi::fault::VARIABLE).as_deref())?;
     let library = place::library_folder()?;
     let run_dir = host.run_dir();
     // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
@@ -56,6 +58,9 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let mut command = command(run, &library, &run_dir, &reasons);
     if let Some(findings) = &findings {
         command.env(engine::lint::VARIABLE, findings.file());
+    }
+    if let Some(faults) = faults {
+        command.env(abi::fault::VARIABLE, faults);
     }
     let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
     let mut child = match command.spawn() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0  device u8 · port u8 · SLID u16 · DLID u16 · SL u8 · flags u8
-//!  8  source QPN u32 · payload length u16 · reserved u16
+//!  8  source QPN u32 · payload length u16 · MTU code u8 · reserved u8
 //! 16  [bulk: offset u32] [GRH: 40 bytes] transport headers, then the payload unless it is in the bulk area
 //! ```
 //! No ICRC and no padding: a lane is memory. Errands and reports (`errand.rs`) have the same first 16 bytes. What is decoded here is a peer's claim; the caller checks whose it is.
@@ -28,6 +28,8 @@ pub(crate) struct Path {
     pub(crate) slid: u16,
     pub(crate) dlid: u16,
     pub(crate) sl: u8,
+    /// The code of the path MTU that packets have; 0 is the lane's own.
+    pub(crate) mtu: u8,
 }
 
 /// A packet on a lane.
@@ -110,7 +112,7 @@ pub(crate) fn head(record: &mut [u8], path: Path, flags: u8, src_qp: Qpn, len: u
         d,
         low,
         high,
-        0,
+        path.mtu,
         0,
     ]);
 }
@@ -161,6 +163,7 @@ pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
         slid: u16::from_le_bytes([head[2], head[3]]),
         dlid: u16::from_le_bytes([head[4], head[5]]),
         sl: head[6],
+        mtu: head[14],
     };
     Some(Cell::Packet(Packet { path, src_qp, headers, grh, len, payload }))
 }

@@ -11,6 +11,7 @@ use wire::grh::Network;
 use crate::access::Refusal;
 use crate::board::Place;
 use crate::cell::Path;
+use crate::faults::{Far, Towards};
 use crate::lane::{Lane, STRIPES};
 use crate::mcast::is_group;
 use crate::net::flow::{Flow, NoWay, Vector};
@@ -202,9 +203,22 @@ impl Qp {
         Ok(flow)
     }
 
-    fn send_to_host(&self, inner: &Inner, flow: &Flow, transmit: &Transmit, entry: &SendEntry) -> Result<(), Refusal> {
+    fn send_to_host(
+        &self,
+        inner: &Inner,
+        flow: &Arc<Flow>,
+        transmit: &Transmit,
+        entry: &SendEntry,
+    ) -> Result<(), Refusal> {
         let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
+        if self.engine().faults.is_on() {
+            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
+            let to = Towards::Host(flow);
+            if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
+                return Ok(());
+            }
+        }
         self.put_on_wire(flow, &mut flow.port.batch.lock(), &transmit.headers, transmit.len, &from)
     }
 
@@ -233,6 +247,7 @@ impl Qp {
             slid: board.lid(Place { device, port }),
             dlid: entry.dlid,
             sl: entry.sl,
+            mtu: 0,
         };
         let sent = self.put_datagram(inner, lane, transmit, entry, path, grh)?;
         if sent {

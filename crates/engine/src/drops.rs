@@ -236,7 +236,7 @@ mod tests {
         let told = (0..10 * DROPS as u32).filter_map(one).count();
         assert_eq!(told, DROPS, "each kind was told that there was room for, and no more");
         assert_eq!(drops.table.lock().len(), DROPS);
-        let last: DropRecord = memory.read(CONTEXT_LEN - DROP_LEN);
+        let last: DropRecord = memory.read(context_page::FAULTS - DROP_LEN);
         assert_eq!(last.count, 1);
     }
 }

@@ -29,6 +29,7 @@ use crate::cq::Cq;
 use crate::drops::Drops;
 use crate::error::{Error, Result};
 use crate::event::Events;
+use crate::faults::Faults;
 use crate::helper::Waker;
 use crate::lane::Lanes;
 use crate::lint::Lint;
@@ -81,6 +82,8 @@ pub struct Engine {
     pub(crate) board: Board,
     pub(crate) events: Events,
     pub(crate) timers: Timers,
+    /// Faults on demand.
+    pub(crate) faults: Faults,
     pub(crate) moderated: Moderated,
     pub(crate) waker: Waker,
     channels: Mutex<Vec<Weak<Channel>>>,
@@ -146,7 +149,8 @@ impl Engine {
 
         shm::register_barrier();
         let (waker, bell) = Waker::new()?;
-        let hello = EngineHello { pid: std::process::id(), flags: 0 };
+        let flags = if is_home { Faults::ask(&page)? } else { 0 };
+        let hello = EngineHello { pid: std::process::id(), flags };
         let request = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
         let answer = control.call(&request, &[bell.as_fd(), waker.kick_fd()])?;
         let hello: EngineHelloAnswer = answer.get(0)?;
@@ -174,6 +178,7 @@ impl Engine {
             board: Board::map(&board)?,
             events: Events::new(async_fd, page.clone()),
             timers: Timers::new(),
+            faults: Faults::new(page.clone()),
             moderated: Moderated::default(),
             waker,
             channels: Mutex::new(Vec::new()),
@@ -200,6 +205,7 @@ impl Engine {
         // What the agent wants from the beginning on.
         engine.listen();
         // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
+        engine.take_faults();
         if engine.clock.simulated().is_none() {
             engine.start_helper()?;
         }
@@ -299,6 +305,9 @@ impl Engine {
         self.check_process()?;
         if self.is_gone() {
             return Err(gone());
+        }
+        if self.faults.watches_commands() {
+            return self.control.call(request, &[]).map(drop);
         }
         self.control.tell(request)
     }
@@ -452,11 +461,11 @@ impl Engine {
     }
 
     /// The agent has gone: the device with it. Every QP ends, every waiter wakes.
-    pub(crate) fn die(self: &Arc<Self>) {
+    pub(crate) fn die(self: &Arc<Self>, why: &str) {
         if self.is_gone.swap(true, Ordering::Relaxed) {
             return;
         }
-        crate::reason!("the softhca agent is gone: the device is lost (IBV_EVENT_DEVICE_FATAL)");
+        crate::reason!("{why}: the device is lost (IBV_EVENT_DEVICE_FATAL)");
         for lane in self.lanes.list().iter() {
             lane.kill();
         }
@@ -489,6 +498,7 @@ impl Engine {
         self.unrouted.lock().clear();
         self.astray.lock().clear();
         self.deferred.lock().clear();
+        self.forget_parcels();
         for qp in self.qps.all() {
             self.qps.remove(qp.qpn());
             qp.abandon();

@@ -421,7 +421,7 @@ impl Engine {
             let _ = epoll::delete(&self.waker.epoll, socket.as_fd());
         }
         if !self.waker.stop.load(Ordering::Relaxed) {
-            self.die();
+            self.die("the softhca agent is gone");
         }
     }
 
@@ -440,6 +440,8 @@ impl Engine {
             push::PORTS => self.ports_changed(),
             push::CAPTURE => self.begin_capture(&message.lane, &fds),
             push::CAPTURE_END => self.end_capture(message.lane.lane),
+            push::FAULTS => self.take_faults(),
+            push::REMOVED => self.die("fault: the device was removed"),
             _ => {}
         }
     }

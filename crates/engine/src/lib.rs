@@ -31,6 +31,7 @@ mod errand;
 mod error;
 mod event;
 mod event_file;
+mod faults;
 mod foregone;
 mod held;
 mod helper;

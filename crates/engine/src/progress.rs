@@ -12,6 +12,7 @@ use wire::Qpn;
 
 use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
+use crate::faults::PARCELS;
 use crate::lane::{Lane, Receiver};
 use crate::moderation::PERIODS;
 use crate::net::inbox::Inbox;
@@ -210,6 +211,9 @@ impl Engine {
             self.drop_of_lane(Cause::Device, packet, (packet.path.device.into(), self.device()));
             return self.turn_away(lane, packet);
         }
+        if self.faults.is_on() && self.meets_fault(packet, payload, Origin::Lane) {
+            return;
+        }
         let dest = packet.headers.dest_qp.value();
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
@@ -303,6 +307,9 @@ impl Engine {
         let due = self.timers.due(now);
         if due.contains(&PERIODS) {
             self.end_periods(now);
+        }
+        if due.contains(&PARCELS) {
+            self.send_parcels();
         }
         for qp in due.iter().filter_map(|&qpn| self.qps.find(qpn)) {
             qp.on_timer(now);

@@ -190,6 +190,11 @@ pub(crate) struct Inner {
     pub(crate) last_place: Option<([u8; 16], u32, Place)>,
     /// The peer is on another host: packets are as long as its path carries, and may be lost. Decided with the address.
     pub(crate) on_wire: bool,
+    /// It is not, and packets may be lost all the same: by faults on demand.
+    pub(crate) lossy: bool,
+    /// The MTU code that our packets on a lane have, and that the peer's have; 0 is the lane's own.
+    pub(crate) lane_mtu: u8,
+    pub(crate) peer_mtu: u8,
     /// Where the last datagram to another host went.
     pub(crate) last_flow: Option<(Vector, Arc<Flow>)>,
     /// How often the requester had lost something when that was last looked at.
@@ -381,6 +386,9 @@ impl Engine {
             blocked: false,
             last_place: None,
             on_wire: false,
+            lossy: false,
+            lane_mtu: 0,
+            peer_mtu: 0,
             last_flow: None,
             losses: 0,
             share: Share::default(),
@@ -480,6 +488,11 @@ impl Qp {
 
     pub(crate) fn arc(&self) -> Option<Arc<Self>> {
         self.itself.upgrade()
+    }
+
+    /// For what waits for it and does not keep it.
+    pub(crate) fn weak(&self) -> Weak<Self> {
+        Weak::clone(&self.itself)
     }
 
     /// An async event of it was read: the agent's count, too, which other libraries go by.

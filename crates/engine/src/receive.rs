@@ -122,6 +122,9 @@ impl Qp {
         if !self.is_connected(inner, packet, origin) {
             return self.turn_down(inner, packet, origin);
         }
+        if packet.path.mtu != inner.peer_mtu && !self.follow_mtu(inner, packet) {
+            return Arrival::Taken;
+        }
         if inner.migration.heeds(packet.headers.migrated) && !self.heed(inner, packet, origin) {
             return Arrival::NotTaken;
         }
@@ -403,6 +406,9 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         last: Option<RecvEnd>,
     ) -> Option<Status> {
+        if first && inner.receive.is_none() && self.engine().faults.is_on() && self.starves(inner, packet) {
+            return None;
+        }
         if first && inner.receive.is_none() && !self.take_receive(inner) {
             self.lacks_receive(inner, packet, payload);
             return None;
@@ -491,6 +497,9 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         imm: Option<RecvEnd>,
     ) {
+        if imm.is_some() && inner.receive.is_none() && self.engine().faults.is_on() && self.starves(inner, packet) {
+            return;
+        }
         if imm.is_some() && inner.receive.is_none() && !self.take_receive(inner) {
             return self.lacks_receive(inner, packet, payload);
         }

@@ -25,13 +25,13 @@ use crate::qp::{Inner, Qp, Route};
 use crate::request;
 
 /// Bytes of a READ that are asked for at once from another host, whose answer nothing else would keep within our buffers.
-const READ_PIECE: u32 = 32 * 1024;
+pub(crate) const READ_PIECE: u32 = 32 * 1024;
 
 /// How many of the program's timeouts one try lasts on the wire: as many as the IBA allows, since processes wait for processors as adapters
 /// do not. What is lost is found out about long before.
-const PATIENCE: u8 = 4;
+pub(crate) const PATIENCE: u8 = 4;
 /// Nanoseconds of silence after which the oldest packet goes to another host once more, long before the program's timeout.
-const SILENCE: u32 = 20_000_000;
+pub(crate) const SILENCE: u32 = 20_000_000;
 
 /// Words of the control line that a reset QP has at 0.
 const RESET_WORDS: [usize; 9] = [
@@ -207,8 +207,11 @@ impl Qp {
     fn ready_to_send(&self, inner: &mut Inner) {
         let a = inner.attributes;
         inner.established = true;
+        self.begin_lossy(inner);
+        let loses = inner.on_wire || inner.lossy;
+        let mtu = abi::device::mtu_bytes(inner.lane_mtu).unwrap_or_else(|| self.mtu(inner));
         inner.requester.configure(RequesterConfig {
-            mtu: self.mtu(inner),
+            mtu,
             src_qp: Qpn::new(self.qpn()),
             dest_qp: Qpn::new(a.dest_qp_num),
             pkey: 0xffff,
@@ -217,13 +220,14 @@ impl Qp {
             retry_cnt: a.retry_cnt,
             rnr_retry: a.rnr_retry,
             max_rd_atomic: a.max_rd_atomic,
-            lossless: !inner.on_wire,
-            read_piece: if inner.on_wire { (READ_PIECE / self.mtu(inner)).max(1) } else { 0 },
-            patience: if inner.on_wire { PATIENCE } else { 1 },
-            probe_after: if inner.on_wire { SILENCE } else { 0 },
+            lossless: !loses,
+            read_piece: if loses { (READ_PIECE / mtu).max(1) } else { 0 },
+            patience: if loses { PATIENCE } else { 1 },
+            probe_after: if loses { SILENCE } else { 0 },
             migrated: inner.migration.is_migrated(),
             ..RequesterConfig::default()
         });
+        self.narrow(inner);
     }
 
     /// Attributes that may change while the QP works.
@@ -297,6 +301,7 @@ impl Qp {
         inner.named = None;
         self.uncount(inner);
         (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
+        (inner.lossy, inner.lane_mtu, inner.peer_mtu) = (false, 0, 0);
         inner.habit = Habit::default();
         inner.unanswered = Unanswered::default();
         inner.migration = Migration::default();

@@ -14,6 +14,7 @@ use crate::abroad::Fetched;
 use crate::access::{self, Refusal, Stretch};
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Deferred;
+use crate::faults::{Far, Towards};
 use crate::lane::{Lane, Sender};
 use crate::lock::MutexGuard;
 use crate::net::ahead::Ahead;
@@ -32,16 +33,18 @@ pub(crate) enum Sent {
 }
 
 /// By what a connection's packets leave.
-enum Exit<'a> {
-    Lane(&'a Lane, MutexGuard<'a, Sender>, Path),
-    Wire(&'a Flow, MutexGuard<'a, Batch>),
+///
+/// With what the rules have to know, where there are some.
+pub(crate) enum Exit<'a> {
+    Lane(&'a Arc<Lane>, MutexGuard<'a, Sender>, Path, Option<Far>),
+    Wire(&'a Arc<Flow>, MutexGuard<'a, Batch>, Option<Far>),
 }
 
 impl Exit<'_> {
     /// Everything is in: has it leave, or wait.
     fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) {
         match self {
-            Exit::Lane(lane, sender, _) => {
+            Exit::Lane(lane, sender, ..) => {
                 if blocked {
                     lane.block(qp);
                 }
@@ -50,7 +53,7 @@ impl Exit<'_> {
                     lane.notify();
                 }
             }
-            Exit::Wire(flow, mut batch) => {
+            Exit::Wire(flow, mut batch, _) => {
                 if let Err(error) = batch.flush(&*flow.port.outlet) {
                     flow.complain(&error);
                 }
@@ -146,7 +149,9 @@ impl Qp {
             self.fail_over(inner);
         }
         self.find_route(inner, false);
-        let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, ..Path::default() };
+        let far = if self.engine().faults.is_on() { self.far(inner) } else { None };
+        let mtu = inner.lane_mtu;
+        let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, mtu, ..Path::default() };
         let now = self.time(inner);
         // Borrowed from the QP for the while, and put back below.
         let route = std::mem::replace(&mut inner.route, Route::Unknown);
@@ -157,11 +162,11 @@ impl Qp {
                 if self.engine().is_capturing() {
                     sender.ends = Some(self.ends(inner));
                 }
-                Exit::Lane(lane, sender, path)
+                Exit::Lane(lane, sender, path, far)
             }
             Route::Wire(flow) => {
                 may_ask = self.open_window(inner, flow, now);
-                Exit::Wire(flow, flow.port.batch.lock())
+                Exit::Wire(flow, flow.port.batch.lock(), far)
             }
             _ => {
                 let opening = matches!(route, Route::Opening(_));
@@ -226,7 +231,7 @@ impl Qp {
             if self.must_wait(inner, &transmit, fresh, now) {
                 break;
             }
-            if let Exit::Wire(flow, batch) = &mut exit
+            if let Exit::Wire(flow, batch, _) = &mut exit
                 && self.service == Service::Uc
                 && !self.may_go(inner, flow, batch, transmit.len, transmit.headers.dest_qp, now)
             {
@@ -235,7 +240,7 @@ impl Qp {
             }
             let mut done = self.send_request(inner, &mut exit, &transmit, &mut ahead);
             if matches!(done, Sent::Yes)
-                && let Exit::Wire(flow, batch) = &mut exit
+                && let Exit::Wire(flow, batch, _) = &mut exit
                 && let Some(ahead) = &ahead
                 && inner.pace.is_none()
             {
@@ -267,6 +272,7 @@ impl Qp {
     /// The state machines' time: read only when a timer runs, for a clock costs as much as a message.
     pub(crate) fn time(&self, inner: &Inner) -> Time {
         let timed = inner.on_wire
+            || inner.lossy
             || inner.deadline.is_some()
             || inner.pace.is_some()
             || inner.requester.poll_timeout().is_some();
@@ -348,10 +354,28 @@ impl Qp {
         self.leave_by(exit, &response.headers, len, &from)
     }
 
+    /// What the rules have to know of the other end.
+    #[cold]
+    fn far(&self, inner: &mut Inner) -> Option<Far> {
+        self.adopt_mtu(inner);
+        Some(Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() })
+    }
+
+    #[inline]
     fn leave_by(&self, exit: &mut Exit<'_>, headers: &wire::Headers, len: u32, from: &Origin<'_>) -> Sent {
+        if let Exit::Lane(.., Some(far)) | Exit::Wire(.., Some(far)) = exit {
+            let far = *far;
+            return self.leave_with_faults(exit, &far, headers, len, from);
+        }
+        self.leave_now(exit, headers, len, from)
+    }
+
+    /// Sends a packet that nothing harms.
+    #[inline]
+    pub(crate) fn leave_now(&self, exit: &mut Exit<'_>, headers: &wire::Headers, len: u32, from: &Origin<'_>) -> Sent {
         match exit {
-            Exit::Lane(lane, sender, path) => self.put(lane, sender, *path, headers, None, len, from),
-            Exit::Wire(flow, batch) => match self.put_on_wire(flow, batch, headers, len, from) {
+            Exit::Lane(lane, sender, path, _) => self.put(lane, sender, *path, headers, None, len, from),
+            Exit::Wire(flow, batch, _) => match self.put_on_wire(flow, batch, headers, len, from) {
                 Ok(()) => Sent::Yes,
                 Err(refusal) => Sent::Refused(refusal),
             },
@@ -383,7 +407,7 @@ impl Qp {
     /// Puts one packet on a lane.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "a packet is made of that many parts, and this is where they meet")]
-    fn put(
+    pub(crate) fn put(
         &self,
         lane: &Lane,
         sender: &mut Sender,
@@ -495,7 +519,7 @@ impl Qp {
     pub(crate) fn put_datagram(
         &self,
         inner: &Inner,
-        lane: &Lane,
+        lane: &Arc<Lane>,
         transmit: &Transmit,
         entry: &SendEntry,
         path: Path,
@@ -503,6 +527,13 @@ impl Qp {
     ) -> Result<bool, Refusal> {
         let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
+        if self.engine().faults.is_on() {
+            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
+            let to = Towards::Lane(lane, path, grh);
+            if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
+                return Ok(true);
+            }
+        }
         let mut sender = lane.sender.lock();
         if self.engine().is_capturing() {
             sender.ends = Some(self.ends_of_datagram(inner, entry));

@@ -85,6 +85,20 @@ impl Host {
         self.agent.set_port(0, port, up);
     }
 
+    /// Adds faults on demand (`softhca fault add --help` tells what a rule looks like), which act on lanes and on the wire. All engines know
+    /// them when this returns. Gives the rules' numbers.
+    ///
+    /// # Errors
+    /// The text is no rule, or says what there is not.
+    pub fn add_faults(&self, rules: &str) -> Result<Vec<u32>, String> {
+        self.agent.add_faults(rules)
+    }
+
+    /// Clears them.
+    pub fn clear_faults(&self) {
+        self.agent.clear_faults();
+    }
+
     /// Cuts the line to one of its addresses, where it has several: packets from there and to there are lost.
     pub fn cut(&self, address: IpAddr) {
         self.cut_or_mend(address, true);

@@ -48,6 +48,7 @@
 //! ```
 
 mod core;
+mod dice;
 mod memory;
 mod network;
 mod trace;
@@ -62,7 +63,7 @@ use engine::{Engine, Error, Simulated, Step};
 use softhca::{Context, Gid};
 
 use crate::StartError;
-use crate::faults::Dice;
+use crate::simulation::dice::Dice;
 pub use core::Conditions;
 use core::{Core, Event};
 pub use memory::Memory;

@@ -15,7 +15,9 @@ use engine::{Network, Outlet};
 use parking_lot::{Mutex, RwLock};
 use softhca::Gid;
 
-use crate::faults::{Dice, Fate, Faults};
+use abi::fault::{Armed, Direction, Facts, Fate, Rule, decide};
+
+use crate::faults::Faults;
 
 /// RoCEv2's source ports begin here, for entropy on the way.
 const FIRST_PORT: u16 = 0xc000;
@@ -38,8 +40,7 @@ pub struct Switch {
 }
 
 struct Trouble {
-    faults: Faults,
-    dice: Dice,
+    rules: Vec<Armed>,
     /// Packets that wait for the next to their host.
     late: Vec<(Arc<Plug>, Late)>,
     counts: Counts,
@@ -87,13 +88,15 @@ pub(crate) struct Plug {
 
 impl Switch {
     pub(crate) fn new(faults: Faults) -> Self {
-        let trouble = Trouble { faults, dice: Dice::new(faults.seed), late: Vec::new(), counts: Counts::default() };
+        let rules = armed(faults.rules());
+        let faulty = AtomicBool::new(!rules.is_empty());
+        let trouble = Trouble { rules, late: Vec::new(), counts: Counts::default() };
         Self {
             plugs: RwLock::default(),
             places: RwLock::default(),
             cut: RwLock::default(),
             has_cuts: AtomicBool::new(false),
-            faulty: AtomicBool::new(!faults.is_none()),
+            faulty,
             trouble: Mutex::new(trouble),
             ports: AtomicU16::new(0),
             packets: AtomicU64::new(0),
@@ -111,12 +114,19 @@ impl Switch {
 
     /// Does other things wrong from now on. What was held back comes now.
     pub fn set_faults(&self, faults: Faults) {
+        self.set_rules(faults.rules());
+    }
+
+    /// The same by rules of faults on demand. What lies between hosts loses, repeats, reorders and damages packets; rules of other kinds
+    /// do nothing here.
+    pub fn set_rules(&self, rules: Vec<Rule>) {
         let mut trouble = self.trouble.lock();
-        (trouble.faults, trouble.dice) = (faults, Dice::new(faults.seed));
+        trouble.rules = armed(rules);
+        let faulty = !trouble.rules.is_empty();
         for (plug, late) in std::mem::take(&mut trouble.late) {
             plug.take(&late.head, late.bytes.len(), &late.bytes);
         }
-        self.faulty.store(!faults.is_none(), Ordering::Relaxed);
+        self.faulty.store(faulty, Ordering::Relaxed);
     }
 
     /// Loses all packets from and to one address, or no longer.
@@ -181,8 +191,8 @@ impl Switch {
         let mut start = 0;
         for at in (0..bytes.len()).step_by(segment) {
             let end = bytes.len().min(at + segment);
-            let Trouble { faults, dice, late, counts } = &mut *trouble;
-            let mut fate = dice.fate(faults);
+            let Trouble { rules, late, counts } = &mut *trouble;
+            let mut fate = decide::decide(rules, &facts(head, &bytes[at..end]), 0).fate;
             if let Fate::Damaged(bit) = fate {
                 // It stays where it is, among the others.
                 counts.damaged += 1;
@@ -191,7 +201,7 @@ impl Switch {
                 fate = Fate::Good;
             }
             let packet = &bytes[at..end];
-            if fate == Fate::Good {
+            if matches!(fate, Fate::Good | Fate::Ghost) {
                 if late.is_empty() {
                     continue;
                 }
@@ -210,7 +220,7 @@ impl Switch {
             to.take(head, segment, &bytes[start..at]);
             start = at + packet.len();
             match fate {
-                Fate::Good | Fate::Damaged(_) => {}
+                Fate::Good | Fate::Ghost | Fate::Damaged(_) => {}
                 Fate::Lost => counts.lost += 1,
                 Fate::Twice => {
                     counts.repeated += 1;
@@ -223,6 +233,28 @@ impl Switch {
             }
         }
         to.take(head, segment, &bytes[start..]);
+    }
+}
+
+fn armed(rules: Vec<Rule>) -> Vec<Armed> {
+    (1..).zip(rules).map(|(id, rule)| Armed::new(id, rule)).collect()
+}
+
+/// What the rules ask of a packet, as far as it says so itself.
+fn facts(head: &Head, packet: &[u8]) -> Facts {
+    let word = |at: usize| packet.get(at..at + 4).map_or(0, |word| u32::from_be_bytes([0, word[1], word[2], word[3]]));
+    Facts {
+        direction: Direction::Out,
+        device: 0,
+        port: 1,
+        peer: head.to.0,
+        qpn: word(4),
+        peer_qpn: word(4),
+        opcode: packet.first().copied().unwrap_or_default(),
+        // That of an acknowledgement's AETH.
+        syndrome: packet.get(12).copied().unwrap_or_default(),
+        len: packet.len() as u32,
+        management: false,
     }
 }
 

@@ -30,13 +30,7 @@ fn next(simulation: &mut Simulation, cq: &Arc<Cq>) -> Wc {
 
 fn write(from: &Side, to: &Side, len: usize) {
     let (rkey, remote_addr) = (to.mr.rkey(), to.memory.addr(0));
-    from.post(&SendWr {
-        opcode: opcode::RDMA_WRITE,
-        rkey,
-        remote_addr,
-        sges: &from.sge(0, len),
-        ..SendWr::default()
-    });
+    from.post(&SendWr { opcode: opcode::RDMA_WRITE, rkey, remote_addr, sges: &from.sge(0, len), ..SendWr::default() });
 }
 
 #[test]

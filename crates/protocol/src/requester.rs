@@ -221,6 +221,27 @@ impl Requester {
         self.config.lossless = lossless;
     }
 
+    /// The path has come to lose packets: from now on the timers run, for what is under way too, with this patience and these probes.
+    pub fn doubt(&mut self, now: Time, patience: u8, probe_after: u32) {
+        self.config = RequesterConfig { lossless: false, patience, probe_after, ..self.config };
+        self.doubted(now);
+    }
+
+    /// Whether no message has begun that is not answered: then the MTU may change.
+    #[must_use]
+    pub fn is_between_messages(&self) -> bool {
+        self.cursor.op == self.cursor.started && (!self.service.is_reliable() || self.rc.unacked == self.cursor.high)
+    }
+
+    /// Changes how much one packet carries, and of how many a piece of a READ is made. Only between messages.
+    pub fn set_mtu(&mut self, mtu: u32, read_piece: u32) {
+        if self.is_between_messages() {
+            self.mtu_shift = mtu.max(1).ilog2() as u8;
+            self.config.mtu = 1 << self.mtu_shift;
+            self.config.read_piece = read_piece;
+        }
+    }
+
     /// The number of the next new packet.
     #[must_use]
     pub fn sq_psn(&self) -> Psn {

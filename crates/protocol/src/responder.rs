@@ -115,6 +115,11 @@ impl Responder {
         self.set_max_dest_rd_atomic(config.max_dest_rd_atomic);
     }
 
+    /// Changes how much one packet carries. Only between messages.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        self.config.mtu = mtu.max(1);
+    }
+
     /// Changes what is served.
     pub fn set_access(&mut self, access: Access) {
         self.config.access = access;

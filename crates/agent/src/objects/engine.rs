@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use abi::Errno;
 use abi::board::BOARD_LEN;
-use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, push};
+use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, hello as flag, push};
 use rustix::fs::SealFlags;
 
 use super::{Answer, Call};
@@ -22,7 +22,7 @@ use crate::world::World;
 pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let fds = std::mem::take(&mut call.fds);
     let body: EngineHello = call.body()?;
-    if body.flags != 0 {
+    if body.flags & !(flag::FAULTS | flag::TOML) != 0 {
         return refuse(Errno::EINVAL, format!("ENGINE_HELLO: flags {:#x} are not known", body.flags));
     }
     let device = world.device_of(call.context).index as u32;
@@ -35,6 +35,13 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let (link, theirs) = EngineLink::new(bell, kick)?;
     context.engine = Some(link);
     capture::greet(world, call.context);
+    if body.flags & flag::FAULTS != 0
+        && let Err(why) = world.bring_faults(call.context, body.flags & flag::TOML != 0)
+    {
+        world.context(call.context)?.engine = None;
+        return refuse(Errno::EINVAL, format!("{}: {why}", abi::fault::VARIABLE));
+    }
+    world.show_faults_to(call.context);
     let answer = EngineHelloAnswer {
         engine: call.context.0,
         device,

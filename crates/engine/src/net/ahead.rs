@@ -64,7 +64,7 @@ impl Qp {
             _ => return Sent::Yes,
         };
         // Whoever wants to see each packet sees it.
-        if tracing::enabled!(tracing::Level::TRACE) {
+        if tracing::enabled!(tracing::Level::TRACE) || self.engine().faults.is_on() {
             return Sent::Yes;
         }
         let series = Series::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp)

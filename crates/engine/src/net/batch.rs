@@ -179,6 +179,17 @@ impl Batch {
         }
     }
 
+    /// Has one bit of the last packet be another one, so that its ICRC does not fit.
+    #[cold]
+    pub(crate) fn damage_last(&mut self, bit: u64) {
+        self.seal_last();
+        let start = self.segment * self.count.saturating_sub(1);
+        if let Some(packet) = self.buffer.get_mut(start..self.len).filter(|packet| !packet.is_empty()) {
+            let bit = (bit % (packet.len() as u64 * 8)) as usize;
+            packet[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
     /// Sends what is there.
     ///
     /// # Errors

@@ -220,6 +220,8 @@ impl Engine {
                         }
                     }
                 }
+                Found::Packet(packet, payload)
+                    if self.faults.is_on() && self.is_stopped_by_fault(&packet, payload, datagrams) => {}
                 Found::Packet(packet, payload) => {
                     next = self.deliver_run(&mut packets, (packet, payload), touched, recent, polled);
                     continue;
@@ -264,7 +266,7 @@ impl Engine {
                 Outcome::Gone => self.drop_of_host(datagrams, &packet, Cause::NoQp),
             }
             match packets.next() {
-                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest => {
+                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest && !self.faults.is_on() => {
                     (packet, payload) = (next, bytes);
                 }
                 next => break next,
@@ -284,6 +286,12 @@ impl Engine {
             *recent = None;
         }
         next
+    }
+
+    #[cold]
+    fn is_stopped_by_fault(&self, packet: &Packet, payload: &[u8], datagrams: &Datagrams) -> bool {
+        let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
+        self.meets_fault(packet, payload.as_ptr(), origin)
     }
 
     fn is_ours(&self, qpn: u32) -> bool {

@@ -53,7 +53,8 @@ impl Qp {
     /// Takes the packets behind one that this QP has just taken, as long as they make a train.
     pub(crate) fn take_train(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
         // Whoever wants to see each packet sees it.
-        if tracing::enabled!(tracing::Level::TRACE) || self.engine().is_capturing() {
+        let engine = self.engine();
+        if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || engine.faults.is_on() {
             return;
         }
         let Some(run) = self.awaited_run(inner) else { return };

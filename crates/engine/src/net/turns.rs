@@ -170,7 +170,8 @@ impl Engine {
         }
         // Before the lines are looked at: who comes later sets it again.
         self.net.crowded.store(false, Ordering::Release);
-        let crowded = self.net.peers.lock().values().filter(|peer| peer.turns.is_crowded()).cloned().collect::<Vec<_>>();
+        let crowded =
+            self.net.peers.lock().values().filter(|peer| peer.turns.is_crowded()).cloned().collect::<Vec<_>>();
         let (mut had, now) = (false, self.about_now());
         for peer in crowded {
             // Each one once, so that what acknowledgements bring is looked at again.

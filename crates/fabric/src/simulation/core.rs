@@ -11,7 +11,7 @@ use softhca::Gid;
 
 use super::network::Packets;
 use super::trace::{Seen, Trace};
-use crate::faults::Dice;
+use crate::simulation::dice::Dice;
 
 /// When a simulation begins: some code takes 0 for never.
 const DAWN: u64 = 1_000_000;

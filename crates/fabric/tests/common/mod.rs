@@ -141,6 +141,30 @@ impl Fabric {
         self.hosts.iter().flat_map(::fabric::Fabric::hosts).for_each(|host| host.set_port(port, up));
     }
 
+    /// Adds faults on demand to every agent; all engines know them.
+    pub(crate) fn add_faults(&self, rules: &str) {
+        let add = |agent: &AgentHandle| drop(agent.add_faults(rules).unwrap_or_else(|why| panic!("{why}")));
+        self.agents().for_each(add);
+    }
+
+    /// Clears them.
+    pub(crate) fn clear_faults(&self) {
+        self.agents().for_each(AgentHandle::clear_faults);
+    }
+
+    /// How often rules were asked and have acted, on all agents together.
+    pub(crate) fn fault_counts(&self) -> (u64, u64) {
+        let rows: Vec<_> = self.agents().map(|agent| agent.faults().expect("the agent answers")).collect();
+        let rows = rows.iter().flat_map(|list| list["rules"].as_array().expect("a list").iter());
+        let number = |row: &serde_json::Value, member: &str| row[member].as_u64().expect("a number");
+        rows.fold((0, 0), |(seen, acted), row| (seen + number(row, "seen"), acted + number(row, "acted")))
+    }
+
+    fn agents(&self) -> impl Iterator<Item = &AgentHandle> {
+        let hosts = self.hosts.iter().flat_map(::fabric::Fabric::hosts).map(|host| host.agent());
+        self.agent.iter().chain(hosts)
+    }
+
     /// One of the hosts, where there are some.
     pub(crate) fn host(&self, index: usize) -> Option<&::fabric::Host> {
         self.hosts.as_ref().map(|hosts| hosts.host(index))

@@ -45,7 +45,8 @@ impl Story {
         let harm = self.harm(number);
         let end = &mut self.ends[number];
         loop {
-            let request = end.under_way.pop_front().ok_or("it is not under way: it completes twice, or was never posted")?;
+            let request =
+                end.under_way.pop_front().ok_or("it is not under way: it completes twice, or was never posted")?;
             let this = request.number == wc.wr_id;
             if !this && request.signaled {
                 return Err(format!("request {} has not completed, and one behind it does", request.number));
@@ -60,7 +61,8 @@ impl Story {
                 match request.check {
                     Check::Landed(expected) => {
                         let landed = end.memory.bytes(End::landing(request.number), expected.len());
-                        differ(&landed, &expected).map_err(|why| format!("what request {} read: {why}", request.number))?;
+                        differ(&landed, &expected)
+                            .map_err(|why| format!("what request {} read: {why}", request.number))?;
                     }
                     Check::Bound(key) => set(end, Window::Open(key)),
                     Check::Closed => set(end, Window::Closed),
@@ -217,7 +219,12 @@ fn differ(is: &[u8], should: &[u8]) -> Result<(), String> {
         None => Err(format!("{} bytes instead of {}", is.len(), should.len())),
         Some(at) => {
             let wrong = is.iter().zip(should).filter(|(is, should)| is != should).count();
-            Err(format!("byte {at} is {:#x} and should be {:#x}, {wrong} of {} are wrong", is[at], should[at], is.len()))
+            Err(format!(
+                "byte {at} is {:#x} and should be {:#x}, {wrong} of {} are wrong",
+                is[at],
+                should[at],
+                is.len()
+            ))
         }
     }
 }

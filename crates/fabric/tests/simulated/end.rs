@@ -222,14 +222,8 @@ impl End {
             self.qp.modify(&ModifyQp { qp_state, attr_mask: attr::STATE | mask, ..whole }).expect("the next state");
         }
         if self.kind == Kind::Ud {
-            let vector = AhAttr {
-                dgid: gid,
-                sgid_index: 1,
-                is_global: 1,
-                port_num: 1,
-                hop_limit: 64,
-                ..AhAttr::default()
-            };
+            let vector =
+                AhAttr { dgid: gid, sgid_index: 1, is_global: 1, port_num: 1, hop_limit: 64, ..AhAttr::default() };
             self.ah = Some(owner.pd.create_ah(&vector).expect("an address handle"));
         }
     }

@@ -105,19 +105,7 @@ impl Program {
         let xrc_srq = engine.create_xrc_srq(&pd, &xrcd, &recv_cq, &spec).expect("an SRQ");
         let slots = Slots::new(&pd, 16, 0x5000_0000, SHARED);
         let xrc_slots = Slots::new(&pd, 16, 0x6000_0000, SHARED | XRC);
-        Self {
-            engine,
-            pd,
-            send_cq,
-            recv_cq,
-            channel,
-            asleep: false,
-            srq,
-            slots,
-            xrcd,
-            xrc_srq,
-            xrc_slots,
-        }
+        Self { engine, pd, send_cq, recv_cq, channel, asleep: false, srq, slots, xrcd, xrc_srq, xrc_slots }
     }
 
     /// What has completed, up to some. A program that sleeps finds nothing until it is woken.

@@ -101,7 +101,8 @@ pub(crate) fn post(simulation: &mut Simulation, ends: &mut [End], number: usize,
         _ => {}
     }
     let reads = (draft.done == done::RDMA_READ).then_some((draft.at, draft.at + draft.len));
-    let byte_len = matches!(draft.done, done::RDMA_READ | done::COMP_SWAP | done::FETCH_ADD).then_some(draft.len as u32);
+    let byte_len =
+        matches!(draft.done, done::RDMA_READ | done::COMP_SWAP | done::FETCH_ADD).then_some(draft.len as u32);
     let (opcode, check, by_window) = (draft.done, draft.check, draft.by_window);
     a.under_way.push_back(Request { number: request, signaled, opcode, byte_len, check, reads, by_window });
     a.posted += 1;
@@ -228,8 +229,8 @@ fn draft(simulation: &mut Simulation, a: &End, b: &End, mtu: usize) -> Option<Dr
         opcode::BIND_MW => (draft.done, draft.by_window) = (done::BIND_MW, false),
         _ => (draft.done, draft.by_window) = (done::LOCAL_INV, false),
     }
-    let changes =
-        matches!(draft.done, done::RDMA_WRITE | done::COMP_SWAP | done::FETCH_ADD | done::ATOMIC_WRITE) && draft.len > 0;
+    let changes = matches!(draft.done, done::RDMA_WRITE | done::COMP_SWAP | done::FETCH_ADD | done::ATOMIC_WRITE)
+        && draft.len > 0;
     let overlaps = |(from, to): (usize, usize)| from < draft.at + draft.len && draft.at < to;
     if changes && a.under_way.iter().filter_map(|one| one.reads).any(overlaps) {
         // A READ that is asked for again would see what comes behind it.

@@ -54,6 +54,14 @@ impl Requester {
         }
     }
 
+    /// The path loses packets, as is known only now.
+    pub(crate) fn doubted(&mut self, now: Time) {
+        let is_waiting = self.rc.wait == Wait::Answer && self.rc.unacked != self.cursor.high;
+        if self.service.is_reliable() && !self.is_stopped() && is_waiting {
+            self.start_timer(now);
+        }
+    }
+
     /// Whether the receiver was not ready and its time has not passed.
     pub(crate) fn is_waiting(&mut self, now: Time) -> bool {
         if self.rc.wait == Wait::Ready && now >= self.rc.deadline {

@@ -1,0 +1,244 @@
+//! Faults on demand: what a rule says, and where the rules of one engine lie behind its context page.
+//!
+//! A [`Rule`] is one kind of fault, what it is for and how often it happens. People write it as text ([`text`]), the agent keeps it,
+//! and an engine gets those that touch it as text again, one to a line with its number and its place among the counts. How
+//! packets are chosen, the same way for the same seed, is [`decide`]'s. Nothing is harmed here.
+
+pub mod decide;
+pub mod text;
+
+pub use decide::{Armed, Dice, Direction, Facts, Fate, Verdict};
+pub use text::{BadRule, parse_all};
+
+use crate::Errno;
+
+/// The environment variable that names the rules of one program: their text, separated by semicolons, or the path of a TOML file.
+pub const VARIABLE: &str = "SOFTHCA_FAULTS";
+
+/// The most rules that touch one engine.
+pub const RULES: usize = 32;
+/// Places for counts: a rule has the place of its number, modulo this.
+pub const PLACES: u32 = 64;
+
+constants! {
+    /// The area for faults behind a context page, byte offsets in it.
+    pub mod area: usize {
+        /// Goes up when the rules change; odd while they are being written.
+        EPOCH = 0,
+        /// Bytes of text.
+        LEN = 4,
+        /// See `state`.
+        STATE = 8,
+        /// The epoch that the engine has taken, written by it.
+        TAKEN = 12,
+        /// Two words for each place: how many packets a rule was asked about, and how often it acted. Written by the engine.
+        COUNTS = 64,
+        /// The rules, one to a line: the number, a space, the rule. Before ENGINE_HELLO: what the engine's program asks for.
+        TEXT = 1024,
+    }
+
+    /// Bits of the area's STATE.
+    pub mod state: u32 {
+        /// Packets of this engine, or of those that it may speak with, come to harm: lanes are no longer without losses.
+        LOSSY = 1,
+        /// Commands may fail: none of them is taken for done before it is.
+        COMMANDS = 2,
+    }
+}
+
+/// Bytes of the area.
+pub const AREA_LEN: usize = 8192;
+/// Bytes of text, at most.
+pub const TEXT_MAX: usize = AREA_LEN - area::TEXT;
+
+const _: () = assert!(area::COUNTS + 8 * PLACES as usize <= area::TEXT);
+
+/// One fault: what happens, to what, and how often.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// What happens.
+    pub kind: Kind,
+    /// To what.
+    pub select: Select,
+    /// How often.
+    pub when: When,
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A packet vanishes.
+    Loss,
+    /// A packet comes later: nanoseconds, and by how many that differs from packet to packet, up or down.
+    Delay {
+        /// How much later.
+        by: u64,
+        /// More or less.
+        jitter: u64,
+    },
+    /// A packet comes twice.
+    Duplicate,
+    /// A packet comes after the next one of its QP.
+    Reorder,
+    /// One bit of a packet is another one: its ICRC does not fit.
+    Corrupt,
+    /// Packets leave no faster than so many bits in a second.
+    Bandwidth(u64),
+    /// A request that needs a receive request is told that there is none.
+    Rnr,
+    /// An acknowledgement is followed by one that acknowledges nothing new.
+    GhostAck,
+    /// A command of the verbs is refused.
+    Fail {
+        /// Its name, in lower case and without "ex_".
+        command: String,
+        /// With what.
+        errno: Errno,
+    },
+    /// Connection requests are rejected.
+    CmReject {
+        /// The reason's code (IBA 12.6.7.2).
+        reason: u16,
+    },
+    /// Connection requests vanish.
+    CmTimeout,
+    /// A port is down; for so many nanoseconds, or until the rule goes.
+    PortDown {
+        /// How long; 0 is for as long as there is the rule.
+        lasts: u64,
+    },
+    /// The device is taken away from the programs that have it open.
+    Remove,
+}
+
+/// What a rule is for: everything, unless it says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Select {
+    /// A device's name, or its number.
+    pub device: Option<String>,
+    /// A port, from 1.
+    pub port: Option<u32>,
+    /// The address at the other end.
+    pub peer: Option<std::net::IpAddr>,
+    /// A queue pair's number, ours or the peer's.
+    pub qp: Option<u32>,
+    /// Packets of this sort.
+    pub opcode: Option<Sort>,
+    /// Those that leave, those that come, or both. Those that leave, if nothing is said.
+    pub direction: Option<Way>,
+    /// Programs of this process.
+    pub pid: Option<u32>,
+}
+
+/// How often a rule acts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct When {
+    /// The part of packets, of 1; nothing: all of them.
+    pub rate: Option<f64>,
+    /// Only this one, counted from 1.
+    pub nth: Option<u64>,
+    /// Each so manyth.
+    pub every: Option<u64>,
+    /// Not the first so many.
+    pub after: Option<u64>,
+    /// So often, and then no more.
+    pub count: Option<u64>,
+    /// Where chance begins.
+    pub seed: u64,
+}
+
+/// Which way packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// They leave.
+    Out,
+    /// They come.
+    In,
+    /// Either.
+    Both,
+}
+
+/// A sort of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// SENDs, also those of datagrams.
+    Send,
+    /// RDMA WRITEs.
+    Write,
+    /// Requests of RDMA READs.
+    Read,
+    /// What a READ brings.
+    ReadResponse,
+    /// Requests of atomics.
+    Atomic,
+    /// What an atomic brings.
+    AtomicAck,
+    /// Acknowledgements.
+    Ack,
+    /// Negative ones, also "receiver not ready".
+    Nak,
+    /// Whatever a requester sends.
+    Request,
+    /// Whatever a responder sends.
+    Response,
+    /// Datagrams of the connection manager, which no other rule touches.
+    Cm,
+}
+
+impl Kind {
+    /// Whether packets come to harm, so that lanes are not without losses any more.
+    #[must_use]
+    pub fn is_of_packets(&self) -> bool {
+        matches!(
+            self,
+            Self::Loss
+                | Self::Delay { .. }
+                | Self::Duplicate
+                | Self::Reorder
+                | Self::Corrupt
+                | Self::Bandwidth(_)
+                | Self::GhostAck
+        )
+    }
+
+    /// Whether it is an engine that does it.
+    #[must_use]
+    pub fn is_of_engines(&self) -> bool {
+        self.is_of_packets() || *self == Self::Rnr
+    }
+
+    /// What has happened to a packet, as in "has lost".
+    #[must_use]
+    pub fn done(&self) -> &'static str {
+        match self {
+            Self::Loss => "lost",
+            Self::Delay { .. } => "delayed",
+            Self::Duplicate => "repeated",
+            Self::Reorder => "held back",
+            Self::Corrupt => "damaged",
+            Self::Bandwidth(_) => "slowed down",
+            Self::Rnr => "answered with RNR NAK",
+            Self::GhostAck => "followed by a ghost ACK",
+            Self::Fail { .. } => "failed",
+            Self::CmReject { .. } => "rejected",
+            Self::CmTimeout => "swallowed",
+            Self::PortDown { .. } => "taken down",
+            Self::Remove => "removed",
+        }
+    }
+}
+
+impl Rule {
+    /// Packets get lost, a part of them.
+    #[must_use]
+    pub fn loss(part: f64, seed: u64) -> Self {
+        Self::of(Kind::Loss, part, seed)
+    }
+
+    /// A kind of fault that happens to a part of all packets.
+    #[must_use]
+    pub fn of(kind: Kind, part: f64, seed: u64) -> Self {
+        Self { kind, select: Select::default(), when: When { rate: Some(part), seed, ..When::default() } }
+    }
+}

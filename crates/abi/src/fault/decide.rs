@@ -1,0 +1,364 @@
+//! What becomes of one packet: decided by the rules in their order, and the same again for the same seeds and the same packets.
+//!
+//! Time is an argument, and chance comes from a seed and the number of the packet, so that nobody has to be asked in turn. Each rule
+//! counts the packets that it is for; the first that acts decides, but for those that only make packets wait. Principal types:
+//! [`Armed`], [`Verdict`].
+
+use std::borrow::Borrow;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Kind, Rule, Sort, Way, When};
+
+/// Which way one packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It leaves.
+    Out,
+    /// It comes.
+    In,
+}
+
+/// What is known of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// The device here, by number.
+    pub device: u32,
+    /// Its port.
+    pub port: u32,
+    /// The address at the other end; zeros where it is not known.
+    pub peer: [u8; 16],
+    /// The queue pair here.
+    pub qpn: u32,
+    /// The one at the other end.
+    pub peer_qpn: u32,
+    /// The byte of its opcode.
+    pub opcode: u8,
+    /// The syndrome of its AETH; 0 without one.
+    pub syndrome: u8,
+    /// Its bytes, about.
+    pub len: u32,
+    /// For the connection manager.
+    pub management: bool,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on.
+    #[default]
+    Good,
+    /// It vanishes.
+    Lost,
+    /// It comes twice.
+    Twice,
+    /// It comes after the next one.
+    Late,
+    /// This bit changes, to be taken modulo the packet's length.
+    Damaged(u64),
+    /// A ghost follows it.
+    Ghost,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What becomes of it.
+    pub fate: Fate,
+    /// It waits until then, in nanoseconds; `None`: no rule makes packets like it wait.
+    pub until: Option<u64>,
+    /// The rule that decided its fate, or, if that is good, made it wait: by its place in the list.
+    pub by: Option<usize>,
+}
+
+/// Chance: a number for each seed and place (splitmix64).
+#[derive(Clone, Copy, Debug)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// The number at place `n`.
+    #[must_use]
+    pub fn number(self, n: u64) -> u64 {
+        let mut mixed = self.0.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Whether what happens in `part` of all cases happens at place `n`.
+    #[must_use]
+    pub fn happens(self, part: f64, n: u64) -> bool {
+        // 53 bits are what a double holds.
+        ((self.number(n) >> 11) as f64) < part * (1u64 << 53) as f64
+    }
+}
+
+/// A rule with its counts.
+#[derive(Debug)]
+pub struct Armed {
+    /// Its number.
+    pub id: u32,
+    /// What it says.
+    pub rule: Rule,
+    device: Option<u32>,
+    peer: Option<[u8; 16]>,
+    seen: AtomicU64,
+    acted: AtomicU64,
+    /// Until when what was sent before takes, where a bandwidth is limited.
+    busy: AtomicU64,
+}
+
+impl Armed {
+    /// A rule that has not been asked yet. A device has to be a number by now.
+    #[must_use]
+    pub fn new(id: u32, rule: Rule) -> Self {
+        let device = rule.select.device.as_ref().map(|device| device.parse().unwrap_or(u32::MAX));
+        let peer = rule.select.peer.map(|peer| gid(peer));
+        let count = || AtomicU64::new(0);
+        Self { id, rule, device, peer, seen: count(), acted: count(), busy: count() }
+    }
+
+    /// How often it was asked about something that it is for, and how often it acted.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.seen.load(Ordering::Relaxed), self.acted.load(Ordering::Relaxed))
+    }
+
+    /// One more of what it is for: gives its number, from 0, if it acts. The same order of calls has the same answers.
+    pub fn acts(&self) -> Option<u64> {
+        let n = self.seen.fetch_add(1, Ordering::Relaxed);
+        let When { rate, nth, every, after, count, seed } = &self.rule.when;
+        let number = n + 1;
+        let due = nth.is_none_or(|nth| nth == number)
+            && after.is_none_or(|after| number > after)
+            && every.is_none_or(|every| (number - after.unwrap_or(0)).is_multiple_of(every.max(1)))
+            && rate.is_none_or(|rate| Dice(*seed).happens(rate, n));
+        if !due {
+            return None;
+        }
+        let limit = count.unwrap_or(u64::MAX);
+        let acted =
+            self.acted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |acted| (acted < limit).then_some(acted + 1));
+        acted.ok().map(|_| n)
+    }
+
+    /// Whether it is for packets like this one.
+    #[must_use]
+    pub fn is_for(&self, facts: &Facts) -> bool {
+        let select = &self.rule.select;
+        let way = match (&self.rule.kind, select.direction) {
+            // Who has no receive request is who gets the packet.
+            (Kind::Rnr, _) => facts.direction == Direction::In,
+            (_, None | Some(Way::Out)) => facts.direction == Direction::Out,
+            (_, Some(Way::In)) => facts.direction == Direction::In,
+            (_, Some(Way::Both)) => true,
+        };
+        let sort = match select.opcode {
+            None => !facts.management,
+            Some(sort) => sort.has(facts),
+        };
+        way && sort
+            && self.device.is_none_or(|device| device == facts.device)
+            && select.port.is_none_or(|port| port == facts.port)
+            && self.peer.is_none_or(|peer| peer == facts.peer)
+            && select.qp.is_none_or(|qp| qp == facts.qpn || qp == facts.peer_qpn)
+            && (self.rule.kind != Kind::GhostAck || Sort::Ack.has(facts))
+    }
+
+    /// Has the packet wait its turn on a slow line.
+    fn slow(&self, bits: u64, len: u32, now: u64) -> u64 {
+        let takes = u64::from(len).saturating_mul(8_000_000_000) / bits.max(1);
+        let next = |busy: u64| Some(busy.max(now).saturating_add(takes));
+        let before = self.busy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(now);
+        before.max(now).saturating_add(takes)
+    }
+}
+
+/// What becomes of one packet at the time `now`, by rules in their order.
+#[must_use]
+pub fn decide<A: Borrow<Armed>>(rules: &[A], facts: &Facts, now: u64) -> Verdict {
+    let mut verdict = Verdict::default();
+    for (index, armed) in rules.iter().enumerate() {
+        let armed = armed.borrow();
+        let kind = &armed.rule.kind;
+        let waits = matches!(kind, Kind::Delay { .. } | Kind::Bandwidth(_));
+        if !kind.is_of_packets() || !armed.is_for(facts) || (!waits && verdict.fate != Fate::Good) {
+            continue;
+        }
+        let Some(n) = armed.acts() else { continue };
+        let number = || Dice(!armed.rule.when.seed).number(n);
+        match *kind {
+            Kind::Loss => verdict.fate = Fate::Lost,
+            Kind::Duplicate => verdict.fate = Fate::Twice,
+            Kind::Reorder => verdict.fate = Fate::Late,
+            Kind::Corrupt => verdict.fate = Fate::Damaged(number()),
+            Kind::GhostAck => verdict.fate = Fate::Ghost,
+            Kind::Delay { by, jitter } => {
+                let more = if jitter == 0 { 0 } else { number() % (2 * jitter + 1) };
+                let until = verdict.until.unwrap_or(now).saturating_add((by + more).saturating_sub(jitter));
+                verdict.until = Some(until);
+            }
+            Kind::Bandwidth(bits) => {
+                let until = armed.slow(bits, facts.len, now);
+                verdict.until = Some(verdict.until.map_or(until, |other| other.saturating_add(until - now)));
+            }
+            _ => continue,
+        }
+        if !waits || verdict.by.is_none() {
+            verdict.by = Some(index);
+        }
+    }
+    verdict
+}
+
+/// An address as a GID.
+fn gid(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => Ipv6Addr::octets(&v6),
+    }
+}
+
+impl Sort {
+    /// Whether a packet is of this sort. By the lower five bits of the opcode (IBA 9.2.1).
+    #[must_use]
+    pub fn has(self, facts: &Facts) -> bool {
+        const ACK: u8 = 0x11;
+        let operation = facts.opcode & 0x1f;
+        let answers = (0x0d..=0x12).contains(&operation);
+        // Bits 6 and 5 of the syndrome: 00 is an ACK, 01 is RNR, 11 is a NAK.
+        let plain = facts.syndrome & 0x60 == 0;
+        if facts.management {
+            return self == Self::Cm;
+        }
+        match self {
+            Self::Send => matches!(operation, 0x00..=0x05 | 0x16 | 0x17),
+            Self::Write => matches!(operation, 0x06..=0x0b | 0x1d),
+            Self::Read => operation == 0x0c,
+            Self::ReadResponse => (0x0d..=0x10).contains(&operation),
+            Self::Atomic => matches!(operation, 0x13 | 0x14),
+            Self::AtomicAck => operation == 0x12,
+            Self::Ack => operation == ACK && plain,
+            Self::Nak => operation == ACK && !plain,
+            Self::Request => !answers,
+            Self::Response => answers,
+            Self::Cm => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::text::parse;
+
+    fn facts() -> Facts {
+        Facts {
+            direction: Direction::Out,
+            device: 0,
+            port: 1,
+            peer: gid(IpAddr::from([10, 0, 0, 2])),
+            qpn: 0x11,
+            peer_qpn: 0x22,
+            opcode: 0x04,
+            syndrome: 0,
+            len: 1000,
+            management: false,
+        }
+    }
+
+    fn armed(texts: &[&str]) -> Vec<Armed> {
+        (1..).zip(texts).map(|(id, text)| Armed::new(id, parse(text).expect("a rule"))).collect()
+    }
+
+    fn fates(texts: &[&str], count: usize) -> Vec<Fate> {
+        let rules = armed(texts);
+        (0..count).map(|_| decide(&rules, &facts(), 0).fate).collect()
+    }
+
+    #[test]
+    fn fates_come_as_often_as_was_asked_for_and_again_with_the_seed() {
+        let all = |seed: u64| {
+            let kinds = ["loss", "duplicate", "reorder", "corrupt"];
+            let texts = (0..).zip(kinds).map(|(n, kind)| format!("{kind} 10% seed {}", seed * 10 + n));
+            let texts: Vec<String> = texts.collect();
+            fates(&texts.iter().map(String::as_str).collect::<Vec<_>>(), 100_000)
+        };
+        let some = all(5);
+        assert!(some == all(5) && some != all(6));
+        let count = |fate: fn(&Fate) -> bool| some.iter().filter(|one| fate(one)).count();
+        let counts = [
+            count(|fate| *fate == Fate::Lost),
+            count(|fate| *fate == Fate::Twice),
+            count(|fate| *fate == Fate::Late),
+            count(|fate| matches!(fate, Fate::Damaged(_))),
+        ];
+        for (count, expected) in counts.into_iter().zip([10_000_usize, 9_000, 8_100, 7_290]) {
+            assert!(count.abs_diff(expected) < 500, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn rules_act_when_they_say() {
+        let lost = |text: &str| {
+            let fates = fates(&[text], 12);
+            (1..).zip(fates).filter(|(_, fate)| *fate == Fate::Lost).map(|(n, _)| n).collect::<Vec<i32>>()
+        };
+        assert_eq!(lost("loss nth 3"), [3]);
+        assert_eq!(lost("loss every 4"), [4, 8, 12]);
+        assert_eq!(lost("loss every 4 after 1"), [5, 9]);
+        assert_eq!(lost("loss after 10"), [11, 12]);
+        assert_eq!(lost("loss count 2"), [1, 2]);
+        assert_eq!(lost("loss 0%"), [0; 0]);
+    }
+
+    #[test]
+    fn rules_are_for_what_they_say() {
+        let is_for = |text: &str, facts: Facts| armed(&[text])[0].is_for(&facts);
+        let base = facts();
+        for (text, yes) in [
+            ("loss", true),
+            ("loss qp 0x11", true),
+            ("loss qp 0x22", true),
+            ("loss qp 0x33", false),
+            ("loss peer 10.0.0.2", true),
+            ("loss peer 10.0.0.3", false),
+            ("loss device 0 port 1", true),
+            ("loss device 1", false),
+            ("loss direction in", false),
+            ("loss direction both", true),
+            ("loss opcode send", true),
+            ("loss opcode request", true),
+            ("loss opcode write", false),
+            ("loss opcode cm", false),
+            ("ghost-ack", false),
+            ("rnr", false),
+        ] {
+            assert_eq!(is_for(text, base), yes, "{text}");
+        }
+        let ack = Facts { opcode: 0x11, syndrome: 0x1f, ..base };
+        let nak = Facts { opcode: 0x11, syndrome: 0x60, ..base };
+        assert!(is_for("loss opcode ack", ack) && !is_for("loss opcode nak", ack) && is_for("ghost-ack", ack));
+        assert!(
+            !is_for("loss opcode ack", nak) && is_for("loss opcode nak", nak) && is_for("loss opcode response", nak)
+        );
+        let management = Facts { management: true, ..base };
+        assert!(!is_for("loss", management) && is_for("loss opcode cm", management));
+        assert!(is_for("rnr", Facts { direction: Direction::In, ..base }));
+    }
+
+    #[test]
+    fn a_slow_line_takes_its_time_and_delays_add_up() {
+        let rules = armed(&["bandwidth 8mbit", "delay 5us"]);
+        let until = |now| decide(&rules, &facts(), now).until;
+        // A thousand bytes take a millisecond.
+        assert_eq!(until(0), Some(1_005_000));
+        assert_eq!(until(0), Some(2_005_000));
+        assert_eq!(until(10_000_000), Some(11_005_000));
+        let jittered = armed(&["delay 10us jitter 2us seed 3"]);
+        let times: Vec<_> = (0..1000).filter_map(|_| decide(&jittered, &facts(), 0).until).collect();
+        assert!(times.iter().all(|at| (8_000..=12_000).contains(at)) && times.iter().any(|at| *at != times[0]));
+    }
+}

@@ -1,0 +1,483 @@
+//! Rules as people write them, and back.
+//!
+//! ```text
+//! KIND [VALUE] [KEY VALUE]...        loss 5% qp 0x11 seed 7         fail create_qp ENOMEM nth 2
+//! ```
+//! Words are separated by spaces, commas or equals signs, rules by semicolons or line ends. What is wrong is said with the word and with
+//! what is possible there. Principal functions: [`parse`], [`parse_all`].
+
+use std::fmt;
+
+use super::{Kind, Rule, Select, Sort, Way, When};
+use crate::Errno;
+use crate::command::ROWS;
+
+/// Why a text is no rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadRule(pub String);
+
+type Parsed<T> = Result<T, BadRule>;
+
+fn bad<T>(text: impl Into<String>) -> Parsed<T> {
+    Err(BadRule(text.into()))
+}
+
+/// The kinds, with what stands behind them and what they do: for help and for messages.
+pub const KINDS: [(&str, &str, &str); 13] = [
+    ("loss", "[RATE]", "packets vanish"),
+    ("delay", "TIME [jitter TIME]", "packets come later"),
+    ("duplicate", "[RATE]", "packets come twice"),
+    ("reorder", "[RATE]", "packets come after the next one of their QP, or a millisecond later"),
+    ("corrupt", "[RATE]", "one bit of a packet changes, so that its ICRC does not fit"),
+    ("bandwidth", "SPEED", "packets leave no faster than this"),
+    ("rnr", "[RATE]", "requests are answered with RNR NAK although there are receive requests"),
+    ("ghost-ack", "[RATE]", "acknowledgements are followed by one that acknowledges nothing new"),
+    ("fail", "COMMAND ERRNO", "a command of the verbs is refused"),
+    ("cm-reject", "[REASON]", "connection requests are rejected, with a reason's code (28: the program declined)"),
+    ("cm-timeout", "", "connection requests vanish"),
+    ("port-down", "[for TIME]", "a port goes down, and up again after the time or when the rule is cleared"),
+    ("remove", "", "the device is taken away from the programs that have it open"),
+];
+
+/// The keys, with what they take and mean.
+pub const KEYS: [(&str, &str, &str); 13] = [
+    ("device", "NAME", "only this device"),
+    ("port", "N", "only this port of it"),
+    ("peer", "ADDRESS", "only packets to and from this address"),
+    ("qp", "NUMBER", "only packets of this queue pair, at either end"),
+    ("opcode", "SORT", "only these packets"),
+    ("direction", "out|in|both", "packets that leave (as without it), that come, or both"),
+    ("pid", "NUMBER", "only programs of this process"),
+    ("rate", "RATE", "this part of them: 5%, or 0.05"),
+    ("nth", "N", "only the nth, counted from 1"),
+    ("every", "N", "each nth"),
+    ("after", "N", "not the first N"),
+    ("count", "N", "so often, and then no more"),
+    ("seed", "N", "where chance begins; the same seed decides the same again"),
+];
+
+const SORTS: [(&str, Sort); 11] = [
+    ("send", Sort::Send),
+    ("write", Sort::Write),
+    ("read", Sort::Read),
+    ("read-response", Sort::ReadResponse),
+    ("atomic", Sort::Atomic),
+    ("atomic-ack", Sort::AtomicAck),
+    ("ack", Sort::Ack),
+    ("nak", Sort::Nak),
+    ("request", Sort::Request),
+    ("response", Sort::Response),
+    ("cm", Sort::Cm),
+];
+
+const WAYS: [(&str, Way); 3] = [("out", Way::Out), ("in", Way::In), ("both", Way::Both)];
+
+/// The reason that a program gives which declines (IBA 12.6.7.2).
+const DECLINED: u16 = 28;
+
+/// Rules, one after the other; what is empty is none.
+///
+/// # Errors
+/// The first that is none, with its text.
+pub fn parse_all(text: &str) -> Parsed<Vec<Rule>> {
+    let texts = text.split([';', '\n']).map(str::trim).filter(|text| !text.is_empty());
+    texts.map(parse).collect()
+}
+
+/// One rule.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(text: &str) -> Parsed<Rule> {
+    let separator = |letter: char| letter.is_whitespace() || matches!(letter, ',' | '=');
+    let mut words = Words { all: text.split(separator).filter(|word| !word.is_empty()).collect(), at: 0 };
+    rule(&mut words).map_err(|BadRule(why)| BadRule(format!("{:?} is no rule: {why}", text.trim())))
+}
+
+struct Words<'a> {
+    all: Vec<&'a str>,
+    at: usize,
+}
+
+impl<'a> Words<'a> {
+    fn peek(&self) -> Option<&'a str> {
+        self.all.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<&'a str> {
+        let word = self.peek();
+        self.at += 1;
+        word
+    }
+
+    fn value(&mut self, of: &str, takes: &str) -> Parsed<&'a str> {
+        self.next().map_or_else(|| bad(format!("{of} takes {takes}, and nothing follows")), Ok)
+    }
+
+    /// The next word, if it is no key.
+    fn optional(&mut self) -> Option<&'a str> {
+        let word = self.peek().filter(|word| *word != "for" && *word != "jitter" && !is_key(word))?;
+        self.at += 1;
+        Some(word)
+    }
+}
+
+fn is_key(word: &str) -> bool {
+    KEYS.iter().any(|(key, ..)| *key == word)
+}
+
+fn rule(words: &mut Words<'_>) -> Parsed<Rule> {
+    let mut when = When { seed: 1, ..When::default() };
+    let Some(first) = words.next() else { return bad(format!("it is empty; kinds are {}", kinds())) };
+    let name = match (first, words.peek()) {
+        ("cm", Some("reject")) | ("port", Some("down")) | ("cm", Some("timeout")) => {
+            format!("{first}-{}", words.next().unwrap_or_default())
+        }
+        _ => first.replace('_', "-"),
+    };
+    let kind = match name.as_str() {
+        "loss" => rated(words, &mut when, Kind::Loss)?,
+        "duplicate" => rated(words, &mut when, Kind::Duplicate)?,
+        "reorder" => rated(words, &mut when, Kind::Reorder)?,
+        "corrupt" => rated(words, &mut when, Kind::Corrupt)?,
+        "rnr" => rated(words, &mut when, Kind::Rnr)?,
+        "ghost-ack" => rated(words, &mut when, Kind::GhostAck)?,
+        "delay" => {
+            let by = time("delay", words.value("delay", TIMES)?)?;
+            let jitter = if follows(words, "jitter") { time("jitter", words.value("jitter", TIMES)?)? } else { 0 };
+            Kind::Delay { by, jitter }
+        }
+        "bandwidth" => Kind::Bandwidth(speed(words.value("bandwidth", SPEEDS)?)?),
+        "fail" => {
+            let command = command(words.value("fail", "a command and an errno")?)?;
+            let errno = errno(words.value("fail", "a command and an errno")?)?;
+            Kind::Fail { command, errno }
+        }
+        "cm-reject" => {
+            let reason = words.optional().map(|word| number("reason", word)).transpose()?;
+            let reason = u16::try_from(reason.unwrap_or(DECLINED.into()));
+            Kind::CmReject { reason: reason.or_else(|_| bad("reason: a code has 16 bits"))? }
+        }
+        "cm-timeout" => Kind::CmTimeout,
+        "port-down" => {
+            let lasts = if follows(words, "for") { time("for", words.value("for", TIMES)?)?.max(1) } else { 0 };
+            Kind::PortDown { lasts }
+        }
+        "remove" => Kind::Remove,
+        other => return bad(format!("{other:?} is no kind of fault; kinds are {}", kinds())),
+    };
+    let mut select = Select::default();
+    while let Some(key) = words.next() {
+        let Some((_, takes, _)) = KEYS.iter().find(|(known, ..)| *known == key) else {
+            let keys: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
+            return bad(format!("{key:?} is no key; keys are {}", keys.join(", ")));
+        };
+        let value = words.value(key, takes)?;
+        match key {
+            "device" => select.device = Some(value.to_owned()),
+            "port" => select.port = Some(small(key, value)?),
+            "peer" => {
+                let address = value.parse().or_else(|_| bad(format!("peer: {value:?} is no IP address")))?;
+                select.peer = Some(address);
+            }
+            "qp" => select.qp = Some(small(key, value)?),
+            "opcode" => select.opcode = Some(one_of(key, value, &SORTS)?),
+            "direction" => select.direction = Some(one_of(key, value, &WAYS)?),
+            "pid" => select.pid = Some(small(key, value)?),
+            "rate" => when.rate = Some(rate(value)?),
+            "nth" => when.nth = Some(counted(key, value)?),
+            "every" => when.every = Some(counted(key, value)?),
+            "after" => when.after = Some(number(key, value)?),
+            "count" => when.count = Some(counted(key, value)?),
+            _ => when.seed = number(key, value)?,
+        }
+    }
+    let rule = Rule { kind, select, when };
+    fits(&rule)?;
+    Ok(rule)
+}
+
+/// Keys that say nothing about a kind are mistakes.
+fn fits(rule: &Rule) -> Parsed<()> {
+    let Rule { kind, select, when } = rule;
+    let name = kind.to_string();
+    if !kind.is_of_engines() && (select.qp.is_some() || select.opcode.is_some() || select.direction.is_some()) {
+        return bad(format!("{name}: qp, opcode and direction are for faults of packets"));
+    }
+    if *kind == Kind::Rnr && select.direction.is_some() {
+        return bad("rnr: who answers is who the packets come to; direction says nothing");
+    }
+    if matches!(kind, Kind::PortDown { .. } | Kind::Remove) && (*when != When { seed: when.seed, ..When::default() }) {
+        return bad(format!("{name}: it happens at once, and rate, nth, every, after and count say nothing"));
+    }
+    if !kind.is_of_engines() && select.peer.is_some() && !matches!(kind, Kind::CmReject { .. } | Kind::CmTimeout) {
+        return bad(format!("{name}: peer is for faults of packets and of connection requests"));
+    }
+    Ok(())
+}
+
+fn rated(words: &mut Words<'_>, when: &mut When, kind: Kind) -> Parsed<Kind> {
+    when.rate = words.optional().map(rate).transpose()?;
+    Ok(kind)
+}
+
+fn follows(words: &mut Words<'_>, word: &str) -> bool {
+    let there = words.peek() == Some(word);
+    words.at += usize::from(there);
+    there
+}
+
+fn kinds() -> String {
+    KINDS.map(|(kind, ..)| kind).join(", ")
+}
+
+fn rate(word: &str) -> Parsed<f64> {
+    let value = match word.strip_suffix('%') {
+        Some(percent) => percent.parse::<f64>().map(|value| value / 100.0),
+        None => word.parse(),
+    };
+    match value {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => bad(format!("rate: {word:?} is none; one is from 0% to 100%, as 5% or 0.05")),
+    }
+}
+
+const TIMES: &str = "a time, as 50us, 2ms or 1s";
+const SPEEDS: &str = "a speed, as 100mbit or 1gbit";
+
+/// A number and its unit.
+fn measured(word: &str, units: &[(&str, f64)]) -> Option<u64> {
+    let split = word.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+    let (number, unit) = word.split_at(split);
+    let (_, factor) = units.iter().find(|(known, _)| known.eq_ignore_ascii_case(unit))?;
+    let value = number.parse::<f64>().ok()? * factor;
+    // Times and speeds that fit are far below what a double counts exactly.
+    (value.is_finite() && (0.0..=1e18).contains(&value)).then(|| value.round() as u64)
+}
+
+fn time(key: &str, word: &str) -> Parsed<u64> {
+    let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
+    measured(word, &units).map_or_else(|| bad(format!("{key}: {word:?} is not {TIMES}")), Ok)
+}
+
+fn speed(word: &str) -> Parsed<u64> {
+    let units = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
+    let speed = measured(word, &units).filter(|speed| *speed > 0);
+    speed.map_or_else(|| bad(format!("bandwidth: {word:?} is not {SPEEDS}")), Ok)
+}
+
+fn number(key: &str, word: &str) -> Parsed<u64> {
+    let value = match word.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => word.parse(),
+    };
+    value.or_else(|_| bad(format!("{key}: {word:?} is no number")))
+}
+
+fn small(key: &str, word: &str) -> Parsed<u32> {
+    u32::try_from(number(key, word)?).or_else(|_| bad(format!("{key}: {word} is too large")))
+}
+
+fn counted(key: &str, word: &str) -> Parsed<u64> {
+    match number(key, word)? {
+        0 => bad(format!("{key}: it is counted from 1")),
+        some => Ok(some),
+    }
+}
+
+fn one_of<T: Copy>(key: &str, word: &str, all: &[(&str, T)]) -> Parsed<T> {
+    match all.iter().find(|(name, _)| *name == word) {
+        Some((_, value)) => Ok(*value),
+        None => {
+            let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+            bad(format!("{key}: {word:?} is none of {}", names.join(", ")))
+        }
+    }
+}
+
+/// The name of a row as rules have it: lower case, and the same for a command and its extended form.
+#[must_use]
+pub fn command_name(row: &str) -> String {
+    row.strip_prefix("EX_").unwrap_or(row).to_ascii_lowercase()
+}
+
+fn command(word: &str) -> Parsed<String> {
+    let wanted = word.to_ascii_lowercase();
+    let wanted = wanted.strip_prefix("ibv_").unwrap_or(&wanted);
+    if ROWS.iter().any(|row| command_name(row.name) == wanted) {
+        return Ok(wanted.to_owned());
+    }
+    let mut names: Vec<String> = ROWS.iter().map(|row| command_name(row.name)).collect();
+    names.sort();
+    names.dedup();
+    bad(format!("fail: {word:?} is no command; commands are {}", names.join(", ")))
+}
+
+fn errno(word: &str) -> Parsed<Errno> {
+    let named = Errno::ALL.iter().find(|errno| errno.name() == Some(word)).copied();
+    let numbered = || word.parse().ok().filter(|value| (1..4096).contains(value)).map(Errno);
+    named.or_else(numbered).map_or_else(|| bad(format!("fail: {word:?} is no errno, as ENOMEM or 12")), Ok)
+}
+
+/// A time in the largest unit in which it is a whole number.
+struct Time(u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "us")];
+        match units.iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
+            Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}ns", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loss => f.write_str("loss"),
+            Self::Delay { by, jitter: 0 } => write!(f, "delay {}", Time(*by)),
+            Self::Delay { by, jitter } => write!(f, "delay {} jitter {}", Time(*by), Time(*jitter)),
+            Self::Duplicate => f.write_str("duplicate"),
+            Self::Reorder => f.write_str("reorder"),
+            Self::Corrupt => f.write_str("corrupt"),
+            Self::Bandwidth(bits) => match *bits {
+                bits if bits.is_multiple_of(1_000_000_000) => write!(f, "bandwidth {}gbit", bits / 1_000_000_000),
+                bits if bits.is_multiple_of(1_000_000) => write!(f, "bandwidth {}mbit", bits / 1_000_000),
+                bits => write!(f, "bandwidth {bits}bit"),
+            },
+            Self::Rnr => f.write_str("rnr"),
+            Self::GhostAck => f.write_str("ghost-ack"),
+            Self::Fail { command, errno } => match errno.name() {
+                Some(name) => write!(f, "fail {command} {name}"),
+                None => write!(f, "fail {command} {}", errno.0),
+            },
+            Self::CmReject { reason } => write!(f, "cm-reject {reason}"),
+            Self::CmTimeout => f.write_str("cm-timeout"),
+            Self::PortDown { lasts: 0 } => f.write_str("port-down"),
+            Self::PortDown { lasts } => write!(f, "port-down for {}", Time(*lasts)),
+            Self::Remove => f.write_str("remove"),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, select, when } = self;
+        write!(f, "{kind}")?;
+        if let Some(rate) = when.rate {
+            // What was given in percent comes out so again.
+            let percent = (rate * 100.0 * 1e9).round() / 1e9;
+            let key = if matches!(
+                kind,
+                Kind::Loss | Kind::Duplicate | Kind::Reorder | Kind::Corrupt | Kind::Rnr | Kind::GhostAck
+            ) {
+                ""
+            } else {
+                "rate "
+            };
+            write!(f, " {key}{percent}%")?;
+        }
+        let text = |f: &mut fmt::Formatter<'_>, key: &str, value: Option<&dyn fmt::Display>| match value {
+            Some(value) => write!(f, " {key} {value}"),
+            None => Ok(()),
+        };
+        let name = |sort: Sort| SORTS.iter().find(|(_, other)| *other == sort).map_or("", |(name, _)| name);
+        let way = |way: Way| WAYS.iter().find(|(_, other)| *other == way).map_or("", |(name, _)| name);
+        text(f, "device", select.device.as_ref().map(|value| value as _))?;
+        text(f, "port", select.port.as_ref().map(|value| value as _))?;
+        text(f, "peer", select.peer.as_ref().map(|value| value as _))?;
+        if let Some(qp) = select.qp {
+            write!(f, " qp {qp:#x}")?;
+        }
+        text(f, "opcode", select.opcode.map(name).as_ref().map(|value| value as _))?;
+        text(f, "direction", select.direction.map(way).as_ref().map(|value| value as _))?;
+        text(f, "pid", select.pid.as_ref().map(|value| value as _))?;
+        text(f, "nth", when.nth.as_ref().map(|value| value as _))?;
+        text(f, "every", when.every.as_ref().map(|value| value as _))?;
+        text(f, "after", when.after.as_ref().map(|value| value as _))?;
+        text(f, "count", when.count.as_ref().map(|value| value as _))?;
+        if when.seed != 1 {
+            write!(f, " seed {}", when.seed)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_come_back_as_they_were_written() {
+        for text in [
+            "loss 5%",
+            "loss 5% qp 0x11 seed 7",
+            "loss 0.1% device softhca0 port 1 peer 10.0.0.2 opcode read-response direction both pid 7",
+            "duplicate nth 3",
+            "reorder every 100 after 10 count 5",
+            "corrupt 0.1% seed 9",
+            "delay 50us",
+            "delay 2ms jitter 500us rate 10%",
+            "bandwidth 100mbit peer fe80::1",
+            "bandwidth 2gbit",
+            "rnr 1%",
+            "ghost-ack 10%",
+            "fail create_qp ENOMEM nth 2",
+            "fail reg_mr 4095",
+            "cm-reject 28 count 1",
+            "cm-timeout peer 10.0.0.2",
+            "port-down for 500ms device softhca0",
+            "remove device softhca1",
+        ] {
+            let rule = parse(text).expect(text);
+            assert_eq!(rule.to_string(), text);
+            assert_eq!(parse(&rule.to_string()), Ok(rule));
+        }
+    }
+
+    #[test]
+    fn there_are_other_ways_to_write_the_same() {
+        for (one, other) in [
+            ("loss=5%,seed=7", "loss 5% seed 7"),
+            ("loss rate 0.05", "loss 5%"),
+            ("cm reject", "cm-reject 28"),
+            ("cm timeout", "cm-timeout"),
+            ("port down for 1s", "port-down for 1000ms"),
+            ("fail ibv_create_qp 12", "fail create_qp ENOMEM"),
+            ("ghost_ack", "ghost-ack"),
+        ] {
+            assert_eq!(parse(one), parse(other), "{one}");
+        }
+        let all = parse_all("loss=5%,seed=7; rnr 1% ;;\nfail reg_mr ENOMEM").expect("three");
+        assert_eq!(all.len(), 3);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_is_possible() {
+        for (text, expected) in [
+            ("", "kinds are loss, delay"),
+            ("lose 5%", "\"lose\" is no kind of fault; kinds are loss"),
+            ("loss 120%", "rate: \"120%\" is none; one is from 0% to 100%"),
+            ("loss 5% qpn 3", "\"qpn\" is no key; keys are device, port"),
+            ("loss 5% qp", "qp takes NUMBER, and nothing follows"),
+            ("loss 5% qp x", "qp: \"x\" is no number"),
+            ("loss peer here", "peer: \"here\" is no IP address"),
+            ("loss opcode sends", "opcode: \"sends\" is none of send, write, read"),
+            ("loss nth 0", "nth: it is counted from 1"),
+            ("delay", "delay takes a time, as 50us"),
+            ("delay 5", "delay: \"5\" is not a time"),
+            ("bandwidth 5km", "bandwidth: \"5km\" is not a speed"),
+            ("fail make_qp ENOMEM", "\"make_qp\" is no command; commands are "),
+            ("fail create_qp ENOROOM", "\"ENOROOM\" is no errno, as ENOMEM or 12"),
+            ("fail create_qp ENOMEM qp 3", "qp, opcode and direction are for faults of packets"),
+            ("port-down nth 3", "it happens at once"),
+            ("rnr direction out", "direction says nothing"),
+        ] {
+            let BadRule(why) = parse(text).expect_err(text);
+            assert!(why.contains(expected), "{text}: {why}");
+        }
+        assert!(parse_all("loss 5%; oops").is_err());
+    }
+}

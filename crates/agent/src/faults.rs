@@ -1,0 +1,169 @@
+//! Faults on demand: the rules of this agent, whom each touches, and what the agent does about them itself.
+//!
+//! Rules come from the admin node and from programs that bring their own (`SOFTHCA_FAULTS`). Those about packets are written behind the
+//! context pages of the engines that they touch, which carry them out ([`publish`]); commands that fail, connection requests, ports and
+//! devices are the agent's own. A user's rules touch that user's programs, a program's rules that program. Principal type: [`Faults`].
+
+mod manage;
+mod publish;
+mod toml;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use abi::command::Row;
+use abi::fault::text::command_name;
+use abi::fault::{Armed, Facts, Fate, Kind, Rule, decide};
+use parking_lot::Mutex;
+
+use crate::context::{Context, ContextId};
+use crate::refusal::{Outcome, refuse};
+
+pub(crate) use manage::answer;
+pub use toml::rules as rules_of;
+
+/// The most rules at a time: those of the admin node and those of one program together reach an engine.
+const RULES_MAX: usize = abi::fault::RULES / 2;
+
+/// Whose programs a rule touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All of this agent.
+    All,
+    /// Those of one user.
+    User(u32),
+    /// One context, which has brought it.
+    Own(ContextId),
+}
+
+impl Scope {
+    fn touches(self, context: &Context) -> bool {
+        match self {
+            Self::All => true,
+            Self::User(uid) => context.peer.uid == uid,
+            Self::Own(id) => context.id == id,
+        }
+    }
+}
+
+/// One rule of the agent.
+struct Entry {
+    armed: Armed,
+    scope: Scope,
+    /// The device, if it is for one only.
+    device: Option<usize>,
+    /// The port that is down for it, and until when.
+    port: Option<(usize, u32, Option<Instant>)>,
+    /// What engines that have ended have counted, and what the agent did to many at once.
+    counted: (u64, u64),
+}
+
+impl Entry {
+    fn rule(&self) -> &Rule {
+        &self.armed.rule
+    }
+
+    fn touches(&self, context: &Context) -> bool {
+        self.scope.touches(context)
+            && self.device.is_none_or(|device| device == context.device)
+            && self.rule().select.pid.is_none_or(|pid| pid == context.peer.pid)
+    }
+}
+
+/// The rules.
+#[derive(Default)]
+pub struct Faults {
+    /// Whether there are any: without, nobody looks at them.
+    on: AtomicBool,
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    entries: Vec<Entry>,
+    last: u32,
+}
+
+/// What becomes of a connection request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// It is rejected, with this code.
+    Rejected(u16),
+    /// It vanishes.
+    Swallowed,
+}
+
+impl Faults {
+    /// Whether there are rules.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Refuses a command that a rule is about.
+    pub(crate) fn check_command(&self, context: &Context, row: &Row) -> Outcome<()> {
+        let book = self.book.lock();
+        let name = command_name(row.name);
+        for entry in &book.entries {
+            if let Kind::Fail { command, errno } = &entry.rule().kind
+                && *command == name
+                && entry.touches(context)
+                && entry.armed.acts().is_some()
+            {
+                let text = format!("fault: {name} fails with {errno} by rule {} ({})", entry.armed.id, entry.rule());
+                tracing::warn!(target: "softhca::fault", pid = context.peer.pid, "{text}");
+                return refuse(*errno, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of a connection request: one of a program here, or, without, of another host.
+    pub(crate) fn check_request(&self, context: Option<&Context>, facts: &Facts) -> Option<Asked> {
+        let book = self.book.lock();
+        for entry in &book.entries {
+            let asked = match entry.rule().kind {
+                Kind::CmReject { reason } => Asked::Rejected(reason),
+                Kind::CmTimeout => Asked::Swallowed,
+                _ => continue,
+            };
+            let touches = context.map_or(entry.scope == Scope::All, |context| entry.touches(context));
+            let peer = entry.rule().select.peer.is_none_or(|peer| gid(peer) == facts.peer);
+            if touches && peer && entry.armed.acts().is_some() {
+                let done = entry.rule().kind.done();
+                tracing::warn!(target: "softhca::fault", "rule {} ({}) has {done} a connection request", entry.armed.id, entry.rule());
+                return Some(asked);
+            }
+        }
+        None
+    }
+
+    /// What becomes of a datagram of the connection manager.
+    pub(crate) fn check_datagram(&self, facts: &Facts) -> Fate {
+        let book = self.book.lock();
+        for entry in book.entries.iter().filter(|entry| entry.scope == Scope::All) {
+            let verdict = decide::decide(std::slice::from_ref(&entry.armed), facts, 0);
+            if verdict.fate != Fate::Good {
+                let done = entry.rule().kind.done();
+                tracing::warn!(target: "softhca::fault", "rule {} ({}) has {done} a management datagram", entry.armed.id, entry.rule());
+                return verdict.fate;
+            }
+        }
+        Fate::Good
+    }
+
+    /// When a port is to come up again.
+    pub(crate) fn next_time(&self) -> Option<Duration> {
+        if !self.is_on() {
+            return None;
+        }
+        let ends = self.book.lock().entries.iter().filter_map(|entry| entry.port?.2).min()?;
+        Some(ends.saturating_duration_since(Instant::now()))
+    }
+}
+
+fn gid(address: std::net::IpAddr) -> [u8; 16] {
+    match address {
+        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        std::net::IpAddr::V6(v6) => v6.octets(),
+    }
+}

@@ -1,0 +1,252 @@
+//! Rules are added, listed and cleared: the admin node's `fault` request, and what an engine's program brings along.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use abi::fault::{Armed, Kind, Rule, parse_all};
+use serde_json::{Value, json};
+
+use super::publish::{counts, is_behind};
+use super::{Entry, RULES_MAX, Scope};
+use crate::admin::Asker;
+use crate::context::ContextId;
+use crate::lanes::lane_gone;
+use crate::world::World;
+
+/// Answers a `fault` request; says whether ports have changed.
+pub(crate) fn answer(world: &mut World, asker: Asker, question: &Value) -> (Value, bool) {
+    let done = match question["do"].as_str() {
+        Some("add") => {
+            let text = question["rules"].as_str().unwrap_or_default();
+            let scope = match asker {
+                Asker::Root => Scope::All,
+                Asker::User(uid) => Scope::User(uid),
+            };
+            world.add_faults(scope, text).map(|(ids, changed)| (json!({"added": ids}), changed))
+        }
+        Some("clear") => {
+            let ids = question["ids"].as_array().map(|ids| ids.iter().filter_map(Value::as_u64).collect::<Vec<_>>());
+            world.clear_faults(asker, ids.as_deref()).map(|(ids, changed)| (json!({"cleared": ids}), changed))
+        }
+        Some("list") | None => return (world.show_faults(asker), false),
+        Some(other) => Err(format!("{other:?} cannot be done with faults; there are add, list and clear")),
+    };
+    done.unwrap_or_else(|why| (json!({ "error": why }), false))
+}
+
+impl World {
+    /// Adds the rules of a text, all of them or none. Their numbers, and whether ports have changed.
+    pub(crate) fn add_faults(&mut self, scope: Scope, text: &str) -> Result<(Vec<u32>, bool), String> {
+        let rules = parse_all(text).map_err(|error| error.to_string())?;
+        if rules.is_empty() {
+            return Err("there is no rule in it".to_owned());
+        }
+        let mut places = Vec::new();
+        for rule in &rules {
+            places.push(self.check_fault(scope, rule)?);
+        }
+        let faults = Arc::clone(&self.faults);
+        let (mut ids, mut changed) = (Vec::new(), false);
+        {
+            let mut book = faults.book.lock();
+            let here = |entry: &&Entry| matches!(entry.scope, Scope::Own(_)) == matches!(scope, Scope::Own(_));
+            let there = book.entries.iter().filter(here).count();
+            if !matches!(scope, Scope::Own(_)) && there + rules.len() > RULES_MAX || rules.len() > RULES_MAX {
+                return Err(format!("there are {there} rules, and {RULES_MAX} is the most; clear some"));
+            }
+            for (rule, device) in rules.into_iter().zip(places) {
+                book.last += 1;
+                let id = book.last;
+                tracing::warn!(target: "softhca::fault", "rule {id}: {rule}");
+                let mut entry = Entry {
+                    armed: Armed::new(id, resolved(&rule, device)),
+                    scope,
+                    device,
+                    port: None,
+                    counted: (0, 0),
+                };
+                match rule.kind {
+                    Kind::PortDown { lasts } => {
+                        let port = rule.select.port.unwrap_or(1);
+                        let until = (lasts > 0).then(|| Instant::now() + Duration::from_nanos(lasts));
+                        entry.port = Some((device.unwrap_or(0), port, until));
+                        changed |= self.set_port(device.unwrap_or(0), port, false);
+                        entry.counted = (1, 1);
+                    }
+                    Kind::Remove => entry.counted = self.remove_device(&entry),
+                    _ => {}
+                }
+                book.entries.push(entry);
+                ids.push(id);
+            }
+        }
+        self.publish_faults();
+        Ok((ids, changed))
+    }
+
+    /// Whether a rule may be added; the device that it is for.
+    fn check_fault(&self, scope: Scope, rule: &Rule) -> Result<Option<usize>, String> {
+        let device = match &rule.select.device {
+            None => None,
+            Some(name) => {
+                let known = self.devices.iter().position(|device| device.name == *name);
+                let known = known.or_else(|| name.parse().ok().filter(|index| *index < self.devices.len()));
+                let names = || self.devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+                Some(known.ok_or_else(|| format!("device: there is no {name:?}; devices are {}", names()))?)
+            }
+        };
+        match rule.kind {
+            Kind::PortDown { .. } | Kind::Remove if matches!(scope, Scope::Own(_)) => {
+                Err(format!("{}: this is for `softhca fault add`, not for the rules of one program", rule.kind))
+            }
+            Kind::PortDown { .. } if scope != Scope::All => {
+                Err("port-down: other users' programs have the port as well; only root and the agent's own user may"
+                    .into())
+            }
+            Kind::PortDown { .. } => {
+                let ports = self.devices.get(device.unwrap_or(0)).map_or(0, |device| device.ports.len());
+                let port = rule.select.port.unwrap_or(1);
+                let there = (1..=ports).contains(&(port as usize));
+                if there { Ok(device) } else { Err(format!("port: there is no port {port}; the device has {ports}")) }
+            }
+            _ => Ok(device),
+        }
+    }
+
+    /// Takes the device away from the programs that a rule touches; from how many.
+    fn remove_device(&mut self, entry: &Entry) -> (u64, u64) {
+        use abi::private::{Push, push};
+        let mut removed = 0;
+        let touched: Vec<ContextId> =
+            self.contexts.values().filter(|context| entry.touches(context)).map(|context| context.id).collect();
+        for id in touched {
+            if let Some(engine) = self.contexts.get_mut(&id).and_then(|context| context.engine.as_mut()) {
+                engine.push(Push { kind: push::REMOVED, ..Push::default() }, Vec::new());
+                removed += 1;
+            }
+            // Nobody at the other end hears from it any more.
+            for (lane, other) in self.lanes.forget(id) {
+                if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
+                    engine.push(lane_gone(lane, id), Vec::new());
+                }
+            }
+        }
+        (removed, removed)
+    }
+
+    /// Clears rules, all if none is named. Their numbers, and whether ports have changed.
+    fn clear_faults(&mut self, asker: Asker, ids: Option<&[u64]>) -> Result<(Vec<u32>, bool), String> {
+        let faults = Arc::clone(&self.faults);
+        let mut changed = false;
+        let mut cleared = Vec::new();
+        {
+            let mut book = faults.book.lock();
+            if let Some(missing) = ids.into_iter().flatten().find(|id| {
+                let is_it = |entry: &Entry| u64::from(entry.armed.id) == **id && may_clear(asker, entry.scope);
+                !book.entries.iter().any(is_it)
+            }) {
+                return Err(format!(
+                    "there is no rule {missing} of yours; `softhca fault list` shows those that there are"
+                ));
+            }
+            let goes = |entry: &Entry| {
+                let named =
+                    ids.map_or(!matches!(entry.scope, Scope::Own(_)), |ids| ids.contains(&entry.armed.id.into()));
+                named && may_clear(asker, entry.scope)
+            };
+            let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut book.entries).into_iter().partition(goes);
+            book.entries = kept;
+            for entry in gone {
+                cleared.push(entry.armed.id);
+                if let Some((device, port, _)) = entry.port {
+                    let still = book
+                        .entries
+                        .iter()
+                        .any(|other| matches!(other.port, Some((d, p, _)) if (d, p) == (device, port)));
+                    changed |= !still && self.set_port(device, port, true);
+                }
+            }
+        }
+        self.publish_faults();
+        Ok((cleared, changed))
+    }
+
+    /// Brings ports up whose time is over. Whether there were some.
+    pub(crate) fn end_faults(&mut self) -> bool {
+        if self.faults.next_time().is_none_or(|left| !left.is_zero()) {
+            return false;
+        }
+        let now = Instant::now();
+        let over = |entry: &Entry| entry.port.and_then(|port| port.2).is_some_and(|until| until <= now);
+        let ids: Vec<u64> = self
+            .faults
+            .book
+            .lock()
+            .entries
+            .iter()
+            .filter(|entry| over(entry))
+            .map(|entry| entry.armed.id.into())
+            .collect();
+        self.clear_faults(Asker::Root, Some(&ids)).is_ok_and(|(_, changed)| changed)
+    }
+
+    fn show_faults(&self, asker: Asker) -> Value {
+        let book = self.faults.book.lock();
+        let rows = book.entries.iter().filter(|entry| may_see(self, asker, entry.scope)).map(|entry| {
+            let (mut seen, mut acted) = entry.armed.counts();
+            seen += entry.counted.0;
+            acted += entry.counted.1;
+            for context in self.contexts.values().filter(|context| entry.touches(context)) {
+                let more = counts(context, entry.armed.id);
+                seen += more.0;
+                acted += more.1;
+            }
+            let program = match entry.scope {
+                Scope::Own(id) => self.contexts.get(&id),
+                _ => None,
+            };
+            let scope = match (entry.scope, program) {
+                (Scope::All, _) => "all programs".to_owned(),
+                (Scope::User(uid), _) => format!("user {uid}"),
+                (Scope::Own(_), Some(context)) => format!("{} {}", context.peer.pid, context.peer.comm),
+                (Scope::Own(_), None) => "a program".to_owned(),
+            };
+            json!({
+                "id": entry.armed.id, "rule": entry.rule().to_string(), "scope": scope,
+                "pid": program.map(|context| context.peer.pid), "seen": seen, "acted": acted,
+            })
+        });
+        let rows: Vec<Value> = rows.collect();
+        let pending = self.contexts.values().filter(|context| is_behind(context)).count();
+        json!({"rules": rows, "pending": pending})
+    }
+
+    /// What the program of a context brings along.
+    pub(crate) fn bring_faults(&mut self, id: ContextId, is_toml: bool) -> Result<(), String> {
+        let Some(text) = self.wanted_faults(id) else { return Err("the rules are no text".to_owned()) };
+        let text = if is_toml { super::rules_of(&text)? } else { text };
+        self.add_faults(Scope::Own(id), &text).map(drop)
+    }
+}
+
+fn resolved(rule: &Rule, device: Option<usize>) -> Rule {
+    let mut rule = rule.clone();
+    rule.select.device = device.map(|device| device.to_string());
+    rule
+}
+
+fn may_clear(asker: Asker, scope: Scope) -> bool {
+    match (asker, scope) {
+        (Asker::Root, _) => true,
+        (Asker::User(asker), Scope::User(uid)) => asker == uid,
+        _ => false,
+    }
+}
+
+fn may_see(world: &World, asker: Asker, scope: Scope) -> bool {
+    match (asker, scope) {
+        (Asker::Root, _) | (_, Scope::All) => true,
+        (Asker::User(asker), Scope::User(uid)) => asker == uid,
+        (asker, Scope::Own(id)) => world.contexts.get(&id).is_some_and(|context| asker.may_see(context.peer.uid)),
+    }
+}

@@ -1,0 +1,192 @@
+//! Faults on demand: which rules touch this engine, and what they decide.
+//!
+//! The agent writes the rules behind the context page and says so by a push. Without any the data path looks at one word, [`Faults::is_on`],
+//! and all that follows is cold. What happens to a packet then is in `faults/packets.rs`, what waits meanwhile in `faults/parcels.rs`, and
+//! how a lane comes to lose packets as a wire does in `faults/lossy.rs`. Principal type: [`Faults`].
+
+mod lossy;
+mod packets;
+mod parcels;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use abi::fault::{Armed, Facts, Kind as Fault, PLACES, TEXT_MAX, VARIABLE, Verdict, area, decide, state};
+use abi::private::hello;
+use abi::queue::CONTEXT_LEN;
+use abi::queue::context_page::FAULTS;
+use arc_swap::ArcSwap;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::memory::View;
+use crate::reason::{Kind, Note, note};
+
+pub(crate) use packets::{Far, Towards};
+pub(crate) use parcels::PARCELS;
+use parcels::Parcels;
+
+/// The rules that touch one engine.
+pub(crate) struct Faults {
+    /// Whether a packet may meet a fault here, or a lane has lost its trust: the one word that the data path looks at.
+    on: AtomicBool,
+    /// Whether connections over lanes have to reckon with losses.
+    lossy: AtomicBool,
+    /// Whether commands may fail.
+    commands: AtomicBool,
+    /// The context page; none of an agent that knows no faults.
+    page: Option<View>,
+    rules: ArcSwap<Vec<Arc<Armed>>>,
+    parcels: Parcels,
+}
+
+impl Faults {
+    pub(crate) fn new(page: View) -> Self {
+        Self {
+            on: AtomicBool::new(false),
+            lossy: AtomicBool::new(false),
+            commands: AtomicBool::new(false),
+            page: (page.len() >= CONTEXT_LEN).then_some(page),
+            rules: ArcSwap::default(),
+            parcels: Parcels::default(),
+        }
+    }
+
+    /// Whether the data path has to ask.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Whether connections over lanes have to reckon with losses.
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.lossy.load(Ordering::Relaxed)
+    }
+
+    /// Whether a command may fail that could not otherwise.
+    pub(crate) fn watches_commands(&self) -> bool {
+        self.commands.load(Ordering::Relaxed)
+    }
+
+    /// Writes down what the environment asks for, before the agent is greeted; gives the greeting's flags.
+    pub(crate) fn ask(page: &View) -> Result<u32> {
+        let Some(wanted) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) else { return Ok(0) };
+        let bad = |why: String| Error::refuse(abi::Errno::EINVAL, format!("{VARIABLE}: {why}"));
+        let (text, flags) = match std::fs::read_to_string(&wanted) {
+            Ok(text) => (text, hello::FAULTS | hello::TOML),
+            Err(_) => (wanted.to_string_lossy().into_owned(), hello::FAULTS),
+        };
+        if page.len() < CONTEXT_LEN {
+            return Err(bad("the agent is of a version without faults".to_owned()));
+        }
+        if text.len() > TEXT_MAX {
+            return Err(bad(format!("{} bytes of rules, and {TEXT_MAX} is the most", text.len())));
+        }
+        page.write_bytes(FAULTS + area::TEXT, text.as_bytes());
+        page.word(FAULTS + area::LEN).store(text.len() as u32, Ordering::Release);
+        Ok(flags)
+    }
+
+    /// The rules as they are now: their epoch, their state, and the text. None while they are being written.
+    fn read(&self) -> Option<(u32, u32, String)> {
+        let page = self.page.as_ref()?;
+        // Acquire: pairs with the agent's stores, which frame the text with an odd epoch.
+        let word = |at: usize| page.word(FAULTS + at).load(Ordering::Acquire);
+        let epoch = word(area::EPOCH);
+        let (len, bits) = (word(area::LEN).min(TEXT_MAX as u32) as usize, word(area::STATE));
+        let text = (0..len).map(|at| page.read::<u8>(FAULTS + area::TEXT + at)).collect();
+        fence(Ordering::Acquire);
+        let is_whole = epoch.is_multiple_of(2) && word(area::EPOCH) == epoch;
+        is_whole.then_some((epoch, bits, String::from_utf8(text).ok()?))
+    }
+
+    /// What becomes of a packet. What happens is told.
+    fn decide(&self, engine: &Engine, facts: &Facts, what: &dyn fmt::Display) -> Verdict {
+        let rules = self.rules.load();
+        let verdict = decide::decide(&rules, facts, engine.now().0);
+        rules.iter().filter(|armed| armed.is_for(facts)).for_each(|armed| self.count(armed));
+        if let Some(armed) = verdict.by.and_then(|by| rules.get(by)) {
+            engine.injected(armed, facts, what);
+        }
+        verdict
+    }
+
+    /// Whether a request shall find no receive request.
+    fn starves(&self, engine: &Engine, facts: &Facts, what: &dyn fmt::Display) -> bool {
+        let rules = self.rules.load();
+        let mut starved = false;
+        for armed in rules.iter().filter(|armed| armed.rule.kind == Fault::Rnr && armed.is_for(facts)) {
+            let acts = !starved && armed.acts().is_some();
+            self.count(armed);
+            if acts {
+                starved = true;
+                engine.injected(armed, facts, what);
+            }
+        }
+        starved
+    }
+
+    /// Shows the agent what a rule has done.
+    fn count(&self, armed: &Armed) {
+        let Some(page) = &self.page else { return };
+        let at = FAULTS + area::COUNTS + 8 * (armed.id % PLACES) as usize;
+        let (seen, acted) = armed.counts();
+        for (at, count) in [(at, seen), (at + 4, acted)] {
+            page.word(at).store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Engine {
+    /// The rules have changed: takes them over.
+    pub(crate) fn take_faults(self: &Arc<Self>) {
+        let faults = &self.faults;
+        // Whoever writes meanwhile says so again.
+        let Some((epoch, bits, text)) = (0..1000).find_map(|_| faults.read()) else { return };
+        let before = faults.rules.load_full();
+        let mut rules = Vec::new();
+        for line in text.lines() {
+            let Some((id, rule)) = line.split_once(' ') else { continue };
+            let (Ok(id), Ok(rule)) = (id.parse(), abi::fault::text::parse(rule)) else { continue };
+            let known = before.iter().find(|armed| armed.id == id).cloned();
+            rules.push(known.unwrap_or_else(|| Arc::new(Armed::new(id, rule))));
+        }
+        rules.iter().for_each(|armed| faults.count(armed));
+        let is_lossy = bits & state::LOSSY != 0;
+        faults.on.store(is_lossy || !rules.is_empty(), Ordering::Relaxed);
+        faults.commands.store(bits & state::COMMANDS != 0, Ordering::Relaxed);
+        faults.rules.store(Arc::new(rules));
+        if is_lossy && !faults.lossy.swap(is_lossy, Ordering::SeqCst) {
+            self.qps.all().iter().for_each(|qp| qp.become_lossy());
+            self.timers_changed();
+        }
+        faults.lossy.store(is_lossy, Ordering::SeqCst);
+        if let Some(page) = &faults.page {
+            page.word(FAULTS + area::TAKEN).store(epoch, Ordering::Release);
+        }
+    }
+
+    /// A rule has acted: everything that tells of it is told here. Each time goes to the log, and now and then to the reasons.
+    fn injected(&self, armed: &Armed, facts: &Facts, what: &dyn fmt::Display) {
+        let (id, rule, done) = (armed.id, &armed.rule, armed.rule.kind.done());
+        tracing::debug!(target: "softhca::fault", "rule {id} ({rule}): {done}: {what} of QP {:#x}", facts.qpn);
+        let (_, acted) = armed.counts();
+        if acted.checked_ilog10().is_some_and(|digits| 10_u64.pow(digits) == acted) {
+            let about = Note { qpn: facts.qpn, ..self.reasons.note(Kind::Noted) };
+            let packets = if acted == 1 { "packet was" } else { "packets were" };
+            note(
+                about,
+                format_args!(
+                    "fault: by rule {id} ({rule}) {acted} {packets} {done}; the last: {what} of QP {:#x}",
+                    facts.qpn
+                ),
+            );
+        }
+    }
+
+    /// Nothing that waits comes any more.
+    pub(crate) fn forget_parcels(&self) {
+        self.faults.parcels.clear();
+    }
+}

@@ -1,0 +1,242 @@
+//! What happens to a packet that meets a fault: on its way out, on its way in, and when it asks for a receive request.
+//!
+//! A lane has no ICRC, and what would not fit there is lost, as it is at the end of a wire. Adds to [`Qp`] and [`Engine`].
+
+use std::sync::Arc;
+
+use abi::fault::{Direction, Facts, Fate};
+use protocol::Outcome;
+use wire::{Headers, Syndrome};
+
+use super::parcels::{Parcel, To};
+use crate::access::Refusal;
+use crate::cell::Packet;
+use crate::engine::Engine;
+use crate::net::flow::Flow;
+use crate::qp::{Inner, Qp};
+use crate::receive;
+use crate::transmit::{Exit, Origin, Sent};
+
+/// How long a packet waits for the next one, in nanoseconds.
+const LATE: u64 = 1_000_000;
+
+/// Who is at the other end: what the rules may be about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Far {
+    pub(crate) gid: [u8; 16],
+    pub(crate) port: u32,
+}
+
+fn facts(direction: Direction, device: u32, qpn: u32, far: &Far, headers: &Headers, len: u32) -> Facts {
+    let syndrome = if headers.opcode.has_aeth() {
+        match headers.aeth.syndrome {
+            Syndrome::Ack(_) => 0,
+            Syndrome::RnrNak(_) => 0x20,
+            _ => 0x60,
+        }
+    } else {
+        0
+    };
+    Facts {
+        direction,
+        device,
+        port: far.port,
+        peer: far.gid,
+        qpn,
+        peer_qpn: headers.dest_qp.value(),
+        opcode: headers.opcode.as_u8(),
+        syndrome,
+        len: headers.len() as u32 + len,
+        management: false,
+    }
+}
+
+impl Qp {
+    /// Sends a packet of a connection as the rules will have it.
+    #[cold]
+    pub(crate) fn leave_with_faults(
+        &self,
+        exit: &mut Exit<'_>,
+        far: &Far,
+        headers: &Headers,
+        len: u32,
+        from: &Origin<'_>,
+    ) -> Sent {
+        let engine = self.engine();
+        let facts = facts(Direction::Out, engine.device(), self.qpn(), far, headers, len);
+        let verdict = engine.faults.decide(engine, &facts, headers);
+        let damage = match verdict.fate {
+            Fate::Damaged(bit) => Some(bit),
+            _ => None,
+        };
+        let is_lane = matches!(exit, Exit::Lane(..));
+        if verdict.fate == Fate::Lost || (is_lane && damage.is_some()) {
+            return self.gather(from, len).map_or_else(Sent::Refused, |_| Sent::Yes);
+        }
+        let late = verdict.fate == Fate::Late;
+        let waits =
+            verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.parcels.has_line(self.qpn()));
+        if late || waits {
+            let bytes = match self.gather(from, len) {
+                Ok(bytes) => bytes,
+                Err(refusal) => return Sent::Refused(refusal),
+            };
+            let at = verdict.until.unwrap_or(0).max(if late { engine.now().0 + LATE } else { 0 });
+            let mut keep = |headers: &Headers| {
+                let to = match exit {
+                    Exit::Lane(lane, _, path, _) => {
+                        To::Lane { lane: Arc::clone(lane), path: *path, headers: *headers, grh: None }
+                    }
+                    Exit::Wire(flow, ..) => To::Host { flow: Arc::clone(flow), headers: *headers, damage },
+                };
+                let parcel = Parcel { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late };
+                engine.keep_parcel(at, parcel);
+            };
+            keep(headers);
+            match verdict.fate {
+                Fate::Twice => keep(headers),
+                Fate::Ghost => keep(&ghost(headers)),
+                _ => {}
+            }
+            return Sent::Yes;
+        }
+        let sent = self.leave_now(exit, headers, len, from);
+        if !matches!(sent, Sent::Yes) {
+            return sent;
+        }
+        if let (Some(bit), Exit::Wire(_, batch, _)) = (damage, &mut *exit) {
+            batch.damage_last(bit);
+        }
+        // Whoever has no room for the second has lost it.
+        let _ = match verdict.fate {
+            Fate::Twice => self.leave_now(exit, headers, len, from),
+            Fate::Ghost => self.leave_now(exit, &ghost(headers), len, from),
+            _ => Sent::Yes,
+        };
+        engine.follow_with_parcels(self.qpn());
+        sent
+    }
+
+    /// What becomes of a datagram on its way out; true if it goes on as it is. `to` says where it was going.
+    #[cold]
+    pub(crate) fn datagram_with_faults(
+        &self,
+        far: &Far,
+        headers: &Headers,
+        len: u32,
+        from: &Origin<'_>,
+        to: Towards<'_>,
+    ) -> Result<bool, Refusal> {
+        let engine = self.engine();
+        let facts = facts(Direction::Out, engine.device(), self.qpn(), far, headers, len);
+        let verdict = engine.faults.decide(engine, &facts, headers);
+        let damage = match verdict.fate {
+            Fate::Damaged(bit) => Some(bit),
+            _ => None,
+        };
+        let waits =
+            verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.parcels.has_line(self.qpn()));
+        let is_lane = matches!(to, Towards::Lane(..));
+        let goes = verdict.fate == Fate::Good || verdict.fate == Fate::Ghost;
+        if goes && !waits {
+            engine.follow_with_parcels(self.qpn());
+            return Ok(true);
+        }
+        let bytes = self.gather(from, len)?;
+        if verdict.fate == Fate::Lost || (is_lane && damage.is_some()) {
+            return Ok(false);
+        }
+        let late = verdict.fate == Fate::Late;
+        let at = verdict.until.unwrap_or(engine.now().0).max(if late { engine.now().0 + LATE } else { 0 });
+        for _ in 0..if verdict.fate == Fate::Twice { 2 } else { 1 } {
+            let to = match to {
+                Towards::Lane(lane, path, grh) => To::Lane { lane: Arc::clone(lane), path, headers: *headers, grh },
+                Towards::Host(flow) => To::Host { flow: Arc::clone(flow), headers: *headers, damage },
+            };
+            engine.keep_parcel(at, Parcel { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late });
+        }
+        Ok(false)
+    }
+
+    /// Whether a request that needs a receive request is told that there is none. If so it is answered.
+    #[cold]
+    pub(crate) fn starves(&self, inner: &mut Inner, packet: &Packet) -> bool {
+        if !self.service.is_reliable() {
+            return false;
+        }
+        let engine = self.engine();
+        let far = Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() };
+        let mut facts = facts(Direction::In, engine.device(), self.qpn(), &far, &packet.headers, packet.len.into());
+        facts.peer_qpn = inner.attributes.dest_qp_num;
+        let starved = engine.faults.starves(engine, &facts, &packet.headers);
+        if starved {
+            inner.responder.finish(Outcome::Rnr);
+        }
+        starved
+    }
+
+    /// A packet's payload, gathered now.
+    fn gather(&self, from: &Origin<'_>, len: u32) -> Result<Box<[u8]>, Refusal> {
+        let mut bytes = vec![0; len as usize].into_boxed_slice();
+        self.fill(from, len, bytes.as_mut_ptr())?;
+        Ok(bytes)
+    }
+}
+
+/// Where a datagram was going.
+#[derive(Clone, Copy)]
+pub(crate) enum Towards<'a> {
+    Lane(&'a Arc<crate::lane::Lane>, crate::cell::Path, Option<[u8; 40]>),
+    Host(&'a Arc<Flow>),
+}
+
+/// An acknowledgement of what was acknowledged before.
+fn ghost(headers: &Headers) -> Headers {
+    Headers { psn: headers.psn - 1, ..*headers }
+}
+
+impl Engine {
+    /// What becomes of a packet on its way in; true if it goes no further.
+    #[cold]
+    pub(crate) fn meets_fault(&self, packet: &Packet, payload: *const u8, origin: receive::Origin<'_>) -> bool {
+        let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) else { return false };
+        let (gid, port, peer) = {
+            let inner = qp.lock();
+            let gid = match origin {
+                receive::Origin::Host { from, .. } => *from,
+                receive::Origin::Lane => inner.attributes.dest.dgid,
+            };
+            (gid, u32::from(inner.attributes.port_num), inner.attributes.dest_qp_num)
+        };
+        let far = Far { gid, port };
+        let len = u32::from(packet.len);
+        let mut facts = facts(Direction::In, self.device(), qp.qpn(), &far, &packet.headers, len);
+        facts.peer_qpn = if packet.src_qp.value() == 0 { peer } else { packet.src_qp.value() };
+        let verdict = self.faults.decide(self, &facts, &packet.headers);
+        let late = verdict.fate == Fate::Late;
+        match verdict.fate {
+            Fate::Lost | Fate::Damaged(_) => return true,
+            Fate::Twice if verdict.until.is_none() => {
+                qp.arrive(packet, payload, origin, true);
+            }
+            _ => {}
+        }
+        let waits = verdict.until.is_some_and(|until| until > self.now().0 || self.faults.parcels.has_line(qp.qpn()));
+        if !(late || waits) {
+            self.follow_with_parcels(qp.qpn());
+            return false;
+        }
+        let mut bytes = vec![0; packet.len.into()].into_boxed_slice();
+        crate::access::plain(bytes.as_mut_ptr(), payload, bytes.len());
+        let addresses = match origin {
+            receive::Origin::Host { from, to } => Some((*from, *to)),
+            receive::Origin::Lane => None,
+        };
+        let at = verdict.until.unwrap_or(0).max(if late { self.now().0 + LATE } else { 0 });
+        for _ in 0..if verdict.fate == Fate::Twice { 2 } else { 1 } {
+            let to = To::Here { packet: *packet, addresses };
+            self.keep_parcel(at, Parcel { qp: Arc::downgrade(&qp), qpn: qp.qpn(), to, bytes: bytes.clone(), late });
+        }
+        true
+    }
+}
