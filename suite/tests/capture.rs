@@ -52,10 +52,11 @@ fn frames(file: &Path) -> Vec<(Vec<u8>, String)> {
 
 /// What tshark and we read in a capture, once it is known that it is the same.
 fn judge(file: &Path) -> Vec<(Headers, String)> {
-    let (frames, rows) = (frames(file), tshark::read(file));
+    let (frames, mut rows) = (frames(file), tshark::read(file));
     assert!(!frames.is_empty() && frames.len() == rows.len(), "{} frames, {} rows", frames.len(), rows.len());
     let mut read = Vec::new();
-    for ((frame, comment), row) in frames.into_iter().zip(&rows) {
+    for ((frame, comment), row) in frames.into_iter().zip(&mut rows) {
+        forgive(row, &comment);
         assert_eq!(frame[12..14], [0x08, 0x00], "IPv4");
         let gid = |at: usize| [&[0; 10][..], &[0xff; 2], &frame[at..at + 4]].concat().try_into().expect("sixteen");
         let port = u16::from_be_bytes([frame[34], frame[35]]);
@@ -73,6 +74,14 @@ fn judge(file: &Path) -> Vec<(Headers, String)> {
         read.push((headers, comment));
     }
     read
+}
+
+/// What is no fault: a comment, which tshark reports among them, and the hop limit of 1 that the pingpongs choose.
+fn forgive(row: &mut tshark::Row, comment: &str) {
+    let said = row.0["_ws.expert.message"].replace(comment, "").replace("\"Time To Live\" only 1", "");
+    if said.trim_matches(',').is_empty() {
+        row.0.extend([("_ws.expert.message", String::new()), ("_ws.expert.severity", String::new())]);
+    }
 }
 
 fn file(room: &Room) -> PathBuf {
@@ -107,7 +116,7 @@ fn programs_of_one_machine_are_seen_although_nothing_leaves_it() {
         of(Transport::Rc),
         of(Transport::Ud)
     );
-    assert!(lanes.clone().any(|(_, comment)| comment.contains("(ibv_rc_pingpon) → ")), "programs have names");
+    assert!(lanes.clone().any(|(_, comment)| comment.contains("(ibv_rc_pingpong) → ")), "programs have names");
     let managed = packets.iter().filter(|(_, comment)| comment.starts_with("inside the agent")).count();
     assert!(managed >= 5, "REQ, REP, RTU, DREQ and DREP: {managed}");
     for words in ["RC SEND first psn", "UD SEND only psn", "ConnectRequest: REQ", "DisconnectReply: DREP", "ACK msn"] {

@@ -250,3 +250,51 @@ pub(crate) fn path_of(record: &CaptureRecord, own: &Process, others: impl FnOnce
         _ => Path::Nowhere(own.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Filter, frame, words};
+
+    /// Whatever a program writes, it is told or left out, and nothing of it commands a terminal.
+    #[test]
+    fn nonsense_is_survived() {
+        let whole = |record: CaptureRecord, rest: &[u8]| [record.bytes(), rest].concat();
+        let lens = [0, 1, 3, 16, 40, 100, 65_507, 65_511, 65_512, u32::MAX];
+        let (mut read, filter) = (0, Filter::parse(&["qp 1 or ack or nak or opcode send".to_owned()]).expect("words"));
+        for kind in 0..4 {
+            for (len, kept) in lens.into_iter().flat_map(|len| lens.map(|kept| (len, kept))) {
+                for byte in [0, 0x04, 0x11, 0x64, 0xc0, 0xff] {
+                    let record = CaptureRecord {
+                        kind,
+                        len,
+                        kept,
+                        words: 2,
+                        flags: (len % 2) as u16,
+                        cause: kept,
+                        path: len,
+                        ..CaptureRecord::default()
+                    };
+                    let rest = [&vec![byte; (kept as usize).min(70_000)][..], b"\x1b["].concat();
+                    let own = Process { pid: 1, comm: "one".into() };
+                    let path = |record: &CaptureRecord| path_of(record, &own, |_| None);
+                    let Some(mut packet) = Packet::read(&whole(record, &rest), path, None) else { continue };
+                    read += 1;
+                    for _ in 0..2 {
+                        let said = [words::line(&packet), words::lines(&packet, false), packet.comment()].concat();
+                        assert!(!said.contains('\u{1b}'), "{said}");
+                        assert!(words::json(&packet).is_object());
+                        let (bytes, len) = frame(&packet);
+                        assert!(bytes.len() <= len);
+                        filter.wants(&packet);
+                        packet.strip();
+                    }
+                }
+            }
+        }
+        assert!(read > 100, "{read} of them make sense");
+        for len in 0..size_of::<CaptureRecord>() {
+            assert!(Packet::read(&vec![0; len], |_| Path::Nowhere(Process::default()), None).is_none());
+        }
+    }
+}

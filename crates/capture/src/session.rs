@@ -24,6 +24,8 @@ const NEWS: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// So long an engine may take until it writes to its spool; one that is stopped does not begin at all.
 const BEGIN: Duration = Duration::from_secs(2);
+/// So long between two looks whether it has.
+const GLANCE: Duration = Duration::from_micros(200);
 /// Records that are taken from one spool in a row.
 const BUNCH: usize = 4096;
 /// The longest answer.
@@ -110,7 +112,7 @@ impl Session {
         session.ask_for_news()?;
         let end = Instant::now() + BEGIN;
         while session.spools.iter().any(|spool| !spool.rx.is_attached()) && Instant::now() < end {
-            std::thread::yield_now();
+            std::thread::sleep(GLANCE);
         }
         for spool in session.spools.iter().filter(|spool| !spool.rx.is_attached()) {
             let text = format!("process {} has not begun to show its packets; is it stopped?", spool.own);

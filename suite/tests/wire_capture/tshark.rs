@@ -40,7 +40,7 @@ const FIELDS: &[&str] = &[
 const GUESSES: &[&str] = &["--disable-heuristic", "mellanox_eoib", "--disable-protocol", "rpcordma"];
 
 /// One packet.
-pub(crate) struct Row(BTreeMap<&'static str, String>);
+pub(crate) struct Row(pub(crate) BTreeMap<&'static str, String>);
 
 /// All packets of a capture.
 pub(crate) fn read(file: &Path) -> Vec<Row> {
