@@ -50,7 +50,7 @@ impl Requester {
             headers.deth = Deth { qkey: op.dest.qkey, src_qp: self.config.src_qp };
         }
         self.cursor.unasked += 1;
-        headers.ack_req = self.service.is_reliable() && (last || self.must_ask(psn));
+        headers.ack_req = self.service.is_reliable() && (last || self.must_ask(psn) || !self.has_credit(entry));
         if headers.ack_req {
             self.cursor.unasked = 0;
         }

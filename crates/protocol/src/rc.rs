@@ -1,10 +1,11 @@
 //! What makes the reliable connection reliable: the requester's side of answers and going back ([`requester`]), of timers
-//! ([`timers`]) and of how much is under way ([`window`]), and the responder's side of answering ([`responder`], [`answers`])
+//! ([`timers`]), of how much is under way ([`window`]) and of what the receiver can take ([`credits`]), and the responder's side of answering ([`responder`], [`answers`])
 //! and, on both sides, the middle of long messages ([`middle`], [`run`]).
 //! IBA 9.7.
 
 pub(crate) mod answers;
 mod confirmed;
+mod credits;
 pub(crate) mod middle;
 pub(crate) mod requester;
 mod responder;

@@ -106,6 +106,8 @@ pub(crate) struct Cursor {
     pub(crate) reads: u32,
     /// Packets since the last that asked for an acknowledgement.
     pub(crate) unasked: u32,
+    /// Messages begun.
+    pub(crate) begun: u32,
 }
 
 /// What [`Requester::untransmit`] restores.
@@ -318,7 +320,9 @@ impl Requester {
         }
         let entry = *self.ops.at(self.cursor.op);
         let asks = entry.op.operation.is_read_or_atomic();
-        if self.service.is_reliable() && !(self.fits_window(&entry) && (!asks || self.may_ask())) {
+        if self.service.is_reliable()
+            && !(self.fits_window(&entry) && (!asks || self.may_ask()) && self.may_carry(&entry))
+        {
             self.untransmit();
             return None;
         }
@@ -470,7 +474,9 @@ impl Requester {
         if op.fence && self.cursor.reads > 0 {
             return false;
         }
-        entry.first = self.cursor.high;
+        (entry.first, entry.number) = (self.cursor.high, self.cursor.begun.wrapping_add(1));
+        let begun = *entry;
+        self.cursor.begun = self.cursor.begun.wrapping_add(self.messages(&begun));
         self.cursor.started = index.wrapping_add(1);
         true
     }

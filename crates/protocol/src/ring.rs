@@ -8,11 +8,12 @@ use wire::Psn;
 /// Entries that the first post makes room for.
 const FIRST: u32 = 8;
 
-/// An operation and the number of its first packet, once it has one.
+/// An operation, and once it has begun the number of its first packet and its own among the messages, from 1 on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) op: SendOp,
     pub(crate) first: Psn,
+    pub(crate) number: u32,
 }
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Ring {
         if used == self.capacity() {
             self.grow(tail, head);
         }
-        *self.at_mut(head) = Entry { op, first: Psn::default() };
+        *self.at_mut(head) = Entry { op, ..Entry::default() };
         true
     }
 

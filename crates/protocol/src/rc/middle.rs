@@ -28,7 +28,7 @@ impl Requester {
         let entry = self.ops.at(self.cursor.op);
         let (first, slot, offset) = (entry.first, entry.op.slot, packet << self.mtu_shift);
         let is_middle = !entry.op.operation.is_read_or_atomic() && entry.op.length - offset > self.config.mtu;
-        if !is_middle || !self.fits_window(entry) {
+        if !is_middle || !self.fits_window(entry) || !self.has_credit(entry) {
             return None;
         }
         self.note_undo();

@@ -20,7 +20,7 @@
 //!   reorders any late packet may have its report, so each try waits longer before the next one counts.
 //! * Any progress forgives: the counters of tries begin anew.
 //!
-//! End-to-end credits are ignored, as a requester may: a receiver that is not ready says so by RNR NAK.
+//! What a receiver says about its receive requests is in [`super::credits`].
 
 use crate::ring::Entry;
 use crate::{Incoming, Operation, Reason, Requester, Status, Time};
@@ -73,6 +73,8 @@ pub(crate) struct Reliable {
     pub(super) rough: u16,
     /// A path that loses nothing has lost something: the timer runs until everything sent is answered.
     pub(super) lossy: bool,
+    /// The last message that finds a receive request, if the peer says such things.
+    pub(super) limit: Option<u32>,
     /// Data of a READ or atomic is being placed.
     placing: bool,
     /// When something is to be done, or [`Time::NEVER`].
@@ -106,6 +108,7 @@ impl Reliable {
             doubted: false,
             rough: 0,
             lossy: false,
+            limit: None,
             placing: false,
             deadline: Time::NEVER,
             expiry: Time::NEVER,
@@ -126,12 +129,17 @@ impl Requester {
         if is_ghost {
             // What a probe has asked for was answered twice: it was late, and not lost.
             self.rc.doubted = false;
+            if psn + 1 == self.rc.unacked && headers.opcode.operation == wire::Operation::Acknowledge {
+                // The last answer once more, perhaps because there are more receive requests now.
+                self.note_credits(headers);
+            }
             if self.config.lossless {
                 // Nothing was lost, so the ends do not count alike, and the right answer may never come.
                 self.note_loss(now);
             }
             return Incoming::Nothing;
         }
+        self.note_credits(headers);
         if headers.opcode.is_read_response() {
             return self.read_response(now, headers, payload_len);
         }
@@ -269,7 +277,7 @@ impl Requester {
         if !self.acknowledge(now, headers.psn) {
             return Incoming::Nothing;
         }
-        let Entry { op, first } = *self.ops.at(self.done);
+        let Entry { op, first, .. } = *self.ops.at(self.done);
         let empty = headers.opcode.operation == wire::Operation::ReadResponseOnly && payload_len == 0;
         if op.operation.is_confirmed() && empty {
             self.rc.placing = true;

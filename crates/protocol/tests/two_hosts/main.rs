@@ -5,6 +5,7 @@
 
 mod confirmed;
 mod corners;
+mod credits;
 mod duplicates;
 mod hostile;
 mod local;

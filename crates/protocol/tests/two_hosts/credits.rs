@@ -1,0 +1,135 @@
+//! What a responder says about its receive requests, and what a requester makes of it: no window full of packets for a receiver that is not
+//! ready, and no standstill.
+
+use crate::corners::answer;
+use crate::reliable::pattern;
+use crate::world::{A, Scenario, World};
+use softhca_protocol::{Requester, Status, Time};
+use wire::{Aeth, Headers, NakCode, Operation as W, Syndrome};
+
+const MTU: usize = 1024;
+/// Code of no credits, of one and of six.
+const NONE: u8 = 0;
+const ONE: u8 = 1;
+const SIX: u8 = 5;
+
+fn world() -> World {
+    World::new(Scenario { mtu: MTU as u32, ..Scenario::default() })
+}
+
+/// Sends all that may be sent: the numbers behind the first of the connection, and whether they ask for an acknowledgement.
+fn burst(requester: &mut Requester) -> Vec<(u32, bool)> {
+    let packets = std::iter::from_fn(|| requester.poll_transmit(Time(1)));
+    packets.map(|packet| (packet.headers.psn.value() - 100, packet.headers.ack_req)).collect()
+}
+
+/// Everything up to `number` has come, `msn` messages are complete, and this is said about credits.
+fn ack(number: u32, msn: u32, code: u8) -> Headers {
+    let aeth = Aeth { syndrome: Syndrome::Ack(code), msn };
+    Headers { aeth, ..answer(W::Acknowledge, 100 + number, aeth.syndrome) }
+}
+
+fn hear(requester: &mut Requester, headers: &Headers) {
+    let _ = requester.handle_response(Time(1), headers, 0);
+}
+
+/// A requester that was told that one message was received, and how many more may come.
+fn told(world: &mut World, code: u8) -> &mut Requester {
+    world.hosts[A].send(b"first");
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(burst(requester), [(0, true)]);
+    hear(requester, &ack(0, 1, code));
+    requester
+}
+
+#[test]
+fn while_nobody_says_anything_there_is_no_limit() {
+    let mut world = world();
+    (0..5).for_each(|_| drop(world.hosts[A].send(b"message")));
+    assert_eq!(burst(&mut world.hosts[A].requester).len(), 5);
+}
+
+#[test]
+fn without_a_credit_one_packet_goes_and_asks() {
+    let mut world = world();
+    told(&mut world, NONE);
+    world.hosts[A].send(&pattern(3 * MTU));
+    world.hosts[A].send(b"behind");
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(burst(requester), [(1, true)]);
+    // It was taken: the rest of the message needs no more. What is behind it does.
+    hear(requester, &ack(1, 1, NONE));
+    assert_eq!(burst(requester), [(2, false), (3, true)]);
+    hear(requester, &ack(3, 2, NONE));
+    assert_eq!(burst(requester), [(4, true)]);
+    hear(requester, &ack(4, 3, NONE));
+    let ends = std::iter::from_fn(|| requester.poll_completion());
+    assert_eq!(ends.map(|end| end.status).collect::<Vec<_>>(), [Status::Success; 3]);
+}
+
+#[test]
+fn as_many_go_as_there_are_credits() {
+    let mut world = world();
+    told(&mut world, ONE);
+    for _ in 0..8 {
+        world.hosts[A].send(b"message");
+    }
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(burst(requester), [(1, true)]);
+    hear(requester, &ack(1, 2, SIX));
+    assert_eq!(burst(requester).len(), 6);
+    // An older answer, or one whose number of credits is rounded down, takes nothing back.
+    hear(requester, &ack(2, 3, ONE));
+    assert_eq!(burst(requester), []);
+    hear(requester, &ack(7, 8, NONE));
+    assert_eq!(burst(requester), [(8, true)], "limited");
+}
+
+#[test]
+fn what_needs_no_receive_request_needs_no_credit() {
+    let mut world = world();
+    told(&mut world, NONE);
+    world.hosts[A].write(0, &pattern(2 * MTU));
+    world.hosts[A].read(0, 100);
+    world.hosts[A].fetch_add(0, 1);
+    world.hosts[A].send(b"message");
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(burst(requester).len(), 4, "all but the last");
+    // They count as messages.
+    hear(requester, &ack(2, 2, SIX));
+    assert_eq!(burst(requester), [(5, true)]);
+}
+
+#[test]
+fn the_last_answer_may_be_repeated_with_more_credits() {
+    let mut world = world();
+    told(&mut world, NONE);
+    for _ in 0..3 {
+        world.hosts[A].send(b"message");
+    }
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(burst(requester), [(1, true)]);
+    hear(requester, &ack(0, 1, SIX));
+    assert_eq!(burst(requester), [(2, true), (3, true)]);
+    // Who says nothing about credits any more sets no limit.
+    hear(requester, &ack(3, 4, 31));
+    for _ in 0..9 {
+        world.hosts[A].send(b"message");
+    }
+    assert_eq!(burst(&mut world.hosts[A].requester).len(), 9);
+}
+
+#[test]
+fn a_limited_message_that_is_lost_is_sent_again() {
+    let mut world = world();
+    told(&mut world, NONE);
+    world.hosts[A].send(&pattern(2 * MTU));
+    world.hosts[A].send(b"behind");
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(burst(requester), [(1, true)]);
+    hear(requester, &answer(W::Acknowledge, 101, Syndrome::Nak(NakCode::PsnSequence)));
+    assert_eq!(burst(requester), [(1, true)], "once more, and limited as before");
+    let at = requester.poll_timeout().expect("a timer");
+    requester.handle_timeout(at);
+    assert_eq!(requester.poll_transmit(at).map(|packet| packet.headers.psn.value()), Some(101));
+}
