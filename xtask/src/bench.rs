@@ -5,6 +5,7 @@
 //! that becomes slower meanwhile slows both; medians count. It also measures what an idle connection costs. Between hosts:
 //! [`wire`].
 
+mod crowd;
 mod manager;
 mod wire;
 
@@ -48,6 +49,7 @@ struct Bench {
     #[serde(flatten)]
     host: Option<Figures>,
     wire: Vec<wire::Link>,
+    crowd: Option<crowd::Crowd>,
     manager: Option<manager::Figures>,
 }
 
@@ -58,6 +60,8 @@ pub(crate) enum Part {
     Host,
     /// Two network namespaces; needs root
     Wire,
+    /// Many queue pairs between two network namespaces; needs root
+    Crowd,
     /// Connections and rsockets of one host
     Manager,
 }
@@ -86,6 +90,9 @@ pub(crate) fn run(
     if wanted(Part::Wire) {
         bench.wire = wire::measure(&dist, runs)?;
     }
+    if wanted(Part::Crowd) {
+        bench.crowd = crowd::measure(&dist, runs)?;
+    }
     if wanted(Part::Manager) {
         bench.manager = Some(manager::measure(&dist, runs)?);
     }
@@ -96,9 +103,10 @@ pub(crate) fn run(
     println!("|---|---|---|---|---|");
     bench.host.iter().for_each(print_rows);
     bench.wire.iter().for_each(wire::Link::print);
+    bench.crowd.iter().for_each(crowd::Crowd::print);
     bench.manager.iter().for_each(manager::Figures::print);
     println!("\nwritten to {}", path.display());
-    let manager = bench.manager.iter().all(manager::Figures::holds);
+    let manager = bench.manager.iter().all(manager::Figures::holds) && bench.crowd.iter().all(crowd::Crowd::holds);
     if bench.host.iter().all(holds) && bench.wire.iter().all(wire::Link::holds) && manager {
         Ok(())
     } else {

@@ -13,6 +13,7 @@ pub(crate) mod deliver;
 pub(crate) mod flow;
 pub(crate) mod focus;
 pub(crate) mod inbox;
+pub(crate) mod marks;
 pub(crate) mod origins;
 pub(crate) mod owing;
 pub(crate) mod peer;

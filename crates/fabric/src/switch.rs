@@ -21,6 +21,8 @@ use crate::faults::Faults;
 
 /// RoCEv2's source ports begin here, for entropy on the way.
 const FIRST_PORT: u16 = 0xc000;
+/// The bits of ECN in a traffic class: 0 of senders that do not heed marks; all of them are the mark.
+const ECN: u8 = 3;
 /// A hop limit that nobody chose.
 const HOPS: u8 = 64;
 
@@ -34,6 +36,8 @@ pub struct Switch {
     has_cuts: AtomicBool,
     /// Whether packets come to harm: without, they take no lock.
     faulty: AtomicBool,
+    /// Whether it marks packets, as a switch whose queues are long.
+    marks: AtomicBool,
     trouble: Mutex<Trouble>,
     ports: AtomicU16,
     packets: AtomicU64,
@@ -97,6 +101,7 @@ impl Switch {
             cut: RwLock::default(),
             has_cuts: AtomicBool::new(false),
             faulty,
+            marks: AtomicBool::new(false),
             trouble: Mutex::new(trouble),
             ports: AtomicU16::new(0),
             packets: AtomicU64::new(0),
@@ -140,6 +145,11 @@ impl Switch {
         self.has_cuts.store(!all.is_empty(), Ordering::Relaxed);
     }
 
+    /// From now on marks all packets whose senders heed that (ECN), as a switch whose queues are long, or no longer.
+    pub fn set_marks(&self, marks: bool) {
+        self.marks.store(marks, Ordering::Relaxed);
+    }
+
     fn loses(&self, head: &Head) -> bool {
         self.has_cuts.load(Ordering::Relaxed) && {
             let cut = self.cut.read();
@@ -169,6 +179,11 @@ impl Switch {
         if !from.is_connected() || self.loses(head) {
             return;
         }
+        let mut head = *head;
+        if head.traffic_class & ECN != 0 && self.marks.load(Ordering::Relaxed) {
+            head.traffic_class |= ECN;
+        }
+        let head = &head;
         if head.to.is_multicast() {
             for plug in self.plugs.read().iter().filter(|plug| !std::ptr::eq(&***plug, from)) {
                 self.deliver(plug, head, segment, bytes);

@@ -72,7 +72,7 @@ pub struct Received {
     pub segment: usize,
     /// Who sent it.
     pub from: SocketAddr,
-    /// TOS or traffic class, after [`Socket::tell_hops`]; 0 before.
+    /// TOS or traffic class.
     pub traffic_class: u8,
     /// TTL or hop limit as it arrived, after [`Socket::tell_hops`]; 0 before.
     pub hop_limit: u8,

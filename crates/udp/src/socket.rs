@@ -128,19 +128,25 @@ impl Socket {
         Socket { socket, local, habit, repeats, marks, marks_repeats }
     }
 
-    /// From now on [`Socket::receive`] tells the traffic class and the hop limit. That costs a small part of each call, and only
+    /// From now on [`Socket::receive`] tells the hop limit, too. That costs a small part of each call, and only
     /// datagrams show it to programs.
     ///
     /// # Errors
     /// The socket is not usable any more.
     pub fn tell_hops(&self) -> io::Result<()> {
-        let options = match self.local.ip() {
-            IpAddr::V4(_) => [(libc::IPPROTO_IP, libc::IP_RECVTTL), (libc::IPPROTO_IP, libc::IP_RECVTOS)],
-            IpAddr::V6(_) => {
-                [(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT), (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)]
-            }
+        let option = match self.local.ip() {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTTL),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
         };
-        options.into_iter().try_for_each(|(level, option)| sys::set(self.as_fd(), level, option, &1_i32))
+        sys::set(self.as_fd(), option.0, option.1, &1_i32)
+    }
+
+    /// How much memory that which waits to be received takes, in bytes, and how much it may.
+    ///
+    /// # Errors
+    /// The kernel does not say it.
+    pub fn fill(&self) -> io::Result<(usize, usize)> {
+        sys::fill(self.as_fd()).map(|(used, room)| (used as usize, room as usize))
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
@@ -305,6 +311,9 @@ pub(crate) fn receives(fd: &OwnedFd, address: &IpAddr) -> io::Result<()> {
     set(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
     if address.is_ipv6() {
         set(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+    } else {
+        set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
     }
     widen(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
 }

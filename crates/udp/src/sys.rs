@@ -31,6 +31,18 @@ pub(crate) fn set<T: OptionValue>(fd: BorrowedFd<'_>, level: i32, option: i32, v
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Bytes of memory that what waits in the socket takes, and how many there may be.
+pub(crate) fn fill(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    // The kernel knows more numbers, and gives as many as are asked for.
+    let mut numbers = [0_u32; 2];
+    let mut len = size_of_val(&numbers) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes of `numbers` and the length, which both outlive the call.
+    let done = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, numbers.as_mut_ptr().cast(), &raw mut len)
+    };
+    if done == 0 { Ok((numbers[0], numbers[1])) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Connects the socket to an address, or to none.
 pub(crate) fn connect(fd: BorrowedFd<'_>, to: Option<&(Name, u32)>) -> io::Result<()> {
     let nowhere = (Name::room(), size_of::<libc::sockaddr_in>() as u32); // AF_UNSPEC is 0

@@ -16,6 +16,7 @@ pub mod atomic_eth;
 pub mod bth;
 mod bytes;
 pub mod cm;
+pub mod cnp;
 pub mod deth;
 mod error;
 pub mod feth;

@@ -22,6 +22,8 @@ use super::forwarder::Incoming;
 const INLINE_MAX: usize = inline_max(RECORD_MAX);
 /// Bytes that wait for room on one lane, at most.
 const WAITING_MAX: usize = 1 << 20;
+/// The bits of ECN in a traffic class: 0 of a sender that does not heed marks; all are set in what is marked.
+const ECN: u8 = 3;
 /// Records that are taken from one engine before the next has its turn.
 const STRAYS: usize = 64;
 
@@ -234,7 +236,12 @@ impl Sender {
             return false;
         }
         self.bytes += takes;
-        self.waiting.push_back((*head, bytes.into()));
+        let mut head = *head;
+        if self.bytes > self.most / 2 && head.traffic_class & ECN != 0 {
+            // As a switch whose queue grows: the engine tells the sender.
+            head.traffic_class |= ECN;
+        }
+        self.waiting.push_back((head, bytes.into()));
         true
     }
 

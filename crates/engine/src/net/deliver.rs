@@ -8,6 +8,7 @@ use std::sync::Arc;
 use abi::queue::context_page;
 use abi::reason::Cause;
 use abi::wire::{Arrival, arrival_kind};
+use wire::cnp::{self, Cnp};
 use wire::grh::Network;
 use wire::icrc::Envelope;
 use wire::probe::{self, Probe};
@@ -79,6 +80,8 @@ enum Found<'a> {
     Packet(Packet, &'a [u8]),
     /// What is inside a probe.
     Probe(&'a [u8]),
+    /// A packet of ours was marked.
+    Marked(Cnp),
 }
 
 /// Takes datagrams apart, one packet after the other.
@@ -135,6 +138,10 @@ impl<'a> Packets<'a> {
     fn parse(&self, inside: &'a [u8]) -> Result<Found<'a>, (Cause, (u32, u32))> {
         if matches!(inside[0], probe::PROBE | probe::ANSWER) {
             return Ok(Found::Probe(inside));
+        }
+        if inside[0] == cnp::OPCODE {
+            let cnp = inside.try_into().ok().and_then(|bytes| Cnp::parse(bytes).ok());
+            return cnp.map(Found::Marked).ok_or((Cause::Headers, (0, 0)));
         }
         let headers = Headers::parse(inside).map_err(|_| (Cause::Headers, (0, 0)))?;
         tracing::trace!("from {}: {headers}", address(self.datagrams.from));
@@ -212,6 +219,11 @@ impl Engine {
         while let Some(found) = next.take() {
             match found {
                 Found::Probe(inside) => self.take_probe(datagrams, inside, touched),
+                Found::Marked(cnp) => {
+                    if let Some(qp) = self.qps.find(cnp.dest_qp.value()) {
+                        qp.hear_mark(&datagrams.from);
+                    }
+                }
                 Found::Packet(packet, payload) if packet.headers.dest_qp == Qpn::MULTICAST => {
                     let origin = Origin::Host { from: &datagrams.from, to: &datagrams.to };
                     for qpn in self.groups.members(&datagrams.to) {
@@ -273,6 +285,9 @@ impl Engine {
             }
         };
         if taken {
+            if datagrams.are_marked() {
+                qp.note_mark(&inner, packet.headers.opcode);
+            }
             if polled && next.is_none() {
                 qp.pump_or_owe(&mut inner);
             } else if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {

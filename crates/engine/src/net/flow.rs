@@ -15,6 +15,7 @@ use wire::icrc::Envelope;
 use crate::engine::Engine;
 use crate::net::FLOWS;
 use crate::net::batch::Target;
+use crate::net::marks::capable;
 use crate::net::peer::Peer;
 use crate::net::port::{Port, STRIPES};
 use crate::network::{address, scope};
@@ -38,7 +39,7 @@ impl Vector {
             dgid: dest.dgid,
             port_num,
             sgid_index: dest.sgid_index,
-            traffic_class: dest.traffic_class,
+            traffic_class: capable(dest.traffic_class),
             hop_limit: dest.hop_limit,
             stripe: qpn % STRIPES,
         }

@@ -27,6 +27,7 @@ use crate::lock::Mutex;
 use crate::net::claim::Claim;
 use crate::net::deliver::Datagrams;
 use crate::net::focus::Focus;
+use crate::net::marks::{STREAK, marked};
 use crate::net::origins::Origins;
 use crate::qp::Qp;
 use crate::request;
@@ -80,6 +81,8 @@ pub(crate) struct Reception {
     /// Looks at the sockets so far.
     looks: u32,
     focus: Focus,
+    /// Datagrams since a look at the sockets that found nothing.
+    streak: u32,
 }
 
 impl Engine {
@@ -247,7 +250,15 @@ impl Engine {
         polled: bool,
     ) -> Option<SocketAddr> {
         let claim = inbox.claim.as_ref().filter(|claim| claim.holds(self))?;
-        let received = shared.socket.receive(&mut reception.buffer).ok()??;
+        let Some(received) = shared.socket.receive(&mut reception.buffer).ok()? else {
+            reception.streak = 0;
+            return None;
+        };
+        reception.streak = reception.streak.wrapping_add(1);
+        let mut traffic_class = received.traffic_class;
+        if reception.streak.is_multiple_of(STREAK) {
+            traffic_class = shared.socket.fill().map_or(traffic_class, |fill| marked(traffic_class, fill));
+        }
         let from = match received.from.ip() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
@@ -256,7 +267,7 @@ impl Engine {
             from,
             from_port: received.from.port(),
             to: shared.gid,
-            traffic_class: received.traffic_class,
+            traffic_class,
             hop_limit: received.hop_limit,
             segment: received.segment,
         };
@@ -316,6 +327,7 @@ impl Inbox {
                 origins: Origins::default(),
                 looks: 0,
                 focus: Focus::default(),
+                streak: 0,
             }),
             strays: Mutex::new(strays),
             agent,

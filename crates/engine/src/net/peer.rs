@@ -11,11 +11,12 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use protocol::Time;
 
+use crate::net::marks::Told;
 use crate::net::turns::Turns;
 use crate::net::window::Window;
 use crate::qp::Qp;
 
-/// Unreliable bytes without an answer, at most.
+/// Unreliable bytes without an answer, at most; fewer where the window is narrower.
 const UNANSWERED: u32 = 96 * 1024;
 /// Bytes after which the next probe goes.
 const STRIDE: u32 = 16 * 1024;
@@ -35,6 +36,8 @@ pub(crate) struct Peer {
     pub(crate) window: Window,
     /// How they share it.
     pub(crate) turns: Turns,
+    /// When it was told last that its packets come marked.
+    pub(crate) told: Told,
     meter: Mutex<Meter>,
 }
 
@@ -76,8 +79,9 @@ impl Peer {
             return GO;
         }
         meter.foreign_until = None;
+        let most = UNANSWERED.min(self.window.bytes()).max(2 * STRIDE);
         let probe = (meter.since >= STRIDE).then(|| meter.probe(now));
-        if meter.unanswered + bytes > UNANSWERED
+        if meter.unanswered + bytes > most
             && let Some(&(.., went)) = meter.probes.front()
         {
             let limit = went.after(if meter.answers { ANSWER } else { FIRST_ANSWER });
@@ -115,6 +119,7 @@ impl Peer {
             && first <= number
         {
             meter.unanswered -= covers;
+            self.window.progress(covers);
             meter.probes.pop_front();
         }
         std::mem::take(&mut meter.waiting).iter().filter_map(Weak::upgrade).collect()

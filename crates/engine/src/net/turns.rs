@@ -309,6 +309,7 @@ impl Qp {
         {
             inner.share.since = now;
             if flow.peer.turns.stands_still(now) {
+                flow.peer.turns.turned_at.store(now.0, Ordering::Relaxed);
                 inner.share.turn = Turn::Alone;
             }
         }

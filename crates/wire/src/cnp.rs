@@ -1,0 +1,94 @@
+//! The congestion notification packet: what a receiver of a packet that was marked on its way (ECN's CE) tells the queue pair that sent it. It
+//! is no part of a transport: no acknowledgement, no number of its own. RoCEv2 annex A17.9.3. Principal type: [`Cnp`].
+//!
+//! ```text
+//!   0 | BTH: opcode 0x81; P_Key; BECN; destination queue pair; PSN 0 |
+//!  12 |                      reserved (128)                          |
+//! ```
+
+use crate::Error;
+use crate::bytes::{be16, be24, put16, put24};
+use crate::number::Qpn;
+use std::fmt;
+
+/// Bytes of the packet from its BTH on; behind it stands the ICRC.
+pub const LEN: usize = 28;
+/// Its opcode.
+pub const OPCODE: u8 = 0x81;
+/// The DSCP with which adapters send it unless told otherwise, in its place in the traffic class.
+pub const TRAFFIC_CLASS: u8 = 48 << 2;
+
+const VERSION: u8 = 0x0f;
+const BECN: u8 = 0x40;
+
+/// The congestion notification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cnp {
+    /// The partition.
+    pub pkey: u16,
+    /// The queue pair whose packet was marked.
+    pub dest_qp: Qpn,
+}
+
+impl Cnp {
+    /// Takes the packet apart. Reserved fields are ignored; BECN too, which says nothing more than the opcode.
+    ///
+    /// # Errors
+    /// Another opcode, or a transport version other than 0.
+    pub fn parse(bytes: &[u8; LEN]) -> Result<Cnp, Error> {
+        if bytes[0] != OPCODE {
+            return Err(Error::Opcode(bytes[0]));
+        }
+        if bytes[1] & VERSION != 0 {
+            return Err(Error::Version(bytes[1] & VERSION));
+        }
+        Ok(Cnp { pkey: be16(bytes, 2), dest_qp: Qpn::new(be24(bytes, 5)) })
+    }
+
+    /// Builds the packet.
+    pub fn emit(&self, bytes: &mut [u8; LEN]) {
+        *bytes = [0; LEN];
+        bytes[0] = OPCODE;
+        put16(bytes, 2, self.pkey);
+        bytes[4] = BECN;
+        put24(bytes, 5, self.dest_qp.value());
+    }
+}
+
+impl fmt::Display for Cnp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "congestion notification for QP {}", self.dest_qp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: [u8; LEN] =
+        [0x81, 0, 0xff, 0xff, 0x40, 0, 0x01, 0x45, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn literal_bytes_both_ways() {
+        let cnp = Cnp { pkey: 0xffff, dest_qp: Qpn::new(0x145) };
+        assert_eq!(Cnp::parse(&BYTES), Ok(cnp));
+        let mut out = [0xaa; LEN];
+        cnp.emit(&mut out);
+        assert_eq!(out, BYTES);
+        assert_eq!(cnp.to_string(), "congestion notification for QP 0x145");
+    }
+
+    #[test]
+    fn what_is_reserved_is_ignored_and_the_rest_is_not() {
+        let with = |at: usize, byte: u8| {
+            let mut bytes = BYTES;
+            bytes[at] = byte;
+            Cnp::parse(&bytes)
+        };
+        for at in [1_usize, 4, 8, 9, 12, 27] {
+            assert_eq!(with(at, 0x80), Cnp::parse(&BYTES), "byte {at}");
+        }
+        assert_eq!(with(0, 0x80), Err(Error::Opcode(0x80)));
+        assert_eq!(with(1, 3), Err(Error::Version(3)));
+    }
+}
