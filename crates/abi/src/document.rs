@@ -9,8 +9,8 @@ use crate::command::{ROWS, Row, Support};
 use crate::errno::Errno;
 use crate::layout::{Constant, Layout, Record};
 use crate::{
-    ah, board, command, cq, device, envelope, event, mr, open, post, private, qp, queue, reason, srq, target, ucma,
-    wire,
+    ah, board, command, cq, device, envelope, event, fault, mr, open, post, private, qp, queue, reason, srq, target,
+    ucma, wire,
 };
 
 mod example;
@@ -68,6 +68,9 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("queue::context_page", queue::context_page::MEANING, queue::context_page::ALL),
     ("target::target_word", target::target_word::MEANING, target::target_word::ALL),
     ("event::kind", event::kind::MEANING, event::kind::ALL),
+    ("fault::area", fault::area::MEANING, fault::area::ALL),
+    ("fault::state", fault::state::MEANING, fault::state::ALL),
+    ("private::hello", private::hello::MEANING, private::hello::ALL),
     ("private::push", private::push::MEANING, private::push::ALL),
     ("private::gid_type", private::gid_type::MEANING, private::gid_type::ALL),
     ("board::word", board::word::MEANING, board::word::ALL),

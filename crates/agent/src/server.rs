@@ -529,7 +529,9 @@ impl Server {
         let retry = retry.into_iter().chain(bind).chain(self.manager.next_time());
         let retry = retry.chain(self.world.faults.next_time()).min();
         let Some(limit) = self.idle_exit.filter(|_| {
-            self.clients.is_empty()
+            // Rules that somebody has added are there for the programs to come.
+            !self.world.faults.is_on()
+                && self.clients.is_empty()
                 && self.admins.is_empty()
                 && self.locals.is_empty()
                 && self.local_channels.is_empty()

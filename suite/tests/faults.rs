@@ -1,0 +1,84 @@
+//! Faults on demand as programs see them: packets that get lost, a command that fails, a port that goes down, a connection that is refused.
+
+use serde_json::Value;
+use softhca_suite::{Family, HANG, Pair, Program, Room, User, lists};
+
+/// The words of a program that runs with a rule of its own.
+fn with_fault(room: &Room, rule: &str, words: &[&str]) -> Program {
+    let all = [&["run", "--fault", rule, "--"], words].concat();
+    room.start(room.softhca(&all)).expect("it starts")
+}
+
+fn add(room: &Room, rule: &str) {
+    room.finish(room.softhca(&["fault", "add", rule])).expect("it ends").expect_success();
+}
+
+fn list(room: &Room) -> Vec<Value> {
+    room.json(&["fault", "list", "--json"]).expect("it answers").as_array().expect("a list").clone()
+}
+
+/// perftest at its own settings, on lanes.
+#[test]
+fn perftest_gets_over_losses_of_each_kind_and_of_all() {
+    let room = Room::of(User::Me).expect("a room");
+    for rules in [
+        "loss 1%",
+        "loss 5% seed 7",
+        "reorder 5%",
+        "duplicate 1%",
+        "corrupt 0.1%",
+        "loss 5%; reorder 5% seed 2; duplicate 1% seed 3; corrupt 0.1% seed 4",
+    ] {
+        add(&room, rules);
+        for words in [&["ib_write_bw", "-n", "200"][..], &["ib_read_bw", "-n", "50"], &["ib_send_lat", "-n", "200"]] {
+            lists::expect_figures(words, &Pair::must_succeed(&room, words));
+        }
+        for row in list(&room) {
+            assert!(row["acted"].as_u64() > Some(0), "{row}");
+        }
+        room.finish(room.softhca(&["fault", "clear"])).expect("it ends").expect_success();
+        assert!(list(&room).is_empty());
+    }
+}
+
+#[test]
+fn a_program_with_rules_of_its_own_fails_as_they_say_and_is_told_so() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let mut program = with_fault(&room, "fail create_qp ENOMEM", &["ibv_rc_pingpong"]);
+    let outcome = program.wait(HANG).expect("it ends");
+    assert!(!outcome.succeeded());
+    for words in ["Couldn't create QP", "fault: create_qp fails with ENOMEM", "by rule"] {
+        assert!(outcome.everything().contains(words), "{words} is not in: {}", outcome.told());
+    }
+    // A rule that is none is told before anything runs.
+    let outcome = with_fault(&room, "lose 5%", &["true"]).wait(HANG).expect("it ends");
+    assert_eq!(outcome.code, 125, "{}", outcome.told());
+    assert!(outcome.errors.contains("\"lose\" is no kind of fault; kinds are loss, delay"), "{}", outcome.told());
+}
+
+#[test]
+fn a_port_that_goes_down_for_a_while_is_seen_by_who_watches() {
+    let room = Room::of(User::Me).expect("a room");
+    let mut watch = room.start(room.run(&["stdbuf", "-oL", "ibv_asyncwatch"])).expect("it starts");
+    watch.wait_for_words("async event FD", HANG).expect("it watches");
+    add(&room, "port-down for 100ms");
+    watch.wait_for_words("EVENT_PORT_ERR", HANG).expect("PORT_ERR");
+    watch.wait_for_words("EVENT_PORT_ACTIVE", HANG).expect("PORT_ACTIVE");
+    add(&room, "remove");
+    watch.wait_for_words("EVENT_DEVICE_FATAL", HANG).expect("DEVICE_FATAL");
+}
+
+#[test]
+fn a_connection_request_is_rejected_with_a_reason_or_gets_through_losses() {
+    let room = Room::of(User::Me).expect("a room");
+    let place = room.place(Family::V4);
+    let server = place.serve("rping -s -a ADDRESS -p PORT -P").expect("it listens");
+    add(&room, "cm-reject 28 count 1");
+    let mut client = place.call(&server, "rping -c -a ADDRESS -p PORT -C 3").expect("it starts");
+    let outcome = client.wait(HANG).expect("it ends");
+    assert!(outcome.everything().contains("RDMA_CM_EVENT_REJECTED, error 28"), "{}", outcome.told());
+    // The next one is not, and gets over what is lost.
+    add(&room, "loss 5% seed 7");
+    let mut client = place.call(&server, "rping -c -a ADDRESS -p PORT -C 200 -V").expect("it starts");
+    assert!(client.wait(HANG).expect("it ends").succeeded());
+}
