@@ -203,7 +203,7 @@ mod tests {
             ack_req: true,
             ..Headers::default()
         };
-        let path = Path { device: 1, port: 1, slid: 2, dlid: 3, sl: 4 };
+        let path = Path { device: 1, port: 1, slid: 2, dlid: 3, sl: 4, mtu: 5 };
         Packet { path, src_qp: Qpn::new(0xabcde), headers, grh, len: 5, payload }
     }
 

@@ -115,7 +115,7 @@ impl Armed {
     #[must_use]
     pub fn new(id: u32, rule: Rule) -> Self {
         let device = rule.select.device.as_ref().map(|device| device.parse().unwrap_or(u32::MAX));
-        let peer = rule.select.peer.map(|peer| gid(peer));
+        let peer = rule.select.peer.map(gid);
         let count = || AtomicU64::new(0);
         Self { id, rule, device, peer, seen: count(), acted: count(), busy: count() }
     }
