@@ -134,7 +134,7 @@ fn what_goes_to_another_host_is_seen_on_both() {
     let mut captures = rooms.map(|room| start(room, &["-w", &file(room).display().to_string(), "-B", "65536"]));
     hosts.must_succeed(Family::V4, &["ib_write_bw", "-s", "65536", "-n", "20"]);
     rping(rooms[0], rooms[1], &server);
-    captures.each_mut().map(stop);
+    captures.iter_mut().for_each(|capture| drop(stop(capture)));
     let [left, right] = rooms.map(|room| judge(&file(room)));
     for (packets, way) in [(&left, "wire, in"), (&right, "wire, out")] {
         let writes = packets

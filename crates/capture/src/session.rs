@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use shm::Socket;
 use shm::spool::SpoolRx;
 
-use crate::packet::{Packet, Process, path_of};
+use crate::packet::{Packet, Path, Process, path_of};
 
 /// So long a packet waits for those that were seen before it.
 const HOLD: Duration = Duration::from_millis(5);
@@ -28,6 +28,8 @@ const BEGIN: Duration = Duration::from_secs(2);
 const GLANCE: Duration = Duration::from_micros(200);
 /// Records that are taken from one spool in a row.
 const BUNCH: usize = 4096;
+/// Queue pairs of which it is remembered with whom they talk.
+const PEERS: usize = 1 << 20;
 /// The longest answer.
 const ANSWER: usize = 64 * 1024;
 
@@ -63,6 +65,8 @@ pub struct Session {
     spools: Vec<Spool>,
     /// The programs by their engines, for as long as the capture lasts.
     programs: HashMap<u32, Process>,
+    /// With whom queue pairs talk over the wire, as their own packets say: by engine and QP.
+    peers: HashMap<(u32, u32), u32>,
     held: Vec<Packet>,
     asked: Instant,
     /// Lost on spools that have been read to their end.
@@ -103,6 +107,7 @@ impl Session {
             everything: answer["everything"] == true,
             spools: Vec::new(),
             programs: HashMap::new(),
+            peers: HashMap::new(),
             held: Vec::new(),
             asked: Instant::now(),
             lost: 0,
@@ -213,7 +218,7 @@ impl Session {
 
     /// Reads the spools, at most so many records of each, and lets go of those that are at their end.
     fn read_all(&mut self, most: usize) {
-        let Self { spools, programs, held, complaints, .. } = self;
+        let Self { spools, programs, peers, held, complaints, .. } = self;
         let (mut drops, mut record) = (Vec::new(), Vec::new());
         for spool in spools.iter_mut() {
             for _ in 0..most {
@@ -236,7 +241,10 @@ impl Session {
                     None => spool.broken = true,
                     Some(_) if seen_elsewhere => {}
                     Some(packet) if packet.bytes.is_empty() => drops.push(packet),
-                    Some(packet) => held.push(packet),
+                    Some(mut packet) => {
+                        name_sender(&mut packet, spool.engine, peers);
+                        held.push(packet);
+                    }
                 }
                 if spool.broken {
                     break;
@@ -263,6 +271,21 @@ impl Spool {
     /// Nothing comes any more: its program has ended, and it has been read since; or it cannot be read.
     fn is_over(&self) -> bool {
         self.broken || (self.ended && self.rx.is_empty())
+    }
+}
+
+/// What comes from another host does not say from which QP. A connected one gets packets from the QP that it sends to.
+fn name_sender(packet: &mut Packet, engine: u32, peers: &mut HashMap<(u32, u32), u32>) {
+    let Some(headers) = packet.headers() else { return };
+    let dest = headers.dest_qp.value();
+    if headers.opcode.has_deth() {
+        packet.src_qp = headers.deth.src_qp.value();
+        return;
+    }
+    match packet.path {
+        Path::Out(_) if packet.src_qp != 0 && peers.len() < PEERS => drop(peers.insert((engine, packet.src_qp), dest)),
+        Path::In(_) if packet.src_qp == 0 => packet.src_qp = peers.get(&(engine, dest)).copied().unwrap_or(0),
+        _ => {}
     }
 }
 
