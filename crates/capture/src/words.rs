@@ -87,7 +87,7 @@ pub fn json(packet: &Packet) -> Value {
         "to": packet.to.to_string(),
         "src_qp": (packet.src_qp != 0).then_some(packet.src_qp),
         "dest_qp": packet.dest_qp(),
-        "transport": opcode.map(|opcode| transport(opcode)),
+        "transport": opcode.map(transport),
         "opcode": opcode.map(|opcode| opcode.operation.to_string()),
         "opcode_number": packet.bytes.first(),
         "psn": headers.map(|headers| headers.psn.value()),

@@ -11,7 +11,7 @@
 //! from there, so that what is shown is what was sent. A spool that is full loses copies and counts them: no packet waits for it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,8 +33,6 @@ use crate::net::deliver::Datagrams;
 use crate::qp::{Inner, Qp};
 use crate::transmit::{Origin, Sent};
 use crate::wqe::SendEntry;
-
-use std::os::fd::AsFd;
 
 /// More captures than these are not served.
 const SINKS: usize = 16;
@@ -105,7 +103,7 @@ impl Tap {
     /// Writes a packet, from its BTH on, with some words about it. What `about` does not say of time, length and kind is found here.
     #[cold]
     pub fn packet(&self, about: &CaptureRecord, bytes: &[u8], words: &str) {
-        let words = &words.as_bytes()[..words.floor_char_boundary(WORDS_MAX)];
+        let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
         let time = if about.time == 0 { clock::since_1970() } else { about.time };
         let icrc = if about.flags & record_flag::UNSEALED != 0 { ICRC } else { 0 };
         let len = bytes.len() as u32 + icrc;
