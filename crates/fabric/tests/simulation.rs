@@ -5,7 +5,7 @@ mod simulated;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds that are always run: the first ones of a sweep.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 600;
 
 #[test]
 fn every_seed_ends_as_it_must() {
