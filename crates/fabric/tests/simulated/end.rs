@@ -240,7 +240,9 @@ impl End {
 
     /// Whether it has nothing left to do.
     pub(crate) fn is_done(&self) -> bool {
-        (self.posted == self.total || self.failed) && self.under_way.is_empty()
+        // Whoever gives up may end with requests that are not signaled, and of which nothing is heard if they succeed.
+        let over = self.failed && self.under_way.iter().all(|request| !request.signaled);
+        over || (self.posted == self.total && self.under_way.is_empty())
     }
 
     /// Whether everything that it has sent is where it should be by now, or never comes.

@@ -31,6 +31,7 @@ const CUT: u64 = 1 << 32;
 const MEND: u64 = CUT + 1;
 const DOWN: u64 = CUT + 2;
 const UP: u64 = CUT + 3;
+const DEATH: u64 = CUT + 4;
 
 /// What a seed came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(crate) struct Told {
     pub(crate) requests: u64,
     /// How long it took, in simulated time.
     pub(crate) time: Duration,
-    /// Connections that failed, for the network let nothing through for long enough.
+    /// Connections that failed, for the network let nothing through for long enough, or an end died.
     pub(crate) failed: u32,
 }
 
@@ -127,6 +128,9 @@ impl Story {
             self.simulation.alarm(when, DOWN);
             self.simulation.alarm(when + long, UP);
         }
+        if let Some((_, when)) = self.plan.dies {
+            self.simulation.alarm(when, DEATH);
+        }
         while !self.is_over() {
             match self.simulation.step() {
                 Some(Happened::Alarm(token)) => self.on_alarm(token)?,
@@ -183,6 +187,10 @@ impl Story {
             }
             return Ok(());
         }
+        if token == DEATH {
+            self.bury();
+            return Ok(());
+        }
         let number = token as usize;
         let worked = self.act(number)?;
         // Who has nothing to do looks less and less often.
@@ -192,9 +200,27 @@ impl Story {
         Ok(())
     }
 
+    /// A program dies: its requests are nobody's, and its peers will find out.
+    fn bury(&mut self) {
+        let Some((program, _)) = self.plan.dies else { return };
+        self.programs[program].engine.close();
+        self.programs[program].is_dead = true;
+        for number in 0..self.ends.len() {
+            if self.ends[number].program == program {
+                let peer = self.ends[number].peer;
+                self.ends[number].under_way.clear();
+                self.ends[number].failed = true;
+                self.ends[peer].failed = true;
+            }
+        }
+    }
+
     /// One step of the program that has an end: says whether it did anything.
     fn act(&mut self, number: usize) -> Result<bool, String> {
         let program = self.ends[number].program;
+        if self.programs[program].is_dead {
+            return Ok(false);
+        }
         let mut worked = false;
         if self.simulation.below(4) > 0 {
             worked |= self.poll(program)?;

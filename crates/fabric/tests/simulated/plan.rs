@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) cut: Option<(usize, Duration, Duration)>,
     /// A host whose port is down for a while, too short to give up.
     pub(crate) down: Option<(usize, Duration, Duration)>,
+    /// A program that dies, and when.
+    pub(crate) dies: Option<(usize, Duration)>,
     /// Requests of each direction.
     pub(crate) requests: u32,
 }
@@ -102,6 +104,8 @@ impl Plan {
                 let when = Duration::from_micros(simulation.below(2000));
                 (host, when, Duration::from_micros(1 + simulation.below(8000)))
             }),
+            dies: (simulation.below(8) == 0)
+                .then(|| (simulation.below(4) as usize, Duration::from_micros(simulation.below(1000)))),
             requests: 16 + simulation.below(12) as u32,
         }
     }

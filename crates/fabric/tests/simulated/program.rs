@@ -73,6 +73,8 @@ pub(crate) struct Program {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     channel: Option<Arc<Channel>>,
+    /// It is no more.
+    pub(crate) is_dead: bool,
     /// It has armed the CQ, and sleeps until the event.
     asleep: bool,
     pub(crate) srq: Arc<Srq>,
@@ -105,11 +107,27 @@ impl Program {
         let xrc_srq = engine.create_xrc_srq(&pd, &xrcd, &recv_cq, &spec).expect("an SRQ");
         let slots = Slots::new(&pd, 16, 0x5000_0000, SHARED);
         let xrc_slots = Slots::new(&pd, 16, 0x6000_0000, SHARED | XRC);
-        Self { engine, pd, send_cq, recv_cq, channel, asleep: false, srq, slots, xrcd, xrc_srq, xrc_slots }
+        Self {
+            engine,
+            pd,
+            send_cq,
+            recv_cq,
+            channel,
+            is_dead: false,
+            asleep: false,
+            srq,
+            slots,
+            xrcd,
+            xrc_srq,
+            xrc_slots,
+        }
     }
 
     /// What has completed, up to some. A program that sleeps finds nothing until it is woken.
     pub(crate) fn poll(&mut self) -> Vec<Wc> {
+        if self.is_dead {
+            return Vec::new();
+        }
         if self.asleep {
             if self.channel.as_ref().is_some_and(|channel| channel.next_event().is_err()) {
                 return Vec::new();
