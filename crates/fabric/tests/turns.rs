@@ -169,3 +169,21 @@ fn who_waits_in_line_goes_on_when_those_before_end() {
     }
     drop(last);
 }
+
+#[test]
+fn a_link_that_flaps_loses_no_bytes() {
+    let fabric = hosts(1024, Faults::default());
+    let (cq, pairs) = crowd(&fabric, 16, |_| plan());
+    pairs.iter().enumerate().for_each(|(number, pair)| pair.0.memory.pattern(0, LONG, number));
+    pairs.iter().enumerate().for_each(|(number, pair)| write(number, pair, 4));
+    for done in 0..16 * 4 {
+        if done % 16 == 0 {
+            fabric.host(1).expect("a host").disconnect();
+            fabric.host(1).expect("a host").reconnect();
+        }
+        assert_eq!(next(&cq).status, status::SUCCESS);
+    }
+    for (from, to) in &pairs {
+        assert!(from.memory.get(0, LONG) == to.memory.get(0, LONG));
+    }
+}

@@ -180,6 +180,25 @@ fn an_atomic_is_carried_out_once_however_often_it_is_sent() {
 }
 
 #[test]
+fn as_many_atomics_are_remembered_as_were_agreed() {
+    for depth in [1, 4, 16] {
+        let mut world = World::new(Scenario { rd_atomic: depth, ..Scenario::default() });
+        let mut lost = 0;
+        // The answers to everything that may be under way, twice.
+        world.lose = Box::new(move |_, headers| {
+            let hit = headers.opcode.operation == W::AtomicAcknowledge && lost < 2 * u32::from(depth);
+            lost += u32::from(hit);
+            hit
+        });
+        (0..depth).for_each(|_| drop(world.hosts[A].fetch_add(0, 5)));
+        world.run();
+        assert_eq!((world.hosts[B].atomics, world.hosts[B].word(0)), (depth.into(), 5 * u64::from(depth)));
+        let words = world.hosts[A].local.iter().map(|word| u64::from_ne_bytes(word[..8].try_into().expect("a word")));
+        assert!(words.eq((0..u64::from(depth)).map(|before| 5 * before)), "each got its own answer");
+    }
+}
+
+#[test]
 fn no_more_reads_at_once_than_agreed() {
     let mut world = World::new(Scenario { rd_atomic: 2, ..Scenario::default() });
     for _ in 0..3 {

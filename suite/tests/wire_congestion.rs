@@ -1,0 +1,51 @@
+//! What happens on the way between two hosts: packets are marked (ECN) instead of being lost, and the link goes and comes back. Programs are
+//! Debian's perftest and the suite's own, unmodified.
+
+use softhca_suite::hosts::INTERFACE;
+use softhca_suite::{Family, HANG, Hosts, Sides, User, cprogram};
+
+/// Packets that a counter of the namespace's table `marks` has seen, in chain `chain`.
+fn counted(hosts: &Hosts, chain: &str) -> u64 {
+    let rules = hosts.right.namespace().script(&format!("nft list chain inet marks {chain}")).expect("the chain");
+    let count = rules.split_once("counter packets ").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    count.unwrap_or_else(|| panic!("{rules}"))
+}
+
+#[test]
+fn packets_that_are_marked_are_answered_with_notifications_and_arrive() {
+    for (family, ip) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
+        let Some(hosts) = Hosts::joined(1500, User::Nobody).expect("two namespaces") else { return };
+        // Everything that the client sends and whose sender heeds it is marked; what comes back is counted if it is a notification.
+        hosts
+            .right
+            .namespace()
+            .script(&format!(
+                "nft 'table inet marks {{ \
+                 chain out {{ type filter hook postrouting priority 0; \
+                 {ip} ecn != not-ect udp dport 4791 counter {ip} ecn set ce; }}; \
+                 chain in {{ type filter hook input priority 0; udp dport 4791 @th,64,8 0x81 counter; }}; }}'"
+            ))
+            .expect("rules");
+        hosts.must_succeed(family, &["ib_write_bw", "-n", "500"]);
+        assert!(counted(&hosts, "out") > 0, "connections are capable of ECN");
+        assert!(counted(&hosts, "in") > 0, "who sent what was marked is told");
+        for words in [["ib_send_bw", "-n", "200"], ["ib_read_bw", "-n", "200"], ["ib_atomic_bw", "-n", "200"]] {
+            hosts.must_succeed(family, &words);
+        }
+        let threads = cprogram::build(hosts.left.room(), "threads").expect("it compiles").display().to_string();
+        hosts.must_succeed(family, &[&threads]);
+    }
+}
+
+#[test]
+fn a_link_that_flaps_under_traffic() {
+    let Some(hosts) = Hosts::joined(1500, User::Nobody).expect("two namespaces") else { return };
+    let words = ["ib_write_bw", "-q", "8", "-D", "2"];
+    let mut pair = hosts.start(Family::V4, &words).expect("both start");
+    pair.traffic(words[0], hosts.left.room(), hosts.right.room()).expect("traffic");
+    for _ in 0..3 {
+        let flap = format!("ip link set {INTERFACE} down; ip link set {INTERFACE} up");
+        hosts.right.namespace().script(&flap).expect("it goes and comes");
+    }
+    Sides::must_succeed(&words, pair.wait(HANG));
+}
