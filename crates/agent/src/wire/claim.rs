@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 use abi::wire::{GRANTED, claim};
 use shm::region::Region;
 
-/// How often the agent looks after a holder.
-pub(crate) const LOOK: Duration = Duration::from_millis(5);
-/// Looks at which a holder may be seen idle before the claim is taken from it. Not few: one that only lost the processor for a
+/// How often the agent looks after a holder that does something. Each look takes a processor from somebody, where they are few,
+/// and on such a machine that is the holder or its peer, who wait for nothing else.
+const LOOK: Duration = Duration::from_millis(20);
+/// The same for one that was seen idle.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// For how long a holder may be idle before the claim is taken from it. Not short: one that only lost the processor for a
 /// while may have a packet in its hands, and what the agent reads meanwhile overtakes it.
-const PATIENCE: u32 = 5;
+const PATIENCE: Duration = Duration::from_millis(25);
 /// Exchanges of the word in one go; whoever interferes more often than that is up to no good.
 const TRIES: u32 = 8;
 
@@ -31,7 +34,14 @@ struct Holder {
     engine: u32,
     beats: u32,
     looked: Instant,
-    idle: u32,
+    idle: Duration,
+}
+
+impl Holder {
+    /// How long after the last look the next one is.
+    fn pause(&self) -> Duration {
+        if self.idle.is_zero() { LOOK } else { LOOK_AGAIN }
+    }
 }
 
 impl Claim {
@@ -42,6 +52,11 @@ impl Claim {
     /// The engine that reads, if one does.
     pub(crate) fn holder(&self) -> Option<u32> {
         self.holder.map(|holder| holder.engine)
+    }
+
+    /// How long to wait before the next look, if somebody has to be looked after.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        self.holder.as_ref().map(Holder::pause)
     }
 
     /// Looks at the page: grants, takes note of a release, takes back from a holder that is gone or idle. `may` says which
@@ -72,7 +87,7 @@ impl Claim {
             if exchanged.is_ok() {
                 tracing::debug!(engine, granted = next != 0, "the right to read the sockets");
                 let beats = self.beats();
-                self.holder = (next != 0).then_some(Holder { engine, beats, looked: now, idle: 0 });
+                self.holder = (next != 0).then_some(Holder { engine, beats, looked: now, idle: Duration::ZERO });
                 return;
             }
         }
@@ -82,11 +97,13 @@ impl Claim {
 
     /// Whether the holder may keep the claim.
     fn watch(&mut self, mut holder: Holder, now: Instant) -> bool {
-        if now.saturating_duration_since(holder.looked) < LOOK {
+        let passed = now.saturating_duration_since(holder.looked);
+        if passed < holder.pause() {
             return true;
         }
         let beats = self.beats();
-        holder.idle = if beats == holder.beats { holder.idle + 1 } else { 0 };
+        // Where everything stood still, the agent too, no more than one look's time counts.
+        holder.idle = if beats == holder.beats { holder.idle + passed.min(holder.pause()) } else { Duration::ZERO };
         holder.beats = beats;
         holder.looked = now;
         self.holder = Some(holder);
@@ -164,10 +181,16 @@ mod tests {
             assert_eq!(setting.look_after(LOOK), (7 | GRANTED, Some(7)));
             assert_eq!(setting.look(), (7 | GRANTED, Some(7)), "to look more often is not to be impatient");
         }
-        for _ in 1..PATIENCE {
-            assert_eq!(setting.look_after(LOOK), (7 | GRANTED, Some(7)), "to be slow is no harm");
+        assert_eq!(setting.claim.pause(), Some(LOOK));
+        let mut idle = Duration::ZERO;
+        while setting.claim.holder().is_some() {
+            let pause = setting.claim.pause().expect("it has a holder");
+            let looked = setting.look_after(pause);
+            idle += pause;
+            assert_eq!(looked.1.is_some(), idle < PATIENCE, "to be slow is no harm, to be idle is");
         }
-        assert_eq!(setting.look_after(LOOK), (0, None));
+        assert_eq!((idle, setting.look()), (PATIENCE, (0, None)));
+        assert_eq!(setting.claim.pause(), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, LOOK};
+use super::claim::Claim;
 use super::forwarder::Forwarder;
 use super::intake::Intake;
 
@@ -50,7 +50,7 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
     // Engines with strays for which the last turn was too short.
     let mut left: Vec<u32> = Vec::new();
     while !intake.is_stopping() {
-        let timeout = if left.is_empty() { claim.holder().map(|_| LOOK) } else { Some(Duration::ZERO) };
+        let timeout = if left.is_empty() { claim.pause() } else { Some(Duration::ZERO) };
         let news = match intake.wait(&mut events, timeout) {
             Ok(news) => news,
             Err(error) => {
