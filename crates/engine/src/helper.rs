@@ -1,6 +1,6 @@
 //! The helper thread and the word by which peers learn whether it sleeps.
 //!
-//! While the program polls its CQs, it does the engine's work itself, and the thread only looks every [`WATCH`] whether that is
+//! While the program polls its CQs, it does the engine's work itself, and the thread only looks now and then whether that is
 //! still so. When the program has stopped (it sleeps on an event, or computes), the thread takes over: works while there is work,
 //! then arms the bell, looks once more, and sleeps until a peer, a timer, the agent or the program wakes it. An idle engine uses no CPU.
 
@@ -21,32 +21,28 @@ use shm::{Bell, Doorbell, Socket};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::pauses::{GAP, PAUSE, Pauses, Set};
 use crate::tsc;
 
-/// So long after the program was last seen polling the thread looks whether it still does. To look interrupts the program where
-/// processors are few, so a program that polls puts that off again and again; what arrives after it has stopped waits for less than
-/// [`WATCH`] + [`RECENT`], which is below 1 ms.
-const WATCH: Duration = Duration::from_micros(880);
-/// A program that polls puts the look off so often: in a virtual machine, to set a timer takes as long as a message to another host.
+/// So long, and a pause, after the program was last seen polling the thread looks whether it still does. To look interrupts the program
+/// where processors are few, so a program that polls puts that off again and again, once in each pause ([`Pauses`]). What arrives after
+/// it has stopped waits for a pause, this and [`RECENT`] at most: less than 1 ms, or where it had polled for long, than 7 ms.
 ///
-/// Most of that is the processor's own timer, which is set when the next one of the kernel's changes: when that is taken away, and when
-/// one is put before it. So there are two, set in turn, each for this and [`WATCH`] together: the one that is not set now is the next
-/// for [`WATCH`], and the processor's is set once and not twice.
-const PUT_OFF: Duration = Duration::from_micros(780);
-/// A program that has just sent something waits for the answer: then it puts the look off this part of [`PUT_OFF`] early.
-/// The look comes as much later than [`WATCH`] at most, which is not more than [`RECENT`].
-const EARLY: u64 = 8;
-const _: () = assert!(PUT_OFF.as_nanos() / EARLY as u128 <= RECENT.as_nanos());
-/// The same in ticks before their unit is known. If that is more than [`WATCH`], the thread looks once too often.
-const FIRST_PUT_OFF: u64 = 1_000_000;
+/// Most of what a timer costs is the processor's own, which is set when the next one of the kernel's changes: when that is taken away, and
+/// when one is put before it. So there are two, set in turn, each for two pauses and this: the one that is not set now is the next,
+/// and the processor's is set once and not twice.
+const MARGIN: Duration = Duration::from_micros(100);
 /// The shortest sleep by which the unit of the ticks is measured.
 const MEASURE: Duration = Duration::from_micros(200);
 /// The thread looks after the claim so often at least.
 const ROUND: Duration = Duration::from_millis(50);
 /// A program whose last poll is longer ago has stopped.
 const RECENT: Duration = Duration::from_micros(100);
+const _: () = assert!(PAUSE.as_nanos() / (GAP as u128) <= RECENT.as_nanos());
 /// A program that polls this often without arming a CQ is one that polls.
 const POLLING: u32 = 256;
+/// The same for one that did so before, and has armed none since.
+const RESUMED: u32 = 16;
 /// Looks without work before the thread goes to sleep: a few microseconds.
 const LOOKS: u32 = 40;
 /// The longest sleep where the kernel does not offer the barrier that makes sleeping safe.
@@ -65,10 +61,11 @@ const TIMER: u64 = 2;
 pub(crate) struct Waker {
     bell: Bell,
     kick: Doorbell,
-    /// The first fires when the program has not polled for [`WATCH`].
+    /// The first fires when the program has not polled for a pause.
     timers: [OwnedFd; 2],
     /// Which of them is set next.
     turn: AtomicUsize,
+    pauses: Pauses,
     epoll: OwnedFd,
     push: Mutex<Option<Socket>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -79,10 +76,6 @@ pub(crate) struct Waker {
     watching: AtomicBool,
     /// When the program polled last, by the time stamp counter.
     polled_at: AtomicU64,
-    /// When the timer was last set.
-    put_off_at: AtomicU64,
-    /// [`PUT_OFF`] in ticks.
-    put_off: AtomicU64,
     /// Polls since the program last armed a CQ.
     polls: AtomicU32,
 }
@@ -106,6 +99,7 @@ impl Waker {
             kick,
             timers,
             turn: AtomicUsize::new(0),
+            pauses: Pauses::new(),
             epoll,
             push: Mutex::new(None),
             thread: Mutex::new(None),
@@ -113,8 +107,6 @@ impl Waker {
             stop: AtomicBool::new(false),
             watching: AtomicBool::new(false),
             polled_at: AtomicU64::new(0),
-            put_off_at: AtomicU64::new(0),
-            put_off: AtomicU64::new(FIRST_PUT_OFF),
             polls: AtomicU32::new(0),
         };
         Ok((waker, fd))
@@ -150,15 +142,20 @@ impl Waker {
     pub(crate) fn polled(&self) {
         if self.watching.load(Ordering::Relaxed) {
             let now = tsc::now();
+            // Not an atomic exchange: what several pollers leave is some time of one of them.
+            let before = self.polled_at.load(Ordering::Relaxed);
             self.polled_at.store(now, Ordering::Relaxed);
-            self.put_look_off(now, self.put_off.load(Ordering::Relaxed));
+            self.pauses.polled(before, now);
+            self.put_look_off(now, false);
             return;
         }
         // Not an atomic increment: of several pollers some may not count.
         let polls = self.polls.load(Ordering::Relaxed) + 1;
         self.polls.store(polls, Ordering::Relaxed);
         if polls >= POLLING {
-            self.polled_at.store(tsc::now(), Ordering::Relaxed);
+            let now = tsc::now();
+            self.polled_at.store(now, Ordering::Relaxed);
+            self.pauses.begin(now);
             if !self.watching.swap(true, Ordering::Relaxed) {
                 self.polls.store(0, Ordering::Relaxed);
                 self.kick();
@@ -169,22 +166,28 @@ impl Waker {
     /// The program has sent something to another host, and has nothing to do until the answer comes, maybe.
     pub(crate) fn sent(&self) {
         if self.watching.load(Ordering::Relaxed) {
-            let put_off = self.put_off.load(Ordering::Relaxed);
-            self.put_look_off(tsc::now(), put_off - put_off / EARLY);
+            self.put_look_off(tsc::now(), true);
         }
     }
 
-    /// The thread need not look before [`WATCH`] is over, if it was told so more than so many ticks ago.
-    fn put_look_off(&self, now: u64, ticks: u64) {
-        let before = self.put_off_at.load(Ordering::Relaxed);
-        // Of several threads one does it: both timers would be too late otherwise.
-        if now.wrapping_sub(before) > ticks
-            && self.put_off_at.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            let turn = self.turn.load(Ordering::Relaxed) % 2;
-            self.turn.store(1 - turn, Ordering::Relaxed);
-            self.set_timer(turn, WATCH + PUT_OFF);
+    /// The thread need not look for some time, if it was not told so just now.
+    #[inline]
+    fn put_look_off(&self, now: u64, early: bool) {
+        match self.pauses.put_off(now, early) {
+            None => {}
+            Some(Set::One(pauses)) => {
+                let turn = self.turn.load(Ordering::Relaxed) % 2;
+                self.turn.store(1 - turn, Ordering::Relaxed);
+                self.set_timer(turn, pauses + MARGIN);
+            }
+            Some(Set::Both(pause)) => self.set_both(pause),
         }
+    }
+
+    fn set_both(&self, pause: Duration) {
+        self.turn.store(0, Ordering::Relaxed);
+        self.set_timer(0, pause + MARGIN);
+        self.set_timer(1, 2 * pause + MARGIN);
     }
 
     fn set_timer(&self, which: usize, after: Duration) {
@@ -198,14 +201,10 @@ impl Waker {
         );
     }
 
-    /// Sleeps until the program has not polled for [`WATCH`]. Says whether the agent has something to tell.
+    /// Sleeps until the program has not polled for a pause. Says whether the agent has something to tell.
     fn watch(&self) -> bool {
         let (ticks, clock) = (tsc::now(), Instant::now());
-        // Nobody puts them off for a while.
-        self.put_off_at.store(ticks, Ordering::Relaxed);
-        self.turn.store(0, Ordering::Relaxed);
-        self.set_timer(0, WATCH);
-        self.set_timer(1, WATCH + PUT_OFF);
+        self.set_both(self.pauses.restart(ticks));
         let told = self.sleep(Some(ROUND));
         let now = tsc::now();
         // The unit of the ticks is measured while sleeping.
@@ -213,12 +212,13 @@ impl Waker {
         let in_ticks =
             |time: Duration| u128::from(now.saturating_sub(ticks)) * time.as_nanos() / slept.as_nanos().max(1);
         if slept > MEASURE {
-            self.put_off.store(u64::try_from(in_ticks(PUT_OFF)).unwrap_or(FIRST_PUT_OFF), Ordering::Relaxed);
+            self.pauses.measured(u64::try_from(in_ticks(PAUSE)).unwrap_or(u64::MAX));
         }
         let recent = in_ticks(RECENT);
         if u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent {
             self.watching.store(false, Ordering::Relaxed);
-            self.polls.store(0, Ordering::Relaxed);
+            // Maybe it only lost its processor: then the thread should not take from it what it polls for.
+            self.polls.store(POLLING - RESUMED, Ordering::Relaxed);
             // Pairs with the fence in `attend`.
             fence(Ordering::SeqCst);
         }

@@ -51,6 +51,7 @@ mod net;
 mod network;
 mod pace;
 mod parent;
+mod pauses;
 mod pd;
 mod progress;
 mod qp;

@@ -1,0 +1,205 @@
+//! How long a program that polls may go on before it has to say that it still does: the pauses between one setting of the helper's
+//! timers and the next ([`crate::helper`]). Not the timers themselves. Principal type: [`Pauses`].
+//!
+//! In a virtual machine, to set a timer takes longer than a message to another host. A program that has polled for long without stopping is
+//! likely to go on, so its pauses become longer, and one that stops begins anew. Times are ticks, whose unit the helper measures.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The first pause.
+pub(crate) const PAUSE: Duration = Duration::from_micros(780);
+/// Pauses are this part of the time for which the program has polled,
+const STEADY: u64 = 8;
+/// and not longer than so many of the first ones: 6 ms.
+const LONGEST: u64 = 8;
+/// A program that does not poll for this part of [`PAUSE`] has stopped, and begins anew.
+pub(crate) const GAP: u32 = 8;
+/// A program that has just sent something waits for the answer: then it sets the timer this part of a pause early.
+const EARLY: u64 = 8;
+/// [`PAUSE`] in ticks before their unit is known. If that is longer, the thread looks once too often.
+const FIRST: u64 = 1_000_000;
+
+/// The pauses of one program.
+pub(crate) struct Pauses {
+    /// [`PAUSE`] in ticks.
+    first: AtomicU64,
+    /// Since when the program has polled without stopping.
+    since: AtomicU64,
+    /// When a timer was last set, how long the pause after that is, and the one after it.
+    set_at: AtomicU64,
+    this: AtomicU64,
+    next: AtomicU64,
+    /// The program has stopped meanwhile, and the timers are set for longer pauses than it has now.
+    stopped: AtomicBool,
+}
+
+/// Which timers are to be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Set {
+    /// The one whose turn it is, for two pauses.
+    One(Duration),
+    /// Both: for one pause, and for two.
+    Both(Duration),
+}
+
+impl Pauses {
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            first: AtomicU64::new(FIRST),
+            since: zero(),
+            set_at: zero(),
+            this: AtomicU64::new(FIRST),
+            next: AtomicU64::new(FIRST),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// The unit has been measured: so many ticks are [`PAUSE`].
+    pub(crate) fn measured(&self, ticks: u64) {
+        self.first.store(ticks.max(1), Ordering::Relaxed);
+    }
+
+    /// The program begins to poll.
+    pub(crate) fn begin(&self, now: u64) {
+        self.since.store(now, Ordering::Relaxed);
+    }
+
+    /// The program polls, and has polled last at `before`.
+    #[inline]
+    pub(crate) fn polled(&self, before: u64, now: u64) {
+        if now.saturating_sub(before) > self.first.load(Ordering::Relaxed) / u64::from(GAP) {
+            self.gap(now);
+        }
+    }
+
+    #[cold]
+    fn gap(&self, now: u64) {
+        self.since.store(now, Ordering::Relaxed);
+        let first = self.first.load(Ordering::Relaxed);
+        if self.this.swap(first, Ordering::Relaxed).max(self.next.swap(first, Ordering::Relaxed)) > first {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The timers to set now, if the pause is over. Of several threads that ask one is told.
+    #[inline]
+    pub(crate) fn put_off(&self, now: u64, early: bool) -> Option<Set> {
+        let this = self.this.load(Ordering::Relaxed);
+        let limit = if early { this - this / EARLY } else { this };
+        let before = self.set_at.load(Ordering::Relaxed);
+        let is_over = now.saturating_sub(before) > limit;
+        let told = is_over && self.set_at.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        told.then(|| self.set(now))
+    }
+
+    #[cold]
+    fn set(&self, now: u64) -> Set {
+        if self.stopped.swap(false, Ordering::Relaxed) {
+            return Set::Both(self.restart(now));
+        }
+        let (this, next) = (self.next.load(Ordering::Relaxed), self.length(now));
+        self.this.store(this, Ordering::Relaxed);
+        self.next.store(next, Ordering::Relaxed);
+        Set::One(self.time(this + next))
+    }
+
+    /// Both timers are set: says how long a pause is.
+    pub(crate) fn restart(&self, now: u64) -> Duration {
+        let pause = self.length(now);
+        self.set_at.store(now, Ordering::Relaxed);
+        self.this.store(pause, Ordering::Relaxed);
+        self.next.store(pause, Ordering::Relaxed);
+        self.time(pause)
+    }
+
+    fn length(&self, now: u64) -> u64 {
+        let first = self.first.load(Ordering::Relaxed);
+        let steady = now.saturating_sub(self.since.load(Ordering::Relaxed)) / STEADY;
+        steady.clamp(first, first.saturating_mul(LONGEST))
+    }
+
+    fn time(&self, ticks: u64) -> Duration {
+        let nanos = u128::from(ticks) * PAUSE.as_nanos() / u128::from(self.first.load(Ordering::Relaxed));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tick is a microsecond here.
+    const FIRST_PAUSE: u64 = PAUSE.as_micros() as u64;
+
+    /// Polls each microsecond from `from` to `to`; when timers were set, and which.
+    fn poll(pauses: &Pauses, from: u64, to: u64) -> Vec<(u64, Set)> {
+        (from..to)
+            .filter_map(|now| {
+                pauses.polled(now - 1, now);
+                Some((now, pauses.put_off(now, false)?))
+            })
+            .collect()
+    }
+
+    fn micros(time: Duration) -> u64 {
+        time.as_micros() as u64
+    }
+
+    fn began() -> Pauses {
+        let pauses = Pauses::new();
+        pauses.measured(FIRST_PAUSE);
+        pauses.begin(1_000_000);
+        assert_eq!(pauses.restart(1_000_000), PAUSE);
+        pauses
+    }
+
+    #[test]
+    fn a_timer_that_is_set_fires_after_the_next_but_one_is_due_and_pauses_grow() {
+        let set = poll(&began(), 1_000_001, 1_500_000);
+        let mut due = vec![1_000_000 + FIRST_PAUSE, 1_000_000 + 2 * FIRST_PAUSE];
+        for (number, (now, set)) in set.iter().enumerate() {
+            let Set::One(time) = set else { panic!("nothing has stopped") };
+            // This one is set anew, after a pause and before it fires.
+            assert!(due[number] < *now && *now <= due[number] + 2, "{number}: {now} {due:?}");
+            due.push(now + micros(*time));
+        }
+        let pauses: Vec<u64> = set.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        assert!(pauses.is_sorted(), "{pauses:?}");
+        let (short, long) = (pauses[0], *pauses.last().expect("some"));
+        assert!(short <= FIRST_PAUSE + 1 && long >= LONGEST * FIRST_PAUSE && long <= LONGEST * FIRST_PAUSE + 1);
+        assert!(set.len() < 500_000 / FIRST_PAUSE as usize / 4, "{}", set.len());
+    }
+
+    #[test]
+    fn a_program_that_stops_begins_anew_with_both_timers_but_not_at_each_stop() {
+        let pauses = began();
+        poll(&pauses, 1_000_001, 1_200_000);
+        let now = 1_201_000;
+        pauses.polled(1_200_000, now);
+        let set = poll(&pauses, now + 1, now + 3 * FIRST_PAUSE);
+        assert_eq!(set[0].1, Set::Both(PAUSE));
+        assert!(set[0].0 <= now + FIRST_PAUSE + 1);
+        assert_eq!(set[1], (set[0].0 + FIRST_PAUSE + 1, Set::One(2 * PAUSE)));
+        // One that stops again and again sets a timer once in a pause, as one that has just begun.
+        let (mut before, mut count) = (now + 3 * FIRST_PAUSE, 0);
+        for _ in 0..100 {
+            let now = before + 2 * FIRST_PAUSE / u64::from(GAP);
+            pauses.polled(before, now);
+            count += usize::from(pauses.put_off(now, false).is_some());
+            before = now;
+        }
+        assert!(count <= 100 * 2 / GAP as usize, "{count}");
+    }
+
+    #[test]
+    fn early_is_a_part_of_a_pause_early_and_one_of_two_is_told() {
+        let pauses = began();
+        let early = 1_000_000 + FIRST_PAUSE - FIRST_PAUSE / EARLY;
+        assert_eq!(pauses.put_off(early, true), None);
+        assert_eq!(pauses.put_off(early + 2, false), None);
+        assert!(pauses.put_off(early + 2, true).is_some());
+        assert_eq!(pauses.put_off(early + 2, true), None, "it has been set");
+    }
+}
