@@ -70,9 +70,9 @@ impl Engine {
         self.drops.table.lock().clone()
     }
 
-    /// Counts a packet that was dropped.
+    /// Counts a packet that was dropped; says whether that was told.
     #[cold]
-    pub(crate) fn drop_packet(&self, cause: Cause, dropped: DropRecord) {
+    pub(crate) fn drop_packet(&self, cause: Cause, dropped: DropRecord) -> bool {
         tracing::debug!(
             "QP {:#x} from QP {:#x}: a packet was dropped ({})",
             dropped.dest_qp,
@@ -82,9 +82,11 @@ impl Engine {
         if self.is_capturing() {
             self.capture_drop(cause, &dropped);
         }
-        if let Some(record) = self.drops.count(cause, &dropped) {
+        let told = self.drops.count(cause, &dropped);
+        if let Some(record) = &told {
             note(Note { qpn: record.qpn, ..self.reasons.note(Kind::Dropped) }, format_args!("{}", record.sentence()));
         }
+        told.is_some()
     }
 
     /// Counts a packet of a lane that no QP here takes. What was acknowledged to somebody who is gone is no loss.
@@ -159,9 +161,15 @@ pub(crate) fn of_fault(fault: &Fault) -> (Cause, u32, u32) {
 }
 
 impl Qp {
-    /// Counts a packet that this QP has dropped, with what is known of it.
+    /// Counts a packet that this QP has dropped, with what is known of it; says whether that was told.
     #[cold]
-    pub(crate) fn drop_packet(&self, inner: &Inner, cause: Cause, packet: &Packet, (got, expected): (u32, u32)) {
+    pub(crate) fn drop_packet(
+        &self,
+        inner: &Inner,
+        cause: Cause,
+        packet: &Packet,
+        (got, expected): (u32, u32),
+    ) -> bool {
         let address = match packet.grh.as_ref().map(Network::parse) {
             Some(Ok(network)) => network.gids().0,
             _ if inner.on_wire => inner.attributes.dest.dgid,
@@ -173,7 +181,7 @@ impl Qp {
             src_qp => src_qp,
         };
         let dropped = DropRecord { qpn: self.qpn(), got, expected, address, src_qp, ..told(packet) };
-        self.engine().drop_packet(cause, dropped);
+        self.engine().drop_packet(cause, dropped)
     }
 
     /// This QP cannot take a packet: counts it, with the reason.

@@ -338,8 +338,6 @@ impl Qp {
             Err(refusal) => {
                 if self.service.is_reliable() {
                     self.happened(format_args!("refused a peer's {what}: {refusal}"));
-                } else {
-                    self.note(format_args!("dropped a peer's {what}: {refusal}"));
                 }
                 Outcome::Refused(if refusal.by_key() { Nak::RemoteAccess } else { Nak::RemoteOperational })
             }
@@ -513,8 +511,12 @@ impl Qp {
             });
         }
         let done = written.is_ok();
-        if !done && !self.service.is_reliable() {
-            self.drop_packet(inner, Cause::Memory, packet, (rkey, 0));
+        if let Err(refusal) = &written
+            && !self.service.is_reliable()
+            && self.drop_packet(inner, Cause::Memory, packet, (rkey, 0))
+        {
+            // Such packets end nothing, so there may be any number: a sentence costs more than a packet.
+            self.note(format_args!("dropped a peer's RDMA WRITE: {refusal}"));
         }
         let outcome = self.outcome(written, "RDMA WRITE");
         inner.responder.finish(outcome);

@@ -12,7 +12,7 @@ use wire::cnp::{self, Cnp};
 use wire::grh::Network;
 use wire::icrc::Envelope;
 use wire::probe::{self, Probe};
-use wire::{Headers, Qpn};
+use wire::{Headers, Opcode, Qpn};
 
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Engine;
@@ -27,6 +27,12 @@ use crate::receive::{Arrival as Outcome, Origin};
 const SHORTEST: usize = 12 + ICRC;
 /// Bytes of a UDP header.
 const UDP: usize = 8;
+/// What the board says of a number that no engine owns.
+const NOBODY: u32 = 0;
+/// No engine's number.
+const AGENT: u32 = u32::MAX;
+/// The numbers of management, which the agent serves, go up to here.
+const MANAGEMENT: u32 = 1;
 
 /// Datagrams of one source that arrived together.
 #[derive(Clone, Copy, Debug)]
@@ -109,9 +115,16 @@ impl<'a> Packets<'a> {
             if bytes.len() < SHORTEST {
                 self.show(bytes);
                 self.drop(bytes, Cause::Short, (bytes.len() as u32, 0));
-            } else if !self.engine.is_ours(destination(bytes)) {
-                self.give_back(rest);
-                continue;
+            } else if let Some(owner) = self.engine.other_owner(destination(bytes)) {
+                if owner != NOBODY {
+                    self.give_back(rest);
+                    continue;
+                }
+                // Not worth the way to the agent, who has nobody for it either.
+                self.show(bytes);
+                if Opcode::from_u8(bytes[0]).is_some_and(|opcode| !opcode.is_response()) {
+                    self.drop(bytes, Cause::NoQp, (0, 0));
+                }
             } else if let Some(fits) = self.envelope.check(bytes, self.id) {
                 if self.at == 0 {
                     self.first = Some(fits);
@@ -174,7 +187,11 @@ impl<'a> Packets<'a> {
 
     fn give_back(&mut self, rest: &[u8]) {
         let packets = rest.chunks(self.segment);
-        let strays = packets.take_while(|packet| packet.len() >= SHORTEST && !self.engine.is_ours(destination(packet)));
+        let is_stray = |packet: &&[u8]| {
+            packet.len() >= SHORTEST
+                && self.engine.other_owner(destination(packet)).is_some_and(|owner| owner != NOBODY)
+        };
+        let strays = packets.take_while(is_stray);
         let run = strays.map(<[u8]>::len).sum::<usize>();
         self.strays += run.div_ceil(self.segment) as u32;
         if let Some(inbox) = self.engine.net.inbox() {
@@ -309,8 +326,16 @@ impl Engine {
         self.meets_fault(packet, payload.as_ptr(), origin)
     }
 
-    fn is_ours(&self, qpn: u32) -> bool {
-        qpn == Qpn::MULTICAST.value() || self.board.owner(qpn) == self.number()
+    /// Whose the packets for a number are, if they are not this engine's: an engine's, the agent's, or [`NOBODY`]'s.
+    fn other_owner(&self, qpn: u32) -> Option<u32> {
+        if qpn == Qpn::MULTICAST.value() {
+            return None;
+        }
+        let owner = self.board.owner(qpn);
+        if owner == NOBODY && qpn <= MANAGEMENT {
+            return Some(AGENT);
+        }
+        (owner != self.number()).then_some(owner)
     }
 
     /// A question, or an answer, about what has been taken.
