@@ -78,6 +78,6 @@ impl Ah {
     /// # Errors
     /// The agent's refusal.
     pub fn destroy(&self) -> Result<()> {
-        self.pd.engine().call(&request::legacy(command::DESTROY_AH, &DestroyAh { ah_handle: self.handle }, 0)).map(drop)
+        self.pd.engine().give_up(&request::legacy(command::DESTROY_AH, &DestroyAh { ah_handle: self.handle }, 0))
     }
 }

@@ -103,11 +103,7 @@ impl Channel {
         if self.users.load(Ordering::Relaxed) != 0 {
             return Err(Error::refuse(Errno::EBUSY, format!("completion channel {} is used by CQs", self.handle)));
         }
-        self.engine.call(&request::private(
-            command::CHANNEL_DESTROY,
-            &ChannelDestroy { handle: self.handle, reserved: 0 },
-            0,
-        ))?;
-        Ok(())
+        let body = ChannelDestroy { handle: self.handle, reserved: 0 };
+        self.engine.give_up(&request::private(command::CHANNEL_DESTROY, &body, 0))
     }
 }

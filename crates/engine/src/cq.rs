@@ -553,7 +553,7 @@ impl Cq {
         self.engine.check_process()?;
         let body = DestroyCq { response: 1, cq_handle: self.handle, reserved: 0 };
         let _order = self.engine.allocation.lock();
-        self.engine.call(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()))?;
+        self.engine.give_up(&request::legacy(command::DESTROY_CQ, &body, size_of::<DestroyCqAnswer>()))?;
         self.leave();
         Ok(EventCounts { completion: self.read.completion(), asynchronous: self.read.asynchronous() })
     }

@@ -318,6 +318,10 @@ fn check_memory(addr: u64, length: u64, iova: u64, access: u32) -> Result<()> {
         if addr == 0 && length == u64::MAX && iova != 0 {
             return Err(Error::refuse(Errno::EINVAL, "a region of all memory is called as it lies"));
         }
+        if access & right::HUGETLB != 0 && !mappings::is_huge(addr) {
+            let text = format!("IBV_ACCESS_ON_DEMAND with IBV_ACCESS_HUGETLB: there are no huge pages at {addr:#x}");
+            return Err(Error::refuse(Errno::EINVAL, text));
+        }
         return Ok(());
     }
     let write = access & (right::LOCAL_WRITE | right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;

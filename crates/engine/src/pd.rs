@@ -94,6 +94,6 @@ impl Pd {
             return Ok(());
         }
         let body = DeallocPd { pd_handle: self.handle };
-        self.engine.call(&request::legacy(command::DEALLOC_PD, &body, 0)).map(drop).map_err(|error| error.errno)
+        self.engine.give_up(&request::legacy(command::DEALLOC_PD, &body, 0)).map_err(|error| error.errno)
     }
 }

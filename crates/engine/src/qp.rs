@@ -318,6 +318,8 @@ impl Engine {
         view: View,
     ) -> Result<Arc<Qp>> {
         self.open_inbox();
+        // Inline data is copied from the program's memory although none may ever be registered.
+        crate::usermem::install()?;
         let unsound = || Error::refuse(Errno::EIO, "the agent described a QP that does not fit its memory");
         let sq = Layout { offset: out.sq_offset, count: out.sq_count, stride: out.sq_stride };
         let rq = Layout { offset: out.rq_offset, count: out.rq_count, stride: out.rq_stride };

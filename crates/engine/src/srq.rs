@@ -340,7 +340,7 @@ impl Srq {
         self.engine.check_process()?;
         let _order = self.engine.allocation.lock();
         let body = DestroySrq { response: 1, srq_handle: self.handle, reserved: 0 };
-        self.engine.call(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?;
+        self.engine.give_up(&request::legacy(command::DESTROY_SRQ, &body, size_of::<DestroySrqAnswer>()))?;
         self.leave();
         Ok(self.read.asynchronous())
     }

@@ -241,7 +241,7 @@ impl Xrcd {
     /// # Errors
     /// EBUSY while an SRQ or a QP that was made or opened by it lives.
     pub fn close(&self) -> Result<()> {
-        self.engine.call(&request::legacy(command::CLOSE_XRCD, &CloseXrcd { xrcd_handle: self.handle }, 0)).map(drop)
+        self.engine.give_up(&request::legacy(command::CLOSE_XRCD, &CloseXrcd { xrcd_handle: self.handle }, 0))
     }
 }
 

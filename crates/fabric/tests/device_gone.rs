@@ -8,7 +8,7 @@ use abi::event::kind;
 use abi::qp::{ModifyQp, attr, state};
 use common::wait::{event, next, until};
 use common::{Fabric, Plan, Side, connect};
-use engine::{CqSpec, SendWr};
+use engine::{CqSpec, SendWr, SrqSpec};
 
 #[test]
 fn all_work_comes_back_and_all_waiters_wake() {
@@ -97,4 +97,30 @@ fn traffic_of_many_threads_ends() {
         started.wait();
         fabric.stop_agent();
     });
+}
+
+/// A program that is told of the end cleans up, and expects to succeed: there is nothing left that could be in use.
+#[test]
+fn what_a_lost_agent_had_is_given_back() {
+    let mut fabric = Fabric::start();
+    let engine = fabric.engine();
+    let (pd, channel) = (engine.alloc_pd().expect("a PD"), engine.create_channel().expect("a channel"));
+    let cq = engine.create_cq(&CqSpec { cqe: 8, channel: Some(&channel), comp_vector: 0, cookie: 3 }).expect("a CQ");
+    let srq = engine.create_srq(&pd, &SrqSpec { max_wr: 4, max_sge: 1, cookie: 4 }).expect("an SRQ");
+    let side = Side::on_cqs(&engine, &pd, &Plan::rc(), (&cq, &cq), Some(&srq));
+    let (ah, mw) = (side.ah(&side), pd.alloc_mw(1).expect("a window"));
+    let xrcd = engine.open_xrcd(None, 0o100).expect("a domain");
+    fabric.stop_agent();
+    assert_eq!(event(&engine).kind, kind::DEVICE_FATAL);
+    // What this process can see is refused as ever.
+    assert_eq!(channel.destroy().map_err(|error| error.errno), Err(Errno::EBUSY));
+    side.qp.destroy().expect("the QP");
+    srq.destroy().expect("the SRQ");
+    cq.destroy().expect("the CQ");
+    channel.destroy().expect("the channel");
+    side.mr.dereg().expect("the MR");
+    mw.dealloc().expect("the window");
+    ah.destroy().expect("the AH");
+    xrcd.close().expect("the domain");
+    pd.dealloc().expect("the PD");
 }

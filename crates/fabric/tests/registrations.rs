@@ -122,6 +122,25 @@ fn on_demand_memory_may_come_later() {
     assert_eq!(write(&a, mr.rkey(), memory.addr(0)), status::REM_OP_ERR);
 }
 
+/// Huge pages are asked for with on-demand paging, which has to know how large they are.
+#[test]
+fn on_demand_memory_of_huge_pages_is_of_huge_pages() {
+    let fabric = Fabric::start();
+    let side = Side::new(&fabric.engine(), &Plan::rc());
+    let mut memory = Memory::new(8192);
+    let huge = |addr, length, access| side.pd.reg_mr(addr, length, addr, access).map(drop).map_err(|error| error.errno);
+    assert_eq!(huge(memory.addr(0), 8192, ON_DEMAND | access::HUGETLB), Err(Errno::EINVAL));
+    assert!(engine::reason::last(1)[0].contains("no huge pages"), "{:?}", engine::reason::last(1));
+    assert_eq!(huge(0, u64::MAX, ON_DEMAND | access::HUGETLB), Err(Errno::EINVAL), "all memory");
+    // Of memory that stays where it is, nobody needs to know.
+    assert_eq!(huge(memory.addr(0), 8192, ALL_RIGHTS | access::HUGETLB), Ok(()));
+    let mr = register(&side.pd, &memory, ALL_RIGHTS);
+    let changed = mr.rereg(4, None, 0, 0, ON_DEMAND | access::HUGETLB).map_err(|error| error.errno);
+    assert_eq!(changed, Err(Errno::EINVAL));
+    memory.unmap();
+    assert_eq!(huge(memory.addr(0), 8192, ON_DEMAND | access::HUGETLB), Err(Errno::EINVAL), "nothing is there");
+}
+
 /// V-23: new keys with a new translation, the old ones with the rest; what was refused has changed nothing.
 #[test]
 fn a_region_changes_as_it_is_told() {

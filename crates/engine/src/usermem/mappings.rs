@@ -53,6 +53,23 @@ pub fn check(addr: u64, len: u64, need_write: bool) -> Result<(), MappingError> 
         .unwrap_or_else(|_| by_msync(&range))
 }
 
+/// Whether huge pages are mapped at `addr`. Where nobody can tell, they are taken to be.
+#[must_use]
+pub fn is_huge(addr: u64) -> bool {
+    asked_page_size(addr).or_else(|| listed_page_size(addr).ok()).is_none_or(|size| size > PAGE)
+}
+
+/// The size of the pages at `addr`, 0 where nothing is mapped, if the kernel can be asked.
+pub(super) fn asked_page_size(addr: u64) -> Option<u64> {
+    let maps = File::open("/proc/self/maps").ok()?;
+    ask(&maps, addr, 0).ok().map(|found| found.map_or(0, |found| found.vma_page_size))
+}
+
+/// The same by the long list of all mappings.
+pub(super) fn listed_page_size(addr: u64) -> io::Result<u64> {
+    page_size_in(BufReader::with_capacity(LIST_BUFFER, File::open("/proc/self/smaps")?), addr)
+}
+
 /// What the kernel says when asked and what its list says, by name; only the list where the kernel is too old to be asked.
 #[cfg(test)]
 pub(super) fn by_each_way(
@@ -151,6 +168,25 @@ fn parse(line: &[u8]) -> io::Result<Mapping> {
     })
 }
 
+fn page_size_in(list: impl BufRead, addr: u64) -> io::Result<u64> {
+    let mut inside = false;
+    for line in list.split(b'\n') {
+        let line = line?;
+        if let Ok(mapping) = parse(&line) {
+            inside = (mapping.start..mapping.end).contains(&addr);
+            if mapping.start > addr {
+                break;
+            }
+        } else if inside && let Some(size) = line.strip_prefix(b"KernelPageSize:") {
+            let malformed = || io::Error::new(io::ErrorKind::InvalidData, "a page size that is no number of kB");
+            let size = str::from_utf8(size).map_err(|_| malformed())?;
+            let kb = size.trim().strip_suffix(" kB").and_then(|kb| kb.trim().parse::<u64>().ok());
+            return kb.map(|kb| kb * 1024).ok_or_else(malformed);
+        }
+    }
+    Ok(0)
+}
+
 /// Only whether something is mapped, as where there is no `/proc`.
 #[cfg(test)]
 pub(super) fn by_msync_alone(addr: u64, len: u64) -> Result<(), MappingError> {
@@ -204,22 +240,21 @@ const COVERING_OR_NEXT_VMA: u64 = 16;
 
 /// The mapping that holds `at`, or else the next one above, if there is one.
 fn query(maps: &File, at: u64) -> io::Result<Option<Mapping>> {
-    let mut query = Query {
-        size: size_of::<Query>() as u64,
-        query_flags: COVERING_OR_NEXT_VMA,
-        query_addr: at,
-        ..Query::default()
-    };
+    Ok(ask(maps, at, COVERING_OR_NEXT_VMA)?.map(|found| Mapping {
+        start: found.vma_start,
+        end: found.vma_end,
+        readable: found.vma_flags & VMA_READABLE != 0,
+        writable: found.vma_flags & VMA_WRITABLE != 0,
+    }))
+}
+
+fn ask(maps: &File, at: u64, query_flags: u64) -> io::Result<Option<Query>> {
+    let mut query = Query { size: size_of::<Query>() as u64, query_flags, query_addr: at, ..Query::default() };
     // SAFETY: the kernel reads and writes a `struct procmap_query` of the size that it says itself; no name or build id is
     // asked for, so no other memory.
     if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } != 0 {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
     }
-    Ok(Some(Mapping {
-        start: query.vma_start,
-        end: query.vma_end,
-        readable: query.vma_flags & VMA_READABLE != 0,
-        writable: query.vma_flags & VMA_WRITABLE != 0,
-    }))
+    Ok(Some(query))
 }

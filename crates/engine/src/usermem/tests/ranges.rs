@@ -1,7 +1,9 @@
 //! What can be told about a range without touching it, and who made a mark.
 
 use super::super::ForkMark;
-use super::super::mappings::{MappingError, by_each_way, by_msync_alone, check};
+use super::super::mappings::{
+    MappingError, asked_page_size, by_each_way, by_msync_alone, check, is_huge, listed_page_size,
+};
 use super::{PAGE, Pages};
 
 /// The same answer from the kernel, from the list and from `check`.
@@ -91,4 +93,28 @@ fn a_child_knows_that_it_did_not_make_the_mark() {
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
         assert!(mark.made_here());
     }
+}
+
+#[test]
+fn huge_pages_are_told_from_others() {
+    const LEN: usize = 2 << 20;
+    let pages = Pages::new(2);
+    pages.unmap(1);
+    for (at, size) in [(pages.address(5), PAGE as u64), (pages.address(PAGE), 0), (0, 0)] {
+        assert_eq!(listed_page_size(at).expect("a list"), size, "{at:#x}");
+        assert!(asked_page_size(at).is_none_or(|asked| asked == size), "{at:#x}");
+        assert!(!is_huge(at), "{at:#x}");
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice, which is not touched: there may be no huge page to be had.
+    let huge = unsafe { libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_READ, flags, -1, 0) };
+    if huge == libc::MAP_FAILED {
+        // A kernel without them.
+        return;
+    }
+    let at = huge as u64 + 4096;
+    assert_eq!((listed_page_size(at).expect("a list"), is_huge(at)), (LEN as u64, true));
+    assert!(asked_page_size(at).is_none_or(|asked| asked == LEN as u64));
+    // SAFETY: the mapping of above, to which nothing refers.
+    unsafe { libc::munmap(huge, LEN) };
 }
