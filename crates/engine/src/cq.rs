@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::lint::Lint;
 use crate::memory::View;
 use crate::moderation::{Moderation, Verdict};
-use crate::parent::{Purpose, Token};
+use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::request;
@@ -519,6 +519,9 @@ impl Cq {
                 format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait"),
             ));
         }
+        let most = self.engine.facts().map_or(u32::MAX, |facts| facts.max_cqe);
+        let ahead = |pd: &Arc<Pd>| pd.lend_ahead((cqe, most), size_of::<Cqe>(), Purpose::Cq);
+        let lent = self.domain.as_ref().map(ahead).transpose()?.flatten();
         let body = ResizeCq { response: 1, cq_handle: self.handle, cqe };
         let (out, view) = self.engine.allocate_in_turn(
             &request::legacy(command::RESIZE_CQ, &body, 8 + size_of::<CqOut>()),
@@ -528,7 +531,8 @@ impl Cq {
             },
         )?;
         let capacity = check(&out, &view)?;
-        let place = place(self.domain.as_ref(), &view, capacity)?;
+        let (room, layout) = lie(lent, &view, layout(capacity));
+        let place = (room, layout.offset as usize);
         let entries = ring.drain();
         view.word(word::COMP_EVENTS).store(
             ring.view.as_ref().map_or(0, |old| old.word(word::COMP_EVENTS).load(Ordering::Relaxed)),
@@ -580,12 +584,15 @@ impl Cq {
 
 /// Where the entries of a CQ lie.
 fn place(domain: Option<&Arc<Pd>>, view: &View, capacity: u32) -> Result<(View, usize)> {
-    let layout = Layout { offset: word::ENTRIES as u32, count: capacity, stride: size_of::<Cqe>() as u32 };
     let (view, layout) = match domain {
-        Some(pd) => pd.settle(view, layout, Purpose::Cq)?,
-        None => (view.clone(), layout),
+        Some(pd) => pd.settle(view, layout(capacity), Purpose::Cq)?,
+        None => (view.clone(), layout(capacity)),
     };
     Ok((view, layout.offset as usize))
+}
+
+fn layout(capacity: u32) -> Layout {
+    Layout { offset: word::ENTRIES as u32, count: capacity, stride: size_of::<Cqe>() as u32 }
 }
 
 fn check(out: &CqOut, view: &View) -> Result<u32> {

@@ -321,7 +321,7 @@ impl Engine {
     }
 
     /// What the device is; the agent is asked once.
-    fn facts(&self) -> Option<&QueryDeviceAnswer> {
+    pub(crate) fn facts(&self) -> Option<&QueryDeviceAnswer> {
         match self.facts.get() {
             None => self.query_device().ok().map(|facts| self.facts.get_or_init(|| facts)),
             known => known,

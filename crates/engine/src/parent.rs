@@ -112,12 +112,36 @@ impl Pd {
     /// Where the entries of a queue lie that the agent has found room for at `layout` of `view`.
     pub(crate) fn settle(&self, view: &View, layout: Layout, purpose: Purpose) -> Result<(View, Layout)> {
         let len = layout.count as usize * layout.stride as usize;
+        Ok(lie(self.lend(len, purpose)?, view, layout))
+    }
+
+    /// Memory of the domain's allocator; `None` is where queues always lie.
+    fn lend(&self, len: usize, purpose: Purpose) -> Result<Option<Region>> {
         let allocator = self.parent.as_ref().and_then(|parent| parent.allocator.as_ref()).filter(|_| len > 0);
-        let lent = allocator.map(|allocator| allocator.allocate(len, purpose)).transpose()?.flatten();
-        Ok(match lent {
-            None => (view.clone(), layout),
-            Some(region) => (View::whole(region), Layout { offset: 0, ..layout }),
-        })
+        Ok(allocator.map(|allocator| allocator.allocate(len, purpose)).transpose()?.flatten())
+    }
+
+    /// The same for a queue that is to have `count` entries, of at most `most`, before the agent is asked to change it: where the
+    /// allocator has nothing, nothing is to have changed. What the agent will refuse needs no memory.
+    pub(crate) fn lend_ahead(
+        &self,
+        (count, most): (u32, u32),
+        stride: usize,
+        purpose: Purpose,
+    ) -> Result<Option<Region>> {
+        let sound = count != 0 && count <= most;
+        // As the agent rounds it.
+        let rounded = if sound { count.checked_next_power_of_two().unwrap_or(0) } else { 0 };
+        self.lend(rounded as usize * stride, purpose)
+    }
+}
+
+/// Where the entries of a queue lie: in what was lent, if that is large enough, or else where the agent has found room.
+pub(crate) fn lie(lent: Option<Region>, view: &View, layout: Layout) -> (View, Layout) {
+    let len = layout.count as usize * layout.stride as usize;
+    match lent.filter(|region| region.len() >= len) {
+        None => (view.clone(), layout),
+        Some(region) => (View::whole(region), Layout { offset: 0, ..layout }),
     }
 }
 

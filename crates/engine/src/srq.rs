@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::event::{Read, Source};
 use crate::lock::Mutex;
 use crate::memory::View;
-use crate::parent::{Purpose, Token};
+use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::qp::RecvWr;
 use crate::request;
@@ -288,12 +288,14 @@ impl Srq {
         let _order = self.engine.allocation.lock();
         let mut queue = self.queue.lock();
         let queue = &mut *queue;
+        let most = self.engine.facts().map_or(u32::MAX, |facts| facts.max_srq_wr);
+        let lent = self.pd.lend_ahead((body.max_wr, most), queue.ring.stride(), Purpose::Srq)?;
         let request = request::legacy(command::MODIFY_SRQ, body, size_of::<SrqOut>());
         let (out, view) = self.engine.allocate_in_turn(&request, |answer| {
             let out: SrqOut = answer.get(0)?;
             Ok((out, out.mapping))
         })?;
-        let (mut ring, count) = sound(&self.pd, &out, &view)?;
+        let (mut ring, count) = ring(lie(lent, &view, layout(&out)), &out)?;
         let mut at = queue.head;
         let mut tail = 0;
         while at != queue.tail {
@@ -366,8 +368,14 @@ impl Srq {
 
 /// The ring that the agent describes, and how many requests it holds.
 fn sound(pd: &Pd, out: &SrqOut, view: &View) -> Result<(Ring, u32)> {
-    let layout = Layout { offset: out.offset, count: out.count, stride: out.stride };
-    let (view, layout) = pd.settle(view, layout, Purpose::Srq)?;
+    ring(pd.settle(view, layout(out), Purpose::Srq)?, out)
+}
+
+fn layout(out: &SrqOut) -> Layout {
+    Layout { offset: out.offset, count: out.count, stride: out.stride }
+}
+
+fn ring((view, layout): (View, Layout), out: &SrqOut) -> Result<(Ring, u32)> {
     let ring = Ring::new(view, layout, RECV_HEADER).filter(|ring| ring.count() > 0);
     let ring =
         ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;

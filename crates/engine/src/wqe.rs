@@ -107,6 +107,11 @@ impl Ring {
         self.layout.count
     }
 
+    /// Bytes from one entry to the next.
+    pub(crate) fn stride(&self) -> usize {
+        self.layout.stride as usize
+    }
+
     #[inline]
     fn entry(&self, index: u32) -> usize {
         self.layout.offset as usize + self.wheel.slot(index) * self.layout.stride as usize

@@ -148,3 +148,45 @@ fn a_thread_domain_stays_while_a_parent_domain_has_it() {
     assert_eq!(call!(pd::dealloc(pd)), 0);
     assert_eq!(call!(parent::dealloc_td(td)), 0);
 }
+
+#[test]
+fn an_allocator_that_has_nothing_for_a_resize_changes_nothing() {
+    let device = Device::open();
+    let pool = Pool::default();
+    let pd = domain(&device, &pool);
+    let mut attr = CqInitAttrEx { cqe: 100, comp_mask: 2, parent_domain: pd, ..CqInitAttrEx::zeroed() };
+    let queue = call!(cq_ex::create(device.context, &raw mut attr)).cast();
+    let mut init = SrqInitAttr { attr: SrqAttr { max_wr: 10, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::zeroed() };
+    let shared = call!(srq::create(pd, &raw mut init));
+    let resize = |max_wr, mask| {
+        let mut attr = SrqAttr { max_wr, max_sge: 1, srq_limit: 1 };
+        call!(srq::modify(shared, &raw mut attr, mask))
+    };
+    // What the agent has, as it says.
+    let size = || {
+        let mut attr = SrqAttr::zeroed();
+        assert_eq!(call!(srq::query(shared, &raw mut attr)), 0);
+        attr.max_wr
+    };
+    assert_eq!((counts(&pool), size()), ((2, 0), 16));
+    pool.answer.store(2, Ordering::Relaxed);
+    let max_wr = 1;
+    assert_eq!((call!(cq::resize(queue, 500)), resize(100, max_wr)), (libc::ENOMEM, libc::ENOMEM));
+    let cqe: std::ffi::c_int = object::get!(queue, cqe);
+    assert_eq!((size(), cqe), (16, 128));
+    // A size that there is not is refused before anybody is asked for memory.
+    pool.answer.store(0, Ordering::Relaxed);
+    assert_eq!((call!(cq::resize(queue, 0)), call!(cq::resize(queue, 1 << 30))), (libc::EINVAL, libc::EINVAL));
+    assert_eq!((resize(1 << 30, max_wr), counts(&pool)), (libc::EINVAL, (2, 0)));
+    // One that only the agent knows to be wrong: what was lent for it goes back.
+    let mut receive = crate::layout::RecvWr { wr_id: 7, ..Zeroable::zeroed() };
+    for _ in 0..3 {
+        assert_eq!(call!(srq::post(shared, &raw mut receive, std::ptr::null_mut())), 0);
+    }
+    assert_eq!((resize(1, max_wr), size()), (libc::EINVAL, 16));
+    assert_eq!(counts(&pool), (3, 1));
+    assert_eq!((resize(100, max_wr), call!(cq::resize(queue, 500))), (0, 0));
+    assert_eq!((counts(&pool), size()), ((5, 3), 128));
+    assert_eq!((call!(srq::destroy(shared)), call!(cq::destroy(queue))), (0, 0));
+    assert_eq!((counts(&pool), call!(pd::dealloc(pd))), ((5, 5), 0));
+}
