@@ -8,7 +8,7 @@ use abi::mr::access;
 use abi::post::{Sge, opcode};
 use abi::qp::state;
 use common::{ALL_RIGHTS, Fabric, Memory, Plan, Side, connect, everywhere, register};
-use engine::SendWr;
+use engine::{RecvWr, SendWr, Service, SrqSpec};
 
 /// `IBV_ADVISE_MR_ADVICE_*`.
 const PREFETCH: u32 = 0;
@@ -228,4 +228,42 @@ fn advice_is_checked_and_taken() {
     }
     memory.unmap();
     assert_eq!(side.pd.advise(PREFETCH, 1, &good).expect_err("gone").errno, Errno::EFAULT);
+}
+
+/// Every operation that a device says to serve with on-demand paging finds memory that nobody has touched, or that comes and goes.
+#[test]
+fn on_demand_paging_serves_what_the_device_tells() {
+    use abi::device::odp_service::{ATOMIC, READ, RECV, SEND, SRQ_RECV, WRITE};
+    let fabric = Fabric::start();
+    let facts = fabric.engine().query_device_ex().expect("facts");
+    let all = SEND | RECV | SRQ_RECV | WRITE | READ | ATOMIC;
+    let told = (facts.odp_rc, facts.odp_uc, facts.odp_ud, facts.odp_xrc);
+    assert_eq!(told, (all, SEND | RECV | SRQ_RECV | WRITE, SEND | RECV | SRQ_RECV, all));
+    for (service, told) in [(Service::Rc, told.0), (Service::Uc, told.1), (Service::Ud, told.2)] {
+        for shared in [false, true] {
+            let plan = Plan { mr_access: ON_DEMAND, ..Plan::new(service) };
+            let (a, engine) = (Side::new(&fabric.engine(), &plan), fabric.engine());
+            let pd = engine.alloc_pd().expect("a PD");
+            let spec = SrqSpec { max_wr: 8, max_sge: 1, cookie: 9 };
+            let srq = shared.then(|| engine.create_srq(&pd, &spec).expect("an SRQ"));
+            let b = Side::with_srq(&engine, &pd, &plan, srq.as_ref());
+            connect(&a, &b);
+            let ah = a.ah(&b);
+            let ud = (service == Service::Ud).then_some((&*ah, b.qp.qpn(), common::QKEY));
+            let receive = RecvWr { wr_id: 1, sges: &b.sge(0, 2000) };
+            match &srq {
+                Some(srq) => srq.post(&receive).expect("a place"),
+                None => b.qp.post_recv(&receive).expect("a place"),
+            }
+            a.post(&SendWr { sges: &a.sge(0, 1000), ud, ..SendWr::default() });
+            assert_eq!((a.sent().status, b.received().status), (0, 0), "{service}, {shared}");
+            let remote =
+                [(WRITE, opcode::RDMA_WRITE), (READ, opcode::RDMA_READ), (ATOMIC, opcode::ATOMIC_FETCH_AND_ADD)];
+            for (_, opcode) in remote.into_iter().filter(|(bit, _)| told & bit != 0) {
+                let to = SendWr { opcode, remote_addr: b.memory.addr(4096), rkey: b.mr.rkey(), ..SendWr::default() };
+                a.post(&SendWr { sges: &a.sge(8192, 8), ..to });
+                assert_eq!(a.sent().status, 0, "{service}, opcode {opcode}");
+            }
+        }
+    }
 }

@@ -145,7 +145,7 @@ fn xrc_number_of_no_domain_is_refused(fabric: &Fabric) {
 }
 
 /// The same for a queue of another domain, and for one that was destroyed.
-fn xrc_number_of_another_domain_or_none_any_more_is_refused(fabric: &Fabric) {
+fn status_15_number_of_another_domain_or_none_any_more_is_refused(fabric: &Fabric) {
     let pair = pair(fabric);
     let other = pair.server.open_xrcd(None, O_CREAT).expect("a domain");
     let foreign = Queue::new(&pair.server, &other, 16);
@@ -304,7 +304,7 @@ fn v_54_a_queue_whose_cq_is_overrun_takes_nothing_any_more() {
 
 common::everywhere! {
     xrc_number_of_no_domain_is_refused
-    xrc_number_of_another_domain_or_none_any_more_is_refused
+    status_15_number_of_another_domain_or_none_any_more_is_refused
     xrc_protection_is_the_queue_s
     a_message_that_does_not_fit_ends_both
 }

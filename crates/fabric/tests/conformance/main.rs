@@ -26,3 +26,4 @@ mod shared_receive;
 mod states;
 mod statuses;
 mod transitions;
+mod unreliable;

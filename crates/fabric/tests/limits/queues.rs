@@ -184,7 +184,8 @@ fn a_completion_queue_holds_as_many_entries_as_there_may_be() {
     refused(cq.resize(most + 1), Errno::EINVAL, &["entries", &most.to_string()]);
     let pd = engine.alloc_pd().expect("a PD");
     let caps = Caps { max_recv_wr: limits.max_qp_wr, ..SMALL };
-    let qps: Vec<_> = (0..most / limits.max_qp_wr)
+    // The last has one more to add.
+    let mut qps: Vec<_> = (0..=most / limits.max_qp_wr)
         .map(|_| {
             let spec = QpSpec {
                 service: Service::Rc,
@@ -198,6 +199,7 @@ fn a_completion_queue_holds_as_many_entries_as_there_may_be() {
             in_error(engine.create_qp(&pd, &spec).expect("a QP"))
         })
         .collect();
+    let over = qps.pop().expect("the last");
     let mut wr_id = 0;
     for qp in &qps {
         for _ in 0..limits.max_qp_wr {
@@ -207,6 +209,9 @@ fn a_completion_queue_holds_as_many_entries_as_there_may_be() {
     }
     assert_eq!(wr_id, u64::from(most));
     no_event(&engine);
+    over.post_recv(&RecvWr { wr_id, sges: &[] }).expect("a receive");
+    let told = event(&engine);
+    assert_eq!((told.kind, told.element), (kind::CQ_ERR, 77), "one more is an overrun");
     // All of them are there, in order.
     let mut wcs = [abi::cq::Wc::default(); 64];
     let mut seen = 0;
