@@ -42,7 +42,8 @@ pub struct Hosts {
     pub left: Host,
     /// Where clients run.
     pub right: Host,
-    bridge: Option<Namespace>,
+    /// What lies between them and is not softhca's: a bridge, or a bad cable.
+    middle: Option<Namespace>,
     _claim: Option<UnixListener>,
 }
 
@@ -73,9 +74,22 @@ impl Hosts {
         Self::in_namespaces([left, right], Some(bridge), mtu, [Room::of(user)?, Room::of(user)?]).map(Some)
     }
 
+    /// Two namespaces, and a third one between them in which nothing joins its interfaces `left` and `right` yet. `None` without root.
+    pub fn apart(mtu: u32, user: User) -> Result<Option<Self>, String> {
+        let (Some(left), Some(right), Some(middle)) = (Namespace::new()?, Namespace::new()?, Namespace::new()?) else {
+            return Ok(None);
+        };
+        left.join(INTERFACE, &middle, "left")?;
+        right.join(INTERFACE, &middle, "right")?;
+        middle.script(&format!(
+            "for name in left right; do echo 1 >/proc/sys/net/ipv6/conf/$name/disable_ipv6; ip link set $name mtu {mtu} up; done"
+        ))?;
+        Self::in_namespaces([left, right], Some(middle), mtu, [Room::of(user)?, Room::of(user)?]).map(Some)
+    }
+
     fn in_namespaces(
         namespaces: [Namespace; 2],
-        bridge: Option<Namespace>,
+        middle: Option<Namespace>,
         mtu: u32,
         rooms: [Room; 2],
     ) -> Result<Self, String> {
@@ -84,7 +98,7 @@ impl Hosts {
         left.set_up(1, mtu)?;
         right.set_up(2, mtu)?;
         let (left, right) = (Host::in_namespace(left, 1, here)?, Host::in_namespace(right, 2, there)?);
-        Ok(Self { left, right, bridge, _claim: None })
+        Ok(Self { left, right, middle, _claim: None })
     }
 
     /// Two agents on one machine, each with a loopback address of its own; nothing here needs root.
@@ -98,7 +112,7 @@ impl Hosts {
             let Some(claim) = port::claim(&format!("softhca-suite-loopback-{b}-{c}")) else { continue };
             let left = Host::on_loopback(Ipv4Addr::new(127, b, c, 2), user)?;
             let right = Host::on_loopback(Ipv4Addr::new(127, b, c, 3), user)?;
-            return Ok(Self { left, right, bridge: None, _claim: Some(claim) });
+            return Ok(Self { left, right, middle: None, _claim: Some(claim) });
         }
         Err("no free loopback network".to_owned())
     }
@@ -141,14 +155,19 @@ impl Hosts {
     /// # Panics
     /// When there is no bridge.
     pub fn lose(&self, percent: u32) -> Result<(), String> {
-        for host in [&self.left, &self.right] {
-            // Else 64 KiB of packets cross the bridge as one, and are lost as one.
-            host.namespace().script(&format!("ethtool -K {INTERFACE} tx-udp-segmentation off"))?;
-        }
-        self.bridge().script(&format!(
+        self.cut_packets()?;
+        self.middle().script(&format!(
             "nft 'table bridge loss {{ chain forward {{ type filter hook forward priority 0; \
              udp dport 4791 numgen random mod 100 < {percent} counter drop; }}; }}'"
         ))?;
+        Ok(())
+    }
+
+    /// Has each packet leave by itself: else 64 KiB of them go as one, and are lost as one.
+    pub fn cut_packets(&self) -> Result<(), String> {
+        for host in [&self.left, &self.right] {
+            host.namespace().script(&format!("ethtool -K {INTERFACE} tx-udp-segmentation off tso off gso off"))?;
+        }
         Ok(())
     }
 
@@ -157,14 +176,18 @@ impl Hosts {
     /// # Panics
     /// When there is no bridge.
     pub fn lost(&self) -> Result<u64, String> {
-        let rules = self.bridge().script("nft list table bridge loss")?;
+        let rules = self.middle().script("nft list table bridge loss")?;
         let count =
             rules.split_once("counter packets ").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
         count.ok_or(rules)
     }
 
-    fn bridge(&self) -> &Namespace {
-        self.bridge.as_ref().expect("no bridge joins these hosts")
+    /// What lies between them.
+    ///
+    /// # Panics
+    /// When nothing does.
+    pub fn middle(&self) -> &Namespace {
+        self.middle.as_ref().expect("nothing is between these hosts")
     }
 }
 

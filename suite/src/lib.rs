@@ -7,6 +7,7 @@
 //! synchronise, it waits for a condition; every wait has a limit, and a limit that is passed says what was waited for.
 #![forbid(unsafe_code)]
 
+pub mod cable;
 pub mod cprogram;
 pub mod dist;
 pub mod figures;
@@ -22,6 +23,7 @@ pub mod pyverbs;
 pub mod room;
 pub mod wait;
 
+pub use cable::{Cable, Harm};
 pub use dist::Dist;
 pub use hosts::{Family, Host, Hosts};
 pub use manager::Place;

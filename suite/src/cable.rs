@@ -1,0 +1,70 @@
+//! A bad cable between two hosts that are apart: `programs/relay.c`, which loses, holds back, repeats and spoils RoCE packets by chance.
+//! It is a program of its own, and knows nothing of what it carries. The principal type is [`Cable`].
+
+use rustix::process::Signal;
+
+use crate::hosts::Hosts;
+use crate::program::Program;
+use crate::{HANG, cprogram};
+
+/// Where RoCE is.
+const ROCE: &str = "4791";
+
+/// What the cable does, in percent of the packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Harm {
+    /// Lost.
+    pub lost: f64,
+    /// Held back until others have passed.
+    pub held: f64,
+    /// Carried twice.
+    pub twice: f64,
+    /// With some bits turned over; of every three, two with a UDP checksum that fits or is not there.
+    pub spoilt: f64,
+}
+
+/// How many packets the cable has carried, and how many came to harm.
+#[derive(Debug, Clone, Default)]
+pub struct Count(Vec<(String, u64)>);
+
+/// A cable in use.
+#[derive(Debug)]
+pub struct Cable(Program);
+
+impl Cable {
+    /// Lays it between hosts that are apart.
+    pub fn lay(hosts: &Hosts, seed: u64, harm: Harm) -> Result<Self, String> {
+        hosts.cut_packets()?;
+        let room = hosts.left.room();
+        let relay = cprogram::build(room, "relay")?;
+        let mut command = std::process::Command::new("ip");
+        command.args(["netns", "exec", hosts.middle().name()]).arg(relay).args(["left", "right", "-u", ROCE, "-s"]);
+        command.arg(seed.to_string());
+        for (option, percent) in [("-l", harm.lost), ("-r", harm.held), ("-d", harm.twice), ("-c", harm.spoilt)] {
+            command.arg(option).arg(percent.to_string());
+        }
+        let mut program = room.start(command)?;
+        program.wait_for_words("ready", HANG)?;
+        Ok(Self(program))
+    }
+
+    /// Takes it away: what it has done.
+    pub fn take_away(mut self) -> Result<Count, String> {
+        self.0.signal(Signal::TERM);
+        let outcome = self.0.wait(HANG)?;
+        let last = outcome.output.lines().last().filter(|_| outcome.succeeded());
+        let words: Vec<&str> = last.ok_or_else(|| outcome.told())?.split_whitespace().collect();
+        let pairs = words.chunks_exact(2).map(|pair| Some((pair[0].to_owned(), pair[1].parse().ok()?)));
+        pairs.collect::<Option<_>>().map(Count).ok_or_else(|| outcome.told())
+    }
+}
+
+impl Count {
+    /// How many were `carried`, `lost`, `held`, `twice`, `spoilt`, `refitted` …
+    ///
+    /// # Panics
+    /// When the relay counts no such thing.
+    pub fn of(&self, what: &str) -> u64 {
+        self.0.iter().find(|(name, _)| name == what).unwrap_or_else(|| panic!("no {what} in {self:?}")).1
+    }
+}

@@ -1,0 +1,105 @@
+//! Bad networks made outside of softhca: a relay between two namespaces loses, reorders, repeats and spoils packets, a link goes and comes
+//! back, a router marks packets. What is reliable completes within perftest's own retries, and content is what was sent. Each test proves
+//! that packets came to harm.
+
+use std::time::Duration;
+
+use softhca_suite::{Cable, Family, Harm, Hosts, User, cprogram, lists, process, wait};
+
+const NO_HARM: Harm = Harm { lost: 0.0, held: 0.0, twice: 0.0, spoilt: 0.0 };
+const EVERYTHING: Harm = Harm { lost: 5.0, held: 5.0, twice: 1.0, spoilt: 0.1 };
+
+/// Runs pairs on a bad cable; `harmed` is what has to have happened.
+#[track_caller]
+fn complete(mtu: u32, family: Family, harm: Harm, pairs: &[&[&str]], harmed: &[&str]) {
+    let Some(hosts) = Hosts::apart(mtu, User::Me).expect("namespaces") else { return };
+    let cable = Cable::lay(&hosts, 11, harm).expect("a cable");
+    for words in pairs {
+        lists::expect_figures(words, &hosts.must_succeed(family, words));
+    }
+    let count = cable.take_away().expect("a count");
+    for what in harmed {
+        assert!(count.of(what) > 0, "nothing was {what}, nothing is proved: {count:?}");
+    }
+}
+
+#[test]
+fn five_percent_are_lost() {
+    let pairs: [&[&str]; 4] = [
+        &["ib_send_bw", "-s", "65536", "-n", "40"],
+        &["ib_write_bw", "-s", "65536", "-n", "40"],
+        &["ib_read_bw", "-s", "65536", "-n", "20"],
+        &["ib_atomic_bw", "-n", "200"],
+    ];
+    complete(1500, Family::V4, Harm { lost: 5.0, ..NO_HARM }, &pairs, &["lost"]);
+}
+
+#[test]
+fn packets_overtake_each_other_and_come_twice() {
+    let pairs: [&[&str]; 2] = [&["ib_send_bw", "-s", "65536", "-n", "20"], &["ib_read_bw", "-s", "65536", "-n", "10"]];
+    complete(1500, Family::V6, Harm { held: 5.0, ..NO_HARM }, &pairs[..1], &["held"]);
+    complete(9000, Family::V4, Harm { twice: 1.0, held: 1.0, ..NO_HARM }, &pairs, &["twice"]);
+}
+
+/// The programs look at every byte of SENDs, WRITEs, READs and atomics. Bits are turned over so often that those whose UDP checksum fits
+/// are among what comes.
+#[test]
+fn every_byte_is_right_when_everything_goes_wrong() {
+    for (mtu, family) in [(1500, Family::V4), (9000, Family::V6)] {
+        let Some(hosts) = Hosts::apart(mtu, User::Me).expect("namespaces") else { return };
+        let cable = Cable::lay(&hosts, 5, Harm { spoilt: 1.0, ..EVERYTHING }).expect("a cable");
+        let path = cprogram::build(hosts.left.room(), "onesided").expect("it compiles");
+        hosts.must_succeed(family, &[path.to_str().expect("a plain path"), "-m", "read"]);
+        let line = "-a ADDRESS -p PORT -V -S 30000 -C 50";
+        hosts.place(family).must_meet(&format!("rping -s {line}"), &format!("rping -c {line}"));
+        let count = cable.take_away().expect("a count");
+        for what in ["lost", "held", "twice", "spoilt", "refitted"] {
+            assert!(count.of(what) > 0, "nothing was {what}, nothing is proved: {count:?}");
+        }
+    }
+}
+
+/// The link has no carrier for a moment, while a program sends.
+#[test]
+fn a_link_goes_and_comes_back() {
+    let Some(hosts) = Hosts::apart(1500, User::Me).expect("namespaces") else { return };
+    let cable = Cable::lay(&hosts, 1, NO_HARM).expect("a cable");
+    let words = ["ib_write_bw", "-s", "4096", "-n", "60000"];
+    let mut pair = hosts.start(Family::V4, &words).expect("they start");
+    let (_, client) = pair.traffic(words[0], hosts.left.room(), hosts.right.room()).expect("traffic");
+    for side in ["left", "right"] {
+        hosts.middle().script(&format!("ip link set {side} down")).expect("down");
+        // Long enough for packets to be lost: it goes on polling.
+        let before = process::cpu_time(client).expect("it runs");
+        wait::until(softhca_suite::HANG, "the client to poll in vain", || {
+            (process::cpu_time(client)? > before + Duration::from_millis(50)).then_some(())
+        })
+        .expect("it goes on");
+        hosts.middle().script(&format!("ip link set {side} up")).expect("up");
+    }
+    let sides = pair.wait(softhca_suite::HANG).expect("they end");
+    assert!(sides.client.succeeded() && sides.server.succeeded(), "{}{}", sides.client.told(), sides.server.told());
+    assert!(cable.take_away().expect("a count").of("carried") > 0);
+}
+
+/// A router marks packets as having met congestion: they are taken as any other.
+#[test]
+fn packets_with_a_congestion_mark_pass() {
+    for family in [Family::V4, Family::V6] {
+        let Some(hosts) = Hosts::bridged(1500, User::Me).expect("two namespaces and a bridge") else { return };
+        hosts
+            .middle()
+            .script(
+                "nft 'table bridge marks { chain forward { type filter hook forward priority 0; \
+                 ether type ip udp dport 4791 numgen random mod 10 < 3 counter ip ecn set ce; \
+                 ether type ip6 udp dport 4791 numgen random mod 10 < 3 counter ip6 ecn set ce; }; }'",
+            )
+            .expect("a rule that marks packets");
+        for words in [&["ib_send_bw", "-s", "65536", "-n", "100"], &["ib_read_bw", "-s", "65536", "-n", "100"]] {
+            lists::expect_figures(words, &hosts.must_succeed(family, words));
+        }
+        let rules = hosts.middle().script("nft list table bridge marks").expect("rules");
+        let counts = rules.matches("counter packets 0 ").count();
+        assert_eq!(counts, 1, "those of the other family alone are unmarked: {rules}");
+    }
+}
