@@ -136,9 +136,17 @@ impl Cm {
     /// A LAP came.
     pub(super) fn on_lap(&mut self, origin: &Origin, header: &Header, lap: &Lap) -> Result<(), Dropped> {
         let message = Attribute::Lap;
-        let index = self.connection_of(origin, message, lap.remote_comm_id, lap.local_comm_id)?;
+        let index = match self.connection_of(origin, message, lap.remote_comm_id, lap.local_comm_id) {
+            Ok(index) => index,
+            Err(foreign @ Dropped::Foreign { .. }) => return Err(foreign),
+            Err(dropped) => {
+                self.refuse_path(origin, header, lap, AprStatus::INVALID_COMM_ID);
+                return Err(dropped);
+            }
+        };
         let entry = self.table.entry_mut(index);
         if lap.remote_qpn != entry.facts.local_qpn {
+            self.refuse_path(origin, header, lap, AprStatus::INVALID_QPN);
             return Err(Dropped::Mismatch { message, comm_id: lap.remote_comm_id });
         }
         if entry.facts.state != State::Established || entry.facts.active {
@@ -152,10 +160,25 @@ impl Cm {
             return Err(Dropped::Unexpected { message, state: State::Established });
         }
         let (transaction, info) = (header.transaction, lap.alternate);
+        let current = &entry.facts.path;
+        let is_current = (info.remote_gid, info.local_gid) == (current.sgid, current.dgid);
+        let (local_comm_id, remote_comm_id) = (entry.facts.local_comm_id, entry.facts.remote_comm_id);
         entry.suggested = Some(Box::new(Suggested { transaction, info, packet_life: 0, said: None }));
         entry.path_state = PathState::LapRcvd;
-        self.tell(index, Kind::PathSuggested(*lap));
+        if is_current {
+            let apr = Apr { local_comm_id, remote_comm_id, status: AprStatus::IS_CURRENT, ..Apr::default() };
+            self.say_of_path(index, &Message::Apr(apr), PathState::Idle);
+        } else {
+            self.tell(index, Kind::PathSuggested(*lap));
+        }
         Ok(())
+    }
+
+    /// Refuses what was suggested for a connection that there is not, or not with this queue pair.
+    fn refuse_path(&mut self, origin: &Origin, header: &Header, lap: &Lap, status: AprStatus) {
+        let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
+        let apr = Apr { local_comm_id, remote_comm_id, status, ..Apr::default() };
+        self.answer(origin, header.transaction, &Message::Apr(apr));
     }
 
     /// An APR came.

@@ -2,7 +2,8 @@
 
 use super::world::{A, B, RETRIES, World};
 use softhca_protocol::cm::{Attribute, Error, Id, Kind, Path, State, Suggestion};
-use wire::cm::AprStatus;
+use wire::Qpn;
+use wire::cm::{AprStatus, Lap, Message};
 
 fn another_path(world: &World) -> Path {
     let mut path = world.path(A, B);
@@ -118,4 +119,61 @@ fn what_comes_along_the_alternate_path_is_the_peers() {
     let now = world.now;
     world.hosts[B].cm.on_mad(now, &origin, &dreq.emit(5, 0)).unwrap();
     assert_eq!(world.state(B, passive), State::DreqRcvd);
+}
+
+/// The status of the APR that was said last.
+fn refusal(world: &World) -> Option<AprStatus> {
+    match world.sent.last() {
+        Some((B, Message::Apr(apr))) => Some(apr.status),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_suggestion_for_no_connection_or_for_another_queue_pair_is_refused() {
+    let mut world = World::new();
+    let (active, passive) = world.connect(A, B);
+    suggest(&mut world, active).unwrap();
+    let Some((A, Message::Lap(lap))) = world.sent.last().copied() else { panic!("{:?}", world.sent.last()) };
+    let origin = super::world::origin(&world.path(A, B));
+    let now = world.now;
+    for (wrong, status) in [
+        (Lap { remote_comm_id: lap.remote_comm_id ^ 1, ..lap }, AprStatus::INVALID_COMM_ID),
+        (Lap { local_comm_id: lap.local_comm_id ^ 1, ..lap }, AprStatus::INVALID_COMM_ID),
+        (Lap { remote_qpn: Qpn::new(lap.remote_qpn.value() ^ 1), ..lap }, AprStatus::INVALID_QPN),
+    ] {
+        let mad = Message::Lap(wrong).emit(77, 0);
+        assert!(world.call(B, |cm, _| cm.on_mad(now, &origin, &mad)).is_err());
+        assert_eq!(refusal(&world), Some(status));
+    }
+    // To whom it does not belong, nothing is told.
+    let stranger = super::world::origin(&another_path(&world));
+    let sent = world.sent.len();
+    let mad = Message::Lap(Lap { remote_qpn: Qpn::new(1), ..lap }).emit(78, 0);
+    assert!(world.call(B, |cm, _| cm.on_mad(now, &stranger, &mad)).is_err());
+    assert_eq!(world.sent.len(), sent);
+    // None of it was in the way of the right one.
+    world.run_for(1);
+    assert!(matches!(world.hosts[B].events_of(passive).last(), Some(Kind::PathSuggested(_))));
+}
+
+#[test]
+fn the_path_in_use_is_no_alternate() {
+    let mut world = World::new();
+    let (active, passive) = world.connect(A, B);
+    let before = world.hosts[B].events_of(passive).len();
+    world.lose.push((B, Attribute::Apr));
+    let path = world.path(A, B);
+    let suggestion = Suggestion { path, ack_timeout: 15, remote_response_timeout: 18, private_data: &[] };
+    world.call(A, |cm, now| cm.load_path(now, active, &suggestion)).unwrap();
+    world.run_for(5_000);
+    // Its user is not asked; and whoever has not heard the answer is told again.
+    assert_eq!(world.hosts[B].events_of(passive).len(), before);
+    assert_eq!((world.times(A, Attribute::Lap), world.times(B, Attribute::Apr)), (2, 2));
+    let told = world.hosts[A].events_of(active);
+    assert!(matches!(told.last(), Some(Kind::PathAnswered(apr)) if apr.status == AprStatus::IS_CURRENT), "{told:?}");
+    assert_eq!(world.hosts[B].cm.connection(passive).unwrap().alternate, None);
+    suggest(&mut world, active).unwrap();
+    world.run_for(1);
+    assert!(matches!(world.hosts[B].events_of(passive).last(), Some(Kind::PathSuggested(_))));
 }
