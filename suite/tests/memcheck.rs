@@ -50,3 +50,13 @@ fn every_rdma_function_of_librdmacm_keeps_to_its_memory() {
         all.iter().filter(|name| name.starts_with("rdma_")).filter(|name| !called.contains(*name)).collect();
     assert!(missing.is_empty(), "exported, and not called: {missing:?}");
 }
+
+/// As those, the sockets use devices that stay open.
+#[test]
+fn every_function_of_rsockets_keeps_to_its_memory() {
+    let called = called("rscalls", &["-lrdmacm"], "definite,indirect", &[]);
+    let all = symbols("librdmacm", None);
+    let sockets: Vec<&String> = all.iter().filter(|name| !name.starts_with("rdma_")).collect();
+    let missing: Vec<_> = sockets.iter().filter(|name| !called.contains(**name)).collect();
+    assert!(sockets.len() >= 30 && missing.is_empty(), "exported, and not called: {missing:?}");
+}

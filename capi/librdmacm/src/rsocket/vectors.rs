@@ -36,7 +36,12 @@ impl<'a> Buffers<'a> {
             return Err(Refusal(libc::EFAULT));
         }
         // SAFETY: the caller's promise.
-        Ok(Self::Many(unsafe { std::slice::from_raw_parts(list, count) }))
+        let list = Self::Many(unsafe { std::slice::from_raw_parts(list, count) });
+        // More than a call can answer is no memory of anybody's.
+        if isize::try_from(list.length()).is_err() {
+            return Err(Refusal(libc::EINVAL));
+        }
+        Ok(list)
     }
 
     fn entry(&self, index: usize) -> Option<libc::iovec> {
