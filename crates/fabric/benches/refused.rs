@@ -54,11 +54,7 @@ fn packet(transport: Transport, kind: Kind, (from, to): (&Side, &Side), psn: u32
         // The last number of the block that is the engine's.
         dest_qp: Qpn::new(if kind == Kind::Number { to.qp.qpn() | 0xff } else { to.qp.qpn() }),
         pkey: if kind == Kind::PKey { 0x1234 } else { 0xffff },
-        reth: Reth {
-            va: to.memory.addr(0),
-            rkey: to.mr.rkey() ^ u32::from(kind == Kind::Key),
-            len: PAYLOAD as u32,
-        },
+        reth: Reth { va: to.memory.addr(0), rkey: to.mr.rkey() ^ u32::from(kind == Kind::Key), len: PAYLOAD as u32 },
         ..Headers::default()
     };
     let covered = headers.len() + PAYLOAD;
@@ -109,8 +105,7 @@ fn measure(transport: Transport, plan: &Plan, kinds: &[Kind]) -> Vec<f64> {
     let (mut psn, mut sent, mut bursts) = (7, 0, 0);
     while rows.iter().any(|row| row.len() < ROUNDS) {
         for (kind, row) in kinds.iter().zip(&mut rows) {
-            let packets: Vec<_> =
-                (0..BURST).map(|number| packet(transport, *kind, (&a, &b), psn + number)).collect();
+            let packets: Vec<_> = (0..BURST).map(|number| packet(transport, *kind, (&a, &b), psn + number)).collect();
             if *kind == Kind::Nothing {
                 psn += BURST;
             } else {
