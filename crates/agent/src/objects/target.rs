@@ -4,7 +4,7 @@
 //! the target with what its engine has written down, and with its number: a target that can be opened by others has a block of numbers to
 //! itself, so that the board can say who has it now. The principal function is [`pass_on`].
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use abi::Errno;
 use abi::event::{AsyncRecord, kind};
@@ -54,8 +54,8 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
             return false;
         }
     };
-    copy_words(&old, &copy);
     let Some(grant) = world.qpns.pass_on(qpn, heir) else { return false };
+    take_words(|| world.board.show_block(grant), &old, &copy);
     let Some(mut qp) = world.qps.remove(owner, handle) else { return false };
     if let Ok(context) = world.context(owner)
         && !offered
@@ -78,12 +78,21 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
     if let Some((domain, _)) = domain {
         world.domains.enter(domain, qpn, heir, place);
     }
-    world.board.show_block(grant);
     if let Some(engine) = world.contexts.get_mut(&heir).and_then(|context| context.engine.as_mut()) {
         let lane = LaneOut { lane: qpn, ..LaneOut::default() };
         engine.push(Push { kind: push::TARGET, lane, ..Push::default() }, Vec::new());
     }
     true
+}
+
+/// Takes what the server has written down last, which may be at work still: it writes down how far it has come, looks whether the number is
+/// its own, and only then says so to the peer. So it has to be told first that the number is another's.
+fn take_words(show: impl FnOnce(), from: &Block, to: &Block) {
+    show();
+    // Pairs with the fence in the engine's `Qp::is_served_here`: what the server has said because it did not see the new owner was written
+    // before, and is found here.
+    fence(Ordering::SeqCst);
+    copy_words(from, to);
 }
 
 fn copy_words(from: &Block, to: &Block) {
@@ -180,4 +189,55 @@ pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         }
     }
     Ok(Answer::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::target::target_word;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn what_a_server_has_said_is_known_to_who_goes_on() {
+        const ROUNDS: u32 = 300;
+        let mut memory = QueueMemory::default();
+        let mut block = || memory.allocate_apart(TARGET_LEN).expect("memory").block;
+        let (old, copy) = (block(), block());
+        // Whose the number is, as the board says, in rounds: even while the server has it, odd when it is another's.
+        let owner = AtomicU32::new(0);
+        let said = AtomicU32::new(0);
+        let gone = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut written = 0;
+                for round in 0..ROUNDS {
+                    gone.wait();
+                    loop {
+                        written += 1;
+                        old.word(target_word::EXPECTED).store(written, Ordering::Release);
+                        fence(Ordering::SeqCst);
+                        if owner.load(Ordering::Relaxed) != 2 * round {
+                            break;
+                        }
+                        said.store(written, Ordering::Relaxed);
+                    }
+                    gone.wait();
+                    gone.wait();
+                }
+            });
+            for round in 0..ROUNDS {
+                gone.wait();
+                let before = said.load(Ordering::Relaxed);
+                while said.load(Ordering::Relaxed) == before {
+                    std::thread::yield_now();
+                }
+                take_words(|| owner.store(2 * round + 1, Ordering::Relaxed), &old, &copy);
+                gone.wait();
+                let (told, known) = (said.load(Ordering::Relaxed), copy.read(target_word::EXPECTED));
+                assert!(told <= known, "round {round}: {told} was said, {known} is known");
+                owner.store(2 * round + 2, Ordering::Relaxed);
+                gone.wait();
+            }
+        });
+    }
 }
