@@ -3,11 +3,16 @@
 use std::net::IpAddr;
 
 use abi::layout::Record;
-use abi::ucma::address::ResolveAddr;
-use abi::ucma::connection::{EventAnswer, GetEvent, event};
+use abi::qp::{attr, migration, state};
+use abi::ucma::address::{Bind, ResolveAddr};
+use abi::ucma::connection::{EventAnswer, GetEvent, InitQpAttr, Listen, QpAttr, event};
 use abi::ucma::id::{CreateId, CreateIdAnswer};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{build, command, port_space};
+
+use protocol::Time;
+use protocol::cm::{Cm, Config as CoreConfig, Origin, Output, Path, Request};
+use wire::cm::ip::{Header, LEN as HEADER_LEN};
 
 use super::{ChannelId, Manager};
 use crate::admin::Asker;
@@ -91,4 +96,69 @@ fn ids_are_shown_to_everybody_and_their_queue_pairs_to_their_user() {
     host.manager.close(&host.world, channel);
     assert_eq!(host.manager.status()["ids"], 0);
     assert!(host.manager.users.is_empty() && host.manager.tokens.is_empty() && host.manager.connections.is_empty());
+}
+
+fn gid(ip: &str) -> [u8; 16] {
+    ip.parse::<std::net::Ipv4Addr>().expect(ip).to_ipv6_mapped().octets()
+}
+
+/// A peer asks for a connection with an alternate path, which none of our clients does: who accepts it is told to load it.
+#[test]
+fn the_alternate_path_of_a_request_is_for_the_queue_pair() {
+    const PORT: u16 = 7471;
+    for (second, loads) in [("10.0.0.2", true), ("10.0.0.3", false)] {
+        let mut host = Host::with(&["10.0.0.1", "10.0.0.2"]);
+        let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
+        let listener = CreateIdAnswer::read(&host.call(command::CREATE_ID, &body, 4)).expect("whole").id;
+        let (addr, addr_size) = Sockaddr::Ip((IpAddr::from([10, 0, 0, 1]), PORT).into()).emit();
+        host.call(command::BIND, &Bind { id: listener, addr_size, addr, ..Bind::default() }, 0);
+        host.call(command::LISTEN, &Listen { id: listener, backlog: 1 }, 0);
+
+        let mut header = [0; HEADER_LEN];
+        let ips = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse::<IpAddr>().expect(ip));
+        Header { source_port: 999, source: ips[0], destination: ips[1] }.emit(&mut header);
+        let path = Path {
+            sgid: gid("10.0.0.9"),
+            dgid: gid("10.0.0.1"),
+            pkey: 0xffff,
+            mtu: 3,
+            hop_limit: 64,
+            ..Path::default()
+        };
+        let alternate = Some(Path { sgid: gid("10.0.0.8"), dgid: gid(second), ..path });
+        let service_id = u64::from(port_space::TCP) << 16 | u64::from(PORT);
+        let request = Request {
+            path,
+            alternate,
+            service_id,
+            private_data: &header,
+            ack_timeout: 15,
+            qpn: wire::Qpn::new(0x77),
+            ..Request::default()
+        };
+        let mut peer = Cm::new(CoreConfig { secret: 3, ..CoreConfig::default() });
+        peer.request(Time(0), &request).expect("room");
+        let Some(Output::Send { mad, .. }) = peer.poll_output() else { panic!("no REQ") };
+        let origin =
+            Origin { source: path.sgid, destination: path.dgid, pkey: 0xffff, hop_limit: 64, ..Origin::default() };
+        host.manager.deliver(&origin, &mad);
+        host.manager.settle(&host.world);
+
+        let asked = host.event();
+        assert_eq!(asked.event, event::CONNECT_REQUEST);
+        let mut ask = |next: u8| {
+            let body = InitQpAttr { id: asked.id, qp_state: u32::from(next), ..InitQpAttr::default() };
+            QpAttr::read(&host.call(command::INIT_QP_ATTR, &body, size_of::<QpAttr>())).expect("whole")
+        };
+        let (rtr, rts) = (ask(state::RTR), ask(state::RTS));
+        assert_eq!(
+            (rtr.qp_attr_mask & attr::ALT_PATH != 0, rts.qp_attr_mask & attr::PATH_MIG_STATE != 0),
+            (loads, loads)
+        );
+        if loads {
+            assert_eq!((rtr.alt_ah_attr.dgid, rtr.ah_attr.dgid), (gid("10.0.0.8"), gid("10.0.0.9")));
+            assert_ne!(rtr.alt_ah_attr.sgid_index, rtr.ah_attr.sgid_index);
+            assert_eq!((rtr.alt_port_num, rts.path_mig_state), (1, u32::from(migration::REARM)));
+        }
+    }
 }
