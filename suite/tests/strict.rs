@@ -127,10 +127,13 @@ fn programs_of_debian_that_do_nothing_wrong_are_told_nothing() {
         &["ib_write_bw", "-n", "500"],
         &["ib_write_bw", "-n", "500", "-b", "-q", "4"],
         &["ib_write_bw", "-n", "500", "-c", "UC"],
+        &["ib_write_bw", "-n", "400", "-l", "8"],
+        &["ib_write_bw", "-n", "200", "-Q", "1", "--inline_size", "128", "-s", "128"],
         &["ib_write_lat", "-n", "500"],
         &["ib_write_lat", "-n", "500", "-c", "UC"],
         &["ib_read_lat", "-n", "500"],
         &["ib_atomic_bw", "-n", "500"],
+        &["ib_atomic_bw", "-n", "200", "-q", "4", "-b"],
         &["ib_atomic_lat", "-n", "500"],
         &["ib_send_lat", "-n", "500"],
         &["ib_send_lat", "-n", "500", "-c", "UC"],
@@ -148,7 +151,9 @@ fn programs_of_debian_that_throw_data_away_are_told_so() {
         (&["ib_send_bw", "-n", "500"][..], "overwritten-message"),
         (&["ib_send_bw", "-n", "500", "-c", "UC"], "overwritten-message"),
         (&["ib_send_bw", "-n", "500", "-c", "UD", "-s", "1024"], "overwritten-message"),
+        (&["ib_send_bw", "-n", "200", "--use-srq", "-q", "4", "-b"], "overwritten-message"),
         (&["ib_read_bw", "-n", "500"], "busy-buffer"),
+        (&["ib_read_bw", "-n", "200", "-e", "-q", "4", "-b"], "busy-buffer"),
     ] {
         assert_eq!(pair(&room, words), BTreeSet::from([name.to_owned()]), "{words:?}");
     }
