@@ -526,8 +526,7 @@ impl Server {
     fn timeout(&self, waits: bool) -> Option<Option<Duration>> {
         let retry = waits.then_some(RETRY);
         let bind = self.world.wire.next_try().map(|at| at.saturating_duration_since(Instant::now()));
-        let retry = retry.into_iter().chain(bind).chain(self.manager.next_time());
-        let retry = retry.chain(self.world.faults.next_time()).min();
+        let retry = [retry, bind, self.manager.next_time(), self.world.faults.next_time()].into_iter().flatten().min();
         let Some(limit) = self.idle_exit.filter(|_| {
             // Rules that somebody has added are there for the programs to come.
             !self.world.faults.is_on()
