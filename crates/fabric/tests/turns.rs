@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ::fabric::Faults;
 use abi::cq::status;
@@ -98,12 +99,14 @@ fn many_connections_have_no_more_under_way_than_one() {
     let (_cq, pairs) = crowd(&fabric, 200, |_| Plan { timeout: 0, memory: LONG, ..plan() });
     fabric.host(1).expect("a host").disconnect();
     let before = fabric.switch().counts().packets;
+    let since = Instant::now();
     pairs.iter().enumerate().for_each(|(number, pair)| write(number, pair, 1));
     let packets = (fabric.switch().counts().packets - before) as usize;
     let most = WINDOW / MTU;
     assert!(packets >= most / 2, "{packets} packets: something has left");
-    // Now and then a packet goes where nothing moves, for as long as the machine takes for all this.
-    assert!(packets <= most + most / 4, "{packets} packets are under way");
+    // Where nothing moves a packet goes every tenth of a second, for as long as the machine takes for all this.
+    let now_and_then = since.elapsed().as_millis() as usize / 100;
+    assert!(packets <= most + most / 4 + now_and_then, "{packets} packets are under way");
 }
 
 /// Packets that one connection has under way towards a host that does not answer any more.
