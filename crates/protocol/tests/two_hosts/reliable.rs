@@ -190,7 +190,9 @@ fn as_many_atomics_are_remembered_as_were_agreed() {
             lost += u32::from(hit);
             hit
         });
-        (0..depth).for_each(|_| drop(world.hosts[A].fetch_add(0, 5)));
+        for _ in 0..depth {
+            world.hosts[A].fetch_add(0, 5);
+        }
         world.run();
         assert_eq!((world.hosts[B].atomics, world.hosts[B].word(0)), (depth.into(), 5 * u64::from(depth)));
         let words = world.hosts[A].local.iter().map(|word| u64::from_ne_bytes(word[..8].try_into().expect("a word")));
