@@ -8,6 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// How to use it.
 const USAGE: &str = "simulate FROM COUNT | simulate --seed SEED";
 
@@ -59,6 +61,9 @@ fn one(seed: u64) -> ExitCode {
 
 /// Many seeds, on all processors; ends with the first that is not as it must be.
 fn sweep(from: u64, count: u64) -> ExitCode {
+    // Each story takes some hundred descriptors, and each processor has one under way.
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let (sweep, began) = (Sweep::default(), Instant::now());
     sweep.next.store(from, Ordering::Relaxed);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
