@@ -514,10 +514,8 @@ impl Cq {
         let mut ring = self.ring.lock();
         if ring.used() > cqe {
             let (waiting, handle) = (ring.used(), self.handle);
-            return Err(Error::refuse(
-                Errno::EINVAL,
-                format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait"),
-            ));
+            let text = format!("CQ {handle} cannot shrink to {cqe} entries while {waiting} wait");
+            return Err(Error::refuse(Errno::EINVAL, text));
         }
         let most = self.engine.facts().map_or(u32::MAX, |facts| facts.max_cqe);
         let ahead = |pd: &Arc<Pd>| pd.lend_ahead((cqe, most), size_of::<Cqe>(), Purpose::Cq);
@@ -534,14 +532,10 @@ impl Cq {
         let (room, layout) = lie(lent, &view, layout(capacity));
         let place = (room, layout.offset as usize);
         let entries = ring.drain();
-        view.word(word::COMP_EVENTS).store(
-            ring.view.as_ref().map_or(0, |old| old.word(word::COMP_EVENTS).load(Ordering::Relaxed)),
-            Ordering::Relaxed,
-        );
-        view.word(word::ASYNC_EVENTS).store(
-            ring.view.as_ref().map_or(0, |old| old.word(word::ASYNC_EVENTS).load(Ordering::Relaxed)),
-            Ordering::Relaxed,
-        );
+        for count in [word::COMP_EVENTS, word::ASYNC_EVENTS] {
+            let read = ring.view.as_ref().map_or(0, |old| old.word(count).load(Ordering::Relaxed));
+            view.word(count).store(read, Ordering::Relaxed);
+        }
         view.word(word::ARMED).store(ring.armed as u32, Ordering::Relaxed);
         (ring.view, ring.entries) = (Some(view), Some(place));
         (ring.wheel, ring.producer, ring.consumer) = (Wheel::new(capacity), 0, 0);
