@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn create_ex(context: *mut Context, init: *mut QpIn
 }
 
 /// The attributes that there are.
-const KNOWN: u32 = (attr::DEST_QPN << 1) - 1 | attr::RATE_LIMIT;
+const KNOWN: u32 = ((attr::DEST_QPN << 1) - 1) | attr::RATE_LIMIT;
 
 /// `ibv_modify_qp`.
 ///
