@@ -17,6 +17,7 @@ pub mod config;
 pub mod context;
 pub mod device;
 pub mod dispatch;
+mod doors;
 pub mod faults;
 pub mod gids;
 pub mod identity;

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -22,8 +21,9 @@ use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::cm::{ChannelId, Manager};
 use crate::config::Config;
-use crate::context::{ContextId, Peer};
+use crate::context::ContextId;
 use crate::dispatch::{Reply, dispatch};
+use crate::doors::{accepted, listen_at, ourselves, raise_descriptor_limit, spare_descriptor};
 use crate::local::Message;
 use crate::mirror::Mirror;
 use crate::poller::{Poller, Token};
@@ -547,46 +547,6 @@ impl Server {
     }
 }
 
-/// This process as a client of its own agent.
-fn ourselves() -> Peer {
-    Peer {
-        pid: std::process::id(),
-        uid: rustix::process::getuid().as_raw(),
-        comm: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
-    }
-}
-
-fn listen_at(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
-    let path = run_dir.file(name);
-    let listener = Listener::listen(&path)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot listen at {}: {error}", path.display())))?;
-    if run_dir.is_for_everybody() {
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;
-    }
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-/// The next connection. When there is no descriptor left for it, the spare one serves to turn it away; it would be there
-/// again and again otherwise.
-fn accepted(listener: &Listener, spare: &mut Option<OwnedFd>) -> Option<Socket> {
-    match listener.accept() {
-        Ok(socket) => Some(socket),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        Err(error) => {
-            tracing::warn!(%error, "a connection is turned away");
-            drop(spare.take());
-            drop(listener.accept());
-            *spare = spare_descriptor();
-            None
-        }
-    }
-}
-
-fn spare_descriptor() -> Option<OwnedFd> {
-    std::fs::File::open("/").ok().map(OwnedFd::from)
-}
-
 /// Asks the host for its interfaces and addresses; true when ports or GID tables changed.
 fn follow(world: &mut World) -> bool {
     let ports = host_links().is_ok_and(|links| world.follow_links(&links));
@@ -597,12 +557,4 @@ fn follow(world: &mut World) -> bool {
             ports
         }
     }
-}
-
-/// Each client costs some descriptors: take as many as we may. How many that are; nothing if there is no limit.
-fn raise_descriptor_limit() -> Option<u64> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    if raised.is_ok() { limit.maximum } else { limit.current }
 }

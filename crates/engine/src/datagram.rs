@@ -16,7 +16,7 @@ use crate::lane::{Lane, STRIPES};
 use crate::mcast::is_group;
 use crate::net::flow::{Flow, NoWay, Vector};
 use crate::qp::{Inner, Qp, Route};
-use crate::transmit::Origin;
+use crate::transmit::{Origin, Sent};
 use crate::wqe::SendEntry;
 
 /// Bytes that a datagram's packet has besides its payload: UDP, BTH, DETH, immediate data and ICRC.
@@ -35,6 +35,36 @@ enum Ways {
 }
 
 impl Qp {
+    /// Puts one datagram's copy on a lane.
+    pub(crate) fn put_datagram(
+        &self,
+        inner: &Inner,
+        lane: &Arc<Lane>,
+        transmit: &Transmit,
+        entry: &SendEntry,
+        path: Path,
+        grh: Option<[u8; 40]>,
+    ) -> Result<bool, Refusal> {
+        let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
+        let from = if transmit.len == 0 { Origin::Nothing } else { from };
+        if self.engine().faults.is_on() {
+            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
+            let to = Towards::Lane(lane, path, grh);
+            if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
+                return Ok(true);
+            }
+        }
+        let mut sender = lane.sender.lock();
+        if self.engine().is_capturing() {
+            sender.ends = Some(self.ends_of_datagram(inner, entry));
+        }
+        match self.put(lane, &mut sender, path, &transmit.headers, grh, transmit.len, &from) {
+            Sent::Yes => Ok(true),
+            Sent::Refused(refusal) => Err(refusal),
+            Sent::Full => Ok(false),
+        }
+    }
+
     /// Sends datagrams: each finds its own way.
     pub(crate) fn pump_datagrams(self: &Arc<Self>, inner: &mut Inner) {
         if matches!(inner.route, Route::Opening(_)) {

@@ -14,7 +14,7 @@ use crate::abroad::Fetched;
 use crate::access::{self, Refusal, Stretch};
 use crate::cell::{Packet, Path, Payload};
 use crate::engine::Deferred;
-use crate::faults::{Far, Towards};
+use crate::faults::Far;
 use crate::lane::{Lane, Sender};
 use crate::lock::MutexGuard;
 use crate::net::ahead::Ahead;
@@ -512,36 +512,6 @@ impl Qp {
                 let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, SEND_HEADER, number));
                 access::gather(self.engine(), self.pd, elements, (offset, len), to)
             }
-        }
-    }
-
-    /// Puts one datagram's copy on a lane.
-    pub(crate) fn put_datagram(
-        &self,
-        inner: &Inner,
-        lane: &Arc<Lane>,
-        transmit: &Transmit,
-        entry: &SendEntry,
-        path: Path,
-        grh: Option<[u8; 40]>,
-    ) -> Result<bool, Refusal> {
-        let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
-        let from = if transmit.len == 0 { Origin::Nothing } else { from };
-        if self.engine().faults.is_on() {
-            let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
-            let to = Towards::Lane(lane, path, grh);
-            if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
-                return Ok(true);
-            }
-        }
-        let mut sender = lane.sender.lock();
-        if self.engine().is_capturing() {
-            sender.ends = Some(self.ends_of_datagram(inner, entry));
-        }
-        match self.put(lane, &mut sender, path, &transmit.headers, grh, transmit.len, &from) {
-            Sent::Yes => Ok(true),
-            Sent::Refused(refusal) => Err(refusal),
-            Sent::Full => Ok(false),
         }
     }
 
