@@ -161,6 +161,7 @@ causes! {
     25 NoRoom "no_room", "There was no room for it.";
     26 Forged "forged", "It says that it comes from a QP that its sender does not own.";
     27 InError "in_error", "Its QP is in the error state.";
+    28 Fault "fault", "A rule of faults on demand lost it where it came in.";
 }
 
 impl Cause {
@@ -250,6 +251,7 @@ impl DropRecord {
             Some(Cause::PortDown) => write!(text, "the port is down"),
             Some(Cause::NoRoom) => write!(text, "there was no room for it"),
             Some(Cause::InError) => write!(text, "the QP is in the error state, and takes nothing"),
+            Some(Cause::Fault) => write!(text, "fault: it was lost by rule {got}"),
             Some(Cause::Forged) => {
                 write!(text, "it says that it comes from QP {src_qp:#x}, which its sender does not own")
             }

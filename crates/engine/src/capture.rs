@@ -10,6 +10,7 @@
 //! While nobody captures, each of these places tests one word. While somebody does, a packet is gathered into memory of its own and sent
 //! from there, so that what is shown is what was sent. A spool that is full loses copies and counts them: no packet waits for it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -40,11 +41,25 @@ const SINKS: usize = 16;
 /// Bytes of an ICRC.
 const ICRC: u32 = 4;
 
+/// How many packets are remembered of which something is to be said when they leave.
+const NOTES: usize = 64;
+
 /// Where copies of packets go, if anybody wants some.
 #[derive(Debug, Default)]
 pub struct Tap {
     is_on: AtomicBool,
     sinks: Mutex<Vec<Sink>>,
+    /// What is to be said of packets that have not left yet.
+    notes: Mutex<VecDeque<(Name, String)>>,
+}
+
+/// By what a packet is known: its opcode, the QP that it goes to, and its number.
+type Name = (u8, u32, u32);
+
+/// The name of a packet, from its BTH on.
+fn name(bytes: &[u8]) -> Option<Name> {
+    let word = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?) & 0xff_ffff);
+    Some((*bytes.first()?, word(4)?, word(8)?))
 }
 
 /// One capture.
@@ -96,6 +111,23 @@ impl Tap {
         self.is_on.store(!sinks.is_empty(), Ordering::Relaxed);
     }
 
+    /// Something is to be said of a packet that is about to leave, perhaps later.
+    #[cold]
+    pub(crate) fn note(&self, headers: &Headers, words: String) {
+        let mut notes = self.notes.lock();
+        if notes.len() == NOTES {
+            notes.pop_front();
+        }
+        notes.push_back(((headers.opcode.as_u8(), headers.dest_qp.value(), headers.psn.value()), words));
+    }
+
+    /// What was to be said of this packet.
+    fn noted(&self, bytes: &[u8]) -> Option<String> {
+        let mut notes = self.notes.lock();
+        let at = notes.iter().position(|(known, _)| name(bytes) == Some(*known))?;
+        notes.remove(at).map(|(_, words)| words)
+    }
+
     fn wants_lanes_in(&self) -> bool {
         self.sinks.lock().iter().any(|sink| sink.lanes_in)
     }
@@ -103,6 +135,9 @@ impl Tap {
     /// Writes a packet, from its BTH on, with some words about it. What `about` does not say of time, length and kind is found here.
     #[cold]
     pub fn packet(&self, about: &CaptureRecord, bytes: &[u8], words: &str) {
+        let is_out = matches!(about.path, path::LANE_OUT | path::WIRE_OUT);
+        let noted = if is_out { self.noted(bytes) } else { None };
+        let words = noted.as_deref().unwrap_or(words);
         let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
         let time = if about.time == 0 { clock::since_1970() } else { about.time };
         let icrc = if about.flags & record_flag::UNSEALED != 0 { ICRC } else { 0 };
@@ -150,6 +185,13 @@ pub(crate) struct Ends {
     to: [u8; 16],
     traffic_class: u8,
     hop_limit: u8,
+}
+
+impl Ends {
+    /// Those of a packet of which nothing else is known.
+    pub(crate) fn between(qpn: u32, from: [u8; 16], to: [u8; 16]) -> Self {
+        Self { qpn, from, to, ..Self::default() }
+    }
 }
 
 impl Engine {
@@ -263,17 +305,33 @@ impl Qp {
     }
 }
 
+impl Qp {
+    /// A packet was lost where it would have left: it is shown all the same.
+    #[cold]
+    pub(crate) fn show_lost(&self, ends: Ends, lane: Option<&Lane>, headers: &Headers, payload: &[u8]) {
+        let engine = self.engine();
+        if engine.is_capturing() {
+            let about = match lane {
+                Some(lane) => of_lane(lane, path::LANE_OUT, &ends),
+                None => CaptureRecord { path: path::WIRE_OUT, ..of_ends(&ends) },
+            };
+            engine.tap.packet(&about, &assembled(headers, payload), "");
+        }
+    }
+}
+
 fn of_network(network: &Network) -> Ends {
     let (from, to) = network.gids();
     Ends { from, to, ..Ends::default() }
 }
 
 fn of_lane(lane: &Lane, path: u32, ends: &Ends) -> CaptureRecord {
+    CaptureRecord { path, lane: lane.id, peer: lane.peer, peer_pid: lane.pid, ..of_ends(ends) }
+}
+
+/// A packet that has no ICRC yet.
+fn of_ends(ends: &Ends) -> CaptureRecord {
     CaptureRecord {
-        path,
-        lane: lane.id,
-        peer: lane.peer,
-        peer_pid: lane.pid,
         src_qp: ends.qpn,
         from: ends.from,
         to: ends.to,

@@ -12,11 +12,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use abi::fault::{Armed, Facts, Kind as Fault, PLACES, TEXT_MAX, VARIABLE, Verdict, area, decide, state};
+use abi::fault::{
+    Armed, Direction, Facts, Fate, Kind as Fault, PLACES, TEXT_MAX, VARIABLE, Verdict, area, decide, state,
+};
 use abi::private::hello;
 use abi::queue::CONTEXT_LEN;
 use abi::queue::context_page::FAULTS;
+use abi::reason::{Cause, DropRecord};
 use arc_swap::ArcSwap;
+use wire::{Headers, Opcode, Operation, Qpn};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -102,18 +106,21 @@ impl Faults {
     }
 
     /// What becomes of a packet. What happens is told.
-    fn decide(&self, engine: &Engine, facts: &Facts, what: &dyn fmt::Display) -> Verdict {
+    fn decide(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> Verdict {
         let rules = self.rules.load();
         let verdict = decide::decide(&rules, facts, engine.now().0);
         rules.iter().filter(|armed| armed.is_for(facts)).for_each(|armed| self.count(armed));
         if let Some(armed) = verdict.by.and_then(|by| rules.get(by)) {
-            engine.injected(armed, facts, what);
+            engine.injected(armed, facts, headers);
+            if engine.is_capturing() {
+                engine.show_fault(armed, facts, &verdict, headers);
+            }
         }
         verdict
     }
 
     /// Whether a request shall find no receive request.
-    fn starves(&self, engine: &Engine, facts: &Facts, what: &dyn fmt::Display) -> bool {
+    fn starves(&self, engine: &Engine, facts: &Facts, headers: &Headers) -> bool {
         let rules = self.rules.load();
         let mut starved = false;
         for armed in rules.iter().filter(|armed| armed.rule.kind == Fault::Rnr && armed.is_for(facts)) {
@@ -121,7 +128,15 @@ impl Faults {
             self.count(armed);
             if acts {
                 starved = true;
-                engine.injected(armed, facts, what);
+                engine.injected(armed, facts, headers);
+                if engine.is_capturing() {
+                    let answer = Headers {
+                        opcode: Opcode { operation: Operation::Acknowledge, ..headers.opcode },
+                        dest_qp: Qpn::new(facts.peer_qpn),
+                        ..*headers
+                    };
+                    engine.tap.note(&answer, words(armed));
+                }
             }
         }
         starved
@@ -185,8 +200,33 @@ impl Engine {
         }
     }
 
+    /// A packet is shown with what was done to it.
+    #[cold]
+    fn show_fault(&self, armed: &Armed, facts: &Facts, verdict: &Verdict, headers: &Headers) {
+        let is_lost = matches!(verdict.fate, Fate::Lost | Fate::Damaged(_));
+        if facts.direction == Direction::Out {
+            self.tap.note(headers, words(armed));
+        } else if is_lost {
+            let dropped = DropRecord {
+                qpn: facts.qpn,
+                src_qp: facts.peer_qpn,
+                dest_qp: headers.dest_qp.value(),
+                psn: headers.psn.value(),
+                opcode: headers.opcode.as_u8().into(),
+                got: armed.id,
+                ..DropRecord::default()
+            };
+            self.capture_drop(Cause::Fault, &dropped);
+        }
+    }
+
     /// Nothing that waits comes any more.
     pub(crate) fn forget_parcels(&self) {
         self.faults.parcels.clear();
     }
+}
+
+/// What is said of a packet beside it.
+fn words(armed: &Armed) -> String {
+    format!("fault: {} by rule {} ({})", armed.rule.kind.done(), armed.id, armed.rule)
 }

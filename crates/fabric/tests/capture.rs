@@ -219,6 +219,7 @@ common::everywhere! {
     messages_of_every_size
     what_is_read_is_seen_in_the_answers
     datagrams_say_who_sends_them
+    what_faults_do_is_seen
 }
 
 /// The whole of a bad packet is shown, with the reason.
@@ -245,6 +246,32 @@ fn what_comes_damaged_is_seen_with_the_reason() {
         assert!(packet.comment().starts_with("wire, in, process ") && packet.comment().contains("ICRC"));
         bytes[at] ^= 1;
     }
+}
+
+/// A packet that a rule has lost is seen all the same, and each that a rule has touched says so.
+fn what_faults_do_is_seen(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan { timeout: 18, ..Plan::rc() });
+    let mut seen = Seen::begin(fabric);
+    fabric.add_faults("loss opcode write nth 2; duplicate opcode write nth 2; loss opcode ack direction in nth 3");
+    let to =
+        SendWr { opcode: opcode::RDMA_WRITE, remote_addr: b.memory.addr(0), rkey: b.mr.rkey(), ..SendWr::default() };
+    for _ in 0..6 {
+        a.post(&SendWr { sges: &a.sge(0, 8), ..to });
+        assert_eq!(a.sent().status, 0);
+    }
+    let notes = |packets: &[Packet]| -> Vec<(String, O)> {
+        let touched = packets.iter().filter(|packet| packet.note.starts_with("fault: "));
+        touched.filter_map(|packet| Some((packet.note.clone(), packet.headers()?.opcode.operation))).collect()
+    };
+    let packets = seen.all();
+    let found = notes(&packets);
+    let expected = [
+        ("fault: lost by rule 1 (loss opcode write nth 2)".to_owned(), O::WriteOnly),
+        ("fault: repeated by rule 2 (duplicate opcode write nth 2)".to_owned(), O::WriteOnly),
+    ];
+    assert_eq!(found, expected);
+    let dropped: Vec<_> = packets.iter().filter_map(|packet| packet.dropped.as_ref()).collect();
+    assert!(dropped.iter().any(|drop| drop.cause() == Some(Cause::Fault) && drop.got == 3), "{dropped:?}");
 }
 
 #[test]

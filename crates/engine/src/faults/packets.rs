@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use abi::fault::{Direction, Facts, Fate};
 use protocol::Outcome;
+use wire::grh::Network;
 use wire::{Headers, Syndrome};
 
 use super::parcels::{Parcel, To};
 use crate::access::Refusal;
+use crate::capture::Ends;
 use crate::cell::Packet;
 use crate::engine::Engine;
 use crate::net::flow::Flow;
@@ -71,7 +73,13 @@ impl Qp {
         };
         let is_lane = matches!(exit, Exit::Lane(..));
         if verdict.fate == Fate::Lost || (is_lane && damage.is_some()) {
-            return self.gather(from, len).map_or_else(Sent::Refused, |_| Sent::Yes);
+            return match self.gather(from, len) {
+                Ok(bytes) => {
+                    self.show_lost_by(exit, far, headers, &bytes);
+                    Sent::Yes
+                }
+                Err(refusal) => Sent::Refused(refusal),
+            };
         }
         let late = verdict.fate == Fate::Late;
         let waits =
@@ -144,6 +152,11 @@ impl Qp {
         }
         let bytes = self.gather(from, len)?;
         if verdict.fate == Fate::Lost || (is_lane && damage.is_some()) {
+            let (lane, source) = match to {
+                Towards::Lane(lane, _, grh) => (Some(&**lane), grh.map_or([0; 16], |grh| source_of(&grh))),
+                Towards::Host(flow) => (None, flow.source),
+            };
+            self.show_lost(Ends::between(self.qpn(), source, far.gid), lane, headers, &bytes);
             return Ok(false);
         }
         let late = verdict.fate == Fate::Late;
@@ -175,6 +188,18 @@ impl Qp {
         starved
     }
 
+    fn show_lost_by(&self, exit: &Exit<'_>, far: &Far, headers: &Headers, bytes: &[u8]) {
+        match exit {
+            Exit::Lane(lane, sender, ..) => {
+                let ends = sender.ends.unwrap_or(Ends::between(self.qpn(), [0; 16], far.gid));
+                self.show_lost(ends, Some(lane), headers, bytes);
+            }
+            Exit::Wire(flow, ..) => {
+                self.show_lost(Ends::between(self.qpn(), flow.source, far.gid), None, headers, bytes);
+            }
+        }
+    }
+
     /// A packet's payload, gathered now.
     fn gather(&self, from: &Origin<'_>, len: u32) -> Result<Box<[u8]>, Refusal> {
         let mut bytes = vec![0; len as usize].into_boxed_slice();
@@ -188,6 +213,11 @@ impl Qp {
 pub(crate) enum Towards<'a> {
     Lane(&'a Arc<crate::lane::Lane>, crate::cell::Path, Option<[u8; 40]>),
     Host(&'a Arc<Flow>),
+}
+
+/// The address that a GRH says a datagram comes from.
+fn source_of(grh: &[u8; 40]) -> [u8; 16] {
+    Network::parse(grh).map_or([0; 16], |network| network.gids().0)
 }
 
 /// An acknowledgement of what was acknowledged before.

@@ -245,7 +245,11 @@ fn v_73_atomics_answer_what_was_there(fabric: &Fabric) {
     assert_eq!(b.memory.word(8), 1, "not equal");
     assert_eq!(atomic(SendWr { compare_add: 1, swap: 9, ..swap }), 1);
     assert_eq!(b.memory.word(8), 9);
-    // Eight bytes, aligned.
+}
+
+/// Without losses: a NAK that is lost is not said again, for its sender is in the error state.
+fn v_73_atomics_want_aligned_words(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc());
     a.post(&SendWr { sges: &a.sge(0, 8), ..to(&b, opcode::ATOMIC_FETCH_AND_ADD, 4) });
     assert_eq!(a.sent().status, status::REM_INV_REQ_ERR);
 }
@@ -267,6 +271,7 @@ everywhere! {
     v_64_the_first_bad_one_of_a_list_is_told
     v_69_datagrams_leave_room_for_the_header
     v_70_a_receive_buffer_must_have_room
+    v_73_atomics_want_aligned_words
 }
 
 even_with_losses! {
