@@ -1,11 +1,12 @@
 //! Which packets are wanted, in words as tcpdump has them. Principal type: [`Filter`].
 //!
 //! ```text
-//! host 10.0.0.2 and (qp 0x11 or qp 0x12)      src qp 0x11 and not ack      cm      dropped      opcode write
+//! host 10.0.0.2 and (qp 0x11 or qp 0x12)      src qp 0x11 and not ack      cm      dropped or fault      opcode write
 //! ```
 
 use std::net::IpAddr;
 
+use abi::reason::{Cause, DropRecord};
 use wire::Operation;
 
 use crate::packet::{Packet, Path};
@@ -33,6 +34,7 @@ enum Node {
     Ack,
     Nak,
     Dropped,
+    Fault,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ pub enum FilterError {
     /// A word that means nothing there.
     #[error(
         "{0:?} is no condition: there are [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], \
-         wire, in, out, cm, ack, nak, dropped, and, or, not, ( and )"
+         wire, in, out, cm, ack, nak, dropped, fault, and, or, not, ( and )"
     )]
     Unknown(String),
     /// Something has to follow.
@@ -124,6 +126,10 @@ impl Node {
                 headers.opcode.has_aeth() && !matches!(headers.aeth.syndrome, wire::Syndrome::Ack(_))
             }),
             Self::Dropped => packet.dropped.is_some() || packet.note.starts_with("dropped"),
+            Self::Fault => {
+                packet.note.starts_with("fault: ")
+                    || packet.dropped.as_ref().and_then(DropRecord::cause) == Some(Cause::Fault)
+            }
         }
     }
 }
@@ -209,6 +215,7 @@ impl<'a> Parser<'a> {
             "ack" => Node::Ack,
             "nak" => Node::Nak,
             "dropped" => Node::Dropped,
+            "fault" => Node::Fault,
             _ => return Err(FilterError::Unknown(word.to_owned())),
         })
     }

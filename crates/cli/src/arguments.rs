@@ -134,7 +134,7 @@ Examples:
   softhca capture --json --duration 5 | jq .opcode for a script
 
 Filter words: [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], wire, in, out,
-cm, ack, nak, dropped; joined by and, or, not and parentheses.
+cm, ack, nak, dropped, fault; joined by and, or, not and parentheses.
 
 All packets of all programs of the agent are seen, each once per path: on a lane (shared memory) as the RoCEv2 packet
 that it stands for, on the wire as it was sent or received. With an agent for every user (softhca agent --system) a user
