@@ -127,22 +127,23 @@ impl Engine {
                 Err(shm::Broken) => None,
             };
             taken += 1;
-            let Some(cell) = cell else {
+            // By reference: a cell is longer than what is moved without a call.
+            let Some(cell) = &cell else {
                 self.break_lane(lane);
                 break;
             };
             match cell {
-                Cell::Notice(notice) => self.heed_notice(lane, &notice),
+                Cell::Notice(notice) => self.heed_notice(lane, notice),
                 Cell::Errand(packet, _) | Cell::Report(packet, _) => {
-                    let Some(payload) = place(rx, record, &packet) else {
+                    let Some(payload) = place(rx, record, packet) else {
                         self.break_lane(lane);
                         break;
                     };
-                    match &cell {
-                        Cell::Errand(_, errand) => self.carry(lane, &packet, payload, errand),
+                    match cell {
+                        Cell::Errand(_, errand) => self.carry(lane, packet, payload, errand),
                         Cell::Report(_, report) => {
                             if let Some(qp) = self.qps.find(packet.src_qp.value()) {
-                                qp.hear_report(lane, &packet, payload, report);
+                                qp.hear_report(lane, packet, payload, report);
                             }
                         }
                         _ => {}
@@ -152,12 +153,12 @@ impl Engine {
                     }
                 }
                 Cell::Packet(packet) => {
-                    let Some(payload) = place(rx, record, &packet) else {
+                    let Some(payload) = place(rx, record, packet) else {
                         self.break_lane(lane);
                         break;
                     };
                     let more = taken < BATCH && rx.ring.has_next();
-                    self.accept(lane, (&packet, payload, more), touched, recent);
+                    self.accept(lane, (packet, payload, more), touched, recent);
                     if let Payload::Bulk(offset) = packet.payload {
                         rx.bulk.release(offset, u32::from(packet.len));
                     }
