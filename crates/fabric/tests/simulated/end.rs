@@ -100,6 +100,8 @@ pub(crate) struct End {
     pub(crate) harm: u64,
     /// The connection has failed, as it should have.
     pub(crate) failed: bool,
+    /// A receive was flushed while no failure was known yet.
+    pub(crate) flushed: bool,
 }
 
 /// Something that an unreliable connection wrote.
@@ -184,6 +186,7 @@ impl End {
             pieces: Vec::new(),
             harm: 0,
             failed: false,
+            flushed: false,
         }
     }
 
