@@ -138,6 +138,12 @@ fn programs_of_debian_that_do_nothing_wrong_are_told_nothing() {
         &["ib_send_lat", "-n", "500"],
         &["ib_send_lat", "-n", "500", "-c", "UC"],
         &["ib_send_lat", "-n", "500", "-c", "UD"],
+        // For a time: it stops in the middle.
+        &["ib_write_bw", "-D", "1", "-b"],
+        &["ib_send_lat", "-D", "1"],
+        &["ib_atomic_bw", "-D", "1", "-q", "4"],
+        // Through all sizes, on the same queues and in the same memory.
+        &["ib_write_bw", "-n", "60", "-a"],
     ] {
         assert_eq!(pair(&room, words), BTreeSet::new(), "{words:?}");
     }
@@ -154,6 +160,9 @@ fn programs_of_debian_that_throw_data_away_are_told_so() {
         (&["ib_send_bw", "-n", "200", "--use-srq", "-q", "4", "-b"], "overwritten-message"),
         (&["ib_read_bw", "-n", "500"], "busy-buffer"),
         (&["ib_read_bw", "-n", "200", "-e", "-q", "4", "-b"], "busy-buffer"),
+        (&["ib_send_bw", "-D", "1", "-b"], "overwritten-message"),
+        (&["ib_send_bw", "-n", "60", "-a"], "overwritten-message"),
+        (&["ib_read_bw", "-D", "1"], "busy-buffer"),
     ] {
         assert_eq!(pair(&room, words), BTreeSet::from([name.to_owned()]), "{words:?}");
     }
