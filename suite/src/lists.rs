@@ -55,8 +55,8 @@ macro_rules! perftest_list {
             atomic_lat_events: "ib_atomic_lat" "-e";
 
             send_bw_16_qps: "ib_send_bw" "-q" "16";
-            write_bw_16_qps: "ib_write_bw" "-q" "16";
-            write_bw_16_qps_both_ways: "ib_write_bw" "-q" "16" "-b";
+            write_bw_16_qps: "ib_write_bw" "-q" "16" "-n" "1000";
+            write_bw_16_qps_both_ways: "ib_write_bw" "-q" "16" "-b" "-n" "1000";
             read_bw_16_qps: "ib_read_bw" "-q" "16";
             atomic_bw_16_qps: "ib_atomic_bw" "-q" "16";
 
@@ -72,12 +72,12 @@ macro_rules! perftest_list {
             read_bw_gid_index_1: "ib_read_bw" "-x" "1";
             send_lat_ud_gid_index_1: "ib_send_lat" "-c" "UD" "-x" "1";
 
-            send_bw_for_3_seconds: "ib_send_bw" "-D" "3";
-            write_bw_for_3_seconds: "ib_write_bw" "-D" "3";
-            read_bw_for_3_seconds: "ib_read_bw" "-D" "3";
-            atomic_bw_for_3_seconds: "ib_atomic_bw" "-D" "3";
-            send_lat_for_3_seconds: "ib_send_lat" "-D" "3";
-            write_lat_for_3_seconds: "ib_write_lat" "-D" "3";
+            send_bw_for_a_second: "ib_send_bw" "-D" "1";
+            write_bw_for_a_second: "ib_write_bw" "-D" "1";
+            read_bw_for_a_second: "ib_read_bw" "-D" "1";
+            atomic_bw_for_a_second: "ib_atomic_bw" "-D" "1";
+            send_lat_for_a_second: "ib_send_lat" "-D" "1";
+            write_lat_for_a_second: "ib_write_lat" "-D" "1";
 
             send_bw_shared_receive_queue: "ib_send_bw" "--use-srq" "-q" "4";
             send_lat_shared_receive_queue: "ib_send_lat" "--use-srq";
@@ -103,7 +103,7 @@ macro_rules! perftest_selection {
             write_bw_rc: "ib_write_bw" "-c" "RC";
             write_bw_uc: "ib_write_bw" "-c" "UC";
             write_lat_rc: "ib_write_lat" "-c" "RC";
-            write_bw_16_qps: "ib_write_bw" "-q" "16";
+            write_bw_16_qps: "ib_write_bw" "-q" "16" "-n" "1000";
             read_bw: "ib_read_bw";
             read_lat: "ib_read_lat";
             atomic_bw: "ib_atomic_bw";

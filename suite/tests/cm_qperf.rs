@@ -1,4 +1,4 @@
-//! Debian's qperf: all its tests of RC, UC and UD, and those that verify data.
+//! Debian's qperf: all its tests of RC, UC and UD, and those that verify data; a selection as an ordinary user.
 //!
 //! qperf 0.4.11 connects by the connection manager in its tests of RC, if it is told to; everywhere else it gives LIDs and no GRH. So
 //! all of it runs on InfiniBand ports, and the former on Ethernet ports, too. Its datagrams are of 2048 bytes, its path MTU is 2048.
@@ -9,6 +9,10 @@ const RC: &str = "rc_bi_bw rc_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma
                   rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add";
 const UC: &str = "uc_bi_bw uc_bw uc_lat uc_rdma_write_bw uc_rdma_write_lat uc_rdma_write_poll_lat";
 const UD: &str = "ud_bi_bw ud_bw ud_lat";
+
+const SOME_RC: &str = "rc_bi_bw rc_rdma_read_bw rc_rdma_write_poll_lat ver_rc_compare_swap";
+const SOME_UC: &str = "uc_bw uc_rdma_write_poll_lat";
+const SOME_UD: &str = "ud_bi_bw ud_lat";
 
 const INFINIBAND: &[&str] = &["--link-layer", "infiniband"];
 
@@ -23,8 +27,14 @@ fn measures(place: Place<'_>, options: &str, tests: &str) {
 }
 
 /// What there is to measure: with `-cm1` only RC is another matter, for qperf 0.4.11 connects UC and UD in the same way with and without.
-fn tests(options: &str) -> &'static [&'static str] {
-    if options.is_empty() { &[RC, UC, UD] } else { &[RC] }
+/// Each test takes a second: an ordinary user has some of each service.
+fn tests(user: User, options: &str) -> &'static [&'static str] {
+    match (user, options.is_empty()) {
+        (User::Me, true) => &[RC, UC, UD],
+        (User::Me, false) => &[RC],
+        (_, true) => &[SOME_RC, SOME_UC, SOME_UD],
+        (_, false) => &[SOME_RC],
+    }
 }
 
 /// Everything, on one host.
@@ -33,7 +43,7 @@ fn on_one_host(user: User, options: &str) {
     // An address of loopback gives the port its largest MTU on every machine.
     let options_of_agent = [INFINIBAND, &["--address", "127.0.0.1"]].concat();
     let room = Room::of(user).expect("a room").with_agent(&options_of_agent).expect("an agent");
-    tests(options).iter().for_each(|tests| measures(room.place(Family::V4), options, tests));
+    tests(user, options).iter().for_each(|tests| measures(room.place(Family::V4), options, tests));
 }
 
 /// Everything, between two hosts.
@@ -41,9 +51,9 @@ fn on_one_host(user: User, options: &str) {
 fn between_namespaces(mtu: u32, user: User, options: &str) {
     let Some(hosts) = Hosts::joined(mtu, user).expect("two namespaces") else { return };
     let hosts = hosts.with_agents(INFINIBAND).expect("agents");
-    for tests in tests(options) {
+    for tests in tests(user, options) {
         // A datagram is one packet.
-        let size = if *tests == UD && mtu < 2200 { "-m 1K" } else { "" };
+        let size = if tests.starts_with("ud") && mtu < 2200 { "-m 1K" } else { "" };
         measures(hosts.place(Family::V4), &format!("{options} {size}"), tests);
     }
 }

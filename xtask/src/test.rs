@@ -52,14 +52,15 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     report.close()
 }
 
-/// The test runner: cargo-nextest where it is installed (a process per test, limits on hangs), else cargo's own.
-fn tests(workspace: &Workspace, packages: &[&str], one_by_one: bool) -> Command {
+/// The test runner: cargo-nextest where it is installed (a process per test, limits on hangs), else cargo's own. Tests that run programs
+/// go one by one, but for those that `.config/nextest.toml` lets go by twos.
+fn tests(workspace: &Workspace, packages: &[&str], programs: bool) -> Command {
     let nextest = workspace.cargo(&["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let mut command = if nextest.is_ok_and(|status| status.success()) {
         let mut command = workspace.cargo(&["nextest", "run", "--no-fail-fast"]);
         command.args(packages);
-        command.args(if one_by_one {
-            ["--test-threads=1", "--status-level=pass"]
+        command.args(if programs {
+            ["--profile=suite", "--status-level=pass"]
         } else {
             ["--test-threads=2", "--status-level=slow"]
         });
@@ -67,7 +68,7 @@ fn tests(workspace: &Workspace, packages: &[&str], one_by_one: bool) -> Command 
     } else {
         let mut command = workspace.cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]);
         command.args(packages);
-        if one_by_one {
+        if programs {
             command.args(["--", "--test-threads", "1"]);
         }
         command
