@@ -34,7 +34,7 @@ impl Manager {
             Kind::DisconnectWanted(_) | Kind::Disconnected { .. } => self.over(name, 0, String::new()),
             Kind::Rested => self.tell(name, event::TIMEWAIT_EXIT, 0, UdParam::default(), String::new()),
             Kind::SidrAnswered { rep, .. } => self.on_answer(name, &rep),
-            // Longer is no news; alternate paths are neither suggested nor accepted.
+            // Longer is no news; alternate paths are neither suggested nor accepted, and no event tells of them.
             Kind::PathSuggested(_) => self.decline_path(news.id),
             Kind::Later(_) | Kind::PathAnswered(_) | Kind::Incoming { .. } | Kind::SidrIncoming { .. } => {}
         }
@@ -153,6 +153,9 @@ impl Manager {
         self.tell(name, event::ESTABLISHED, 0, param, String::new());
     }
 
+    /// A program has no call for alternate paths of a connection that stands, and no event. Linux's connection manager takes such a
+    /// suggestion for a program's id and never answers it, on Ethernet ports it is dropped: the peer waits in vain. The IBA has a word for
+    /// it (12.8), and that is said here.
     fn decline_path(&mut self, connection: protocol::cm::Id) {
         if let Err(error) = self.core.answer_path(connection, wire::cm::AprStatus::UNSUPPORTED, &[], &[]) {
             tracing::debug!(%error, "the suggestion of a path could not be declined");

@@ -1,17 +1,22 @@
-//! The manager without sockets of the wire: what becomes of ids when the host's addresses change, and who sees which ids.
+//! The manager without sockets of the wire: what becomes of ids when the host's addresses change, who sees which ids, and what
+//! becomes of alternate paths.
 
 use std::net::IpAddr;
 
+use abi::Errno;
 use abi::layout::Record;
 use abi::qp::{attr, migration, state};
-use abi::ucma::address::{Bind, ResolveAddr};
-use abi::ucma::connection::{EventAnswer, GetEvent, InitQpAttr, Listen, QpAttr, event};
+use abi::ucma::address::{Bind, ResolveAddr, ResolveRoute};
+use abi::ucma::connection::{
+    Accept, ConnParam, Connect, Disconnect, EventAnswer, GetEvent, InitQpAttr, Listen, QpAttr, event,
+};
 use abi::ucma::id::{CreateId, CreateIdAnswer};
 use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{build, command, port_space};
 
 use protocol::Time;
-use protocol::cm::{Cm, Config as CoreConfig, Origin, Output, Path, Request};
+use protocol::cm::{Cm, Config as CoreConfig, Kind, Origin, Output, Path, Request, Suggestion};
+use wire::cm::AprStatus;
 use wire::cm::ip::{Header, LEN as HEADER_LEN};
 
 use super::{ChannelId, Manager};
@@ -20,6 +25,9 @@ use crate::config::{Config, Wire};
 use crate::context::Peer;
 use crate::gids::HostAddress;
 use crate::world::World;
+
+/// Where somebody listens.
+const PORT: u16 = 7471;
 
 struct Host {
     world: World,
@@ -55,7 +63,7 @@ impl Host {
     fn resolved(&mut self, to: &str) -> u32 {
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
         let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
-        let (dst_addr, dst_size) = Sockaddr::Ip((to.parse::<IpAddr>().expect(to), 1).into()).emit();
+        let (dst_addr, dst_size) = Sockaddr::Ip((to.parse::<IpAddr>().expect(to), PORT).into()).emit();
         let body = ResolveAddr { id, timeout_ms: 1, dst_size, dst_addr, ..ResolveAddr::default() };
         self.call(command::RESOLVE_ADDR, &body, 0);
         assert_eq!(self.event().event, event::ADDR_RESOLVED);
@@ -105,7 +113,6 @@ fn gid(ip: &str) -> [u8; 16] {
 /// A peer asks for a connection with an alternate path, which none of our clients does: who accepts it is told to load it.
 #[test]
 fn the_alternate_path_of_a_request_is_for_the_queue_pair() {
-    const PORT: u16 = 7471;
     for (second, loads) in [("10.0.0.2", true), ("10.0.0.3", false)] {
         let mut host = Host::with(&["10.0.0.1", "10.0.0.2"]);
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
@@ -161,4 +168,57 @@ fn the_alternate_path_of_a_request_is_for_the_queue_pair() {
             assert_eq!((rtr.alt_port_num, rts.path_mig_state), (1, u32::from(migration::REARM)));
         }
     }
+}
+
+/// Nobody's library can suggest a path, and no event tells of one, as with Linux. The peer hears so at once, and the connection stands.
+#[test]
+fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
+    let mut host = Host::with(&["10.0.0.1", "10.0.0.2"]);
+    let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
+    let listener = CreateIdAnswer::read(&host.call(command::CREATE_ID, &body, 4)).expect("whole").id;
+    let (addr, addr_size) = Sockaddr::Ip((IpAddr::from([10, 0, 0, 1]), PORT).into()).emit();
+    host.call(command::BIND, &Bind { id: listener, addr_size, addr, ..Bind::default() }, 0);
+    host.call(command::LISTEN, &Listen { id: listener, backlog: 1 }, 0);
+    let active = host.resolved("10.0.0.1");
+    host.call(command::RESOLVE_ROUTE, &ResolveRoute { id: active, timeout_ms: 1000 }, 0);
+    assert_eq!(host.event().event, event::ROUTE_RESOLVED);
+    let param = |qp_num| ConnParam { qp_num, valid: 1, retry_count: 7, ..ConnParam::default() };
+    host.call(command::CONNECT, &Connect { conn_param: param(0x11), id: active, ..Connect::default() }, 0);
+    host.manager.settle(&host.world);
+    let asked = host.event();
+    assert_eq!(asked.event, event::CONNECT_REQUEST);
+    host.call(command::ACCEPT, &Accept { uid: 6, conn_param: param(0x22), id: asked.id, ..Accept::default() }, 0);
+    host.manager.settle(&host.world);
+    assert_eq!(host.event().event, event::CONNECT_RESPONSE);
+    host.call(command::ACCEPT, &Accept { id: active, ..Accept::default() }, 0);
+    host.manager.settle(&host.world);
+    assert_eq!(host.event().event, event::ESTABLISHED);
+
+    let (asks, _) = host.manager.connections.iter().find(|(_, id)| **id == active).expect("a connection");
+    let (asks, path) = (*asks, Path { sgid: gid("10.0.0.2"), dgid: gid("10.0.0.1"), pkey: 0xffff, ..Path::default() });
+    let suggestion = Suggestion { path, ack_timeout: 15, remote_response_timeout: 18, private_data: &[] };
+    host.manager.core.load_path(Time(0), asks, &suggestion).expect("it stands");
+    let mut answers = Vec::new();
+    while let Some(output) = host.manager.core.poll_output() {
+        match output {
+            Output::Send { path, mad } => {
+                let (source, destination) = (path.sgid, path.dgid);
+                let origin = Origin { source, destination, pkey: 0xffff, hop_limit: 64, ..Origin::default() };
+                host.manager.deliver(&origin, &mad);
+            }
+            Output::Event(news) => {
+                if let Kind::PathAnswered(apr) = &news.kind {
+                    answers.push(apr.status);
+                }
+                host.manager.on_news(&host.world, news);
+            }
+        }
+    }
+    assert_eq!(answers, [AprStatus::UNSUPPORTED]);
+    let nothing = build(command::GET_EVENT, &GetEvent { response: 1 }, &[], size_of::<EventAnswer>());
+    let reply = host.manager.dispatch(&mut host.world, host.channel, &nothing, Vec::new());
+    assert_eq!(reply.status, Errno::EAGAIN.to_status(), "no event tells of it");
+    host.call(command::DISCONNECT, &Disconnect { id: active }, 0);
+    host.manager.settle(&host.world);
+    assert_eq!(host.event().event, event::DISCONNECTED);
 }
