@@ -42,6 +42,7 @@ const RECORDS: &[Layout] = &[
     post::Rdma::LAYOUT,
     post::Atomic::LAYOUT,
     post::Ud::LAYOUT,
+    post::XrcSend::LAYOUT,
     post::RecvWr::LAYOUT,
     post::Sge::LAYOUT,
     private::Push::LAYOUT,

@@ -14,7 +14,8 @@ record! {
         12 => wr_count: u32,
         /// Number of scatter/gather entries in all.
         16 => sge_count: u32,
-        /// Bytes per work request: 56 (`SendWr`) or 16 (`RecvWr`), or more with a tail that is not looked at.
+        /// Bytes per work request: 56 (`SendWr`), 64 (with `XrcSend` behind it) or 16 (`RecvWr`), or more with a tail that is not looked
+        /// at.
         20 => wqe_size: u32,
     }
 
@@ -78,6 +79,14 @@ record! {
         12 => reserved: u32,
         /// Not looked at.
         16 => unused: [u64; 2],
+    }
+
+    /// What follows `SendWr` on an XRC initiator.
+    pub struct XrcSend[8] {
+        /// Number of the SRQ at the peer.
+        0 => remote_srqn: u32,
+        /// 0.
+        4 => reserved: u32,
     }
 
     /// A receive work request.

@@ -1,4 +1,4 @@
-//! Clients of the slow path beyond the plain exchange: shared receive queues, CQs that change size, death in the middle, a
+//! Clients of the slow path beyond the plain exchange: shared receive queues, CQs that change size, death in the middle, XRC, a
 //! client in the agent's own process, and lists that lie.
 
 mod common;
@@ -12,10 +12,11 @@ use abi::cq::{PollCq, PollCqAnswer, ResizeCq, ResizeCqAnswer, Wc, status};
 use abi::device::{QueryGid, QueryGidAnswer};
 use abi::layout::Record;
 use abi::mr::{RegMr, RegMrAnswer, access};
-use abi::post::{Post, RecvWr, SendWr, Sge, opcode, send_flags};
+use abi::post::{Post, Rdma, RecvWr, SendWr, Sge, XrcSend, opcode, send_flags};
 use abi::qp::{CreateQp, CreateQpAnswer, Dest, ModifyQp, attr, kind, state};
 use abi::queue::MrIn;
 use abi::srq::{CreateSrq, CreateSrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr as srq_attr};
+use abi::xrc::{CreateXsrq, OpenXrcd, OpenXrcdAnswer};
 use common::{Answer, Client, TestAgent};
 use shm::region::Region;
 
@@ -24,6 +25,7 @@ const LEN: usize = 1 << 16;
 
 struct Side {
     client: Client,
+    pd: u32,
     gid: [u8; 16],
     memory: Region,
     lkey: u32,
@@ -43,7 +45,6 @@ impl Side {
         let body = CreateSrq { response: 1, pd_handle: pd, max_wr: 8, max_sge: 1, ..CreateSrq::default() };
         let srq = client.call(&legacy(number::CREATE_SRQ, &body, &[], 16)).get::<CreateSrqAnswer>(0).srq_handle;
         let body = CreateQp {
-            response: 1,
             pd_handle: pd,
             send_cq_handle: cq,
             recv_cq_handle: cq,
@@ -54,8 +55,14 @@ impl Side {
             qp_type: kind::RC,
             ..CreateQp::default()
         };
-        let qp = client.call(&legacy(number::CREATE_QP, &body, &[], 32)).get(0);
-        Self { client, gid, memory, lkey, cq, srq, qp }
+        let mut side = Self { client, pd, gid, memory, lkey, cq, srq, qp: CreateQpAnswer::default() };
+        side.qp = side.make_qp(body);
+        side
+    }
+
+    fn make_qp(&mut self, body: CreateQp) -> CreateQpAnswer {
+        let body = CreateQp { response: 1, ..body };
+        self.client.call(&legacy(number::CREATE_QP, &body, &[], 32)).get(0)
     }
 
     fn modify(&mut self, mask: u32, body: ModifyQp) {
@@ -123,7 +130,7 @@ fn memory(client: &mut Client, pd: u32) -> (Region, u32) {
         length: LEN as u64,
         hca_va: BASE,
         pd_handle: pd,
-        access_flags: access::LOCAL_WRITE,
+        access_flags: access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ,
     };
     let tail = MrIn { rev: 1, flags: 1, ..MrIn::default() };
     let answer = client.call_with(&legacy(number::REG_MR, &body, tail.bytes(), 12), &[fd.as_fd()]);
@@ -207,6 +214,116 @@ fn inline_data_and_lists_that_lie_are_refused_with_the_number_of_the_first_bad_o
     let body = PollCq { response: 1, cq_handle: one.cq, ne: 1000 };
     let answer = one.client.call(&legacy(number::POLL_CQ, &body, &[], 56));
     assert_eq!(answer.status, Errno::ENOSPC.to_status());
+}
+
+/// An XRC initiator of one client, and at another client a target and a queue of its domain.
+struct Xrc {
+    one: Side,
+    two: Side,
+    srqn: u32,
+}
+
+impl Xrc {
+    fn new(agent: &TestAgent) -> Self {
+        let (mut one, mut two) = (Side::new(agent), Side::new(agent));
+        let open = OpenXrcd { response: 1, fd: -1, oflags: 0 };
+        let xrcd = two.client.call(&legacy(number::OPEN_XRCD, &open, &[], 4)).get::<OpenXrcdAnswer>(0).xrcd_handle;
+        let body = CreateXsrq {
+            response: 1,
+            srq_type: 1,
+            pd_handle: two.pd,
+            max_wr: 8,
+            max_sge: 1,
+            xrcd_handle: xrcd,
+            cq_handle: two.cq,
+            ..CreateXsrq::default()
+        };
+        let srq: CreateSrqAnswer = two.client.call(&legacy(number::CREATE_XSRQ, &body, &[], 16)).get(0);
+        two.srq = srq.srq_handle;
+        two.qp = two.make_qp(CreateQp { pd_handle: xrcd, qp_type: kind::XRC_TGT, ..CreateQp::default() });
+        let sending = CreateQp { max_send_wr: 8, max_send_sge: 1, qp_type: kind::XRC_INI, ..CreateQp::default() };
+        one.qp = one.make_qp(CreateQp { pd_handle: one.pd, send_cq_handle: one.cq, ..sending });
+        Self { one, two, srqn: srq.srqn }
+    }
+
+    fn join(&mut self) {
+        let ends = [(self.one.gid, self.one.qp.qpn), (self.two.gid, self.two.qp.qpn)];
+        for (side, peer, asks) in [(&mut self.one, ends[1], true), (&mut self.two, ends[0], false)] {
+            let init = attr::PKEY_INDEX | attr::PORT | attr::ACCESS_FLAGS;
+            let rights = access::REMOTE_WRITE | access::REMOTE_READ;
+            let body = ModifyQp { qp_state: state::INIT, port_num: 1, qp_access_flags: rights, ..ModifyQp::default() };
+            side.modify(init, body);
+            let dest = Dest { dgid: peer.0, is_global: 1, port_num: 1, ..Dest::default() };
+            let path = attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN;
+            let answering = if asks { 0 } else { attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER };
+            let rtr = ModifyQp { qp_state: state::RTR, path_mtu: 3, dest_qp_num: peer.1, dest, ..ModifyQp::default() };
+            side.modify(path | answering, ModifyQp { max_dest_rd_atomic: 1, min_rnr_timer: 1, ..rtr });
+            let asking = if asks { attr::RETRY_CNT | attr::RNR_RETRY | attr::MAX_QP_RD_ATOMIC } else { 0 };
+            let rts = ModifyQp { qp_state: state::RTS, timeout: 10, retry_cnt: 1, rnr_retry: 7, ..ModifyQp::default() };
+            side.modify(attr::TIMEOUT | attr::SQ_PSN | asking, ModifyQp { max_rd_atomic: 1, ..rts });
+        }
+    }
+
+    /// Posts requests, each with its 100 bytes and, if there is room in its record, the queue.
+    fn post(&mut self, wqe_size: u32, requests: &[SendWr], srqn: u32) -> Answer {
+        let count = requests.len() as u32;
+        let handle = self.one.qp.qp_handle;
+        let post = Post { response: 1, handle, wr_count: count, sge_count: count, wqe_size };
+        let mut tail = Vec::new();
+        for request in requests {
+            let record = [request.bytes(), XrcSend { remote_srqn: srqn, reserved: 0 }.bytes(), &[0; 8]].concat();
+            tail.extend(&record[..wqe_size as usize]);
+        }
+        requests.iter().for_each(|_| tail.extend(self.one.sge().bytes()));
+        self.one.client.call(&legacy(number::POST_SEND, &post, &tail, 4))
+    }
+}
+
+fn request(wr_id: u64, opcode: u32) -> SendWr {
+    SendWr { wr_id, num_sge: 1, opcode, send_flags: send_flags::SIGNALED, ..SendWr::default() }
+}
+
+#[test]
+fn an_xrc_initiator_names_the_queue_behind_each_request() {
+    let agent = TestAgent::start();
+    let mut xrc = Xrc::new(&agent);
+    xrc.join();
+    assert_eq!(xrc.two.post_shared(1).status, 0);
+    xrc.one.memory.write(0, &0x5a5a_0002_u32);
+    let (srqn, rkey) = (xrc.srqn, xrc.two.lkey);
+    // A record with a tail beyond, and two requests in one command.
+    let place = Rdma { remote_addr: BASE + 4096, rkey, ..Rdma::default() };
+    let write = SendWr { target: place.into(), ..request(8, opcode::RDMA_WRITE) };
+    let answer = xrc.post(72, &[write, request(9, opcode::SEND)], srqn);
+    assert_eq!(answer.status, 0, "{}", answer.reason());
+    for wr_id in [8, 9] {
+        let sent = xrc.one.completion();
+        assert_eq!((sent.wr_id, sent.status), (wr_id, status::SUCCESS));
+    }
+    let received = xrc.two.completion();
+    assert_eq!((received.wr_id, received.status, received.byte_len), (1, status::SUCCESS, 100));
+    assert_eq!((xrc.two.memory.read::<u32>(0), xrc.two.memory.read::<u32>(4096)), (0x5a5a_0002, 0x5a5a_0002));
+    // What comes back is a READ's.
+    xrc.two.memory.write(4096, &0x5a5a_0003_u32);
+    let read = SendWr { target: place.into(), ..request(10, opcode::RDMA_READ) };
+    assert_eq!(xrc.post(64, &[read], srqn).status, 0);
+    assert_eq!(xrc.one.completion().status, status::SUCCESS);
+    assert_eq!(xrc.one.memory.read::<u32>(0), 0x5a5a_0003);
+}
+
+#[test]
+fn an_xrc_initiator_s_requests_have_to_name_a_queue_and_one_that_there_is() {
+    let agent = TestAgent::start();
+    let mut xrc = Xrc::new(&agent);
+    xrc.join();
+    for wqe_size in [56, 60] {
+        let answer = xrc.post(wqe_size, &[request(1, opcode::SEND)], xrc.srqn);
+        assert_eq!((answer.status, &answer.bytes[..4]), (Errno::EINVAL.to_status(), &[1, 0, 0, 0][..]));
+        assert!(answer.reason().contains("do not name the SRQ"), "{}", answer.reason());
+    }
+    assert_eq!(xrc.post(64, &[request(2, opcode::SEND)], xrc.srqn + 1).status, 0);
+    let sent = xrc.one.completion();
+    assert_eq!((sent.wr_id, sent.status), (2, status::REM_INV_RD_REQ_ERR));
 }
 
 #[test]

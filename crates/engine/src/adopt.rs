@@ -22,8 +22,9 @@ use crate::error::{Error, Result};
 use crate::mr::{Matter, Mr};
 use crate::pace::RateLimit;
 use crate::pd::Pd;
-use crate::qp::{Qp, QpSpec};
+use crate::qp::{Parts, Qp, QpSpec};
 use crate::srq::Srq;
+use crate::xrc::InitiatorSpec;
 
 pub(crate) fn part<T: Record>(answer: &[u8], offset: usize) -> Result<T> {
     answer.get(offset..).and_then(T::read).ok_or_else(|| Error::refuse(Errno::EIO, "an answer to adopt is too short"))
@@ -82,6 +83,22 @@ impl Engine {
         let out: QpOut = part(answer, size_of::<CreateQpAnswer>())?;
         let view = self.view(&out.mapping, fds)?;
         self.adopt_qp(pd, spec, &fixed, &out, view)
+    }
+
+    /// An XRC initiator by the answer of CREATE_QP.
+    ///
+    /// # Errors
+    /// The answer does not describe one.
+    pub fn adopt_initiator(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        spec: &InitiatorSpec<'_>,
+        answer: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Arc<Qp>> {
+        let (fixed, out): (CreateQpAnswer, QpOut) = (part(answer, 0)?, part(answer, size_of::<CreateQpAnswer>())?);
+        let view = self.view(&out.mapping, fds)?;
+        self.make_qp(Parts::of_initiator(pd, spec), &fixed, &out, view)
     }
 
     /// A memory region of a client that lies in `region` from `offset`, by the request and answer of REG_MR.

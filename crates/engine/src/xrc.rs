@@ -146,17 +146,7 @@ impl Engine {
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits.
     pub fn create_initiator(self: &Arc<Self>, pd: &Arc<Pd>, spec: &InitiatorSpec<'_>) -> Result<Arc<Qp>> {
-        let parts = Parts {
-            service: Service::XrcIni,
-            pd: pd.handle(),
-            send_cq: Some(Arc::clone(spec.send_cq)),
-            recv_cq: None,
-            srq: None,
-            sq_sig_all: spec.sq_sig_all,
-            cookie: spec.cookie,
-            target: None,
-            home: Some(Arc::clone(pd)),
-        };
+        let parts = Parts::of_initiator(pd, spec);
         let body = CreateQp {
             pd_handle: pd.handle(),
             send_cq_handle: spec.send_cq.handle(),
@@ -309,6 +299,20 @@ impl Hold {
 }
 
 impl Parts {
+    pub(crate) fn of_initiator(pd: &Arc<Pd>, spec: &InitiatorSpec<'_>) -> Self {
+        Self {
+            service: Service::XrcIni,
+            pd: pd.handle(),
+            send_cq: Some(Arc::clone(spec.send_cq)),
+            recv_cq: None,
+            srq: None,
+            sq_sig_all: spec.sq_sig_all,
+            cookie: spec.cookie,
+            target: None,
+            home: Some(Arc::clone(pd)),
+        }
+    }
+
     pub(crate) fn of_target(target: Target, cookie: u64) -> Self {
         Self {
             service: Service::XrcTgt,

@@ -295,7 +295,7 @@ pub static ROWS: &[Row] = &[
     Row::legacy(28, "POST_SEND", "post::post_send")
         .request::<post::Post>()
         .answer::<post::PostAnswer>()
-        .extras("request: wr_count records SendWr, then sge_count records Sge")
+        .extras("request: wr_count records SendWr (of an XRC initiator with XrcSend), then sge_count records Sge")
         .errors(&[BAD_QP, BAD_AH, POST, POST_STATE, INLINE, POST_FULL, ENGINE]),
     Row::legacy(29, "POST_RECV", "post::post_recv")
         .request::<post::Post>()

@@ -107,7 +107,7 @@ pub(super) fn all(world: &World, id: ContextId) -> Vec<Change> {
         changes.extend(handles.into_iter().filter_map(|handle| made(world, id, kind, handle)));
     }
     for (handle, qp) in world.qps.of(id) {
-        if qp.service == Service::XrcIni || qp.offered {
+        if qp.offered {
             continue;
         }
         changes.extend(way_to(qp, handle).into_iter().map(|body| modified(qp, body)));
@@ -238,10 +238,6 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
                     made,
                     domain: (domain, world.domains.token(domain)),
                 });
-            }
-            if qp.service == Service::XrcIni {
-                // Work requests of XRC name a queue, for which those of the slow path have no place.
-                return None;
             }
             let spec = PairSpec {
                 service: qp.service,

@@ -13,9 +13,9 @@ use abi::Errno;
 use abi::command::{self, Command, number};
 use abi::cq::{ExModifyCq, PollCq, PollCqAnswer, ReqNotifyCq, ResizeCq, ResizeCqAnswer, Wc};
 use abi::layout::Record;
-use abi::post::{self, Post, PostAnswer, RecvWr, SendWr, Sge, opcode, send_flags};
+use abi::post::{self, Post, PostAnswer, RecvWr, SendWr, Sge, XrcSend, opcode, send_flags};
 use abi::srq::ModifySrq;
-use engine::{Ah, Caps, Channel, Cq, CqSpec, Engine, Error, Mr, Pd, Qp, QpSpec, Service, Srq};
+use engine::{Ah, Caps, Channel, Cq, CqSpec, Engine, Error, InitiatorSpec, Mr, Pd, Qp, QpSpec, Service, Srq};
 use shm::region::Region;
 
 use super::Job;
@@ -135,6 +135,14 @@ impl Worker {
             Change::Left { handle, targets } => {
                 self.forget(Kind::Qp, handle);
                 self.engine.adopt_left(&targets);
+            }
+            Change::Qp { handle, spec, made } if spec.service == Service::XrcIni => {
+                let send_cq = known(&self.cqs, spec.send_cq)?;
+                let (sq_sig_all, cookie) = (spec.sq_sig_all, spec.cookie);
+                let initiator = InitiatorSpec { send_cq, caps: Caps::default(), sq_sig_all, cookie };
+                let pd = known(&self.pds, spec.pd)?;
+                let qp = self.engine.adopt_initiator(pd, &initiator, &made.bytes, made.fds)?;
+                self.qps.insert(handle, (qp, spec.service));
             }
             Change::Qp { handle, spec, made } => {
                 let pair = QpSpec {
@@ -267,7 +275,8 @@ impl Worker {
         for index in 0..body.wr_count as usize {
             let pushed = list.work_request::<SendWr>(&body, index).and_then(|wr| {
                 let taken = split(&mut sges, wr.num_sge)?;
-                self.push(&mut batch, *service, &wr, taken)
+                let xrc_srq = if *service == Service::XrcIni { list.named_queue(&body, index)? } else { 0 };
+                self.push(&mut batch, (*service, xrc_srq), &wr, taken)
             });
             if let Err(refusal) = pushed {
                 outcome = Err(bad(index, refusal));
@@ -279,7 +288,13 @@ impl Worker {
         outcome.map(|()| command.reply(PostAnswer { bad_wr: 0 }.bytes(), &[]))
     }
 
-    fn push(&self, batch: &mut engine::SendBatch<'_>, service: Service, wr: &SendWr, sges: &[Sge]) -> Outcome<()> {
+    fn push(
+        &self,
+        batch: &mut engine::SendBatch<'_>,
+        (service, xrc_srq): (Service, u32),
+        wr: &SendWr,
+        sges: &[Sge],
+    ) -> Outcome<()> {
         if wr.send_flags & send_flags::INLINE != 0 {
             return refuse(
                 Errno::EINVAL,
@@ -291,6 +306,7 @@ impl Worker {
             opcode: wr.opcode,
             send_flags: wr.send_flags,
             imm: wr.imm_data,
+            xrc_srq,
             sges,
             ..engine::SendWr::default()
         };
@@ -320,6 +336,18 @@ impl Lists<'_> {
     fn work_request<T: Record>(&self, body: &Post, index: usize) -> Outcome<T> {
         let at = index * body.wqe_size as usize;
         self.requests.get(at..).and_then(T::read).map_or_else(|| refuse(Errno::EINVAL, LISTS), Ok)
+    }
+
+    /// The SRQ at the peer that a work request of an XRC initiator names.
+    fn named_queue(&self, body: &Post, index: usize) -> Outcome<u32> {
+        let at = index * body.wqe_size as usize + size_of::<SendWr>();
+        let named = self.requests.get(at..).and_then(XrcSend::read);
+        match named.filter(|_| body.wqe_size as usize >= size_of::<SendWr>() + size_of::<XrcSend>()) {
+            Some(XrcSend { remote_srqn, .. }) => Ok(remote_srqn),
+            None => {
+                refuse(Errno::EINVAL, "work requests of 56 bytes do not name the SRQ that an XRC initiator sends to")
+            }
+        }
     }
 }
 
