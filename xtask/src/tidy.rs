@@ -25,6 +25,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softhca-agent", 3),
     ("softhca-cm", 3),
     ("softhca", 4),
+    ("softhca-bench", 5),
     ("softhca-fabric", 5),
     ("libibverbs", 5),
     ("librdmacm", 5),

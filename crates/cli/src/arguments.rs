@@ -16,6 +16,7 @@ Examples:
   softhca show qp                                  the queue pairs of every program, and the path each one takes
   softhca show --errors                            why something failed, in programs that run or ended lately
   softhca capture -w all.pcapng                    every packet, also those that never leave this machine, for Wireshark
+  softhca bench write bw --all                     how fast it is: a table and a chart
   softhca doctor                                   what works on this machine, and what to do where something does not
 
 Environment:
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     /// Lose packets, fail commands, take ports down: faults on demand, for tests (docs/faults.md)
     #[command(subcommand, after_help = crate::fault::grammar())]
     Fault(crate::fault::Fault),
+    /// Measure how fast softhca is here, or between two hosts: latency, bandwidth, rate of every operation
+    Bench(crate::bench::Options),
     /// Check what works on this machine and what a program would load
     Doctor {
         /// Print JSON

@@ -7,6 +7,7 @@
 mod admin;
 mod agent_command;
 mod arguments;
+mod bench;
 mod capture;
 mod devices;
 mod doctor;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Show { json, kind, .. } => show::run(&host, json, kind),
         Command::Capture(wanted) => capture::run(&wanted, &host),
         Command::Fault(fault) => fault::run(&fault, &host),
+        Command::Bench(options) => bench::run(&options, &host),
         Command::Doctor { json } => doctor::run(&host, json),
     };
     match done {

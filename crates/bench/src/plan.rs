@@ -1,0 +1,327 @@
+//! What is to be measured. It comes from the other side as well, and is believed only after [`Plan::check`]. Principal type: [`Plan`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// The longest message.
+const LONGEST: usize = 1 << 30;
+const MOST_QPS: u32 = 16_384;
+const MOST_THREADS: u32 = 256;
+const DEEPEST: u32 = 8192;
+/// Buffers of one thread whose contents are checked have no more than this.
+const CHECKED: usize = 128 << 20;
+/// Receives of one side, at most, unless queue pairs are more.
+const RECEIVES: u32 = 1 << 16;
+/// The longest measurement of one size.
+const LONGEST_TIME: f64 = 3600.0;
+
+/// What is done again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// A message to a receive of the other side
+    Send,
+    /// RDMA WRITE
+    Write,
+    /// RDMA READ
+    Read,
+    /// Atomic fetch-and-add on 8 bytes
+    FetchAdd,
+    /// Atomic compare-and-swap on 8 bytes
+    CmpSwap,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Send, Self::Write, Self::Read, Self::FetchAdd, Self::CmpSwap];
+
+    /// Whether it works on a word of 8 bytes.
+    #[must_use]
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CmpSwap)
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::FetchAdd => "fetch-add",
+            Self::CmpSwap => "cmp-swap",
+        })
+    }
+}
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// How long one takes, with nothing else under way
+    Lat,
+    /// Bytes in a time, with many under way
+    Bw,
+    /// Messages in a time, with many under way, posted in batches
+    Rate,
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lat => "lat",
+            Self::Bw => "bw",
+            Self::Rate => "rate",
+        })
+    }
+}
+
+/// How much is done of each size.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Amount {
+    /// So many operations, of all threads together.
+    Iterations(u64),
+    /// As many as there are in so many seconds.
+    Seconds(f64),
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The operation.
+    pub operation: Operation,
+    /// What is looked at.
+    pub measure: Measure,
+    /// Bytes of a message; each is measured for itself.
+    pub sizes: Vec<usize>,
+    /// Queue pairs, which the threads share out.
+    pub qps: u32,
+    /// Threads on each side.
+    pub threads: u32,
+    /// Operations under way on a queue pair.
+    pub depth: u32,
+    /// Operations that are posted with one call.
+    pub batch: u32,
+    /// Messages up to this size are copied when they are posted.
+    pub inline: u32,
+    /// Threads sleep until something completes.
+    pub event: bool,
+    /// How much is measured.
+    pub amount: Amount,
+    /// Operations of each thread before that; without it as many as suit the size.
+    pub warmup: Option<u64>,
+    /// Contents are checked.
+    pub verify: bool,
+    /// Threads stay on a processor each: the asking side's on the odd ones, the other's on the even ones.
+    pub pin: bool,
+}
+
+impl Plan {
+    /// A plan with everything as most would have it: half a second of 8 bytes.
+    #[must_use]
+    pub fn new(operation: Operation, measure: Measure) -> Self {
+        Self {
+            operation,
+            measure,
+            sizes: vec![if measure == Measure::Bw && !operation.is_atomic() { 65_536 } else { 8 }],
+            qps: 1,
+            threads: 1,
+            depth: 128,
+            batch: if measure == Measure::Rate { 16 } else { 1 },
+            inline: 64,
+            event: false,
+            amount: Amount::Seconds(0.5),
+            warmup: None,
+            verify: false,
+            pin: false,
+        }
+    }
+
+    /// Whether it can be measured at all.
+    ///
+    /// # Errors
+    /// What of it cannot.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |why: String| Err(Error::Plan(why));
+        let within = |what: &str, value: u64, most: u64| match value {
+            value if (1..=most).contains(&value) => Ok(()),
+            _ => Err(Error::Plan(format!("{what}: {value} is not between 1 and {most}"))),
+        };
+        if self.sizes.is_empty() || self.sizes.len() > 64 {
+            return refuse(format!("{} sizes: between 1 and 64 can be measured", self.sizes.len()));
+        }
+        for size in &self.sizes {
+            within("the size", *size as u64, LONGEST as u64)?;
+        }
+        if self.operation.is_atomic() && self.sizes != [8] {
+            return refuse(format!("{} works on 8 bytes; there are no other sizes of it", self.operation));
+        }
+        within("queue pairs", self.qps.into(), MOST_QPS.into())?;
+        within("threads", self.threads.into(), MOST_THREADS.into())?;
+        within("the depth", self.depth.into(), DEEPEST.into())?;
+        within("the batch", self.batch.into(), self.depth.into())?;
+        if self.threads > self.qps {
+            return refuse(format!("{} threads share {} queue pairs: some have none", self.threads, self.qps));
+        }
+        match self.amount {
+            Amount::Seconds(time) if !(time > 0.0 && time <= LONGEST_TIME) => {
+                return refuse(format!("{time} s: between 0 and {LONGEST_TIME} can be measured"));
+            }
+            Amount::Iterations(count) if count < u64::from(self.threads) => {
+                return refuse(format!("{count} operations for {} threads", self.threads));
+            }
+            _ => {}
+        }
+        if self.has_own_buffers() && self.qps as usize * self.longest() > CHECKED * self.threads as usize {
+            return refuse(format!(
+                "queue pairs have buffers of their own here, and {} of them with {} bytes need too much: take fewer",
+                self.qps,
+                self.longest()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The longest message.
+    pub(crate) fn longest(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(1)
+    }
+
+    /// Whether the other side shows what it sees by sending it back.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.measure == Measure::Lat && matches!(self.operation, Operation::Send | Operation::Write)
+    }
+
+    /// Whether a write says so to the other side's completion queue: who sleeps looks at no memory.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.is_answered() && self.operation == Operation::Write && self.event
+    }
+
+    /// Whether messages of different queue pairs are told from each other by where they lie.
+    pub(crate) fn has_own_buffers(&self) -> bool {
+        self.verify || (self.is_answered() && self.operation == Operation::Write)
+    }
+
+    /// Queue pairs of one thread, at most.
+    pub(crate) fn qps_of_a_thread(&self) -> u32 {
+        self.qps.div_ceil(self.threads)
+    }
+
+    /// Operations under way on a queue pair: fewer where each has a buffer that is checked.
+    pub(crate) fn depth(&self) -> u32 {
+        if !self.verify {
+            return self.depth;
+        }
+        let one = self.longest() * self.qps_of_a_thread() as usize;
+        self.depth.min(u32::try_from(CHECKED / one.max(1)).unwrap_or(u32::MAX)).max(1)
+    }
+
+    /// Operations that are posted with one call.
+    pub(crate) fn batch(&self) -> u32 {
+        self.batch.min(self.depth())
+    }
+
+    /// Receives of a queue pair.
+    pub(crate) fn receives(&self) -> u32 {
+        let wanted = if self.operation == Operation::Send && !self.is_answered() { 4 * self.depth() } else { 4 };
+        wanted.min((RECEIVES / self.qps).max(2))
+    }
+
+    /// Buffers of a queue pair in each of a thread's memories.
+    pub(crate) fn slots(&self) -> usize {
+        if self.verify { self.depth() as usize } else { 1 }
+    }
+
+    /// Operations of a thread before those that count.
+    pub(crate) fn warmup(&self, size: usize) -> u64 {
+        self.warmup.unwrap_or_else(|| ((64 << 20) / size as u64).clamp(10, 1000))
+    }
+}
+
+/// A number of bytes as people write it: `8`, `4k`, `64KiB`, `1m`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(pub usize);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let lower = text.to_ascii_lowercase();
+        let digits = lower.trim_end_matches("ib").trim_end_matches('b');
+        let (digits, shift) = match digits.chars().last() {
+            Some('k') => (&digits[..digits.len() - 1], 10),
+            Some('m') => (&digits[..digits.len() - 1], 20),
+            Some('g') => (&digits[..digits.len() - 1], 30),
+            _ => (digits, 0),
+        };
+        let number: Option<usize> = digits.parse().ok();
+        number
+            .and_then(|number| number.checked_mul(1 << shift))
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is no size, such as 8, 4k or 1m"))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => write!(f, "{} MiB", bytes >> 20),
+            bytes if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => write!(f, "{} KiB", bytes >> 10),
+            bytes => write!(f, "{bytes} B"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Amount, Measure, Operation, Plan, Size};
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        for (text, bytes, shown) in [
+            ("8", 8, "8 B"),
+            ("4k", 4096, "4 KiB"),
+            ("64KiB", 65_536, "64 KiB"),
+            ("1m", 1 << 20, "1 MiB"),
+            ("100b", 100, "100 B"),
+        ] {
+            let size: Size = text.parse().expect("a size");
+            assert_eq!((size.0, size.to_string().as_str()), (bytes, shown));
+        }
+        for wrong in ["", "k", "-1", "8x", "99999999999g"] {
+            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused() {
+        let good = Plan::new(Operation::Send, Measure::Rate);
+        good.check().expect("a good plan");
+        let wrong: [(&str, Plan); 8] = [
+            ("sizes", Plan { sizes: vec![], ..good.clone() }),
+            ("size", Plan { sizes: vec![8, 0], ..good.clone() }),
+            ("8 bytes", Plan { operation: Operation::FetchAdd, sizes: vec![16], ..good.clone() }),
+            ("some have none", Plan { threads: 2, ..good.clone() }),
+            ("batch", Plan { batch: 129, ..good.clone() }),
+            ("between", Plan { amount: Amount::Seconds(f64::NAN), ..good.clone() }),
+            ("operations", Plan { amount: Amount::Iterations(0), ..good.clone() }),
+            ("fewer", Plan { verify: true, qps: 1000, sizes: vec![1 << 20], ..good.clone() }),
+        ];
+        for (word, plan) in wrong {
+            let told = plan.check().expect_err(word).to_string();
+            assert!(told.contains(word), "{told}");
+        }
+    }
+
+    #[test]
+    fn buffers_that_are_checked_are_bounded() {
+        let plan = Plan { verify: true, sizes: vec![8 << 20], ..Plan::new(Operation::Write, Measure::Bw) };
+        assert_eq!((plan.depth(), plan.slots(), plan.batch()), (16, 16, 1));
+        assert_eq!(Plan { verify: false, ..plan }.depth(), 128);
+    }
+}

@@ -1,0 +1,223 @@
+//! A measurement from the first word to the last, for both sides: what is made, in which order, and who waits for whom.
+//!
+//! The asking side sends the plan; both make their queue pairs and tell each other the ends. For each size both prepare, then the
+//! answering side's threads begin, then the asking side's; when these have done with it, both say so.
+
+use std::time::Duration;
+
+use softhca::{Context, Endpoint};
+
+use crate::figures::{Case, Tally};
+use crate::look::Look;
+use crate::plan::Plan;
+use crate::stream::Numbers;
+use crate::talk::{Talk, Watch, Word};
+use crate::team::{Draft, Team};
+use crate::{Error, Result, answering, asking};
+
+/// How long nothing may complete.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Which address of the device is taken.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// The port.
+    pub port: u8,
+    /// The place in its table; without it, the first that is an address of the host.
+    pub gid_index: Option<u8>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { port: 1, gid_index: None }
+    }
+}
+
+/// Measures a plan; `told` hears of each size when it is done.
+///
+/// # Errors
+/// Whatever keeps it from its end, of both sides.
+pub fn ask(
+    context: &Context,
+    place: &Place,
+    mut talk: Talk,
+    plan: &Plan,
+    mut told: impl FnMut(usize, &Case),
+) -> Result<Vec<Case>> {
+    plan.check()?;
+    let done = (|| {
+        talk.say(&Word::plan(plan))?;
+        let teams = meet(context, place, &mut talk, plan)?;
+        talk.hear_ready()?;
+        let mut cases = Vec::new();
+        for (number, &size) in plan.sizes.iter().enumerate() {
+            teams.iter().for_each(Team::clear);
+            talk.say(&Word::Begin(number))?;
+            talk.hear_ready()?;
+            let (tallies, numbers) = run(&talk, plan, &teams, true, |team, look| asking::run(team, look, plan, size))?;
+            talk.say(&Word::Done(numbers))?;
+            match talk.hear()? {
+                Word::Done(_) => {}
+                other => return Err(Error::Language(format!("{other:?} at the end of a size"))),
+            }
+            let case = Case::of(size, tallies, plan.is_answered());
+            told(number, &case);
+            cases.push(case);
+        }
+        talk.say(&Word::Bye)?;
+        Ok(cases)
+    })();
+    farewell(&mut talk, done)
+}
+
+/// Answers one plan, until the other side says that it was all; answers which plan that was.
+///
+/// # Errors
+/// Whatever keeps it from its end, of both sides.
+pub fn answer(context: &Context, place: &Place, mut talk: Talk) -> Result<Plan> {
+    let done = (|| {
+        let plan = talk.hear()?.into_plan()?;
+        let teams = meet(context, place, &mut talk, &plan)?;
+        talk.say(&Word::Ready)?;
+        loop {
+            let size = match talk.hear()? {
+                Word::Begin(number) => *plan.sizes.get(number).ok_or_else(|| {
+                    Error::Language(format!("there are {} sizes, and none with number {number}", plan.sizes.len()))
+                })?,
+                Word::Bye => return Ok(plan),
+                other => return Err(Error::Language(format!("{other:?} where a size begins"))),
+            };
+            teams.iter().for_each(|team| answering::prepare(team, &plan, size));
+            // Everything is posted: who is faster than the threads here loses nothing.
+            talk.say(&Word::Ready)?;
+            run(&talk, &plan, &teams, false, |team, look| answering::run(team, look, &plan, size))?;
+            let Word::Done(numbers) = talk.hear()? else {
+                return Err(Error::Language("no end of a size".to_owned()));
+            };
+            let mut numbers = numbers.into_iter();
+            for team in &teams {
+                let own: Vec<u64> = numbers.by_ref().take(team.qps.len()).collect();
+                answering::verify(team, &plan, size, &own)?;
+            }
+            talk.say(&Word::Done(Vec::new()))?;
+        }
+    })();
+    farewell(&mut talk, done)
+}
+
+/// Who fails says so to the other side, unless that is where it comes from.
+fn farewell<T>(talk: &mut Talk, done: Result<T>) -> Result<T> {
+    // A request that fails because the other side gave up is not the reason.
+    let done = match done {
+        Err(Error::Verbs(error)) => match heard(talk) {
+            Some(why) => Err(why),
+            None => Err(Error::Verbs(error)),
+        },
+        done => done,
+    };
+    if let Err(why) = &done {
+        if !matches!(why, Error::Other(_) | Error::Gone) {
+            let _ = talk.say(&Word::Failed(why.to_string()));
+        }
+    }
+    done
+}
+
+/// What the other side says at its end, if it comes to it within a moment.
+fn heard(talk: &mut Talk) -> Option<Error> {
+    talk.end_within(Duration::from_millis(500)).filter(|why| matches!(why, Error::Other(_) | Error::Gone))
+}
+
+/// Makes the queue pairs and connects them with the other side's.
+fn meet(context: &Context, place: &Place, talk: &mut Talk, plan: &Plan) -> Result<Vec<Team>> {
+    let drafts =
+        (0..plan.threads).map(|number| Draft::new(context, place, plan, number)).collect::<Result<Vec<_>>>()?;
+    talk.say(&Word::Ends {
+        ends: drafts.iter().flat_map(Draft::ends).collect(),
+        windows: drafts.iter().map(Draft::window).collect(),
+    })?;
+    let Word::Ends { ends, windows } = talk.hear()? else {
+        return Err(Error::Language("no queue pairs".to_owned()));
+    };
+    let ends = ends.iter().map(|end| end.parse()).collect::<softhca::Result<Vec<Endpoint>>>()?;
+    let mut ends = ends.into_iter();
+    let mut windows = windows.iter();
+    drafts
+        .into_iter()
+        .map(|draft| {
+            let window = windows.next().ok_or_else(|| Error::Language("it has fewer threads".to_owned()))?;
+            draft.connect(&mut ends, window)
+        })
+        .collect()
+}
+
+/// Has a thread work on each share, and waits for all of them.
+fn run(
+    talk: &Talk,
+    plan: &Plan,
+    teams: &[Team],
+    asks: bool,
+    work: impl Fn(&Team, Look<'_>) -> Result<(Option<Tally>, Numbers)> + Sync,
+) -> Result<(Vec<Tally>, Numbers)> {
+    let watch: &Watch = &talk.watch;
+    let look = Look { watch, event: plan.event, patience: asks.then_some(PATIENCE) };
+    let done: Vec<Result<(Option<Tally>, Numbers)>> = std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = teams
+            .iter()
+            .enumerate()
+            .map(|(number, team)| {
+                scope.spawn(move || {
+                    if plan.pin {
+                        pin(2 * number + usize::from(asks));
+                    }
+                    let done = work(team, look);
+                    if done.is_err() {
+                        // The other threads wait for nothing any more.
+                        watch.halt();
+                    }
+                    done
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Gone))).collect()
+    });
+    let (mut tallies, mut all) = (Vec::new(), Vec::new());
+    let mut failed = None;
+    for done in done {
+        match done {
+            Ok((tally, numbers)) => {
+                tallies.extend(tally);
+                all.extend(numbers);
+            }
+            // What a thread has seen itself says more than that it was stopped.
+            Err(Error::Gone) => drop(failed.get_or_insert(Error::Gone)),
+            Err(why) if matches!(failed, None | Some(Error::Gone)) => failed = Some(why),
+            Err(_) => {}
+        }
+    }
+    failed.map_or(Ok((tallies, all)), Err)
+}
+
+/// Keeps this thread on a processor; where that is not allowed it runs as it did.
+fn pin(number: usize) {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(number % processors);
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+/// The place in a port's table that has the address of a socket, if there is one.
+pub(crate) fn gid_index(context: &Context, port: u8, address: std::net::IpAddr) -> Option<u8> {
+    let wanted = softhca::Gid::from(address);
+    let entries = context.gids(port).ok()?;
+    entries.iter().find(|entry| entry.gid == wanted).and_then(|entry| u8::try_from(entry.index).ok())
+}
+
+impl Place {
+    /// The address that a socket has here: where the other side is reached.
+    #[must_use]
+    pub fn of(self, context: &Context, address: std::net::IpAddr) -> Self {
+        Self { gid_index: self.gid_index.or_else(|| gid_index(context, self.port, address)), ..self }
+    }
+}

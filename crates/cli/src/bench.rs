@@ -1,0 +1,221 @@
+//! `softhca bench`: how fast softhca is on this machine, or between two, with a load of its own.
+//!
+//! The load is the crate `bench`; here are the options, the other side (a process of this same program, or one on another host
+//! that is reached by TCP), and what is printed.
+
+mod options;
+
+use std::io::{IsTerminal, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use bench::{Case, Error, Place, Plan, Size, Talk, chart, plot};
+use serde_json::json;
+use softhca::Context;
+
+use crate::place::Host;
+use crate::{Failure, start};
+
+pub(crate) use options::Options;
+
+/// How long another host may take to answer the first time.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long the other process may take to end.
+const FAREWELL: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// Measures, or is the other side.
+pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
+    if options.child {
+        return child(options, host);
+    }
+    let plan = if options.serve { None } else { Some(options.plan()?) };
+    let run_dir = host.run_dir();
+    // Held until it is over: an agent that ends itself when idle sees that somebody is there.
+    let _agent = start::ensure(host, &run_dir, None)?;
+    let context = open(&run_dir, options)?;
+    let Some(plan) = plan else { return serve(&context, options, host) };
+    let cases = match &options.to {
+        Some(to) => ask_host(&context, options, &plan, to)?,
+        None => ask_process(&context, options, &plan, &run_dir)?,
+    };
+    if let Some(file) = &options.plot {
+        let title = format!("{} {}, softhca {}", plan.operation, plan.measure, env!("CARGO_PKG_VERSION"));
+        let svg = plot::lines(&title, plot::unit(plan.measure), &plot::of(&plan, &cases))?;
+        std::fs::write(file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    if options.json {
+        let all = json!({ "softhca": env!("CARGO_PKG_VERSION"), "plan": plan, "to": options.to, "cases": cases });
+        return Ok(serde_json::to_string_pretty(&all)? + "\n");
+    }
+    let chart = chart::bars(&plan, &cases);
+    Ok(format!("{}\n{}\n{chart}", heading(&plan, options.to.as_deref()), chart::table(&plan, &cases)))
+}
+
+fn heading(plan: &Plan, to: Option<&str>) -> String {
+    let queues = match (plan.qps, plan.threads) {
+        (1, _) => String::new(),
+        (qps, 1) => format!(", {qps} queue pairs"),
+        (qps, threads) => format!(", {qps} queue pairs, {threads} threads"),
+    };
+    let waits = if plan.event { ", sleeping" } else { "" };
+    let checked = if plan.verify { ", contents checked" } else { "" };
+    let to = to.map_or_else(|| "two processes of this machine".to_owned(), |to| format!("to {to}"));
+    format!("{} {}{queues}{waits}{checked}: {to}", plan.operation, plan.measure)
+}
+
+/// The device that is measured.
+fn open(run_dir: &Path, options: &Options) -> Result<Context, String> {
+    let devices = softhca::devices_in(run_dir);
+    let wanted = |device: &&softhca::Device| options.device.as_deref().is_none_or(|name| device.name() == name);
+    let device = devices.iter().find(wanted).ok_or_else(|| {
+        let names: Vec<&str> = devices.iter().map(softhca::Device::name).collect();
+        format!("there is no device {}: there are {names:?}", options.device.as_deref().unwrap_or_default())
+    })?;
+    device.open().map_err(|error| error.to_string())
+}
+
+fn place(options: &Options) -> Place {
+    Place { port: 1, gid_index: options.gid_index }
+}
+
+/// Says on a terminal how far it is.
+fn progress(plan: &Plan) -> impl FnMut(usize, &Case) {
+    let (sizes, operation) = (plan.sizes.clone(), plan.operation);
+    let shown = sizes.len() > 1 && std::io::stderr().is_terminal();
+    move |number, case| {
+        if shown {
+            let end = if number + 1 == sizes.len() { "\r\x1b[K" } else { "" };
+            let done = number + 1;
+            eprint!("\r\x1b[K{operation}, {}: {done} of {} sizes{end}", Size(case.size), sizes.len());
+            let _ = std::io::stderr().flush();
+        }
+    }
+}
+
+/// The other side is another process of this program.
+fn ask_process(context: &Context, options: &Options, plan: &Plan, run_dir: &Path) -> Result<Vec<Case>, String> {
+    let (here, there) = UnixStream::pair().map_err(|error| format!("sockets: {error}"))?;
+    let program = std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(["bench", "--child"]).env(engine::rundir::VARIABLE, run_dir);
+    command.args(options.device.iter().flat_map(|name| ["--device", name]));
+    command.args(options.gid_index.map(|index| format!("--gid-index={index}")));
+    let child = command.stdin(Stdio::from(OwnedFd::from(there))).stdout(Stdio::null()).spawn();
+    // Dropped, so that its end is heard.
+    drop(command);
+    let mut child = Other(child.map_err(|error| format!("the other side cannot be started: {error}"))?);
+    let talk = Talk::unix(here).map_err(|error| error.to_string())?;
+    match bench::ask(context, &place(options), talk, plan, progress(plan)) {
+        Ok(cases) => {
+            child.wait();
+            Ok(cases)
+        }
+        Err(why @ (Error::Gone | Error::Verbs(_))) => match child.wait() {
+            Some(status) if !status.success() => Err(format!("{why}: {}", ended(&child.0, status))),
+            _ => Err(why.to_string()),
+        },
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+fn ended(child: &Child, status: ExitStatus) -> String {
+    let how = match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was ended by signal {signal}"),
+        (None, code) => format!("ended with {}", code.unwrap_or(-1)),
+    };
+    format!("its process {} {how}", child.id())
+}
+
+/// The other side's process, which does not outlive this one's interest.
+struct Other(Child);
+
+impl Other {
+    /// How it ended, if it does so soon.
+    fn wait(&mut self) -> Option<ExitStatus> {
+        let started = Instant::now();
+        while started.elapsed() < FAREWELL {
+            if let Ok(Some(status)) = self.0.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(GLANCE);
+        }
+        None
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The other side, started by [`ask_process`].
+fn child(options: &Options, host: &Host) -> Result<String, Failure> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let talk = Talk::unix(UnixStream::from(socket))?;
+    let context = open(&host.run_dir(), options)?;
+    match bench::answer(&context, &place(options), talk) {
+        // Whoever asked says what went wrong; that it is gone needs no words.
+        Err(Error::Other(_) | Error::Gone) => Err(Failure { output: String::new(), why: String::new() }),
+        Err(why) => Err(why.into()),
+        Ok(_) => Ok(String::new()),
+    }
+}
+
+/// The other side waits on another host.
+fn ask_host(context: &Context, options: &Options, plan: &Plan, to: &str) -> Result<Vec<Case>, String> {
+    let addresses = options.destination(to)?;
+    let mut refused = format!("--to {to}: no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(stream) => {
+                let place = place(options).of(context, local(&stream)?);
+                let talk = Talk::tcp(stream).map_err(|error| error.to_string())?;
+                return bench::ask(context, &place, talk, plan, progress(plan)).map_err(|why| why.to_string());
+            }
+            Err(error) => {
+                refused = format!("{address}: {error}; is `softhca bench --serve` running there?");
+            }
+        }
+    }
+    Err(refused)
+}
+
+fn local(stream: &TcpStream) -> Result<IpAddr, String> {
+    let address = stream.local_addr().map_err(|error| error.to_string())?.ip();
+    Ok(address.to_canonical())
+}
+
+/// Answers whoever comes, one after the other.
+fn serve(context: &Context, options: &Options, host: &Host) -> Result<String, Failure> {
+    let address =
+        SocketAddr::new(host.addresses.first().copied().unwrap_or(Ipv6Addr::UNSPECIFIED.into()), options.port);
+    let listener = TcpListener::bind(address).or_else(|error| match address {
+        // A machine without IPv6.
+        SocketAddr::V6(six) if six.ip().is_unspecified() => TcpListener::bind(("0.0.0.0", options.port)),
+        _ => Err(error),
+    });
+    let listener = listener.map_err(|error| format!("waiting at {address}: {error}"))?;
+    let shown = listener.local_addr()?;
+    eprintln!("softhca: waiting at {shown} for `softhca bench … --to`");
+    loop {
+        let (stream, from) = listener.accept()?;
+        let place = place(options).of(context, local(&stream)?);
+        let done = Talk::tcp(stream).map_err(Error::from).and_then(|talk| bench::answer(context, &place, talk));
+        match done {
+            Ok(plan) => eprintln!("softhca: {from}: {} {}, done", plan.operation, plan.measure),
+            Err(why) if options.once => return Err(why.into()),
+            Err(why) => eprintln!("softhca: {from}: {why}"),
+        }
+        if options.once {
+            return Ok(String::new());
+        }
+    }
+}
