@@ -9,6 +9,7 @@ use std::sync::Arc;
 use abi::mr::access as right;
 use abi::post::Sge;
 use parking_lot::MappedRwLockReadGuard;
+use wire::icrc::Folding;
 
 use crate::engine::Engine;
 use crate::mr::{EVERY_PD, Extent, Matter};
@@ -180,6 +181,19 @@ impl Stretch<'_> {
         let from = self.at(at, len);
         // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range, which is held; faults are survived.
         unsafe { usermem::copy(to, from, len) }.map_err(|_| self.refusal(at))
+    }
+
+    /// The same of whole strides, which go through an ICRC on their way.
+    pub(crate) fn read_folding(
+        &self,
+        at: usize,
+        to: *mut u8,
+        len: usize,
+        folding: &mut Folding,
+    ) -> Result<(), Refusal> {
+        let from = self.at(at, len);
+        // SAFETY: as in `read`.
+        unsafe { usermem::copy_folding(to, from, len, folding) }.map_err(|_| self.refusal(at))
     }
 }
 
@@ -362,6 +376,13 @@ pub(crate) fn exchange(to: *mut u8, from: *const u8, len: usize) -> Result<(), (
 pub(crate) fn plain(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: both are the caller's, valid for `len`, and do not overlap; lane memory is sealed against shrinking, so it cannot fault.
     let _ = unsafe { usermem::copy(to, from, len) };
+}
+
+/// The same through an ICRC, as [`Stretch::read_folding`] does it.
+#[cfg(test)]
+pub(crate) fn folded(to: *mut u8, from: &[u8], folding: &mut Folding) {
+    // SAFETY: `to` is the caller's, valid for as much as `from`, and they do not overlap.
+    let _ = unsafe { usermem::copy_folding(to, from.as_ptr(), from.len(), folding) };
 }
 
 /// What a region of nothing has.

@@ -13,6 +13,8 @@
 mod field;
 mod fold;
 
+pub use fold::Folding;
+
 use crate::bth;
 use field::ONES;
 use std::net::Ipv6Addr;
@@ -132,6 +134,23 @@ impl Measured {
         self.crc(id, packet).to_le_bytes()
     }
 
+    /// Begins to compute the ICRC of a packet of this length while its payload, which lies behind `head`, is copied; whoever copies takes the bytes
+    /// through ([`Folding`]). `None`: this processor cannot, or the payload has not whole strides.
+    #[inline]
+    #[must_use]
+    pub fn begin(&self, id: u16, head: &[u8; bth::LEN]) -> Option<Folding> {
+        let payload = self.len.checked_sub(bth::LEN).filter(|&len| len > 0 && len.is_multiple_of(Folding::STRIDE))?;
+        debug_assert!(payload <= LONGEST);
+        Folding::begin(self.register_of(id), head)
+    }
+
+    /// The ICRC of a packet that was begun, when its payload has gone through.
+    #[inline]
+    #[must_use]
+    pub fn end(&self, folding: &Folding) -> [u8; 4] {
+        (!folding.end()).to_le_bytes()
+    }
+
     /// Whether a packet of this length, which ends with its ICRC, was sent with the identification `id` and is whole. Another identification
     /// is not looked for: that is [`Envelope::check`]'s.
     #[inline]
@@ -145,8 +164,13 @@ impl Measured {
     }
 
     #[inline]
+    fn register_of(&self, id: u16) -> u32 {
+        if self.v4 { self.register ^ field::IPV4_ID.at(id) } else { self.register }
+    }
+
+    #[inline]
     fn crc(&self, id: u16, packet: &[u8]) -> u32 {
-        let register = if self.v4 { self.register ^ field::IPV4_ID.at(id) } else { self.register };
+        let register = self.register_of(id);
         if let Some(register) = fold::packet_through(register, packet) {
             return !register;
         }

@@ -71,25 +71,29 @@ impl Qp {
             .migrated(before.headers.migrated);
         let (pkey, len) = (before.headers.pkey, before.len);
         let way = (&flow.target, &flow.envelope);
-        while let Some(next) = inner.requester.poll_middle(now) {
-            let Some((stretch, at)) = ahead.place(next.slot, next.offset, len) else {
-                inner.requester.untransmit();
-                break;
-            };
-            let put = batch.put_middle(
-                &*flow.port.outlet,
-                way,
-                |head| series.emit(pkey, next.psn, next.ack_req, head),
-                len as usize,
-                |to| stretch.read(at, to, len as usize),
-            );
-            match put {
-                Ok(Ok(())) => {}
+        loop {
+            let (mut row, sent) = batch.row(&*flow.port.outlet, way, len as usize);
+            if let Err(error) = sent {
                 // Lost, as on any network.
-                Ok(Err(error)) => flow.complain(&error),
-                Err(refusal) => return Sent::Refused(refusal),
+                flow.complain(&error);
+            }
+            while row.has_room() {
+                let Some(next) = inner.requester.poll_middle(now) else { return Sent::Yes };
+                let Some((stretch, at)) = ahead.place(next.slot, next.offset, len) else {
+                    inner.requester.untransmit();
+                    return Sent::Yes;
+                };
+                let put = row.put(
+                    |head| series.emit(pkey, next.psn, next.ack_req, head),
+                    |to, folding| match folding {
+                        Some(folding) => stretch.read_folding(at, to, len as usize, folding),
+                        None => stretch.read(at, to, len as usize),
+                    },
+                );
+                if let Err(refusal) = put {
+                    return Sent::Refused(refusal);
+                }
             }
         }
-        Sent::Yes
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use abi::capture::{CaptureRecord, path};
 use udp::{BATCH_MAX, Outgoing, SEGMENTS_MAX};
 use wire::bth::LEN as BTH;
-use wire::icrc::{Envelope, Measured};
+use wire::icrc::{Envelope, Folding, Measured};
 use wire::{Headers, Qpn};
 
 use crate::capture::{Owners, Tap};
@@ -110,23 +110,21 @@ impl Batch {
         Ok(sent)
     }
 
-    /// Adds a packet of a series, with `len` bytes of payload, a multiple of four, which `fill` writes. As [`Batch::put`].
-    pub(crate) fn put_middle<E>(
+    /// Begins a row of packets of a series, each with `len` bytes of payload, a multiple of four. What is there and does not go with them is
+    /// sent before; the row is as long as what leaves with one call, and may be put in part.
+    pub(crate) fn row(
         &mut self,
         outlet: &dyn Outlet,
         (target, envelope): (&Target, &Envelope),
-        emit: impl FnOnce(&mut [u8; BTH]),
         len: usize,
-        fill: impl FnOnce(*mut u8) -> Result<(), E>,
-    ) -> Result<io::Result<()>, E> {
+    ) -> (Row<'_>, io::Result<()>) {
         let size = BTH + len + ICRC;
         let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
-        let packet = &mut self.buffer[self.len..self.len + size];
-        let (head, rest) = packet.split_first_chunk_mut().expect("a packet has room for its headers");
-        emit(head);
-        fill(rest.as_mut_ptr())?;
-        self.add(target, envelope, size);
-        Ok(sent)
+        let most = (SEGMENTS_MAX - self.count).min((BATCH_MAX - self.len) / size);
+        // What is shorter than those before it is the last one.
+        let left = if self.count > 0 && size < self.segment { most.min(1) } else { most };
+        let (measured, target) = (self.measure(envelope, BTH + len), *target);
+        (Row { batch: self, measured, target, left }, sent)
     }
 
     /// Adds a packet that is complete but for its ICRC.
@@ -155,13 +153,26 @@ impl Batch {
     /// The `size` bytes behind the last packet are one, but for the ICRC.
     fn add(&mut self, target: &Target, envelope: &Envelope, size: usize) {
         self.seal_last();
-        let len = size - ICRC;
-        let measured = match &self.measured {
+        let measured = self.measure(envelope, size - ICRC);
+        self.unsealed = Some(Unsealed { at: self.len, measured, id: self.next_id() });
+        self.count_in(target, size);
+    }
+
+    /// What the ICRC of a packet of `len` bytes begins with: most likely what the last one's did.
+    fn measure(&mut self, envelope: &Envelope, len: usize) -> Measured {
+        match &self.measured {
             Some((of, measured)) if of == envelope && measured.length() == len => *measured,
             _ => self.measured.insert((*envelope, envelope.of_length(len))).1,
-        };
-        let id = self.settlement.next().wrapping_add(self.count as u16);
-        self.unsealed = Some(Unsealed { at: self.len, measured, id });
+        }
+    }
+
+    /// The identification of the next packet.
+    fn next_id(&self) -> u16 {
+        self.settlement.next().wrapping_add(self.count as u16)
+    }
+
+    /// The `size` bytes behind the last packet are the last one now.
+    fn count_in(&mut self, target: &Target, size: usize) {
         if self.count == 0 {
             self.segment = size;
             self.target = Some(*target);
@@ -252,11 +263,58 @@ impl Batch {
     }
 }
 
+/// Packets of one series that are put together one behind the other: what is the same for all of them was looked at when it began.
+pub(crate) struct Row<'a> {
+    batch: &'a mut Batch,
+    measured: Measured,
+    target: Target,
+    left: usize,
+}
+
+impl Row<'_> {
+    /// Whether another one may be put.
+    pub(crate) fn has_room(&self) -> bool {
+        self.left > 0
+    }
+
+    /// Adds a packet; `fill` writes its payload, and takes it through the packet's ICRC where it is asked to.
+    ///
+    /// # Errors
+    /// `fill`'s refusal; the packet is not added.
+    #[inline]
+    pub(crate) fn put<E>(
+        &mut self,
+        emit: impl FnOnce(&mut [u8; BTH]),
+        fill: impl FnOnce(*mut u8, Option<&mut Folding>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Self { batch, measured, target, left } = self;
+        let (at, len, id) = (batch.len, measured.length(), batch.next_id());
+        let size = len + ICRC;
+        let packet = &mut batch.buffer[at..at + size];
+        let (head, rest) = packet.split_first_chunk_mut().expect("a packet has room for its headers");
+        emit(head);
+        let mut folding = measured.begin(id, head);
+        fill(rest.as_mut_ptr(), folding.as_mut())?;
+        let icrc = folding.map(|folding| measured.end(&folding));
+        if let Some(icrc) = icrc {
+            packet[len..].copy_from_slice(&icrc);
+        }
+        batch.seal_last();
+        if icrc.is_none() {
+            batch.unsealed = Some(Unsealed { at, measured: *measured, id });
+        }
+        batch.count_in(target, size);
+        *left -= 1;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::access;
     use wire::{Opcode, Operation, Psn, Qpn, Transport};
 
     #[derive(Default)]
@@ -349,6 +407,59 @@ mod tests {
         batch.flush(&outlet).expect("sent");
         let shapes: Vec<_> = outlet.0.into_inner().expect("no panic").iter().map(|(s, b)| (*s, b.len())).collect();
         assert_eq!(shapes, [(0, 24), (24, 48)]);
+    }
+
+    /// Rows of `len` bytes behind a packet of `first`: how they leave, as [`leaves`] says it.
+    #[track_caller]
+    fn rows_leave(first: usize, len: usize, count: usize, expected: &[(usize, usize)]) {
+        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
+        let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
+        let way = (&target(4791), &envelope);
+        batch.put::<()>(&outlet, way, &headers(0), first, |_| Ok(())).expect("filled").expect("sent");
+        let source: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        let mut psn = 1;
+        while psn <= count as u32 {
+            let (mut row, sent) = batch.row(&outlet, way, len);
+            sent.expect("sent");
+            assert!(row.has_room());
+            while row.has_room() && psn <= count as u32 {
+                let emit = |head: &mut [u8; BTH]| {
+                    headers(psn).emit(head).expect("room");
+                };
+                let put = row.put::<()>(emit, |to, folding| {
+                    match folding {
+                        Some(folding) => access::folded(to, &source, folding),
+                        None => access::plain(to, source.as_ptr(), len),
+                    }
+                    Ok(())
+                });
+                put.expect("filled");
+                psn += 1;
+            }
+        }
+        batch.flush(&outlet).expect("sent");
+        let (mut shapes, mut psn) = (Vec::new(), 0);
+        for (segment, bytes) in outlet.0.into_inner().expect("no panic") {
+            let step = if segment == 0 { bytes.len() } else { segment };
+            for (index, packet) in bytes.chunks(step).enumerate() {
+                assert_eq!(envelope.check(packet, index as u16), Some(index as u16), "packet {psn}");
+                assert_eq!(Headers::parse(packet).expect("a packet").psn, Psn::new(psn));
+                assert!(psn == 0 || packet[BTH..packet.len() - ICRC] == source);
+                psn += 1;
+            }
+            shapes.push((segment, bytes.len().div_ceil(step)));
+        }
+        assert_eq!((psn, &shapes[..]), (count as u32 + 1, expected));
+    }
+
+    #[test]
+    fn rows_leave_as_single_packets_do() {
+        rows_leave(1024, 1024, 3, &[(1040, 4)]);
+        rows_leave(1028, 1024, 70, &[(1044, 2), (1040, 62), (1040, 7)]);
+        rows_leave(512, 1024, 62, &[(0, 1), (1040, 62)]);
+        rows_leave(4096, 4096, 16, &[(4112, 15), (4112, 2)]);
+        rows_leave(8, 8, 130, &[(24, 64), (24, 64), (24, 3)]);
+        rows_leave(0, 252, 3, &[(0, 1), (268, 3)]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! routine's result and lets it go on at its way out. Every other fault, and every such signal that somebody sent, is
 //! passed on to the handler that was there before (`previous.rs`), as if ours did not exist. Principal type: [`Fault`].
 
-use super::{atomic, copy, previous};
+use super::{atomic, copy, fold, previous};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -243,9 +243,9 @@ pub(super) fn is_fault(signal: libc::c_int, code: libc::c_int) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
 }
 
-fn table() -> [Range; 3] {
+fn table() -> [Range; 4] {
     let [copy, copy_avx] = copy::ranges();
-    [copy, copy_avx, atomic::range()]
+    [copy, copy_avx, fold::range(), atomic::range()]
 }
 
 /// Vector 14 of the x86 architecture.

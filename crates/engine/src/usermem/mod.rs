@@ -12,6 +12,7 @@
 mod atomic;
 mod copy;
 mod fault;
+mod fold;
 mod fork;
 pub mod mappings;
 mod populate;
@@ -22,5 +23,6 @@ mod tests;
 pub use atomic::{compare_swap, fetch_add, load, swap};
 pub use copy::copy;
 pub use fault::{Fault, FaultSignal, Side, block_other_signals, install, prepare_thread};
+pub use fold::copy_folding;
 pub use fork::ForkMark;
 pub use populate::populate;

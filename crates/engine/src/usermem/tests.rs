@@ -3,6 +3,7 @@
 
 mod atomics;
 mod copies;
+mod folds;
 mod handlers;
 mod ranges;
 

@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "wide loads, and a function that only some processors can carry out")]
 
 use super::field::{DIVISOR, QUOTIENT, weights};
+use crate::bth;
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_extract_epi32, _mm_set_epi32, _mm_set_epi64x,
     _mm_srli_si128, _mm_xor_si128, _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_xor_si256,
@@ -27,14 +28,64 @@ const STRIDE: usize = 4 * WIDE;
 pub(super) fn packet_through(register: u32, packet: &[u8]) -> Option<u32> {
     // What fills no register has to have the fifth byte, and words are the smallest that is loaded.
     let odd = packet.len() % WIDE;
-    let can = packet.len() >= WIDE + STRIDE
-        && odd >= 8
-        && odd.is_multiple_of(4)
-        && std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("pclmulqdq")
-        && std::arch::is_x86_feature_detected!("vpclmulqdq");
+    let can = packet.len() >= WIDE + STRIDE && odd >= 8 && odd.is_multiple_of(4) && is_able();
     // SAFETY: the processor can do what the function needs.
     can.then(|| unsafe { wide_through(register, packet) })
+}
+
+/// A packet on its way through the register while its payload is copied: whoever copies has each byte in a register anyway. A copy of
+/// [`Folding::STRIDE`] bytes multiplies the four sums by the weights, adds the bytes, and leaves the sums; this module says only how one begins
+/// and what comes out.
+///
+/// That there is one says that the processor has AVX-512F and VPCLMULQDQ.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Folding {
+    sums: [__m512i; 4],
+    weights: __m512i,
+}
+
+impl Folding {
+    /// Bytes that go through at once.
+    pub const STRIDE: usize = STRIDE;
+    /// Where the sums begin, as far as who copies needs to know: 64 bytes each, in the order of the bytes that they belong to.
+    pub const SUMS: usize = std::mem::offset_of!(Folding, sums);
+    /// Where the weights are: in each 16 bytes, of the lower half of a sum's 16 and of the upper one.
+    pub const WEIGHTS: usize = std::mem::offset_of!(Folding, weights);
+
+    /// Has gone over `head`, of which the fifth byte counts as ones; strides are to follow.
+    pub(super) fn begin(register: u32, head: &[u8; bth::LEN]) -> Option<Folding> {
+        // SAFETY: the processor can do what the function needs.
+        is_able().then(|| unsafe { begin_folding(register, head) })
+    }
+
+    /// The register behind the last stride.
+    pub(super) fn end(&self) -> u32 {
+        // SAFETY: the processor can do it, or there would be no such value.
+        unsafe { end_folding(self) }
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+fn begin_folding(register: u32, head: &[u8; bth::LEN]) -> Folding {
+    // As if a stride had come before, of which only the last part is not zero.
+    let sums = [zero(), zero(), zero(), begin(register, head)];
+    Folding { sums, weights: four(const { weights(8 * STRIDE as u32) }) }
+}
+
+#[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
+fn end_folding(folding: &Folding) -> u32 {
+    let near = four(const { weights(8 * WIDE as u32) });
+    let [first, others @ ..] = &folding.sums;
+    reduce(others.iter().fold(*first, |sum, next| add(sum, near, *next)))
+}
+
+/// Whether this processor can do it.
+#[inline]
+fn is_able() -> bool {
+    std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("pclmulqdq")
+        && std::arch::is_x86_feature_detected!("vpclmulqdq")
 }
 
 #[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
