@@ -304,6 +304,16 @@ impl Requester {
         if op.operation == Operation::Flush { 0 } else { op.length }
     }
 
+    /// RC: packets of the SEND or WRITE at hand that have not been sent yet, all of them if it has not begun; 0 when there is none.
+    #[must_use]
+    pub fn left_of_message(&self) -> u32 {
+        if !self.has_unsent() {
+            return 0;
+        }
+        let op = &self.ops.at(self.cursor.op).op;
+        if op.operation.is_read_or_atomic() { 0 } else { self.packets(op).saturating_sub(self.cursor.packet) }
+    }
+
     /// The next packet to send, if one may be sent now. The caller sends it, or says [`Requester::untransmit`], or
     /// [`Requester::fail_current`].
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {

@@ -30,6 +30,9 @@ const LONG: u32 = 4;
 const PLACES: u32 = 4 * 96;
 /// Places of a packet that may come alone.
 const SINGLE: u32 = 4;
+/// Packets that a turn may have more, where a message ends with them: what is left of it would take a call of its own the next time, and a WRITE's
+/// first packet, which is longer, leaves in a call of its own anyway, with the one behind it.
+const REST: u32 = 2;
 /// A line in which nobody had a turn for so long stands still, in nanoseconds.
 const STILL: u64 = 100_000_000;
 
@@ -156,6 +159,12 @@ impl Measure {
         (BATCH_MAX as u32 / (self.mtu + MIDDLE)).min(self.whole() / 2).max(1)
     }
 
+    /// The same for a connection whose message has `left` packets left.
+    fn turn(&self, left: u32) -> u32 {
+        let burst = self.burst();
+        if burst > REST && left > burst && left - burst <= REST { left } else { burst }
+    }
+
     /// Whether somebody with little to say may go before his turn.
     fn has_reserve(&self, turns: &Turns) -> bool {
         turns.bytes() < self.window + self.window / 4 && turns.places() < PLACES + PLACES / 4
@@ -214,7 +223,7 @@ impl Qp {
         let (whole, burst) = (measure.whole(), measure.burst());
         let under_way = inner.requester.under_way();
         let window = match std::mem::take(&mut inner.share.turn) {
-            Turn::Has => under_way + burst,
+            Turn::Has => under_way + measure.turn(inner.requester.left_of_message()),
             Turn::Alone => under_way + 1,
             waits @ (Turn::None | Turn::Waits) => {
                 let is_crowded = waits == Turn::Waits || turns.is_crowded();
@@ -340,12 +349,14 @@ mod tests {
         assert_eq!((small.whole(), small.room(&turns)), (96, 96), "small packets take places");
         let long = Measure { window: 128 * 1024, mtu: 1024, places: 1 };
         assert_eq!((long.whole(), long.room(&turns), long.burst()), (128, 128, 62));
+        assert_eq!([0, 1, 61, 62, 63, 64, 65, 1024].map(|left| long.turn(left)), [62, 62, 62, 62, 63, 64, 62, 62]);
         turns.change(&mut 0, load(100 * 1024, 100));
         assert_eq!((small.room(&turns), long.room(&turns)), (71, 28));
         turns.change(&mut 0, load(100 * 1024, 300));
         assert_eq!((small.room(&turns), long.room(&turns)), (0, 0));
         let narrow = Measure { window: 8 * 1024, mtu: 16 * 1024, places: 1 };
         assert_eq!((narrow.whole(), narrow.burst()), (1, 1), "one packet may always go");
+        assert_eq!(narrow.turn(2), 1);
     }
 
     #[test]
