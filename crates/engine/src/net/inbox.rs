@@ -37,6 +37,9 @@ use crate::tsc;
 const BUFFER: usize = 64 * 1024;
 /// Records, or datagrams of one socket, that one round takes.
 const BATCH: usize = 16;
+/// After so many bytes a round takes no more than one datagram of each socket: what has come is acknowledged, so that its sender goes on while the rest is
+/// taken. Else a sender that is faster than its receiver fills its window, waits until all of it has been taken, and the receiver waits for it then.
+const AT_ONCE: usize = 96 * 1024;
 /// Of so many rounds in which the program polls, one looks at the sockets that others of this agent may wait for, too: nobody else does
 /// while the claim is held.
 const OTHERS: u32 = 32;
@@ -83,6 +86,8 @@ pub(crate) struct Reception {
     focus: Focus,
     /// Datagrams since a look at the sockets that found nothing.
     streak: u32,
+    /// Bytes out of the sockets in this round.
+    bytes: usize,
 }
 
 impl Engine {
@@ -222,6 +227,7 @@ impl Engine {
     /// out that there is no second one costs as much as a message.
     fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, most: usize) -> usize {
         let mut taken = 0;
+        reception.bytes = 0;
         let focus = most != BATCH && reception.focus.suffices(tsc::now);
         if !focus {
             reception.looks = reception.looks.wrapping_add(1);
@@ -233,8 +239,12 @@ impl Engine {
             for _ in 0..if shared.is_hot() { most } else { BATCH } {
                 let Some(from) = self.take_datagrams(inbox, reception, shared, most == 1) else { break };
                 taken += 1;
+                let is_much = reception.bytes >= AT_ONCE;
                 if reception.focus.note(shared.focus, &from, tsc::now) {
                     taken += self.aim(inbox, reception, (&sockets, shared), &from);
+                }
+                if is_much {
+                    break;
                 }
             }
         }
@@ -255,6 +265,7 @@ impl Engine {
             return None;
         };
         reception.streak = reception.streak.wrapping_add(1);
+        reception.bytes += received.len;
         let mut traffic_class = received.traffic_class;
         if reception.streak.is_multiple_of(STREAK) {
             traffic_class = shared.socket.fill().map_or(traffic_class, |fill| marked(traffic_class, fill));
@@ -328,6 +339,7 @@ impl Inbox {
                 looks: 0,
                 focus: Focus::default(),
                 streak: 0,
+                bytes: 0,
             }),
             strays: Mutex::new(strays),
             agent,
