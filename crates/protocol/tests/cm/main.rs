@@ -11,6 +11,8 @@ mod losses;
 mod once;
 mod paths;
 mod plain;
+#[path = "../common/random.rs"]
+mod random;
 mod sidr;
 mod stale;
 mod table;

@@ -1,5 +1,6 @@
 //! The harness: hosts, a network and a clock. Principal types: [`World`], [`Host`]; what a host's user does by himself is [`Manner`].
 
+pub(crate) use crate::random::Random;
 use softhca_protocol::Time;
 use softhca_protocol::cm::{
     Attribute, Cm, Config, Counts, Dropped, Event, Gid, Id, Kind, Mad, Origin, Output, Path, Reason, Reply, Request,
@@ -20,26 +21,6 @@ pub(crate) const RETRIES: u8 = 7;
 pub(crate) const LATENCY: u64 = 10_000;
 /// No run takes longer than this.
 const END: Time = Time(3_600_000_000_000);
-
-/// A generator of numbers that depend on nothing but the seed (splitmix64).
-pub(crate) struct Random(pub u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        (self.next() % u64::from(limit.max(1))) as u32
-    }
-
-    pub(crate) fn percent(&mut self, percent: u32) -> bool {
-        self.below(100) < percent
-    }
-}
 
 /// What the network does to datagrams, in percent.
 #[derive(Clone, Copy, Debug, Default)]

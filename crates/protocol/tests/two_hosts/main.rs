@@ -14,6 +14,8 @@ mod lossless;
 mod migration;
 mod mixed;
 mod pieces;
+#[path = "../common/random.rs"]
+mod random;
 mod refusals;
 mod reliable;
 mod rough;

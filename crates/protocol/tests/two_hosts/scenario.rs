@@ -1,26 +1,10 @@
-//! What a run is named by: everything that may be different, and the seed of its chances. Principal types: [`Scenario`], [`Random`].
+//! What a run is named by: everything that may be different, and the seed of its chances. Principal type: [`Scenario`].
 
 use softhca_protocol::Service;
 
-/// A generator of numbers that depend on nothing but the seed (splitmix64).
-pub(crate) struct Random(pub u64);
+use crate::random::Random;
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        (self.next() % u64::from(limit.max(1))) as u32
-    }
-
-    pub(crate) fn percent(&mut self, percent: u32) -> bool {
-        self.below(100) < percent
-    }
-
     pub(crate) fn bytes(&mut self, len: u32) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }

@@ -1,6 +1,7 @@
 //! The harness: hosts, network and clock. Principal type: [`World`]; [`Host`] is a queue pair with an executor of its own.
 
-pub(crate) use crate::scenario::{Random, Scenario};
+pub(crate) use crate::random::Random;
+pub(crate) use crate::scenario::Scenario;
 use softhca_protocol::{
     Access, AtomicOp, Destination, Fault, Incoming, Nak, Operation, Outcome, RecvEnd, Requester, RequesterConfig,
     Responder, ResponderConfig, SendOp, Service, Source, Status, Step, Time,
