@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod faults;
+mod head;
 mod host;
 mod recording;
 pub mod simulation;

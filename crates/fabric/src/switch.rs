@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
-use agent::wire::{Forwarder, Incoming};
+use agent::wire::Forwarder;
 use engine::{Network, Outlet};
 use parking_lot::{Mutex, RwLock};
 use softhca::Gid;
@@ -18,13 +18,10 @@ use softhca::Gid;
 use abi::fault::{Armed, Direction, Facts, Fate, Rule, decide};
 
 use crate::faults::Faults;
+use crate::head::{HOPS, Head, source_port};
 
-/// RoCEv2's source ports begin here, for entropy on the way.
-const FIRST_PORT: u16 = 0xc000;
 /// The bits of ECN in a traffic class: 0 of senders that do not heed marks; all of them are the mark.
 const ECN: u8 = 3;
-/// A hop limit that nobody chose.
-const HOPS: u8 = 64;
 
 /// What lies between the hosts of a fabric.
 pub struct Switch {
@@ -70,16 +67,6 @@ pub struct Counts {
 struct Late {
     head: Head,
     bytes: Vec<u8>,
-}
-
-/// What is known of a packet beside its bytes.
-#[derive(Clone, Copy)]
-struct Head {
-    from: Gid,
-    from_port: u16,
-    to: Gid,
-    traffic_class: u8,
-    hop_limit: u8,
 }
 
 /// Where a host is plugged in.
@@ -296,15 +283,7 @@ impl Plug {
         if bytes.is_empty() || !self.is_connected() {
             return;
         }
-        self.forwarder.take(&Incoming {
-            from: head.from.0,
-            from_port: head.from_port,
-            to: head.to.0,
-            traffic_class: head.traffic_class,
-            hop_limit: head.hop_limit,
-            segment: segment.min(bytes.len()),
-            bytes,
-        });
+        self.forwarder.take(&head.coming(segment, bytes));
     }
 }
 
@@ -322,7 +301,7 @@ impl Network for Plug {
         let place = switch.places.read().get(&Gid(source)).cloned();
         let plug = place.ok_or(io::ErrorKind::AddrNotAvailable)?;
         let number = switch.ports.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST_PORT | (hint.wrapping_add(number) & !FIRST_PORT);
+        let port = source_port(hint, number);
         Ok(Arc::new(Way { switch: self.switch.clone(), plug, source: Gid(source), port }))
     }
 }
@@ -341,16 +320,11 @@ impl Outlet for Way {
     }
 
     fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()> {
-        let (Some(switch), false) = (self.switch.upgrade(), out.bytes.is_empty()) else { return Ok(()) };
-        let segment = if out.segment == 0 { out.bytes.len() } else { out.segment.min(out.bytes.len()) };
-        let head = Head {
-            from: self.source,
-            from_port: self.port,
-            to: out.to.ip().into(),
-            traffic_class: out.traffic_class,
-            hop_limit: if out.hop_limit == 0 { HOPS } else { out.hop_limit },
-        };
-        switch.carry(&self.plug, &head, segment, out.bytes);
+        if let (Some(switch), Some((head, segment))) =
+            (self.switch.upgrade(), Head::leaving(self.source, self.port, out))
+        {
+            switch.carry(&self.plug, &head, segment, out.bytes);
+        }
         Ok(())
     }
 }

@@ -10,21 +10,7 @@ use softhca::Gid;
 
 use super::core::{Core, Event, State};
 use super::trace::{Fate, Seen};
-
-/// RoCEv2's source ports begin here.
-const FIRST_PORT: u16 = 0xc000;
-/// A hop limit that nobody chose.
-const HOPS: u8 = 64;
-
-/// What is known of packets beside their bytes.
-#[derive(Clone, Copy)]
-struct Head {
-    from: Gid,
-    from_port: u16,
-    to: Gid,
-    traffic_class: u8,
-    hop_limit: u8,
-}
+use crate::head::{Head, source_port};
 
 /// Packets that arrive together.
 pub(super) struct Packets {
@@ -35,15 +21,7 @@ pub(super) struct Packets {
 
 impl Packets {
     pub(super) fn incoming(&self) -> Incoming<'_> {
-        Incoming {
-            from: self.head.from.0,
-            from_port: self.head.from_port,
-            to: self.head.to.0,
-            traffic_class: self.head.traffic_class,
-            hop_limit: self.head.hop_limit,
-            segment: self.segment.min(self.bytes.len()),
-            bytes: &self.bytes,
-        }
+        self.head.coming(self.segment, &self.bytes)
     }
 }
 
@@ -183,7 +161,7 @@ impl Network for Plug {
             return Err(io::Error::from(io::ErrorKind::AddrNotAvailable));
         }
         let mut state = self.core.state.lock();
-        let port = FIRST_PORT | (hint.wrapping_add(state.ports) & !FIRST_PORT);
+        let port = source_port(hint, state.ports);
         state.ports = state.ports.wrapping_add(1);
         drop(state);
         Ok(Arc::new(Way { core: Arc::clone(&self.core), host: self.host, source: Gid(source), port }))
@@ -204,18 +182,9 @@ impl Outlet for Way {
     }
 
     fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()> {
-        if out.bytes.is_empty() {
-            return Ok(());
+        if let Some((head, segment)) = Head::leaving(self.source, self.port, out) {
+            self.core.carry(self.host, &head, segment, out.bytes);
         }
-        let segment = if out.segment == 0 { out.bytes.len() } else { out.segment.min(out.bytes.len()) };
-        let head = Head {
-            from: self.source,
-            from_port: self.port,
-            to: out.to.ip().into(),
-            traffic_class: out.traffic_class,
-            hop_limit: if out.hop_limit == 0 { HOPS } else { out.hop_limit },
-        };
-        self.core.carry(self.host, &head, segment, out.bytes);
         Ok(())
     }
 }

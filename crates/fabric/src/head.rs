@@ -1,0 +1,52 @@
+//! What packets have beside their bytes, on whatever carries them between the hosts of a process. Principal type: [`Head`].
+
+use agent::wire::Incoming;
+use softhca::Gid;
+
+/// RoCEv2's source ports begin here, for entropy on the way.
+const FIRST_PORT: u16 = 0xc000;
+/// A hop limit that nobody chose.
+pub(crate) const HOPS: u8 = 64;
+
+/// What is known of packets beside their bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    pub(crate) from: Gid,
+    pub(crate) from_port: u16,
+    pub(crate) to: Gid,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+}
+
+impl Head {
+    /// Of what leaves a host, with the length of each of its packets but the last. `None`: nothing does.
+    pub(crate) fn leaving(from: Gid, from_port: u16, out: &udp::Outgoing<'_>) -> Option<(Self, usize)> {
+        let all = out.bytes.len();
+        let head = Self {
+            from,
+            from_port,
+            to: out.to.ip().into(),
+            traffic_class: out.traffic_class,
+            hop_limit: if out.hop_limit == 0 { HOPS } else { out.hop_limit },
+        };
+        (all > 0).then(|| (head, if out.segment == 0 { all } else { out.segment.min(all) }))
+    }
+
+    /// As it comes to a host's forwarder.
+    pub(crate) fn coming<'a>(&self, segment: usize, bytes: &'a [u8]) -> Incoming<'a> {
+        Incoming {
+            from: self.from.0,
+            from_port: self.from_port,
+            to: self.to.0,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            segment: segment.min(bytes.len()),
+            bytes,
+        }
+    }
+}
+
+/// The source port of a flow that an engine hints at, the `number`th that was opened.
+pub(crate) fn source_port(hint: u16, number: u16) -> u16 {
+    FIRST_PORT | (hint.wrapping_add(number) & !FIRST_PORT)
+}
