@@ -7,6 +7,7 @@
 
 mod crowd;
 mod manager;
+mod peers;
 mod wire;
 
 use std::path::PathBuf;
@@ -52,6 +53,8 @@ struct Bench {
     crowd: Option<crowd::Crowd>,
     manager: Option<manager::Figures>,
 }
+
+pub(crate) use peers::{Group, run as beside_peers};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -31,6 +31,17 @@ pub(crate) const BENCH: &[Package] = &[
     Package { name: "gcc", file: "/usr/bin/gcc" },
 ];
 
+/// What `cargo xtask bench --peers` compares.
+pub(crate) const PEERS: &[Package] = &[
+    PERFTEST,
+    UCX_UTILS,
+    Package { name: "libfabric-bin", file: "/usr/bin/fi_pingpong" },
+    IBVERBS_UTILS,
+    Package { name: "libibverbs-dev", file: "/usr/include/infiniband/verbs.h" },
+    Package { name: "gcc", file: "/usr/bin/gcc" },
+    Package { name: "util-linux", file: "/usr/bin/taskset" },
+];
+
 /// What the integration suite runs; gcc and the headers build its own small verbs programs.
 pub(crate) const SUITE: &[Package] = &[
     IBVERBS_UTILS,

@@ -108,6 +108,12 @@ enum Command {
         /// Measure only this part
         #[arg(long)]
         only: Option<bench::Part>,
+        /// Measure beside UCX, libfabric and bare programs instead, all groups or these, and write the section of docs/performance.md
+        #[arg(long, value_name = "GROUP", num_args = 0.., value_delimiter = ',', conflicts_with_all = ["only", "json"])]
+        peers: Option<Vec<bench::Group>>,
+        /// Where the figures of --peers are kept, one file for each group; without it, target/bench-peers
+        #[arg(long, value_name = "FOLDER", requires = "peers")]
+        raw: Option<PathBuf>,
     },
     /// Run Debian's programs between softhca and Linux's Soft-RoCE driver on another host or virtual machine, both ways
     Interop(interop::Options),
@@ -135,7 +141,10 @@ fn main() -> ExitCode {
         Command::Planted { only, .. } => planted::run(&workspace, only.as_deref()),
         Command::Simulate(options) => simulate::run(&workspace, &options),
         Command::Fuzz { target, minutes } => fuzz::run(&workspace, target.as_deref(), minutes),
-        Command::Bench { runs, json, dist, only } => bench::run(&workspace, runs, json, dist, only),
+        Command::Bench { runs, dist, peers: Some(groups), raw, .. } => {
+            bench::beside_peers(&workspace, &groups, runs, raw, dist)
+        }
+        Command::Bench { runs, json, dist, only, .. } => bench::run(&workspace, runs, json, dist, only),
         Command::Interop(options) => interop::run(&workspace, &options),
         Command::Udp(_) => Ok(()),
     });

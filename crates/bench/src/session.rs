@@ -115,10 +115,10 @@ fn farewell<T>(talk: &mut Talk, done: Result<T>) -> Result<T> {
         },
         done => done,
     };
-    if let Err(why) = &done {
-        if !matches!(why, Error::Other(_) | Error::Gone) {
-            let _ = talk.say(&Word::Failed(why.to_string()));
-        }
+    if let Err(why) = &done
+        && !matches!(why, Error::Other(_) | Error::Gone)
+    {
+        let _ = talk.say(&Word::Failed(why.to_string()));
     }
     done
 }

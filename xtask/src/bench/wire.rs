@@ -87,6 +87,21 @@ impl Link {
         self.write_ratio.min(self.send_ratio) >= BANDWIDTH_FLOOR && self.latency_ratio < LATENCY_FLOOR
     }
 
+    /// Its figures by name, for the table of peers.
+    pub(super) fn series(self) -> impl Iterator<Item = (String, Vec<f64>)> {
+        let mtu = self.mtu;
+        [
+            ("ib_write_bw -s 1048576", self.write_bw_mib),
+            ("ib_send_bw -s 65536", self.send_bw_mib),
+            ("ib_send_lat -s 8", self.send_lat_usec),
+            ("plain UDP", self.udp_mib),
+            ("plain UDP that spins", self.udp_lat_usec),
+            ("ucx_perftest -t tag_lat -s 8, UCX_TLS=tcp,self", self.ucx_tcp_lat_usec),
+        ]
+        .into_iter()
+        .map(move |(name, row)| (format!("{name}, MTU {mtu}"), row))
+    }
+
     /// Its rows of the table.
     pub(crate) fn print(&self) {
         let middle = |row: &[f64]| figures::median(&mut row.to_vec()).unwrap_or(f64::NAN);

@@ -1,0 +1,226 @@
+//! `cargo xtask bench --peers`: softhca beside what else moves bytes between two processes of this machine, in the same run.
+//!
+//! The peers are UCX and libfabric with the settings below, and programs of our own that do nothing but what the hardware or the kernel
+//! makes possible (`suite/programs/baseline.c`). What is measured stands in [`probes`]; all probes of a group take turns, as often as
+//! `--runs` says, and medians count. Every figure is kept as JSON, one file for each group; [`goals`] says what is wanted, and
+//! [`report`] writes both into docs/performance.md.
+//!
+//! Both sides of every pair, ours and the peers', stay on a processor each: `taskset`, the server on the first and the client on the last.
+
+mod goals;
+mod probes;
+mod report;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use suite::port::{self, Port};
+use suite::{Dist, HANG, Outcome, Pair, Room, Sides, cprogram, figures};
+
+use crate::workspace::Workspace;
+use crate::{debian, dist};
+pub(crate) use probes::Group;
+use probes::{Column, Probe, What};
+
+/// The processors of the server and the client.
+const SERVER: &str = "0";
+const CLIENT: &str = "1";
+
+/// All figures of a group.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Figures {
+    processors: usize,
+    softhca: String,
+    kernel: String,
+    /// By name; one figure for each run.
+    series: BTreeMap<String, Vec<f64>>,
+}
+
+/// Measures these groups, keeps what they make in `raw`, and writes the page from all that is there.
+pub(crate) fn run(
+    workspace: &Workspace,
+    groups: &[Group],
+    runs: usize,
+    raw: Option<PathBuf>,
+    folder: Option<PathBuf>,
+) -> Result<(), String> {
+    let raw = raw.unwrap_or_else(|| workspace.target().join("bench-peers"));
+    fs::create_dir_all(&raw).map_err(|error| format!("{}: {error}", raw.display()))?;
+    if !groups.contains(&Group::Report) {
+        debian::require(debian::PEERS)?;
+        let dist = match folder {
+            Some(folder) => Dist::at(folder.canonicalize().map_err(|error| format!("{}: {error}", folder.display()))?),
+            None => dist::run(workspace)?,
+        };
+        let every: Vec<Group> = if groups.is_empty() { Group::MEASURED.to_vec() } else { groups.to_vec() };
+        for group in every {
+            measure(&dist, group, runs, &raw)?;
+        }
+    }
+    report::write(workspace, &raw)
+}
+
+fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path) -> Result<(), String> {
+    let mut figures = Figures {
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        softhca: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        series: BTreeMap::new(),
+    };
+    if group == Group::Wire {
+        for link in super::wire::measure(dist, runs)? {
+            figures.series.extend(link.series());
+        }
+    } else {
+        let bench = Bench::new(dist)?;
+        let probes = probes::of(group);
+        for run in 1..=runs {
+            eprintln!("{group:?}, run {run} of {runs}");
+            for probe in &probes {
+                let figure = bench.figure(probe).map_err(|why| format!("{}: {why}", probe.name))?;
+                figures.series.entry(probe.name.clone()).or_default().push(figure);
+            }
+        }
+        if group == Group::Scale {
+            bench.beside_idle_ones(runs, &mut figures.series)?;
+        }
+    }
+    let file = raw.join(format!("{}.json", group.name()));
+    let text = serde_json::to_string_pretty(&figures).map_err(|error| error.to_string())?;
+    fs::write(&file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// A room with the programs of our own.
+struct Bench {
+    room: Room,
+    baseline: PathBuf,
+    controls: PathBuf,
+}
+
+impl Bench {
+    fn new(dist: &Dist) -> Result<Self, String> {
+        let room = Room::with(dist.clone())?;
+        room.start_agent()?;
+        let (baseline, controls) = (cprogram::build(&room, "baseline")?, cprogram::build(&room, "controls")?);
+        Ok(Self { room, baseline, controls })
+    }
+
+    fn figure(&self, probe: &Probe) -> Result<f64, String> {
+        match &probe.what {
+            What::Perftest { words, column } => {
+                let words: Vec<&str> = words.split_whitespace().collect();
+                let sides = Sides::measured(|| self.pair(&words)?.wait(HANG))?;
+                super::figure(&sides, column)
+            }
+            What::Ucx { words, transports, column } => self.ucx(words, transports, *column),
+            What::Pingpong { words } => self.pingpong(words),
+            What::Baseline { words } => {
+                let words = words.split_whitespace();
+                number(&self.room.finish(self.room.command(&self.baseline, words))?)
+            }
+            What::Controls { words } => {
+                let agent = self.room.agent().ok_or("the agent is gone")?.to_string();
+                let words = words.replace("AGENT", &agent);
+                let mut all = vec!["taskset", "-c", CLIENT, self.controls.to_str().ok_or("a plain path")?];
+                all.extend(words.split_whitespace());
+                number(&self.room.finish_run(&all)?)
+            }
+        }
+    }
+
+    /// A pair on softhca, each side on its processor.
+    fn pair(&self, words: &[&str]) -> Result<Pair, String> {
+        let on = |processor: &'static str| [&["taskset", "-c", processor], words].concat();
+        Pair::start_different(&self.room, &on(SERVER), &self.room, &on(CLIENT))
+    }
+
+    /// A pair that is none of softhca's, in the same place.
+    fn peers(&self, words: &str, environment: &[(&str, &str)]) -> Result<Outcome, String> {
+        let port = Port::reserve()?;
+        let number = port.number().to_string();
+        let side = |processor: &str, more: &[&str]| {
+            let words = words.replace("PORT", &number);
+            let mut command = self.room.command("taskset", ["-c", processor]);
+            command.args(words.split_whitespace()).args(more).env_remove("LD_LIBRARY_PATH");
+            command.envs(environment.iter().copied());
+            self.room.start(command)
+        };
+        let mut server = side(SERVER, &[])?;
+        port::wait_for_listener(server.id(), port.number(), HANG, || server.ended())?;
+        let client = if words.starts_with("fi_") {
+            let words = words.replace("-B PORT", &format!("-P {number}"));
+            let mut command = self.room.command("taskset", ["-c", CLIENT]);
+            command.args(words.split_whitespace()).arg("127.0.0.1").env_remove("LD_LIBRARY_PATH");
+            self.room.start(command)?.wait(HANG)?
+        } else {
+            side(CLIENT, &["127.0.0.1", "-f"])?.wait(HANG)?
+        };
+        server.wait(HANG)?;
+        if client.succeeded() { Ok(client) } else { Err(client.told()) }
+    }
+
+    fn ucx(&self, words: &str, transports: &str, column: Column) -> Result<f64, String> {
+        let mut environment = probes::UCX_SETTINGS.to_vec();
+        environment.push(("UCX_TLS", transports));
+        let client = self.peers(&format!("ucx_perftest -p PORT {words}"), &environment)?;
+        let row = client.output.lines().rev().find(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+        let figure = row.and_then(|row| row.split_whitespace().nth(column.place())?.parse().ok());
+        figure.ok_or_else(|| client.told())
+    }
+
+    /// Half of what libfabric's ping-pong says one transfer takes is not halved again: it tells one way.
+    fn pingpong(&self, words: &str) -> Result<f64, String> {
+        let client = self.peers(&format!("fi_pingpong -B PORT {words}"), &[])?;
+        let row = client.output.lines().rev().find(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+        // bytes, #sent, #ack, total, time, MB/sec, usec/xfer, Mxfers/sec
+        let figure = row.and_then(|row| row.split_whitespace().rev().nth(1)?.parse().ok());
+        figure.ok_or_else(|| client.told())
+    }
+
+    /// The plain rate again, beside pairs of processes that are connected and have nothing to do.
+    fn beside_idle_ones(&self, runs: usize, series: &mut BTreeMap<String, Vec<f64>>) -> Result<(), String> {
+        use rustix::process::Signal;
+        let mut idle = Vec::new();
+        for _ in 0..probes::IDLE_PAIRS {
+            let words = ["ibv_rc_pingpong", "-g", "0", "-e", "-n", "100000000"];
+            let mut pair = Pair::start(&self.room, &words)?;
+            let client = pair.client.inner("ibv_rc_pingpong", HANG)?;
+            suite::wait::until(HANG, "an idle pair to be connected", || {
+                let rows = self.room.show("qp").ok()?;
+                rows.as_array()?.iter().any(|row| row["pid"] == client && row["path"] != "none").then_some(())
+            })?;
+            suite::program::send(client, Signal::STOP);
+            idle.push((pair, client));
+        }
+        let probes = probes::of(Group::Scale);
+        let plain = probes.iter().find(|probe| probe.name == probes::PLAIN).ok_or("the plain rate")?;
+        for run in 1..=runs {
+            eprintln!("Scale, beside {} idle processes, run {run} of {runs}", 2 * idle.len());
+            series.entry(probes::BESIDE_IDLE.to_owned()).or_default().push(self.figure(plain)?);
+        }
+        for (pair, client) in &mut idle {
+            suite::program::send(*client, Signal::KILL);
+            pair.server.signal(Signal::TERM);
+        }
+        drop(idle);
+        // Machines get slower and faster: the same again without them.
+        for _ in 0..runs {
+            let figure = self.figure(plain)?;
+            series.entry(probes::PLAIN.to_owned()).or_default().push(figure);
+        }
+        Ok(())
+    }
+}
+
+/// The number that a program of our own has printed.
+fn number(outcome: &Outcome) -> Result<f64, String> {
+    let found = outcome.output.lines().last().and_then(|line| line.trim().parse().ok());
+    found.filter(|_| outcome.succeeded()).ok_or_else(|| outcome.told())
+}
+
+/// The middle of a series.
+fn middle(row: &[f64]) -> Option<f64> {
+    figures::median(&mut row.to_vec())
+}
