@@ -169,7 +169,7 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
         }
         Group::Scale => vec![
             perftest(PLAIN, "-n 200000", "MsgRate[Mpps]"),
-            perftest("ib_write_bw -s 8 -q 1000", "-n 200 -t 16", "MsgRate[Mpps]"),
+            perftest("ib_write_bw -s 8 -q 1000", "-n 32 -t 16", "MsgRate[Mpps]"),
         ],
         Group::Control => {
             vec![controls("qp"), controls("mr"), controls("memory AGENT"), baseline("socket")]
@@ -188,7 +188,8 @@ fn latency(posix: &'static str) -> Vec<Probe> {
     let mut probes = vec![
         baseline("bounce"),
         baseline("cells"),
-        perftest("ib_write_lat -s 8", "-n 100000", typical),
+        // Few: its program looks at memory alone, and where the helper thread has to share its processor each exchange takes milliseconds.
+        perftest("ib_write_lat -s 8", "-n 2000", typical),
         ucx("ucp_put_lat -s 8", "-n 300000", posix, Column::Latency),
         perftest("ib_read_lat -s 8", "-n 50000", typical),
         Probe {
