@@ -92,6 +92,8 @@ impl Arrival {
                 self.connection(event);
                 self.response(event, object);
             }
+            // As when the agent goes: each id is told once.
+            EventKind::DEVICE_REMOVAL => return object.take_removal(),
             EventKind::REJECTED => {
                 let (failed, established) = {
                     let state = object.state();

@@ -1,18 +1,18 @@
 //! Captures: who wants copies of packets, and the spools that engines write them to.
 //!
 //! No packet passes through the agent. For each capture it makes a spool per engine, hands one end to the engine with a push, and the
-//! other to whoever captures, when that asks. A user gets the spools of own programs; root and the agent's own user get all, and
-//! that of the agent itself, with the connection manager's datagrams. Where not every engine is seen, packets that come over a lane
+//! other to whoever captures, when that asks. A user gets the spools of own programs; root and the agent's own user get all. The
+//! connection manager's datagrams are the agent's: each capture has a spool for them too, and [`watchers`] knows what goes there. Where not every engine is seen, packets that come over a lane
 //! are wanted as well as those that leave. The principal type is [`Captures`].
+
+pub(crate) mod watchers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use abi::capture::{PACKET_MAX, flag};
 use abi::private::{LaneOut, Push, push};
-use engine::capture::Tap;
 use serde_json::{Value, json};
 use shm::socket::FDS_MAX;
 use shm::spool::{SPOOL_MIN, create_spool};
@@ -20,6 +20,7 @@ use shm::spool::{SPOOL_MIN, create_spool};
 use crate::admin::Asker;
 use crate::context::{Context, ContextId};
 use crate::world::World;
+use watchers::Watchers;
 
 /// Captures at a time, of everybody and of one user who is not root.
 const CAPTURES_MAX: usize = 12;
@@ -35,8 +36,8 @@ const WAITING_MAX: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Captures {
     running: BTreeMap<u32, Capture>,
-    /// For the agent's own packets.
-    tap: Arc<Tap>,
+    /// Who sees the agent's own packets.
+    watchers: Watchers,
 }
 
 struct Capture {
@@ -53,8 +54,8 @@ struct Capture {
 }
 
 impl Captures {
-    pub(crate) fn tap(&self) -> &Arc<Tap> {
-        &self.tap
+    pub(crate) fn watchers(&self) -> &Watchers {
+        &self.watchers
     }
 
     /// An engine has ended; what it wrote can still be read.
@@ -132,13 +133,10 @@ pub(crate) fn begin(world: &mut World, number: u32, asker: Asker, question: &Val
     }
 }
 
-/// The agent's own packets, for those who see everything.
+/// The agent's own packets, as far as the asker may see them.
 fn tap_agent(world: &World, number: u32, capture: &mut Capture) -> io::Result<()> {
-    if capture.asker != Asker::Root {
-        return Ok(());
-    }
     let spool = create_spool(capture.room)?;
-    world.captures.tap.begin(&capture.wanted(number), &spool)?;
+    world.captures.watchers.begin(capture.asker, &capture.wanted(number), &spool)?;
     let about = json!({"engine": 0, "pid": std::process::id(), "comm": "the agent", "room": capture.room});
     capture.waiting.push_back((about, spool));
     Ok(())
@@ -173,7 +171,7 @@ pub(crate) fn news(world: &mut World, number: u32) -> (Value, Vec<OwnedFd>) {
 /// A connection has ended, and with it its capture, if it had one.
 pub(crate) fn end(world: &mut World, number: u32) {
     let Some(capture) = world.captures.running.remove(&number) else { return };
-    world.captures.tap.end(number);
+    world.captures.watchers.end(capture.asker, number);
     let goodbye =
         Push { kind: push::CAPTURE_END, lane: LaneOut { lane: number, ..LaneOut::default() }, ..Push::default() };
     for engine in capture.engines {

@@ -28,9 +28,11 @@ pub(crate) mod management;
 mod news;
 mod ports;
 mod query;
+mod removal;
 mod resolving;
 mod routes;
 pub(crate) mod show;
+mod shown;
 mod slab;
 #[cfg(test)]
 mod tests;
@@ -42,16 +44,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use abi::Errno;
+use abi::capture::path;
 use abi::ucma::connection::{EventAnswer, UdParam, event};
 use engine::Network;
 use protocol::Time;
-use protocol::cm::{Cm, Config as CoreConfig, Origin, Output};
+use protocol::cm::{Cm, Config as CoreConfig, Origin, Output, Path};
 
 pub(crate) use channel::ChannelId;
 use channel::{Channel, Event};
 use id::Id;
 use locals::{Attachment, Locals};
-use management::{Inlet, Outlets, Way};
+use management::{Inlet, Outlets, Told, Way};
 use ports::Ports;
 use routes::Routes;
 use slab::Slab;
@@ -98,12 +101,23 @@ pub(crate) struct Manager {
     inlet: Arc<Inlet>,
     outlets: Outlets,
     /// Between ids of this agent.
-    inner: VecDeque<(Origin, protocol::cm::Mad)>,
+    inner: VecDeque<Passed>,
     random: Random,
     began: Instant,
     /// Users are kept apart.
     apart: bool,
     counts: Counts,
+}
+
+/// A datagram from this agent to itself.
+#[derive(Debug, Clone, Copy)]
+struct Passed {
+    origin: Origin,
+    mad: protocol::cm::Mad,
+    /// The user who has sent it, 0 for nobody.
+    owner: u32,
+    /// The number that it was shown with.
+    psn: u32,
 }
 
 /// How many ids a user has, and how many of them are requests that it has not decided about.
@@ -158,7 +172,7 @@ impl Manager {
             rings: Vec::new(),
             full: Vec::new(),
             inlet: Arc::clone(world.wire.inlet()),
-            outlets: Outlets::new(off, Arc::clone(world.captures.tap())),
+            outlets: Outlets::new(off, world.captures.watchers().clone()),
             inner: VecDeque::new(),
             random,
             began: Instant::now(),
@@ -220,11 +234,13 @@ impl Manager {
                 ..Origin::default()
             };
             self.counts.received += 1;
-            if world.faults.is_on() && self.meets_fault_coming(world, &origin, &arrived.mad) {
+            let watched = self.watch(&origin, &arrived.mad);
+            if world.faults.is_on() && self.meets_fault_coming(world, &origin, &arrived) {
                 continue;
             }
             self.deliver(&origin, &arrived.mad);
             self.take_outputs(world);
+            self.show_arrived(watched, &origin, &arrived);
         }
         self.settle(world);
     }
@@ -368,15 +384,27 @@ impl Manager {
     /// Carries out what the protocol wants, until it wants nothing more.
     fn take_outputs(&mut self, world: &World) {
         for _ in 0..TURN {
-            while let Some(output) = self.core.poll_output() {
-                match output {
-                    Output::Send { path, mad } if world.faults.is_on() => self.send_with_faults(world, &path, &mad),
-                    Output::Send { path, mad } => self.send(&path, &mad),
-                    Output::Event(event) => self.on_news(world, event),
-                }
+            self.take_all(world);
+            let Some(passed) = self.inner.pop_front() else { return };
+            let Passed { origin, mad, .. } = &passed;
+            let watched = self.watch(origin, mad);
+            self.deliver(origin, mad);
+            if watched.is_some() {
+                self.take_all(world);
+                self.show_passed(watched, &passed);
             }
-            let Some((origin, mad)) = self.inner.pop_front() else { return };
-            self.deliver(&origin, &mad);
+        }
+    }
+
+    fn take_all(&mut self, world: &World) {
+        while let Some(output) = self.core.poll_output() {
+            match output {
+                Output::Send { path, mad, owner } if world.faults.is_on() => {
+                    self.send_with_faults(world, &path, &mad, owner);
+                }
+                Output::Send { path, mad, owner } => self.send(&path, &mad, &Told { owner, words: "" }),
+                Output::Event(event) => self.on_news(world, event),
+            }
         }
     }
 
@@ -389,29 +417,16 @@ impl Manager {
     }
 
     /// Sends a datagram, to ourselves without a network.
-    fn send(&mut self, path: &protocol::cm::Path, mad: &protocol::cm::Mad) {
-        let Some(source) = self.locals.with_gid(&path.sgid) else {
+    fn send(&mut self, path: &Path, mad: &protocol::cm::Mad, told: &Told<'_>) {
+        let Some(way) = self.way(path) else {
             self.counts.not_sent += 1;
             return;
         };
         if self.locals.with_gid(&path.dgid).is_some() {
-            let origin = Origin {
-                source: path.sgid,
-                destination: path.dgid,
-                pkey: path.pkey,
-                flow_label: path.flow_label,
-                traffic_class: path.traffic_class,
-                hop_limit: path.hop_limit,
-                sl: path.sl,
-            };
-            let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
-            self.outlets.pass(&Way { from: path.sgid, ifindex: 0, to: path.dgid, traffic_class, hop_limit }, mad);
-            self.inner.push_back((origin, *mad));
+            self.pass(origin_of(path), mad, told);
             return;
         }
-        let Attachment { gid, ifindex, .. } = source;
-        let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
-        match self.outlets.send(&Way { from: gid, ifindex, to: path.dgid, traffic_class, hop_limit }, mad) {
+        match self.outlets.send(&way, mad, told) {
             Ok(()) => self.counts.sent += 1,
             Err(error) => {
                 self.counts.not_sent += 1;
@@ -419,6 +434,32 @@ impl Manager {
                 tracing::debug!(%to, %error, "a management datagram could not be sent");
             }
         }
+    }
+
+    /// The way that a datagram takes; none from an address that is not ours.
+    fn way(&self, path: &Path) -> Option<Way> {
+        let Attachment { gid, ifindex, .. } = self.locals.with_gid(&path.sgid)?;
+        let (traffic_class, hop_limit) = (path.traffic_class, path.hop_limit);
+        Some(Way { from: gid, ifindex, to: path.dgid, traffic_class, hop_limit })
+    }
+
+    /// Sends a datagram to ourselves.
+    fn pass(&mut self, origin: Origin, mad: &protocol::cm::Mad, told: &Told<'_>) {
+        let psn = self.outlets.show_only(path::INSIDE, &Way::of(&origin), mad, told);
+        self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
+    }
+}
+
+/// From where a datagram comes that takes this way, for who gets it.
+fn origin_of(path: &Path) -> Origin {
+    Origin {
+        source: path.sgid,
+        destination: path.dgid,
+        pkey: path.pkey,
+        flow_label: path.flow_label,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        sl: path.sl,
     }
 }
 

@@ -16,7 +16,7 @@ use abi::fault::text::command_name;
 use abi::fault::{Armed, Facts, Fate, Kind, Rule, decide};
 use parking_lot::Mutex;
 
-use crate::context::{Context, ContextId};
+use crate::context::{Context, ContextId, Peer};
 use crate::refusal::{Outcome, refuse};
 
 pub(crate) use manage::answer;
@@ -63,6 +63,11 @@ impl Entry {
         &self.armed.rule
     }
 
+    fn by(&self) -> By {
+        let Armed { id, rule, .. } = &self.armed;
+        By { rule: *id, words: format!("fault: {} by rule {id} ({rule})", rule.kind.done()) }
+    }
+
     fn touches(&self, context: &Context) -> bool {
         self.scope.touches(context)
             && self.device.is_none_or(|device| device == context.device)
@@ -76,6 +81,37 @@ pub struct Faults {
     /// Whether there are any: without, nobody looks at them.
     on: AtomicBool,
     book: Mutex<Book>,
+    /// Devices that were taken away, of which ids have not been told.
+    removals: Mutex<Vec<Removal>>,
+}
+
+/// A device, or all of them, was taken away from the programs that a rule touches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Removal {
+    scope: Scope,
+    device: Option<usize>,
+    pid: Option<u32>,
+}
+
+impl Removal {
+    /// Whether this program had the device.
+    pub(crate) fn touches(&self, peer: &Peer, device: usize) -> bool {
+        let user = match self.scope {
+            Scope::All => true,
+            Scope::User(uid) => uid == peer.uid,
+            Scope::Own(_) => false,
+        };
+        user && self.device.is_none_or(|gone| gone == device) && self.pid.is_none_or(|pid| pid == peer.pid)
+    }
+}
+
+/// The rule that has acted.
+#[derive(Debug, Clone)]
+pub(crate) struct By {
+    /// Its number.
+    pub(crate) rule: u32,
+    /// What is said of a packet beside it.
+    pub(crate) words: String,
 }
 
 #[derive(Default)]
@@ -117,8 +153,8 @@ impl Faults {
         Ok(())
     }
 
-    /// What becomes of a connection request: one of a program here, or, without, of another host.
-    pub(crate) fn check_request(&self, context: Option<&Context>, facts: &Facts) -> Option<Asked> {
+    /// What becomes of a connection request: one of a program here, or, without, of another host. And by which rule.
+    pub(crate) fn check_request(&self, context: Option<&Context>, facts: &Facts) -> Option<(Asked, By)> {
         let book = self.book.lock();
         for entry in &book.entries {
             let asked = match entry.rule().kind {
@@ -131,24 +167,29 @@ impl Faults {
             if touches && peer && entry.armed.acts().is_some() {
                 let done = entry.rule().kind.done();
                 tracing::warn!(target: "softhca::fault", "rule {} ({}) has {done} a connection request", entry.armed.id, entry.rule());
-                return Some(asked);
+                return Some((asked, entry.by()));
             }
         }
         None
     }
 
-    /// What becomes of a datagram of the connection manager.
-    pub(crate) fn check_datagram(&self, facts: &Facts) -> Fate {
+    /// What becomes of a datagram of the connection manager, and by which rule.
+    pub(crate) fn check_datagram(&self, facts: &Facts) -> Option<(Fate, By)> {
         let book = self.book.lock();
         for entry in book.entries.iter().filter(|entry| entry.scope == Scope::All) {
             let verdict = decide::decide(std::slice::from_ref(&entry.armed), facts, 0);
             if verdict.fate != Fate::Good {
                 let done = entry.rule().kind.done();
                 tracing::warn!(target: "softhca::fault", "rule {} ({}) has {done} a management datagram", entry.armed.id, entry.rule());
-                return verdict.fate;
+                return Some((verdict.fate, entry.by()));
             }
         }
-        Fate::Good
+        None
+    }
+
+    /// The devices that were taken away since this was asked last.
+    pub(crate) fn take_removals(&self) -> Vec<Removal> {
+        std::mem::take(&mut *self.removals.lock())
     }
 
     /// When a port is to come up again.

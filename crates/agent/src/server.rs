@@ -178,6 +178,9 @@ impl Server {
             if self.world.end_faults() {
                 self.show_changes(true);
             }
+            if self.world.faults.is_on() {
+                self.manager.follow_removals(&self.world);
+            }
             self.world.follow_wire(Instant::now);
             for channel in self.manager.take_full() {
                 self.watch_bell(channel);

@@ -132,7 +132,7 @@ impl World {
         let board = Board::new(&devices)?;
         let captures = Captures::default();
         Ok(Self {
-            wire: Wire::new(config, board.view(), captures.tap())?,
+            wire: Wire::new(config, board.view(), captures.watchers().root())?,
             captures,
             board,
             devices,

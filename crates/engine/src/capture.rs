@@ -155,7 +155,7 @@ impl Tap {
 
     /// Writes that a packet was dropped.
     #[cold]
-    fn dropped(&self, cause: Cause, dropped: &DropRecord) {
+    pub fn dropped(&self, cause: Cause, dropped: &DropRecord) {
         let DropRecord { src_qp, dest_qp, psn, opcode, address, got, expected, qpn, .. } = *dropped;
         let record = CaptureRecord {
             kind: kind::DROP,

@@ -34,6 +34,7 @@ mod incoming;
 mod messages;
 mod number;
 mod origin;
+mod owner;
 mod params;
 mod passive;
 mod paths;

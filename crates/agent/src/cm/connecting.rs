@@ -36,6 +36,7 @@ impl Manager {
         let psn = self.psn();
         self.check_room(call)?;
         self.check_qp(world, call, param.qp_num)?;
+        let owner = self.owner(call.channel)?.channel.peer.uid;
         let id = self.id_in(call, name, &[Stage::RouteResolved])?;
         if param.valid == 0 {
             return refuse(Errno::EINVAL, "the connection's parameters are not marked as valid");
@@ -58,6 +59,7 @@ impl Manager {
             self.core.sidr_request(
                 now,
                 &SidrRequest {
+                    owner,
                     path,
                     service_id,
                     remote_response_timeout: RESPONSE_TIMEOUT,
@@ -69,6 +71,7 @@ impl Manager {
             self.core.request(
                 now,
                 &Request {
+                    owner,
                     path,
                     alternate: None,
                     service_id,

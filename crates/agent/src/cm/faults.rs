@@ -9,8 +9,9 @@ use wire::Qpn;
 use wire::cm::{Message, Reason, Rej, Req};
 
 use super::Manager;
+use super::management::{Arrived, Told};
 use crate::context::ContextId;
-use crate::faults::Asked;
+use crate::faults::{Asked, By};
 use crate::world::World;
 
 /// A management datagram is one UD SEND.
@@ -41,20 +42,21 @@ fn rejection(transaction: u64, req: &Req, reason: u16) -> Mad {
 impl Manager {
     /// Sends a datagram, unless a rule has something else with it.
     #[cold]
-    pub(super) fn send_with_faults(&mut self, world: &World, path: &Path, mad: &Mad) {
+    pub(super) fn send_with_faults(&mut self, world: &World, path: &Path, mad: &Mad, owner: u32) {
         let facts = facts(Direction::Out, path.dgid);
         if let Ok((header, Message::Req(req))) = Message::parse(mad) {
-            let owner = ContextId(
+            let of = ContextId(
                 world
                     .board
                     .view()
                     .word(abi::board::owner(req.local_qpn.value()))
                     .load(std::sync::atomic::Ordering::Acquire),
             );
-            match world.contexts.get(&owner).and_then(|context| world.faults.check_request(Some(context), &facts)) {
-                None => {}
-                Some(Asked::Swallowed) => return,
-                Some(Asked::Rejected(reason)) => {
+            let asked = world.contexts.get(&of).and_then(|context| world.faults.check_request(Some(context), &facts));
+            if let Some((asked, By { words, .. })) = asked {
+                let told = Told { owner, words: &words };
+                self.show_lost(path, mad, &told);
+                if let Asked::Rejected(reason) = asked {
                     let back = Origin {
                         source: path.dgid,
                         destination: path.sgid,
@@ -62,35 +64,43 @@ impl Manager {
                         hop_limit: path.hop_limit,
                         ..Origin::default()
                     };
-                    self.inner.push_back((back, rejection(header.transaction, &req, reason)));
-                    return;
+                    self.pass(back, &rejection(header.transaction, &req, reason), &told);
                 }
+                return;
             }
         }
         match world.faults.check_datagram(&facts) {
-            Fate::Lost | Fate::Damaged(_) => {}
-            Fate::Twice => {
-                self.send(path, mad);
-                self.send(path, mad);
+            Some((Fate::Lost | Fate::Damaged(_), By { words, .. })) => {
+                self.show_lost(path, mad, &Told { owner, words: &words });
             }
-            _ => self.send(path, mad),
+            Some((Fate::Twice, By { words, .. })) => {
+                self.send(path, mad, &Told { owner, words: &words });
+                self.send(path, mad, &Told { owner, words: "" });
+            }
+            _ => self.send(path, mad, &Told { owner, words: "" }),
         }
     }
 
     /// Whether a datagram of another host goes no further. A request that is rejected is answered.
     #[cold]
-    pub(super) fn meets_fault_coming(&mut self, world: &World, origin: &Origin, mad: &Mad) -> bool {
+    pub(super) fn meets_fault_coming(&mut self, world: &World, origin: &Origin, arrived: &Arrived) -> bool {
         let facts = facts(Direction::In, origin.source);
-        if let Ok((header, Message::Req(req))) = Message::parse(mad) {
-            match world.faults.check_request(None, &facts) {
-                None => {}
-                Some(Asked::Swallowed) => return true,
-                Some(Asked::Rejected(reason)) => {
-                    self.send(&origin.back(), &rejection(header.transaction, &req, reason));
-                    return true;
-                }
+        if let Ok((header, Message::Req(req))) = Message::parse(&arrived.mad)
+            && let Some((asked, by)) = world.faults.check_request(None, &facts)
+        {
+            self.show_drop(origin, arrived, by.rule);
+            if let Asked::Rejected(reason) = asked {
+                let told = Told { owner: 0, words: &by.words };
+                self.send(&origin.back(), &rejection(header.transaction, &req, reason), &told);
             }
+            return true;
         }
-        matches!(world.faults.check_datagram(&facts), Fate::Lost | Fate::Damaged(_))
+        match world.faults.check_datagram(&facts) {
+            Some((Fate::Lost | Fate::Damaged(_), by)) => {
+                self.show_drop(origin, arrived, by.rule);
+                true
+            }
+            _ => false,
+        }
     }
 }

@@ -178,6 +178,11 @@ impl Manager {
             return self.turn_away(asked, &unwanted(Reason::NO_RESOURCES, SidrStatus::REJECTED, text));
         };
         self.connections.insert(asked.connection, name);
+        let owner =
+            self.ids.get(name).and_then(|id| self.channels.get(&id.channel)).map_or(0, |of| of.channel.peer.uid);
+        if let Err(error) = self.core.set_owner(asked.connection, owner) {
+            tracing::debug!(%error, "a request was gone before it had an owner");
+        }
         let ece = EceRecord { vendor_id: ece.vendor_id, attr_mod: ece.options };
         let answer = EventAnswer { uid, id: name, event: event::CONNECT_REQUEST, param, ece, ..EventAnswer::default() };
         let id = taken.listener;

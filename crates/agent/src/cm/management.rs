@@ -16,6 +16,7 @@ use abi::capture::{CaptureRecord, path};
 use engine::capture::Tap;
 use engine::{Network, Outlet};
 use parking_lot::Mutex;
+use protocol::cm::Origin;
 use shm::Doorbell;
 use udp::Outgoing;
 use wire::icrc::{self, Envelope};
@@ -23,6 +24,7 @@ use wire::mad::{GSI_QKEY, MAD_LEN, Mad};
 use wire::{Deth, Headers, Opcode, Operation, Psn, Qpn, Transport};
 
 use super::locals::ip_of;
+use crate::capture::watchers::Watchers;
 
 /// Datagrams that wait for the agent's thread, at most; what comes beyond is lost, and its sender tries again.
 const WAITING_MAX: usize = 4096;
@@ -31,7 +33,7 @@ const HEADERS_LEN: usize = 20;
 /// A whole packet, from the BTH to the ICRC.
 const PACKET_LEN: usize = HEADERS_LEN + MAD_LEN + icrc::LEN;
 /// The source port: any of RoCEv2's.
-const SOURCE_PORT: u16 = 0xc100;
+pub(crate) const SOURCE_PORT: u16 = 0xc100;
 /// The default P_Key without its bit of membership.
 const PKEY_BASE: u16 = 0x7fff;
 
@@ -42,8 +44,27 @@ pub(crate) struct Arrived {
     pub(crate) from: [u8; 16],
     /// The address of ours that it came to.
     pub(crate) to: [u8; 16],
+    /// The UDP port that it came from.
+    pub(crate) from_port: u16,
+    /// The identification that it was sent with.
+    pub(crate) id: u16,
+    /// BTH and DETH, as they came.
+    pub(crate) head: [u8; HEADERS_LEN],
     /// What it says.
     pub(crate) mad: Mad,
+}
+
+impl Arrived {
+    /// Its number.
+    pub(crate) fn psn(&self) -> u32 {
+        u32::from_be_bytes([0, self.head[9], self.head[10], self.head[11]])
+    }
+
+    /// As it came.
+    pub(crate) fn packet(&self) -> [u8; PACKET_LEN] {
+        let Self { from, to, from_port, id, head, mad } = self;
+        sealed(&Envelope::new(from, to, *from_port), *id, head, mad)
+    }
 }
 
 /// Where datagrams for QP 1 wait. Any thread puts them in, one takes them out.
@@ -68,13 +89,13 @@ impl Inlet {
         for datagram in bytes.chunks(segment.max(1)) {
             let found = parse(&envelope, datagram);
             if self.tap.is_on() {
-                let id = envelope.check(datagram, 0).unwrap_or(0);
+                let id = found.map_or(0, |(id, ..)| id);
                 let about = CaptureRecord { path: path::WIRE_IN, from, to, from_port, id, ..CaptureRecord::default() };
                 let words = if found.is_some() { "" } else { "dropped: it is no management datagram, or is damaged" };
                 self.tap.packet(&about, datagram, words);
             }
             match found {
-                Some(mad) => self.push(Arrived { from, to, mad }),
+                Some((id, head, mad)) => self.push(Arrived { from, to, from_port, id, head, mad }),
                 None => useless += 1,
             }
         }
@@ -110,8 +131,8 @@ impl Inlet {
     }
 }
 
-/// The management datagram in a packet, if it is one for QP 1.
-fn parse(envelope: &Envelope, packet: &[u8]) -> Option<Mad> {
+/// The management datagram in a packet, if it is one for QP 1; with the identification that it was sent with, and the headers.
+fn parse(envelope: &Envelope, packet: &[u8]) -> Option<(u16, [u8; HEADERS_LEN], Mad)> {
     if packet.len() != PACKET_LEN {
         return None;
     }
@@ -125,12 +146,13 @@ fn parse(envelope: &Envelope, packet: &[u8]) -> Option<Mad> {
     if !expected {
         return None;
     }
-    envelope.check(packet, 0)?;
-    packet.get(HEADERS_LEN..HEADERS_LEN + MAD_LEN)?.try_into().ok()
+    let id = envelope.check(packet, 0)?;
+    let (head, rest) = packet.split_first_chunk()?;
+    Some((id, *head, *rest.first_chunk()?))
 }
 
 /// A packet for QP 1, from the BTH to the ICRC.
-fn emit(envelope: &Envelope, psn: u32, mad: &Mad) -> Option<[u8; PACKET_LEN]> {
+pub(crate) fn emit(envelope: &Envelope, psn: u32, mad: &Mad) -> Option<[u8; PACKET_LEN]> {
     let headers = Headers {
         opcode: Opcode::new(Transport::Ud, Operation::SendOnly),
         dest_qp: Qpn::GSI,
@@ -139,12 +161,19 @@ fn emit(envelope: &Envelope, psn: u32, mad: &Mad) -> Option<[u8; PACKET_LEN]> {
         deth: Deth { qkey: GSI_QKEY, src_qp: Qpn::GSI },
         ..Headers::default()
     };
+    let mut head = [0; HEADERS_LEN];
+    headers.emit(&mut head).ok()?;
+    Some(sealed(envelope, 0, &head, mad))
+}
+
+/// Headers, a datagram, and the ICRC behind them.
+fn sealed(envelope: &Envelope, id: u16, head: &[u8; HEADERS_LEN], mad: &Mad) -> [u8; PACKET_LEN] {
     let mut packet = [0; PACKET_LEN];
-    headers.emit(&mut packet).ok()?;
+    packet[..HEADERS_LEN].copy_from_slice(head);
     packet[HEADERS_LEN..HEADERS_LEN + MAD_LEN].copy_from_slice(mad);
-    let icrc = envelope.icrc(0, &packet[..HEADERS_LEN + MAD_LEN]);
+    let icrc = envelope.icrc(id, &packet[..HEADERS_LEN + MAD_LEN]);
     packet[HEADERS_LEN + MAD_LEN..].copy_from_slice(&icrc);
-    Some(packet)
+    packet
 }
 
 /// Where a datagram goes.
@@ -160,6 +189,23 @@ pub(crate) struct Way {
     pub(crate) hop_limit: u8,
 }
 
+impl Way {
+    /// Of a datagram that was sent to ourselves.
+    pub(crate) fn of(origin: &Origin) -> Self {
+        let Origin { source, destination, traffic_class, hop_limit, .. } = *origin;
+        Self { from: source, ifindex: 0, to: destination, traffic_class, hop_limit }
+    }
+}
+
+/// What is told with a datagram where somebody captures.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Told<'a> {
+    /// The user whose it is, 0 for nobody's.
+    pub(crate) owner: u32,
+    /// What was done to it.
+    pub(crate) words: &'a str,
+}
+
 /// The ways out, by address and interface.
 pub(crate) struct Outlets {
     open: HashMap<([u8; 16], u32), Arc<dyn Outlet>>,
@@ -168,13 +214,19 @@ pub(crate) struct Outlets {
     /// There is no other host.
     off: bool,
     psn: u32,
-    tap: Arc<Tap>,
+    /// Who captures.
+    watchers: Watchers,
 }
 
 impl Outlets {
-    /// `off`: nothing leaves. What does, `tap` hears of.
-    pub(crate) fn new(off: bool, tap: Arc<Tap>) -> Self {
-        Self { open: HashMap::new(), network: None, off, psn: 0, tap }
+    /// `off`: nothing leaves. What does, the `watchers` hear of.
+    pub(crate) fn new(off: bool, watchers: Watchers) -> Self {
+        Self { open: HashMap::new(), network: None, off, psn: 0, watchers }
+    }
+
+    /// Who captures.
+    pub(crate) fn watchers(&self) -> &Watchers {
+        &self.watchers
     }
 
     /// Sends through `network` from now on.
@@ -189,7 +241,7 @@ impl Outlets {
     }
 
     /// Sends one datagram. What is not sent now, a timer sends again.
-    pub(crate) fn send(&mut self, way: &Way, mad: &Mad) -> io::Result<()> {
+    pub(crate) fn send(&mut self, way: &Way, mad: &Mad, told: &Told<'_>) -> io::Result<()> {
         if self.off {
             return Err(io::ErrorKind::NetworkUnreachable.into());
         }
@@ -209,8 +261,8 @@ impl Outlets {
         if let SocketAddr::V6(v6) = &mut to {
             v6.set_scope_id(scope((*v6.ip()).into(), way.ifindex));
         }
-        if self.tap.is_on() {
-            self.show(path::WIRE_OUT, way, outlet.port(), &packet);
+        if self.watchers.are_there() {
+            self.show(path::WIRE_OUT, way, outlet.port(), &packet, told);
         }
         let sent = outlet.send(&Outgoing {
             to,
@@ -227,22 +279,22 @@ impl Outlets {
         sent
     }
 
-    /// Shows a datagram that this agent sends to itself, without a network, where somebody captures.
-    pub(crate) fn pass(&mut self, way: &Way, mad: &Mad) {
-        if self.tap.is_on() {
+    /// Shows a datagram that does not leave, where somebody captures: `path` is where it would have gone. Gives the number that it is shown
+    /// with.
+    pub(crate) fn show_only(&mut self, path: u32, way: &Way, mad: &Mad, told: &Told<'_>) -> u32 {
+        if self.watchers.are_there() {
             self.psn = self.psn.wrapping_add(1);
             if let Some(packet) = emit(&Envelope::new(&way.from, &way.to, SOURCE_PORT), self.psn, mad) {
-                self.show(path::INSIDE, way, SOURCE_PORT, &packet);
+                self.show(path, way, SOURCE_PORT, &packet, told);
             }
         }
+        self.psn
     }
 
-    fn show(&self, path: u32, way: &Way, from_port: u16, packet: &[u8]) {
-        let Way { from, to, traffic_class, hop_limit, .. } = *way;
-        let src_qp = Qpn::GSI.value();
-        let about =
-            CaptureRecord { path, src_qp, from, to, from_port, traffic_class, hop_limit, ..CaptureRecord::default() };
-        self.tap.packet(&about, packet, "");
+    fn show(&self, path: u32, way: &Way, from_port: u16, packet: &[u8], told: &Told<'_>) {
+        let about = CaptureRecord { path, ..record(way, from_port) };
+        self.watchers.show_root(&about, packet, told.words);
+        self.watchers.show_user(told.owner, &about, packet, told.words);
     }
 
     fn open_outlet(&self, way: &Way) -> io::Result<Arc<dyn Outlet>> {
@@ -252,6 +304,13 @@ impl Outlets {
         let ip = ip_of(&way.from);
         Ok(Arc::new(udp::Socket::sender(ip, scope(ip, way.ifindex), SOURCE_PORT)?))
     }
+}
+
+/// What is known of a datagram by its way.
+pub(crate) fn record(way: &Way, from_port: u16) -> CaptureRecord {
+    let Way { from, to, traffic_class, hop_limit, .. } = *way;
+    let src_qp = Qpn::GSI.value();
+    CaptureRecord { src_qp, from, to, from_port, traffic_class, hop_limit, ..CaptureRecord::default() }
 }
 
 /// The scope that an address needs beside it: link-local ones mean something on one link only.

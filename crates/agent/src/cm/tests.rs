@@ -1,11 +1,16 @@
 //! The manager without sockets of the wire: what becomes of ids when the host's addresses change, who sees which ids, and what
 //! becomes of alternate paths.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 
 use abi::Errno;
+use abi::capture::{CaptureRecord, kind, path};
 use abi::layout::Record;
+use abi::private::LaneOut;
 use abi::qp::{attr, migration, state};
+use abi::reason::Cause;
 use abi::ucma::address::{Bind, ResolveAddr, ResolveRoute};
 use abi::ucma::connection::{
     Accept, ConnParam, Connect, Disconnect, EventAnswer, GetEvent, InitQpAttr, Listen, QpAttr, event,
@@ -15,18 +20,23 @@ use abi::ucma::sockaddr::Sockaddr;
 use abi::ucma::{build, command, port_space};
 
 use protocol::Time;
-use protocol::cm::{Cm, Config as CoreConfig, Kind, Origin, Output, Path, Request, Suggestion};
+use protocol::cm::{Cm, Config as CoreConfig, Kind, Mad, Origin, Output, Path, Request, Suggestion};
+use shm::spool::{SPOOL_MIN, SpoolRx, create_spool};
 use wire::cm::AprStatus;
 use wire::cm::ip::{Header, LEN as HEADER_LEN};
+use wire::icrc::Envelope;
 
+use super::id::Stage;
+use super::management::emit;
 use super::{ChannelId, Manager};
 use crate::admin::Asker;
 use crate::config::{Config, Wire};
 use crate::context::Peer;
+use crate::faults::Scope;
 use crate::gids::HostAddress;
 use crate::world::World;
 
-/// Where somebody listens.
+/// Where ids listen.
 const PORT: u16 = 7471;
 
 struct Host {
@@ -71,6 +81,39 @@ impl Host {
     }
 }
 
+impl Host {
+    /// An id that listens at 10.0.0.1.
+    fn listener(&mut self, port: u16) -> u32 {
+        let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
+        let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
+        let (addr, addr_size) = Sockaddr::Ip((IpAddr::from([10, 0, 0, 1]), port).into()).emit();
+        self.call(command::BIND, &Bind { id, addr_size, addr, ..Bind::default() }, 0);
+        self.call(command::LISTEN, &Listen { id, backlog: 1 }, 0);
+        id
+    }
+
+    /// An id that knows its way.
+    fn routed(&mut self, to: &str, port: u16) -> u32 {
+        let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
+        let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
+        let (dst_addr, dst_size) = Sockaddr::Ip((to.parse::<IpAddr>().expect(to), port).into()).emit();
+        let body = ResolveAddr { id, timeout_ms: 1, dst_size, dst_addr, ..ResolveAddr::default() };
+        self.call(command::RESOLVE_ADDR, &body, 0);
+        assert_eq!(self.event().event, event::ADDR_RESOLVED);
+        self.call(command::RESOLVE_ROUTE, &ResolveRoute { id, timeout_ms: 1 }, 0);
+        assert_eq!(self.event().event, event::ROUTE_RESOLVED);
+        id
+    }
+
+    /// A packet with a request of another host comes in.
+    fn arriving(&mut self) -> Vec<u8> {
+        let (Origin { source, destination, .. }, mad) = asked(None);
+        let packet = emit(&Envelope::new(&source, &destination, 0xc100), 7, &mad).expect("whole");
+        assert_eq!(self.manager.inlet.take(source, 0xc100, destination, packet.len(), &packet), 0);
+        packet.to_vec()
+    }
+}
+
 fn host(addresses: &[&str]) -> Vec<HostAddress> {
     addresses.iter().map(|ip| HostAddress { ip: ip.parse().expect(ip), ifindex: 2, mtu: 1500, prefix: 24 }).collect()
 }
@@ -110,44 +153,38 @@ fn gid(ip: &str) -> [u8; 16] {
     ip.parse::<std::net::Ipv4Addr>().expect(ip).to_ipv6_mapped().octets()
 }
 
+/// What a peer says who asks for a connection, perhaps with an alternate path to that address.
+fn asked(second: Option<&str>) -> (Origin, Mad) {
+    let mut header = [0; HEADER_LEN];
+    let ips = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse::<IpAddr>().expect(ip));
+    Header { source_port: 999, source: ips[0], destination: ips[1] }.emit(&mut header);
+    let path =
+        Path { sgid: gid("10.0.0.9"), dgid: gid("10.0.0.1"), pkey: 0xffff, mtu: 3, hop_limit: 64, ..Path::default() };
+    let alternate = second.map(|second| Path { sgid: gid("10.0.0.8"), dgid: gid(second), ..path });
+    let service_id = u64::from(port_space::TCP) << 16 | u64::from(PORT);
+    let request = Request {
+        path,
+        alternate,
+        service_id,
+        private_data: &header,
+        ack_timeout: 15,
+        qpn: wire::Qpn::new(0x77),
+        ..Request::default()
+    };
+    let mut peer = Cm::new(CoreConfig { secret: 3, ..CoreConfig::default() });
+    peer.request(Time(0), &request).expect("room");
+    let Some(Output::Send { mad, .. }) = peer.poll_output() else { panic!("no REQ") };
+    let origin = Origin { source: path.sgid, destination: path.dgid, pkey: 0xffff, hop_limit: 64, ..Origin::default() };
+    (origin, mad)
+}
+
 /// A peer asks for a connection with an alternate path, which none of our clients does: who accepts it is told to load it.
 #[test]
 fn the_alternate_path_of_a_request_is_for_the_queue_pair() {
     for (second, loads) in [("10.0.0.2", true), ("10.0.0.3", false)] {
         let mut host = Host::with(&["10.0.0.1", "10.0.0.2"]);
-        let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
-        let listener = CreateIdAnswer::read(&host.call(command::CREATE_ID, &body, 4)).expect("whole").id;
-        let (addr, addr_size) = Sockaddr::Ip((IpAddr::from([10, 0, 0, 1]), PORT).into()).emit();
-        host.call(command::BIND, &Bind { id: listener, addr_size, addr, ..Bind::default() }, 0);
-        host.call(command::LISTEN, &Listen { id: listener, backlog: 1 }, 0);
-
-        let mut header = [0; HEADER_LEN];
-        let ips = ["10.0.0.9", "10.0.0.1"].map(|ip| ip.parse::<IpAddr>().expect(ip));
-        Header { source_port: 999, source: ips[0], destination: ips[1] }.emit(&mut header);
-        let path = Path {
-            sgid: gid("10.0.0.9"),
-            dgid: gid("10.0.0.1"),
-            pkey: 0xffff,
-            mtu: 3,
-            hop_limit: 64,
-            ..Path::default()
-        };
-        let alternate = Some(Path { sgid: gid("10.0.0.8"), dgid: gid(second), ..path });
-        let service_id = u64::from(port_space::TCP) << 16 | u64::from(PORT);
-        let request = Request {
-            path,
-            alternate,
-            service_id,
-            private_data: &header,
-            ack_timeout: 15,
-            qpn: wire::Qpn::new(0x77),
-            ..Request::default()
-        };
-        let mut peer = Cm::new(CoreConfig { secret: 3, ..CoreConfig::default() });
-        peer.request(Time(0), &request).expect("room");
-        let Some(Output::Send { mad, .. }) = peer.poll_output() else { panic!("no REQ") };
-        let origin =
-            Origin { source: path.sgid, destination: path.dgid, pkey: 0xffff, hop_limit: 64, ..Origin::default() };
+        host.listener(PORT);
+        let (origin, mad) = asked(Some(second));
         host.manager.deliver(&origin, &mad);
         host.manager.settle(&host.world);
 
@@ -201,7 +238,7 @@ fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
     let mut answers = Vec::new();
     while let Some(output) = host.manager.core.poll_output() {
         match output {
-            Output::Send { path, mad } => {
+            Output::Send { path, mad, .. } => {
                 let (source, destination) = (path.sgid, path.dgid);
                 let origin = Origin { source, destination, pkey: 0xffff, hop_limit: 64, ..Origin::default() };
                 host.manager.deliver(&origin, &mad);
@@ -221,4 +258,125 @@ fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
     host.call(command::DISCONNECT, &Disconnect { id: active }, 0);
     host.manager.settle(&host.world);
     assert_eq!(host.event().event, event::DISCONNECTED);
+}
+
+/// A user who captures sees the datagrams of own ids, also those that a rule has taken, and nobody else's; root sees all of them.
+#[test]
+fn a_user_sees_the_datagrams_of_own_ids() {
+    let mut host = Host::with(&["10.0.0.1"]);
+    let (channel, _bell) =
+        host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel of another user");
+    let mut seen: Vec<(Asker, SpoolRx)> = Vec::new();
+    for (number, asker) in (1..).zip([Asker::Root, Asker::User(7), Asker::User(8), Asker::User(9)]) {
+        let wanted = LaneOut { lane: number, stripe: 4096, len: SPOOL_MIN as u64, ..LaneOut::default() };
+        let spool = create_spool(SPOOL_MIN).expect("a spool");
+        host.world.captures.watchers().begin(asker, &wanted, &spool).expect("room");
+        seen.push((asker, SpoolRx::map(spool.as_fd(), SPOOL_MIN).expect("mapped")));
+    }
+    // User 7 listens, user 8 asks.
+    let listener = host.listener(PORT);
+    let mine = std::mem::replace(&mut host.channel, channel);
+    let asking = host.routed("10.0.0.1", PORT);
+    let connect = |host: &mut Host| {
+        let conn_param = ConnParam { valid: 1, qp_num: 0x500, ..ConnParam::default() };
+        host.call(command::CONNECT, &Connect { id: asking, conn_param, ..Connect::default() }, 0);
+    };
+    connect(&mut host);
+    host.channel = mine;
+    assert_eq!((host.event().event, listener), (event::CONNECT_REQUEST, listener));
+    let mut told = |host: &mut Host| -> Vec<Vec<String>> {
+        host.manager.settle(&host.world);
+        seen.iter_mut().map(|(_, spool)| shown(spool)).collect()
+    };
+    let req = vec!["Req".to_owned()];
+    assert_eq!(told(&mut host), [req.clone(), req.clone(), req, vec![]]);
+    // The end of a program is told by what is left of its id.
+    host.manager.close(&host.world, channel);
+    let rej = vec!["Rej".to_owned()];
+    assert_eq!(told(&mut host), [rej.clone(), rej.clone(), rej, vec![]]);
+
+    // What a rule takes is seen by whose it is.
+    let (channel, _bell) = host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel");
+    host.world.add_faults(Scope::All, "loss opcode cm nth 1").expect("a rule");
+    host.channel = channel;
+    let asking = host.routed("10.0.0.1", PORT);
+    let conn_param = ConnParam { valid: 1, qp_num: 0x500, ..ConnParam::default() };
+    host.call(command::CONNECT, &Connect { id: asking, conn_param, ..Connect::default() }, 0);
+    let lost = vec!["Req, fault: lost by rule 1 (loss opcode cm nth 1)".to_owned()];
+    assert_eq!(told(&mut host), [lost.clone(), vec![], lost, vec![]]);
+    for (number, (asker, _)) in (1..).zip(&seen) {
+        host.world.captures.watchers().end(*asker, number);
+    }
+    assert!(!host.world.captures.watchers().are_there());
+}
+
+/// The datagrams on a spool, each with what is said of it.
+fn shown(spool: &mut SpoolRx) -> Vec<String> {
+    let (mut bytes, mut all) = (Vec::new(), Vec::new());
+    while spool.pop(&mut bytes).expect("sound") {
+        let record = CaptureRecord::read(&bytes).expect("a record");
+        let (packet, words) = bytes[size_of::<CaptureRecord>()..].split_at(record.kept as usize);
+        let mad = packet[20..276].try_into().expect("a datagram");
+        let (_, message) = wire::cm::Message::parse(mad).expect("a message");
+        let words = String::from_utf8_lossy(&words[..record.words as usize]).into_owned();
+        let name = format!("{:?}", message.attribute());
+        all.push(if words.is_empty() { name } else { format!("{name}, {words}") });
+    }
+    all
+}
+
+/// A request is rejected by a rule: it and its answer are seen with the rule's words; one that another host has sent is dropped.
+#[test]
+fn requests_that_a_rule_rejects_are_captured() {
+    let mut host = Host::with(&["10.0.0.1"]);
+    let wanted = LaneOut { lane: 1, stripe: 4096, len: SPOOL_MIN as u64, ..LaneOut::default() };
+    let fd = create_spool(SPOOL_MIN).expect("a spool");
+    host.world.captures.watchers().begin(Asker::Root, &wanted, &fd).expect("room");
+    let mut spool = SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("mapped");
+    host.world.add_faults(Scope::All, "cm-timeout").expect("a rule");
+    let mut packet = host.arriving();
+    host.manager.on_datagrams(&host.world);
+    let mut bytes = Vec::new();
+    let mut next = || {
+        assert!(spool.pop(&mut bytes).expect("sound"), "one more");
+        CaptureRecord::read(&bytes).expect("a record")
+    };
+    let (came, dropped) = (next(), next());
+    assert_eq!((came.kind, came.path, came.len), (kind::PACKET, path::WIRE_IN, packet.len() as u32));
+    assert_eq!((dropped.kind, dropped.cause, dropped.got), (kind::DROP, Cause::Fault as u32, 1));
+    packet.truncate(12);
+    assert_eq!((dropped.dest_qp, dropped.psn, dropped.opcode), (1, 7, packet[0].into()));
+}
+
+/// As with a kernel: who has an id on a device that is taken away is told, and its peer hears of the end.
+#[test]
+fn ids_of_a_device_that_is_taken_away_are_told() {
+    let mut host = Host::with(&["10.0.0.1"]);
+    let idle = {
+        let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
+        CreateIdAnswer::read(&host.call(command::CREATE_ID, &body, 4)).expect("whole").id
+    };
+    let listener = host.listener(PORT);
+    let asking = host.routed("10.0.0.1", PORT);
+    let conn_param = ConnParam { valid: 1, qp_num: 0x500, ..ConnParam::default() };
+    host.call(command::CONNECT, &Connect { id: asking, conn_param, ..Connect::default() }, 0);
+    let request = host.event();
+    assert_eq!(request.event, event::CONNECT_REQUEST);
+    // Another user's, and another process's, are not touched.
+    for rule in [(Scope::User(8), "remove"), (Scope::All, "remove pid 77")] {
+        host.world.add_faults(rule.0, rule.1).expect("a rule");
+        host.manager.follow_removals(&host.world);
+    }
+    assert_eq!(host.manager.channels[&host.channel].channel.waiting(), 0);
+    host.world.add_faults(Scope::User(7), "remove").expect("a rule");
+    host.manager.follow_removals(&host.world);
+    let told: BTreeSet<(u32, u32)> = (0..2).map(|_| host.event()).map(|told| (told.event, told.id)).collect();
+    assert_eq!(told, [listener, asking].map(|id| (event::DEVICE_REMOVAL, id)).into());
+    host.manager.follow_removals(&host.world);
+    assert_eq!(host.manager.channels[&host.channel].channel.waiting(), 0, "once");
+    assert!(host.manager.ids.get(idle).is_some_and(|id| id.stage == Stage::Idle));
+    let accept = Accept { id: request.id, conn_param, ..Accept::default() };
+    let reply =
+        host.manager.dispatch(&mut host.world, host.channel, &build(command::ACCEPT, &accept, &[], 0), Vec::new());
+    assert_eq!(reply.status, abi::Errno::EINVAL.to_status());
 }

@@ -7,7 +7,7 @@ use abi::fault::{Armed, Kind, Rule, parse_all};
 use serde_json::{Value, json};
 
 use super::publish::{counts, is_behind};
-use super::{Entry, RULES_MAX, Scope};
+use super::{Entry, RULES_MAX, Removal, Scope};
 use crate::admin::Asker;
 use crate::context::ContextId;
 use crate::lanes::lane_gone;
@@ -117,6 +117,8 @@ impl World {
     fn remove_device(&mut self, entry: &Entry) -> (u64, u64) {
         use abi::private::{Push, push};
         let mut removed = 0;
+        let (scope, device, pid) = (entry.scope, entry.device, entry.rule().select.pid);
+        self.faults.removals.lock().push(Removal { scope, device, pid });
         let touched: Vec<ContextId> =
             self.contexts.values().filter(|context| entry.touches(context)).map(|context| context.id).collect();
         for id in touched {

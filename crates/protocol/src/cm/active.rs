@@ -30,6 +30,7 @@ impl Cm {
             ack_timeout: request.ack_timeout,
             ..Connection::default()
         });
+        entry.owner = request.owner;
         entry.ca_guid = request.ca_guid;
         entry.max_retries = request.max_cm_retries.min(15);
         entry.set_interval(request.remote_response_timeout);

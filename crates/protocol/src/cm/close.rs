@@ -151,7 +151,7 @@ impl Cm {
     }
 
     /// A peer that never learned our number says that it waited too long: it names its adapter and its own number.
-    fn rejected_by_adapter(&self, origin: &Origin, rej: &Rej) -> Option<u32> {
+    pub(super) fn rejected_by_adapter(&self, origin: &Origin, rej: &Rej) -> Option<u32> {
         let ca_guid = rej.told().first_chunk::<8>()?;
         if rej.reason != Reason::TIMEOUT || rej.remote_comm_id != 0 {
             return None;

@@ -55,6 +55,8 @@ pub(super) struct Entry {
     pub(super) suggested: Option<Box<Suggested>>,
     /// Its user has destroyed it: it ends alone, and without a word to him.
     pub(super) orphan: bool,
+    /// In its user's words, whose it is; 0 where nobody has said.
+    pub(super) owner: u32,
     /// Our adapter.
     pub(super) ca_guid: u64,
     /// What our next message answers, or what we asked last.
@@ -92,6 +94,7 @@ impl Entry {
             path_state: PathState::Idle,
             suggested: None,
             orphan: false,
+            owner: 0,
             ca_guid: 0,
             transaction: 0,
             interval: SHORTEST,

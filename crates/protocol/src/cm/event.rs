@@ -15,6 +15,8 @@ pub enum Output {
         path: Path,
         /// The datagram.
         mad: Mad,
+        /// Whose it is: the owner of the id that says it, 0 where there is none.
+        owner: u32,
     },
     /// Tell the user of an id.
     Event(Event),

@@ -8,8 +8,8 @@ use wire::mad::Mad;
 
 impl Cm {
     /// Hands out a datagram.
-    pub(super) fn send(&mut self, path: Path, mad: Mad) {
-        self.outputs.push_back(Output::Send { path, mad });
+    pub(super) fn send(&mut self, path: Path, mad: Mad, owner: u32) {
+        self.outputs.push_back(Output::Send { path, mad, owner });
     }
 
     /// Says something to an entry's peer, in the entry's transaction, and keeps it to be said again.
@@ -17,16 +17,16 @@ impl Cm {
         let entry = self.table.entry_mut(index);
         let mad = message.emit(entry.transaction, options);
         entry.last = Some(Last { attribute: message.attribute(), mad: Box::new(mad) });
-        let path = entry.facts.path;
-        self.send(path, mad);
+        let (path, owner) = (entry.facts.path, entry.owner);
+        self.send(path, mad, owner);
     }
 
     /// Says the last message again.
     pub(super) fn repeat(&mut self, index: u32) {
         let entry = self.table.entry(index);
         if let Some(last) = &entry.last {
-            let (path, mad) = (entry.facts.path, *last.mad);
-            self.send(path, mad);
+            let (path, mad, owner) = (entry.facts.path, *last.mad, entry.owner);
+            self.send(path, mad, owner);
         }
     }
 
@@ -45,7 +45,7 @@ impl Cm {
 
     /// Answers a message that belongs to no entry, along the way that it came.
     pub(super) fn answer(&mut self, origin: &Origin, transaction: u64, message: &Message) {
-        self.send(origin.back(), message.emit(transaction, 0));
+        self.send(origin.back(), message.emit(transaction, 0), 0);
     }
 
     /// Tells the user of an entry.

@@ -7,6 +7,8 @@ use wire::{Psn, Qpn};
 /// A connection to ask for: what goes into a REQ. Timeouts are codes of 5 bits ([`crate::timeout`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
+    /// Whose it is ([`super::Cm::set_owner`]).
+    pub owner: u32,
     /// The way there; its MTU is the connection's.
     pub path: Path,
     /// Where to migrate to.
@@ -96,6 +98,8 @@ pub struct Suggestion<'a> {
 /// A datagram service to look for: what goes into a SIDR_REQ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SidrRequest<'a> {
+    /// Whose it is ([`super::Cm::set_owner`]).
+    pub owner: u32,
     /// The way there.
     pub path: Path,
     /// The service.

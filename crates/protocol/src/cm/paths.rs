@@ -222,8 +222,8 @@ impl Cm {
         let entry = self.table.entry(index);
         let said: Option<Mad> = entry.suggested.as_ref().and_then(|suggested| suggested.said);
         if let Some(mad) = said {
-            let path = entry.facts.path;
-            self.send(path, mad);
+            let (path, owner) = (entry.facts.path, entry.owner);
+            self.send(path, mad, owner);
         }
     }
 }

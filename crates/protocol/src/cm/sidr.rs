@@ -24,6 +24,7 @@ impl Cm {
             path: request.path,
             ..Connection::default()
         });
+        entry.owner = request.owner;
         entry.max_retries = request.max_cm_retries.min(15);
         entry.set_interval(request.remote_response_timeout);
         let index = self.table.insert(entry).ok_or(Error::Full)?;

@@ -60,7 +60,7 @@ fn from(source: Gid, destination: Gid) -> Origin {
 
 fn sent(output: &Output) -> (Path, Mad) {
     match output {
-        Output::Send { path, mad } => (*path, *mad),
+        Output::Send { path, mad, .. } => (*path, *mad),
         Output::Event(event) => panic!("{event:?}"),
     }
 }

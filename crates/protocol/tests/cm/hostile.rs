@@ -175,7 +175,7 @@ impl Chaos {
     fn collect(&mut self, host: usize) {
         while let Some(output) = self.cm[host].poll_output() {
             match output {
-                Output::Send { path, mad } => {
+                Output::Send { path, mad, .. } => {
                     if let Some(to) = self.gids.iter().position(|gid| *gid == path.dgid) {
                         self.mads.push((to, origin(&path), mad));
                     }

@@ -196,6 +196,7 @@ impl World {
 
     pub(crate) fn sidr_request(&mut self, from: usize, to: usize) -> Id {
         let request = SidrRequest {
+            owner: 0,
             path: self.path(from, to),
             service_id: SERVICE,
             remote_response_timeout: RESPONSE,
@@ -233,7 +234,7 @@ impl World {
     pub(crate) fn collect(&mut self, host: usize) {
         while let Some(output) = self.hosts[host].cm.poll_output() {
             match output {
-                Output::Send { path, mad } => self.send(host, path, mad),
+                Output::Send { path, mad, .. } => self.send(host, path, mad),
                 Output::Event(event) => {
                     self.hosts[host].events.push(event);
                     self.react(host, event);

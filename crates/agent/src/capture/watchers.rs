@@ -1,0 +1,95 @@
+//! Who captures what the agent itself sends and receives: datagrams of the connection manager. Root and the agent's own user see all of them, other
+//! users those of their own ids. Principal type: [`Watchers`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abi::capture::CaptureRecord;
+use abi::private::LaneOut;
+use abi::reason::{Cause, DropRecord};
+use engine::capture::Tap;
+use parking_lot::Mutex;
+
+use crate::admin::Asker;
+
+/// The taps, shared by the captures and by whoever has something to show.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Watchers {
+    /// For those who see everything.
+    root: Arc<Tap>,
+    users: Arc<Users>,
+}
+
+#[derive(Debug, Default)]
+struct Users {
+    is_on: AtomicBool,
+    taps: Mutex<BTreeMap<u32, Arc<Tap>>>,
+}
+
+impl Watchers {
+    /// The tap of those who see everything.
+    pub(crate) fn root(&self) -> &Arc<Tap> {
+        &self.root
+    }
+
+    /// Whether anybody captures.
+    pub(crate) fn are_there(&self) -> bool {
+        self.root.is_on() || self.have_users()
+    }
+
+    /// Whether somebody captures who sees own datagrams only.
+    pub(crate) fn have_users(&self) -> bool {
+        self.users.is_on.load(Ordering::Relaxed)
+    }
+
+    /// A capture begins.
+    pub(crate) fn begin(&self, asker: Asker, wanted: &LaneOut, spool: &OwnedFd) -> io::Result<()> {
+        let Asker::User(uid) = asker else { return self.root.begin(wanted, spool) };
+        let mut taps = self.users.taps.lock();
+        taps.entry(uid).or_default().begin(wanted, spool)?;
+        self.users.is_on.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// It ends.
+    pub(crate) fn end(&self, asker: Asker, number: u32) {
+        let Asker::User(uid) = asker else { return self.root.end(number) };
+        let mut taps = self.users.taps.lock();
+        if let Some(tap) = taps.get(&uid) {
+            tap.end(number);
+        }
+        taps.retain(|_, tap| tap.is_on());
+        self.users.is_on.store(!taps.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Shows a packet to those who see everything.
+    pub(crate) fn show_root(&self, about: &CaptureRecord, packet: &[u8], words: &str) {
+        if self.root.is_on() {
+            self.root.packet(about, packet, words);
+        }
+    }
+
+    /// Shows a packet to the user whose it is, 0 for nobody's.
+    pub(crate) fn show_user(&self, user: u32, about: &CaptureRecord, packet: &[u8], words: &str) {
+        if let Some(tap) = self.tap_of(user) {
+            tap.packet(about, packet, words);
+        }
+    }
+
+    /// Says that a packet of this user's, which was shown before, was dropped.
+    pub(crate) fn show_drop(&self, user: u32, cause: Cause, dropped: &DropRecord) {
+        for tap in self.tap_of(user).iter().chain([&self.root]) {
+            tap.dropped(cause, dropped);
+        }
+    }
+
+    fn tap_of(&self, user: u32) -> Option<Arc<Tap>> {
+        if user == 0 || !self.have_users() {
+            return None;
+        }
+        self.users.taps.lock().get(&user).cloned()
+    }
+}
