@@ -87,6 +87,25 @@ fn connections_get_over_each_kind(fabric: &Fabric) {
     }
 }
 
+/// What a program's own settings, those of perftest, must be enough for: each of these alone, and all together.
+fn connections_get_over_the_rates_of_a_bad_network(fabric: &Fabric) {
+    for rules in [
+        "loss 1% seed 7",
+        "loss 5% seed 8",
+        "reorder 5% seed 4",
+        "duplicate 1% seed 3",
+        "corrupt 0.1% seed 5",
+        "loss 5% seed 7; reorder 5% seed 2; duplicate 1% seed 3; corrupt 0.1% seed 5",
+    ] {
+        fabric.add_faults(rules);
+        let (a, b) = fabric.pair(&Plan { memory: 2 * HALF, ..Plan::rc() });
+        talk(&a, &b, 50);
+        let (seen, acted) = fabric.fault_counts();
+        assert!(acted > 0 && seen >= acted, "{rules}: {acted} of {seen}");
+        fabric.clear_faults();
+    }
+}
+
 fn connections_get_over_all_of_them_at_once(fabric: &Fabric) {
     fabric.add_faults("loss 5%; reorder 5% seed 2; duplicate 1% seed 3; corrupt 0.1% seed 4; ghost-ack 5%; rnr 5%");
     let (a, b) = pair(fabric);
@@ -151,6 +170,7 @@ fn unreliable_services_lose_what_a_rule_says_and_the_same_again_with_its_seed(fa
 
 everywhere! {
     connections_get_over_each_kind
+    connections_get_over_the_rates_of_a_bad_network
     connections_get_over_all_of_them_at_once
     connections_that_were_there_before_get_over_them_too
     unreliable_services_lose_what_a_rule_says_and_the_same_again_with_its_seed
