@@ -59,6 +59,11 @@ pub const TARGETS: &[Target] = &[
         says: "what the peer of an rsocket sends: no more is read or written than there is room",
         run: targets::rsocket::run,
     },
+    Target {
+        name: "lane",
+        says: "what a peer writes into the memory of a lane, or of a spool: nothing outside is touched, and what is broken stays so",
+        run: targets::lane::run,
+    },
 ];
 
 /// The target with this name.

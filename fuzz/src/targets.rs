@@ -2,6 +2,7 @@
 
 pub(crate) mod command;
 pub(crate) mod datagram;
+pub(crate) mod lane;
 pub(crate) mod manager;
 pub(crate) mod message;
 pub(crate) mod packet;

@@ -53,4 +53,4 @@ macro_rules! targets {
     };
 }
 
-targets!(packet, message, command, manager, receive, datagram, rsocket);
+targets!(packet, message, command, manager, receive, datagram, rsocket, lane);
