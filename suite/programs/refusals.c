@@ -6,6 +6,8 @@
 #include "cm.h"
 
 static const char *until = "";
+/* How many ids there are. */
+static int ids = 1;
 
 static int up_to(const char *state) { return strcmp(until, state) == 0; }
 
@@ -55,6 +57,7 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
         has("called");
         break;
     case RDMA_CM_EVENT_CONNECT_REQUEST:
+        ids++;
         if (up_to("reject")) MUST(rdma_reject(id, no, sizeof no) == 0);
         if (!up_to("accept")) break;
         create_qp(id);
@@ -73,6 +76,7 @@ static void handle(struct rdma_cm_id *id, enum rdma_cm_event_type type)
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
         if (id->qp) rdma_destroy_qp(id);
         MUST(rdma_destroy_id(id) == 0);
+        if (--ids == 0) exit(3);
         break;
     default:
         exit(2);

@@ -190,6 +190,24 @@ fn the_agent_is_killed_in_each_state() {
     }
 }
 
+/// The same when a rule of faults on demand takes the device away; but the agent goes on, and who comes next has it.
+#[test]
+fn a_device_is_taken_away() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let program = built(&room);
+    let (mut server, mut client) = pair(room.place(Family::V4), &program, "accept", "established");
+    said(&mut client, "ESTABLISHED");
+    said(&mut server.program, "ESTABLISHED");
+    room.finish(room.softhca(&["fault", "add", "remove"])).expect("it ends").expect_success();
+    for (side, count) in [(&mut server.program, 2), (&mut client, 1)] {
+        let side = ended(side);
+        assert_eq!(side.code, 3, "{}", side.told());
+        assert_eq!(side.output.matches("DEVICE_REMOVAL status 0").count(), count, "{}", side.told());
+    }
+    let (mut server, mut client) = pair(room.place(Family::V4), &program, "accept", "disconnect");
+    assert!(ended(&mut client).succeeded() && ended(&mut server.program).succeeded());
+}
+
 /// A host that takes packets and says nothing: its agent is stopped. By the book that takes half a minute.
 #[test]
 fn a_silent_host_is_unreachable() {

@@ -1,7 +1,7 @@
 //! Faults on demand as programs see them: packets that get lost, a command that fails, a port that goes down, a connection that is refused.
 
 use serde_json::Value;
-use softhca_suite::{Family, HANG, Pair, Program, Room, User, lists};
+use softhca_suite::{Family, HANG, Hosts, Pair, Program, Room, User, lists};
 
 /// The words of a program that runs with a rule of its own.
 fn with_fault(room: &Room, rule: &str, words: &[&str]) -> Program {
@@ -37,6 +37,29 @@ fn perftest_gets_over_losses_of_each_kind_and_of_all() {
         }
         room.finish(room.softhca(&["fault", "clear"])).expect("it ends").expect_success();
         assert!(list(&room).is_empty());
+    }
+}
+
+/// Between two agents, where the rules stand in place of a bad cable (`wire_bad`): each alone, and all together.
+#[test]
+fn perftest_gets_over_the_same_between_hosts() {
+    let hosts = Hosts::loopback(User::Me).expect("two addresses");
+    for rules in [
+        "loss 1%",
+        "corrupt 0.1% seed 5",
+        "loss 5% seed 7; reorder 5% seed 2; duplicate 1% seed 3; corrupt 0.1% seed 4",
+    ] {
+        for side in [&hosts.left, &hosts.right] {
+            add(side.room(), rules);
+        }
+        for words in [["ib_write_bw", "-n", "100"], ["ib_read_bw", "-n", "40"]] {
+            lists::expect_figures(&words, &hosts.must_succeed(Family::V4, &words));
+        }
+        for side in [&hosts.left, &hosts.right] {
+            let acted: u64 = list(side.room()).iter().filter_map(|row| row["acted"].as_u64()).sum();
+            assert!(acted > 0, "{rules}");
+            side.room().finish(side.room().softhca(&["fault", "clear"])).expect("it ends").expect_success();
+        }
     }
 }
 
