@@ -294,7 +294,7 @@ impl Cq {
         if taken > 0 && !self.engine.due() {
             return Ok(taken);
         }
-        self.engine.poll(taken > 0);
+        self.engine.poll(taken > 0, self.handle);
         Ok(taken + self.take(&mut wcs[taken..]))
     }
 
@@ -313,7 +313,7 @@ impl Cq {
         let mut take = || self.take_each(1, |_, entry| found = Some((entry.wc, entry.timestamp)));
         let taken = take();
         if taken == 0 || self.engine.due() {
-            self.engine.poll(taken > 0);
+            self.engine.poll(taken > 0, self.handle);
             if taken == 0 {
                 take();
             }
@@ -508,7 +508,7 @@ impl Cq {
         self.engine.check_process()?;
         // What was posted before counts, also where its lane is only being opened.
         self.engine.open_routes();
-        self.engine.poll(false);
+        self.engine.poll(false, self.handle);
         // Before the ring: whoever destroys a QP holds it when it takes its completions out.
         let _order = self.engine.allocation.lock();
         let mut ring = self.ring.lock();

@@ -453,10 +453,13 @@ impl Engine {
         self.waker.kick();
     }
 
+    #[inline]
+    pub(crate) fn has_deferred(&self) -> bool {
+        // Acquire: pairs with the release in `defer`.
+        self.has_deferred.load(Ordering::Acquire)
+    }
+
     pub(crate) fn deferred(&self) -> Vec<Deferred> {
-        if !self.has_deferred.load(Ordering::Acquire) {
-            return Vec::new();
-        }
         self.has_deferred.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.deferred.lock())
     }

@@ -7,17 +7,17 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi::errno::Errno;
 use abi::private::LaneOut;
 use arc_swap::ArcSwap;
-use shm::{BellView, Doorbell, LANE_LEN, LaneRx, LaneTx, Side};
+use shm::{BellView, Doorbell, Glance, LANE_LEN, LaneRx, LaneTx, Side};
 
 use crate::capture::Ends;
 use crate::cell::Notice;
 use crate::error::{Error, Result};
-use crate::lock::Mutex;
+use crate::lock::{Mutex, MutexGuard};
 use crate::qp::Qp;
 
 /// How much of a message travels as one packet on a lane: the "path MTU" of the state machines there.
@@ -79,6 +79,10 @@ pub(crate) struct Lane {
     pub(crate) stripe: u32,
     pub(crate) sender: Mutex<Sender>,
     pub(crate) receiver: Mutex<Receiver>,
+    /// Whether something has come, for those who do not have the receiving half.
+    glance: Glance,
+    /// Where the receiving half stands.
+    position: AtomicU32,
     blocked: Mutex<Blocked>,
     pub(crate) has_blocked: AtomicBool,
     memory: OwnedFd,
@@ -104,6 +108,7 @@ impl Lane {
         let region = shm::Region::map(memory.as_fd(), LANE_LEN)?;
         let side = if out.side == 0 { Side::A } else { Side::B };
         let (tx, rx) = shm::ends(Arc::new(region), side);
+        let glance = rx.glance();
         Ok(Arc::new(Self {
             id: out.lane,
             peer: out.engine,
@@ -116,6 +121,8 @@ impl Lane {
                 recent: None,
                 record: [0; shm::RECORD_MAX],
             }),
+            glance,
+            position: AtomicU32::new(0),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
             memory,
@@ -132,6 +139,18 @@ impl Lane {
 
     pub(crate) fn kill(&self) {
         self.dead.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is worth taking the receiving half. Who has it sees more, and who is about to sleep has to be sure.
+    #[inline]
+    pub(crate) fn seems_to_have(&self) -> bool {
+        self.glance.sees(self.position.load(Ordering::Relaxed))
+    }
+
+    /// The receiving half stands here now.
+    #[inline]
+    pub(crate) fn stands_at(&self, position: u32) {
+        self.position.store(position, Ordering::Relaxed);
     }
 
     /// After pushing: wakes the peer if it has asked for that.
@@ -197,10 +216,38 @@ impl Lane {
     }
 }
 
+/// How many pollers can have a list of their own.
+const WALKERS: usize = 8;
+
+/// The list as a poller has seen it, and how often it had changed by then.
+type Seen = Option<(u64, Arc<Vec<Arc<Lane>>>)>;
+
+/// The lanes of one engine, for one walk over them.
+pub(crate) enum Walk<'a> {
+    Seen(MutexGuard<'a, Seen>),
+    Loaded(arc_swap::Guard<Arc<Vec<Arc<Lane>>>>),
+}
+
+impl std::ops::Deref for Walk<'_> {
+    type Target = [Arc<Lane>];
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Seen(seen) => seen.as_ref().map_or(&[], |(_, list)| list),
+            Self::Loaded(list) => list,
+        }
+    }
+}
+
 /// The lanes of one engine.
 pub(crate) struct Lanes {
     /// What progress walks over.
     list: ArcSwap<Vec<Arc<Lane>>>,
+    /// How often it has changed.
+    changes: AtomicU64,
+    /// What pollers remember of it: one locked instruction a walk, where the list itself costs three.
+    seen: [Mutex<Seen>; WALKERS],
     /// Which lane leads to (engine, stripe).
     routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
     /// Engines that had a lane and have ended. Their numbers do not come back; those of their QPs name them for a while.
@@ -209,11 +256,38 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(crate) fn new() -> Self {
-        Self { list: ArcSwap::default(), routes: Mutex::new(HashMap::new()), ended: Mutex::default() }
+        Self {
+            list: ArcSwap::default(),
+            changes: AtomicU64::new(0),
+            seen: std::array::from_fn(|_| Mutex::new(None)),
+            routes: Mutex::new(HashMap::new()),
+            ended: Mutex::default(),
+        }
     }
 
     pub(crate) fn list(&self) -> arc_swap::Guard<Arc<Vec<Arc<Lane>>>> {
         self.list.load()
+    }
+
+    /// The same for somebody who asks again and again; different ones should call themselves by different numbers.
+    #[inline]
+    pub(crate) fn walk(&self, who: u32) -> Walk<'_> {
+        let Some(mut seen) = self.seen[who as usize % WALKERS].try_lock() else { return Walk::Loaded(self.list()) };
+        // Acquire: pairs with the release in `set`, so that the list is at least as new as the count.
+        let changes = self.changes.load(Ordering::Acquire);
+        if seen.as_ref().is_none_or(|(known, _)| *known != changes) {
+            *seen = Some((changes, self.list.load_full()));
+        }
+        Walk::Seen(seen)
+    }
+
+    fn set(&self, list: Vec<Arc<Lane>>) {
+        self.list.store(Arc::new(list));
+        self.changes.fetch_add(1, Ordering::Release);
+        // Nobody is to keep a lane that is gone. Who walks just now looks at the count when he walks again.
+        for mut seen in self.seen.iter().filter_map(Mutex::try_lock) {
+            *seen = None;
+        }
     }
 
     pub(crate) fn route(&self, engine: u32, stripe: u32) -> Option<Arc<Lane>> {
@@ -232,7 +306,7 @@ impl Lanes {
         }
         let mut list = self.list.load_full().to_vec();
         list.push(Arc::clone(&lane));
-        self.list.store(Arc::new(list));
+        self.set(list);
         lane
     }
 
@@ -251,13 +325,13 @@ impl Lanes {
         let mut routes = self.routes.lock();
         routes.retain(|_, lane| lane.id != id);
         let (gone, kept): (Vec<_>, Vec<_>) = self.list.load_full().iter().cloned().partition(|lane| lane.id == id);
-        self.list.store(Arc::new(kept));
+        self.set(kept);
         gone.iter().for_each(|lane| lane.kill());
         gone
     }
 
     pub(crate) fn clear(&self) {
         self.routes.lock().clear();
-        self.list.store(Arc::new(Vec::new()));
+        self.set(Vec::new());
     }
 }

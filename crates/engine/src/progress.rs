@@ -22,6 +22,9 @@ use crate::receive::{Arrival, Origin};
 /// How many records one round takes from a lane, so that no lane starves the others.
 const BATCH: usize = 64;
 
+/// How the helper calls itself when it walks over the lanes.
+const HELPER: u32 = u32::MAX;
+
 /// Rounds in which a program that polls finds nothing, before it lets others have the processor.
 const YIELD: u32 = 32;
 
@@ -50,12 +53,14 @@ fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], packet: &Packet) -> Option<*con
 
 impl Engine {
     /// What a polling thread does. One that has `found` something is about to answer it, maybe, and what is owed waits for that.
-    pub(crate) fn poll(self: &Arc<Self>, found: bool) {
+    /// `who` tells pollers apart that do not do so in turn: the number of their CQ.
+    #[inline]
+    pub(crate) fn poll(self: &Arc<Self>, found: bool, who: u32) {
         // In a simulation nobody takes over from a program that has stopped polling.
         if self.clock.simulated().is_none() {
             self.waker.polled();
         }
-        if self.go_round(false, if found { Caller::Found } else { Caller::Polls }) {
+        if self.go_round(false, if found { Caller::Found } else { Caller::Polls }, who) {
             self.net.idle.store(0, Ordering::Relaxed);
         } else if self.net.inbox().is_some_and(Inbox::has_hot) {
             // Not an atomic increment: of several pollers some may not count.
@@ -71,7 +76,7 @@ impl Engine {
 
     /// Does what there is to do; says whether there was something. With `sure`, waits for those who are at it.
     pub(crate) fn progress(self: &Arc<Self>, sure: bool) -> bool {
-        self.go_round(sure, Caller::Helps)
+        self.go_round(sure, Caller::Helps, HELPER)
     }
 
     /// Does what has come so far, and waits for those who are at it: for whoever is about to end something, which shall count what
@@ -84,14 +89,15 @@ impl Engine {
         }
     }
 
-    fn go_round(self: &Arc<Self>, sure: bool, caller: Caller) -> bool {
+    fn go_round(self: &Arc<Self>, sure: bool, caller: Caller, who: u32) -> bool {
         let polled = caller != Caller::Helps;
-        crate::usermem::prepare_thread();
         let mut worked = false;
-        for lane in self.lanes.list().iter() {
-            let receiver = if sure { Some(lane.receiver.lock()) } else { lane.receiver.try_lock() };
-            if let Some(mut receiver) = receiver {
-                worked |= self.receive(lane, &mut receiver);
+        for lane in self.lanes.walk(who).iter() {
+            if sure || lane.seems_to_have() {
+                let receiver = if sure { Some(lane.receiver.lock()) } else { lane.receiver.try_lock() };
+                if let Some(mut receiver) = receiver {
+                    worked |= self.receive(lane, &mut receiver);
+                }
             }
             if lane.has_blocked.load(Ordering::Acquire) && lane.has_room(sure) {
                 worked = true;
@@ -106,9 +112,12 @@ impl Engine {
             worked |= self.look_at_timers();
         }
         worked |= self.give_turns();
-        for work in self.deferred() {
-            worked = true;
-            self.settle(work);
+        if self.has_deferred() {
+            crate::usermem::prepare_thread();
+            for work in self.deferred() {
+                worked = true;
+                self.settle(work);
+            }
         }
         worked
     }
@@ -118,6 +127,7 @@ impl Engine {
         if lane.is_dead() {
             return false;
         }
+        crate::usermem::prepare_thread();
         let Receiver { rx, touched, recent, record } = receiver;
         let mut taken = 0;
         while taken < BATCH {
@@ -168,6 +178,7 @@ impl Engine {
         if taken == 0 {
             return false;
         }
+        lane.stands_at(rx.ring.position());
         rx.ring.publish();
         // Answers go once per batch, so that one acknowledgement stands for many packets.
         for qp in touched.drain(..) {
@@ -219,13 +230,14 @@ impl Engine {
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let mut arrival = recent.as_ref().map_or(Arrival::Gone, |qp| qp.arrive(packet, payload, Origin::Lane, more));
+        let arrive = |qp: &Arc<Qp>| qp.arrive(packet, payload, Origin::Lane, more);
+        let mut arrival = recent.as_ref().map_or(Arrival::Gone, arrive);
         if arrival == Arrival::Gone {
             // The QP that was recent may be gone, and its number another's.
             let present = self.qps.find(dest);
             if present.as_ref().map(Arc::as_ptr) != recent.as_ref().map(Arc::as_ptr) {
                 *recent = present;
-                arrival = recent.as_ref().map_or(Arrival::Gone, |qp| qp.arrive(packet, payload, Origin::Lane, more));
+                arrival = recent.as_ref().map_or(Arrival::Gone, arrive);
             }
         }
         match (arrival, recent) {
@@ -289,6 +301,7 @@ impl Engine {
 
     /// Goes on with those who found the lane full.
     fn go_on(self: &Arc<Self>, lane: &Arc<Lane>) {
+        crate::usermem::prepare_thread();
         let (qps, notices) = lane.unblock();
         if lane.is_dead() {
             qps.iter().for_each(Qp::unblock);
@@ -305,6 +318,7 @@ impl Engine {
         if self.timers.next().is_none_or(|at| at > now) {
             return false;
         }
+        crate::usermem::prepare_thread();
         let due = self.timers.due(now);
         if due.contains(&PERIODS) {
             self.end_periods(now);

@@ -8,7 +8,7 @@ use crate::bulk::{BulkRx, BulkTx};
 use crate::layout::{self, BULK_AT, DIRECTION_LEN, WAITING};
 use crate::memory::{Memory, Window};
 use crate::region::Region;
-use crate::ring::{Consumer, Producer};
+use crate::ring::{Consumer, Glance, Producer};
 
 /// Bytes of a lane's region.
 pub const LANE_LEN: usize = layout::LANE_LEN;
@@ -79,6 +79,11 @@ impl LaneRx {
     /// Does the peer wait for space? Ask after publishing or releasing some; if so, clear first, then ring its doorbell.
     pub fn peer_waiting(&self) -> bool {
         said_waiting(&self.control)
+    }
+
+    /// What somebody looks at who does not hold this half.
+    pub fn glance(&self) -> Glance {
+        Glance::new(self.control.clone())
     }
 
     /// Forgets that the peer waits; it says so again if it has to.

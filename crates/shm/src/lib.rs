@@ -40,5 +40,5 @@ pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
 pub use eventfd::Doorbell;
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
 pub use region::{Region, mapped_regions};
-pub use ring::{Broken, CELLS, Consumer, Producer, PushError, RECORD_CELLS, RECORD_MAX};
+pub use ring::{Broken, CELLS, Consumer, Glance, Producer, PushError, RECORD_CELLS, RECORD_MAX};
 pub use socket::{Credentials, FDS_MAX, Listener, Received, Socket};

@@ -171,6 +171,11 @@ impl<M: Memory> Consumer<M> {
         Ok(Some(cells as usize * CELL_DATA))
     }
 
+    /// The next cell that will be read, for [`Glance::sees`].
+    pub fn position(&self) -> u32 {
+        self.head
+    }
+
     /// Whether [`Consumer::pop`] would find something, as far as can be seen now.
     #[inline]
     pub fn has_next(&self) -> bool {
@@ -190,8 +195,7 @@ impl<M: Memory> Consumer<M> {
 
     /// The cell still carries its commit of the last lap (or none yet), or else something that nobody should have written.
     fn nothing_new(&mut self, word: u32) -> Result<Option<usize>, Broken> {
-        let last_lap = word == 0 || word & !COUNT == commit(self.head.wrapping_sub(CELLS), 0);
-        if self.broken || !last_lap { self.damaged() } else { Ok(None) }
+        if self.broken || is_new(word, self.head) { self.damaged() } else { Ok(None) }
     }
 
     #[cold]
@@ -199,6 +203,32 @@ impl<M: Memory> Consumer<M> {
         self.broken = true;
         Err(Broken)
     }
+}
+
+/// A look at a ring by somebody who does not hold its reading end.
+#[derive(Debug)]
+pub struct Glance<M: Memory = Window> {
+    memory: M,
+}
+
+impl<M: Memory> Glance<M> {
+    pub(crate) fn new(memory: M) -> Self {
+        Self { memory }
+    }
+
+    /// Whether cell `position` is not as the last lap has left it: a consumer that stands there has something to take, or to object
+    /// to. Says nothing about what was pushed before the caller last took the consumer's place.
+    #[inline]
+    pub fn sees(&self, position: u32) -> bool {
+        // Relaxed: nothing is read on the strength of it.
+        is_new(self.memory.load(commit_at(position), Ordering::Relaxed), position)
+    }
+}
+
+/// Whether a commit word is another one than the last lap has left at `index`, or fresh memory has there.
+#[inline]
+fn is_new(word: u32, index: u32) -> bool {
+    word != 0 && word & !COUNT != commit(index.wrapping_sub(CELLS), 0)
 }
 
 fn cells_of(len: usize) -> u32 {

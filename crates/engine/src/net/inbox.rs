@@ -134,6 +134,7 @@ impl Engine {
         if polled && !inbox.has_hot() && !inbox.is_turn() {
             return false;
         }
+        crate::usermem::prepare_thread();
         let reception = if sure { Some(inbox.reception.lock()) } else { inbox.reception.try_lock() };
         let Some(mut reception) = reception else { return false };
         // Looked at before the ring: what the agent handed over before it granted the claim is older than what is in the sockets.

@@ -48,6 +48,7 @@ impl Engine {
         if !self.net.owes.load(Ordering::Acquire) {
             return false;
         }
+        crate::usermem::prepare_thread();
         self.net.owes.store(false, Ordering::Relaxed);
         let owing = std::mem::take(&mut *self.net.owing.lock());
         for qp in &owing {

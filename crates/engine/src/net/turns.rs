@@ -177,6 +177,7 @@ impl Engine {
         if !self.net.crowded.load(Ordering::Acquire) {
             return false;
         }
+        crate::usermem::prepare_thread();
         // Before the lines are looked at: who comes later sets it again.
         self.net.crowded.store(false, Ordering::Release);
         let crowded =

@@ -9,7 +9,7 @@ use crate::bulk::{self, PIECE_MAX};
 use crate::layout::{BULK, CELLS, DIRECTION_LEN};
 use crate::memory::{CELL_DATA, Window};
 use crate::region::Region;
-use crate::ring::{self, PushError, RECORD_MAX};
+use crate::ring::{self, Glance, PushError, RECORD_MAX};
 
 fn direction() -> Window {
     let (region, _) = Region::create("softhca-test", DIRECTION_LEN).unwrap();
@@ -44,7 +44,9 @@ fn cells(len: usize) -> usize {
 }
 
 fn run_ring(start: u32, ops: &[RingOp]) {
-    let (mut producer, mut consumer) = ring::used_until(direction(), start);
+    let memory = direction();
+    let glance = Glance::new(memory.clone());
+    let (mut producer, mut consumer) = ring::used_until(memory, start);
     let mut unread: VecDeque<Vec<u8>> = VecDeque::new();
     let (mut free, mut unpublished) = (CELLS as usize, 0);
     let mut buf = [0; RECORD_MAX];
@@ -62,6 +64,7 @@ fn run_ring(start: u32, ops: &[RingOp]) {
                 }
             }
             RingOp::Pop => {
+                assert_eq!(glance.sees(consumer.position()), !unread.is_empty());
                 let expected = unread.pop_front().map(|mut record| {
                     record.resize(cells(record.len()) * CELL_DATA, 0);
                     record
