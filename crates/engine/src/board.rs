@@ -33,11 +33,13 @@ impl Board {
         Ok(board)
     }
 
+    #[inline]
     pub(crate) fn word(&self, offset: usize) -> u32 {
         self.region.word(offset).load(Ordering::Acquire)
     }
 
     /// The engine that owns the block of `qpn`, 0 for none.
+    #[inline]
     pub(crate) fn owner(&self, qpn: u32) -> u32 {
         self.word(board::owner(qpn))
     }

@@ -73,22 +73,31 @@ pub(crate) enum Cell {
     Report(Packet, Report),
 }
 
-impl Packet {
-    /// Writes everything before the payload; answers how long that is.
-    pub(crate) fn encode(&self, record: &mut [u8]) -> usize {
-        let flags = if self.grh.is_some() { flag::GRH } else { 0 }
-            | if matches!(self.payload, Payload::Bulk(_)) { flag::BULK } else { 0 };
+/// What stands before a packet's headers.
+#[derive(Clone, Copy)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) path: Path,
+    pub(crate) src_qp: Qpn,
+    pub(crate) len: u16,
+    pub(crate) grh: Option<&'a [u8; 40]>,
+}
+
+impl Envelope<'_> {
+    /// Writes everything before the payload, which may be in the bulk area; answers how long that is.
+    #[inline]
+    pub(crate) fn encode(&self, headers: &Headers, bulk: Option<u32>, record: &mut [u8; shm::RECORD_MAX]) -> usize {
+        let flags = if self.grh.is_some() { flag::GRH } else { 0 } | if bulk.is_some() { flag::BULK } else { 0 };
         head(record, self.path, flags, self.src_qp, self.len);
         let mut at = 16;
-        if let Payload::Bulk(offset) = self.payload {
+        if let Some(offset) = bulk {
             record[at..at + 4].copy_from_slice(&offset.to_le_bytes());
             at += 4;
         }
-        if let Some(grh) = &self.grh {
+        if let Some(grh) = self.grh {
             record[at..at + 40].copy_from_slice(grh);
             at += 40;
         }
-        at + self.headers.emit(&mut record[at..]).expect("a record has room for every header")
+        at + headers.emit(&mut record[at..]).expect("a record has room for every header")
     }
 }
 
@@ -191,6 +200,17 @@ mod tests {
     use super::*;
     use wire::{Opcode, Operation, Reth, Transport};
 
+    impl Packet {
+        fn encode(&self, record: &mut [u8; shm::RECORD_MAX]) -> usize {
+            let Packet { path, src_qp, len, grh, .. } = *self;
+            let bulk = match self.payload {
+                Payload::Bulk(offset) => Some(offset),
+                Payload::Inline(_) => None,
+            };
+            Envelope { path, src_qp, len, grh: grh.as_ref() }.encode(&self.headers, bulk, record)
+        }
+    }
+
     fn packet(payload: Payload, grh: Option<[u8; 40]>) -> Packet {
         let opcode = Opcode::new(Transport::Rc, Operation::WriteOnly);
         let reth = Reth { va: 0x1122_3344_5566_7788, rkey: 0x99aa, len: 5 };
@@ -237,10 +257,10 @@ mod tests {
     #[test]
     fn what_no_sound_peer_writes_is_refused() {
         assert_eq!(decode(&[0; 15]), None);
-        let mut record = [0u8; 60];
+        let mut record = [0u8; shm::RECORD_MAX];
         let mut long = packet(Payload::Inline(0), None);
         long.len = 60;
         long.encode(&mut record);
-        assert_eq!(decode(&record), None, "the payload ends outside of the record");
+        assert_eq!(decode(&record[..60]), None, "the payload ends outside of the record");
     }
 }

@@ -45,7 +45,8 @@ impl Qp {
         path: Path,
         grh: Option<[u8; 40]>,
     ) -> Result<bool, Refusal> {
-        let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
+        let from =
+            Origin::Request { sq: &inner.sq, entry: &entry.brief, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
         if self.engine().faults.is_on() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
@@ -240,7 +241,8 @@ impl Qp {
         transmit: &Transmit,
         entry: &SendEntry,
     ) -> Result<(), Refusal> {
-        let from = Origin::Request { sq: &inner.sq, entry, index: transmit.slot, offset: transmit.offset };
+        let from =
+            Origin::Request { sq: &inner.sq, entry: &entry.brief, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
         if self.engine().faults.is_on() {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };

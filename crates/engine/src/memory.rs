@@ -77,23 +77,34 @@ impl View {
         Self { region: Arc::new(region), offset: 0, length }
     }
 
+    #[inline]
     fn at(&self, offset: usize, len: usize) -> usize {
-        assert!(offset + len <= self.length, "offset {offset} + {len} in queue memory of {}", self.length);
+        if offset + len > self.length {
+            self.misplaced(offset, len);
+        }
         self.offset + offset
+    }
+
+    #[cold]
+    fn misplaced(&self, offset: usize, len: usize) -> ! {
+        panic!("offset {offset} + {len} in queue memory of {}", self.length)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.length
     }
 
+    #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
         self.region.word(self.at(offset, 4))
     }
 
+    #[inline]
     pub(crate) fn read<T: Pod>(&self, offset: usize) -> T {
         self.region.read(self.at(offset, size_of::<T>()))
     }
 
+    #[inline]
     pub(crate) fn write<T: Pod>(&self, offset: usize, value: &T) {
         self.region.write(self.at(offset, size_of::<T>()), value);
     }
@@ -103,6 +114,7 @@ impl View {
     }
 
     /// Where `len` bytes at `offset` lie in this process, for the copies of inline data.
+    #[inline]
     pub(crate) fn pointer(&self, offset: usize, len: usize) -> *mut u8 {
         self.region.pointer(self.at(offset, len), len).map_or(std::ptr::null_mut(), std::ptr::NonNull::as_ptr)
     }

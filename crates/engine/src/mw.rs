@@ -23,7 +23,7 @@ use crate::pd::Pd;
 use crate::qp::{Inner, Qp};
 use crate::request;
 use crate::send::{SendBatch, SendWr};
-use crate::wqe::SendEntry;
+use crate::wqe::{SendBrief, SendEntry};
 
 /// What a peer can be allowed through a window.
 const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC | right::FLUSH_GLOBAL;
@@ -230,10 +230,13 @@ impl SendBatch<'_> {
     pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), Errno> {
         let (qp, inner) = (self.qp, &mut *self.inner);
         let mut entry = SendEntry {
-            wr_id: wr.wr_id,
+            brief: SendBrief {
+                wr_id: wr.wr_id,
+                opcode: wr.opcode as u8,
+                signaled: u8::from(qp.signals(wr.send_flags)),
+                ..bytemuck::Zeroable::zeroed()
+            },
             imm: wr.imm,
-            opcode: wr.opcode as u8,
-            signaled: u8::from(qp.signals(wr.send_flags)),
             ..bytemuck::Zeroable::zeroed()
         };
         if operation == Operation::BindMw {
@@ -270,7 +273,7 @@ impl Qp {
             let Some(slot) = inner.requester.poll_local(now) else { break };
             any = true;
             let entry: SendEntry = inner.sq.read(slot);
-            let done = if u32::from(entry.opcode) == opcode::BIND_MW {
+            let done = if u32::from(entry.brief.opcode) == opcode::BIND_MW {
                 self.bind(&entry)
             } else {
                 self.invalidate(entry.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", entry.imm))

@@ -20,7 +20,7 @@ use crate::cell::Packet;
 use crate::drops::of_fault;
 use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::{Srq, write_recv};
-use crate::wqe::{RECV_HEADER, SEND_HEADER, SendEntry};
+use crate::wqe::{RECV_HEADER, SEND_HEADER, SendBrief};
 
 /// Bytes before a datagram in its receive buffer.
 const GRH: u32 = 40;
@@ -208,7 +208,7 @@ impl Qp {
 
     /// Puts what a READ or atomic brought into its scatter list.
     fn place(&self, inner: &mut Inner, slot: u32, offset: u32, len: u32, bytes: *const u8, now: protocol::Time) {
-        let entry: SendEntry = inner.sq.read(slot);
+        let entry: SendBrief = inner.sq.read(slot);
         let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, SEND_HEADER, number));
         let placed = if u64::from(offset) + u64::from(len) > u64::from(entry.length) {
             self.explain(inner, slot, Status::LocLenErr, &"the scatter list is shorter than the answer");

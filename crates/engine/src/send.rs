@@ -21,7 +21,7 @@ use crate::cq::{Cqe, FREES_SEND};
 use crate::lock::MutexGuard;
 use crate::mw::Bind;
 use crate::qp::{Inner, Qp};
-use crate::wqe::{SEND_HEADER, SendEntry};
+use crate::wqe::{SEND_HEADER, SendBrief, SendEntry};
 
 /// A send request.
 #[derive(Clone, Copy)]
@@ -172,31 +172,30 @@ impl SendBatch<'_> {
                 format!("{total} bytes inline, the QP takes {} and READs and atomics none", qp.caps.max_inline_data),
             );
         }
-        let mut entry = SendEntry {
+        let brief = SendBrief {
             wr_id: wr.wr_id,
-            remote_addr: wr.remote_addr,
-            compare_add: wr.compare_add,
-            swap: wr.swap,
             length,
-            imm: wr.imm,
-            rkey: wr.rkey,
             opcode: wr.opcode as u8,
             signaled: u8::from(qp.sq_sig_all || wr.send_flags & send_flags::SIGNALED != 0),
             inline: u8::from(inline),
             num_sge: wr.sges.len() as u8,
-            ..bytemuck::Zeroable::zeroed()
         };
+        let index = inner.sq_tail;
+        let mut dest = Destination::default();
         if qp.service == Service::Ud {
             let Some((ah, qpn, qkey)) = wr.ud else {
                 return refuse(Errno::EINVAL, "a datagram needs an address handle".into());
             };
+            let mut entry = SendEntry { brief, imm: wr.imm, ..bytemuck::Zeroable::zeroed() };
             ah.direct(&mut entry);
             entry.remote_qpn = qpn;
             entry.remote_qkey = if qkey & 0x8000_0000 != 0 { inner.attributes.qkey } else { qkey };
             entry.foreign = u8::from(ah.pd() != qp.pd);
+            dest = Destination { dest_qp: Qpn::new(entry.remote_qpn), qkey: entry.remote_qkey };
+            inner.sq.write(index, &entry);
+        } else {
+            inner.sq.write(index, &brief);
         }
-        let index = inner.sq_tail;
-        inner.sq.write(index, &entry);
         if inline {
             if let Err(addr) = access::inline(wr.sges, inner.sq.inline(index, length as usize)) {
                 return refuse(Errno::EFAULT, format!("the inline data at {addr:#x} cannot be read"));
@@ -222,7 +221,7 @@ impl SendBatch<'_> {
             swap_add: if operation == Operation::FetchAdd { wr.compare_add } else { wr.swap },
             solicited: wr.send_flags & send_flags::SOLICITED != 0,
             fence: wr.send_flags & send_flags::FENCE != 0,
-            dest: Destination { dest_qp: Qpn::new(entry.remote_qpn), qkey: entry.remote_qkey },
+            dest,
             xrc_srq: wr.xrc_srq & 0xff_ffff,
         };
         if inner.requester.post(op).is_err() {
@@ -333,7 +332,7 @@ impl Qp {
                 }
                 _ => {}
             }
-            let entry: SendEntry = inner.sq.read(index);
+            let entry: SendBrief = inner.sq.read(index);
             let shown = completion.status != Status::Success || entry.signaled != 0;
             if let Some(lint) = self.lint() {
                 lint.send_over(self, index, completion.status, shown);
@@ -401,7 +400,7 @@ impl Qp {
 
     /// Notes why a request failed here.
     pub(crate) fn explain(&self, inner: &Inner, slot: u32, status: Status, why: &dyn std::fmt::Display) {
-        let entry: SendEntry = inner.sq.read(slot);
+        let entry: SendBrief = inner.sq.read(slot);
         self.failed(entry.wr_id, status, why);
     }
 }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use abi::queue::qp as word;
 use protocol::{Nak, Response, Service, Source, Status, Time, Transmit};
+use shm::memory::CELL_DATA;
 use wire::{Operation, Qpn};
 
 use crate::abroad::Fetched;
 use crate::access::{self, Refusal, Stretch};
-use crate::cell::{Packet, Path, Payload};
+use crate::cell::{Envelope, Path};
 use crate::engine::Deferred;
 use crate::faults::Far;
 use crate::lane::{Lane, Sender};
@@ -21,7 +22,7 @@ use crate::net::ahead::Ahead;
 use crate::net::batch::Batch;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp, Route};
-use crate::wqe::{SEND_HEADER, SendEntry};
+use crate::wqe::{SEND_HEADER, SendBrief};
 
 /// What became of a packet that was to be sent.
 pub(crate) enum Sent {
@@ -70,7 +71,7 @@ pub(crate) enum Origin<'a> {
     /// Part of a request's gather list (or inline data).
     Request {
         sq: &'a crate::wqe::Ring,
-        entry: &'a SendEntry,
+        entry: &'a SendBrief,
         index: u32,
         offset: u32,
     },
@@ -313,7 +314,7 @@ impl Qp {
         if transmit.len == 0 {
             return Ok(());
         }
-        let entry: SendEntry = inner.sq.read(transmit.slot);
+        let entry: SendBrief = inner.sq.read(transmit.slot);
         let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
         self.fill(&origin, transmit.len, vec![0; transmit.len as usize].as_mut_ptr())
     }
@@ -334,7 +335,7 @@ impl Qp {
         {
             return self.leave_by(exit, &transmit.headers, transmit.len, &Origin::Held { stretch, at });
         }
-        let entry: SendEntry = inner.sq.read(transmit.slot);
+        let entry: SendBrief = inner.sq.read(transmit.slot);
         if matches!(exit, Exit::Wire(..)) {
             *ahead = Ahead::find(self, inner, transmit, &entry);
         }
@@ -435,22 +436,17 @@ impl Qp {
         len: u32,
         from: &Origin<'_>,
     ) -> Sent {
-        let mut packet = Packet {
-            path,
-            src_qp: Qpn::new(self.qpn()),
-            headers: *headers,
-            grh,
-            len: len as u16,
-            payload: Payload::Inline(0),
-        };
+        let about = Envelope { path, src_qp: Qpn::new(self.qpn()), len: len as u16, grh: grh.as_ref() };
         let Sender { tx, record, bulky, wanted, .. } = sender;
         let head = 16 + if grh.is_some() { wire::grh::LEN } else { 0 } + headers.len();
         if head + len as usize <= shm::RECORD_MAX {
-            let head = packet.encode(record);
+            let head = about.encode(headers, None, record);
             if let Err(refusal) = self.fill(from, len, record[head..].as_mut_ptr()) {
                 return Sent::Refused(refusal);
             }
-            return match tx.ring.push(&record[..head + len as usize]) {
+            // Whole cells need no padding: what is behind the record has been the peer's to read before.
+            let end = (head + len as usize).next_multiple_of(CELL_DATA);
+            return match tx.ring.push(&record[..end]) {
                 Ok(()) => Sent::Yes,
                 Err(shm::PushError::Full) => Sent::Full,
                 Err(shm::PushError::Broken(_)) => self.broken(lane),
@@ -469,9 +465,8 @@ impl Qp {
             tx.bulk.cancel(slot);
             return Sent::Refused(refusal);
         }
-        packet.payload = Payload::Bulk(slot.offset);
-        let head = packet.encode(record);
-        match tx.ring.push(&record[..head]) {
+        let head = about.encode(headers, Some(slot.offset), record);
+        match tx.ring.push(&record[..head.next_multiple_of(CELL_DATA)]) {
             Ok(()) => Sent::Yes,
             Err(shm::PushError::Full) => {
                 tx.bulk.cancel(slot);

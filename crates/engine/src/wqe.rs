@@ -18,7 +18,7 @@ pub(crate) const RECV_HEADER: usize = 16;
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct SendEntry {
-    pub(crate) wr_id: u64,
+    pub(crate) brief: SendBrief,
     pub(crate) remote_addr: u64,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
@@ -27,15 +27,8 @@ pub(crate) struct SendEntry {
     pub(crate) flow_label: u32,
     pub(crate) remote_qpn: u32,
     pub(crate) remote_qkey: u32,
-    /// Total bytes of the gather list or of the inline data.
-    pub(crate) length: u32,
     pub(crate) imm: u32,
     pub(crate) rkey: u32,
-    /// Work request opcode (IBV numbering).
-    pub(crate) opcode: u8,
-    pub(crate) signaled: u8,
-    pub(crate) inline: u8,
-    pub(crate) num_sge: u8,
     pub(crate) sgid_index: u8,
     pub(crate) hop_limit: u8,
     pub(crate) traffic_class: u8,
@@ -49,6 +42,22 @@ pub(crate) struct SendEntry {
     pub(crate) reserved: [u8; 44],
 }
 
+/// What the header of a send entry begins with: all of it that is written and read for requests of connections, of which the requester
+/// knows the rest.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct SendBrief {
+    pub(crate) wr_id: u64,
+    /// Total bytes of the gather list or of the inline data.
+    pub(crate) length: u32,
+    /// Work request opcode (IBV numbering).
+    pub(crate) opcode: u8,
+    pub(crate) signaled: u8,
+    pub(crate) inline: u8,
+    pub(crate) num_sge: u8,
+}
+
+const _: () = assert!(size_of::<SendBrief>() == 16);
 const _: () = assert!(size_of::<SendEntry>() == SEND_HEADER);
 
 /// The header of a receive entry.
@@ -99,6 +108,7 @@ impl Ring {
         self.view = None;
     }
 
+    #[inline]
     fn view(&self) -> &View {
         self.view.as_ref().expect("whoever touches entries has seen that the queue lives")
     }
@@ -118,32 +128,39 @@ impl Ring {
     }
 
     /// The index after `index`.
+    #[inline]
     pub(crate) fn advance(&self, index: u32) -> u32 {
         self.wheel.next(index)
     }
 
     /// How many entries lie in `[head, tail)`.
+    #[inline]
     pub(crate) fn used(&self, head: u32, tail: u32) -> u32 {
         self.wheel.between(head, tail)
     }
 
+    #[inline]
     pub(crate) fn read<T: Pod>(&self, index: u32) -> T {
         self.view().read(self.entry(index))
     }
 
+    #[inline]
     pub(crate) fn write<T: Pod>(&self, index: u32, header: &T) {
         self.view().write(self.entry(index), header);
     }
 
+    #[inline]
     pub(crate) fn element(&self, index: u32, header: usize, number: usize) -> Sge {
         self.view().read(self.entry(index) + header + number * size_of::<Sge>())
     }
 
+    #[inline]
     pub(crate) fn set_element(&self, index: u32, header: usize, number: usize, sge: &Sge) {
         self.view().write(self.entry(index) + header + number * size_of::<Sge>(), sge);
     }
 
     /// The inline data of a send entry.
+    #[inline]
     pub(crate) fn inline(&self, index: u32, len: usize) -> *mut u8 {
         self.view().pointer(self.entry(index) + SEND_HEADER, len)
     }

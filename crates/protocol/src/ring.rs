@@ -34,6 +34,7 @@ impl Ring {
     }
 
     /// Puts `op` at `head`, when the oldest entry still in use is `tail`. False when the queue is full.
+    #[inline]
     pub(crate) fn put(&mut self, tail: u32, head: u32, op: SendOp) -> bool {
         let used = head.wrapping_sub(tail);
         if used >= self.depth {
@@ -59,11 +60,13 @@ impl Ring {
     }
 
     /// The entry of a number that was put and is still in use.
+    #[inline]
     pub(crate) fn at(&self, index: u32) -> &Entry {
         let mask = self.entries.len() - 1;
         &self.entries[index as usize & mask]
     }
 
+    #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut Entry {
         let mask = self.entries.len() - 1;
         &mut self.entries[index as usize & mask]

@@ -140,17 +140,18 @@ impl Memory for Window {
 /// `from` is readable for `into.len()` bytes; others may write them meanwhile.
 #[inline]
 pub(crate) unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
+    if from.addr().is_multiple_of(8) && into.len().is_multiple_of(8) {
+        // SAFETY: the caller's promise, and aligned.
+        return unsafe { load_words(from, into) };
+    }
     let lead = from.align_offset(8).min(into.len());
     let (first, rest) = into.split_at_mut(lead);
     // SAFETY: within the bytes that the caller vouches for.
     unsafe { load_singly(from, first) };
     let words = rest.len() / 8;
     let (middle, last) = rest.split_at_mut(words * 8);
-    for (i, bytes) in middle.chunks_exact_mut(8).enumerate() {
-        // SAFETY: word i lies within the bytes that the caller vouches for; `lead` made it aligned.
-        let word = unsafe { AtomicU64::from_ptr(from.add(lead + i * 8).cast()) };
-        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-    }
+    // SAFETY: the words lie within the bytes that the caller vouches for; `lead` made them aligned.
+    unsafe { load_words(from.add(lead), middle) };
     // SAFETY: what is left of the bytes that the caller vouches for.
     unsafe { load_singly(from.add(lead + words * 8), last) };
 }
@@ -161,18 +162,46 @@ pub(crate) unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
 /// `to` is writable for `from.len()` bytes; others may read or write them meanwhile.
 #[inline]
 pub(crate) unsafe fn store_bytes(to: *mut u8, from: &[u8]) {
+    if to.addr().is_multiple_of(8) && from.len().is_multiple_of(8) {
+        // SAFETY: the caller's promise, and aligned.
+        return unsafe { store_words(to, from) };
+    }
     let lead = to.align_offset(8).min(from.len());
     let (first, rest) = from.split_at(lead);
     // SAFETY: within the bytes that the caller vouches for.
     unsafe { store_singly(to, first) };
-    let (middle, last) = rest.as_chunks::<8>();
-    for (i, bytes) in middle.iter().enumerate() {
-        // SAFETY: word i lies within the bytes that the caller vouches for; `lead` made it aligned.
-        let word = unsafe { AtomicU64::from_ptr(to.add(lead + i * 8).cast()) };
+    let (middle, last) = rest.split_at(rest.len() / 8 * 8);
+    // SAFETY: the words lie within the bytes that the caller vouches for; `lead` made them aligned.
+    unsafe { store_words(to.add(lead), middle) };
+    // SAFETY: what is left of the bytes that the caller vouches for.
+    unsafe { store_singly(to.add(lead + middle.len()), last) };
+}
+
+/// The whole words of `into`.
+///
+/// # Safety
+/// As [`load_bytes`], and `from` is aligned to 8.
+#[inline]
+unsafe fn load_words(from: *mut u8, into: &mut [u8]) {
+    for (i, bytes) in into.chunks_exact_mut(8).enumerate() {
+        // SAFETY: word i lies within the bytes that the caller vouches for, and is aligned as the first is.
+        let word = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) };
+        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+}
+
+/// The whole words of `from`.
+///
+/// # Safety
+/// As [`store_bytes`], and `to` is aligned to 8.
+#[inline]
+unsafe fn store_words(to: *mut u8, from: &[u8]) {
+    let (words, _) = from.as_chunks::<8>();
+    for (i, bytes) in words.iter().enumerate() {
+        // SAFETY: word i lies within the bytes that the caller vouches for, and is aligned as the first is.
+        let word = unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) };
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
-    // SAFETY: what is left of the bytes that the caller vouches for.
-    unsafe { store_singly(to.add(lead + middle.len() * 8), last) };
 }
 
 /// # Safety

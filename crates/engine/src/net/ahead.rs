@@ -12,7 +12,7 @@ use crate::net::batch::Batch;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp};
 use crate::transmit::Sent;
-use crate::wqe::{SEND_HEADER, SendEntry};
+use crate::wqe::{SEND_HEADER, SendBrief};
 
 /// The memory behind a packet, as far as it lies in one piece: where the packets that follow are likely to come from.
 pub(crate) struct Ahead<'a> {
@@ -26,7 +26,7 @@ pub(crate) struct Ahead<'a> {
 impl<'a> Ahead<'a> {
     /// What comes behind a packet of the request `entry`, if anything does, and if it may be read.
     #[inline(never)]
-    pub(crate) fn find(qp: &'a Qp, inner: &Inner, transmit: &Transmit, entry: &SendEntry) -> Option<Self> {
+    pub(crate) fn find(qp: &'a Qp, inner: &Inner, transmit: &Transmit, entry: &SendBrief) -> Option<Self> {
         let (slot, offset) = (transmit.slot, transmit.offset + transmit.len);
         if entry.inline != 0 || offset >= entry.length {
             return None;
