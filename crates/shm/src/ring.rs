@@ -146,8 +146,8 @@ impl<M: Memory> Consumer<M> {
         Self { memory, head: start, published: start, broken: false }
     }
 
-    /// Copies the next record out, if there is one, and returns its length rounded up to whole cells (padded with zeros
-    /// by an honest producer). The space is given back by [`Consumer::publish`].
+    /// Copies the next record out, if there is one, and returns its length rounded up to whole cells: what is
+    /// behind the record means nothing. The space is given back by [`Consumer::publish`].
     pub fn pop(&mut self, buf: &mut [u8; RECORD_MAX]) -> Result<Option<usize>, Broken> {
         // Acquire: pairs with the release store in `Producer::push`, see there.
         let word = self.memory.load(commit_at(self.head), Ordering::Acquire);
