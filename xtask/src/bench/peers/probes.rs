@@ -1,7 +1,6 @@
 //! What is measured with `--peers`: each probe is one program, or a pair of them, whose output has one figure. Principal type: [`Probe`].
 //!
-//! The settings of the peers stand here, so that they can be judged: UCX is told its transport, and to use the processor's fastest copy;
-//! everything else is its default, which was the best of those that were tried.
+//! The settings of the peers stand here, so that they can be judged: UCX is told its transport; everything else is its default.
 
 /// UCX's settings for all of its transports.
 pub(super) const UCX_SETTINGS: &[(&str, &str)] = &[("UCX_LOG_LEVEL", "error"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
