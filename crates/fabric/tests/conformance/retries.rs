@@ -27,7 +27,7 @@ fn retry_timeout_is_waited_for_each_try(fabric: &Fabric) {
 }
 
 fn retry_history_counts_for_nothing(fabric: &Fabric) {
-    let (a, b) = fabric.pair(&Plan { timeout: 8, retry_cnt: 5, ..Plan::rc() });
+    let (a, b) = fabric.pair(&Plan { timeout: 12, retry_cnt: 5, ..Plan::rc() });
     // Where packets are lost, more tries are needed in sum than any single message may have.
     for wr_id in 0..300 {
         b.recv(wr_id, 0, 0);
