@@ -86,10 +86,8 @@ fn op_length_a_datagram_is_one_packet(fabric: &Fabric) {
 }
 
 fn op_peers_connected_services_have_one_and_datagrams_many(fabric: &Fabric) {
-    let (engine, plan) = (fabric.engine(), Plan::rc().hasty());
-    let a = Side::new(&engine, &plan);
-    let b = Side::new(&fabric.engine(), &plan);
-    let third = Side::new(&b.engine, &plan);
+    let (a, b) = (Side::new(&fabric.engine(), &Plan::rc()), Side::new(&fabric.engine(), &Plan::rc()));
+    let third = Side::new(&b.engine, &Plan::rc().hasty());
     connect(&a, &b);
     // One who names somebody else's peer is not heard.
     third.init();
