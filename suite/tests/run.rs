@@ -263,7 +263,8 @@ fn nothing_but_the_c_library_is_needed() {
         let words = ["-d", "-V", file.to_str().expect("a plain path")];
         let told = room.finish(room.command("readelf", words)).expect("it ends").expect_success().output;
         for line in told.lines().filter(|line| line.contains("(NEEDED)")) {
-            let fine = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]"];
+            // libm is a part of the C library.
+            let fine = ["[libc.so.6]", "[libm.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]"];
             assert!(fine.iter().any(|name| line.ends_with(name)), "{}: {line}", file.display());
         }
         // The README says which glibc is the oldest; what is built on Debian 12 must not need a newer one.
