@@ -423,7 +423,7 @@ impl Manager {
             return;
         };
         if self.locals.with_gid(&path.dgid).is_some() {
-            self.pass(origin_of(path), mad, told);
+            self.pass(path.origin(), mad, told);
             return;
         }
         match self.outlets.send(&way, mad, told) {
@@ -447,19 +447,6 @@ impl Manager {
     fn pass(&mut self, origin: Origin, mad: &protocol::cm::Mad, told: &Told<'_>) {
         let psn = self.outlets.show_only(path::INSIDE, &Way::of(&origin), mad, told);
         self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
-    }
-}
-
-/// From where a datagram comes that takes this way, for who gets it.
-fn origin_of(path: &Path) -> Origin {
-    Origin {
-        source: path.sgid,
-        destination: path.dgid,
-        pkey: path.pkey,
-        flow_label: path.flow_label,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
-        sl: path.sl,
     }
 }
 

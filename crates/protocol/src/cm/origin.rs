@@ -46,6 +46,20 @@ impl Path {
         }
     }
 
+    /// From where what goes this way comes, for who gets it.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        Origin {
+            source: self.sgid,
+            destination: self.dgid,
+            pkey: self.pkey,
+            flow_label: self.flow_label,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            sl: self.sl,
+        }
+    }
+
     /// The way back along a path that the peer's REQ or LAP describes. Of the peer's acknowledgement timeout, the packet life time
     /// is half.
     #[must_use]

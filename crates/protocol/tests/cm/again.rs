@@ -1,6 +1,6 @@
 //! What was said last is said again, word for word, to whoever has not heard it; and not to whoever has no right to it.
 
-use super::world::{A, B, World, origin};
+use super::world::{A, B, World};
 use softhca_protocol::cm::{Attribute, Dropped, Id, Kind, Reason, Request, State, Suggestion};
 use wire::Qpn;
 use wire::cm::{Apr, AprStatus, Lap, Message, Rej, Rep};
@@ -172,7 +172,7 @@ fn suggestions_and_their_answers_belong_together() {
         remote_qpn: Qpn::new(facts.local_qpn.value() + 1),
         ..Lap::default()
     };
-    let from = origin(&world.path(A, B));
+    let from = world.path(A, B).origin();
     let dropped = world.hosts[B].cm.on_mad(world.now, &from, &Message::Lap(lap).emit(3, 0));
     assert!(matches!(dropped, Err(Dropped::Mismatch { .. })), "{dropped:?}");
 

@@ -1,6 +1,6 @@
 //! Datagrams that lie, and users that call anything at any time: nothing of others changes, nothing panics, nothing stays behind.
 
-use super::world::{A, B, Random, World, origin};
+use super::world::{A, B, Random, World};
 use softhca_protocol::cm::{
     Attribute, Cm, Config, Dropped, Event, Gid, Id, Mad, Origin, Output, Reason, Reply, Request, SidrReply,
     SidrRequest, State, Suggestion, TransportType,
@@ -33,7 +33,7 @@ fn what_comes_from_another_address_is_dropped() {
     let (active, passive) = world.connect(A, B);
     for (host, id) in [(A, active), (B, passive)] {
         let facts = world.hosts[host].cm.connection(id).unwrap();
-        let mut from = origin(&world.path(1 - host, host));
+        let mut from = world.path(1 - host, host).origin();
         from.source[15] = 99;
         for message in all_about(facts.remote_comm_id, facts.local_comm_id, facts.local_qpn) {
             let dropped = world.hosts[host].cm.on_mad(world.now, &from, &message.emit(1, 0)).unwrap_err();
@@ -88,7 +88,7 @@ fn a_request_speaks_for_nobody_else() {
     // Somebody else names the queue pair of a connection: it stays.
     let (active, passive) = world.connect(A, B);
     let facts = world.hosts[B].cm.connection(passive).unwrap();
-    let mut from = origin(&world.path(A, B));
+    let mut from = world.path(A, B).origin();
     from.source[15] = 99;
     let mut lie = Req { local_comm_id: 7, local_qpn: facts.remote_qpn, ..req };
     lie.primary.local_gid = from.source;
@@ -119,7 +119,7 @@ fn requests_that_cannot_be_are_rejected_with_what_could() {
     // Another version is told so.
     let mut mad = Message::Req(req).emit(1, 0);
     mad[2] = 3;
-    let origin = origin(&world.path(A, B));
+    let origin = world.path(A, B).origin();
     assert!(world.hosts[B].cm.on_mad(world.now, &origin, &mad).is_err());
     world.collect(B);
     assert!(matches!(world.sent.last(), Some((B, Message::Rej(rej))) if rej.reason == Reason::INVALID_CLASS_VERSION));
@@ -177,7 +177,7 @@ impl Chaos {
             match output {
                 Output::Send { path, mad, .. } => {
                     if let Some(to) = self.gids.iter().position(|gid| *gid == path.dgid) {
-                        self.mads.push((to, origin(&path), mad));
+                        self.mads.push((to, path.origin(), mad));
                     }
                 }
                 Output::Event(Event { id, .. }) => {

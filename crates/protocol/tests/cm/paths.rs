@@ -115,7 +115,7 @@ fn what_comes_along_the_alternate_path_is_the_peers() {
     world.lose.push((A, Attribute::Dreq));
     world.call(A, |cm, now| cm.disconnect(now, active, &[])).unwrap();
     let (_, dreq) = *world.sent.last().unwrap();
-    let origin = super::world::origin(&another_path(&world));
+    let origin = another_path(&world).origin();
     let now = world.now;
     world.hosts[B].cm.on_mad(now, &origin, &dreq.emit(5, 0)).unwrap();
     assert_eq!(world.state(B, passive), State::DreqRcvd);
@@ -135,7 +135,7 @@ fn a_suggestion_for_no_connection_or_for_another_queue_pair_is_refused() {
     let (active, passive) = world.connect(A, B);
     suggest(&mut world, active).unwrap();
     let Some((A, Message::Lap(lap))) = world.sent.last().copied() else { panic!("{:?}", world.sent.last()) };
-    let origin = super::world::origin(&world.path(A, B));
+    let origin = world.path(A, B).origin();
     let now = world.now;
     for (wrong, status) in [
         (Lap { remote_comm_id: lap.remote_comm_id ^ 1, ..lap }, AprStatus::INVALID_COMM_ID),
@@ -147,7 +147,7 @@ fn a_suggestion_for_no_connection_or_for_another_queue_pair_is_refused() {
         assert_eq!(refusal(&world), Some(status));
     }
     // To whom it does not belong, nothing is told.
-    let stranger = super::world::origin(&another_path(&world));
+    let stranger = another_path(&world).origin();
     let sent = world.sent.len();
     let mad = Message::Lap(Lap { remote_qpn: Qpn::new(1), ..lap }).emit(78, 0);
     assert!(world.call(B, |cm, _| cm.on_mad(now, &stranger, &mad)).is_err());

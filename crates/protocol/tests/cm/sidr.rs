@@ -85,7 +85,7 @@ fn a_new_question_with_an_old_number_is_a_new_question() {
     assert!(world.claim(A, B, &question).is_err());
     assert_eq!((world.times(B, Attribute::SidrRep), world.hosts[B].events.len()), (2, 1));
     // The same number, in another transaction: somebody began anew.
-    let origin = super::world::origin(&world.path(A, B));
+    let origin = world.path(A, B).origin();
     world.hosts[B].cm.on_mad(world.now, &origin, &question.emit(77, 0)).unwrap();
     world.collect(B);
     assert_eq!((world.times(B, Attribute::SidrRep), world.hosts[B].events.len()), (3, 2));

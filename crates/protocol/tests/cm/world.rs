@@ -262,7 +262,7 @@ impl World {
         for _ in 0..copies {
             // Reordered datagrams come anywhere within what a packet may live.
             let late = if self.random.percent(self.harm.reordering) { self.random.below(60_000_000) } else { 0 };
-            self.inject(path.dgid, origin(&path), mad, LATENCY + u64::from(late));
+            self.inject(path.dgid, path.origin(), mad, LATENCY + u64::from(late));
         }
     }
 
@@ -274,7 +274,7 @@ impl World {
 
     /// A message from one host's address to another, now, and what came of it. One that was sent before is in its transaction.
     pub(crate) fn claim(&mut self, from: usize, to: usize, message: &Message) -> Result<(), Dropped> {
-        let origin = origin(&self.path(from, to));
+        let origin = self.path(from, to).origin();
         let place = self.sent.iter().position(|sent| *sent == (from, *message));
         let transaction = place.map_or(77, |place| self.transactions[place]);
         let result = self.hosts[to].cm.on_mad(self.now, &origin, &message.emit(transaction, 0));
@@ -385,19 +385,6 @@ impl World {
         for (number, host) in self.hosts.iter().enumerate() {
             assert_eq!(host.cm.counts(), Counts::default(), "host {number} still holds something");
         }
-    }
-}
-
-/// A path as its other end sees it.
-pub(crate) fn origin(path: &Path) -> Origin {
-    Origin {
-        source: path.sgid,
-        destination: path.dgid,
-        pkey: path.pkey,
-        flow_label: path.flow_label,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
-        sl: path.sl,
     }
 }
 
