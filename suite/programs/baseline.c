@@ -8,7 +8,8 @@
  *   futex      microseconds in which one process wakes the other by a futex
  *   eventfd    the same by an eventfd
  *   socket     microseconds of a question and its answer over a unix socket, 64 bytes each
- * This process stays on the last processor, the other one on the first. */
+ *   nearby     the same of two processes that share a processor
+ * This process stays on the last processor, the other one on the first unless they share one. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -45,6 +46,7 @@ struct shared {
 
 static struct shared *shared;
 static pid_t other;
+static int together;
 
 static double now(void)
 {
@@ -70,7 +72,7 @@ static int two(void)
     other = fork();
     MUST(other >= 0);
     if (other == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-    stay(other == 0 ? 0 : last);
+    stay(other == 0 && !together ? 0 : last);
     return other == 0;
 }
 
@@ -284,6 +286,7 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "futex")) futexes();
     else if (!strcmp(what, "eventfd")) eventfds();
     else if (!strcmp(what, "socket")) sockets();
+    else if (!strcmp(what, "nearby")) together = 1, sockets();
     else { fprintf(stderr, "baseline: %s is nothing that it measures\n", what); return 2; }
     return 0;
 }

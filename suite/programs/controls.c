@@ -1,11 +1,72 @@
 /* What objects cost: their making in time, queue pairs in memory.
  *   controls qp                microseconds of making a queue pair, bringing it to RTS (connected with itself), and ending it
  *   controls mr                microseconds of registering 1 GiB, and ending that
- *   controls memory AGENT      bytes of a queue pair with one request in each queue, here and in the agent with this process id */
+ *   controls memory AGENT      bytes of a queue pair with one request in each queue, here and in the agent with this process id
+ *   controls pages             pages of 1 GiB that are in memory once it has been registered, and not before
+ *   controls threads COUNT     million messages a second of all threads together, each with a queue pair and completion queues of its own */
 #include "common.h"
+#include <pthread.h>
 #include <sys/mman.h>
 
-enum { WARM = 20, CYCLES = 300, PAIRS = 2000 };
+enum { WARM = 20, CYCLES = 300, PAIRS = 2000, THREADS = 16, DEPTH = 16, MESSAGES = 400000 };
+
+static struct ibv_context *context;
+static pthread_barrier_t start_line;
+
+/* Sends to itself, with one completion for each lot of messages and side. */
+static void *work(void *unused)
+{
+    (void)unused;
+    struct ibv_pd *pd = ibv_alloc_pd(context);
+    struct ibv_cq *cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0);
+    char *bytes = calloc(1, 4096);
+    struct ibv_mr *mr = ibv_reg_mr(pd, bytes, 4096, IBV_ACCESS_LOCAL_WRITE);
+    MUST(pd && cq && mr);
+    struct ibv_qp *qp = make_qp(pd, cq, IBV_QPT_RC, 2 * DEPTH);
+    connect_qp(qp, address_of(qp, NULL), address_of(qp, NULL));
+    pthread_barrier_wait(&start_line);
+    for (int sent = 0; sent < MESSAGES; sent += DEPTH) {
+        for (int i = 0; i < DEPTH; i++) MUST(post_receive(qp, mr, (uintptr_t)bytes, 8) == 0);
+        for (int i = 0; i < DEPTH; i++) MUST(post(qp, IBV_WR_SEND, mr, (uintptr_t)bytes + 64, 8, 0, 0) == 0);
+        for (int left = 2 * DEPTH; left > 0;) {
+            struct ibv_wc wc[DEPTH];
+            int found = ibv_poll_cq(cq, DEPTH, wc);
+            MUST(found >= 0);
+            for (int i = 0; i < found; i++) MUST(wc[i].status == IBV_WC_SUCCESS);
+            left -= found;
+        }
+    }
+    pthread_barrier_wait(&start_line);
+    return NULL;
+}
+
+static void threads(int count)
+{
+    MUST(count > 0 && count <= THREADS && pthread_barrier_init(&start_line, NULL, (unsigned)count + 1) == 0);
+    pthread_t all[THREADS];
+    for (int i = 0; i < count; i++) MUST(pthread_create(&all[i], NULL, work, NULL) == 0);
+    pthread_barrier_wait(&start_line);
+    double start = now();
+    pthread_barrier_wait(&start_line);
+    printf("%.6f\n", (double)count * MESSAGES / (now() - start) / 1e6);
+    for (int i = 0; i < count; i++) MUST(pthread_join(all[i], NULL) == 0);
+}
+
+static void pages(struct ibv_pd *pd)
+{
+    size_t size = (size_t)1 << 30, page = (size_t)sysconf(_SC_PAGESIZE), there = 0;
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *seen = malloc(size / page);
+    MUST(memory != MAP_FAILED && seen);
+    struct ibv_mr *mr = ibv_reg_mr(pd, memory, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    MUST(mr && mincore(memory, size, seen) == 0);
+    for (size_t i = 0; i < size / page; i++) there += seen[i] & 1;
+    /* What is written to is seen. */
+    *(volatile char *)memory = 1;
+    MUST(mincore(memory, page, seen) == 0 && (seen[0] & 1) == 1);
+    MUST(ibv_dereg_mr(mr) == 0);
+    printf("%zu\n", there);
+}
 
 /* Memory of its own that a process has, and its part of what it shares. */
 static long proportional(const char *pid)
@@ -24,7 +85,7 @@ static long proportional(const char *pid)
 int main(int argc, char **argv)
 {
     MUST(argc > 1);
-    struct ibv_context *context = open_first();
+    context = open_first();
     struct ibv_pd *pd = ibv_alloc_pd(context);
     struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
     MUST(pd && cq);
@@ -47,6 +108,11 @@ int main(int argc, char **argv)
             MUST(mr && ibv_dereg_mr(mr) == 0);
         }
         printf("%.6f\n", (now() - start) / CYCLES * 1e6);
+    } else if (!strcmp(argv[1], "pages")) {
+        pages(pd);
+    } else if (!strcmp(argv[1], "threads")) {
+        MUST(argc > 2);
+        threads(atoi(argv[2]));
     } else {
         MUST(argc > 2);
         static struct ibv_qp *qps[PAIRS];

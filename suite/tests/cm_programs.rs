@@ -153,7 +153,7 @@ softhca_suite::manager_perftest_list!(perftests);
 fn perftest(place: Place<'_>, server: &str, client: &str) {
     const TRIES: usize = 10;
     for _ in 0..TRIES {
-        let sides = place.meet(server, client).unwrap_or_else(|why| panic!("{why}"));
+        let sides = Sides::measured(|| place.meet(server, client)).unwrap_or_else(|why| panic!("{why}"));
         if sides.client.succeeded() || !sides.client.errors.contains("nobody listens at this service id") {
             let words: Vec<&str> = client.split_whitespace().collect();
             lists::expect_figures(&words, &Sides::must_succeed(&words, Ok(sides)));

@@ -7,7 +7,7 @@ use std::fs;
 use engine::lint::Check;
 use rustix::process::Signal;
 use softhca_suite::pyverbs::Pyverbs;
-use softhca_suite::{HANG, Outcome, Pair, Room, cprogram};
+use softhca_suite::{HANG, Outcome, Pair, Room, Sides, cprogram};
 
 /// What `softhca run --strict` ends with when it has found something and the program has ended with 0.
 const FOUND: i32 = 123;
@@ -107,7 +107,7 @@ fn the_place_in_the_program_is_told() {
 fn pair(room: &Room, words: &[&str]) -> BTreeSet<String> {
     let softhca = room.dist().softhca().display().to_string();
     let words = [&[softhca.as_str(), "run", "--strict", "--"], words].concat();
-    let sides = Pair::start(room, &words).and_then(|mut pair| pair.wait(HANG)).expect("both end");
+    let sides = Sides::measured(|| Pair::start(room, &words)?.wait(HANG)).expect("both end");
     for side in [&sides.server, &sides.client] {
         let code = if found(&side.errors).is_empty() { 0 } else { FOUND };
         assert_eq!(side.code, code, "{}", side.told());

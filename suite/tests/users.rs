@@ -31,7 +31,7 @@ fn is_fine(sides: Result<Sides, String>) {
 
 #[track_caller]
 fn talk(there: &Room, here: &Room, words: &[&str]) {
-    is_fine(Pair::start_different(there, words, here, words).and_then(|mut pair| pair.wait(HANG)));
+    is_fine(Sides::measured(|| Pair::start_different(there, words, here, words)?.wait(HANG)));
 }
 
 #[test]

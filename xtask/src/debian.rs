@@ -40,6 +40,7 @@ pub(crate) const PEERS: &[Package] = &[
     Package { name: "libibverbs-dev", file: "/usr/include/infiniband/verbs.h" },
     Package { name: "gcc", file: "/usr/bin/gcc" },
     Package { name: "util-linux", file: "/usr/bin/taskset" },
+    Package { name: "strace", file: "/usr/bin/strace" },
 ];
 
 /// What the integration suite runs; gcc and the headers build its own small verbs programs.

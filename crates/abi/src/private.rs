@@ -104,6 +104,31 @@ record! {
         28 => ifindex: u32,
     }
 
+    /// DIRECT_ASK (199), request: another engine is asked to let this one work on memory of its program. No answer; what comes of it
+    /// comes as a DIRECT push, or not at all.
+    pub struct DirectAsk[16] {
+        /// The engine that is asked.
+        0 => engine: u32,
+        /// The caller's QP.
+        4 => qpn: u32,
+        /// The QP that it is connected to.
+        8 => dest: u32,
+        /// The key of the memory.
+        12 => key: u32,
+    }
+
+    /// DIRECT_GRANT (200), request: what an engine answers to DIRECT_ASK. Two fds ride along: its ledger, and the file that the memory is of.
+    pub struct DirectGrant[16] {
+        /// The engine that has asked.
+        0 => engine: u32,
+        /// Its QP.
+        4 => qpn: u32,
+        /// The ledger's line.
+        8 => line: u32,
+        /// The grant's number.
+        12 => number: u32,
+    }
+
     /// One message on the push socket, agent to engine. EOF: the agent is gone.
     pub struct Push[40] {
         /// See `push`.
@@ -112,7 +137,9 @@ record! {
         4 => reserved: u32,
         /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count; TARGET: `lane` is the QP
         /// number; CAPTURE, with the spool's memfd: `lane` is the capture's number, `len` the spool's room, `stripe` the most
-        /// bytes that are kept of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's number).
+        /// bytes that are kept of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's number; DIRECT_ASK: `engine`
+        /// and `lane` are the asking engine and its QP, `side` is the receiver's QP, `stripe` the key; DIRECT, with the fds of
+        /// DIRECT_GRANT: `engine` is the granter, `lane` the receiver's QP, `side` the line, `stripe` the number).
         8 => lane: LaneOut,
     }
 }
@@ -136,6 +163,10 @@ constants! {
         FAULTS = 7,
         /// The device is taken away, as if the agent ended.
         REMOVED = 8,
+        /// Another engine wants to work on memory of this one's program.
+        DIRECT_ASK = 9,
+        /// Another engine lets this one do so.
+        DIRECT = 10,
         /// Copies of packets are wanted.
         CAPTURE = 16,
         /// They are wanted no more.

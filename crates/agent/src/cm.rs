@@ -23,9 +23,11 @@ mod groups;
 mod id;
 mod ids;
 mod incoming;
+mod late;
 mod locals;
 pub(crate) mod management;
 mod news;
+mod outside;
 mod ports;
 mod query;
 mod removal;
@@ -36,12 +38,14 @@ mod shown;
 mod slab;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unpunctual;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use abi::Errno;
 use abi::capture::path;
@@ -55,6 +59,7 @@ use channel::{Channel, Event};
 use id::Id;
 use locals::{Attachment, Locals};
 use management::{Inlet, Outlets, Told, Way};
+pub(crate) use outside::Outside;
 use ports::Ports;
 use routes::Routes;
 use slab::Slab;
@@ -94,6 +99,8 @@ pub(crate) struct Manager {
     pending: HashMap<u32, resolving::Search>,
     /// Requests at whose service nobody listens yet.
     early: early::Early,
+    /// Datagrams that rules have wait.
+    late: late::Late,
     /// Channels whose bell is to be rung.
     rings: Vec<ChannelId>,
     /// Channels whose bell had no room.
@@ -102,8 +109,7 @@ pub(crate) struct Manager {
     outlets: Outlets,
     /// Between ids of this agent.
     inner: VecDeque<Passed>,
-    random: Random,
-    began: Instant,
+    outside: Outside,
     /// Users are kept apart.
     apart: bool,
     counts: Counts,
@@ -143,12 +149,15 @@ pub(crate) struct Counts {
 }
 
 impl Manager {
-    /// The manager of the agent that has `world`.
-    pub(crate) fn new(world: &World) -> io::Result<Self> {
-        let mut random = Random::new()?;
-        let core = Cm::new(CoreConfig { secret: random.long(), ..CoreConfig::default() });
-        let (first, last) = binding::ephemeral_range();
-        let rover = first.saturating_add((random.word() % (u32::from(last - first) + 1)) as u16);
+    /// The manager of the agent that has `world`, with its time and chance.
+    pub(crate) fn new(world: &World, mut outside: Outside) -> io::Result<Self> {
+        let core = Cm::new(CoreConfig { secret: outside.long(), ..CoreConfig::default() });
+        let ((first, last), first_free_port) = match outside.is_simulated() {
+            // What Linux has where nobody has changed it: not what this machine has.
+            true => (binding::EPHEMERAL, binding::FIRST_FREE_PORT),
+            false => (binding::ephemeral_range(), binding::first_free_port()),
+        };
+        let rover = first.saturating_add((outside.word() % (u32::from(last - first) + 1)) as u16);
         // Without a wire of the host's, nothing of the host is asked for.
         let off = !world.wire.is_on() || world.wire.is_external();
         let routes =
@@ -163,19 +172,19 @@ impl Manager {
             members: Slab::new(MEMBERS_MAX),
             connections: HashMap::new(),
             ports: Ports::new(first..=last, rover),
-            first_free_port: binding::first_free_port(),
+            first_free_port,
             locals: Locals::default(),
             routes: if off { None } else { routes() },
             searches: BTreeSet::new(),
             pending: HashMap::new(),
             early: early::Early::default(),
+            late: late::Late::default(),
             rings: Vec::new(),
             full: Vec::new(),
             inlet: Arc::clone(world.wire.inlet()),
             outlets: Outlets::new(off, world.captures.watchers().clone()),
             inner: VecDeque::new(),
-            random,
-            began: Instant::now(),
+            outside,
             apart: world.system,
             counts: Counts::default(),
         })
@@ -186,9 +195,9 @@ impl Manager {
         let Some(next) = self.last_channel.checked_add(1) else {
             return refuse(Errno::ENOMEM, "every channel number was used; start the agent anew");
         };
-        let mut token = self.random.word();
+        let mut token = self.outside.word();
         while token == 0 || self.tokens.contains_key(&token) {
-            token = self.random.word();
+            token = self.outside.word();
         }
         let (channel, bell) = Channel::new(peer, token, told)?;
         self.last_channel = next;
@@ -203,7 +212,9 @@ impl Manager {
         let Some(owner) = self.channels.get_mut(&channel) else { return };
         // Requests among them are ids of this channel as well.
         drop(owner.channel.take_out(|_| true));
-        let ids: Vec<u32> = owner.ids.iter().copied().collect();
+        let mut ids: Vec<u32> = owner.ids.iter().copied().collect();
+        // In one order each time: what a simulation's seed decides shall not hang on a hash.
+        ids.sort_unstable();
         for id in ids {
             self.end(id);
         }
@@ -258,12 +269,16 @@ impl Manager {
 
     /// How long until something is due.
     pub(crate) fn next_time(&self) -> Option<Duration> {
+        self.due().map(|due| Duration::from_nanos(due.0.saturating_sub(self.now().0)))
+    }
+
+    /// When something is due.
+    pub(crate) fn due(&self) -> Option<Time> {
         if !self.inner.is_empty() {
-            return Some(Duration::ZERO);
+            return Some(Time(0));
         }
         let search = self.searches.first().map(|(at, _)| *at);
-        let next = self.core.next_time().into_iter().chain(search).chain(self.early.next_time()).min()?;
-        Some(Duration::from_nanos(next.0.saturating_sub(self.now().0)))
+        self.core.next_time().into_iter().chain(search).chain(self.early.next_time()).chain(self.late.next_time()).min()
     }
 
     /// Addresses or GIDs are others now.
@@ -286,7 +301,7 @@ impl Manager {
     }
 
     fn now(&self) -> Time {
-        Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.outside.now()
     }
 
     /// Adds an id for a channel. None: the channel's user, or the agent, has as many as it may.
@@ -397,6 +412,15 @@ impl Manager {
     }
 
     fn take_all(&mut self, world: &World) {
+        loop {
+            self.take_each(world);
+            if self.late.is_empty() || !self.bring_late() {
+                return;
+            }
+        }
+    }
+
+    fn take_each(&mut self, world: &World) {
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Send { path, mad, owner } if world.faults.is_on() => {
@@ -447,42 +471,5 @@ impl Manager {
     fn pass(&mut self, origin: Origin, mad: &protocol::cm::Mad, told: &Told<'_>) {
         let psn = self.outlets.show_only(path::INSIDE, &Way::of(&origin), mad, told);
         self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
-    }
-}
-
-/// Numbers that nobody can guess.
-struct Random {
-    words: [u8; 256],
-    used: usize,
-}
-
-impl Random {
-    fn new() -> io::Result<Self> {
-        let mut random = Self { words: [0; 256], used: 256 };
-        random.fill()?;
-        Ok(random)
-    }
-
-    fn fill(&mut self) -> io::Result<()> {
-        let mut filled = 0;
-        while filled < self.words.len() {
-            filled += rustix::rand::getrandom(&mut self.words[filled..], rustix::rand::GetRandomFlags::empty())?;
-        }
-        self.used = 0;
-        Ok(())
-    }
-
-    fn word(&mut self) -> u32 {
-        // The system always has more; if not, the same numbers come again, which costs some retries.
-        if self.used + 4 > self.words.len() && self.fill().is_err() {
-            self.used = 0;
-        }
-        let bytes = self.words[self.used..].first_chunk::<4>().copied().unwrap_or_default();
-        self.used += 4;
-        u32::from_ne_bytes(bytes)
-    }
-
-    fn long(&mut self) -> u64 {
-        u64::from(self.word()) << 32 | u64::from(self.word())
     }
 }

@@ -16,8 +16,8 @@ use abi::post::PostAnswer;
 use crate::context::ContextId;
 use crate::inadmissible;
 use crate::objects::{
-    Answer, Call, ah, cq, device, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq, target,
-    wire, xrc,
+    Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq,
+    target, wire, xrc,
 };
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
@@ -82,6 +82,8 @@ fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
             number::GID_ENTRY => device::gid_entry(world, call),
             number::WIRE_OPEN => wire::open(world, call),
             number::WIRE_SOCKETS => wire::sockets(world, call),
+            number::DIRECT_ASK => direct::ask(world, call),
+            number::DIRECT_GRANT => direct::grant(world, call),
             number::ALLOC_DM => dm::alloc(world, call),
             number::FREE_DM => dm::free(world, call),
             number::IMPORT_CONTEXT => import::context(world, call),

@@ -173,18 +173,16 @@ impl Faults {
         None
     }
 
-    /// What becomes of a datagram of the connection manager, and by which rule.
-    pub(crate) fn check_datagram(&self, facts: &Facts) -> Option<(Fate, By)> {
+    /// What becomes of a datagram of the connection manager at the time `now`: what is done to it, until when it waits, and by which rule.
+    pub(crate) fn check_datagram(&self, facts: &Facts, now: u64) -> Option<(Fate, Option<u64>, By)> {
         let book = self.book.lock();
-        for entry in book.entries.iter().filter(|entry| entry.scope == Scope::All) {
-            let verdict = decide::decide(std::slice::from_ref(&entry.armed), facts, 0);
-            if verdict.fate != Fate::Good {
-                let done = entry.rule().kind.done();
-                tracing::warn!(target: "softhca::fault", "rule {} ({}) has {done} a management datagram", entry.armed.id, entry.rule());
-                return Some((verdict.fate, entry.by()));
-            }
-        }
-        None
+        let entries: Vec<&Entry> = book.entries.iter().filter(|entry| entry.scope == Scope::All).collect();
+        let rules: Vec<&Armed> = entries.iter().map(|entry| &entry.armed).collect();
+        let verdict = decide::decide(&rules, facts, now);
+        let entry = entries.get(verdict.by?)?;
+        let done = entry.rule().kind.done();
+        tracing::warn!(target: "softhca::fault", "rule {} ({}) has {done} a management datagram", entry.armed.id, entry.rule());
+        Some((verdict.fate, verdict.until, entry.by()))
     }
 
     /// The devices that were taken away since this was asked last.

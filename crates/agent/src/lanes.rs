@@ -83,6 +83,15 @@ impl EngineLink {
         }
     }
 
+    /// Pushes a record that is of no need: it is dropped if the engine has no room for it now.
+    pub fn offer(&mut self, record: Push, fds: Vec<OwnedFd>) {
+        if self.backlog.is_empty() && !self.broken {
+            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            // An end that is gone is found out with the next push that counts.
+            let _ = self.socket.try_send(record.bytes(), &borrowed);
+        }
+    }
+
     /// Sends what waits, as far as there is room.
     pub fn flush(&mut self) {
         while let Some((record, fds)) = self.backlog.front() {

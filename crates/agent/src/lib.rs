@@ -48,4 +48,4 @@ pub mod world;
 pub use agent::{Agent, AgentHandle, StartError};
 pub use config::{Config, ConfigError};
 pub use local::{LocalChannel, LocalControl};
-pub use stepped::{Stepped, SteppedControl};
+pub use stepped::{Stepped, SteppedChannel, SteppedControl};

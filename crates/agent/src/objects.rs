@@ -8,6 +8,7 @@
 pub mod ah;
 pub mod cq;
 pub mod device;
+pub mod direct;
 pub mod dm;
 pub mod engine;
 pub mod extended;

@@ -19,7 +19,7 @@ use crate::admin::{self, Verdict};
 use crate::agent::Inbox;
 use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
-use crate::cm::{ChannelId, Manager};
+use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::context::ContextId;
 use crate::dispatch::{Reply, dispatch};
@@ -104,7 +104,7 @@ impl Server {
         poller.watch(world.relays.as_fd(), Token::Relays, EventFlags::IN)?;
         follow(&mut world);
         world.follow_wire(Instant::now);
-        let mut manager = Manager::new(&world)?;
+        let mut manager = Manager::new(&world, Outside::real()?)?;
         manager.follow_addresses(&world);
         poller.watch(manager.inlet().bell(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;

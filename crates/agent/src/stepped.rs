@@ -1,11 +1,13 @@
 //! An agent without a thread, for simulations: each command is carried out by its caller, at once.
 //!
-//! Nothing here waits, reads a clock or depends on chance, so the same commands in the same order have the same answers. What the server's
-//! thread does beside commands is not here: there are no clients of other processes, no run directory, no engines for clients without one,
-//! and no connection manager. The principal type is [`Stepped`].
+//! Nothing here waits, reads the machine's clock or depends on its chance, so the same commands in the same order have the same answers. What
+//! the server's thread does beside commands is the caller's to have done: the connection manager has its turns by [`Stepped::step`], when a
+//! datagram has come ([`Stepped::has_datagrams`]) or its time ([`Stepped::due`]). There are no clients of other processes, no run directory,
+//! and no engines for clients without one. The principal type is [`Stepped`].
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use abi::Errno;
@@ -13,32 +15,60 @@ use engine::{Answer, Control, Network, Simulated};
 use parking_lot::Mutex;
 
 use crate::agent::StartError;
+use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::context::{ContextId, Peer};
-use crate::dispatch::dispatch;
+use crate::dispatch::{Reply, dispatch};
 use crate::refusal::Refusal;
 use crate::wire::Forwarder;
 use crate::world::World;
 
+/// Nothing is due.
+const NEVER: u64 = u64::MAX;
+
 /// An agent that runs when it is called.
 pub struct Stepped {
-    world: Mutex<World>,
+    all: Mutex<All>,
     forwarder: Arc<Forwarder>,
+    /// When the manager has something to do.
+    due: AtomicU64,
+    /// An event channel had no room for its events.
+    owes: AtomicBool,
+}
+
+/// What the server's thread has.
+struct All {
+    world: World,
+    manager: Manager,
 }
 
 impl Stepped {
-    /// An agent that nobody has called yet; its devices have their GUIDs from `place`.
+    /// An agent that nobody has called yet; its devices have their GUIDs from `place`. Its connection manager sends through `network`, and
+    /// has the time and chance of `simulated`.
     ///
     /// # Errors
     /// The configuration makes no sense, or the system has no memory or descriptors left.
-    pub fn new(config: &Config, place: &str) -> Result<Self, StartError> {
+    pub fn new(
+        config: &Config,
+        place: &str,
+        network: Arc<dyn Network>,
+        simulated: Arc<dyn Simulated>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let mut world = World::new(config, place)?;
         shm::register_barrier();
         world.follow_addresses(&[]);
         world.follow_wire(Instant::now);
+        let mut manager = Manager::new(&world, Outside::Simulated(simulated))?;
+        manager.set_network(network);
+        manager.follow_addresses(&world);
         let forwarder = Arc::clone(world.wire.forwarder());
-        Ok(Self { world: Mutex::new(world), forwarder })
+        Ok(Self {
+            all: Mutex::new(All { world, manager }),
+            forwarder,
+            due: AtomicU64::new(NEVER),
+            owes: AtomicBool::new(false),
+        })
     }
 
     /// What hands datagrams of other hosts to this agent's engines.
@@ -48,9 +78,49 @@ impl Stepped {
 
     /// Takes a port of a device down, or makes it active again.
     pub fn set_port(&self, device: usize, port: u32, up: bool) {
-        let mut world = self.world.lock();
-        world.set_port(device, port, up);
-        settle(&mut world);
+        self.with(|all| {
+            all.world.set_port(device, port, up);
+            all.manager.follow_addresses(&all.world);
+        });
+    }
+
+    /// Whether a management datagram has come that waits for the manager's turn.
+    pub fn has_datagrams(&self) -> bool {
+        self.forwarder.inlet().has_some()
+    }
+
+    /// When the manager has something to do, by the simulation's clock.
+    pub fn due(&self) -> Option<u64> {
+        let due = self.due.load(Ordering::Relaxed);
+        (due != NEVER).then_some(due)
+    }
+
+    /// The manager's turn: it takes the datagrams that have come, and does what is due.
+    pub fn step(&self) {
+        self.with(|All { world, manager }| {
+            manager.on_datagrams(world);
+            manager.on_time(world);
+        });
+    }
+
+    /// Brings the events for which an event channel had no room, as far as there is some now.
+    pub fn bring_events(&self) {
+        if self.owes.load(Ordering::Relaxed) {
+            self.with(|All { world, manager }| {
+                for channel in manager.take_full() {
+                    manager.on_room(world, channel);
+                }
+            });
+        }
+    }
+
+    /// Opens an event channel of the connection manager; with it comes its bell.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn connect_manager(self: &Arc<Self>) -> Result<(SteppedChannel, OwnedFd), Refusal> {
+        let (channel, bell) = self.with(|all| all.manager.open(peer(), true))?;
+        Ok((SteppedChannel { agent: Arc::clone(self), channel }, bell))
     }
 
     /// Opens a device for an engine whose packets go through `network`, and whose time is `simulated`.
@@ -63,32 +133,47 @@ impl Stepped {
         network: Arc<dyn Network>,
         simulated: Arc<dyn Simulated>,
     ) -> Result<SteppedControl, Refusal> {
-        let peer =
-            Peer { pid: std::process::id(), uid: rustix::process::getuid().as_raw(), comm: "simulation".to_owned() };
-        let context = self.world.lock().open(device, abi::open::profile::MAINLINE, peer)?;
+        let context = self.with(|all| all.world.open(device, abi::open::profile::MAINLINE, peer()))?;
         Ok(SteppedControl { agent: Arc::clone(self), context, network, simulated })
     }
 
-    fn carry_out(&self, context: ContextId, request: &[u8], fds: Vec<OwnedFd>) -> crate::dispatch::Reply {
-        let mut world = self.world.lock();
-        let reply = dispatch(&mut world, context, request, fds);
-        settle(&mut world);
-        reply
+    fn close(&self, context: ContextId) {
+        self.with(|all| {
+            if all.world.contexts.contains_key(&context) {
+                all.world.close(context);
+            }
+        });
     }
 
-    fn close(&self, context: ContextId) {
-        let mut world = self.world.lock();
-        if world.contexts.contains_key(&context) {
-            world.close(context);
-            settle(&mut world);
-        }
+    /// Does something, and what the server does after each command. Where the wire is somebody else's, no socket is tried again, and the time
+    /// does not matter.
+    fn with<T>(&self, action: impl FnOnce(&mut All) -> T) -> T {
+        let mut all = self.all.lock();
+        let done = action(&mut all);
+        all.world.follow_wire(Instant::now);
+        all.world.flush();
+        self.owes.store(all.manager.has_full(), Ordering::Relaxed);
+        self.due.store(all.manager.due().map_or(NEVER, |at| at.0), Ordering::Relaxed);
+        done
     }
 }
 
-/// What the server does after each command. Where the wire is somebody else's, no socket is tried again, and the time does not matter.
-fn settle(world: &mut World) {
-    world.follow_wire(Instant::now);
-    world.flush();
+/// All programs of a simulation are this one.
+fn peer() -> Peer {
+    Peer { pid: std::process::id(), uid: rustix::process::getuid().as_raw(), comm: "simulation".to_owned() }
+}
+
+/// A reply as callers get it.
+fn answer(reply: Reply) -> engine::Result<Answer> {
+    if reply.status == 0 {
+        return Ok(Answer { bytes: reply.bytes, fds: reply.fds });
+    }
+    let reason = String::from_utf8_lossy(&reply.bytes).into_owned();
+    Err(engine::Error { errno: Errno(reply.status.wrapping_neg()), reason })
+}
+
+fn owned(fds: &[BorrowedFd<'_>]) -> std::io::Result<Vec<OwnedFd>> {
+    fds.iter().map(BorrowedFd::try_clone_to_owned).collect()
 }
 
 /// One open of a device of a [`Stepped`] agent.
@@ -101,13 +186,8 @@ pub struct SteppedControl {
 
 impl Control for SteppedControl {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
-        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<std::io::Result<Vec<_>>>()?;
-        let reply = self.agent.carry_out(self.context, request, fds);
-        if reply.status == 0 {
-            return Ok(Answer { bytes: reply.bytes, fds: reply.fds });
-        }
-        let reason = String::from_utf8_lossy(&reply.bytes).into_owned();
-        Err(engine::Error { errno: Errno(reply.status.wrapping_neg()), reason })
+        let fds = owned(fds)?;
+        answer(self.agent.with(|all| dispatch(&mut all.world, self.context, request, fds)))
     }
 
     fn network(&self) -> Option<Arc<dyn Network>> {
@@ -126,5 +206,28 @@ impl Control for SteppedControl {
 impl Drop for SteppedControl {
     fn drop(&mut self) {
         self.agent.close(self.context);
+    }
+}
+
+/// An event channel of a [`Stepped`] agent.
+pub struct SteppedChannel {
+    agent: Arc<Stepped>,
+    channel: ChannelId,
+}
+
+impl Control for SteppedChannel {
+    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
+        let fds = owned(fds)?;
+        answer(self.agent.with(|All { world, manager }| manager.dispatch(world, self.channel, request, fds)))
+    }
+
+    fn close(&self) {
+        self.agent.with(|All { world, manager }| manager.close(world, self.channel));
+    }
+}
+
+impl Drop for SteppedChannel {
+    fn drop(&mut self) {
+        Control::close(self);
     }
 }

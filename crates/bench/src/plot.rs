@@ -82,7 +82,7 @@ pub fn lines(title: &str, unit: &str, lines: &[Line]) -> Result<String, String> 
             .x_desc("bytes of a message")
             .y_desc(unit)
             .x_label_formatter(&|bytes| Size(bytes.round() as usize).to_string())
-            .y_label_formatter(&|value| figure(*value))
+            .y_label_formatter(&|value| figure(*value, 2))
             .light_line_style(WHITE)
             .draw()
             .map_err(told)?;
@@ -113,17 +113,23 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-fn figure(value: f64) -> String {
-    match value {
-        value if value >= 10.0 => format!("{value:.0}"),
-        value if value >= 1.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
+/// A figure with so many digits that count, for people; of small ones with so many behind the point.
+#[must_use]
+pub fn figure(value: f64, digits: usize) -> String {
+    let before = if value == 0.0 { digits } else { (value.abs().log10().floor() + 1.0).max(0.0) as usize };
+    format!("{value:.*}", digits.saturating_sub(before))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, lines};
+    use super::{Line, figure, lines};
+
+    #[test]
+    fn few_digits_count() {
+        let told = |digits| [0.0, 0.05, 0.45, 1.5, 45.04, 458.94, 12912.2].map(|value| figure(value, digits));
+        assert_eq!(told(2), ["0", "0.05", "0.45", "1.5", "45", "459", "12912"]);
+        assert_eq!(told(3), ["0", "0.050", "0.450", "1.50", "45.0", "459", "12912"]);
+    }
 
     #[test]
     fn a_plot_names_its_lines() {

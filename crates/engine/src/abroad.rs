@@ -277,7 +277,7 @@ impl Qp {
                 Ok(Some(place)) => {
                     packet.payload = Payload::Bulk(place.offset);
                     slot = Some(place);
-                    sender.bulky = true;
+                    sender.load.add(payload.len() as u32);
                 }
                 Ok(None) => {
                     sender.wanted = payload.len() as u32;

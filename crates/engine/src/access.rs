@@ -3,6 +3,9 @@
 //! With `usermem` the only module that forms addresses of the program's memory. A key's slot is held while bytes move, so that
 //! deregistering waits for the copy. What is refused is a [`Refusal`], which knows the sentence and whose fault it was.
 
+pub(crate) mod beyond;
+mod near;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,6 +17,8 @@ use wire::icrc::Folding;
 use crate::engine::Engine;
 use crate::mr::{EVERY_PD, Extent, Matter};
 use crate::usermem;
+
+pub(crate) use near::Near;
 
 /// Why memory was not touched.
 #[derive(Debug)]
@@ -231,7 +236,7 @@ pub(crate) fn write(
     unsafe { usermem::copy(to, from, len) }.map_err(|_| gone(engine, key, addr))
 }
 
-/// Copies the `len` bytes at `addr` of a region to `to`.
+/// Copies the `len` bytes at `addr` of a region to `to`, where nobody looks before being told.
 pub(crate) fn read(
     engine: &Engine,
     wanted: Use,
@@ -244,8 +249,8 @@ pub(crate) fn read(
         zero(to, len);
         return Ok(());
     }
-    // SAFETY: `to` is the caller's, valid for `len`; `from` lies in a registered range; faults are survived.
-    unsafe { usermem::copy(to, from, len) }.map_err(|_| gone(engine, key, addr))
+    // SAFETY: `to` is the caller's, valid for `len`, and nobody is told of it yet; `from` lies in a registered range; faults are survived.
+    unsafe { usermem::stage(to, from, len) }.map_err(|_| gone(engine, key, addr))
 }
 
 /// An atomic on 8 bytes.

@@ -92,11 +92,12 @@ impl Qp {
     /// peer has to know all the same that it came.
     #[inline]
     pub(crate) fn show_arrived(&self, inner: &mut Inner) {
-        if let Some(cq) = &self.recv_cq {
-            for (cqe, solicited) in inner.arrived.drain(..) {
-                cq.push(&cqe, solicited);
-            }
+        if inner.arrived.is_empty() {
             return;
+        }
+        if let Some(cq) = &self.recv_cq {
+            cq.push_all(&inner.arrived);
+            return inner.arrived.clear();
         }
         for ((cqe, solicited), cq) in inner.arrived.drain(..).zip(inner.arrived_at.drain(..)) {
             cq.push(&cqe, solicited);

@@ -1,5 +1,7 @@
 //! Completion queues: a ring of entries in queue memory, its arming, and polling, which is what drives the engine.
 
+mod place;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -12,18 +14,21 @@ use abi::queue::CqOut;
 use bytemuck::{Pod, Zeroable};
 use protocol::Time;
 
+use self::place::{check, layout, place};
 use crate::channel::Channel;
-use crate::engine::{Deferred, Engine};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lint::Lint;
 use crate::memory::View;
-use crate::moderation::{Moderation, Verdict};
+use crate::moderation::Moderation;
 use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
+use crate::pollers::Poller;
 use crate::qp::Qp;
 use crate::request;
 use crate::wheel::Wheel;
-use crate::wqe::Layout;
+
+mod adding;
 
 /// The control words of a CQ, by offset (see the ABI document, "queue memory").
 mod word {
@@ -48,7 +53,8 @@ pub(crate) struct Cqe {
     pub(crate) frees: u32,
 }
 
-const _: () = assert!(size_of::<Cqe>() == 64);
+// Taken apart so in `Cq::take_each`.
+const _: () = assert!(size_of::<Cqe>() == 64 && std::mem::offset_of!(Cqe, freed) == size_of::<Wc>() + 8);
 
 /// The entry ends a send request.
 pub(crate) const FREES_SEND: u32 = 1;
@@ -95,6 +101,7 @@ pub struct Cq {
     domain: Option<Arc<Pd>>,
     /// Whether entries wait: a look at an empty CQ takes no lock.
     waiting: AtomicBool,
+    pub(crate) poller: Poller,
     /// Whether completions say when they came.
     stamps: AtomicBool,
     /// Whether there is a strict mode, said where the data path looks anyway.
@@ -253,6 +260,7 @@ impl Cq {
             itself: itself.clone(),
             domain: domain.cloned(),
             waiting: AtomicBool::new(false),
+            poller: Poller::new(handle),
             stamps: AtomicBool::new(false),
             read: Read::default(),
             ring: Mutex::new(ring),
@@ -291,11 +299,12 @@ impl Cq {
         self.engine.check_process().map_err(|error| error.errno)?;
         let taken = self.take(wcs);
         // Whoever has something to work at is not kept waiting: to find out that nothing else came costs as much as a message.
-        if taken > 0 && !self.engine.due() {
+        if taken > 0 && !self.engine.due(&self.poller) {
             return Ok(taken);
         }
-        self.engine.poll(taken > 0, self.handle);
-        Ok(taken + self.take(&mut wcs[taken..]))
+        let tells = self.engine.poll(taken > 0, &self.poller);
+        let taken = taken + self.take(&mut wcs[taken..]);
+        Ok(self.engine.end_poll(tells, taken))
     }
 
     /// Has completions say when they came: from now on.
@@ -309,24 +318,26 @@ impl Cq {
     /// As [`Cq::poll`].
     pub fn poll_one(&self) -> Result<Option<(Wc, u64)>, Errno> {
         self.engine.check_process().map_err(|error| error.errno)?;
-        let mut found = None;
-        let mut take = || self.take_each(1, |_, entry| found = Some((entry.wc, entry.timestamp)));
-        let taken = take();
-        if taken == 0 || self.engine.due() {
-            self.engine.poll(taken > 0, self.handle);
+        let (mut wc, mut stamp) = ([Wc::default()], 0);
+        let mut take = || self.take_each(&mut wc, |at| stamp = at);
+        let mut taken = take();
+        if taken == 0 || self.engine.due(&self.poller) {
+            let tells = self.engine.poll(taken > 0, &self.poller);
             if taken == 0 {
-                take();
+                taken = take();
             }
+            self.engine.end_poll(tells, taken);
         }
-        Ok(found)
+        Ok((taken > 0).then_some((wc[0], stamp)))
     }
 
     fn take(&self, wcs: &mut [Wc]) -> usize {
-        self.take_each(wcs.len(), |number, entry| wcs[number] = entry.wc)
+        self.take_each(wcs, |_| {})
     }
 
-    /// Takes up to so many entries.
-    fn take_each(&self, room: usize, mut give: impl FnMut(usize, &Cqe)) -> usize {
+    /// Takes entries, with the time of each.
+    #[inline]
+    fn take_each(&self, wcs: &mut [Wc], mut stamp: impl FnMut(u64)) -> usize {
         // Acquire: pairs with the release in `push`, whose entry is then found under the lock.
         if !self.waiting.load(Ordering::Acquire) {
             return 0;
@@ -337,17 +348,23 @@ impl Cq {
         }
         let lint = self.lint();
         let mut taken = 0;
-        while taken < room && ring.consumer != ring.producer {
+        for wc in wcs {
+            if ring.consumer == ring.producer {
+                break;
+            }
             let Some((view, at)) = ring.entry(ring.consumer) else { break };
-            let entry: Cqe = view.read(at);
-            give(taken, &entry);
+            view.read_to(at, wc);
+            let [time, frees]: [u64; 2] = view.read(at + size_of::<Wc>());
+            stamp(time);
             ring.consumer = ring.next(ring.consumer);
             taken += 1;
             if let Some(lint) = lint {
-                lint.polled(self.handle, &entry.wc);
+                lint.polled(self.handle, wc);
             }
-            if entry.frees != 0 {
-                self.set_free(&mut ring, &entry);
+            // In memory the index comes first.
+            let (freed, frees) = (frees as u32, (frees >> 32) as u32);
+            if frees != 0 {
+                self.set_free(&mut ring, wc.qp_num, freed, frees);
             }
         }
         self.waiting.store(ring.consumer != ring.producer, Ordering::Release);
@@ -356,68 +373,17 @@ impl Cq {
     }
 
     /// Tells the work queue that its request, and all before it, are over (V-61, V-63).
-    fn set_free(&self, ring: &mut CqRing, entry: &Cqe) {
-        if ring.recent.as_ref().is_none_or(|qp| qp.qpn() != entry.wc.qp_num) {
-            ring.recent = self.engine.qps.find(entry.wc.qp_num);
+    #[inline]
+    fn set_free(&self, ring: &mut CqRing, qpn: u32, freed: u32, frees: u32) {
+        if ring.recent.as_ref().is_none_or(|qp| qp.qpn() != qpn) {
+            ring.recent = self.engine.qps.find(qpn);
         }
         if let Some(qp) = &ring.recent {
-            match entry.frees {
-                FREES_SEND => qp.freed.send.store(entry.freed, Ordering::Release),
-                _ => qp.freed.recv.store(entry.freed, Ordering::Release),
+            match frees {
+                FREES_SEND => qp.freed.send.store(freed, Ordering::Release),
+                _ => qp.freed.recv.store(freed, Ordering::Release),
             }
         }
-    }
-
-    /// Adds an entry. A full queue is overrun: the event and the QPs' fate follow outside of the caller's locks.
-    pub(crate) fn push(&self, entry: &Cqe, solicited: bool) {
-        let mut ring = self.ring.lock();
-        if ring.overrun || ring.view.is_none() {
-            return;
-        }
-        if ring.used() == ring.wheel.size() {
-            ring.store(word::OVERRUN, 1);
-            ring.overrun = true;
-            crate::reason!("CQ {} is overrun: its {} entries were not polled in time", self.handle, ring.wheel.size());
-            self.engine.defer(Deferred::Overrun(self.itself.clone()));
-            return;
-        }
-        if let Some((view, at)) = ring.entry(ring.producer) {
-            if self.stamps.load(Ordering::Relaxed) {
-                view.write(at, &Cqe { timestamp: self.engine.raw_clock(), ..*entry });
-            } else {
-                view.write(at, entry);
-            }
-        }
-        if let Some(lint) = self.lint() {
-            lint.came(self.handle, &entry.wc);
-        }
-        ring.producer = ring.next(ring.producer);
-        ring.store(word::PRODUCER, ring.producer);
-        self.waiting.store(true, Ordering::Release);
-        let wanted = if solicited || entry.wc.status != 0 { Armed::Solicited } else { Armed::Next };
-        if ring.armed >= wanted && !(ring.moderation.is_some() && self.holds_back(&mut ring)) {
-            self.tell(&mut ring);
-        }
-    }
-
-    /// Gives the event that the CQ was armed for.
-    fn tell(&self, ring: &mut CqRing) {
-        ring.armed = Armed::Nothing;
-        ring.store(word::ARMED, 0);
-        if let Some(channel) = &self.channel {
-            channel.raise(&self.itself);
-        }
-    }
-
-    /// Whether the event for a completion that has just come is to wait.
-    #[cold]
-    fn holds_back(&self, ring: &mut CqRing) -> bool {
-        match ring.moderation.as_mut().map(|moderation| moderation.add(self.engine.now())) {
-            None | Some(Verdict::Now) => return false,
-            Some(Verdict::Waits) => {}
-            Some(Verdict::WaitsUntil(at)) => self.engine.end_period_at(at),
-        }
-        true
     }
 
     /// How events are held back from now on. What was held back is told.
@@ -460,7 +426,7 @@ impl Cq {
             ring.store(word::ARMED, ring.armed as u32);
         }
         // The program is about to sleep: the helper thread has to see what arrives.
-        self.engine.hand_over();
+        self.engine.hand_over(self.handle);
         Ok(())
     }
 
@@ -508,7 +474,7 @@ impl Cq {
         self.engine.check_process()?;
         // What was posted before counts, also where its lane is only being opened.
         self.engine.open_routes();
-        self.engine.poll(false, self.handle);
+        self.engine.poll(false, &self.poller);
         // Before the ring: whoever destroys a QP holds it when it takes its completions out.
         let _order = self.engine.allocation.lock();
         let mut ring = self.ring.lock();
@@ -574,25 +540,4 @@ impl Cq {
             lint.forgotten(self.handle);
         }
     }
-}
-
-/// Where the entries of a CQ lie.
-fn place(domain: Option<&Arc<Pd>>, view: &View, capacity: u32) -> Result<(View, usize)> {
-    let (view, layout) = match domain {
-        Some(pd) => pd.settle(view, layout(capacity), Purpose::Cq)?,
-        None => (view.clone(), layout(capacity)),
-    };
-    Ok((view, layout.offset as usize))
-}
-
-fn layout(capacity: u32) -> Layout {
-    Layout { offset: word::ENTRIES as u32, count: capacity, stride: size_of::<Cqe>() as u32 }
-}
-
-fn check(out: &CqOut, view: &View) -> Result<u32> {
-    let bytes = u64::from(out.cqe_count) * size_of::<Cqe>() as u64 + word::ENTRIES as u64;
-    if out.cqe_count == 0 || out.cqe_size as usize != size_of::<Cqe>() || bytes > view.len() as u64 {
-        return Err(Error::refuse(Errno::EIO, "the agent described a CQ that does not fit its memory"));
-    }
-    Ok(out.cqe_count)
 }

@@ -26,6 +26,7 @@ use crate::channel::Channel;
 use crate::clock::Clock;
 use crate::control::{Answer, Control, gone};
 use crate::cq::Cq;
+use crate::direct::Direct;
 use crate::drops::Drops;
 use crate::error::{Error, Result};
 use crate::event::Events;
@@ -41,6 +42,7 @@ use crate::mw::Mw;
 use crate::net::Net;
 use crate::network::Udp;
 use crate::pd::Pd;
+use crate::pollers::{Poller, Pollers};
 use crate::qp::Qp;
 use crate::reason::Attached;
 use crate::request;
@@ -48,6 +50,9 @@ use crate::srq::Srq;
 use crate::table::Table;
 use crate::timers::Timers;
 use crate::usermem::ForkMark;
+
+/// A program whose CQ is never empty drives the engine with each sixteenth poll: bits of a count that are zero then.
+const SELDOM: u32 = 15;
 
 /// Work that must not be done under the locks of the one who found it.
 pub(crate) enum Deferred {
@@ -84,6 +89,8 @@ pub struct Engine {
     pub(crate) timers: Timers,
     /// Faults on demand.
     pub(crate) faults: Faults,
+    /// What it has granted to initiators, and what it has been granted.
+    pub(crate) direct: Direct,
     pub(crate) moderated: Moderated,
     pub(crate) waker: Waker,
     channels: Mutex<Vec<Weak<Channel>>>,
@@ -95,8 +102,10 @@ pub struct Engine {
     pub(crate) astray: Mutex<Vec<Arc<Qp>>>,
     /// Held while lanes are being opened for them.
     pub(crate) opening: Mutex<()>,
-    /// Counts polls, so that a program whose CQ is never empty drives the engine too.
-    polls: AtomicU32,
+    /// Which thread sees to which lane.
+    pub(crate) pollers: Pollers,
+    /// The bits of the count of a CQ's polls that have to be zero where it had something: [`SELDOM`], or none where each poll drives the engine.
+    seldom: AtomicU32,
     /// Where its reasons go.
     pub(crate) reasons: Attached,
     /// Packets that were not accepted, by cause: for `softhca show --errors`.
@@ -179,6 +188,7 @@ impl Engine {
             events: Events::new(async_fd, page.clone()),
             timers: Timers::new(),
             faults: Faults::new(page.clone()),
+            direct: Direct::new(clock.simulated().is_some()),
             moderated: Moderated::default(),
             waker,
             channels: Mutex::new(Vec::new()),
@@ -187,7 +197,8 @@ impl Engine {
             unrouted: Mutex::new(Vec::new()),
             astray: Mutex::new(Vec::new()),
             opening: Mutex::new(()),
-            polls: AtomicU32::new(0),
+            pollers: Pollers::default(),
+            seldom: AtomicU32::new(SELDOM),
             reasons: Attached::new(page.clone(), is_home),
             drops: Drops::new(page),
             tap,
@@ -263,10 +274,14 @@ impl Engine {
     ///
     /// # Errors
     /// EIO.
+    #[inline]
     pub fn check_process(&self) -> Result<()> {
-        if self.mark.made_here() {
-            return Ok(());
-        }
+        if self.mark.made_here() { Ok(()) } else { self.inherited() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn inherited(&self) -> Result<()> {
         let reason = "the object was made before a fork, in another process: open the device again here";
         if !self.told_of_fork.swap(true, Ordering::Relaxed) {
             // Once: a child may ask in a loop. The memory of the word is this process's own.
@@ -465,10 +480,14 @@ impl Engine {
     }
 
     /// Whether it is time to drive the engine although the program's CQ had enough for it.
-    pub(crate) fn due(&self) -> bool {
-        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
-        self.polls.store(polls, Ordering::Relaxed);
-        polls.is_multiple_of(16)
+    pub(crate) fn due(&self, poller: &Poller) -> bool {
+        poller.is_due(self.seldom.load(Ordering::Relaxed))
+    }
+
+    /// Whether each poll drives the engine, also one that finds something.
+    #[cold]
+    pub(crate) fn poll_each_time(&self, each: bool) {
+        self.seldom.store(if each { 0 } else { SELDOM }, Ordering::Relaxed);
     }
 
     /// The agent has gone: the device with it. Every QP ends, every waiter wakes.

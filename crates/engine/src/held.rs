@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::reason::Cause;
-use protocol::{Outcome, Service, Time, timeout};
+use protocol::{EARLY, Outcome, Service, Time, timeout};
 use wire::Psn;
 
 use crate::access;
 use crate::cell::Packet;
+use crate::early::Overtaken;
 use crate::qp::{Inner, Qp};
 
 /// How long a program gets, in nanoseconds. Less than most ACK timeouts; more than processes usually wait for a processor.
@@ -35,13 +36,15 @@ pub(crate) struct Held {
     all: Arc<AtomicUsize>,
     /// When the peer is told.
     until: Time,
+    /// Packets that have overtaken others, if there are any.
+    pub(crate) early: Option<Box<Overtaken>>,
     /// The packet of which the peer was told last: when it comes again, it does not wait again.
     refused: Option<Psn>,
 }
 
 impl Held {
     pub(crate) fn new(all: Arc<AtomicUsize>) -> Self {
-        Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, refused: None }
+        Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, early: None, refused: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -56,11 +59,12 @@ impl Held {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         drop(self.take());
+        self.early = None;
         self.refused = None;
     }
 
-    /// Keeps a packet behind the others, if there is room.
-    fn keep(&mut self, packet: &Packet, payload: *const u8) -> bool {
+    /// Keeps a packet behind `before` others, if there is room.
+    fn keep(&mut self, before: usize, packet: &Packet, payload: *const u8) -> bool {
         let len = usize::from(packet.len);
         let takes = size_of::<Kept>() + len;
         let all = self.all.load(Ordering::Relaxed);
@@ -69,15 +73,23 @@ impl Held {
         }
         let mut bytes = vec![0; len].into_boxed_slice();
         access::plain(bytes.as_mut_ptr(), payload, len);
-        self.add((*packet, bytes));
+        self.add(before, (*packet, bytes));
         true
     }
 
-    fn add(&mut self, kept: Kept) {
+    fn add(&mut self, before: usize, kept: Kept) {
         let takes = size_of::<Kept>() + kept.1.len();
         self.all.fetch_add(takes, Ordering::Relaxed);
         self.bytes += takes;
-        self.packets.push_back(kept);
+        self.packets.insert(before, kept);
+    }
+
+    /// How many of those that wait come before packet `psn`. None if it waits already, or is too late: then it counts as come again.
+    fn before(&self, psn: Psn) -> Option<usize> {
+        let overtaken =
+            self.packets.iter().rev().take(EARLY + 1).position(|(kept, _)| kept.headers.psn.since(psn) <= 0)?;
+        let before = self.packets.len() - overtaken;
+        (self.packets[before - 1].0.headers.psn != psn).then_some(before)
     }
 
     fn take(&mut self) -> VecDeque<Kept> {
@@ -98,7 +110,7 @@ impl Qp {
     pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let psn = packet.headers.psn;
         let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.held.refused != Some(psn);
-        if !(may_wait && inner.held.keep(packet, payload)) {
+        if !(may_wait && inner.held.keep(0, packet, payload)) {
             self.lint().inspect(|lint| lint.not_ready(self, inner));
             if !self.service.is_reliable() {
                 self.drop_packet(inner, Cause::NoReceive, packet, (0, 0));
@@ -115,13 +127,14 @@ impl Qp {
     /// Whether a request has to wait behind others, and does.
     #[cold]
     pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> bool {
-        let Some((last, _)) = inner.held.packets.back() else { return false };
         let psn = packet.headers.psn;
-        if psn.is_before(inner.responder.expected_psn()) {
+        if inner.held.is_empty() || psn.is_before(inner.responder.expected_psn()) {
             return false;
         }
-        let comes_again = psn.since(last.headers.psn) <= 0;
-        if !comes_again && !inner.held.keep(packet, payload) {
+        // Packets may overtake each other while they wait, too.
+        if let Some(before) = inner.held.before(psn)
+            && !inner.held.keep(before, packet, payload)
+        {
             self.refuse_held(inner);
         }
         true
@@ -137,9 +150,14 @@ impl Qp {
             }
             self.on_request(inner, &packet, payload.as_ptr());
             if !inner.held.is_empty() {
-                packets.into_iter().for_each(|kept| inner.held.add(kept));
+                for kept in packets {
+                    inner.held.add(inner.held.packets.len(), kept);
+                }
                 return;
             }
+        }
+        if inner.held.early.is_some() {
+            self.go_on_with_early(inner);
         }
     }
 

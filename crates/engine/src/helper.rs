@@ -18,10 +18,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use shm::{Bell, Doorbell, Socket};
 
+use crate::attendance::Attendance;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::lane::Lane;
+use crate::lateness::{SHARED_FOR, Times};
 use crate::pauses::{GAP, PAUSE, Pauses, Set};
+use crate::rests::{QUIET, Rests};
 use crate::tsc;
 
 /// So long, and a pause, after the program was last seen polling the thread looks whether it still does. To look interrupts the program
@@ -39,12 +42,12 @@ const ROUND: Duration = Duration::from_millis(50);
 /// A program whose last poll is longer ago has stopped.
 const RECENT: Duration = Duration::from_micros(100);
 const _: () = assert!(PAUSE.as_nanos() / (GAP as u128) <= RECENT.as_nanos());
+/// When a program that goes on polling has polled is known to this part of [`PAUSE`], 3 µs.
+const FRESH: u64 = 256;
 /// A program that polls this often without arming a CQ is one that polls.
 const POLLING: u32 = 256;
 /// The same for one that did so before, and has armed none since.
 const RESUMED: u32 = 16;
-/// Looks without work before the thread goes to sleep: a few microseconds.
-const LOOKS: u32 = 40;
 /// The longest sleep where the kernel does not offer the barrier that makes sleeping safe.
 const UNSURE: Duration = Duration::from_millis(1);
 
@@ -59,13 +62,13 @@ const TIMER: u64 = 2;
 
 /// What wakes the thread, and what it knows of the program.
 pub(crate) struct Waker {
-    bell: Bell,
+    pub(crate) bell: Bell,
     kick: Doorbell,
     /// The first fires when the program has not polled for a pause.
     timers: [OwnedFd; 2],
     /// Which of them is set next.
     turn: AtomicUsize,
-    pauses: Pauses,
+    pub(crate) pauses: Pauses,
     epoll: OwnedFd,
     push: Mutex<Option<Socket>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -74,10 +77,21 @@ pub(crate) struct Waker {
     stop: AtomicBool,
     /// The program polls, and the thread only watches.
     watching: AtomicBool,
+    /// The thread sleeps, or has looked for the last time before it does. Where there is no thread, whoever takes its turns has to be told.
+    resting: AtomicBool,
     /// When the program polled last, by the time stamp counter.
-    polled_at: AtomicU64,
+    pub(crate) polled_at: AtomicU64,
     /// Polls since the program last armed a CQ.
-    polls: AtomicU32,
+    pub(crate) polls: AtomicU32,
+    pub(crate) attendance: Attendance,
+}
+
+/// How watching has ended.
+struct Watched {
+    /// The agent has something to tell.
+    told: bool,
+    /// The program has stopped polling, after so long.
+    stopped: Option<Duration>,
 }
 
 impl Waker {
@@ -106,8 +120,10 @@ impl Waker {
             thread_number: AtomicI32::new(0),
             stop: AtomicBool::new(false),
             watching: AtomicBool::new(false),
+            resting: AtomicBool::new(true),
             polled_at: AtomicU64::new(0),
             polls: AtomicU32::new(0),
+            attendance: Attendance::default(),
         };
         Ok((waker, fd))
     }
@@ -129,25 +145,53 @@ impl Waker {
     }
 
     /// Somebody was blocked, or there is a nearer deadline. While the program polls, it finds out itself when it is time; else the
-    /// thread, which may have gone to sleep before, has to know.
+    /// thread has to know, unless it is at work and looks before it sleeps.
     pub(crate) fn attend(&self) {
-        // Pairs with the fence in `watch`: either we see that the thread does not watch any more, or it sees what we have done.
+        // Pairs with the fences in `watch` and `going_to_rest`: either we see that the thread does not watch any more, or rests, or it sees what we
+        // have done.
         fence(Ordering::SeqCst);
-        if !self.watching.load(Ordering::Relaxed) {
+        if !self.watching.load(Ordering::Relaxed) && self.resting.load(Ordering::Relaxed) {
             self.kick();
         }
     }
 
-    /// The program has polled.
-    pub(crate) fn polled(&self) {
+    /// The thread is about to look for the last time.
+    pub(crate) fn going_to_rest(&self) {
+        self.resting.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `attend`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The thread rests no more: it looks before it does so again.
+    pub(crate) fn goes_to_work(&self) {
+        self.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// The program's thread, or another, has been copying for a while: one that polls has not stopped polling meanwhile.
+    #[cold]
+    pub(crate) fn copied(&self) {
         if self.watching.load(Ordering::Relaxed) {
             let now = tsc::now();
-            // Not an atomic exchange: what several pollers leave is some time of one of them.
-            let before = self.polled_at.load(Ordering::Relaxed);
             self.polled_at.store(now, Ordering::Relaxed);
-            self.pauses.polled(before, now);
             self.put_look_off(now, false);
-            return;
+        }
+    }
+
+    /// The program polls. Says whether the end of the poll matters as well.
+    pub(crate) fn polled(&self) -> bool {
+        if self.watching.load(Ordering::Relaxed) {
+            let now = tsc::now();
+            // Not an atomic exchange: what several pollers leave is some time of one of them. Not with each poll: several would fight for the word.
+            let before = self.polled_at.load(Ordering::Relaxed);
+            if now.abs_diff(before) > self.pauses.ticks() / FRESH {
+                self.polled_at.store(now, Ordering::Relaxed);
+                self.pauses.polled(before, now);
+            }
+            self.put_look_off(now, false);
+            return false;
+        }
+        if self.attendance.is_on() {
+            return true;
         }
         // Not an atomic increment: of several pollers some may not count.
         let polls = self.polls.load(Ordering::Relaxed) + 1;
@@ -161,6 +205,7 @@ impl Waker {
                 self.kick();
             }
         }
+        false
     }
 
     /// The program has sent something to another host, and has nothing to do until the answer comes, maybe.
@@ -190,6 +235,11 @@ impl Waker {
         self.set_timer(1, 2 * pause + MARGIN);
     }
 
+    /// Wakes the thread after a pause.
+    pub(crate) fn guard(&self) {
+        self.set_timer(0, PAUSE + MARGIN);
+    }
+
     fn set_timer(&self, which: usize, after: Duration) {
         let value = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -201,8 +251,8 @@ impl Waker {
         );
     }
 
-    /// Sleeps until the program has not polled for a pause. Says whether the agent has something to tell.
-    fn watch(&self) -> bool {
+    /// Sleeps until the program has not polled for a pause.
+    fn watch(&self) -> Watched {
         let (ticks, clock) = (tsc::now(), Instant::now());
         self.set_both(self.pauses.restart(ticks));
         let told = self.sleep(Some(ROUND));
@@ -215,21 +265,26 @@ impl Waker {
             self.pauses.measured(u64::try_from(in_ticks(PAUSE)).unwrap_or(u64::MAX));
         }
         let recent = in_ticks(RECENT);
-        if u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent {
+        let has_stopped = u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent;
+        if has_stopped {
             self.watching.store(false, Ordering::Relaxed);
             // Maybe it only lost its processor: then the thread should not take from it what it polls for.
             self.polls.store(POLLING - RESUMED, Ordering::Relaxed);
             // Pairs with the fence in `attend`.
             fence(Ordering::SeqCst);
         }
-        told
+        Watched { told, stopped: has_stopped.then_some(slept) }
     }
 
-    fn hand_over(&self) {
+    /// The program is about to sleep on an event. Says whether it shared the work until now.
+    pub(crate) fn hand_over(&self) -> bool {
         self.polls.store(0, Ordering::Relaxed);
-        if self.watching.load(Ordering::Relaxed) && self.watching.swap(false, Ordering::Relaxed) {
+        let watched = self.watching.load(Ordering::Relaxed) && self.watching.swap(false, Ordering::Relaxed);
+        let shared = self.attendance.end();
+        if watched || shared {
             self.kick();
         }
+        shared
     }
 
     /// Ends the thread and waits for it.
@@ -248,6 +303,12 @@ impl Waker {
     /// Whether the program polls, and the thread only watches.
     pub(crate) fn is_watching(&self) -> bool {
         self.watching.load(Ordering::Relaxed)
+    }
+
+    /// Whether the program has not polled lately, as far as the unit of the ticks is known.
+    fn has_stopped(&self) -> bool {
+        let recent = self.pauses.ticks() / u64::from(GAP);
+        tsc::now().saturating_sub(self.polled_at.load(Ordering::Relaxed)) > recent
     }
 
     /// Sleeps until something happens or `limit` is over; says whether the agent has something to tell.
@@ -273,14 +334,21 @@ impl Waker {
         let count = epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap_or(0);
         // A counter at its end would wake nobody; emptied, it takes every write.
         self.kick.drain();
-        events[..count].iter().any(|event| event.data.u64() == PUSH)
+        let is_there = |kind| events[..count].iter().any(|event| event.data.u64() == kind);
+        if is_there(TIMER) && self.attendance.fired(self.has_stopped()) {
+            self.guard();
+        }
+        is_there(PUSH)
     }
 }
 
 impl Engine {
-    /// The program is about to sleep on an event: from now on the thread has to see what arrives.
-    pub(crate) fn hand_over(&self) {
-        self.waker.hand_over();
+    /// The program is about to sleep on an event of that CQ: from now on the thread has to see what arrives.
+    pub(crate) fn hand_over(&self, who: u32) {
+        self.pollers.rise(who);
+        if self.waker.hand_over() {
+            self.poll_each_time(false);
+        }
     }
 
     /// Starts the thread.
@@ -302,33 +370,45 @@ impl Engine {
         crate::usermem::block_other_signals();
         let waker = &self.waker;
         waker.thread_number.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
-        let mut looks = 0;
+        waker.goes_to_work();
         let mut told = true;
+        let mut times = Times::default();
+        let mut rests = Rests::default();
         while !waker.stop.load(Ordering::Relaxed) {
             if std::mem::take(&mut told) {
                 self.listen();
             }
             self.do_errands();
             if waker.watching.load(Ordering::Relaxed) {
-                told = waker.watch();
-                looks = 0;
+                self.settle_down(&mut rests);
+                let watched = waker.watch();
+                told = watched.told;
+                rests.watched(tsc::now());
+                if let Some(after) = watched.stopped {
+                    let waited = self.progress(false);
+                    if times.took_over(after, waited) {
+                        self.share_work(&mut rests);
+                    }
+                }
                 continue;
             }
             if self.progress(false) {
-                looks = 0;
+                if rests.worked() {
+                    self.settle_down(&mut rests);
+                }
                 continue;
             }
-            looks += 1;
-            if looks < LOOKS {
+            if !waker.attendance.is_on() && rests.looks_on(waker.pauses.ticks() / u64::from(GAP)) {
                 std::hint::spin_loop();
                 continue;
             }
-            looks = 0;
-            self.arm();
-            let sound = shm::sleeper_barrier();
+            let sound = self.arm_to_rest(&mut rests);
             if !self.looks_once_more() && !waker.stop.load(Ordering::Relaxed) {
                 let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
                 let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
+                let bulky = !rests.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
+                let limit = if bulky { Some(limit.unwrap_or(QUIET).min(QUIET)) } else { limit };
+                let quiet = bulky.then(|| rests.quiet_since());
                 told = match self.net.inbox().filter(|inbox| inbox.claim.as_ref().is_some_and(|c| c.is_ours(&self))) {
                     None => waker.sleep(limit),
                     Some(inbox) => {
@@ -336,8 +416,14 @@ impl Engine {
                         inbox.with_sockets(|sockets| waker.sleep_on(sockets, limit))
                     }
                 };
+                if quiet.is_some_and(|since| since.elapsed() >= QUIET) {
+                    self.give_back();
+                    rests.gave_back = true;
+                }
             }
             waker.bell.disarm();
+            waker.goes_to_work();
+            rests.woke(tsc::now());
         }
     }
 
@@ -349,18 +435,67 @@ impl Engine {
         if !self.astray.lock().is_empty() {
             self.find_ways();
         }
+        if self.direct.has_asks() {
+            self.ask_agent();
+        }
         self.look_after_inbox();
     }
 
-    /// Has peers ring from now on.
-    fn arm(&self) {
+    /// Gives back what lanes do not need while nothing goes over them.
+    fn give_back(&self) {
         self.lanes.list().iter().for_each(|lane| lane.rest());
-        self.waker.bell.arm();
+    }
+
+    /// Has peers ring from now on, if the program does not see to that; says whether they will for sure.
+    fn arm_to_rest(&self, rests: &mut Rests) -> bool {
+        let waker = &self.waker;
+        let now = tsc::now();
+        // A thread that sleeps again after a moment is likely to do so again.
+        let soon = rests.rest(now) < waker.pauses.ticks() / u64::from(GAP);
+        waker.going_to_rest();
+        if waker.attendance.is_on() && rests.restless {
+            if !waker.attendance.is_attended() {
+                waker.bell.arm();
+            }
+            shm::sleeper_fence();
+            return true;
+        }
+        waker.bell.arm();
+        if soon && rests.restless {
+            shm::sleeper_fence();
+            return true;
+        }
+        waker.bell.set_restless(soon);
+        let sound = shm::sleeper_barrier();
+        rests.restless = soon && sound;
+        sound
+    }
+
+    /// The thread does not sleep again and again any more: posters are spared their fences.
+    fn settle_down(&self, rests: &mut Rests) {
+        if rests.restless && !self.waker.attendance.is_on() {
+            rests.restless = false;
+            self.waker.bell.set_restless(false);
+        }
+    }
+
+    /// The program polls only now and then: it and the thread see to what comes by turns, for a while.
+    fn share_work(&self, rests: &mut Rests) {
+        self.waker.bell.set_restless(true);
+        rests.restless = shm::sleeper_barrier();
+        if rests.restless {
+            let pause = self.waker.pauses.ticks();
+            self.waker.attendance.begin(tsc::now().saturating_add(pause.saturating_mul(SHARED_FOR)));
+            self.poll_each_time(true);
+        }
     }
 
     /// The last look before sleeping. It waits for locks, so that nobody else's half-done look hides something.
     fn looks_once_more(self: &Arc<Self>) -> bool {
-        self.progress(true) || !self.unrouted.lock().is_empty() || !self.astray.lock().is_empty()
+        self.progress(true)
+            || !self.unrouted.lock().is_empty()
+            || !self.astray.lock().is_empty()
+            || self.direct.has_asks()
     }
 
     /// One turn of what the thread does, for whoever does it instead (see [`Engine::step`]): false if there was nothing to do, and
@@ -374,7 +509,8 @@ impl Engine {
             return true;
         }
         // No barrier: whoever posts does so on this same thread.
-        self.arm();
+        self.give_back();
+        self.waker.bell.arm();
         let worked = self.looks_once_more();
         if worked {
             self.waker.bell.disarm();
@@ -441,6 +577,8 @@ impl Engine {
             push::CAPTURE => self.begin_capture(&message.lane, &fds),
             push::CAPTURE_END => self.end_capture(message.lane.lane),
             push::FAULTS => self.take_faults(),
+            push::DIRECT_ASK => self.grant(&message.lane),
+            push::DIRECT => self.take_way(&message.lane, fds),
             push::REMOVED => self.die("fault: the device was removed"),
             _ => {}
         }

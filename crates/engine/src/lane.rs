@@ -18,6 +18,7 @@ use crate::capture::Ends;
 use crate::cell::Notice;
 use crate::error::{Error, Result};
 use crate::lock::{Mutex, MutexGuard};
+use crate::pollers::{Apart, Concern};
 use crate::qp::Qp;
 
 /// How much of a message travels as one packet on a lane: the "path MTU" of the state machines there.
@@ -25,6 +26,9 @@ pub(crate) const LANE_MTU: u32 = 32 * 1024;
 
 /// How many lanes two engines may have: a QP's number picks one, so that threads with QPs of their own share no producer.
 pub(crate) const STRIPES: u32 = 4;
+
+/// So many bytes take long to copy: some ten microseconds.
+const MUCH: u32 = 512 * 1024;
 
 /// The most notices that wait for room. More than a sound peer can cause; a hostile one only harms itself.
 const NOTICES: usize = 4096;
@@ -39,13 +43,35 @@ pub(crate) struct Receiver {
     pub(crate) record: [u8; shm::RECORD_MAX],
 }
 
+/// How much has been put into the bulk area.
+#[derive(Default)]
+pub(crate) struct Load {
+    /// Bulk has been used since it was last given back.
+    bulky: bool,
+    /// Bytes since the helper was last told.
+    bytes: u32,
+}
+
+impl Load {
+    /// So many bytes more; says whether it is time to tell the helper that somebody is busy copying.
+    #[inline]
+    pub(crate) fn add(&mut self, len: u32) -> bool {
+        self.bulky = true;
+        self.bytes += len;
+        let is_much = self.bytes >= MUCH;
+        if is_much {
+            self.bytes = 0;
+        }
+        is_much
+    }
+}
+
 /// The sending half.
 pub(crate) struct Sender {
     pub(crate) tx: LaneTx,
     /// Where a record is put together.
     pub(crate) record: [u8; shm::RECORD_MAX],
-    /// Bulk has been used since it was last given back.
-    pub(crate) bulky: bool,
+    pub(crate) load: Load,
     /// The piece of bulk for which there was no room; 0 when it was cells that were missing.
     pub(crate) wanted: u32,
     /// While somebody captures: between which addresses the packets go.
@@ -83,6 +109,8 @@ pub(crate) struct Lane {
     glance: Glance,
     /// Where the receiving half stands.
     position: AtomicU32,
+    /// For which CQs the last of what came was. Everybody who polls looks here, and the words beside it change with each message.
+    concern: Apart,
     blocked: Mutex<Blocked>,
     pub(crate) has_blocked: AtomicBool,
     memory: OwnedFd,
@@ -114,15 +142,17 @@ impl Lane {
             peer: out.engine,
             pid: out.pid,
             stripe: out.stripe,
-            sender: Mutex::new(Sender { tx, record: [0; shm::RECORD_MAX], bulky: false, wanted: 0, ends: None }),
-            receiver: Mutex::new(Receiver {
-                rx,
-                touched: Vec::with_capacity(64),
-                recent: None,
+            sender: Mutex::new(Sender {
+                tx,
                 record: [0; shm::RECORD_MAX],
+                load: Load::default(),
+                wanted: 0,
+                ends: None,
             }),
+            receiver: Mutex::new(Receiver { rx, touched: Vec::new(), recent: None, record: [0; shm::RECORD_MAX] }),
             glance,
             position: AtomicU32::new(0),
+            concern: Apart::default(),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
             memory,
@@ -153,14 +183,36 @@ impl Lane {
         self.position.store(position, Ordering::Relaxed);
     }
 
+    /// For which CQs the last of what came was.
+    #[inline]
+    pub(crate) fn concern(&self) -> Concern {
+        self.concern.get()
+    }
+
+    /// The last of what came is for these CQs.
+    #[inline]
+    pub(crate) fn concerns(&self, whom: Concern) {
+        self.concern.set(whom);
+    }
+
     /// After pushing: wakes the peer if it has asked for that.
     pub(crate) fn notify(&self) {
-        shm::poster_fence();
-        if let Some(word) = self.peer_bell.armed()
-            && self.rung.swap(word, Ordering::Relaxed) != word
-        {
-            self.peer_wake.ring();
+        if self.is_called_for() {
+            self.ring();
         }
+    }
+
+    /// After pushing: whether the peer has asked to be woken. Says so once; who asks has to ring.
+    #[inline]
+    pub(crate) fn is_called_for(&self) -> bool {
+        shm::poster_fence();
+        self.peer_bell.armed().is_some_and(|word| self.rung.swap(word, Ordering::Relaxed) != word)
+    }
+
+    /// Wakes the peer.
+    #[cold]
+    pub(crate) fn ring(&self) {
+        self.peer_wake.ring();
     }
 
     /// Puts a QP that found the lane full on the list of those to go on with.
@@ -168,6 +220,20 @@ impl Lane {
         self.blocked.lock().qps.push_back(Arc::clone(qp));
         if !self.has_blocked.swap(true, Ordering::AcqRel) {
             qp.engine().waker.attend();
+        }
+    }
+
+    /// There is no room any more: those behind the one that found that wait on, before it. Whoever is asked finds out for himself, which for many
+    /// costs more than what they send.
+    pub(crate) fn wait_on(&self, mut qps: VecDeque<Arc<Qp>>) {
+        let Some(first) = qps.front().cloned() else { return };
+        {
+            let mut blocked = self.blocked.lock();
+            qps.append(&mut blocked.qps);
+            blocked.qps = qps;
+        }
+        if !self.has_blocked.swap(true, Ordering::AcqRel) {
+            first.engine().waker.attend();
         }
     }
 
@@ -207,12 +273,17 @@ impl Lane {
     /// Gives the pages of the bulk area back if it is idle.
     pub(crate) fn rest(&self) {
         if let Some(mut sender) = self.sender.try_lock()
-            && sender.bulky
+            && sender.load.bulky
             && sender.tx.bulk.idle()
             && sender.tx.bulk.give_back(self.memory.as_fd()).unwrap_or(false)
         {
-            sender.bulky = false;
+            sender.load.bulky = false;
         }
+    }
+
+    /// Whether there may be something to give back.
+    pub(crate) fn is_bulky(&self) -> bool {
+        self.sender.try_lock().is_none_or(|sender| sender.load.bulky)
     }
 }
 
@@ -221,6 +292,11 @@ const WALKERS: usize = 8;
 
 /// The list as a poller has seen it, and how often it had changed by then.
 type Seen = Option<(u64, Arc<Vec<Arc<Lane>>>)>;
+
+/// What one poller remembers: each poll writes to its lock.
+#[repr(align(128))]
+#[derive(Default)]
+struct Memory(Mutex<Seen>);
 
 /// The lanes of one engine, for one walk over them.
 pub(crate) enum Walk<'a> {
@@ -247,7 +323,7 @@ pub(crate) struct Lanes {
     /// How often it has changed.
     changes: AtomicU64,
     /// What pollers remember of it: one locked instruction a walk, where the list itself costs three.
-    seen: [Mutex<Seen>; WALKERS],
+    seen: [Memory; WALKERS],
     /// Which lane leads to (engine, stripe).
     routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
     /// Engines that had a lane and have ended. Their numbers do not come back; those of their QPs name them for a while.
@@ -259,7 +335,7 @@ impl Lanes {
         Self {
             list: ArcSwap::default(),
             changes: AtomicU64::new(0),
-            seen: std::array::from_fn(|_| Mutex::new(None)),
+            seen: Default::default(),
             routes: Mutex::new(HashMap::new()),
             ended: Mutex::default(),
         }
@@ -272,7 +348,7 @@ impl Lanes {
     /// The same for somebody who asks again and again; different ones should call themselves by different numbers.
     #[inline]
     pub(crate) fn walk(&self, who: u32) -> Walk<'_> {
-        let Some(mut seen) = self.seen[who as usize % WALKERS].try_lock() else { return Walk::Loaded(self.list()) };
+        let Some(mut seen) = self.seen[who as usize % WALKERS].0.try_lock() else { return Walk::Loaded(self.list()) };
         // Acquire: pairs with the release in `set`, so that the list is at least as new as the count.
         let changes = self.changes.load(Ordering::Acquire);
         if seen.as_ref().is_none_or(|(known, _)| *known != changes) {
@@ -285,7 +361,7 @@ impl Lanes {
         self.list.store(Arc::new(list));
         self.changes.fetch_add(1, Ordering::Release);
         // Nobody is to keep a lane that is gone. Who walks just now looks at the count when he walks again.
-        for mut seen in self.seen.iter().filter_map(Mutex::try_lock) {
+        for mut seen in self.seen.iter().filter_map(|memory| memory.0.try_lock()) {
             *seen = None;
         }
     }
@@ -333,5 +409,19 @@ impl Lanes {
     pub(crate) fn clear(&self) {
         self.routes.lock().clear();
         self.set(Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_helper_is_told_once_in_many_bytes_and_what_was_used_is_given_back_later() {
+        let mut load = Load::default();
+        assert!(!load.bulky);
+        assert_eq!((0..64).filter(|_| load.add(MUCH / 16)).count(), 4);
+        assert!(load.bulky);
+        assert!(!load.add(MUCH - 1) && load.add(1));
     }
 }

@@ -109,6 +109,12 @@ impl View {
         self.region.write(self.at(offset, size_of::<T>()), value);
     }
 
+    /// Copies a value out to where it is to lie. One that was copied twice in different strides would be waited for in between.
+    #[inline]
+    pub(crate) fn read_to<T: Pod>(&self, offset: usize, value: &mut T) {
+        self.region.copy_out(self.at(offset, size_of::<T>()), bytemuck::bytes_of_mut(value));
+    }
+
     pub(crate) fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         self.region.copy_in(self.at(offset, bytes.len()), bytes);
     }

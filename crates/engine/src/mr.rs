@@ -232,7 +232,9 @@ impl Mr {
 
     /// The key names nothing any more; waits for copies under way.
     pub(crate) fn withdraw(&self) {
-        self.engine.extents.remove(self.lkey() >> 8);
+        let key = self.lkey();
+        self.engine.extents.remove(key >> 8);
+        self.engine.withdraw_grants(key);
     }
 
     /// Changes translation (1), PD (2) or access (4), as `flags` says; the keys change with it.
@@ -275,6 +277,7 @@ impl Mr {
             lint.deregisters(&self.engine, "ibv_rereg_mr", &old);
         }
         self.engine.extents.remove(old.key >> 8);
+        self.engine.withdraw_grants(old.key);
         let extent = Extent {
             key: answer.lkey,
             pd: new_pd.handle(),

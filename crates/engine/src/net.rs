@@ -6,6 +6,7 @@
 //! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
 
 pub(crate) mod ahead;
+pub(crate) mod alike;
 pub(crate) mod batch;
 pub(crate) mod claim;
 mod connection;

@@ -61,6 +61,11 @@ impl Pauses {
         self.first.store(ticks.max(1), Ordering::Relaxed);
     }
 
+    /// How many ticks [`PAUSE`] is.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.first.load(Ordering::Relaxed)
+    }
+
     /// The program begins to poll.
     pub(crate) fn begin(&self, now: u64) {
         self.since.store(now, Ordering::Relaxed);

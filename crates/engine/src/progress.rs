@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::reason::Cause;
+use shm::memory::CELL_DATA;
 use shm::{LaneRx, RECORD_MAX};
 use wire::Qpn;
 
@@ -15,12 +16,17 @@ use crate::engine::{Deferred, Engine};
 use crate::faults::PARCELS;
 use crate::lane::{Lane, Receiver};
 use crate::moderation::PERIODS;
-use crate::net::inbox::Inbox;
+use crate::net::inbox::{Inbox, OTHERS};
+use crate::plain::taking::Run;
+use crate::pollers::{Concern, Poller, Visitor};
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
 
 /// How many records one round takes from a lane, so that no lane starves the others.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
+
+/// How many bytes of bulk at most, about: what has come is said, and answered, while the sender still has something to do.
+const BULK_BATCH: u32 = 256 * 1024;
 
 /// How the helper calls itself when it walks over the lanes.
 const HELPER: u32 = u32::MAX;
@@ -53,15 +59,15 @@ fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], packet: &Packet) -> Option<*con
 
 impl Engine {
     /// What a polling thread does. One that has `found` something is about to answer it, maybe, and what is owed waits for that.
-    /// `who` tells pollers apart that do not do so in turn: the number of their CQ.
+    /// Says whether [`Engine::end_poll`] is to be told how it ends.
     #[inline]
-    pub(crate) fn poll(self: &Arc<Self>, found: bool, who: u32) {
+    pub(crate) fn poll(self: &Arc<Self>, found: bool, poller: &Poller) -> bool {
         // In a simulation nobody takes over from a program that has stopped polling.
-        if self.clock.simulated().is_none() {
-            self.waker.polled();
-        }
-        if self.go_round(false, if found { Caller::Found } else { Caller::Polls }, who) {
-            self.net.idle.store(0, Ordering::Relaxed);
+        let tells = self.clock.simulated().is_none() && self.waker.polled();
+        if self.go_round(false, if found { Caller::Found } else { Caller::Polls }, Some(poller)) {
+            if self.net.idle.load(Ordering::Relaxed) != 0 {
+                self.net.idle.store(0, Ordering::Relaxed);
+            }
         } else if self.net.inbox().is_some_and(Inbox::has_hot) {
             // Not an atomic increment: of several pollers some may not count.
             let idle = self.net.idle.load(Ordering::Relaxed) + 1;
@@ -72,11 +78,12 @@ impl Engine {
                 rustix::thread::sched_yield();
             }
         }
+        tells
     }
 
     /// Does what there is to do; says whether there was something. With `sure`, waits for those who are at it.
     pub(crate) fn progress(self: &Arc<Self>, sure: bool) -> bool {
-        self.go_round(sure, Caller::Helps, HELPER)
+        self.go_round(sure, Caller::Helps, None)
     }
 
     /// Does what has come so far, and waits for those who are at it: for whoever is about to end something, which shall count what
@@ -89,10 +96,16 @@ impl Engine {
         }
     }
 
-    fn go_round(self: &Arc<Self>, sure: bool, caller: Caller, who: u32) -> bool {
+    fn go_round(self: &Arc<Self>, sure: bool, caller: Caller, poller: Option<&Poller>) -> bool {
         let polled = caller != Caller::Helps;
+        let visitor = poller.and_then(|poller| self.visitor(poller));
         let mut worked = false;
-        for lane in self.lanes.walk(who).iter() {
+        for lane in self.lanes.walk(poller.map_or(HELPER, |poller| poller.who)).iter() {
+            if let Some(visitor) = &visitor
+                && self.pollers.is_seen_to(lane.concern(), visitor)
+            {
+                continue;
+            }
             if sure || lane.seems_to_have() {
                 let receiver = if sure { Some(lane.receiver.lock()) } else { lane.receiver.try_lock() };
                 if let Some(mut receiver) = receiver {
@@ -107,8 +120,10 @@ impl Engine {
         if caller != Caller::Found {
             worked |= self.pay_all();
         }
-        worked |= self.receive_from_hosts(sure, polled);
-        if self.timers.next().is_some() && (!polled || self.due()) {
+        let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
+        worked |= self.receive_from_hosts(sure, polled, turn);
+        // One that has got something is here seldom enough.
+        if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();
         }
         worked |= self.give_turns();
@@ -122,6 +137,34 @@ impl Engine {
         worked
     }
 
+    /// What a thread does that posts on although there is no room. It does not poll, maybe for long, with many queue pairs to fill; the helper would do
+    /// so instead of it, and where each program has one processor, take that from it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn poll_posting(self: &Arc<Self>, poller: &Poller) {
+        if !self.due(poller) {
+            return;
+        }
+        if self.waker.is_watching() {
+            self.poll(false, poller);
+        } else {
+            // One that has not polled yet, or arms its queue and sleeps, has done neither by posting.
+            self.go_round(false, Caller::Polls, Some(poller));
+        }
+    }
+
+    /// The thread that polls, if others may leave it the lanes of its own. One that polls only now and then has the helper beside it, which goes
+    /// everywhere, and goes everywhere itself.
+    #[inline]
+    fn visitor(&self, poller: &Poller) -> Option<Visitor> {
+        // In a simulation nobody takes over from a program that has stopped polling, and the time is another.
+        let watched = self.waker.is_watching() && self.clock.simulated().is_none();
+        watched.then(|| {
+            let now = self.waker.polled_at.load(Ordering::Relaxed);
+            self.pollers.sit(poller.who, now, self.waker.pauses.ticks())
+        })
+    }
+
     /// Takes what a lane has brought, up to a batch.
     pub(crate) fn receive(self: &Arc<Self>, lane: &Arc<Lane>, receiver: &mut Receiver) -> bool {
         if lane.is_dead() {
@@ -129,14 +172,24 @@ impl Engine {
         }
         crate::usermem::prepare_thread();
         let Receiver { rx, touched, recent, record } = receiver;
-        let mut taken = 0;
-        while taken < BATCH {
-            let cell = match rx.ring.pop(record) {
-                Ok(None) => break,
-                Ok(Some(len)) => cell::decode(&record[..len.min(RECORD_MAX)]),
-                Err(shm::Broken) => None,
-            };
+        let plainly = !self.is_capturing() && !self.faults.is_on();
+        let (mut taken, mut bulk) = (0, 0);
+        while taken < BATCH && bulk < BULK_BATCH {
+            let popped = rx.ring.pop(record);
+            if matches!(popped, Ok(None)) {
+                break;
+            }
             taken += 1;
+            let run = match popped {
+                Ok(Some(CELL_DATA)) if plainly => self.take_run(lane, (rx, record), &mut taken, touched, recent),
+                Ok(len) => Run::Other(len.unwrap_or(0)),
+                Err(shm::Broken) => Run::Broken,
+            };
+            let cell = match run {
+                Run::Over => continue,
+                Run::Other(len) => cell::decode(&record[..len.min(RECORD_MAX)]),
+                Run::Broken => None,
+            };
             // By reference: a cell is longer than what is moved without a call.
             let Some(cell) = &cell else {
                 self.break_lane(lane);
@@ -167,7 +220,10 @@ impl Engine {
                         self.break_lane(lane);
                         break;
                     };
-                    let more = taken < BATCH && rx.ring.has_next();
+                    if let Payload::Bulk(_) = packet.payload {
+                        bulk += u32::from(packet.len);
+                    }
+                    let more = taken < BATCH && bulk < BULK_BATCH && rx.ring.has_next();
                     self.accept(lane, (packet, payload, more), touched, recent);
                     if let Payload::Bulk(offset) = packet.payload {
                         rx.bulk.release(offset, u32::from(packet.len));
@@ -180,6 +236,7 @@ impl Engine {
         }
         lane.stands_at(rx.ring.position());
         rx.ring.publish();
+        lane.concerns(recent.as_ref().map_or(Concern::default(), |qp| qp.concern()));
         // Answers go once per batch, so that one acknowledgement stands for many packets.
         for qp in touched.drain(..) {
             let mut inner = qp.lock();
@@ -302,7 +359,7 @@ impl Engine {
     /// Goes on with those who found the lane full.
     fn go_on(self: &Arc<Self>, lane: &Arc<Lane>) {
         crate::usermem::prepare_thread();
-        let (qps, notices) = lane.unblock();
+        let (mut qps, notices) = lane.unblock();
         if lane.is_dead() {
             qps.iter().for_each(Qp::unblock);
             return;
@@ -310,7 +367,13 @@ impl Engine {
         for notice in notices {
             self.send_notice(lane, notice);
         }
-        qps.iter().for_each(Qp::unblock);
+        while let Some(qp) = qps.pop_front() {
+            qp.unblock();
+            // Again, by this one or another. Nobody waits for a lane that is gone.
+            if lane.has_blocked.load(Ordering::Acquire) && !lane.is_dead() {
+                return lane.wait_on(qps);
+            }
+        }
     }
 
     fn look_at_timers(self: &Arc<Self>) -> bool {

@@ -1,7 +1,9 @@
 //! Queue pairs: what one is made of, its control verbs, and how it changes state.
 //!
 //! Everything that a QP's work touches is behind its one lock, so threads with QPs of their own share none. The agent decides which
-//! transitions are legal; here they take effect. Posting is in `send.rs`, what arrives in `receive.rs`.
+//! transitions are legal; here they take effect. Posting is in `send.rs`, what arrives in `receive.rs`, how one ends in `qp/ending.rs`.
+
+mod ending;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,6 +36,7 @@ use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
+use crate::pollers::Concern;
 use crate::request;
 use crate::srq::Srq;
 use crate::why::Why;
@@ -215,11 +218,15 @@ pub(crate) struct Inner {
     pub(crate) draining: Option<bool>,
     /// How fast it sends, if that is limited.
     pub(crate) pace: Option<Box<Pace>>,
+    pub(crate) direct: crate::direct::Ways,
     /// Kept for as long as it lives, on a parent domain.
     pub(crate) token: Option<Token>,
+    /// When a peer that asks for it is woken.
+    pub(crate) wake: crate::attendance::Wake,
 }
 
 impl Inner {
+    #[inline]
     pub(crate) fn store(&self, offset: usize, value: u32) {
         if let Some(view) = &self.view {
             view.word(offset).store(value, Ordering::Relaxed);
@@ -229,6 +236,7 @@ impl Inner {
     pub(crate) fn set_state(&mut self, state: State) {
         self.state = state;
         if !state.serves() {
+            self.direct.withdraw();
             self.held.clear();
         }
         if let Some(view) = &self.view {
@@ -394,6 +402,7 @@ impl Engine {
             last_flow: None,
             losses: 0,
             share: Share::default(),
+            wake: Default::default(),
             habit: Habit::default(),
             complained: false,
             deadline: None,
@@ -401,6 +410,7 @@ impl Engine {
             established: false,
             draining: None,
             pace: None,
+            direct: Default::default(),
             token,
         };
         Arc::new_cyclic(|itself| Qp {
@@ -474,6 +484,7 @@ impl Qp {
         if self.strict { self.engine.lint() } else { None }
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -521,77 +532,22 @@ impl Qp {
         Ok(answer)
     }
 
-    /// Destroys the QP: its requests end without completions. Answers how many of its events were read.
-    ///
-    /// # Errors
-    /// EBUSY while it is in a multicast group.
-    pub fn destroy(&self) -> Result<u32> {
-        self.engine.check_process()?;
-        if self.lock().is_dead() {
-            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
-        }
-        self.send_off();
-        let _order = self.engine.allocation.lock();
-        let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
-        let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
-        // Nothing else can keep it.
-        let destroyed = match self.engine.groups.has(self.qpn) {
-            true => self.engine.call(&request).map(drop),
-            false => self.engine.tell(&request),
-        };
-        match destroyed {
-            Err(error) if !self.engine.has_lost(&error) => return Err(error),
-            _ => self.leave(),
-        }
-        Ok(self.read.asynchronous())
+    /// The CQs for which its packets are.
+    #[inline]
+    pub(crate) fn concern(&self) -> Concern {
+        let handle = |cq: &Option<Arc<Cq>>| cq.as_ref().map(|cq| cq.handle());
+        Concern::new(handle(&self.send_cq), handle(&self.recv_cq))
     }
 
-    /// Takes the QP out of everything that knows it.
-    pub(crate) fn leave(&self) {
-        self.engine.qps.remove(self.qpn);
-        self.abandon();
-        self.left();
-    }
-
-    /// What is left to do when nothing reaches the QP any more.
-    pub(crate) fn left(&self) {
-        self.purge();
-        self.engine.groups.forget(self.qpn);
-        self.engine.forget_events(|source| matches!(source, Source::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
-    }
-
-    /// Takes its completions out of its CQs. Those of an XRC target are their SRQs'.
-    pub(crate) fn purge(&self) {
-        for cq in self.send_cq.iter().chain(&self.recv_cq) {
-            cq.purge(self.qpn);
+    /// The program has posted, and the lane is full.
+    pub(crate) fn make_room(&self) {
+        if let Some(cq) = &self.send_cq {
+            self.engine.poll_posting(&cq.poller);
         }
     }
 
     /// Whether its completions go to a CQ.
     pub(crate) fn uses(&self, cq: &Arc<Cq>) -> bool {
         self.send_cq.iter().chain(&self.recv_cq).any(|own| Arc::ptr_eq(own, cq))
-    }
-
-    /// Lets go of everything: nothing reaches the QP any more.
-    pub(crate) fn abandon(&self) {
-        self.let_go(&mut self.lock());
-    }
-
-    pub(crate) fn let_go(&self, inner: &mut Inner) {
-        if let Some(lint) = self.lint() {
-            lint.emptied(self);
-        }
-        self.say_gone(inner);
-        self.pay(inner);
-        self.uncount(inner);
-        self.come_home(inner);
-        inner.last_flow = None;
-        inner.held.clear();
-        inner.view = None;
-        inner.named = None;
-        inner.route = Route::Unknown;
-        inner.sq.forget();
-        inner.rq.forget();
-        inner.token = None;
     }
 }

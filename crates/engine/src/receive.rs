@@ -142,6 +142,9 @@ impl Qp {
         } else {
             return self.turn_down(inner, packet, origin);
         }
+        if inner.held.early.is_some() {
+            self.go_on_with_early(inner);
+        }
         Arrival::Taken
     }
 
@@ -181,7 +184,7 @@ impl Qp {
         }
     }
 
-    fn on_response(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
+    pub(crate) fn on_response(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let headers = &packet.headers;
         // Only what is not a plain acknowledgement sets a timer.
         let plain = !headers.opcode.has_aeth() || matches!(headers.aeth.syndrome, Syndrome::Ack(_));
@@ -189,6 +192,10 @@ impl Qp {
         let now = if plain { self.time(inner) } else { self.engine().now() };
         let (slot, offset, len, bytes) = match inner.requester.handle_response(now, headers, u32::from(packet.len)) {
             Incoming::Nothing => (0, 0, 0, None),
+            Incoming::Early => {
+                self.keep_answer(inner, packet, payload);
+                (0, 0, 0, None)
+            }
             Incoming::Place { slot, offset, len, .. } => (slot, offset, len, Some(payload)),
             Incoming::PlaceAtomic { slot, value } => {
                 let value = value.to_ne_bytes();
@@ -230,7 +237,7 @@ impl Qp {
         let step = inner.responder.handle(&packet.headers, u32::from(packet.len));
         let mut pd = self.pd;
         if let Some(target) = &self.target
-            && !matches!(step, Step::Ignore(_) | Step::Reply)
+            && !matches!(step, Step::Ignore(_) | Step::Reply | Step::Early)
         {
             pd = match self.enter_domain(inner, target, packet, &step) {
                 Ok(Some(pd)) => pd,
@@ -278,6 +285,7 @@ impl Qp {
                 self.drop_packet(inner, cause, packet, (got, expected));
             }
             Step::Reply => {}
+            Step::Early => self.keep_request(inner, packet, payload),
             Step::Receive { offset, len, first, last } => {
                 status = self.on_send(inner, packet, payload, (offset, len, first), last)
             }
@@ -502,7 +510,8 @@ impl Qp {
             return self.lacks_receive(inner, packet, payload);
         }
         let mut written = Ok(());
-        if first && total > 0 {
+        // What is all in one packet is checked where it is written.
+        if first && total > len {
             written = access::check_remote(self.engine(), wanted, rkey, va, u64::from(total));
         }
         if len > 0 {

@@ -260,11 +260,17 @@ impl SendBatch<'_> {
     pub fn finish(self) {
         let Self { qp, mut inner } = self;
         inner.habit.post();
+        if qp.engine().waker.attendance.is_on() {
+            return qp.send_attending(inner);
+        }
         qp.pump(&mut inner);
-        let on_wire = inner.on_wire;
+        let (on_wire, blocked) = (inner.on_wire, inner.blocked);
         drop(inner);
         if on_wire {
             qp.engine().waker.sent();
+        }
+        if blocked {
+            qp.make_room();
         }
     }
 }
@@ -318,6 +324,9 @@ fn operation(number: u32, service: Service) -> Option<Operation> {
 impl Qp {
     /// Gives the completions of send requests that are over, and ends the queue where one failed.
     pub(crate) fn complete_sends(&self, inner: &mut Inner) {
+        if !inner.requester.has_completions() && inner.draining.is_none() {
+            return;
+        }
         let (mut last, mut explained, mut flushed) = (None, false, 0);
         while let Some(completion) = inner.requester.poll_completion() {
             let index = completion.slot;

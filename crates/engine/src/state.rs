@@ -202,6 +202,9 @@ impl Qp {
             service: self.service,
             migrated: inner.migration.is_migrated(),
         });
+        if self.service == Service::Rc {
+            inner.responder.keep_early();
+        }
     }
 
     fn ready_to_send(&self, inner: &mut Inner) {
@@ -227,6 +230,9 @@ impl Qp {
             migrated: inner.migration.is_migrated(),
             ..RequesterConfig::default()
         });
+        if self.service == Service::Rc {
+            inner.requester.keep_early();
+        }
         self.narrow(inner);
     }
 
@@ -234,6 +240,9 @@ impl Qp {
     fn adjust(&self, inner: &mut Inner, mask: u32) {
         let a = inner.attributes;
         let has = |bit: u32| mask & bit != 0;
+        if has(attr::ACCESS_FLAGS | attr::MAX_DEST_RD_ATOMIC) {
+            inner.direct.withdraw();
+        }
         if has(attr::ACCESS_FLAGS) {
             inner.responder.set_access(Access(a.qp_access_flags));
         }
@@ -309,6 +318,7 @@ impl Qp {
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);
         inner.abroad = None;
+        inner.direct.forget();
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline, inner.pace) = (false, None, None, None);
         for offset in RESET_WORDS {

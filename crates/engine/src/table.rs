@@ -40,8 +40,13 @@ fn level<T>() -> Level<T> {
 
 /// Where a number is: the block in two parts, and the slot in its leaf.
 fn place(number: u32) -> Option<[usize; 3]> {
-    let [high, a, b, c] = number.to_be_bytes().map(usize::from);
-    (high == 0).then_some([a, b, c])
+    let [high, a, b, c] = number.to_be_bytes();
+    (high == 0).then_some([a.into(), b.into(), slot_of(c)])
+}
+
+/// Numbers in a row are often those of several threads, which are not to meet at one cache line: each message writes to the lock of a slot.
+fn slot_of(number: u8) -> usize {
+    number.rotate_left(u8::BITS / 2).into()
 }
 
 impl<T> Table<T> {
@@ -133,7 +138,7 @@ impl<T> Table<T> {
         let leaves = self.leaves.iter().filter_map(OnceLock::get);
         let leaves = leaves.flat_map(|leaves| leaves.iter().filter_map(OnceLock::get));
         let object = |slot: &Slot<T>| slot.read_recursive().as_ref().map(|(_, object)| Arc::clone(object));
-        leaves.flat_map(|leaf| leaf.iter().filter_map(object)).collect()
+        leaves.flat_map(|leaf| (0..=u8::MAX).filter_map(move |number| object(&leaf[slot_of(number)]))).collect()
     }
 }
 
@@ -153,6 +158,19 @@ mod tests {
         assert!(table.find(0x100_0000).is_none());
         assert_eq!(table.remove(256).as_deref(), Some(&256));
         assert!(table.hold(256).is_none());
+    }
+
+    #[test]
+    fn each_number_has_a_slot_of_its_own_and_neighbours_are_lines_apart() {
+        let slots: std::collections::HashSet<usize> = (0..=u8::MAX).map(slot_of).collect();
+        assert_eq!((slots.len(), slots.iter().max()), (FAN, Some(&(FAN - 1))));
+        for number in 0..u8::MAX {
+            let apart = slot_of(number).abs_diff(slot_of(number + 1)) * size_of::<Slot<u32>>();
+            assert!(apart >= 256, "{number}: {apart} bytes");
+        }
+        let table = Table::new();
+        (0..1000u32).for_each(|number| drop(table.insert(number, Arc::new(number))));
+        assert!(table.all().iter().map(|object| **object).eq(0..1000), "in the order of their numbers");
     }
 
     #[test]

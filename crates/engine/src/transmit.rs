@@ -13,6 +13,7 @@ use wire::{Operation, Qpn};
 
 use crate::abroad::Fetched;
 use crate::access::{self, Refusal, Stretch};
+use crate::attendance::Wake;
 use crate::cell::{Envelope, Path};
 use crate::engine::Deferred;
 use crate::faults::Far;
@@ -42,22 +43,21 @@ pub(crate) enum Exit<'a> {
 }
 
 impl Exit<'_> {
-    /// Everything is in: has it leave, or wait.
-    fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) {
+    /// Everything is in: has it leave, or wait. Says whether the peer is to be woken.
+    fn finish(self, qp: &Arc<Qp>, blocked: bool, sent: bool) -> bool {
         match self {
             Exit::Lane(lane, sender, ..) => {
                 if blocked {
                     lane.block(qp);
                 }
                 drop(sender);
-                if sent {
-                    lane.notify();
-                }
+                sent && lane.is_called_for()
             }
             Exit::Wire(flow, mut batch, _) => {
                 if let Err(error) = batch.flush(&*flow.port.outlet) {
                     flow.complain(&error);
                 }
+                false
             }
         }
     }
@@ -88,7 +88,29 @@ pub(crate) enum Origin<'a> {
     },
 }
 
+/// The peer at the far end of the QP's lane has to be woken.
+#[cold]
+pub(crate) fn ring(inner: &mut Inner) {
+    match (&inner.route, inner.wake) {
+        (Route::Lane(lane), Wake::AtOnce) => lane.ring(),
+        (Route::Lane(_), _) => inner.wake = Wake::Owed,
+        _ => {}
+    }
+}
+
 impl Qp {
+    /// Sends what can be sent without waking anybody: whom it wakes may take the processor, and want the lock. Gives the lane of a peer to wake,
+    /// when the lock has been given back.
+    pub(crate) fn pump_quietly(self: &Arc<Self>, inner: &mut Inner) -> Option<Arc<Lane>> {
+        inner.wake = Wake::Later;
+        self.pump(inner);
+        let owed = std::mem::replace(&mut inner.wake, Wake::AtOnce) == Wake::Owed;
+        match &inner.route {
+            Route::Lane(lane) if owed => Some(Arc::clone(lane)),
+            _ => None,
+        }
+    }
+
     /// Sends what can be sent, gives the completions that follow, and has the timers know the next deadline.
     pub(crate) fn pump(self: &Arc<Self>, inner: &mut Inner) {
         if inner.is_dead() {
@@ -103,11 +125,9 @@ impl Qp {
             if self.service == Service::Ud {
                 self.pump_datagrams(inner);
             } else {
-                loop {
-                    self.pump_connection(inner);
-                    if !(inner.requester.has_local() && self.carry_out(inner)) {
-                        break;
-                    }
+                self.go_direct(inner);
+                if !self.pump_plain(inner) {
+                    self.pump_generally(inner);
                 }
             }
         }
@@ -141,7 +161,7 @@ impl Qp {
         self.watch_deadline(inner);
     }
 
-    fn pump_connection(self: &Arc<Self>, inner: &mut Inner) {
+    pub(crate) fn pump_connection(self: &Arc<Self>, inner: &mut Inner) {
         let mut answer = inner.responder.poll_transmit();
         if answer.is_none() && inner.requester.outstanding() == 0 {
             return;
@@ -156,7 +176,7 @@ impl Qp {
         let now = self.time(inner);
         // Borrowed from the QP for the while, and put back below.
         let route = std::mem::replace(&mut inner.route, Route::Unknown);
-        let mut may_ask = true;
+        let mut may_ask = !inner.direct.holds;
         let mut exit = match &route {
             Route::Lane(lane) if !lane.is_dead() => {
                 let mut sender = lane.sender.lock();
@@ -266,8 +286,11 @@ impl Qp {
             self.send_response(&mut exit, &response);
             inner.store(word::OWED, 0);
         }
-        exit.finish(self, inner.blocked, sent);
+        let wakes = exit.finish(self, inner.blocked, sent);
         inner.route = route;
+        if wakes {
+            ring(inner);
+        }
     }
 
     /// The state machines' time: read only when a timer runs, for a clock costs as much as a message.
@@ -437,7 +460,7 @@ impl Qp {
         from: &Origin<'_>,
     ) -> Sent {
         let about = Envelope { path, src_qp: Qpn::new(self.qpn()), len: len as u16, grh: grh.as_ref() };
-        let Sender { tx, record, bulky, wanted, .. } = sender;
+        let Sender { tx, record, load, wanted, .. } = sender;
         let head = 16 + if grh.is_some() { wire::grh::LEN } else { 0 } + headers.len();
         if head + len as usize <= shm::RECORD_MAX {
             let head = about.encode(headers, None, record);
@@ -460,7 +483,9 @@ impl Qp {
             }
             Err(shm::Broken) => return self.broken(lane),
         };
-        *bulky = true;
+        if load.add(len) {
+            self.engine().waker.copied();
+        }
         if let Err(refusal) = self.fill(from, len, slot.ptr.as_ptr()) {
             tx.bulk.cancel(slot);
             return Sent::Refused(refusal);
@@ -512,7 +537,8 @@ impl Qp {
 
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        let waits = [inner.deadline, inner.held.until(), inner.unanswered.until(), Self::waits_until(inner)];
+        let early = inner.held.early.as_ref().map(|early| early.until());
+        let waits = [inner.deadline, inner.held.until(), early, inner.unanswered.until(), Self::waits_until(inner)];
         for at in waits.into_iter().flatten() {
             self.look_again(inner, at);
         }
@@ -543,6 +569,9 @@ impl Qp {
         }
         if inner.held.until().is_some_and(|until| until <= now) {
             self.refuse_held(&mut inner);
+        }
+        if inner.held.early.as_ref().is_some_and(|early| early.until() <= now) {
+            self.miss(&mut inner, now);
         }
         self.answer_probes(&mut inner);
         self.see_line(&mut inner, now);

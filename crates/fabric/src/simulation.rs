@@ -65,7 +65,7 @@ use softhca::{Context, Gid};
 use crate::StartError;
 use crate::simulation::dice::Dice;
 pub use core::Conditions;
-use core::{Core, Event};
+use core::{Core, Event, Managed};
 pub use memory::Memory;
 use network::Plug;
 pub use trace::{Fate, Seen};
@@ -84,6 +84,8 @@ pub enum Happened {
     Packets(HostId),
     /// An engine, by its number in the order of opening, had its turn.
     Turn(usize),
+    /// A host's connection manager had its turn.
+    Managed(HostId),
     /// The time of an alarm has come.
     Alarm(u64),
 }
@@ -92,20 +94,34 @@ pub enum Happened {
 pub struct Simulation {
     core: Arc<Core>,
     seed: u64,
-    hosts: Vec<(Arc<Stepped>, Vec<Gid>)>,
+    hosts: Vec<Host>,
     programs: Vec<Program>,
     /// Decides when engines have their turns.
     turns: Dice,
     /// For the one who simulates.
     chance: Dice,
+    /// What connection managers draw.
+    managed: Arc<Managed>,
+}
+
+/// An agent, its addresses, and its connection manager's next turn.
+struct Host {
+    agent: Arc<Stepped>,
+    gids: Vec<Gid>,
+    turn: Turn,
 }
 
 /// An engine and its next turn.
 struct Program {
     host: usize,
     engine: Weak<Engine>,
-    /// When the next turn is, and whether that is because there is something to do.
-    turn: Option<u64>,
+    turn: Turn,
+}
+
+/// When the next turn is, and whether that is because there is something to do.
+#[derive(Default)]
+struct Turn {
+    at: Option<u64>,
     soon: bool,
 }
 
@@ -117,7 +133,8 @@ impl Simulation {
         let mut dice = Dice::new(seed);
         let core = Arc::new(Core::new(Dice::new(dice.next()), Dice::new(dice.next())));
         let (turns, chance) = (Dice::new(dice.next()), Dice::new(dice.next()));
-        Self { core, seed, hosts: Vec::new(), programs: Vec::new(), turns, chance }
+        let managed = Arc::new(Managed::new(&core, Dice::new(dice.next())));
+        Self { core, seed, hosts: Vec::new(), programs: Vec::new(), turns, chance, managed }
     }
 
     /// The seed that it was made with.
@@ -149,9 +166,11 @@ impl Simulation {
         }
         let number = self.hosts.len();
         let config = Config { addresses, wire: Wire::External, ..config.clone() };
-        let agent = Stepped::new(&config, &format!("host {number} of a simulation"))?;
+        let plug = Arc::new(Plug::new(&self.core, number, &gids));
+        let managed = Arc::clone(&self.managed) as Arc<dyn Simulated>;
+        let agent = Stepped::new(&config, &format!("host {number} of a simulation"), plug, managed)?;
         self.core.add_places(&gids, number);
-        self.hosts.push((Arc::new(agent), gids));
+        self.hosts.push(Host { agent: Arc::new(agent), gids, turn: Turn::default() });
         Ok(HostId(number))
     }
 
@@ -168,16 +187,29 @@ impl Simulation {
     /// # Errors
     /// The agent's refusal.
     pub fn connect(&mut self, host: HostId) -> Result<Arc<Engine>, Error> {
-        let (agent, gids) = &self.hosts[host.0];
+        let Host { agent, gids, .. } = &self.hosts[host.0];
         let plug = Arc::new(Plug::new(&self.core, host.0, gids));
         let control = agent
             .connect(0, plug, Arc::clone(&self.core) as Arc<dyn Simulated>)
             .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
         let engine = Engine::open(Box::new(control))?;
-        self.programs.push(Program { host: host.0, engine: Arc::downgrade(&engine), turn: None, soon: false });
+        self.programs.push(Program { host: host.0, engine: Arc::downgrade(&engine), turn: Turn::default() });
         // Peers ring who has gone to sleep once.
         self.turn_soon(self.programs.len() - 1);
         Ok(engine)
+    }
+
+    /// A new event channel of a host's connection manager. Its events are asked for by [`cm::Channel::try_event`], for who simulates must not
+    /// wait.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    pub fn manager(&mut self, host: HostId) -> Result<cm::Channel, Error> {
+        let (control, bell) = self.hosts[host.0]
+            .agent
+            .connect_manager()
+            .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
+        Ok(cm::Channel::over(Box::new(control), bell))
     }
 
     /// What the network and the hosts' processors do to programs, from now on.
@@ -195,9 +227,19 @@ impl Simulation {
         }
     }
 
+    /// Cuts one address off, or mends it: packets from it and to it are lost meanwhile, those of the host's other addresses are not.
+    pub fn cut_path(&mut self, address: IpAddr, cut: bool) {
+        let mut state = self.core.state.lock();
+        if cut {
+            state.cut_paths.insert(Gid::from(address));
+        } else {
+            state.cut_paths.remove(&Gid::from(address));
+        }
+    }
+
     /// Takes the port of a host's device down, or makes it active.
     pub fn set_port(&mut self, host: HostId, up: bool) {
-        self.hosts[host.0].0.set_port(0, 1, up);
+        self.hosts[host.0].agent.set_port(0, 1, up);
     }
 
     /// How long it has been going on, in simulated time.
@@ -253,7 +295,7 @@ impl Simulation {
                 Event::Packets { to, packets } => {
                     self.core.advance(at);
                     if self.core.arrives(to, &packets) {
-                        self.hosts[to].0.forwarder().take(&packets.incoming());
+                        self.hosts[to].agent.forwarder().take(&packets.incoming());
                     }
                     return Some(Happened::Packets(HostId(to)));
                 }
@@ -263,12 +305,19 @@ impl Simulation {
                     return Some(Happened::Alarm(token));
                 }
                 // A turn that has been put forward since is no turn any more.
-                Event::Turn(number) if self.programs[number].turn == Some(at) => {
+                Event::Turn(number) if self.programs[number].turn.at == Some(at) => {
                     self.core.advance(at);
                     self.take_turn(number);
                     return Some(Happened::Turn(number));
                 }
-                Event::Turn(_) => {}
+                Event::Managed(host) if self.hosts[host].turn.at == Some(at) => {
+                    self.core.advance(at);
+                    self.hosts[host].turn = Turn::default();
+                    self.hosts[host].agent.step();
+                    self.core.see(&Seen::Managed { host });
+                    return Some(Happened::Managed(HostId(host)));
+                }
+                Event::Turn(_) | Event::Managed(_) => {}
             }
         }
     }
@@ -302,7 +351,7 @@ impl Simulation {
 
     fn take_turn(&mut self, number: usize) {
         let program = &mut self.programs[number];
-        (program.turn, program.soon) = (None, false);
+        program.turn = Turn::default();
         let Some(engine) = program.engine.upgrade() else { return };
         let step = engine.step();
         self.core.see(&Seen::Turn { program: number, worked: step == Step::Worked });
@@ -314,29 +363,50 @@ impl Simulation {
         }
     }
 
-    /// Engines that were rung have their turns.
+    /// Engines that were rung have their turns, and connection managers to whom something has come, or whose time has.
     fn wake(&mut self) {
         for number in 0..self.programs.len() {
             let program = &self.programs[number];
-            if !program.soon && program.engine.upgrade().is_some_and(|engine| engine.is_rung()) {
+            if !program.turn.soon && program.engine.upgrade().is_some_and(|engine| engine.is_rung()) {
                 self.turn_soon(number);
+            }
+        }
+        for number in 0..self.hosts.len() {
+            let Host { agent, turn, .. } = &self.hosts[number];
+            agent.bring_events();
+            if turn.soon {
+                continue;
+            }
+            let due = agent.due().map(|at| at.max(self.core.now() + 1));
+            if agent.has_datagrams() {
+                let at = self.soon();
+                self.hosts[number].turn = Turn { at: Some(at), soon: true };
+                self.core.state.lock().push(at, Event::Managed(number));
+            } else if let Some(due) = due.filter(|due| turn.at.is_none_or(|at| *due < at)) {
+                self.hosts[number].turn.at = Some(due);
+                self.core.state.lock().push(due, Event::Managed(number));
             }
         }
     }
 
-    fn turn_soon(&mut self, number: usize) {
+    /// When somebody who has something to do gets the processor.
+    fn soon(&mut self) -> u64 {
         let (pauses, pause) = {
             let conditions = &self.core.state.lock().conditions;
             (conditions.pauses, u64::try_from(conditions.pause.as_nanos()).unwrap_or(u64::MAX))
         };
         let longest = if self.turns.happens(pauses) { pause } else { TURN };
-        let at = self.core.now() + 1 + self.turns.below(longest);
-        self.programs[number].soon = true;
+        self.core.now() + 1 + self.turns.below(longest)
+    }
+
+    fn turn_soon(&mut self, number: usize) {
+        let at = self.soon();
+        self.programs[number].turn.soon = true;
         self.turn_at(number, at);
     }
 
     fn turn_at(&mut self, number: usize, at: u64) {
-        self.programs[number].turn = Some(at);
+        self.programs[number].turn.at = Some(at);
         self.core.state.lock().push(at, Event::Turn(number));
     }
 

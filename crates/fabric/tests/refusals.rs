@@ -229,6 +229,68 @@ fn what_is_not_reliable_drops_writes_in_silence(fabric: &Fabric) {
     assert_eq!((b.received().wr_id, b.memory.word(0), b.qp.state()), (1, 0, RTS));
 }
 
+/// Small messages that are taken one behind the other: the one that cannot be taken ends it, and those before it are there.
+#[test]
+fn of_small_messages_that_come_together_those_before_the_refused_one_arrive() {
+    type Buffer = fn(&Side) -> Sge;
+    let cases: [(&str, u32, u32, Buffer); 4] = [
+        ("too short", status::LOC_LEN_ERR, status::REM_INV_REQ_ERR, |b| b.sge(0, 7)[0]),
+        ("unknown key", status::LOC_PROT_ERR, status::REM_OP_ERR, |b| {
+            Sge::new(b.memory.addr(0), 8, b.mr.lkey() ^ 0xffff_ff00)
+        }),
+        ("an old key", status::LOC_PROT_ERR, status::REM_OP_ERR, |b| Sge::new(b.memory.addr(0), 8, b.mr.lkey() ^ 0xff)),
+        ("no local write", status::LOC_PROT_ERR, status::REM_OP_ERR, |b| {
+            Sge::new(b.memory.addr(0), 8, register(&b.pd, &b.memory, 0).lkey())
+        }),
+    ];
+    let fabric = Fabric::start();
+    for (what, local, remote, buffer) in cases {
+        let (a, b) = fabric.pair(&Plan::rc());
+        (0..3).for_each(|number| b.recv(number, 64 + 8 * number as usize, 8));
+        b.qp.post_recv(&RecvWr { wr_id: 3, sges: &[buffer(&b)] }).expect("a receive");
+        b.recv(4, 128, 8);
+        (0..5).for_each(|number| a.memory.put_word(8 * number, 100 + number as u64));
+        let sges = [0, 1, 2, 3, 4].map(|number| a.sge(8 * number, 8));
+        let wrs = [0, 1, 2, 3, 4].map(|number: usize| SendWr {
+            wr_id: number as u64,
+            send_flags: abi::post::send_flags::SIGNALED,
+            sges: &sges[number],
+            ..SendWr::default()
+        });
+        a.post_all(&wrs);
+        let sent = [(); 5].map(|()| a.sent()).map(|wc| (wc.wr_id, wc.status));
+        let flushed = (4, status::WR_FLUSH_ERR);
+        assert_eq!(sent, [(0, 0), (1, 0), (2, 0), (3, remote), flushed], "{what}");
+        let seen = [(); 5].map(|()| b.received()).map(|wc| (wc.wr_id, wc.status));
+        assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (3, local), flushed], "{what}");
+        let words = [0, 1, 2].map(|number| b.memory.word(64 + 8 * number));
+        assert_eq!((words, b.memory.word(128)), ([100, 101, 102], 0), "{what}");
+    }
+}
+
+/// The same of a WRITE among others.
+#[test]
+fn of_small_writes_those_before_the_refused_one_arrive_and_none_behind_it() {
+    let fabric = Fabric::start();
+    let (a, b) = fabric.pair(&Plan::rc());
+    (0..4).for_each(|number| a.memory.put_word(8 * number, 100 + number as u64));
+    let sges = [0, 1, 2, 3].map(|number| a.sge(8 * number, 8));
+    let wrs = [0, 1, 2, 3].map(|number: usize| SendWr {
+        wr_id: number as u64,
+        opcode: opcode::RDMA_WRITE,
+        send_flags: abi::post::send_flags::SIGNALED,
+        remote_addr: b.memory.addr(64 + 8 * number),
+        rkey: if number == 2 { b.mr.rkey() ^ 0xff } else { b.mr.rkey() },
+        sges: &sges[number],
+        ..SendWr::default()
+    });
+    a.post_all(&wrs);
+    let sent = [(); 4].map(|()| a.sent()).map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(sent, [(0, 0), (1, 0), (2, status::REM_ACCESS_ERR), (3, status::WR_FLUSH_ERR)]);
+    assert_eq!([0, 1, 2, 3].map(|number| b.memory.word(64 + 8 * number)), [100, 101, 0, 0]);
+    assert_eq!(b.qp.state(), ERR);
+}
+
 #[test]
 fn registering_checks_the_memory_and_the_rights() {
     let fabric = Fabric::start();

@@ -197,6 +197,8 @@ fn hundreds_of_queue_pairs_on_a_few_lanes(fabric: &Fabric) {
         })
         .collect();
     const EACH: u64 = 16;
+    // One of the programs is known to poll, and posts as one that goes on with it: who is to make room then is another.
+    (0..1000).for_each(|_| assert_eq!(our_cq.poll(&mut [Wc::default()]), Ok(0)));
     // Everything at once, both ways; nobody polls meanwhile.
     for (a, b) in &pairs {
         for side in [a, b] {
@@ -218,6 +220,36 @@ fn hundreds_of_queue_pairs_on_a_few_lanes(fabric: &Fabric) {
             assert_eq!(wc.wr_id % 1000, *expected, "in order for each queue");
             *expected += 1;
         }
+    }
+}
+
+#[test]
+fn what_comes_for_a_thread_that_has_stopped_is_taken_by_one_that_polls_for_another() {
+    let fabric = Fabric::start();
+    let (ours, theirs) = (fabric.engine(), fabric.engine());
+    let ((a, b), (c, d)) = (pair_on((&ours, &theirs), &Plan::rc()), pair_on((&ours, &theirs), &Plan::rc()));
+    // Two threads poll, each where its own queue pair sends, and leave each other's lanes alone.
+    std::thread::scope(|scope| {
+        for (ours, theirs) in [(&a, &b), (&c, &d)] {
+            scope.spawn(move || {
+                let remote = SendWr { remote_addr: theirs.memory.addr(0), rkey: theirs.mr.rkey(), ..SendWr::default() };
+                for _ in 0..500 {
+                    ours.post(&SendWr { opcode: opcode::RDMA_WRITE, sges: &ours.sge(0, 8), ..remote });
+                    assert_eq!(ours.sent().status, 0);
+                }
+            });
+        }
+    });
+    // One goes on. Nobody polls for the other, which is written to, and asked, all the same.
+    for round in 0..20 {
+        d.memory.pattern(0, 8, round);
+        let remote = SendWr { remote_addr: c.memory.addr(64), rkey: c.mr.rkey(), ..SendWr::default() };
+        d.post(&SendWr { opcode: opcode::RDMA_WRITE, sges: &d.sge(0, 8), ..remote });
+        until("what was written", || {
+            assert_eq!(a.scq.poll(&mut [Wc::default()]), Ok(0));
+            (c.memory.get(64, 8) == d.memory.get(0, 8)).then_some(())
+        });
+        assert_eq!(d.sent().status, 0);
     }
 }
 

@@ -9,6 +9,7 @@
 //! The reliable connection's rules are in `rc/`. How queue pairs find each other is [`cm`]. Source: IBA volume 1, chapters 9 to 12.
 #![forbid(unsafe_code)]
 
+mod alone;
 pub mod cm;
 mod local;
 pub mod modify;
@@ -28,7 +29,9 @@ mod unreliable;
 pub use operation::{Destination, Incoming, Operation, SendOp, Transmit};
 pub use qp::{Service, State};
 pub use rc::answers::{Carried, Kept};
-pub use rc::middle::Middle;
+pub use rc::early::{EARLY, Early};
+pub use rc::middle::Middles;
+pub use rc::plain::Plain;
 pub use rc::run::{Place, Run};
 pub use rc::standing::{KEPT, Open, Standing};
 pub use reason::{Fault, Reason};

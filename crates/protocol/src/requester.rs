@@ -136,12 +136,16 @@ pub struct Requester {
     pub(crate) window: u32,
     /// At most so many packets of a message without one that asks for an acknowledgement.
     pub(crate) ask_every: u32,
+    /// Nobody else is on the path: see [`Requester::set_window_alone`].
+    pub(crate) alone: bool,
     /// How often something was sent again because it, or its answer, was lost.
     pub(crate) losses: u32,
     /// There is another path, to be tried when this one fails.
     pub(crate) spare: bool,
     /// This path has failed, and what was not answered goes once more, by the other one.
     pub(crate) failed_over: bool,
+    /// The caller keeps answers that come too early.
+    pub(crate) keeps_early: bool,
     pub(crate) rc: Reliable,
     stop: Option<Stop>,
 }
@@ -163,9 +167,11 @@ impl Requester {
             undo: Undo::default(),
             window: Psn::WINDOW,
             ask_every: 0,
+            alone: false,
             losses: 0,
             spare: false,
             failed_over: false,
+            keeps_early: false,
             rc: Reliable::default(),
             stop: None,
         }
@@ -286,6 +292,13 @@ impl Requester {
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.cursor.op != self.head
+    }
+
+    /// Requests that were posted and not sent in full, or have to be sent once more.
+    #[inline]
+    #[must_use]
+    pub fn unsent(&self) -> u32 {
+        self.head.wrapping_sub(self.cursor.op)
     }
 
     /// Bytes of payload in one packet.
@@ -418,6 +431,10 @@ impl Requester {
         self.draining && (self.is_stopped() || self.done == self.cursor.started)
     }
 
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// SQD to RTS: go on.
     pub fn resume(&mut self) {
         self.draining = false;
@@ -446,6 +463,18 @@ impl Requester {
 
     pub(crate) fn head(&self) -> u32 {
         self.head
+    }
+
+    /// Whether the queue has stopped, or will.
+    pub(crate) fn has_stop(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Whether [`Requester::poll_completion`] has something.
+    #[inline]
+    #[must_use]
+    pub fn has_completions(&self) -> bool {
+        self.tail != self.done
     }
 
     /// Whether nothing further is begun.

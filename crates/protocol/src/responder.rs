@@ -83,6 +83,8 @@ pub struct Responder {
     pub(crate) nak_sent: bool,
     /// RC: the last packet that came too early.
     pub(crate) beyond: Psn,
+    /// RC: the caller keeps what comes too early.
+    pub(crate) keeps_early: bool,
     pub(crate) answers: Answers,
     pub(crate) dead: Option<Refusal>,
     /// How something went that was not asked for here.
@@ -102,6 +104,7 @@ impl Responder {
             abandoned: false,
             nak_sent: false,
             beyond: Psn::default(),
+            keeps_early: false,
             answers: Answers::default(),
             dead: None,
             unasked: None,

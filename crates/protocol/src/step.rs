@@ -4,7 +4,7 @@
 use crate::{Access, Fault};
 use wire::{Headers, NakCode};
 
-/// What the executor has to do about a packet. After any but the first two comes [`crate::Responder::finish`].
+/// What the executor has to do about a packet. After any but the first three comes [`crate::Responder::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
@@ -12,6 +12,9 @@ pub enum Step {
     Ignore(Fault),
     /// Nothing, but there is something to transmit: a repetition, or a refusal (then [`crate::Responder::dead`] says so).
     Reply,
+    /// It comes before one that is missing: keep it for a moment, or say [`crate::Responder::missed`]. Only where
+    /// [`crate::Responder::keep_early`] was said.
+    Early,
     /// Payload for a receive request.
     Receive {
         /// Where in the message it begins. The 40 bytes before a datagram are not counted.

@@ -14,6 +14,10 @@
 //! Either the poster sees the word armed, or the sleeper's last look sees the record. That takes a full barrier on both
 //! sides; since posts are many and sleeps are few, the sleeper's membarrier(2) executes the poster's barrier for it, in
 //! every process that has registered. A process that could not register pays for a fence with each post instead.
+//!
+//! A sleeper that sleeps again and again for moments pays too much that way, for the system call interrupts every processor that runs one of
+//! those processes. It says so in the word: it is *restless*. Once a barrier has followed that, every poster sees it, makes a fence of its own
+//! and looks again; then a fence is all that the sleeper needs as well ([`sleeper_fence`]).
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -29,6 +33,13 @@ use crate::region::Region;
 pub const BELL_LEN: usize = 4096;
 
 const WORD: usize = 0;
+
+/// The sleeper is about to sleep, or sleeps.
+const ARMED: u32 = 1;
+/// Posters make a fence of their own.
+const RESTLESS: u32 = 2;
+/// What is above is the number of the arming.
+const ARMING: u32 = 4;
 
 /// The sleeper's word. Odd means armed; every arming has a number of its own, so that a poster needs to ring only once for it.
 #[derive(Debug)]
@@ -49,16 +60,29 @@ impl<M: Memory> Bell<M> {
         Self { memory }
     }
 
-    /// Asks to be woken from now on; returns the new word, which is odd. Follow with [`sleeper_barrier`] and a last look.
+    /// Asks to be woken from now on; returns the new word, which is odd. Follow with [`sleeper_barrier`], or [`sleeper_fence`] where posters
+    /// know us as restless, and a last look.
     pub fn arm(&self) -> u32 {
-        // Relaxed: `sleeper_barrier` orders it.
-        self.memory.update(WORD, |word| word.wrapping_add(1) | 1)
+        // Relaxed: what follows orders it.
+        self.memory.update(WORD, |word| word.wrapping_add(ARMING) | ARMED)
     }
 
     /// Takes the wish back: we are awake.
     pub fn disarm(&self) {
         // Relaxed: a poster that still sees the word armed rings once too often, which is harmless.
-        self.memory.update(WORD, |word| word.wrapping_add(1) & !1);
+        self.memory.update(WORD, |word| word & !ARMED);
+    }
+
+    /// Whether we have asked to be woken.
+    pub fn is_armed(&self) -> bool {
+        // Relaxed: the word is ours.
+        self.memory.load(WORD, Ordering::Relaxed) & ARMED != 0
+    }
+
+    /// Says whether we are restless. Posters know when a [`sleeper_barrier`] has followed.
+    pub fn set_restless(&self, restless: bool) {
+        // Relaxed: the barrier orders it.
+        self.memory.update(WORD, |word| if restless { word | RESTLESS } else { word & !RESTLESS });
     }
 }
 
@@ -82,10 +106,23 @@ impl<M: Memory> BellView<M> {
     }
 
     /// The word, if the sleeper wants to be woken. Ask after pushing and [`poster_fence`].
+    #[inline]
     pub fn armed(&self) -> Option<u32> {
         // Relaxed: `poster_fence` orders it.
         let word = self.memory.load(WORD, Ordering::Relaxed);
-        (word & 1 == 1).then_some(word)
+        if word & (ARMED | RESTLESS) == 0 { None } else { self.is_armed_after_all(word) }
+    }
+
+    #[cold]
+    fn is_armed_after_all(&self, word: u32) -> Option<u32> {
+        let word = if word & RESTLESS == 0 {
+            word
+        } else {
+            // Pairs with `sleeper_fence`: the first look came before the push could be seen, maybe; this one does not.
+            self.memory.fence();
+            self.memory.load(WORD, Ordering::Relaxed)
+        };
+        (word & ARMED != 0).then_some(word & !RESTLESS)
     }
 }
 
@@ -121,4 +158,10 @@ pub fn sleeper_barrier() -> bool {
     // the rings) at least one sees what the other stored.
     fence(Ordering::SeqCst);
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+}
+
+/// The same for a sleeper that posters know as restless.
+pub fn sleeper_fence() {
+    // Pairs with the fence in `BellView::armed`, which every poster makes who sees that the sleeper is restless.
+    fence(Ordering::SeqCst);
 }

@@ -159,7 +159,7 @@ impl<M: Memory> Claims<M> {
         let left_at_end = SIZE - self.tail % SIZE;
         let start = if len <= left_at_end { self.tail } else { self.tail.wrapping_add(left_at_end) };
         let after = start.wrapping_add(len);
-        if after.wrapping_sub(self.head) > SIZE {
+        if self.broken || after.wrapping_sub(self.head) > SIZE {
             self.look_at_head()?;
             if after.wrapping_sub(self.head) > SIZE {
                 return Ok(None);

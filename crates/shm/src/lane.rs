@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::bulk::{BulkRx, BulkTx};
-use crate::layout::{self, BULK_AT, DIRECTION_LEN, WAITING};
+use crate::layout::{self, BULK_AT, DIRECTION, DIRECTION_LEN, WAITING};
 use crate::memory::{Memory, Window};
 use crate::region::Region;
 use crate::ring::{Consumer, Glance, Producer};
@@ -27,7 +27,7 @@ pub enum Side {
 /// One side's ends of a lane in a fresh region. Each side takes its ends once in the region's life; both may live in one
 /// process. Panics when the region is shorter than [`LANE_LEN`].
 pub fn ends(region: Arc<Region>, side: Side) -> (LaneTx, LaneRx) {
-    let direction = |i: usize| Window::new(region.clone(), i * DIRECTION_LEN, DIRECTION_LEN);
+    let direction = |i: usize| Window::new(region.clone(), i * DIRECTION, DIRECTION_LEN);
     let bytes = |i: usize| Window::new(region.clone(), BULK_AT + i * BULK, BULK);
     let (out, back) = match side {
         Side::A => (0, 1),

@@ -1,16 +1,24 @@
-//! Where things lie in a lane's region: the numbers only. Principal constants: [`LANE_LEN`] and the offsets of one direction.
+//! Where things lie in a lane's region: the numbers only. Principal items: [`LANE_LEN`], the offsets of one direction, and [`cell_at`].
 //!
 //! ```text
-//! [control A][cells A][control B][cells B][bulk A][bulk B]      A, B: the side that writes the cells
+//! page 0            page 1             page 8
+//! [A: words, cells 0 to 27][B: the same] [A: cells 28 to 59][B] … [A: cells 252 to 255][B] [bulk A][bulk B]      A, B: the side that writes the cells
 //! ```
 //!
-//! A direction is a control page and its cells. Each control word has a cache line of its own, because each is written
+//! The directions share each page, half and half: processes that know each other and say little touch the first one alone, and a
+//! page costs more than what they say. Each control word has a cache line of its own, because each is written
 //! by one party while the other works on the next line.
 
 /// Bytes of a cell: one cache line.
 pub(crate) const CELL: usize = 64;
 /// Cells of a ring; a power of two. The models under loom fill and wrap a smaller one.
 pub(crate) const CELLS: u32 = if cfg!(loom) { 8 } else { 256 };
+
+/// Bytes of a page, and the part of it that is one direction's.
+const PAGE: usize = 4096;
+const HALF: usize = PAGE / 2;
+/// Lines of that part.
+const LINES: usize = HALF / CELL;
 
 /// In a direction: how far the consumer has read the cells (written by the consumer).
 pub(crate) const RING_HEAD: usize = 0;
@@ -19,16 +27,27 @@ pub(crate) const BULK_HEAD: usize = 64;
 /// In a direction: the producer waits for space (set by the producer, cleared by the consumer).
 pub(crate) const WAITING: usize = 128;
 /// In a direction: the first cell.
-pub(crate) const CELLS_AT: usize = 4096;
-/// Bytes of a direction.
-pub(crate) const DIRECTION_LEN: usize = CELLS_AT + CELLS as usize * CELL;
+pub(crate) const CELLS_AT: usize = 256;
+/// From where a direction begins to its last byte.
+pub(crate) const DIRECTION_LEN: usize = cell_at(CELLS - 1) + CELL;
+/// From where the first direction begins to where the second does.
+pub(crate) const DIRECTION: usize = HALF;
 
 /// Bytes of a bulk ring; a power of two.
 pub(crate) const BULK: usize = if cfg!(loom) { 256 } else { 512 * 1024 };
 /// In the lane: the first bulk ring.
-pub(crate) const BULK_AT: usize = 2 * DIRECTION_LEN;
+pub(crate) const BULK_AT: usize = (DIRECTION + DIRECTION_LEN).next_multiple_of(PAGE);
 /// Bytes of a lane's region.
 pub(crate) const LANE_LEN: usize = BULK_AT + 2 * BULK;
 
 const _: () = assert!(CELLS.is_power_of_two() && BULK.is_power_of_two() && BULK <= 1 << 31);
-const _: () = assert!(cfg!(loom) || (BULK_AT.is_multiple_of(4096) && LANE_LEN.is_multiple_of(4096)));
+const _: () = assert!(CELLS_AT.is_multiple_of(CELL) && WAITING + CELL <= CELLS_AT && LINES.is_power_of_two());
+const _: () = assert!(cfg!(loom) || LANE_LEN.is_multiple_of(PAGE));
+
+/// In a direction: cell `index`, which counts on and on.
+#[inline]
+pub(crate) const fn cell_at(index: u32) -> usize {
+    // Lines of this direction before it. Behind each half page of them is one of the other's.
+    let line = CELLS_AT / CELL + (index % CELLS) as usize;
+    (line + (line & !(LINES - 1))) * CELL
+}

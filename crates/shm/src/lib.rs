@@ -5,6 +5,8 @@
 //! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
 //! * [`bell`]: the word by which a sleeper says that it wants to be woken, and the barriers that make this safe.
 //! * [`eventfd`] and [`socket`]: the doorbell that wakes it, and the socket that carries descriptors.
+//! * [`life`]: a word that says that a thread has ended, however it did.
+//! * [`share`]: a mapping of somebody else's file, which may be cut short.
 //! * [`spool`]: a ring of records that loses what it has no room for.
 //! * [`inherit`]: keeping descriptors from programs that are started from here.
 //!
@@ -25,17 +27,19 @@ pub mod eventfd;
 pub mod inherit;
 pub mod lane;
 mod layout;
+pub mod life;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod memory;
 pub mod region;
 pub mod ring;
+pub mod share;
 pub mod socket;
 pub mod spool;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier};
+pub use bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
 pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
 pub use eventfd::Doorbell;
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};

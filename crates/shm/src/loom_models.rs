@@ -93,6 +93,10 @@ impl Memory for Model {
         self.cell(at).with_mut(|cell| unsafe { *cell = *from });
     }
 
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
     fn poster_fence(&self) {
         fence(Ordering::SeqCst);
     }
@@ -332,4 +336,106 @@ fn wake_two_posters() {
 #[test]
 fn wake_after_the_last_poll() {
     loom::model(|| wake(&[1], true));
+}
+
+/// What the program of a restless sleeper does meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    /// It leaves everything to the thread.
+    Away,
+    /// It attends at first, finds something, and arms the bell.
+    Finds,
+    /// It attends at first and is about to silence the bell, when it loses its processor: the thread, told by a timer, takes over.
+    IsLate,
+}
+
+/// A restless sleeper: its posters have only the fence that they make themselves.
+fn attend(posts: usize, does: Program) {
+    let (mut ring, consumer) = ring::used_until(Model::new(), 0);
+    let memory = Model::new();
+    let bell = Arc::new(Bell::in_memory(memory.clone()));
+    // Every poster has seen that: a barrier has followed it.
+    bell.set_restless(true);
+    let doorbell = Arc::new(AtomicBool::new(false));
+    let attending = Arc::new(AtomicBool::new(does != Program::Away));
+    let engine =
+        Arc::new(Engine { rings: Mutex::new(vec![consumer]), seen: AtomicU32::new(0), epoch: AtomicU32::new(0) });
+    let poster = {
+        let (view, doorbell) = (BellView::of_memory(memory), doorbell.clone());
+        thread::spawn(move || {
+            for _ in 0..posts {
+                ring.push(&record(1, 1)).unwrap();
+                if view.armed().is_some() {
+                    doorbell.store(true, Ordering::Relaxed);
+                }
+            }
+        })
+    };
+    let (its_engine, its_bell, attends) = (engine.clone(), bell.clone(), attending.clone());
+    let program = match does {
+        Program::Away => None,
+        Program::Finds => Some(thread::spawn(move || {
+            // It has found what it waited for, and may not poll any more.
+            attends.store(false, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            its_bell.arm();
+            fence(Ordering::SeqCst);
+            its_engine.poll();
+        })),
+        Program::IsLate => {
+            let kick = doorbell.clone();
+            Some(thread::spawn(move || {
+                if its_bell.is_armed() {
+                    its_bell.disarm();
+                    fence(Ordering::SeqCst);
+                    if !attends.load(Ordering::Relaxed) {
+                        kick.store(true, Ordering::Relaxed);
+                    }
+                }
+            }))
+        }
+    };
+    // The thread, which was at work just now: it arms the bell, unless the program is to do that, looks, and sleeps.
+    let rest = || {
+        bell.disarm();
+        fence(Ordering::SeqCst);
+        if !attending.load(Ordering::Relaxed) {
+            bell.arm();
+        }
+        fence(Ordering::SeqCst);
+        engine.poll()
+    };
+    if does == Program::IsLate {
+        attending.store(false, Ordering::Relaxed);
+    }
+    // Once more, where something came with the last look.
+    let _ = rest() && rest();
+    poster.join().unwrap();
+    if let Some(program) = program {
+        program.join().unwrap();
+    }
+    let all_seen = engine.seen.load(Ordering::Relaxed) as usize == posts;
+    assert!(all_seen || doorbell.load(Ordering::Relaxed), "a record waits, the sleeper sleeps, and nobody rang");
+}
+
+#[test]
+fn wake_a_restless_sleeper() {
+    loom::model(|| attend(2, Program::Away));
+}
+
+/// Three parties with a fence or two each: all orders would take hours, those with three preemptions take seconds.
+fn attend_with_few_preemptions(does: Program) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || attend(1, does));
+}
+
+#[test]
+fn wake_after_the_program_has_found_something() {
+    attend_with_few_preemptions(Program::Finds);
+}
+
+#[test]
+fn wake_after_the_program_was_late_to_silence_the_bell() {
+    attend_with_few_preemptions(Program::IsLate);
 }

@@ -23,6 +23,8 @@ pub trait Memory {
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]);
     /// Fills the data of the cell at `at` (a multiple of 64).
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]);
+    /// A full fence.
+    fn fence(&self);
     /// The fence of the party that works on ([`crate::poster_fence`]).
     fn poster_fence(&self);
     /// The fence of the party that is about to sleep ([`crate::sleeper_barrier`]).
@@ -123,6 +125,11 @@ impl Memory for Window {
     }
 
     #[inline]
+    fn fence(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    #[inline]
     fn poster_fence(&self) {
         crate::poster_fence();
     }
@@ -144,6 +151,16 @@ pub(crate) unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
         // SAFETY: the caller's promise, and aligned.
         return unsafe { load_words(from, into) };
     }
+    // SAFETY: the caller's promise.
+    unsafe { load_odd(from, into) }
+}
+
+/// The same where something does not fit words: apart, so that what does is short.
+///
+/// # Safety
+/// As [`load_bytes`].
+#[inline(never)]
+unsafe fn load_odd(from: *mut u8, into: &mut [u8]) {
     let lead = from.align_offset(8).min(into.len());
     let (first, rest) = into.split_at_mut(lead);
     // SAFETY: within the bytes that the caller vouches for.
@@ -166,6 +183,16 @@ pub(crate) unsafe fn store_bytes(to: *mut u8, from: &[u8]) {
         // SAFETY: the caller's promise, and aligned.
         return unsafe { store_words(to, from) };
     }
+    // SAFETY: the caller's promise.
+    unsafe { store_odd(to, from) }
+}
+
+/// The same where something does not fit words, as [`load_odd`].
+///
+/// # Safety
+/// As [`store_bytes`].
+#[inline(never)]
+unsafe fn store_odd(to: *mut u8, from: &[u8]) {
     let lead = to.align_offset(8).min(from.len());
     let (first, rest) = from.split_at(lead);
     // SAFETY: within the bytes that the caller vouches for.

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::layout::{CELL, CELLS_AT, RING_HEAD};
+use crate::layout::{RING_HEAD, cell_at};
 use crate::memory::{CELL_DATA, Memory, Window};
 
 /// Cells of a ring.
@@ -84,6 +84,22 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
+    /// Publishes a record of one cell.
+    #[inline]
+    pub fn push_cell(&mut self, record: &[u8; CELL_DATA]) -> Result<(), PushError> {
+        if self.cached_free() == 0 {
+            self.look_at_head()?;
+            if self.cached_free() == 0 {
+                return Err(PushError::Full);
+            }
+        }
+        self.memory.write_cell(cell_at(self.tail), record);
+        // Release: as in `push`.
+        self.memory.store(commit_at(self.tail), commit(self.tail, 1), Ordering::Release);
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
     /// How many cells can be written; the consumer's head is consulted only when few seem to be left. 0 on a broken ring.
     pub fn free_cells(&mut self) -> u32 {
         if self.cached_free() < CELLS / 4 && self.look_at_head().is_err() {
@@ -109,6 +125,8 @@ impl<M: Memory> Producer<M> {
         let forward = head.wrapping_sub(self.head) <= self.tail.wrapping_sub(self.head);
         if self.broken || !forward {
             self.broken = true;
+            // As if it were full: whoever wants to write comes here again.
+            self.head = self.tail.wrapping_sub(CELLS);
             return Err(Broken);
         }
         self.head = head;
@@ -238,10 +256,6 @@ fn cells_of(len: usize) -> u32 {
 
 fn commit(index: u32, cells: u32) -> u32 {
     index.wrapping_add(CELLS) << 4 | cells
-}
-
-fn cell_at(index: u32) -> usize {
-    CELLS_AT + (index % CELLS) as usize * CELL
 }
 
 fn commit_at(index: u32) -> usize {

@@ -261,6 +261,19 @@ impl Socket {
         Ok(Some(received))
     }
 
+    /// Receives a datagram, or several that the kernel merged, as [`Socket::receive`] does, but says only how long it is: that costs less. For who
+    /// knows the rest.
+    ///
+    /// # Errors
+    /// The socket is not usable any more.
+    pub fn receive_bytes(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match sys::receive_bytes(self.socket.as_fd(), buffer) {
+            Ok(len) => Ok(Some(len)),
+            Err(error) if passes(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Adds the interface by which a multicast datagram leaves. With an interface, IPv4 takes the source address from here too.
     fn leave_by(&self, interface: u32, v4: bool, control: &mut Control) {
         let mut data = [0; 12];

@@ -117,3 +117,21 @@ pub(crate) fn receive(
     }
     Ok((received.cast_unsigned() as usize, message.msg_controllen, name.read(message.msg_namelen as usize)))
 }
+
+/// Receives a datagram without waiting; its length in `buffer`, and nothing of what is known of it.
+pub(crate) fn receive_bytes(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    let nobody = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the kernel writes into the buffer, which is borrowed mutably until the call returns, and within its length.
+    let received = unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            libc::MSG_DONTWAIT,
+            nobody,
+            nobody,
+        )
+    };
+    if received < 0 { Err(io::Error::last_os_error()) } else { Ok(received.cast_unsigned() as usize) }
+}

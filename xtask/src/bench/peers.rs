@@ -2,7 +2,7 @@
 //!
 //! The peers are UCX and libfabric with the settings below, and programs of our own that do nothing but what the hardware or the kernel
 //! makes possible (`suite/programs/baseline.c`). What is measured stands in [`probes`]; all probes of a group take turns, as often as
-//! `--runs` says, and medians count. Every figure is kept as JSON, one file for each group; [`goals`] says what is wanted, and
+//! `--runs` says; medians count, and of ratios those of one run. Every figure is kept as JSON, one file for each group; [`goals`] says what is wanted, and
 //! [`report`] writes both into docs/performance.md.
 //!
 //! Both sides of every pair, ours and the peers', stay on a processor each: `taskset`, the server on the first and the client on the last.
@@ -82,14 +82,22 @@ fn measure(dist: &Dist, group: Group, runs: usize, raw: &Path) -> Result<(), Str
                 let figure = bench.figure(probe).map_err(|why| format!("{}: {why}", probe.name))?;
                 figures.series.entry(probe.name.clone()).or_default().push(figure);
             }
+            figures.keep(group, raw)?;
         }
         if group == Group::Scale {
             bench.beside_idle_ones(runs, &mut figures.series)?;
         }
     }
-    let file = raw.join(format!("{}.json", group.name()));
-    let text = serde_json::to_string_pretty(&figures).map_err(|error| error.to_string())?;
-    fs::write(&file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))
+    figures.keep(group, raw)
+}
+
+impl Figures {
+    /// Writes what there is so far, so that a failure later does not take it away.
+    fn keep(&self, group: Group, raw: &Path) -> Result<(), String> {
+        let file = raw.join(format!("{}.json", group.name()));
+        let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        fs::write(&file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))
+    }
 }
 
 /// A room with the programs of our own.
@@ -97,14 +105,15 @@ struct Bench {
     room: Room,
     baseline: PathBuf,
     controls: PathBuf,
+    mesh: PathBuf,
 }
 
 impl Bench {
     fn new(dist: &Dist) -> Result<Self, String> {
         let room = Room::with(dist.clone())?;
         room.start_agent()?;
-        let (baseline, controls) = (cprogram::build(&room, "baseline")?, cprogram::build(&room, "controls")?);
-        Ok(Self { room, baseline, controls })
+        let [baseline, controls, mesh] = ["baseline", "controls", "mesh"].map(|name| cprogram::build(&room, name));
+        Ok(Self { room, baseline: baseline?, controls: controls?, mesh: mesh? })
     }
 
     fn figure(&self, probe: &Probe) -> Result<f64, String> {
@@ -114,7 +123,7 @@ impl Bench {
                 let sides = Sides::measured(|| self.pair(&words)?.wait(HANG))?;
                 super::figure(&sides, column)
             }
-            What::Ucx { words, transports, column } => self.ucx(words, transports, *column),
+            What::Ucx { words, transports, settings, column } => self.ucx(words, transports, settings, *column),
             What::Pingpong { words } => self.pingpong(words),
             What::Baseline { words } => {
                 let words = words.split_whitespace();
@@ -127,7 +136,29 @@ impl Bench {
                 all.extend(words.split_whitespace());
                 number(&self.room.finish_run(&all)?)
             }
+            What::Threads { words } => self.own(&[], &self.controls, words),
+            What::Mesh { words } => self.own(&[], &self.mesh, words),
+            What::Waits { words, messages } => self.waits(words, *messages),
         }
+    }
+
+    /// The number of a program of our own on all processors.
+    fn own(&self, before: &[&str], program: &Path, words: &str) -> Result<f64, String> {
+        let words = words.replace("AGENT", &self.room.agent().ok_or("the agent is gone")?.to_string());
+        let program = program.to_str().ok_or("a plain path")?;
+        let all: Vec<&str> = before.iter().copied().chain([program]).chain(words.split_whitespace()).collect();
+        number(&self.room.finish_run(&all)?)
+    }
+
+    /// How often threads have slept for a lock, of a thousand messages: as strace counts it, which is told of system calls alone and does not
+    /// slow what makes none. Each thread waits once for each of the others at the beginning and the end.
+    fn waits(&self, words: &str, messages: f64) -> Result<f64, String> {
+        let file = self.room.folder().join("futex");
+        let told = file.to_str().ok_or("a plain path")?;
+        self.own(&["strace", "-f", "-qq", "--seccomp-bpf", "-e", "trace=futex", "-o", told], &self.controls, words)?;
+        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        Ok(text.lines().filter(|line| line.contains("futex(") && line.contains("FUTEX_WAIT")).count() as f64 / messages
+            * 1e3)
     }
 
     /// A pair on softhca, each side on its processor.
@@ -161,8 +192,8 @@ impl Bench {
         if client.succeeded() { Ok(client) } else { Err(client.told()) }
     }
 
-    fn ucx(&self, words: &str, transports: &str, column: Column) -> Result<f64, String> {
-        let mut environment = probes::UCX_SETTINGS.to_vec();
+    fn ucx(&self, words: &str, transports: &str, settings: &[(&str, &str)], column: Column) -> Result<f64, String> {
+        let mut environment = [probes::UCX_SETTINGS, settings].concat();
         environment.push(("UCX_TLS", transports));
         let client = self.peers(&format!("ucx_perftest -p PORT {words}"), &environment)?;
         let row = client.output.lines().rev().find(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));

@@ -112,6 +112,10 @@ pub const GID_ENTRY: u8 = 196;
 pub const WIRE_OPEN: u8 = 197;
 /// The agent's receiving sockets.
 pub const WIRE_SOCKETS: u8 = 198;
+/// Ask another engine for leave to work on memory of its program.
+pub const DIRECT_ASK: u8 = 199;
+/// Give another engine that leave.
+pub const DIRECT_GRANT: u8 = 200;
 /// Allocate device memory.
 pub const ALLOC_DM: u8 = 208;
 /// Give it back.

@@ -486,6 +486,13 @@ pub static ROWS: &[Row] = &[
         .answer::<wire::WireSocketsAnswer>()
         .extras("answer fds: count sockets")
         .errors(&[(Errno::EPERM, "no WIRE_OPEN, or its answer was not SHARED"), (Errno::EINVAL, "max above 6")]),
+    Row::extended(199, "DIRECT_ASK", "private::direct_ask")
+        .request::<private::DirectAsk>()
+        .errors(&[(Errno::EINVAL, "no ENGINE_HELLO")]),
+    Row::extended(200, "DIRECT_GRANT", "private::direct_grant")
+        .request::<private::DirectGrant>()
+        .extras("request fds: the ledger's memfd, the file that the memory is of")
+        .errors(&[(Errno::EINVAL, "no ENGINE_HELLO, or not two fds")]),
     Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
         .request::<dm::AllocDm>()
         .answer::<dm::DmOut>()

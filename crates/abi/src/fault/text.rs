@@ -208,6 +208,12 @@ fn fits(rule: &Rule) -> Parsed<()> {
     if *kind == Kind::Rnr && select.direction.is_some() {
         return bad("rnr: who answers is who the packets come to; direction says nothing");
     }
+    if select.opcode == Some(Sort::Cm) && matches!(kind, Kind::GhostAck | Kind::Rnr) {
+        return bad(format!(
+            "{name}: datagrams of the connection manager are neither acknowledged nor refused so; for those there are loss, \
+                            delay, duplicate, reorder, corrupt and bandwidth"
+        ));
+    }
     if matches!(kind, Kind::PortDown { .. } | Kind::Remove) && (*when != When { seed: when.seed, ..When::default() }) {
         return bad(format!("{name}: it happens at once, and rate, nth, every, after and count say nothing"));
     }
@@ -474,6 +480,8 @@ mod tests {
             ("fail create_qp ENOMEM qp 3", "qp, opcode and direction are for faults of packets"),
             ("port-down nth 3", "it happens at once"),
             ("rnr direction out", "direction says nothing"),
+            ("ghost-ack opcode cm", "datagrams of the connection manager are neither acknowledged"),
+            ("rnr 5% opcode cm", "for those there are loss, delay, duplicate, reorder, corrupt and bandwidth"),
         ] {
             let BadRule(why) = parse(text).expect_err(text);
             assert!(why.contains(expected), "{text}: {why}");

@@ -17,6 +17,9 @@ use crate::refusal::{Outcome, Refusal, refuse};
 
 /// Requests that may wait for a listener, at most (Linux's own default).
 const BACKLOG_MAX: u32 = 1024;
+/// From where to where Linux gives out ports, and the first one that everybody may have, where nobody has changed that.
+pub(super) const EPHEMERAL: (u16, u16) = (32_768, 60_999);
+pub(super) const FIRST_FREE_PORT: u16 = 1024;
 
 impl Manager {
     pub(super) fn bind_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
@@ -152,7 +155,7 @@ fn conflict_at(conflict: Conflict, at: &Sockaddr, port: u16) -> Refusal {
 /// From where to where ports are given out that nobody chose.
 pub(super) fn ephemeral_range() -> (u16, u16) {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    range(&text).unwrap_or((32_768, 60_999))
+    range(&text).unwrap_or(EPHEMERAL)
 }
 
 fn range(text: &str) -> Option<(u16, u16)> {
@@ -164,7 +167,7 @@ fn range(text: &str) -> Option<(u16, u16)> {
 /// The first port that everybody may have.
 pub(super) fn first_free_port() -> u16 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
-    text.trim().parse().unwrap_or(1024)
+    text.trim().parse().unwrap_or(FIRST_FREE_PORT)
 }
 
 #[cfg(test)]

@@ -253,7 +253,7 @@ impl Manager {
     }
 
     fn psn(&mut self) -> Psn {
-        Psn::new(self.random.word() & 0xff_ffff)
+        Psn::new(self.outside.word() & 0xff_ffff)
     }
 }
 

@@ -65,6 +65,11 @@ impl Manager {
         std::mem::take(&mut self.full)
     }
 
+    /// Whether there are any.
+    pub(crate) fn has_full(&self) -> bool {
+        !self.full.is_empty()
+    }
+
     /// A channel's bell.
     pub(crate) fn bell(&self, channel: ChannelId) -> Option<BorrowedFd<'_>> {
         self.channels.get(&channel).map(|owner| owner.channel.bell())

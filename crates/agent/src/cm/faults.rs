@@ -1,14 +1,16 @@
-//! Faults of the connection manager: requests that are rejected or vanish, and datagrams that do.
+//! Faults of the connection manager: requests that are rejected or vanish, and datagrams that do, come twice or late ([`super::late`]).
 //!
 //! A request of a program here meets its faults where it leaves, by the QP that it names; one of another host where it comes in. Adds to
 //! [`Manager`].
 
 use abi::fault::{Direction, Facts, Fate};
+use protocol::Time;
 use protocol::cm::{Mad, Origin, Path};
 use wire::Qpn;
 use wire::cm::{Message, Reason, Rej, Req};
 
 use super::Manager;
+use super::late::Waiting;
 use super::management::{Arrived, Told};
 use crate::context::ContextId;
 use crate::faults::{Asked, By};
@@ -69,16 +71,47 @@ impl Manager {
                 return;
             }
         }
-        match world.faults.check_datagram(&facts) {
-            Some((Fate::Lost | Fate::Damaged(_), By { words, .. })) => {
-                self.show_lost(path, mad, &Told { owner, words: &words });
-            }
-            Some((Fate::Twice, By { words, .. })) => {
+        let now = self.now();
+        let Some((fate, until, By { words, .. })) = world.faults.check_datagram(&facts, now.0) else {
+            self.send(path, mad, &Told { owner, words: "" });
+            return self.late.pass(now, true);
+        };
+        let until = until.map(Time).filter(|until| *until > now);
+        let wait = |words: &str| Waiting::Out { path: *path, mad: Box::new(*mad), owner, words: words.to_owned() };
+        match fate {
+            Fate::Lost | Fate::Damaged(_) => self.show_lost(path, mad, &Told { owner, words: &words }),
+            Fate::Good | Fate::Ghost | Fate::Twice if until.is_none() => {
                 self.send(path, mad, &Told { owner, words: &words });
-                self.send(path, mad, &Told { owner, words: "" });
+                if fate == Fate::Twice {
+                    self.send(path, mad, &Told { owner, words: "" });
+                }
+                self.late.pass(now, true);
             }
-            _ => self.send(path, mad, &Told { owner, words: "" }),
+            _ => {
+                let overtaken = fate == Fate::Late;
+                if !self.late.keep(now, until, overtaken, wait(&words)) {
+                    self.show_lost(path, mad, &Told { owner, words: &words });
+                } else if fate == Fate::Twice {
+                    // Whoever has no room for the second has lost it.
+                    let _ = self.late.keep(now, until, overtaken, wait(""));
+                }
+            }
         }
+    }
+
+    /// Has the first datagram that is due go on its way; false if there is none.
+    #[cold]
+    pub(super) fn bring_late(&mut self) -> bool {
+        match self.late.take(self.now()) {
+            None => return false,
+            Some(Waiting::Out { path, mad, owner, words }) => self.send(&path, &mad, &Told { owner, words: &words }),
+            Some(Waiting::In { origin, arrived }) => {
+                let watched = self.watch(&origin, &arrived.mad);
+                self.deliver(&origin, &arrived.mad);
+                self.show_arrived(watched, &origin, &arrived);
+            }
+        }
+        true
     }
 
     /// Whether a datagram of another host goes no further. A request that is rejected is answered.
@@ -95,12 +128,31 @@ impl Manager {
             }
             return true;
         }
-        match world.faults.check_datagram(&facts) {
-            Some((Fate::Lost | Fate::Damaged(_), by)) => {
-                self.show_drop(origin, arrived, by.rule);
-                true
+        let now = self.now();
+        let Some((fate, until, by)) = world.faults.check_datagram(&facts, now.0) else {
+            self.late.pass(now, false);
+            return false;
+        };
+        let until = until.map(Time).filter(|until| *until > now);
+        let wait = || Waiting::In { origin: *origin, arrived: Box::new(arrived.clone()) };
+        match fate {
+            Fate::Lost | Fate::Damaged(_) => self.show_drop(origin, arrived, by.rule),
+            Fate::Good | Fate::Ghost | Fate::Twice if until.is_none() => {
+                self.late.pass(now, false);
+                if fate == Fate::Twice {
+                    self.deliver(origin, &arrived.mad);
+                }
+                return false;
             }
-            _ => false,
+            _ => {
+                let overtaken = fate == Fate::Late;
+                if !self.late.keep(now, until, overtaken, wait()) {
+                    self.show_drop(origin, arrived, by.rule);
+                } else if fate == Fate::Twice {
+                    let _ = self.late.keep(now, until, overtaken, wait());
+                }
+            }
         }
+        true
     }
 }

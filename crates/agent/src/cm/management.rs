@@ -119,6 +119,11 @@ impl Inlet {
         self.bell.as_fd()
     }
 
+    /// Whether something waits.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.queue.lock().is_empty()
+    }
+
     /// All that waits.
     pub(crate) fn take_all(&self) -> VecDeque<Arrived> {
         self.bell.drain();

@@ -28,7 +28,7 @@ use wire::icrc::Envelope;
 
 use super::id::Stage;
 use super::management::emit;
-use super::{ChannelId, Manager};
+use super::{ChannelId, Manager, Outside};
 use crate::admin::Asker;
 use crate::config::{Config, Wire};
 use crate::context::Peer;
@@ -37,36 +37,41 @@ use crate::gids::HostAddress;
 use crate::world::World;
 
 /// Where ids listen.
-const PORT: u16 = 7471;
+pub(super) const PORT: u16 = 7471;
 
-struct Host {
-    world: World,
-    manager: Manager,
+pub(super) struct Host {
+    pub(super) world: World,
+    pub(super) manager: Manager,
     channel: ChannelId,
 }
 
 impl Host {
     /// A host with these addresses, and one open channel.
-    fn with(addresses: &[&str]) -> Self {
+    pub(super) fn with(addresses: &[&str]) -> Self {
         let config = Config { wire: Wire::Off, ..Config::default() };
         let mut world = World::new(&config, "test").expect("a world");
         world.follow_addresses(&host(addresses));
-        let mut manager = Manager::new(&world).expect("a manager");
+        let mut manager = Manager::new(&world, Outside::real().expect("chance")).expect("a manager");
         manager.follow_addresses(&world);
         let (channel, _bell) = manager.open(Peer { pid: 1, uid: 7, comm: "test".into() }, false).expect("a channel");
         Self { world, manager, channel }
     }
 
-    fn call<T: Record>(&mut self, number: u32, body: &T, room: usize) -> Vec<u8> {
+    pub(super) fn call<T: Record>(&mut self, number: u32, body: &T, room: usize) -> Vec<u8> {
         let request = build(number, body, &[], room);
         let reply = self.manager.dispatch(&mut self.world, self.channel, &request, Vec::new());
         assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
         reply.bytes
     }
 
-    fn event(&mut self) -> EventAnswer {
+    pub(super) fn event(&mut self) -> EventAnswer {
         let bytes = self.call(command::GET_EVENT, &GetEvent { response: 1 }, size_of::<EventAnswer>());
         EventAnswer::read(&bytes).expect("whole")
+    }
+
+    /// How many events wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.manager.channels[&self.channel].channel.waiting()
     }
 
     /// An id that is resolved to an address.
@@ -83,7 +88,7 @@ impl Host {
 
 impl Host {
     /// An id that listens at 10.0.0.1.
-    fn listener(&mut self, port: u16) -> u32 {
+    pub(super) fn listener(&mut self, port: u16) -> u32 {
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
         let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
         let (addr, addr_size) = Sockaddr::Ip((IpAddr::from([10, 0, 0, 1]), port).into()).emit();
@@ -93,7 +98,7 @@ impl Host {
     }
 
     /// An id that knows its way.
-    fn routed(&mut self, to: &str, port: u16) -> u32 {
+    pub(super) fn routed(&mut self, to: &str, port: u16) -> u32 {
         let body = CreateId { uid: 5, ps: port_space::TCP, ..CreateId::default() };
         let id = CreateIdAnswer::read(&self.call(command::CREATE_ID, &body, 4)).expect("whole").id;
         let (dst_addr, dst_size) = Sockaddr::Ip((to.parse::<IpAddr>().expect(to), port).into()).emit();
@@ -106,7 +111,7 @@ impl Host {
     }
 
     /// A packet with a request of another host comes in.
-    fn arriving(&mut self) -> Vec<u8> {
+    pub(super) fn arriving(&mut self) -> Vec<u8> {
         let (Origin { source, destination, .. }, mad) = asked(None);
         let packet = emit(&Envelope::new(&source, &destination, 0xc100), 7, &mad).expect("whole");
         assert_eq!(self.manager.inlet.take(source, 0xc100, destination, packet.len(), &packet), 0);

@@ -143,3 +143,47 @@ fn gid_entry() {
     client.refused(&ask("01000000", "40000000"), EINVAL, "index outside the table");
     client.refused(&ask("01000000", "3f000000"), -61, "an empty entry");
 }
+
+#[test]
+fn direct_ask() {
+    fn ask(engine: &str) -> String {
+        format!("c7000080 0200 0000 0000000000000000 0000 0000 00000000 {engine} 11000000 22000000 00330000")
+    }
+    check(&Row::new(16, |client| ask(&engine(client).0).into()));
+    let node = Node::start();
+    let (mut one, mut two) = (node.context(), node.context());
+    one.refused(&ask("02000000").into(), EINVAL, "no engine of one's own");
+    let ((first, _), (second, pushes)) = (engine(&mut one), engine(&mut two));
+    one.done(&ask(&second));
+    let mut push = [0; 64];
+    let received = pushes.recv(&mut push).unwrap();
+    let zeros = "00000000 00000000";
+    compare(&push[..40], &format!("09000000 00000000 11000000 22000000 {first} {zeros} 00330000 {zeros}"));
+    assert_eq!((received.len, received.fds.len()), (40, 0));
+    // Nobody is told of an engine that there is not.
+    one.done(&ask("09000000"));
+}
+
+#[test]
+fn direct_grant() {
+    fn grant(engine: &str, fds: Vec<OwnedFd>) -> Request {
+        let bytes =
+            hex(&format!("c8000080 0200 0000 0000000000000000 0000 0000 00000000 {engine} 11000000 22000000 33000000"));
+        Request { bytes, fds }
+    }
+    check(&Row::new(16, |client| {
+        let number = engine(client).0;
+        grant(&number, vec![wake(), wake()])
+    }));
+    let node = Node::start();
+    let (mut one, mut two) = (node.context(), node.context());
+    one.refused(&grant("02000000", vec![wake(), wake()]), EINVAL, "no engine of one's own");
+    let ((first, _), (second, pushes)) = (engine(&mut one), engine(&mut two));
+    one.refused(&grant(&second, vec![wake()]), EINVAL, "one descriptor");
+    assert_eq!(one.call(&grant(&second, vec![wake(), wake()])).status, 0);
+    let mut push = [0; 64];
+    let received = pushes.recv(&mut push).unwrap();
+    let zeros = "00000000 00000000";
+    compare(&push[..40], &format!("0a000000 00000000 11000000 22000000 {first} {zeros} 33000000 {zeros}"));
+    assert_eq!((received.len, received.fds.len()), (40, 2));
+}

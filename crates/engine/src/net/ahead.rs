@@ -3,7 +3,7 @@
 //! asked for and written. Principal type: [`Ahead`].
 
 use abi::post::Sge;
-use protocol::{Time, Transmit};
+use protocol::{Middles, Time, Transmit};
 use wire::bth::Series;
 use wire::{Opcode, Operation};
 
@@ -44,6 +44,12 @@ impl<'a> Ahead<'a> {
         let at = offset.checked_sub(self.offset).filter(|_| slot == self.slot)?;
         (at <= self.len && len <= self.len - at).then_some((&self.stretch, at as usize))
     }
+
+    /// Where in it packets of `len` bytes lie that follow each other in a message, and how many of them do: at least one.
+    fn places(&self, slot: u32, offset: u32, len: u32) -> Option<(&Stretch<'a>, usize, u32)> {
+        let (stretch, at) = self.place(slot, offset, len)?;
+        Some((stretch, at, (self.len - at as u32) / len))
+    }
 }
 
 impl Qp {
@@ -77,22 +83,32 @@ impl Qp {
                 // Lost, as on any network.
                 flow.complain(&error);
             }
-            while row.has_room() {
-                let Some(next) = inner.requester.poll_middle(now) else { return Sent::Yes };
-                let Some((stretch, at)) = ahead.place(next.slot, next.offset, len) else {
-                    inner.requester.untransmit();
-                    return Sent::Yes;
-                };
-                let put = row.put(
-                    |head| series.emit(pkey, next.psn, next.ack_req, head),
-                    |to, folding| match folding {
-                        Some(folding) => stretch.read_folding(at, to, len as usize, folding),
-                        None => stretch.read(at, to, len as usize),
-                    },
-                );
-                if let Err(refusal) = put {
-                    return Sent::Refused(refusal);
+            while row.room() > 0 {
+                let Some(next) = inner.requester.next_middles(now) else { return Sent::Yes };
+                let Some((stretch, at, there)) = ahead.places(next.slot, next.offset, len) else { return Sent::Yes };
+                let next = next.at_most(row.room().min(there));
+                for number in 0..next.count {
+                    let put = row.put(
+                        |head| series.emit(pkey, next.first + number, next.asks && number + 1 == next.count, head),
+                        |to, folding| {
+                            let at = at + (number * len) as usize;
+                            match folding {
+                                Some(folding) => stretch.read_folding(at, to, len as usize, folding),
+                                None => stretch.read(at, to, len as usize),
+                            }
+                        },
+                    );
+                    if let Err(refusal) = put {
+                        // Those before it are sent, and this one counts as the one that could not be made.
+                        if number > 0 {
+                            inner.requester.sent_middles(now, &next.at_most(number));
+                        }
+                        let refused = Middles { first: next.first + number, count: 1, asks: false, ..next };
+                        inner.requester.sent_middles(now, &refused);
+                        return Sent::Refused(refusal);
+                    }
                 }
+                inner.requester.sent_middles(now, &next);
             }
         }
     }

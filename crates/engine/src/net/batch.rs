@@ -272,9 +272,9 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Whether another one may be put.
-    pub(crate) fn has_room(&self) -> bool {
-        self.left > 0
+    /// How many may still be put.
+    pub(crate) fn room(&self) -> u32 {
+        self.left as u32
     }
 
     /// Adds a packet; `fill` writes its payload, and takes it through the packet's ICRC where it is asked to.
@@ -421,8 +421,8 @@ mod tests {
         while psn <= count as u32 {
             let (mut row, sent) = batch.row(&outlet, way, len);
             sent.expect("sent");
-            assert!(row.has_room());
-            while row.has_room() && psn <= count as u32 {
+            assert!(row.room() > 0);
+            while row.room() > 0 && psn <= count as u32 {
                 let emit = |head: &mut [u8; BTH]| {
                     headers(psn).emit(head).expect("room");
                 };

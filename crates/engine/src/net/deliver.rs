@@ -3,11 +3,13 @@
 //! Everything here is a stranger's claim. A packet whose ICRC does not fit, or that is not for a QP here, changes nothing but a
 //! counter. Principal type: [`Datagrams`].
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use abi::queue::context_page;
 use abi::reason::Cause;
 use abi::wire::{Arrival, arrival_kind};
+use udp::Received;
 use wire::cnp::{self, Cnp};
 use wire::grh::Network;
 use wire::icrc::Envelope;
@@ -24,7 +26,7 @@ use crate::qp::Qp;
 use crate::receive::{Arrival as Outcome, Origin};
 
 /// A BTH and an ICRC: less is no packet.
-const SHORTEST: usize = 12 + ICRC;
+pub(super) const SHORTEST: usize = 12 + ICRC;
 /// Bytes of a UDP header.
 const UDP: usize = 8;
 /// What the board says of a number that no engine owns.
@@ -60,6 +62,16 @@ impl From<&Arrival> for Datagrams {
 }
 
 impl Datagrams {
+    /// What a socket of the address `to` has received.
+    pub(crate) fn of(received: &Received, to: &[u8; 16]) -> Self {
+        let from = match received.from.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        let Received { traffic_class, hop_limit, segment, .. } = *received;
+        Self { from, from_port: received.from.port(), to: *to, traffic_class, hop_limit, segment }
+    }
+
     /// As it lies on a wire lane, with `len` bytes.
     pub(crate) fn arrival(&self, len: usize) -> Arrival {
         Arrival {

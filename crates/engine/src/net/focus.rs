@@ -17,8 +17,8 @@ const HABIT: u32 = 256;
 const PAUSE: u64 = 10_000_000;
 /// Datagrams in a row that came by the focus, after which the other sockets are looked at only so often:
 const FIXED: u32 = 64;
-/// ticks, a few microseconds.
-const GLANCE: u64 = 10_000;
+/// ticks, some twenty microseconds.
+const GLANCE: u64 = 50_000;
 /// Datagrams that are taken out of a socket before it counts as empty: senders may go on.
 const DRAIN: usize = 4096;
 
@@ -37,9 +37,14 @@ pub(crate) struct Focus {
 }
 
 impl Focus {
+    /// Whether what came lately has come by a focus.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.fixed >= FIXED
+    }
+
     /// Whether only a focus needs to be looked at just now: everything comes there, and the others were looked at a moment ago.
     pub(crate) fn suffices(&mut self, now: impl FnOnce() -> u64) -> bool {
-        if self.fixed < FIXED {
+        if !self.is_fixed() {
             return false;
         }
         let now = now();
@@ -89,6 +94,7 @@ impl Engine {
         if focus.socket().aim(None).is_err() {
             return 0;
         }
+        reception.alike.forget();
         let before = self.drain(inbox, reception, focus);
         if let Err(error) = focus.socket().aim(Some(at)) {
             tracing::debug!("the focus cannot be aimed at {at}: {error}");

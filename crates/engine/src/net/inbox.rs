@@ -4,7 +4,7 @@
 //! ([`crate::net::claim`]), packets come straight out of those, and what turns out to be another engine's goes back over the
 //! same lane. Principal type: [`Inbox`].
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,11 +19,13 @@ use abi::wire::{
 };
 use arc_swap::ArcSwap;
 use shm::{Doorbell, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
+use udp::Received;
 
 use crate::access;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
+use crate::net::alike::Alike;
 use crate::net::claim::Claim;
 use crate::net::deliver::Datagrams;
 use crate::net::focus::Focus;
@@ -40,9 +42,11 @@ const BATCH: usize = 16;
 /// After so many bytes a round takes no more than one datagram of each socket: what has come is acknowledged, so that its sender goes on while the rest is
 /// taken. Else a sender that is faster than its receiver fills its window, waits until all of it has been taken, and the receiver waits for it then.
 const AT_ONCE: usize = 96 * 1024;
+/// A datagram of so many bytes is a burst of somebody who has more to say: another look costs little beside it, and saves an answer.
+const BURST: usize = 32 * 1024;
 /// Of so many rounds in which the program polls, one looks at the sockets that others of this agent may wait for, too: nobody else does
 /// while the claim is held.
-const OTHERS: u32 = 32;
+pub(crate) const OTHERS: u32 = 32;
 
 /// Where packets come in.
 pub(crate) struct Inbox {
@@ -55,8 +59,6 @@ pub(crate) struct Inbox {
     sockets: ArcSwap<Vec<Shared>>,
     /// Some of them are this engine's to read.
     any_hot: AtomicBool,
-    /// Polls while none of them is.
-    turns: AtomicU32,
     /// The board's epoch for which `sockets` holds.
     known: AtomicU32,
 }
@@ -69,6 +71,22 @@ pub(crate) struct Shared {
     hot: AtomicBool,
     /// It hears one sender only, and there is another one for everybody else ([`crate::net::focus`]).
     focus: bool,
+}
+
+/// Which sockets are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    All,
+    /// Those of addresses that this engine has to do with.
+    Hot,
+    /// Of those the ones that hear one sender only.
+    Focus,
+}
+
+impl Look {
+    fn takes(self, shared: &Shared) -> bool {
+        self == Look::All || (shared.is_hot() && (shared.focus || self == Look::Hot))
+    }
 }
 
 /// What receiving needs, and one thread at a time has.
@@ -84,6 +102,7 @@ pub(crate) struct Reception {
     /// Looks at the sockets so far.
     looks: u32,
     focus: Focus,
+    pub(crate) alike: Alike,
     /// Datagrams since a look at the sockets that found nothing.
     streak: u32,
     /// Bytes out of the sockets in this round.
@@ -128,10 +147,11 @@ impl Engine {
     }
 
     /// Takes what has come in. With `sure`, waits for whoever is at it. Where the program has `polled`, it is shown what came before
-    /// acknowledgements leave that can wait.
-    pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool) -> bool {
+    /// acknowledgements leave that can wait; and one that has nothing to do with other hosts looks only in its `turn` whether something came all
+    /// the same.
+    pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool, turn: bool) -> bool {
         let Some(inbox) = self.net.inbox() else { return false };
-        if polled && !inbox.has_hot() && !inbox.is_turn() {
+        if polled && !inbox.has_hot() && !turn {
             return false;
         }
         crate::usermem::prepare_thread();
@@ -146,6 +166,7 @@ impl Engine {
                 claim.note_traffic(self);
             }
             if !held {
+                reception.alike.forget();
                 claim.want(self, inbox, ringed > 0);
             } else if ringed < BATCH {
                 let read = self.take_sockets(inbox, &mut reception, if polled { 1 } else { BATCH });
@@ -225,24 +246,49 @@ impl Engine {
     }
 
     /// Takes up to `most` datagrams out of each socket. One is best for a program that polls: it asks again in a moment, and to find
-    /// out that there is no second one costs as much as a message.
+    /// out that there is no second one costs as much as a message. While everything comes by a focus, the other sockets are looked at now and then only,
+    /// for each look is a system call; but whoever may go to sleep has looked at all of them.
     fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, most: usize) -> usize {
-        let mut taken = 0;
         reception.bytes = 0;
-        let focus = most != BATCH && reception.focus.suffices(tsc::now);
+        let sockets = inbox.sockets.load();
+        let focus = reception.focus.suffices(tsc::now);
         if !focus {
             reception.looks = reception.looks.wrapping_add(1);
         }
-        let all = most == BATCH || (!focus && reception.looks.is_multiple_of(OTHERS));
-        let sockets = inbox.sockets.load();
-        let wanted = |shared: &&Shared| all || (shared.is_hot() && (shared.focus || !focus));
-        for shared in sockets.iter().filter(wanted) {
-            for _ in 0..if shared.is_hot() { most } else { BATCH } {
+        let look = if focus {
+            Look::Focus
+        } else if reception.looks.is_multiple_of(OTHERS) || (most == BATCH && !reception.focus.is_fixed()) {
+            Look::All
+        } else {
+            Look::Hot
+        };
+        let taken = self.take_each(inbox, reception, (&sockets, look), most);
+        if taken > 0 || most != BATCH || look == Look::All {
+            taken
+        } else {
+            self.take_each(inbox, reception, (&sockets, Look::All), most)
+        }
+    }
+
+    /// The same, out of those of the sockets that are looked at.
+    fn take_each(
+        self: &Arc<Self>,
+        inbox: &Inbox,
+        reception: &mut Reception,
+        (sockets, look): (&[Shared], Look),
+        most: usize,
+    ) -> usize {
+        let mut taken = 0;
+        for shared in sockets.iter().filter(|shared| look.takes(shared)) {
+            let mut left = if shared.is_hot() { most } else { BATCH };
+            while left > 0 {
+                let before = reception.bytes;
                 let Some(from) = self.take_datagrams(inbox, reception, shared, most == 1) else { break };
                 taken += 1;
+                left -= usize::from(most > 1 || reception.bytes - before < BURST);
                 let is_much = reception.bytes >= AT_ONCE;
                 if reception.focus.note(shared.focus, &from, tsc::now) {
-                    taken += self.aim(inbox, reception, (&sockets, shared), &from);
+                    taken += self.aim(inbox, reception, (sockets, shared), &from);
                 }
                 if is_much {
                     break;
@@ -261,7 +307,7 @@ impl Engine {
         polled: bool,
     ) -> Option<SocketAddr> {
         let claim = inbox.claim.as_ref().filter(|claim| claim.holds(self))?;
-        let Some(received) = shared.socket.receive(&mut reception.buffer).ok()? else {
+        let Some(received) = self.take_out(reception, shared, polled) else {
             reception.streak = 0;
             return None;
         };
@@ -271,25 +317,33 @@ impl Engine {
         if reception.streak.is_multiple_of(STREAK) {
             traffic_class = shared.socket.fill().map_or(traffic_class, |fill| marked(traffic_class, fill));
         }
-        let from = match received.from.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        };
-        let datagrams = Datagrams {
-            from,
-            from_port: received.from.port(),
-            to: shared.gid,
-            traffic_class,
-            hop_limit: received.hop_limit,
-            segment: received.segment,
-        };
-        if self.is_foreign(reception, &from) {
-            let strays = self.deliver(reception, &datagrams, received.len, polled);
+        let datagrams = Datagrams { traffic_class, ..Datagrams::of(&received, &shared.gid) };
+        if self.is_foreign(reception, &datagrams.from) {
+            let strays = self.deliver(reception, &datagrams, received.len, polled && received.len < BURST);
             if strays > 0 {
                 claim.note_strays(self, inbox, strays);
             }
         }
         Some(received.from)
+    }
+
+    /// What one call gives out of a socket. Of what is always alike only the bytes are asked for.
+    fn take_out(&self, reception: &mut Reception, shared: &Shared, polled: bool) -> Option<Received> {
+        if polled
+            && shared.focus
+            && let Some(usual) = reception.alike.usual(&shared.gid)
+            && !self.is_capturing()
+        {
+            let len = shared.socket.receive_bytes(&mut reception.buffer).ok()??;
+            let covered = reception.origins.expect(&Datagrams::of(&usual, &shared.gid));
+            let segment = reception.alike.measure(&reception.buffer[..len], covered);
+            return Some(Received { len, segment, ..usual });
+        }
+        let received = shared.socket.receive(&mut reception.buffer).ok()??;
+        if shared.focus {
+            reception.alike.note(&shared.gid, &received);
+        }
+        Some(received)
     }
 
     /// Programs of one agent talk over lanes: what says that it comes from here does not.
@@ -339,6 +393,7 @@ impl Inbox {
                 origins: Origins::default(),
                 looks: 0,
                 focus: Focus::default(),
+                alike: Alike::default(),
                 streak: 0,
                 bytes: 0,
             }),
@@ -347,7 +402,6 @@ impl Inbox {
             claim,
             sockets: ArcSwap::default(),
             any_hot: AtomicBool::new(false),
-            turns: AtomicU32::new(0),
             // No epoch that the board shows.
             known: AtomicU32::new(u32::MAX),
         })
@@ -359,14 +413,6 @@ impl Inbox {
             shared.hot.store(true, Ordering::Relaxed);
             self.any_hot.store(true, Ordering::Relaxed);
         }
-    }
-
-    /// A program that has nothing to do with other hosts looks only now and then whether something came all the same.
-    fn is_turn(&self) -> bool {
-        // Not an atomic increment: of several pollers some may not count.
-        let turns = self.turns.load(Ordering::Relaxed).wrapping_add(1);
-        self.turns.store(turns, Ordering::Relaxed);
-        turns.is_multiple_of(OTHERS)
     }
 
     /// Whether there is a socket to read.

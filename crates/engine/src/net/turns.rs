@@ -26,10 +26,10 @@ use crate::qp::{Inner, Qp, Route};
 const MIDDLE: u32 = 16;
 /// Messages of so many packets leave in bursts, and arrive so.
 const LONG: u32 = 4;
-/// Places in the receiver's ring, in quarters: a packet of a long message takes a quarter, for it comes with others.
-const PLACES: u32 = 4 * 96;
+/// Places in the receiver's ring, in eighths: a packet of a long message takes an eighth, for it comes with others.
+const PLACES: u32 = 8 * 96;
 /// Places of a packet that may come alone.
-const SINGLE: u32 = 4;
+const SINGLE: u32 = 8;
 /// Packets that a turn may have more, where a message ends with them: what is left of it would take a call of its own the next time, and a WRITE's
 /// first packet, which is longer, leaves in a call of its own anyway, with the one behind it.
 const REST: u32 = 2;
@@ -235,7 +235,10 @@ impl Qp {
                     // A system call for a few packets costs nearly as much as one for many: what is long goes in full bursts, and
                     // waits for room for one, as long as more than that is under way, of which some will be acknowledged.
                     match room.checked_rem(burst) {
-                        Some(rest) if is_long && (room > rest || under_way >= burst) => under_way + room - rest,
+                        Some(rest) if is_long && (room > rest || under_way >= burst) => {
+                            inner.requester.set_window_alone(under_way + room - rest, whole);
+                            return true;
+                        }
                         _ => whole,
                     }
                 } else if !is_crowded && room >= wanted {
@@ -352,7 +355,7 @@ mod tests {
         assert_eq!((long.whole(), long.room(&turns), long.burst()), (128, 128, 62));
         assert_eq!([0, 1, 61, 62, 63, 64, 65, 1024].map(|left| long.turn(left)), [62, 62, 62, 62, 63, 64, 62, 62]);
         turns.change(&mut 0, load(100 * 1024, 100));
-        assert_eq!((small.room(&turns), long.room(&turns)), (71, 28));
+        assert_eq!((small.room(&turns), long.room(&turns)), (83, 28));
         turns.change(&mut 0, load(100 * 1024, 300));
         assert_eq!((small.room(&turns), long.room(&turns)), (0, 0));
         let narrow = Measure { window: 8 * 1024, mtu: 16 * 1024, places: 1 };

@@ -10,6 +10,9 @@
 //! so above 128 bytes only whole lines come before the last stretch, which lies in one line; below, this holds for
 //! destinations that begin with a line. `rep movsb` promises no order among its own stores (Intel SDM volume 1, 7.3.9.3),
 //! which is why ordinary stores follow it.
+//!
+//! Where bytes are only put down for somebody who is told of them afterwards, as in a lane, no order is promised ([`stage`]): there `rep movsb` has
+//! all lines to itself. The ordinary stores of the first and the last line would wait for lines that the reader has in its cache.
 
 use super::Fault;
 use super::fault::{Outcome, Range};
@@ -34,6 +37,37 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     let routine = if len <= SMALL { softhca_usermem_copy_small } else { routine_for(len) };
+    // SAFETY: the caller vouches for the ranges, and the routine was chosen for the length.
+    unsafe { run(routine, dst, src, len) }
+}
+
+/// Copies like [`copy`] to memory of the engine's, at which nobody looks before a later store says that the bytes are there. The order in which
+/// they get there is open.
+///
+/// # Errors
+///
+/// As for [`copy`].
+///
+/// # Safety
+///
+/// As for [`copy`].
+#[inline]
+pub unsafe fn stage(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    if len < REPEAT_FROM || PROCESSOR.load(Ordering::Relaxed) & REPEAT == 0 {
+        // SAFETY: as the caller vouches.
+        return unsafe { copy(dst, src, len) };
+    }
+    // SAFETY: the caller vouches for the ranges, and the routine takes any length.
+    unsafe { run(softhca_usermem_copy_whole, dst, src, len) }
+}
+
+/// Runs a routine.
+///
+/// # Safety
+///
+/// As for [`copy`]; the routine can copy so many bytes on this processor.
+#[inline]
+unsafe fn run(routine: Routine, dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     // SAFETY: each routine keeps to the C ABI and touches only the two ranges, which the caller vouches for; a fault in
     // them makes it return. The length is one that it was chosen for.
     let outcome = unsafe { routine(dst, src, len) };
@@ -110,6 +144,7 @@ pub(super) unsafe fn copy_with_each(
         routines.push(("small", softhca_usermem_copy_small));
     } else {
         routines.extend([("sse", softhca_usermem_copy_sse as Routine), ("repeat", softhca_usermem_copy_repeat)]);
+        routines.push(("whole", softhca_usermem_copy_whole));
         if PROCESSOR.load(Ordering::Relaxed) & AVX != 0 {
             routines.push(("avx", softhca_usermem_copy_avx));
         }
@@ -143,6 +178,7 @@ unsafe extern "C" {
     fn softhca_usermem_copy_sse(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
     fn softhca_usermem_copy_avx(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
     fn softhca_usermem_copy_repeat(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
+    fn softhca_usermem_copy_whole(dst: *mut u8, src: *const u8, len: usize) -> Outcome;
     static softhca_usermem_copy_begin: u8;
     static softhca_usermem_copy_end: u8;
     static softhca_usermem_copy_fixup: u8;
@@ -154,7 +190,7 @@ unsafe extern "C" {
 // All: rdi = dst, rsi = src, rdx = len; returns the Outcome in rax (0: done) and rdx. Changes rcx, r8, r9, xmm0 to xmm7.
 global_asm!(
     ".pushsection .text.softhca_usermem_copy, \"ax\", @progbits",
-    ".irp name, begin, end, fixup, small, sse, repeat",
+    ".irp name, begin, end, fixup, small, sse, repeat, whole",
     ".globl softhca_usermem_copy_\\name",
     ".hidden softhca_usermem_copy_\\name",
     ".type softhca_usermem_copy_\\name, @function",
@@ -324,6 +360,13 @@ global_asm!(
     "movups [r9 + 16], xmm1",
     "movups [r9 + 32], xmm2",
     "movups [r9 + 48], xmm3",
+    "ret",
+    // In no order.
+    ".p2align 5",
+    "softhca_usermem_copy_whole:",
+    "xor eax, eax",
+    "mov rcx, rdx",
+    "rep movsb",
     "ret",
     "softhca_usermem_copy_end:",
     "softhca_usermem_copy_fixup:",

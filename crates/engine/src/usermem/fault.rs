@@ -4,7 +4,7 @@
 //! routine's result and lets it go on at its way out. Every other fault, and every such signal that somebody sent, is
 //! passed on to the handler that was there before (`previous.rs`), as if ours did not exist. Principal type: [`Fault`].
 
-use super::{atomic, copy, fold, previous};
+use super::{atomic, copy, fold, gate, previous};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -162,6 +162,12 @@ impl Outcome {
         self.how == 0
     }
 
+    /// How it went; not 0 for what is not a fault, and has its own numbers from 256 on.
+    #[inline]
+    pub(super) fn how(self) -> u64 {
+        self.how
+    }
+
     /// The fault that this is, in a load of the word at `address`.
     #[cold]
     pub(super) fn fault_of_load(self, address: u64) -> Fault {
@@ -243,9 +249,9 @@ pub(super) fn is_fault(signal: libc::c_int, code: libc::c_int) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
 }
 
-fn table() -> [Range; 4] {
+fn table() -> [Range; 5] {
     let [copy, copy_avx] = copy::ranges();
-    [copy, copy_avx, fold::range(), atomic::range()]
+    [copy, copy_avx, fold::range(), atomic::range(), gate::range()]
 }
 
 /// Vector 14 of the x86 architecture.

@@ -69,6 +69,10 @@ global_asm!(
     "sub rsi, rdi",
     ".p2align 5",
     "30:",
+    "prefetcht0 [rsi + rdi + 2048]", // what is not there is not fetched
+    "prefetcht0 [rsi + rdi + 2112]",
+    "prefetcht0 [rsi + rdi + 2176]",
+    "prefetcht0 [rsi + rdi + 2240]",
     "vmovdqu64 zmm5, [rsi + rdi]",
     "vmovdqu64 zmm6, [rsi + rdi + 64]",
     "vmovdqu64 zmm7, [rsi + rdi + 128]",

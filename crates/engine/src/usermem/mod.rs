@@ -14,6 +14,7 @@ mod copy;
 mod fault;
 mod fold;
 mod fork;
+pub mod gate;
 pub mod mappings;
 mod populate;
 mod previous;
@@ -21,7 +22,7 @@ mod previous;
 mod tests;
 
 pub use atomic::{compare_swap, fetch_add, load, swap};
-pub use copy::copy;
+pub use copy::{copy, stage};
 pub use fault::{Fault, FaultSignal, Side, block_other_signals, install, prepare_thread};
 pub use fold::copy_folding;
 pub use fork::ForkMark;

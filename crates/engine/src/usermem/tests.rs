@@ -4,6 +4,7 @@
 mod atomics;
 mod copies;
 mod folds;
+mod gates;
 mod handlers;
 mod ranges;
 

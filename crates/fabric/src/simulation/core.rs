@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering as Order;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub(super) enum Event {
     Packets { to: usize, packets: Packets },
     /// An engine may have its turn.
     Turn(usize),
+    /// A host's connection manager may have its turn.
+    Managed(usize),
     /// The one who simulates is told.
     Alarm(u64),
 }
@@ -110,6 +113,8 @@ pub(super) struct State {
     pub(super) dice: Dice,
     /// Hosts whose cable is cut.
     pub(super) cut: BTreeSet<usize>,
+    /// Addresses that nothing reaches or leaves.
+    pub(super) cut_paths: BTreeSet<Gid>,
     pub(super) places: BTreeMap<Gid, usize>,
     /// When the last packet that is not late comes from one host to another.
     pub(super) last: BTreeMap<(usize, usize), u64>,
@@ -142,6 +147,7 @@ impl Core {
             conditions: Conditions::default(),
             dice: packets,
             cut: BTreeSet::new(),
+            cut_paths: BTreeSet::new(),
             places: BTreeMap::new(),
             last: BTreeMap::new(),
             ports: 0,
@@ -188,6 +194,28 @@ impl Core {
 impl Simulated for Core {
     fn now(&self) -> u64 {
         self.now()
+    }
+
+    fn chance(&self) -> u64 {
+        self.chance.lock().next()
+    }
+}
+
+/// Time and chance of the connection managers. What they draw is a sequence of its own.
+pub(super) struct Managed {
+    core: Arc<Core>,
+    chance: Mutex<Dice>,
+}
+
+impl Managed {
+    pub(super) fn new(core: &Arc<Core>, chance: Dice) -> Self {
+        Self { core: Arc::clone(core), chance: Mutex::new(chance) }
+    }
+}
+
+impl Simulated for Managed {
+    fn now(&self) -> u64 {
+        self.core.now()
     }
 
     fn chance(&self) -> u64 {

@@ -31,7 +31,8 @@ impl Core {
         let now = self.now();
         let mut state = self.state.lock();
         let from = state.places.get(&packets.head.from).copied();
-        if state.cut.contains(&to) || from.is_some_and(|from| state.cut.contains(&from)) {
+        let is_cut = state.cut.contains(&to) || from.is_some_and(|from| state.cut.contains(&from));
+        if is_cut || state.is_cut(&packets.head) {
             for packet in packets.bytes.chunks(packets.segment) {
                 state.count_harm(to, packet);
             }
@@ -65,7 +66,7 @@ impl State {
         let mut together: Vec<u8> = Vec::new();
         for packet in bytes.chunks(segment) {
             let mut fate = self.fate();
-            if self.cut.contains(&way.0) || self.cut.contains(&way.1) {
+            if self.cut.contains(&way.0) || self.cut.contains(&way.1) || self.is_cut(head) {
                 fate = Fate::Lost;
             }
             self.trace.add(now, &Seen::Sent { from: way.0, to: way.1, fate, bytes: packet });
@@ -93,6 +94,11 @@ impl State {
             self.in_order(now, way, head, segment, std::mem::take(&mut together));
         }
         self.in_order(now, way, head, segment, together);
+    }
+
+    /// Whether one of the two addresses is cut off.
+    fn is_cut(&self, head: &Head) -> bool {
+        self.cut_paths.contains(&head.from) || self.cut_paths.contains(&head.to)
     }
 
     fn fate(&mut self) -> Fate {

@@ -47,6 +47,11 @@ pub enum Seen<'a> {
         /// It had something to do.
         worked: bool,
     },
+    /// A host's connection manager had its turn.
+    Managed {
+        /// Whose.
+        host: usize,
+    },
     /// An alarm's time came.
     Alarm(u64),
     /// What a program has seen: [`super::Simulation::note`].
@@ -86,6 +91,7 @@ impl Trace {
                 self.bytes(bytes);
             }
             Seen::Turn { program, worked } => self.word(3 << 56 | (program as u64) << 8 | u64::from(worked)),
+            Seen::Managed { host } => self.word(6 << 56 | host as u64),
             Seen::Alarm(token) => {
                 self.word(4 << 56);
                 self.word(token);

@@ -315,6 +315,11 @@ impl Answers {
         self.unsent == 0 && matches!(self.last, Answer::Ack)
     }
 
+    /// What is left to say is said.
+    pub(super) fn said(&mut self) {
+        self.taken = Taken::Last(std::mem::take(&mut self.last));
+    }
+
     pub(super) fn any(&self) -> bool {
         self.unsent > 0 || !matches!(self.last, Answer::None)
     }

@@ -1,46 +1,60 @@
 //! Packets of the middle of a message, on their way out: of what [`Requester::poll_transmit`] says about each, only the number, the place
-//! and the wish for an acknowledgement change from one to the next. Principal type: [`Middle`].
+//! and the wish for an acknowledgement change from one to the next. So they are asked for many at a time. Principal type: [`Middles`].
 
 use crate::{Requester, Service, Time};
 use wire::Psn;
 
-/// A packet of the middle of a message: as long as the MTU, and nothing of a first or last one.
+/// Packets of the middle of a message that come one after the other: as long as the MTU, and nothing of a first or last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Middle {
-    /// Its number.
-    pub psn: Psn,
-    /// Whether it asks for an acknowledgement.
-    pub ack_req: bool,
+pub struct Middles {
+    /// The number of the first of them.
+    pub first: Psn,
+    /// How many.
+    pub count: u32,
+    /// Whether the last of them asks for an acknowledgement; the others do not.
+    pub asks: bool,
     /// The caller's name for the request.
     pub slot: u32,
-    /// Where in the message its payload begins.
+    /// Where in the message the first one's payload begins.
     pub offset: u32,
 }
 
+impl Middles {
+    /// The same, but at most `most` of them.
+    #[must_use]
+    pub fn at_most(self, most: u32) -> Middles {
+        Middles { count: self.count.min(most), asks: self.asks && self.count <= most, ..self }
+    }
+}
+
 impl Requester {
-    /// What [`Requester::poll_transmit`] would return, if that is a packet of the middle of a message that has begun; it counts as returned
-    /// by that. `None` says nothing about other packets.
-    pub fn poll_middle(&mut self, now: Time) -> Option<Middle> {
+    /// What [`Requester::poll_transmit`] would return next, if those are packets of the middle of a message that has begun. The caller says by
+    /// [`Requester::sent_middles`] which of them it sends. `None` says nothing about other packets.
+    pub fn next_middles(&mut self, now: Time) -> Option<Middles> {
         let packet = self.cursor.packet;
         if self.service != Service::Rc || packet == 0 || !self.may_poll(now) {
             return None;
         }
         let entry = self.ops.at(self.cursor.op);
-        let (first, slot, offset) = (entry.first, entry.op.slot, packet << self.mtu_shift);
-        let is_middle = !entry.op.operation.is_read_or_atomic() && entry.op.length - offset > self.config.mtu;
-        if !is_middle || !self.fits_window(entry) || !self.has_credit(entry) {
+        if entry.op.operation.is_read_or_atomic() || !self.has_credit(entry) {
             return None;
         }
+        let (first, slot) = (entry.first + packet, entry.op.slot);
+        let left = entry.op.length.div_ceil(self.config.mtu).saturating_sub(packet + 1);
+        let (room, fills) = self.room_for_middles(first);
+        let until_asked = self.ask_every.saturating_sub(self.cursor.unasked).max(1);
+        let count = left.min(room).min(until_asked);
+        let asks = count == until_asked || (count == room && fills);
+        (count > 0).then_some(Middles { first, count, asks, slot, offset: packet << self.mtu_shift })
+    }
+
+    /// These packets, which [`Requester::next_middles`] has just returned, or the first of them, were sent: they count as returned by
+    /// [`Requester::poll_transmit`] together.
+    pub fn sent_middles(&mut self, now: Time, sent: &Middles) {
         self.note_undo();
         let before = self.cursor;
-        let psn = first + packet;
-        self.cursor.unasked += 1;
-        let ack_req = self.must_ask(psn);
-        if ack_req {
-            self.cursor.unasked = 0;
-        }
-        self.advance(first, packet + 1, false);
-        self.note_sent(now, psn, ack_req, before);
-        Some(Middle { psn, ack_req, slot, offset })
+        self.cursor.unasked = if sent.asks { 0 } else { before.unasked + sent.count };
+        self.advance(sent.first - before.packet, before.packet + sent.count, false);
+        self.note_sent(now, sent.first + (sent.count - 1), sent.asks, before);
     }
 }

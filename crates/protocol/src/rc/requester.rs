@@ -22,6 +22,7 @@
 //!
 //! What a receiver says about its receive requests is in [`super::credits`].
 
+use super::early::REACH;
 use crate::ring::Entry;
 use crate::{Incoming, Operation, Reason, Requester, Status, Time};
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
@@ -75,6 +76,8 @@ pub(crate) struct Reliable {
     pub(super) lossy: bool,
     /// The last message that finds a receive request, if the peer says such things.
     pub(super) limit: Option<u32>,
+    /// The answer at hand comes before data that is missing, and may be kept.
+    early: bool,
     /// Data of a READ or atomic is being placed.
     placing: bool,
     /// When something is to be done, or [`Time::NEVER`].
@@ -109,6 +112,7 @@ impl Reliable {
             rough: 0,
             lossy: false,
             limit: None,
+            early: false,
             placing: false,
             deadline: Time::NEVER,
             expiry: Time::NEVER,
@@ -154,11 +158,52 @@ impl Requester {
             },
             _ => {}
         }
-        Incoming::Nothing
+        self.passed_data()
+    }
+
+    /// An answer was heard, or comes too early.
+    fn passed_data(&mut self) -> Incoming {
+        if std::mem::take(&mut self.rc.early) { Incoming::Early } else { Incoming::Nothing }
+    }
+
+    /// The caller can keep answers that come too early for a moment: it is given [`Incoming::Early`].
+    pub fn keep_early(&mut self) {
+        self.keeps_early = true;
+    }
+
+    /// What is sent from now on goes by another path, also where it was the peer that has changed over: tries on the old one do not count.
+    pub fn begin_path(&mut self) {
+        self.rc.retries = 0;
+    }
+
+    /// Whether an answer would be too early now.
+    #[must_use]
+    pub fn lacks_data_before(&self, headers: &Headers) -> bool {
+        // A refusal says of the packet that it names only that it came.
+        let is_ack = headers.opcode.operation == wire::Operation::Acknowledge
+            && matches!(headers.aeth.syndrome, Syndrome::Ack(_));
+        let end = headers.psn + u32::from(is_ack);
+        let (mut op, mut answered) = (self.done, self.rc.unacked);
+        while answered.is_before(end) && op != self.cursor.started {
+            let entry = self.ops.at(op);
+            if entry.op.operation.is_read_or_atomic() {
+                return true;
+            }
+            (op, answered) = (op.wrapping_add(1), entry.first + self.packets(&entry.op));
+        }
+        false
+    }
+
+    /// What was missing before the answer of number `psn`, which came too early, has not come in time: it is asked for again.
+    pub fn missed_data(&mut self, now: Time, psn: Psn) {
+        let is_ghost = psn - self.rc.unacked >= self.cursor.high - self.rc.unacked;
+        if !is_ghost && !self.is_stopped() {
+            self.note_passed(now, psn);
+        }
     }
 
     /// Everything before `end` has arrived, and SENDs and WRITEs need to know no more.
-    fn accepted(&mut self, now: Time, end: Psn) {
+    pub(super) fn accepted(&mut self, now: Time, end: Psn) {
         // To what is sent again a responder may say how far it had come before. That passes READs whose answers are still to come.
         if self.answers_all_before(now, end) || end.since(self.rc.accepted) <= 0 {
             return;
@@ -178,6 +223,16 @@ impl Requester {
 
     /// An answer that ends before `end` has passed data of a READ or atomic: that was lost.
     fn imply_loss(&mut self, now: Time, end: Psn) {
+        let may_be_late = self.rc.wait == Wait::Answer && (self.rc.lossy || !self.config.lossless);
+        if self.keeps_early && may_be_late && !self.rc.again && end - self.rc.unacked <= REACH {
+            self.rc.early = true;
+            return;
+        }
+        self.note_passed(now, end);
+    }
+
+    /// Data that an answer which ends before `end` has passed is lost.
+    fn note_passed(&mut self, now: Time, end: Psn) {
         // The stragglers behind the first one say nothing new; but when the numbers begin anew, what was sent again was lost.
         let anew = !self.rc.again || end.since(self.rc.passed) <= 0;
         self.rc.passed = end;
@@ -275,7 +330,7 @@ impl Requester {
 
     fn read_response(&mut self, now: Time, headers: &Headers, payload_len: u32) -> Incoming {
         if !self.acknowledge(now, headers.psn) {
-            return Incoming::Nothing;
+            return self.passed_data();
         }
         let Entry { op, first, .. } = *self.ops.at(self.done);
         let empty = headers.opcode.operation == wire::Operation::ReadResponseOnly && payload_len == 0;
@@ -305,7 +360,7 @@ impl Requester {
 
     fn atomic_response(&mut self, now: Time, headers: &Headers) -> Incoming {
         if !self.acknowledge(now, headers.psn) {
-            return Incoming::Nothing;
+            return self.passed_data();
         }
         let op = self.ops.at(self.done).op;
         if !op.operation.is_atomic() {

@@ -3,11 +3,13 @@
 //!
 //! A packet's number decides first:
 //! * the awaited one is checked, carried out, and acknowledged if that is asked for;
-//! * a later one means that something is missing: one NAK, then silence until the awaited one comes, or is missing once more;
+//! * a later one means that something is missing, or late: one NAK, after a moment where the caller keeps such packets ([`super::early`]),
+//!   then silence until the awaited one comes, or is missing once more;
 //! * an earlier one is a repetition: SENDs and WRITEs are acknowledged again and not carried out, READs are read again, atomics
 //!   and what is only confirmed get the answer that they got.
 
 use super::answers::{Answer, Request};
+use super::early::REACH;
 use crate::responder::Pending;
 use crate::{Fault, Nak, Open, Outcome, Refusal, Responder, Response, Step};
 use wire::{Headers, Psn};
@@ -41,9 +43,29 @@ impl Responder {
         if self.nak_sent && (!anew || matches!(self.answers.last, Answer::RnrNak)) {
             return Step::Ignore(Fault::Sequence { expected: self.expected, got: headers.psn });
         }
+        if self.keeps_early && !self.nak_sent && headers.psn - self.expected <= REACH {
+            return Step::Early;
+        }
+        self.tell_gap();
+        Step::Reply
+    }
+
+    /// The caller can keep packets that come too early for a moment: it is given [`Step::Early`].
+    pub fn keep_early(&mut self) {
+        self.keeps_early = true;
+    }
+
+    /// What was missing before packets that came too early has not come in time, or they are too many to be kept: the requester is told,
+    /// unless it has been.
+    pub fn missed(&mut self) {
+        if self.dead.is_none() && !self.nak_sent {
+            self.tell_gap();
+        }
+    }
+
+    fn tell_gap(&mut self) {
         self.nak_sent = true;
         self.answers.last = Answer::SequenceNak;
-        Step::Reply
     }
 
     fn repeated(&mut self, headers: &Headers) -> Step {

@@ -4,7 +4,8 @@
 //!
 //! A window never stops a requester for good. With nothing under way the next packet or piece is always admitted; the packet that
 //! fills the window asks for an acknowledgement; and should the window be made smaller meanwhile, one more packet is admitted to
-//! ask, for as long as nobody has asked for the end of what is under way.
+//! ask, for as long as nobody has asked for the end of what is under way. Where a path is shared, what others have under way may keep a requester
+//! from sending that packet, so that it has to ask for its end each time; where it is alone, it waits for the answer to what it has asked for before.
 
 use crate::ring::Entry;
 use crate::{Operation, Requester};
@@ -20,6 +21,17 @@ impl Requester {
         self.window = packets.clamp(1, Psn::WINDOW);
         let wanted = if self.config.ack_every == 0 { ASK_EVERY } else { self.config.ack_every };
         self.ask_every = wanted.min(self.window.div_ceil(4));
+        self.alone = false;
+    }
+
+    /// The same for who is alone on a path that takes `whole` packets: at most `packets` now. Since each answer costs both sides a call, it asks only
+    /// so often that the path stays full.
+    pub fn set_window_alone(&mut self, packets: u32, whole: u32) {
+        self.set_window(packets);
+        if self.config.ack_every == 0 {
+            self.ask_every = (whole / 4).clamp(1, Psn::WINDOW / 4);
+        }
+        self.alone = true;
     }
 
     /// RC: packets that are sent, or asked for, and not answered. What is to be sent again does not count.
@@ -51,7 +63,19 @@ impl Requester {
 
     /// Whether the packet `psn` of a SEND or WRITE must ask for an acknowledgement, wherever in its message it is.
     pub(crate) fn must_ask(&self, psn: Psn) -> bool {
-        self.cursor.unasked >= self.ask_every || psn + 1 - self.rc.unacked >= self.window()
+        let under_way = psn + 1 - self.rc.unacked;
+        // An answer to something that is under way, and with it the next chance to ask, is awaited.
+        let is_heard = self.alone && self.cursor.unasked < under_way;
+        self.cursor.unasked >= self.ask_every || (under_way >= self.window() && !is_heard)
+    }
+
+    /// For how many packets from `psn` on the window has room, and whether the one that fills it must ask for an acknowledgement.
+    pub(crate) fn room_for_middles(&self, psn: Psn) -> (u32, bool) {
+        let under_way = psn - self.rc.unacked;
+        let is_heard = self.alone && self.cursor.unasked < under_way;
+        // Where nobody asked for what is under way, one more may.
+        let least = u32::from(under_way <= self.cursor.unasked && under_way < Psn::WINDOW);
+        (self.window().saturating_sub(under_way).max(least), !is_heard)
     }
 
     /// While probing, one packet is enough.

@@ -3,10 +3,12 @@
 //!
 //! A run is named by its `Scenario`, the seed included; a run that fails prints it.
 
+mod alone;
 mod confirmed;
 mod corners;
 mod credits;
 mod duplicates;
+mod early;
 mod hostile;
 mod local;
 mod losses;

@@ -3,8 +3,8 @@
 
 use crate::corners::{request, responder};
 use softhca_protocol::{
-    Access, Middle, Nak, Operation, Outcome, Place, RecvEnd, Requester, RequesterConfig, Responder, Response, SendOp,
-    Service, Step, Time, Transmit,
+    Access, Nak, Operation, Outcome, Place, RecvEnd, Requester, RequesterConfig, Responder, Response, SendOp, Service,
+    Step, Time, Transmit,
 };
 use wire::{Aeth, Headers, NakCode, Opcode, Operation as W, Psn, Syndrome, Transport};
 
@@ -30,7 +30,7 @@ impl Dice {
 
 fn one(responder: &mut Responder, headers: &Headers, len: u32, outcome: Outcome, done: &mut Vec<Done>) {
     match responder.handle(headers, len) {
-        Step::Ignore(_) | Step::Reply => return,
+        Step::Ignore(_) | Step::Reply | Step::Early => return,
         Step::Receive { offset, len, first, last } => done.push(Done::Received { offset, len, first, last }),
         Step::Write { va, rkey, offset, len, imm, .. } => {
             done.push(Done::Written { at: va + u64::from(offset), rkey, len, imm });
@@ -213,19 +213,32 @@ fn a_middle_is_what_would_have_been_sent() {
         for _ in 0..60 {
             now = now.after(1 + u64::from(dice.below(1000)));
             let window = 1 + dice.below(40);
-            alone.set_window(window);
-            together.set_window(window);
+            let whole = (dice.below(2) == 0).then(|| 1 + dice.below(80));
+            for requester in [&mut alone, &mut together] {
+                match whole {
+                    Some(whole) => requester.set_window_alone(window, whole),
+                    None => requester.set_window(window),
+                }
+            }
             loop {
-                let expected = alone.poll_transmit(now);
-                let middle = together.poll_middle(now);
-                if let Some(Middle { psn, ack_req, slot, offset }) = middle {
-                    let expected = expected.expect("a packet");
-                    let headers = expected.headers;
-                    assert!(matches!(headers.opcode.operation, W::SendMiddle | W::WriteMiddle) && !headers.solicited);
-                    assert_eq!((headers.psn, headers.ack_req), (psn, ack_req), "seed {seed}");
-                    assert_eq!((expected.slot, expected.offset, expected.len), (slot, offset, MTU), "seed {seed}");
-                    middles += 1;
+                let row = together.next_middles(now).map(|row| row.at_most(1 + dice.below(20)));
+                let mut expected = None;
+                if let Some(row) = row {
+                    for number in 0..row.count {
+                        expected = alone.poll_transmit(now);
+                        let expected = expected.expect("a packet");
+                        let headers = expected.headers;
+                        let is_middle = matches!(headers.opcode.operation, W::SendMiddle | W::WriteMiddle);
+                        assert!(is_middle && !headers.solicited);
+                        let asks = row.asks && number + 1 == row.count;
+                        assert_eq!((headers.psn, headers.ack_req), (row.first + number, asks), "seed {seed}");
+                        let place = (row.slot, row.offset + number * MTU, MTU);
+                        assert_eq!((expected.slot, expected.offset, expected.len), place, "seed {seed}");
+                        middles += 1;
+                    }
+                    together.sent_middles(now, &row);
                 } else {
+                    expected = alone.poll_transmit(now);
                     let found = together.poll_transmit(now);
                     assert_eq!(expected, found, "seed {seed}");
                     let is_middle =
@@ -238,7 +251,7 @@ fn a_middle_is_what_would_have_been_sent() {
                 if expected.is_none() {
                     break;
                 }
-                if dice.below(16) == 0 {
+                if dice.below(16) == 0 && row.is_none_or(|row| row.count == 1) {
                     alone.untransmit();
                     together.untransmit();
                     break;

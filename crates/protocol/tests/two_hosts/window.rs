@@ -88,6 +88,34 @@ fn a_window_that_closes_over_packets_that_did_not_ask_lets_one_ask() {
 }
 
 #[test]
+fn who_is_alone_asks_once_in_a_quarter_of_the_path_and_never_waits_unheard() {
+    let mut world = world(8);
+    world.hosts[A].write(0, &pattern(100 * 1024));
+    let requester = &mut world.hosts[A].requester;
+    requester.set_window_alone(6, 16);
+    let quarter = (0..6).map(|number| (number, number == 3)).collect::<Vec<_>>();
+    assert_eq!(burst(requester), quarter, "the answer to the fourth is awaited");
+    acknowledge(requester, 3);
+    requester.set_window_alone(3, 16);
+    assert_eq!(burst(requester), [(6, true)], "nothing that is under way was asked for");
+    requester.set_window_alone(5, 16);
+    assert_eq!(burst(requester), [(7, false), (8, false)]);
+    acknowledge(requester, 6);
+    requester.set_window_alone(1, 4);
+    assert_eq!(burst(requester), [(9, true)], "one more may always ask");
+    acknowledge(requester, 9);
+    requester.set_window_alone(1, 1);
+    assert_eq!(burst(requester), [(10, true)]);
+    requester.set_window(4);
+    assert_eq!(burst(requester), [(11, true), (12, true), (13, true)], "who shares it asks at the end each time");
+    requester.set_window_alone(1000, 1000);
+    assert_eq!(burst(requester).last(), Some(&(99, true)), "the end of a message asks in any case");
+    acknowledge(requester, 99);
+    world.run();
+    assert_eq!(world.hosts[A].statuses(), [Status::Success]);
+}
+
+#[test]
 fn answers_to_reads_are_under_way_too() {
     let mut world = world(6);
     world.hosts[A].write(0, b"one packet");

@@ -9,9 +9,28 @@ use proptest::prelude::*;
 use super::{lane, untouched};
 use crate::bulk::PIECE_MAX;
 use crate::lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
-use crate::layout::{BULK_HEAD, CELL, CELLS, CELLS_AT, DIRECTION_LEN, RING_HEAD, WAITING};
+use crate::layout::{BULK_AT, BULK_HEAD, CELLS, CELLS_AT, DIRECTION, RING_HEAD, WAITING, cell_at};
 use crate::region::Region;
 use crate::ring::{Broken, PushError, RECORD_MAX};
+
+#[test]
+fn into_what_is_broken_nothing_goes_though_there_was_room() {
+    let mut victims = Victims::new();
+    // Room for a few records is left, so that how much is free is asked for.
+    while victims.tx.ring.free_cells() > CELLS / 4 {
+        victims.tx.ring.push(&[1]).expect("there is room");
+    }
+    victims.tx.ring.push(&[1]).expect("there is room");
+    victims.region.word(RING_HEAD).store(CELLS * 2, Ordering::Relaxed);
+    assert_eq!(victims.tx.ring.free_cells(), 0);
+    assert!(victims.tx.ring.is_broken());
+    assert_eq!(victims.tx.ring.push(&[1]), Err(PushError::Broken(Broken)));
+    let slot = victims.tx.bulk.reserve(64).expect("not broken").expect("there is room");
+    victims.region.word(BULK_HEAD).store(BULK as u32 * 2, Ordering::Relaxed);
+    assert!(!victims.tx.bulk.idle());
+    victims.tx.bulk.cancel(slot);
+    assert!(victims.tx.bulk.reserve(64).is_err());
+}
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -37,7 +56,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..BULK as u32 / 64, 1..PIECE_MAX as u32).prop_map(|(line, len)| Op::Release(line * 64, len)),
         1 => Just(Op::Wait),
         1 => (0..LANE_LEN / 4, any::<u32>()).prop_map(|(word, value)| Op::Scribble(word * 4, value)),
-        1 => (0..2 * DIRECTION_LEN / 4, any::<u32>()).prop_map(|(word, value)| Op::Scribble(word * 4, value)),
+        1 => (0..BULK_AT / 4, any::<u32>()).prop_map(|(word, value)| Op::Scribble(word * 4, value)),
         1 => (0..6_usize, any::<i8>()).prop_map(|(word, by)| Op::Nudge(word, by)),
         1 => (0..CELLS, any::<i8>()).prop_map(|(cell, by)| Op::Commit(cell, by)),
     ]
@@ -65,9 +84,11 @@ impl Victims {
             Op::Push(len) => {
                 let pushed = self.tx.ring.push(&[0xa5; RECORD_MAX][..len]);
                 let broken = pushed == Err(PushError::Broken(Broken));
-                assert!(broken || !self.tx_broken || pushed.is_ok(), "only a push that need not look may succeed");
-                self.tx_broken |= broken;
-                assert!(self.tx.ring.free_cells() <= CELLS);
+                assert!(broken || !self.tx_broken, "broken is for ever: {pushed:?}");
+                assert!(self.tx.ring.free_cells() <= if broken { 0 } else { CELLS });
+                // To look how much is free may find it broken, too.
+                self.tx_broken = self.tx.ring.is_broken();
+                assert!(self.tx_broken || !broken);
             }
             Op::Reserve(len) => {
                 if let Ok(Some(slot)) = self.tx.bulk.reserve(len) {
@@ -94,12 +115,12 @@ impl Victims {
             }
             Op::Scribble(at, value) => self.region.word(at).store(value, Ordering::Relaxed),
             Op::Nudge(word, by) => {
-                let at = [RING_HEAD, BULK_HEAD, WAITING][word % 3] + word / 3 * DIRECTION_LEN;
+                let at = [RING_HEAD, BULK_HEAD, WAITING][word % 3] + word / 3 * DIRECTION;
                 let by = if word % 3 == 1 { i32::from(by) * 64 } else { i32::from(by) };
                 self.region.word(at).fetch_add(by.cast_unsigned(), Ordering::Relaxed);
             }
             Op::Commit(cell, by) => {
-                let at = CELLS_AT + cell as usize * CELL + 60;
+                let at = cell_at(cell) + 60;
                 self.region.word(at).fetch_add(i32::from(by).cast_unsigned(), Ordering::Relaxed);
             }
         }
@@ -128,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn random_memory_from_the_start(words in prop::collection::vec(any::<u32>(), 2 * DIRECTION_LEN / 4),
+    fn random_memory_from_the_start(words in prop::collection::vec(any::<u32>(), BULK_AT / 4),
                                     ops in prop::collection::vec(op(), 1..50)) {
         let mut victims = Victims::new();
         victims.region.copy_in(0, bytemuck::cast_slice(&words));
@@ -149,7 +170,7 @@ fn scribbles_at_the_same_time() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         while !stopped.load(Ordering::Relaxed) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = (random >> 33) as usize % (2 * DIRECTION_LEN / 4) * 4;
+            let at = (random >> 33) as usize % (BULK_AT / 4) * 4;
             region.word(at).store((random >> 20) as u32, Ordering::Relaxed);
         }
     });

@@ -170,6 +170,24 @@ fn bell_counts_its_armings() {
 }
 
 #[test]
+fn a_restless_bell_is_armed_like_any_other() {
+    let (bell, fd) = Bell::create().unwrap();
+    let view = BellView::map(fd.as_fd()).unwrap();
+    bell.set_restless(true);
+    assert_eq!((view.armed(), bell.is_armed()), (None, false));
+    let first = bell.arm();
+    assert!(view.armed().is_some() && bell.is_armed());
+    let seen = view.armed();
+    bell.set_restless(false);
+    assert_eq!(view.armed(), seen, "it is the same arming: nobody rings for it again");
+    bell.disarm();
+    bell.set_restless(true);
+    assert_eq!(view.armed(), None);
+    assert_ne!(bell.arm(), first);
+    assert!(view.armed() != seen && view.armed().is_some());
+}
+
+#[test]
 fn doorbell_never_blocks() {
     let blocking = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
     let doorbell = Doorbell::from(blocking);

@@ -3,6 +3,7 @@
 
 mod hostile;
 mod kernel;
+mod layout;
 mod oracle;
 mod spool;
 mod stress;

@@ -11,17 +11,19 @@
 use super::field::{DIVISOR, QUOTIENT, weights};
 use crate::bth;
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_extract_epi32, _mm_set_epi32, _mm_set_epi64x,
-    _mm_srli_si128, _mm_xor_si128, _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_xor_si256,
-    _mm512_castsi512_si256, _mm512_clmulepi64_epi128, _mm512_extracti64x4_epi64, _mm512_loadu_si512,
-    _mm512_mask_or_epi32, _mm512_maskz_loadu_epi32, _mm512_maskz_mov_epi64, _mm512_maskz_set1_epi32, _mm512_set_epi64,
-    _mm512_set1_epi32, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    __m128i, __m512i, _MM_HINT_T0, _mm_and_si128, _mm_clmulepi64_si128, _mm_extract_epi32, _mm_prefetch, _mm_set_epi32,
+    _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128, _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_xor_si256,
+    _mm512_castsi512_si256, _mm512_clmulepi64_epi128, _mm512_extracti64x4_epi64, _mm512_inserti32x4,
+    _mm512_loadu_si512, _mm512_mask_or_epi32, _mm512_mask_xor_epi64, _mm512_maskz_loadu_epi32, _mm512_maskz_set1_epi32,
+    _mm512_set_epi64, _mm512_set1_epi32, _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 /// Bytes of one register.
 const WIDE: usize = 64;
 /// What four registers take at once; shorter packets are not worth it.
 const STRIDE: usize = 4 * WIDE;
+/// So many bytes ahead memory is fetched.
+const AHEAD: usize = 8 * STRIDE;
 
 /// The register after a packet, with ones in the place of its fifth byte; or `None`: this processor cannot do it so, or it is no gain.
 #[inline]
@@ -68,16 +70,35 @@ impl Folding {
 
 #[target_feature(enable = "avx512f")]
 fn begin_folding(register: u32, head: &[u8; bth::LEN]) -> Folding {
-    // As if a stride had come before, of which only the last part is not zero.
-    let sums = [zero(), zero(), zero(), begin(register, head)];
+    // As if a stride had come before, of which only the last twelve bytes are not zero: those of the head, with ones in the place of the fifth. By
+    // words: so the head was written just now, and what is read at once must not be wider than what was written.
+    let word = |at| i32::from_le_bytes(std::array::from_fn(|index| head[at + index]));
+    let last = _mm_set_epi32(word(8), word(4) | 0xff, word(0) ^ register.cast_signed(), 0);
+    let sums = [zero(), zero(), zero(), _mm512_inserti32x4::<3>(zero(), last)];
     Folding { sums, weights: four(const { weights(8 * STRIDE as u32) }) }
 }
 
 #[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
 fn end_folding(folding: &Folding) -> u32 {
-    let near = four(const { weights(8 * WIDE as u32) });
-    let [first, others @ ..] = &folding.sums;
-    reduce(others.iter().fold(*first, |sum, next| add(sum, near, *next)))
+    // Each 128 bits of the sums have a weight of their own, so that none has to wait for another.
+    let own = const { [own_weights(3), own_weights(2), own_weights(1)] };
+    let [a, b, c, d] = &folding.sums;
+    let sum = add(*a, eight(own[0]), add(*b, eight(own[1]), add(*c, eight(own[2]), zero())));
+    reduce_with(*d, sum)
+}
+
+/// Of each 128 bits of a sum that has `behind` others of 64 bytes behind it.
+const fn own_weights(behind: u32) -> [i64; 8] {
+    let bits = 8 * WIDE as u32 * behind;
+    let [[a, b], [c, d], [e, f], [g, h]] =
+        [weights(bits + 384), weights(bits + 256), weights(bits + 128), weights(bits)];
+    [a, b, c, d, e, f, g, h]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn eight([a, b, c, d, e, f, g, h]: [i64; 8]) -> __m512i {
+    _mm512_set_epi64(h, g, f, e, d, c, b, a)
 }
 
 /// Whether this processor can do it.
@@ -100,6 +121,7 @@ fn wide_through(register: u32, packet: &[u8]) -> u32 {
         let [first, others @ ..] = parts(stride);
         sums = [add(sums[0], near, first), others[0], others[1], others[2]];
         for stride in strides {
+            fetch_ahead(stride);
             for (sum, next) in sums.iter_mut().zip(parts(stride)) {
                 *sum = add(*sum, far, next);
             }
@@ -134,10 +156,17 @@ fn add(sum: __m512i, weights: __m512i, next: __m512i) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
 fn reduce(sum: __m512i) -> u32 {
+    reduce_with(sum, zero())
+}
+
+/// The same, with 128 bits in each part of `more` that have nothing behind them.
+#[inline]
+#[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
+fn reduce_with(sum: __m512i, more: __m512i) -> u32 {
     // The last part has nothing behind it.
     let [[a, b], [c, d], [e, f]] = const { [weights(384), weights(256), weights(128)] };
     let steps = _mm512_set_epi64(0, 0, f, e, d, c, b, a);
-    let sum = add(sum, steps, _mm512_maskz_mov_epi64(0b1100_0000, sum));
+    let sum = add(sum, steps, _mm512_mask_xor_epi64(more, 0b1100_0000, more, sum));
     let half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
     let part = _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
     // 128 bits to 96, to 64, and those divided by the polynomial.
@@ -180,6 +209,15 @@ fn zero() -> __m512i {
 fn parts(stride: &[u8; STRIDE]) -> [__m512i; 4] {
     let (wides, _) = stride.as_chunks::<WIDE>();
     [load(&wides[0]), load(&wides[1]), load(&wides[2]), load(&wides[3])]
+}
+
+/// Fetches what comes some strides later, perhaps of the next packet: where a page begins the processor does not guess it.
+#[inline]
+#[target_feature(enable = "sse")]
+fn fetch_ahead(stride: &[u8; STRIDE]) {
+    for line in 0..STRIDE / WIDE {
+        _mm_prefetch::<_MM_HINT_T0>(stride.as_ptr().wrapping_add(AHEAD + line * WIDE).cast());
+    }
 }
 
 #[inline]

@@ -1,6 +1,6 @@
 //! What is wanted of softhca beside its peers: each goal is two figures and a ratio. Principal type: [`Goal`].
 
-use super::probes::{BESIDE_IDLE, Group, PLAIN, TRANSPORTS, ucx_name};
+use super::probes::{BESIDE_IDLE, FEW_PROCESSES, Group, MANY_PROCESSES, PLAIN, TRANSPORTS, WAITS, ucx_name};
 
 /// Commands that a queue pair takes from its making to its end: create, three times modify, destroy.
 const QP_COMMANDS: f64 = 5.0;
@@ -14,6 +14,8 @@ pub(super) enum Want {
     AtMost(f64),
     /// A bandwidth or rate: at least so many times that of the best of the others.
     AtLeast(f64),
+    /// A figure that is compared with no other one: at most so much.
+    Within(f64),
 }
 
 /// What is wanted.
@@ -23,7 +25,7 @@ pub(super) struct Goal {
     pub(super) unit: &'static str,
     /// Name of a series.
     pub(super) ours: String,
-    /// Names of series, the best of which counts.
+    /// Names of series, the best of which counts; none with [`Want::Within`].
     pub(super) theirs: Vec<String>,
     /// What theirs is multiplied by before: how often it has to be done.
     pub(super) times: f64,
@@ -45,18 +47,24 @@ pub(super) fn all() -> Vec<Goal> {
         Goal::new("ib_send_lat -s 8", "µs", AtMost(1.5), base("bounce")),
         Goal::new("ib_send_lat -s 8", "µs", AtMost(1.0), ucx("tag_lat -s 8")),
         Goal::new("ib_write_lat -s 8", "µs", AtMost(1.5), ucx("ucp_put_lat -s 8")),
+        Goal::new("ib_write_lat -s 8", "µs", AtMost(2.0), base("futex")),
         Goal::new("ib_read_lat -s 8", "µs", AtMost(2.0), vec!["ib_write_lat -s 8".to_owned()]),
         Goal::new("ib_atomic_bw -A FETCH_AND_ADD", "Mrate", AtLeast(0.5), ucx("ucp_fadd -s 8")),
-        Goal::new("ib_send_bw -s 8 -l 16", "Mrate", AtLeast(1.0), ucx("tag_bw -s 8")),
+        Goal::new("ib_send_bw -s 8 -l 16", "Mrate", AtLeast(1.0), [ucx("tag_bw -s 8"), ucx("ucp_am_bw -s 8")].concat()),
     ];
     for (_, size) in Group::BANDWIDTHS {
-        for program in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+        let tests = |tests: &[&str]| -> Vec<String> {
+            let of = |transports| tests.iter().map(move |test| ucx_name(&format!("{test} -s {size}"), transports));
+            TRANSPORTS.into_iter().flat_map(of).collect()
+        };
+        for (program, direct) in [("ib_write_bw", "ucp_put_bw"), ("ib_read_bw", "ucp_get"), ("ib_send_bw", "")] {
             let ours = format!("{program} -s {size}");
-            let peers = TRANSPORTS.iter().flat_map(|transports| {
-                ["tag_bw", "ucp_put_bw"].map(|test| ucx_name(&format!("{test} -s {size}"), transports))
-            });
-            goals.push(Goal::new(&ours, "MiB/s", AtLeast(1.2), peers.collect()));
+            goals.push(Goal::new(&ours, "MiB/s", AtLeast(1.2), tests(&["tag_bw", "ucp_am_bw"])));
             goals.push(Goal::new(&ours, "MiB/s", AtLeast(0.8), base(&format!("ring {size}"))));
+            // Into memory that UCX has allocated itself, shared with the peer.
+            if !direct.is_empty() {
+                goals.push(Goal::new(&ours, "MiB/s", AtLeast(1.2), tests(&[direct])));
+            }
         }
     }
     goals.push(Goal::new("ib_send_lat -s 8 -e", "µs", AtMost(2.0), [base("futex"), base("eventfd")].concat()));
@@ -67,8 +75,30 @@ pub(super) fn all() -> Vec<Goal> {
         ("controls mr", "reg_mr and dereg_mr of 1 GiB", MR_COMMANDS),
     ];
     for (ours, what, times) in asked {
-        goals.push(Goal { what: what.to_owned(), times, ..Goal::new(ours, "µs", AtMost(1.5), base("socket")) });
+        goals.push(Goal {
+            what: what.to_owned(),
+            times,
+            ..Goal::new(ours, "µs", AtMost(1.5), [base("socket"), base("nearby")].concat())
+        });
     }
+    let alone = [
+        ("controls pages", "reg_mr of 1 GiB, pages of it that are touched", "pages", 0.0),
+        ("controls memory AGENT", "an idle queue pair with its queues of one request", "bytes", 4096.0),
+        (
+            &format!("mesh {FEW_PROCESSES}"),
+            "an idle pair of processes, of 16 that all know each other",
+            "bytes",
+            32768.0,
+        ),
+        (&format!("mesh {MANY_PROCESSES}"), "128 processes that all know each other, and the agent", "MiB", 1024.0),
+        (WAITS, "two threads with queues of their own: sleeps for a lock", "of 1000 messages", 1.0),
+    ];
+    for (ours, what, unit, most) in alone {
+        goals.push(Goal { what: what.to_owned(), ..Goal::new(ours, unit, Want::Within(most), Vec::new()) });
+    }
+    let one = vec!["controls threads 1".to_owned()];
+    let what = "two threads with queues of their own, beside one".to_owned();
+    goals.push(Goal { what, ..Goal::new("controls threads 2", "Mrate", AtLeast(1.6), one) });
     for mtu in [9000, 1500] {
         let udp = || vec![format!("plain UDP, MTU {mtu}")];
         goals.push(Goal::new(&format!("ib_write_bw -s 1048576, MTU {mtu}"), "MiB/s", AtLeast(0.85), udp()));
@@ -82,7 +112,7 @@ pub(super) fn all() -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use super::super::probes;
-    use super::{BESIDE_IDLE, all};
+    use super::{BESIDE_IDLE, Want, all};
     use std::collections::HashSet;
 
     /// A goal without a figure would never be missed.
@@ -93,7 +123,8 @@ mod tests {
         known.insert(BESIDE_IDLE.to_owned());
         for goal in all().iter().filter(|goal| !goal.ours.contains("MTU")) {
             assert!(known.contains(&goal.ours), "{} is not measured", goal.ours);
-            assert!(goal.theirs.iter().any(|name| known.contains(name)), "{}: {:?}", goal.ours, goal.theirs);
+            let beside = goal.theirs.iter().any(|name| known.contains(name));
+            assert!(beside || matches!(goal.want, Want::Within(_)), "{}: {:?}", goal.ours, goal.theirs);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is measured with `--peers`: each probe is one program, or a pair of them, whose output has one figure. Principal type: [`Probe`].
 //!
-//! The settings of the peers stand here, so that they can be judged: UCX is told its transport; everything else is its default.
+//! The settings of the peers stand here, so that they can be judged: UCX is told its transport and what [`TUNED`] says, which was found by
+//! trying; everything else is its default.
 
 /// UCX's settings for all of its transports.
 pub(super) const UCX_SETTINGS: &[(&str, &str)] = &[("UCX_LOG_LEVEL", "error"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
@@ -8,12 +9,57 @@ pub(super) const UCX_SETTINGS: &[(&str, &str)] = &[("UCX_LOG_LEVEL", "error"), (
 /// Transports of UCX between two processes: shared memory, shared memory with the kernel's copies, TCP.
 pub(super) const TRANSPORTS: [&str; 3] = ["posix,self", "posix,cma,self", "tcp,self"];
 
+/// A setting that made one of UCX's tests faster over its shared memory.
+pub(super) struct Tuned {
+    pub(super) tests: &'static [&'static str],
+    pub(super) size: usize,
+    pub(super) settings: &'static [(&'static str, &'static str)],
+    pub(super) why: &'static str,
+}
+
+/// What was tried without a gain: `sysv` instead of `posix`, its second protocol (`UCX_PROTO_ENABLE`), huge pages, longer FIFO elements, rendezvous
+/// by `rkey_ptr`, `get_zcopy` and `put_zcopy`, `UCX_POSIX_FIFO_MAX_POLL=1`.
+pub(super) const TUNED: &[Tuned] = &[
+    Tuned {
+        tests: &["tag_bw", "ucp_am_bw"],
+        size: 8,
+        settings: &[("UCX_POSIX_FIFO_SIZE", "1024"), ("UCX_POSIX_FIFO_MAX_POLL", "64")],
+        why: "a longer queue, and more taken from it at once: 31 instead of 25 million messages a second",
+    },
+    Tuned {
+        tests: &["tag_bw", "ucp_am_bw"],
+        size: 64 << 10,
+        settings: &[("UCX_POSIX_SEG_SIZE", "65600")],
+        why: "a message in one piece: 75 instead of 40 GB/s. Messages of several such pieces never arrive with UCX 1.13, so longer ones do without",
+    },
+    Tuned {
+        tests: &["tag_bw"],
+        size: 1 << 20,
+        settings: &[("UCX_RNDV_THRESH", "inf")],
+        why: "no rendezvous: 34 to 40 instead of 28 to 31 GB/s",
+    },
+    Tuned { tests: &["tag_bw"], size: 8 << 20, settings: &[("UCX_RNDV_THRESH", "inf")], why: "as of 1 MiB" },
+];
+
+/// What UCX is told for one test: of its name, the size and the transports.
+fn settings(words: &str, transports: &str) -> &'static [(&'static str, &'static str)] {
+    let fits = |tuned: &&Tuned| tuned.tests.iter().any(|test| words == format!("{test} -s {}", tuned.size));
+    TUNED.iter().find(fits).filter(|_| transports == TRANSPORTS[0]).map_or(&[], |tuned| tuned.settings)
+}
+
 /// How many pairs have nothing to do.
 pub(super) const IDLE_PAIRS: usize = 31;
 /// The rate that is compared with itself.
 pub(super) const PLAIN: &str = "ib_write_bw -s 8";
 /// The same beside idle processes.
 pub(super) const BESIDE_IDLE: &str = "ib_write_bw -s 8, beside 62 idle processes";
+
+/// Processes that all know each other, and what is told of them.
+pub(super) const FEW_PROCESSES: &str = "pair 16 AGENT";
+pub(super) const MANY_PROCESSES: &str = "all 128 AGENT";
+/// What two threads send together, as `suite/programs/controls.c` has it, and the name of what they wait.
+const THREAD_MESSAGES: f64 = 800_000.0;
+pub(super) const WAITS: &str = "controls threads 2, sleeps for a lock";
 
 /// What is measured together, in less than a minute each on a quiet machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -40,6 +86,10 @@ pub(crate) enum Group {
     Scale,
     /// What objects cost
     Control,
+    /// What processes cost that all know each other
+    Memory,
+    /// Threads of one process
+    Threads,
     /// Two hosts; needs root
     Wire,
     /// Nothing: only write the page from what was kept
@@ -48,7 +98,7 @@ pub(crate) enum Group {
 
 impl Group {
     /// All that measure.
-    pub(super) const MEASURED: [Self; 10] = [
+    pub(super) const MEASURED: [Self; 12] = [
         Self::Latency,
         Self::Rate,
         Self::Bw4k,
@@ -58,6 +108,8 @@ impl Group {
         Self::Event,
         Self::Scale,
         Self::Control,
+        Self::Memory,
+        Self::Threads,
         Self::Wire,
     ];
 
@@ -73,6 +125,8 @@ impl Group {
             Self::Event => "event",
             Self::Scale => "scale",
             Self::Control => "control",
+            Self::Memory => "memory",
+            Self::Threads => "threads",
             Self::Wire => "wire",
             Self::Report => "report",
         }
@@ -98,13 +152,19 @@ pub(super) enum What {
     /// perftest on softhca.
     Perftest { words: String, column: &'static str },
     /// ucx_perftest.
-    Ucx { words: String, transports: &'static str, column: Column },
+    Ucx { words: String, transports: &'static str, settings: &'static [(&'static str, &'static str)], column: Column },
     /// libfabric's fi_pingpong.
     Pingpong { words: String },
     /// `suite/programs/baseline.c`.
     Baseline { words: String },
     /// `suite/programs/controls.c` on softhca.
     Controls { words: String },
+    /// The same on all processors.
+    Threads { words: String },
+    /// The same; how often a thread has slept for a lock, of a thousand messages.
+    Waits { words: String, messages: f64 },
+    /// `suite/programs/mesh.c` on softhca, on all processors.
+    Mesh { words: String },
 }
 
 /// A column of ucx_perftest's last line.
@@ -138,7 +198,8 @@ fn perftest(words: &str, more: &str, column: &'static str) -> Probe {
 }
 
 fn ucx(words: &str, more: &str, transports: &'static str, column: Column) -> Probe {
-    let what = What::Ucx { words: format!("-t {words} {more}"), transports, column };
+    let settings = settings(words, transports);
+    let what = What::Ucx { words: format!("-t {words} {more}"), transports, settings, column };
     Probe { name: ucx_name(words, transports), what }
 }
 
@@ -168,10 +229,30 @@ pub(super) fn of(group: Group) -> Vec<Probe> {
         }
         Group::Scale => vec![
             perftest(PLAIN, "-n 200000", "MsgRate[Mpps]"),
-            perftest("ib_write_bw -s 8 -q 1000", "-n 32 -t 16", "MsgRate[Mpps]"),
+            // `-N`: perftest looks for a peak by comparing each two messages.
+            perftest("ib_write_bw -s 8 -q 1000", "-N -n 32 -t 16", "MsgRate[Mpps]"),
         ],
         Group::Control => {
-            vec![controls("qp"), controls("mr"), controls("memory AGENT"), baseline("socket")]
+            vec![
+                controls("qp"),
+                controls("mr"),
+                controls("pages"),
+                controls("memory AGENT"),
+                baseline("socket"),
+                baseline("nearby"),
+            ]
+        }
+        Group::Memory => [FEW_PROCESSES, MANY_PROCESSES]
+            .map(|words| Probe { name: format!("mesh {words}"), what: What::Mesh { words: words.to_owned() } })
+            .into(),
+        Group::Threads => {
+            let of = |what: What, name: &str| Probe { name: name.to_owned(), what };
+            let words = |count: usize| format!("threads {count}");
+            vec![
+                of(What::Threads { words: words(1) }, "controls threads 1"),
+                of(What::Threads { words: words(2) }, "controls threads 2"),
+                of(What::Waits { words: words(2), messages: THREAD_MESSAGES }, WAITS),
+            ]
         }
         Group::Wire | Group::Report => Vec::new(),
         bandwidths => Group::BANDWIDTHS
@@ -207,19 +288,18 @@ fn latency(posix: &'static str) -> Vec<Probe> {
 fn bandwidth(size: usize) -> Vec<Probe> {
     let average = "BW average[MB/sec]";
     // Half a second of 10 GB/s, or less where a message costs more than its bytes.
-    let count = ((4_usize << 30) / size).clamp(300, 100_000);
+    let count = ((4_usize << 30) / size).clamp(400, 100_000);
     let (count, slow) = (format!("-n {count}"), format!("-n {}", (count / 8).max(50)));
     let mut probes: Vec<Probe> = ["ib_write_bw", "ib_read_bw", "ib_send_bw"]
         .iter()
         .map(|program| perftest(&format!("{program} -s {size}"), &count, average))
         .collect();
-    for transports in &TRANSPORTS[..2] {
-        for test in ["tag_bw", "ucp_put_bw"] {
-            let words = format!("{test} -s {size}");
-            probes.push(ucx(&words, &format!("{count} -w 100"), transports, Column::Bandwidth));
-        }
-    }
-    probes.push(ucx(&format!("tag_bw -s {size}"), &format!("{slow} -w 50"), TRANSPORTS[2], Column::Bandwidth));
+    let ucx =
+        |test: &str, more: &str, transports| ucx(&format!("{test} -s {size}"), more, transports, Column::Bandwidth);
+    let warm = format!("{count} -w 100");
+    probes.extend(["tag_bw", "ucp_am_bw", "ucp_put_bw", "ucp_get"].map(|test| ucx(test, &warm, TRANSPORTS[0])));
+    probes.push(ucx("tag_bw", &warm, TRANSPORTS[1]));
+    probes.push(ucx("tag_bw", &format!("{slow} -w 50"), TRANSPORTS[2]));
     probes.extend(["ring", "memcpy", "writev"].map(|what| baseline(&format!("{what} {size}"))));
     probes
 }

@@ -10,10 +10,12 @@ use bench::Size;
 use bench::plot::{self, Line};
 
 use super::goals::{self, Goal, Want};
-use super::probes::{Group, LATENCIES, TRANSPORTS, ucx_name};
+use super::probes::{Group, LATENCIES, TRANSPORTS, TUNED, Tuned, ucx_name};
 use super::{Figures, middle};
 use crate::workspace::Workspace;
 
+/// Digits of a figure that are shown.
+const DIGITS: usize = 3;
 const PAGE: &str = "docs/performance.md";
 const BEGIN: &str = "<!-- beside its peers: written by `cargo xtask bench --peers` -->";
 const END: &str = "<!-- the end of what is written by `cargo xtask bench --peers` -->";
@@ -59,14 +61,21 @@ fn section(all: &Figures, runs: usize) -> String {
     let _ = write!(
         text,
         "`cargo xtask bench --peers` measures softhca, its peers and what the machine can do at all in one run, all in turns; medians of at \
-         least {runs} runs, Linux {}, {} processors of a virtual machine. Both sides of each pair, softhca's and the peers', stay on a \
+         least {runs} runs, and ratios of each run by itself, of which the middle one counts: a virtual machine's processors are near each other at \
+         one time and not at another, which makes latencies differ by a factor of five, Linux {}, {} processors of a virtual machine. Both sides of each pair, softhca's and the peers', stay on a \
          processor each (`taskset`): the server on the first, the client on the last. Between hosts nothing is pinned. The settings of \
-         the peers are in `xtask/src/bench/peers/probes.rs`, the bare programs in `suite/programs/baseline.c`.\n\n",
+         the peers are below and in `xtask/src/bench/peers/probes.rs`, the bare programs in `suite/programs/baseline.c`; every run of every \
+         program is in [performance/](performance/).\n\n",
         all.kernel, all.processors
     );
     text += &table(&all.series);
     text += "\n![bandwidth over size](performance-bandwidth.svg)\n\n![latency over size](performance-latency.svg)\n\n";
-    text += "Every figure (µs for latencies, objects, wake-ups; MiB/s for bandwidths; millions in a second for rates; bytes for memory):\n\n";
+    text += "UCX is told its transport as the names say, and over shared memory (`UCX_TLS=posix,self`):\n\n";
+    for Tuned { tests, size, settings, why } in TUNED {
+        let words: Vec<String> = settings.iter().map(|(name, value)| format!("`{name}={value}`")).collect();
+        let _ = writeln!(text, "* for {} of {}: {}: {why}.", tests.join(" and "), Size(*size), words.join(" "));
+    }
+    text += "\nEvery figure (µs for latencies, objects, wake-ups; MiB/s for bandwidths; millions in a second for rates; bytes for memory):\n\n";
     text += "| what | median | least | most |\n|---|---|---|---|\n";
     for (name, row) in &all.series {
         let rate = name.starts_with("ucx") && (name.contains("fadd") || name.contains("bw -s 8,"));
@@ -83,38 +92,53 @@ fn section(all: &Figures, runs: usize) -> String {
 fn table(series: &BTreeMap<String, Vec<f64>>) -> String {
     let mut text = "| what | softhca | beside | ratio | goal | |\n|---|---|---|---|---|---|\n".to_owned();
     for goal in goals::all() {
-        let Some((ours, name, theirs)) = compared(&goal, series) else { continue };
-        let ratio = ours / theirs;
-        let (wanted, holds) = match goal.want {
-            Want::AtMost(limit) => (format!("at most {limit}"), ratio <= limit),
-            Want::AtLeast(limit) => (format!("at least {limit}"), ratio >= limit),
-        };
+        let Some(ours) = series.get(&goal.ours).and_then(|row| middle(row)) else { continue };
         let unit = if goal.unit == "Mrate" { "million/s" } else { goal.unit };
-        let times = if goal.times == 1.0 { String::new() } else { format!("{} × ", goal.times) };
-        let _ = writeln!(
-            text,
-            "| {} | {} {unit} | {times}`{name}`: {} {unit} | {ratio:.2} | {wanted} | {} |",
-            goal.what,
-            figure(ours),
-            figure(theirs),
-            if holds { "met" } else { "**not met**" }
-        );
+        let beside = best(&goal, series).map(|(name, theirs)| {
+            let times = if goal.times == 1.0 { String::new() } else { format!("{} × ", goal.times) };
+            let ratios = ratios(&goal, &series[&goal.ours], &series[name], scale(&goal, name));
+            (format!("{times}`{name}`: {} {unit}", figure(theirs)), ratios)
+        });
+        let (wanted, holds) = match (goal.want, &beside) {
+            (Want::AtMost(limit), Some((_, [_, ratio, _]))) => (format!("at most {limit}"), *ratio <= limit),
+            (Want::AtLeast(limit), Some((_, [_, ratio, _]))) => (format!("at least {limit}"), *ratio >= limit),
+            (Want::Within(limit), _) => (format!("at most {limit} {unit}"), ours <= limit),
+            (_, None) => continue,
+        };
+        let (beside, ratio) = match beside {
+            Some((beside, [least, ratio, most])) => (beside, format!("{ratio:.2} ({least:.2} to {most:.2})")),
+            None => ("–".to_owned(), "–".to_owned()),
+        };
+        let holds = if holds { "met" } else { "**not met**" };
+        let _ = writeln!(text, "| {} | {} {unit} | {beside} | {ratio} | {wanted} | {holds} |", goal.what, figure(ours));
     }
     text
 }
 
-/// Our median, and the best median of the others with its name.
-fn compared<'a>(goal: &'a Goal, series: &BTreeMap<String, Vec<f64>>) -> Option<(f64, &'a str, f64)> {
-    let ours = middle(series.get(&goal.ours)?)?;
-    // UCX tells messages in a second, perftest millions.
-    let scaled =
-        |name: &str, value: f64| if goal.unit == "Mrate" && name.starts_with("ucx") { value / 1e6 } else { value };
-    let found = goal.theirs.iter().filter_map(|name| Some((name.as_str(), scaled(name, middle(series.get(name)?)?))));
-    let (name, theirs) = match goal.want {
+/// The best median of the others, with its name.
+fn best<'a>(goal: &'a Goal, series: &BTreeMap<String, Vec<f64>>) -> Option<(&'a str, f64)> {
+    let found = goal.theirs.iter().filter_map(|name| {
+        let theirs = middle(series.get(name)?)?;
+        Some((name.as_str(), theirs * scale(goal, name)))
+    });
+    match goal.want {
         Want::AtMost(_) => found.min_by(|a, b| a.1.total_cmp(&b.1)),
         Want::AtLeast(_) => found.max_by(|a, b| a.1.total_cmp(&b.1)),
-    }?;
-    Some((ours, name, theirs * goal.times))
+        Want::Within(_) => None,
+    }
+}
+
+/// UCX tells messages in a second, perftest millions.
+fn scale(goal: &Goal, name: &str) -> f64 {
+    if goal.unit == "Mrate" && name.starts_with("ucx") { 1e-6 } else { 1.0 }
+}
+
+/// The least ratio, the middle one and the greatest: each of one run, because the machine itself changes from one to the next.
+fn ratios(goal: &Goal, ours: &[f64], theirs: &[f64], scale: f64) -> [f64; 3] {
+    let factor = goal.times * scale;
+    let mut row: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / (theirs * factor)).collect();
+    row.sort_by(f64::total_cmp);
+    [0, row.len() / 2, row.len().saturating_sub(1)].map(|place| row.get(place).copied().unwrap_or(f64::NAN))
 }
 
 fn plots(series: &BTreeMap<String, Vec<f64>>) -> Vec<(&'static str, String)> {
@@ -128,8 +152,8 @@ fn plots(series: &BTreeMap<String, Vec<f64>>) -> Vec<(&'static str, String)> {
         line("ib_read_bw", &sizes, &|size| format!("ib_read_bw -s {size}")),
         line("ib_send_bw", &sizes, &|size| format!("ib_send_bw -s {size}")),
         line("UCX, posix", &sizes, &|size| ucx_name(&format!("tag_bw -s {size}"), TRANSPORTS[0])),
+        line("UCX, put into its memory", &sizes, &|size| ucx_name(&format!("ucp_put_bw -s {size}"), TRANSPORTS[0])),
         line("UCX, cma", &sizes, &|size| ucx_name(&format!("tag_bw -s {size}"), TRANSPORTS[1])),
-        line("UCX, TCP", &sizes, &|size| ucx_name(&format!("tag_bw -s {size}"), TRANSPORTS[2])),
         line("a bare ring", &sizes, &|size| format!("baseline ring {size}")),
     ];
     let latencies = [
@@ -147,11 +171,7 @@ fn plots(series: &BTreeMap<String, Vec<f64>>) -> Vec<(&'static str, String)> {
 }
 
 fn figure(value: f64) -> String {
-    match value {
-        value if value >= 1000.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.3}"),
-    }
+    plot::figure(value, DIGITS)
 }
 
 #[cfg(test)]
@@ -172,7 +192,7 @@ mod tests {
     fn the_best_of_the_peers_counts() {
         let series: BTreeMap<String, Vec<f64>> = [
             ("ib_write_bw -s 4096", vec![100.0, 300.0, 200.0]),
-            ("ucx_perftest -t tag_bw -s 4096, UCX_TLS=posix,self", vec![150.0]),
+            ("ucx_perftest -t tag_bw -s 4096, UCX_TLS=posix,self", vec![75.0, 200.0, 150.0]),
             ("ucx_perftest -t tag_bw -s 4096, UCX_TLS=tcp,self", vec![50.0]),
             ("ib_send_bw -s 8 -l 16", vec![2.0]),
             ("ucx_perftest -t tag_bw -s 8, UCX_TLS=posix,self", vec![4e6]),
@@ -181,8 +201,9 @@ mod tests {
         .map(|(name, row)| (name.to_owned(), row))
         .collect();
         let text = table(&series);
-        assert!(text.contains("| 1.33 | at least 1.2 | met |") && text.contains("UCX_TLS=posix,self`: 150"), "{text}");
-        assert!(text.contains("| 0.50 | at least 1 | **not met** |"), "{text}");
+        assert!(text.contains("| 1.33 (1.33 to 1.50) | at least 1.2 | met |"), "{text}");
+        assert!(text.contains("UCX_TLS=posix,self`: 150"), "{text}");
+        assert!(text.contains("| 0.50 (0.50 to 0.50) | at least 1 | **not met** |"), "{text}");
         assert_eq!(text.lines().count(), 4, "{text}");
     }
 }

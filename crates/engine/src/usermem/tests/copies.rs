@@ -1,7 +1,7 @@
 //! Copies: right at every length, every fault found on either side, and the order in which a peer sees the bytes.
 
 use super::super::copy::copy_with_each;
-use super::super::{Fault, FaultSignal, Side, block_other_signals, copy, install, prepare_thread};
+use super::super::{Fault, FaultSignal, Side, block_other_signals, copy, install, prepare_thread, stage};
 use super::{PAGE, Pages, truncate};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -34,6 +34,10 @@ fn every_length_and_alignment_is_copied_and_nothing_else() {
             // SAFETY: as above.
             unsafe { copy(dst, src, len) }.unwrap();
             assert!(destination.holds(to, len, |at| pattern(at - to + from)), "{len}");
+            destination.fill(to, len, |_| 255);
+            // SAFETY: as above.
+            unsafe { stage(dst, src, len) }.unwrap();
+            assert!(destination.holds(to, len, |at| pattern(at - to + from)), "staged {len}");
         }
     }
 }
@@ -146,6 +150,9 @@ fn addresses_that_no_mapping_can_have_are_faults() {
             // SAFETY: as above.
             let written = unsafe { copy(nowhere, other.at(0), len) }.expect_err("write");
             assert_eq!(written.side, Side::Write, "{address:#x} {len}");
+            // SAFETY: as above.
+            let staged = unsafe { stage(other.at(0), nowhere, len) }.expect_err("staged");
+            assert_eq!(staged, read, "{address:#x} {len}");
         }
     }
 }

@@ -1,0 +1,148 @@
+//! Tests of connections whose datagrams come late by a rule: the manager with its time put forward, without sockets and without waiting.
+
+use std::time::Duration;
+
+use abi::ucma::command;
+use abi::ucma::connection::{Accept, ConnParam, Connect, Disconnect, event};
+
+use super::tests::{Host, PORT};
+use crate::faults::Scope;
+
+fn param(qp_num: u32) -> ConnParam {
+    ConnParam { qp_num, valid: 1, retry_count: 7, ..ConnParam::default() }
+}
+
+impl Host {
+    /// Time passes, as much as there is until something is due; no longer than a minute in all.
+    fn until_events(&mut self, count: usize) -> Duration {
+        let mut passed = Duration::ZERO;
+        while self.waiting() < count {
+            let step = self.manager.next_time().expect("something is due") + Duration::from_micros(1);
+            passed += step;
+            assert!(passed < Duration::from_secs(60), "no event comes");
+            self.manager.outside.pass(step);
+            self.manager.on_time(&self.world);
+        }
+        passed
+    }
+
+    fn expect(&mut self, kind: u32) -> u32 {
+        let told = self.event();
+        assert_eq!(event::name(told.event), event::name(kind));
+        told.id
+    }
+
+    /// Asks, and says how long it took until the listener heard of it: the ids of both ends.
+    fn asked(&mut self) -> (u32, u32, Duration) {
+        let asking = self.routed("10.0.0.1", PORT);
+        self.call(command::CONNECT, &Connect { id: asking, conn_param: param(0x11), ..Connect::default() }, 0);
+        let took = self.until_events(1);
+        (asking, self.expect(event::CONNECT_REQUEST), took)
+    }
+
+    /// Both ends are connected; then they part, and nothing is left.
+    fn connects(&mut self, asking: u32, asked: u32) {
+        self.call(command::ACCEPT, &Accept { uid: 6, conn_param: param(0x22), id: asked, ..Accept::default() }, 0);
+        self.until_events(1);
+        assert_eq!(self.expect(event::CONNECT_RESPONSE), asking);
+        self.call(command::ACCEPT, &Accept { id: asking, ..Accept::default() }, 0);
+        self.until_events(1);
+        assert_eq!(self.expect(event::ESTABLISHED), asked);
+        self.late_ones_come();
+        self.call(command::DISCONNECT, &Disconnect { id: asking }, 0);
+        self.until_events(1);
+        assert_eq!(self.expect(event::DISCONNECTED), asked);
+        self.call(command::DISCONNECT, &Disconnect { id: asked }, 0);
+        self.until_events(3);
+        let told: Vec<_> = (0..3).map(|_| self.event()).map(|told| (told.id, told.event)).collect();
+        let of = |id: u32| -> Vec<u32> { told.iter().filter(|told| told.0 == id).map(|told| told.1).collect() };
+        assert_eq!(
+            (of(asking), of(asked)),
+            (vec![event::DISCONNECTED, event::TIMEWAIT_EXIT], vec![event::TIMEWAIT_EXIT])
+        );
+        self.late_ones_come();
+    }
+
+    /// What is still on its way comes, and tells nobody anything.
+    fn late_ones_come(&mut self) {
+        while self.manager.late.next_time().is_some() {
+            let step = self.manager.next_time().expect("something is due") + Duration::from_micros(1);
+            self.manager.outside.pass(step);
+            self.manager.on_time(&self.world);
+        }
+        assert_eq!(self.waiting(), 0, "each event once");
+    }
+}
+
+fn with(rule: &str) -> Host {
+    let mut host = Host::with(&["10.0.0.1"]);
+    host.world.add_faults(Scope::All, rule).expect("a rule");
+    host.listener(PORT);
+    host
+}
+
+/// The first request comes after its repetition: it is known by then.
+#[test]
+fn a_request_that_is_later_than_its_time_out_is_repeated() {
+    let mut host = with("delay 9s opcode cm nth 1");
+    let (asking, asked, took) = host.asked();
+    assert!((Duration::from_secs(1)..Duration::from_secs(9)).contains(&took), "repeated after {took:?}");
+    host.connects(asking, asked);
+    assert!(host.manager.late.is_empty(), "it has come");
+}
+
+#[test]
+fn all_datagrams_may_be_late_or_come_behind_the_next() {
+    for rule in [
+        "delay 300ms opcode cm",
+        "delay 1s jitter 1s opcode cm",
+        "reorder opcode cm",
+        "reorder 50% opcode cm seed 3",
+        "duplicate opcode cm; delay 100ms jitter 90ms opcode cm",
+        "bandwidth 100kbit opcode cm",
+        // Request, reply and the word that it came, each behind the next.
+        "reorder nth 1 opcode cm",
+        "reorder nth 2 opcode cm",
+        "reorder nth 3 opcode cm",
+    ] {
+        let mut host = with(rule);
+        for _ in 0..3 {
+            let (asking, asked, _) = host.asked();
+            host.connects(asking, asked);
+        }
+    }
+}
+
+/// And no rule but one about them touches them.
+#[test]
+fn a_delay_is_as_long_as_the_rule_says() {
+    let mut host = with("delay 300ms opcode cm");
+    let (.., took) = host.asked();
+    assert!((Duration::from_millis(299)..Duration::from_millis(400)).contains(&took), "{took:?}");
+    let mut host = with("delay 300ms; reorder; loss");
+    let (asking, asked, took) = host.asked();
+    assert_eq!(took, Duration::ZERO);
+    host.connects(asking, asked);
+}
+
+/// What another host has sent waits on its way in, and is heard of once.
+#[test]
+fn what_comes_in_is_late_and_heard_of_once() {
+    let ms = Duration::from_millis;
+    for (rule, least, most) in [
+        ("delay 300ms opcode cm direction in", ms(299), ms(400)),
+        ("reorder opcode cm direction in", Duration::from_micros(900), ms(100)),
+        ("duplicate opcode cm direction in", ms(0), ms(0)),
+        ("duplicate opcode cm direction in; delay 300ms opcode cm direction in", ms(299), ms(400)),
+        // What comes in is none of this one's business.
+        ("delay 300ms opcode cm direction out", ms(0), ms(0)),
+    ] {
+        let mut host = with(rule);
+        host.arriving();
+        host.manager.on_datagrams(&host.world);
+        let took = host.until_events(1);
+        assert!((least..=most).contains(&took), "{rule}: {took:?}");
+        host.expect(event::CONNECT_REQUEST);
+        host.late_ones_come();
+    }
+}

@@ -1,0 +1,64 @@
+//! softhca's own commands for initiators that work on their peer's memory themselves: DIRECT_ASK and DIRECT_GRANT.
+//!
+//! The agent only passes on what two engines of one user tell each other, and keeps nothing; what they may do they decide. One that does not
+//! listen loses what it is told: it is of use, not of need.
+
+use abi::Errno;
+use abi::private::{DirectAsk, DirectGrant, LaneOut, Push, push};
+
+use super::{Answer, Call};
+use crate::context::ContextId;
+use crate::refusal::{Outcome, refuse};
+use crate::world::World;
+
+/// DIRECT_ASK: another engine is asked for leave to work on its program's memory.
+pub fn ask(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
+    let DirectAsk { engine, qpn, dest, key } = call.body()?;
+    is_engine(world, call.context)?;
+    let told = LaneOut { engine: call.context.0, lane: qpn, side: dest, stripe: key, ..LaneOut::default() };
+    pass_on(
+        world,
+        call.context,
+        ContextId(engine),
+        Push { kind: push::DIRECT_ASK, reserved: 0, lane: told },
+        Vec::new(),
+    );
+    Ok(Answer::default())
+}
+
+/// DIRECT_GRANT: it gets that leave.
+pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    let fds = std::mem::take(&mut call.fds);
+    let DirectGrant { engine, qpn, line, number } = call.body()?;
+    is_engine(world, call.context)?;
+    if fds.len() != 2 {
+        return refuse(Errno::EINVAL, "DIRECT_GRANT comes with two descriptors: the ledger and the file");
+    }
+    let told = LaneOut { engine: call.context.0, lane: qpn, side: line, stripe: number, ..LaneOut::default() };
+    pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, fds);
+    Ok(Answer::default())
+}
+
+fn is_engine(world: &mut World, id: ContextId) -> Outcome<()> {
+    if world.context(id)?.engine.is_none() {
+        return refuse(
+            Errno::EINVAL,
+            format!("context {} has said no ENGINE_HELLO, so it has no memory to work on", id.0),
+        );
+    }
+    Ok(())
+}
+
+/// What the kernel says instead of a user whom the agent's user namespace does not know: that can be anybody.
+const NOBODY: u32 = 65_534;
+
+/// Tells an engine of the same user.
+fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: Vec<std::os::fd::OwnedFd>) {
+    let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid).filter(|uid| *uid != NOBODY);
+    if uid(from).is_none() || uid(from) != uid(to) {
+        return;
+    }
+    if let Some(link) = world.contexts.get_mut(&to).and_then(|context| context.engine.as_mut()) {
+        link.offer(told, fds);
+    }
+}

@@ -1,0 +1,74 @@
+//! How completions come into a CQ, and the events that they cause. Adds to [`Cq`].
+
+use std::sync::atomic::Ordering;
+
+use super::{Armed, Cq, CqRing, Cqe, word};
+use crate::engine::Deferred;
+use crate::moderation::Verdict;
+
+impl Cq {
+    /// Adds an entry. A full queue is overrun: the event and the QPs' fate follow outside of the caller's locks.
+    pub(crate) fn push(&self, entry: &Cqe, solicited: bool) {
+        self.put(&mut self.ring.lock(), entry, solicited);
+    }
+
+    /// Adds entries, each with whether it is solicited. They are copied from where they are: one that is moved on the way is waited for,
+    /// behind all that was stored before, a record for the peer among it.
+    pub(crate) fn push_all(&self, entries: &[(Cqe, bool)]) {
+        let mut ring = self.ring.lock();
+        for (entry, solicited) in entries {
+            self.put(&mut ring, entry, *solicited);
+        }
+    }
+
+    #[inline]
+    fn put(&self, ring: &mut CqRing, entry: &Cqe, solicited: bool) {
+        if ring.overrun || ring.view.is_none() {
+            return;
+        }
+        if ring.used() == ring.wheel.size() {
+            ring.store(word::OVERRUN, 1);
+            ring.overrun = true;
+            crate::reason!("CQ {} is overrun: its {} entries were not polled in time", self.handle, ring.wheel.size());
+            self.engine.defer(Deferred::Overrun(self.itself.clone()));
+            return;
+        }
+        if let Some((view, at)) = ring.entry(ring.producer) {
+            if self.stamps.load(Ordering::Relaxed) {
+                view.write(at, &Cqe { timestamp: self.engine.raw_clock(), ..*entry });
+            } else {
+                view.write(at, entry);
+            }
+        }
+        if let Some(lint) = self.lint() {
+            lint.came(self.handle, &entry.wc);
+        }
+        ring.producer = ring.next(ring.producer);
+        ring.store(word::PRODUCER, ring.producer);
+        self.waiting.store(true, Ordering::Release);
+        let wanted = if solicited || entry.wc.status != 0 { Armed::Solicited } else { Armed::Next };
+        if ring.armed >= wanted && !(ring.moderation.is_some() && self.holds_back(ring)) {
+            self.tell(ring);
+        }
+    }
+
+    /// Gives the event that the CQ was armed for.
+    pub(super) fn tell(&self, ring: &mut CqRing) {
+        ring.armed = Armed::Nothing;
+        ring.store(word::ARMED, 0);
+        if let Some(channel) = &self.channel {
+            channel.raise(&self.itself);
+        }
+    }
+
+    /// Whether the event for a completion that has just come is to wait.
+    #[cold]
+    fn holds_back(&self, ring: &mut CqRing) -> bool {
+        match ring.moderation.as_mut().map(|moderation| moderation.add(self.engine.now())) {
+            None | Some(Verdict::Now) => return false,
+            Some(Verdict::Waits) => {}
+            Some(Verdict::WaitsUntil(at)) => self.engine.end_period_at(at),
+        }
+        true
+    }
+}

@@ -1,0 +1,316 @@
+//! Direct: an initiator works on its peer's memory itself, where that is shared memory and the peer has granted it.
+//!
+//! Here is how a grant comes about: the initiator asks by way of the agent ([`Engine::ask_agent`]), the target looks whether it would carry out
+//! such requests, and answers with a line of its ledger and two descriptors ([`Engine::grant`]), and the initiator maps them
+//! ([`Engine::take_way`]). How a grant is used is in `carry.rs`, how it ends in `ledger.rs`, what memory can be granted in `backing.rs`; why it
+//! is like this in `docs/decisions/0024-direct.md`. Principal types: [`Direct`], of an engine, and [`Ways`], of a QP.
+
+mod backing;
+mod carry;
+mod ledger;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
+
+use abi::command::number as command;
+use abi::mr::access as right;
+use abi::private::{DirectAsk, DirectGrant, LaneOut};
+use parking_lot::Mutex;
+use protocol::Service;
+use rustix::process::DumpableBehavior;
+use shm::Region;
+use shm::share::Share;
+
+use crate::engine::Engine;
+use crate::mr::{Extent, Matter};
+use crate::qp::{Inner, Qp, Route};
+use crate::request;
+use crate::usermem::gate;
+use ledger::{LEN, LINE, Ledger, Line, Terms, field};
+
+/// The variable of the environment that switches direct off where it is 0.
+pub const VARIABLE: &str = "SOFTHCA_DIRECT";
+
+/// Grants that one QP keeps mapped.
+const WAYS: usize = 8;
+/// Grants that an engine keeps mapped.
+const MAPPED: usize = 256;
+/// Asks that wait for the helper thread.
+const ASKS: usize = 64;
+/// Remote rights that a grant can have.
+const RIGHTS: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
+
+/// An engine's part.
+pub(crate) struct Direct {
+    on: bool,
+    /// What it has granted; made with the first grant.
+    ledger: OnceLock<Ledger>,
+    asks: Mutex<Vec<Ask>>,
+    /// The ledgers of its peers.
+    peers: Mutex<HashMap<u32, Weak<Region>>>,
+    /// Held once by each way.
+    mapped: Arc<()>,
+}
+
+/// What is to be asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ask {
+    /// The peer's engine.
+    engine: u32,
+    qpn: u32,
+    dest: u32,
+    key: u32,
+}
+
+/// A grant that this engine has, mapped.
+struct Way {
+    /// Whose it is: it holds for this one connection.
+    engine: u32,
+    dest: u32,
+    key: u32,
+    rights: u32,
+    addr: u64,
+    ledger: Arc<Region>,
+    line: usize,
+    number: u32,
+    share: Share,
+    _counted: Arc<()>,
+}
+
+/// A QP's part.
+#[derive(Default)]
+pub(crate) struct Ways {
+    /// Grants that it has.
+    ways: Vec<Arc<Way>>,
+    /// Keys that it has used without a grant, and how often.
+    uses: [(u32, u32); 4],
+    next: usize,
+    /// So often it is not looked whether something goes direct, for it never did.
+    pause: u32,
+    /// What comes next could go direct if nothing were under way, and nothing is that takes long: it waits for that.
+    pub(crate) holds: bool,
+    /// Requests that were carried out so.
+    carried: u64,
+    /// What it has granted to its peer.
+    given: Vec<Line>,
+}
+
+impl Ways {
+    fn find(&self, key: u32, engine: u32, dest: u32) -> Option<usize> {
+        self.ways.iter().position(|way| way.key == key && way.engine == engine && way.dest == dest)
+    }
+
+    /// The QP serves no more, or not as before: nothing that it has granted holds any longer.
+    pub(crate) fn withdraw(&mut self) {
+        if !self.given.is_empty() {
+            Line::shut_all(&std::mem::take(&mut self.given));
+        }
+    }
+
+    /// The QP is another one from now on.
+    pub(crate) fn forget(&mut self) {
+        self.withdraw();
+        *self = Self::default();
+    }
+}
+
+impl Direct {
+    pub(crate) fn new(simulated: bool) -> Self {
+        let wanted = std::env::var_os(VARIABLE).is_none_or(|value| value != "0");
+        Self {
+            on: wanted && !simulated && gate::exists(),
+            ledger: OnceLock::new(),
+            asks: Mutex::default(),
+            peers: Mutex::default(),
+            mapped: Arc::default(),
+        }
+    }
+
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.on
+    }
+
+    pub(crate) fn has_asks(&self) -> bool {
+        self.on && !self.asks.lock().is_empty()
+    }
+}
+
+impl Qp {
+    /// How many of its requests were carried out on the peer's memory directly since the QP was made, or reset.
+    #[must_use]
+    pub fn carried_directly(&self) -> u64 {
+        self.lock().direct.carried
+    }
+}
+
+/// The initiator's way to a grant.
+impl Engine {
+    fn ask_for_way(&self, ask: Ask) {
+        let mut asks = self.direct.asks.lock();
+        if asks.len() < ASKS && !asks.contains(&ask) && Arc::strong_count(&self.direct.mapped) <= MAPPED {
+            asks.push(ask);
+            drop(asks);
+            self.waker.kick();
+        }
+    }
+
+    /// Asks for grants; the answers come as pushes, or not at all.
+    pub(crate) fn ask_agent(&self) {
+        for Ask { engine, qpn, dest, key } in std::mem::take(&mut *self.direct.asks.lock()) {
+            let body = DirectAsk { engine, qpn, dest, key };
+            let _ = self.tell(&request::private(command::DIRECT_ASK, &body, 0));
+        }
+    }
+
+    /// A grant has come: `told` names the granter, our QP, the line and the number. All of it is a claim.
+    pub(crate) fn take_way(&self, told: &LaneOut, fds: Vec<OwnedFd>) {
+        if self.direct.on
+            && let Err(why) = self.try_take_way(told, fds)
+        {
+            tracing::debug!("a grant of engine {} cannot be used: {why}", told.engine);
+        }
+    }
+
+    fn try_take_way(&self, told: &LaneOut, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let [book, file] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| "it has not two descriptors")?;
+        let (engine, line, number) = (told.engine, told.side as usize, told.stripe);
+        let ledger = self.ledger_of(engine, &book).map_err(|error| error.to_string())?;
+        if number == 0 || line == 0 || line >= LEN / LINE {
+            return Err(format!("there is no line {line}"));
+        }
+        let terms: Terms = ledger.read(line * LINE + field::TERMS);
+        if ledger.word(line * LINE + field::NUMBER).load(Ordering::Acquire) != number || terms.asker != told.lane {
+            return Err("it holds no more".into());
+        }
+        let writable = terms.rights & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
+        let len = usize::try_from(terms.len).map_err(|error| error.to_string())?;
+        if !backing::is_tmpfs(&file) {
+            return Err("its file may have the one wait who touches it".into());
+        }
+        let share = Share::map(file.as_fd(), terms.offset, len, writable).map_err(|error| error.to_string())?;
+        let qp = self.qps.find(terms.asker).ok_or("its QP is gone")?;
+        let way = Way {
+            engine,
+            dest: terms.qpn,
+            key: terms.key,
+            rights: terms.rights & RIGHTS,
+            addr: terms.addr,
+            ledger,
+            line,
+            number,
+            share,
+            _counted: Arc::clone(&self.direct.mapped),
+        };
+        let mut inner = qp.lock();
+        let fits = matches!(&inner.route, Route::Lane(lane) if lane.peer == engine);
+        if !fits || inner.is_dead() || inner.attributes.dest_qp_num != terms.qpn {
+            return Err("its QP has another peer".into());
+        }
+        // Of those that hold no more the memory is let go.
+        inner.direct.ways.retain(|old| old.key != way.key && old.is_open());
+        if inner.direct.ways.len() >= WAYS {
+            inner.direct.ways.remove(0);
+        }
+        inner.direct.ways.push(Arc::new(way));
+        inner.direct.pause = 0;
+        Ok(())
+    }
+
+    fn ledger_of(&self, engine: u32, fd: &OwnedFd) -> std::io::Result<Arc<Region>> {
+        let mut peers = self.direct.peers.lock();
+        peers.retain(|_, ledger| ledger.strong_count() > 0);
+        if let Some(known) = peers.get(&engine).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let ledger = Arc::new(Region::map(fd.as_fd(), LEN)?);
+        peers.insert(engine, Arc::downgrade(&ledger));
+        Ok(ledger)
+    }
+}
+
+/// The target's.
+impl Engine {
+    /// A key names nothing any more: takes back what was granted of it. Nobody is at it when this returns.
+    pub(crate) fn withdraw_grants(&self, key: u32) {
+        if let Some(ledger) = self.direct.ledger.get() {
+            ledger.withdraw(key, |engine| self.lanes.has_ended(engine));
+        }
+    }
+
+    /// A peer asks for a grant: `told` names its engine and QP, our QP, and the key. Whoever gets none has to go by the lane.
+    pub(crate) fn grant(&self, told: &LaneOut) {
+        let (to, asker, qpn, key) = (told.engine, told.lane, told.side, told.stripe);
+        if let Some((grant, file)) = self.try_grant(to, asker, qpn, key)
+            && let Some(ledger) = self.direct.ledger.get()
+        {
+            let request = request::private(command::DIRECT_GRANT, &grant, 0);
+            // If the peer does not hear of it, the line is free again when the QP or the region ends.
+            let _ = self.call_with(&request, &[ledger.file.as_fd(), file.as_fd()]);
+        }
+    }
+
+    fn try_grant(&self, to: u32, asker: u32, qpn: u32, key: u32) -> Option<(DirectGrant, OwnedFd)> {
+        if !self.direct.on || self.lint().is_some() || self.faults.is_on() || self.is_capturing() {
+            return None;
+        }
+        let qp = self.qps.find(qpn)?;
+        let extent = self.extents.find(key >> 8).filter(|extent| extent.key == key)?;
+        // A program that other programs of its user must not look into hands out none of its files.
+        rustix::process::dumpable_behavior().ok().filter(|what| *what == DumpableBehavior::Dumpable)?;
+        let rights = rights(&qp, &qp.lock(), &extent, (to, asker))?;
+        let writable = rights & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
+        let backing = backing::find(extent.host, extent.length, writable)?;
+        let ledger = match self.direct.ledger.get() {
+            Some(ledger) => ledger,
+            None => {
+                let made = Ledger::new().ok()?;
+                self.direct.ledger.get_or_init(|| made)
+            }
+        };
+        let mut inner = qp.lock();
+        // Held until the grant is in the ledger: who takes the key away waits for that, and takes the grant away after it.
+        let held = self.extents.hold(key >> 8).filter(|held| Arc::ptr_eq(held, &extent))?;
+        if self::rights(&qp, &inner, &held, (to, asker)) != Some(rights) {
+            return None;
+        }
+        let terms = Terms {
+            key,
+            rights,
+            addr: extent.iova.checked_add(backing.start - extent.host)?,
+            len: backing.len,
+            offset: backing.offset,
+            asker,
+            qpn,
+        };
+        let line = ledger.give(&terms, to, |engine| self.lanes.has_ended(engine))?;
+        inner.direct.given.retain(Line::is_open);
+        let grant = DirectGrant { engine: to, qpn: asker, line: line.line, number: line.number };
+        inner.direct.given.push(line);
+        Some((grant, backing.file))
+    }
+}
+
+/// What the connection's peer may do with a region, if anything.
+fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> Option<u32> {
+    let engine = qp.engine();
+    let connected = qp.service == Service::Rc
+        && !inner.is_dead()
+        && inner.state.serves()
+        && !inner.on_wire
+        && !inner.lossy
+        && inner.attributes.dest_qp_num == asker
+        && engine.board.owner(asker) == to;
+    let own = extent.pd == qp.pd
+        && extent.only == 0
+        && extent.matter == Matter::Memory
+        && extent.backing.is_none()
+        && extent.access & right::ON_DEMAND == 0
+        && engine.windows.find(extent.key >> 8).is_none();
+    let reading = right::REMOTE_READ | right::REMOTE_ATOMIC;
+    let served = if inner.attributes.max_dest_rd_atomic == 0 { RIGHTS & !reading } else { RIGHTS };
+    let rights = extent.access & inner.attributes.qp_access_flags & served;
+    (connected && own && rights != 0).then_some(rights)
+}

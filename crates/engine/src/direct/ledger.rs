@@ -1,0 +1,301 @@
+//! The target's side of direct: what it has granted to whom, in memory that the grantees see, and how it takes that back.
+//!
+//! The first line says whether this engine is alive ([`shm::life`]). Any other is one grant: a number, which is 0 when it holds no more, and a word in which the grantee says that he is at
+//! it. The grantee takes that word from 0 to the grant's number and back, so that one who comes late to a line that is another's by now
+//! harms nobody. Principal type: [`Ledger`].
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use shm::Region;
+use shm::life::Life;
+
+/// Lines, with the first.
+const LINES: usize = 1024;
+/// Bytes of a line.
+pub(super) const LINE: usize = 64;
+/// Bytes of the ledger.
+pub(super) const LEN: usize = LINES * LINE;
+
+/// Where in the ledger it says whether the granter is alive.
+pub(super) const LIFE: usize = 0;
+
+/// Where in a line what is.
+pub(super) mod field {
+    pub(crate) const NUMBER: usize = 0;
+    pub(crate) const AT_IT: usize = 4;
+    pub(crate) const TERMS: usize = 8;
+}
+
+/// What is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(super) struct Terms {
+    /// The region's key.
+    pub(super) key: u32,
+    /// Remote rights, as an MR's.
+    pub(super) rights: u32,
+    /// The address by which work requests call the first byte.
+    pub(super) addr: u64,
+    /// Bytes.
+    pub(super) len: u64,
+    /// Where they begin in the file.
+    pub(super) offset: u64,
+    /// The grantee's QP, and the granter's.
+    pub(super) asker: u32,
+    pub(super) qpn: u32,
+}
+const _: () = assert!(size_of::<Terms>() == 40);
+
+/// A grantee that has not moved for so long is stopped, and finds the grant shut when it goes on.
+const STOPPED: Duration = Duration::from_secs(1);
+/// So long a QP that ends waits for its peer at most, which is under locks: much longer than a piece takes, and whoever takes longer has lost
+/// his processor.
+const MOMENT: Duration = Duration::from_millis(1);
+/// Looks before the one that waits goes to sleep between them.
+const LOOKS: u32 = 1000;
+/// Looks, at least, before somebody counts as stopped.
+const ENOUGH: u32 = 2 * LOOKS;
+
+/// A grant that was given.
+#[derive(Clone, Copy)]
+struct Given {
+    line: usize,
+    number: u32,
+    key: u32,
+    /// The engine that has it.
+    to: u32,
+}
+
+/// All that an engine has granted.
+pub(super) struct Ledger {
+    region: Arc<Region>,
+    pub(super) file: OwnedFd,
+    book: Mutex<Book>,
+}
+
+thread_local! {
+    /// The ledger's life is the helper thread's. It ends when that ends, after all that was granted has been of use.
+    static LIVES: RefCell<Option<Life>> = const { RefCell::new(None) };
+}
+
+#[derive(Default)]
+struct Book {
+    given: Vec<Given>,
+    last: u32,
+}
+
+impl Ledger {
+    /// A ledger that holds for as long as the calling thread lives, and makes no other.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let (region, file) = Region::create("softhca-direct", LEN)?;
+        let region = Arc::new(region);
+        LIVES.with_borrow_mut(|life| {
+            // The one before first, or the kernel would be told of none.
+            drop(life.take());
+            *life = Some(Life::begin(Arc::clone(&region), LIFE)?);
+            Ok(Self { region, file, book: Mutex::default() })
+        })
+    }
+
+    /// Writes a grant down; its line and number. None: there is no room.
+    pub(super) fn give(&self, terms: &Terms, to: u32, has_ended: impl Fn(u32) -> bool) -> Option<Line> {
+        let mut book = self.book.lock();
+        book.given.retain(|given| {
+            if has_ended(given.to) {
+                self.shut(given);
+                // Whoever was at it is no more.
+                self.region.word(given.line * LINE + field::AT_IT).store(0, Ordering::Relaxed);
+            }
+            self.is_open(given) || self.is_at_it(given)
+        });
+        let free = (1..LINES).find(|line| !book.given.iter().any(|given| given.line == *line))?;
+        book.last = book.last.wrapping_add(1).max(1);
+        let given = Given { line: free, number: book.last, key: terms.key, to };
+        self.region.write(free * LINE + field::TERMS, terms);
+        // Release: who finds the number finds the terms.
+        self.region.word(free * LINE + field::NUMBER).store(given.number, Ordering::Release);
+        book.given.push(given);
+        Some(Line { region: Arc::clone(&self.region), line: free as u32, number: given.number })
+    }
+
+    /// Takes back what was granted of a key; nobody is at it when this returns, but for those who are stopped, or have ended.
+    pub(super) fn withdraw(&self, key: u32, has_ended: impl Fn(u32) -> bool) {
+        let gone: Vec<Given> = {
+            let mut book = self.book.lock();
+            let gone = book.given.iter().filter(|given| given.key == key).copied().collect();
+            // The line is not free before nobody is at it: that is looked at when the next grant is given.
+            book.given.iter_mut().filter(|given| given.key == key).for_each(|given| given.key = 0);
+            gone
+        };
+        gone.iter().for_each(|given| self.shut(given));
+        // Pairs with the exchange in `direct::carry`: either the grantee finds the number 0, or we find him at it.
+        fence(Ordering::SeqCst);
+        let since = Instant::now();
+        let mut looks = 0;
+        // By the clock and by the looks: where a whole machine is stopped, it is the clock alone that goes on.
+        while gone.iter().any(|given| self.is_at_it(given)) && (looks < ENOUGH || since.elapsed() < STOPPED) {
+            looks += 1;
+            if looks < LOOKS {
+                std::hint::spin_loop();
+            } else if gone.iter().all(|given| !self.is_at_it(given) || has_ended(given.to)) {
+                // Killed in the middle of it.
+                break;
+            } else {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+
+    fn word(&self, given: &Given, field: usize) -> &std::sync::atomic::AtomicU32 {
+        self.region.word(given.line * LINE + field)
+    }
+
+    fn shut(&self, given: &Given) {
+        // Only this grant: the line may be another's by now.
+        let _ = self.word(given, field::NUMBER).compare_exchange(given.number, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    fn is_open(&self, given: &Given) -> bool {
+        self.word(given, field::NUMBER).load(Ordering::Relaxed) == given.number
+    }
+
+    fn is_at_it(&self, given: &Given) -> bool {
+        // Acquire pairs with the grantee's release, so that what it has written is there.
+        self.word(given, field::AT_IT).load(Ordering::Acquire) == given.number
+    }
+}
+
+/// One grant, as the QP keeps it that it was given for.
+pub(super) struct Line {
+    region: Arc<Region>,
+    pub(super) line: u32,
+    pub(super) number: u32,
+}
+
+impl Line {
+    /// It holds no more.
+    pub(super) fn shut(&self) {
+        let word = self.region.word(self.line as usize * LINE + field::NUMBER);
+        let _ = word.compare_exchange(self.number, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    /// The same of several, and nobody is at any of them when this returns, but for those who are stopped.
+    pub(super) fn shut_all(lines: &[Line]) {
+        lines.iter().for_each(Self::shut);
+        // As in `Ledger::withdraw`.
+        fence(Ordering::SeqCst);
+        let since = Instant::now();
+        while lines.iter().any(Self::is_used) && since.elapsed() < MOMENT {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        // Acquire pairs with the grantee's release, so that what it has written is there.
+        self.region.word(self.line as usize * LINE + field::AT_IT).load(Ordering::Acquire) == self.number
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.region.word(self.line as usize * LINE + field::NUMBER).load(Ordering::Relaxed) == self.number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(key: u32) -> Terms {
+        Terms { key, rights: 2, addr: 4096, len: 4096, offset: 0, asker: 1, qpn: 2 }
+    }
+
+    fn nobody(_: u32) -> bool {
+        false
+    }
+
+    #[test]
+    fn what_is_withdrawn_holds_no_more_and_its_line_comes_back() {
+        let ledger = Ledger::new().expect("a ledger");
+        let one = ledger.give(&terms(5), 9, nobody).expect("a line");
+        let two = ledger.give(&terms(6), 9, nobody).expect("a line");
+        assert_ne!(one.line, two.line);
+        ledger.withdraw(5, nobody);
+        assert!(!one.is_open() && two.is_open());
+        let three = ledger.give(&terms(7), 9, nobody).expect("a line");
+        assert_eq!(three.line, one.line);
+        // The QP of the first is late.
+        one.shut();
+        assert!(three.is_open());
+        two.shut();
+        assert_eq!(ledger.give(&terms(8), 9, nobody).map(|line| line.line), Some(two.line));
+    }
+
+    #[test]
+    fn there_are_so_many_lines_and_those_of_the_dead_are_free() {
+        let ledger = Ledger::new().expect("a ledger");
+        let lines: Vec<Line> = (0..LINES).map_while(|_| ledger.give(&terms(5), 9, nobody)).collect();
+        assert_eq!(lines.len(), LINES - 1);
+        assert!(ledger.give(&terms(5), 9, nobody).is_none());
+        assert!(ledger.give(&terms(5), 8, |engine| engine == 9).is_some());
+        assert!(lines.iter().all(|line| !line.is_open() || line.line == 1));
+    }
+
+    #[test]
+    fn who_is_at_it_is_waited_for() {
+        let ledger = Ledger::new().expect("a ledger");
+        let line = ledger.give(&terms(5), 9, nobody).expect("a line");
+        let at_it = || ledger.region.word(line.line as usize * LINE + field::AT_IT);
+        at_it().store(line.number, Ordering::SeqCst);
+        let left = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while line.is_open() {
+                    std::hint::spin_loop();
+                }
+                left.store(true, Ordering::SeqCst);
+                at_it().store(0, Ordering::SeqCst);
+            });
+            ledger.withdraw(5, nobody);
+            assert!(left.load(Ordering::SeqCst));
+        });
+    }
+
+    #[test]
+    fn who_never_leaves_is_not_waited_for_for_ever_and_keeps_the_line() {
+        let ledger = Ledger::new().expect("a ledger");
+        let line = ledger.give(&terms(5), 9, nobody).expect("a line");
+        ledger.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
+        ledger.withdraw(5, nobody);
+        assert!(!line.is_open());
+        let others: Vec<Line> = (0..LINES).map_while(|_| ledger.give(&terms(6), 9, nobody)).collect();
+        assert!(others.len() == LINES - 2 && others.iter().all(|other| other.line != line.line));
+    }
+
+    #[test]
+    fn who_was_killed_in_the_middle_is_not_waited_for() {
+        let ledger = Ledger::new().expect("a ledger");
+        let line = ledger.give(&terms(5), 9, nobody).expect("a line");
+        ledger.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
+        let asked = std::cell::Cell::new(0);
+        ledger.withdraw(5, |engine| {
+            asked.set(asked.get() + 1);
+            engine == 9
+        });
+        assert_eq!(asked.get(), 1);
+    }
+
+    #[test]
+    fn nothing_holds_that_a_thread_has_granted_which_has_ended() {
+        let ledger = std::thread::spawn(|| {
+            let ledger = Ledger::new().expect("a ledger");
+            assert_eq!(ledger.region.word(LIFE).load(Ordering::SeqCst) & shm::life::ENDED, 0);
+            ledger
+        });
+        let ledger = ledger.join().expect("a ledger");
+        assert_ne!(ledger.region.word(LIFE).load(Ordering::SeqCst) & shm::life::ENDED, 0);
+    }
+}

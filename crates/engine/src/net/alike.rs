@@ -1,0 +1,212 @@
+//! Datagrams that are alike: by one focus, from one sender, short, and mostly of one length, as two programs send them that answer each other. For
+//! such ones the kernel is asked for the bytes alone: to be told the sender, the length of the segments and the traffic class as well costs a
+//! twentieth of a small message's time. The sender is the one that the focus is aimed at. Where one segment ends, the ICRC says: with a wrong
+//! length it fits one time in four thousand million. And of so many datagrams one is taken in the full way, which shows the marks of the network.
+//!
+//! Not how a datagram is taken apart: that is [`crate::net::deliver`]. Principal type: [`Alike`].
+
+use udp::Received;
+use wire::icrc::Envelope;
+
+use crate::net::batch::ICRC;
+use crate::net::deliver::SHORTEST;
+
+/// So many alike in a row, and the next one is taken to be so.
+const ALIKE: i32 = 64;
+/// After one that was cut in a way of its own, so many more.
+const LESSON: i32 = -4096;
+/// Of so many one is taken in the full way.
+const SAMPLE: u32 = 32;
+/// What is longer is not short.
+const SHORT: usize = 512;
+/// No packet is longer: the largest path MTU, with any headers and an ICRC.
+const LONGEST: usize = 4096 + 128;
+/// Congestion experienced, and the bits of the traffic class that can say it.
+const MARKED: u8 = 3;
+
+/// What the last datagrams were like.
+#[derive(Default)]
+pub(crate) struct Alike {
+    /// The focus's address, and the last datagram that was taken in the full way.
+    last: Option<([u8; 16], Received)>,
+    /// The last one of several packets: its length, and that of each packet but the last.
+    cut: (usize, usize),
+    count: i32,
+    /// Taken since one in the full way.
+    bare: u32,
+}
+
+impl Alike {
+    /// A datagram was taken from the focus of `gid` in the full way.
+    pub(crate) fn note(&mut self, gid: &[u8; 16], received: &Received) {
+        let is_short = received.len <= SHORT && received.hop_limit == 0 && received.traffic_class & MARKED != MARKED;
+        let is_alike = self.last.as_ref().is_some_and(|(at, last)| at == gid && last.from == received.from);
+        self.count = if is_short && is_alike { (self.count + 1).min(ALIKE) } else { self.count.min(0) };
+        self.last = Some((*gid, *received));
+        if received.segment < received.len {
+            self.cut = (received.len, received.segment);
+        }
+        self.bare = 0;
+    }
+
+    /// What the next datagram from the focus of `gid` is like, so that only its bytes have to be asked for.
+    pub(crate) fn usual(&self, gid: &[u8; 16]) -> Option<Received> {
+        let (at, last) = self.last.as_ref()?;
+        (self.count >= ALIKE && self.bare < SAMPLE && at == gid).then_some(*last)
+    }
+
+    /// `bytes` were taken, of which nothing else is known; where the first packet in them ends. What ICRCs cover beside the packets, and which
+    /// identification the first one is likely to have, is `envelope` and `id`.
+    pub(crate) fn measure(&mut self, bytes: &[u8], (envelope, id): (Envelope, u16)) -> usize {
+        self.bare += 1;
+        let (len, segment) = self.cut;
+        if bytes.len() == len && begins(bytes, segment, &envelope, id) {
+            return segment;
+        }
+        if begins(bytes, bytes.len(), &envelope, id) {
+            return bytes.len();
+        }
+        self.unlearn();
+        search(bytes, &envelope, id)
+    }
+
+    /// The claim was another's meanwhile, or the focus is aimed elsewhere.
+    pub(crate) fn forget(&mut self) {
+        *self = Alike { count: self.count.min(0), ..Alike::default() };
+    }
+
+    /// What comes is not alike: a program that is busy has other things to do than to find out how datagrams were cut.
+    #[cold]
+    fn unlearn(&mut self) {
+        self.count = LESSON;
+    }
+}
+
+/// Whether a packet of `len` bytes with this identification stands first.
+fn begins(bytes: &[u8], len: usize, envelope: &Envelope, id: u16) -> bool {
+    len >= SHORTEST && bytes.get(..len).is_some_and(|first| envelope.of_length(len - ICRC).fits(first, id))
+}
+
+/// The length of the first packet. If none has the identification that is awaited, two in a row have to agree; or else it is one, or damaged.
+#[cold]
+fn search(bytes: &[u8], envelope: &Envelope, id: u16) -> usize {
+    let lengths = || (SHORTEST..=bytes.len().min(LONGEST)).step_by(4);
+    let agree = |len: usize| {
+        let (first, rest) = bytes.split_at(len);
+        let second = &rest[..len.min(rest.len())];
+        envelope.check(first, id).is_some_and(|found| {
+            [found.wrapping_add(1), found].iter().any(|&next| begins(second, second.len(), envelope, next))
+        })
+    };
+    lengths()
+        .find(|&len| begins(bytes, len, envelope, id))
+        .or_else(|| lengths().find(|&len| agree(len)))
+        .unwrap_or(bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: [u8; 16] = [9; 16];
+
+    fn envelope() -> Envelope {
+        let v4 = |last| std::net::Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped().octets();
+        Envelope::new(&v4(1), &v4(2), 0xc001)
+    }
+
+    /// Packets of these lengths, one behind the other, of which the first has the identification `id`.
+    fn packets(lengths: &[usize], id: u16) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (number, len) in lengths.iter().enumerate() {
+            let packet: Vec<u8> = (0..len - ICRC).map(|at| (at * 7 + number * 31) as u8).collect();
+            bytes.extend_from_slice(&packet);
+            bytes.extend_from_slice(&envelope().icrc(id.wrapping_add(number as u16), &packet));
+        }
+        bytes
+    }
+
+    fn received(len: usize, segment: usize) -> Received {
+        Received { len, segment, from: ([10, 0, 0, 1], 0xc001).into(), traffic_class: 2, hop_limit: 0 }
+    }
+
+    /// One that has seen so many that it asks for bytes alone.
+    fn used_to(len: usize, segment: usize) -> Alike {
+        let mut alike = Alike::default();
+        for _ in 0..=ALIKE {
+            assert_eq!(alike.usual(&HERE), None, "too few");
+            alike.note(&HERE, &received(len, segment));
+        }
+        assert_eq!(alike.usual(&HERE), Some(received(len, segment)));
+        alike
+    }
+
+    #[test]
+    fn only_what_is_alike_is_taken_so() {
+        let alike = used_to(44, 24);
+        assert_eq!(alike.usual(&[8; 16]), None, "another focus");
+        let but = [
+            Received { from: ([10, 0, 0, 1], 0xc002).into(), ..received(44, 24) },
+            Received { hop_limit: 64, ..received(44, 24) },
+            Received { traffic_class: MARKED, ..received(44, 24) },
+            received(SHORT + 4, SHORT + 4),
+        ];
+        for other in but {
+            let mut alike = used_to(44, 24);
+            alike.note(&HERE, &other);
+            assert_eq!(alike.usual(&HERE), None, "{other:?}");
+        }
+        let mut alike = used_to(44, 24);
+        alike.forget();
+        assert_eq!(alike.usual(&HERE), None);
+    }
+
+    #[test]
+    fn one_of_so_many_is_taken_in_the_full_way() {
+        let (mut alike, bytes) = (used_to(44, 24), packets(&[24, 20], 5));
+        for _ in 0..SAMPLE {
+            assert!(alike.usual(&HERE).is_some());
+            assert_eq!(alike.measure(&bytes, (envelope(), 5)), 24);
+        }
+        assert_eq!(alike.usual(&HERE), None);
+        alike.note(&HERE, &received(44, 24));
+        assert!(alike.usual(&HERE).is_some());
+    }
+
+    #[test]
+    fn single_packets_between_are_no_surprise() {
+        let mut alike = used_to(44, 24);
+        for lengths in [&[20][..], &[24, 20], &[44], &[512], &[24, 20]] {
+            assert_eq!(alike.measure(&packets(lengths, 5), (envelope(), 5)), lengths[0]);
+            assert!(alike.usual(&HERE).is_some(), "{lengths:?}");
+        }
+        alike.note(&HERE, &received(20, 20));
+        assert_eq!(alike.measure(&packets(&[24, 20], 5), (envelope(), 5)), 24);
+        assert!(alike.usual(&HERE).is_some());
+    }
+
+    #[test]
+    fn whatever_the_cut_it_is_found_and_that_ends_the_habit() {
+        let cuts: [&[usize]; 6] =
+            [&[20, 20], &[24, 24, 24, 20], &[44, 44], &[1044, 1044, 1044, 200], &[4140; 8], &[16, 16]];
+        for lengths in cuts {
+            for awaited in [5, 77] {
+                let mut alike = used_to(44, 24);
+                let found = alike.measure(&packets(lengths, 5), (envelope(), awaited));
+                assert_eq!(found, lengths[0], "{lengths:?}, awaited {awaited}");
+                (0..1000).for_each(|_| alike.note(&HERE, &received(44, 24)));
+                assert_eq!(alike.usual(&HERE), None, "it has been taught a lesson");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_nowhere_is_one_packet_and_damaged() {
+        for len in [0, 3, 15, 16, 44, 45, 4200, 60_000] {
+            let bytes: Vec<u8> = (0..len).map(|at| (at % 253) as u8).collect();
+            assert_eq!(used_to(44, 24).measure(&bytes, (envelope(), 5)), len);
+        }
+        // One that is whole, but not the one that is awaited: so it always was.
+        assert_eq!(used_to(44, 24).measure(&packets(&[48], 6), (envelope(), 5)), 48);
+    }
+}

@@ -1,0 +1,122 @@
+//! How plain messages and ACKs leave. Adds to [`Qp`].
+
+use std::sync::Arc;
+
+use protocol::{Operation, Service};
+use shm::memory::CELL_DATA;
+
+use crate::access::{self, Near};
+use crate::cell::Path;
+use crate::plain::{Envelope, What, fits};
+use crate::qp::{Inner, Qp, Route};
+use crate::transmit::ring;
+use crate::wqe::{SEND_HEADER, SendBrief};
+
+impl Qp {
+    /// Sends what is plain, in order. Says whether that was all that there is to send; else the general way goes on with the rest, and
+    /// finds out what is the matter with it.
+    #[inline]
+    pub(crate) fn pump_plain(self: &Arc<Self>, inner: &mut Inner) -> bool {
+        if self.service != Service::Rc {
+            return false;
+        }
+        let unsent = inner.requester.has_unsent();
+        if !unsent && !inner.responder.has_answers() && !inner.on_wire {
+            // Whose lane has ended has to be told of what is under way.
+            return inner.requester.outstanding() == 0
+                || matches!(&inner.route, Route::Lane(lane) if !lane.is_dead() && inner.requester.is_plain());
+        }
+        let (all, called) = self.send_plain(inner);
+        if called {
+            ring(inner);
+        }
+        all
+    }
+
+    /// Sends whatever there is, of every kind.
+    #[inline(never)]
+    pub(crate) fn pump_generally(self: &Arc<Self>, inner: &mut Inner) {
+        loop {
+            self.pump_connection(inner);
+            if !(inner.requester.has_local() && self.carry_out(inner)) {
+                break;
+            }
+        }
+    }
+
+    /// What is plain; says whether that was all, and whether the peer is to be woken.
+    fn send_plain(&self, inner: &mut Inner) -> (bool, bool) {
+        let engine = self.engine();
+        let odd = inner.on_wire
+            || inner.lossy
+            || inner.direct.holds
+            || inner.pace.is_some()
+            || engine.faults.is_on()
+            || engine.is_capturing()
+            || !inner.requester.is_plain();
+        let Inner { requester, responder, sq, route, place, lane_mtu, .. } = inner;
+        let lane = match route {
+            Route::Lane(lane) if !odd && !lane.is_dead() => lane,
+            _ => return (false, false),
+        };
+        let answers = responder.has_answers();
+        let ack = responder.plain_ack();
+        if answers && ack.is_none() {
+            return (false, false);
+        }
+        let (dest_qp, pkey, migrated) = requester.addresses();
+        let path = Path { device: place.device as u8, port: place.port as u8, mtu: *lane_mtu, ..Path::default() };
+        let envelope = Envelope { path, src_qp: wire::Qpn::new(self.qpn()), dest_qp, pkey, migrated };
+        let mut sender = lane.sender.lock();
+        let mut record = [0; CELL_DATA];
+        let mut sent = false;
+        if let Some((psn, msn)) = ack {
+            let (dest_qp, pkey, migrated) = responder.addresses();
+            let envelope = Envelope { dest_qp, pkey, migrated, ..envelope };
+            envelope.encode(psn, false, 0, What::Ack { msn }, &mut record);
+            if sender.tx.ring.push_cell(&record).is_err() {
+                return (false, false);
+            }
+            responder.sent_plain_ack();
+            sent = true;
+        }
+        let mut near = Near::new(engine);
+        while let Some(plain) = requester.next_plain() {
+            let op = plain.op;
+            let what = match op.operation {
+                Operation::Write => What::Write { va: op.remote_addr, rkey: op.rkey, total: op.length },
+                _ => What::Send,
+            };
+            if !fits(what, op.length) {
+                break;
+            }
+            let solicited = op.solicited && what == What::Send;
+            let at = envelope.encode(plain.psn, solicited, op.length as u16, what, &mut record);
+            let entry: SendBrief = sq.read(op.slot);
+            let to = &mut record[at..at + op.length as usize];
+            let filled = if to.is_empty() {
+                true
+            } else if entry.inline != 0 {
+                access::plain(to.as_mut_ptr(), sq.inline(op.slot, to.len()), to.len());
+                true
+            } else {
+                entry.num_sge == 1 && near.gather(self.pd, &sq.element(op.slot, SEND_HEADER, 0), to)
+            };
+            if !filled {
+                break;
+            }
+            if requester.unsent() == 1 {
+                // Before the record goes: whatever is locked, or unlocked, behind it waits until the peer has let go of the cell's line.
+                near.forget();
+            }
+            if sender.tx.ring.push_cell(&record).is_err() {
+                break;
+            }
+            requester.sent_plain();
+            sent = true;
+        }
+        drop(near);
+        drop(sender);
+        (!requester.has_unsent(), sent && lane.is_called_for())
+    }
+}

@@ -1,0 +1,184 @@
+//! What is done with plain records that have come: several in a row for one QP are taken under one lock. Adds to [`Engine`] and [`Qp`].
+
+use std::sync::Arc;
+
+use abi::cq::{Wc, opcode as wc_opcode};
+use abi::mr::access as right;
+use abi::queue::qp as word;
+use protocol::{Service, State, Status};
+use shm::LaneRx;
+use shm::memory::CELL_DATA;
+
+use crate::access::Near;
+use crate::cq::{Cqe, FREES_RECV};
+use crate::engine::Engine;
+use crate::lane::Lane;
+use crate::plain::{Plain, Record, What};
+use crate::progress::BATCH;
+use crate::qp::{Inner, Qp};
+use crate::wqe::{RECV_HEADER, RecvEntry};
+
+/// How many records are taken under one lock: others wait for it.
+const RUN: usize = 16;
+
+/// Where a run of plain records has ended.
+pub(crate) enum Run {
+    /// Nothing else has come, or it is the others' turn.
+    Over,
+    /// The record at hand is not of it, and so long.
+    Other(usize),
+    /// Behind it the peer has written what no sound peer writes.
+    Broken,
+}
+
+impl Engine {
+    /// Takes the record at hand and those behind it, as long as they are plain and for one QP.
+    pub(crate) fn take_run(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        (rx, record): (&mut LaneRx, &mut [u8; shm::RECORD_MAX]),
+        taken: &mut usize,
+        touched: &mut Vec<Arc<Qp>>,
+        recent: &mut Option<Arc<Qp>>,
+    ) -> Run {
+        let Some(mut plain) = first_cell(record).and_then(Plain::decode) else { return Run::Other(CELL_DATA) };
+        let dest = plain.dest_qp;
+        if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
+            *recent = self.qps.find(dest);
+        }
+        let Some(qp) = recent else { return Run::Other(CELL_DATA) };
+        let mut inner = qp.lock();
+        if !qp.takes_plain(&inner) {
+            return Run::Other(CELL_DATA);
+        }
+        let mut near = Near::new(self);
+        let mut count = 0;
+        let end = loop {
+            let from = inner.attributes.dest_qp_num;
+            let ours = plain.dest_qp == dest
+                && plain.src_qp == from
+                && u32::from(plain.path.device) == self.device()
+                && self.board.owner(from) == lane.peer;
+            let Some(cell) = first_cell(record).filter(|_| ours) else { break Run::Other(CELL_DATA) };
+            if !qp.take_plain(&mut inner, &plain, cell, &mut near) {
+                break Run::Other(CELL_DATA);
+            }
+            count += 1;
+            if count == RUN || *taken == BATCH {
+                break Run::Over;
+            }
+            match rx.ring.pop(record) {
+                Ok(None) => break Run::Over,
+                Ok(Some(len)) => {
+                    *taken += 1;
+                    match first_cell(record).filter(|_| len == CELL_DATA).and_then(Plain::decode) {
+                        Some(next) => plain = next,
+                        None => break Run::Other(len),
+                    }
+                }
+                Err(shm::Broken) => break Run::Broken,
+            }
+        };
+        // Before anything is answered, as in `Qp::send_plain`; and whoever waits for the region may hold what is locked below.
+        drop(near);
+        if count == 0 {
+            return end;
+        }
+        let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
+        if matches!(end, Run::Over) && !(*taken < BATCH && rx.ring.has_next()) {
+            qp.pump(&mut inner);
+            if is_last {
+                // Answered just now.
+                drop(inner);
+                drop(touched.pop());
+            }
+        } else if !is_last {
+            touched.push(Arc::clone(qp));
+        }
+        end
+    }
+}
+
+#[inline]
+fn first_cell(record: &[u8; shm::RECORD_MAX]) -> Option<&Record> {
+    record.first_chunk()
+}
+
+impl Qp {
+    /// Whether nothing of this QP asks for the general way.
+    #[inline]
+    fn takes_plain(&self, inner: &Inner) -> bool {
+        !inner.is_dead()
+            && self.service == Service::Rc
+            && inner.state.serves()
+            && (inner.established || inner.state != State::Rtr)
+            && !inner.on_wire
+            && inner.abroad.is_none()
+            && inner.held.is_empty()
+            && inner.held.early.is_none()
+            && self.lint().is_none()
+    }
+
+    /// Takes one plain record, whose sender has been checked. False: it asks for the general way, and nothing has changed.
+    #[inline]
+    fn take_plain(&self, inner: &mut Inner, plain: &Plain, record: &Record, near: &mut Near<'_>) -> bool {
+        if plain.path.mtu != inner.peer_mtu || inner.migration.heeds(plain.migrated) {
+            return false;
+        }
+        let payload = &record[plain.at..plain.at + plain.len];
+        match plain.what {
+            What::Send => self.take_send(inner, plain, payload, near),
+            What::Write { va, rkey, total } => {
+                let wanted = self.remote(self.pd, right::REMOTE_WRITE);
+                let done = inner.responder.awaits_plain_write(plain.psn, plain.len as u32, total)
+                    && (payload.is_empty() || near.write(wanted, (rkey, va), payload));
+                if done {
+                    inner.responder.took_plain(plain.ack_req);
+                }
+                done
+            }
+            What::Ack { .. } => {
+                let now = self.time(inner);
+                plain.len == 0 && inner.requester.acknowledged_plain(now, plain.psn)
+            }
+        }
+    }
+
+    #[inline]
+    fn take_send(&self, inner: &mut Inner, plain: &Plain, payload: &[u8], near: &mut Near<'_>) -> bool {
+        let index = inner.rq_head;
+        let len = plain.len as u32;
+        if self.srq.is_some()
+            || self.recv_cq.is_none()
+            || index == inner.rq_tail
+            || inner.receive.is_some()
+            || !inner.responder.awaits_plain(plain.psn, len)
+        {
+            return false;
+        }
+        let entry: RecvEntry = inner.rq.read(index);
+        let fits = payload.is_empty()
+            || entry.num_sge == 1 && near.scatter(self.pd, &inner.rq.element(index, RECV_HEADER, 0), payload);
+        if !fits {
+            return false;
+        }
+        let freed = inner.rq.advance(index);
+        inner.rq_head = freed;
+        inner.store(word::RQ_HEAD, freed);
+        inner.responder.took_plain(plain.ack_req);
+        let wc = Wc {
+            wr_id: entry.wr_id,
+            status: Status::Success.as_u32(),
+            opcode: wc_opcode::RECV,
+            byte_len: len,
+            qp_num: self.qpn(),
+            src_qp: inner.attributes.dest_qp_num,
+            port_num: inner.attributes.port_num,
+            sl: plain.path.sl,
+            slid: plain.path.slid,
+            ..Wc::default()
+        };
+        inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees: FREES_RECV }, plain.solicited));
+        true
+    }
+}

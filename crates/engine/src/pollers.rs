@@ -1,0 +1,252 @@
+//! Which thread sees to what comes by a lane. Threads with queue pairs and completion queues of their own are to meet at no lock: each takes from a
+//! lane what is another's, and the lock of the other's queue pair with it, unless it leaves the lane alone. It does not say who may: whoever goes
+//! there is right, and whoever has to be sure goes everywhere. Principal types: [`Poller`], one CQ's part, and [`Pollers`].
+//!
+//! A lane remembers for which CQs the last of what it brought was, its *concern*: the two of a queue pair. Each CQ has a *seat*: the thread that polled it
+//! last, and about when. A thread that polls leaves a lane alone while it has neither seat itself and another thread at one of them has gone its round within
+//! [`PATIENCE`]: that one goes there with its next poll. One that stops, or is stopped, is not waited for longer than that; one that arms its CQ to sleep, or
+//! never polled, not at all. Seats are few, so that two CQs may share one: then a thread may go where it need not.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// CQs with seats of their own.
+const SEATS: usize = 32;
+
+/// So long a thread that has polled is taken to poll still: this part of a pause of the helper's ([`crate::pauses`]), 24 µs.
+const PATIENCE: u64 = 32;
+/// It says so again when this part of that is over: others look at that word all the time.
+const AGAIN: u64 = 8;
+
+/// The seats of a queue pair's CQs, where it sends and where it receives: each counted from 1, 0 for none.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Concern(u32);
+
+impl Concern {
+    /// By the CQs' handles.
+    #[inline]
+    pub(crate) fn new(sends: Option<u32>, receives: Option<u32>) -> Self {
+        let seat = |who: Option<u32>| who.map_or(0, |who| 1 + who % SEATS as u32);
+        Self(seat(sends) | seat(receives) << 16)
+    }
+
+    #[inline]
+    fn seats(self) -> [Option<usize>; 2] {
+        [self.0 & 0xffff, self.0 >> 16].map(|seat| (seat as usize).checked_sub(1))
+    }
+}
+
+/// A concern on a cache line of its own, with the one that the processor fetches beside it.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Apart(AtomicU32);
+
+impl Apart {
+    #[inline]
+    pub(crate) fn get(&self) -> Concern {
+        Concern(self.0.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, whom: Concern) {
+        if self.get() != whom {
+            self.0.store(whom.0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One CQ as those see it that go a round for it.
+pub(crate) struct Poller {
+    /// The CQ's handle.
+    pub(crate) who: u32,
+    /// Polls, and rounds. Not the engine's: threads with CQs of their own share no word that each poll writes.
+    polls: AtomicU32,
+    rounds: AtomicU32,
+}
+
+impl Poller {
+    pub(crate) fn new(who: u32) -> Self {
+        Self { who, polls: AtomicU32::new(0), rounds: AtomicU32::new(0) }
+    }
+
+    /// One more poll: whether the bits of `seldom` are zero in their count.
+    #[inline]
+    pub(crate) fn is_due(&self, seldom: u32) -> bool {
+        next(&self.polls) & seldom == 0
+    }
+
+    /// One more round: whether it is one of `every`.
+    #[inline]
+    pub(crate) fn is_turn(&self, every: u32) -> bool {
+        next(&self.rounds).is_multiple_of(every)
+    }
+}
+
+/// Not an atomic increment: of several pollers some may not count.
+#[inline]
+fn next(count: &AtomicU32) -> u32 {
+    let next = count.load(Ordering::Relaxed).wrapping_add(1);
+    count.store(next, Ordering::Relaxed);
+    next
+}
+
+/// Who polled a CQ last.
+#[repr(align(128))]
+#[derive(Default)]
+struct Seat {
+    thread: AtomicUsize,
+    /// About when, in ticks; 0: it does so no more.
+    at: AtomicU64,
+}
+
+/// A thread on its round.
+pub(crate) struct Visitor {
+    thread: usize,
+    now: u64,
+    patience: u64,
+}
+
+/// The seats of an engine's CQs.
+#[derive(Default)]
+pub(crate) struct Pollers {
+    seats: [Seat; SEATS],
+}
+
+impl Pollers {
+    /// The calling thread polls a CQ, at about `now`, and goes its round. `pause`: one of the helper's, in ticks.
+    #[inline]
+    pub(crate) fn sit(&self, who: u32, now: u64, pause: u64) -> Visitor {
+        self.seat(who, Visitor { thread: here(), now, patience: pause / PATIENCE })
+    }
+
+    fn seat(&self, who: u32, visitor: Visitor) -> Visitor {
+        let seat = &self.seats[who as usize % SEATS];
+        if seat.thread.load(Ordering::Relaxed) != visitor.thread {
+            seat.thread.store(visitor.thread, Ordering::Relaxed);
+        }
+        if visitor.now.abs_diff(seat.at.load(Ordering::Relaxed)) > visitor.patience / AGAIN {
+            seat.at.store(visitor.now, Ordering::Relaxed);
+        }
+        visitor
+    }
+
+    /// Nobody polls the CQ for now.
+    pub(crate) fn rise(&self, who: u32) {
+        self.seats[who as usize % SEATS].at.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether another thread sees to what is for these CQs, and the caller to none of them.
+    #[inline]
+    pub(crate) fn is_seen_to(&self, whom: Concern, visitor: &Visitor) -> bool {
+        let mut others = false;
+        for seat in whom.seats().into_iter().flatten() {
+            let seat = &self.seats[seat % SEATS];
+            if seat.thread.load(Ordering::Relaxed) == visitor.thread {
+                return false;
+            }
+            // A counter that is not the same on all processors may have one seem to have polled later than now.
+            others |= visitor.now.abs_diff(seat.at.load(Ordering::Relaxed)) <= visitor.patience;
+        }
+        others
+    }
+}
+
+/// A number of the calling thread, which no other one has at the same time.
+#[inline]
+fn here() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSE: u64 = 3200;
+
+    fn visitor(thread: usize, now: u64) -> Visitor {
+        Visitor { thread, now, patience: PAUSE / PATIENCE }
+    }
+
+    /// A lane whose queue pair has one CQ.
+    fn of(who: u32) -> Concern {
+        Concern::new(Some(who), Some(who))
+    }
+
+    #[test]
+    fn a_lane_is_left_to_the_thread_that_polls_for_it_and_to_nobody_who_has_stopped() {
+        let pollers = Pollers::default();
+        let one = pollers.seat(1, visitor(7, 10_000));
+        let two = pollers.seat(2, visitor(8, 10_010));
+        assert!(pollers.is_seen_to(of(2), &one) && pollers.is_seen_to(of(1), &two), "each by the other");
+        assert!(!pollers.is_seen_to(of(1), &one) && !pollers.is_seen_to(of(2), &two), "its own it sees to itself");
+        assert!(!pollers.is_seen_to(Concern::default(), &one), "what has brought nothing yet is everybody's");
+        assert!(!pollers.is_seen_to(Concern::new(None, None), &one), "so is what is for no CQ");
+        assert!(!pollers.is_seen_to(of(3), &one), "nobody has ever polled");
+        // The second goes on polling, the first does not.
+        for now in (10_010..20_000).step_by(5) {
+            let two = pollers.seat(2, visitor(8, now));
+            assert_eq!(pollers.is_seen_to(of(1), &two), now <= 10_000 + PAUSE / PATIENCE, "{now}");
+            assert!(pollers.is_seen_to(of(2), &visitor(7, now)), "{now}: its word is never as old as that");
+        }
+    }
+
+    #[test]
+    fn a_queue_pair_with_two_queues_is_left_alone_by_none_of_their_threads() {
+        let pollers = Pollers::default();
+        let sends = pollers.seat(1, visitor(7, 10_000));
+        let receives = pollers.seat(2, visitor(8, 10_000));
+        let both = Concern::new(Some(1), Some(2));
+        assert!(!pollers.is_seen_to(both, &sends) && !pollers.is_seen_to(both, &receives));
+        assert!(pollers.is_seen_to(both, &visitor(9, 10_000)));
+        // Nobody has polled where it receives: whoever polls where it sends goes there, for both.
+        assert!(pollers.is_seen_to(Concern::new(Some(1), Some(3)), &receives));
+        assert!(pollers.is_seen_to(Concern::new(Some(3), Some(1)), &receives));
+        assert!(!pollers.is_seen_to(Concern::new(None, Some(3)), &receives));
+    }
+
+    #[test]
+    fn a_thread_that_polls_several_queues_sees_to_all_of_them_and_one_that_takes_over_to_the_last() {
+        let pollers = Pollers::default();
+        pollers.seat(1, visitor(7, 10_000));
+        let visit = pollers.seat(2, visitor(7, 10_000));
+        assert!(!pollers.is_seen_to(of(1), &visit) && !pollers.is_seen_to(of(2), &visit));
+        let other = pollers.seat(1, visitor(8, 10_001));
+        assert!(!pollers.is_seen_to(of(1), &other), "it polls for it itself now");
+        assert!(pollers.is_seen_to(of(1), &visit));
+    }
+
+    #[test]
+    fn who_is_about_to_sleep_sees_to_nothing_and_a_clock_that_is_ahead_does_not_hold_for_ever() {
+        let pollers = Pollers::default();
+        pollers.seat(1, visitor(7, 10_000));
+        pollers.rise(1);
+        assert!(!pollers.is_seen_to(of(1), &visitor(8, 10_000)));
+        pollers.seat(1, visitor(7, u64::MAX - 10_000));
+        assert!(!pollers.is_seen_to(of(1), &visitor(8, 10_001)));
+        pollers.seat(1, visitor(7, 10_050));
+        assert!(pollers.is_seen_to(of(1), &visitor(8, 10_001)));
+    }
+
+    #[test]
+    fn queues_that_share_a_seat_are_told_apart_by_nothing_and_other_numbers_by_their_seats() {
+        let shared = SEATS as u32;
+        assert_eq!(Concern::new(Some(1), Some(2)), Concern::new(Some(1 + shared), Some(2 + shared)));
+        assert_ne!(Concern::new(Some(1), Some(2)), Concern::new(Some(2), Some(1)));
+        assert_ne!(Concern::new(Some(0), None), Concern::default());
+    }
+
+    #[test]
+    fn threads_are_told_apart() {
+        let own = here();
+        assert_eq!(own, here());
+        std::thread::scope(|scope| assert_ne!(scope.spawn(here).join().expect("no panic"), own));
+    }
+
+    #[test]
+    fn polls_and_rounds_are_counted_by_themselves() {
+        let poller = Poller::new(1);
+        let due = (0..64).filter(|_| poller.is_due(15)).count();
+        let turns = (0..64).filter(|_| poller.is_turn(8)).count();
+        assert_eq!((due, turns), (4, 8));
+    }
+}

@@ -1,0 +1,81 @@
+//! How a QP ends: its last command, and what it has to leave before nothing reaches it any more. Adds to [`Qp`].
+
+use abi::command::number as command;
+use abi::errno::Errno;
+use abi::qp::{DestroyQp, DestroyQpAnswer};
+
+use super::{Inner, Qp, Route};
+use crate::error::{Error, Result};
+use crate::event::Source;
+use crate::request;
+
+impl Qp {
+    /// Destroys the QP: its requests end without completions. Answers how many of its events were read.
+    ///
+    /// # Errors
+    /// EBUSY while it is in a multicast group.
+    pub fn destroy(&self) -> Result<u32> {
+        self.engine.check_process()?;
+        if self.lock().is_dead() {
+            return Err(Error::refuse(Errno::EINVAL, format!("QP {:#x} is destroyed", self.qpn)));
+        }
+        self.send_off();
+        let _order = self.engine.allocation.lock();
+        let body = DestroyQp { response: 1, qp_handle: self.handle, reserved: 0 };
+        let request = request::legacy(command::DESTROY_QP, &body, size_of::<DestroyQpAnswer>());
+        // Nothing else can keep it.
+        let destroyed = match self.engine.groups.has(self.qpn) {
+            true => self.engine.call(&request).map(drop),
+            false => self.engine.tell(&request),
+        };
+        match destroyed {
+            Err(error) if !self.engine.has_lost(&error) => return Err(error),
+            _ => self.leave(),
+        }
+        Ok(self.read.asynchronous())
+    }
+
+    /// Takes the QP out of everything that knows it.
+    pub(crate) fn leave(&self) {
+        self.engine.qps.remove(self.qpn);
+        self.abandon();
+        self.left();
+    }
+
+    /// What is left to do when nothing reaches the QP any more.
+    pub(crate) fn left(&self) {
+        self.purge();
+        self.engine.groups.forget(self.qpn);
+        self.engine.forget_events(|source| matches!(source, Source::Qp(qp) if std::ptr::eq(qp.as_ptr(), self)));
+    }
+
+    /// Takes its completions out of its CQs. Those of an XRC target are their SRQs'.
+    pub(crate) fn purge(&self) {
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.purge(self.qpn);
+        }
+    }
+
+    /// Lets go of everything: nothing reaches the QP any more.
+    pub(crate) fn abandon(&self) {
+        self.let_go(&mut self.lock());
+    }
+
+    pub(crate) fn let_go(&self, inner: &mut Inner) {
+        if let Some(lint) = self.lint() {
+            lint.emptied(self);
+        }
+        self.say_gone(inner);
+        self.pay(inner);
+        self.uncount(inner);
+        self.come_home(inner);
+        (inner.last_flow, inner.named) = (None, None);
+        inner.held.clear();
+        inner.direct.forget();
+        inner.view = None;
+        inner.route = Route::Unknown;
+        inner.sq.forget();
+        inner.rq.forget();
+        inner.token = None;
+    }
+}

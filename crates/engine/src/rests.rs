@@ -1,0 +1,174 @@
+//! How long the helper thread looks for work before it sleeps, and what it remembers of its sleeps. Not the sleep itself: [`crate::helper`].
+//!
+//! To sleep and to be woken costs the thread and its peer some ten microseconds, and the peer's bytes wait meanwhile. Where bytes stream, with short
+//! pauses in between, the thread therefore looks on for a part of the time for which it has worked. Principal type: [`Rests`].
+
+use std::time::{Duration, Instant};
+
+use crate::tsc;
+
+/// Looks without work that are always made: a few microseconds.
+const LOOKS: u32 = 40;
+/// The thread looks on for this part of the time since it woke.
+const PART: u64 = 2;
+/// Rounds with work in a row after which the thread is not one that sleeps again and again any more.
+const BUSY: u32 = 64;
+/// Lanes' bulk memory is given back when nobody has woken the thread for so long. To give it back and to get it again costs as much as
+/// copying a megabyte.
+pub(crate) const QUIET: Duration = Duration::from_millis(20);
+
+/// What the thread knows of its sleeps.
+#[derive(Default)]
+pub(crate) struct Rests {
+    /// When the last one began, in ticks.
+    at: u64,
+    /// When it ended.
+    woke: u64,
+    /// Every poster knows that it is restless.
+    pub(crate) restless: bool,
+    /// Rounds with work since.
+    worked: u32,
+    /// Looks without work since the last one with some.
+    looks: u32,
+    /// Until when it looks on, in ticks, after the first [`LOOKS`].
+    until: u64,
+    /// What lanes did not need has been given back, or is held by a peer that does not move, and nothing has gone on since.
+    pub(crate) gave_back: bool,
+    /// Since when nothing has gone on, if something is to be given back.
+    quiet: Option<Instant>,
+}
+
+impl Rests {
+    /// It sleeps no more.
+    pub(crate) fn woke(&mut self, now: u64) {
+        self.woke = now;
+        self.looks = 0;
+    }
+
+    /// The program has polled meanwhile, and may have used anything.
+    pub(crate) fn watched(&mut self, now: u64) {
+        (self.gave_back, self.quiet) = (false, None);
+        self.woke(now);
+    }
+
+    /// Since when nothing has gone on: from now on, if it was not asked before.
+    pub(crate) fn quiet_since(&mut self) -> Instant {
+        *self.quiet.get_or_insert_with(Instant::now)
+    }
+
+    /// There was work. Says whether that makes it a busy thread.
+    pub(crate) fn worked(&mut self) -> bool {
+        self.looks = 0;
+        (self.gave_back, self.quiet) = (false, None);
+        self.worked += 1;
+        self.worked == BUSY
+    }
+
+    /// There was none. Says whether to look again; for so many ticks `at_most`, about.
+    pub(crate) fn looks_on(&mut self, at_most: u64) -> bool {
+        self.looks += 1;
+        self.looks < LOOKS || self.worked > 0 && self.waits(tsc::now(), at_most)
+    }
+
+    /// The same, some time after the first looks.
+    fn waits(&mut self, now: u64, at_most: u64) -> bool {
+        if self.looks == LOOKS {
+            self.until = now + (now.saturating_sub(self.woke) / PART).min(at_most);
+        }
+        now < self.until
+    }
+
+    /// It goes to sleep; says how long ago it did so before.
+    pub(crate) fn rest(&mut self, now: u64) -> u64 {
+        (self.worked, self.looks) = (0, 0);
+        now.saturating_sub(std::mem::replace(&mut self.at, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::helper::Waker;
+    use rustix::event::{PollFd, PollFlags, Timespec};
+
+    /// Whether somebody has kicked the thread, which somebody who blocked a queue does if the thread might not look for it any more.
+    fn is_kicked(waker: &Waker) -> bool {
+        waker.attend();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let kick = waker.kick_fd();
+        rustix::event::poll(&mut [PollFd::from_borrowed_fd(kick, PollFlags::IN)], Some(&now)) == Ok(1)
+    }
+
+    #[test]
+    fn who_takes_the_turns_of_a_thread_that_there_is_not_is_always_told() {
+        assert!(is_kicked(&Waker::new().unwrap().0));
+    }
+
+    #[test]
+    fn a_thread_is_kicked_when_it_rests_and_not_when_it_is_at_work() {
+        let (waker, _bell) = Waker::new().unwrap();
+        waker.goes_to_work();
+        assert!(!is_kicked(&waker));
+        waker.going_to_rest();
+        assert!(is_kicked(&waker));
+    }
+
+    fn after_work(woke: u64) -> Rests {
+        let mut rests = Rests::default();
+        rests.rest(woke / 2);
+        rests.woke(woke);
+        rests.worked();
+        rests.looks = LOOKS;
+        rests
+    }
+
+    #[test]
+    fn a_thread_looks_on_for_half_of_the_time_that_it_has_been_awake_and_not_longer_than_it_may() {
+        let mut rests = after_work(1000);
+        assert!(rests.waits(3000, 10_000));
+        rests.looks += 1;
+        assert!(rests.waits(3999, 10_000) && !rests.waits(4000, 10_000));
+        let mut rests = after_work(1000);
+        assert!(rests.waits(3000, 10));
+        rests.looks += 1;
+        assert!(!rests.waits(3010, 10));
+    }
+
+    #[test]
+    fn work_begins_the_looks_anew_and_a_thread_that_woke_for_nothing_looks_no_longer_than_ever() {
+        let mut rests = after_work(1000);
+        assert!(rests.waits(3000, 1000));
+        rests.worked();
+        rests.looks = LOOKS;
+        assert!(rests.waits(9000, 1000), "the time counts from this look on");
+        let mut idle = Rests::default();
+        idle.woke(tsc::now());
+        assert_eq!((1..).take_while(|_| idle.looks_on(u64::MAX / 4)).count() as u32, LOOKS - 1);
+    }
+
+    #[test]
+    fn what_is_held_by_a_peer_that_does_not_move_is_tried_once_and_again_when_something_has_gone_on() {
+        let mut rests = after_work(1000);
+        let goes_on: [fn(&mut Rests); 2] = [|rests| _ = rests.worked(), |rests| rests.watched(1)];
+        for goes_on in goes_on {
+            rests.gave_back = true;
+            let since = rests.quiet_since();
+            rests.rest(1);
+            rests.woke(2);
+            assert!(rests.gave_back && rests.quiet_since() == since, "a sleep alone is nothing that has gone on");
+            goes_on(&mut rests);
+            assert!(!rests.gave_back && rests.quiet.is_none());
+        }
+    }
+
+    #[test]
+    fn sleeps_are_counted_from_the_beginning_of_one_to_that_of_the_next() {
+        let mut rests = after_work(1000);
+        assert_eq!(rests.rest(1700), 1200);
+        assert_eq!(rests.rest(1800), 100);
+        assert!(
+            (1..BUSY).all(|_| !rests.worked()) && rests.worked(),
+            "only with the last of so many rounds it is busy"
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! Copies and atomics that happen only while a word of shared memory holds a number, whatever befalls the thread meanwhile.
+//!
+//! To look at the word first is not enough: between the look and the store the thread can be stopped for as long as somebody likes. So
+//! both are one restartable sequence (rseq(2)): a thread that loses its processor in it, or gets a signal, goes on at the
+//! abort address. Each sequence ends with the one store that counts: the atomic, or the store that writes the last byte of a copy. An
+//! aborted sequence has therefore not done it, and may be done again. Bytes before the last one may be written twice.
+//!
+//! As in `copy.rs`, a fault is a value. The kernel goes to the abort address before it delivers the signal, so that is in the table of faults, too.
+//!
+//! The C library registers each thread with the kernel, and where it does not there are no gates: see [`exists`].
+
+use std::arch::{asm, global_asm};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+
+use super::fault::{Outcome, Range};
+
+/// The word that is looked at, and the number that it has to hold; and the word of whoever keeps it, who must be alive.
+#[derive(Clone, Copy)]
+pub struct Gate<'a> {
+    /// The word.
+    pub word: &'a AtomicU32,
+    /// The number.
+    pub number: u32,
+    /// See [`shm::life`].
+    pub life: &'a AtomicU32,
+}
+
+/// Why nothing, or not all, was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The word holds another number, or nobody keeps it any more.
+    Shut,
+    /// The memory could not be touched.
+    Fault,
+    /// The thread was interrupted again and again, or is not registered with the kernel.
+    Restless,
+}
+
+/// Bytes of one piece of a copy: what one look at the word lasts for.
+pub const PIECE: usize = 32 * 1024;
+/// So often a piece is begun.
+const TRIES: u32 = 64;
+
+const _: () = assert!(shm::life::ENDED == 0x4000_0000, "the routines know it by heart");
+
+/// What a routine says besides done and faulted.
+const SHUT: u64 = 256;
+const ABORTED: u64 = 512;
+
+type Routine = unsafe extern "C" fn(*mut u8, u64, u64, *const u32, u32, *mut Rseq, *const u32) -> Outcome;
+
+/// `struct rseq` of `linux/rseq.h`, as far as it is used here.
+#[repr(C)]
+struct Rseq {
+    cpu_id_start: u32,
+    cpu_id: i32,
+    sequence: u64,
+}
+
+/// Whether gates work in the calling thread: the kernel and the C library know restartable sequences.
+#[must_use]
+pub fn exists() -> bool {
+    area().is_some()
+}
+
+/// The thread's area, if the C library has registered one.
+#[inline]
+fn area() -> Option<*mut Rseq> {
+    static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
+    let offset = (*OFFSET.get_or_init(offset))?;
+    let thread: *mut u8;
+    // SAFETY: the first word of the thread's control block is its own address (x86-64 psABI, thread-local storage).
+    unsafe { asm!("mov {}, fs:0", out(reg) thread, options(nostack, preserves_flags, readonly, pure)) };
+    let area = thread.wrapping_offset(offset).cast::<Rseq>();
+    // SAFETY: glibc keeps the area of each thread at this offset for as long as the thread lives.
+    let cpu = unsafe { (&raw const (*area).cpu_id).read_volatile() };
+    // Negative: not registered.
+    (cpu >= 0).then_some(area)
+}
+
+/// Where glibc (2.35 and later) says that the area is, from the thread's control block.
+#[cold]
+fn offset() -> Option<isize> {
+    // SAFETY: the names are C strings.
+    let find = |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    let (size, offset) = (find(c"__rseq_size"), find(c"__rseq_offset"));
+    if size.is_null() || offset.is_null() {
+        return None;
+    }
+    // SAFETY: `extern const unsigned int __rseq_size`.
+    let size = unsafe { *size.cast::<u32>() };
+    // SAFETY: `extern const ptrdiff_t __rseq_offset`.
+    let offset = unsafe { *offset.cast::<isize>() };
+    (size != 0).then_some(offset)
+}
+
+/// Runs a routine until it was not aborted.
+#[inline]
+fn run(gate: Gate<'_>, routine: Routine, to: *mut u8, first: u64, second: u64) -> Result<u64, Closed> {
+    let area = area().ok_or(Closed::Restless)?;
+    for _ in 0..TRIES {
+        // SAFETY: the routine keeps to the C ABI, touches only what its caller here was given by its own, and the words; the area is
+        // the calling thread's.
+        let outcome = unsafe { routine(to, first, second, gate.word.as_ptr(), gate.number, area, gate.life.as_ptr()) };
+        // SAFETY: as above. Nothing that is left armed may meet another routine.
+        unsafe { (&raw mut (*area).sequence).write_volatile(0) };
+        if outcome.is_done() {
+            return Ok(outcome.value);
+        }
+        match outcome.how() {
+            SHUT => return Err(Closed::Shut),
+            ABORTED => {}
+            _ => return Err(Closed::Fault),
+        }
+    }
+    Err(Closed::Restless)
+}
+
+/// Copies `len` bytes piece by piece, each only if the gate is open. Addresses rise from piece to piece; of each piece the last byte is
+/// written once, by its last store.
+///
+/// # Errors
+/// Why it ended; some of the bytes may have been written.
+///
+/// # Safety
+/// As [`super::copy()`].
+pub unsafe fn copy(gate: Gate<'_>, to: *mut u8, from: *const u8, len: usize) -> Result<(), Closed> {
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(PIECE);
+        let routine = match part {
+            16.. => softhca_usermem_gate_copy16,
+            8.. => softhca_usermem_gate_copy8,
+            4.. => softhca_usermem_gate_copy4,
+            2.. => softhca_usermem_gate_copy2,
+            _ => softhca_usermem_gate_copy1,
+        };
+        run(gate, routine, to.wrapping_add(done), from.wrapping_add(done) as u64, part as u64)?;
+        done += part;
+    }
+    Ok(())
+}
+
+/// Adds to an aligned word; answers what stood there.
+///
+/// # Errors
+/// Why it was not done.
+///
+/// # Safety
+/// As [`super::fetch_add`].
+pub unsafe fn fetch_add(gate: Gate<'_>, word: *mut u64, addend: u64) -> Result<u64, Closed> {
+    run(gate, softhca_usermem_gate_add, word.cast(), addend, 0)
+}
+
+/// Puts `swap` in the place of `compare` if that is what the aligned word holds; answers what stood there.
+///
+/// # Errors
+/// Why it was not done.
+///
+/// # Safety
+/// As [`super::compare_swap`].
+pub unsafe fn compare_swap(gate: Gate<'_>, word: *mut u64, compare: u64, swap: u64) -> Result<u64, Closed> {
+    run(gate, softhca_usermem_gate_swap, word.cast(), compare, swap)
+}
+
+/// Where the routines lie, with the abort address, for the fault table.
+pub(super) fn range() -> Range {
+    Range {
+        begin: &raw const softhca_usermem_gate_begin as u64,
+        end: &raw const softhca_usermem_gate_end as u64,
+        fixup: &raw const softhca_usermem_gate_fixup as u64,
+    }
+}
+
+unsafe extern "C" {
+    fn softhca_usermem_gate_copy1(
+        to: *mut u8,
+        from: u64,
+        len: u64,
+        look: *const u32,
+        number: u32,
+        area: *mut Rseq,
+        life: *const u32,
+    ) -> Outcome;
+    fn softhca_usermem_gate_copy2(
+        to: *mut u8,
+        from: u64,
+        len: u64,
+        look: *const u32,
+        number: u32,
+        area: *mut Rseq,
+        life: *const u32,
+    ) -> Outcome;
+    fn softhca_usermem_gate_copy4(
+        to: *mut u8,
+        from: u64,
+        len: u64,
+        look: *const u32,
+        number: u32,
+        area: *mut Rseq,
+        life: *const u32,
+    ) -> Outcome;
+    fn softhca_usermem_gate_copy8(
+        to: *mut u8,
+        from: u64,
+        len: u64,
+        look: *const u32,
+        number: u32,
+        area: *mut Rseq,
+        life: *const u32,
+    ) -> Outcome;
+    fn softhca_usermem_gate_copy16(
+        to: *mut u8,
+        from: u64,
+        len: u64,
+        look: *const u32,
+        number: u32,
+        area: *mut Rseq,
+        life: *const u32,
+    ) -> Outcome;
+    fn softhca_usermem_gate_add(
+        to: *mut u8,
+        addend: u64,
+        unused: u64,
+        look: *const u32,
+        number: u32,
+        area: *mut Rseq,
+        life: *const u32,
+    ) -> Outcome;
+    fn softhca_usermem_gate_swap(
+        to: *mut u8,
+        compare: u64,
+        swap: u64,
+        look: *const u32,
+        number: u32,
+        area: *mut Rseq,
+        life: *const u32,
+    ) -> Outcome;
+    static softhca_usermem_gate_begin: u8;
+    static softhca_usermem_gate_end: u8;
+    static softhca_usermem_gate_fixup: u8;
+}
+
+// rdi = where it goes, rsi and rdx the operands, rcx = the word, r8d = its number, r9 = the thread's area, on the stack = the life. Between `gate_arm` and
+// `gate_done` lies a sequence: the look, and what follows, of which the last instruction is the one that counts.
+global_asm!(
+    ".macro gate_arm name",
+    ".globl softhca_usermem_gate_\\name",
+    ".hidden softhca_usermem_gate_\\name",
+    ".type softhca_usermem_gate_\\name, @function",
+    "lea r10, [rip + softhca_usermem_gate_\\name\\()_sequence]",
+    "mov [r9 + 8], r10",
+    "softhca_usermem_gate_\\name\\()_from:",
+    "cmp dword ptr [rcx], r8d",
+    "jne softhca_usermem_gate_shut",
+    "mov r10, [rsp + 8]",
+    "test dword ptr [r10], 0x40000000", // shm::life::ENDED
+    "jne softhca_usermem_gate_shut",
+    ".endm",
+    ".macro gate_done name",
+    "softhca_usermem_gate_\\name\\()_to:",
+    ".pushsection .data.rel.ro.softhca_usermem_gate, \"aw\", @progbits",
+    ".p2align 5",
+    "softhca_usermem_gate_\\name\\()_sequence:",
+    ".long 0, 0",
+    ".quad softhca_usermem_gate_\\name\\()_from",
+    ".quad softhca_usermem_gate_\\name\\()_to - softhca_usermem_gate_\\name\\()_from",
+    ".quad softhca_usermem_gate_abort",
+    ".popsection",
+    ".endm",
+    ".pushsection .text.softhca_usermem_gate, \"ax\", @progbits",
+    ".irp name, begin, end, fixup",
+    ".globl softhca_usermem_gate_\\name",
+    ".hidden softhca_usermem_gate_\\name",
+    ".endr",
+    ".p2align 6",
+    ".cfi_startproc",
+    "softhca_usermem_gate_begin:",
+    "softhca_usermem_gate_copy1:",
+    "movzx eax, byte ptr [rsi]",
+    "gate_arm copy1",
+    "mov byte ptr [rdi], al",
+    "gate_done copy1",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_gate_copy2:", // 2 and 3
+    "movzx eax, word ptr [rsi]",
+    "movzx r11d, word ptr [rsi + rdx - 2]",
+    "gate_arm copy2",
+    "cmp rdx, 2",
+    "je 1f",
+    "mov word ptr [rdi], ax",
+    "1:",
+    "mov word ptr [rdi + rdx - 2], r11w",
+    "gate_done copy2",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_gate_copy4:", // 4 to 7
+    "mov eax, dword ptr [rsi]",
+    "mov r11d, dword ptr [rsi + rdx - 4]",
+    "gate_arm copy4",
+    "cmp rdx, 4",
+    "je 1f",
+    "mov dword ptr [rdi], eax",
+    "1:",
+    "mov dword ptr [rdi + rdx - 4], r11d",
+    "gate_done copy4",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_gate_copy8:", // 8 to 15
+    "mov rax, qword ptr [rsi]",
+    "mov r11, qword ptr [rsi + rdx - 8]",
+    "gate_arm copy8",
+    "cmp rdx, 8",
+    "je 1f",
+    "mov qword ptr [rdi], rax",
+    "1:",
+    "mov qword ptr [rdi + rdx - 8], r11",
+    "gate_done copy8",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_gate_copy16:", // 16 and more
+    "movups xmm1, [rsi + rdx - 16]",
+    "lea r11, [rdx - 16]",
+    "gate_arm copy16",
+    "xor eax, eax",
+    "test r11, r11",
+    "je 3f",
+    "cmp r11, 2048",
+    "jae 2f",
+    "1:",
+    "movups xmm0, [rsi + rax]",
+    "movups [rdi + rax], xmm0",
+    "add rax, 16",
+    "cmp rax, r11",
+    "jb 1b",
+    "add rsi, r11",
+    "add rdi, r11",
+    "jmp 4f",
+    "2:",
+    "mov rcx, r11",
+    "rep movsb",
+    // The last store may be seen in halves if it lies across two lines: all that it covers but the last byte is there before.
+    "4:",
+    "movups xmm0, [rsi - 1]",
+    "movups [rdi - 1], xmm0",
+    "3:",
+    "movups [rdi], xmm1",
+    "gate_done copy16",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_gate_add:",
+    "gate_arm add",
+    "lock xadd qword ptr [rdi], rsi",
+    "gate_done add",
+    "mov rdx, rsi",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_gate_swap:",
+    "mov rax, rsi",
+    "gate_arm swap",
+    "lock cmpxchg qword ptr [rdi], rdx",
+    "gate_done swap",
+    "mov rdx, rax",
+    "xor eax, eax",
+    "ret",
+    "softhca_usermem_gate_shut:",
+    "mov eax, 256",
+    "ret",
+    // What glibc has registered as the signature, within an instruction that nobody executes.
+    ".byte 0x0f, 0xb9, 0x3d",
+    ".long 0x53053053",
+    "softhca_usermem_gate_abort:",
+    "mov eax, 512",
+    "softhca_usermem_gate_end:",
+    "softhca_usermem_gate_fixup:",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+    ".purgem gate_arm",
+    ".purgem gate_done",
+);

@@ -1,0 +1,122 @@
+//! Requests that are carried out without a packet: whose turn it is, and what they wait for.
+
+use softhca_protocol::{Operation, Requester, RequesterConfig, SendOp, Service, Status, Time};
+use wire::{Aeth, Headers, Opcode, Operation as W, Psn, Qpn, Syndrome, Transport};
+
+const NOW: Time = Time(0);
+
+fn requester() -> Requester {
+    let mut requester = Requester::new(Service::Rc, 16);
+    requester.configure(RequesterConfig { mtu: 1024, max_rd_atomic: 4, lossless: true, ..RequesterConfig::default() });
+    requester
+}
+
+fn post(requester: &mut Requester, slot: u32, operation: Operation) {
+    requester.post(SendOp { slot, operation, length: 8, ..SendOp::default() }).expect("room");
+}
+
+/// The peer has everything up to a packet.
+fn acknowledge(requester: &mut Requester, psn: u32) {
+    let opcode = Opcode { transport: Transport::Rc, operation: W::Acknowledge };
+    let aeth = Aeth { syndrome: Syndrome::Ack(31), msn: 0 };
+    let headers = Headers { opcode, psn: Psn::new(psn), dest_qp: Qpn::default(), aeth, ..Headers::default() };
+    let _ = requester.handle_response(NOW, &headers, 0);
+}
+
+/// Slots and statuses of what is complete.
+fn completions(requester: &mut Requester) -> Vec<(u32, Status)> {
+    std::iter::from_fn(|| requester.poll_completion()).map(|end| (end.slot, end.status)).collect()
+}
+
+#[test]
+fn each_has_its_turn_when_nothing_is_under_way() {
+    let mut one = requester();
+    for (slot, operation) in [Operation::Write, Operation::Read, Operation::FetchAdd].into_iter().enumerate() {
+        post(&mut one, slot as u32, operation);
+    }
+    for slot in 0..3 {
+        assert_eq!(one.poll_alone(NOW).map(|op| op.slot), Some(slot));
+        one.alone_done(Ok(()));
+    }
+    assert_eq!(one.poll_alone(NOW), None);
+    assert_eq!(completions(&mut one), [0, 1, 2].map(|slot| (slot, Status::Success)));
+    assert_eq!(one.sq_psn(), Psn::new(0), "no packet has a number of theirs");
+}
+
+#[test]
+fn a_write_waits_for_writes_and_lets_everything_else_go_by_packets() {
+    let mut one = requester();
+    post(&mut one, 0, Operation::Write);
+    assert!(one.poll_transmit(NOW).is_some());
+    post(&mut one, 1, Operation::Write);
+    // The first is not answered: not its turn, but soon.
+    assert_eq!(one.poll_alone(NOW), None);
+    assert_eq!((one.next_fit().map(|op| op.slot), one.awaits_alike()), (Some(1), true));
+    acknowledge(&mut one, 0);
+    assert!(!one.awaits_alike(), "nothing is under way");
+    assert_eq!(one.poll_alone(NOW).map(|op| op.slot), Some(1));
+    one.alone_done(Ok(()));
+    // A SEND may wait for its receiver for ever.
+    for operation in [Operation::Send, Operation::WriteImm] {
+        let mut two = requester();
+        post(&mut two, 0, operation);
+        assert!(two.poll_transmit(NOW).is_some());
+        post(&mut two, 1, Operation::Write);
+        assert_eq!((two.poll_alone(NOW), two.awaits_alike()), (None, false), "{operation}");
+    }
+}
+
+/// A queue that failed counts everything as done, what was never begun as well: counted back from there, four thousand million
+/// requests were under way, and the search through them took as long as that.
+#[test]
+fn a_queue_that_has_stopped_awaits_nothing() {
+    for begun in 0..3 {
+        let mut one = requester();
+        // As many as there is room for, so that the search meets nothing else.
+        for slot in 0..16 {
+            post(&mut one, slot, Operation::Write);
+        }
+        for _ in 0..begun {
+            assert!(one.poll_transmit(NOW).is_some());
+        }
+        assert_eq!(one.awaits_alike(), begun > 0);
+        one.flush();
+        assert_eq!((one.poll_alone(NOW), one.next_fit(), one.awaits_alike()), (None, None, false));
+        assert!(completions(&mut one).into_iter().eq((0..16).map(|slot| (slot, Status::WrFlushErr))));
+        post(&mut one, 16, Operation::Write);
+        assert_eq!((one.poll_alone(NOW), one.next_fit(), one.awaits_alike()), (None, None, false));
+        assert_eq!(completions(&mut one), [(16, Status::WrFlushErr)]);
+    }
+}
+
+#[test]
+fn one_that_fails_stops_the_queue() {
+    let mut one = requester();
+    for slot in 0..3 {
+        post(&mut one, slot, Operation::FetchAdd);
+    }
+    assert!(one.poll_alone(NOW).is_some());
+    one.alone_done(Err(Status::LocProtErr));
+    assert_eq!((one.poll_alone(NOW), one.next_fit()), (None, None));
+    assert!(one.poll_transmit(NOW).is_none());
+    let expected = [(0, Status::LocProtErr), (1, Status::WrFlushErr), (2, Status::WrFlushErr)];
+    assert_eq!(completions(&mut one), expected);
+}
+
+#[test]
+fn nothing_begins_while_the_queue_drains() {
+    let mut one = requester();
+    one.drain();
+    post(&mut one, 0, Operation::Write);
+    assert_eq!(one.poll_alone(NOW), None);
+    one.resume();
+    assert!(one.poll_alone(NOW).is_some());
+}
+
+#[test]
+fn what_could_not_be_sent_is_not_carried_out_either() {
+    let mut one = requester();
+    one.set_max_rd_atomic(0);
+    post(&mut one, 0, Operation::Read);
+    assert_eq!(one.poll_alone(NOW), None, "no READ may be under way");
+}

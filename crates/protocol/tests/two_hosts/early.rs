@@ -1,0 +1,126 @@
+//! Packets that have overtaken others, where the caller keeps them: what the machines say of them, and when the peer hears of a loss.
+
+use crate::corners::{request, responder, summary, take};
+use crate::world::{A, B, Scenario, World};
+use softhca_protocol::{Incoming, Nak, Outcome, Responder, Service, Step, Time};
+use wire::Operation as W;
+
+fn write(psn: u32) -> wire::Headers {
+    request(W::WriteOnly, psn, 0, 8)
+}
+
+fn keeping() -> Responder {
+    let mut responder = responder(4);
+    responder.keep_early();
+    responder
+}
+
+#[test]
+fn a_gap_is_told_when_the_caller_says_so_and_once() {
+    let mut responder = keeping();
+    assert_eq!(responder.handle(&write(2), 8), Step::Early);
+    assert_eq!(responder.handle(&write(1), 8), Step::Early);
+    assert_eq!(responder.poll_transmit(), None, "nobody hears of it yet");
+    responder.missed();
+    assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 0, 0x60)));
+    // Of what goes on behind it nothing more is kept, and nothing is said.
+    assert!(matches!(responder.handle(&write(3), 8), Step::Ignore(_)));
+    responder.missed();
+    assert_eq!(responder.poll_transmit(), None);
+    // What was kept is brought when the missing one has come.
+    for psn in [0, 1, 2] {
+        assert!(matches!(take(&mut responder, &write(psn), 8), Step::Write { .. }), "{psn}");
+    }
+    assert_eq!(responder.handle(&write(4), 8), Step::Early, "another gap");
+}
+
+/// Whoever forges packets must hit a number: far away from the awaited one nothing is kept.
+#[test]
+fn what_is_far_ahead_is_a_loss() {
+    for (psn, early) in [(128, true), (129, false), (0x7f_ffff, false)] {
+        let mut responder = keeping();
+        let step = responder.handle(&write(psn), 8);
+        assert_eq!((step == Step::Early, responder.has_answers()), (early, !early), "{psn}");
+    }
+    let mut responder = keeping();
+    assert!(matches!(responder.handle(&write(0xff_ffff), 8), Step::Reply), "a repetition");
+}
+
+/// Two READs of two packets each, whose answers come in another order.
+#[test]
+fn an_answer_that_passes_data_waits_for_it() {
+    let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, psn: 0xff_fffe, ..Scenario::default() });
+    world.hosts[A].requester.keep_early();
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        world.hosts[A].read(0, 2048);
+        let asked = world.hosts[A].requester.poll_transmit(Time(1)).expect("a request");
+        let step = world.hosts[B].responder.handle(&asked.headers, 0);
+        assert!(matches!(step, Step::Read { .. }));
+        world.hosts[B].responder.finish(Outcome::Done);
+        answers.extend(std::iter::from_fn(|| world.hosts[B].responder.poll_transmit()).map(|answer| answer.headers));
+    }
+    let requester = &mut world.hosts[A].requester;
+    let mut kept = Vec::new();
+    for index in [2, 1, 3, 0] {
+        let early = requester.lacks_data_before(&answers[index]);
+        match requester.handle_response(Time(2), &answers[index], 1024) {
+            Incoming::Early => kept.push(index),
+            Incoming::Place { .. } => requester.placed(Time(2), Ok(())),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(early, index != 0, "{index}");
+    }
+    assert_eq!((kept, requester.losses()), (vec![2, 1, 3], 0));
+    assert!(requester.poll_transmit(Time(3)).is_none(), "nothing is asked for again");
+    for index in [1, 2, 3] {
+        assert!(!requester.lacks_data_before(&answers[index]));
+        assert!(matches!(requester.handle_response(Time(4), &answers[index], 1024), Incoming::Place { .. }), "{index}");
+        requester.placed(Time(4), Ok(()));
+    }
+    assert_eq!(std::iter::from_fn(|| requester.poll_completion()).count(), 2);
+}
+
+/// It waits for the data before it, and not for an answer to what it refuses: there is none.
+#[test]
+fn a_refusal_of_a_read_that_passes_data_waits_for_no_more_than_that() {
+    let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, ..Scenario::default() });
+    world.hosts[A].requester.keep_early();
+    let mut answers = Vec::new();
+    for outcome in [Outcome::Done, Outcome::Refused(Nak::RemoteAccess)] {
+        world.hosts[A].read(0, 1024);
+        let asked = world.hosts[A].requester.poll_transmit(Time(1)).expect("a request");
+        let _ = world.hosts[B].responder.handle(&asked.headers, 0);
+        world.hosts[B].responder.finish(outcome);
+        answers.push(world.hosts[B].responder.poll_transmit().expect("an answer").headers);
+    }
+    let requester = &mut world.hosts[A].requester;
+    assert!(requester.lacks_data_before(&answers[1]));
+    assert_eq!(requester.handle_response(Time(2), &answers[1], 0), Incoming::Early);
+    assert!(matches!(requester.handle_response(Time(3), &answers[0], 1024), Incoming::Place { .. }));
+    requester.placed(Time(3), Ok(()));
+    assert!(!requester.lacks_data_before(&answers[1]), "it has come");
+    assert_eq!(requester.handle_response(Time(3), &answers[1], 0), Incoming::Nothing);
+    assert_eq!((requester.losses(), requester.fatal().is_some()), (0, true));
+}
+
+#[test]
+fn data_that_does_not_come_is_asked_for_again() {
+    let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, psn: 5, ..Scenario::default() });
+    world.hosts[A].requester.keep_early();
+    world.hosts[A].read(0, 3072);
+    let asked = world.hosts[A].requester.poll_transmit(Time(1)).expect("a request");
+    let _ = world.hosts[B].responder.handle(&asked.headers, 0);
+    world.hosts[B].responder.finish(Outcome::Done);
+    let answers: Vec<_> = std::iter::from_fn(|| world.hosts[B].responder.poll_transmit()).collect();
+    let requester = &mut world.hosts[A].requester;
+    assert_eq!(requester.handle_response(Time(2), &answers[1].headers, 1024), Incoming::Early);
+    requester.missed_data(Time(3), answers[1].headers.psn);
+    assert_eq!(requester.losses(), 1);
+    let again = requester.poll_transmit(Time(3)).expect("asked again");
+    assert_eq!((again.headers.psn, again.headers.reth.len), (asked.headers.psn, 3072));
+    // Those behind are of the loss that is known; ghosts are of none.
+    assert_eq!(requester.handle_response(Time(4), &answers[2].headers, 1024), Incoming::Nothing);
+    requester.missed_data(Time(4), answers[0].headers.psn - 1);
+    assert_eq!((requester.losses(), requester.fatal()), (1, None));
+}

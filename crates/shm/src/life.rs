@@ -1,0 +1,139 @@
+//! A word of shared memory in which everybody sees that a thread has ended, however it ended: the kernel itself writes it there when the
+//! thread's process is killed, or becomes another program, before anybody can know of that by other means. Principal type: [`Life`].
+//!
+//! It is done with the thread's list of robust futexes (get_robust_list(2)), of which there is one. The C library's is put aside for as
+//! long, so that a thread with a life must take no robust mutexes.
+
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::Region;
+
+/// The bit that the word has when the thread has ended (FUTEX_OWNER_DIED).
+pub const ENDED: u32 = 0x4000_0000;
+
+/// `struct robust_list` of `linux/futex.h`.
+#[repr(C)]
+struct Entry {
+    next: *const Entry,
+}
+
+/// `struct robust_list_head`.
+#[repr(C)]
+struct Head {
+    first: Entry,
+    /// From an entry to its word.
+    offset: isize,
+    pending: *const Entry,
+}
+const _: () = assert!(size_of::<Head>() == 24);
+
+/// A list of one.
+struct List {
+    head: Head,
+    entry: Entry,
+}
+
+/// The calling thread, as far as a word tells of it. It has to be dropped by the same thread, or not at all.
+pub struct Life {
+    list: *mut List,
+    /// What the C library has told the kernel.
+    before: (*mut Head, usize),
+    region: Arc<Region>,
+    offset: usize,
+    _of_one_thread: PhantomData<*const ()>,
+}
+
+impl Life {
+    /// From now on the word at `offset` says whether the calling thread has ended.
+    ///
+    /// # Errors
+    /// The kernel does not do such things.
+    pub fn begin(region: Arc<Region>, offset: usize) -> io::Result<Self> {
+        let mut before = (std::ptr::null_mut::<Head>(), 0usize);
+        // SAFETY: the kernel writes two words, for which there is room.
+        let known = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut before.0, &raw mut before.1) };
+        if known != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let word = region.word(offset);
+        word.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Ordering::SeqCst);
+        let nothing = std::ptr::null();
+        let head = Head { first: Entry { next: nothing }, offset: 0, pending: nothing };
+        let list = Box::into_raw(Box::new(List { head, entry: Entry { next: nothing } }));
+        // SAFETY: `list` is a fresh allocation, nobody else's yet.
+        let list_ref = unsafe { &mut *list };
+        list_ref.entry.next = &raw const list_ref.head.first;
+        list_ref.head.first.next = &raw const list_ref.entry;
+        list_ref.head.offset = word.as_ptr().addr().wrapping_sub((&raw const list_ref.entry).addr()).cast_signed();
+        // From here on, so that what was begun ends in any case.
+        let life = Self { list, before, region, offset, _of_one_thread: PhantomData };
+        set_list(list.cast(), size_of::<Head>()).map(|()| life)
+    }
+}
+
+/// Tells the kernel where the calling thread's list is.
+fn set_list(head: *mut Head, len: usize) -> io::Result<()> {
+    // SAFETY: the kernel only looks there when the thread ends, and survives what it finds.
+    match unsafe { libc::syscall(libc::SYS_set_robust_list, head, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.region.word(self.offset).store(ENDED, Ordering::SeqCst);
+        // What was the list before can be it again.
+        let _ = set_list(self.before.0, self.before.1);
+        // SAFETY: made by `Box::into_raw`, and the kernel knows of it no more.
+        drop(unsafe { Box::from_raw(self.list) });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_ends_is_seen_to_have_ended() {
+        let (region, _fd) = Region::create("life", 4096).expect("a region");
+        let region = Arc::new(region);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let life = Life::begin(Arc::clone(&region), 8).expect("a life");
+                assert!(region.word(8).load(Ordering::SeqCst) & ENDED == 0);
+                drop(life);
+                // Another one, in its turn.
+                let life = Life::begin(Arc::clone(&region), 12).expect("a life");
+                assert!(region.word(12).load(Ordering::SeqCst) & ENDED == 0);
+                drop(life);
+            });
+        });
+        assert_eq!([8, 12].map(|at| region.word(at).load(Ordering::SeqCst)), [ENDED; 2]);
+    }
+
+    #[test]
+    fn a_process_that_is_killed_is_seen_to_have_ended_before_its_parent_knows() {
+        let (region, fd) = Region::create("life", 4096).expect("a region");
+        // SAFETY: the child calls nothing that another thread's locks could matter to but the allocator, which survives forks.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // Mappings of regions are not inherited.
+            let own = Region::map(fd.as_fd(), 4096).expect("the same region");
+            let _life = Life::begin(Arc::new(own), 16).expect("a life");
+            // SAFETY: the calling process ends here.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            std::process::abort();
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child that was just made.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL);
+        assert_eq!(region.word(16).load(Ordering::SeqCst), ENDED);
+    }
+}

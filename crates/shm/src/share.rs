@@ -1,0 +1,65 @@
+//! A mapping of part of a file that somebody else owns and may cut short at any time. It gives the bytes no meaning and never touches them.
+//! Principal type: [`Share`].
+//!
+//! Other than with a [`crate::Region`] an access may end in SIGBUS, so that whoever makes one has to survive that.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Pid, getpid};
+
+/// A shared mapping; unmapped when dropped, and not inherited over a fork.
+#[derive(Debug)]
+pub struct Share {
+    base: NonNull<u8>,
+    len: usize,
+    /// Who mapped it: a forked child has the value but not the mapping.
+    owner: Pid,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and nothing here touches its bytes.
+unsafe impl Send for Share {}
+// SAFETY: as above.
+unsafe impl Sync for Share {}
+
+impl Share {
+    /// Maps `len` bytes of a file from `offset` on, which is whole pages, for reading or for writing as well.
+    ///
+    /// # Errors
+    /// What mmap(2) answers; the file is shorter.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
+        let size = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+        if offset.checked_add(len as u64).is_none_or(|end| end > size) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file is shorter than what is to be mapped"));
+        }
+        let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, offset) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let share = Self { base, len, owner: getpid() };
+        // SAFETY: the range is the mapping just made; the advice changes only what a forked child gets.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
+        Ok(share)
+    }
+
+    /// A pointer to `len` bytes at `offset`, or None when they are not all inside. To use it is to risk a fault.
+    #[inline]
+    pub fn pointer(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len as u64).then(|| self.base.as_ptr().wrapping_add(offset as usize))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses may be another's there.
+        if getpid() != self.owner {
+            return;
+        }
+        // SAFETY: the range is the mapping made in `map`; whoever has a pointer to it borrows the value.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
+    }
+}

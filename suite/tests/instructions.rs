@@ -1,0 +1,66 @@
+//! How many instructions a message of 8 bytes takes, counted by valgrind: a number that is the same on a busy machine, so that a step that
+//! becomes dearer shows. The program is `suite/programs/counted.rs`, built as the tests are: optimised a little.
+//!
+//! A step that takes 10 % more than is written down here fails. Who has made it dearer on purpose, or has another compiler, writes down the
+//! number that the test tells; who has made it cheaper does so as well.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+/// Each step, and the instructions of one.
+const STEPS: [(&str, u64); 5] = [
+    ("counted_post", 2943),
+    ("counted_receive", 877),
+    ("counted_take", 5179),
+    ("counted_reap", 4378),
+    ("counted_look", 432),
+];
+/// Hundredths that a step may take more.
+const MORE: u64 = 10;
+
+/// Calls and instructions of each step, with those of what it calls. In callgrind's file a call is three lines: `cfn=` and the name of
+/// what is called, `calls=` and how often, and then where it is called from and what all that cost.
+fn steps(text: &str) -> BTreeMap<&'static str, (u64, u64)> {
+    let mut found = BTreeMap::<_, (u64, u64)>::new();
+    let mut called = None;
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(name) = line.strip_prefix("cfn=") {
+            called = STEPS.iter().map(|(step, _)| *step).find(|step| name.contains(step));
+        } else if let Some(calls) = line.strip_prefix("calls=") {
+            let cost = lines.next().and_then(|line| line.split_whitespace().last()?.parse::<u64>().ok());
+            let calls = calls.split_whitespace().next().and_then(|calls| calls.parse::<u64>().ok());
+            let (Some(calls), Some(cost)) = (calls, cost) else { panic!("no figures of a call in {text}") };
+            if let Some(step) = called.take() {
+                let sum: &mut (u64, u64) = found.entry(step).or_default();
+                *sum = (sum.0 + calls, sum.1 + cost);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_message_of_8_bytes_takes_no_more_instructions_than_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("counted.out");
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
+    valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(env!("CARGO_BIN_EXE_counted"));
+    let ended = valgrind.output().expect("valgrind is installed");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let counted = steps(&fs::read_to_string(&file).expect("counts"));
+    let mut told = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let mut dear = Vec::new();
+    for (step, known) in STEPS {
+        let (calls, cost) = counted.get(step).copied().unwrap_or_else(|| panic!("{step} was not counted"));
+        let each = cost / calls.max(1);
+        told += &format!("{step}: {each} instructions, {known} are known, {calls} calls\n");
+        if each * 100 > known * (100 + MORE) {
+            dear.push(step);
+        }
+    }
+    println!("{told}");
+    assert!(dear.is_empty(), "dearer than they were: {dear:?}\n{told}");
+}
