@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
 /// A shared mapping of an unlinked file of its own. Engines write to it from their threads, so it is only ever copied to and from.
 pub(crate) struct Memory {
@@ -92,7 +92,14 @@ impl Memory {
 }
 
 impl Drop for Memory {
+    /// The bytes go, the addresses stay taken: to drop what else a test has does not destroy its QP, whose engine may write what
+    /// is on its way long after, and would write into whatever the kernel has put there since.
     fn drop(&mut self) {
-        self.unmap();
+        if self.mapped {
+            let place = std::ptr::with_exposed_provenance_mut::<c_void>(self.base);
+            let kind = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: it replaces our own mapping, to which no reference exists.
+            unsafe { mmap_anonymous(place, self.len, ProtFlags::empty(), kind) }.expect("an empty mapping");
+        }
     }
 }
