@@ -13,7 +13,7 @@
 mod field;
 mod fold;
 
-pub use fold::Folding;
+pub use fold::{Folding, Width};
 
 use crate::bth;
 use field::ONES;
@@ -134,21 +134,20 @@ impl Measured {
         self.crc(id, packet).to_le_bytes()
     }
 
-    /// Begins to compute the ICRC of a packet of this length while its payload, which lies behind `head`, is copied; whoever copies takes the bytes
-    /// through ([`Folding`]). `None`: this processor cannot, or the payload has not whole strides.
+    /// Whether the ICRC of a packet of this length can be computed while its payload is copied: the payload has whole strides.
     #[inline]
     #[must_use]
-    pub fn begin(&self, id: u16, head: &[u8; bth::LEN]) -> Option<Folding> {
-        let payload = self.len.checked_sub(bth::LEN).filter(|&len| len > 0 && len.is_multiple_of(Folding::STRIDE))?;
-        debug_assert!(payload <= LONGEST);
-        Folding::begin(self.register_of(id), head)
+    pub fn is_foldable(&self) -> bool {
+        debug_assert!(self.len <= LONGEST);
+        self.len.checked_sub(bth::LEN).is_some_and(|len| len > 0 && len.is_multiple_of(Folding::STRIDE))
     }
 
-    /// The ICRC of a packet that was begun, when its payload has gone through.
+    /// Begins to compute the ICRC of a packet of this length, which is foldable, while its payload, which lies behind `head`, is copied; whoever copies takes
+    /// the bytes through ([`Folding`]).
     #[inline]
-    #[must_use]
-    pub fn end(&self, folding: &Folding) -> [u8; 4] {
-        (!folding.end()).to_le_bytes()
+    pub fn begin(&self, folding: &mut Folding, id: u16, head: &[u8; bth::LEN]) {
+        debug_assert!(self.is_foldable());
+        folding.begin(self.register_of(id), head);
     }
 
     /// Whether a packet of this length, which ends with its ICRC, was sent with the identification `id` and is whole. Another identification

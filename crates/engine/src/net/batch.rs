@@ -48,6 +48,7 @@ pub(crate) struct Batch {
     /// What the last packet's ICRC was made with: the next one is likely to be as long.
     measured: Option<(Envelope, Measured)>,
     unsealed: Option<Unsealed>,
+    folds: Option<Box<Folds>>,
     settlement: Settlement,
     /// Where copies go of what leaves.
     tap: Arc<Tap>,
@@ -62,6 +63,38 @@ struct Unsealed {
     id: u16,
 }
 
+/// So many ICRCs are ended one after the other: each by itself would wait for its own steps, of several the steps go side by side.
+const FOLDS: usize = 4;
+
+/// The ICRCs of packets that have gone through while they were copied, and lack only their end.
+struct Folds {
+    foldings: [Folding; FOLDS],
+    /// Where each goes.
+    places: [usize; FOLDS],
+    count: usize,
+}
+
+impl Folds {
+    fn new(first: Folding) -> Self {
+        let width = first.width();
+        let foldings = std::array::from_fn(|_| Folding::of_width(width));
+        Self { foldings, places: [0; FOLDS], count: 0 }
+    }
+
+    /// Ends them all.
+    #[inline]
+    fn seal(&mut self, buffer: &mut [u8]) {
+        let count = std::mem::take(&mut self.count);
+        let mut icrcs = [[0; ICRC]; FOLDS];
+        for (icrc, folding) in icrcs.iter_mut().zip(&self.foldings[..count]) {
+            *icrc = folding.icrc();
+        }
+        for (icrc, at) in icrcs.iter().zip(&self.places[..count]) {
+            buffer[*at..*at + ICRC].copy_from_slice(icrc);
+        }
+    }
+}
+
 impl Batch {
     /// One whose packets leave from `source`, and are shown where somebody captures.
     pub(crate) fn tapped(tap: Arc<Tap>, source: [u8; 16]) -> Self {
@@ -74,6 +107,7 @@ impl Batch {
             target: None,
             measured: None,
             unsealed: None,
+            folds: Folding::new().map(|first| Box::new(Folds::new(first))),
             settlement: Settlement::default(),
             tap,
             source,
@@ -152,7 +186,7 @@ impl Batch {
 
     /// The `size` bytes behind the last packet are one, but for the ICRC.
     fn add(&mut self, target: &Target, envelope: &Envelope, size: usize) {
-        self.seal_last();
+        self.seal();
         let measured = self.measure(envelope, size - ICRC);
         self.unsealed = Some(Unsealed { at: self.len, measured, id: self.next_id() });
         self.count_in(target, size);
@@ -182,8 +216,11 @@ impl Batch {
         self.len += size;
     }
 
-    /// Gives the last packet its ICRC. The next one is put together first: what has just been written is read slowly.
-    fn seal_last(&mut self) {
+    /// Gives the packets their ICRCs that lack them. The next one is put together first: what has just been written is read slowly.
+    fn seal(&mut self) {
+        if let Some(folds) = self.folds.as_mut().filter(|folds| folds.count > 0) {
+            folds.seal(&mut self.buffer);
+        }
         if let Some(Unsealed { at, measured, id }) = self.unsealed.take() {
             let (packet, icrc) = self.buffer[at..at + measured.length() + ICRC].split_at_mut(measured.length());
             icrc.copy_from_slice(&measured.icrc(id, packet));
@@ -193,7 +230,7 @@ impl Batch {
     /// Has one bit of the last packet be another one, so that its ICRC does not fit.
     #[cold]
     pub(crate) fn damage_last(&mut self, bit: u64) {
-        self.seal_last();
+        self.seal();
         let start = self.segment * self.count.saturating_sub(1);
         if let Some(packet) = self.buffer.get_mut(start..self.len).filter(|packet| !packet.is_empty()) {
             let bit = (bit % (packet.len() as u64 * 8)) as usize;
@@ -207,7 +244,7 @@ impl Batch {
     /// It could not be sent, and is lost.
     pub(crate) fn flush(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let Some(target) = self.target.take() else { return Ok(()) };
-        self.seal_last();
+        self.seal();
         if self.tap.is_on() {
             self.show(outlet, &target);
         }
@@ -293,14 +330,18 @@ impl Row<'_> {
         let packet = &mut batch.buffer[at..at + size];
         let (head, rest) = packet.split_first_chunk_mut().expect("a packet has room for its headers");
         emit(head);
-        let mut folding = measured.begin(id, head);
-        fill(rest.as_mut_ptr(), folding.as_mut())?;
-        let icrc = folding.map(|folding| measured.end(&folding));
-        if let Some(icrc) = icrc {
-            packet[len..].copy_from_slice(&icrc);
-        }
-        batch.seal_last();
-        if icrc.is_none() {
+        if let Some(folds) = batch.folds.as_mut().filter(|_| measured.is_foldable()) {
+            let folding = &mut folds.foldings[folds.count];
+            measured.begin(folding, id, head);
+            fill(rest.as_mut_ptr(), Some(folding))?;
+            folds.places[folds.count] = at + len;
+            folds.count += 1;
+            if folds.count == FOLDS {
+                batch.seal();
+            }
+        } else {
+            fill(rest.as_mut_ptr(), None)?;
+            batch.seal();
             batch.unsealed = Some(Unsealed { at, measured: *measured, id });
         }
         batch.count_in(target, size);

@@ -249,9 +249,9 @@ pub(super) fn is_fault(signal: libc::c_int, code: libc::c_int) -> bool {
     code > 0 && !(signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO)
 }
 
-fn table() -> [Range; 5] {
-    let [copy, copy_avx] = copy::ranges();
-    [copy, copy_avx, fold::range(), atomic::range(), gate::range()]
+fn table() -> [Range; 6] {
+    let ([copy, copy_avx], [fold, fold_half]) = (copy::ranges(), fold::ranges());
+    [copy, copy_avx, fold, fold_half, atomic::range(), gate::range()]
 }
 
 /// Vector 14 of the x86 architecture.

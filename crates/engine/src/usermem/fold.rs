@@ -5,9 +5,9 @@
 use super::Fault;
 use super::fault::{Outcome, Range};
 use std::arch::global_asm;
-use wire::icrc::Folding;
+use wire::icrc::{Folding, Width};
 
-const _: () = assert!(Folding::STRIDE == 256 && Folding::SUMS == 0 && Folding::WEIGHTS == 256);
+const _: () = assert!(Folding::STRIDE == 256 && Folding::SUMS == 0 && Folding::WEIGHTS == 256 && Folding::LAST == 320);
 
 /// Copies `len` bytes, whole strides, from `src` to `dst`, and has them go through `folding`.
 ///
@@ -23,19 +23,30 @@ const _: () = assert!(Folding::STRIDE == 256 && Folding::SUMS == 0 && Folding::W
 #[inline]
 pub unsafe fn copy_folding(dst: *mut u8, src: *const u8, len: usize, folding: &mut Folding) -> Result<(), Fault> {
     assert!(len > 0 && len.is_multiple_of(Folding::STRIDE), "{len} bytes are not whole strides");
-    // SAFETY: the routine keeps to the C ABI and touches the two ranges, which the caller vouches for, and the 320 bytes of `folding`; the processor has
-    // the instructions, or there would be no `Folding`.
-    let outcome = unsafe { softhca_usermem_fold(dst, src, len, std::ptr::from_mut(folding).cast()) };
+    let routine = match folding.width() {
+        Width::Half => softhca_usermem_fold_half,
+        Width::Whole => softhca_usermem_fold,
+    };
+    // SAFETY: the routines keep to the C ABI and touch the two ranges, which the caller vouches for, and the 336 bytes of `folding`; the processor has
+    // the instructions, or there would be no such `Folding`.
+    let outcome = unsafe { routine(dst, src, len, std::ptr::from_mut(folding).cast()) };
     if outcome.is_done() { Ok(()) } else { Err(outcome.fault_of_copy(src as u64, len as u64, dst as u64)) }
 }
 
-/// Where the routine lies, for the fault table.
-pub(super) fn range() -> Range {
-    Range {
-        begin: &raw const softhca_usermem_fold_begin as u64,
-        end: &raw const softhca_usermem_fold_end as u64,
-        fixup: &raw const softhca_usermem_fold_fixup as u64,
-    }
+/// Where the routines lie, for the fault table.
+pub(super) fn ranges() -> [Range; 2] {
+    [
+        Range {
+            begin: &raw const softhca_usermem_fold_begin as u64,
+            end: &raw const softhca_usermem_fold_end as u64,
+            fixup: &raw const softhca_usermem_fold_fixup as u64,
+        },
+        Range {
+            begin: &raw const softhca_usermem_fold_half_begin as u64,
+            end: &raw const softhca_usermem_fold_half_end as u64,
+            fixup: &raw const softhca_usermem_fold_half_fixup as u64,
+        },
+    ]
 }
 
 unsafe extern "C" {
@@ -43,6 +54,10 @@ unsafe extern "C" {
     static softhca_usermem_fold_begin: u8;
     static softhca_usermem_fold_end: u8;
     static softhca_usermem_fold_fixup: u8;
+    fn softhca_usermem_fold_half(dst: *mut u8, src: *const u8, len: usize, folding: *mut u8) -> Outcome;
+    static softhca_usermem_fold_half_begin: u8;
+    static softhca_usermem_fold_half_end: u8;
+    static softhca_usermem_fold_half_fixup: u8;
 }
 
 // rdi = dst, rsi = src, rdx = len, rcx = folding; returns the Outcome in rax (0: done) and rdx. Changes r9 and zmm0 to zmm9.
@@ -60,10 +75,10 @@ global_asm!(
     "softhca_usermem_fold_begin:",
     "softhca_usermem_fold:",
     "xor eax, eax",
-    "vmovdqa64 zmm0, [rcx]",
-    "vmovdqa64 zmm1, [rcx + 64]",
-    "vmovdqa64 zmm2, [rcx + 128]",
-    "vmovdqa64 zmm3, [rcx + 192]",
+    ".irp sum, 0, 1, 2, 3",
+    "vpxord zmm\\sum, zmm\\sum, zmm\\sum",
+    ".endr",
+    "vinserti32x4 zmm3, zmm3, [rcx + 320], 3",
     "vmovdqa64 zmm4, [rcx + 256]",
     "lea r9, [rdi + rdx]",
     "sub rsi, rdi",
@@ -102,6 +117,58 @@ global_asm!(
     "vmovdqa64 [rcx + 192], zmm3",
     "softhca_usermem_fold_end:",
     "softhca_usermem_fold_fixup:",
+    "vzeroupper",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+// The same in registers of half the width, of which four are half a stride. Changes r9 and ymm0 to ymm7.
+global_asm!(
+    ".pushsection .text.softhca_usermem_fold_half, \"ax\", @progbits",
+    ".globl softhca_usermem_fold_half",
+    ".hidden softhca_usermem_fold_half",
+    ".type softhca_usermem_fold_half, @function",
+    ".irp name, begin, end, fixup",
+    ".globl softhca_usermem_fold_half_\\name",
+    ".hidden softhca_usermem_fold_half_\\name",
+    ".endr",
+    ".cfi_startproc",
+    ".p2align 6",
+    "softhca_usermem_fold_half_begin:",
+    "softhca_usermem_fold_half:",
+    "xor eax, eax",
+    ".irp sum, 0, 1, 2, 3",
+    "vpxor ymm\\sum, ymm\\sum, ymm\\sum",
+    ".endr",
+    "vinserti128 ymm3, ymm3, [rcx + 320], 1",
+    "vmovdqa ymm4, [rcx + 256]",
+    "lea r9, [rdi + rdx]",
+    "sub rsi, rdi",
+    ".p2align 5",
+    "30:",
+    "prefetcht0 [rsi + rdi + 2048]", // what is not there is not fetched
+    "prefetcht0 [rsi + rdi + 2112]",
+    "prefetcht0 [rsi + rdi + 2176]",
+    "prefetcht0 [rsi + rdi + 2240]",
+    ".irp half, 0, 128",
+    ".irp sum, 0, 1, 2, 3",
+    "vmovdqu ymm5, [rsi + rdi + 32 * \\sum + \\half]",
+    "vpclmulqdq ymm6, ymm\\sum, ymm4, 0x00",
+    "vpclmulqdq ymm7, ymm\\sum, ymm4, 0x11",
+    "vmovdqu [rdi + 32 * \\sum + \\half], ymm5",
+    "vpxor ymm6, ymm6, ymm5",
+    "vpxor ymm\\sum, ymm6, ymm7",
+    ".endr",
+    ".endr",
+    "add rdi, 256",
+    "cmp rdi, r9",
+    "jb 30b",
+    ".irp sum, 0, 1, 2, 3",
+    "vmovdqa [rcx + 32 * \\sum], ymm\\sum",
+    ".endr",
+    "softhca_usermem_fold_half_end:",
+    "softhca_usermem_fold_half_fixup:",
     "vzeroupper",
     "ret",
     ".cfi_endproc",

@@ -3,7 +3,7 @@
 use super::super::{Side, copy_folding, install};
 use super::{PAGE, Pages};
 use wire::bth;
-use wire::icrc::Envelope;
+use wire::icrc::{Envelope, Folding, Width};
 
 const HEAD: [u8; bth::LEN] = [7, 0, 0xff, 0xff, 0x55, 0, 1, 2, 0x80, 3, 4, 5];
 
@@ -20,25 +20,32 @@ fn it_copies_and_comes_to_the_same_icrc() {
     for len in [256, 512, 1024, 2048, 4096] {
         for (from, to, v4, id) in [(0, 64, true, 0), (1, 12, true, 0xfffe), (63, 77, false, 0), (4000, 12, true, 5)] {
             let measured = envelope(v4).of_length(bth::LEN + len);
-            let Some(mut folding) = measured.begin(id, &HEAD) else { return };
-            destination.fill(0, 4 * PAGE, |_| 255);
-            // SAFETY: both are the test's own mappings, without references.
-            unsafe { copy_folding(destination.at(to), source.at(from), len, &mut folding) }.unwrap();
-            let byte = |at: usize| (at.wrapping_mul(2_654_435_761) >> 7) as u8;
-            assert!(destination.holds(to, len, |at| byte(at - to + from)), "{len} {from} {to}");
-            assert!(destination.holds(0, to, |_| 255) && destination.holds(to + len, 64, |_| 255), "{len} {from} {to}");
-            let packet: Vec<u8> = HEAD.into_iter().chain((from..from + len).map(byte)).collect();
-            assert_eq!(measured.end(&folding), envelope(v4).icrc(id, &packet), "{len} {from}");
+            for width in Width::all() {
+                let mut folding = Folding::of_width(width);
+                measured.begin(&mut folding, id, &HEAD);
+                destination.fill(0, 4 * PAGE, |_| 255);
+                // SAFETY: both are the test's own mappings, without references.
+                unsafe { copy_folding(destination.at(to), source.at(from), len, &mut folding) }.unwrap();
+                let byte = |at: usize| (at.wrapping_mul(2_654_435_761) >> 7) as u8;
+                assert!(destination.holds(to, len, |at| byte(at - to + from)), "{len} {from} {to}");
+                assert!(
+                    destination.holds(0, to, |_| 255) && destination.holds(to + len, 64, |_| 255),
+                    "{len} {from} {to}"
+                );
+                let packet: Vec<u8> = HEAD.into_iter().chain((from..from + len).map(byte)).collect();
+                assert_eq!(folding.icrc(), envelope(v4).icrc(id, &packet), "{len} {from} {width:?}");
+            }
         }
     }
 }
 
 #[test]
-fn what_is_no_stride_is_not_begun() {
+fn what_is_no_stride_is_not_folded() {
     for len in [0, 4, 128, 1020, 1028] {
-        assert!(envelope(true).of_length(bth::LEN + len).begin(0, &HEAD).is_none(), "{len}");
+        assert!(!envelope(true).of_length(bth::LEN + len).is_foldable(), "{len}");
     }
-    assert!(envelope(true).of_length(4).begin(0, &HEAD).is_none());
+    assert!(!envelope(true).of_length(4).is_foldable());
+    assert!(envelope(true).of_length(bth::LEN + 256).is_foldable());
 }
 
 #[test]
@@ -49,8 +56,9 @@ fn a_hole_on_either_side_is_found() {
     let measured = envelope(true).of_length(bth::LEN + 1024);
     for beyond in (1..=1024).step_by(97) {
         let start = PAGE + beyond - 1024;
-        for side in [Side::Read, Side::Write] {
-            let Some(mut folding) = measured.begin(0, &HEAD) else { return };
+        for (side, width) in Width::all().flat_map(|width| [(Side::Read, width), (Side::Write, width)]) {
+            let mut folding = Folding::of_width(width);
+            measured.begin(&mut folding, 0, &HEAD);
             let (to, from) = match side {
                 Side::Read => (whole.at(12), holed.at(start)),
                 Side::Write => (holed.at(start), whole.at(3)),
