@@ -151,9 +151,9 @@ impl Qp {
 
     /// Gives the completions that there are, and has the timers know the next deadline.
     pub(crate) fn show(&self, inner: &mut Inner) {
-        self.show_arrived(inner);
+        // First: what comes with an answer has come before it. Programs go by that, even where two queues tell of it on one channel.
         self.complete_sends(inner);
-        // A send that failed has flushed the receives.
+        // Of a send that failed, the flushed receives among it.
         self.show_arrived(inner);
         if inner.on_wire {
             self.recount(inner);

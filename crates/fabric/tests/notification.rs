@@ -10,6 +10,7 @@ use abi::qp::state;
 use common::wait::{PATIENCE, nonblocking, readable};
 use common::{Fabric, Plan, Side};
 use engine::{Channel, Cq, CqSpec, Engine, SendWr};
+use fabric::simulation::Simulation;
 
 /// A CQ that notifies through `channel`.
 fn notifying(engine: &Arc<Engine>, channel: &Arc<Channel>, cookie: u64) -> Arc<Cq> {
@@ -210,4 +211,41 @@ fn the_unread_events_of_a_destroyed_queue_go_with_it() {
     assert!(!readable(channel.fd(), std::time::Duration::ZERO), "nothing waits");
     assert_eq!(b.scq.destroy().expect("destroyed").completion, 1);
     channel.destroy().expect("nobody uses it any more");
+}
+
+/// A peer acknowledges what it answers before it answers. Programs that wait for one event, then for the other, go by that, although two queues
+/// tell of them; whoever looks late finds both at once.
+#[test]
+fn the_event_of_a_send_comes_before_that_of_its_answer() {
+    let mut simulation = Simulation::new(1);
+    let host = simulation.host("10.0.0.1").expect("a host");
+    let (here, there) = (simulation.connect(host).expect("a context"), simulation.connect(host).expect("a context"));
+    let channel = here.create_channel().expect("a channel");
+    nonblocking(channel.fd());
+    let cqs = (notifying(&here, &channel, 10), notifying(&here, &channel, 11));
+    let pd = here.alloc_pd().expect("a PD");
+    let asker = Side::on_cqs(&here, &pd, &Plan::rc(), (&cqs.0, &cqs.1), None);
+    let answerer = Side::new(&there, &Plan::rc());
+    common::connect(&asker, &answerer);
+    let polled = |cq: &Cq| cq.poll(&mut [abi::cq::Wc::default()]) == Ok(1);
+    for round in 0..4 {
+        // From the second round on the way is known, and nothing but the calls here moves anything.
+        let mut until = |mut done: Box<dyn FnMut() -> bool + '_>| {
+            let known = round > 0;
+            assert!(done() || !known && simulation.run_until(PATIENCE, done), "round {round}");
+        };
+        for cq in [&cqs.0, &cqs.1] {
+            cq.req_notify(false).expect("armed");
+        }
+        for side in [&asker, &answerer] {
+            side.recv(1, 0, 8);
+        }
+        asker.post(&SendWr { send_flags: send_flags::SIGNALED, ..SendWr::default() });
+        until(Box::new(|| polled(&answerer.rcq)));
+        answerer.post(&SendWr { send_flags: send_flags::SIGNALED, ..SendWr::default() });
+        until(Box::new(|| polled(&cqs.1)));
+        assert_eq!([taken(&channel), taken(&channel), taken(&channel)], [Ok(10), Ok(11), NONE], "round {round}");
+        assert!(polled(&cqs.0));
+        until(Box::new(|| polled(&answerer.scq)));
+    }
 }
