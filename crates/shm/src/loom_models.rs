@@ -439,3 +439,24 @@ fn wake_after_the_program_has_found_something() {
 fn wake_after_the_program_was_late_to_silence_the_bell() {
     attend_with_few_preemptions(Program::IsLate);
 }
+
+/// A thread that goes to rest, and somebody who leaves it something of which no bell tells: a queue that is blocked, or a nearer deadline.
+#[test]
+fn wake_for_what_no_bell_tells() {
+    loom::model(|| {
+        let [left, resting, kicked] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let (to_leave, rests, kick) = (left.clone(), resting.clone(), kicked.clone());
+        let other = thread::spawn(move || {
+            to_leave.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if rests.load(Ordering::Relaxed) {
+                kick.store(true, Ordering::Relaxed);
+            }
+        });
+        resting.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let seen = left.load(Ordering::Relaxed);
+        other.join().unwrap();
+        assert!(seen || kicked.load(Ordering::Relaxed), "something is left, the thread rests, and nobody kicked it");
+    });
+}

@@ -170,6 +170,18 @@ fn a_message_behind_one_that_was_not_ready_is_not_plain() {
 }
 
 #[test]
+fn a_message_is_not_plain_while_another_one_is_carried_out() {
+    let mut responder = Responder::new(Service::Rc);
+    responder.configure(ResponderConfig { mtu: MTU, access: Access(0xf), ..ResponderConfig::default() });
+    let headers = Headers { opcode: Opcode::new(Transport::Rc, W::SendOnly), ..Headers::default() };
+    assert!(responder.awaits_plain(headers.psn, 8) && responder.awaits_plain_write(headers.psn, 8, 8));
+    assert!(matches!(responder.handle(&headers, 8), Step::Receive { .. }));
+    assert!(!responder.awaits_plain(headers.psn, 8) && !responder.awaits_plain_write(headers.psn, 8, 8));
+    responder.finish(Outcome::Done);
+    assert!(responder.awaits_plain(headers.psn + 1, 8));
+}
+
+#[test]
 fn a_responder_is_the_same_whichever_way_its_messages_come() {
     let mut dice = Dice(2);
     let (mut taken, mut said) = (0, 0);
