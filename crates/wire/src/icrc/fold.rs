@@ -61,16 +61,20 @@ impl Width {
 /// The register after a packet, with ones in the place of its fifth byte; or `None`: this processor cannot do it so, or it is no gain.
 #[inline]
 pub(super) fn packet_through(register: u32, packet: &[u8]) -> Option<u32> {
-    packet_through_in(Width::widest()?, register, packet)
+    // SAFETY: the processor has the registers.
+    unsafe { packet_through_in(Width::widest()?, register, packet) }
 }
 
-/// The same in registers of one width, which the processor has.
+/// The same in registers of one width.
+///
+/// # Safety
+/// The processor has them.
 #[inline]
-fn packet_through_in(width: Width, register: u32, packet: &[u8]) -> Option<u32> {
+unsafe fn packet_through_in(width: Width, register: u32, packet: &[u8]) -> Option<u32> {
     // What fills no sum has to have the fifth byte, and words are the smallest that is loaded.
     let odd = packet.len() % WIDE;
     let can = packet.len() >= WIDE + STRIDE && odd >= 8 && odd.is_multiple_of(4);
-    // SAFETY: the processor has these registers, as the caller says.
+    // SAFETY: the processor has the registers, as the caller vouches for.
     can.then(|| unsafe {
         match width {
             Width::Half => half::packet_through(register, packet),
@@ -214,7 +218,8 @@ mod tests {
             for (index, len) in (0..1400).chain([2060, 2076, 4108, 4124, 4156, 4160]).enumerate() {
                 let packet = &bytes[index % 70..][..len];
                 for register in [0, 1, u32::MAX, 0xdebb_20e3] {
-                    let found = packet_through_in(width, register, packet);
+                    // SAFETY: it is one of this processor's.
+                    let found = unsafe { packet_through_in(width, register, packet) };
                     assert_eq!(
                         found.is_some(),
                         len >= 320 && len.is_multiple_of(4) && len % 64 >= 8,
