@@ -1,4 +1,4 @@
-//! The short way of the most ordinary messages on a lane: a SEND or WRITE of one packet in one cell, and the ACK for it, while nobody
+//! The short way of the most ordinary messages on a lane: a SEND or WRITE of one packet, and the ACK for it, while nobody
 //! captures, nothing goes wrong and nothing waits. What they look like is here; the sending side is in `plain/sending.rs`, the receiving
 //! side in `plain/taking.rs`.
 //!
@@ -8,20 +8,18 @@
 mod sending;
 pub(crate) mod taking;
 
-use shm::memory::CELL_DATA;
+use shm::RECORD_MAX;
 use wire::{Opcode, Operation, Psn, Qpn, Transport};
 
-use crate::cell::{self, Path};
+use crate::cell::{self, Path, Payload, flag};
 
-/// One cell of a lane, as it is copied.
-pub(crate) type Record = [u8; CELL_DATA];
+/// A record of a lane, as it is copied.
+pub(crate) type Record = [u8; RECORD_MAX];
 
 /// Where the headers begin.
 const BTH: usize = 16;
-/// Where they end: the payload of a SEND begins, or the second header.
-const BEHIND: usize = BTH + wire::bth::LEN;
-/// The same of a WRITE.
-const BEHIND_RETH: usize = BEHIND + wire::reth::LEN;
+/// The same behind a place in the bulk area.
+const BTH_OF_BULK: usize = BTH + 4;
 
 const SEND_ONLY: u8 = Opcode::new(Transport::Rc, Operation::SendOnly).as_u8();
 const WRITE_ONLY: u8 = Opcode::new(Transport::Rc, Operation::WriteOnly).as_u8();
@@ -51,9 +49,9 @@ pub(crate) struct Plain {
     pub(crate) solicited: bool,
     pub(crate) migrated: bool,
     pub(crate) ack_req: bool,
-    /// Bytes of payload, and where it begins.
-    pub(crate) len: usize,
-    pub(crate) at: usize,
+    /// Bytes of payload, and where they are.
+    pub(crate) len: u16,
+    pub(crate) payload: Payload,
     pub(crate) what: What,
 }
 
@@ -65,31 +63,61 @@ fn le32(record: &Record, at: usize) -> u32 {
     be32(record, at).swap_bytes()
 }
 
+/// For which QP a record is, if it may be plain.
+#[inline]
+pub(crate) fn destination(record: &Record) -> Option<u32> {
+    let bth = match record[7] {
+        0 => BTH,
+        flag::BULK => BTH_OF_BULK,
+        _ => return None,
+    };
+    Some(be32(record, bth + 4) & 0xff_ffff)
+}
+
 impl Plain {
-    /// Takes a record apart. `None`: it is not plain, or not one that a sound peer writes.
-    #[inline]
-    pub(crate) fn decode(record: &Record) -> Option<Self> {
-        // Neither flags of a lane, nor padding, nor another version of the headers.
-        if record[7] != 0 || record[BTH + 1] & 0x3f != 0 {
+    /// Takes a record of so many bytes apart. `None`: it is not plain, or not one that a sound peer writes.
+    #[inline(always)]
+    pub(crate) fn decode(record: &Record, bytes: usize) -> Option<Self> {
+        match record[7] {
+            0 => Self::decode_at(record, bytes, BTH, None),
+            flag::BULK => Self::decode_bulk(record, bytes),
+            _ => None,
+        }
+    }
+
+    /// The same where it names a place in the bulk area. Apart, so that the other is short.
+    #[inline(never)]
+    fn decode_bulk(record: &Record, bytes: usize) -> Option<Self> {
+        Self::decode_at(record, bytes, BTH_OF_BULK, Some(le32(record, BTH)))
+    }
+
+    /// The same, with the headers there, and the place in the bulk area.
+    #[inline(always)]
+    fn decode_at(record: &Record, bytes: usize, bth: usize, bulk: Option<u32>) -> Option<Self> {
+        // Neither padding, nor another version of the headers.
+        if record[bth + 1] & 0x3f != 0 {
             return None;
         }
-        let (at, what) = match record[BTH] {
-            SEND_ONLY => (BEHIND, What::Send),
+        let behind = bth + wire::bth::LEN;
+        let (at, what) = match record[bth] {
+            SEND_ONLY => (behind, What::Send),
             WRITE_ONLY => {
-                let va = u64::from(be32(record, BEHIND)) << 32 | u64::from(be32(record, BEHIND + 4));
-                let (rkey, total) = (be32(record, BEHIND + 8), be32(record, BEHIND + 12));
-                (BEHIND_RETH, What::Write { va, rkey, total })
+                let va = u64::from(be32(record, behind)) << 32 | u64::from(be32(record, behind + 4));
+                let (rkey, total) = (be32(record, behind + 8), be32(record, behind + 12));
+                (behind + wire::reth::LEN, What::Write { va, rkey, total })
             }
-            ACKNOWLEDGE if record[BEHIND] == ACK => {
-                (BEHIND + wire::aeth::LEN, What::Ack { msn: be32(record, BEHIND) & 0xff_ffff })
+            ACKNOWLEDGE if record[behind] == ACK => {
+                (behind + wire::aeth::LEN, What::Ack { msn: be32(record, behind) & 0xff_ffff })
             }
             _ => return None,
         };
-        let len = usize::from(u16::from_le_bytes([record[12], record[13]]));
-        if at + len > CELL_DATA {
-            return None;
-        }
-        let number = be32(record, BTH + 8);
+        let len = u16::from_le_bytes([record[12], record[13]]);
+        let payload = match bulk {
+            Some(offset) => Payload::Bulk(offset),
+            None if at + usize::from(len) <= bytes => Payload::Inline(at),
+            None => return None,
+        };
+        let number = be32(record, bth + 8);
         Some(Self {
             path: Path {
                 device: record[0],
@@ -100,13 +128,13 @@ impl Plain {
                 mtu: record[14],
             },
             src_qp: le32(record, 8) & 0xff_ffff,
-            dest_qp: be32(record, BTH + 4) & 0xff_ffff,
+            dest_qp: be32(record, bth + 4) & 0xff_ffff,
             psn: Psn::new(number & 0xff_ffff),
-            solicited: record[BTH + 1] & SOLICITED != 0,
-            migrated: record[BTH + 1] & MIGRATED != 0,
+            solicited: record[bth + 1] & SOLICITED != 0,
+            migrated: record[bth + 1] & MIGRATED != 0,
             ack_req: number >> 31 != 0,
             len,
-            at,
+            payload,
             what,
         })
     }
@@ -123,10 +151,43 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
-    /// Writes everything before the payload; answers where that begins.
+    /// Writes everything before the payload, which follows; answers how long that is.
     #[inline]
-    pub(crate) fn encode(&self, psn: Psn, solicited: bool, len: u16, what: What, record: &mut Record) -> usize {
+    pub(crate) fn encode<const N: usize>(
+        &self,
+        numbers: (Psn, bool),
+        len: u16,
+        what: What,
+        record: &mut [u8; N],
+    ) -> usize {
         cell::head(record, self.path, 0, self.src_qp, len);
+        self.headers(BTH, numbers, what, record)
+    }
+
+    /// The same of one whose payload is in the bulk area.
+    pub(crate) fn encode_bulk<const N: usize>(
+        &self,
+        numbers: (Psn, bool),
+        len: u16,
+        what: What,
+        offset: u32,
+        record: &mut [u8; N],
+    ) -> usize {
+        cell::head(record, self.path, flag::BULK, self.src_qp, len);
+        record[BTH..BTH_OF_BULK].copy_from_slice(&offset.to_le_bytes());
+        self.headers(BTH_OF_BULK, numbers, what, record)
+    }
+
+    /// Writes the headers there: with the packet's number, and whether it is solicited.
+    #[inline(always)]
+    fn headers<const N: usize>(
+        &self,
+        bth: usize,
+        (psn, solicited): (Psn, bool),
+        what: What,
+        record: &mut [u8; N],
+    ) -> usize {
+        let behind = bth + wire::bth::LEN;
         let (opcode, ack_req) = match what {
             What::Send => (SEND_ONLY, ACK_REQ),
             What::Write { .. } => (WRITE_ONLY, ACK_REQ),
@@ -134,31 +195,41 @@ impl Envelope {
         };
         let [high, low] = self.pkey.to_be_bytes();
         let flags = if solicited { SOLICITED } else { 0 } | if self.migrated { MIGRATED } else { 0 };
-        record[BTH..BTH + 4].copy_from_slice(&[opcode, flags, high, low]);
-        record[BTH + 4..BTH + 8].copy_from_slice(&self.dest_qp.value().to_be_bytes());
-        record[BTH + 8..BEHIND].copy_from_slice(&(u32::from(ack_req) << 24 | psn.value()).to_be_bytes());
+        record[bth..bth + 4].copy_from_slice(&[opcode, flags, high, low]);
+        record[bth + 4..bth + 8].copy_from_slice(&self.dest_qp.value().to_be_bytes());
+        record[bth + 8..behind].copy_from_slice(&(u32::from(ack_req) << 24 | psn.value()).to_be_bytes());
         match what {
-            What::Send => BEHIND,
+            What::Send => {}
             What::Write { va, rkey, total } => {
-                record[BEHIND..BEHIND + 8].copy_from_slice(&va.to_be_bytes());
-                record[BEHIND + 8..BEHIND + 12].copy_from_slice(&rkey.to_be_bytes());
-                record[BEHIND + 12..BEHIND_RETH].copy_from_slice(&total.to_be_bytes());
-                BEHIND_RETH
+                record[behind..behind + 8].copy_from_slice(&va.to_be_bytes());
+                record[behind + 8..behind + 12].copy_from_slice(&rkey.to_be_bytes());
+                record[behind + 12..behind + wire::reth::LEN].copy_from_slice(&total.to_be_bytes());
             }
             What::Ack { msn } => {
                 let word = u32::from(ACK) << 24 | msn & 0xff_ffff;
-                record[BEHIND..BEHIND + wire::aeth::LEN].copy_from_slice(&word.to_be_bytes());
-                BEHIND + wire::aeth::LEN
+                record[behind..behind + wire::aeth::LEN].copy_from_slice(&word.to_be_bytes());
             }
         }
+        behind + what.second_header()
     }
 }
 
-/// Whether so many bytes fit behind the headers.
-#[inline]
-pub(crate) fn fits(what: What, len: u32) -> bool {
-    let at = if what == What::Send { BEHIND } else { BEHIND_RETH };
-    len as usize <= CELL_DATA - at
+impl What {
+    /// The bytes of headers behind the first.
+    #[inline]
+    fn second_header(self) -> usize {
+        match self {
+            What::Send => 0,
+            What::Write { .. } => wire::reth::LEN,
+            What::Ack { .. } => wire::aeth::LEN,
+        }
+    }
+
+    /// The bytes of a record with so many bytes of payload behind the headers.
+    #[inline]
+    pub(crate) fn record_with(self, len: u32) -> usize {
+        BTH + wire::bth::LEN + self.second_header() + len as usize
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::reason::Cause;
-use shm::memory::CELL_DATA;
 use shm::{LaneRx, RECORD_MAX};
 use wire::Qpn;
 
@@ -17,7 +16,7 @@ use crate::faults::PARCELS;
 use crate::lane::{Lane, Receiver};
 use crate::moderation::PERIODS;
 use crate::net::inbox::{Inbox, OTHERS};
-use crate::plain::taking::Run;
+use crate::plain::taking::{Done, Run};
 use crate::pollers::{Concern, Poller, Visitor};
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
@@ -26,7 +25,7 @@ use crate::receive::{Arrival, Origin};
 pub(crate) const BATCH: usize = 64;
 
 /// How many bytes of bulk at most, about: what has come is said, and answered, while the sender still has something to do.
-const BULK_BATCH: u32 = 256 * 1024;
+pub(crate) const BULK_BATCH: u32 = 256 * 1024;
 
 /// How the helper calls itself when it walks over the lanes.
 const HELPER: u32 = u32::MAX;
@@ -48,12 +47,12 @@ enum Caller {
     Helps,
 }
 
-/// Where a packet's payload is; `None` for a place that no sound peer names.
+/// Where so many bytes of payload are; `None` for a place that no sound peer names.
 #[inline]
-fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], packet: &Packet) -> Option<*const u8> {
-    match packet.payload {
+pub(crate) fn place(rx: &LaneRx, record: &[u8; RECORD_MAX], payload: Payload, len: u16) -> Option<*const u8> {
+    match payload {
         Payload::Inline(at) => Some(record[at..].as_ptr()),
-        Payload::Bulk(offset) => rx.bulk.slice(offset, u32::from(packet.len)).map(|bytes| bytes.as_ptr().cast_const()),
+        Payload::Bulk(offset) => rx.bulk.slice(offset, u32::from(len)).map(|bytes| bytes.as_ptr().cast_const()),
     }
 }
 
@@ -173,15 +172,15 @@ impl Engine {
         crate::usermem::prepare_thread();
         let Receiver { rx, touched, recent, record } = receiver;
         let plainly = !self.is_capturing() && !self.faults.is_on();
-        let (mut taken, mut bulk) = (0, 0);
-        while taken < BATCH && bulk < BULK_BATCH {
+        let mut done = Done::default();
+        while done.may_go_on() {
             let popped = rx.ring.pop(record);
             if matches!(popped, Ok(None)) {
                 break;
             }
-            taken += 1;
+            done.records += 1;
             let run = match popped {
-                Ok(Some(CELL_DATA)) if plainly => self.take_run(lane, (rx, record), &mut taken, touched, recent),
+                Ok(Some(len)) if plainly => self.take_run(lane, (rx, record, len), &mut done, touched, recent),
                 Ok(len) => Run::Other(len.unwrap_or(0)),
                 Err(shm::Broken) => Run::Broken,
             };
@@ -198,7 +197,7 @@ impl Engine {
             match cell {
                 Cell::Notice(notice) => self.heed_notice(lane, notice),
                 Cell::Errand(packet, _) | Cell::Report(packet, _) => {
-                    let Some(payload) = place(rx, record, packet) else {
+                    let Some(payload) = place(rx, record, packet.payload, packet.len) else {
                         self.break_lane(lane);
                         break;
                     };
@@ -216,14 +215,14 @@ impl Engine {
                     }
                 }
                 Cell::Packet(packet) => {
-                    let Some(payload) = place(rx, record, packet) else {
+                    let Some(payload) = place(rx, record, packet.payload, packet.len) else {
                         self.break_lane(lane);
                         break;
                     };
                     if let Payload::Bulk(_) = packet.payload {
-                        bulk += u32::from(packet.len);
+                        done.bulk += u32::from(packet.len);
                     }
-                    let more = taken < BATCH && bulk < BULK_BATCH && rx.ring.has_next();
+                    let more = done.may_go_on() && rx.ring.has_next();
                     self.accept(lane, (packet, payload, more), touched, recent);
                     if let Payload::Bulk(offset) = packet.payload {
                         rx.bulk.release(offset, u32::from(packet.len));
@@ -231,7 +230,7 @@ impl Engine {
                 }
             }
         }
-        if taken == 0 {
+        if done.records == 0 {
             return false;
         }
         lane.stands_at(rx.ring.position());

@@ -46,31 +46,32 @@ impl<'a> Near<'a> {
         (region.matter != Matter::Nothing).then(|| std::ptr::with_exposed_provenance_mut(host as usize))
     }
 
-    /// Copies the first bytes of an element to `to`; says whether it did.
+    /// Copies the first `len` bytes of an element to `to`, where nobody looks before being told; says whether it did.
     #[inline]
-    pub(crate) fn gather(&mut self, pd: u32, element: &Sge, to: &mut [u8]) -> bool {
+    pub(crate) fn gather(&mut self, pd: u32, element: &Sge, to: *mut u8, len: usize) -> bool {
         let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
-        let place = (element.lkey, element.addr, to.len());
-        if to.len() > element.length as usize {
+        if len > element.length as usize {
             return false;
         }
-        let Some(from) = self.open(wanted, place) else { return false };
-        // SAFETY: `to` is the caller's; `from` lies in a registered range, which is held; faults are survived.
-        unsafe { usermem::copy(to.as_mut_ptr(), from, to.len()) }.is_ok()
+        let Some(from) = self.open(wanted, (element.lkey, element.addr, len)) else { return false };
+        // SAFETY: `to` is the caller's, valid for `len`, and nobody is told of it yet; `from` lies in a registered range, which is held;
+        // faults are survived.
+        unsafe { usermem::stage(to, from, len) }.is_ok()
     }
 
-    /// Copies `from` to the beginning of an element; says whether it did.
+    /// Copies `len` bytes from `from` to the beginning of an element; says whether it did.
     #[inline]
-    pub(crate) fn scatter(&mut self, pd: u32, element: &Sge, from: &[u8]) -> bool {
+    pub(crate) fn scatter(&mut self, pd: u32, element: &Sge, from: *const u8, len: usize) -> bool {
         let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
-        from.len() <= element.length as usize && self.write(wanted, (element.lkey, element.addr), from)
+        len <= element.length as usize && self.write(wanted, (element.lkey, element.addr), from, len)
     }
 
-    /// Copies `from` to `addr` of a region; says whether it did.
+    /// Copies `len` bytes from `from` to `addr` of a region; says whether it did.
     #[inline]
-    pub(crate) fn write(&mut self, wanted: Use, (key, addr): (u32, u64), from: &[u8]) -> bool {
-        let Some(to) = self.open(wanted, (key, addr, from.len())) else { return false };
-        // SAFETY: `to` lies in a range that the program registered for this use, and that is held; faults are survived.
-        unsafe { usermem::copy(to, from.as_ptr(), from.len()) }.is_ok()
+    pub(crate) fn write(&mut self, wanted: Use, (key, addr): (u32, u64), from: *const u8, len: usize) -> bool {
+        let Some(to) = self.open(wanted, (key, addr, len)) else { return false };
+        // SAFETY: `to` lies in a range that the program registered for this use, and that is held; `from` is the caller's, valid for `len`;
+        // faults are survived.
+        unsafe { usermem::copy(to, from, len) }.is_ok()
     }
 }

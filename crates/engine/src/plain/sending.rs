@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use protocol::{Operation, Service};
+use shm::RECORD_MAX;
 use shm::memory::CELL_DATA;
 
 use crate::access::{self, Near};
 use crate::cell::Path;
-use crate::plain::{Envelope, What, fits};
+use crate::lane::Sender;
+use crate::plain::{Envelope, What};
 use crate::qp::{Inner, Qp, Route};
 use crate::transmit::ring;
-use crate::wqe::{SEND_HEADER, SendBrief};
+use crate::wqe::{Ring, SEND_HEADER, SendBrief};
 
 impl Qp {
     /// Sends what is plain, in order. Says whether that was all that there is to send; else the general way goes on with the rest, and
@@ -53,7 +55,7 @@ impl Qp {
             || inner.pace.is_some()
             || engine.faults.is_on()
             || engine.is_capturing()
-            || !inner.requester.is_plain();
+            || !inner.requester.is_plain() && (inner.requester.has_unsent() || inner.requester.outstanding() > 0);
         let Inner { requester, responder, sq, route, place, lane_mtu, .. } = inner;
         let lane = match route {
             Route::Lane(lane) if !odd && !lane.is_dead() => lane,
@@ -68,13 +70,14 @@ impl Qp {
         let path = Path { device: place.device as u8, port: place.port as u8, mtu: *lane_mtu, ..Path::default() };
         let envelope = Envelope { path, src_qp: wire::Qpn::new(self.qpn()), dest_qp, pkey, migrated };
         let mut sender = lane.sender.lock();
-        let mut record = [0; CELL_DATA];
+        let Sender { tx, record, load, .. } = &mut *sender;
+        let mut cell = [0; CELL_DATA];
         let mut sent = false;
         if let Some((psn, msn)) = ack {
             let (dest_qp, pkey, migrated) = responder.addresses();
             let envelope = Envelope { dest_qp, pkey, migrated, ..envelope };
-            envelope.encode(psn, false, 0, What::Ack { msn }, &mut record);
-            if sender.tx.ring.push_cell(&record).is_err() {
+            envelope.encode((psn, false), 0, What::Ack { msn }, &mut cell);
+            if tx.ring.push_cell(&cell).is_err() {
                 return (false, false);
             }
             responder.sent_plain_ack();
@@ -87,29 +90,34 @@ impl Qp {
                 Operation::Write => What::Write { va: op.remote_addr, rkey: op.rkey, total: op.length },
                 _ => What::Send,
             };
-            if !fits(what, op.length) {
-                break;
-            }
-            let solicited = op.solicited && what == What::Send;
-            let at = envelope.encode(plain.psn, solicited, op.length as u16, what, &mut record);
-            let entry: SendBrief = sq.read(op.slot);
-            let to = &mut record[at..at + op.length as usize];
-            let filled = if to.is_empty() {
-                true
-            } else if entry.inline != 0 {
-                access::plain(to.as_mut_ptr(), sq.inline(op.slot, to.len()), to.len());
-                true
+            let numbers = (plain.psn, op.solicited && what == What::Send);
+            let (len, bytes) = (op.length as u16, what.record_with(op.length));
+            let done = if bytes <= CELL_DATA {
+                let at = envelope.encode(numbers, len, what, &mut cell);
+                let filled = self.fill_plain(&mut near, sq, (op.slot, len), cell[at..].as_mut_ptr());
+                if requester.unsent() == 1 {
+                    // Before the record goes: whatever is locked, or unlocked, behind it waits until the peer has let go of the cell's line.
+                    near.forget();
+                }
+                filled && tx.ring.push_cell(&cell).is_ok()
+            } else if bytes <= RECORD_MAX {
+                let at = envelope.encode(numbers, len, what, record);
+                // Whole cells need no padding: what is behind the record has been the peer's to read before.
+                self.fill_plain(&mut near, sq, (op.slot, len), record[at..].as_mut_ptr())
+                    && tx.ring.push(&record[..bytes.next_multiple_of(CELL_DATA)]).is_ok()
             } else {
-                entry.num_sge == 1 && near.gather(self.pd, &sq.element(op.slot, SEND_HEADER, 0), to)
+                let Ok(Some(slot)) = tx.bulk.reserve(len.into()) else { break };
+                envelope.encode_bulk(numbers, len, what, slot.offset, &mut cell);
+                let done = self.fill_plain(&mut near, sq, (op.slot, len), slot.ptr.as_ptr())
+                    && tx.ring.push_cell(&cell).is_ok();
+                if !done {
+                    tx.bulk.cancel(slot);
+                } else if load.add(len.into()) {
+                    engine.waker.copied();
+                }
+                done
             };
-            if !filled {
-                break;
-            }
-            if requester.unsent() == 1 {
-                // Before the record goes: whatever is locked, or unlocked, behind it waits until the peer has let go of the cell's line.
-                near.forget();
-            }
-            if sender.tx.ring.push_cell(&record).is_err() {
+            if !done {
                 break;
             }
             requester.sent_plain();
@@ -118,5 +126,20 @@ impl Qp {
         drop(near);
         drop(sender);
         (!requester.has_unsent(), sent && lane.is_called_for())
+    }
+
+    /// Copies a request's payload to where it leaves from; says whether it did.
+    #[inline(always)]
+    fn fill_plain(&self, near: &mut Near<'_>, sq: &Ring, (slot, len): (u32, u16), to: *mut u8) -> bool {
+        let len = usize::from(len);
+        if len == 0 {
+            return true;
+        }
+        let entry: SendBrief = sq.read(slot);
+        if entry.inline != 0 {
+            access::plain(to, sq.inline(slot, len), len);
+            return true;
+        }
+        entry.num_sge == 1 && near.gather(self.pd, &sq.element(slot, SEND_HEADER, 0), to, len)
     }
 }

@@ -7,19 +7,20 @@ use abi::mr::access as right;
 use abi::queue::qp as word;
 use protocol::{Service, State, Status};
 use shm::LaneRx;
-use shm::memory::CELL_DATA;
 
 use crate::access::Near;
+use crate::cell::Payload;
 use crate::cq::{Cqe, FREES_RECV};
 use crate::engine::Engine;
 use crate::lane::Lane;
-use crate::plain::{Plain, Record, What};
-use crate::progress::BATCH;
+use crate::plain::{Plain, Record, What, destination};
+use crate::progress::{BATCH, BULK_BATCH, place};
 use crate::qp::{Inner, Qp};
 use crate::wqe::{RECV_HEADER, RecvEntry};
 
-/// How many records are taken under one lock: others wait for it.
+/// How many records are taken under one lock, and after how many bytes of bulk no more: others wait for it.
 const RUN: usize = 16;
+const BULK_RUN: u32 = 32 * 1024;
 
 /// Where a run of plain records has ended.
 pub(crate) enum Run {
@@ -31,50 +32,71 @@ pub(crate) enum Run {
     Broken,
 }
 
+/// How much of a round has been done.
+#[derive(Default)]
+pub(crate) struct Done {
+    /// Records that were taken.
+    pub(crate) records: usize,
+    /// Bytes of bulk.
+    pub(crate) bulk: u32,
+}
+
+impl Done {
+    /// Whether the round goes on.
+    #[inline]
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.records < BATCH && self.bulk < BULK_BATCH
+    }
+}
+
 impl Engine {
-    /// Takes the record at hand and those behind it, as long as they are plain and for one QP.
+    /// Takes the record at hand, of so many bytes, and those behind it, as long as they are plain and for one QP.
     pub(crate) fn take_run(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
-        (rx, record): (&mut LaneRx, &mut [u8; shm::RECORD_MAX]),
-        taken: &mut usize,
+        (rx, record, mut len): (&mut LaneRx, &mut Record, usize),
+        done: &mut Done,
         touched: &mut Vec<Arc<Qp>>,
         recent: &mut Option<Arc<Qp>>,
     ) -> Run {
-        let Some(mut plain) = first_cell(record).and_then(Plain::decode) else { return Run::Other(CELL_DATA) };
-        let dest = plain.dest_qp;
+        let Some(dest) = destination(record) else { return Run::Other(len) };
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let Some(qp) = recent else { return Run::Other(CELL_DATA) };
+        let Some(qp) = recent else { return Run::Other(len) };
         let mut inner = qp.lock();
         if !qp.takes_plain(&inner) {
-            return Run::Other(CELL_DATA);
+            return Run::Other(len);
         }
         let mut near = Near::new(self);
-        let mut count = 0;
+        let (mut count, until) = (0, done.bulk + BULK_RUN);
         let end = loop {
+            let Some(plain) = Plain::decode(record, len) else { break Run::Other(len) };
             let from = inner.attributes.dest_qp_num;
             let ours = plain.dest_qp == dest
                 && plain.src_qp == from
                 && u32::from(plain.path.device) == self.device()
                 && self.board.owner(from) == lane.peer;
-            let Some(cell) = first_cell(record).filter(|_| ours) else { break Run::Other(CELL_DATA) };
-            if !qp.take_plain(&mut inner, &plain, cell, &mut near) {
-                break Run::Other(CELL_DATA);
+            if !ours {
+                break Run::Other(len);
+            }
+            let Some(payload) = place(rx, record, plain.payload, plain.len) else { break Run::Broken };
+            if !qp.take_plain(&mut inner, &plain, payload, &mut near) {
+                break Run::Other(len);
+            }
+            if let Payload::Bulk(offset) = plain.payload {
+                rx.bulk.release(offset, plain.len.into());
+                done.bulk += u32::from(plain.len);
             }
             count += 1;
-            if count == RUN || *taken == BATCH {
+            if count == RUN || done.bulk >= until || !done.may_go_on() {
                 break Run::Over;
             }
             match rx.ring.pop(record) {
                 Ok(None) => break Run::Over,
-                Ok(Some(len)) => {
-                    *taken += 1;
-                    match first_cell(record).filter(|_| len == CELL_DATA).and_then(Plain::decode) {
-                        Some(next) => plain = next,
-                        None => break Run::Other(len),
-                    }
+                Ok(Some(bytes)) => {
+                    done.records += 1;
+                    len = bytes;
                 }
                 Err(shm::Broken) => break Run::Broken,
             }
@@ -85,7 +107,7 @@ impl Engine {
             return end;
         }
         let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
-        if matches!(end, Run::Over) && !(*taken < BATCH && rx.ring.has_next()) {
+        if matches!(end, Run::Over) && !(done.may_go_on() && rx.ring.has_next()) {
             qp.pump(&mut inner);
             if is_last {
                 // Answered just now.
@@ -97,11 +119,6 @@ impl Engine {
         }
         end
     }
-}
-
-#[inline]
-fn first_cell(record: &[u8; shm::RECORD_MAX]) -> Option<&Record> {
-    record.first_chunk()
 }
 
 impl Qp {
@@ -121,17 +138,16 @@ impl Qp {
 
     /// Takes one plain record, whose sender has been checked. False: it asks for the general way, and nothing has changed.
     #[inline]
-    fn take_plain(&self, inner: &mut Inner, plain: &Plain, record: &Record, near: &mut Near<'_>) -> bool {
+    fn take_plain(&self, inner: &mut Inner, plain: &Plain, payload: *const u8, near: &mut Near<'_>) -> bool {
         if plain.path.mtu != inner.peer_mtu || inner.migration.heeds(plain.migrated) {
             return false;
         }
-        let payload = &record[plain.at..plain.at + plain.len];
         match plain.what {
             What::Send => self.take_send(inner, plain, payload, near),
             What::Write { va, rkey, total } => {
                 let wanted = self.remote(self.pd, right::REMOTE_WRITE);
-                let done = inner.responder.awaits_plain_write(plain.psn, plain.len as u32, total)
-                    && (payload.is_empty() || near.write(wanted, (rkey, va), payload));
+                let done = inner.responder.awaits_plain_write(plain.psn, plain.len.into(), total)
+                    && (plain.len == 0 || near.write(wanted, (rkey, va), payload, plain.len.into()));
                 if done {
                     inner.responder.took_plain(plain.ack_req);
                 }
@@ -145,9 +161,9 @@ impl Qp {
     }
 
     #[inline]
-    fn take_send(&self, inner: &mut Inner, plain: &Plain, payload: &[u8], near: &mut Near<'_>) -> bool {
+    fn take_send(&self, inner: &mut Inner, plain: &Plain, payload: *const u8, near: &mut Near<'_>) -> bool {
         let index = inner.rq_head;
-        let len = plain.len as u32;
+        let len = u32::from(plain.len);
         if self.srq.is_some()
             || self.recv_cq.is_none()
             || index == inner.rq_tail
@@ -157,8 +173,8 @@ impl Qp {
             return false;
         }
         let entry: RecvEntry = inner.rq.read(index);
-        let fits = payload.is_empty()
-            || entry.num_sge == 1 && near.scatter(self.pd, &inner.rq.element(index, RECV_HEADER, 0), payload);
+        let element = || inner.rq.element(index, RECV_HEADER, 0);
+        let fits = len == 0 || entry.num_sge == 1 && near.scatter(self.pd, &element(), payload, len as usize);
         if !fits {
             return false;
         }
