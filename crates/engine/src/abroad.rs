@@ -18,7 +18,7 @@ use crate::access;
 use crate::cell::{Packet, Payload};
 use crate::engine::Engine;
 use crate::errand::{Errand, Kind, Report, about};
-use crate::lane::{LANE_MTU, Lane, STRIPES};
+use crate::lane::{LANE_MTU, Lane};
 use crate::qp::{Inner, Qp};
 use crate::request;
 use crate::transmit::Sent;
@@ -245,7 +245,7 @@ impl Qp {
     fn way_to(&self, number: u32) -> Option<Arc<Lane>> {
         let engine = self.engine();
         let owner = *engine.ways.lock().get(&(self.token(), number))?;
-        let known = engine.lanes.route(owner, self.qpn() % STRIPES);
+        let known = engine.lanes.route(owner, self.stripe);
         if known.is_none() {
             // Gone, perhaps; then the agent knows no such queue.
             engine.ways.lock().remove(&(self.token(), number));
@@ -446,7 +446,7 @@ impl Engine {
             let request = request::private(command::XRC_FIND, &body, size_of::<XrcFindAnswer>());
             let found = self.call(&request).and_then(|answer| {
                 let XrcFindAnswer { engine, .. } = answer.get(0)?;
-                self.open_lane(engine, qp.qpn() % STRIPES).map(|_| engine)
+                self.open_lane(engine, qp.stripe).map(|_| engine)
             });
             if let Ok(engine) = found {
                 self.ways.lock().insert((qp.token(), number), engine);

@@ -251,6 +251,7 @@ impl Cq {
             recent: None,
         };
         let strict = engine.lint().is_some();
+        let poller = engine.pollers.add();
         Ok(Arc::new_cyclic(|itself| Self {
             engine,
             strict,
@@ -260,7 +261,7 @@ impl Cq {
             itself: itself.clone(),
             domain: domain.cloned(),
             waiting: AtomicBool::new(false),
-            poller: Poller::new(handle),
+            poller,
             stamps: AtomicBool::new(false),
             read: Read::default(),
             ring: Mutex::new(ring),
@@ -426,7 +427,7 @@ impl Cq {
             ring.store(word::ARMED, ring.armed as u32);
         }
         // The program is about to sleep: the helper thread has to see what arrives.
-        self.engine.hand_over(self.handle);
+        self.engine.hand_over(self.poller.who);
         Ok(())
     }
 

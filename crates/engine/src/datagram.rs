@@ -12,7 +12,7 @@ use crate::access::Refusal;
 use crate::board::Place;
 use crate::cell::Path;
 use crate::faults::{Far, Towards};
-use crate::lane::{Lane, STRIPES};
+use crate::lane::Lane;
 use crate::mcast::is_group;
 use crate::net::flow::{Flow, NoWay, Vector};
 use crate::qp::{Inner, Qp, Route};
@@ -167,7 +167,7 @@ impl Qp {
             self.complain_of_lid(inner, entry.dlid);
             return Ways::None(Cause::Nobody);
         }
-        let stripe = self.qpn() % STRIPES;
+        let stripe = self.stripe;
         if is_group(&entry.dgid) {
             let place = Place { device: engine.device(), port: 1 };
             let Some(engines) = engine.group_engines(&entry.dgid) else {

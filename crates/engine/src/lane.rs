@@ -24,7 +24,7 @@ use crate::qp::Qp;
 /// How much of a message travels as one packet on a lane: the "path MTU" of the state machines there.
 pub(crate) const LANE_MTU: u32 = 32 * 1024;
 
-/// How many lanes two engines may have: a QP's number picks one, so that threads with QPs of their own share no producer.
+/// How many lanes two engines may have: connections take them in turn, so that threads with QPs of their own share no producer.
 pub(crate) const STRIPES: u32 = 4;
 
 /// So many bytes take long to copy: some ten microseconds.
@@ -287,7 +287,7 @@ impl Lane {
     }
 }
 
-/// How many pollers can have a list of their own.
+/// How many pollers can have a list of their own, beside one for everybody who does not poll.
 const WALKERS: usize = 8;
 
 /// The list as a poller has seen it, and how often it had changed by then.
@@ -323,9 +323,11 @@ pub(crate) struct Lanes {
     /// How often it has changed.
     changes: AtomicU64,
     /// What pollers remember of it: one locked instruction a walk, where the list itself costs three.
-    seen: [Memory; WALKERS],
+    seen: [Memory; WALKERS + 1],
     /// Which lane leads to (engine, stripe).
     routes: Mutex<HashMap<(u32, u32), Arc<Lane>>>,
+    /// How many have taken a stripe, by engine.
+    stripes: Mutex<HashMap<u32, u32>>,
     /// Engines that had a lane and have ended. Their numbers do not come back; those of their QPs name them for a while.
     ended: Mutex<HashSet<u32>>,
 }
@@ -337,6 +339,7 @@ impl Lanes {
             changes: AtomicU64::new(0),
             seen: Default::default(),
             routes: Mutex::new(HashMap::new()),
+            stripes: Mutex::default(),
             ended: Mutex::default(),
         }
     }
@@ -345,10 +348,11 @@ impl Lanes {
         self.list.load()
     }
 
-    /// The same for somebody who asks again and again; different ones should call themselves by different numbers.
+    /// The same for somebody who asks again and again; pollers have different numbers.
     #[inline]
-    pub(crate) fn walk(&self, who: u32) -> Walk<'_> {
-        let Some(mut seen) = self.seen[who as usize % WALKERS].0.try_lock() else { return Walk::Loaded(self.list()) };
+    pub(crate) fn walk(&self, poller: Option<u32>) -> Walk<'_> {
+        let who = poller.map_or(WALKERS, |number| number as usize % WALKERS);
+        let Some(mut seen) = self.seen[who].0.try_lock() else { return Walk::Loaded(self.list()) };
         // Acquire: pairs with the release in `set`, so that the list is at least as new as the count.
         let changes = self.changes.load(Ordering::Acquire);
         if seen.as_ref().is_none_or(|(known, _)| *known != changes) {
@@ -364,6 +368,16 @@ impl Lanes {
         for mut seen in self.seen.iter().filter_map(|memory| memory.0.try_lock()) {
             *seen = None;
         }
+    }
+
+    /// The stripe of one more connection to `engine`, or of one more queue pair with ways to many, which are counted as engine 0's. Both ends count for
+    /// themselves: where they connect in the same order, each pair of queue pairs has one lane for both ways, and the first ones need no second.
+    pub(crate) fn next_stripe(&self, engine: u32) -> u32 {
+        let mut stripes = self.stripes.lock();
+        let count = stripes.entry(engine).or_default();
+        let stripe = *count % STRIPES;
+        *count = count.wrapping_add(1);
+        stripe
     }
 
     pub(crate) fn route(&self, engine: u32, stripe: u32) -> Option<Arc<Lane>> {
@@ -388,6 +402,7 @@ impl Lanes {
 
     /// Nobody needs to ask for a lane to `engine` any more.
     pub(crate) fn bury(&self, engine: u32) {
+        self.stripes.lock().remove(&engine);
         self.ended.lock().insert(engine);
     }
 

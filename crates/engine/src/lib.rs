@@ -94,6 +94,9 @@ pub use ece::Ece;
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use event::AsyncEvent;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use lock::witness::locks_taken;
 pub use mr::Mr;
 pub use mw::{Bind, Mw};
 pub use network::{Network, Outlet};

@@ -4,6 +4,9 @@
 //! store, so a waiter that has just gone to sleep may not be seen; it therefore sleeps for [`NAP`] at most. That is for locks which
 //! are rarely contended and briefly held; everything else uses `parking_lot`.
 
+#[cfg(debug_assertions)]
+pub(crate) mod witness;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -48,7 +51,12 @@ unsafe impl lock_api::RawMutex for RawLock {
     #[inline]
     fn try_lock(&self) -> bool {
         // Acquire: pairs with the release store in `unlock`, so that what the last holder did is seen.
-        self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let taken = self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        #[cfg(debug_assertions)]
+        if taken {
+            witness::saw(self);
+        }
+        taken
     }
 
     #[inline]

@@ -22,7 +22,7 @@ const AGAIN: u64 = 8;
 pub(crate) struct Concern(u32);
 
 impl Concern {
-    /// By the CQs' handles.
+    /// By the CQs' numbers.
     #[inline]
     pub(crate) fn new(sends: Option<u32>, receives: Option<u32>) -> Self {
         let seat = |who: Option<u32>| who.map_or(0, |who| 1 + who % SEATS as u32);
@@ -56,7 +56,7 @@ impl Apart {
 
 /// One CQ as those see it that go a round for it.
 pub(crate) struct Poller {
-    /// The CQ's handle.
+    /// The CQ's number in its engine: those that were made one after the other are next to each other.
     pub(crate) who: u32,
     /// Polls, and rounds. Not the engine's: threads with CQs of their own share no word that each poll writes.
     polls: AtomicU32,
@@ -64,7 +64,7 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    pub(crate) fn new(who: u32) -> Self {
+    fn new(who: u32) -> Self {
         Self { who, polls: AtomicU32::new(0), rounds: AtomicU32::new(0) }
     }
 
@@ -109,9 +109,16 @@ pub(crate) struct Visitor {
 #[derive(Default)]
 pub(crate) struct Pollers {
     seats: [Seat; SEATS],
+    /// How many there have been.
+    count: AtomicU32,
 }
 
 impl Pollers {
+    /// One for another CQ.
+    pub(crate) fn add(&self) -> Poller {
+        Poller::new(self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// The calling thread polls a CQ, at about `now`, and goes its round. `pause`: one of the helper's, in ticks.
     #[inline]
     pub(crate) fn sit(&self, who: u32, now: u64, pause: u64) -> Visitor {

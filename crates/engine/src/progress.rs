@@ -27,9 +27,6 @@ pub(crate) const BATCH: usize = 64;
 /// How many bytes of bulk at most, about: what has come is said, and answered, while the sender still has something to do.
 pub(crate) const BULK_BATCH: u32 = 256 * 1024;
 
-/// How the helper calls itself when it walks over the lanes.
-const HELPER: u32 = u32::MAX;
-
 /// Rounds in which a program that polls finds nothing, before it lets others have the processor.
 const YIELD: u32 = 32;
 
@@ -99,7 +96,7 @@ impl Engine {
         let polled = caller != Caller::Helps;
         let visitor = poller.and_then(|poller| self.visitor(poller));
         let mut worked = false;
-        for lane in self.lanes.walk(poller.map_or(HELPER, |poller| poller.who)).iter() {
+        for lane in self.lanes.walk(poller.map(|poller| poller.who)).iter() {
             if let Some(visitor) = &visitor
                 && self.pollers.is_seen_to(lane.concern(), visitor)
             {

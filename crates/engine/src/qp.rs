@@ -109,6 +109,8 @@ pub struct Qp {
     pub(crate) target: Option<Target>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
+    /// Which of the lanes to an engine its datagrams and errands go by.
+    pub(crate) stripe: u32,
     /// Whether there is a strict mode, said where the data path looks anyway.
     strict: bool,
     pub(crate) freed: Freed,
@@ -181,6 +183,8 @@ pub(crate) struct Inner {
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
+    /// A connection's lane among those to the engine of its peer, and whose engine that is.
+    pub(crate) stripe: Option<(u32, u32)>,
     /// Where path migration stands.
     pub(crate) migration: Migration,
     /// Where the peer's address is.
@@ -226,6 +230,18 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// By which of the lanes to the peer's engine this connection goes; once it has gone by one it stays there.
+    pub(crate) fn stripe_to(&mut self, engine: &Engine, owner: u32) -> u32 {
+        match self.stripe {
+            Some((known, stripe)) if known == owner => stripe,
+            _ => {
+                let stripe = engine.lanes.next_stripe(owner);
+                self.stripe = Some((owner, stripe));
+                stripe
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn store(&self, offset: usize, value: u32) {
         if let Some(view) = &self.view {
@@ -390,6 +406,7 @@ impl Engine {
             abroad: None,
             shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
+            stripe: None,
             migration: Migration::default(),
             place: Place::default(),
             no_way: None,
@@ -413,7 +430,9 @@ impl Engine {
             direct: Default::default(),
             token,
         };
+        let is_connected = matches!(parts.service, Service::Rc | Service::Uc);
         Arc::new_cyclic(|itself| Qp {
+            stripe: if is_connected { 0 } else { self.lanes.next_stripe(0) },
             engine: Arc::clone(self),
             handle: answer.qp_handle,
             qpn: answer.qpn,
@@ -535,8 +554,8 @@ impl Qp {
     /// The CQs for which its packets are.
     #[inline]
     pub(crate) fn concern(&self) -> Concern {
-        let handle = |cq: &Option<Arc<Cq>>| cq.as_ref().map(|cq| cq.handle());
-        Concern::new(handle(&self.send_cq), handle(&self.recv_cq))
+        let number = |cq: &Option<Arc<Cq>>| cq.as_ref().map(|cq| cq.poller.who);
+        Concern::new(number(&self.send_cq), number(&self.recv_cq))
     }
 
     /// The program has posted, and the lane is full.

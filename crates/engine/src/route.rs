@@ -15,7 +15,7 @@ use protocol::Service;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lane::{Lane, STRIPES};
+use crate::lane::Lane;
 use crate::mcast::is_group;
 use crate::net::flow::{NoWay, Vector};
 use crate::qp::{Inner, Qp, Route};
@@ -106,7 +106,7 @@ impl Qp {
         if owner == 0 || engine.lanes.has_ended(owner) {
             return;
         }
-        let stripe = self.qpn() % STRIPES;
+        let stripe = inner.stripe_to(engine, owner);
         let known = engine.lanes.route(owner, stripe);
         match known.or_else(|| if open { engine.open_lane(owner, stripe).ok() } else { None }) {
             Some(lane) => self.take_route(inner, lane),
@@ -183,20 +183,26 @@ impl Qp {
     /// Opens what this QP is waiting for, and goes on with it.
     fn open_route(self: &Arc<Self>) {
         let engine = self.engine();
+        let mut way = (0, self.stripe);
         let (dest, next) = {
-            let inner = self.lock();
+            let mut inner = self.lock();
             match inner.route {
                 Route::Opening(slot) if !inner.is_dead() && self.service == Service::Ud => {
                     (None, Some(inner.sq.read::<SendEntry>(slot)))
                 }
-                Route::Opening(_) if !inner.is_dead() => (Some(inner.attributes.dest_qp_num), None),
+                Route::Opening(_) if !inner.is_dead() => {
+                    let peer = inner.attributes.dest_qp_num;
+                    let owner = engine.board.owner(peer);
+                    way = (owner, inner.stripe_to(engine, owner));
+                    (Some(peer), None)
+                }
                 _ => return,
             }
         };
         // Without the QP's lock: the agent is asked meanwhile.
-        let stripe = self.qpn() % STRIPES;
+        let (owner, stripe) = way;
         let opened = match (dest, &next) {
-            (Some(qpn), _) => engine.open_lane(engine.board.owner(qpn), stripe).map(Some),
+            (Some(_), _) => engine.open_lane(owner, stripe).map(Some),
             (None, Some(entry)) if is_group(&entry.dgid) => engine.resolve_group(&entry.dgid).and_then(|engines| {
                 // All of them are tried: those that can be reached get their copy.
                 let opened = engines.iter().map(|&peer| engine.open_lane(peer, stripe).map(drop));

@@ -69,7 +69,10 @@ impl<T> Table<T> {
     /// The object, held in the table for as long as the guard lives.
     pub(crate) fn hold(&self, number: u32) -> Option<MappedRwLockReadGuard<'_, Arc<T>>> {
         // Recursive: a gather list may name one region twice while a writer waits.
-        let guard = self.slot(number)?.read_recursive();
+        let slot = self.slot(number)?;
+        #[cfg(debug_assertions)]
+        crate::lock::witness::saw(slot);
+        let guard = slot.read_recursive();
         let own = |held: &'_ Option<(u32, Arc<T>)>| held.as_ref().is_some_and(|(of, _)| *of == number);
         if !own(&guard) {
             return None;

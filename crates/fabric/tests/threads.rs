@@ -76,6 +76,63 @@ fn threads_with_queue_pairs_of_their_own(fabric: &Fabric) {
     });
 }
 
+/// What two threads do one after the other, each for itself: where they take no lock in common then, none keeps the other waiting. That is so
+/// while they poll; who stops for as long as a busy machine makes them stop looks everywhere for once, so it is tried again.
+#[cfg(debug_assertions)]
+#[test]
+fn who_has_queues_of_its_own_takes_no_lock_that_another_takes() {
+    const TRIES: usize = 200;
+    let fabric = Fabric::start();
+    let engines = [fabric.engine(), fabric.engine()];
+    let pairs = [(); 2].map(|()| pair_on((&engines[0], &engines[1]), &Plan::rc()));
+    // Both ends are polled all the time, as by programs that do nothing else.
+    let talk = |(a, b): &(Side, Side), rounds: usize| {
+        for (a, b) in [(a, b), (b, a)].repeat(rounds) {
+            for len in [8, 250, 4096, 30_000] {
+                b.recv(1, 0, len);
+                let remote = SendWr { remote_addr: b.memory.addr(len), rkey: b.mr.rkey(), ..SendWr::default() };
+                a.post_all(&[
+                    SendWr { sges: &a.sge(0, len), ..SendWr::default() },
+                    SendWr { opcode: opcode::RDMA_WRITE, sges: &a.sge(0, len), ..remote },
+                    SendWr { opcode: opcode::RDMA_READ, sges: &a.sge(len, len), ..remote },
+                ]);
+                let (mut wcs, mut came) = ([Wc::default(); 4], 0);
+                until("its completions", || {
+                    for cq in [&a.scq, &b.rcq] {
+                        let count = cq.poll(&mut wcs).expect("an open device");
+                        assert!(wcs[..count].iter().all(|wc| wc.status == 0), "{:?}", engine::reason::last(3));
+                        came += count;
+                    }
+                    (came == 4).then_some(())
+                });
+            }
+        }
+    };
+    // Lanes are opened, and what is made with the first use is made.
+    pairs.iter().for_each(|pair| talk(pair, 1));
+    let locks_of = |pair: &(Side, Side)| {
+        engines.iter().for_each(Engine::catch_up);
+        let thread = || {
+            for side in [&pair.0, &pair.1].repeat(1000) {
+                assert_eq!(side.scq.poll(&mut []), Ok(0), "no room for completions");
+            }
+            engine::locks_taken(|| talk(pair, 4))
+        };
+        std::thread::scope(|scope| scope.spawn(thread).join().expect("no panic"))
+    };
+    let mut both = Vec::new();
+    for _ in 0..TRIES {
+        let [one, other] = pairs.each_ref().map(locks_of);
+        let taken = [&one, &other].map(|locks| locks.values().sum::<u64>());
+        assert!(taken.iter().all(|&taken| taken > 500), "{taken:?} locks");
+        both = one.iter().filter_map(|(lock, times)| Some((*times, *other.get(lock)?))).collect();
+        if both.is_empty() {
+            return;
+        }
+    }
+    panic!("{TRIES} times both threads took the same locks, and at last so often: {both:?}");
+}
+
 fn threads_that_share_a_queue_pair_and_its_queue(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::rc());
     const THREADS: u64 = 4;

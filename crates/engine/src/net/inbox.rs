@@ -18,7 +18,7 @@ use abi::wire::{
     arrival_kind, inline_max, open_flags, socket_flags,
 };
 use arc_swap::ArcSwap;
-use shm::{Doorbell, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
+use shm::{Doorbell, Glance, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
 use udp::Received;
 
 use crate::access;
@@ -51,6 +51,9 @@ pub(crate) const OTHERS: u32 = 32;
 /// Where packets come in.
 pub(crate) struct Inbox {
     reception: Mutex<Reception>,
+    /// Whether the agent has handed over something, for those who do not have the reception, and where the reception stands.
+    glance: Glance,
+    position: AtomicU32,
     /// The way back to the agent.
     strays: Mutex<LaneTx>,
     agent: Doorbell,
@@ -151,7 +154,8 @@ impl Engine {
     /// the same.
     pub(crate) fn receive_from_hosts(self: &Arc<Self>, sure: bool, polled: bool, turn: bool) -> bool {
         let Some(inbox) = self.net.inbox() else { return false };
-        if polled && !inbox.has_hot() && !turn {
+        // What several threads with queues of their own find out without meeting at the lock.
+        if polled && !inbox.has_hot() && !(turn && inbox.seems_to_have(self)) {
             return false;
         }
         crate::usermem::prepare_thread();
@@ -204,6 +208,7 @@ impl Engine {
     fn take_ring(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception) -> usize {
         let taken = self.take_records(inbox, reception);
         if taken > 0 {
+            inbox.position.store(reception.rx.ring.position(), Ordering::Relaxed);
             reception.rx.ring.publish();
             if reception.rx.peer_waiting() {
                 reception.rx.clear_waiting();
@@ -382,7 +387,10 @@ impl Inbox {
             0 => None,
             _ => Some(Claim::new(shm::Region::map(next()?.as_fd(), CLAIM_PAGE_LEN)?)),
         };
+        let glance = rx.glance();
         Ok(Self {
+            glance,
+            position: AtomicU32::new(0),
             reception: Mutex::new(Reception {
                 rx,
                 record: [0; RECORD_MAX],
@@ -413,6 +421,12 @@ impl Inbox {
             shared.hot.store(true, Ordering::Relaxed);
             self.any_hot.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether it is worth taking the reception, though there is no socket to read.
+    fn seems_to_have(&self, engine: &Engine) -> bool {
+        self.glance.sees(self.position.load(Ordering::Relaxed))
+            || self.claim.as_ref().is_some_and(|claim| claim.is_ours(engine))
     }
 
     /// Whether there is a socket to read.
