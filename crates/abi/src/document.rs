@@ -114,6 +114,7 @@ const NUMBERS: &[(&str, usize)] = &[
     ("{REQUEST_MAX}", envelope::REQUEST_MAX),
     ("{FDS_MAX}", envelope::FDS_MAX),
     ("{SEND_WQE_HEADER}", queue::SEND_WQE_HEADER),
+    ("{DATAGRAM_WQE_HEADER}", queue::DATAGRAM_WQE_HEADER),
     ("{CONTEXT_RECORDS}", queue::CONTEXT_RECORDS as usize),
     ("{REASONS}", queue::REASONS as usize),
     ("{BOARD_LEN}", board::BOARD_LEN),

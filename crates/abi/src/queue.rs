@@ -289,19 +289,22 @@ pub const DROPS: usize = 64;
 pub const DROP_LEN: usize = 64;
 /// Records in the context page.
 pub const CONTEXT_RECORDS: u32 = 128;
-/// Bytes of a send queue entry before its gather entries or inline data; private to the engine.
-pub const SEND_WQE_HEADER: usize = 128;
+/// Bytes of a send queue entry of a connection before its gather entries or inline data; private to the engine.
+pub const SEND_WQE_HEADER: usize = 16;
+/// The same of a queue pair that sends datagrams: each says where it goes.
+pub const DATAGRAM_WQE_HEADER: usize = 64;
 /// Bytes of a receive queue entry before its scatter entries.
 pub const RECV_WQE_HEADER: usize = 16;
 /// Bytes of a gather or scatter entry.
 pub const SGE_LEN: u32 = 16;
 
-/// Bytes per send queue entry.
+/// Bytes per send queue entry, of a connection or of a queue pair that sends datagrams.
 #[must_use]
-pub const fn send_stride(max_sge: u32, max_inline: u32) -> usize {
+pub const fn send_stride(datagrams: bool, max_sge: u32, max_inline: u32) -> usize {
+    let header = if datagrams { DATAGRAM_WQE_HEADER } else { SEND_WQE_HEADER };
     let sges = (SGE_LEN * max_sge) as usize;
     let inline = max_inline as usize;
-    (SEND_WQE_HEADER + if sges > inline { sges } else { inline }).next_multiple_of(64)
+    (header + if sges > inline { sges } else { inline }).next_multiple_of(32)
 }
 
 /// Bytes per receive queue entry.
@@ -321,9 +324,11 @@ mod tests {
 
     #[test]
     fn strides() {
-        assert_eq!(send_stride(1, 0), 192);
-        assert_eq!(send_stride(4, 64), 192);
-        assert_eq!(send_stride(4, 256), 384);
+        assert_eq!(send_stride(false, 1, 16), 32);
+        assert_eq!(send_stride(false, 4, 64), 96);
+        assert_eq!(send_stride(false, 4, 256), 288);
+        assert_eq!(send_stride(true, 1, 16), 96);
+        assert_eq!(send_stride(true, 4, 64), 128);
         assert_eq!(recv_stride(1), 32);
         assert_eq!(recv_stride(2), 64);
         assert_eq!(recv_stride(30), 512);

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::lid::{NO_GRH, Way};
 use crate::pd::Pd;
 use crate::request;
-use crate::wqe::SendEntry;
+use crate::wqe::DatagramEntry;
 
 /// An address vector (`ibv_ah_attr`).
 pub type AddressVector = AhAttr;
@@ -57,7 +57,7 @@ impl Ah {
     }
 
     /// What a send entry says about where it leads.
-    pub(crate) fn direct(&self, entry: &mut SendEntry) {
+    pub(crate) fn direct(&self, entry: &mut DatagramEntry) {
         let vector = &self.vector;
         (entry.sl, entry.static_rate) = (vector.sl, vector.static_rate);
         if let Some(way) = self.by_lid {

@@ -33,7 +33,7 @@ use crate::lane::{Lane, Sender};
 use crate::net::deliver::Datagrams;
 use crate::qp::{Inner, Qp};
 use crate::transmit::{Origin, Sent};
-use crate::wqe::SendEntry;
+use crate::wqe::DatagramEntry;
 
 /// More captures than these are not served.
 const SINKS: usize = 16;
@@ -264,7 +264,7 @@ impl Qp {
 
     /// Between which a datagram goes.
     #[cold]
-    pub(crate) fn ends_of_datagram(&self, inner: &Inner, entry: &SendEntry) -> Ends {
+    pub(crate) fn ends_of_datagram(&self, inner: &Inner, entry: &DatagramEntry) -> Ends {
         let from = self.gid_of(inner.attributes.port_num, entry.sgid_index);
         let (traffic_class, hop_limit) = (entry.traffic_class, entry.hop_limit);
         Ends { qpn: self.qpn(), from, to: entry.dgid, traffic_class, hop_limit }

@@ -17,7 +17,7 @@ use crate::mcast::is_group;
 use crate::net::flow::{Flow, NoWay, Vector};
 use crate::qp::{Inner, Qp, Route};
 use crate::transmit::{Origin, Sent};
-use crate::wqe::SendEntry;
+use crate::wqe::DatagramEntry;
 
 /// Bytes that a datagram's packet has besides its payload: UDP, BTH, DETH, immediate data and ICRC.
 const DATAGRAM_HEADERS: u32 = 8 + 12 + 8 + 4;
@@ -41,7 +41,7 @@ impl Qp {
         inner: &Inner,
         lane: &Arc<Lane>,
         transmit: &Transmit,
-        entry: &SendEntry,
+        entry: &DatagramEntry,
         path: Path,
         grh: Option<[u8; 40]>,
     ) -> Result<bool, Refusal> {
@@ -75,7 +75,7 @@ impl Qp {
         // Packets of this flow may still have to leave.
         let mut leaving: Option<Arc<Flow>> = None;
         while let Some(transmit) = inner.requester.poll_transmit(now) {
-            let entry: SendEntry = inner.sq.read(transmit.slot);
+            let entry: DatagramEntry = inner.sq.read(transmit.slot);
             if entry.foreign != 0 {
                 self.explain(
                     inner,
@@ -157,7 +157,7 @@ impl Qp {
         }
     }
 
-    fn ways(&self, inner: &mut Inner, slot: u32, entry: &SendEntry) -> Ways {
+    fn ways(&self, inner: &mut Inner, slot: u32, entry: &DatagramEntry) -> Ways {
         let engine = self.engine();
         let hopeless = inner.no_way == Some(slot);
         if !engine.board.is_up(engine.device(), u32::from(inner.attributes.port_num)) {
@@ -207,7 +207,7 @@ impl Qp {
 
     /// Counts a datagram that goes nowhere.
     #[cold]
-    fn lose_datagram(&self, cause: Cause, transmit: &Transmit, entry: &SendEntry) {
+    fn lose_datagram(&self, cause: Cause, transmit: &Transmit, entry: &DatagramEntry) {
         let dropped = DropRecord {
             qpn: self.qpn(),
             address: entry.dgid,
@@ -221,7 +221,7 @@ impl Qp {
     }
 
     /// The way to another host, or to a group's members there.
-    fn flow_of(&self, inner: &mut Inner, entry: &SendEntry) -> Result<Arc<Flow>, NoWay> {
+    fn flow_of(&self, inner: &mut Inner, entry: &DatagramEntry) -> Result<Arc<Flow>, NoWay> {
         let vector = Vector::of_datagram(entry, inner.attributes.port_num, self.qpn());
         if let Some((known, flow)) = &inner.last_flow
             && *known == vector
@@ -239,7 +239,7 @@ impl Qp {
         inner: &Inner,
         flow: &Arc<Flow>,
         transmit: &Transmit,
-        entry: &SendEntry,
+        entry: &DatagramEntry,
     ) -> Result<(), Refusal> {
         let from =
             Origin::Request { sq: &inner.sq, entry: &entry.brief, index: transmit.slot, offset: transmit.offset };
@@ -259,7 +259,7 @@ impl Qp {
         inner: &Inner,
         lane: &Arc<Lane>,
         transmit: &Transmit,
-        entry: &SendEntry,
+        entry: &DatagramEntry,
         place: Place,
     ) -> Result<bool, Refusal> {
         let (board, device) = (&self.engine().board, self.engine().device());

@@ -10,7 +10,6 @@ use abi::command::number as command;
 use abi::errno::Errno;
 use abi::layout::Record;
 use abi::mr::{AllocMw, AllocMwAnswer, DeallocMw, access as right, mw_type};
-use abi::post::opcode;
 use abi::queue::{MwIn, REV, qp as word};
 use parking_lot::Mutex;
 use protocol::{Operation, SendOp, Status};
@@ -23,7 +22,7 @@ use crate::pd::Pd;
 use crate::qp::{Inner, Qp};
 use crate::request;
 use crate::send::{SendBatch, SendWr};
-use crate::wqe::{SendBrief, SendEntry};
+use crate::wqe::SendBrief;
 
 /// What a peer can be allowed through a window.
 const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC | right::FLUSH_GLOBAL;
@@ -43,6 +42,26 @@ pub struct Bind {
     pub length: u64,
     /// Remote rights, and whether the window's addresses begin at 0.
     pub access: u32,
+}
+
+impl Bind {
+    /// Keeps it in a request, whose fields for other operations are free.
+    fn put_into(&self, op: &mut SendOp) {
+        (op.imm, op.rkey, op.remote_addr) = (self.window, self.rkey, self.addr);
+        (op.swap_add, op.compare, op.dest.qkey) = (self.mr.into(), self.length, self.access);
+    }
+
+    /// What [`Bind::put_into`] has kept.
+    fn of(op: &SendOp) -> Self {
+        Self {
+            window: op.imm,
+            rkey: op.rkey,
+            mr: op.swap_add as u32,
+            addr: op.remote_addr,
+            length: op.compare,
+            access: op.dest.qkey,
+        }
+    }
 }
 
 /// A memory window.
@@ -229,34 +248,25 @@ impl SendBatch<'_> {
     #[cold]
     pub(crate) fn push_local(&mut self, wr: &SendWr<'_>, operation: Operation) -> Result<(), Errno> {
         let (qp, inner) = (self.qp, &mut *self.inner);
-        let mut entry = SendEntry {
-            brief: SendBrief {
-                wr_id: wr.wr_id,
-                opcode: wr.opcode as u8,
-                signaled: u8::from(qp.signals(wr.send_flags)),
-                ..bytemuck::Zeroable::zeroed()
-            },
-            imm: wr.imm,
+        let brief = SendBrief {
+            wr_id: wr.wr_id,
+            opcode: wr.opcode as u8,
+            signaled: u8::from(qp.signals(wr.send_flags)),
             ..bytemuck::Zeroable::zeroed()
         };
+        let index = inner.sq_tail;
+        let fence = wr.send_flags & abi::post::send_flags::FENCE != 0;
+        let mut op = SendOp { slot: index, operation, fence, imm: wr.imm, ..SendOp::default() };
         if operation == Operation::BindMw {
             let Some(bind) = wr.bind else {
                 return Err(qp.refused(Errno::EINVAL, wr.wr_id, "post_send", "BIND_MW without a window"));
             };
-            entry.imm = bind.window;
-            entry.rkey = bind.rkey;
-            entry.remote_addr = bind.addr;
-            entry.compare_add = bind.length;
-            entry.swap = u64::from(bind.mr);
-            entry.flow_label = bind.access;
+            bind.put_into(&mut op);
         }
-        let index = inner.sq_tail;
-        let fence = wr.send_flags & abi::post::send_flags::FENCE != 0;
-        let op = SendOp { slot: index, operation, fence, ..SendOp::default() };
         if inner.requester.post(op).is_err() {
             return Err(qp.refused(Errno::ENOMEM, wr.wr_id, "post_send", "the send queue is full"));
         }
-        inner.sq.write(index, &entry);
+        inner.sq.write(index, &brief);
         inner.sq_tail = inner.sq.advance(index);
         inner.store(word::SQ_TAIL, inner.sq_tail);
         Ok(())
@@ -270,17 +280,16 @@ impl Qp {
         let mut any = false;
         while inner.requester.has_local() {
             let now = self.time(inner);
-            let Some(slot) = inner.requester.poll_local(now) else { break };
+            let Some(op) = inner.requester.poll_local(now) else { break };
             any = true;
-            let entry: SendEntry = inner.sq.read(slot);
-            let done = if u32::from(entry.brief.opcode) == opcode::BIND_MW {
-                self.bind(&entry)
+            let done = if op.operation == Operation::BindMw {
+                self.bind(&Bind::of(&op))
             } else {
-                self.invalidate(entry.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", entry.imm))
+                self.invalidate(op.imm).map_err(|why| format!("key {:#x} cannot be invalidated: {why}", op.imm))
             };
             let done = done.map_err(|why| {
                 // The IBA has one status for all that goes wrong with keys: memory management operation error.
-                self.explain(inner, slot, Status::MwBindErr, &why);
+                self.explain(inner, op.slot, Status::MwBindErr, &why);
                 Status::MwBindErr
             });
             inner.requester.local_done(done);
@@ -288,17 +297,9 @@ impl Qp {
         any
     }
 
-    fn bind(&self, entry: &SendEntry) -> Result<(), String> {
-        let bind = Bind {
-            window: entry.imm,
-            rkey: entry.rkey,
-            mr: entry.swap as u32,
-            addr: entry.remote_addr,
-            length: entry.compare_add,
-            access: entry.flow_label,
-        };
+    fn bind(&self, bind: &Bind) -> Result<(), String> {
         let window = self.engine().windows.find(bind.window >> 8).filter(|mw| mw.number == bind.window);
-        window.ok_or("the window was deallocated")?.bind(self, &bind)
+        window.ok_or("the window was deallocated")?.bind(self, bind)
     }
 
     /// Invalidates a key, for a request of this side or of the peer.

@@ -14,7 +14,7 @@ use abi::post::Sge;
 use abi::qp::{
     CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, kind as qp_type,
 };
-use abi::queue::{QpOut, qp as word};
+use abi::queue::{DATAGRAM_WQE_HEADER, QpOut, RECV_WQE_HEADER, SEND_WQE_HEADER, qp as word};
 use protocol::{Requester, Responder, Service, State, Time};
 
 use crate::abroad::Abroad;
@@ -40,7 +40,7 @@ use crate::pollers::Concern;
 use crate::request;
 use crate::srq::Srq;
 use crate::why::Why;
-use crate::wqe::{Layout, RECV_HEADER, Ring, SEND_HEADER};
+use crate::wqe::{Layout, Ring};
 use crate::xrc::Target;
 
 /// What `create_qp` is asked for.
@@ -358,8 +358,9 @@ impl Engine {
                 }
             };
         let token = home.map(|pd| pd.token());
-        let sq = Ring::new(sq_view, sq, SEND_HEADER).ok_or_else(unsound)?;
-        let rq = Ring::new(rq_view, rq, RECV_HEADER).ok_or_else(unsound)?;
+        let header = if parts.service == Service::Ud { DATAGRAM_WQE_HEADER } else { SEND_WQE_HEADER };
+        let sq = Ring::new(sq_view, sq, header).ok_or_else(unsound)?;
+        let rq = Ring::new(rq_view, rq, RECV_WQE_HEADER).ok_or_else(unsound)?;
         let caps = Caps {
             max_send_wr: answer.max_send_wr.min(sq.count()),
             max_recv_wr: answer.max_recv_wr.min(rq.count()),

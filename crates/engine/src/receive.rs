@@ -20,7 +20,7 @@ use crate::cell::Packet;
 use crate::drops::of_fault;
 use crate::qp::{Inner, Qp, Receive, RecvWr, Route};
 use crate::srq::{Srq, write_recv};
-use crate::wqe::{RECV_HEADER, SEND_HEADER, SendBrief};
+use crate::wqe::SendBrief;
 
 /// Bytes before a datagram in its receive buffer.
 const GRH: u32 = 40;
@@ -216,7 +216,7 @@ impl Qp {
     /// Puts what a READ or atomic brought into its scatter list.
     fn place(&self, inner: &mut Inner, slot: u32, offset: u32, len: u32, bytes: *const u8, now: protocol::Time) {
         let entry: SendBrief = inner.sq.read(slot);
-        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, SEND_HEADER, number));
+        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, number));
         let placed = if u64::from(offset) + u64::from(len) > u64::from(entry.length) {
             self.explain(inner, slot, Status::LocLenErr, &"the scatter list is shorter than the answer");
             Err(Status::LocLenErr)
@@ -476,7 +476,7 @@ impl Qp {
     fn scatter(&self, inner: &Inner, receive: &Receive, range: (u32, u32), from: *const u8) -> Result<(), Refusal> {
         match receive.index {
             Some(index) => {
-                let elements = (0..receive.num_sge as usize).map(|number| inner.rq.element(index, RECV_HEADER, number));
+                let elements = (0..receive.num_sge as usize).map(|number| inner.rq.element(index, number));
                 access::scatter(self.engine(), self.pd, elements, range, from)
             }
             None => {

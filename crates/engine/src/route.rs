@@ -20,7 +20,7 @@ use crate::mcast::is_group;
 use crate::net::flow::{NoWay, Vector};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
-use crate::wqe::SendEntry;
+use crate::wqe::DatagramEntry;
 
 impl Engine {
     /// Opens a lane to another engine (or to this one), waiting for the agent.
@@ -188,7 +188,7 @@ impl Qp {
             let mut inner = self.lock();
             match inner.route {
                 Route::Opening(slot) if !inner.is_dead() && self.service == Service::Ud => {
-                    (None, Some(inner.sq.read::<SendEntry>(slot)))
+                    (None, Some(inner.sq.read::<DatagramEntry>(slot)))
                 }
                 Route::Opening(_) if !inner.is_dead() => {
                     let peer = inner.attributes.dest_qp_num;

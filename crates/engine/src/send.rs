@@ -21,7 +21,7 @@ use crate::cq::{Cqe, FREES_SEND};
 use crate::lock::MutexGuard;
 use crate::mw::Bind;
 use crate::qp::{Inner, Qp};
-use crate::wqe::{SEND_HEADER, SendBrief, SendEntry};
+use crate::wqe::{DatagramEntry, SendBrief};
 
 /// A send request.
 #[derive(Clone, Copy)]
@@ -186,7 +186,7 @@ impl SendBatch<'_> {
             let Some((ah, qpn, qkey)) = wr.ud else {
                 return refuse(Errno::EINVAL, "a datagram needs an address handle".into());
             };
-            let mut entry = SendEntry { brief, imm: wr.imm, ..bytemuck::Zeroable::zeroed() };
+            let mut entry = DatagramEntry { brief, ..bytemuck::Zeroable::zeroed() };
             ah.direct(&mut entry);
             entry.remote_qpn = qpn;
             entry.remote_qkey = if qkey & 0x8000_0000 != 0 { inner.attributes.qkey } else { qkey };
@@ -202,7 +202,7 @@ impl SendBatch<'_> {
             }
         } else {
             for (number, sge) in wr.sges.iter().enumerate() {
-                inner.sq.set_element(index, SEND_HEADER, number, sge);
+                inner.sq.set_element(index, number, sge);
             }
         }
         let op = SendOp {

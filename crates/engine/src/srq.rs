@@ -7,7 +7,7 @@ use abi::command::number as command;
 use abi::errno::Errno;
 use abi::event::kind;
 use abi::post::Sge;
-use abi::queue::{SrqOut, srq as word};
+use abi::queue::{RECV_WQE_HEADER, SrqOut, srq as word};
 use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifySrq, QuerySrq, QuerySrqAnswer, attr};
 
 use crate::engine::Engine;
@@ -19,7 +19,7 @@ use crate::parent::{Purpose, Token, lie};
 use crate::pd::Pd;
 use crate::qp::RecvWr;
 use crate::request;
-use crate::wqe::{Layout, RECV_HEADER, RecvEntry, Ring};
+use crate::wqe::{Layout, RecvEntry, Ring};
 use crate::xrc::Membership;
 
 /// What `create_srq` is asked for.
@@ -229,9 +229,7 @@ impl Srq {
         let head = queue.head;
         let entry: RecvEntry = queue.ring.read(head);
         into.clear();
-        into.extend(
-            (0..entry.num_sge.min(self.max_sge) as usize).map(|number| queue.ring.element(head, RECV_HEADER, number)),
-        );
+        into.extend((0..entry.num_sge.min(self.max_sge) as usize).map(|number| queue.ring.element(head, number)));
         queue.head = queue.ring.advance(head);
         if let Some(lint) = self.engine.lint() {
             lint.taken(self.handle);
@@ -302,7 +300,7 @@ impl Srq {
             let entry: RecvEntry = queue.ring.read(at);
             ring.write(tail, &entry);
             for number in 0..entry.num_sge.min(self.max_sge) as usize {
-                ring.set_element(tail, RECV_HEADER, number, &queue.ring.element(at, RECV_HEADER, number));
+                ring.set_element(tail, number, &queue.ring.element(at, number));
             }
             (at, tail) = (queue.ring.advance(at), ring.advance(tail));
         }
@@ -376,7 +374,7 @@ fn layout(out: &SrqOut) -> Layout {
 }
 
 fn ring((view, layout): (View, Layout), out: &SrqOut) -> Result<(Ring, u32)> {
-    let ring = Ring::new(view, layout, RECV_HEADER).filter(|ring| ring.count() > 0);
+    let ring = Ring::new(view, layout, RECV_WQE_HEADER).filter(|ring| ring.count() > 0);
     let ring =
         ring.ok_or_else(|| Error::refuse(Errno::EIO, "the agent described an SRQ that does not fit its memory"))?;
     Ok((ring, out.count))
@@ -387,6 +385,6 @@ pub(crate) fn write_recv(ring: &Ring, index: u32, wr: &RecvWr<'_>) {
     let length = wr.sges.iter().fold(0u32, |sum, sge| sum.saturating_add(sge.length));
     ring.write(index, &RecvEntry { wr_id: wr.wr_id, num_sge: wr.sges.len() as u32, length });
     for (number, sge) in wr.sges.iter().enumerate() {
-        ring.set_element(index, RECV_HEADER, number, sge);
+        ring.set_element(index, number, sge);
     }
 }

@@ -23,7 +23,7 @@ use crate::net::ahead::Ahead;
 use crate::net::batch::Batch;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp, Route};
-use crate::wqe::{SEND_HEADER, SendBrief};
+use crate::wqe::SendBrief;
 
 /// What became of a packet that was to be sent.
 pub(crate) enum Sent {
@@ -529,7 +529,7 @@ impl Qp {
                 Ok(())
             }
             Origin::Request { sq, entry, index, offset } => {
-                let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, SEND_HEADER, number));
+                let elements = (0..usize::from(entry.num_sge)).map(|number| sq.element(index, number));
                 access::gather(self.engine(), self.pd, elements, (offset, len), to)
             }
         }

@@ -1,49 +1,38 @@
 //! Queue entries as they lie in queue memory: send and receive work requests.
 //!
-//! A send entry is a header of 128 bytes, then either gather elements or inline data; a receive entry is 16 bytes, then scatter
-//! elements. Only the owning process reads and writes them, under its queue's lock. The stride comes from the agent.
+//! A send entry is a header, of 16 bytes where a connection knows the rest and of 64 where each datagram says where it goes, then either
+//! gather elements or inline data; a receive entry is 16 bytes, then scatter elements. Only the owning process reads and writes them,
+//! under its queue's lock. The stride comes from the agent. Principal type: [`Ring`].
 
 use abi::post::Sge;
+use abi::queue::{DATAGRAM_WQE_HEADER, RECV_WQE_HEADER, SEND_WQE_HEADER};
 use bytemuck::{Pod, Zeroable};
 
 use crate::memory::View;
 use crate::wheel::Wheel;
 
-/// Bytes before the gather elements of a send entry.
-pub(crate) const SEND_HEADER: usize = 128;
-/// Bytes before the scatter elements of a receive entry.
-pub(crate) const RECV_HEADER: usize = 16;
-
-/// The header of a send entry.
+/// The header of a datagram's send entry: with the address vector as it was when it was posted.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct SendEntry {
+pub(crate) struct DatagramEntry {
     pub(crate) brief: SendBrief,
-    pub(crate) remote_addr: u64,
-    pub(crate) compare_add: u64,
-    pub(crate) swap: u64,
-    /// UD: the address vector, copied when posted.
     pub(crate) dgid: [u8; 16],
     pub(crate) flow_label: u32,
     pub(crate) remote_qpn: u32,
     pub(crate) remote_qkey: u32,
-    pub(crate) imm: u32,
-    pub(crate) rkey: u32,
     pub(crate) sgid_index: u8,
     pub(crate) hop_limit: u8,
     pub(crate) traffic_class: u8,
     pub(crate) sl: u8,
-    /// UD: the address handle is on another PD.
+    /// The address handle is on another PD.
     pub(crate) foreign: u8,
-    /// UD: the static rate of the address vector.
     pub(crate) static_rate: u8,
-    /// UD: the LID that it is addressed to, without a GRH; 0 with one.
+    /// The LID that it is addressed to, without a GRH; 0 with one.
     pub(crate) dlid: u16,
-    pub(crate) reserved: [u8; 44],
+    pub(crate) reserved: [u8; 12],
 }
 
-/// What the header of a send entry begins with: all of it that is written and read for requests of connections, of which the requester
-/// knows the rest.
+/// What the header of a send entry begins with, and all of it that a connection's has: the requester knows the rest.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct SendBrief {
@@ -57,8 +46,8 @@ pub(crate) struct SendBrief {
     pub(crate) num_sge: u8,
 }
 
-const _: () = assert!(size_of::<SendBrief>() == 16);
-const _: () = assert!(size_of::<SendEntry>() == SEND_HEADER);
+const _: () = assert!(size_of::<SendBrief>() == SEND_WQE_HEADER);
+const _: () = assert!(size_of::<DatagramEntry>() == DATAGRAM_WQE_HEADER);
 
 /// The header of a receive entry.
 #[repr(C)]
@@ -70,7 +59,7 @@ pub(crate) struct RecvEntry {
     pub(crate) length: u32,
 }
 
-const _: () = assert!(size_of::<RecvEntry>() == RECV_HEADER);
+const _: () = assert!(size_of::<RecvEntry>() == RECV_WQE_HEADER);
 
 /// Where one queue's entries lie.
 #[derive(Clone, Copy, Default)]
@@ -86,21 +75,23 @@ pub(crate) struct Ring {
     /// `None` after [`Ring::forget`].
     view: Option<View>,
     layout: Layout,
+    /// Bytes of an entry before its elements or inline data.
+    header: u32,
     wheel: Wheel,
 }
 
 impl Ring {
-    /// Refuses a layout that does not fit its memory: it came from another process.
+    /// Entries that begin with `header` bytes. Refuses a layout that does not fit its memory: it came from another process.
     pub(crate) fn new(view: View, layout: Layout, header: usize) -> Option<Self> {
         let bytes = u64::from(layout.count) * u64::from(layout.stride) + u64::from(layout.offset);
         let sound = usize::try_from(bytes).is_ok_and(|end| end <= view.len())
             && (layout.count == 0 || layout.stride as usize >= header && layout.stride.is_multiple_of(8));
-        sound.then(|| Self { view: Some(view), layout, wheel: Wheel::new(layout.count) })
+        sound.then(|| Self { view: Some(view), layout, header: header as u32, wheel: Wheel::new(layout.count) })
     }
 
     /// A queue without entries and without memory.
     pub(crate) fn empty() -> Self {
-        Self { view: None, layout: Layout::default(), wheel: Wheel::new(0) }
+        Self { view: None, layout: Layout::default(), header: 0, wheel: Wheel::new(0) }
     }
 
     /// Lets go of the memory: the queue is destroyed and will not be touched again.
@@ -149,19 +140,25 @@ impl Ring {
         self.view().write(self.entry(index), header);
     }
 
+    /// Where what follows the header of an entry begins.
     #[inline]
-    pub(crate) fn element(&self, index: u32, header: usize, number: usize) -> Sge {
-        self.view().read(self.entry(index) + header + number * size_of::<Sge>())
+    fn body(&self, index: u32) -> usize {
+        self.entry(index) + self.header as usize
     }
 
     #[inline]
-    pub(crate) fn set_element(&self, index: u32, header: usize, number: usize, sge: &Sge) {
-        self.view().write(self.entry(index) + header + number * size_of::<Sge>(), sge);
+    pub(crate) fn element(&self, index: u32, number: usize) -> Sge {
+        self.view().read(self.body(index) + number * size_of::<Sge>())
+    }
+
+    #[inline]
+    pub(crate) fn set_element(&self, index: u32, number: usize, sge: &Sge) {
+        self.view().write(self.body(index) + number * size_of::<Sge>(), sge);
     }
 
     /// The inline data of a send entry.
     #[inline]
     pub(crate) fn inline(&self, index: u32, len: usize) -> *mut u8 {
-        self.view().pointer(self.entry(index) + SEND_HEADER, len)
+        self.view().pointer(self.body(index), len)
     }
 }

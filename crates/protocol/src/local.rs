@@ -1,7 +1,7 @@
 //! Requests that send nothing: binding a memory window, invalidating a key. They take no packet number; each is carried out by the
 //! caller when its turn comes in the queue, once, however often the packets around it go again. Adds to [`Requester`]. IBA 10.8.2.3.
 
-use crate::{Reason, Requester, Status, Time};
+use crate::{Reason, Requester, SendOp, Status, Time};
 
 impl Requester {
     /// Whether the request whose turn it is sends nothing.
@@ -14,14 +14,14 @@ impl Requester {
 
     /// The request whose turn it is, if it is one that sends nothing and may begin now. The caller carries it out and says
     /// [`Requester::local_done`]; nothing may come between.
-    pub fn poll_local(&mut self, now: Time) -> Option<u32> {
+    pub fn poll_local(&mut self, now: Time) -> Option<SendOp> {
         if !self.has_local() || self.stops_here() {
             return None;
         }
         if self.service.is_reliable() && self.is_waiting(now) || !self.begin() {
             return None;
         }
-        Some(self.ops.at(self.cursor.op).op.slot)
+        Some(self.ops.at(self.cursor.op).op)
     }
 
     /// How the request went that [`Requester::poll_local`] has just given. It completes in its turn, with the status if there is one.

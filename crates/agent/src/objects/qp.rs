@@ -121,7 +121,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let service = service_of(wanted.qp_type)?;
     let (wanted, domain) = &parts(world, owner, service, wanted)?;
     let device = world.device_of(owner);
-    let shape = Shape::new(device, wanted)?;
+    let shape = Shape::new(device, service, wanted)?;
     shares::room_for(world, owner, Kind::Qp)?;
     let (qpn, change) = match domain {
         Some(domain) if world.domains.is_of_file(*domain) => target::number(world, owner)?,
@@ -320,7 +320,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(device: &Device, wanted: &Wanted) -> Outcome<Self> {
+    fn new(device: &Device, service: Service, wanted: &Wanted) -> Outcome<Self> {
         let limits = &device.limits;
         let mut checks = vec![
             ("max_send_wr", wanted.max_send_wr, limits.max_qp_wr),
@@ -351,7 +351,7 @@ impl Shape {
             send_sge,
             recv_sge,
             inline,
-            sq_stride: send_stride(send_sge, inline),
+            sq_stride: send_stride(service == Service::Ud, send_sge, inline),
             rq_stride: recv_stride(recv_sge),
         })
     }

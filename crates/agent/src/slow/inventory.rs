@@ -276,7 +276,7 @@ fn pair_answer(qp: &Qp, handle: u32) -> Vec<u8> {
         max_inline_data: caps.max_inline_data,
         reserved: 0,
     };
-    let sq_stride = send_stride(caps.max_send_sge, caps.max_inline_data);
+    let sq_stride = send_stride(qp.service == Service::Ud, caps.max_send_sge, caps.max_inline_data);
     let out = QpOut {
         rev: REV,
         qpn: qp.qpn,

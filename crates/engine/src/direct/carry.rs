@@ -14,7 +14,7 @@ use super::{Ask, Way};
 use crate::access::{self, Atomic, beyond};
 use crate::qp::{Inner, Qp, Route};
 use crate::usermem::gate::{Closed, Gate};
-use crate::wqe::{SEND_HEADER, SendBrief};
+use crate::wqe::SendBrief;
 
 /// A key is asked for when it was used so often, and then each time when it was used so many times as often.
 const WORTH: u32 = 8;
@@ -90,7 +90,7 @@ impl Qp {
         let Some(place) = way.place(op) else { return Carried::Unfit };
         let entry: SendBrief = inner.sq.read(op.slot);
         let engine = self.engine();
-        let elements = || (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(op.slot, SEND_HEADER, number));
+        let elements = || (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(op.slot, number));
         let inline = entry.inline != 0;
         let write = op.operation != Operation::Write;
         let room: u64 = elements().map(|sge| u64::from(sge.length)).sum();

@@ -10,7 +10,6 @@ use super::ledger::{Awaiting, Landed, common, first, spans};
 use super::{Lint, completions, conduct, memory};
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp, Receive, RecvWr};
-use crate::wqe::RECV_HEADER;
 
 /// What comes before a datagram.
 const GRH: u64 = 40;
@@ -85,7 +84,7 @@ impl Lint {
         let list = match receive.index {
             Some(index) => {
                 let count = receive.num_sge as usize;
-                (0..count).map(|number| inner.rq.element(index, RECV_HEADER, number)).collect()
+                (0..count).map(|number| inner.rq.element(index, number)).collect()
             }
             None => inner.shared.clone(),
         };

@@ -12,7 +12,7 @@ use crate::net::batch::Batch;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp};
 use crate::transmit::Sent;
-use crate::wqe::{SEND_HEADER, SendBrief};
+use crate::wqe::SendBrief;
 
 /// The memory behind a packet, as far as it lies in one piece: where the packets that follow are likely to come from.
 pub(crate) struct Ahead<'a> {
@@ -31,7 +31,7 @@ impl<'a> Ahead<'a> {
         if entry.inline != 0 || offset >= entry.length {
             return None;
         }
-        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, SEND_HEADER, number));
+        let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, number));
         let Sge { addr, length, lkey } = access::piece(elements, offset)?;
         let len = length.min(entry.length - offset);
         let stretch =

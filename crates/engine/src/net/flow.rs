@@ -19,7 +19,7 @@ use crate::net::marks::capable;
 use crate::net::peer::Peer;
 use crate::net::port::{Port, STRIPES};
 use crate::network::{address, scope};
-use crate::wqe::SendEntry;
+use crate::wqe::DatagramEntry;
 
 /// What decides where packets go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ impl Vector {
     }
 
     /// The way of a datagram.
-    pub(crate) fn of_datagram(entry: &SendEntry, port_num: u8, qpn: u32) -> Self {
+    pub(crate) fn of_datagram(entry: &DatagramEntry, port_num: u8, qpn: u32) -> Self {
         Self {
             dgid: entry.dgid,
             port_num,

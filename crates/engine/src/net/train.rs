@@ -14,7 +14,6 @@ use crate::access::{self, Stretch, Use};
 use crate::net::batch::ICRC;
 use crate::net::deliver::Packets;
 use crate::qp::{Inner, Qp};
-use crate::wqe::RECV_HEADER;
 
 impl Packets<'_> {
     /// How many packets of `size` bytes come next, as far as their lengths say.
@@ -92,7 +91,7 @@ impl Qp {
                 let (pd, found) = match receive.index {
                     Some(index) => {
                         let count = receive.num_sge as usize;
-                        let elements = (0..count).map(|number| inner.rq.element(index, RECV_HEADER, number));
+                        let elements = (0..count).map(|number| inner.rq.element(index, number));
                         (self.pd, access::piece(elements, offset)?)
                     }
                     None => {

@@ -12,7 +12,7 @@ use crate::lane::Sender;
 use crate::plain::{Envelope, What};
 use crate::qp::{Inner, Qp, Route};
 use crate::transmit::ring;
-use crate::wqe::{Ring, SEND_HEADER, SendBrief};
+use crate::wqe::{Ring, SendBrief};
 
 impl Qp {
     /// Sends what is plain, in order. Says whether that was all that there is to send; else the general way goes on with the rest, and
@@ -140,6 +140,6 @@ impl Qp {
             access::plain(to, sq.inline(slot, len), len);
             return true;
         }
-        entry.num_sge == 1 && near.gather(self.pd, &sq.element(slot, SEND_HEADER, 0), to, len)
+        entry.num_sge == 1 && near.gather(self.pd, &sq.element(slot, 0), to, len)
     }
 }

@@ -16,7 +16,7 @@ use crate::lane::Lane;
 use crate::plain::{Plain, Record, What, destination};
 use crate::progress::{BATCH, BULK_BATCH, place};
 use crate::qp::{Inner, Qp};
-use crate::wqe::{RECV_HEADER, RecvEntry};
+use crate::wqe::RecvEntry;
 
 /// How many records are taken under one lock, and after how many bytes of bulk no more: others wait for it.
 const RUN: usize = 16;
@@ -173,7 +173,7 @@ impl Qp {
             return false;
         }
         let entry: RecvEntry = inner.rq.read(index);
-        let element = || inner.rq.element(index, RECV_HEADER, 0);
+        let element = || inner.rq.element(index, 0);
         let fits = len == 0 || entry.num_sge == 1 && near.scatter(self.pd, &element(), payload, len as usize);
         if !fits {
             return false;

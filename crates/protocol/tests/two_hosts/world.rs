@@ -414,7 +414,7 @@ impl World {
             let full = self.random.percent(self.scenario.path_full);
             let Host { requester, local, unreadable, unbindable, carried_out, .. } = &mut self.hosts[host];
             let Some(packet) = requester.poll_transmit(self.now) else {
-                let Some(slot) = requester.poll_local(self.now) else { break };
+                let Some(SendOp { slot, .. }) = requester.poll_local(self.now) else { break };
                 any = true;
                 carried_out.push((slot, requester.sq_psn()));
                 let refused = if *unbindable == Some(slot) { Err(Status::MwBindErr) } else { Ok(()) };
