@@ -161,10 +161,10 @@ fn figure(sides: &Sides, column: &str) -> Result<f64, String> {
     figures::perftest(&sides.client.output, column).ok_or_else(|| sides.client.told())
 }
 
-/// The ratio of the medians.
+/// The middle one of the ratios of each run by itself: the machine itself changes from one run to the next.
 fn ratio(ours: &[f64], theirs: &[f64]) -> Result<f64, String> {
-    let median = |row: &[f64]| figures::median(&mut row.to_vec()).ok_or("no runs");
-    Ok(median(ours)? / median(theirs)?)
+    let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    figures::median(&mut ratios).ok_or_else(|| "no runs".to_owned())
 }
 
 /// One pair of ucx_perftest over its shared-memory transport, without softhca.

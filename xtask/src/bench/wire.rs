@@ -17,6 +17,8 @@ use crate::udp::READY;
 const BANDWIDTH_FLOOR: f64 = 0.4;
 /// Less than this many times the latency of UCX over TCP.
 const LATENCY_FLOOR: f64 = 1.0;
+/// More than this many times the bandwidth of UCX over TCP.
+const STREAM_FLOOR: f64 = 1.0;
 /// MTUs of the links: the one that Ethernet has unless told, and the one that large RoCE packets fit in.
 const MTUS: [u32; 2] = [9000, 1500];
 /// IPv4 and UDP headers.
@@ -32,6 +34,8 @@ pub(crate) struct Link {
     send_bw_mib: Vec<f64>,
     write_ratio: f64,
     send_ratio: f64,
+    ucx_tcp_mib: Vec<f64>,
+    stream_ratio: f64,
     send_lat_usec: Vec<f64>,
     ucx_tcp_lat_usec: Vec<f64>,
     udp_lat_usec: Vec<f64>,
@@ -52,7 +56,7 @@ pub(crate) fn measure(dist: &Dist, runs: usize) -> Result<Vec<Link>, String> {
 
 impl Link {
     fn measure(hosts: &Hosts, mtu: u32, runs: usize) -> Result<Self, String> {
-        let (mut udp_mib, mut write_bw_mib, mut send_bw_mib) = (vec![], vec![], vec![]);
+        let (mut udp_mib, mut write_bw_mib, mut send_bw_mib, mut ucx_tcp_mib) = (vec![], vec![], vec![], vec![]);
         let (mut send_lat_usec, mut ucx_tcp_lat_usec, mut udp_lat_usec) = (vec![], vec![], vec![]);
         for run in 1..=runs {
             eprintln!("MTU {mtu}, run {run} of {runs}");
@@ -60,7 +64,8 @@ impl Link {
             write_bw_mib.push(bandwidth(&["ib_write_bw", "-s", "1048576", "-n", "2000"])?);
             send_bw_mib.push(bandwidth(&["ib_send_bw", "-s", "65536", "-n", "20000"])?);
             send_lat_usec.push(perftest(hosts, &["ib_send_lat", "-s", "8", "-n", "20000"], "t_avg[usec]")?);
-            ucx_tcp_lat_usec.push(ucx(hosts)?);
+            ucx_tcp_lat_usec.push(ucx(hosts, &["-t", "tag_lat", "-s", "8", "-n", "20000"])?.0);
+            ucx_tcp_mib.push(ucx(hosts, &["-t", "tag_bw", "-s", "1048576", "-n", "2000"])?.1);
             // The agents have the port that plain UDP is measured with.
             stop_agents(hosts)?;
             udp_mib.push(udp_bandwidth(hosts, mtu - HEADERS)?);
@@ -72,10 +77,12 @@ impl Link {
             mtu,
             write_ratio: ratio(&write_bw_mib, &udp_mib)?,
             send_ratio: ratio(&send_bw_mib, &udp_mib)?,
+            stream_ratio: ratio(&write_bw_mib, &ucx_tcp_mib)?,
             latency_ratio: ratio(&send_lat_usec, &ucx_tcp_lat_usec)?,
             udp_mib,
             write_bw_mib,
             send_bw_mib,
+            ucx_tcp_mib,
             send_lat_usec,
             ucx_tcp_lat_usec,
             udp_lat_usec,
@@ -84,7 +91,8 @@ impl Link {
 
     /// Whether the floors of the wire are met.
     pub(crate) fn holds(&self) -> bool {
-        self.write_ratio.min(self.send_ratio) >= BANDWIDTH_FLOOR && self.latency_ratio < LATENCY_FLOOR
+        let as_udp = self.write_ratio.min(self.send_ratio) >= BANDWIDTH_FLOOR;
+        as_udp && self.stream_ratio > STREAM_FLOOR && self.latency_ratio < LATENCY_FLOOR
     }
 
     /// Its figures by name, for the table of peers.
@@ -97,6 +105,7 @@ impl Link {
             ("plain UDP", self.udp_mib),
             ("plain UDP that spins", self.udp_lat_usec),
             ("ucx_perftest -t tag_lat -s 8, UCX_TLS=tcp,self", self.ucx_tcp_lat_usec),
+            ("ucx_perftest -t tag_bw -s 1048576, UCX_TLS=tcp,self", self.ucx_tcp_mib),
         ]
         .into_iter()
         .map(move |(name, row)| (format!("{name}, MTU {mtu}"), row))
@@ -116,6 +125,12 @@ impl Link {
             );
         }
         println!(
+            "| `ib_write_bw -s 1048576`, MTU {mtu} | {:.0} MiB/s | UCX over TCP: {:.0} MiB/s | {:.2} | above {STREAM_FLOOR} |",
+            middle(&self.write_bw_mib),
+            middle(&self.ucx_tcp_mib),
+            self.stream_ratio
+        );
+        println!(
             "| `ib_send_lat -s 8`, one way, MTU {mtu} | {:.2} µs | UCX over TCP: {:.2} µs | {:.2} | below {LATENCY_FLOOR} |",
             middle(&self.send_lat_usec),
             middle(&self.ucx_tcp_lat_usec),
@@ -129,13 +144,18 @@ fn perftest(hosts: &Hosts, words: &[&str], column: &str) -> Result<f64, String> 
     super::figure(&hosts.start(FAMILY, words)?.wait(HANG)?, column)
 }
 
-/// The one-way latency of UCX's tag messages over TCP on the link, in microseconds.
-fn ucx(hosts: &Hosts) -> Result<f64, String> {
+/// One of UCX's tests over TCP on the link: microseconds one way, and MiB per second.
+fn ucx(hosts: &Hosts, words: &[&str]) -> Result<(f64, f64), String> {
     let port = Port::reserve()?;
     let number = port.number().to_string();
     let command = |room: &Room, more: &[&str]| -> Command {
-        let mut command = room.command("ucx_perftest", ["-p", &number, "-t", "tag_lat", "-s", "8", "-n", "20000"]);
-        command.args(more).env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", INTERFACE).env_remove("LD_LIBRARY_PATH");
+        let mut command = room.command("ucx_perftest", ["-p", &number]);
+        command
+            .args(words)
+            .args(more)
+            .env("UCX_TLS", "tcp,self")
+            .env("UCX_NET_DEVICES", INTERFACE)
+            .env_remove("LD_LIBRARY_PATH");
         command
     };
     let (left, right) = (hosts.left.room(), hosts.right.room());
@@ -143,7 +163,7 @@ fn ucx(hosts: &Hosts) -> Result<f64, String> {
     port::wait_for_listener(server.id(), port.number(), HANG, || server.ended())?;
     let client = right.start(command(right, &[&hosts.left.rendezvous(), "-f"]))?.wait(HANG)?;
     server.wait(HANG)?;
-    figures::ucx(&client.output).map(|(latency, _)| latency).ok_or_else(|| client.told())
+    figures::ucx(&client.output).ok_or_else(|| client.told())
 }
 
 fn stop_agents(hosts: &Hosts) -> Result<(), String> {

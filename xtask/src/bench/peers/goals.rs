@@ -100,11 +100,15 @@ pub(super) fn all() -> Vec<Goal> {
     let what = "two threads with queues of their own, beside one".to_owned();
     goals.push(Goal { what, ..Goal::new("controls threads 2", "Mrate", AtLeast(1.6), one) });
     for mtu in [9000, 1500] {
-        let udp = || vec![format!("plain UDP, MTU {mtu}")];
-        goals.push(Goal::new(&format!("ib_write_bw -s 1048576, MTU {mtu}"), "MiB/s", AtLeast(0.85), udp()));
-        goals.push(Goal::new(&format!("ib_send_bw -s 65536, MTU {mtu}"), "MiB/s", AtLeast(0.85), udp()));
-        let spins = vec![format!("plain UDP that spins, MTU {mtu}")];
-        goals.push(Goal::new(&format!("ib_send_lat -s 8, MTU {mtu}"), "µs", AtMost(1.25), spins));
+        let of = |what: &str| format!("{what}, MTU {mtu}");
+        let tcp = |words: &str| vec![of(&ucx_name(words, TRANSPORTS[2]))];
+        let (stream, messages, ping) =
+            (of("ib_write_bw -s 1048576"), of("ib_send_bw -s 65536"), of("ib_send_lat -s 8"));
+        goals.push(Goal::new(&stream, "MiB/s", AtLeast(0.85), vec![of("plain UDP")]));
+        goals.push(Goal::new(&messages, "MiB/s", AtLeast(0.85), vec![of("plain UDP")]));
+        goals.push(Goal::new(&stream, "MiB/s", AtLeast(1.0), tcp("tag_bw -s 1048576")));
+        goals.push(Goal::new(&ping, "µs", AtMost(1.25), vec![of("plain UDP that spins")]));
+        goals.push(Goal::new(&ping, "µs", AtMost(1.0), tcp("tag_lat -s 8")));
     }
     goals
 }
