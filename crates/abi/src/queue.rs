@@ -298,13 +298,18 @@ pub const RECV_WQE_HEADER: usize = 16;
 /// Bytes of a gather or scatter entry.
 pub const SGE_LEN: u32 = 16;
 
-/// Bytes per send queue entry, of a connection or of a queue pair that sends datagrams.
+/// Bytes of a send queue entry before its gather entries, of a connection or of a queue pair that sends datagrams.
+#[must_use]
+pub const fn send_header(datagrams: bool) -> usize {
+    if datagrams { DATAGRAM_WQE_HEADER } else { SEND_WQE_HEADER }
+}
+
+/// Bytes per send queue entry.
 #[must_use]
 pub const fn send_stride(datagrams: bool, max_sge: u32, max_inline: u32) -> usize {
-    let header = if datagrams { DATAGRAM_WQE_HEADER } else { SEND_WQE_HEADER };
     let sges = (SGE_LEN * max_sge) as usize;
     let inline = max_inline as usize;
-    (header + if sges > inline { sges } else { inline }).next_multiple_of(32)
+    (send_header(datagrams) + if sges > inline { sges } else { inline }).next_multiple_of(32)
 }
 
 /// Bytes per receive queue entry.

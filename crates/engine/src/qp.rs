@@ -14,7 +14,7 @@ use abi::post::Sge;
 use abi::qp::{
     CreateQp, CreateQpAnswer, DestroyQp, DestroyQpAnswer, ModifyQp, QueryQp, QueryQpAnswer, kind as qp_type,
 };
-use abi::queue::{DATAGRAM_WQE_HEADER, QpOut, RECV_WQE_HEADER, SEND_WQE_HEADER, qp as word};
+use abi::queue::{QpOut, RECV_WQE_HEADER, qp as word, send_header};
 use protocol::{Requester, Responder, Service, State, Time};
 
 use crate::abroad::Abroad;
@@ -358,8 +358,7 @@ impl Engine {
                 }
             };
         let token = home.map(|pd| pd.token());
-        let header = if parts.service == Service::Ud { DATAGRAM_WQE_HEADER } else { SEND_WQE_HEADER };
-        let sq = Ring::new(sq_view, sq, header).ok_or_else(unsound)?;
+        let sq = Ring::new(sq_view, sq, send_header(parts.service == Service::Ud)).ok_or_else(unsound)?;
         let rq = Ring::new(rq_view, rq, RECV_WQE_HEADER).ok_or_else(unsound)?;
         let caps = Caps {
             max_send_wr: answer.max_send_wr.min(sq.count()),
