@@ -139,9 +139,9 @@ constants! {
     pub mod option: u32 {
         /// Type of service, one byte: the traffic class of the path.
         TOS = 0,
-        /// An int: several ids may share an address, as long as they do not listen.
+        /// An int: several ids may share an address, as long as none of them listens.
         REUSEADDR = 1,
-        /// An int: an id of IPv6 takes no IPv4.
+        /// An int: an id takes only its own family. An id of IPv4 does so unless this says 0.
         AFONLY = 2,
         /// One byte: acknowledge timeout code of the QP.
         ACK_TIMEOUT = 3,

@@ -60,15 +60,17 @@ impl Row {
 const STATE: (Errno, &str) = (Errno::EINVAL, "the id is in no state for this");
 const BIND: &[(Errno, &str)] = &[
     STATE,
-    (Errno::EADDRINUSE, "another id has this port"),
-    (Errno::EADDRNOTAVAIL, "the address is not one of this host"),
+    (Errno::EADDRINUSE, "another id has this port at this address"),
+    (
+        Errno::EADDRNOTAVAIL,
+        "the address is not one of this host; or another id has this port, and one of the two has every address; or no port is left",
+    ),
     (Errno::EACCES, "the port is below the first that everybody may have (net.ipv4.ip_unprivileged_port_start)"),
     (Errno::EAFNOSUPPORT, "the family is neither AF_INET, AF_INET6 nor AF_IB"),
 ];
 const RESOLVE: &[(Errno, &str)] = &[
     STATE,
-    (Errno::EADDRNOTAVAIL, "the source is not an address of this host"),
-    (Errno::EADDRINUSE, "no port is left"),
+    (Errno::EADDRNOTAVAIL, "the source is not an address of this host, or no port is left"),
     (Errno::EAFNOSUPPORT, "the family is neither AF_INET, AF_INET6 nor AF_IB"),
 ];
 const JOIN: &[(Errno, &str)] = &[
@@ -97,9 +99,11 @@ pub const ROWS: &[Row] = &[
         .request::<connection::Connect>()
         .at_least(connection::CONNECT_MIN)
         .errors(&[STATE, (Errno::EINVAL, "the private data are longer than the message holds")]),
-    Row::new(command::LISTEN, "LISTEN", "connecting")
-        .request::<connection::Listen>()
-        .errors(&[STATE, (Errno::EADDRINUSE, "another id listens there")]),
+    Row::new(command::LISTEN, "LISTEN", "connecting").request::<connection::Listen>().errors(&[
+        STATE,
+        (Errno::EADDRINUSE, "an id that allowed reuse has this port at this address"),
+        (Errno::EADDRNOTAVAIL, "an id that allowed reuse has this port, and one of the two has every address"),
+    ]),
     Row::new(command::ACCEPT, "ACCEPT", "connecting")
         .request::<connection::Accept>()
         .at_least(connection::ACCEPT_MIN)

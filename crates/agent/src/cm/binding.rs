@@ -12,7 +12,7 @@ use super::Manager;
 use super::dispatch::Call;
 use super::id::{Stage, ib_address, port, space_name};
 use super::locals::Attachment;
-use super::ports::{Conflict, Holder, Spot};
+use super::ports::{Conflict, Family, Holder, Spot};
 use crate::refusal::{Outcome, Refusal, refuse};
 
 /// Requests that may wait for a listener, at most (Linux's own default).
@@ -46,6 +46,8 @@ impl Manager {
         let id = self.id(call, name)?;
         let (space, reuse, alone) = (id.space, id.reuse, id.alone);
         let (spot, attachment) = self.place(&address)?;
+        // Nobody expects IPv6 of an address of IPv4, unless a program says so itself.
+        let alone = alone.unwrap_or(spot.family == Family::V4);
         let wanted = port(&address);
         if wanted != 0 && wanted < first && !privileged {
             let text = format!("port {wanted} is below {first}, the first that an ordinary user may have");
@@ -53,8 +55,9 @@ impl Manager {
         }
         let upper = u64::from(space) << 16;
         let chosen = match wanted {
-            0 => self.ports.free(upper).ok_or_else(|| {
-                Refusal::new(Errno::EADDRINUSE, format!("every port of port space {} is in use", space_name(space)))
+            0 => self.ports.free(upper, spot).ok_or_else(|| {
+                let text = format!("every port of port space {} is in use", space_name(space));
+                Refusal::new(Errno::EADDRNOTAVAIL, text)
             })?,
             wanted => wanted,
         };
@@ -145,11 +148,15 @@ fn conflict_at(conflict: Conflict, at: &Sockaddr, port: u16) -> Refusal {
         Sockaddr::Ip(addr) => IpAddr::to_string(&addr.ip()),
         Sockaddr::Ib(record) => std::net::Ipv6Addr::from(record.addr).to_string(),
     };
-    let text = match conflict {
-        Conflict::With(other) => format!("port {port} of {place} belongs to id {other:#x}"),
-        Conflict::TooMany => format!("port {port} is shared by as many ids as may"),
+    let (errno, text) = match conflict {
+        Conflict::SameAddress(other) => (Errno::EADDRINUSE, format!("port {port} of {place} belongs to id {other:#x}")),
+        Conflict::EveryAddress(other) => (
+            Errno::EADDRNOTAVAIL,
+            format!("port {port} of {place} conflicts with id {other:#x}: one of the two has every address"),
+        ),
+        Conflict::TooMany => (Errno::EADDRINUSE, format!("port {port} is shared by as many ids as may")),
     };
-    Refusal::new(Errno::EADDRINUSE, text)
+    Refusal::new(errno, text)
 }
 
 /// From where to where ports are given out that nobody chose.

@@ -81,8 +81,8 @@ pub(crate) struct Id {
     pub(crate) path: Option<Path>,
     pub(crate) tos: u8,
     pub(crate) reuse: bool,
-    /// Takes its own family only.
-    pub(crate) alone: bool,
+    /// Takes its own family only, if the program has said so or the opposite.
+    pub(crate) alone: Option<bool>,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) qkey: u32,
     /// The program's QP, once it has said so.
@@ -120,7 +120,7 @@ impl Id {
             path: None,
             tos: 0,
             reuse: false,
-            alone: false,
+            alone: None,
             ack_timeout: None,
             qkey: if space == port_space::IPOIB { IPOIB_QKEY } else { UDP_QKEY },
             qpn: 0,

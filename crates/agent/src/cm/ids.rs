@@ -148,11 +148,13 @@ impl Manager {
         let id = self.id_in(call, name, &[Stage::Idle, Stage::Bound])?;
         match optname {
             option::REUSEADDR => id.reuse = on,
-            _ => id.alone = on,
+            _ => id.alone = Some(on),
         }
-        let (service, reuse, alone) = (id.service, id.reuse, id.alone);
-        if let Some(service) = service {
-            self.ports.update(service, name, |holder| (holder.reuse, holder.alone) = (reuse, alone));
+        if let Some(service) = id.service {
+            self.ports.update(service, name, |holder| match optname {
+                option::REUSEADDR => holder.reuse = on,
+                _ => holder.alone = on,
+            });
         }
         Ok(Vec::new())
     }

@@ -1,8 +1,9 @@
 //! Who has which port: binds, listens and conflicts, for every port space. Pure bookkeeping.
 //!
-//! A port is the lower 16 bits of a service id (IBA A11; `port space << 16 | port`). The rules are those of rdma_bind_addr(3)
-//! and rdma_set_option(3): ids conflict on a port if their addresses overlap, unless all of them allow reuse and none
-//! listens. The principal type is [`Ports`].
+//! A port is the lower 16 bits of a service id (IBA A11; `port space << 16 | port`). The rules are Linux's
+//! (`cma_check_port`, `cma_port_is_unique`). Two ids conflict on a port if one of them has no address, or both have the same.
+//! They do not conflict if both allow reuse, or if both take only their own family and the families differ. An id that listens
+//! allows reuse no longer. The principal type is [`Ports`].
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -61,8 +62,10 @@ pub(crate) struct Holder {
 /// Why a port cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// This id has it.
-    With(u32),
+    /// This id has the port at the same address.
+    SameAddress(u32),
+    /// This id has the port, and one of the two has every address.
+    EveryAddress(u32),
     /// More ids have it than may.
     TooMany,
 }
@@ -84,20 +87,18 @@ impl Ports {
 
     /// Gives an id its port, or says who is in the way.
     pub(crate) fn bind(&mut self, service: u64, holder: Holder) -> Result<(), Conflict> {
-        let holders = self.held.entry(service).or_default();
+        let holders = self.held.get(&service).map_or(&[][..], Vec::as_slice);
         if holders.len() >= SHARERS {
             return Err(Conflict::TooMany);
         }
-        let shares = |other: &&Holder| !(holder.reuse && other.reuse && !other.listens);
-        if let Some(other) = holders.iter().filter(shares).find(|other| overlap(&holder, other)) {
-            return Err(Conflict::With(other.id));
-        }
-        holders.push(holder);
+        check(&holder, holders, holder.reuse)?;
+        self.held.entry(service).or_default().push(holder);
         Ok(())
     }
 
-    /// A port of a space (in the upper bits of `space`) that nobody has. None: all are in use.
-    pub(crate) fn free(&mut self, space: u64) -> Option<u16> {
+    /// A port of a space (in the upper bits of `space`) that nobody has at `spot`: other addresses may have it. None: all are in
+    /// use.
+    pub(crate) fn free(&mut self, space: u64, spot: Spot) -> Option<u16> {
         let count = self.any.end() - self.any.start();
         for _ in 0..=count {
             self.rover = if self.any.contains(&self.rover) && self.rover != *self.any.end() {
@@ -105,22 +106,22 @@ impl Ports {
             } else {
                 *self.any.start()
             };
-            if !self.held.contains_key(&(space | u64::from(self.rover))) {
+            let holders = self.held.get(&(space | u64::from(self.rover))).map_or(&[][..], Vec::as_slice);
+            if holders.len() < SHARERS && holders.iter().all(|other| meet(spot, other).is_none()) {
                 return Some(self.rover);
             }
         }
         None
     }
 
-    /// Makes an id the one that listens at its address.
+    /// Makes an id one that listens: it allows reuse no longer, and needs its port for itself.
     pub(crate) fn listen(&mut self, service: u64, id: u32) -> Result<(), Conflict> {
         let Some(holders) = self.held.get_mut(&service) else { return Ok(()) };
         let Some(own) = holders.iter().position(|holder| holder.id == id) else { return Ok(()) };
-        let others = holders.iter().filter(|other| other.id != id);
-        if let Some(other) = others.into_iter().find(|other| overlap(&holders[own], other)) {
-            return Err(Conflict::With(other.id));
+        if holders[own].reuse {
+            check(&holders[own], holders, false)?;
         }
-        holders[own].listens = true;
+        (holders[own].reuse, holders[own].listens) = (false, true);
         Ok(())
     }
 
@@ -155,17 +156,22 @@ impl Ports {
     }
 }
 
-/// Whether two ids would get the same requests.
-fn overlap(one: &Holder, other: &Holder) -> bool {
-    let families_apart = one.spot.family != other.spot.family && one.alone && other.alone;
-    match (one.spot.gid, other.spot.gid) {
-        _ if families_apart => false,
-        (Some(a), Some(b)) => a == b,
-        // An IPv4 wildcard does not reach into IPv6.
-        (None, Some(_)) if one.spot.family == Family::V4 && other.spot.family == Family::V6 => false,
-        (Some(_), None) if one.spot.family == Family::V6 && other.spot.family == Family::V4 => false,
-        _ => true,
+/// Whether an id may have a port besides those that have it; `reuse`: it may share with whoever allows that too.
+fn check(holder: &Holder, holders: &[Holder], reuse: bool) -> Result<(), Conflict> {
+    let counts = |other: &&Holder| {
+        let shares = reuse && other.reuse;
+        let families_apart = holder.alone && other.alone && holder.spot.family != other.spot.family;
+        other.id != holder.id && !shares && !families_apart
+    };
+    holders.iter().filter(counts).find_map(|other| meet(holder.spot, other)).map_or(Ok(()), Err)
+}
+
+/// How a place and an id's are the same one, if they are. A wildcard is every address, of other families too.
+fn meet(spot: Spot, other: &Holder) -> Option<Conflict> {
+    if spot.gid.is_none() || other.spot.gid.is_none() {
+        return Some(Conflict::EveryAddress(other.id));
     }
+    (spot == other.spot).then_some(Conflict::SameAddress(other.id))
 }
 
 #[cfg(test)]
@@ -174,8 +180,14 @@ mod tests {
 
     const PORT: u64 = 0x0106_1d2f;
 
+    fn spot(ip: &str) -> Spot {
+        Spot::ip(ip.parse().expect(ip))
+    }
+
+    /// As an id is bound: one of IPv4 takes its own family only.
     fn holder(id: u32, ip: &str) -> Holder {
-        Holder { id, spot: Spot::ip(ip.parse().expect(ip)), reuse: false, alone: false, listens: false }
+        let spot = spot(ip);
+        Holder { id, spot, reuse: false, alone: spot.family == Family::V4, listens: false }
     }
 
     fn ports() -> Ports {
@@ -186,17 +198,35 @@ mod tests {
     fn one_address_and_port_has_one_holder() {
         let mut ports = ports();
         assert_eq!(ports.bind(PORT, holder(1, "127.0.0.1")), Ok(()));
-        assert_eq!(ports.bind(PORT, holder(2, "127.0.0.1")), Err(Conflict::With(1)));
-        assert_eq!(ports.bind(PORT, holder(2, "0.0.0.0")), Err(Conflict::With(1)));
-        assert_eq!(ports.bind(PORT, holder(3, "::")), Err(Conflict::With(1)), "IPv6 takes IPv4 as well");
-        assert_eq!(ports.bind(PORT, Holder { alone: true, ..holder(3, "::") }), Err(Conflict::With(1)));
+        assert_eq!(ports.bind(PORT, holder(2, "127.0.0.1")), Err(Conflict::SameAddress(1)));
         assert_eq!(ports.bind(PORT, holder(4, "127.0.0.2")), Ok(()));
         assert_eq!(ports.bind(PORT + 1, holder(5, "127.0.0.1")), Ok(()));
         assert_eq!(ports.bind(PORT + 0x000b_0000, holder(6, "127.0.0.1")), Ok(()), "another port space");
-        ports.release(PORT, 1);
-        ports.release(PORT, 4);
-        assert_eq!(ports.bind(PORT, Holder { alone: true, ..holder(7, "0.0.0.0") }), Ok(()));
-        assert_eq!(ports.bind(PORT, Holder { alone: true, ..holder(8, "::") }), Ok(()), "each its own family");
+    }
+
+    #[test]
+    fn a_wildcard_conflicts_with_every_address_in_either_order() {
+        let alone = |id, ip| Holder { alone: true, ..holder(id, ip) };
+        let every = Err(Conflict::EveryAddress(1));
+        for (first, second, outcome) in [
+            (holder(1, "127.0.0.1"), holder(2, "0.0.0.0"), every),
+            (holder(1, "0.0.0.0"), holder(2, "127.0.0.1"), every),
+            (holder(1, "0.0.0.0"), holder(2, "0.0.0.0"), every),
+            (holder(1, "127.0.0.1"), holder(2, "::"), every),
+            (holder(1, "::"), holder(2, "127.0.0.1"), every),
+            (holder(1, "::1"), holder(2, "0.0.0.0"), every),
+            (holder(1, "::"), holder(2, "0.0.0.0"), every),
+            (alone(1, "::"), holder(2, "::1"), every),
+            (alone(1, "::"), holder(2, "0.0.0.0"), Ok(())),
+            (alone(1, "::"), holder(2, "127.0.0.1"), Ok(())),
+            (alone(1, "::1"), holder(2, "0.0.0.0"), Ok(())),
+            (Holder { alone: false, ..holder(1, "0.0.0.0") }, alone(2, "::"), every),
+            (holder(1, "127.0.0.1"), holder(2, "::1"), Ok(())),
+        ] {
+            let mut ports = ports();
+            assert_eq!(ports.bind(PORT, first), Ok(()));
+            assert_eq!(ports.bind(PORT, second), outcome, "{first:?}, then {second:?}");
+        }
     }
 
     #[test]
@@ -205,11 +235,14 @@ mod tests {
         let shared = |id| Holder { reuse: true, ..holder(id, "127.0.0.1") };
         assert_eq!(ports.bind(PORT, shared(1)), Ok(()));
         assert_eq!(ports.bind(PORT, shared(2)), Ok(()));
-        assert_eq!(ports.bind(PORT, holder(3, "127.0.0.1")), Err(Conflict::With(1)));
-        assert_eq!(ports.listen(PORT, 1), Err(Conflict::With(2)));
+        assert_eq!(ports.bind(PORT, Holder { reuse: true, ..holder(3, "0.0.0.0") }), Ok(()));
+        assert_eq!(ports.listen(PORT, 1), Err(Conflict::SameAddress(2)));
         ports.release(PORT, 2);
+        assert_eq!(ports.listen(PORT, 1), Err(Conflict::EveryAddress(3)));
+        ports.release(PORT, 3);
+        assert_eq!(ports.bind(PORT, holder(3, "127.0.0.1")), Err(Conflict::SameAddress(1)));
         assert_eq!(ports.listen(PORT, 1), Ok(()));
-        assert_eq!(ports.bind(PORT, shared(4)), Err(Conflict::With(1)));
+        assert_eq!(ports.bind(PORT, shared(4)), Err(Conflict::SameAddress(1)));
         ports.release(PORT, 1);
         for id in 0..1024 {
             assert_eq!(ports.bind(PORT, shared(id)), Ok(()));
@@ -220,32 +253,33 @@ mod tests {
     #[test]
     fn the_nearest_listener_gets_the_request() {
         let mut ports = ports();
-        let at = |ip: &str| Spot::ip(ip.parse().expect(ip));
         ports.bind(PORT, holder(1, "::")).expect("free");
-        assert_eq!(ports.listener(PORT, at("127.0.0.1")), None, "nobody listens yet");
+        assert_eq!(ports.listener(PORT, spot("127.0.0.1")), None, "nobody listens yet");
         ports.listen(PORT, 1).expect("alone");
-        assert_eq!(ports.listener(PORT, at("127.0.0.1")), Some(1));
-        assert_eq!(ports.listener(PORT, at("::1")), Some(1));
-        assert_eq!(ports.listener(PORT + 1, at("::1")), None);
+        assert_eq!(ports.listener(PORT, spot("127.0.0.1")), Some(1));
+        assert_eq!(ports.listener(PORT, spot("::1")), Some(1));
+        assert_eq!(ports.listener(PORT + 1, spot("::1")), None);
         ports.update(PORT, 1, |holder| holder.alone = true);
-        assert_eq!(ports.listener(PORT, at("127.0.0.1")), None);
-        ports.bind(PORT, Holder { alone: true, ..holder(2, "0.0.0.0") }).expect("the other family");
+        assert_eq!(ports.listener(PORT, spot("127.0.0.1")), None);
+        ports.bind(PORT, holder(2, "0.0.0.0")).expect("the other family");
         ports.listen(PORT, 2).expect("alone there");
-        assert_eq!(ports.listener(PORT, at("127.0.0.1")), Some(2));
+        assert_eq!(ports.listener(PORT, spot("127.0.0.1")), Some(2));
     }
 
     #[test]
     fn ports_that_nobody_chose_are_used_up_and_come_back() {
         let mut ports = ports();
-        let space = 0x0106_0000;
+        let (space, one, other) = (0x0106_0000, spot("127.0.0.1"), spot("127.0.0.2"));
         let mut given = Vec::new();
-        while let Some(port) = ports.free(space) {
+        while let Some(port) = ports.free(space, one) {
             ports.bind(space | u64::from(port), holder(u32::from(port), "127.0.0.1")).expect("free");
             given.push(port);
         }
         assert_eq!(given, [40_002, 40_003, 40_000, 40_001]);
-        assert_eq!(ports.free(0x0111_0000), Some(40_002));
-        ports.release(space | 40_003, 40_003);
-        assert_eq!(ports.free(space), Some(40_003));
+        assert_eq!(ports.free(space, spot("0.0.0.0")), None, "a wildcard needs a port for itself");
+        assert_eq!(ports.free(space, other), Some(40_002), "another address has ports of its own");
+        assert_eq!(ports.free(0x0111_0000, one), Some(40_003));
+        ports.release(space | 40_001, 40_001);
+        assert_eq!(ports.free(space, one), Some(40_001));
     }
 }

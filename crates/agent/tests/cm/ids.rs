@@ -93,6 +93,29 @@ fn nonsense_is_refused_and_harms_nobody() {
 }
 
 #[test]
+fn a_port_of_every_address_conflicts_with_eaddrnotavail() {
+    let agent = TestAgent::start();
+    let mut channel = Channel::open(&agent.dir);
+    let ids: Vec<u32> = (1..=4).map(|cookie| channel.create(cookie, TCP)).collect();
+    channel.bind(ids[0], here(0));
+    let port = channel.port(ids[0]);
+    let every = ([0, 0, 0, 0], port).into();
+    let reason = channel.refused(command::BIND, &bind(ids[1], every), Errno::EADDRNOTAVAIL);
+    assert!(reason.contains("every address"), "{reason}");
+    channel.refused(command::BIND, &bind(ids[1], here(port)), Errno::EADDRINUSE);
+    channel.bind(ids[1], ([0, 0, 0, 0], 0).into());
+    let port = channel.port(ids[1]);
+    channel.refused(command::BIND, &bind(ids[2], here(port)), Errno::EADDRNOTAVAIL);
+    // IPv6 takes IPv4 as well, so that only an id of IPv6 alone may have the port too.
+    let every6 = (std::net::Ipv6Addr::UNSPECIFIED, port).into();
+    channel.refused(command::BIND, &bind(ids[2], every6), Errno::EADDRNOTAVAIL);
+    let optlen = 4;
+    let alone = SetOption { optval: 1, id: ids[2], level: level::ID, optname: option::AFONLY, optlen };
+    assert_eq!(channel.call(command::SET_OPTION, &alone, &1_u32.to_ne_bytes(), 0).status, 0);
+    channel.bind(ids[2], every6);
+}
+
+#[test]
 fn binding() {
     let agent = TestAgent::start();
     let mut channel = Channel::open(&agent.dir);
