@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, init: *mut ParentDo
         entry::not_null(init)?;
         let mask = get!(init, comp_mask);
         if mask & !(ALLOCATORS | PD_CONTEXT) != 0 {
-            return Err(refuse!(EINVAL, "ibv_alloc_parent_domain: comp_mask {mask:#x} has what is not known"));
+            return Err(refuse!(EOPNOTSUPP, "ibv_alloc_parent_domain: comp_mask {mask:#x} has what is not known"));
         }
         let (pd, td) = (get!(init, pd), get!(init, td));
         // SAFETY: the caller's promise.

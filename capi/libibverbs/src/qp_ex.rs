@@ -76,8 +76,8 @@ enum Data {
 fn offered(service: Service) -> u64 {
     match service {
         // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap, fetch and add, local invalidate,
-        // bind, SEND with invalidate; ATOMIC WRITE, FLUSH.
-        Service::Rc => 0x33ff,
+        // bind, SEND with invalidate; FLUSH, ATOMIC WRITE.
+        Service::Rc => 0x1bff,
         Service::XrcIni => 0x3ff,
         Service::Uc => 0x18f,
         Service::Ud => 0x0c,
@@ -112,8 +112,8 @@ pub(crate) fn fill_functions(qp: *mut QpEx, service: Service, send_ops_flags: u6
     set!(qp, wr_bind_mw, asked(8, bind_mw as Op));
     set!(qp, wr_send_inv, asked(9, send_inv as Op));
     set!(qp, wr_send_tso, asked(10, not_asked as Op));
+    set!(qp, wr_flush, asked(11, flush as Op));
     set!(qp, wr_atomic_write, asked(12, atomic_write as Op));
-    set!(qp, wr_flush, asked(13, flush as Op));
     set!(qp, wr_set_ud_addr, of(Service::Ud, set_ud_addr as Op));
     set!(qp, wr_set_xrc_srqn, of(Service::XrcIni, set_xrc_srqn as Op));
     set!(qp, wr_set_inline_data, set_inline_data as Op);

@@ -93,8 +93,7 @@ static NODE_TYPE: [&CStr; 8] = [
 ];
 
 /// Indexed by `enum ibv_port_state`.
-static PORT_STATE: [&CStr; 6] =
-    [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
+static PORT_STATE: [&CStr; 6] = [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
 
 #[cfg(test)]
 mod tests {

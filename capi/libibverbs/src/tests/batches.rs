@@ -17,8 +17,8 @@ type Sges = extern "C" fn(*mut QpEx, usize, *const Sge);
 type InlineData = extern "C" fn(*mut QpEx, *mut c_void, usize);
 type Complete = extern "C" fn(*mut QpEx) -> c_int;
 
-/// All that RC and UC have.
-const RC: u64 = 0x33ff;
+/// All that RC and UC have. Bit 11 is `IBV_QP_EX_WITH_FLUSH`, bit 12 `IBV_QP_EX_WITH_ATOMIC_WRITE`; bit 10 is TSO.
+const RC: u64 = 0x1bff;
 const UC: u64 = 0x18f;
 
 fn function<F: Copy>(op: Op) -> F {

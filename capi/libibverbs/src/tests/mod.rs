@@ -3,6 +3,7 @@
 
 mod batches;
 mod extended;
+mod numbers;
 mod objects;
 mod parent;
 mod refusals;
