@@ -68,6 +68,7 @@ impl fmt::Display for Refusal {
                     right::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
                     right::ON_DEMAND => "IBV_ACCESS_ON_DEMAND",
                     right::FLUSH_GLOBAL => "IBV_ACCESS_FLUSH_GLOBAL",
+                    right::FLUSH_PERSISTENT => "IBV_ACCESS_FLUSH_PERSISTENT",
                     _ => "IBV_ACCESS_REMOTE_ATOMIC",
                 };
                 write!(f, "the region of key {key:#x} was registered without {name}")

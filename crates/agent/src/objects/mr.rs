@@ -242,22 +242,28 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     }
 }
 
-/// Rights that make sense together; shared with MODIFY_QP.
-pub fn check_access(flags: u32) -> Result<(), (Errno, String)> {
+/// Rights that make sense together, of an MR.
+fn check_access(flags: u32) -> Result<(), (Errno, String)> {
     if flags & access::FLUSH_PERSISTENT != 0 {
         return Err((
-            Errno::EINVAL,
+            Errno::EOPNOTSUPP,
             format!("access flags {flags:#x} ask for FLUSH to persistence, which the device does not promise"),
         ));
     }
-    if flags & !(KNOWN | OPTIONAL) != 0 {
-        return Err((Errno::EINVAL, format!("access flags {flags:#x} have bits without a meaning")));
-    }
+    check_meaning(flags)?;
     if flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 && flags & access::LOCAL_WRITE == 0 {
         return Err((
             Errno::EINVAL,
             format!("access flags {flags:#x} let the peer write but not the owner; add IBV_ACCESS_LOCAL_WRITE"),
         ));
+    }
+    Ok(())
+}
+
+/// Every bit has a meaning, for an MR or for a QP. FLUSH to persistence is one of those: the memory may refuse it, not the QP.
+pub fn check_meaning(flags: u32) -> Result<(), (Errno, String)> {
+    if flags & !(KNOWN | access::FLUSH_PERSISTENT | OPTIONAL) != 0 {
+        return Err((Errno::EINVAL, format!("access flags {flags:#x} have bits without a meaning")));
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use protocol::State;
 use protocol::modify::{Attributes, check, counting};
 
 use super::ah::check_vector;
-use super::mr::check_access;
+use super::mr::check_meaning;
 use super::qp::{Qp, state_of};
 use super::{Answer, Call, find, migration, xrc};
 use crate::context::ContextId;
@@ -119,7 +119,7 @@ fn values(device: &Device, qp: &Qp, wanted: &ModifyQp) -> Outcome<()> {
         return bad(format!("P_Key index {} is outside of the table of {}", wanted.pkey_index, PKEYS.len()));
     }
     if given(attr::ACCESS_FLAGS)
-        && let Err((errno, text)) = check_qp_access(wanted.qp_access_flags)
+        && let Err((errno, text)) = check_meaning(wanted.qp_access_flags)
     {
         return refuse(errno, format!("modify_qp of QP {qpn:#x}: {text}"));
     }
@@ -165,11 +165,6 @@ fn check_rate(qp: &Qp, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
         ),
         _ => Ok(()),
     }
-}
-
-/// A QP's rights are its peer's: the remote ones may stand alone, for nothing is written by the owner.
-fn check_qp_access(flags: u32) -> Result<(), (Errno, String)> {
-    check_access(flags | abi::mr::access::LOCAL_WRITE)
 }
 
 /// Remembers what was set, for QUERY_QP. RESET forgets everything but the capacities.

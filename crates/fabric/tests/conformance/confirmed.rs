@@ -172,8 +172,10 @@ fn op_flush_what_refuses_it(fabric: &Fabric) {
     a.post(&flush(&b, 0, 8, GLOBAL, RANGE));
     assert_eq!(a.sent().status, 0, "it goes on");
     let len = plan().memory as u32;
+    let persistent = plan().qp_access | access::FLUSH_PERSISTENT;
     let cases = [
         ("a QP without the right", Plan { qp_access: 0xe, ..plan() }, GLOBAL, 8, 0, status::REM_INV_REQ_ERR),
+        ("a QP alone that has it", Plan { qp_access: persistent, ..plan() }, PERSISTENT, 8, 0, status::REM_ACCESS_ERR),
         ("persistence, which is not promised", plan(), PERSISTENT, 8, 0, status::REM_INV_REQ_ERR),
         ("both", plan(), GLOBAL | PERSISTENT, 8, 0, status::REM_INV_REQ_ERR),
         ("no depth there", Plan { max_dest_rd_atomic: 0, ..plan() }, GLOBAL, 8, 0, status::REM_INV_REQ_ERR),
@@ -189,11 +191,11 @@ fn op_flush_what_refuses_it(fabric: &Fabric) {
         a.post(&SendWr { rkey, ..flush(&b, 0, length, placement, RANGE) });
         assert_eq!(a.sent().status, expected, "{what}");
     }
-    // Neither regions nor QPs are given the right that the device does not have.
+    // A QP may have that right, and no region is given it: the device promises no persistence.
     let side = Side::new(&fabric.engine(), &plan());
     let (addr, rights) = (side.memory.addr(0), access::FLUSH_PERSISTENT);
     let refused = side.pd.reg_mr(addr, 4096, addr, rights).err().map(|error| error.errno);
-    assert_eq!(refused, Some(Errno::EINVAL));
+    assert_eq!(refused, Some(Errno::EOPNOTSUPP));
 }
 
 fn op_flush_rc_only(fabric: &Fabric) {
