@@ -42,6 +42,19 @@ impl Refusal {
     pub(crate) fn by_key(&self) -> bool {
         !matches!(self, Self::Memory { .. })
     }
+
+    /// What a program can do about a refusal of memory that one of its own requests names.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::NoKey { .. } => "check the lkey, and that its region is still registered",
+            Self::Domain { .. } => "register the region on the QP's PD",
+            Self::Range { .. } => "check address and length",
+            Self::Right { missing, .. } if missing & LOCAL_READ != 0 => "use the lkey of a memory region",
+            Self::Right { .. } => "register the region with that right",
+            Self::Queue { .. } => "use the window with the QP that has bound it",
+            Self::Memory { .. } => "is the memory still mapped and writable?",
+        })
+    }
 }
 
 impl fmt::Display for Refusal {

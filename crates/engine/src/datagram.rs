@@ -82,6 +82,7 @@ impl Qp {
                     transmit.slot,
                     Status::LocProtErr,
                     &"the address handle is on another PD than the QP",
+                    Some("create the address handle on the QP's PD"),
                 );
                 inner.requester.fail_current(Status::LocProtErr);
                 continue;
@@ -148,7 +149,7 @@ impl Qp {
                 self.charge_datagram(inner, transmit.len, entry.static_rate, now);
             }
             if let Err(refusal) = refused {
-                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
+                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal, refusal.advice());
                 inner.requester.fail_current(Status::LocProtErr);
             }
         }

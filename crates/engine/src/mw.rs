@@ -27,6 +27,9 @@ use crate::wqe::SendBrief;
 /// What a peer can be allowed through a window.
 const REMOTE: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC | right::FLUSH_GLOBAL;
 
+/// What a program can do about a window that was not bound or not invalidated.
+const BIND_ADVICE: &str = "check the window, its region and the region's MW_BIND right";
+
 /// What a window is to be bound to: the part of BIND_MW that other requests do not have.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
@@ -289,7 +292,7 @@ impl Qp {
             };
             let done = done.map_err(|why| {
                 // The IBA has one status for all that goes wrong with keys: memory management operation error.
-                self.explain(inner, op.slot, Status::MwBindErr, &why);
+                self.explain(inner, op.slot, Status::MwBindErr, &why, Some(BIND_ADVICE));
                 Status::MwBindErr
             });
             inner.requester.local_done(done);

@@ -218,11 +218,16 @@ impl Qp {
         let entry: SendBrief = inner.sq.read(slot);
         let elements = (0..usize::from(entry.num_sge)).map(|number| inner.sq.element(slot, number));
         let placed = if u64::from(offset) + u64::from(len) > u64::from(entry.length) {
-            self.explain(inner, slot, Status::LocLenErr, &"the scatter list is shorter than the answer");
+            let why = format_args!(
+                "the answer of {} bytes does not fit in a scatter list of {}",
+                u64::from(offset) + u64::from(len),
+                entry.length
+            );
+            self.explain(inner, slot, Status::LocLenErr, &why, Some("give an atomic 8 bytes of scatter list"));
             Err(Status::LocLenErr)
         } else {
             access::scatter(self.engine(), self.pd, elements, (offset, len), bytes).map_err(|refusal| {
-                self.explain(inner, slot, Status::LocProtErr, &refusal);
+                self.explain(inner, slot, Status::LocProtErr, &refusal, refusal.advice());
                 Status::LocProtErr
             })
         };
@@ -384,7 +389,8 @@ impl Qp {
         let status = status.unwrap_or_else(|| {
             let status = refusal.fault.receive_status();
             if let Some(receive) = &inner.receive {
-                self.failed(receive.wr_id, status, &format_args!("its message was refused: {}", refusal.fault));
+                let why = format_args!("its message was refused: {}", refusal.fault);
+                self.failed(receive.wr_id, status, &why, refusal.fault.advice());
             }
             status
         });
@@ -429,7 +435,8 @@ impl Qp {
             let room = receive.length;
             let grh = if before > 0 { " (datagrams need 40 bytes for the GRH)" } else { "" };
             let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}{grh}");
-            self.failed(receive.wr_id, Status::LocLenErr, &why);
+            let advice = "post receive buffers as long as the longest message";
+            self.failed(receive.wr_id, Status::LocLenErr, &why, Some(advice));
             Err((Status::LocLenErr, Nak::InvalidRequest))
         } else {
             let grh = packet
@@ -440,7 +447,7 @@ impl Qp {
             grh.and_then(|()| self.scatter(inner, &receive, (before + offset, len), payload)).map_err(|refusal| {
                 let status = if refusal.by_key() { Status::LocProtErr } else { Status::LocAccessErr };
                 let why = format_args!("the receive buffer cannot take the message: {refusal}");
-                self.failed(receive.wr_id, status, &why);
+                self.failed(receive.wr_id, status, &why, refusal.advice());
                 (status, Nak::RemoteOperational)
             })
         };
@@ -457,7 +464,8 @@ impl Qp {
                     && let Err(why) = self.invalidate(key)
                 {
                     let why = format_args!("the peer asked to invalidate {key:#x}, and {why}");
-                    self.failed(receive.wr_id, Status::RemInvReqErr, &why);
+                    let advice = "the peer has to name a window of type 2 that this QP has open";
+                    self.failed(receive.wr_id, Status::RemInvReqErr, &why, Some(advice));
                     inner.receive = Some(receive);
                     return Some(Status::RemInvReqErr);
                 }

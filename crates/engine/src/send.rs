@@ -402,15 +402,23 @@ impl Qp {
             && failure.reason != protocol::Reason::Local
             && matches!(inner.state, State::Rts | State::Sqd)
         {
-            let why = format!("{}{}", failure.reason, self.peer_in_words(inner));
-            self.explain(inner, slot, failure.status, &why);
+            let peer = if failure.reason.is_of_peer() { self.peer_in_words(inner) } else { String::new() };
+            let why = format_args!("{}{peer}", failure.reason);
+            self.explain(inner, slot, failure.status, &why, failure.reason.advice());
         }
     }
 
     /// Notes why a request failed here.
-    pub(crate) fn explain(&self, inner: &Inner, slot: u32, status: Status, why: &dyn std::fmt::Display) {
+    pub(crate) fn explain(
+        &self,
+        inner: &Inner,
+        slot: u32,
+        status: Status,
+        why: &dyn std::fmt::Display,
+        advice: Option<&str>,
+    ) {
         let entry: SendBrief = inner.sq.read(slot);
-        self.failed(entry.wr_id, status, why);
+        self.failed(entry.wr_id, status, why, advice);
     }
 }
 

@@ -277,7 +277,7 @@ impl Qp {
                     inner.blocked = true;
                 }
                 Sent::Refused(refusal) => {
-                    self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
+                    self.explain(inner, transmit.slot, Status::LocProtErr, &refusal, refusal.advice());
                     inner.requester.fail_current(Status::LocProtErr);
                 }
             }
@@ -318,7 +318,7 @@ impl Qp {
         while let Some(transmit) = inner.requester.poll_transmit(now) {
             lost = true;
             if let Err(refusal) = self.rehearse(inner, &transmit) {
-                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal);
+                self.explain(inner, transmit.slot, Status::LocProtErr, &refusal, refusal.advice());
                 inner.requester.fail_current(Status::LocProtErr);
             }
         }

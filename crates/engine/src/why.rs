@@ -54,11 +54,12 @@ impl Known {
 }
 
 impl Qp {
-    /// Notes that a request ended with an error of its own, and remembers it. The first one is why its QP is in error.
+    /// Notes that a request ended with an error of its own, and remembers it. The first one is why its QP is in error. The cause
+    /// brings its advice along, for a status has several causes.
     #[cold]
-    pub(crate) fn failed(&self, wr_id: u64, status: Status, why: &dyn fmt::Display) {
+    pub(crate) fn failed(&self, wr_id: u64, status: Status, why: &dyn fmt::Display, advice: Option<&str>) {
         let mut sentence = format!("{status}: {why}");
-        if let Some(advice) = advice(status) {
+        if let Some(advice) = advice {
             sentence += "; ";
             sentence += advice;
         }
@@ -167,9 +168,14 @@ impl Qp {
         match &inner.route {
             Route::Lane(lane) => format!(" (peer: process {} on this host)", lane.pid),
             Route::Wire(flow) => format!(" (peer: {})", flow.target.to.ip()),
-            Route::Unknown | Route::Opening(_) => {
+            Route::Unknown | Route::Opening(_) if inner.attributes.dest.dgid != [0; 16] => {
                 format!(" (peer: {})", crate::network::address(inner.attributes.dest.dgid))
             }
+            // By LID, which stands for no address here.
+            Route::Unknown | Route::Opening(_) if inner.attributes.dest.dlid != 0 => {
+                format!(" (peer: LID {})", inner.attributes.dest.dlid)
+            }
+            Route::Unknown | Route::Opening(_) => String::new(),
         }
     }
 }
@@ -182,78 +188,9 @@ impl Engine {
     }
 }
 
-/// What a program can do about a status.
-fn advice(status: Status) -> Option<&'static str> {
-    Some(match status {
-        Status::LocLenErr => "post receive buffers as long as the longest message",
-        Status::LocQpOpErr => {
-            "the operation or its length is not possible on this QP: see its type, attributes and sizes"
-        }
-        Status::LocProtErr => {
-            "check lkey, address and length, that the region is registered on the QP's PD, and its access flags"
-        }
-        Status::MwBindErr => "check the window, its region and the region's MW_BIND right",
-        Status::LocAccessErr => "is the memory still mapped and writable?",
-        Status::RemInvReqErr => {
-            "the peer's receive buffer is too short for it, or the peer's QP does not serve the operation; the peer's reasons say which"
-        }
-        Status::RemAccessErr => {
-            "check rkey, address and length, and the remote rights of the peer's region and QP; the peer's reasons say which"
-        }
-        Status::RemOpErr => "the peer could not carry it out; the peer's reasons say why",
-        Status::RetryExcErr => "does the peer's program still run, with its QP in RTR, at this address?",
-        Status::RnrRetryExcErr => "the peer has to post receive requests in time; rnr_retry 7 waits for ever",
-        Status::BadRespErr => "are both sides of one build?",
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// SUCCESS needs no advice and WR_FLUSH_ERR has its QP's cause; no engine gives the others.
-    const NOT_GIVEN: [&str; 13] = [
-        "SUCCESS",
-        "LOC_EEC_OP_ERR",
-        "WR_FLUSH_ERR",
-        "LOC_RDD_VIOL_ERR",
-        "REM_INV_RD_REQ_ERR",
-        "REM_ABORT_ERR",
-        "INV_EECN_ERR",
-        "INV_EEC_STATE_ERR",
-        "FATAL_ERR",
-        "RESP_TIMEOUT_ERR",
-        "GENERAL_ERR",
-        "TM_ERR",
-        "TM_RNDV_INCOMPLETE",
-    ];
-
-    /// Each status that a completion may have says what to do.
-    #[test]
-    fn every_status_that_an_engine_gives_has_advice() {
-        let given = [
-            Status::LocLenErr,
-            Status::LocQpOpErr,
-            Status::LocProtErr,
-            Status::MwBindErr,
-            Status::BadRespErr,
-            Status::LocAccessErr,
-            Status::RemInvReqErr,
-            Status::RemAccessErr,
-            Status::RemOpErr,
-            Status::RetryExcErr,
-            Status::RnrRetryExcErr,
-        ];
-        for status in given {
-            assert!(advice(status).is_some_and(|advice| advice.len() > 10), "{status}");
-        }
-        // All others are of services that there are not, or explained by what came first.
-        let other = |number: u64| !given.iter().any(|status| u64::from(status.as_u32()) == number);
-        let names = abi::cq::status::ALL.iter().filter(|known| other(known.value)).map(|known| known.name);
-        let left: Vec<&str> = names.collect();
-        assert_eq!(left, NOT_GIVEN);
-    }
 
     #[test]
     fn only_the_last_requests_are_remembered() {

@@ -124,9 +124,12 @@ impl RequesterConfig {
         if !offered {
             return Err((Status::LocQpOpErr, Reason::NotOffered { operation, service }));
         }
-        let limit = if service == Service::Ud { self.mtu } else { MAX_MESSAGE };
-        if op.length > limit {
-            return Err((Status::LocLenErr, Reason::TooLong { length: op.length, limit }));
+        let length = op.length;
+        if service == Service::Ud && length > self.mtu {
+            return Err((Status::LocLenErr, Reason::LongDatagram { length, mtu: self.mtu }));
+        }
+        if length > MAX_MESSAGE {
+            return Err((Status::LocLenErr, Reason::TooLong { length, limit: MAX_MESSAGE }));
         }
         if operation.is_read_or_atomic() && self.max_rd_atomic == 0 {
             return Err((Status::LocQpOpErr, Reason::NoInitiatorDepth(operation)));

@@ -1,6 +1,6 @@
 //! Why: sentences that name the numbers, for whoever has to find the mistake. [`Reason`] is why a requester failed a work
-//! request, [`Fault`] why a responder refused or ignored a packet. The caller adds what is not known here (its own QP number,
-//! process, memory regions). Nothing decides by these.
+//! request, [`Fault`] why a responder refused or ignored a packet. Each knows what a program can do about it. The caller adds what
+//! is not known here (its own QP number, process, memory regions). Nothing decides by these.
 
 use crate::{Operation, Service, Status};
 use wire::{Feth, NakCode, Opcode, Psn, Qpn};
@@ -70,13 +70,21 @@ pub enum Reason {
         /// Bytes that came.
         got: u32,
     },
-    /// Longer than the service allows.
-    #[error("a message of {length} bytes, at most {limit} fit")]
+    /// Longer than any message may be.
+    #[error("a message of {length} bytes{} is longer than max_msg_sz, which is {limit}", if *length == u32::MAX { " or more" } else { "" })]
     TooLong {
-        /// Bytes of the message.
+        /// Bytes of the message, as far as a word can say it.
         length: u32,
         /// The limit.
         limit: u32,
+    },
+    /// A datagram that does not fit into one packet.
+    #[error("a datagram of {length} bytes is longer than the port's MTU of {mtu}")]
+    LongDatagram {
+        /// Bytes of the datagram.
+        length: u32,
+        /// The MTU of the port.
+        mtu: u32,
     },
     /// Not an operation of this service.
     #[error("{operation} does not exist on {service}")]
@@ -89,6 +97,56 @@ pub enum Reason {
     /// READs and atomics are not possible on this connection.
     #[error("{0} on a QP whose max_rd_atomic is 0")]
     NoInitiatorDepth(Operation),
+}
+
+impl Reason {
+    /// Whether the peer has a part in it: what was refused here was never sent.
+    #[must_use]
+    pub const fn is_of_peer(&self) -> bool {
+        match self {
+            Self::Refused { .. }
+            | Self::Silence { .. }
+            | Self::NotReady { .. }
+            | Self::WrongAnswer { .. }
+            | Self::WrongLength { .. } => true,
+            Self::Local
+            | Self::Flushed
+            | Self::TooLong { .. }
+            | Self::LongDatagram { .. }
+            | Self::NotOffered { .. }
+            | Self::NoInitiatorDepth(_) => false,
+        }
+    }
+
+    /// What a program can do about it. Nothing of what was flushed, for the cause was something else.
+    #[must_use]
+    pub const fn advice(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Local | Self::Flushed => return None,
+            Self::Refused { code, .. } => match code {
+                NakCode::InvalidRequest => {
+                    "the peer's receive buffer is too short for it, or the peer's QP does not serve the operation; the peer's reasons say which"
+                }
+                NakCode::RemoteAccess => {
+                    "check rkey, address and length, and the remote rights of the peer's region and QP; the peer's reasons say which"
+                }
+                NakCode::InvalidRd => {
+                    "check the number of the XRC SRQ and its XRC domain; the peer's reasons say which"
+                }
+                NakCode::RemoteOperational | NakCode::PsnSequence => {
+                    "the peer could not carry it out; the peer's reasons say why"
+                }
+            },
+            Self::Silence { .. } => "does the peer's program still run, with its QP in RTR, at this address?",
+            Self::NotReady { .. } => "the peer has to post receive requests in time; rnr_retry 7 waits for ever",
+            Self::WrongAnswer { .. } => "are both sides of one build?",
+            Self::WrongLength { .. } => "set the same path_mtu on both sides",
+            Self::TooLong { .. } => "send it in several messages",
+            Self::LongDatagram { .. } => "send at most one MTU in a datagram, or use an RC or UC QP",
+            Self::NotOffered { .. } => "use an operation of the QP's type, or another type of QP",
+            Self::NoInitiatorDepth(_) => "set max_rd_atomic to at least 1 in the change to RTS",
+        })
+    }
 }
 
 /// Why a responder refused or ignored a packet.
@@ -194,5 +252,26 @@ impl Fault {
             Fault::Executor => Status::LocAccessErr,
             _ => Status::RemInvReqErr,
         }
+    }
+
+    /// What a program can do about it, where that can be known here.
+    #[must_use]
+    pub const fn advice(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Service { .. } => "connect QPs of the same type with each other",
+            Self::QKey { .. } => "set the same Q_Key on both sides",
+            Self::NotAllowed { .. } => "add the right to the QP's qp_access_flags",
+            Self::TooManyReads { .. } => "set the peer's max_rd_atomic to at most max_dest_rd_atomic of this QP",
+            Self::Length { .. } => "set the same path_mtu on both sides",
+            Self::Misaligned { .. } => "use remote addresses that are multiples of 8 for atomics",
+            Self::NoReceive => "post receive requests before the peer sends, and more of them",
+            Self::Dead
+            | Self::Sequence { .. }
+            | Self::Forgotten { .. }
+            | Self::Abandoned { .. }
+            | Self::Order { .. }
+            | Self::Placement { .. }
+            | Self::Executor => return None,
+        })
     }
 }

@@ -135,7 +135,7 @@ impl Qp {
         match access::scatter(engine, self.pd, elements(), (0, value.len() as u32), value.as_ptr()) {
             Ok(()) => Carried::Done,
             Err(refusal) => {
-                self.explain(inner, op.slot, Status::LocProtErr, &refusal);
+                self.explain(inner, op.slot, Status::LocProtErr, &refusal, refusal.advice());
                 Carried::Failed(Status::LocProtErr)
             }
         }
