@@ -4,6 +4,10 @@
  *   rnr      a SEND to a peer that posts no receive request, which is tried twice
  *   gone     a SEND to a process that was killed
  *   qkey     datagrams with another Q_Key, three of them
+ *   attempt  a QP with more inline data than there is, which is refused, one without, and an RDMA WRITE with a bad key on that
+ *   tries    the same, and nothing else fails
+ *   wrong    nothing fails, and it ends with 1
+ *   stops    nothing fails; it waits for SIGTERM, takes its QPs out of service and ends with 1
  *   none     nothing fails, and it ends with 0
  * With `-w` it says "waits" when it has failed, and waits for a signal. `softhca_why` is looked for as any program may. */
 #define _GNU_SOURCE
@@ -121,6 +125,37 @@ static void qkey(void)
     tell(b, 1);
 }
 
+static void attempt(void)
+{
+    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+        .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 65536 } };
+    MUST(!ibv_create_qp(pd, &init));
+    init.cap.max_inline_data = 0;
+    struct ibv_qp *qp = ibv_create_qp(pd, &init);
+    MUST(qp && ibv_destroy_qp(qp) == 0);
+}
+
+static void on_signal(int signal) { (void)signal; }
+
+static void stops(void)
+{
+    sigset_t blocked, before;
+    struct sigaction action = { .sa_handler = on_signal };
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGTERM);
+    MUST(sigaction(SIGTERM, &action, NULL) == 0 && sigprocmask(SIG_BLOCK, &blocked, &before) == 0);
+    struct ibv_qp *a = make_qp(pd, cq, IBV_QPT_RC, 4), *b = make_qp(pd, cq, IBV_QPT_RC, 4);
+    connect_both(a, b);
+    MUST(post_receive(b, mr, (uintptr_t)memory, 100) == 0);
+    printf("waits\n");
+    fflush(stdout);
+    sigsuspend(&before);
+    struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+    MUST(ibv_modify_qp(b, &attr, IBV_QP_STATE) == 0);
+    fails(IBV_WC_WR_FLUSH_ERR);
+    MUST(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = "";
@@ -135,6 +170,9 @@ int main(int argc, char **argv)
     if (!strcmp(mode, "rkey")) rkey();
     if (!strcmp(mode, "rnr")) rnr();
     if (!strcmp(mode, "qkey")) qkey();
+    if (!strcmp(mode, "attempt") || !strcmp(mode, "tries")) attempt();
+    if (!strcmp(mode, "attempt")) rkey();
+    if (!strcmp(mode, "stops")) stops();
     if (waits) {
         printf("waits\n");
         fflush(stdout);

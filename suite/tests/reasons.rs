@@ -40,7 +40,7 @@ fn everywhere(mode: &str, at_the_end: &[&str], asked: &[&str]) -> (Room, Outcome
     assert_eq!(outcome.code, 143, "{}", outcome.told());
     says(&outcome.output, asked);
     // The log is what has the module's name; what comes after it is the summary.
-    let (log, told) = outcome.errors.split_once("softhca: why something failed").expect("the reasons follow");
+    let (log, told) = outcome.errors.split_once("softhca: what failed on the way").expect("the reasons follow");
     says(log, at_the_end);
     says(log, &["softhca::reason"]);
     says(told, at_the_end);
@@ -118,6 +118,52 @@ fn a_program_in_which_nothing_fails_is_told_nothing() {
     assert_eq!(outcome.errors, "", "{}", outcome.told());
     let told = room.finish(room.softhca(&["show", "--errors"])).expect("it ends").expect_success();
     assert_eq!(told.output, "nothing has failed\n");
+}
+
+/// What a program of one mode says and softhca tells, where the program ends by itself.
+fn ended(mode: &str) -> Outcome {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let outcome = room.finish_run(&[&path, "-m", mode]).expect("it ends");
+    assert_eq!(outcome.code, 1, "{}", outcome.told());
+    outcome
+}
+
+#[test]
+fn a_call_that_a_program_only_tries_does_not_explain_its_end() {
+    let outcome = ended("attempt");
+    let first = outcome.errors.lines().nth(1).unwrap_or_default();
+    assert!(outcome.errors.starts_with("softhca: why something failed:\n"), "{}", outcome.told());
+    assert!(first.contains("refused a peer's RDMA WRITE"), "{}", outcome.told());
+    assert!(!outcome.errors.contains("max_inline_data"), "{}", outcome.told());
+    let outcome = ended("tries");
+    says(&outcome.errors, &["softhca: why something may have failed:", "max_inline_data", "softhca run --strict"]);
+}
+
+#[test]
+fn a_failure_without_an_adapter_error_points_to_the_strict_mode() {
+    let outcome = ended("wrong");
+    assert_eq!(outcome.errors.lines().count(), 1, "{}", outcome.told());
+    says(&outcome.errors, &["softhca run --strict", "docs/strict.md"]);
+    // The call that was refused explains it.
+    assert!(!ended("modify").errors.contains("--strict"));
+    // A program that opens no device fails for reasons of its own.
+    let room = Room::new().expect("a room");
+    assert_eq!(room.finish_run(&["false"]).expect("it ends").errors, "");
+    let path = built(&room);
+    let strict = room.finish(room.softhca(&["run", "--strict", "--", &path, "-m", "wrong"])).expect("it ends");
+    assert_eq!((strict.code, strict.errors.contains("softhca run --strict")), (1, false), "{}", strict.told());
+}
+
+#[test]
+fn an_orderly_end_by_sigterm_is_no_failure() {
+    let room = Room::new().expect("a room");
+    let path = built(&room);
+    let mut program = room.start(room.run(&[&path, "-m", "stops"])).expect("it starts");
+    program.wait_for_words("waits", HANG).expect("it waits");
+    program.signal(Signal::TERM);
+    let outcome = program.wait(HANG).expect("it ends");
+    assert_eq!((outcome.code, outcome.errors.as_str()), (1, ""), "{}", outcome.told());
 }
 
 #[test]

@@ -16,7 +16,7 @@ record! {
         /// Odd while the record is being written; another one whenever it has changed.
         0 => version: u32,
         /// Its kind: 0 a refused call, 1 a completion with an error, 2 flushed requests, 3 dropped packets, 4 what happened to an
-        /// object, 5 a finding.
+        /// object, 5 an event that the program has got.
         4 => kind: u32,
         /// When it came last, nanoseconds since 1970.
         8 => time: u64,
@@ -80,11 +80,13 @@ pub enum Kind {
     Dropped = 3,
     /// Something happened to an object.
     Noted = 4,
+    /// Something happened that the program hears of by an event: an asynchronous one, or one of the connection manager.
+    Event = 5,
 }
 
 impl Kind {
     /// All of them, by number.
-    pub const ALL: [Self; 5] = [Self::Refused, Self::Failed, Self::Flushed, Self::Dropped, Self::Noted];
+    pub const ALL: [Self; 6] = [Self::Refused, Self::Failed, Self::Flushed, Self::Dropped, Self::Noted, Self::Event];
 
     /// The word for it in files and in JSON.
     #[must_use]
@@ -95,6 +97,7 @@ impl Kind {
             Self::Flushed => "flushed",
             Self::Dropped => "dropped",
             Self::Noted => "noted",
+            Self::Event => "event",
         }
     }
 

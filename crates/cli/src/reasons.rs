@@ -1,15 +1,16 @@
 //! The reasons of one program run: the file that the verbs library appends to, and what is told at the end.
 //!
-//! A reason is one sentence per refused call or failed completion, written by the library where it is decided, in a line that begins
-//! with its kind. The principal type is [`Reasons`].
+//! A reason is one sentence per refused call or failed completion, written by the library where it is decided. Here it is decided which
+//! of them explain how the program ended ([`End`], [`Rank`]). The principal type is [`Reasons`].
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use engine::reason::Kind;
+use engine::reason::{Kind, Line};
 
 /// The variable that names the file to the library.
 pub(crate) const VARIABLE: &str = engine::reason::VARIABLE;
@@ -41,6 +42,7 @@ struct Alike {
     /// The last of them.
     sentence: String,
     times: usize,
+    rank: Rank,
     /// When that one came.
     at: usize,
 }
@@ -61,30 +63,56 @@ impl Reasons {
         &self.file
     }
 
-    /// What to print after a program: the last reasons, each once with how often it came. After one that has
-    /// `succeeded`, which tries what may be refused, only those of requests that failed. Empty if there is nothing to tell.
-    pub(crate) fn told(&self, succeeded: bool) -> String {
-        let text = self.end().unwrap_or_default();
-        let lines: Vec<(Kind, &str)> = text.lines().map(taken_apart).collect();
+    /// Tells on standard error why a program has ended so; `strict` says that it ran in the strict mode. The file stays if it is named.
+    pub(crate) fn end(self, end: End, strict: bool) {
+        let (told, names_file) = self.told(end, strict);
+        eprint!("{told}");
+        if !names_file {
+            self.forget();
+        }
+    }
+
+    /// What to print, empty if there is nothing to tell; and whether it names the file.
+    fn told(&self, end: End, strict: bool) -> (String, bool) {
+        let text = self.last().unwrap_or_default();
+        let lines: Vec<(u32, Line<'_>)> = text.lines().map(Line::read).collect();
+        let ranked = ranked(&lines);
+        let best = ranked.iter().map(|(rank, ..)| *rank).min();
+        let failed = best.is_some_and(|best| best <= Rank::Error);
+        let is_told = |&(rank, kind, _): &(Rank, Kind, &str)| match end {
+            // A program that succeeds tries what may be refused. What was injected explains why something took long, too.
+            End::Succeeded => rank == Rank::Error && matches!(kind, Kind::Failed) || rank == Rank::Injected,
+            // Connections that end with the program are no failure; a packet that was dropped may be what the program waited for.
+            End::Stopped if failed => rank <= Rank::Sign,
+            End::Stopped => kind == Kind::Dropped,
+            End::Failed => rank <= Rank::Sign || best == Some(Rank::Attempt),
+        };
+        let reasons = alike(ranked.iter().filter(|reason| is_told(reason)));
+        let different = reasons.len();
+        let reasons = most_telling(reasons, TOLD);
         let mut told = String::new();
-        // What was injected explains why something took long, too.
-        let is_told = |kind: Kind, sentence: &str| !succeeded || kind == Kind::Failed || sentence.starts_with(FAULT);
-        let reasons = alike(lines.iter().filter(|(kind, sentence)| is_told(*kind, sentence)));
         if !reasons.is_empty() {
-            let why = if succeeded { "what failed on the way" } else { "why something failed" };
-            told += &format!("softhca: {}\n{}", heading(why, reasons.len(), TOLD), shown(&reasons, TOLD));
+            let why = match end {
+                End::Succeeded | End::Stopped => "what failed on the way",
+                End::Failed if failed => "why something failed",
+                End::Failed => "why something may have failed",
+            };
+            told += &format!("softhca: {}\n{}", heading(why, different, TOLD), shown(&reasons));
+            told += &format!(
+                "softhca: all reasons: {}; more: SOFTHCA_LOG=debug softhca run …; none of this: softhca run --quiet\n",
+                self.file.display()
+            );
         }
-        if told.is_empty() {
-            return told;
+        let opened = lines.iter().any(|(_, line)| *line == Line::Opened);
+        if end == End::Failed && opened && !strict && !failed {
+            told += "softhca: no call and no request of this program ended with an error; `softhca run --strict -- …` finds what programs do \
+                     wrong although it seems to work (docs/strict.md)\n";
         }
-        told + &format!(
-            "softhca: all reasons: {}; more: SOFTHCA_LOG=debug softhca run …; none of this: softhca run --quiet\n",
-            self.file.display()
-        )
+        (told, !reasons.is_empty())
     }
 
     /// The end of the file, of whole lines.
-    fn end(&self) -> io::Result<String> {
+    fn last(&self) -> io::Result<String> {
         let mut file = File::open(&self.file)?;
         let skipped = file.metadata()?.len().saturating_sub(LOOKED_AT);
         file.seek(SeekFrom::Start(skipped))?;
@@ -102,21 +130,74 @@ impl Reasons {
     }
 }
 
-/// The kind of a line, and its sentence. Whoever writes a line without one is the program itself.
-fn taken_apart(line: &str) -> (Kind, &str) {
-    let known = line.split_once(": ").and_then(|(word, sentence)| Some((Kind::of_word(word)?, sentence)));
-    known.unwrap_or((Kind::Noted, line))
+/// How a program has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With exit code 0.
+    Succeeded,
+    /// Somebody asked it to end (SIGTERM, SIGINT, SIGHUP), and it did.
+    Stopped,
+    /// With another exit code, or by another signal.
+    Failed,
 }
 
-/// Sentences that differ in numbers at most, in the order in which they came last.
-fn alike<'a>(lines: impl Iterator<Item = &'a (Kind, &'a str)>) -> Vec<Alike> {
-    let mut known: HashMap<String, Alike> = HashMap::new();
-    for (at, (_, sentence)) in lines.enumerate() {
-        let one = known.entry(form(sentence)).or_insert_with(|| Alike { sentence: String::new(), times: 0, at });
-        *one = Alike { sentence: (*sentence).to_owned(), times: one.times + 1, at };
+/// How likely a reason explains the program's end; what explains more comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// A fault on demand.
+    Injected,
+    /// The program saw it as an error: a completion, an event, a call that was refused and after which it did not go on.
+    Error,
+    /// The program saw nothing of it.
+    Sign,
+    /// The program tried a call and went on without it; or requests were flushed, which has a cause of its own.
+    Attempt,
+}
+
+/// The reasons with their ranks, in the order in which they came.
+fn ranked<'a>(lines: &[(u32, Line<'a>)]) -> Vec<(Rank, Kind, &'a str)> {
+    // Read from the end: a process that has gone on lives with what was refused before.
+    let mut went_on = HashSet::new();
+    let mut ranked = Vec::new();
+    for (pid, line) in lines.iter().rev() {
+        match line {
+            Line::Opened => {}
+            Line::WentOn => {
+                went_on.insert(*pid);
+            }
+            Line::Reason(kind, sentence) => {
+                let rank = match kind {
+                    _ if sentence.starts_with(FAULT) => Rank::Injected,
+                    Kind::Refused if went_on.contains(pid) => Rank::Attempt,
+                    Kind::Failed | Kind::Event | Kind::Refused => Rank::Error,
+                    Kind::Noted | Kind::Dropped => Rank::Sign,
+                    Kind::Flushed => Rank::Attempt,
+                };
+                ranked.push((rank, *kind, *sentence));
+            }
+        }
     }
-    let mut all: Vec<Alike> = known.into_values().collect();
-    all.sort_by_key(|one| one.at);
+    ranked.reverse();
+    ranked
+}
+
+/// Sentences that differ in numbers at most.
+fn alike<'a>(reasons: impl Iterator<Item = &'a (Rank, Kind, &'a str)>) -> Vec<Alike> {
+    let mut known: HashMap<String, Alike> = HashMap::new();
+    for (at, (rank, _, sentence)) in reasons.enumerate() {
+        let new = || Alike { sentence: String::new(), times: 0, rank: *rank, at };
+        let one = known.entry(form(sentence)).or_insert_with(new);
+        *one = Alike { sentence: (*sentence).to_owned(), times: one.times + 1, rank: one.rank.min(*rank), at };
+    }
+    known.into_values().collect()
+}
+
+/// At most `most` of them, those that explain most, the last ones of each rank; in the order in which they came, those that explain
+/// more before the others.
+fn most_telling(mut all: Vec<Alike>, most: usize) -> Vec<Alike> {
+    all.sort_by_key(|one| (one.rank, Reverse(one.at)));
+    all.truncate(most);
+    all.sort_by_key(|one| (one.rank, one.at));
     all
 }
 
@@ -138,11 +219,11 @@ fn form(sentence: &str) -> String {
 fn heading(what: &str, different: usize, most: usize) -> String {
     match different {
         count if count <= most => format!("{what}:"),
-        count => format!("{what}, the last {most} of {count} kinds:"),
+        count => format!("{what}, {most} of {count} kinds:"),
     }
 }
 
-fn shown(all: &[Alike], most: usize) -> String {
+fn shown(all: &[Alike]) -> String {
     let line = |one: &Alike| {
         let sentence = engine::reason::clean(&one.sentence, LONGEST);
         match one.times {
@@ -150,7 +231,7 @@ fn shown(all: &[Alike], most: usize) -> String {
             times => format!("  {sentence} ({times} times like this)\n"),
         }
     };
-    all[all.len().saturating_sub(most)..].iter().map(line).collect()
+    all.iter().map(line).collect()
 }
 
 /// Removes what is too old of a folder with a file for each run.
@@ -170,46 +251,110 @@ pub(crate) fn forget_old(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Reasons, TOLD, form};
+    use super::{End, Reasons, TOLD, form};
     use std::fs;
+
+    const HINT: &str = "softhca run --strict";
+
+    /// What is told of a program that has written `lines` and ended so.
+    fn told(lines: &str, end: End) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let reasons = Reasons::new(folder.path()).expect("a file");
+        fs::write(reasons.file(), lines).expect("written");
+        let (told, names_file) = reasons.told(end, false);
+        assert_eq!(names_file, told.contains(reasons.file().to_str().expect("text")), "{told}");
+        told
+    }
 
     #[test]
     fn the_last_ones_are_told_each_once() {
+        assert_eq!(told("", End::Failed), "");
+        let lines =
+            "failed 7: QP 0x1f, wr_id 0x2: bad\nrefused 7: no\nnot from here\nfailed 7: QP 0x20, wr_id 0x3e: bad\n";
+        let expected =
+            "softhca: why something failed:\n  no\n  QP 0x20, wr_id 0x3e: bad (2 times like this)\n  not from here\n";
+        assert!(told(lines, End::Failed).starts_with(expected), "{}", told(lines, End::Failed));
+        let many: String = ('a'..'p').map(|letter| format!("failed 7: {letter}\n")).collect();
+        let told = told(&many, End::Failed);
+        assert!(told.contains(&format!("{TOLD} of 15 kinds")) && told.contains("  o\n"), "{told}");
+        assert!(!told.contains("  a\n"), "{told}");
+    }
+
+    #[test]
+    fn a_run_without_reasons_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
-        assert_eq!(reasons.told(false), "");
-        let lines = "failed: QP 0x1f, wr_id 0x2: bad\nrefused: no\nnot from here\nfailed: QP 0x20, wr_id 0x3e: bad\n";
-        fs::write(reasons.file(), lines).expect("written");
-        let expected =
-            "softhca: why something failed:\n  no\n  not from here\n  QP 0x20, wr_id 0x3e: bad (2 times like this)\n";
-        assert!(reasons.told(false).starts_with(expected), "{}", reasons.told(false));
-        let many: String = ('a'..'p').map(|letter| format!("failed: {letter}\n")).collect();
-        fs::write(reasons.file(), many).expect("written");
-        let told = reasons.told(false);
-        assert!(told.contains(&format!("the last {TOLD} of 15 kinds")) && told.contains("  o\n"), "{told}");
-        assert!(!told.contains("  a\n"), "{told}");
-        reasons.forget();
+        fs::write(reasons.file(), "opened 7: a device\nrefused 7: no\n").expect("written");
+        reasons.end(End::Succeeded, false);
         assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0);
     }
 
     #[test]
     fn a_program_that_succeeded_hears_of_requests_that_failed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let reasons = Reasons::new(folder.path()).expect("a file");
-        fs::write(reasons.file(), "refused: no\nflushed: 3\nnoted: x\ndropped: y\n").expect("written");
-        assert_eq!(reasons.told(true), "");
-        fs::write(reasons.file(), "refused: no\nfailed: bad\n").expect("written");
-        let told = reasons.told(true);
+        assert_eq!(told("refused 7: no\nflushed 7: 3\nnoted 7: x\ndropped 7: y\nevent 7: z\n", End::Succeeded), "");
+        let told = told("refused 7: no\nfailed 7: bad\n", End::Succeeded);
         assert!(told.contains("on the way:\n  bad\n"), "{told}");
         assert!(!told.contains("no\n"), "{told}");
+    }
+
+    /// perftest and UCX create QPs with more and more inline data until one is refused.
+    #[test]
+    fn a_refusal_after_which_the_program_went_on_explains_nothing() {
+        let tried = "opened 7: a device\nrefused 7: max_inline_data 258\nwent-on 7: after refused calls\n";
+        let lines = format!("{tried}dropped 7: QP in state INIT\nfailed 7: bad rkey\nflushed 7: 3 requests\n");
+        let said = told(&lines, End::Failed);
+        let expected = "softhca: why something failed:\n  bad rkey\n  QP in state INIT\nsofthca: all";
+        assert!(said.starts_with(expected) && !said.contains(HINT), "{said}");
+        // Another process has gone on, and this one has not.
+        let said = told("went-on 8: after\nrefused 7: no such thing\nwent-on 8: after\n", End::Failed);
+        assert!(said.starts_with("softhca: why something failed:\n  no such thing\n"), "{said}");
+        // It is told where there is nothing else.
+        let said = told(tried, End::Failed);
+        assert!(said.starts_with("softhca: why something may have failed:\n  max_inline_data 258\n"), "{said}");
+        assert!(said.contains(HINT), "{said}");
+    }
+
+    #[test]
+    fn what_the_program_saw_as_an_error_comes_first_and_is_not_crowded_out() {
+        let drops: String = ('a'..'p').map(|letter| format!("dropped 7: drop {letter}\n")).collect();
+        let said = told(&format!("failed 7: bad\nevent 7: lost\n{drops}"), End::Failed);
+        assert!(said.contains("kinds:\n  bad\n  lost\n  drop l\n"), "{said}");
+    }
+
+    #[test]
+    fn an_orderly_end_is_no_failure() {
+        let teardown = "opened 7: a device\nnoted 7: has lost its peer\nflushed 7: 3 requests\n";
+        assert_eq!(told(teardown, End::Stopped), "");
+        // Somebody may have stopped it because it waited for this.
+        let said = told(&format!("{teardown}dropped 7: another Q_Key\n"), End::Stopped);
+        assert!(said.starts_with("softhca: what failed on the way:\n  another Q_Key\n"), "{said}");
+        let said = told(&format!("{teardown}dropped 7: another Q_Key\nfailed 7: bad\n"), End::Stopped);
+        assert!(said.starts_with("softhca: what failed on the way:\n  bad\n  has lost its peer\n  another"), "{said}");
+    }
+
+    #[test]
+    fn a_failure_without_an_adapter_error_points_to_the_strict_mode() {
+        let said = told("opened 7: a device\n", End::Failed);
+        assert!(said.contains(HINT) && said.lines().count() == 1, "{said}");
+        let said = told("opened 7: a device\nnoted 7: has lost its peer\n", End::Failed);
+        assert!(said.contains("may have failed:\n  has lost its peer\n") && said.contains(HINT), "{said}");
+        for (lines, end) in [
+            ("", End::Failed),
+            ("opened 7: a device\nfailed 7: bad\n", End::Failed),
+            ("opened 7: a device\nrefused 7: no\n", End::Failed),
+            ("opened 7: a device\n", End::Stopped),
+            ("opened 7: a device\n", End::Succeeded),
+        ] {
+            assert!(!told(lines, end).contains(HINT), "{lines} {end:?}");
+        }
     }
 
     #[test]
     fn what_a_program_writes_there_commands_no_terminal() {
         let folder = tempfile::tempdir().expect("a folder");
         let reasons = Reasons::new(folder.path()).expect("a file");
-        fs::write(reasons.file(), b"failed: \x1b[2J\x07 \xff\n").expect("written");
-        let told = reasons.told(false);
+        fs::write(reasons.file(), b"failed 7: \x1b[2J\x07 \xff\n").expect("written");
+        let (told, _) = reasons.told(End::Failed, false);
         assert!(told.chars().all(|letter| letter == '\n' || !letter.is_control()), "{told:?}");
     }
 

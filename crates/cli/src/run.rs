@@ -14,8 +14,8 @@ use crate::arguments::Run;
 use crate::fault;
 use crate::place::{self, Host};
 use crate::preload;
-use crate::reasons::{self, Reasons};
-use crate::signals::Caught;
+use crate::reasons::{self, End, Reasons};
+use crate::signals::{self, Caught};
 use crate::start;
 use crate::strict::Findings;
 
@@ -72,13 +72,13 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
-    caught.pass_on_to(&child).map_err(|error| format!("signals cannot be passed on: {error}"))?;
-    let status = child.wait().map_err(|error| format!("waiting for the program: {error}"))?;
+    let passing = caught.pass_on_to(&child).map_err(|error| format!("signals cannot be passed on: {error}"))?;
+    let (status, asked) = passing.wait(&mut child).map_err(|error| format!("waiting for the program: {error}"))?;
     let code = exit_code(status);
-    let told = if run.quiet { String::new() } else { reasons.told(code == 0) };
-    eprint!("{told}");
-    if told.is_empty() {
+    if run.quiet {
         reasons.forget();
+    } else {
+        reasons.end(how_it_ended(status, asked), run.strict);
     }
     let found = findings.is_some_and(Findings::end);
     Ok(if found && code == 0 { FOUND } else { code })
@@ -105,6 +105,17 @@ fn search_path(library: &Path, before: Option<OsString>) -> OsString {
     path
 }
 
+/// How a program has ended; `asked` says that somebody has sent it a signal that asks for it.
+fn how_it_ended(status: ExitStatus, asked: bool) -> End {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => End::Succeeded,
+        (None, Some(signal)) if signals::asks_to_end(signal) => End::Stopped,
+        // As a shell says that its program has ended so.
+        (Some(code), _) if asked || signals::asks_to_end(code - 128) => End::Stopped,
+        _ => End::Failed,
+    }
+}
+
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code & 0xff).unwrap_or(u8::MAX)
@@ -112,7 +123,8 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{exit_code, search_path};
+    use super::{exit_code, how_it_ended, search_path};
+    use crate::reasons::End;
     use std::os::unix::process::ExitStatusExt;
     use std::path::Path;
     use std::process::ExitStatus;
@@ -122,6 +134,24 @@ mod tests {
         assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
         assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+    }
+
+    #[test]
+    fn a_program_that_is_asked_to_end_has_not_failed() {
+        for (status, asked, end) in [
+            (0, false, End::Succeeded),
+            (0, true, End::Succeeded),
+            (1 << 8, false, End::Failed),
+            (1 << 8, true, End::Stopped),
+            (143 << 8, false, End::Stopped),
+            (15, false, End::Stopped),
+            (2, false, End::Stopped),
+            (6, true, End::Failed),
+            (9, false, End::Failed),
+            (137 << 8, false, End::Failed),
+        ] {
+            assert_eq!(how_it_ended(ExitStatus::from_raw(status), asked), end, "{status} {asked}");
+        }
     }
 
     #[test]

@@ -5,17 +5,23 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::process::Child;
-use std::sync::Arc;
+use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
 const PASSED_ON: &[i32] = &[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR1, SIGUSR2, SIGWINCH];
+
+/// Whether a signal asks a program to end in order.
+pub(crate) fn asks_to_end(signal: i32) -> bool {
+    matches!(signal, SIGHUP | SIGINT | SIGTERM)
+}
 
 /// Signals that are caught from now on, to be passed on later.
 pub(crate) struct Caught {
@@ -31,19 +37,44 @@ impl Caught {
     }
 
     /// Passes every caught signal on to `child` as long as it lives, from a thread of its own.
-    pub(crate) fn pass_on_to(mut self, child: &Child) -> io::Result<()> {
+    pub(crate) fn pass_on_to(mut self, child: &Child) -> io::Result<Passing> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-        let target: Arc<OwnedFd> = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
+        let passing = Passing { pid, target: Arc::new(Mutex::new(Some(pid))), asked: Arc::default() };
+        let (target, asked) = (Arc::clone(&passing.target), Arc::clone(&passing.asked));
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for origin in self.signals.forever() {
+                if asks_to_end(origin.signal) {
+                    asked.store(true, Ordering::Relaxed);
+                }
                 let from_terminal = matches!(origin.cause, Cause::Kernel);
-                if let (false, Some(signal)) = (from_terminal, Signal::from_named_raw(origin.signal)) {
+                let target = target.lock().unwrap_or_else(PoisonError::into_inner);
+                if let (false, Some(signal), Some(pid)) =
+                    (from_terminal, Signal::from_named_raw(origin.signal), *target)
+                {
                     // A program that has just ended needs no signal.
-                    let _ = pidfd_send_signal(&target, signal);
+                    let _ = kill_process(pid, signal);
                 }
             }
         })?;
-        Ok(())
+        Ok(passing)
+    }
+}
+
+/// Signals that are being passed on to a program.
+pub(crate) struct Passing {
+    pid: Pid,
+    /// None once it has ended: its number may be another's then. By number and not by pidfd, which a sandbox may forbid.
+    target: Arc<Mutex<Option<Pid>>>,
+    asked: Arc<AtomicBool>,
+}
+
+impl Passing {
+    /// Waits for the program. Says how it has ended, and whether somebody had asked it to.
+    pub(crate) fn wait(self, child: &mut Child) -> io::Result<(ExitStatus, bool)> {
+        // It keeps its number until `Child::wait` has taken its status.
+        retry_on_intr(|| waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT))?;
+        self.target.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok((child.wait()?, self.asked.load(Ordering::Relaxed)))
     }
 }
 

@@ -8,6 +8,7 @@ use abi::layout::Record;
 use abi::ucma::PRIVATE_DATA_MAX;
 use abi::ucma::connection::{NextEventAnswer, UdParam, known};
 use bytemuck::bytes_of;
+use engine::reason::{Kind, Note, note};
 use engine::{Error, Result};
 
 use crate::commands::addresses;
@@ -185,7 +186,7 @@ impl Event {
         let sentence = bytes.get(size_of::<NextEventAnswer>()..).unwrap_or_default();
         let reason = (!sentence.is_empty()).then(|| String::from_utf8_lossy(sentence).into_owned());
         if let Some(reason) = &reason {
-            engine::reason!("{reason}");
+            note(Note::new(Kind::Event), format_args!("{reason}"));
         }
         Ok(Self {
             cookie: record.uid,

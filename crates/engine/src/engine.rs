@@ -44,7 +44,7 @@ use crate::network::Udp;
 use crate::pd::Pd;
 use crate::pollers::{Poller, Pollers};
 use crate::qp::Qp;
-use crate::reason::Attached;
+use crate::reason::{Attached, Kind, Note, note};
 use crate::request;
 use crate::srq::Srq;
 use crate::table::Table;
@@ -217,6 +217,10 @@ impl Engine {
         engine.listen();
         // From the beginning, for a program may only wait for async events, and then nobody else would see the agent end.
         engine.take_faults();
+        if is_home {
+            crate::reason::went_on();
+            crate::reason::opened();
+        }
         if engine.clock.simulated().is_none() {
             engine.start_helper()?;
         }
@@ -320,7 +324,11 @@ impl Engine {
         if self.is_gone() {
             return Err(gone());
         }
-        self.control.call(request, fds)
+        let answer = self.control.call(request, fds)?;
+        if request::makes(request) {
+            crate::reason::went_on();
+        }
+        Ok(answer)
     }
 
     /// A command whose answer says nothing new: it is carried out in its turn, and not waited for.
@@ -495,7 +503,7 @@ impl Engine {
         if self.is_gone.swap(true, Ordering::Relaxed) {
             return;
         }
-        crate::reason!("{why}: the device is lost (IBV_EVENT_DEVICE_FATAL)");
+        note(Note::new(Kind::Event), format_args!("{why}: the device is lost (IBV_EVENT_DEVICE_FATAL)"));
         for lane in self.lanes.list().iter() {
             lane.kill();
         }

@@ -3,21 +3,24 @@
 //! Every refused call, every request that ends with an error and every dropped packet notes a sentence here, where the failure is
 //! decided and nowhere else. The sentences go to the log; to a short ring that a program can read ([`last`]); behind the context page of
 //! an open device, where the agent finds them for `softhca show --errors`; and to the file that `softhca run` names in
-//! `SOFTHCA_REASONS`, from which it tells them at the end. What a program shall be told at the end of its run that is no failure goes
-//! the same way ([`finding`]). Nothing is formatted, and nothing allocated, while nothing fails. Principal type: [`Note`].
+//! `SOFTHCA_REASONS`, from which it tells them at the end ([`Line`]). Nothing is formatted, and nothing allocated, while nothing
+//! fails. Principal type: [`Note`].
+
+mod line;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::queue::{REASON_LEN, REASONS, context_page};
 pub use abi::reason::{Kind, clean};
 use abi::reason::{ReasonRecord, SENTENCE_MAX};
 use parking_lot::Mutex;
 
+pub use self::line::Line;
 use crate::memory::View;
 
 /// The environment variable that names the file to which reasons are appended.
@@ -70,6 +73,9 @@ struct Page {
     count: u32,
 }
 
+/// A call was refused, and the program has not gone on since.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
 struct Log {
     kept: VecDeque<(Note, String)>,
     file: Option<File>,
@@ -79,10 +85,7 @@ struct Log {
 
 fn log() -> &'static Mutex<Log> {
     static LOG: OnceLock<Mutex<Log>> = OnceLock::new();
-    LOG.get_or_init(|| {
-        let file = std::env::var_os(VARIABLE).and_then(|path| OpenOptions::new().append(true).open(path).ok());
-        Mutex::new(Log { kept: VecDeque::new(), file, written: 0, pages: Vec::new() })
-    })
+    LOG.get_or_init(|| Mutex::new(Log { kept: VecDeque::new(), file: file(), written: 0, pages: Vec::new() }))
 }
 
 /// The place behind an engine's context page, for as long as this lives.
@@ -153,7 +156,10 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
         _ => tracing::warn!(target: "softhca::reason", "{sentence}"),
     }
     let mut log = log().lock();
-    log.append(about.kind, &sentence);
+    log.append(Line::Reason(about.kind, &sentence));
+    if about.kind == Kind::Refused {
+        REFUSED.store(true, Ordering::Relaxed);
+    }
     // What was dropped has a table of its own there, so that strangers push nothing out.
     let is_its = |page: &&mut Page| if about.page == 0 { page.is_home } else { page.name == about.page };
     if about.kind != Kind::Dropped
@@ -170,6 +176,25 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     log.kept.push_back((about, sentence));
 }
 
+/// The program has made or changed an object. What was refused before was an attempt, and does not explain how the program ends.
+pub(crate) fn went_on() {
+    if REFUSED.load(Ordering::Relaxed) && REFUSED.swap(false, Ordering::Relaxed) {
+        log().lock().append(Line::WentOn);
+    }
+}
+
+/// The program has opened a device. Its failures are none of softhca's business before that. The file is not kept open for this: a
+/// program in which nothing fails needs its descriptors for other things.
+pub(crate) fn opened() {
+    if let Some(mut file) = file() {
+        let _ = file.write_all(Line::Opened.written(std::process::id()).as_bytes());
+    }
+}
+
+fn file() -> Option<File> {
+    OpenOptions::new().append(true).open(std::env::var_os(VARIABLE)?).ok()
+}
+
 /// The last `n` sentences of this process, oldest first.
 #[must_use]
 pub fn last(n: usize) -> Vec<String> {
@@ -178,13 +203,13 @@ pub fn last(n: usize) -> Vec<String> {
 }
 
 impl Log {
-    fn append(&mut self, kind: Kind, sentence: &str) {
+    fn append(&mut self, line: Line<'_>) {
         if self.written < WRITTEN
             && let Some(file) = &mut self.file
         {
             self.written += 1;
             // One write per line, so that the lines of several processes do not mix; a full disk loses reasons, not work.
-            let _ = file.write_all(format!("{}: {sentence}\n", kind.word()).as_bytes());
+            let _ = file.write_all(line.written(std::process::id()).as_bytes());
         }
     }
 }

@@ -104,6 +104,10 @@ impl Qp {
             How::Asked
         };
         self.take_over(&mut inner, &attributes, rate, how);
+        // To take a QP out of service is what a program does that ends.
+        if !matches!(inner.state, State::Err | State::Reset) {
+            crate::reason::went_on();
+        }
         if let Some(lint) = self.lint() {
             lint.modified(self, &attributes);
         }

@@ -79,24 +79,31 @@ impl Qp {
     /// Notes that a request was not taken, and remembers it; gives the errno.
     #[cold]
     pub(crate) fn refused(&self, errno: Errno, wr_id: u64, call: &str, why: &str) -> Errno {
-        let about = Note { qpn: self.qpn(), wr_id: Some(wr_id), ..self.engine().reasons.note(Kind::Refused) };
+        // A full queue is how many programs learn that they have to poll.
+        let kind = if errno == Errno::ENOMEM { Kind::Noted } else { Kind::Refused };
+        let about = Note { qpn: self.qpn(), wr_id: Some(wr_id), ..self.engine().reasons.note(kind) };
         note(about, format_args!("{call} on QP {:#x}: {why}", self.qpn()));
         let sentence = format!("{call}: {why} ({errno})");
         self.why.0.lock().get_or_insert_default().remember(wr_id, sentence, true);
         errno
     }
 
-    /// Notes what happened to the QP, and remembers it as why it is in error, unless there was something before.
+    /// Notes what happened to the QP, of which its program hears by an event, and remembers it as why it is in error, unless there was
+    /// something before.
     #[cold]
     pub(crate) fn happened(&self, what: fmt::Arguments<'_>) {
-        self.note(what);
+        self.note_as(Kind::Event, what);
         self.caused(format_args!("it {what}"));
     }
 
     /// Notes what happened to the QP.
     #[cold]
     pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
-        let about = Note { qpn: self.qpn(), ..self.engine().reasons.note(Kind::Noted) };
+        self.note_as(Kind::Noted, what);
+    }
+
+    fn note_as(&self, kind: Kind, what: fmt::Arguments<'_>) {
+        let about = Note { qpn: self.qpn(), ..self.engine().reasons.note(kind) };
         note(about, format_args!("QP {:#x} {what}", self.qpn()));
     }
 

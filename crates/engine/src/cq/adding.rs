@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{Armed, Cq, CqRing, Cqe, word};
 use crate::engine::Deferred;
 use crate::moderation::Verdict;
+use crate::reason::{Kind, note};
 
 impl Cq {
     /// Adds an entry. A full queue is overrun: the event and the QPs' fate follow outside of the caller's locks.
@@ -29,7 +30,11 @@ impl Cq {
         if ring.used() == ring.wheel.size() {
             ring.store(word::OVERRUN, 1);
             ring.overrun = true;
-            crate::reason!("CQ {} is overrun: its {} entries were not polled in time", self.handle, ring.wheel.size());
+            let entries = ring.wheel.size();
+            note(
+                self.engine.reasons.note(Kind::Event),
+                format_args!("CQ {} is overrun: its {entries} entries were not polled in time", self.handle),
+            );
             self.engine.defer(Deferred::Overrun(self.itself.clone()));
             return;
         }
