@@ -33,16 +33,19 @@ constants! {
         TAKEN = 12,
         /// Two words for each place: how many packets a rule was asked about, and how often it acted. Written by the engine.
         COUNTS = 64,
-        /// The rules, one to a line: the number, a space, the rule. Before ENGINE_HELLO: what the engine's program asks for.
+        /// The rules, one to a line: the number, a space, the rule. Those of an engine at the other end of a lane: `@` and the number of
+        /// that engine, a space, the rule. Before ENGINE_HELLO: what the engine's program asks for.
         TEXT = 1024,
     }
 
     /// Bits of the area's STATE.
     pub mod state: u32 {
-        /// Packets of this engine, or of those that it may speak with, come to harm: lanes are no longer without losses.
+        /// Packets of this engine, or of those at the other ends of its lanes, come to harm: lanes are no longer without losses.
         LOSSY = 1,
         /// Commands may fail: none of them is taken for done before it is.
         COMMANDS = 2,
+        /// With LOSSY: only connections that a rule of the text may concern lose packets. Without it, all do.
+        NAMED = 4,
     }
 }
 
@@ -230,6 +233,22 @@ impl Kind {
 }
 
 impl Rule {
+    /// Whether engines carry it out. Datagrams of the connection manager are the agent's.
+    #[must_use]
+    pub fn is_of_engines(&self) -> bool {
+        self.kind.is_of_engines() && self.select.opcode != Some(Sort::Cm)
+    }
+
+    /// Whether a connection between programs of one agent may lose packets by it. `ends` are the QP numbers of the connection, and `is_here`
+    /// says whether a GID is one of the agent's: a rule that names another address is about other hosts only.
+    #[must_use]
+    pub fn may_harm(&self, ends: [u32; 2], is_here: impl Fn(&[u8; 16]) -> bool) -> bool {
+        self.kind.is_of_packets()
+            && self.select.opcode != Some(Sort::Cm)
+            && self.select.qp.is_none_or(|qp| ends.contains(&qp))
+            && self.select.peer.is_none_or(|peer| is_here(&decide::gid(peer)))
+    }
+
     /// Packets get lost, a part of them.
     #[must_use]
     pub fn loss(part: f64, seed: u64) -> Self {

@@ -4,7 +4,7 @@
 //! not take at once waits in a bounded queue; an engine that lets it overflow is cut off. What lanes carry is not known
 //! here. The principal types are [`EngineLink`] and [`Lanes`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -203,6 +203,16 @@ impl Lanes {
             .values()
             .filter(move |held| held.ends.contains(&engine))
             .map(move |held| if held.ends[0] == engine { held.ends[1] } else { held.ends[0] })
+    }
+
+    /// For each engine with lanes to others, the engines at their other ends.
+    pub fn neighbourhood(&self) -> BTreeMap<ContextId, BTreeSet<ContextId>> {
+        let mut all: BTreeMap<ContextId, BTreeSet<ContextId>> = BTreeMap::new();
+        for [one, other] in self.lanes.values().map(|held| held.ends).filter(|[one, other]| one != other) {
+            all.entry(one).or_default().insert(other);
+            all.entry(other).or_default().insert(one);
+        }
+        all
     }
 
     /// How many lanes there are.

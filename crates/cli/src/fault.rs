@@ -52,8 +52,8 @@ Examples:
   softhca run --fault 'loss 5% seed 7' -- ib_write_bw 127.0.0.1      for one program only
   SOFTHCA_FAULTS='loss=5%,seed=7; rnr=1%' softhca run -- ./my-test   the same by the environment
 
-Connections over a lane run with timers and with their path MTU as long as rules about packets touch them. A program's own rules, and
-those that another user may add, touch that user's programs only.";
+Connections over a lane run with timers and with their path MTU while a rule about packets concerns them; the others stay as they are.
+A program's own rules, and those that another user may add, touch that user's programs only.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Fault {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use abi::fault::{
-    Armed, Direction, Facts, Fate, Kind as Fault, PLACES, TEXT_MAX, VARIABLE, Verdict, area, decide, state,
+    Armed, Direction, Facts, Fate, Kind as Fault, PLACES, Rule, TEXT_MAX, VARIABLE, Verdict, area, decide, state,
 };
 use abi::private::hello;
 use abi::queue::CONTEXT_LEN;
@@ -31,17 +31,16 @@ pub(crate) use packets::{Far, Towards};
 pub(crate) use parcels::PARCELS;
 use parcels::Parcels;
 
-/// The rules that touch one engine.
+/// The rules that touch one engine, and those that touch its peers.
 pub(crate) struct Faults {
-    /// Whether a packet may meet a fault here, or a lane has lost its trust: the one word that the data path looks at.
+    /// Whether a packet may meet a fault here: the one word that the data path looks at.
     on: AtomicBool,
-    /// Whether connections over lanes have to reckon with losses.
-    lossy: AtomicBool,
     /// Whether commands may fail.
     commands: AtomicBool,
     /// The context page; none of an agent that knows no faults.
     page: Option<View>,
     rules: ArcSwap<Vec<Arc<Armed>>>,
+    losses: ArcSwap<Losses>,
     parcels: Parcels,
 }
 
@@ -49,10 +48,10 @@ impl Faults {
     pub(crate) fn new(page: View) -> Self {
         Self {
             on: AtomicBool::new(false),
-            lossy: AtomicBool::new(false),
             commands: AtomicBool::new(false),
             page: (page.len() >= CONTEXT_LEN).then_some(page),
             rules: ArcSwap::default(),
+            losses: ArcSwap::default(),
             parcels: Parcels::default(),
         }
     }
@@ -61,11 +60,6 @@ impl Faults {
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
-    }
-
-    /// Whether connections over lanes have to reckon with losses.
-    pub(crate) fn is_lossy(&self) -> bool {
-        self.lossy.load(Ordering::Relaxed)
     }
 
     /// Whether a command may fail that could not otherwise.
@@ -160,23 +154,34 @@ impl Engine {
         // Whoever writes meanwhile says so again.
         let Some((epoch, bits, text)) = (0..1000).find_map(|_| faults.read()) else { return };
         let before = faults.rules.load_full();
-        let mut rules = Vec::new();
+        let (mut rules, mut far) = (Vec::new(), Vec::new());
         for line in text.lines() {
             let Some((id, rule)) = line.split_once(' ') else { continue };
-            let (Ok(id), Ok(rule)) = (id.parse(), abi::fault::text::parse(rule)) else { continue };
+            let Ok(rule) = abi::fault::text::parse(rule) else { continue };
+            if let Some(Ok(engine)) = id.strip_prefix('@').map(str::parse) {
+                far.push((engine, rule));
+                continue;
+            }
+            let Ok(id) = id.parse() else { continue };
             let known = before.iter().find(|armed| armed.id == id).cloned();
             rules.push(known.unwrap_or_else(|| Arc::new(Armed::new(id, rule))));
         }
         rules.iter().for_each(|armed| faults.count(armed));
-        let is_lossy = bits & state::LOSSY != 0;
-        faults.on.store(is_lossy || !rules.is_empty(), Ordering::Relaxed);
+        let losses = match (bits & state::LOSSY != 0, bits & state::NAMED != 0) {
+            (false, _) => Losses::None,
+            (true, false) => Losses::Everywhere,
+            (true, true) => Losses::Named { own: rules.clone(), far },
+        };
+        let is_lossy = !matches!(losses, Losses::None);
+        faults.on.store(!rules.is_empty(), Ordering::Relaxed);
         faults.commands.store(bits & state::COMMANDS != 0, Ordering::Relaxed);
         faults.rules.store(Arc::new(rules));
-        if is_lossy && !faults.lossy.swap(is_lossy, Ordering::SeqCst) {
-            self.qps.all().iter().for_each(|qp| qp.become_lossy());
+        // Before the queue pairs are asked: one that gets its route or its state meanwhile asks itself, under its lock.
+        faults.losses.store(Arc::new(losses));
+        if is_lossy {
+            self.qps.all().iter().for_each(|qp| qp.expect_losses());
             self.timers_changed();
         }
-        faults.lossy.store(is_lossy, Ordering::SeqCst);
         if let Some(page) = &faults.page {
             page.word(FAULTS + area::TAKEN).store(epoch, Ordering::Release);
         }
@@ -223,6 +228,33 @@ impl Engine {
     /// Nothing that waits comes any more.
     pub(crate) fn forget_parcels(&self) {
         self.faults.parcels.clear();
+    }
+}
+
+/// Which connections over lanes may lose packets.
+#[derive(Default)]
+enum Losses {
+    /// No connection.
+    #[default]
+    None,
+    /// All of them.
+    Everywhere,
+    /// Those that these rules may concern: of this engine, and of the engines at the other ends.
+    Named { own: Vec<Arc<Armed>>, far: Vec<(u32, Rule)> },
+}
+
+impl Losses {
+    /// Whether a connection may lose packets: `peer` is the engine at its other end, `ends` are its QP numbers.
+    fn concern(&self, engine: &Engine, peer: u32, ends: [u32; 2]) -> bool {
+        let may_harm = |rule: &Rule| rule.may_harm(ends, |gid| engine.board.find(gid).is_some());
+        match self {
+            Self::None => false,
+            Self::Everywhere => true,
+            Self::Named { own, far } => {
+                own.iter().any(|armed| may_harm(&armed.rule))
+                    || far.iter().any(|(engine, rule)| *engine == peer && may_harm(rule))
+            }
+        }
     }
 }
 

@@ -157,6 +157,8 @@ impl Qp {
         inner.store(word::LANE, lane.id);
         inner.store(word::PEER_ENGINE, lane.peer);
         inner.route = Route::Lane(lane);
+        // Whoever has the peer's number now may have rules that the one before had not.
+        self.look_for_losses(inner);
     }
 
     pub(crate) fn wait_for_route(&self, inner: &mut Inner, slot: u32) {

@@ -170,7 +170,10 @@ impl Qp {
             self.fail_over(inner);
         }
         self.find_route(inner, false);
-        let far = if self.engine().faults.is_on() { self.far(inner) } else { None };
+        if inner.lossy {
+            self.adopt_mtu(inner);
+        }
+        let far = if self.engine().faults.is_on() { Some(self.far(inner)) } else { None };
         let mtu = inner.lane_mtu;
         let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, mtu, ..Path::default() };
         let now = self.time(inner);
@@ -380,9 +383,8 @@ impl Qp {
 
     /// What the rules have to know of the other end.
     #[cold]
-    fn far(&self, inner: &mut Inner) -> Option<Far> {
-        self.adopt_mtu(inner);
-        Some(Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() })
+    fn far(&self, inner: &Inner) -> Far {
+        Far { gid: inner.attributes.dest.dgid, port: inner.attributes.port_num.into() }
     }
 
     #[inline]

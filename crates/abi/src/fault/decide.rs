@@ -214,7 +214,7 @@ pub fn decide<A: Borrow<Armed>>(rules: &[A], facts: &Facts, now: u64) -> Verdict
 }
 
 /// An address as a GID.
-fn gid(address: IpAddr) -> [u8; 16] {
+pub(super) fn gid(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => Ipv6Addr::octets(&v6),
@@ -276,6 +276,26 @@ mod tests {
     fn fates(texts: &[&str], count: usize) -> Vec<Fate> {
         let rules = armed(texts);
         (0..count).map(|_| decide(&rules, &facts(), 0).fate).collect()
+    }
+
+    #[test]
+    fn a_rule_may_harm_the_connections_that_it_is_for() {
+        let here = gid(IpAddr::from([10, 0, 0, 1]));
+        for (text, expected) in [
+            ("loss 5%", true),
+            ("bandwidth 1gbit direction in", true),
+            ("loss qp 0x11", true),
+            ("loss qp 0x22 nth 3", true),
+            ("loss qp 0x33", false),
+            ("loss peer 10.0.0.1", true),
+            ("loss peer 10.0.0.2", false),
+            ("loss opcode cm", false),
+            ("rnr", false),
+            ("fail create_qp ENOMEM", false),
+        ] {
+            let rule = parse(text).expect("a rule");
+            assert_eq!(rule.may_harm([0x11, 0x22], |gid| *gid == here), expected, "{text}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) fn answer(world: &mut World, asker: Asker, question: &Value) -> (Valu
             let ids = question["ids"].as_array().map(|ids| ids.iter().filter_map(Value::as_u64).collect::<Vec<_>>());
             world.clear_faults(asker, ids.as_deref()).map(|(ids, changed)| (json!({"cleared": ids}), changed))
         }
-        Some("list") | None => return (world.show_faults(asker), false),
+        Some("list") | None => return (world.list_faults(asker), false),
         Some(other) => Err(format!("{other:?} cannot be done with faults; there are add, list and clear")),
     };
     done.unwrap_or_else(|why| (json!({ "error": why }), false))
@@ -192,7 +192,7 @@ impl World {
         self.clear_faults(Asker::Root, Some(&ids)).is_ok_and(|(_, changed)| changed)
     }
 
-    fn show_faults(&self, asker: Asker) -> Value {
+    fn list_faults(&self, asker: Asker) -> Value {
         let book = self.faults.book.lock();
         let rows = book.entries.iter().filter(|entry| may_see(self, asker, entry.scope)).map(|entry| {
             let (mut seen, mut acted) = entry.armed.counts();

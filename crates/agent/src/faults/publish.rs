@@ -1,12 +1,14 @@
 //! How rules reach the engines, and how their counts come back.
 //!
 //! Behind its context page each engine finds the rules that touch it, as text, and writes how often each was asked and has acted. What it
-//! writes is a program's claim about itself, and is shown as that.
+//! writes is a program's claim about itself, and is shown as that. Behind them are the rules of engines to which it has lanes, for a
+//! connection has to reckon with losses at either end.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use abi::fault::{PLACES, TEXT_MAX, area, state};
+use abi::fault::{Kind, PLACES, TEXT_MAX, area, state};
 use abi::private::{Push, push};
 use abi::queue::context_page::FAULTS;
 
@@ -31,37 +33,47 @@ pub(super) fn is_behind(context: &Context) -> bool {
     context.engine.is_some() && read(area::TAKEN) != read(area::EPOCH)
 }
 
-/// The bits for a context: its packets may come to harm by its own rules, or by those of whom it may speak with.
-fn bits(world: &World, entries: &[Entry], context: &Context) -> u32 {
-    let mut bits = 0;
-    for entry in entries {
-        let kind = &entry.rule().kind;
-        let near = match entry.scope {
-            Scope::All => true,
-            Scope::User(uid) => context.peer.uid == uid,
-            Scope::Own(id) => {
-                context.id == id || world.contexts.get(&id).is_some_and(|other| other.peer.uid == context.peer.uid)
-            }
-        };
-        if kind.is_of_packets() && near {
-            bits |= state::LOSSY;
-        }
-        if matches!(kind, abi::fault::Kind::Fail { .. }) && entry.touches(context) {
-            bits |= state::COMMANDS;
-        }
-    }
-    bits
+/// What an engine finds behind its context page.
+struct Notice {
+    text: String,
+    bits: u32,
 }
 
-fn text(entries: &[Entry], context: &Context) -> String {
-    let mut text = String::new();
-    for entry in entries.iter().filter(|entry| entry.rule().kind.is_of_engines() && entry.touches(context)) {
-        let mut rule = entry.rule().clone();
-        rule.select.device = entry.device.map(|device| device.to_string());
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{} {rule}", entry.armed.id);
+/// What the engine of a context has to know, whose lanes lead to `neighbours`: the rules that touch it, and those of its neighbours by which
+/// its connections with them may lose packets. Others' connections stay as they are.
+fn notice(world: &World, entries: &[Entry], context: &Context, neighbours: &BTreeSet<ContextId>) -> Notice {
+    let mut notice = Notice { text: String::new(), bits: 0 };
+    let mut far = String::new();
+    for entry in entries {
+        let is_harmful = entry.rule().is_of_engines() && entry.rule().kind.is_of_packets();
+        if entry.touches(context) {
+            if entry.rule().is_of_engines() {
+                // Writing to a string does not fail.
+                let _ = writeln!(notice.text, "{} {}", entry.armed.id, entry.rule());
+            }
+            if is_harmful {
+                notice.bits |= state::LOSSY;
+            }
+            if matches!(entry.rule().kind, Kind::Fail { .. }) {
+                notice.bits |= state::COMMANDS;
+            }
+        } else if is_harmful {
+            for neighbour in neighbours.iter().filter_map(|id| world.contexts.get(id)) {
+                // A user's rules are nothing that another user's programs have to know.
+                let may_know = entry.scope == Scope::All || neighbour.peer.uid == context.peer.uid;
+                if may_know && entry.touches(neighbour) {
+                    let _ = writeln!(far, "@{} {}", neighbour.id.0, entry.rule());
+                    notice.bits |= state::LOSSY;
+                }
+            }
+        }
     }
-    text
+    // Where there is no room for all of them, every connection reckons with losses.
+    if notice.bits & state::LOSSY != 0 && notice.text.len() + far.len() <= TEXT_MAX {
+        notice.text += &far;
+        notice.bits |= state::NAMED;
+    }
+    notice
 }
 
 impl World {
@@ -70,11 +82,13 @@ impl World {
         let faults = std::sync::Arc::clone(&self.faults);
         let book = faults.book.lock();
         faults.on.store(!book.entries.is_empty(), Ordering::Relaxed);
-        let ids: Vec<ContextId> = self.contexts.keys().copied().collect();
+        let harm = book.entries.iter().any(|entry| entry.rule().kind.is_of_packets());
+        let neighbours = if harm { self.lanes.neighbourhood() } else { BTreeMap::new() };
+        let (alone, ids) = (BTreeSet::new(), self.contexts.keys().copied().collect::<Vec<_>>());
         for id in ids {
             let Some(context) = self.contexts.get(&id) else { continue };
             let Some(page) = page(context) else { continue };
-            let (text, bits) = (text(&book.entries, context), bits(self, &book.entries, context));
+            let Notice { text, bits } = notice(self, &book.entries, context, neighbours.get(&id).unwrap_or(&alone));
             let mut old = vec![0; page.read(FAULTS + area::LEN).min(TEXT_MAX as u32) as usize];
             page.copy_out(FAULTS + area::TEXT, &mut old);
             if old == text.as_bytes() && page.read(FAULTS + area::STATE) == bits {
@@ -95,8 +109,8 @@ impl World {
         }
     }
 
-    /// A new engine gets the rules that touch it.
-    pub(crate) fn show_faults_to(&mut self, _id: ContextId) {
+    /// An engine is new, or a lane is: those who have it get the rules that they have to know.
+    pub(crate) fn show_faults(&mut self) {
         if self.faults.is_on() {
             self.publish_faults();
         }

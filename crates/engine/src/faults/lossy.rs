@@ -1,6 +1,7 @@
 //! Lanes that lose packets: a connection over one behaves as over a wire, with timers and packets as long as its path MTU.
 //!
-//! Timers run from the moment at which rules come. How long packets are can only change between messages, when nothing is under way; each
+//! Only connections that a rule may concern, at either end, are lossy ([`super::Losses`]). Timers run from the moment at which rules come,
+//! or the connection gets a peer that rules touch. How long packets are can only change between messages, when nothing is under way; each
 //! record says it, and the peer's responder follows with the first packet of a message that it awaits. A connection that has come to reckon
 //! with losses does so until it is reset, for what its peer knows nobody can be sure of. Adds to [`Qp`].
 
@@ -15,19 +16,18 @@ use crate::state::{PATIENCE, READ_PIECE, SILENCE};
 const WINDOW: u32 = 64;
 
 impl Qp {
-    /// Lanes are no longer without losses: the timers run, for what is under way too.
-    #[cold]
-    pub(super) fn become_lossy(&self) {
+    /// Rules have come: if they may concern this connection it is lossy from now on.
+    pub(super) fn expect_losses(&self) {
         let mut inner = self.lock();
-        if inner.is_dead()
-            || inner.on_wire
-            || inner.lossy
-            || !self.service.is_reliable() && self.service != protocol::Service::Uc
-        {
-            return;
+        if !inner.is_dead() {
+            self.look_for_losses(&mut inner);
         }
-        if !matches!(inner.state, State::Rts | State::Sqd) {
-            // Those that are not connected yet look themselves.
+    }
+
+    /// Rules have come, or the connection has a new peer. If rules may concern it the timers run, for what is under way too.
+    pub(crate) fn look_for_losses(&self, inner: &mut Inner) {
+        // Those that are not connected yet look when they are.
+        if inner.lossy || !matches!(inner.state, State::Rts | State::Sqd) || !self.may_lose(inner) {
             return;
         }
         inner.lossy = true;
@@ -37,14 +37,31 @@ impl Qp {
         let deadline = inner.requester.poll_timeout();
         inner.deadline = deadline;
         if let Some(at) = deadline {
-            self.look_again(&mut inner, at);
+            self.look_again(inner, at);
         }
+    }
+
+    /// Whether a rule may have this connection lose packets: one of this engine, or one of the engine that has the peer's number.
+    fn may_lose(&self, inner: &Inner) -> bool {
+        if inner.on_wire || !self.service.is_reliable() && self.service != protocol::Service::Uc {
+            return false;
+        }
+        let engine = self.engine();
+        let peer = inner.attributes.dest_qp_num;
+        engine.faults.losses.load().concern(engine, engine.board.owner(peer), [self.qpn(), peer])
     }
 
     /// What a connection over a lossy lane begins with.
     pub(crate) fn begin_lossy(&self, inner: &mut Inner) {
-        inner.lossy = !inner.on_wire && self.engine().faults.is_lossy();
+        inner.lossy = self.may_lose(inner);
         inner.lane_mtu = if inner.lossy && self.has_mtu_of_its_own() { inner.attributes.path_mtu } else { 0 };
+    }
+
+    /// Whether the connection runs timers over its lane, because a rule may concern it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn expects_losses(&self) -> bool {
+        self.lock().lossy
     }
 
     /// The same, of its window.
