@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn init_from_wc(
 pub(crate) unsafe extern "C" fn create_from_wc(pd: *mut Pd, wc: *mut Wc, grh: *mut Grh, port: u8) -> *mut Ah {
     entry::pointer("ibv_create_ah_from_wc", || {
         // SAFETY: the caller's promise.
-        let context = get!(unsafe { PdObject::of(pd) }?.c(), context);
+        let context = get!(unsafe { PdObject::live(pd) }?.c(), context);
         // SAFETY: the context of a live PD is open.
         let engine = &unsafe { OpenContext::of(context) }?.engine;
         // SAFETY: the caller's promise.
@@ -75,13 +75,8 @@ pub(crate) unsafe extern "C" fn create_from_wc(pd: *mut Pd, wc: *mut Wc, grh: *m
 /// # Safety
 /// `ah` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn destroy(ah: *mut Ah) -> c_int {
-    entry::code("ibv_destroy_ah", || {
-        // SAFETY: the caller's promise.
-        unsafe { AhObject::of(ah) }?.inner.destroy()?;
-        // SAFETY: the caller's promise.
-        unsafe { AhObject::free(ah) };
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    entry::code("ibv_destroy_ah", || unsafe { AhObject::end(ah, |object| Ok(object.inner.destroy()?)) })
 }
 
 /// `ibv_resolve_eth_l2_from_gid`: the MAC address and VLAN of a destination. softhca's link has no MAC addresses of its own: a
@@ -115,7 +110,7 @@ pub(crate) unsafe extern "C" fn resolve_eth_l2(
 /// `pd` is NULL or live.
 unsafe fn build(pd: *mut Pd, attr: &AhAttr) -> Outcome<*mut Ah> {
     // SAFETY: the caller's promise.
-    let domain = unsafe { PdObject::of(pd) }?;
+    let domain = unsafe { PdObject::live(pd) }?;
     let ah = domain.inner.create_ah(&vector(attr))?;
     let c = Ah { context: get!(domain.c(), context), pd, handle: ah.handle() };
     Ok(AhObject::create(c, ah).cast())

@@ -32,12 +32,9 @@ pub(crate) unsafe extern "C" fn create(context: *mut Context) -> *mut CompChanne
 /// # Safety
 /// `channel` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn destroy(channel: *mut CompChannel) -> c_int {
-    entry::code("ibv_destroy_comp_channel", || {
-        // SAFETY: the caller's promise.
-        unsafe { ChannelObject::of(channel) }?.inner.destroy()?;
-        // SAFETY: the caller's promise.
-        unsafe { ChannelObject::free(channel) };
-        Ok(())
+    // SAFETY: the caller's promise.
+    entry::code("ibv_destroy_comp_channel", || unsafe {
+        ChannelObject::end(channel, |object| Ok(object.inner.destroy()?))
     })
 }
 
@@ -54,7 +51,7 @@ pub(crate) unsafe extern "C" fn get_cq_event(
         entry::not_null(cq)?;
         entry::not_null(cq_context)?;
         // SAFETY: the caller's promise.
-        let object = unsafe { ChannelObject::of(channel) }?;
+        let object = unsafe { ChannelObject::live(channel) }?;
         let found: *mut Cq = from_cookie(object.inner.next_event()?);
         // SAFETY: not NULL, and the caller's to write.
         unsafe { cq.write(found) };

@@ -6,10 +6,12 @@
 use crate::devices::KnownDevice;
 use crate::entry::{self, Outcome, refuse};
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
+use crate::live::{self, Ending, Kind};
 use crate::object::get;
 use crate::{cq, cq_ex, dm, memory, parent, post, qp, query, srq, window, xrc};
 use bytemuck::Zeroable;
 use engine::{Engine, Error, SocketControl};
+use std::any::TypeId;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -28,11 +30,24 @@ pub(crate) struct OpenContext {
 }
 
 impl OpenContext {
-    /// The open device behind a program's pointer.
+    const KIND: Kind = Kind { id: TypeId::of::<Self>(), name: "open device", is_descriptor: true };
+
+    /// The open device behind a program's pointer: EINVAL for NULL, EBADF for one that was closed.
+    ///
+    /// # Safety
+    /// The device is not closed while the result is used.
+    pub(crate) unsafe fn of<'a>(context: *mut Context) -> Outcome<&'a Self> {
+        entry::not_null(context)?;
+        live::check(context.addr(), Self::KIND)?;
+        // SAFETY: it is open.
+        unsafe { Self::of_live(context) }
+    }
+
+    /// As [`OpenContext::of`], for what is asked with every completion: nothing but NULL is refused.
     ///
     /// # Safety
     /// `context` is NULL or was returned by `ibv_open_device` and is not closed.
-    pub(crate) unsafe fn of<'a>(context: *mut Context) -> Outcome<&'a Self> {
+    pub(crate) unsafe fn of_live<'a>(context: *mut Context) -> Outcome<&'a Self> {
         entry::not_null(context)?;
         // SAFETY: every context that leaves this library is inside an `OpenContext`; the pointer was made from the whole.
         Ok(unsafe { &*Self::start(context) })
@@ -104,11 +119,14 @@ pub(crate) fn open_again(context: *mut Context) -> Outcome<Arc<Engine>> {
 /// `context` is open, and is not used afterwards.
 pub(crate) unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     entry::code("ibv_close_device", || {
-        // SAFETY: the caller's promise.
-        let open = unsafe { OpenContext::of(context) }?;
+        entry::not_null(context)?;
+        let ending = Ending::begin(context.addr(), OpenContext::KIND)?;
+        // SAFETY: it is open, and only this thread closes it.
+        let open = unsafe { OpenContext::of_live(context) }?;
         // In a child process the device is still the parent's: nothing of it is taken apart here.
         open.engine.check_process()?;
         open.engine.close();
+        ending.done();
         // SAFETY: made by `Box::into_raw` in `publish`; the caller does not use it any more.
         drop(unsafe { Box::from_raw(OpenContext::start(context)) });
         Ok(())
@@ -136,7 +154,9 @@ fn publish(known: &'static KnownDevice, engine: Arc<Engine>) -> *mut Context {
     };
     let verbs = VerbsContext { context, sz: size_of::<VerbsContext>(), ..extended_operations() };
     let whole = Box::into_raw(Box::new(OpenContext { verbs: UnsafeCell::new(verbs), engine }));
-    whole.wrapping_byte_add(offset_of!(VerbsContext, context)).cast()
+    let context: *mut Context = whole.wrapping_byte_add(offset_of!(VerbsContext, context)).cast();
+    live::enter(context.addr(), OpenContext::KIND);
+    context
 }
 
 /// What the inline functions call without a check. The other slots are of a time before symbol versions, and nobody calls them.

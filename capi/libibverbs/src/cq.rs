@@ -72,7 +72,7 @@ pub(crate) unsafe fn build(
         None
     } else {
         // SAFETY: the caller's promise.
-        Some(&unsafe { ChannelObject::of(channel) }?.inner)
+        Some(&unsafe { ChannelObject::live(channel) }?.inner)
     };
     let state = CqState { queue: OnceLock::new(), acks: Acks::default(), cursor: Cursor::default() };
     let object = CqObject::create(CqEx { context, channel, cq_context, ..CqEx::zeroed() }, state);
@@ -83,6 +83,7 @@ pub(crate) unsafe fn build(
     match made {
         Ok(queue) => {
             set!(whole.c(), handle, queue.handle());
+            whole.named();
             set!(whole.c(), cqe, queue.entries().cast_signed());
             let _ = whole.inner.queue.set(queue);
             Ok(whole.c())
@@ -102,7 +103,7 @@ pub(crate) unsafe fn build(
 pub(crate) unsafe extern "C" fn resize(cq: *mut Cq, cqe: c_int) -> c_int {
     entry::code("ibv_resize_cq", || {
         // SAFETY: the caller's promise.
-        let object = unsafe { CqObject::of(cq) }?;
+        let object = unsafe { CqObject::live(cq) }?;
         let wanted = u32::try_from(cqe).map_err(|_| refuse!(EINVAL, "ibv_resize_cq: {cqe} entries"))?;
         let entries = object.inner.queue()?.resize(wanted)?;
         set!(object.c(), cqe, entries.cast_signed());
@@ -120,7 +121,7 @@ pub(crate) unsafe extern "C" fn modify(cq: *mut Cq, attr: *mut ModifyCqAttr) -> 
     entry::code("ibv_modify_cq", || {
         entry::not_null(attr)?;
         // SAFETY: the caller's promise.
-        let object = unsafe { CqObject::of(cq) }?;
+        let object = unsafe { CqObject::live(cq) }?;
         // SAFETY: not NULL, and valid by the caller's promise.
         let ModifyCqAttr { attr_mask, moderate } = unsafe { attr.read() };
         if attr_mask & !MODERATE != 0 {
@@ -138,17 +139,15 @@ pub(crate) unsafe extern "C" fn modify(cq: *mut Cq, attr: *mut ModifyCqAttr) -> 
 /// # Safety
 /// `cq` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn destroy(cq: *mut Cq) -> c_int {
-    entry::code("ibv_destroy_cq", || {
-        // SAFETY: the caller's promise.
-        let object = unsafe { CqObject::of(cq) }?;
+    let work = |object: &CqObject| {
         let read = object.inner.queue()?.destroy()?;
         // SAFETY: the context of a live CQ is open.
         let lint = unsafe { OpenContext::of(get!(cq, context)) }?.engine.lint();
         object.inner.acks.wait_for(lint, "ibv_destroy_cq", read.completion, read.asynchronous);
-        // SAFETY: the caller's promise; and no event names it any more.
-        unsafe { CqObject::free(cq) };
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise; and no event names it any more.
+    entry::code("ibv_destroy_cq", || unsafe { CqObject::end(cq, work) })
 }
 
 /// `poll_cq` of the context's operations: the number of completions, or a negative errno value.
@@ -190,10 +189,14 @@ pub(crate) unsafe extern "C" fn req_notify(cq: *mut Cq, solicited_only: c_int) -
 /// `cq` is NULL or live.
 pub(crate) unsafe fn queue<'a>(cq: *mut Cq) -> Outcome<&'a Arc<EngineCq>> {
     // SAFETY: the caller's promise.
-    unsafe { CqObject::of(cq) }?.inner.queue()
+    unsafe { CqObject::live(cq) }?.inner.queue()
 }
 
-/// Whether a CQ belongs to a context: objects of different devices never mix.
-pub(crate) fn belongs(cq: *mut Cq, context: *mut Context) -> bool {
-    !cq.is_null() && get!(cq, context) == context
+/// Whether a CQ is given and belongs to a context: objects of different devices never mix. One that there is not is refused.
+pub(crate) fn belongs(cq: *mut Cq, context: *mut Context) -> Outcome<bool> {
+    if cq.is_null() {
+        return Ok(false);
+    }
+    // SAFETY: only while this function looks at it.
+    Ok(get!(unsafe { CqObject::live(cq) }?.c(), context) == context)
 }

@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
         }
         let domain = if attr.comp_mask & MASK_PD != 0 {
             // SAFETY: the caller's promise.
-            let domain = &unsafe { PdObject::of(attr.parent_domain) }?.inner;
+            let domain = &unsafe { PdObject::live(attr.parent_domain) }?.inner;
             if !domain.is_parent() || get!(attr.parent_domain, context) != context {
                 return Err(refuse!(EINVAL, "ibv_create_cq_ex: that is no parent domain of this open device"));
             }
@@ -200,7 +200,7 @@ extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
 /// Nanoseconds since 1970.
 extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {
     // SAFETY: the program calls it on a live CQ, whose context is open.
-    let open = unsafe { OpenContext::of(get!(cq, context)) };
+    let open = unsafe { OpenContext::of_live(get!(cq, context)) };
     open.map_or(0, |open| open.engine.wall_clock(stamped(cq).1))
 }
 

@@ -70,13 +70,13 @@ pub(crate) unsafe extern "C" fn unimport(dm: *mut Dm) {
 /// `dm` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn free(dm: *mut Dm) -> c_int {
     entry::code("ibv_free_dm", || {
+        let work = |Held { dm, engine }: &Held| {
+            dm.free()?;
+            engine.iter().for_each(Engine::close);
+            Ok(())
+        };
         // SAFETY: the caller's promise.
-        let held = &unsafe { DmObject::of(dm) }?.inner;
-        held.dm.free()?;
-        held.engine.iter().for_each(Engine::close);
-        // SAFETY: the caller's promise.
-        unsafe { DmObject::free(dm) };
-        Ok(())
+        unsafe { DmObject::end(dm, |object| work(&object.inner)) }
     })
 }
 
@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn register(
 ) -> *mut Mr {
     entry::pointer("ibv_reg_dm_mr", || {
         // SAFETY: the caller's promise.
-        let (domain, memory) = unsafe { (PdObject::of(pd)?, DmObject::of(dm)?) };
+        let (domain, memory) = unsafe { (PdObject::live(pd)?, DmObject::live(dm)?) };
         let mr = domain.inner.reg_dm_mr(&memory.inner.dm, offset, length as u64, access)?;
         let handle = mr.handle();
         Ok(memory::create(pd, std::ptr::null_mut(), length, handle, mr))

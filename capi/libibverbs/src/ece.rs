@@ -15,7 +15,7 @@ pub(crate) unsafe extern "C" fn query(qp: *mut Qp, ece: *mut Ece) -> c_int {
     entry::code("ibv_query_ece", || {
         entry::not_null(ece)?;
         // SAFETY: the caller's promise.
-        let engine::Ece { vendor_id, options } = unsafe { QpObject::of(qp) }?.inner.queue()?.ece();
+        let engine::Ece { vendor_id, options } = unsafe { QpObject::live(qp) }?.inner.queue()?.ece();
         // SAFETY: not NULL, and the caller's to write.
         unsafe { ece.write(Ece { vendor_id, options, comp_mask: 0 }) };
         Ok(())
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn set(qp: *mut Qp, ece: *mut Ece) -> c_int {
     entry::code("ibv_set_ece", || {
         entry::not_null(ece)?;
         // SAFETY: the caller's promise.
-        let object = unsafe { QpObject::of(qp) }?;
+        let object = unsafe { QpObject::live(qp) }?;
         // SAFETY: not NULL, and valid by the caller's promise.
         let Ece { vendor_id, options, comp_mask } = unsafe { ece.read() };
         if comp_mask != 0 {

@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
 pub(crate) unsafe extern "C" fn import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
     entry::pointer("ibv_import_mr", || {
         // SAFETY: the caller's promise.
-        let domain = unsafe { PdObject::of(pd) }?;
+        let domain = unsafe { PdObject::live(pd) }?;
         let mr = domain.inner.import_mr(handle)?;
         let length = usize::try_from(mr.length()).unwrap_or(usize::MAX);
         Ok(memory::create(pd, std::ptr::null_mut(), length, handle, mr))

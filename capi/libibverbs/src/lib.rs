@@ -3,7 +3,8 @@
 //!
 //! This crate translates and decides nothing: C structs to the engine's calls, refusals to errno values. The door for every
 //! call is [`entry`]; what the C structs look like is [`layout`]; which names are exported, and how, is in `exports`,
-//! `exports_private` and `export`. It holds no state but the list of devices that the process has seen.
+//! `exports_private` and `export`. It holds no state but the list of devices that the process has seen, and which objects are
+//! [`live`].
 
 mod acks;
 mod address;
@@ -23,6 +24,7 @@ mod fork;
 mod import;
 mod kern;
 mod layout;
+mod live;
 mod log;
 mod mcast;
 mod memory;

@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn detach(qp: *mut Qp, gid: *const Gid, lid: u16) -
 unsafe fn member<'a>(qp: *mut Qp, gid: *const Gid) -> Outcome<(&'a QpObject, [u8; 16])> {
     entry::not_null(gid)?;
     // SAFETY: the caller's promise.
-    let object = unsafe { QpObject::of(qp) }?;
+    let object = unsafe { QpObject::live(qp) }?;
     // SAFETY: not NULL, and valid by the caller's promise; a program's GID may be unaligned.
     Ok((object, unsafe { gid.read_unaligned() }.0))
 }

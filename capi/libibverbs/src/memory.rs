@@ -80,7 +80,7 @@ pub(crate) extern "C" fn reg_dmabuf(
 pub(crate) unsafe extern "C" fn alloc_null(pd: *mut Pd) -> *mut Mr {
     entry::pointer("ibv_alloc_null_mr", || {
         // SAFETY: the caller's promise.
-        let domain = unsafe { PdObject::of(pd) }?;
+        let domain = unsafe { PdObject::live(pd) }?;
         let mr = domain.inner.null_mr()?;
         let context = get!(domain.c(), context);
         let (handle, lkey) = (mr.handle(), mr.lkey());
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn alloc_null(pd: *mut Pd) -> *mut Mr {
 pub(crate) unsafe extern "C" fn advise(pd: *mut Pd, advice: c_uint, flags: u32, list: *mut Sge, count: u32) -> c_int {
     entry::code("ibv_advise_mr", || {
         // SAFETY: the caller's promise.
-        let domain = unsafe { PdObject::of(pd) }?;
+        let domain = unsafe { PdObject::live(pd) }?;
         if count > 0 {
             entry::not_null(list)?;
         }
@@ -156,13 +156,8 @@ pub(crate) unsafe extern "C" fn rereg(
 /// # Safety
 /// `mr` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn dereg(mr: *mut Mr) -> c_int {
-    entry::code("ibv_dereg_mr", || {
-        // SAFETY: the caller's promise.
-        unsafe { MrObject::of(mr) }?.inner.dereg()?;
-        // SAFETY: the caller's promise.
-        unsafe { MrObject::free(mr) };
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    entry::code("ibv_dereg_mr", || unsafe { MrObject::end(mr, |object| Ok(object.inner.dereg()?)) })
 }
 
 /// Makes the C object of an MR on a live PD.
@@ -175,7 +170,7 @@ pub(crate) fn create(pd: *mut Pd, addr: *mut c_void, length: usize, handle: u32,
 /// `pd` is NULL or live.
 unsafe fn register(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: u32) -> Outcome<*mut Mr> {
     // SAFETY: the caller's promise.
-    let domain = unsafe { PdObject::of(pd) }?;
+    let domain = unsafe { PdObject::live(pd) }?;
     // The memory is the program's; exposing its address lets the engine's copies make a pointer of it.
     let mr = domain.inner.reg_mr(addr.expose_provenance() as u64, length as u64, iova, access)?;
     Ok(create(pd, addr, length, mr.handle(), mr))
@@ -192,9 +187,9 @@ unsafe fn change(
     access: c_int,
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
-    let region = unsafe { MrObject::of(mr) }?;
+    let region = unsafe { MrObject::live(mr) }?;
     // SAFETY: the caller's promise.
-    let domain = if flags & CHANGE_PD != 0 { Some(unsafe { PdObject::of(pd) }?) } else { None };
+    let domain = if flags & CHANGE_PD != 0 { Some(unsafe { PdObject::live(pd) }?) } else { None };
     let start = addr.expose_provenance() as u64;
     let domain = domain.map(|domain| &domain.inner);
     region.inner.rereg(flags.cast_unsigned(), domain, start, length as u64, access.cast_unsigned())?;

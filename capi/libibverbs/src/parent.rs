@@ -110,13 +110,8 @@ pub(crate) unsafe extern "C" fn alloc_td(context: *mut Context, init: *mut TdIni
 /// # Safety
 /// `td` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
-    entry::code("ibv_dealloc_td", || {
-        // SAFETY: the caller's promise.
-        unsafe { TdObject::of(td) }?.inner.dealloc()?;
-        // SAFETY: the caller's promise.
-        unsafe { TdObject::free(td) };
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    entry::code("ibv_dealloc_td", || unsafe { TdObject::end(td, |object| Ok(object.inner.dealloc()?)) })
 }
 
 /// `alloc_parent_domain` of the extended context. `ibv_dealloc_pd` ends it.
@@ -132,12 +127,12 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, init: *mut ParentDo
         }
         let (pd, td) = (get!(init, pd), get!(init, td));
         // SAFETY: the caller's promise.
-        let of = unsafe { PdObject::of(pd) }?;
+        let of = unsafe { PdObject::live(pd) }?;
         if get!(pd, context) != context {
             return Err(refuse!(EINVAL, "ibv_alloc_parent_domain: the PD is of another open device"));
         }
         // SAFETY: the caller's promise.
-        let thread = if td.is_null() { None } else { Some(&unsafe { TdObject::of(td) }?.inner) };
+        let thread = if td.is_null() { None } else { Some(&unsafe { TdObject::live(td) }?.inner) };
         let callbacks = if mask & ALLOCATORS != 0 {
             let (alloc, free): (Op, Op) = (get!(init, alloc), get!(init, free));
             entry::not_null(alloc)?;

@@ -30,11 +30,6 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context) -> *mut Pd {
 /// # Safety
 /// `pd` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn dealloc(pd: *mut Pd) -> c_int {
-    entry::code("ibv_dealloc_pd", || {
-        // SAFETY: the caller's promise.
-        unsafe { PdObject::of(pd) }?.inner.dealloc()?;
-        // SAFETY: the caller's promise.
-        unsafe { PdObject::free(pd) };
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    entry::code("ibv_dealloc_pd", || unsafe { PdObject::end(pd, |object| Ok(object.inner.dealloc()?)) })
 }

@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn modify(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
     entry::code("ibv_modify_qp", || {
         entry::not_null(attr)?;
         // SAFETY: the caller's promise.
-        let object = unsafe { QpObject::of(qp) }?;
+        let object = unsafe { QpObject::live(qp) }?;
         let mask = mask.cast_unsigned();
         if mask & !KNOWN != 0 {
             return Err(refuse!(
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn modify_rate_limit(qp: *mut Qp, attr: *mut QpRate
     entry::code("ibv_modify_qp_rate_limit", || {
         entry::not_null(attr)?;
         // SAFETY: the caller's promise.
-        let object = unsafe { QpObject::of(qp) }?;
+        let object = unsafe { QpObject::live(qp) }?;
         // SAFETY: not NULL, and valid by the caller's promise.
         let QpRateLimitAttr { rate_limit: kbps, max_burst_sz: burst, typical_pkt_sz, comp_mask } =
             unsafe { attr.read() };
@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn query(qp: *mut Qp, attr: *mut QpAttr, mask: c_in
         entry::not_null(attr)?;
         entry::not_null(init)?;
         // SAFETY: the caller's promise.
-        let object = unsafe { QpObject::of(qp) }?;
+        let object = unsafe { QpObject::live(qp) }?;
         let queue = object.inner.queue()?;
         let answer = queue.query(mask.cast_unsigned())?;
         let found = QpAttr { rate_limit: queue.rate_limit().kbps, ..attributes(&answer) };
@@ -186,9 +186,7 @@ pub(crate) unsafe extern "C" fn query(qp: *mut Qp, attr: *mut QpAttr, mask: c_in
 /// # Safety
 /// `qp` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn destroy(qp: *mut Qp) -> c_int {
-    entry::code("ibv_destroy_qp", || {
-        // SAFETY: the caller's promise.
-        let object = unsafe { QpObject::of(qp) }?;
+    let work = |object: &QpObject| {
         let read = match object.inner.hold.get() {
             Some(hold) => hold.destroy()?,
             None => object.inner.queue()?.destroy()?,
@@ -196,10 +194,10 @@ pub(crate) unsafe extern "C" fn destroy(qp: *mut Qp) -> c_int {
         // SAFETY: the context of a live QP is open.
         let lint = unsafe { OpenContext::of(get!(qp, context)) }?.engine.lint();
         object.inner.acks.wait_for(lint, "ibv_destroy_qp", 0, read);
-        // SAFETY: the caller's promise; and no event names it any more.
-        unsafe { QpObject::free(qp) };
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise; and no event names it any more.
+    entry::code("ibv_destroy_qp", || unsafe { QpObject::end(qp, work) })
 }
 
 /// `ibv_qp_to_qp_ex`: NULL for a QP that was made without the extended posting functions.
@@ -209,7 +207,7 @@ pub(crate) unsafe extern "C" fn destroy(qp: *mut Qp) -> c_int {
 pub(crate) unsafe extern "C" fn to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     entry::value("ibv_qp_to_qp_ex", || {
         // SAFETY: the caller's promise.
-        let object = unsafe { QpObject::of(qp) }.ok().filter(|object| object.inner.extended);
+        let object = unsafe { QpObject::live(qp) }.ok().filter(|object| object.inner.extended);
         object.map_or(std::ptr::null_mut(), QpObject::c)
     })
 }
@@ -226,7 +224,7 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
     // SAFETY: not NULL, and valid by the caller's promise.
     let wanted = unsafe { init.read() };
     // SAFETY: the caller's promise.
-    let domain = unsafe { PdObject::of(pd) }?;
+    let domain = unsafe { PdObject::live(pd) }?;
     let context = get!(pd, context);
     // SAFETY: the context of a live PD is open.
     let engine = &unsafe { OpenContext::of(context) }?.engine;
@@ -235,7 +233,7 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
         return Err(refuse!(EINVAL, "ibv_create_qp: an XRC_RECV QP is made in an XRC domain, by ibv_create_qp_ex"));
     }
     let receives = service != Service::XrcIni;
-    if !cq::belongs(wanted.send_cq, context) || receives && !cq::belongs(wanted.recv_cq, context) {
+    if !cq::belongs(wanted.send_cq, context)? || receives && !cq::belongs(wanted.recv_cq, context)? {
         return Err(refuse!(EINVAL, "ibv_create_qp: both CQs must be given, and be of the same open device as the PD"));
     }
     // SAFETY: not NULL, and live by the caller's promise.
@@ -244,7 +242,7 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
         None
     } else {
         // SAFETY: not NULL, and live by the caller's promise.
-        Some(unsafe { SrqObject::of(wanted.srq) }?.inner.queue()?)
+        Some(unsafe { SrqObject::live(wanted.srq) }?.inner.queue()?)
     };
     let c = Qp {
         context,
@@ -303,6 +301,7 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
             let c = whole.c().cast::<Qp>();
             set!(c, handle, queue.handle());
             set!(c, qp_num, queue.qpn());
+            whole.named();
             let _ = whole.inner.queue.set(queue);
             Ok(c)
         }
@@ -345,6 +344,7 @@ pub(crate) fn held(c: Qp, hold: impl FnOnce(u64) -> engine::Result<Arc<Hold>>) -
             let c = whole.c().cast::<Qp>();
             set!(c, handle, hold.handle());
             set!(c, qp_num, hold.qp().qpn());
+            whole.named();
             let _ = whole.inner.queue.set(Arc::clone(hold.qp()));
             let _ = whole.inner.hold.set(hold);
             Ok(c)

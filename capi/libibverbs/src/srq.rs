@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn create(pd: *mut Pd, init: *mut SrqInitAttr) -> *
     entry::pointer("ibv_create_srq", || {
         entry::not_null(init)?;
         // SAFETY: the caller's promise.
-        let domain = unsafe { PdObject::of(pd) }?;
+        let domain = unsafe { PdObject::live(pd) }?;
         // SAFETY: the caller's promise.
         unsafe { build(pd, init, |engine, spec| engine.create_srq(&domain.inner, spec)) }
     })
@@ -68,6 +68,7 @@ pub(crate) unsafe fn build(
         Ok(queue) => {
             set!(init, attr, SrqAttr { max_wr: queue.max_wr(), max_sge: queue.max_sge(), srq_limit: attr.srq_limit });
             set!(whole.c(), handle, queue.handle());
+            whole.named();
             let _ = whole.inner.queue.set(queue);
             Ok(whole.c())
         }
@@ -87,7 +88,7 @@ pub(crate) unsafe extern "C" fn modify(srq: *mut Srq, attr: *mut SrqAttr, mask: 
     entry::code("ibv_modify_srq", || {
         entry::not_null(attr)?;
         // SAFETY: the caller's promise.
-        let object = unsafe { SrqObject::of(srq) }?;
+        let object = unsafe { SrqObject::live(srq) }?;
         let mask = mask.cast_unsigned();
         // What the mask does not name need not have been written.
         let max_wr = if mask & change::MAX_WR != 0 { get!(attr, max_wr) } else { 0 };
@@ -104,7 +105,7 @@ pub(crate) unsafe extern "C" fn query(srq: *mut Srq, attr: *mut SrqAttr) -> c_in
     entry::code("ibv_query_srq", || {
         entry::not_null(attr)?;
         // SAFETY: the caller's promise.
-        let answer = unsafe { SrqObject::of(srq) }?.inner.queue()?.query()?;
+        let answer = unsafe { SrqObject::live(srq) }?.inner.queue()?.query()?;
         // SAFETY: not NULL, and the caller's to write.
         unsafe { attr.write(SrqAttr { max_wr: answer.max_wr, max_sge: answer.max_sge, srq_limit: answer.srq_limit }) };
         Ok(())
@@ -116,17 +117,15 @@ pub(crate) unsafe extern "C" fn query(srq: *mut Srq, attr: *mut SrqAttr) -> c_in
 /// # Safety
 /// `srq` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn destroy(srq: *mut Srq) -> c_int {
-    entry::code("ibv_destroy_srq", || {
-        // SAFETY: the caller's promise.
-        let object = unsafe { SrqObject::of(srq) }?;
+    let work = |object: &SrqObject| {
         let read = object.inner.queue()?.destroy()?;
         // SAFETY: the context of a live SRQ is open.
         let lint = unsafe { OpenContext::of(get!(srq, context)) }?.engine.lint();
         object.inner.acks.wait_for(lint, "ibv_destroy_srq", 0, read);
-        // SAFETY: the caller's promise; and no event names it any more.
-        unsafe { SrqObject::free(srq) };
         Ok(())
-    })
+    };
+    // SAFETY: the caller's promise; and no event names it any more.
+    entry::code("ibv_destroy_srq", || unsafe { SrqObject::end(srq, work) })
 }
 
 /// `post_srq_recv` of the context's operations.

@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn why(qp: *mut Qp, wr_id: u64) -> *const c_char {
             return std::ptr::null();
         }
         // SAFETY: the caller's promise.
-        let sentence = unsafe { QpObject::of(qp) }.ok().and_then(|object| object.inner.queue().ok()?.why(wr_id));
+        let sentence = unsafe { QpObject::live(qp) }.ok().and_then(|object| object.inner.queue().ok()?.why(wr_id));
         let Some(sentence) = sentence else { return std::ptr::null() };
         // Nothing that a sentence is made of may hold a NUL, but names from elsewhere.
         let sentence = CString::new(sentence.replace('\0', "?")).unwrap_or_default();

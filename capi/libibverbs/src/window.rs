@@ -21,7 +21,7 @@ type MwObject = Object<Mw, Arc<EngineMw>>;
 pub(crate) unsafe extern "C" fn alloc(pd: *mut Pd, kind: c_uint) -> *mut Mw {
     entry::pointer("ibv_alloc_mw", || {
         // SAFETY: the caller's promise.
-        let domain = unsafe { PdObject::of(pd) }?;
+        let domain = unsafe { PdObject::live(pd) }?;
         let kind8 = u8::try_from(kind).map_err(|_| refuse!(EINVAL, "ibv_alloc_mw: there is no type {kind}"))?;
         let mw = domain.inner.alloc_mw(kind8)?;
         let context = get!(domain.c(), context);
@@ -35,13 +35,8 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut Pd, kind: c_uint) -> *mut Mw {
 /// # Safety
 /// `mw` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn dealloc(mw: *mut Mw) -> c_int {
-    entry::code("ibv_dealloc_mw", || {
-        // SAFETY: the caller's promise.
-        unsafe { MwObject::of(mw) }?.inner.dealloc()?;
-        // SAFETY: the caller's promise.
-        unsafe { MwObject::free(mw) };
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    entry::code("ibv_dealloc_mw", || unsafe { MwObject::end(mw, |object| Ok(object.inner.dealloc()?)) })
 }
 
 /// `bind_mw` of the context's operations: posts the bind of a window of type 1, which has its next key at once.

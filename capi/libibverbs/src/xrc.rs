@@ -66,13 +66,8 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, init: *mut XrcdInitA
 /// # Safety
 /// `xrcd` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn close(xrcd: *mut Xrcd) -> c_int {
-    entry::code("ibv_close_xrcd", || {
-        // SAFETY: the caller's promise.
-        unsafe { XrcdObject::of(xrcd) }?.inner.close()?;
-        // SAFETY: the caller's promise.
-        unsafe { XrcdObject::free(xrcd) };
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    entry::code("ibv_close_xrcd", || unsafe { XrcdObject::end(xrcd, |object| Ok(object.inner.close()?)) })
 }
 
 /// `create_srq_ex` of the extended context: an SRQ of a domain, or one more way to say `ibv_create_srq`.
@@ -92,7 +87,7 @@ pub(crate) unsafe extern "C" fn create_srq(context: *mut Context, init: *mut Srq
         }
         let pd: *mut Pd = get!(init, pd);
         // SAFETY: the caller's promise.
-        let domain = unsafe { PdObject::of(pd) }?;
+        let domain = unsafe { PdObject::live(pd) }?;
         if srq_type == BASIC {
             // SAFETY: the caller's promise; the extended attributes begin with the plain ones.
             return unsafe { srq::build(pd, init.cast(), |engine, spec| engine.create_srq(&domain.inner, spec)) };
@@ -101,11 +96,11 @@ pub(crate) unsafe extern "C" fn create_srq(context: *mut Context, init: *mut Srq
             return Err(refuse!(EINVAL, "ibv_create_srq_ex: an XRC SRQ needs a domain and a CQ"));
         }
         let given = get!(init, cq);
-        if !cq::belongs(given, context) {
+        if !cq::belongs(given, context)? {
             return Err(refuse!(EINVAL, "ibv_create_srq_ex: the CQ must be of the same open device"));
         }
         // SAFETY: the caller's promise.
-        let (xrcd, queue) = unsafe { (XrcdObject::of::<Xrcd>(get!(init, xrcd).cast())?, cq::queue(given)?) };
+        let (xrcd, queue) = unsafe { (XrcdObject::live::<Xrcd>(get!(init, xrcd).cast())?, cq::queue(given)?) };
         // SAFETY: the caller's promise; the extended attributes begin with the plain ones.
         unsafe {
             srq::build(pd, init.cast(), |engine, spec| engine.create_xrc_srq(&domain.inner, &xrcd.inner, queue, spec))
@@ -121,7 +116,7 @@ pub(crate) unsafe extern "C" fn srq_number(srq: *mut Srq, number: *mut u32) -> c
     entry::code("ibv_get_srq_num", || {
         entry::not_null(number)?;
         // SAFETY: the caller's promise.
-        let queue = unsafe { SrqObject::of(srq) }?.inner.queue()?;
+        let queue = unsafe { SrqObject::live(srq) }?.inner.queue()?;
         if !queue.is_xrc() {
             return Err(refuse!(EINVAL, "ibv_get_srq_num: not an XRC SRQ, so that nobody names it"));
         }
@@ -151,7 +146,7 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpen
         }
         let qp_context = if mask & OPEN_CONTEXT != 0 { get!(attr, qp_context) } else { std::ptr::null_mut() };
         // SAFETY: the caller's promise.
-        let xrcd = unsafe { XrcdObject::of::<Xrcd>(get!(attr, xrcd).cast()) }?;
+        let xrcd = unsafe { XrcdObject::live::<Xrcd>(get!(attr, xrcd).cast()) }?;
         // SAFETY: the caller's promise.
         let engine = &unsafe { OpenContext::of(context) }?.engine;
         let c = Qp { context, qp_context, qp_type, ..bytemuck::Zeroable::zeroed() };
@@ -169,5 +164,5 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpen
 /// `xrcd` is NULL or live.
 pub(crate) unsafe fn domain<'a>(xrcd: *mut Xrcd) -> Outcome<&'a Arc<EngineXrcd>> {
     // SAFETY: the caller's promise.
-    Ok(&unsafe { XrcdObject::of(xrcd) }?.inner)
+    Ok(&unsafe { XrcdObject::live(xrcd) }?.inner)
 }

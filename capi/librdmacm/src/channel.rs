@@ -2,7 +2,7 @@
 
 use crate::cma::EventChannel;
 use crate::entry::{self, Outcome, Refusal};
-use crate::object::Object;
+use crate::object::{Named, Object, get};
 use crate::verbs;
 use cm::Channel;
 use std::ffi::{CStr, OsStr};
@@ -20,6 +20,15 @@ pub(crate) type ChannelObject = Object<Shared, Channel>;
 pub(crate) struct Shared {
     seen: EventChannel,
     waiting: AtomicUsize,
+}
+
+impl Named for Shared {
+    const NAME: &'static str = "event channel";
+    const IS_DESCRIPTOR: bool = true;
+
+    fn name(c: *const Self) -> u32 {
+        get!(c, seen.fd).cast_unsigned()
+    }
 }
 
 /// A thread that waits for an event.
@@ -58,11 +67,11 @@ pub(crate) extern "C" fn create() -> *mut EventChannel {
 pub(crate) unsafe extern "C" fn destroy(channel: *mut EventChannel) {
     entry::value("rdma_destroy_event_channel", || {
         // SAFETY: the caller's promise.
-        let Ok(object) = (unsafe { ChannelObject::of(channel) }) else { return };
+        let Ok(object) = (unsafe { ChannelObject::live(channel) }) else { return };
         // Pairs with the end of `Waiting`, so that nobody is in there any more when the object goes.
         if waiting(object).load(Ordering::Acquire) == 0 {
             // SAFETY: the caller's promise.
-            unsafe { ChannelObject::free(channel) };
+            unsafe { ChannelObject::free(channel.cast()) };
         }
     });
 }

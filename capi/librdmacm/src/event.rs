@@ -9,7 +9,7 @@ use crate::cma::{CmEvent, CmId, EventChannel};
 use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::group::Group;
 use crate::id::{self, IdObject};
-use crate::object::{Object, get, set};
+use crate::object::{Named, Object, get, set};
 use crate::registry;
 use cm::EventKind;
 use std::ffi::{c_char, c_int, c_uint};
@@ -17,6 +17,14 @@ use std::ptr::null_mut;
 
 /// `struct rdma_cm_event` and what belongs to it.
 pub(crate) type EventObject = Object<CmEvent, EventState>;
+
+impl Named for CmEvent {
+    const NAME: &'static str = "rdma_cm_event";
+
+    fn name(_c: *const Self) -> u32 {
+        0
+    }
+}
 
 /// What this library keeps about an event.
 pub(crate) struct EventState {
@@ -50,7 +58,7 @@ pub(crate) unsafe extern "C" fn get(channel: *mut EventChannel, event: *mut *mut
 /// `channel` is live.
 pub(crate) unsafe fn next(channel: *mut EventChannel) -> Outcome<*mut CmEvent> {
     // SAFETY: the caller's promise.
-    let object = unsafe { ChannelObject::of(channel) }?;
+    let object = unsafe { ChannelObject::live(channel) }?;
     let _waiting = Waiting::on(object);
     loop {
         let event = match object.inner.next_event() {
@@ -73,7 +81,8 @@ pub(crate) unsafe fn next(channel: *mut EventChannel) -> Outcome<*mut CmEvent> {
 /// `event` is NULL or was given out, and is not used afterwards.
 pub(crate) unsafe extern "C" fn ack(event: *mut CmEvent) -> c_int {
     entry::or_minus_one("rdma_ack_cm_event", || {
-        entry::not_null(event)?;
+        // SAFETY: only looked at here.
+        unsafe { EventObject::live(event) }?;
         // SAFETY: the caller's promise.
         unsafe { acknowledge(event) };
         Ok(0)
@@ -85,9 +94,9 @@ pub(crate) unsafe extern "C" fn ack(event: *mut CmEvent) -> c_int {
 pub(crate) unsafe fn acknowledge(event: *mut CmEvent) {
     // SAFETY: the caller's promise. Its id is live: ending it waits for this.
     unsafe {
-        if let Ok(object) = EventObject::of(event) {
+        if let Ok(object) = EventObject::live(event) {
             let (id, group) = (object.inner.id, object.inner.group);
-            EventObject::free(event);
+            EventObject::free(event.cast());
             // With the agent gone nobody waits for events, and what they belong to may be gone before them.
             if !group.is_null() && registry::is_joined(group) {
                 (*group).complete_event();

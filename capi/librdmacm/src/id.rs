@@ -12,7 +12,7 @@ use crate::entry::{self, Outcome, refuse};
 use crate::event;
 use crate::group::Group;
 use crate::layout::QpInitAttr;
-use crate::object::{Object, get, set};
+use crate::object::{Named, Object, get, set};
 use crate::registry;
 use bytemuck::Zeroable;
 use cm::{Channel, Ece, Id, Known, PortSpace, QpAttributes, QpKind};
@@ -23,6 +23,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `struct rdma_cm_id` and what this library keeps.
 pub(crate) type IdObject = Object<CmId, IdState>;
+
+impl Named for CmId {
+    const NAME: &'static str = "rdma_cm_id";
+
+    fn name(_c: *const Self) -> u32 {
+        0
+    }
+}
 
 /// What does not change, and what does.
 pub(crate) struct IdState {
@@ -100,7 +108,7 @@ impl IdObject {
     /// The channel that the id is on now.
     pub(crate) fn channel(&self) -> Outcome<&Channel> {
         // SAFETY: the program keeps the channel while ids are on it; a synchronous id has its own.
-        unsafe { ChannelObject::of(get!(self.c(), channel)) }.map(|channel| &channel.inner)
+        unsafe { ChannelObject::live(get!(self.c(), channel)) }.map(|channel| &channel.inner)
     }
 
     /// The device; EINVAL before there is one.
@@ -253,7 +261,7 @@ pub(crate) unsafe fn make(
     let sync = given.is_null();
     let channel = if sync { channel::open()? } else { given };
     // SAFETY: live by the caller's promise, or just opened.
-    let created = unsafe { ChannelObject::of(channel) }.and_then(|object| {
+    let created = unsafe { ChannelObject::live(channel) }.and_then(|object| {
         if let Some(kept) = object.inner.kept_id(number, kind) {
             return Ok(kept);
         }
@@ -267,7 +275,7 @@ pub(crate) unsafe fn make(
         Err(refusal) => {
             if sync {
                 // SAFETY: just opened, and nobody else has it.
-                unsafe { ChannelObject::free(channel) };
+                unsafe { ChannelObject::free(channel.cast()) };
             }
             Err(refusal)
         }
@@ -316,12 +324,12 @@ pub(crate) unsafe fn end(id: *mut CmId) -> Outcome<()> {
     unsafe { libc::free(get!(c, route.path_rec).cast()) };
     if sync {
         // SAFETY: the id's own channel, on which nothing else is.
-        unsafe { ChannelObject::free(get!(c, channel)) };
+        unsafe { ChannelObject::free(get!(c, channel).cast()) };
     }
     // SAFETY: a list of ours that the program has not taken; NULL is allowed.
     unsafe { addrinfo::release(resolved) };
     // SAFETY: the caller's promise.
-    unsafe { IdObject::free(id) };
+    unsafe { IdObject::free(id.cast()) };
     Ok(())
 }
 
@@ -345,14 +353,14 @@ pub(crate) unsafe fn move_to(id: *mut CmId, given: *mut EventChannel) -> Outcome
     }
     let to = if sync { channel::open()? } else { given };
     // SAFETY: live by the caller's promise, or just opened.
-    let moved = unsafe { ChannelObject::of(to) }
+    let moved = unsafe { ChannelObject::live(to) }
         .and_then(|channel| Ok(channel.inner.migrate_id(object.inner.handle, object.channel()?)?));
     let reported = match moved {
         Ok(reported) => reported,
         Err(refusal) => {
             if sync {
                 // SAFETY: just opened, and nobody else has it.
-                unsafe { ChannelObject::free(to) };
+                unsafe { ChannelObject::free(to.cast()) };
             }
             return Err(refusal);
         }
@@ -362,7 +370,7 @@ pub(crate) unsafe fn move_to(id: *mut CmId, given: *mut EventChannel) -> Outcome
         // SAFETY: the id's own event, if it keeps one.
         unsafe { event::let_go(object) };
         // SAFETY: the id's own channel, on which nothing is any more.
-        unsafe { ChannelObject::free(from) };
+        unsafe { ChannelObject::free(from.cast()) };
     }
     set!(object.c(), channel, to);
     object.state().sync = sync;

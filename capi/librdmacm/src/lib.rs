@@ -28,6 +28,8 @@ mod id;
 #[allow(dead_code, unused_imports, reason = "the structs of verbs.h, of which libibverbs uses more")]
 #[path = "../../libibverbs/src/layout/mod.rs"]
 mod layout;
+#[path = "../../libibverbs/src/live.rs"]
+mod live;
 #[allow(dead_code, unused_macros, unused_imports, reason = "shared with libibverbs")]
 #[path = "../../libibverbs/src/object.rs"]
 mod object;

@@ -3,6 +3,7 @@
 
 mod batches;
 mod extended;
+mod gone;
 mod numbers;
 mod objects;
 mod parent;
