@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use abi::Errno;
 use abi::event::AsyncRecord;
 use abi::layout::Record;
 use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, context_page};
@@ -16,7 +15,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::lanes::EngineLink;
 use crate::queue_memory::{Block, QueueMemory};
-use crate::refusal::{Outcome, refuse};
 
 /// Names a context for as long as the agent runs; also the number of its engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,9 +53,6 @@ pub struct Context {
     pub imported: Option<ContextId>,
 }
 
-/// No context makes the agent keep more descriptors than this for what it can have thousands of.
-const DESCRIPTORS_MAX: u32 = 1024;
-
 impl Context {
     /// A context that has not said GET_CONTEXT yet.
     pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer) -> Self {
@@ -74,15 +69,9 @@ impl Context {
         }
     }
 
-    /// Reckons with one more descriptor that the agent keeps for it; EMFILE beyond its share.
-    pub fn take_descriptor(&mut self) -> Outcome<()> {
-        if self.descriptors == DESCRIPTORS_MAX {
-            let text =
-                format!("context {} has its share of {DESCRIPTORS_MAX} channels and regions with memfd", self.id.0);
-            return refuse(Errno::EMFILE, text);
-        }
+    /// Reckons with one more descriptor that the agent keeps for it ([`crate::shares::room_for_descriptor`] says whether it may).
+    pub fn take_descriptor(&mut self) {
         self.descriptors += 1;
-        Ok(())
     }
 
     /// Reckons with one less.

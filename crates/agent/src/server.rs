@@ -144,7 +144,7 @@ impl Server {
     fn listen(&mut self, run_dir: RunDir) -> io::Result<()> {
         let descriptors = raise_descriptor_limit();
         self.world.user_contexts = shares::contexts(descriptors);
-        self.world.user_descriptors = shares::descriptors(descriptors);
+        self.world.user_descriptors = shares::descriptors(descriptors, !self.world.system);
         self.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
         for index in 0..self.world.devices.len() {
             let listener = listen_at(&run_dir, &node(index))?;

@@ -28,9 +28,10 @@ pub fn contexts(descriptors: Option<u64>) -> u32 {
     u32::try_from(possible).unwrap_or(u32::MAX).clamp(4, CONTEXTS_MAX)
 }
 
-/// The channels and regions with memfd that one user may have where a process may have `descriptors`.
-pub fn descriptors(descriptors: Option<u64>) -> u64 {
-    descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / 2
+/// The channels and regions with memfd that one user may have where a process may have `descriptors`. `alone`: the agent serves no
+/// other user.
+pub fn descriptors(descriptors: Option<u64>, alone: bool) -> u64 {
+    descriptors.unwrap_or(u64::MAX) / if alone { 2 } else { u64::from(PARTS) * 2 }
 }
 
 /// The limits that hold for a context: its device's, or its user's share of them where users are kept apart.
@@ -111,15 +112,19 @@ pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
     refuse(Errno::EMFILE, format!("user {uid} has its share of open devices: {share}"))
 }
 
-/// Whether a context may have the agent keep one more descriptor for it.
+/// Whether a context may have the agent keep one more descriptor for it. Even a user whom the agent serves alone has only a part of
+/// them: the agent needs descriptors for contexts and lanes, too.
 pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
-    let Some(uid) = user(world, owner) else { return Ok(()) };
     let share = world.user_descriptors;
-    let used: u64 = world.contexts.values().filter(|context| context.peer.uid == uid).map(Context::descriptors).sum();
+    let apart = user(world, owner);
+    let counts = |context: &&Context| apart.is_none_or(|uid| context.peer.uid == uid);
+    let used: u64 = world.contexts.values().filter(counts).map(Context::descriptors).sum();
     if used < share {
         return Ok(());
     }
-    refuse(Errno::EMFILE, format!("user {uid} has its share of {share} channels and regions with memfd"))
+    let whose =
+        apart.map_or_else(|| "this agent's programs have their".to_owned(), |uid| format!("user {uid} has its"));
+    refuse(Errno::EMFILE, format!("{whose} share of {share} channels and regions with memfd"))
 }
 
 /// Whether the lane that an engine has just opened to another one is one too many. Each costs the other descriptors, so that all engines of one

@@ -109,7 +109,7 @@ pub struct World {
     pub relays: Relays,
     /// How many contexts one user may have, where users are kept apart.
     pub user_contexts: u32,
-    /// How many channels and regions with memfd one user may have, where users are kept apart.
+    /// How many channels and regions with memfd one user may have; all programs together where users are not kept apart.
     pub user_descriptors: u64,
     last_context: u32,
 }
@@ -162,7 +162,7 @@ impl World {
             system: config.system,
             relays: Relays::new()?,
             user_contexts: shares::contexts(None),
-            user_descriptors: shares::descriptors(None),
+            user_descriptors: shares::descriptors(None, true),
             last_context: 0,
         })
     }

@@ -363,13 +363,18 @@ fn event_gid_change_and_a_row_of_the_table() {
 }
 
 #[test]
-fn no_client_takes_all_descriptors() {
+fn channels_are_limited_by_the_descriptors_of_the_agent_alone() {
     let mut world = world();
-    let id = client(&mut world);
+    world.user_descriptors = 3_000;
+    let (id, other) = (client(&mut world), client(&mut world));
     let body = abi::cq::CreateCompChannel { response: 1 };
     let made =
-        (0..3_000).take_while(|_| call(&mut world, id, number::CREATE_COMP_CHANNEL, &body, 4).status == 0).count();
-    assert_eq!(made, 1024);
-    let said = reason(&call(&mut world, id, number::CREATE_COMP_CHANNEL, &body, 4), Errno::EMFILE);
-    assert!(said.contains("1024"), "{said}");
+        (0..4_000).take_while(|_| call(&mut world, id, number::CREATE_COMP_CHANNEL, &body, 4).status == 0).count();
+    assert_eq!(made, 3_000);
+    for id in [id, other] {
+        let said = reason(&call(&mut world, id, number::CREATE_COMP_CHANNEL, &body, 4), Errno::EMFILE);
+        assert!(said.contains("3000"), "{said}");
+    }
+    world.close(id);
+    assert_eq!(call(&mut world, other, number::CREATE_COMP_CHANNEL, &body, 4).status, 0, "there is room again");
 }

@@ -79,7 +79,7 @@ pub fn hold(world: &mut World, call: &Call<'_>, piece: Arc<Piece>) -> Outcome<An
     shares::room_for(world, owner, Kind::Dm)?;
     shares::room_for_descriptor(world, owner)?;
     let fd = piece.memfd.as_fd().try_clone_to_owned()?;
-    world.context(owner)?.take_descriptor()?;
+    world.context(owner)?.take_descriptor();
     let length = piece.length;
     let Some(dm_handle) = world.dms.insert(owner, Dm { piece, users: 0 }) else {
         world.context(owner)?.give_descriptor();

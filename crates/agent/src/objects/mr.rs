@@ -115,10 +115,8 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         shares::room_for_descriptor(world, call.context)?;
     }
     let key = world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
-    let kept = if memory.is_some() { world.context(call.context)?.take_descriptor() } else { Ok(()) };
-    if let Err(refusal) = kept {
-        world.keys.give_back(key);
-        return Err(refusal);
+    if memory.is_some() {
+        world.context(call.context)?.take_descriptor();
     }
     let mr = Mr {
         pd: body.pd_handle,
