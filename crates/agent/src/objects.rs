@@ -95,7 +95,8 @@ impl Call<'_> {
     }
 }
 
-/// The object that a handle names, for its owner; EINVAL when it names none.
+/// The object that a handle names, for its owner. When it names none, that is ENOENT as in a kernel, where completion channels are
+/// descriptors and so EBADF.
 pub fn find<T>(table: &Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&T> {
     table.find(owner, handle).map_or_else(|| no_such(kind, handle), Ok)
 }
@@ -107,7 +108,7 @@ pub fn find_mut<T>(table: &mut Table<T>, owner: ContextId, handle: u32, kind: Ki
 
 fn no_such<T>(kind: Kind, handle: u32) -> Outcome<T> {
     refuse(
-        Errno::EINVAL,
+        if kind == Kind::Channel { Errno::EBADF } else { Errno::ENOENT },
         format!("handle {handle:#x} names no {kind} of this context: it was destroyed, or is another's, or never was"),
     )
 }

@@ -208,7 +208,7 @@ fn a_client_in_the_process_speaks_the_same_commands() {
     assert_eq!((reply.bytes.len(), reply.fds.len()), (48, 2));
     let refusal = control.command(&legacy(number::DEALLOC_PD, &DeallocPd { pd_handle: 7 }, &[], 0), &[]);
     let refusal = refusal.expect_err("no such PD");
-    assert_eq!(refusal.errno, Errno::EINVAL);
+    assert_eq!(refusal.errno, Errno::ENOENT);
     assert!(refusal.reason.contains("PD"), "{refusal}");
     handle.stop();
     assert_eq!(control.command(&get, &[]).expect_err("gone").errno, Errno::EIO);

@@ -147,14 +147,14 @@ pub fn find(number: u8, extended: bool, profile: u16) -> Option<&'static Row> {
         .find(|row| row.number == number && row.extended == extended && row.profile.is_none_or(|only| only == profile))
 }
 
-const BAD_PD: (Errno, &str) = (Errno::EINVAL, "no such PD in this context");
-const BAD_QP: (Errno, &str) = (Errno::EINVAL, "no such QP in this context");
-const BAD_CQ: (Errno, &str) = (Errno::EINVAL, "no such CQ in this context");
-const BAD_XRCD: (Errno, &str) = (Errno::EINVAL, "no such XRC domain in this context");
-const BAD_SRQ: (Errno, &str) = (Errno::EINVAL, "no such SRQ in this context");
-const BAD_MR: (Errno, &str) = (Errno::EINVAL, "no such MR in this context");
-const BAD_DM: (Errno, &str) = (Errno::EINVAL, "no such device memory in this context");
-const BAD_AH: (Errno, &str) = (Errno::EINVAL, "no such AH in this context");
+const BAD_PD: (Errno, &str) = (Errno::ENOENT, "no such PD in this context");
+const BAD_QP: (Errno, &str) = (Errno::ENOENT, "no such QP in this context");
+const BAD_CQ: (Errno, &str) = (Errno::ENOENT, "no such CQ in this context");
+const BAD_XRCD: (Errno, &str) = (Errno::ENOENT, "no such XRC domain in this context");
+const BAD_SRQ: (Errno, &str) = (Errno::ENOENT, "no such SRQ in this context");
+const BAD_MR: (Errno, &str) = (Errno::ENOENT, "no such MR in this context");
+const BAD_DM: (Errno, &str) = (Errno::ENOENT, "no such device memory in this context");
+const BAD_AH: (Errno, &str) = (Errno::ENOENT, "no such AH in this context");
 const BAD_PORT: (Errno, &str) = (Errno::EINVAL, "port 0 or above the number of ports");
 const FULL: (Errno, &str) = (Errno::ENOMEM, "the device's limit is reached, or no memory");
 const ADDRESS: (Errno, &str) =
@@ -222,7 +222,7 @@ pub static ROWS: &[Row] = &[
             START,
             WRAP,
             (Errno::EINVAL, "MrIn: flag and fds disagree, offset not a multiple of 4096, or memfd too short"),
-            (Errno::EINVAL, "MrIn DEVICE: no such device memory, beyond its end, or not zero-based"),
+            (Errno::EINVAL, "MrIn DEVICE: beyond the end of the device memory, or not zero-based"),
             FULL,
         ]),
     Row::refused(10, "REG_SMR", Errno::ENOSYS),
@@ -248,7 +248,7 @@ pub static ROWS: &[Row] = &[
     Row::legacy(16, "DEALLOC_MW", "mw::dealloc_mw")
         .request::<mr::DeallocMw>()
         .private_in::<queue::MwIn>()
-        .errors(&[(Errno::EINVAL, "no such MW in this context")]),
+        .errors(&[(Errno::ENOENT, "no such MW in this context")]),
     Row::legacy(17, "CREATE_COMP_CHANNEL", "cq::create_comp_channel")
         .request::<cq::CreateCompChannel>()
         .answer::<cq::CreateCompChannelAnswer>()
@@ -467,7 +467,7 @@ pub static ROWS: &[Row] = &[
         .errors(&[(Errno::EINVAL, "max above 64, or not a multicast GID")]),
     Row::extended(195, "CHANNEL_DESTROY", "private::channel_destroy")
         .request::<private::ChannelDestroy>()
-        .errors(&[(Errno::EINVAL, "no such channel in this context"), (Errno::EBUSY, "a CQ uses it")]),
+        .errors(&[(Errno::EBADF, "no such channel in this context"), (Errno::EBUSY, "a CQ uses it")]),
     Row::extended(196, "GID_ENTRY", "private::gid_entry")
         .request::<private::GidEntry>()
         .answer::<private::GidEntryAnswer>()
@@ -509,17 +509,19 @@ pub static ROWS: &[Row] = &[
             (Errno::EINVAL, "not one fd, a flag set, or the fd is no context's of this device"),
             (Errno::EEXIST, "the context has imported one already"),
         ]),
-    Row::extended(211, "IMPORT_PD", "dm::import_pd")
-        .request::<dm::Import>()
-        .answer::<dm::ImportPdAnswer>()
-        .errors(&[(Errno::EINVAL, "no IMPORT_CONTEXT, or no such PD in the other context"), FULL]),
+    Row::extended(211, "IMPORT_PD", "dm::import_pd").request::<dm::Import>().answer::<dm::ImportPdAnswer>().errors(&[
+        (Errno::EINVAL, "no IMPORT_CONTEXT"),
+        (Errno::ENOENT, "no such PD in the other context"),
+        FULL,
+    ]),
     Row::extended(212, "IMPORT_MR", "dm::import_mr")
         .request::<dm::ImportMr>()
         .answer::<dm::ImportMrAnswer>()
         .extras("answer fd: of device memory, its memfd")
         .errors(&[
             BAD_PD,
-            (Errno::EINVAL, "no such MR in the other context, or it is not on the PD that this one was imported from"),
+            (Errno::ENOENT, "no such MR in the other context"),
+            (Errno::EINVAL, "it is not on the PD that this one was imported from"),
             (Errno::EOPNOTSUPP, "the memory is another process's"),
             FULL,
         ]),
@@ -527,11 +529,15 @@ pub static ROWS: &[Row] = &[
         .request::<dm::Import>()
         .answer::<dm::DmOut>()
         .extras("answer fd: the memory's memfd")
-        .errors(&[(Errno::EINVAL, "no IMPORT_CONTEXT, or no such device memory in the other context"), FULL]),
+        .errors(&[
+            (Errno::EINVAL, "no IMPORT_CONTEXT"),
+            (Errno::ENOENT, "no such device memory in the other context"),
+            FULL,
+        ]),
     Row::extended(224, "XRC_FIND", "target::xrc_find")
         .request::<target::XrcFind>()
         .answer::<target::XrcFindAnswer>()
-        .errors(&[(Errno::EINVAL, "no such target QP in this context"), (Errno::ENOENT, "its domain has no such SRQ")]),
+        .errors(&[(Errno::ENOENT, "no such target QP in this context, or no such SRQ in its domain")]),
     Row::extended(225, "XRC_ADOPT", "target::xrc_adopt")
         .request::<target::XrcAdopt>()
         .answer::<target::XrcAdoptAnswer>()
@@ -539,5 +545,5 @@ pub static ROWS: &[Row] = &[
         .errors(&[(Errno::EINVAL, "the QP was not offered to this context"), FULL]),
     Row::extended(226, "XRC_EVENT", "target::xrc_event")
         .request::<target::XrcEvent>()
-        .errors(&[(Errno::EINVAL, "no such target QP in this context, or no event of a QP")]),
+        .errors(&[(Errno::ENOENT, "no such target QP in this context"), (Errno::EINVAL, "no event of a QP")]),
 ];

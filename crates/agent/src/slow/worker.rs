@@ -400,13 +400,13 @@ fn body<T: Record>(command: &Command<'_>) -> Outcome<T> {
 }
 
 fn known<T>(table: &BTreeMap<u32, T>, handle: u32) -> engine::Result<&T> {
-    table.get(&handle).ok_or_else(|| Error::plain(Errno::EINVAL))
+    table.get(&handle).ok_or_else(|| Error::plain(Errno::ENOENT))
 }
 
 fn object<T>(table: &BTreeMap<u32, T>, kind: Kind, handle: u32) -> Outcome<&T> {
     match table.get(&handle) {
         Some(object) => Ok(object),
-        None => refuse(Errno::EINVAL, format!("handle {handle:#x} names no {kind} of this context")),
+        None => refuse(Errno::ENOENT, format!("handle {handle:#x} names no {kind} of this context")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::harness::{Client, EBUSY, EINVAL, ENOMEM, Kind, Node, Request, Row, check, compare, digits, hex};
+use crate::harness::{Client, EBUSY, EINVAL, ENOENT, ENOMEM, Kind, Node, Request, Row, check, compare, digits, hex};
 
 #[test]
 fn alloc_dm() {
@@ -65,10 +65,11 @@ fn reg_mr_of_device_memory() {
         ("0000000000000000", "4100000000000000", "21000000", &dm, "too long"),
         ("4000000000000000", "0100000000000000", "21000000", &dm, "beyond the end"),
         ("ffffffffffffffff", "0200000000000000", "21000000", &dm, "it wraps"),
-        ("0000000000000000", "4000000000000000", "21000000", &pd, "no device memory"),
     ] {
         client.refused(&region(&pd, dm, start, length, access).into(), EINVAL, what);
     }
+    let other = region(&pd, &pd, "0000000000000000", "4000000000000000", "21000000");
+    client.refused(&other.into(), ENOENT, "no device memory");
     let mr = client.done(&region(&pd, &dm, "3000000000000000", "1000000000000000", "2f000000"));
     let mr = digits(&mr.bytes[..4]);
     let rereg = format!(
@@ -128,7 +129,7 @@ fn import_pd() {
     let (mut owner, mut client) = pair(&node);
     let pd = owner.make(Kind::Pd);
     node.context().refused(&by_handle("d3", "0100", &pd, "00000000").into(), EINVAL, "nothing was imported");
-    client.refused(&by_handle("d3", "0100", "00000000", "00000000").into(), EINVAL, "no such PD");
+    client.refused(&by_handle("d3", "0100", "00000000", "00000000").into(), ENOENT, "no such PD");
     let twin = client.done(&by_handle("d3", "0100", &pd, "00000000"));
     let twin = digits(&twin.bytes[..4]);
     owner.refused(&format!("04000000 0300 0000 {pd}").into(), EBUSY, "another context uses it");
@@ -151,7 +152,7 @@ fn import_mr() {
     let own = client.make(Kind::Pd);
     let ask = |pd: &str, handle: &str| by_handle("d4", "0600", pd, handle);
     client.refused(&ask(&own, &plain).into(), EINVAL, "its PD was not imported");
-    client.refused(&ask(&twin, &pd).into(), EINVAL, "no MR");
+    client.refused(&ask(&twin, &pd).into(), ENOENT, "no MR");
     // One process has both contexts here, so its memory can be reached.
     let imported = client.done(&ask(&twin, &plain));
     compare(
@@ -177,7 +178,7 @@ fn import_dm() {
     let node = Node::start();
     let (mut owner, mut client) = pair(&node);
     let dm = owner.make(Kind::Dm);
-    client.refused(&by_handle("d5", "0200", "00000000", "00000000").into(), EINVAL, "no such memory");
+    client.refused(&by_handle("d5", "0200", "00000000", "00000000").into(), ENOENT, "no such memory");
     let twin = client.done(&by_handle("d5", "0200", &dm, "00000000"));
     compare(&twin.bytes, "010000d0 00000000 4000000000000000");
     assert_eq!(twin.fds.len(), 1);

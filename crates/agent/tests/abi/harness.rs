@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use agent::{Agent, AgentHandle, Config};
 use shm::socket::Socket;
 
+pub(crate) const ENOENT: i32 = -2;
 pub(crate) const EBADF: i32 = -9;
 pub(crate) const EAGAIN: i32 = -11;
 pub(crate) const ENOMEM: i32 = -12;
@@ -356,11 +357,12 @@ fn check_refusals(row: &Row, node: &Node, client: &mut Client, request: &Request
         };
         let stale = client.make(kind);
         client.destroy(kind, &stale);
-        client.refused(&with(&stale), EINVAL, &format!("stale {kind:?} handle"));
+        let missing = if matches!(kind, Kind::Channel) { EBADF } else { ENOENT };
+        client.refused(&with(&stale), missing, &format!("stale {kind:?} handle"));
         let mut stranger = node.context();
         let foreign = stranger.make(kind);
-        client.refused(&with(&foreign), EINVAL, &format!("another context's {kind:?} handle"));
-        client.refused(&with("00000000"), EINVAL, &format!("no {kind:?} handle"));
+        client.refused(&with(&foreign), missing, &format!("another context's {kind:?} handle"));
+        client.refused(&with("00000000"), missing, &format!("no {kind:?} handle"));
     }
 }
 

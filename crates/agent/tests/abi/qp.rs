@@ -164,7 +164,7 @@ fn modify_qp_refuses_bad_values() {
     for (from, to, what) in [
         ("02 00 03 00", "02 00 06 00", "path MTU code 6"),
         ("02 00 03 00", "02 00 00 00", "path MTU code 0"),
-        ("00 04 0c 00", "00 11 0c 00", "max_dest_rd_atomic 17"),
+        ("00 04 0c 00", "00 81 0c 00", "max_dest_rd_atomic 129"),
         ("00 04 0c 00", "00 04 20 00", "min_rnr_timer 32"),
         ("00 00 00 00 01 01", "00 00 00 00 00 01", "no GRH"),
     ] {

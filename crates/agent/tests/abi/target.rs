@@ -53,7 +53,7 @@ fn xrc_find() {
     let alone = two.make(Kind::Xrcd);
     let other = two.done(&srq("01000000", &pd, &alone, &cq));
     one.refused(&find(&target, &digits(&other.bytes[12..16])).into(), ENOENT, "another domain's");
-    two.refused(&find(&target, &srqn).into(), EINVAL, "a handle of another context");
+    two.refused(&find(&target, &srqn).into(), ENOENT, "a handle of another context");
     let opened = two.done(&open(&xrcd, &qpn, "0a"));
     compare(&two.done(&find(&digits(&opened.bytes[..4]), &srqn)).bytes, "02000000 00000000");
     let pair = one.make(Kind::Qp);

@@ -1,6 +1,8 @@
 //! OPEN_XRCD, CLOSE_XRCD, CREATE_XSRQ, OPEN_QP, and CREATE_QP of XRC's two types.
 
-use crate::harness::{Client, EAGAIN, EBADF, EBUSY, EINVAL, EOPNOTSUPP, Kind, Request, Row, check, compare, digits};
+use crate::harness::{
+    Client, EAGAIN, EBADF, EBUSY, EINVAL, ENOENT, EOPNOTSUPP, Kind, Request, Row, check, compare, digits,
+};
 
 /// A domain of the inode of a file, with flags.
 pub(crate) fn of_file(file: &std::fs::File, oflags: &str) -> Request {
@@ -119,7 +121,7 @@ fn open_qp() {
     let query = |handle: &str| format!("19000000 0600 2000 0100000000000000 {handle} 00000000");
     client.done(&query(&opened));
     client.destroy(Kind::Qp, &made);
-    client.refused(&query(&made).into(), EINVAL, "its maker has let go of it");
+    client.refused(&query(&made).into(), ENOENT, "its maker has let go of it");
     client.done(&query(&opened));
     client.refused(&format!("26000000 0300 0000 {xrcd}").into(), EBUSY, "somebody else holds it");
     client.destroy(Kind::Qp, &opened);
