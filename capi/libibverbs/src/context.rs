@@ -30,7 +30,9 @@ pub(crate) struct OpenContext {
 }
 
 impl OpenContext {
-    const KIND: Kind = Kind { id: TypeId::of::<Self>(), name: "open device", is_descriptor: true };
+    fn kind() -> Kind {
+        Kind { id: TypeId::of::<Self>(), name: "open device", is_descriptor: true }
+    }
 
     /// The open device behind a program's pointer: EINVAL for NULL, EBADF for one that was closed.
     ///
@@ -38,7 +40,7 @@ impl OpenContext {
     /// The device is not closed while the result is used.
     pub(crate) unsafe fn of<'a>(context: *mut Context) -> Outcome<&'a Self> {
         entry::not_null(context)?;
-        live::check(context.addr(), Self::KIND)?;
+        live::check(context.addr(), Self::kind())?;
         // SAFETY: it is open.
         unsafe { Self::of_live(context) }
     }
@@ -120,7 +122,7 @@ pub(crate) fn open_again(context: *mut Context) -> Outcome<Arc<Engine>> {
 pub(crate) unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     entry::code("ibv_close_device", || {
         entry::not_null(context)?;
-        let ending = Ending::begin(context.addr(), OpenContext::KIND)?;
+        let ending = Ending::begin(context.addr(), OpenContext::kind())?;
         // SAFETY: it is open, and only this thread closes it.
         let open = unsafe { OpenContext::of_live(context) }?;
         // In a child process the device is still the parent's: nothing of it is taken apart here.
@@ -155,7 +157,7 @@ fn publish(known: &'static KnownDevice, engine: Arc<Engine>) -> *mut Context {
     let verbs = VerbsContext { context, sz: size_of::<VerbsContext>(), ..extended_operations() };
     let whole = Box::into_raw(Box::new(OpenContext { verbs: UnsafeCell::new(verbs), engine }));
     let context: *mut Context = whole.wrapping_byte_add(offset_of!(VerbsContext, context)).cast();
-    live::enter(context.addr(), OpenContext::KIND);
+    live::enter(context.addr(), OpenContext::kind());
     context
 }
 

@@ -118,7 +118,6 @@ impl Ending {
     /// The object is gone. Its memory is freed after this, so that no new object has the address yet.
     pub(crate) fn done(self) {
         table().remove(&self.0);
-        std::mem::forget(self);
     }
 }
 

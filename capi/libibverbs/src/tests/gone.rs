@@ -54,7 +54,7 @@ fn destroying_twice_or_by_a_wrong_handle_is_an_errno_for_every_kind() {
     let channel: *mut CompChannel = channel_of(&device);
     let fd = &raw mut (call!(&mut *channel)).fd;
     ends_once("a channel", Some(fd.cast()), EBADF, || call!(channel::destroy(channel)));
-    let mut file = XrcdInitAttr { comp_mask: 3, fd: -1, oflags: libc::O_CREAT, ..XrcdInitAttr::zeroed() };
+    let mut file = XrcdInitAttr { comp_mask: 3, fd: -1, oflags: libc::O_CREAT };
     let xrcd: *mut Xrcd = call!(xrc::open(context, &raw mut file));
     ends_once("an XRC domain", None, ENOENT, || call!(xrc::close(xrcd)));
     let mut plain = TdInitAttr { comp_mask: 0 };
