@@ -10,6 +10,7 @@ pub(crate) mod watchers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use abi::capture::{PACKET_MAX, flag};
 use abi::private::{LaneOut, Push, push};
@@ -85,7 +86,7 @@ impl Capture {
             return Ok(());
         }
         let spool = create_spool(self.room)?;
-        link.push(Push { kind: push::CAPTURE, reserved: 0, lane: wanted }, vec![spool.try_clone()?]);
+        link.push(Push { kind: push::CAPTURE, reserved: 0, lane: wanted }, vec![Arc::new(spool.try_clone()?)]);
         let about = json!({
             "engine": id.0,
             "pid": context.peer.pid,

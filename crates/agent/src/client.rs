@@ -17,6 +17,7 @@ use shm::socket::Socket;
 use crate::cm::{ChannelId, Manager};
 use crate::context::{ContextId, Peer};
 use crate::dispatch::Reply;
+use crate::engine_link::starves;
 use crate::refusal::Refusal;
 use crate::world::World;
 
@@ -31,6 +32,8 @@ pub(crate) struct Client {
     session: Option<Session>,
     /// A reply that had no room.
     unsent: Option<(Vec<u8>, Vec<OwnedFd>)>,
+    /// What there was no room for are its descriptors, and nobody says when there is.
+    starves: bool,
     busy: bool,
     /// The command that is being carried out elsewhere has no reply.
     quiet: bool,
@@ -110,6 +113,7 @@ impl Client {
             death,
             session: None,
             unsent: None,
+            starves: false,
             busy: false,
             quiet: false,
             interest: EventFlags::IN,
@@ -147,6 +151,11 @@ impl Client {
     /// Whether it waits for room rather than for a message.
     pub(crate) fn is_stuck(&self) -> bool {
         self.unsent.is_some()
+    }
+
+    /// Whether its reply has to be offered again, for nobody says when there is room.
+    pub(crate) fn starves(&self) -> bool {
+        self.starves
     }
 
     /// Whether a command of its is being carried out elsewhere.
@@ -246,9 +255,11 @@ impl Client {
 
     fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Fate {
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        match self.socket.try_send(&bytes, &borrowed) {
+        let sent = self.socket.try_send(&bytes, &borrowed);
+        self.starves = sent.as_ref().is_err_and(starves);
+        match sent {
             Ok(()) => Fate::Goes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || self.starves => {
                 self.unsent = Some((bytes, fds));
                 Fate::Goes
             }

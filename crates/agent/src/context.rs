@@ -13,7 +13,7 @@ use abi::layout::Record;
 use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, context_page};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use crate::lanes::EngineLink;
+use crate::engine_link::EngineLink;
 use crate::queue_memory::{Block, QueueMemory};
 
 /// Names a context for as long as the agent runs; also the number of its engine.

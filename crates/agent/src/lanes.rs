@@ -1,126 +1,28 @@
-//! The lane broker: engines that said hello, the lanes between them, and what is pushed to them.
+//! The lane broker: the lanes between engines that said hello.
 //!
-//! The agent makes a lane's memory and hands it to both ends; no data passes through the agent. A push that its engine does
-//! not take at once waits in a bounded queue; an engine that lets it overflow is cut off. What lanes carry is not known
-//! here. The principal types are [`EngineLink`] and [`Lanes`].
+//! The agent makes a lane's memory and hands it to both ends; no data passes through the agent. How the other end hears of a lane is
+//! [`crate::engine_link`]'s. What lanes carry is not known here. The principal type is [`Lanes`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use abi::layout::Record;
 use abi::private::{LaneOut, Push, push};
-use shm::eventfd::Doorbell;
 use shm::lane::LANE_LEN;
 use shm::region::Region;
-use shm::socket::Socket;
 
 use crate::context::ContextId;
-use crate::wire::link::Waker;
+use crate::engine_link::EngineLink;
 
 /// Lanes of one pair of engines, at most.
 pub const STRIPES: u32 = 64;
-/// Pushes that wait for one engine, at most.
-const BACKLOG_MAX: usize = 1024;
-
-/// The agent's end of one engine.
-pub struct EngineLink {
-    /// The memory with the engine's wake word; given to peers, never mapped here.
-    bell: OwnedFd,
-    /// What wakes the engine.
-    kick: OwnedFd,
-    socket: Socket,
-    backlog: VecDeque<(Push, Vec<OwnedFd>)>,
-    broken: bool,
-    /// Whether somebody waits for room in the push socket.
-    pub watched: bool,
-}
-
-impl EngineLink {
-    /// A link, and the engine's end of its push socket.
-    pub fn new(bell: OwnedFd, kick: OwnedFd) -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = Socket::pair()?;
-        let link = Self { bell, kick, socket: ours, backlog: VecDeque::new(), broken: false, watched: false };
-        Ok((link, theirs.into()))
-    }
-
-    /// The push socket, to watch it for room.
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// The memory with the engine's wake word.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// What wakes the engine; with `safely` it never waits, whatever the engine's process does.
-    pub(crate) fn waker(&self, safely: bool) -> io::Result<Waker> {
-        Ok(match safely {
-            true => Waker::Push(Socket::from(self.socket.as_fd().try_clone_to_owned()?)),
-            false => Waker::Eventfd(Doorbell::from(self.kick.try_clone()?)),
-        })
-    }
-
-    /// Pushes a record, now or when the engine has room for it.
-    pub fn push(&mut self, record: Push, fds: Vec<OwnedFd>) {
-        // A lane that ends before its engine has heard of it is not worth a word: whoever opens lanes to an engine that is
-        // stopped, and leaves again and again, does not fill its backlog.
-        let waiting =
-            |(other, _): &(Push, Vec<OwnedFd>)| other.kind == push::LANE && other.lane.lane == record.lane.lane;
-        if record.kind == push::LANE_GONE
-            && let Some(index) = self.backlog.iter().position(waiting)
-        {
-            self.backlog.remove(index);
-            return;
-        }
-        if self.backlog.len() >= BACKLOG_MAX {
-            self.broken = true;
-        }
-        if !self.broken {
-            self.backlog.push_back((record, fds));
-            self.flush();
-        }
-    }
-
-    /// Pushes a record that is of no need: it is dropped if the engine has no room for it now.
-    pub fn offer(&mut self, record: Push, fds: Vec<OwnedFd>) {
-        if self.backlog.is_empty() && !self.broken {
-            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            // An end that is gone is found out with the next push that counts.
-            let _ = self.socket.try_send(record.bytes(), &borrowed);
-        }
-    }
-
-    /// Sends what waits, as far as there is room.
-    pub fn flush(&mut self) {
-        while let Some((record, fds)) = self.backlog.front() {
-            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            match self.socket.try_send(record.bytes(), &borrowed) {
-                Ok(()) => drop(self.backlog.pop_front()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Too many descriptors in flight: the kernel wants them received first. Room comes as with a full buffer.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::TOOMANYREFS.raw_os_error()) => return,
-                Err(_) => {
-                    self.broken = true;
-                    self.backlog.clear();
-                }
-            }
-        }
-    }
-
-    /// Whether the engine stopped taking what is pushed, so that it no longer knows its lanes.
-    pub fn is_broken(&self) -> bool {
-        self.broken
-    }
-}
-
 /// What one end of a lane is told, and the descriptors that go with it.
 pub struct LaneEnd {
     /// The record, its process and device fields still to be filled in.
     pub out: LaneOut,
     /// Lane memory, what wakes the receiver, what wakes its peer, the peer's bell.
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Arc<OwnedFd>>,
 }
 
 /// Where among [`LaneEnd::fds`] what wakes the peer is.
@@ -138,7 +40,7 @@ struct Lane {
     /// Side 0 and side 1. The same engine twice for a lane to itself.
     ends: [ContextId; 2],
     stripe: u32,
-    memory: OwnedFd,
+    memory: Arc<OwnedFd>,
 }
 
 impl Lanes {
@@ -150,7 +52,7 @@ impl Lanes {
         }
         let (_, memory) = Region::create("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
-        self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory });
+        self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory: Arc::new(memory) });
         self.by_pair.insert(pair, self.last);
         Ok((self.last, true))
     }
@@ -166,8 +68,8 @@ impl Lanes {
             len: LANE_LEN as u64,
             ..LaneOut::default()
         };
-        let fds = [&held.memory, &me.kick, &peer.kick, &peer.bell];
-        Ok(LaneEnd { out, fds: fds.into_iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()? })
+        let fds = [&held.memory, me.kick(), peer.kick(), peer.bell()];
+        Ok(LaneEnd { out, fds: fds.map(Arc::clone).into() })
     }
 
     /// Which side of a lane an engine has; side 0 of a lane to itself.
@@ -249,37 +151,5 @@ mod tests {
         assert_eq!(lanes.forget(B), [(1, A), (2, A)]);
         assert_eq!(lanes.len(), 0);
         assert!(lanes.open(A, B, 0).expect("a new one").0 > 2, "a lane's number never comes back");
-    }
-
-    #[test]
-    fn lanes_that_come_and_go_do_not_fill_the_backlog() {
-        let (bell, kick) = (crate::context::event_file().expect("fd"), crate::context::event_file().expect("fd"));
-        let (mut link, _theirs) = EngineLink::new(bell, kick).expect("a link");
-        let mut lane = 0;
-        while link.backlog.is_empty() {
-            lane += 1;
-            link.push(
-                Push { kind: push::LANE, lane: LaneOut { lane, ..LaneOut::default() }, ..Push::default() },
-                Vec::new(),
-            );
-        }
-        for lane in lane + 1..lane + 20_000 {
-            link.push(
-                Push { kind: push::LANE, lane: LaneOut { lane, ..LaneOut::default() }, ..Push::default() },
-                Vec::new(),
-            );
-            link.push(lane_gone(lane, A), Vec::new());
-        }
-        assert!(!link.is_broken() && link.backlog.len() == 1);
-    }
-
-    #[test]
-    fn an_engine_that_takes_nothing_is_given_up() {
-        let (bell, kick) = (crate::context::event_file().expect("fd"), crate::context::event_file().expect("fd"));
-        let (mut link, _theirs) = EngineLink::new(bell, kick).expect("a link");
-        for lane in 0..20_000 {
-            link.push(lane_gone(lane, A), Vec::new());
-        }
-        assert!(link.is_broken());
     }
 }

@@ -18,6 +18,7 @@ pub mod context;
 pub mod device;
 pub mod dispatch;
 mod doors;
+pub mod engine_link;
 pub mod faults;
 pub mod gids;
 pub mod identity;

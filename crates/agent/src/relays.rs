@@ -15,7 +15,7 @@ use shm::BellView;
 use shm::eventfd::Doorbell;
 
 use crate::context::ContextId;
-use crate::lanes::EngineLink;
+use crate::engine_link::EngineLink;
 use crate::wire::link::Waker;
 
 /// What is looked at in one turn; what is left has the next one.
@@ -52,7 +52,7 @@ impl Relays {
         let doorbell = OwnedFd::from(Doorbell::new()?);
         let theirs = doorbell.try_clone()?;
         let id = self.last.wrapping_add(1);
-        let relay = Relay { doorbell, bell: BellView::map(link.bell())?, waker: link.waker(true)?, woken: 0 };
+        let relay = Relay { doorbell, bell: BellView::map(link.bell().as_fd())?, waker: link.waker(true)?, woken: 0 };
         // Every ring is an event of its own, though nobody drains it.
         let each = EventFlags::IN | EventFlags::ET;
         epoll::add(&self.epoll, &relay.doorbell, EventData::new_u64(id.into()), each)?;

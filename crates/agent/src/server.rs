@@ -51,6 +51,10 @@ pub(crate) struct Server {
     manager_node: Option<Listener>,
     admin: Option<Listener>,
     clients: BTreeMap<u32, Client>,
+    /// Those of them whose replies wait for a time at which the kernel takes descriptors again.
+    starving: BTreeSet<u32>,
+    /// When they were offered again last.
+    fed: Instant,
     /// With the user of each.
     admins: BTreeMap<u32, (u32, Socket)>,
     /// Contexts of this process, which have no socket.
@@ -116,6 +120,8 @@ impl Server {
             manager_node: None,
             admin: None,
             clients: BTreeMap::new(),
+            starving: BTreeSet::new(),
+            fed: Instant::now(),
             admins: BTreeMap::new(),
             locals: BTreeSet::new(),
             local_channels: BTreeSet::new(),
@@ -173,8 +179,10 @@ impl Server {
     pub(crate) fn run(mut self) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         loop {
-            let backlog = self.world.flush();
+            let again = self.fed.elapsed() >= RETRY;
+            let mut backlog = self.world.flush(again);
             self.cut_off(&backlog.broken);
+            backlog.waits |= self.feed(again);
             if self.world.end_faults() {
                 self.show_changes(true);
             }
@@ -383,12 +391,15 @@ impl Server {
             return self.disconnect(id);
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
-        // While a reply waits for room, room is all that matters; while one is being made, nothing but the end.
-        let interest = match (client.is_busy(), client.is_stuck()) {
+        // While a reply waits for room, room is all that matters; while one is being made, or no room is told of, nothing but the end.
+        let interest = match (client.is_busy() || client.starves(), client.is_stuck()) {
             (true, _) => EventFlags::empty(),
             (false, true) => EventFlags::OUT,
             (false, false) => EventFlags::IN,
         };
+        if client.starves() {
+            self.starving.insert(id);
+        }
         if client.interest != interest {
             client.interest = interest;
             let _ = self.poller.rewatch(client.socket(), Token::Client(id), interest);
@@ -396,6 +407,20 @@ impl Server {
         if let Some(context) = client.context() {
             self.watch_push(context);
         }
+    }
+
+    /// Offers replies whose descriptors there was no room for, if it is time for that. Whether some wait.
+    fn feed(&mut self, again: bool) -> bool {
+        if again {
+            self.fed = Instant::now();
+            for id in std::mem::take(&mut self.starving) {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    let fate = client.flush();
+                    self.settle(id, fate);
+                }
+            }
+        }
+        !self.starving.is_empty()
     }
 
     /// A reply that was made elsewhere.
@@ -446,10 +471,18 @@ impl Server {
         }
     }
 
-    /// Ends clients whose engine does not take what is pushed: they would wait for lanes that they do not know.
+    /// Ends clients whose engine has left too much untaken: they would wait for lanes that they do not know.
     fn cut_off(&mut self, broken: &[ContextId]) {
         for context in broken {
-            tracing::warn!(context = context.0, "an engine did not take what was pushed to it and is cut off");
+            let peer = self.world.contexts.get(context).map(|context| &context.peer);
+            let (pid, comm) = peer.map_or((0, ""), |peer| (peer.pid, &peer.comm));
+            tracing::warn!(
+                context = context.0,
+                pid,
+                comm,
+                "the program has taken nothing for so long that thousands of messages about lanes wait for it: its device is closed; \
+                 is its thread \"softhca\" stopped?"
+            );
             let connection = self.clients.iter().find(|(_, client)| client.context() == Some(*context));
             match connection.map(|(id, _)| *id) {
                 Some(id) => self.disconnect(id),

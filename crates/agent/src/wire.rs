@@ -24,7 +24,7 @@ pub(crate) mod thread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,8 +35,8 @@ use shm::region::Region;
 use crate::cm::management::Inlet;
 use crate::config;
 use crate::device::Device;
+use crate::engine_link::EngineLink;
 use crate::gids::{GidEntry, gid_of};
-use crate::lanes::EngineLink;
 use crate::objects::mcast::Groups;
 pub use forwarder::{Drops, Forwarder, Incoming};
 use intake::{Intake, scope};
@@ -118,7 +118,7 @@ impl Wire {
     pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
         let shared = self.intake.is_some() && own && !self.apart;
         let (link, EngineEnd { memory, doorbell }) =
-            Link::new(engine.bell(), engine.waker(self.apart || !own)?, shared, self.intake.is_some())?;
+            Link::new(engine.bell().as_fd(), engine.waker(self.apart || !own)?, shared, self.intake.is_some())?;
         let mut fds = vec![memory, doorbell];
         if let Some(intake) = &self.intake {
             if shared {

@@ -119,7 +119,7 @@ pub struct World {
 pub struct Backlog {
     /// Records wait whose client gives no notice when it has room: they must be offered again.
     pub waits: bool,
-    /// Contexts whose engine takes nothing any more.
+    /// Contexts whose engine has left too much untaken.
     pub broken: Vec<ContextId>,
 }
 
@@ -357,8 +357,8 @@ impl World {
         }
     }
 
-    /// Hands on what waits for clients that had no room.
-    pub fn flush(&mut self) -> Backlog {
+    /// Hands on what waits for clients that had no room; with `again` also what the kernel took no descriptors for.
+    pub fn flush(&mut self, again: bool) -> Backlog {
         let mut backlog = Backlog::default();
         for (id, context) in &mut self.contexts {
             if let Some(events) = &mut context.events {
@@ -366,6 +366,10 @@ impl World {
             }
             if let Some(engine) = &mut context.engine {
                 engine.flush();
+                if again {
+                    engine.feed();
+                }
+                backlog.waits |= engine.starves();
                 if engine.is_broken() {
                     backlog.broken.push(*id);
                 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use abi::Errno;
 use abi::command::{extended, legacy, number};
+use abi::envelope::RequestEnvelope;
 use abi::layout::Record;
 use abi::mcast::AttachMcast;
 use abi::private::{EngineHello, LaneOpen, LaneOut, McastResolve, McastResolveAnswer, Push, push};
@@ -76,24 +77,102 @@ fn an_engine_that_never_takes_its_pushes_is_cut_off_and_nobody_else() {
     let agent = TestAgent::start();
     let mut deaf = agent.client();
     let (deaf_engine, deaf_push, _deaf_kick) = deaf.hello();
-    // Peers that come and go leave nothing behind to be told; those that stay do.
-    for _ in 0..3_000 {
+    // Peers that come and go leave nothing behind to be told, but of lanes that the engine has opened itself.
+    let mut opened = 0;
+    let cut_off = (0..300).any(|_| {
         let mut passing = agent.client();
-        passing.hello();
-        assert_eq!(open_lane(&mut passing, deaf_engine, 0).status, 0);
-    }
-    let mut refused = false;
-    let mut staying = Vec::new();
-    while !refused && staying.len() < 100 {
-        let mut peer = agent.client();
-        peer.hello();
-        refused = (0..64).any(|stripe| open_lane(&mut peer, deaf_engine, stripe).status != 0);
-        staying.push(peer);
-    }
-    assert!(refused, "the deaf engine is gone at last");
-    assert_eq!(deaf.socket.recv(&mut [0; 64]).expect("the end").len, 0);
+        let (engine, ..) = passing.hello();
+        // Until the deaf one is gone this leaves nothing.
+        open_lane(&mut passing, deaf_engine, 0);
+        (1..64).any(|stripe| {
+            let command = extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0);
+            let sent = deaf.socket.send(&[RequestEnvelope::default().bytes(), &command].concat(), &[]);
+            opened += 1;
+            sent.is_err() || deaf.socket.recv(&mut [0; 512]).map_or(true, |received| received.len == 0)
+        })
+    });
+    assert!(cut_off && opened > 10_000, "the deaf engine is gone at last, after {opened} lanes");
     drop(deaf_push);
     agent.client().qp();
+}
+
+/// What waits for an engine until it has taken everything.
+fn all_pushed(client: &mut Client, socket: &Socket) -> Vec<Push> {
+    let mut all = Vec::new();
+    let mut bytes = [0; 64];
+    // A command makes the agent look for room, and what it has pushed when it answers is all that there is room for.
+    let query = legacy(number::QUERY_DEVICE, &abi::device::QueryDevice { response: 1 }, &[], 176);
+    loop {
+        let before = all.len();
+        while let Ok(received) = socket.try_recv(&mut bytes) {
+            assert_ne!(received.len, 0, "the end");
+            all.push(Push::read(&bytes[..received.len]).expect("whole"));
+        }
+        // Room is told of by an event of its own, which comes before the command that follows it.
+        for _ in 0..2 {
+            assert_eq!(client.call(&query).status, 0);
+        }
+        if all.len() == before {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_stopped_finds_every_state_once_when_it_goes_on() {
+    let agent = TestAgent::start();
+    let mut stopped = agent.client();
+    let (engine, push, _kick) = stopped.hello();
+    // It has lanes, whose other ends go: it has to hear of each.
+    let mut peers: Vec<_> = (0..32).map(|_| agent.client()).collect();
+    for peer in &mut peers {
+        let (other, ..) = peer.hello();
+        (0..64).for_each(|stripe| assert_eq!(open_lane(&mut stopped, other, stripe).status, 0));
+    }
+    drop(peers);
+    agent.eventually("status", |status| status["contexts"] == 1);
+    // Short-lived programs come by, ports go and come, rules too.
+    for round in 0..1500 {
+        if round % 5 == 0 {
+            let mut passing = agent.client();
+            passing.hello();
+            assert_eq!(open_lane(&mut passing, engine, 0).status, 0);
+        }
+        agent.handle.set_port(0, 1, round % 2 == 1);
+        // Without waiting until every program knows it, as a person does who presses ^C.
+        for what in ["add", "clear"] {
+            let question = serde_json::json!({"request": "fault", "do": what, "rules": "loss 1%"});
+            agent::admin::ask(&agent.dir, &question).expect("an answer");
+        }
+    }
+    agent.eventually("status", |status| status["contexts"] == 1);
+    let all = all_pushed(&mut stopped, &push);
+    let count = |kind: u32| all.iter().filter(|push| push.kind == kind).count();
+    assert_eq!(
+        count(push::LANE_GONE) - count(push::LANE),
+        32 * 64,
+        "the lanes that it had are gone, and those that it heard of"
+    );
+    // Some came before the socket was full.
+    for (kind, name) in [(push::PORTS, "ports"), (push::FAULTS, "rules")] {
+        assert!((1..=20).contains(&count(kind)), "{} pushes about {name}", count(kind));
+    }
+}
+
+#[test]
+fn an_engine_that_has_hung_up_is_let_go_by_its_connection() {
+    let agent = TestAgent::start();
+    let (mut peer, mut leaving) = (agent.client(), agent.client());
+    let (other, _push, _kick) = peer.hello();
+    let (_, push, _kick) = leaving.hello();
+    assert_eq!(open_lane(&mut leaving, other, 0).status, 0);
+    // As a program that ends: its descriptors close one after the other, and what is pushed meanwhile meets a closed one.
+    drop(push);
+    drop(peer);
+    agent.eventually("status", |status| status["contexts"] == 1);
+    leaving.qp();
+    drop(leaving);
+    agent.eventually("status", |status| status["contexts"] == 0);
 }
 
 #[test]

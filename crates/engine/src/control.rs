@@ -180,6 +180,18 @@ pub(crate) fn gone() -> Error {
     Error { errno: Errno::EIO, reason: "the softhca agent is gone, and with it the device".into() }
 }
 
+/// Why a command did not reach the agent.
+fn not_sent(error: &std::io::Error) -> Error {
+    if error.raw_os_error() != Some(libc::ETOOMANYREFS) {
+        return gone();
+    }
+    Error::refuse(
+        Errno::EMFILE,
+        "more descriptors are on their way between this user's processes than one process may have open: let programs go on that are stopped, \
+         or raise the limit (ulimit -n)",
+    )
+}
+
 impl Control for SocketControl {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         let mut stream = self.stream.lock();
@@ -190,7 +202,7 @@ impl Control for SocketControl {
         *sequence = sequence.wrapping_add(1);
         let envelope = RequestEnvelope { sequence: *sequence, flags: 0 };
         let message = [bytemuck::bytes_of(&envelope), request].concat();
-        self.socket.send(&message, fds).map_err(|_| gone())?;
+        self.socket.send(&message, fds).map_err(|error| not_sent(&error))?;
         let received = self.answer(buffer).map_err(|_| gone())?;
         const HEAD: usize = size_of::<ReplyEnvelope>();
         let message = buffer.get(..received.len).filter(|message| message.len() >= HEAD).ok_or_else(gone)?;

@@ -68,6 +68,12 @@ impl Socket {
         Ok(rustix::io::ioctl_fionbio(&self.fd, nonblocking)?)
     }
 
+    /// How much this end may have sent that the other one has not received: bytes as the kernel reckons them, some hundreds for the shortest
+    /// message. It takes twice as many as it is told, and no less than 4608.
+    pub fn set_send_room(&self, bytes: usize) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
+    }
+
     /// Sends one message with up to [`FDS_MAX`] descriptors, whole or not at all.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_with(bytes, fds, SendFlags::NOSIGNAL)

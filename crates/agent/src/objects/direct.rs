@@ -3,6 +3,8 @@
 //! The agent only passes on what two engines of one user tell each other, and keeps nothing; what they may do they decide. One that does not
 //! listen loses what it is told: it is of use, not of need.
 
+use std::os::fd::{AsFd, OwnedFd};
+
 use abi::Errno;
 use abi::private::{DirectAsk, DirectGrant, LaneOut, Push, push};
 
@@ -16,13 +18,7 @@ pub fn ask(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DirectAsk { engine, qpn, dest, key } = call.body()?;
     is_engine(world, call.context)?;
     let told = LaneOut { engine: call.context.0, lane: qpn, side: dest, stripe: key, ..LaneOut::default() };
-    pass_on(
-        world,
-        call.context,
-        ContextId(engine),
-        Push { kind: push::DIRECT_ASK, reserved: 0, lane: told },
-        Vec::new(),
-    );
+    pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT_ASK, reserved: 0, lane: told }, &[]);
     Ok(Answer::default())
 }
 
@@ -35,7 +31,7 @@ pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, "DIRECT_GRANT comes with two descriptors: the ledger and the file");
     }
     let told = LaneOut { engine: call.context.0, lane: qpn, side: line, stripe: number, ..LaneOut::default() };
-    pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, fds);
+    pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, &fds);
     Ok(Answer::default())
 }
 
@@ -53,12 +49,12 @@ fn is_engine(world: &mut World, id: ContextId) -> Outcome<()> {
 const NOBODY: u32 = 65_534;
 
 /// Tells an engine of the same user.
-fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: Vec<std::os::fd::OwnedFd>) {
+fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: &[OwnedFd]) {
     let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid).filter(|uid| *uid != NOBODY);
     if uid(from).is_none() || uid(from) != uid(to) {
         return;
     }
     if let Some(link) = world.contexts.get_mut(&to).and_then(|context| context.engine.as_mut()) {
-        link.offer(told, fds);
+        link.offer(told, &fds.iter().map(AsFd::as_fd).collect::<Vec<_>>());
     }
 }

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use abi::Errno;
 use abi::board::BOARD_LEN;
@@ -13,7 +14,8 @@ use rustix::fs::SealFlags;
 use super::{Answer, Call};
 use crate::capture;
 use crate::context::ContextId;
-use crate::lanes::{EngineLink, LaneEnd, STRIPES, WAKES_PEER};
+use crate::engine_link::EngineLink;
+use crate::lanes::{LaneEnd, STRIPES, WAKES_PEER};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
 use crate::world::World;
@@ -93,7 +95,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         world.show_faults();
     }
     let mut answer = call.answer::<LaneOut>(&mine.out);
-    answer.fds = mine.fds;
+    answer.fds = mine.fds.iter().map(|fd| fd.try_clone()).collect::<std::io::Result<_>>()?;
     Ok(answer)
 }
 
@@ -109,7 +111,7 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
         && ours != others
     {
         // What wakes another user's engine stays with the agent.
-        end.fds[WAKES_PEER] = world.relays.doorbell(other, theirs, ours)?;
+        end.fds[WAKES_PEER] = Arc::new(world.relays.doorbell(other, theirs, ours)?);
     }
     if let Some(context) = world.contexts.get(&other) {
         end.out.pid = context.peer.pid;

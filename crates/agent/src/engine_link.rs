@@ -1,0 +1,310 @@
+//! The agent's end of one engine: what wakes it, and what is pushed to it.
+//!
+//! A push that its engine has no room for waits here. What waits is what the engine does not know yet, and nothing twice: a lane that ends
+//! before its engine has heard of it leaves nothing, and a state that changes a thousand times is one push. So a program that is stopped
+//! finds everything when it goes on. Only an engine that owes far more than programs have is cut off. Principal type: [`EngineLink`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use abi::layout::Record;
+use abi::private::{Push, push};
+use rustix::io::Errno;
+use shm::eventfd::Doorbell;
+use shm::socket::Socket;
+
+use crate::wire::link::Waker;
+
+/// Pushes that wait for one engine, at most: what is left of them is about lanes and targets, of which programs have fewer.
+const BACKLOG_MAX: usize = 16 * 1024;
+
+/// What the kernel keeps for an engine that does not listen, in bytes of its reckoning: some sixteen pushes. The descriptors that they carry count
+/// for the agent's user. More of them than one process may have open, and none of that user's programs can pass any.
+const IN_FLIGHT: usize = 6 * 1024;
+
+/// The agent's end of one engine.
+pub struct EngineLink {
+    /// The memory with the engine's wake word; given to peers, never mapped here.
+    bell: Arc<OwnedFd>,
+    /// What wakes the engine.
+    kick: Arc<OwnedFd>,
+    socket: Socket,
+    backlog: Backlog,
+    state: State,
+    /// Whether somebody waits for room in the push socket.
+    pub watched: bool,
+}
+
+/// Whether an engine takes what is pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It does, or has no room at the moment.
+    Listens,
+    /// As above, but what there is no room for are descriptors, and nobody says when there is.
+    Starves,
+    /// It has closed its end: its program has closed the device, or ends. The connection says so as well, in its turn.
+    Ended,
+    /// It has left too much untaken.
+    Broken,
+}
+
+impl EngineLink {
+    /// A link, and the engine's end of its push socket.
+    pub fn new(bell: OwnedFd, kick: OwnedFd) -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = Socket::pair()?;
+        ours.set_send_room(IN_FLIGHT)?;
+        let (bell, kick) = (Arc::new(bell), Arc::new(kick));
+        let link =
+            Self { bell, kick, socket: ours, backlog: Backlog::default(), state: State::Listens, watched: false };
+        Ok((link, theirs.into()))
+    }
+
+    /// The push socket, to watch it for room.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The memory with the engine's wake word.
+    pub(crate) fn bell(&self) -> &Arc<OwnedFd> {
+        &self.bell
+    }
+
+    /// The eventfd that wakes the engine.
+    pub(crate) fn kick(&self) -> &Arc<OwnedFd> {
+        &self.kick
+    }
+
+    /// What wakes the engine; with `safely` it never waits, whatever the engine's process does.
+    pub(crate) fn waker(&self, safely: bool) -> io::Result<Waker> {
+        Ok(match safely {
+            true => Waker::Push(Socket::from(self.socket.as_fd().try_clone_to_owned()?)),
+            false => Waker::Eventfd(Doorbell::from(self.kick.try_clone()?)),
+        })
+    }
+
+    /// Pushes a record, now or when the engine has room for it.
+    pub fn push(&mut self, record: Push, fds: Vec<Arc<OwnedFd>>) {
+        if self.is_over() {
+            return;
+        }
+        self.backlog.add(record, fds);
+        self.flush();
+        if self.backlog.len() > BACKLOG_MAX && !self.is_over() {
+            self.state = State::Broken;
+            self.backlog = Backlog::default();
+        }
+    }
+
+    /// Pushes a record that is of no need: it is dropped if the engine has no room for it now.
+    pub fn offer(&mut self, record: Push, fds: &[BorrowedFd<'_>]) {
+        if self.backlog.len() == 0 && !self.is_over() {
+            // An end that is gone is found out with the next push that counts.
+            let _ = self.socket.try_send(record.bytes(), fds);
+        }
+    }
+
+    /// Sends what waits, as far as there is room. Where that is short for descriptors nothing is tried before [`Self::feed`]: each try in vain
+    /// looks like room to who watches the socket.
+    pub fn flush(&mut self) {
+        while self.state == State::Listens
+            && let Some((record, fds)) = self.backlog.first()
+        {
+            let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            match self.socket.try_send(record.bytes(), &borrowed) {
+                Ok(()) => self.backlog.remove_first(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if starves(&error) => self.state = State::Starves,
+                Err(error) => {
+                    tracing::debug!(%error, "an engine has closed its end");
+                    self.state = State::Ended;
+                    self.backlog = Backlog::default();
+                }
+            }
+        }
+    }
+
+    /// The same after a while, if descriptors were what there was no room for.
+    pub fn feed(&mut self) {
+        if self.starves() {
+            self.state = State::Listens;
+            self.flush();
+        }
+    }
+
+    /// Whether what waits has to be offered again, for nobody says when there is room.
+    pub fn starves(&self) -> bool {
+        self.state == State::Starves
+    }
+
+    /// Whether the engine has left so much untaken that it no longer knows its lanes.
+    pub fn is_broken(&self) -> bool {
+        self.state == State::Broken
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state, State::Ended | State::Broken)
+    }
+}
+
+/// Whether a message was not sent because the kernel has no room for its descriptors, or for it at all: too many are under way in all
+/// processes of a user, or memory is short. It passes, but no socket says when.
+pub fn starves(error: &io::Error) -> bool {
+    let short = [Errno::TOOMANYREFS, Errno::NOBUFS, Errno::NOMEM];
+    short.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// What an engine does not know yet, in its order.
+#[derive(Default)]
+struct Backlog {
+    waiting: BTreeMap<u64, (Push, Vec<Arc<OwnedFd>>)>,
+    /// Where the record of a kind about a lane, a target or a capture is.
+    places: BTreeMap<(u32, u32), u64>,
+    last: u64,
+}
+
+impl Backlog {
+    /// Adds a record, unless it says what another one says already, or what another one says is over with it.
+    fn add(&mut self, record: Push, fds: Vec<Arc<OwnedFd>>) {
+        let subject = record.lane.lane;
+        let begun = match record.kind {
+            push::LANE_GONE => Some(push::LANE),
+            push::CAPTURE_END => Some(push::CAPTURE),
+            _ => None,
+        };
+        if let Some(place) = begun.and_then(|begun| self.places.remove(&(begun, subject))) {
+            self.waiting.remove(&place);
+            return;
+        }
+        if !self.places.contains_key(&(record.kind, subject)) {
+            self.last += 1;
+            self.places.insert((record.kind, subject), self.last);
+            self.waiting.insert(self.last, (record, fds));
+        }
+    }
+
+    fn first(&self) -> Option<&(Push, Vec<Arc<OwnedFd>>)> {
+        self.waiting.first_key_value().map(|(_, waiting)| waiting)
+    }
+
+    fn remove_first(&mut self) {
+        if let Some((_, (record, _))) = self.waiting.pop_first() {
+            self.places.remove(&(record.kind, record.lane.lane));
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::{ContextId, event_file};
+    use crate::lanes::lane_gone;
+    use abi::private::LaneOut;
+
+    const A: ContextId = ContextId(1);
+
+    fn link() -> (EngineLink, Socket) {
+        let (bell, kick) = (event_file().expect("fd"), event_file().expect("fd"));
+        let (link, theirs) = EngineLink::new(bell, kick).expect("a link");
+        (link, theirs.into())
+    }
+
+    fn record(kind: u32, lane: u32) -> Push {
+        Push { kind, lane: LaneOut { lane, ..LaneOut::default() }, ..Push::default() }
+    }
+
+    /// Everything that the engine gets once it listens again.
+    fn taken(link: &mut EngineLink, theirs: &Socket) -> Vec<(u32, u32)> {
+        let mut all = Vec::new();
+        let mut bytes = [0; 64];
+        loop {
+            match theirs.try_recv(&mut bytes) {
+                Ok(received) => {
+                    let push = Push::read(&bytes[..received.len]).expect("a push");
+                    all.push((push.kind, push.lane.lane));
+                }
+                Err(_) if link.backlog.len() == 0 => return all,
+                Err(_) => link.flush(),
+            }
+        }
+    }
+
+    /// Pushes lanes until one has to wait; how many there are.
+    fn fill(link: &mut EngineLink) -> u32 {
+        let fds: Vec<_> = (0..4).map(|_| Arc::new(event_file().expect("fd"))).collect();
+        let lanes = (1..).find(|&lane| {
+            link.push(record(push::LANE, lane), fds.clone());
+            link.backlog.len() > 0
+        });
+        lanes.expect("it is full at some time")
+    }
+
+    #[test]
+    fn an_engine_that_does_not_listen_holds_few_descriptors() {
+        let (mut link, theirs) = link();
+        let lanes = fill(&mut link);
+        assert!((5..64).contains(&lanes), "{lanes} lanes");
+        let all: Vec<_> = (1..=lanes).map(|lane| (push::LANE, lane)).collect();
+        assert_eq!(taken(&mut link, &theirs), all, "all, in their order");
+    }
+
+    #[test]
+    fn what_is_over_before_it_is_known_leaves_nothing() {
+        let (mut link, theirs) = link();
+        let lanes = fill(&mut link);
+        for number in lanes + 1..lanes + 40_000 {
+            link.push(record(push::LANE, number), Vec::new());
+            link.push(record(push::CAPTURE, number), Vec::new());
+            link.push(lane_gone(number, A), Vec::new());
+            link.push(record(push::CAPTURE_END, number), Vec::new());
+        }
+        assert_eq!(link.backlog.len(), 1);
+        link.push(lane_gone(1, A), Vec::new());
+        let mut all: Vec<_> = (1..=lanes).map(|lane| (push::LANE, lane)).collect();
+        all.push((push::LANE_GONE, 1));
+        assert_eq!(taken(&mut link, &theirs), all);
+    }
+
+    #[test]
+    fn a_state_that_changes_again_and_again_waits_once() {
+        let (mut link, theirs) = link();
+        let lanes = fill(&mut link) as usize;
+        for _ in 0..40_000 {
+            for kind in [push::PORTS, push::FAULTS, push::REMOVED, push::SHUTDOWN] {
+                link.push(record(kind, 0), Vec::new());
+            }
+            link.push(record(push::TARGET, 0x11), Vec::new());
+        }
+        assert!(!link.is_broken());
+        let states =
+            [(push::PORTS, 0), (push::FAULTS, 0), (push::REMOVED, 0), (push::SHUTDOWN, 0), (push::TARGET, 0x11)];
+        assert_eq!(taken(&mut link, &theirs)[lanes..], states);
+        // Once it is known it can be said again.
+        link.push(record(push::PORTS, 0), Vec::new());
+        assert_eq!(taken(&mut link, &theirs), [(push::PORTS, 0)]);
+    }
+
+    #[test]
+    fn an_engine_that_has_closed_its_end_is_not_broken() {
+        let (mut link, theirs) = link();
+        drop(theirs);
+        for lane in 0..40_000 {
+            link.push(lane_gone(lane, A), Vec::new());
+        }
+        assert!(!link.is_broken() && !link.starves() && link.backlog.len() == 0);
+    }
+
+    #[test]
+    fn an_engine_that_owes_too_much_is_given_up() {
+        let (mut link, _theirs) = link();
+        for lane in 0..40_000 {
+            link.push(lane_gone(lane, A), Vec::new());
+        }
+        assert!(link.is_broken() && link.backlog.len() == 0);
+    }
+}
