@@ -174,8 +174,7 @@ impl KeySpace {
         Some(index << 8 | u32::from(self.generations[index as usize - 1]))
     }
 
-    /// Gives the key of a memory window back, of which `last` is the last form: the next key with its index is another than all of them,
-    /// unless it had all 256.
+    /// Gives the key of a memory window back, of which `last` is the last form: the next key with its index is another than that.
     pub fn retire(&mut self, key: u32, last: u32) {
         let index = key >> 8;
         let generation = (index as usize).checked_sub(1).and_then(|slot| self.generations.get_mut(slot));

@@ -35,7 +35,7 @@ const BIND_ADVICE: &str = "check the window, its region and the region's MW_BIND
 pub struct Bind {
     /// The window: [`Mw::number`].
     pub window: u32,
-    /// The key that it gets.
+    /// The key that it gets: the lower 8 bits count, the others are the window's own.
     pub rkey: u32,
     /// The region's key; with a length of 0 it is not looked at.
     pub mr: u32,
@@ -161,15 +161,14 @@ impl Mw {
         if self.pd != qp.pd {
             return Err(format!("the window is on PD {}, the QP on PD {}", self.pd, qp.pd));
         }
-        if rkey >> 8 != self.number >> 8 || rkey == state.key {
-            return Err(format!("the new key {rkey:#x} must differ from {:#x} in the lower 8 bits alone", state.key));
-        }
+        // Whatever the key was before: adapters take any lower 8 bits, also those that it has.
+        let key = self.number & !0xff | rkey & 0xff;
         if self.kind == mw_type::TYPE_2 && (length == 0 || state.to.is_some()) {
             return Err("a window of type 2 is bound to some bytes, and invalidated before it is bound anew".into());
         }
         if length == 0 {
             self.unbind(&mut state);
-            state.key = rkey;
+            state.key = key;
             return Ok(());
         }
         let extent = self.region(mr)?;
@@ -178,10 +177,10 @@ impl Mw {
             return Err(format!("MR {mr:#x} is being deregistered"));
         }
         self.unbind(&mut state);
-        state.key = rkey;
+        state.key = key;
         state.to = Some((Arc::clone(&extent.windows), qp.qpn()));
         let window = Extent {
-            key: rkey,
+            key,
             host,
             iova: if access & right::ZERO_BASED != 0 { 0 } else { addr },
             length,
@@ -190,7 +189,7 @@ impl Mw {
             pd: if self.to_number { EVERY_PD } else { self.pd },
             ..(*extent).clone()
         };
-        self.engine.extents.insert(rkey >> 8, Arc::new(window));
+        self.engine.extents.insert(key >> 8, Arc::new(window));
         Ok(())
     }
 
@@ -209,16 +208,17 @@ impl Mw {
         if self.kind != mw_type::TYPE_2 {
             return Err("windows of type 1 are closed by binding them to nothing".into());
         }
-        if self.pd != qp.pd && !(self.to_number && state.to.is_some()) {
+        if self.pd != qp.pd && !self.to_number {
             return Err(format!("the window is on PD {}", self.pd));
         }
-        if let Some((_, owner)) = &state.to
-            && *owner != qp.qpn()
-        {
-            return Err(format!("QP {owner:#x} has bound the window"));
+        match &state.to {
+            None => Err("the window is not bound".into()),
+            Some((_, owner)) if *owner != qp.qpn() => Err(format!("QP {owner:#x} has bound the window")),
+            Some(_) => {
+                self.unbind(&mut state);
+                Ok(())
+            }
         }
-        self.unbind(&mut state);
-        Ok(())
     }
 }
 

@@ -66,6 +66,7 @@ fn restart(a: &Side, b: &Side) {
 }
 
 everywhere! {
+    v_32_any_lower_8_bits_are_a_key_of_type_2
     v_30_a_window_opens_its_range_with_its_rights
     v_31_a_new_bind_of_type_1_closes_the_old_key
     op_send_inv_invalidates_a_window_of_the_receiver
@@ -122,6 +123,38 @@ fn v_31_a_new_bind_of_type_1_closes_the_old_key(fabric: &Fabric) {
         assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, b.memory.addr(200))), status::REM_ACCESS_ERR);
         restart(&a, &b);
     }
+    b.mr.dereg().expect("no window is on it");
+}
+
+/// V-32, IBA 10.6.7.2.2: the lower 8 bits are the request's, whatever they were before; the others are the window's.
+fn v_32_any_lower_8_bits_are_a_key_of_type_2(fabric: &Fabric) {
+    let (a, b) = pair(fabric);
+    let mw = b.pd.alloc_mw(2).expect("a window");
+    let given = mw.rkey();
+    let keys = [given, given, next_key(given), given & !0xff, given | 0xff, given | 0xff, given];
+    for (round, key) in keys.into_iter().enumerate() {
+        // Another range each time: a peer that remembers the key from before reaches what it opens now.
+        let at = 64 * round;
+        let bind = bind_of(&b, &mw, key, (at, 64), ALL);
+        // The upper bits are not looked at.
+        let asked = if round % 2 == 0 { key } else { key & 0xff };
+        post_bind(&b, &Bind { rkey: asked, ..bind });
+        assert_eq!((b.sent().status, mw.rkey()), (0, key), "{round}: {:?}", reasons());
+        a.memory.pattern(0, 8, round);
+        assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, b.memory.addr(at))), 0, "{round}: {:?}", reasons());
+        assert_eq!(b.memory.get(at, 8), a.memory.get(0, 8), "{round}");
+        assert_eq!(invalidate(&b, key), 0, "{round}");
+    }
+    assert_eq!(reach(&a, opcode::RDMA_WRITE, (given, b.memory.addr(0))), status::REM_ACCESS_ERR, "it is closed");
+    restart(&a, &b);
+    // Bound already: not even with another key.
+    post_bind(&b, &bind_of(&b, &mw, given, (0, 64), ALL));
+    assert_eq!(b.sent().status, 0);
+    post_bind(&b, &bind_of(&b, &mw, next_key(given), (0, 64), ALL));
+    assert_eq!((b.sent().status, mw.rkey()), (status::MW_BIND_ERR, given));
+    mw.dealloc().expect("bound or not");
+    restart(&a, &b);
+    assert_eq!(reach(&a, opcode::RDMA_WRITE, (given, b.memory.addr(0))), status::REM_ACCESS_ERR, "it is gone");
     b.mr.dereg().expect("no window is on it");
 }
 
@@ -277,8 +310,6 @@ fn status_06_a_bind_that_is_refused() {
         ("before the beginning", Bind { addr: good.addr - 1, ..good }),
         ("a length that wraps", Bind { addr: good.addr + 1, length: u64::MAX, ..good }),
         ("no bytes", Bind { length: 0, ..good }),
-        ("the key that it has", Bind { rkey: mw.rkey(), ..good }),
-        ("another's key", Bind { rkey: good.mr, ..good }),
         ("a window on another PD", Bind { window: foreign.number(), rkey: next_key(foreign.rkey()), ..good }),
         ("a window that is gone", Bind { window: gone.number(), rkey: next_key(gone.rkey()), ..good }),
     ] {
@@ -298,7 +329,7 @@ fn status_06_a_bind_that_is_refused() {
     assert_eq!(b.sent().status, status::MW_BIND_ERR, "bound already");
 }
 
-/// V-32: only what is of type 2 and this QP's; a window that is closed already may be invalidated once more.
+/// V-32: only what is of type 2, bound, and this QP's.
 #[test]
 fn op_local_inv() {
     let fabric = Fabric::start();
@@ -306,8 +337,13 @@ fn op_local_inv() {
     let mw = b.pd.alloc_mw(2).expect("a window");
     let key = bind(&b, &mw, (0, 64), WRITE);
     assert_eq!(invalidate(&b, key), 0);
-    assert_eq!(invalidate(&b, key), 0);
     assert_eq!(reach(&a, opcode::RDMA_WRITE, (key, b.memory.addr(0))), status::REM_ACCESS_ERR);
+    restart(&a, &b);
+    assert_eq!(invalidate(&b, key), status::MW_BIND_ERR, "it is not bound any more");
+    assert!(reasons().join(" ").contains("the window is not bound"), "{:?}", reasons());
+    restart(&a, &b);
+    let never = b.pd.alloc_mw(2).expect("a window");
+    assert_eq!(invalidate(&b, never.rkey()), status::MW_BIND_ERR, "nor was it ever");
     restart(&a, &b);
     let of_type_1 = b.pd.alloc_mw(1).expect("a window");
     let closed = bind(&b, &of_type_1, (0, 8), WRITE);
