@@ -226,16 +226,14 @@ fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> 
         }
         _ => {}
     }
-    let pd_number = find(&world.pds, owner, wanted.pd, Kind::Pd)?.number;
+    find(&world.pds, owner, wanted.pd, Kind::Pd)?;
     find(&world.cqs, owner, wanted.send_cq, Kind::Cq)?;
     find(&world.cqs, owner, wanted.recv_cq, Kind::Cq)?;
     if let Some(handle) = wanted.srq {
         let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
-        let number = srq.number;
-        if srq.pd != wanted.pd {
-            return refuse(Errno::EINVAL, format!("SRQ {number} is not on PD {pd_number}, on which the QP shall be"));
-        }
+        // It may be on another PD, which is that of its buffers then.
         if srq.xrc.is_some() {
+            let number = srq.number;
             return refuse(Errno::EINVAL, format!("SRQ {number} is an XRC SRQ: only target QPs receive from it"));
         }
     }

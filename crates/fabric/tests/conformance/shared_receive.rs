@@ -5,13 +5,13 @@ use std::sync::Arc;
 use abi::cq::status;
 use abi::errno::Errno;
 use abi::event::kind;
-use abi::post::Sge;
+use abi::post::{Sge, opcode};
 use abi::qp::state;
 use abi::srq::attr;
 
 use crate::common::wait::{event, no_event, until};
-use crate::common::{Fabric, Plan, Side, connect, everywhere};
-use engine::{RecvWr, SendWr, Srq, SrqSpec};
+use crate::common::{ALL_RIGHTS, Fabric, Plan, QKEY, Side, connect, everywhere, register};
+use engine::{Mr, RecvWr, SendWr, Service, Srq, SrqSpec};
 
 const COOKIE: u64 = 9;
 
@@ -93,7 +93,40 @@ fn v_53_a_queue_pair_that_ends_leaves_the_requests(fabric: &Fabric) {
     assert_eq!(shared.send(1), (2, living.qp.qpn()), "the other gets what is left");
 }
 
+/// The queue's domain is that of its buffers, the QP's that of everything else.
+fn v_55_a_queue_may_be_of_another_domain(fabric: &Fabric) {
+    for plan in [Plan::rc(), Plan::ud()] {
+        let (a, far) = (Side::new(&fabric.engine(), &plan), fabric.engine());
+        let pds = [far.alloc_pd().expect("a PD"), far.alloc_pd().expect("a PD")];
+        let srq = far.create_srq(&pds[1], &SrqSpec { max_wr: 8, max_sge: 2, cookie: COOKIE }).expect("an SRQ");
+        let b = Side::with_srq(&far, &pds[0], &plan, Some(&srq));
+        connect(&a, &b);
+        let of_srq = register(&pds[1], &b.memory, ALL_RIGHTS);
+        let to_b = a.ah(&b);
+        let ud = (plan.service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
+        let before = if ud.is_some() { 40 } else { 0 };
+        for len in [8, 1000] {
+            let sges = [Sge::new(b.memory.addr(0), 2000, of_srq.lkey())];
+            srq.post(&RecvWr { wr_id: 1, sges: &sges }).expect("a place");
+            a.memory.pattern(0, len, len);
+            a.post(&SendWr { ud, sges: &a.sge(0, len), ..SendWr::default() });
+            assert_eq!((a.sent().status, b.received().status), (0, 0), "{:?}", engine::reason::last(2));
+            assert_eq!(b.memory.get(before, len), a.memory.get(0, len));
+        }
+        if ud.is_none() {
+            let at = |mr: &Mr| SendWr { remote_addr: b.memory.addr(0), rkey: mr.rkey(), ..SendWr::default() };
+            a.post(&SendWr { opcode: opcode::RDMA_WRITE, sges: &a.sge(0, 8), ..at(&b.mr) });
+            assert_eq!(a.sent().status, 0, "peers' keys are of the QP's domain");
+        }
+        srq.post(&RecvWr { wr_id: 2, sges: &b.sge(0, 100) }).expect("a place");
+        a.post(&SendWr { ud, sges: &a.sge(0, 8), ..SendWr::default() });
+        let expected = if ud.is_some() { status::SUCCESS } else { status::REM_OP_ERR };
+        assert_eq!((a.sent().status, b.received().status), (expected, status::LOC_PROT_ERR), "the QP's domain");
+    }
+}
+
 everywhere! {
+    v_55_a_queue_may_be_of_another_domain
     v_50_requests_are_taken_in_the_order_of_posting
     v_51_the_limit_tells_once
     v_53_a_queue_pair_that_ends_leaves_the_requests
