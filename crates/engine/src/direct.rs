@@ -305,6 +305,7 @@ fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> O
         && engine.board.owner(asker) == to;
     let own = extent.pd == qp.pd
         && extent.only == 0
+        && extent.length > 0
         && extent.matter == Matter::Memory
         && extent.backing.is_none()
         && extent.access & right::ON_DEMAND == 0

@@ -315,11 +315,11 @@ fn checked_access(access: u32) -> Result<u32> {
     Ok(access & KNOWN)
 }
 
-/// Checks that the memory is there with the rights that the region will give, without touching it. Memory that is paged in on demand need
+/// Checks that the memory is there with the rights that the region will give, without touching it. No bytes are anywhere. Memory that is paged in on demand need
 /// not be there yet, and may be the whole address space.
 fn check_memory(addr: u64, length: u64, iova: u64, access: u32) -> Result<()> {
     if length == 0 {
-        return Err(Error::refuse(Errno::EINVAL, "a memory region of length 0"));
+        return Ok(());
     }
     if access & right::ON_DEMAND != 0 {
         if addr == 0 && length == u64::MAX && iova != 0 {

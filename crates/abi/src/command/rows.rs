@@ -162,8 +162,7 @@ const ADDRESS: (Errno, &str) =
 
 const ACCESS: (Errno, &str) = (Errno::EINVAL, "unknown right, or remote write or atomic without local write");
 const START: (Errno, &str) = (Errno::EINVAL, "start and hca_va differ modulo 4096");
-const WRAP: (Errno, &str) =
-    (Errno::EINVAL, "length 0 or above max_mr_size, or start + length or hca_va + length wraps");
+const WRAP: (Errno, &str) = (Errno::EINVAL, "length above max_mr_size, or start + length or hca_va + length wraps");
 const CHANNEL: (Errno, &str) = (Errno::EINVAL, "comp_channel is neither -1 nor a channel of this context");
 const CQE: (Errno, &str) = (Errno::EINVAL, "cqe is 0 or above max_cqe");
 const VECTOR: (Errno, &str) = (Errno::EINVAL, "comp_vector not below num_comp_vectors");

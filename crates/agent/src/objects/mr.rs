@@ -271,9 +271,6 @@ fn about(what: &str, (errno, text): &(Errno, String)) -> Refusal {
 }
 
 fn check_range(start: u64, length: u64, hca_va: u64, flags: u32) -> Outcome<()> {
-    if length == 0 {
-        return refuse(Errno::EINVAL, format!("an MR at {start:#x} of length 0 has nothing to register"));
-    }
     if start.checked_add(length).is_none() || hca_va.checked_add(length).is_none() {
         return refuse(Errno::EINVAL, format!("an MR at {start:#x} of {length} bytes goes beyond the last address"));
     }

@@ -40,6 +40,40 @@ fn v_20_one_buffer_is_registered_many_times(fabric: &Fabric) {
     assert_eq!(refused(memory.addr(0), 0), None);
 }
 
+fn v_20_a_region_may_have_no_bytes(fabric: &Fabric) {
+    let (a, b) = fabric.pair(&Plan::rc());
+    let nothing = |side: &Side| {
+        let at = side.memory.addr(100);
+        side.pd.reg_mr(at, 0, at, ALL_RIGHTS).expect("a region of no bytes")
+    };
+    let (ours, theirs) = (nothing(&a), nothing(&b));
+    assert_ne!(ours.lkey(), a.mr.lkey());
+    let empty = [Sge::new(a.memory.addr(100), 0, ours.lkey()), a.sge(0, 8)[0], Sge::new(0, 0, 0xdead_be00)];
+    b.recv(1, 0, 100);
+    a.memory.pattern(0, 8, 3);
+    a.post(&SendWr { sges: &empty, ..SendWr::default() });
+    assert_eq!((a.sent().status, b.received().byte_len), (0, 8), "elements without bytes are none");
+    assert_eq!(b.memory.get(0, 8), a.memory.get(0, 8));
+    for code in [opcode::RDMA_WRITE, opcode::RDMA_READ] {
+        let to = SendWr { opcode: code, remote_addr: b.memory.addr(100), rkey: theirs.rkey(), ..SendWr::default() };
+        a.post(&SendWr { sges: &empty[..1], ..to });
+        assert_eq!(a.sent().status, 0, "opcode {code}");
+    }
+    a.post(&SendWr {
+        opcode: opcode::RDMA_WRITE,
+        remote_addr: b.memory.addr(100),
+        rkey: theirs.rkey(),
+        sges: &a.sge(0, 1),
+        ..SendWr::default()
+    });
+    assert_eq!(a.sent().status, status::REM_ACCESS_ERR, "there is not one byte");
+    for mr in [ours, theirs] {
+        mr.dereg().expect("deregistered");
+    }
+    // Not even memory has to be there.
+    a.pd.reg_mr(0, 0, 0, 0).expect("a region of no bytes").dereg().expect("deregistered");
+}
+
 fn v_21_remote_writing_needs_local_writing(fabric: &Fabric) {
     let engine = fabric.engine();
     let pd = engine.alloc_pd().expect("a PD");
@@ -112,6 +146,7 @@ fn v_23_keys_die_with_their_translation(fabric: &Fabric) {
 }
 
 everywhere! {
+    v_20_a_region_may_have_no_bytes
     v_20_one_buffer_is_registered_many_times
     v_21_remote_writing_needs_local_writing
     v_22_keys_open_their_range_with_their_rights_only
