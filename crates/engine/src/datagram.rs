@@ -80,11 +80,11 @@ impl Qp {
                 self.explain(
                     inner,
                     transmit.slot,
-                    Status::LocProtErr,
+                    Status::LocQpOpErr,
                     &"the address handle is on another PD than the QP",
                     Some("create the address handle on the QP's PD"),
                 );
-                inner.requester.fail_current(Status::LocProtErr);
+                inner.requester.fail_current(Status::LocQpOpErr);
                 continue;
             }
             if self.datagram_must_wait(inner, entry.static_rate, now) {

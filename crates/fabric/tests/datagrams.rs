@@ -131,7 +131,8 @@ fn an_address_handle_of_another_domain_is_a_local_error(fabric: &Fabric) {
     let other = a.engine.alloc_pd().expect("a PD");
     let foreign = ah(&other, b.gid(), a.gid_index());
     a.post(&SendWr { ud: Some((&foreign, b.qp.qpn(), QKEY)), ..SendWr::default() });
-    assert_eq!(a.sent().status, status::LOC_PROT_ERR);
+    assert_eq!(a.sent().status, status::LOC_QP_OP_ERR);
+    assert_eq!(a.qp.state(), u32::from(state::SQE));
     assert_eq!(other.dealloc(), Err(Errno::EBUSY), "the handle stands on it");
     foreign.destroy().expect("destroyed");
     other.dealloc().expect("deallocated");

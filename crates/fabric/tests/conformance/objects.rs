@@ -30,7 +30,7 @@ fn v_10_protection_domains_do_not_mix(fabric: &Fabric) {
     let (a, b) = fabric.pair(&Plan::ud());
     let foreign = ah(&a.engine.alloc_pd().expect("a PD"), b.gid(), a.gid_index());
     a.post(&SendWr { ud: Some((&foreign, b.qp.qpn(), QKEY)), ..SendWr::default() });
-    assert_eq!(a.sent().status, status::LOC_PROT_ERR);
+    assert_eq!(a.sent().status, status::LOC_QP_OP_ERR);
 }
 
 fn v_11_what_is_used_is_not_destroyed(fabric: &Fabric) {
