@@ -122,6 +122,8 @@ struct CqRing {
     armed: Armed,
     moderation: Option<Moderation>,
     overrun: bool,
+    /// The completion that found no place, as an error: it comes behind all that did.
+    lost: Option<Cqe>,
     /// The QP of the last polled entry, which is likely to be the next one's.
     recent: Option<Arc<Qp>>,
 }
@@ -248,6 +250,7 @@ impl Cq {
             armed: Armed::Nothing,
             moderation: None,
             overrun: false,
+            lost: None,
             recent: None,
         };
         let strict = engine.lint().is_some();
@@ -344,31 +347,34 @@ impl Cq {
             return 0;
         }
         let mut ring = self.ring.lock();
-        if ring.producer == ring.consumer || ring.view.is_none() {
+        if (ring.producer == ring.consumer && ring.lost.is_none()) || ring.view.is_none() {
             return 0;
         }
         let lint = self.lint();
         let mut taken = 0;
         for wc in wcs {
-            if ring.consumer == ring.producer {
-                break;
-            }
-            let Some((view, at)) = ring.entry(ring.consumer) else { break };
-            view.read_to(at, wc);
-            let [time, frees]: [u64; 2] = view.read(at + size_of::<Wc>());
+            let (time, freed, frees) = if ring.consumer != ring.producer {
+                let Some((view, at)) = ring.entry(ring.consumer) else { break };
+                view.read_to(at, wc);
+                let [time, frees]: [u64; 2] = view.read(at + size_of::<Wc>());
+                ring.consumer = ring.next(ring.consumer);
+                // In memory the index comes first.
+                (time, frees as u32, (frees >> 32) as u32)
+            } else {
+                let Some(lost) = ring.lost.take() else { break };
+                *wc = lost.wc;
+                (lost.timestamp, lost.freed, lost.frees)
+            };
             stamp(time);
-            ring.consumer = ring.next(ring.consumer);
             taken += 1;
             if let Some(lint) = lint {
                 lint.polled(self.handle, wc);
             }
-            // In memory the index comes first.
-            let (freed, frees) = (frees as u32, (frees >> 32) as u32);
             if frees != 0 {
                 self.set_free(&mut ring, wc.qp_num, freed, frees);
             }
         }
-        self.waiting.store(ring.consumer != ring.producer, Ordering::Release);
+        self.waiting.store(ring.consumer != ring.producer || ring.lost.is_some(), Ordering::Release);
         ring.publish();
         taken
     }
@@ -461,6 +467,7 @@ impl Cq {
         if let Some(lint) = self.lint() {
             lint.purged(self.handle, qpn);
         }
+        ring.lost = ring.lost.filter(|lost| lost.wc.qp_num != qpn);
         if ring.producer != ring.consumer {
             let entries = ring.drain();
             ring.refill(entries.into_iter().filter(|entry| entry.wc.qp_num != qpn));

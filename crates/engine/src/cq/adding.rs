@@ -2,13 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
+use abi::cq::{Wc, status};
+
 use super::{Armed, Cq, CqRing, Cqe, word};
 use crate::engine::Deferred;
 use crate::moderation::Verdict;
 use crate::reason::{Kind, note};
 
 impl Cq {
-    /// Adds an entry. A full queue is overrun: the event and the QPs' fate follow outside of the caller's locks.
+    /// Adds an entry. A full queue is overrun: an error takes the entry's place, behind all that are there, and the event and the QPs'
+    /// fate follow outside of the caller's locks (V-41).
     pub(crate) fn push(&self, entry: &Cqe, solicited: bool) {
         self.put(&mut self.ring.lock(), entry, solicited);
     }
@@ -28,15 +31,7 @@ impl Cq {
             return;
         }
         if ring.used() == ring.wheel.size() {
-            ring.store(word::OVERRUN, 1);
-            ring.overrun = true;
-            let entries = ring.wheel.size();
-            note(
-                self.engine.reasons.note(Kind::Event),
-                format_args!("CQ {} is overrun: its {entries} entries were not polled in time", self.handle),
-            );
-            self.engine.defer(Deferred::Overrun(self.itself.clone()));
-            return;
+            return self.overrun(ring, entry);
         }
         if let Some((view, at)) = ring.entry(ring.producer) {
             if self.stamps.load(Ordering::Relaxed) {
@@ -55,6 +50,29 @@ impl Cq {
         if ring.armed >= wanted && !(ring.moderation.is_some() && self.holds_back(ring)) {
             self.tell(ring);
         }
+    }
+
+    /// There is no place for an entry.
+    #[cold]
+    fn overrun(&self, ring: &mut CqRing, entry: &Cqe) {
+        ring.store(word::OVERRUN, 1);
+        ring.overrun = true;
+        let Wc { wr_id, opcode, qp_num, .. } = entry.wc;
+        let wc = Wc { wr_id, opcode, qp_num, status: status::GENERAL_ERR, ..Wc::default() };
+        let timestamp = if self.stamps.load(Ordering::Relaxed) { self.engine.raw_clock() } else { 0 };
+        if let Some(lint) = self.lint() {
+            lint.came(self.handle, &wc);
+        }
+        ring.lost = Some(Cqe { wc, timestamp, ..*entry });
+        let entries = ring.wheel.size();
+        note(
+            self.engine.reasons.note(Kind::Event),
+            format_args!("CQ {} is overrun: its {entries} entries were not polled in time", self.handle),
+        );
+        if ring.armed != Armed::Nothing {
+            self.tell(ring);
+        }
+        self.engine.defer(Deferred::Overrun(self.itself.clone()));
     }
 
     /// Gives the event that the CQ was armed for.

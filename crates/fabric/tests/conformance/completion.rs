@@ -9,7 +9,7 @@ use abi::event::kind;
 use abi::post::send_flags;
 use abi::qp::state;
 
-use crate::common::wait::{event, nonblocking, until};
+use crate::common::wait::{PATIENCE, event, nonblocking, readable, until};
 use crate::common::{Fabric, Plan, Side, connect, everywhere};
 use engine::{Channel, CqSpec, SendWr};
 
@@ -63,15 +63,48 @@ fn v_41_an_overrun_ends_the_queue_and_its_queue_pairs(fabric: &Fabric) {
     let a = Side::on_cqs(&engine, &engine.alloc_pd().expect("a PD"), &plan, (&small, &roomy), None);
     let b = Side::new(&fabric.engine(), &plan);
     connect(&a, &b);
-    for _ in 0..=small.entries() {
+    for wr_id in 0..=u64::from(small.entries()) {
         b.recv(0, 0, 0);
-        a.post(&SendWr::default());
+        a.post(&SendWr { wr_id, ..SendWr::default() });
         assert_eq!(b.received().status, 0);
     }
     let mut events = [event(&engine), event(&engine)].map(|told| (told.kind, told.element));
     events.sort_unstable();
     assert_eq!(events, [(kind::CQ_ERR, 40), (kind::QP_FATAL, 2)]);
     until("the error state", || (a.qp.state() == u32::from(state::ERR)).then_some(()));
+    // The program finds all that had room, and behind them the one that had none.
+    for wr_id in 0..small.entries() {
+        let wc = a.sent();
+        assert_eq!((wc.wr_id, wc.status), (wr_id.into(), 0));
+    }
+    let wc = a.sent();
+    assert_eq!((wc.wr_id, wc.status, wc.qp_num), (small.entries().into(), status::GENERAL_ERR, a.qp.qpn()));
+    assert_eq!(small.poll(&mut [Wc::default(); 4]), Ok(0), "and nothing else");
+}
+
+/// A program that sleeps until something comes is woken by it.
+fn status_21_general_err_wakes_who_waits(fabric: &Fabric) {
+    let (engine, plan) = (fabric.engine(), Plan::rc());
+    let channel = engine.create_channel().expect("a channel");
+    let spec = CqSpec { cqe: 2, channel: Some(&channel), comp_vector: 0, cookie: 40 };
+    let small = engine.create_cq(&spec).expect("a CQ");
+    let roomy = crate::common::cq(&engine, 64);
+    let a = Side::on_cqs(&engine, &engine.alloc_pd().expect("a PD"), &plan, (&small, &roomy), None);
+    let b = Side::new(&fabric.engine(), &plan);
+    connect(&a, &b);
+    for round in 0..=small.entries() {
+        if round == small.entries() {
+            small.req_notify(true).expect("armed for what is solicited, or an error");
+        }
+        b.recv(0, 0, 0);
+        a.post(&SendWr { wr_id: round.into(), ..SendWr::default() });
+        assert_eq!(b.received().status, 0);
+    }
+    assert!(readable(channel.fd(), PATIENCE), "an event");
+    let mut wcs = [Wc::default(); 8];
+    let count = small.poll(&mut wcs).expect("polled");
+    assert_eq!(count as u32, small.entries() + 1);
+    assert_eq!(wcs[count - 1].status, status::GENERAL_ERR);
 }
 
 fn v_42_resizing_keeps_what_waits(fabric: &Fabric) {
@@ -191,6 +224,7 @@ fn v_46_the_sender_solicits_with_sends_and_immediate_data(fabric: &Fabric) {
 everywhere! {
     v_40_completions_leave_in_order_and_once
     v_41_an_overrun_ends_the_queue_and_its_queue_pairs
+    status_21_general_err_wakes_who_waits
     v_42_resizing_keeps_what_waits
     v_43_an_event_waits_for_completions_or_for_a_time
     v_44_arming_is_for_one_event_and_for_what_comes_later
