@@ -458,8 +458,7 @@ impl Qp {
                 Some(status)
             }
             (Ok(()), Some(end)) => {
-                inner.responder.finish(Outcome::Done);
-                // The message is complete and acknowledged, whatever becomes of the key.
+                // Before anything is acknowledged: a requester whose key stays valid here gets no success (IBA 9.9.6.3, class J).
                 if let Some(key) = end.invalidate
                     && let Err(why) = self.invalidate(key)
                 {
@@ -467,8 +466,10 @@ impl Qp {
                     let advice = "the peer has to name a window of type 2 that this QP has open";
                     self.failed(receive.wr_id, Status::RemInvReqErr, &why, Some(advice));
                     inner.receive = Some(receive);
+                    inner.responder.finish(Outcome::Refused(Nak::RemoteAccess));
                     return Some(Status::RemInvReqErr);
                 }
+                inner.responder.finish(Outcome::Done);
                 let end = RecvEnd { byte_len: end.byte_len + before, ..end };
                 self.complete_receive(inner, &receive, Status::Success, Some(end), wc_opcode::RECV, Some(packet));
                 None

@@ -183,7 +183,7 @@ fn op_send_inv_invalidates_a_window_of_the_receiver(fabric: &Fabric) {
     b.mr.dereg().expect("no window is on it");
 }
 
-/// Table 15.1: the data is acknowledged; the receive request ends with REM_INV_REQ_ERR, and the QP with it.
+/// IBA 9.9.6.3, class J: the sender gets no success; the receive request ends with REM_INV_REQ_ERR, and the QP with it.
 fn fault_invalidate_of_what_is_not_the_connections(fabric: &Fabric) {
     let (a, b) = pair(fabric);
     let other = Side::with_srq(&b.engine, &b.pd, &b.plan, None);
@@ -197,13 +197,16 @@ fn fault_invalidate_of_what_is_not_the_connections(fabric: &Fabric) {
     post_bind(&other, &on_other);
     assert_eq!(other.sent().status, 0);
     let foreign = b.engine.alloc_pd().expect("a PD").alloc_mw(2).expect("a window");
-    for key in [b.mr.rkey(), closed, key, foreign.rkey(), key + 1, 0xdead_be00] {
+    let unbound = b.pd.alloc_mw(2).expect("a window").rkey();
+    for key in [b.mr.rkey(), closed, key, foreign.rkey(), key + 1, 0xdead_be00, unbound] {
         b.recv(4, 0, 100);
         b.recv(5, 0, 100);
         a.post(&SendWr { opcode: opcode::SEND_WITH_INV, imm: key, sges: &a.sge(0, 8), ..SendWr::default() });
-        assert_eq!(a.sent().status, 0, "{key:#x}");
+        assert_eq!(a.sent().status, status::REM_ACCESS_ERR, "{key:#x}");
         let seen = [b.received(), b.received()].map(|wc| (wc.wr_id, wc.status));
         assert_eq!(seen, [(4, status::REM_INV_REQ_ERR), (5, status::WR_FLUSH_ERR)], "{key:#x}");
+        let why = engine::reason::last(8).join("\n");
+        assert!(why.contains(&format!("asked to invalidate {key:#x}, which cannot be:")), "{why}");
         assert_eq!(b.qp.state(), u32::from(state::ERR));
         restart(&a, &b);
     }
