@@ -165,6 +165,7 @@ causes! {
     26 Forged "forged", "It says that it comes from a QP that its sender does not own.";
     27 InError "in_error", "Its QP is in the error state.";
     28 Fault "fault", "A rule of faults on demand lost it where it came in.";
+    29 Port "port", "The address is another port's.";
 }
 
 impl Cause {
@@ -192,7 +193,10 @@ impl Cause {
             Self::SourceQp | Self::SourceAddress => "give both sides each other's QPN and GID in the change to RTR",
             Self::QKey => "set the same Q_Key on both sides",
             Self::NoReceive => "post receive requests before the peer sends, and more of them",
-            Self::Length => "set the same path_mtu on both sides, and send datagrams of at most one MTU",
+            Self::Length => {
+                "set the same path_mtu on both sides, send datagrams of at most one MTU, and post receive buffers that are long enough, with 40 bytes for the GRH of a datagram"
+            }
+            Self::Port => "send to a GID of the port that the receiver's QP is on",
             Self::Rights => "add the right to the QP's qp_access_flags",
             Self::Memory => "check rkey, address and length, and the region's access flags",
             Self::Nobody => "the peer's QP is destroyed, or its number is another one",
@@ -241,7 +245,7 @@ impl DropRecord {
             Some(Cause::Order) => {
                 write!(text, "it does not follow from the packet before it (opcode {:#04x})", self.opcode)
             }
-            Some(Cause::Length) => write!(text, "its {got} bytes do not fit, the MTU is {expected}"),
+            Some(Cause::Length) => write!(text, "its {got} bytes do not fit, there is room for {expected}"),
             Some(Cause::Rights) => {
                 write!(text, "opcode {:#04x} is not allowed by the QP's access flags {expected:#x}", self.opcode)
             }
@@ -249,6 +253,7 @@ impl DropRecord {
             Some(Cause::Forgotten) => write!(text, "it is repeated, and fits no request that is remembered"),
             Some(Cause::Probe) => write!(text, "it is not a probe"),
             Some(Cause::Device) => write!(text, "its address is that of device {got}, this is device {expected}"),
+            Some(Cause::Port) => write!(text, "its address is not that of port {expected}, on which the QP is"),
             Some(Cause::Memory) => write!(text, "the memory that it names cannot be used (rkey {got:#x})"),
             Some(Cause::Nobody) => write!(text, "it was sent to QP {dest_qp:#x}, which nobody has"),
             Some(Cause::PortDown) => write!(text, "the port is down"),

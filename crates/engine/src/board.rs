@@ -100,6 +100,12 @@ impl Board {
         (0..board::GID_MAX).find(|&index| self.gid(device, port, index).as_ref() == Some(gid))
     }
 
+    /// Whether two ports of a device have an address in common.
+    pub(crate) fn have_a_gid_in_common(&self, device: u32, one: u32, other: u32) -> bool {
+        let gids = (0..board::GID_MAX).filter_map(|index| self.gid(device, one, index));
+        gids.filter(|gid| gid != &[0; 16]).any(|gid| self.index_of(device, other, &gid).is_some())
+    }
+
     /// Whether the port is active: nothing passes one that is not.
     pub(crate) fn is_up(&self, device: u32, port: u32) -> bool {
         board::port(device, port)

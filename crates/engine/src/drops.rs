@@ -3,18 +3,21 @@
 //! A stranger may send as much as he likes. So the table is bounded, a packet that is dropped costs no more than some words in it, and a
 //! sentence is made of it only when it is the first for its cause, the tenth, the hundredth … Principal type: [`Drops`].
 
+use std::sync::Arc;
+
 use abi::layout::Record;
 use abi::queue::{CONTEXT_LEN, DROP_LEN, DROPS, context_page};
 use abi::reason::{Cause, DropRecord, Kind};
 use parking_lot::Mutex;
-use protocol::{Fault, State};
+use protocol::{Fault, Service, State};
+use wire::Qpn;
 use wire::grh::Network;
 
-use crate::cell::Packet;
+use crate::cell::{Notice, Packet};
 use crate::engine::Engine;
 use crate::memory::View;
 use crate::net::deliver::Datagrams;
-use crate::qp::{Inner, Qp};
+use crate::qp::{Inner, Qp, Route};
 use crate::reason::{Note, note};
 use crate::receive::{Arrival, Origin};
 
@@ -184,6 +187,33 @@ impl Qp {
         self.engine().drop_packet(cause, dropped)
     }
 
+    /// Answers have no way.
+    #[cold]
+    pub(crate) fn lose_answers(&self, inner: &mut Inner) {
+        let mut lost = false;
+        while inner.responder.poll_transmit().is_some() {
+            lost = true;
+        }
+        if lost {
+            self.tell_peer_of_loss(inner);
+        }
+    }
+
+    /// What the peer has asked gets no answer. On a lane it would wait for ever: it is told, by any lane if this QP has not found its own.
+    #[cold]
+    pub(crate) fn tell_peer_of_loss(&self, inner: &Inner) {
+        let (engine, peer) = (self.engine(), inner.attributes.dest_qp_num);
+        let lane = match &inner.route {
+            _ if inner.on_wire => None,
+            Route::Lane(lane) => Some(Arc::clone(lane)).filter(|lane| !lane.is_dead()),
+            _ => engine.lanes.any_to(engine.board.owner(peer)),
+        };
+        if let Some(lane) = lane {
+            let (from, to) = (Qpn::new(self.qpn()), Qpn::new(peer));
+            engine.send_notice(&lane, Notice { from, to, psn: inner.responder.expected_psn() });
+        }
+    }
+
     /// This QP cannot take a packet: counts it, with the reason.
     #[cold]
     pub(crate) fn turn_down(&self, inner: &Inner, packet: &Packet, origin: Origin<'_>) -> Arrival {
@@ -195,11 +225,22 @@ impl Qp {
         if let Origin::Host { from, .. } = origin {
             dropped.address = *from;
         }
-        let cause = if inner.state == State::Err {
+        let cause = if packet.headers.opcode.transport != self.service.transport() {
+            Cause::Service
+        } else if inner.state == State::Err {
             Cause::InError
         } else if !inner.state.serves() {
             dropped.got = inner.state as u32;
             Cause::State
+        } else if !self.engine().board.is_up(self.engine().device(), inner.attributes.port_num.into()) {
+            Cause::PortDown
+        } else if self.service == Service::Ud
+            || (matches!(origin, Origin::Lane)
+                && !inner.on_wire
+                && packet.src_qp.value() == inner.attributes.dest_qp_num)
+        {
+            dropped.expected = inner.attributes.port_num.into();
+            Cause::Port
         } else if matches!(origin, Origin::Lane) && !inner.on_wire {
             (dropped.got, dropped.expected) = (packet.src_qp.value(), inner.attributes.dest_qp_num);
             Cause::SourceQp

@@ -384,6 +384,12 @@ impl Lanes {
         self.routes.lock().get(&(engine, stripe)).cloned()
     }
 
+    /// Any lane to an engine.
+    pub(crate) fn any_to(&self, engine: u32) -> Option<Arc<Lane>> {
+        let routes = self.routes.lock();
+        routes.iter().find(|((to, _), lane)| *to == engine && !lane.is_dead()).map(|(_, lane)| Arc::clone(lane))
+    }
+
     /// Adds a lane; one with the same number and the same end is there already when both sides opened it at once.
     pub(crate) fn add(&self, lane: Arc<Lane>, route: bool) -> Arc<Lane> {
         let mut routes = self.routes.lock();

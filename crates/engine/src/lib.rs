@@ -10,6 +10,7 @@
 mod abroad;
 #[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]
 mod access;
+mod addressing;
 mod adopt;
 mod advice;
 mod ah;

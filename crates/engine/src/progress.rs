@@ -259,10 +259,7 @@ impl Engine {
         if self.is_capturing() {
             self.capture_from_lane(lane, packet, payload);
         }
-        if packet.headers.dest_qp == Qpn::MULTICAST {
-            if !self.board.is_up(self.device(), 1) {
-                return self.drop_of_lane(Cause::PortDown, packet, (0, 0));
-            }
+        if packet.headers.dest_qp == Qpn::MULTICAST && packet.headers.opcode.has_deth() {
             let group = packet.grh.and_then(|grh| wire::grh::Network::parse(&grh).ok()).map(|network| network.gids().1);
             for qpn in group.map(|group| self.groups.members(&group)).unwrap_or_default() {
                 if let Some(qp) = self.qps.find(qpn) {
@@ -311,11 +308,17 @@ impl Engine {
         }
     }
 
-    /// Nobody here can take the packet. On a lane, where nothing is ever lost otherwise, its sender is told.
+    /// Nobody here can take the packet. On a lane, where nothing is ever lost otherwise, its sender is told; of an answer, who waits for it.
     fn turn_away(&self, lane: &Arc<Lane>, packet: &Packet) {
-        let reliable = matches!(packet.headers.opcode.transport, wire::Transport::Rc | wire::Transport::Xrc)
-            && !packet.headers.opcode.is_response();
-        if reliable {
+        let opcode = packet.headers.opcode;
+        if !matches!(opcode.transport, wire::Transport::Rc | wire::Transport::Xrc) {
+            return;
+        }
+        if opcode.is_response() {
+            if let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) {
+                qp.notice(packet.src_qp.value());
+            }
+        } else {
             self.send_notice(lane, Notice { from: packet.headers.dest_qp, to: packet.src_qp, psn: packet.headers.psn });
         }
     }

@@ -193,6 +193,8 @@ pub(crate) struct Inner {
     pub(crate) no_way: Option<u32>,
     /// On its lane's blocked list.
     pub(crate) blocked: bool,
+    /// UD: an address to which a datagram came, the epoch of the GID tables in which the port has it, and that port.
+    pub(crate) own_gid: Option<([u8; 16], u32, u8)>,
     /// Where the last datagram went, for one epoch of the GID tables.
     pub(crate) last_place: Option<([u8; 16], u32, Place)>,
     /// The peer is on another host: packets are as long as its path carries, and may be lost. Decided with the address.
@@ -411,6 +413,7 @@ impl Engine {
             place: Place::default(),
             no_way: None,
             blocked: false,
+            own_gid: None,
             last_place: None,
             on_wire: false,
             lossy: false,

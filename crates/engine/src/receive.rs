@@ -119,7 +119,7 @@ impl Qp {
         if inner.is_dead() {
             return Arrival::Gone;
         }
-        if !self.is_connected(inner, packet, origin) {
+        if packet.headers.opcode.transport != self.service.transport() || !self.is_connected(inner, packet, origin) {
             return self.turn_down(inner, packet, origin);
         }
         if packet.path.mtu != inner.peer_mtu && !self.follow_mtu(inner, packet) {
@@ -148,30 +148,7 @@ impl Qp {
         Arrival::Taken
     }
 
-    /// Whether this QP takes packets from there.
-    fn is_connected(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
-        if self.service == Service::Ud {
-            return true;
-        }
-        match origin {
-            Origin::Lane => !inner.on_wire && inner.attributes.dest_qp_num == packet.src_qp.value(),
-            Origin::Host { from, to } => {
-                if !inner.on_wire {
-                    return false;
-                }
-                let leads_there = |route: &Route| matches!(route, Route::Wire(flow) if &flow.source == to);
-                let by_path = &inner.attributes.dest.dgid == from
-                    && (leads_there(&inner.route) || {
-                        // The way was lost while a port was down, and whoever has nothing to say has not looked for it since.
-                        self.find_route(inner, false);
-                        leads_there(&inner.route)
-                    });
-                by_path || (inner.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))
-            }
-        }
-    }
-
-    /// The peer could not take a packet of ours: from now on its timer runs.
+    /// The peer could not take a packet of ours, or its answer was lost: from now on its timer runs.
     pub(crate) fn notice(self: &Arc<Self>, from: u32) {
         let mut inner = self.lock();
         if !inner.is_dead() && inner.attributes.dest_qp_num == from && inner.requester.outstanding() > 0 {

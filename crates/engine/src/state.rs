@@ -14,7 +14,6 @@ use protocol::{Access, Requester, RequesterConfig, Responder, ResponderConfig, S
 use wire::{Psn, Qpn};
 
 use crate::board::Place;
-use crate::cell::Notice;
 use crate::error::{Error, Result};
 use crate::lane::LANE_MTU;
 use crate::migration::Migration;
@@ -336,13 +335,8 @@ impl Qp {
     pub(crate) fn say_gone(&self, inner: &Inner) {
         // Of a peer that has asked nothing yet, nothing is lost: what is on its way will be turned away when it comes.
         let asked = inner.responder.expected_psn() != Psn::new(inner.attributes.rq_psn) || !inner.held.is_empty();
-        if let Route::Lane(lane) = &inner.route
-            && self.service.is_reliable()
-            && asked
-            && !lane.is_dead()
-        {
-            let (from, to) = (Qpn::new(self.qpn()), Qpn::new(inner.attributes.dest_qp_num));
-            self.engine().send_notice(lane, Notice { from, to, psn: inner.responder.expected_psn() });
+        if self.service.is_reliable() && asked {
+            self.tell_peer_of_loss(inner);
         }
     }
 

@@ -195,7 +195,7 @@ impl Qp {
             _ => {
                 let opening = matches!(route, Route::Opening(_));
                 inner.route = route;
-                if answer.is_some() && opening {
+                if answer.is_some() {
                     inner.responder.untransmit();
                 }
                 if !opening {
@@ -316,7 +316,7 @@ impl Qp {
     #[cold]
     fn lose_output(&self, inner: &mut Inner) {
         let now = self.engine().now();
-        while inner.responder.poll_transmit().is_some() {}
+        self.lose_answers(inner);
         let mut lost = false;
         while let Some(transmit) = inner.requester.poll_transmit(now) {
             lost = true;

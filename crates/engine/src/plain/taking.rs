@@ -139,7 +139,10 @@ impl Qp {
     /// Takes one plain record, whose sender has been checked. False: it asks for the general way, and nothing has changed.
     #[inline]
     fn take_plain(&self, inner: &mut Inner, plain: &Plain, payload: *const u8, near: &mut Near<'_>) -> bool {
-        if plain.path.mtu != inner.peer_mtu || inner.migration.heeds(plain.migrated) {
+        if plain.path.mtu != inner.peer_mtu
+            || plain.path.port != inner.attributes.port_num
+            || inner.migration.heeds(plain.migrated)
+        {
             return false;
         }
         match plain.what {

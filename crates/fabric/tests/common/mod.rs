@@ -127,6 +127,19 @@ impl Fabric {
         Self { dir, agent: None, hosts: Some(hosts), engines: parking_lot::Mutex::new(Vec::new()) }
     }
 
+    /// One host, or two at 10.0.0.1 and 10.0.0.2, whose device has another port without such an address.
+    pub(crate) fn two_ports(hosts: bool) -> Self {
+        let ports = "[[devices]]\n[[devices.ports]]\n[[devices.ports]]\ninterfaces = []\n";
+        if !hosts {
+            return Self::configured(&format!("{LOOPBACK}\n{ports}"));
+        }
+        let config = Config::parse(ports).expect("a configuration");
+        let hosts = ::fabric::Fabric::builder().host("10.0.0.1").host("10.0.0.2").config(config).build();
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosts = Some(hosts.expect("hosts"));
+        Self { dir, agent: None, hosts, engines: parking_lot::Mutex::new(Vec::new()) }
+    }
+
     /// Two hosts with two addresses each: 10.0.0.1 and 10.0.1.1, 10.0.0.2 and 10.0.1.2.
     pub(crate) fn two_paths(mtu: u32, faults: Faults) -> Self {
         let hosts = ::fabric::Fabric::builder().host_with(["10.0.0.1", "10.0.1.1"]).host_with(["10.0.0.2", "10.0.1.2"]);

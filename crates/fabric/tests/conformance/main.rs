@@ -23,6 +23,7 @@ mod requests;
 mod responder;
 mod retries;
 mod shared_receive;
+mod silence;
 mod states;
 mod statuses;
 mod transitions;

@@ -1,0 +1,77 @@
+//! Whether a packet is for a queue pair: whether it comes from where a connection leads, and by the port that the QP is on.
+//!
+//! Here is only the answer; what becomes of a packet that is not for the QP is in `drops.rs` and `progress.rs`. Principal method:
+//! [`Qp::is_connected`].
+
+use protocol::Service;
+use wire::Qpn;
+use wire::grh::Network;
+
+use crate::cell::Packet;
+use crate::qp::{Inner, Qp, Route};
+use crate::receive::Origin;
+
+impl Qp {
+    /// Whether this QP takes packets from there.
+    pub(crate) fn is_connected(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+        if self.service == Service::Ud {
+            return self.is_addressed(inner, packet, origin);
+        }
+        match origin {
+            Origin::Lane => {
+                !inner.on_wire
+                    && inner.attributes.dest_qp_num == packet.src_qp.value()
+                    && (packet.path.port == inner.attributes.port_num || self.shares_port(inner, packet.path.port))
+            }
+            Origin::Host { from, to } => {
+                if !inner.on_wire {
+                    return false;
+                }
+                let leads_there = |route: &Route| matches!(route, Route::Wire(flow) if &flow.source == to);
+                let by_path = &inner.attributes.dest.dgid == from
+                    && (leads_there(&inner.route) || {
+                        // The way was lost while a port was down, and whoever has nothing to say has not looked for it since.
+                        self.find_route(inner, false);
+                        leads_there(&inner.route)
+                    });
+                by_path || (inner.migration.has_spare() && self.comes_by_alternate(inner, packet, (from, to)))
+            }
+        }
+    }
+
+    /// Whether a datagram is for this QP's port: one is taken by the port that has its address.
+    fn is_addressed(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
+        let (engine, port) = (self.engine(), inner.attributes.port_num);
+        let (board, device) = (&engine.board, engine.device());
+        if packet.headers.dest_qp == Qpn::MULTICAST {
+            return board.is_up(device, port.into());
+        }
+        let to = match origin {
+            Origin::Lane if packet.path.port == port => return true,
+            // Two ports may have one address.
+            Origin::Lane => match packet.grh.as_ref().map(Network::parse) {
+                Some(Ok(network)) => network.gids().1,
+                _ => return false,
+            },
+            Origin::Host { to, .. } => *to,
+        };
+        let own = (to, board.gid_epoch(), port);
+        if inner.own_gid == Some(own) {
+            return true;
+        }
+        let is_own = board.index_of(device, port.into(), &to).is_some();
+        if is_own {
+            inner.own_gid = Some(own);
+        }
+        is_own
+    }
+
+    /// Whether what was sent to another port on this host is for this connection all the same: that is the port of its other path, or its own port
+    /// has an address in common with that one.
+    #[cold]
+    fn shares_port(&self, inner: &Inner, port: u8) -> bool {
+        let engine = self.engine();
+        let a = &inner.attributes;
+        a.alt_port_num == port || engine.board.have_a_gid_in_common(engine.device(), a.port_num.into(), port.into())
+    }
+}
