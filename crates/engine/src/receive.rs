@@ -410,8 +410,10 @@ impl Qp {
         let placed = if u64::from(before) + u64::from(offset) + u64::from(len) > u64::from(receive.length) {
             let came = before + offset + len;
             let room = receive.length;
-            let grh = if before > 0 { " (datagrams need 40 bytes for the GRH)" } else { "" };
-            let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}{grh}");
+            if !self.service.is_reliable() {
+                return self.lacks_room(inner, packet, receive, came);
+            }
+            let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}");
             let advice = "post receive buffers as long as the longest message";
             self.failed(receive.wr_id, Status::LocLenErr, &why, Some(advice));
             Err((Status::LocLenErr, Nak::InvalidRequest))
@@ -457,6 +459,25 @@ impl Qp {
                 None
             }
         }
+    }
+
+    /// A message of an unreliable service is longer than its receive buffer: it is dropped, and the QP goes on. A request of its own queue serves the
+    /// next message (IBA 9.9.6.3, class D); one that was taken from an SRQ ends with an error (class E).
+    #[cold]
+    fn lacks_room(&self, inner: &mut Inner, packet: &Packet, receive: Receive, came: u32) -> Option<Status> {
+        inner.responder.finish(Outcome::Dropped);
+        self.drop_packet(inner, Cause::Length, packet, (came, receive.length));
+        if receive.index.is_some() {
+            inner.receive = Some(receive);
+            return None;
+        }
+        let grh = if self.service == Service::Ud { " (datagrams need 40 bytes for the GRH)" } else { "" };
+        let room = receive.length;
+        let why = format_args!("a message of at least {came} bytes came for a receive buffer of {room}{grh}");
+        let advice = "post receive buffers as long as the longest message";
+        self.failed(receive.wr_id, Status::LocLenErr, &why, Some(advice));
+        self.complete_receive(inner, &receive, Status::LocLenErr, None, wc_opcode::RECV, None);
+        None
     }
 
     fn scatter(&self, inner: &Inner, receive: &Receive, range: (u32, u32), from: *const u8) -> Result<(), Refusal> {

@@ -116,10 +116,13 @@ fn too_long_to_send_and_too_long_to_take(fabric: &Fabric) {
     b.recv(1, 0, 139);
     b.recv(2, 0, 200);
     send(&a, &to_b, b.qp.qpn(), QKEY, 100);
+    // The request serves the next one.
+    send(&a, &to_b, b.qp.qpn(), QKEY, 99);
+    send(&a, &to_b, b.qp.qpn(), QKEY, 160);
     let (first, second) = (b.received(), b.received());
-    assert_eq!((first.wr_id, first.status), (1, status::LOC_LEN_ERR));
-    assert_eq!((second.wr_id, second.status), (2, status::WR_FLUSH_ERR));
-    assert_eq!(b.qp.state(), u32::from(state::ERR));
+    assert_eq!((first.wr_id, first.status, first.byte_len), (1, 0, 139));
+    assert_eq!((second.wr_id, second.status, second.byte_len), (2, 0, 200));
+    assert_eq!(b.qp.state(), u32::from(state::RTS));
 
     a.post(&SendWr { ud: Some((&to_b, b.qp.qpn(), QKEY)), sges: &a.sge(0, a.mtu() + 1), ..SendWr::default() });
     assert_eq!(a.sent().status, status::LOC_LEN_ERR);

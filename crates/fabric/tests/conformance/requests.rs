@@ -185,14 +185,24 @@ fn v_69_datagrams_leave_room_for_the_header(fabric: &Fabric) {
 }
 
 fn v_70_a_receive_buffer_must_have_room(fabric: &Fabric) {
-    for (plan, room, sender) in [(Plan::rc(), 99, status::REM_INV_REQ_ERR), (Plan::uc(), 99, 0), (Plan::ud(), 139, 0)] {
+    let (a, b) = fabric.pair(&Plan::rc());
+    b.recv(1, 0, 99);
+    a.post(&SendWr { sges: &a.sge(0, 100), ..SendWr::default() });
+    assert_eq!((a.sent().status, b.received().status), (status::REM_INV_REQ_ERR, status::LOC_LEN_ERR));
+    until("the error state", || (b.qp.state() == u32::from(state::ERR)).then_some(()));
+    // Nobody can be told: it is dropped, and the request is there for the next one.
+    for (plan, room) in [(Plan::uc(), 99), (Plan::ud(), 139)] {
         let (a, b) = fabric.pair(&plan);
         let to_b = a.ah(&b);
         let ud = (plan.service == Service::Ud).then_some((&*to_b, b.qp.qpn(), QKEY));
         b.recv(1, 0, room);
-        a.post(&SendWr { ud, sges: &a.sge(0, 100), ..SendWr::default() });
-        assert_eq!((a.sent().status, b.received().status), (sender, status::LOC_LEN_ERR), "{}", plan.service);
-        until("the error state", || (b.qp.state() == u32::from(state::ERR)).then_some(()));
+        for len in [100, 99] {
+            a.post(&SendWr { ud, sges: &a.sge(0, len), ..SendWr::default() });
+            assert_eq!(a.sent().status, 0, "{}", plan.service);
+        }
+        let wc = b.received();
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (1, 0, room), "{}", plan.service);
+        assert_eq!(b.qp.state(), u32::from(state::RTS), "{}", plan.service);
     }
 }
 

@@ -74,12 +74,27 @@ impl Pair {
     }
 }
 
-fn fault_unreliable_length_ends_the_receiver(fabric: &Fabric) {
+/// Class D: dropped, and the request serves the next message. Class E, with an SRQ: the request that was taken ends with an error. The QP goes on.
+fn fault_unreliable_length_drops_the_message(fabric: &Fabric) {
     for pair in Pair::each(fabric) {
+        let what = (pair.a.plan.service, pair.srq.is_some());
         pair.post(1, &pair.b.sge(0, 100));
         pair.post(2, &pair.b.sge(0, 4096));
-        pair.send(101);
-        pair.has_failed(status::LOC_LEN_ERR);
+        // Connections find out in the middle of a message, too.
+        let len = if pair.a.plan.service == Service::Uc { 200_000 } else { 101 };
+        pair.send(len);
+        let mut served = 1;
+        if pair.srq.is_some() {
+            let wc = pair.b.received();
+            assert_eq!((wc.wr_id, wc.status, wc.qp_num), (1, status::LOC_LEN_ERR, pair.b.qp.qpn()), "{what:?}");
+            served = 2;
+        }
+        pair.send(50);
+        let wc = pair.b.received();
+        assert_eq!((wc.wr_id, wc.status), (served, 0), "{what:?}");
+        assert_eq!(pair.b.qp.state(), u32::from(state::RTS), "{what:?}");
+        let dropped = pair.b.engine.drops();
+        assert!(dropped.iter().any(|record| record.cause == abi::reason::Cause::Length as u32), "{what:?}");
     }
 }
 
@@ -122,7 +137,7 @@ fn fault_uc_abandons_what_took_a_shared_request(fabric: &Fabric) {
 }
 
 everywhere! {
-    fault_unreliable_length_ends_the_receiver
+    fault_unreliable_length_drops_the_message
     fault_unreliable_scatter_list_ends_the_receiver
     fault_unreliable_without_a_request_drops_the_message
     fault_uc_abandons_what_took_a_shared_request
