@@ -25,6 +25,16 @@ fn a_program_that_is_not_there_is_127_and_one_that_cannot_run_126() {
 }
 
 #[test]
+fn a_log_filter_that_is_none_is_told_in_one_line_and_ends_no_program() {
+    let room = Room::new().expect("a room");
+    let words = ["env", "SOFTHCA_LOG=nonsense==", "ibv_devices"];
+    let outcome = room.finish_run(&words).expect("it ends").expect_success();
+    assert!(outcome.output.contains("softhca0"), "{}", outcome.told());
+    assert_eq!(outcome.errors.lines().count(), 1, "{}", outcome.told());
+    assert!(outcome.errors.starts_with("softhca: SOFTHCA_LOG=\"nonsense==\" is no filter"), "{}", outcome.told());
+}
+
+#[test]
 fn output_goes_through_untouched() {
     let room = Room::new().expect("a room");
     let outcome = room.finish_run(&["sh", "-c", "echo out; echo err >&2"]).expect("it ends").expect_success();

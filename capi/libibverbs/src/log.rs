@@ -1,15 +1,24 @@
-//! The log of a program that uses this library: silent unless `SOFTHCA_LOG` is set, then to standard error.
+//! The log of a program that uses this library: silent unless `SOFTHCA_LOG` is set, then to standard error. A value that is no filter is told in
+//! one line, and the program goes on without a log.
 
+use std::io::Write;
 use std::sync::Once;
+
+use engine::log::{VARIABLE, refused};
 use tracing_subscriber::EnvFilter;
 
 /// Starts the log, once, when the environment asks for it.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let Some(filter) = std::env::var("SOFTHCA_LOG").ok().filter(|filter| !filter.is_empty()) else { return };
-        // A program that has a subscriber of its own keeps it.
-        let _ =
-            tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter)).with_writer(std::io::stderr).try_init();
+        let Some(wanted) = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty()) else { return };
+        match EnvFilter::try_new(wanted.to_string_lossy()) {
+            // A program that has a subscriber of its own keeps it.
+            Ok(filter) => {
+                drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init());
+            }
+            // Standard error may be closed, which is no reason to end.
+            Err(why) => drop(writeln!(std::io::stderr(), "softhca: {}; nothing is logged", refused(&wanted, &why))),
+        }
     });
 }

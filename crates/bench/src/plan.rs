@@ -262,8 +262,9 @@ impl FromStr for Size {
         let number: Option<usize> = digits.parse().ok();
         number
             .and_then(|number| number.checked_mul(1 << shift))
+            .filter(|bytes| (1..=LONGEST).contains(bytes))
             .map(Self)
-            .ok_or_else(|| format!("{text:?} is no size, such as 8, 4k or 1m"))
+            .ok_or_else(|| format!("a message has 1 byte to {}, as 8, 4k or 1m", Self(LONGEST)))
     }
 }
 
@@ -293,7 +294,7 @@ mod tests {
             let size: Size = text.parse().expect("a size");
             assert_eq!((size.0, size.to_string().as_str()), (bytes, shown));
         }
-        for wrong in ["", "k", "-1", "8x", "99999999999g"] {
+        for wrong in ["", "k", "-1", "8x", "99999999999g", "0", "0k", "2g"] {
             assert!(wrong.parse::<Size>().is_err(), "{wrong}");
         }
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engine::log::{VARIABLE, refused};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -22,15 +23,13 @@ use crate::{Failure, start};
 /// How long an agent may take to say goodbye to its programs.
 const GOODBYE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// What is logged.
-const LOG: &str = "SOFTHCA_LOG";
-
 /// Does what the options say.
 pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
     let run_dir = if agent.system { place::system_run_dir() } else { host.own_run_dir() };
     if agent.stop {
         return stop(&run_dir);
     }
+    log_filter()?;
     if agent.foreground || agent.detached {
         return serve(agent, host, &run_dir);
     }
@@ -91,7 +90,7 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
         // Fails only for a process that leads its group, as when a person types the hidden option.
         let _ = rustix::process::setsid();
     }
-    log(agent);
+    log(agent, log_filter()?);
     let config = configuration(agent, host)?;
     // The nodes and the mirror of an agent for everybody are for everybody's eyes, those of another one for nobody's.
     rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
@@ -108,10 +107,16 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
     Ok(String::new())
 }
 
+/// What SOFTHCA_LOG asks for, if it asks for something.
+pub(crate) fn log_filter() -> Result<Option<EnvFilter>, String> {
+    let Some(wanted) = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty()) else { return Ok(None) };
+    let text = wanted.to_str().ok_or_else(|| refused(&wanted, &"it is not UTF-8"))?;
+    EnvFilter::try_new(text).map(Some).map_err(|why| refused(&wanted, &why))
+}
+
 /// Logging as SOFTHCA_LOG says; a person in front of a terminal sees more than a file does.
-fn log(agent: &Agent) {
-    let usual = if agent.detached { "warn" } else { "info" };
-    let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new(usual));
+fn log(agent: &Agent, wanted: Option<EnvFilter>) {
+    let filter = wanted.unwrap_or_else(|| EnvFilter::new(if agent.detached { "warn" } else { "info" }));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(!agent.detached);
     if agent.detached {
         log.with_writer(|| Bounded(std::io::stderr())).init();

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -92,8 +93,8 @@ Examples:
   softhca run --fault 'loss 5% seed 7' -- ./my-tests    with packets that get lost (docs/faults.md)
   SOFTHCA_LOG=debug softhca run -- ./my-server
 
-The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part,
-126 that the program cannot be executed, 127 that it was not found, 123 that --strict has found something and
+The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part, or
+does not know one of its options, 126 that the program cannot be executed, 127 that it was not found, 123 that --strict has found something and
 the program itself ended with 0. When the program does not end with 0, the last reasons why something failed follow
 on standard error, each once with how often it came; when it does, those of requests that completed with an error.
 They are those of its children, too.";
@@ -144,7 +145,8 @@ that it stands for, on the wire as it was sent or received. With an agent for ev
 sees own programs only. Programs run slower while somebody captures, and never wait for the capture: what there is no
 room for is counted and missing. docs/capture.md says more.
 
-The exit code is 0 when the capture has ended as it was told to, and 1 when it could not be made or the agent ended.";
+The exit code is 0 when the capture has ended as it was told to, 1 when it could not be made or the agent ended, and 2 for
+options that are none.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CAPTURE_EXAMPLES)]
@@ -165,8 +167,8 @@ pub(crate) struct Capture {
     #[arg(long)]
     pub(crate) no_payload: bool,
     /// End after so many seconds
-    #[arg(short, long, value_name = "SECONDS")]
-    pub(crate) duration: Option<f64>,
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
     /// Print packets although they are written to a file, too
     #[arg(long)]
     pub(crate) print: bool,
@@ -273,6 +275,29 @@ pub(crate) enum Kind {
     Cm,
 }
 
+/// A time, as 5 or 0.5.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| *time <= LONGEST)
+        .ok_or_else(|| format!("between 0 and {} seconds are possible", LONGEST.as_secs()))
+}
+
+/// A year, which nobody waits for.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Whether the command of a command line that could not be understood is `run`.
+pub(crate) fn is_run(words: impl Iterator<Item = OsString>) -> bool {
+    let mut words = words.skip(1);
+    let mut next = words.next();
+    while next.as_ref().is_some_and(|word| word.to_string_lossy().starts_with('-')) {
+        if next.is_some_and(|word| word == "--address") {
+            words.next();
+        }
+        next = words.next();
+    }
+    next.is_some_and(|word| word == "run")
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser};
@@ -282,6 +307,31 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_of_a_wrong_line_is_known() {
+        for (line, expected) in [
+            ("softhca run", true),
+            ("softhca --address ::1 run --fault", true),
+            ("softhca --address=run --address 127.0.0.2 run", true),
+            ("softhca bench run", false),
+            ("softhca --address run", false),
+            ("softhca --bogus", false),
+            ("softhca", false),
+        ] {
+            assert_eq!(super::is_run(line.split(' ').map(Into::into)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn times_that_cannot_pass_are_refused() {
+        for wrong in ["-1", "nan", "inf", "1e30", "x", ""] {
+            let line = format!("--duration={wrong}");
+            let told = Arguments::try_parse_from(["softhca", "capture", &line]).expect_err(wrong).to_string();
+            assert!(told.contains("between 0 and") && told.contains("--duration"), "{told}");
+        }
+        assert!(Arguments::try_parse_from(["softhca", "capture", "-d", "0.5"]).is_ok());
     }
 
     #[test]

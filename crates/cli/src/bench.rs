@@ -34,7 +34,12 @@ pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
     if options.child {
         return child(options, host);
     }
-    let plan = if options.serve { None } else { Some(options.plan()?) };
+    let plan = if options.serve {
+        None
+    } else {
+        let cannot = |why| Failure::of_options(format!("{why}; `softhca bench --help` shows what can be measured"));
+        Some(options.plan().map_err(cannot)?)
+    };
     let run_dir = host.run_dir();
     // Held until it is over: an agent that ends itself when idle sees that somebody is there.
     let _agent = start::ensure(host, &run_dir, None)?;
@@ -163,7 +168,7 @@ fn child(options: &Options, host: &Host) -> Result<String, Failure> {
     let context = open(&host.run_dir(), options)?;
     match bench::answer(&context, &place(options), talk) {
         // Whoever asked says what went wrong; that it is gone needs no words.
-        Err(Error::Other(_) | Error::Gone) => Err(Failure { output: String::new(), why: String::new() }),
+        Err(Error::Other(_) | Error::Gone) => Err(Failure::from("")),
         Err(why) => Err(why.into()),
         Ok(_) => Ok(String::new()),
     }

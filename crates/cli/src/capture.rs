@@ -36,7 +36,7 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     // Programs may come later; the agent stays for as long as somebody asks.
     drop(start::ensure(host, &run_dir, None)?);
     let socket = Socket::connect(&engine::rundir::admin(&run_dir))?;
-    let session = Session::begin(socket, Wanted { room: wanted.buffer * 1024, most: most(wanted) })?;
+    let session = Session::begin(socket, Wanted { room: wanted.buffer.saturating_mul(1024), most: most(wanted) })?;
     if let Some(device) = &wanted.interface
         && !session.devices().contains(device)
     {
@@ -48,7 +48,7 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
         eprintln!("listening on {} of {}, {whose}; ^C ends", session.devices().join(", "), run_dir.display());
     }
     let mut capturing = Capturing { wanted, filter, output, seen: 0, taken: 0, is_over: false };
-    let end = wanted.duration.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds.max(0.0)));
+    let end = wanted.duration.map(|time| Instant::now() + time);
     capturing.go(session, &|| stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end))
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn run(host: &Host, json: bool) -> Result<String, Failure> {
     let findings = checks::all(host);
     let output = if json { serde_json::to_string_pretty(&findings)? + "\n" } else { text(&findings) };
     if findings.iter().any(|finding| finding.verdict == Verdict::Fail) {
-        return Err(Failure { output, why: String::new() });
+        return Err(Failure { output, ..Failure::from("") });
     }
     Ok(output)
 }

@@ -32,7 +32,10 @@ use arguments::{Arguments, Command};
 use place::Host;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
     let host = Host { addresses: arguments.address };
     let done = match arguments.command {
         Command::Run(run) => return run::run(&run, &host),
@@ -47,26 +50,49 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(text) => print(&text),
-        Err(Failure { output, why }) => {
+        Err(Failure { output, why, code }) => {
             print(&output);
             if !why.is_empty() {
                 eprintln!("softhca: {why}");
             }
-            ExitCode::FAILURE
+            ExitCode::from(code)
         }
     }
 }
+
+/// Options that are none, or the help that was asked for. `softhca run` has a code of its own for that, for others are its program's.
+fn refuse(error: &clap::Error) -> ExitCode {
+    // Nobody may read it any more.
+    let _ = error.print();
+    match error.use_stderr() {
+        false => ExitCode::SUCCESS,
+        true if arguments::is_run(std::env::args_os()) => ExitCode::from(run::NOT_READY),
+        true => ExitCode::from(NO_OPTIONS),
+    }
+}
+
+/// The exit code for options that are none.
+const NO_OPTIONS: u8 = 2;
 
 /// Why a command failed, and what it has to print nevertheless.
 #[derive(Debug)]
 struct Failure {
     output: String,
     why: String,
+    /// The exit code.
+    code: u8,
+}
+
+impl Failure {
+    /// What was asked for cannot be had, whatever the machine is like.
+    fn of_options(why: impl std::fmt::Display) -> Self {
+        Self { code: NO_OPTIONS, ..Self::from(why) }
+    }
 }
 
 impl<T: std::fmt::Display> From<T> for Failure {
     fn from(why: T) -> Self {
-        Self { output: String::new(), why: why.to_string() }
+        Self { output: String::new(), why: why.to_string(), code: 1 }
     }
 }
 

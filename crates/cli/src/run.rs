@@ -10,6 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
+use crate::agent_command;
 use crate::arguments::Run;
 use crate::fault;
 use crate::place::{self, Host};
@@ -22,7 +23,7 @@ use crate::strict::Findings;
 /// The strict mode has found something, in a program that ended with 0.
 const FOUND: u8 = 123;
 /// softhca could not do its part.
-const NOT_READY: u8 = 125;
+pub(crate) const NOT_READY: u8 = 125;
 /// The program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 /// The program was not found.
@@ -40,6 +41,14 @@ pub(crate) fn run(run: &Run, host: &Host) -> ExitCode {
 }
 
 fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
+    let program = run.command[0].to_string_lossy();
+    if program.starts_with('-') {
+        return Err(format!(
+            "{program} is no option of `softhca run`, and no program: `softhca run --help` shows the options, and a program whose name begins with \
+             - is started by its path, as ./{program}"
+        ));
+    }
+    agent_command::log_filter()?;
     let faults = fault::of_run(&run.fault, env::var_os(abi::fault::VARIABLE).as_deref())?;
     let library = place::library_folder()?;
     let run_dir = host.run_dir();
@@ -68,7 +77,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
         Err(error) => {
             reasons.forget();
             findings.map(Findings::end);
-            eprintln!("softhca: {}: {error}", run.command[0].to_string_lossy());
+            eprintln!("softhca: {program}: {error}");
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };

@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 use crate::admin::Connection;
+use crate::agent_command;
 use crate::arguments::LinkLayer;
 use crate::place::{self, Host};
 
@@ -33,6 +34,8 @@ pub(crate) const LOG_LIMIT: u64 = 16 << 20;
 /// A connection to the agent of `host` in `run_dir`, which is started if it does not answer. With `link_layer`, all its ports are
 /// of that one.
 pub(crate) fn ensure(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>) -> Result<Connection, String> {
+    // Before anything is started that would log otherwise than was asked for.
+    agent_command::log_filter()?;
     let connection = answering_or_started(host, run_dir, link_layer)?;
     if let Some(layer) = link_layer {
         check_link_layer(&connection.ask("devices")?["devices"], layer, run_dir)?;

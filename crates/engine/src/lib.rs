@@ -46,6 +46,7 @@ mod lid;
 pub mod lint;
 #[allow(unsafe_code, reason = "a lock is a promise that only its author can make")]
 mod lock;
+pub mod log;
 mod mcast;
 mod memory;
 mod migration;

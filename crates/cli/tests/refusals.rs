@@ -1,0 +1,59 @@
+//! What the `softhca` program refuses: in one sentence with what was wrong, what is possible and where to look, and with the exit code that its
+//! help names. Nothing is started for it.
+
+use std::process::Command;
+
+/// What the program says on standard error, and its exit code.
+fn told(words: &[&str], log: Option<&str>) -> (String, Option<i32>) {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let dir = scratch.path().join("run");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_softhca"));
+    command.args(words).env("SOFTHCA_DIR", &dir).env_remove("SOFTHCA_LOG").env_remove("SOFTHCA_FAULTS");
+    command.envs(log.map(|log| ("SOFTHCA_LOG", log)));
+    let output = command.output().expect("it starts");
+    assert!(output.stdout.is_empty(), "{words:?}: {output:?}");
+    assert!(!dir.join("admin").exists(), "{words:?}: no agent is started");
+    (String::from_utf8(output.stderr).expect("text"), output.status.code())
+}
+
+#[test]
+fn options_that_are_none_are_refused() {
+    let cases: [(&[&str], i32, &[&str]); 11] = [
+        (&["run", "--bogus"], 125, &["--bogus is no option", "softhca run --help", "./--bogus"]),
+        (&["run", "-x", "--", "true"], 125, &["-x is no option", "softhca run --help"]),
+        (&["run"], 125, &["<COMMAND>", "--help"]),
+        (&["run", "--fault", "loose", "--", "true"], 125, &["\"loose\" is no kind of fault", "kinds are loss"]),
+        (&["bench", "-s", "0"], 2, &["'0'", "--sizes", "1 byte to", "--help"]),
+        (&["bench", "-s", "8,2g"], 2, &["'2g'", "--sizes", "1 byte to", "--help"]),
+        (&["bench", "-q", "0"], 2, &["queue pairs: 0 is not between 1 and", "softhca bench --help"]),
+        (&["bench", "-t", "2"], 2, &["some have none", "softhca bench --help"]),
+        (&["bench", "--seconds", "nan"], 2, &["between 0 and", "softhca bench --help"]),
+        (&["capture", "-d", "nan"], 2, &["--duration", "between 0 and", "--help"]),
+        (&["--bogus"], 2, &["--bogus", "--help"]),
+    ];
+    for (words, code, expected) in cases {
+        let (errors, ended) = told(words, None);
+        assert_eq!(ended, Some(code), "{words:?}: {errors}");
+        for part in expected {
+            assert!(errors.contains(part), "{words:?}: {part} is not in {errors}");
+        }
+    }
+}
+
+#[test]
+fn a_log_filter_that_is_none_is_refused() {
+    for (words, code) in [
+        (&["agent"][..], 1),
+        (&["agent", "--foreground"], 1),
+        (&["run", "--", "true"], 125),
+        (&["fault", "add", "loss"], 1),
+        (&["bench"], 1),
+    ] {
+        let (errors, ended) = told(words, Some("nonsense=="));
+        assert_eq!(ended, Some(code), "{words:?}: {errors}");
+        for part in ["SOFTHCA_LOG=\"nonsense==\" is no filter", "error, warn, info, debug or trace", "engine=debug"] {
+            assert!(errors.contains(part), "{words:?}: {part} is not in {errors}");
+        }
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
