@@ -2,30 +2,34 @@
 //!
 //! `{"request": "devices"}` answers with the facts of `ibv_devinfo -v`; `"show"` with every object of every context, as
 //! `show.rs` tells them; `"errors"` with why something failed in them and in those that ended lately, as `reasons.rs` does; `"status"` with a few numbers; `"fault"` adds, lists and clears faults on demand (`faults.rs`); `"stop"` ends the agent. An answer that is too long for a
-//! message comes as a memfd: the message then says `{"attached": bytes}`. Every user that reaches the node may ask; what
-//! is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. `"capture"` begins
+//! message comes in several: each begins with a `+`, the last one with a `.`. They are made one after the other, when there is
+//! room for the next ([`telling`]). Every user that reaches the node may ask; what is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. `"capture"` begins
 //! a capture that lasts as long as the connection, and `"capture-news"` asks for its spools, whose descriptors come with the answer
 //! ([`crate::capture`]). [`ask`] is the client's side.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+pub(crate) mod telling;
+
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::MemfdFlags;
 use serde_json::{Value, json};
 use shm::socket::Socket;
 
 use crate::capture;
 use crate::cm::Manager;
 use crate::faults;
-use crate::reasons;
 use crate::rundir::ADMIN;
 use crate::show;
 use crate::world::World;
+use telling::Telling;
 
 /// The longest answer that is a message of its own.
 const INLINE_MAX: usize = 32 * 1024;
+/// Before a piece of an answer that has more.
+const MORE: u8 = b'+';
+/// Before the last piece of one.
+const LAST: u8 = b'.';
 
 /// What becomes of an admin connection after a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,55 +38,73 @@ pub(crate) enum Verdict {
     Goes,
     /// It has ended, or must.
     Ends,
-    /// It goes on, and ports have changed.
-    Changed,
     /// The whole agent is to end.
     Stop,
 }
 
-/// Takes one question from `socket`, which is connection `number`, and answers it.
+/// What a question leads to.
+pub(crate) enum Answer {
+    /// An answer, and whether ports have changed.
+    Tell(Box<Telling>, bool),
+    /// The connection has sent its answer, or there was no question.
+    Over(Verdict),
+}
+
+/// Takes one question from `socket`, which is connection `number`.
 pub(crate) fn serve(
     world: &mut World,
     manager: &Manager,
     (number, socket): (u32, &Socket),
     buffer: &mut [u8],
-) -> Verdict {
+) -> Answer {
     let received = match socket.try_recv(buffer) {
         Ok(received) if received.len > 0 => received,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Verdict::Goes,
-        _ => return Verdict::Ends,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Answer::Over(Verdict::Goes),
+        _ => return Answer::Over(Verdict::Ends),
     };
-    let question = &buffer[..received.len];
-    if let Ok(asked) = serde_json::from_slice::<Value>(question)
-        && asked["request"] == "fault"
-    {
-        let (value, changed) = faults::answer(world, asker(socket), &asked);
-        return match send(socket, &value) {
-            Ok(()) if !changed => Verdict::Goes,
-            _ if changed => Verdict::Changed,
-            _ => Verdict::Ends,
-        };
-    }
-    if let Some(request) = about_capture(question) {
-        let (value, fds) = match request["request"] == "capture" {
-            true => (capture::begin(world, number, asker(socket), &request), Vec::new()),
-            false => capture::news(world, number),
-        };
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        return socket.try_send(value.to_string().as_bytes(), &fds).map_or(Verdict::Ends, |()| Verdict::Goes);
-    }
-    let (value, stop) = answer((world, manager), asker(socket), question);
-    match send(socket, &value) {
-        _ if stop => Verdict::Stop,
-        Ok(()) => Verdict::Goes,
-        Err(_) => Verdict::Ends,
+    let question = match serde_json::from_slice::<Value>(&buffer[..received.len]) {
+        Ok(question) => question,
+        Err(error) => return tell(&json!({"error": format!("a question is one JSON object: {error}")})),
+    };
+    let asker = asker(socket);
+    match question["request"].as_str().unwrap_or_default() {
+        "fault" => {
+            let (value, changed) = faults::answer(world, asker, &question);
+            Answer::Tell(Box::new(Telling::text(&value)), changed)
+        }
+        "capture" => captured(socket, &capture::begin(world, number, asker, &question), &[]),
+        "capture-news" => {
+            let (value, fds) = capture::news(world, number);
+            captured(socket, &value, &fds)
+        }
+        "devices" => tell(&show::devices(world)),
+        "show" => Answer::Tell(Box::new(Telling::show(asker)), false),
+        "errors" => Answer::Tell(Box::new(Telling::errors(asker)), false),
+        "status" => {
+            let mut status = show::status(world);
+            status["manager"] = manager.status();
+            tell(&status)
+        }
+        "stop" if asker != Asker::Root => tell(&json!({"error": "only the agent's own user and root may stop it"})),
+        "stop" => {
+            let _ = socket.try_send(json!({"stopping": std::process::id()}).to_string().as_bytes(), &[]);
+            Answer::Over(Verdict::Stop)
+        }
+        other => tell(&json!({"error": format!(
+            "request {other:?} is not known; there are devices, show, errors, status, fault, capture, capture-news and stop"
+        )})),
     }
 }
 
-/// A question about captures, if it is one.
-fn about_capture(question: &[u8]) -> Option<Value> {
-    let question: Value = serde_json::from_slice(question).ok()?;
-    matches!(question["request"].as_str(), Some("capture" | "capture-news")).then_some(question)
+fn tell(value: &Value) -> Answer {
+    Answer::Tell(Box::new(Telling::text(value)), false)
+}
+
+/// Sends an answer about captures, which is short and comes with descriptors.
+fn captured(socket: &Socket, value: &Value, fds: &[OwnedFd]) -> Answer {
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    let sent = socket.try_send(value.to_string().as_bytes(), &fds);
+    Answer::Over(sent.map_or(Verdict::Ends, |()| Verdict::Goes))
 }
 
 /// Who asks.
@@ -110,59 +132,29 @@ fn asker(socket: &Socket) -> Asker {
     }
 }
 
-/// The answer to a question, and whether the agent is to end.
-fn answer((world, manager): (&World, &Manager), asker: Asker, question: &[u8]) -> (Value, bool) {
-    let request = match serde_json::from_slice::<Value>(question) {
-        Ok(question) => question["request"].as_str().unwrap_or_default().to_owned(),
-        Err(error) => return (json!({"error": format!("a question is one JSON object: {error}")}), false),
-    };
-    match request.as_str() {
-        "devices" => (show::devices(world), false),
-        "show" => (with(show::contexts(world, asker), manager.show(asker)), false),
-        "errors" => (reasons::show(world, asker), false),
-        "status" => (with(show::status(world), manager.status()), false),
-        "stop" if asker != Asker::Root => (json!({"error": "only the agent's own user and root may stop it"}), false),
-        "stop" => (json!({"stopping": std::process::id()}), true),
-        other => (
-            json!({"error": format!("request {other:?} is not known; there are devices, show, errors, status, fault, capture, capture-news and stop")}),
-            false,
-        ),
+/// The answer that `socket` receives; `next` is called before each message is waited for.
+pub fn receive<E: From<io::Error>>(socket: &Socket, mut next: impl FnMut() -> Result<(), E>) -> Result<Vec<u8>, E> {
+    let mut answer = Vec::new();
+    let mut buffer = vec![0; 2 * INLINE_MAX];
+    loop {
+        next()?;
+        let len = socket.recv(&mut buffer)?.len;
+        match &buffer[..len] {
+            [] => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            [MORE, piece @ ..] => answer.extend_from_slice(piece),
+            [LAST, piece @ ..] => {
+                answer.extend_from_slice(piece);
+                return Ok(answer);
+            }
+            whole => return Ok(whole.to_vec()),
+        }
     }
-}
-
-/// An answer with what the connection manager says beside it.
-fn with(mut answer: Value, manager: Value) -> Value {
-    answer["manager"] = manager;
-    answer
-}
-
-fn send(socket: &Socket, value: &Value) -> io::Result<()> {
-    let text = value.to_string();
-    if text.len() <= INLINE_MAX {
-        return socket.try_send(text.as_bytes(), &[]);
-    }
-    let memfd: OwnedFd = rustix::fs::memfd_create("softhca-answer", MemfdFlags::CLOEXEC)?;
-    let mut file = File::from(memfd);
-    file.write_all(text.as_bytes())?;
-    socket.try_send(json!({"attached": text.len()}).to_string().as_bytes(), &[file.as_fd()])
 }
 
 /// Asks the agent that serves `run_dir`.
 pub fn ask(run_dir: &Path, question: &Value) -> io::Result<Value> {
-    let broken = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let socket = Socket::connect(&run_dir.join(ADMIN))?;
     socket.send(question.to_string().as_bytes(), &[])?;
-    let mut buffer = vec![0; 2 * INLINE_MAX];
-    let mut received = socket.recv(&mut buffer)?;
-    if received.len == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let answer: Value =
-        serde_json::from_slice(&buffer[..received.len]).map_err(|_| broken("the agent's answer is not JSON"))?;
-    let Some(memfd) = received.fds.pop() else { return Ok(answer) };
-    let mut file = File::from(memfd);
-    file.rewind()?;
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    serde_json::from_str(&text).map_err(|_| broken("the agent's attached answer is not JSON"))
+    let answer = receive(&socket, || Ok::<(), io::Error>(()))?;
+    serde_json::from_slice(&answer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -17,6 +17,7 @@ use shm::eventfd::Doorbell;
 use shm::socket::Socket;
 
 use crate::addresses::{chosen, host_addresses};
+use crate::chance::Chances;
 use crate::config::{Config, ConfigError, Wire};
 use crate::local::{LocalChannel, LocalControl, Message};
 use crate::refusal::Refusal;
@@ -70,6 +71,11 @@ impl Inbox {
         sent
     }
 
+    /// Has the agent's thread look again: messages are left.
+    pub(crate) fn wake_again(&self) {
+        self.wake.ring();
+    }
+
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -89,7 +95,11 @@ impl Agent {
             Some(path) => path.display().to_string(),
             None => nowhere(),
         };
-        let world = World::new(config, &place)?;
+        let mut world = World::new(config, &place)?;
+        if !config.in_order {
+            let chance = Chances::new()?;
+            world.scatter(|| chance.another());
+        }
         let (sender, messages) = channel();
         let inbox = Inbox { sender, wake: Arc::new(Doorbell::new()?) };
         // Engines are woken by every thread of this process that hands something on.

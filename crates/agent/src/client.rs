@@ -26,8 +26,10 @@ pub(crate) struct Client {
     socket: Socket,
     node: Node,
     peer: Peer,
-    /// Readable when the process has ended, though a child of it may still hold the socket.
+    /// Readable when the process has ended, though a child of it may still hold the socket. From the first message on.
     death: Option<OwnedFd>,
+    /// Nobody watches it yet.
+    death_is_new: bool,
     /// From the opening on.
     session: Option<Session>,
     /// A reply that had no room.
@@ -37,8 +39,8 @@ pub(crate) struct Client {
     busy: bool,
     /// The command that is being carried out elsewhere has no reply.
     quiet: bool,
-    /// What its socket is watched for.
-    pub(crate) interest: EventFlags,
+    /// What its socket is watched for, if it is watched.
+    pub(crate) interest: Option<EventFlags>,
 }
 
 /// What a connection is to.
@@ -102,21 +104,19 @@ impl Client {
     pub(crate) fn new(socket: Socket, node: Node) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let credentials = socket.peer_credentials()?;
-        let pid = i32::try_from(credentials.pid).ok().and_then(Pid::from_raw);
-        let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: program_name(credentials.pid) };
-        // Without one (no process id in our namespace), the end of the stream says it.
-        let death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: String::new() };
         Ok(Self {
             socket,
             node,
             peer,
-            death,
+            death: None,
+            death_is_new: false,
             session: None,
             unsent: None,
             starves: false,
             busy: false,
             quiet: false,
-            interest: EventFlags::IN,
+            interest: Some(EventFlags::IN),
         })
     }
 
@@ -128,6 +128,16 @@ impl Client {
     /// Its user.
     pub(crate) fn uid(&self) -> u32 {
         self.peer.uid
+    }
+
+    /// The socket, and what it is watched for.
+    pub(crate) fn watched(&mut self) -> (BorrowedFd<'_>, &mut Option<EventFlags>) {
+        (self.socket.as_fd(), &mut self.interest)
+    }
+
+    /// What becomes readable at the death of the process, once, for whoever is to watch it.
+    pub(crate) fn new_death(&mut self) -> Option<BorrowedFd<'_>> {
+        if std::mem::take(&mut self.death_is_new) { self.death() } else { None }
     }
 
     /// What becomes readable at the death of the process.
@@ -205,6 +215,7 @@ impl Client {
 
     /// The first message: who speaks, and which numbering.
     fn open(&mut self, world: &mut World, manager: &mut Manager, message: &[u8]) -> Fate {
+        self.identify();
         let mut fds = Vec::new();
         let open = Open::read(message).filter(|open| message.len() == size_of::<Open>() && open.magic == MAGIC);
         let outcome = match open {
@@ -233,6 +244,15 @@ impl Client {
         self.session = outcome.ok();
         let sent = self.send(answer.bytes().to_vec(), fds);
         if self.session.is_some() { sent } else { Fate::Ends }
+    }
+
+    /// Finds out what program it is, and has its end noticed.
+    fn identify(&mut self) {
+        self.peer.comm = program_name(self.peer.pid);
+        let pid = i32::try_from(self.peer.pid).ok().and_then(Pid::from_raw);
+        // Without one (no process id in our namespace), the end of the stream says it.
+        self.death = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        self.death_is_new = self.death.is_some();
     }
 
     /// Sends a reply in its envelope.

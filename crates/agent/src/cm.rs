@@ -41,10 +41,11 @@ mod tests;
 #[cfg(test)]
 mod unpunctual;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use abi::Errno;
@@ -77,7 +78,14 @@ const USER_UNDECIDED_MAX: usize = 1024;
 const MEMBERS_MAX: usize = 1 << 14;
 const ID_MEMBERS_MAX: usize = 64;
 /// Datagrams between ids of this agent that are delivered in one go; the rest waits for the next turn.
-const TURN: usize = 4096;
+const TURN: usize = 64;
+/// Datagrams of other hosts that are delivered in one go.
+const ARRIVALS: usize = 64;
+/// Times that are seen to in one go.
+const DUE: usize = 64;
+/// Events of one user that wait, and memberships, where users are kept apart.
+const USER_EVENTS_MAX: usize = 1 << 16;
+const USER_MEMBERS_MAX: usize = MEMBERS_MAX / 8;
 
 /// The connection manager of one agent.
 pub(crate) struct Manager {
@@ -126,17 +134,23 @@ struct Passed {
     psn: u32,
 }
 
-/// How many ids a user has, and how many of them are requests that it has not decided about.
-#[derive(Debug, Clone, Copy, Default)]
+/// How many ids a user has, how many of them are requests that it has not decided about, and what else it has.
+#[derive(Debug, Clone, Default)]
 struct Share {
     ids: usize,
     undecided: usize,
+    channels: usize,
+    members: usize,
+    /// Events that wait in its channels.
+    events: Arc<AtomicUsize>,
 }
 
 /// A channel with its ids.
 struct Owner {
     channel: Channel,
-    ids: HashSet<u32>,
+    ids: BTreeSet<u32>,
+    /// Its client is gone.
+    ends: bool,
 }
 
 /// What has happened so far, for people.
@@ -199,29 +213,66 @@ impl Manager {
         while token == 0 || self.tokens.contains_key(&token) {
             token = self.outside.word();
         }
-        let (channel, bell) = Channel::new(peer, token, told)?;
+        let share = self.users.entry(peer.uid).or_default();
+        let (channel, bell) = Channel::new(peer, token, told, Arc::clone(&share.events))?;
+        share.channels += 1;
         self.last_channel = next;
         let id = ChannelId(next);
         self.tokens.insert(token, id);
-        self.channels.insert(id, Owner { channel, ids: HashSet::new() });
+        self.channels.insert(id, Owner { channel, ids: BTreeSet::new(), ends: false });
         Ok((id, bell))
     }
 
     /// Ends a channel whose client has closed or died, with all its ids.
     pub(crate) fn close(&mut self, world: &World, channel: ChannelId) {
-        let Some(owner) = self.channels.get_mut(&channel) else { return };
-        // Requests among them are ids of this channel as well.
-        drop(owner.channel.take_out(|_| true));
-        let mut ids: Vec<u32> = owner.ids.iter().copied().collect();
-        // In one order each time: what a simulation's seed decides shall not hang on a hash.
-        ids.sort_unstable();
+        while !self.close_some(world, channel, usize::MAX) {}
+    }
+
+    /// The same in pieces of `most` ids; true when the channel is gone.
+    pub(crate) fn close_some(&mut self, world: &World, channel: ChannelId, most: usize) -> bool {
+        let Some(owner) = self.channels.get_mut(&channel) else { return true };
+        if !std::mem::replace(&mut owner.ends, true) {
+            self.tokens.remove(&owner.channel.token);
+            // Requests among them are ids of this channel as well.
+            drop(owner.channel.take_out(|_| true));
+        }
+        let ids: Vec<u32> = owner.ids.iter().copied().take(most).collect();
         for id in ids {
             self.end(id);
         }
-        if let Some(owner) = self.channels.remove(&channel) {
-            self.tokens.remove(&owner.channel.token);
+        let done = self.channels.get(&channel).is_none_or(|owner| owner.ids.is_empty());
+        if done && let Some(owner) = self.channels.remove(&channel) {
+            let uid = owner.channel.peer.uid;
+            if let Some(share) = self.users.get_mut(&uid) {
+                share.channels = share.channels.saturating_sub(1);
+                if share.channels == 0 {
+                    self.users.remove(&uid);
+                }
+            }
         }
         self.settle(world);
+        done
+    }
+
+    /// The user of a channel.
+    pub(crate) fn user_of(&self, channel: ChannelId) -> u32 {
+        self.channels.get(&channel).map_or(u32::MAX, |owner| owner.channel.peer.uid)
+    }
+
+    /// Whether a user's channels may hold more events.
+    fn has_room_for_events(&self, uid: u32) -> bool {
+        let waiting = |share: &Share| share.events.load(Ordering::Relaxed);
+        !self.apart || self.users.get(&uid).map_or(0, waiting) < USER_EVENTS_MAX
+    }
+
+    /// Takes a membership out.
+    fn remove_member(&mut self, channel: ChannelId, member: u32) {
+        let uid = self.user_of(channel);
+        if self.members.remove(member).is_some()
+            && let Some(share) = self.users.get_mut(&uid)
+        {
+            share.members = share.members.saturating_sub(1);
+        }
     }
 
     /// What becomes readable when datagrams come.
@@ -236,7 +287,7 @@ impl Manager {
 
     /// Datagrams have come.
     pub(crate) fn on_datagrams(&mut self, world: &World) {
-        for arrived in self.inlet.take_all() {
+        for arrived in self.inlet.take_some(ARRIVALS) {
             let origin = Origin {
                 source: arrived.from,
                 destination: arrived.to,
@@ -260,7 +311,7 @@ impl Manager {
     pub(crate) fn on_time(&mut self, world: &World) {
         let now = self.now();
         if self.core.next_time().is_some_and(|at| at <= now) {
-            self.core.on_time(now);
+            self.core.on_time_some(now, DUE);
         }
         self.search_on(world, now);
         self.reject_early(now);
@@ -307,6 +358,9 @@ impl Manager {
     /// Adds an id for a channel. None: the channel's user, or the agent, has as many as it may.
     fn add(&mut self, id: Id) -> Option<u32> {
         let owner = self.channels.get_mut(&id.channel)?;
+        if owner.ends {
+            return None;
+        }
         let share = self.users.entry(owner.channel.peer.uid).or_default();
         let undecided = usize::from(!id.known);
         if self.apart && (share.ids >= USER_IDS_MAX || share.undecided + undecided > USER_UNDECIDED_MAX) {
@@ -334,7 +388,7 @@ impl Manager {
             }
         }
         for member in &id.members {
-            self.members.remove(*member);
+            self.remove_member(id.channel, *member);
         }
         self.pending.remove(&name);
         let Some(owner) = self.channels.get_mut(&id.channel) else { return (id.reported, 0) };
@@ -347,9 +401,6 @@ impl Manager {
         if let Some(share) = self.users.get_mut(&uid) {
             share.ids -= 1;
             share.undecided -= usize::from(!id.known);
-            if share.ids == 0 {
-                self.users.remove(&uid);
-            }
         }
         for request in dropped.into_iter().filter_map(|event| event.request) {
             self.end(request);

@@ -34,6 +34,9 @@ pub struct Config {
     /// Serve every user of this machine and keep them apart; `softhca agent --system` says so, a file does not.
     #[serde(skip)]
     pub system: bool,
+    /// Give out QP numbers and keys in order, so that every agent gives the same ones: for tests that compare them.
+    #[serde(skip)]
+    pub in_order: bool,
     /// The devices, in the order of their nodes `uverbs0`, `uverbs1`, …
     pub devices: Vec<DeviceConfig>,
 }
@@ -152,6 +155,7 @@ impl Default for Config {
             addresses: Vec::new(),
             wire: Wire::default(),
             system: false,
+            in_order: false,
             devices: vec![DeviceConfig::default()],
         }
     }

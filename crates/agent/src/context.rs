@@ -14,6 +14,7 @@ use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, context_page};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::engine_link::EngineLink;
+use crate::owing::Owing;
 use crate::queue_memory::{Block, QueueMemory};
 
 /// Names a context for as long as the agent runs; also the number of its engine.
@@ -51,6 +52,8 @@ pub struct Context {
     descriptors: u32,
     /// The context whose objects it may use too.
     pub imported: Option<ContextId>,
+    /// Its client is gone, and what it had is being destroyed.
+    pub ends: bool,
 }
 
 impl Context {
@@ -66,6 +69,7 @@ impl Context {
             engine: None,
             descriptors: 0,
             imported: None,
+            ends: false,
         }
     }
 
@@ -99,6 +103,7 @@ pub struct AsyncFile {
     head: u32,
     /// Records that the ring had no room for, oldest first.
     waiting: VecDeque<AsyncRecord>,
+    owing: Option<Owing>,
 }
 
 /// More records than this do not wait: the oldest, which the program did not look at for so long, go.
@@ -108,7 +113,7 @@ impl AsyncFile {
     /// An empty file whose records go to `page`. `apart`: its client may be hostile.
     pub fn new(page: Block, apart: bool) -> io::Result<Self> {
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
-        Ok(Self { eventfd: event_file()?, apart, page, head: 0, waiting: VecDeque::new() })
+        Ok(Self { eventfd: event_file()?, apart, page, head: 0, waiting: VecDeque::new(), owing: None })
     }
 
     /// A descriptor for the client.
@@ -136,7 +141,21 @@ impl AsyncFile {
             self.waiting.pop_front();
         }
         self.waiting.push_back(record);
-        self.flush();
+        if !self.flush()
+            && let Some(owing) = &self.owing
+        {
+            owing.note();
+        }
+    }
+
+    /// Notes here from now on that records wait.
+    pub fn note_at(&mut self, owing: Owing) {
+        self.owing = Some(owing);
+    }
+
+    /// Whether records wait for room.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Moves waiting records to the ring; true when none is left.

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use shm::eventfd::Doorbell;
 use shm::socket::Socket;
 
+use crate::owing::Owing;
 use crate::wire::link::Waker;
 
 /// Pushes that wait for one engine, at most: what is left of them is about lanes and targets, of which programs have fewer.
@@ -33,6 +34,7 @@ pub struct EngineLink {
     socket: Socket,
     backlog: Backlog,
     state: State,
+    owing: Option<Owing>,
     /// Whether somebody waits for room in the push socket.
     pub watched: bool,
 }
@@ -56,8 +58,8 @@ impl EngineLink {
         let (ours, theirs) = Socket::pair()?;
         ours.set_send_room(IN_FLIGHT)?;
         let (bell, kick) = (Arc::new(bell), Arc::new(kick));
-        let link =
-            Self { bell, kick, socket: ours, backlog: Backlog::default(), state: State::Listens, watched: false };
+        let (backlog, state) = (Backlog::default(), State::Listens);
+        let link = Self { bell, kick, socket: ours, backlog, state, owing: None, watched: false };
         Ok((link, theirs.into()))
     }
 
@@ -95,6 +97,21 @@ impl EngineLink {
             self.state = State::Broken;
             self.backlog = Backlog::default();
         }
+        if (self.is_broken() || self.waits())
+            && let Some(owing) = &self.owing
+        {
+            owing.note();
+        }
+    }
+
+    /// Notes here from now on that pushes wait, or that the engine takes none.
+    pub fn note_at(&mut self, owing: Owing) {
+        self.owing = Some(owing);
+    }
+
+    /// Whether pushes wait.
+    pub fn waits(&self) -> bool {
+        self.backlog.len() > 0
     }
 
     /// Pushes a record that is of no need: it is dropped if the engine has no room for it now.

@@ -33,6 +33,8 @@ pub const WAKES_PEER: usize = 2;
 pub struct Lanes {
     lanes: BTreeMap<u32, Lane>,
     by_pair: BTreeMap<(ContextId, ContextId, u32), u32>,
+    /// Every lane twice: by the engine at an end.
+    by_end: BTreeSet<(ContextId, u32)>,
     last: u32,
 }
 
@@ -53,6 +55,7 @@ impl Lanes {
         let (_, memory) = Region::create("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
         self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory: Arc::new(memory) });
+        self.by_end.extend([(from, self.last), (to, self.last)]);
         self.by_pair.insert(pair, self.last);
         Ok((self.last, true))
     }
@@ -81,18 +84,14 @@ impl Lanes {
     pub fn close(&mut self, lane: u32) {
         if let Some(Lane { ends: [a, b], stripe, .. }) = self.lanes.remove(&lane) {
             self.by_pair.remove(&(a.min(b), a.max(b), stripe));
+            self.by_end.remove(&(a, lane));
+            self.by_end.remove(&(b, lane));
         }
     }
 
     /// Ends every lane of an engine that is gone: (lane, the engine at the other end).
     pub fn forget(&mut self, engine: ContextId) -> Vec<(u32, ContextId)> {
-        let mut orphaned = Vec::new();
-        for (lane, held) in &self.lanes {
-            if held.ends.contains(&engine) {
-                let other = if held.ends[0] == engine { held.ends[1] } else { held.ends[0] };
-                orphaned.push((*lane, other));
-            }
-        }
+        let orphaned: Vec<_> = self.of(engine).collect();
         for (lane, _) in &orphaned {
             self.close(*lane);
         }
@@ -101,10 +100,16 @@ impl Lanes {
 
     /// The engines at the other ends of an engine's lanes, one entry per lane.
     pub fn neighbours(&self, engine: ContextId) -> impl Iterator<Item = ContextId> + '_ {
-        self.lanes
-            .values()
-            .filter(move |held| held.ends.contains(&engine))
-            .map(move |held| if held.ends[0] == engine { held.ends[1] } else { held.ends[0] })
+        self.of(engine).map(|(_, other)| other)
+    }
+
+    /// An engine's lanes, each with the engine at the other end.
+    fn of(&self, engine: ContextId) -> impl Iterator<Item = (u32, ContextId)> + '_ {
+        let lanes = self.by_end.range((engine, 0)..=(engine, u32::MAX));
+        lanes.filter_map(move |(_, lane)| {
+            let [a, b] = self.lanes.get(lane)?.ends;
+            Some((*lane, if a == engine { b } else { a }))
+        })
     }
 
     /// For each engine with lanes to others, the engines at their other ends.

@@ -6,11 +6,13 @@
 //! clients in the same process. What a command looks like is the `abi` crate's; how data moves, the engine's.
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod addresses;
 pub mod admin;
 pub mod agent;
 pub mod board;
 mod capture;
+mod chance;
 mod client;
 mod cm;
 pub mod config;
@@ -19,6 +21,7 @@ pub mod device;
 pub mod dispatch;
 mod doors;
 pub mod engine_link;
+mod fair;
 pub mod faults;
 pub mod gids;
 pub mod identity;
@@ -30,6 +33,7 @@ pub mod local;
 mod mirror;
 pub mod numbers;
 pub mod objects;
+pub mod owing;
 mod poller;
 mod ports;
 pub mod queue_memory;

@@ -1,24 +1,38 @@
-//! Numbers that peers remember: QPNs in blocks, and keys. Both rest as long as possible before they are used again.
+//! Numbers that peers remember: QPNs in blocks, and keys ([`keys`]). Both rest long before they are used again.
 //!
 //! A QPN block is 256 numbers that belong to one engine (the board says which), so that whoever receives a packet finds
-//! its engine without asking. Blocks and the numbers in them are handed out in a circle. A key is an index and a
-//! generation byte. Pure arithmetic; the principal types are [`QpnSpace`] and [`KeySpace`].
+//! its engine without asking. Which block is the next, and which number in it, is chance ([`pool`]). Pure arithmetic; the
+//! principal types are [`QpnSpace`] and [`KeySpace`].
 
-use std::collections::{BTreeMap, VecDeque};
+mod keys;
+mod pool;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use keys::KeySpace;
+pub use pool::Chance;
+use pool::{BLOCKS, Order, Pool};
 
 use crate::context::ContextId;
 
-/// How many blocks there are: QPNs have 24 bits.
-const BLOCKS: u32 = 1 << 16;
 const BLOCK_LEN: u32 = 256;
 
 /// All queue pair numbers of an agent. Block 0 is never granted: it holds QP 0 and QP 1.
 #[derive(Debug)]
 pub struct QpnSpace {
     blocks: BTreeMap<u32, Block>,
-    /// The block that each context takes numbers from.
-    current: BTreeMap<ContextId, u32>,
-    cursor: u32,
+    pool: Pool,
+    owners: BTreeMap<ContextId, Owner>,
+    /// Blocks of a single number.
+    apart: u32,
+}
+
+/// What a context has.
+#[derive(Debug, Default)]
+struct Owner {
+    blocks: BTreeSet<u32>,
+    /// The block that it takes numbers from.
+    current: Option<u32>,
     /// Blocks of a single number.
     apart: u32,
 }
@@ -26,6 +40,8 @@ pub struct QpnSpace {
 #[derive(Debug)]
 struct Block {
     owner: ContextId,
+    order: Order,
+    /// How many of its numbers have been given out.
     next: u32,
     used: [bool; BLOCK_LEN as usize],
     live: u32,
@@ -45,31 +61,33 @@ pub struct Grant {
 
 impl Default for QpnSpace {
     fn default() -> Self {
-        Self { blocks: BTreeMap::new(), current: BTreeMap::new(), cursor: 1, apart: 0 }
+        Self::new(None)
     }
 }
 
 impl QpnSpace {
+    /// All numbers but those of block 0, where QP 0 and QP 1 are, in an order that only `chance` knows.
+    pub fn new(chance: Option<Chance>) -> Self {
+        Self { blocks: BTreeMap::new(), pool: Pool::new(1, chance), owners: BTreeMap::new(), apart: 0 }
+    }
+
     /// A number for `owner`, and the block it had to take for it, if any. None: every number is in use.
     pub fn take(&mut self, owner: ContextId) -> Option<(u32, Option<Grant>)> {
-        if let Some(block) = self.current.get(&owner).copied()
+        let current = self.owners.get(&owner).and_then(|has| has.current);
+        if let Some(block) = current
             && let Some(held) = self.blocks.get_mut(&block)
             && held.next < BLOCK_LEN
         {
             return Some((held.take_next(block), None));
         }
-        if let Some(block) = self.unowned() {
-            self.cursor = if block + 1 == BLOCKS { 1 } else { block + 1 };
-            let mut granted = Block { owner, next: 0, used: [false; BLOCK_LEN as usize], live: 0, apart: false };
-            let number = granted.take_next(block);
-            self.blocks.insert(block, granted);
-            let exhausted = self.current.insert(owner, block);
-            debug_assert!(exhausted.is_none_or(|old| self.blocks.get(&old).is_none_or(|held| held.live > 0)));
-            return Some((number, Some(Grant { block, owner })));
+        if let Some((number, grant)) = self.grant(owner, false) {
+            return Some((number, Some(grant)));
         }
         // Every block is owned: only now are numbers of our own blocks used again.
-        let (block, held) =
-            self.blocks.iter_mut().find(|(_, held)| held.owner == owner && held.live < BLOCK_LEN && !held.apart)?;
+        let blocks = &mut self.blocks;
+        let room = |block: &u32| blocks.get(block).is_some_and(|held| held.live < BLOCK_LEN && !held.apart);
+        let block = self.owners.get(&owner)?.blocks.iter().copied().find(room)?;
+        let held = blocks.get_mut(&block)?;
         let index = held.used.iter().position(|used| !used)?;
         held.used[index] = true;
         held.live += 1;
@@ -81,21 +99,25 @@ impl QpnSpace {
         if self.apart >= BLOCKS / 2 {
             return None;
         }
-        let block = self.unowned()?;
-        self.cursor = if block + 1 == BLOCKS { 1 } else { block + 1 };
-        let mut granted = Block { owner, next: 0, used: [false; BLOCK_LEN as usize], live: 0, apart: true };
-        let number = granted.take_next(block);
-        granted.next = BLOCK_LEN;
-        self.blocks.insert(block, granted);
-        self.apart += 1;
-        Some((number, Grant { block, owner }))
+        let (number, grant) = self.grant(owner, true)?;
+        self.blocks.get_mut(&grant.block)?.next = BLOCK_LEN;
+        Some((number, grant))
+    }
+
+    /// How many numbers in blocks of their own a context has.
+    pub fn apart_of(&self, owner: ContextId) -> usize {
+        self.owners.get(&owner).map_or(0, |has| has.apart as usize)
     }
 
     /// Makes the block of such a number another context's.
     pub fn pass_on(&mut self, number: u32, owner: ContextId) -> Option<Grant> {
         let block = number / BLOCK_LEN;
         let held = self.blocks.get_mut(&block).filter(|held| held.apart)?;
-        held.owner = owner;
+        let former = std::mem::replace(&mut held.owner, owner);
+        self.disown(former, block, true);
+        let heir = self.owners.entry(owner).or_default();
+        heir.blocks.insert(block);
+        heir.apart += 1;
         Some(Grant { block, owner })
     }
 
@@ -111,19 +133,16 @@ impl QpnSpace {
         if held.live > 0 || held.next < BLOCK_LEN {
             return;
         }
-        let owner = held.owner;
-        self.apart -= u32::from(held.apart);
-        self.blocks.remove(&block);
-        if self.current.get(&owner) == Some(&block) {
-            self.current.remove(&owner);
-        }
+        let (owner, apart) = (held.owner, held.apart);
+        self.disown(owner, block, apart);
+        self.end(block);
     }
 
     /// Takes every block from `owner`, whose QPs are gone.
     pub fn forget(&mut self, owner: ContextId) {
-        self.current.remove(&owner);
-        self.blocks.retain(|_, held| held.owner != owner);
-        self.apart = self.blocks.values().filter(|held| held.apart).count() as u32;
+        for block in self.owners.remove(&owner).into_iter().flat_map(|has| has.blocks) {
+            self.end(block);
+        }
     }
 
     /// Who owns `number`.
@@ -131,85 +150,52 @@ impl QpnSpace {
         self.blocks.get(&(number / BLOCK_LEN)).map(|held| held.owner)
     }
 
-    fn unowned(&self) -> Option<u32> {
-        if self.blocks.len() as u32 >= BLOCKS - 1 {
-            return None;
+    /// A block for `owner`, and its first number.
+    fn grant(&mut self, owner: ContextId, apart: bool) -> Option<(u32, Grant)> {
+        let block = self.pool.take()?;
+        let order = self.pool.order();
+        let mut granted = Block { owner, order, next: 0, used: [false; BLOCK_LEN as usize], live: 0, apart };
+        let number = granted.take_next(block);
+        self.blocks.insert(block, granted);
+        let has = self.owners.entry(owner).or_default();
+        has.blocks.insert(block);
+        if apart {
+            has.apart += 1;
+            self.apart += 1;
+        } else {
+            has.current = Some(block);
         }
-        (self.cursor..BLOCKS).chain(1..self.cursor).find(|block| !self.blocks.contains_key(block))
+        Some((number, Grant { block, owner }))
+    }
+
+    /// A block is not a context's any more.
+    fn disown(&mut self, owner: ContextId, block: u32, apart: bool) {
+        let Some(has) = self.owners.get_mut(&owner) else { return };
+        has.blocks.remove(&block);
+        has.apart -= u32::from(apart);
+        if has.current == Some(block) {
+            has.current = None;
+        }
+        if has.blocks.is_empty() {
+            self.owners.remove(&owner);
+        }
+    }
+
+    fn end(&mut self, block: u32) {
+        if let Some(held) = self.blocks.remove(&block) {
+            self.apart -= u32::from(held.apart);
+            self.pool.give_back(block);
+        }
     }
 }
 
 impl Block {
     fn take_next(&mut self, block: u32) -> u32 {
-        let index = self.next;
+        let index = u32::from(self.order.number(self.next as u8));
         self.next += 1;
         self.used[index as usize] = true;
         self.live += 1;
         block * BLOCK_LEN + index
-    }
-}
-
-/// Numbers of the form index << 8 | generation, never zero: lkeys and rkeys, and (without the generation) SRQ numbers.
-#[derive(Debug, Default)]
-pub struct KeySpace {
-    generations: Vec<u8>,
-    free: VecDeque<u32>,
-    /// Keys whose owner is gone, and how many others still use them.
-    shared: BTreeMap<u32, u32>,
-}
-
-/// Freed indices rest until this many are free, or no new index is left.
-const REST: usize = 1024;
-
-impl KeySpace {
-    /// A key that is not in use. None: all 2^24 indices are.
-    pub fn take(&mut self) -> Option<u32> {
-        let fresh = self.generations.len() as u32 + 1;
-        let index = if self.free.len() < REST && fresh < 1 << 24 {
-            self.generations.push(0);
-            fresh
-        } else {
-            self.free.pop_front()?
-        };
-        Some(index << 8 | u32::from(self.generations[index as usize - 1]))
-    }
-
-    /// Gives the key of a memory window back, of which `last` is the last form: the next key with its index is another than that.
-    pub fn retire(&mut self, key: u32, last: u32) {
-        let index = key >> 8;
-        let generation = (index as usize).checked_sub(1).and_then(|slot| self.generations.get_mut(slot));
-        if let Some(generation) = generation.filter(|generation| u32::from(**generation) == key & 0xff) {
-            *generation = (last & 0xff) as u8;
-            self.give_back(last);
-        }
-    }
-
-    /// The owner of a key is gone, and others still use it.
-    pub fn share(&mut self, key: u32, users: u32) {
-        self.shared.insert(key, users);
-    }
-
-    /// One of those gives it back: with the last one it is free.
-    pub fn give_back_last(&mut self, key: u32) {
-        match self.shared.get_mut(&key) {
-            Some(users) if *users > 1 => *users -= 1,
-            _ => {
-                self.shared.remove(&key);
-                self.give_back(key);
-            }
-        }
-    }
-
-    /// Gives a key back; the next key with its index has another generation.
-    pub fn give_back(&mut self, key: u32) {
-        let index = key >> 8;
-        let Some(generation) = (index as usize).checked_sub(1).and_then(|slot| self.generations.get_mut(slot)) else {
-            return;
-        };
-        if u32::from(*generation) == key & 0xff {
-            *generation = generation.wrapping_add(1);
-            self.free.push_back(index);
-        }
     }
 }
 
@@ -268,7 +254,12 @@ mod tests {
     fn a_live_qp_pins_its_number_when_the_circle_closes() {
         let mut space = QpnSpace::default();
         let (pinned, _) = space.take(A).expect("room");
-        space.cursor = BLOCKS - 1;
+        // All blocks but the first and the last have come and gone.
+        for other in 2..BLOCKS - 1 {
+            let (number, _) = space.take(ContextId(1000 + other)).expect("room");
+            assert_eq!(number, other * 256);
+            space.forget(ContextId(1000 + other));
+        }
         for _ in 0..255 {
             let (number, _) = space.take(A).expect("room");
             space.give_back(number);
@@ -277,32 +268,5 @@ mod tests {
         assert_eq!(last_block, (BLOCKS - 1) * 256);
         let (other, _) = space.take(B).expect("room");
         assert_eq!(other, 2 * 256, "block 1 is still owned because of {pinned:#x}");
-    }
-
-    #[test]
-    fn keys_come_back_with_another_generation() {
-        let mut keys = KeySpace::default();
-        let mut seen = std::collections::HashSet::new();
-        for _ in 0..10_000 {
-            let key = keys.take().expect("room");
-            assert!(key > 0xff && seen.insert(key), "{key:#x}");
-            keys.give_back(key);
-            keys.give_back(key);
-        }
-        assert!(keys.generations.len() <= REST + 1);
-    }
-
-    #[test]
-    fn the_key_after_a_window_is_none_of_its_keys() {
-        let mut keys = KeySpace::default();
-        for round in 0..3 * REST {
-            let key = keys.take().expect("room");
-            let last = key & !0xff | (key + 100) & 0xff;
-            keys.retire(key, last);
-            keys.retire(key, last);
-            assert_eq!(keys.free.len(), (round + 1).min(REST), "once");
-            let index = (key >> 8) as usize;
-            assert_eq!(u32::from(keys.generations[index - 1]), (last + 1) & 0xff);
-        }
     }
 }

@@ -8,7 +8,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 /// What an event is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Token {
     /// Somebody in this process has sent a message.
     Wake,
@@ -101,6 +101,11 @@ impl Poller {
     /// Changes what is waited for.
     pub(crate) fn rewatch(&self, fd: BorrowedFd<'_>, token: Token, interest: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, token.into(), interest)?)
+    }
+
+    /// Watches no more.
+    pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
     }
 
     /// Waits for events; an interrupted wait is a wait without events.

@@ -31,6 +31,8 @@ const ATTACHED: u32 = 1;
 pub struct QueueMemory {
     slabs: BTreeMap<u32, Slab>,
     last_id: u32,
+    /// What the regions have.
+    bytes: u64,
 }
 
 struct Slab {
@@ -90,7 +92,7 @@ impl QueueMemory {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };
         slab.objects -= 1;
         if slab.objects == 0 {
-            self.slabs.remove(&block.id);
+            self.end(block.id);
         } else {
             slab.put(block.offset, block.len);
         }
@@ -101,7 +103,7 @@ impl QueueMemory {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };
         slab.objects -= 1;
         if slab.objects == 0 {
-            self.slabs.remove(&block.id);
+            self.end(block.id);
         }
     }
 
@@ -125,7 +127,7 @@ impl QueueMemory {
 
     /// How many bytes they have, touched or not.
     pub fn bytes(&self) -> u64 {
-        self.slabs.values().map(|slab| slab.region.len() as u64).sum()
+        self.bytes
     }
 
     fn add(&mut self, len: usize) -> io::Result<u32> {
@@ -135,8 +137,16 @@ impl QueueMemory {
         let (region, fd) = Region::create("softhca-queues", len)?;
         self.last_id += 1;
         let slab = Slab { region: Arc::new(region), fd, free: BTreeMap::from([(0, len)]), objects: 0 };
+        self.bytes += slab.region.len() as u64;
         self.slabs.insert(self.last_id, slab);
         Ok(self.last_id)
+    }
+
+    /// The last object of a region is gone.
+    fn end(&mut self, id: u32) {
+        if let Some(slab) = self.slabs.remove(&id) {
+            self.bytes -= slab.region.len() as u64;
+        }
     }
 
     fn grant(&mut self, id: u32, offset: usize, len: usize, new: bool) -> io::Result<Allocation> {

@@ -124,16 +124,20 @@ impl Ended {
     }
 }
 
-/// What the admin node answers.
-pub(crate) fn show(world: &World, asker: Asker) -> Value {
-    let live = world.contexts.values().filter_map(|context| Told::of(context, &world.devices[context.device].name));
-    let mut programs: Vec<Value> = world.ended.told.iter().map(|told| told.show(true, asker)).collect();
-    programs.extend(live.map(|told| told.show(false, asker)));
-    // With whom others speak is not everybody's business.
+/// What a context told that has ended, by its place among those that are kept.
+pub(crate) fn of_ended(world: &World, place: usize, asker: Asker) -> Option<Value> {
+    world.ended.told.get(place).map(|told| told.show(true, asker))
+}
+
+/// What a context tells, if something has failed in it.
+pub(crate) fn of_live(world: &World, context: &Context, asker: Asker) -> Option<Value> {
+    Told::of(context, &world.devices[context.device].name).map(|told| told.show(false, asker))
+}
+
+/// What was lost of what came from other hosts. With whom others speak is not everybody's business.
+pub(crate) fn last_drops(world: &World, asker: Asker) -> Value {
     let last = if asker == Asker::Root { world.wire.forwarder().last_drops() } else { Vec::new() };
-    let last: serde_json::Map<String, Value> =
-        last.into_iter().map(|(name, what)| (name.to_owned(), json!(what))).collect();
-    json!({ "programs": programs, "drops": crate::show::wire_drops(&world.wire), "last_drops": last })
+    last.into_iter().map(|(name, what)| (name.to_owned(), json!(what))).collect::<serde_json::Map<_, _>>().into()
 }
 
 /// The reasons behind a context page, oldest first.

@@ -1,29 +1,32 @@
 //! The agent's thread: one epoll over nodes, clients, deaths, pushes, addresses and the process's own messages.
 //!
 //! It moves bytes and notices ends; what a command means is [`crate::dispatch`]'s. Nothing here blocks but the one wait, and
-//! that wait has no timeout unless something waits for a client's room, or the agent is to end when idle. The principal
-//! type is [`Server`].
+//! that wait has no timeout unless something waits for a client's room, or the agent is to end when idle. In which order
+//! work is done is [`turns`]'; each piece of work is small, and belongs to an account. The principal type is [`Server`].
 
-use std::collections::{BTreeMap, BTreeSet};
+mod messages;
+mod turns;
+mod visitors;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use abi::envelope::REQUEST_MAX;
-use rustix::event::epoll::{self, EventFlags};
-use shm::socket::{Listener, Socket};
+use rustix::event::epoll::EventFlags;
+use shm::socket::Listener;
 
 use crate::addresses::{AddressWatch, host_addresses, host_links};
-use crate::admin::{self, Verdict};
 use crate::agent::Inbox;
-use crate::capture;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::context::ContextId;
-use crate::dispatch::{Reply, dispatch};
-use crate::doors::{accepted, listen_at, ourselves, raise_descriptor_limit, spare_descriptor};
+use crate::dispatch::Reply;
+use crate::doors::{accepted, listen_at, raise_descriptor_limit, spare_descriptor};
+use crate::fair::Fair;
 use crate::local::Message;
 use crate::mirror::Mirror;
 use crate::poller::{Poller, Token};
@@ -32,6 +35,8 @@ use crate::shares;
 use crate::slow::{Paths, ReplyTo};
 use crate::wire::thread::WireThread;
 use crate::world::World;
+use turns::{Account, Work};
+use visitors::{Connections, Visitor};
 
 /// How often records that a client has no room for are offered again.
 const RETRY: Duration = Duration::from_millis(200);
@@ -39,8 +44,11 @@ const RETRY: Duration = Duration::from_millis(200);
 /// Most messages of one client that are taken in one turn.
 const BUNCH: u32 = 8;
 
-/// How long to look for more commands after one.
-const LINGER: Duration = Duration::from_micros(200);
+/// Most connections of one node that are taken in one turn.
+const ACCEPTED: u32 = 16;
+
+/// Objects that are destroyed in one piece of work.
+const PIECE: usize = 256;
 
 /// Everything that the thread owns.
 pub(crate) struct Server {
@@ -53,10 +61,20 @@ pub(crate) struct Server {
     clients: BTreeMap<u32, Client>,
     /// Those of them whose replies wait for a time at which the kernel takes descriptors again.
     starving: BTreeSet<u32>,
-    /// When they were offered again last.
-    fed: Instant,
-    /// With the user of each.
-    admins: BTreeMap<u32, (u32, Socket)>,
+    admins: BTreeMap<u32, Visitor>,
+    /// How many connections each user has.
+    connections: HashMap<u32, Connections>,
+    /// The connection of each engine's client.
+    by_engine: HashMap<ContextId, u32>,
+    /// What is to be done.
+    queue: Fair<Account, Work>,
+    /// Events that are in the queue.
+    queued: HashSet<Token>,
+    timers_queued: bool,
+    /// When events were asked for last.
+    polled: Instant,
+    /// When what waits for room was tried again last.
+    retried: Instant,
     /// Contexts of this process, which have no socket.
     locals: BTreeSet<ContextId>,
     /// Event channels of this process.
@@ -121,8 +139,14 @@ impl Server {
             admin: None,
             clients: BTreeMap::new(),
             starving: BTreeSet::new(),
-            fed: Instant::now(),
             admins: BTreeMap::new(),
+            connections: HashMap::new(),
+            by_engine: HashMap::new(),
+            queue: Fair::new(turns::CREDIT),
+            queued: HashSet::new(),
+            timers_queued: false,
+            polled: Instant::now(),
+            retried: Instant::now(),
             locals: BTreeSet::new(),
             local_channels: BTreeSet::new(),
             last_connection: 0,
@@ -175,82 +199,6 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until it is told to stop or nobody needs it any more.
-    pub(crate) fn run(mut self) {
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
-        loop {
-            let again = self.fed.elapsed() >= RETRY;
-            let mut backlog = self.world.flush(again);
-            self.cut_off(&backlog.broken);
-            backlog.waits |= self.feed(again);
-            if self.world.end_faults() {
-                self.show_changes(true);
-            }
-            if self.world.faults.is_on() {
-                self.manager.follow_removals(&self.world);
-            }
-            self.world.follow_wire(Instant::now);
-            for channel in self.manager.take_full() {
-                self.watch_bell(channel);
-            }
-            let timeout = self.timeout(backlog.waits);
-            events.clear();
-            if std::mem::take(&mut self.served) {
-                self.linger(&mut events);
-            }
-            if events.is_empty()
-                && let Err(error) = self.poller.wait(&mut events, timeout.unwrap_or(Some(Duration::ZERO)))
-            {
-                tracing::error!(%error, "the agent cannot wait for its clients any more");
-                break;
-            }
-            // Whoever has come at the last moment is let in.
-            if timeout.is_none() && events.is_empty() {
-                tracing::info!("no client for the configured time: the agent ends");
-                break;
-            }
-            if !events.iter().all(|event| self.handle(Token::from(event.data))) {
-                break;
-            }
-            if self.manager.next_time().is_some_and(|wait| wait.is_zero()) {
-                self.manager.on_time(&self.world);
-            }
-        }
-        self.world.shut_down();
-    }
-
-    /// Looks for the next command for a moment before it sleeps: they come in bunches, from clients that wait for each answer, and
-    /// to be woken takes longer than to carry one out. Whoever else wants the processor has it between two looks.
-    fn linger(&self, events: &mut Vec<epoll::Event>) {
-        let end = Instant::now() + LINGER;
-        while events.is_empty() && Instant::now() < end {
-            rustix::thread::sched_yield();
-            // What is wrong with the wait, the next one says.
-            let _ = self.poller.wait(events, Some(Duration::ZERO));
-        }
-    }
-
-    /// One event. False: the agent shall end.
-    fn handle(&mut self, token: Token) -> bool {
-        match token {
-            Token::Wake => return self.take_messages(),
-            Token::Node(device) => self.accept(Node::Device(device as usize)),
-            Token::ManagerNode => self.accept(Node::Manager),
-            Token::AdminNode => self.accept_admin(),
-            Token::Client(id) => self.serve(id),
-            Token::Death(id) => self.disconnect(id),
-            // An engine has made room: the flush before the next wait uses it.
-            Token::Push(_) => {}
-            Token::Admin(id) => return self.serve_admin(id),
-            Token::Addresses => self.follow_addresses(),
-            Token::Relays => self.world.relays.hand_on(),
-            Token::Management => self.manager.on_datagrams(&self.world),
-            Token::Bell(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
-            Token::RunDir => self.lose_run_dir(),
-        }
-        true
-    }
-
     /// Somebody has removed the run directory: no program finds this agent any more, and those that have found it are the last ones.
     fn lose_run_dir(&mut self) {
         let mut events = [0; 4096];
@@ -261,89 +209,29 @@ impl Server {
         }
     }
 
-    /// What this process's other threads want.
-    fn take_messages(&mut self) -> bool {
-        self.inbox.drain();
-        while let Ok(message) = self.messages.try_recv() {
-            match message {
-                Message::Open { device, profile, answer } => {
-                    let opened = self.world.open(device, profile, ourselves());
-                    self.locals.extend(opened.as_ref().ok());
-                    let _ = answer.send(opened);
-                }
-                Message::Call { context, inner, request, fds, answer } => {
-                    let to = ReplyTo::Local(answer.clone());
-                    let reply = match inner {
-                        true => Some(dispatch(&mut self.world, context, &request, fds)),
-                        false => self.paths.carry_out(&mut self.world, context, &request, fds, to),
-                    };
-                    self.watch_push(context);
-                    self.world.follow_wire(Instant::now);
-                    if let Some(reply) = reply {
-                        let _ = answer.send(reply);
-                    }
-                }
-                Message::OpenChannel { answer } => {
-                    let opened = self.manager.open(ourselves(), true);
-                    self.local_channels.extend(opened.as_ref().ok().map(|(channel, _)| *channel));
-                    let _ = answer.send(opened);
-                }
-                Message::CallChannel { channel, request, fds, answer } => {
-                    let _ = answer.send(self.manager.dispatch(&mut self.world, channel, &request, fds));
-                }
-                Message::CloseChannel(channel) => {
-                    if self.local_channels.remove(&channel) {
-                        self.manager.close(&self.world, channel);
-                        self.idle_since = Instant::now();
-                    }
-                }
-                Message::Admin(socket) => self.take_admin(socket),
-                Message::Network(network) => self.manager.set_network(network),
-                Message::Port { device, port, up } => {
-                    let changed = self.world.set_port(device, port, up);
-                    self.show_changes(changed);
-                }
-                Message::Fault { question, answer } => {
-                    let (value, changed) = crate::faults::answer(&mut self.world, admin::Asker::Root, &question);
-                    self.show_changes(changed);
-                    let _ = answer.send(value);
-                }
-                Message::Reply { to, reply } => self.hand_on(to, reply),
-                Message::Close(context) => {
-                    if self.locals.remove(&context) {
-                        self.close(context);
-                        self.idle_since = Instant::now();
-                    }
-                }
-                Message::Stop => return false,
-            }
-        }
-        true
-    }
-
+    /// Takes the connections that have come, in bounded number. What costs time about a client waits for its first message,
+    /// which is on its user's account.
     fn accept(&mut self, node: Node) {
-        let listener = match node {
-            Node::Device(device) => self.nodes.get(device),
-            Node::Manager => self.manager_node.as_ref(),
-        };
-        let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare)) else { return };
-        let id = self.next_connection();
-        match Client::new(socket, node) {
-            Ok(client) if self.is_one_too_many(client.uid()) => {
-                tracing::debug!(uid = client.uid(), "a user with too many connections is turned away");
-            }
-            Ok(client) => {
-                let watched = self.poller.watch(client.socket(), Token::Client(id), EventFlags::IN);
-                let watched = watched.and_then(|()| match client.death() {
-                    Some(death) => self.poller.watch(death, Token::Death(id), EventFlags::IN),
-                    None => Ok(()),
-                });
-                match watched {
-                    Ok(()) => drop(self.clients.insert(id, client)),
-                    Err(error) => tracing::warn!(%error, "a client cannot be watched and is sent away"),
+        for _ in 0..ACCEPTED {
+            let listener = match node {
+                Node::Device(device) => self.nodes.get(device),
+                Node::Manager => self.manager_node.as_ref(),
+            };
+            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare)) else { return };
+            let id = self.next_connection();
+            match Client::new(socket, node) {
+                Ok(client) if self.is_one_too_many(client.uid()) => {
+                    tracing::debug!(uid = client.uid(), "a user with too many connections is turned away");
                 }
+                Ok(client) => match self.poller.watch(client.socket(), Token::Client(id), EventFlags::IN) {
+                    Ok(()) => {
+                        self.connections.entry(client.uid()).or_default().clients += 1;
+                        self.clients.insert(id, client);
+                    }
+                    Err(error) => tracing::warn!(%error, "a client cannot be watched and is sent away"),
+                },
+                Err(error) => tracing::warn!(%error, "a connection ended before it began"),
             }
-            Err(error) => tracing::warn!(%error, "a connection ended before it began"),
         }
     }
 
@@ -400,19 +288,22 @@ impl Server {
         if client.starves() {
             self.starving.insert(id);
         }
-        if client.interest != interest {
-            client.interest = interest;
-            let _ = self.poller.rewatch(client.socket(), Token::Client(id), interest);
+        let (socket, now) = client.watched();
+        turns::watch_for(&self.poller, socket, Token::Client(id), now, interest);
+        if let Some(death) = client.new_death()
+            && let Err(error) = self.poller.watch(death, Token::Death(id), EventFlags::IN)
+        {
+            tracing::warn!(%error, "a client's death cannot be watched, and the client is sent away");
+            return self.disconnect(id);
         }
-        if let Some(context) = client.context() {
-            self.watch_push(context);
+        if let Some(context) = self.clients.get(&id).and_then(Client::context) {
+            self.watch_push(context, Some(id));
         }
     }
 
     /// Offers replies whose descriptors there was no room for, if it is time for that. Whether some wait.
     fn feed(&mut self, again: bool) -> bool {
         if again {
-            self.fed = Instant::now();
             for id in std::mem::take(&mut self.starving) {
                 if let Some(client) = self.clients.get_mut(&id) {
                     let fate = client.flush();
@@ -439,25 +330,41 @@ impl Server {
     /// Ends a connection and everything that it had.
     fn disconnect(&mut self, id: u32) {
         let Some(client) = self.clients.remove(&id) else { return };
+        let uid = client.uid();
+        self.count_out(uid, |has| &mut has.clients);
         match client.session() {
             Some(Session::Context(context)) => self.close(context),
-            Some(Session::Channel(channel)) => self.manager.close(&self.world, channel),
+            Some(Session::Channel(channel)) => self.close_channel(channel),
             None => {}
         }
         self.idle_since = Instant::now();
     }
 
+    /// Ends a context; what it has too much of for one piece of work goes in several, before its user's other work.
     fn close(&mut self, context: ContextId) {
         self.paths.forget(context);
-        self.world.close(context);
+        self.by_engine.remove(&context);
+        let account = self.account_of_context(context);
+        if !self.world.close_some(context, PIECE) {
+            self.queue.push_first(account, Work::Ending(context));
+        }
+    }
+
+    /// Ends an event channel in the same way.
+    fn close_channel(&mut self, channel: ChannelId) {
+        let account = Account::User(self.manager.user_of(channel));
+        if !self.manager.close_some(&self.world, channel, PIECE) {
+            self.queue.push_first(account, Work::EndingChannel(channel));
+        }
     }
 
     /// After a command that may have been ENGINE_HELLO: the push socket is watched for room.
-    fn watch_push(&mut self, context: ContextId) {
+    fn watch_push(&mut self, context: ContextId, connection: Option<u32>) {
         if let Some(engine) = self.world.contexts.get_mut(&context).and_then(|context| context.engine.as_mut())
             && !std::mem::replace(&mut engine.watched, true)
         {
             let _ = self.poller.watch(engine.socket(), Token::Push(context.0), EventFlags::OUT | EventFlags::ET);
+            self.by_engine.extend(connection.map(|connection| (context, connection)));
         }
     }
 
@@ -483,60 +390,11 @@ impl Server {
                 "the program has taken nothing for so long that thousands of messages about lanes wait for it: its device is closed; \
                  is its thread \"softhca\" stopped?"
             );
-            let connection = self.clients.iter().find(|(_, client)| client.context() == Some(*context));
-            match connection.map(|(id, _)| *id) {
+            match self.by_engine.get(context).copied() {
                 Some(id) => self.disconnect(id),
                 None => self.close(*context),
             }
         }
-    }
-
-    fn accept_admin(&mut self) {
-        let Some(socket) = self.admin.as_ref().and_then(|admin| accepted(admin, &mut self.spare)) else { return };
-        let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
-        if self.is_one_too_many(uid) {
-            tracing::debug!(uid, "a user with too many connections is turned away");
-            return;
-        }
-        self.take_admin(socket);
-    }
-
-    fn take_admin(&mut self, socket: Socket) {
-        let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
-        let id = self.next_connection();
-        if socket.set_nonblocking(true).is_ok()
-            && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
-        {
-            self.admins.insert(id, (uid, socket));
-        }
-    }
-
-    fn serve_admin(&mut self, id: u32) -> bool {
-        let Some((_, socket)) = self.admins.get(&id) else { return true };
-        match admin::serve(&mut self.world, &self.manager, (id, socket), &mut self.buffer) {
-            Verdict::Goes => true,
-            Verdict::Changed => {
-                self.show_changes(true);
-                true
-            }
-            Verdict::Ends => {
-                self.admins.remove(&id);
-                capture::end(&mut self.world, id);
-                // `softhca run` keeps its connection while its program runs: somebody was here until now.
-                self.idle_since = Instant::now();
-                true
-            }
-            Verdict::Stop => false,
-        }
-    }
-
-    /// Whether a user has as many connections as it may. `softhca run` has one for each program, which has one for each
-    /// context; who connects and then says nothing has no context.
-    fn is_one_too_many(&self, uid: u32) -> bool {
-        let share = self.world.user_contexts as usize;
-        let programs = self.admins.values().filter(|(other, _)| *other == uid).count();
-        let clients = self.clients.values().filter(|client| client.uid() == uid).count();
-        self.world.system && (programs >= share || clients >= 2 * share)
     }
 
     fn follow_addresses(&mut self) {

@@ -1,16 +1,35 @@
 //! What one user may have of an agent that serves many, so that nobody can take it all.
 //!
 //! A user's share of each kind of object is a quarter of what the device has at most; contexts and descriptors are shared
-//! in the same way. Everything is counted when it is asked for, from the tables themselves. An agent that serves its own
+//! in the same way. Beside the count of each kind there is a bound on the bytes that all objects of a user take in the agent.
+//! What is asked for with every new object is counted as objects come and go, at the [`User`]. An agent that serves its own
 //! user only knows no shares, but for lanes into the processes of others.
+//!
+//! The most that one user makes the agent hold is: [`USER_BYTES`] for objects; for each connection, of which there are
+//! three times the contexts of [`contexts`], an answer that was not taken (64 KiB), its descriptors and some hundred bytes,
+//! and for each engine [`crate::lanes`]'s bounded backlog of pushes; the connection manager's ids, events and memberships,
+//! which `cm.rs` bounds for each user; three captures of one spool for each of its engines; and the reasons of 16 contexts.
+
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 
 use abi::Errno;
 
 use crate::context::{Context, ContextId};
+use crate::device::Device;
 use crate::lanes::STRIPES;
 use crate::limits::Limits;
+use crate::objects::ah::Ah;
+use crate::objects::cq::{Channel, Cq};
+use crate::objects::dm::Dm;
+use crate::objects::mr::Mr;
+use crate::objects::mw::Mw;
+use crate::objects::pd::Pd;
+use crate::objects::qp::Qp;
+use crate::objects::srq::Srq;
+use crate::objects::xrc::{Opened, Xrcd};
 use crate::refusal::{Outcome, refuse};
-use crate::table::Kind;
+use crate::table::{Kind, Table};
 use crate::world::World;
 
 /// One user has at most one part in so many.
@@ -18,7 +37,9 @@ const PARTS: u32 = 4;
 /// Descriptors that the agent keeps for a context with an engine and a few lanes.
 const CONTEXT_DESCRIPTORS: u64 = 32;
 /// Address space of the agent for the queues of one user.
-const QUEUE_BYTES: u64 = 8 << 40;
+const QUEUE_BYTES: u64 = 512 << 30;
+/// Bytes of the agent's memory for the objects of one user: enough for all that a device has by default.
+pub const USER_BYTES: u64 = 512 << 20;
 /// The most contexts of one user, however many descriptors there are.
 const CONTEXTS_MAX: u32 = 4096;
 
@@ -60,20 +81,151 @@ pub fn part(most: u32) -> u32 {
     (most / PARTS).max(1)
 }
 
+/// What one user has.
+#[derive(Debug, Default)]
+pub struct User {
+    /// Its contexts, those that end included.
+    pub contexts: BTreeSet<ContextId>,
+    /// Its objects, by kind, of each device.
+    objects: Vec<[u32; KINDS]>,
+    /// Bytes of device memory, of each device.
+    memory: Vec<u64>,
+    /// Bytes of the agent that its objects take.
+    bytes: u64,
+}
+
+/// Kinds are numbers below this.
+const KINDS: usize = 16;
+
+impl User {
+    /// How many objects of a kind it has of the device with this index.
+    fn count(&self, device: usize, kind: Kind) -> u32 {
+        self.objects.get(device).map_or(0, |objects| objects[kind as usize])
+    }
+}
+
+/// A device and the user of a context, to count what comes and goes.
+pub struct Tally<'w> {
+    device: &'w mut Device,
+    user: Option<&'w mut User>,
+}
+
+impl<'w> Tally<'w> {
+    pub(crate) fn new(device: &'w mut Device, user: Option<&'w mut User>) -> Self {
+        Self { device, user }
+    }
+
+    /// Counts an object that was made.
+    pub fn count_up(&mut self, kind: Kind) {
+        self.device.count_up(kind);
+        if let Some(user) = &mut self.user {
+            if user.objects.len() <= self.device.index {
+                user.objects.resize(self.device.index + 1, [0; KINDS]);
+            }
+            user.objects[self.device.index][kind as usize] += 1;
+            user.bytes += weight(kind);
+        }
+    }
+
+    /// Counts an object that is gone.
+    pub fn count_down(&mut self, kind: Kind) {
+        self.device.count_down(kind);
+        if let Some(user) = &mut self.user
+            && let Some(count) = user.objects.get_mut(self.device.index).map(|objects| &mut objects[kind as usize])
+            && *count > 0
+        {
+            *count -= 1;
+            user.bytes = user.bytes.saturating_sub(weight(kind));
+        }
+    }
+
+    /// Counts device memory that was allocated.
+    pub fn take_memory(&mut self, bytes: u64) {
+        self.device.dm_used += bytes;
+        if let Some(user) = &mut self.user {
+            if user.memory.len() <= self.device.index {
+                user.memory.resize(self.device.index + 1, 0);
+            }
+            user.memory[self.device.index] += bytes;
+        }
+    }
+
+    /// Counts device memory that is free again.
+    pub fn give_memory(&mut self, bytes: u64) {
+        self.device.dm_used = self.device.dm_used.saturating_sub(bytes);
+        if let Some(held) = self.user.as_mut().and_then(|user| user.memory.get_mut(self.device.index)) {
+            *held = held.saturating_sub(bytes);
+        }
+    }
+}
+
+impl Deref for Tally<'_> {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        self.device
+    }
+}
+
+impl DerefMut for Tally<'_> {
+    fn deref_mut(&mut self) -> &mut Device {
+        self.device
+    }
+}
+
+/// Bytes of the agent for one object of a kind: its place in the table, what belongs to it alone, and where it has queues,
+/// the page of queue memory that the agent is the first to write to.
+const fn weight(kind: Kind) -> u64 {
+    const PAGE: usize = 4096;
+    /// A descriptor of the system's, with what is behind it.
+    const DESCRIPTOR: usize = 1024;
+    let bytes = match kind {
+        Kind::Pd => Table::<Pd>::EACH,
+        Kind::Mr => Table::<Mr>::EACH + size_of::<u32>() + 1,
+        Kind::Mw => Table::<Mw>::EACH + size_of::<u32>() + 1,
+        Kind::Dm => Table::<Dm>::EACH + DESCRIPTOR,
+        Kind::Cq => Table::<Cq>::EACH + PAGE,
+        Kind::Qp => Table::<Qp>::EACH + PAGE,
+        Kind::Srq => Table::<Srq>::EACH + PAGE,
+        Kind::Ah => Table::<Ah>::EACH,
+        Kind::Channel => Table::<Channel>::EACH + DESCRIPTOR,
+        Kind::Xrcd => Table::<Xrcd>::EACH + DESCRIPTOR,
+        Kind::Opened => Table::<Opened>::EACH,
+    };
+    bytes as u64
+}
+
+/// A context of a user is gone.
+pub(crate) fn forget(world: &mut World, uid: u32, context: ContextId) {
+    if let Some(user) = world.users.get_mut(&uid) {
+        user.contexts.remove(&context);
+        if user.contexts.is_empty() {
+            world.users.remove(&uid);
+        }
+    }
+}
+
 /// Whether a context may have one more object of a kind: the device has one, and its user's share is not used up.
 pub fn room_for(world: &World, owner: ContextId, kind: Kind) -> Outcome<()> {
     let device = world.device_of(owner);
     device.room_for(kind)?;
     let Some(uid) = user(world, owner) else { return Ok(()) };
     let share = part(device.most(kind));
-    let used: usize = of(world, uid).map(|context| world.objects_of(context, kind)).sum();
-    if used < share as usize {
-        return room_for_queues(world, uid, kind);
+    let (used, bytes) = world.users.get(&uid).map_or((0, 0), |user| (user.count(device.index, kind), user.bytes));
+    if used >= share {
+        return refuse(
+            Errno::ENOMEM,
+            format!("user {uid} has its share of {kind}s of {}: {share}, one part in {PARTS}", device.name),
+        );
     }
-    refuse(
-        Errno::ENOMEM,
-        format!("user {uid} has its share of {kind}s of {}: {share}, one part in {PARTS}", device.name),
-    )
+    if bytes + weight(kind) > world.user_bytes {
+        let most = world.user_bytes;
+        return refuse(
+            Errno::ENOMEM,
+            format!("user {uid} has its share of the agent's memory: {bytes} of {most} bytes"),
+        );
+    }
+    room_for_queues(world, uid, kind)
 }
 
 /// Whether the queue memory of a user may grow: each region is a descriptor, a mapping and address space of the agent.
@@ -81,7 +233,7 @@ fn room_for_queues(world: &World, uid: u32, kind: Kind) -> Outcome<()> {
     if !matches!(kind, Kind::Cq | Kind::Qp | Kind::Srq) {
         return Ok(());
     }
-    let all = world.contexts.values().filter(|context| context.peer.uid == uid);
+    let all = of(world, uid).filter_map(|context| world.contexts.get(&context));
     let (regions, bytes) = all.fold((0_u64, 0_u64), |(regions, bytes), context| {
         (regions + context.memory.regions() as u64, bytes.saturating_add(context.memory.bytes()))
     });
@@ -94,9 +246,9 @@ fn room_for_queues(world: &World, uid: u32, kind: Kind) -> Outcome<()> {
 /// Whether a context may have so many more bytes of device memory.
 pub fn room_for_memory(world: &World, owner: ContextId, length: u64) -> Outcome<()> {
     let Some(uid) = user(world, owner) else { return Ok(()) };
-    let share = world.device_of(owner).limits.max_dm_size / u64::from(PARTS);
-    let held = of(world, uid).flat_map(|context| world.dms.of(context)).map(|(_, dm)| dm.piece.length);
-    let used: u64 = held.sum();
+    let device = world.device_of(owner);
+    let share = device.limits.max_dm_size / u64::from(PARTS);
+    let used = world.users.get(&uid).and_then(|user| user.memory.get(device.index)).copied().unwrap_or(0);
     if used.saturating_add(length) <= share {
         return Ok(());
     }
@@ -106,7 +258,7 @@ pub fn room_for_memory(world: &World, owner: ContextId, length: u64) -> Outcome<
 /// Whether a user may open one more context.
 pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
     let share = world.user_contexts;
-    if !world.system || of(world, uid).count() < share as usize {
+    if !world.system || world.users.get(&uid).map_or(0, |user| user.contexts.len()) < share as usize {
         return Ok(());
     }
     refuse(Errno::EMFILE, format!("user {uid} has its share of open devices: {share}"))
@@ -117,8 +269,10 @@ pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
 pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
     let share = world.user_descriptors;
     let apart = user(world, owner);
-    let counts = |context: &&Context| apart.is_none_or(|uid| context.peer.uid == uid);
-    let used: u64 = world.contexts.values().filter(counts).map(Context::descriptors).sum();
+    let used: u64 = match apart {
+        Some(uid) => of(world, uid).filter_map(|id| world.contexts.get(&id)).map(Context::descriptors).sum(),
+        None => world.contexts.values().map(Context::descriptors).sum(),
+    };
     if used < share {
         return Ok(());
     }
@@ -150,7 +304,7 @@ pub fn room_among(world: &World, owner: ContextId, what: &str, most: u32, has: i
 
 /// The contexts of a user.
 pub fn of(world: &World, uid: u32) -> impl Iterator<Item = ContextId> + '_ {
-    world.contexts.values().filter(move |context| context.peer.uid == uid).map(|context| context.id)
+    world.users.get(&uid).into_iter().flat_map(|user| user.contexts.iter().copied())
 }
 
 /// The user of a context, if shares are kept.
@@ -192,6 +346,36 @@ mod tests {
         world.user_contexts = 1;
         let all: Vec<_> = (0..10).map(|_| open(&mut world, 1).expect("open")).collect();
         assert!(room_among(&world, all[0], "groups", 1, |_| 100).is_ok());
+    }
+
+    #[test]
+    fn the_bytes_of_a_users_objects_have_an_end() {
+        let mut world = world(true);
+        world.user_bytes = 10 * weight(Kind::Mw);
+        let (first, second, other) = (
+            open(&mut world, 1).expect("one"),
+            open(&mut world, 1).expect("two"),
+            open(&mut world, 2).expect("another"),
+        );
+        for context in [first, second] {
+            for _ in 0..5 {
+                room_for(&world, context, Kind::Mw).expect("room");
+                world.device_of_mut(context).count_up(Kind::Mw);
+            }
+        }
+        let refusal = room_for(&world, first, Kind::Pd).expect_err("full");
+        assert!(refusal.errno == Errno::ENOMEM && refusal.reason.contains("memory"), "{refusal}");
+        room_for(&world, other, Kind::Mw).expect("another user's is its own");
+        world.device_of_mut(second).count_down(Kind::Mw);
+        room_for(&world, first, Kind::Mw).expect("there is room again");
+    }
+
+    #[test]
+    fn all_that_a_device_has_by_default_fits_into_a_users_bytes() {
+        let device = world(true).devices.remove(0);
+        let kinds = [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Mw];
+        let all: u64 = kinds.iter().map(|kind| u64::from(part(device.most(*kind))) * weight(*kind)).sum();
+        assert!(all <= USER_BYTES, "{all}");
     }
 
     #[test]

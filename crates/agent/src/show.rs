@@ -11,7 +11,6 @@ use abi::queue::{ON_WIRE, cq as cq_word, qp as qp_word, srq as srq_word};
 use serde_json::{Value, json};
 
 use crate::addresses::interface_name;
-use crate::admin::Asker;
 use crate::context::{Context, ContextId};
 use crate::device::{Device, FIRMWARE, PKEYS, Port};
 use crate::lids;
@@ -168,107 +167,27 @@ fn lids_in_words(port: &Port) -> Option<String> {
     })
 }
 
-/// The most objects that are shown to a user who could make the agent tell of them all day.
-const SHOWN: usize = 10_000;
+/// The kinds of objects that are shown, each with the name of its list.
+pub(crate) const LISTS: [(Kind, &str); 7] = [
+    (Kind::Pd, "pds"),
+    (Kind::Mr, "mrs"),
+    (Kind::Channel, "channels"),
+    (Kind::Cq, "cqs"),
+    (Kind::Srq, "srqs"),
+    (Kind::Ah, "ahs"),
+    (Kind::Qp, "qps"),
+];
 
-/// Every context with every object; to ordinary users no more than [`SHOWN`] objects, and `more` contexts are left out.
-pub(crate) fn contexts(world: &World, asker: Asker) -> Value {
-    let groups: Vec<Value> = world
-        .groups
-        .iter()
-        .map(|(gid, members)| json!({ "gid": Ipv6Addr::from(gid).to_string(), "members": members }))
-        .collect();
-    let mut room = if asker == Asker::Root { usize::MAX } else { SHOWN };
-    let mut shown = Vec::new();
-    for context in world.contexts.values() {
-        let kinds = [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw, Kind::Dm];
-        let objects: usize = kinds.iter().map(|kind| world.objects_of(context.id, *kind)).sum();
-        let Some(rest) = room.checked_sub(objects + 1) else { continue };
-        room = rest;
-        let mut one = one_context(world, context);
-        if !asker.may_see(context.peer.uid) {
-            conceal(&mut one);
-        }
-        shown.push(one);
-    }
-    let more = world.contexts.len() - shown.len();
-    json!({ "contexts": shown, "more": more, "lanes": world.lanes.len(), "groups": groups })
+/// Every multicast group.
+pub(crate) fn groups(world: &World) -> Vec<Value> {
+    let groups = world.groups.iter();
+    groups.map(|(gid, members)| json!({ "gid": Ipv6Addr::from(gid).to_string(), "members": members })).collect()
 }
 
-/// Takes out of another user's context what would help to reach into it: keys, addresses, sequence numbers.
-fn conceal(context: &mut Value) {
-    for (list, secrets) in [("mrs", &["lkey", "rkey", "start", "iova"][..]), ("qps", &["sq_psn", "rq_psn"])] {
-        for object in context[list].as_array_mut().into_iter().flatten() {
-            for secret in secrets {
-                object[*secret] = Value::Null;
-            }
-        }
-    }
-}
-
-fn one_context(world: &World, context: &Context) -> Value {
-    let id = context.id;
-    let pd_number = |handle: u32| world.pds.find(id, handle).map(|pd| pd.number);
-    let cq_number = |handle: u32| world.cqs.find(id, handle).map(|cq| cq.number);
-    let pds: Vec<Value> = world.pds.of(id).map(|(_, pd)| json!({ "pd": pd.number, "users": pd.users })).collect();
-    let mrs: Vec<Value> = world
-        .mrs
-        .of(id)
-        .map(|(_, mr)| {
-            json!({
-                "lkey": mr.key, "rkey": mr.key, "pd": pd_number(mr.pd), "start": mr.start, "length": mr.length,
-                "iova": mr.hca_va, "access": mr.access,
-            })
-        })
-        .collect();
-    let cqs: Vec<Value> = world
-        .cqs
-        .of(id)
-        .map(|(_, cq)| {
-            let waiting = cq.block.read(cq_word::PRODUCER).wrapping_sub(cq.block.read(cq_word::CONSUMER));
-            json!({
-                "cq": cq.number, "cqe": cq.entries, "waiting": waiting, "users": cq.users, "channel": cq.channel,
-                "armed": cq.block.read(cq_word::ARMED), "overrun": cq.block.read(cq_word::OVERRUN) != 0,
-                "comp_vector": cq.vector,
-            })
-        })
-        .collect();
-    let srqs: Vec<Value> = world
-        .srqs
-        .of(id)
-        .map(|(_, srq)| {
-            json!({
-                "srq": srq.number, "pd": pd_number(srq.pd), "max_wr": srq.max_wr, "max_sge": srq.max_sge,
-                "limit": srq.block.read(srq_word::LIMIT), "outstanding": srq.block.read(srq_word::OUTSTANDING),
-                "users": srq.users, "xrc_domain": srq.xrc.map(|xrc| xrc.domain),
-            })
-        })
-        .collect();
-    let ahs: Vec<Value> = world
-        .ahs
-        .of(id)
-        .map(|(_, ah)| {
-            json!({
-                "pd": pd_number(ah.pd), "dgid": Ipv6Addr::from(ah.attr.dgid).to_string(), "dlid": ah.attr.dlid,
-                "sgid_index": ah.attr.sgid_index, "port": ah.attr.port_num,
-            })
-        })
-        .collect();
-    let qps: Vec<Value> = world
-        .qps
-        .of(id)
-        .map(|(_, qp)| {
-            let mut shown = one_qp(world, context.device, qp);
-            shown["pd"] = json!(pd_number(qp.pd));
-            shown["send_cq"] = json!(cq_number(qp.send_cq));
-            shown["recv_cq"] = json!(cq_number(qp.recv_cq));
-            shown["xrc_domain"] = json!(qp.domain.map(|(domain, _)| domain));
-            shown["srq"] = json!(qp.srq.and_then(|srq| world.srqs.find(id, srq)).map(|srq| srq.number));
-            shown
-        })
-        .collect();
+/// A context without its objects.
+pub(crate) fn context(world: &World, context: &Context) -> Value {
     json!({
-        "context": id.0,
+        "context": context.id.0,
         "device": world.devices[context.device].name,
         "pid": context.peer.pid,
         "uid": context.peer.uid,
@@ -276,13 +195,76 @@ fn one_context(world: &World, context: &Context) -> Value {
         "engine": context.engine.is_some(),
         "queue_regions": context.memory.regions(),
         "queue_bytes": context.memory.bytes(),
-        "pds": pds,
-        "mrs": mrs,
-        "channels": world.channels.of(id).map(|(_, channel)| json!({ "cqs": channel.users })).collect::<Vec<_>>(),
-        "cqs": cqs,
-        "srqs": srqs,
-        "ahs": ahs,
-        "qps": qps,
+    })
+}
+
+/// An object of a context, if it is still there. With `conceal` it is another user's: what would help to reach into it is taken
+/// out: keys, addresses, sequence numbers.
+pub(crate) fn object(world: &World, id: ContextId, kind: Kind, handle: u32, conceal: bool) -> Option<Value> {
+    let mut shown = whole_object(world, id, kind, handle)?;
+    let secrets: &[&str] = match kind {
+        _ if !conceal => &[],
+        Kind::Mr => &["lkey", "rkey", "start", "iova"],
+        Kind::Qp => &["sq_psn", "rq_psn"],
+        _ => &[],
+    };
+    for secret in secrets {
+        shown[*secret] = Value::Null;
+    }
+    Some(shown)
+}
+
+fn whole_object(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Value> {
+    let pd_number = |handle: u32| world.pds.find(id, handle).map(|pd| pd.number);
+    let cq_number = |handle: u32| world.cqs.find(id, handle).map(|cq| cq.number);
+    Some(match kind {
+        Kind::Pd => {
+            let pd = world.pds.find(id, handle)?;
+            json!({ "pd": pd.number, "users": pd.users })
+        }
+        Kind::Mr => {
+            let mr = world.mrs.find(id, handle)?;
+            json!({
+                "lkey": mr.key, "rkey": mr.key, "pd": pd_number(mr.pd), "start": mr.start, "length": mr.length,
+                "iova": mr.hca_va, "access": mr.access,
+            })
+        }
+        Kind::Channel => json!({ "cqs": world.channels.find(id, handle)?.users }),
+        Kind::Cq => {
+            let cq = world.cqs.find(id, handle)?;
+            let waiting = cq.block.read(cq_word::PRODUCER).wrapping_sub(cq.block.read(cq_word::CONSUMER));
+            json!({
+                "cq": cq.number, "cqe": cq.entries, "waiting": waiting, "users": cq.users, "channel": cq.channel,
+                "armed": cq.block.read(cq_word::ARMED), "overrun": cq.block.read(cq_word::OVERRUN) != 0,
+                "comp_vector": cq.vector,
+            })
+        }
+        Kind::Srq => {
+            let srq = world.srqs.find(id, handle)?;
+            json!({
+                "srq": srq.number, "pd": pd_number(srq.pd), "max_wr": srq.max_wr, "max_sge": srq.max_sge,
+                "limit": srq.block.read(srq_word::LIMIT), "outstanding": srq.block.read(srq_word::OUTSTANDING),
+                "users": srq.users, "xrc_domain": srq.xrc.map(|xrc| xrc.domain),
+            })
+        }
+        Kind::Ah => {
+            let ah = world.ahs.find(id, handle)?;
+            json!({
+                "pd": pd_number(ah.pd), "dgid": Ipv6Addr::from(ah.attr.dgid).to_string(), "dlid": ah.attr.dlid,
+                "sgid_index": ah.attr.sgid_index, "port": ah.attr.port_num,
+            })
+        }
+        Kind::Qp => {
+            let qp = world.qps.find(id, handle)?;
+            let mut shown = one_qp(world, world.contexts.get(&id)?.device, qp);
+            shown["pd"] = json!(pd_number(qp.pd));
+            shown["send_cq"] = json!(cq_number(qp.send_cq));
+            shown["recv_cq"] = json!(cq_number(qp.recv_cq));
+            shown["xrc_domain"] = json!(qp.domain.map(|(domain, _)| domain));
+            shown["srq"] = json!(qp.srq.and_then(|srq| world.srqs.find(id, srq)).map(|srq| srq.number));
+            shown
+        }
+        Kind::Xrcd | Kind::Opened | Kind::Mw | Kind::Dm => return None,
     })
 }
 

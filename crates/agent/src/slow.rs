@@ -17,6 +17,7 @@ use abi::command::{EXTENDED, Header, number};
 use abi::layout::Record;
 use abi::qp::{ModifyQp, attr, state};
 
+use crate::account;
 use crate::agent::Inbox;
 use crate::context::ContextId;
 use crate::dispatch::{Reply, dispatch};
@@ -104,9 +105,11 @@ impl Paths {
             let (sender, jobs) = channel();
             let control = LocalControl::inner(self.inbox.clone(), client);
             let (inbox, profile, changes) = (self.inbox.clone(), context.profile, inventory::all(world, client));
-            let started = std::thread::Builder::new()
-                .name(format!("softhca-slow-{}", client.0))
-                .spawn(move || worker::run(control, answer, changes, profile, &jobs, &inbox));
+            let uid = context.peer.uid;
+            let started = std::thread::Builder::new().name(format!("softhca-slow-{}", client.0)).spawn(move || {
+                account::enter(Some(uid));
+                worker::run(control, answer, changes, profile, &jobs, &inbox);
+            });
             if let Err(error) = started {
                 tracing::warn!(context = client.0, %error, "no thread for the slow path");
                 return None;

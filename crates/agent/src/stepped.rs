@@ -151,7 +151,7 @@ impl Stepped {
         let mut all = self.all.lock();
         let done = action(&mut all);
         all.world.follow_wire(Instant::now);
-        all.world.flush(false);
+        all.world.flush(true);
         self.owes.store(all.manager.has_full(), Ordering::Relaxed);
         self.due.store(all.manager.due().map_or(NEVER, |at| at.0), Ordering::Relaxed);
         done

@@ -2,10 +2,11 @@
 //!
 //! A handle is kind (4 bits), generation (8 bits) and index (20 bits), so that a stale handle, a handle of another kind
 //! and a made-up one are ordinary misses. Every object belongs to the context that made it; for any other context it does
-//! not exist. Which objects refer to each other is not known here but in [`crate::objects`]. The principal type is
-//! [`Table`]. See docs/abi.md, "Contexts, handles, cleaning up".
+//! not exist. How many there are is for clients to say, so growth that finds no memory is an ordinary refusal. Which objects
+//! refer to each other is not known here but in [`crate::objects`]. The principal type is [`Table`]. See docs/abi.md,
+//! "Contexts, handles, cleaning up".
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::context::ContextId;
@@ -58,6 +59,10 @@ impl fmt::Display for Kind {
 
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+/// Freed indices that rest.
+const REST: usize = 64;
+/// No index.
+const NONE: u32 = u32::MAX;
 
 /// All objects of one kind.
 #[derive(Debug)]
@@ -66,17 +71,31 @@ pub struct Table<T> {
     slots: Vec<Slot<T>>,
     /// Freed indices, oldest first: an index rests as long as possible before its next generation.
     free: VecDeque<u32>,
-    owned: BTreeMap<ContextId, BTreeSet<u32>>,
+    owned: BTreeMap<ContextId, List>,
     len: usize,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
     generation: u8,
+    /// The neighbours in the list of its owner's objects.
+    before: u32,
+    after: u32,
     entry: Option<(ContextId, T)>,
 }
 
+/// The objects of one context, in the order in which they were made.
+#[derive(Debug)]
+struct List {
+    first: u32,
+    last: u32,
+    len: usize,
+}
+
 impl<T> Table<T> {
+    /// Bytes of one object, with what the table keeps about it.
+    pub const EACH: usize = size_of::<Slot<T>>() + size_of::<u32>();
+
     /// An empty table.
     pub fn new(kind: Kind) -> Self {
         Self { kind, slots: Vec::new(), free: VecDeque::new(), owned: BTreeMap::new(), len: 0 }
@@ -92,20 +111,32 @@ impl<T> Table<T> {
         self.len == 0
     }
 
-    /// Adds `object` for `owner` and names it. None: every handle of this kind is in use.
+    /// Adds `object` for `owner` and names it. None: every handle of this kind is in use, or there is no memory.
     pub fn insert(&mut self, owner: ContextId, object: T) -> Option<u32> {
-        let index = if (self.slots.len() as u32) <= INDEX_MASK && self.free.len() < 64 {
-            self.slots.push(Slot { generation: 0, entry: None });
+        let fresh = (self.slots.len() as u32) <= INDEX_MASK && self.free.len() < REST && self.grow(1);
+        let index = if fresh {
+            self.slots.push(Slot { generation: 0, before: NONE, after: NONE, entry: None });
             self.slots.len() as u32 - 1
         } else {
             self.free.pop_front()?
         };
+        let list = self.owned.entry(owner).or_insert(List { first: index, last: NONE, len: 0 });
+        list.len += 1;
+        let before = std::mem::replace(&mut list.last, index);
+        if let Some(slot) = self.slots.get_mut(before as usize) {
+            slot.after = index;
+        }
         let slot = &mut self.slots[index as usize];
+        (slot.before, slot.after) = (before, NONE);
         slot.entry = Some((owner, object));
-        let handle = handle(self.kind, slot.generation, index);
-        self.owned.entry(owner).or_default().insert(handle);
         self.len += 1;
-        Some(handle)
+        Some(handle(self.kind, slot.generation, index))
+    }
+
+    /// Makes room for `more` objects, and for their indices when they are freed. False: there is no memory.
+    fn grow(&mut self, more: usize) -> bool {
+        let free = self.slots.len().saturating_add(more).saturating_sub(self.free.len());
+        self.slots.try_reserve(more).is_ok() && self.free.try_reserve(free).is_ok()
     }
 
     /// The object, if `owner` has it.
@@ -132,31 +163,56 @@ impl<T> Table<T> {
         let slot = &mut self.slots[index];
         let (_, object) = slot.entry.take()?;
         slot.generation = slot.generation.wrapping_add(1);
+        let (before, after) = (slot.before, slot.after);
+        // `grow` has made the room.
         self.free.push_back(index as u32);
         self.len -= 1;
-        if let Some(handles) = self.owned.get_mut(&owner) {
-            handles.remove(&handle);
-            if handles.is_empty() {
+        if let Some(slot) = self.slots.get_mut(before as usize) {
+            slot.after = after;
+        }
+        if let Some(slot) = self.slots.get_mut(after as usize) {
+            slot.before = before;
+        }
+        if let Some(list) = self.owned.get_mut(&owner) {
+            list.len -= 1;
+            if list.first == index as u32 {
+                list.first = after;
+            }
+            if list.last == index as u32 {
+                list.last = before;
+            }
+            if list.len == 0 {
                 self.owned.remove(&owner);
             }
         }
         Some(object)
     }
 
-    /// The handles of one context, for its clean-up and for `show`.
+    /// The handles of one context, for `show`.
     pub fn handles(&self, owner: ContextId) -> Vec<u32> {
-        self.owned.get(&owner).map(|handles| handles.iter().copied().collect()).unwrap_or_default()
+        self.of(owner).map(|(handle, _)| handle).collect()
     }
 
-    /// The objects of one context.
+    /// The first handles of one context, `most` at most, for its clean-up in pieces.
+    pub fn first_of(&self, owner: ContextId, most: usize) -> Vec<u32> {
+        self.of(owner).map(|(handle, _)| handle).take(most).collect()
+    }
+
+    /// The objects of one context, in the order in which they were made.
     pub fn of(&self, owner: ContextId) -> impl Iterator<Item = (u32, &T)> + '_ {
-        let handles = self.owned.get(&owner).into_iter().flatten();
-        handles.filter_map(move |handle| Some((*handle, self.find(owner, *handle)?)))
+        let mut next = self.owned.get(&owner).map_or(NONE, |list| list.first);
+        std::iter::from_fn(move || {
+            let index = next;
+            let slot = self.slots.get(index as usize)?;
+            next = slot.after;
+            let (_, object) = slot.entry.as_ref()?;
+            Some((handle(self.kind, slot.generation, index), object))
+        })
     }
 
     /// How many objects a context has.
     pub fn count_of(&self, owner: ContextId) -> usize {
-        self.owned.get(&owner).map_or(0, BTreeSet::len)
+        self.owned.get(&owner).map_or(0, |list| list.len)
     }
 
     /// Every object with its owner.
@@ -206,6 +262,34 @@ mod tests {
             table.remove(ALICE, handle).expect("there");
         }
         assert!(table.slots.len() <= 65, "indices are used again");
+    }
+
+    #[test]
+    fn growth_without_memory_is_refused_and_harms_nothing() {
+        let mut table = Table::new(Kind::Mr);
+        let first = table.insert(ALICE, 1).expect("room");
+        assert!(!table.grow(usize::MAX / 2) && !table.grow(isize::MAX as usize / Table::<i32>::EACH + 1));
+        let second = table.insert(ALICE, 2).expect("room");
+        assert_eq!(table.find(ALICE, first), Some(&1));
+        assert_eq!(table.remove(ALICE, second), Some(2));
+    }
+
+    #[test]
+    fn a_contexts_objects_are_a_list_that_any_may_leave() {
+        let mut table = Table::new(Kind::Mw);
+        let handles: Vec<u32> = (0..6).map(|number| table.insert(ALICE, number).expect("room")).collect();
+        let of_bob = table.insert(BOB, 100).expect("room");
+        for (gone, rest) in [(3, vec![0, 1, 2, 4, 5]), (0, vec![1, 2, 4, 5]), (5, vec![1, 2, 4])] {
+            assert_eq!(table.remove(ALICE, handles[gone]), Some(gone as i32));
+            assert_eq!(table.of(ALICE).map(|(_, number)| *number).collect::<Vec<_>>(), rest.clone());
+            assert_eq!(table.count_of(ALICE), rest.len());
+        }
+        assert_eq!(table.first_of(ALICE, 2), [handles[1], handles[2]]);
+        table.insert(ALICE, 7).expect("room");
+        for handle in table.handles(ALICE) {
+            table.remove(ALICE, handle).expect("there");
+        }
+        assert_eq!((table.count_of(ALICE), table.len(), table.handles(BOB)), (0, 1, vec![of_bob]));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
 use crate::lanes::{Lanes, lane_gone};
 use crate::lids;
-use crate::numbers::{KeySpace, QpnSpace};
+use crate::numbers::{Chance, KeySpace, QpnSpace};
 use crate::objects::ah::Ah;
 use crate::objects::cq::{Channel, Cq};
 use crate::objects::dm::Dm;
@@ -37,10 +37,11 @@ use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
 use crate::objects::xrc::{Domains, Opened, Xrcd};
+use crate::owing::Owed;
 use crate::reasons::{Ended, Told};
 use crate::refusal::{Outcome, refuse};
 use crate::relays::Relays;
-use crate::shares;
+use crate::shares::{self, Tally, User};
 use crate::table::{Kind, Table};
 use crate::wire::Wire;
 
@@ -105,12 +106,18 @@ pub struct World {
     pub(crate) captures: Captures,
     /// Whether many users are served and kept apart.
     pub system: bool,
+    /// What each user has.
+    pub users: BTreeMap<u32, User>,
+    /// Contexts with records or pushes that wait.
+    pub owing: Owed,
     /// Ways to wake engines of other users.
     pub relays: Relays,
     /// How many contexts one user may have, where users are kept apart.
     pub user_contexts: u32,
     /// How many channels and regions with memfd one user may have; all programs together where users are not kept apart.
     pub user_descriptors: u64,
+    /// How many bytes of the agent's memory the objects of one user may take, where users are kept apart.
+    pub user_bytes: u64,
     last_context: u32,
 }
 
@@ -163,6 +170,9 @@ impl World {
             relays: Relays::new()?,
             user_contexts: shares::contexts(None),
             user_descriptors: shares::descriptors(None, true),
+            user_bytes: shares::USER_BYTES,
+            users: BTreeMap::new(),
+            owing: Owed::default(),
             last_context: 0,
         })
     }
@@ -178,28 +188,54 @@ impl World {
         };
         self.last_context = next;
         let id = ContextId(next);
+        self.users.entry(peer.uid).or_default().contexts.insert(id);
         self.contexts.insert(id, Context::new(id, device, profile, peer));
         Ok(id)
     }
 
-    /// Ends a context whose client has closed or died. Dependants go before what they depend on.
+    /// Gives out numbers in an order that only `chance` knows. Called before the first client.
+    pub fn scatter(&mut self, mut chance: impl FnMut() -> Chance) {
+        self.qpns = QpnSpace::new(Some(chance()));
+        self.keys = KeySpace::new(Some(chance()));
+        self.srq_numbers = KeySpace::new(Some(chance()));
+    }
+
+    /// Ends a context whose client has closed or died.
     pub fn close(&mut self, id: ContextId) {
+        while !self.close_some(id, usize::MAX) {}
+    }
+
+    /// The same in pieces of `most` objects; true when the context is gone. Dependants go before what they depend on.
+    pub fn close_some(&mut self, id: ContextId, most: usize) -> bool {
         use crate::objects::{ah, cq, dm, mr, mw, pd, qp, srq, xrc};
-        let steps: [fn(&mut Self, ContextId); 10] = [
-            ah::destroy_all,
-            xrc::let_go_of_all,
-            qp::destroy_all,
-            srq::destroy_all,
-            xrc::close_all,
-            cq::destroy_all,
-            mw::destroy_all,
-            mr::destroy_all,
-            dm::destroy_all,
-            pd::destroy_all,
+        let steps: [fn(&mut Self, ContextId, usize) -> usize; 11] = [
+            ah::destroy_some,
+            xrc::let_go_of_some,
+            qp::destroy_some,
+            srq::destroy_some,
+            xrc::close_some,
+            cq::destroy_some,
+            cq::destroy_some_channels,
+            mw::destroy_some,
+            mr::destroy_some,
+            dm::destroy_some,
+            pd::destroy_some,
         ];
-        crate::wire::last_words::say(self, id);
+        let Some(context) = self.contexts.get_mut(&id) else { return true };
+        if !std::mem::replace(&mut context.ends, true) {
+            crate::wire::last_words::say(self, id);
+        }
+        let mut left = most;
         for step in steps {
-            step(self, id);
+            loop {
+                if left == 0 {
+                    return false;
+                }
+                match step(self, id, left) {
+                    0 => break,
+                    done => left = left.saturating_sub(done),
+                }
+            }
         }
         self.keep_counts(id);
         self.keep_reasons(id);
@@ -214,7 +250,12 @@ impl World {
         self.relays.forget(id);
         self.captures.forget(id);
         self.qpns.forget(id);
-        self.contexts.remove(&id);
+        self.keys.forget(id);
+        self.srq_numbers.forget(id);
+        if let Some(context) = self.contexts.remove(&id) {
+            shares::forget(self, context.peer.uid, id);
+        }
+        true
     }
 
     /// A context ends; why something in it failed can be asked for a while.
@@ -270,15 +311,33 @@ impl World {
         }
     }
 
+    /// The handles of those of a kind that are shown.
+    pub fn handles_of(&self, id: ContextId, kind: Kind) -> Vec<u32> {
+        match kind {
+            Kind::Pd => self.pds.handles(id),
+            Kind::Mr => self.mrs.handles(id),
+            Kind::Mw => self.mws.handles(id),
+            Kind::Dm => self.dms.handles(id),
+            Kind::Cq => self.cqs.handles(id),
+            Kind::Qp => self.qps.handles(id),
+            Kind::Srq => self.srqs.handles(id),
+            Kind::Ah => self.ahs.handles(id),
+            Kind::Channel => self.channels.handles(id),
+            Kind::Xrcd => self.xrcds.handles(id),
+            Kind::Opened => self.opened.handles(id),
+        }
+    }
+
     /// The device that a context has open.
     pub fn device_of(&self, id: ContextId) -> &Device {
         &self.devices[self.contexts.get(&id).map_or(0, |context| context.device)]
     }
 
-    /// The same, to count its objects.
-    pub fn device_of_mut(&mut self, id: ContextId) -> &mut Device {
-        let index = self.contexts.get(&id).map_or(0, |context| context.device);
-        &mut self.devices[index]
+    /// The same, to count its objects there and at its user.
+    pub fn device_of_mut(&mut self, id: ContextId) -> Tally<'_> {
+        let (index, uid) = self.contexts.get(&id).map_or((0, None), |found| (found.device, Some(found.peer.uid)));
+        let user = uid.and_then(|uid| self.users.get_mut(&uid));
+        Tally::new(&mut self.devices[index], user)
     }
 
     /// A number by which people tell objects apart.
@@ -357,25 +416,46 @@ impl World {
         }
     }
 
-    /// Hands on what waits for clients that had no room; with `again` also what the kernel took no descriptors for.
+    /// Hands on what waits for clients that had no room, where `again` is true, also what the kernel took no descriptors for; and says for
+    /// whom something waits still.
     pub fn flush(&mut self, again: bool) -> Backlog {
         let mut backlog = Backlog::default();
-        for (id, context) in &mut self.contexts {
+        let mut owing = self.owing.take();
+        owing.retain(|id| {
+            let Some(context) = self.contexts.get_mut(id) else { return false };
+            let mut waits = false;
             if let Some(events) = &mut context.events {
-                backlog.waits |= !events.flush();
+                waits = if again { !events.flush() } else { events.waits() };
+                backlog.waits |= waits;
             }
             if let Some(engine) = &mut context.engine {
-                engine.flush();
                 if again {
+                    engine.flush();
                     engine.feed();
                 }
                 backlog.waits |= engine.starves();
-                if engine.is_broken() {
+                if engine.is_broken() && !context.ends {
                     backlog.broken.push(*id);
                 }
+                // Its socket says when there is room.
+                waits |= engine.waits();
             }
+            waits
+        });
+        if !owing.is_empty() {
+            self.owing.put_back(owing);
         }
         backlog
+    }
+
+    /// The engine of a context has made room for pushes.
+    pub fn flush_engine(&mut self, id: ContextId) {
+        if let Some(engine) = self.contexts.get_mut(&id).and_then(|context| context.engine.as_mut()) {
+            engine.flush();
+            if engine.is_broken() {
+                self.owing.put_back([id]);
+            }
+        }
     }
 
     /// Tells every engine that the agent ends.

@@ -190,6 +190,45 @@ fn assert_empty(world: &World) {
     }
 }
 
+/// A context with many objects ends in pieces, in each of which few of them go; others are served meanwhile, and nothing is left.
+#[test]
+fn a_context_ends_in_pieces_of_bounded_size() {
+    let mut world = world();
+    let (ends, stays) = (client(&mut world), client(&mut world));
+    let on = pd(&mut world, ends);
+    for start in 1..=1_000_u64 {
+        let body = RegMr { start: start << 12, hca_va: start << 12, length: 10, pd_handle: on, ..RegMr::default() };
+        assert_eq!(call(&mut world, ends, number::REG_MR, &body, 12).status, 0);
+    }
+    for _ in 0..50 {
+        qp(&mut world, ends, kind::RC);
+    }
+    let all = |world: &World| world.mrs.len() + world.qps.len() + world.cqs.len() + world.pds.len();
+    let (mut before, mut pieces) = (all(&world), 0);
+    while !world.close_some(ends, 64) {
+        let after = all(&world);
+        assert!(before - after <= 64, "{} in one piece", before - after);
+        (before, pieces) = (after, pieces + 1);
+        pd(&mut world, stays);
+        before += 1;
+    }
+    assert!(pieces >= 1_000 / 64, "{pieces}");
+    assert_eq!((world.mrs.len(), world.qps.len(), world.pds.len(), world.contexts.len()), (0, 0, pieces, 1));
+    assert_eq!(world.devices[0].used(Kind::Mr), 0);
+    world.close(stays);
+    assert!(world.users.is_empty() && all(&world) == 0);
+}
+
+#[test]
+fn a_cq_is_resized_so_often_and_no_more() {
+    let mut world = world();
+    let id = client(&mut world);
+    let cq_handle = cq(&mut world, id);
+    let mut resize = || call(&mut world, id, number::RESIZE_CQ, &ResizeCq { response: 1, cqe: 10, cq_handle }, 64);
+    let refused = (0..100_000).map(|_| resize()).find(|reply| reply.status != 0).expect("an end");
+    assert!(reason(&refused, Errno::ENOMEM).contains("resized"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

@@ -1,18 +1,14 @@
-//! Questions to the agent: one JSON request and one JSON answer per message on its `admin` node.
+//! Questions to the agent: one JSON request and one JSON answer on its `admin` node.
 //!
 //! The principal type is [`Connection`]. What the agent answers is shown, not interpreted, apart from an `error` member.
 
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use shm::Socket;
-
-/// The longest message; a longer answer is attached to it as a file in memory.
-const MESSAGE_MAX: usize = 64 * 1024;
 
 /// How long the agent may take to answer: one that is stopped is told from one that is busy.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,6 +19,12 @@ enum Silence {
     Gone(io::Error),
     /// It is there and does not answer.
     Late(String),
+}
+
+impl From<io::Error> for Silence {
+    fn from(error: io::Error) -> Self {
+        Self::Gone(error)
+    }
 }
 
 /// An open connection to an agent.
@@ -80,19 +82,7 @@ impl Connection {
 
     fn exchange(&self, question: &Value) -> Result<Vec<u8>, Silence> {
         self.socket.send(question.to_string().as_bytes(), &[]).map_err(Silence::Gone)?;
-        self.await_answer().map_err(Silence::Late)?;
-        let mut buffer = vec![0; MESSAGE_MAX];
-        let mut received = self.socket.recv(&mut buffer).map_err(Silence::Gone)?;
-        if received.len == 0 {
-            return Err(Silence::Gone(io::ErrorKind::UnexpectedEof.into()));
-        }
-        buffer.truncate(received.len);
-        if let Some(attached) = received.fds.pop() {
-            let mut file = File::from(attached);
-            buffer.clear();
-            file.rewind().and_then(|()| file.read_to_end(&mut buffer)).map_err(Silence::Gone)?;
-        }
-        Ok(buffer)
+        agent::admin::receive(&self.socket, || self.await_answer().map_err(Silence::Late))
     }
 
     /// The agent's process id; `None` where it is not visible from here, as from another container.

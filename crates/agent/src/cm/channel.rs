@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::ucma::bell;
 use abi::ucma::connection::EventAnswer;
@@ -48,6 +50,8 @@ pub(crate) struct Channel {
     /// Its events come with the bell.
     pub(crate) told: bool,
     events: VecDeque<Event>,
+    /// How many wait in all channels of the user.
+    of_user: Arc<AtomicUsize>,
     bell: OwnedFd,
     /// How many of the last events the bell has not been rung for.
     owed: u32,
@@ -66,11 +70,11 @@ pub(crate) enum Rung {
 
 impl Channel {
     /// A channel and the client's end of its bell.
-    pub(crate) fn new(peer: Peer, token: u32, told: bool) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn new(peer: Peer, token: u32, told: bool, of_user: Arc<AtomicUsize>) -> io::Result<(Self, OwnedFd)> {
         // Whether its end waits is the client's choice; ours never does.
         let kind = if told { SocketType::SEQPACKET } else { SocketType::STREAM };
         let (bell, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        Ok((Self { peer, token, told, events: VecDeque::new(), bell, owed: 0, rings: 0 }, theirs))
+        Ok((Self { peer, token, told, events: VecDeque::new(), of_user, bell, owed: 0, rings: 0 }, theirs))
     }
 
     /// Our end of the bell, to see when there is room.
@@ -105,7 +109,8 @@ impl Channel {
             return Rung::Full;
         }
         if whole {
-            self.events.remove(self.events.len().saturating_sub(self.owed as usize));
+            let said = self.events.remove(self.events.len().saturating_sub(self.owed as usize));
+            self.count_out(usize::from(said.is_some()));
         }
         self.owed = self.owed.saturating_sub(1);
         Rung::Done
@@ -134,12 +139,20 @@ impl Channel {
     /// Queues an event; the bell is rung by [`Channel::ring`].
     pub(crate) fn push(&mut self, event: Event) {
         self.events.push_back(event);
+        self.of_user.fetch_add(1, Ordering::Relaxed);
         self.owed += 1;
+    }
+
+    /// So many events have left.
+    fn count_out(&self, count: usize) {
+        self.of_user.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// The oldest event.
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        self.count_out(usize::from(event.is_some()));
+        event
     }
 
     /// Puts the bytes that are owed into the bell, as far as there is room.
@@ -170,10 +183,17 @@ impl Channel {
             }
         }
         self.events = kept;
+        self.count_out(taken.len());
         let count = taken.len() as u32;
         let not_rung = self.owed.min(count);
         self.owed -= not_rung;
         (taken, count - not_rung)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.count_out(self.events.len());
     }
 }
 
@@ -182,7 +202,7 @@ mod tests {
     use super::*;
 
     fn channel() -> (Channel, OwnedFd) {
-        Channel::new(Peer { pid: 0, uid: 0, comm: String::new() }, 1, false).expect("a channel")
+        Channel::new(Peer { pid: 0, uid: 0, comm: String::new() }, 1, false, Arc::default()).expect("a channel")
     }
 
     fn event(id: u32) -> Event {

@@ -114,7 +114,11 @@ impl Manager {
     pub(super) fn check_room(&mut self, call: &Call<'_>) -> Outcome<()> {
         let owner = self.owner(call.channel)?;
         if owner.channel.has_room() {
-            return Ok(());
+            let uid = owner.channel.peer.uid;
+            if self.has_room_for_events(uid) {
+                return Ok(());
+            }
+            return refuse(Errno::ENOMEM, format!("as many events wait for user {uid} as may; take some first"));
         }
         let waiting = owner.channel.waiting();
         refuse(Errno::ENOMEM, format!("{waiting} events wait in this event channel; take some first"))

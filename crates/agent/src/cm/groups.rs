@@ -16,7 +16,7 @@ use super::binding::{parse, sized};
 use super::channel::{ChannelId, Event};
 use super::dispatch::Call;
 use super::resolving::path_between;
-use super::{ID_MEMBERS_MAX, Manager};
+use super::{ID_MEMBERS_MAX, Manager, USER_MEMBERS_MAX};
 use crate::gids::gid_of;
 use crate::objects::mcast::is_multicast;
 use crate::refusal::{Outcome, refuse};
@@ -74,10 +74,16 @@ impl Manager {
         if members.len() >= ID_MEMBERS_MAX {
             return refuse(Errno::ENOMEM, format!("id {name:#x} has {ID_MEMBERS_MAX} memberships, as many as it may"));
         }
+        let user = self.owner(call.channel)?.channel.peer.uid;
+        let has = self.users.get(&user).map_or(0, |share| share.members);
+        if self.apart && has >= USER_MEMBERS_MAX {
+            return refuse(Errno::ENOMEM, format!("user {user} has {has} memberships, as many as it may"));
+        }
         let member = Member { channel: call.channel, id: name, gid, reported: 0 };
         let Some(member) = self.members.insert(member) else {
             return refuse(Errno::ENOMEM, "the agent has as many memberships as it may");
         };
+        self.users.entry(user).or_default().members += 1;
         self.id(call, name)?.members.push(member);
         let path = path_between(&at, gid, false, tos, None);
         let param = UdParam { qp_num: GROUP_QPN, qkey, ah_attr: vector(&path, &at), ..UdParam::default() };
@@ -92,7 +98,7 @@ impl Manager {
             return refuse(Errno::ENOENT, format!("membership {name:#x} is none of this event channel"));
         };
         let (id, events_reported) = (member.id, member.reported);
-        self.members.remove(name);
+        self.remove_member(call.channel, name);
         let (dropped, bell_bytes) = self.owner(call.channel)?.channel.take_out(|event| event.member == Some(name));
         if let Some(id) = self.ids.get_mut(id) {
             id.members.retain(|member| *member != name);

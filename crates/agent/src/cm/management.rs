@@ -124,10 +124,15 @@ impl Inlet {
         !self.queue.lock().is_empty()
     }
 
-    /// All that waits.
-    pub(crate) fn take_all(&self) -> VecDeque<Arrived> {
+    /// The first that wait, `most` at most. If more do, the bell goes on to say so.
+    pub(crate) fn take_some(&self, most: usize) -> VecDeque<Arrived> {
         self.bell.drain();
-        std::mem::take(&mut *self.queue.lock())
+        let mut queue = self.queue.lock();
+        if queue.len() <= most {
+            return std::mem::take(&mut *queue);
+        }
+        self.bell.ring();
+        queue.drain(..most).collect()
     }
 
     /// How many did not fit.
@@ -342,7 +347,7 @@ mod tests {
         assert_eq!(packet[..20], [0x64, 0x00, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 7, 0x80, 0x01, 0, 0, 0, 0, 0, 1]);
         let two = [packet, packet].concat();
         assert_eq!(inlet.take(A, 0xc100, B, packet.len(), &two), 0);
-        let arrived = inlet.take_all();
+        let arrived = inlet.take_some(usize::MAX);
         assert_eq!(arrived.len(), 2);
         assert_eq!((arrived[0].from, arrived[0].to, arrived[0].mad), (A, B, mad));
         assert_eq!(inlet.take(A, 0xc101, B, packet.len(), &packet), 1, "from another port");
@@ -365,7 +370,7 @@ mod tests {
         for _ in 0..WAITING_MAX + 3 {
             inlet.take(A, 0xc100, B, packet.len(), &packet);
         }
-        assert_eq!((inlet.take_all().len(), inlet.lost()), (WAITING_MAX, 3));
-        assert!(inlet.take_all().is_empty());
+        assert_eq!((inlet.take_some(usize::MAX).len(), inlet.lost()), (WAITING_MAX, 3));
+        assert!(inlet.take_some(usize::MAX).is_empty());
     }
 }

@@ -8,6 +8,8 @@ use std::time::Instant;
 use engine::Simulated;
 use protocol::Time;
 
+use crate::chance::Random;
+
 /// Time and chance.
 pub(crate) enum Outside {
     /// The machine's.
@@ -61,38 +63,5 @@ impl Outside {
             Self::Real { began, .. } => *began -= time,
             Self::Simulated(_) => unreachable!("who simulates has the time"),
         }
-    }
-}
-
-/// Numbers that nobody can guess.
-pub(crate) struct Random {
-    words: [u8; 256],
-    used: usize,
-}
-
-impl Random {
-    fn new() -> io::Result<Self> {
-        let mut random = Self { words: [0; 256], used: 256 };
-        random.fill()?;
-        Ok(random)
-    }
-
-    fn fill(&mut self) -> io::Result<()> {
-        let mut filled = 0;
-        while filled < self.words.len() {
-            filled += rustix::rand::getrandom(&mut self.words[filled..], rustix::rand::GetRandomFlags::empty())?;
-        }
-        self.used = 0;
-        Ok(())
-    }
-
-    fn word(&mut self) -> u32 {
-        // The system always has more; if not, the same numbers come again, which costs some retries.
-        if self.used + 4 > self.words.len() && self.fill().is_err() {
-            self.used = 0;
-        }
-        let bytes = self.words[self.used..].first_chunk::<4>().copied().unwrap_or_default();
-        self.used += 4;
-        u32::from_ne_bytes(bytes)
     }
 }

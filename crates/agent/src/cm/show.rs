@@ -8,12 +8,14 @@ use super::id::space_name;
 use crate::admin::Asker;
 
 /// The most ids that are shown.
-const SHOWN: usize = 10_000;
+pub(crate) const SHOWN: usize = 10_000;
 
 impl Manager {
-    /// Every id, of users whose affairs the asker may see in full, of others without numbers that would help to interfere.
-    pub(crate) fn show(&self, asker: Asker) -> Value {
-        let shown = self.ids.iter().filter_map(|(name, id)| {
+    /// The ids of `most` places from `start` on, of users whose affairs the asker may see in full, of others without numbers that
+    /// would help to interfere; and where the next ones begin.
+    pub(crate) fn show(&self, asker: Asker, start: usize, most: usize) -> (Vec<Value>, Option<usize>) {
+        let (ids, next) = self.ids.some(start, most);
+        let shown = ids.filter_map(|(name, id)| {
             let owner = self.channels.get(&id.channel)?;
             let peer = &owner.channel.peer;
             let state = id.connection.and_then(|connection| self.core.state(connection).ok());
@@ -34,9 +36,12 @@ impl Manager {
                 "groups": id.members.len(),
             }))
         });
-        let ids: Vec<Value> = shown.take(SHOWN).collect();
-        let more = self.ids.len() - ids.len();
-        json!({ "ids": ids, "more": more })
+        (shown.collect(), next)
+    }
+
+    /// How many ids there are.
+    pub(crate) fn ids(&self) -> usize {
+        self.ids.len()
     }
 
     /// A few numbers.

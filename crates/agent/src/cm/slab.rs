@@ -80,6 +80,17 @@ impl<T> Slab<T> {
         slot.entry.take()
     }
 
+    /// The entries of `most` places from `start` on, and where the next ones begin, if there are any.
+    pub(crate) fn some(&self, start: usize, most: usize) -> (impl Iterator<Item = (u32, &T)> + '_, Option<usize>) {
+        let end = start.saturating_add(most).min(self.slots.len());
+        let slots = self.slots.get(start..end).unwrap_or_default();
+        let named = (start as u32..).zip(slots).filter_map(|(index, slot)| {
+            let name = slot.generation << INDEX_BITS | index;
+            slot.entry.as_ref().map(|entry| (name, entry))
+        });
+        (named, (end < self.slots.len()).then_some(end))
+    }
+
     /// Every entry with its name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> + '_ {
         (0..).zip(&self.slots).filter_map(|(index, slot)| {

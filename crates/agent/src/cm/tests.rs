@@ -144,9 +144,10 @@ fn ids_are_shown_to_everybody_and_their_queue_pairs_to_their_user() {
     let mut host = Host::with(&["10.0.0.1"]);
     host.resolved("10.0.0.1");
     for (asker, full) in [(Asker::Root, true), (Asker::User(7), true), (Asker::User(8), false)] {
-        let shown = host.manager.show(asker);
-        assert_eq!(shown["ids"][0]["local"].as_str().map(|text| text.starts_with("10.0.0.1:")), Some(true));
-        assert_eq!(shown["ids"][0]["qpn"].is_null(), !full, "{asker:?}");
+        let (shown, next) = host.manager.show(asker, 0, usize::MAX);
+        assert!(shown.len() == 1 && next.is_none());
+        assert_eq!(shown[0]["local"].as_str().map(|text| text.starts_with("10.0.0.1:")), Some(true));
+        assert_eq!(shown[0]["qpn"].is_null(), !full, "{asker:?}");
     }
     let channel = host.channel;
     host.manager.close(&host.world, channel);

@@ -45,11 +45,11 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Destroys every AH of a context that ends.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.ahs.handles(owner) {
-        remove(world, owner, handle);
-    }
+/// Destroys some AHs of a context that ends.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.ahs.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {

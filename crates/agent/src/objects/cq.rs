@@ -64,6 +64,9 @@ pub struct Wanted {
     pub channel: i32,
 }
 
+/// A CQ keeps the memory that it had before each resize: so many times.
+const FORMER_MAX: usize = 1024;
+
 /// CREATE_COMP_CHANNEL.
 pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let CreateCompChannel { .. } = call.body()?;
@@ -148,6 +151,11 @@ pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let owner = call.context;
     let cq = find(&world.cqs, owner, body.cq_handle, Kind::Cq)?;
     let (number, old) = (cq.number, cq.block.clone());
+    if cq.former.len() >= FORMER_MAX {
+        let text =
+            format!("CQ {number} was resized {FORMER_MAX} times, and keeps the memory of each size; make a new one");
+        return refuse(Errno::ENOMEM, text);
+    }
     let waiting = old.read(word::PRODUCER).wrapping_sub(old.read(word::CONSUMER));
     let entries = entries_for(body.cqe, world.device_of(owner).limits.max_cqe)?;
     if entries < waiting {
@@ -181,14 +189,18 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&answer))
 }
 
-/// Destroys every CQ, then every channel, of a context that ends.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.cqs.handles(owner) {
-        remove(world, owner, handle);
-    }
-    for handle in world.channels.handles(owner) {
-        remove_channel(world, owner, handle);
-    }
+/// Destroys some CQs of a context that ends.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.cqs.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    handles.len()
+}
+
+/// Destroys some channels of a context that ends, whose CQs are gone.
+pub fn destroy_some_channels(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.channels.first_of(owner, most);
+    handles.iter().for_each(|handle| remove_channel(world, owner, *handle));
+    handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {

@@ -18,17 +18,18 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let GetContext { .. } = call.body()?;
     let device = world.device_of(call.context);
     let (index, vectors) = (device.index as u32, device.completion_vectors);
-    let apart = world.system;
+    let (apart, owing) = (world.system, world.owing.of(call.context));
     let context = world.context(call.context)?;
     let page = context.memory.allocate_apart(CONTEXT_LEN)?;
     let file = AsyncFile::new(page.block.clone(), apart).and_then(|file| Ok((file.descriptor()?, file)));
-    let (eventfd, file) = match file {
+    let (eventfd, mut file) = match file {
         Ok(made) => made,
         Err(error) => {
             context.memory.release(&page.block);
             return Err(error.into());
         }
     };
+    file.note_at(owing);
     context.events = Some(file);
     let answer = GetContextAnswer { async_fd: 0, num_comp_vectors: vectors };
     let out = ContextOut { rev: REV, device: index, page: page.mapping };

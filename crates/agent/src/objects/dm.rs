@@ -69,7 +69,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let piece = Arc::new(Piece { memfd, length });
     let taken = piece.taken();
     let answer = hold(world, call, piece)?;
-    world.device_of_mut(owner).dm_used += taken;
+    world.device_of_mut(owner).take_memory(taken);
     Ok(answer)
 }
 
@@ -99,11 +99,11 @@ pub fn free(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Frees what a context holds that ends; the MRs on it are gone.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.dms.handles(owner) {
-        remove(world, owner, handle);
-    }
+/// Frees some of what a context holds that ends; the MRs on it are gone.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.dms.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    handles.len()
 }
 
 /// The place in device memory of an MR; its memory is what is returned.
@@ -142,6 +142,6 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
 /// Lets go of a piece; with the last hold it is free.
 pub fn let_go(world: &mut World, owner: ContextId, piece: Arc<Piece>) {
     if let Some(piece) = Arc::into_inner(piece) {
-        world.device_of_mut(owner).dm_used -= piece.taken();
+        world.device_of_mut(owner).give_memory(piece.taken());
     }
 }

@@ -29,12 +29,14 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     }
     let device = world.device_of(call.context).index as u32;
     let board = world.board.descriptor()?;
+    let owing = world.owing.of(call.context);
     let context = world.context(call.context)?;
     if context.engine.is_some() {
         return refuse(Errno::EEXIST, format!("context {} has an engine already", call.context.0));
     }
     let (bell, kick) = two(fds)?;
-    let (link, theirs) = EngineLink::new(bell, kick)?;
+    let (mut link, theirs) = EngineLink::new(bell, kick)?;
+    link.note_at(owing);
     context.engine = Some(link);
     capture::greet(world, call.context);
     if body.flags & flag::FAULTS != 0
@@ -66,7 +68,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if world.context(me)?.engine.is_none() {
         return refuse(Errno::EINVAL, format!("context {} has said no ENGINE_HELLO, so it has no lanes", me.0));
     }
-    if world.contexts.get(&peer).is_none_or(|context| context.engine.is_none()) {
+    if world.contexts.get(&peer).is_none_or(|context| context.engine.is_none() || context.ends) {
         return refuse(Errno::ESRCH, format!("there is no engine {engine}: its process has ended, or never was"));
     }
     let (lane, new) = world.lanes.open(me, peer, stripe)?;

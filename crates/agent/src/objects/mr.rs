@@ -114,7 +114,7 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if memory.is_some() {
         shares::room_for_descriptor(world, call.context)?;
     }
-    let key = world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
+    let key = world.keys.take(call.context).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
     if memory.is_some() {
         world.context(call.context)?.take_descriptor();
     }
@@ -172,7 +172,7 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         check_range(body.start, body.length, body.hca_va, new_access)?;
     }
     let key = if translates {
-        world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?
+        world.keys.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?
     } else {
         old_key
     };
@@ -206,11 +206,11 @@ pub fn deregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Deregisters every MR of a context that ends.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.mrs.handles(owner) {
-        remove(world, owner, handle);
-    }
+/// Deregisters some MRs of a context that ends.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.mrs.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {

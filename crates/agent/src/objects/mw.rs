@@ -37,7 +37,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         );
     }
     shares::room_for(world, call.context, Kind::Mw)?;
-    let key = world.keys.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every rkey is in use"))?;
+    let key = world.keys.take(call.context).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every rkey is in use"))?;
     let mw = Mw { pd: body.pd_handle, kind: body.mw_type, key };
     let Some(handle) = world.mws.insert(call.context, mw) else {
         world.keys.give_back(key);
@@ -58,11 +58,11 @@ pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Deallocates every window of a context that ends.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.mws.handles(owner) {
-        remove(world, owner, handle, None);
-    }
+/// Deallocates some windows of a context that ends.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.mws.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle, None));
+    handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32, last: Option<u32>) {

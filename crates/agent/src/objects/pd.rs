@@ -42,11 +42,11 @@ pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(Answer::default())
 }
 
-/// Frees every PD of a context that ends; whatever was on them is gone.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.pds.handles(owner) {
-        remove(world, owner, handle);
-    }
+/// Frees some PDs of a context that ends; whatever was on them is gone.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.pds.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    handles.len()
 }
 
 /// One more object is on a PD that was found before.
@@ -64,7 +64,7 @@ pub fn let_go(world: &mut World, owner: ContextId, handle: u32) {
 
 /// The refusal when a table has no handle left.
 pub fn no_handle(kind: Kind) -> Refusal {
-    Refusal::new(Errno::ENOMEM, format!("every handle of a {kind} is in use"))
+    Refusal::new(Errno::ENOMEM, format!("every handle of a {kind} is in use, or the agent has no memory for one more"))
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {

@@ -265,11 +265,11 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&answer))
 }
 
-/// Destroys every QP of a context that ends, after taking it out of its groups.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.qps.handles(owner) {
-        remove(world, owner, handle);
-    }
+/// Destroys some QPs of a context that ends, after taking it out of its groups.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.qps.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    handles.len()
 }
 
 /// Takes a QP out of everything.

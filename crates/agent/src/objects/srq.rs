@@ -104,7 +104,7 @@ pub fn make(
     shares::room_for(world, owner, Kind::Srq)?;
     let max_wr = wanted.max_wr.next_power_of_two();
     let stride = recv_stride(wanted.max_sge);
-    let key = world.srq_numbers.take().ok_or_else(|| Refusal::new(Errno::ENOMEM, "every SRQ number is in use"))?;
+    let key = world.srq_numbers.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every SRQ number is in use"))?;
     let Allocation { block, mapping, fd } =
         match world.context(owner)?.memory.allocate(CONTROL_LEN + max_wr as usize * stride) {
             Ok(allocation) => allocation,
@@ -222,11 +222,11 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&answer))
 }
 
-/// Destroys every SRQ of a context that ends.
-pub fn destroy_all(world: &mut World, owner: ContextId) {
-    for handle in world.srqs.handles(owner) {
-        remove(world, owner, handle);
-    }
+/// Destroys some SRQs of a context that ends.
+pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let handles = world.srqs.first_of(owner, most);
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {

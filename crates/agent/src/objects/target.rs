@@ -29,8 +29,7 @@ const MOST: u32 = 16_384;
 /// A number for a target that others can open.
 pub fn number(world: &mut World, owner: ContextId) -> Outcome<(u32, Option<Grant>)> {
     shares::room_among(world, owner, "targets of shared XRC domains", MOST, |uid| {
-        let all = shares::of(world, uid).flat_map(|context| world.qps.of(context));
-        all.filter(|(_, qp)| qp.domain.is_some_and(|(domain, _)| world.domains.is_of_file(domain))).count()
+        shares::of(world, uid).map(|context| world.qpns.apart_of(context)).sum()
     })?;
     let taken = world.qpns.take_apart(owner);
     let (qpn, grant) = taken.ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?;

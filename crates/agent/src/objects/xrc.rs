@@ -66,13 +66,13 @@ struct File {
 pub struct Domains {
     last: u32,
     all: BTreeMap<u32, Domain>,
+    /// Those that a file names, by device and file.
+    by_file: BTreeMap<(usize, (u64, u64)), u32>,
 }
 
 impl Domains {
     fn of_file(&self, device: usize, inode: (u64, u64)) -> Option<u32> {
-        let named =
-            |domain: &Domain| domain.device == device && domain.file.as_ref().is_some_and(|file| file.inode == inode);
-        self.all.iter().find(|(_, domain)| named(domain)).map(|(number, _)| *number)
+        self.by_file.get(&(device, inode)).copied()
     }
 
     fn add(&mut self, device: usize, file: Option<File>) -> u32 {
@@ -83,6 +83,9 @@ impl Domains {
             let _ = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty());
         }
         let token = u64::from_ne_bytes(token);
+        if let Some(file) = &file {
+            self.by_file.insert((device, file.inode), self.last);
+        }
         self.all.insert(self.last, Domain { device, file, handles: 0, token, targets: BTreeMap::new() });
         self.last
     }
@@ -115,12 +118,17 @@ impl Domains {
     fn let_go(&mut self, number: u32) {
         if let Some(domain) = self.all.get_mut(&number) {
             domain.handles -= 1;
-            if domain.handles == 0 {
-                self.all.remove(&number);
+            if domain.handles == 0
+                && let Some(Domain { device, file: Some(file), .. }) = self.all.remove(&number)
+            {
+                self.by_file.remove(&(device, file.inode));
             }
         }
     }
 }
+
+/// To let go of a target may be to pass it on, which costs as much as so many other ends.
+const LET_GO_COST: usize = 16;
 
 /// `O_CREAT` and `O_EXCL`, as on every architecture that Linux programs are built for here.
 const CREATE: u32 = 0o100;
@@ -259,16 +267,18 @@ pub fn let_go_of(world: &mut World, holder: ContextId, handle: u32, (owner, qp):
     !is_left || world.opened.of(owner).any(|(_, opened)| opened.qp == (owner, qp)) || target::pass_on(world, owner, qp)
 }
 
-/// Lets go of every target that a context which ends holds.
-pub fn let_go_of_all(world: &mut World, owner: ContextId) {
-    let opened: Vec<_> = world.opened.of(owner).map(|(handle, opened)| (handle, opened.qp)).collect();
+/// Lets go of some targets that a context which ends holds.
+pub fn let_go_of_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let opened = world.opened.of(owner).map(|(handle, opened)| (handle, opened.qp));
     let own = world.qps.of(owner).filter(|(_, qp)| qp.domain.is_some() && !qp.is_left);
-    let own: Vec<_> = own.map(|(handle, _)| (handle, (owner, handle))).collect();
-    for (handle, qp) in opened.into_iter().chain(own) {
-        if !let_go_of(world, owner, handle, qp) {
+    let own = own.map(|(handle, _)| (handle, (owner, handle)));
+    let held: Vec<_> = opened.chain(own).take(most.div_ceil(LET_GO_COST)).collect();
+    for (handle, qp) in &held {
+        if !let_go_of(world, owner, *handle, *qp) {
             qp::remove(world, qp.0, qp.1);
         }
     }
+    held.len() * LET_GO_COST
 }
 
 /// One object more (or less) was made or opened by a handle.
@@ -278,16 +288,17 @@ pub fn hold(world: &mut World, owner: ContextId, handle: u32, by: i32) {
     }
 }
 
-/// Closes every handle of a context that ends; its SRQs and QPs are gone.
-pub fn close_all(world: &mut World, owner: ContextId) {
-    for handle in world.opened.handles(owner) {
-        if world.opened.remove(owner, handle).is_some() {
+/// Closes some handles of a context that ends; its SRQs and QPs are gone.
+pub fn close_some(world: &mut World, owner: ContextId, most: usize) -> usize {
+    let opened = world.opened.first_of(owner, most);
+    for handle in &opened {
+        if world.opened.remove(owner, *handle).is_some() {
             world.device_of_mut(owner).count_down(Kind::Opened);
         }
     }
-    for handle in world.xrcds.handles(owner) {
-        remove(world, owner, handle);
-    }
+    let handles = world.xrcds.first_of(owner, most - opened.len());
+    handles.iter().for_each(|handle| remove(world, owner, *handle));
+    opened.len() + handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {

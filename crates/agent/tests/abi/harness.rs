@@ -79,6 +79,7 @@ impl Node {
     pub(crate) fn with(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = Config::parse(&format!("{more}{CONFIGURATION}")).unwrap();
+        let config = Config { in_order: true, ..config };
         let agent = Agent::start(&config, Some(dir.path())).unwrap();
         Self { path: dir.path().join("uverbs0"), _agent: agent, _dir: dir }
     }

@@ -13,7 +13,13 @@ impl Cm {
 
     /// Time passed. Too early a call does nothing.
     pub fn on_time(&mut self, now: Time) {
-        while let Some(index) = self.table.pop_due(now) {
+        self.on_time_some(now, usize::MAX);
+    }
+
+    /// The same for the first `most` times that have come; [`Cm::next_time`] says whether there are more.
+    pub fn on_time_some(&mut self, now: Time, most: usize) {
+        for _ in 0..most {
+            let Some(index) = self.table.pop_due(now) else { return };
             self.expire(now, index);
         }
     }

@@ -1,0 +1,242 @@
+//! Long answers of the admin node, made and sent in pieces: `show` and `errors`, and whatever is longer than a message.
+//!
+//! A [`Telling`] is told on when its turn comes and its client has room. It keeps where it is, and at most one message of text;
+//! the objects of one context may come and go meanwhile. Each piece looks at a bounded number of objects.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use serde_json::{Value, json};
+
+use super::{Asker, INLINE_MAX, LAST, MORE};
+use crate::cm::Manager;
+use crate::cm::show::SHOWN as IDS_SHOWN;
+use crate::context::ContextId;
+use crate::reasons;
+use crate::show::{self, LISTS};
+use crate::table::Kind;
+use crate::world::World;
+
+/// The most objects that are shown to a user who could make the agent tell of them all day.
+const SHOWN: usize = 10_000;
+/// Objects of one piece; a context is as much work as a few.
+const PIECE: usize = 64;
+const CONTEXT_WORK: usize = 4;
+/// Places of ids that are looked at in one piece.
+const PLACES: usize = 256;
+
+/// An answer that is being told.
+pub(crate) struct Telling {
+    asker: Asker,
+    text: String,
+    /// How much of the text is in messages that have left.
+    said: usize,
+    /// Parts of it have left.
+    is_begun: bool,
+    part: Part,
+}
+
+/// What is told next.
+enum Part {
+    /// Contexts after this one, with room for so many objects; and so many contexts were left out.
+    Contexts { after: Option<ContextId>, first: bool, room: usize, more: usize },
+    /// The objects of a context.
+    Objects { context: ContextId, list: usize, handles: std::vec::IntoIter<u32>, first: bool, room: usize, more: usize },
+    /// Ids of the connection manager, from this place on.
+    Ids { start: usize, shown: usize },
+    /// Reasons of contexts that have ended, from this place on.
+    Ended { place: usize, first: bool },
+    /// Reasons of contexts after this one.
+    Live { after: Option<ContextId>, first: bool },
+    /// Nothing.
+    Done,
+}
+
+impl Telling {
+    /// Every context with every object, and every id; to ordinary users no more than [`SHOWN`] objects.
+    pub(crate) fn show(asker: Asker) -> Self {
+        let room = if asker == Asker::Root { usize::MAX } else { SHOWN };
+        Self::new(asker, "{\"contexts\":[", Part::Contexts { after: None, first: true, room, more: 0 })
+    }
+
+    /// Why something failed.
+    pub(crate) fn errors(asker: Asker) -> Self {
+        Self::new(asker, "{\"programs\":[", Part::Ended { place: 0, first: true })
+    }
+
+    /// What is known already.
+    pub(crate) fn text(answer: &Value) -> Self {
+        Self::new(Asker::Root, &answer.to_string(), Part::Done)
+    }
+
+    fn new(asker: Asker, begin: &str, part: Part) -> Self {
+        Self { asker, text: begin.to_owned(), said: 0, is_begun: false, part }
+    }
+
+    /// Makes one piece more. True: there is a message to be sent.
+    pub(crate) fn go_on(&mut self, world: &World, manager: &Manager) -> bool {
+        if self.is_ready() {
+            return true;
+        }
+        let part = std::mem::replace(&mut self.part, Part::Done);
+        self.part = match part {
+            Part::Contexts { after, first, room, more } => self.contexts(world, after, first, (room, more)),
+            Part::Objects { context, list, handles, first, room, more } => {
+                self.objects(world, context, (list, handles, first), (room, more))
+            }
+            Part::Ids { start, shown } => self.ids(manager, start, shown),
+            Part::Ended { place, first } => self.ended(world, place, first),
+            Part::Live { after, first } => self.live(world, after, first),
+            Part::Done => Part::Done,
+        };
+        self.is_ready()
+    }
+
+    /// The message to be sent.
+    pub(crate) fn message(&self) -> Vec<u8> {
+        let rest = &self.text.as_bytes()[self.said..];
+        if !self.is_begun && self.is_whole() && rest.len() <= INLINE_MAX {
+            return rest.to_vec();
+        }
+        let piece = &rest[..rest.len().min(INLINE_MAX)];
+        let mark = if self.is_whole() && piece.len() == rest.len() { LAST } else { MORE };
+        [&[mark], piece].concat()
+    }
+
+    /// That message has been sent. True: it was the last one.
+    pub(crate) fn sent(&mut self) -> bool {
+        self.is_begun = true;
+        self.said = self.text.len().min(self.said + INLINE_MAX);
+        if self.said == self.text.len() {
+            self.text.clear();
+            self.said = 0;
+        }
+        self.is_whole() && self.text.is_empty()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_whole() || self.text.len() - self.said > INLINE_MAX
+    }
+
+    fn is_whole(&self) -> bool {
+        matches!(self.part, Part::Done)
+    }
+
+    fn item(&mut self, first: &mut bool, item: &str) {
+        if !std::mem::replace(first, false) {
+            self.text.push(',');
+        }
+        self.text.push_str(item);
+    }
+
+    fn contexts(
+        &mut self,
+        world: &World,
+        mut after: Option<ContextId>,
+        mut first: bool,
+        (room, mut more): (usize, usize),
+    ) -> Part {
+        for _ in 0..PIECE / CONTEXT_WORK {
+            let Some(context) = next_context(&world.contexts, after) else {
+                let rest =
+                    json!({ "more": more, "lanes": world.lanes.len(), "groups": show::groups(world) }).to_string();
+                self.text.push_str("],");
+                self.text.push_str(&rest[1..rest.len() - 1]);
+                self.text.push_str(",\"manager\":{\"ids\":[");
+                return Part::Ids { start: 0, shown: 0 };
+            };
+            after = Some(context.id);
+            let kinds =
+                [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw, Kind::Dm];
+            let objects: usize = kinds.iter().map(|kind| world.objects_of(context.id, *kind)).sum();
+            let Some(rest) = room.checked_sub(objects + 1) else {
+                more += 1;
+                continue;
+            };
+            let head = show::context(world, context).to_string();
+            self.item(&mut first, &head[..head.len() - 1]);
+            let handles = Vec::new().into_iter();
+            return Part::Objects { context: context.id, list: 0, handles, first: true, room: rest, more };
+        }
+        Part::Contexts { after, first, room, more }
+    }
+
+    /// Lists are opened one after the other; `list` counts those that were.
+    fn objects(
+        &mut self,
+        world: &World,
+        context: ContextId,
+        (mut list, mut handles, mut first): (usize, std::vec::IntoIter<u32>, bool),
+        (room, more): (usize, usize),
+    ) -> Part {
+        let conceal = world.contexts.get(&context).is_none_or(|found| !self.asker.may_see(found.peer.uid));
+        for _ in 0..PIECE {
+            if let Some(handle) = handles.next() {
+                let (kind, _) = LISTS[list - 1];
+                if let Some(object) = show::object(world, context, kind, handle, conceal) {
+                    self.item(&mut first, &object.to_string());
+                }
+                continue;
+            }
+            self.text.push_str(if list == 0 { "," } else { "]," });
+            let Some((kind, name)) = LISTS.get(list) else {
+                self.text.pop();
+                self.text.push('}');
+                return Part::Contexts { after: Some(context), first: false, room, more };
+            };
+            self.text.push_str(&format!("\"{name}\":["));
+            (list, first) = (list + 1, true);
+            handles = world.handles_of(context, *kind).into_iter();
+        }
+        Part::Objects { context, list, handles, first, room, more }
+    }
+
+    fn ids(&mut self, manager: &Manager, start: usize, mut shown: usize) -> Part {
+        let (ids, next) = manager.show(self.asker, start, PLACES.min(IDS_SHOWN - shown));
+        for id in ids {
+            self.item(&mut (shown == 0), &id.to_string());
+            shown += 1;
+        }
+        if let Some(start) = next.filter(|_| shown < IDS_SHOWN) {
+            return Part::Ids { start, shown };
+        }
+        self.text.push_str(&format!("],\"more\":{}}}}}", manager.ids().saturating_sub(shown)));
+        Part::Done
+    }
+
+    fn ended(&mut self, world: &World, place: usize, mut first: bool) -> Part {
+        match reasons::of_ended(world, place, self.asker) {
+            Some(told) => {
+                self.item(&mut first, &told.to_string());
+                Part::Ended { place: place + 1, first }
+            }
+            None => Part::Live { after: None, first },
+        }
+    }
+
+    fn live(&mut self, world: &World, mut after: Option<ContextId>, mut first: bool) -> Part {
+        for _ in 0..PIECE / CONTEXT_WORK {
+            let Some(context) = next_context(&world.contexts, after) else {
+                let last = reasons::last_drops(world, self.asker);
+                let rest = json!({ "drops": show::wire_drops(&world.wire), "last_drops": last }).to_string();
+                self.text.push_str("],");
+                self.text.push_str(&rest[1..]);
+                return Part::Done;
+            };
+            after = Some(context.id);
+            if let Some(told) = reasons::of_live(world, context, self.asker) {
+                self.item(&mut first, &told.to_string());
+                break;
+            }
+        }
+        Part::Live { after, first }
+    }
+}
+
+fn next_context(
+    contexts: &BTreeMap<ContextId, crate::context::Context>,
+    after: Option<ContextId>,
+) -> Option<&crate::context::Context> {
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    contexts.range((from, Bound::Unbounded)).next().map(|(_, context)| context)
+}

@@ -1,0 +1,90 @@
+//! What this process's other threads want of the agent's thread. Adds to [`Server`].
+
+use std::time::Instant;
+
+use super::Server;
+use super::turns::{Account, Work};
+use crate::admin;
+use crate::dispatch::dispatch;
+use crate::doors::ourselves;
+use crate::local::Message;
+use crate::slow::ReplyTo;
+
+/// Messages that are taken in one turn.
+const MESSAGES: usize = 256;
+
+impl Server {
+    /// Puts messages into the queue: on the account of the client for whom an engine speaks, or on this process's own, in order.
+    pub(super) fn take_messages(&mut self) {
+        self.inbox.drain();
+        for _ in 0..MESSAGES {
+            let Ok(message) = self.messages.try_recv() else { return };
+            let account = match &message {
+                Message::Call { context, inner: true, .. } => self.account_of_context(*context),
+                Message::Reply { to: ReplyTo::Connection { id, .. }, .. } => {
+                    self.clients.get(id).map_or(Account::Host, |client| Account::User(client.uid()))
+                }
+                _ => Account::User(rustix::process::getuid().as_raw()),
+            };
+            self.queue.push(account, Work::Message(message));
+        }
+        self.inbox.wake_again();
+    }
+
+    /// Does what a message asks for. False: the agent shall end.
+    pub(super) fn take_message(&mut self, message: Message) -> bool {
+        match message {
+            Message::Open { device, profile, answer } => {
+                let opened = self.world.open(device, profile, ourselves());
+                self.locals.extend(opened.as_ref().ok());
+                let _ = answer.send(opened);
+            }
+            Message::Call { context, inner, request, fds, answer } => {
+                let to = ReplyTo::Local(answer.clone());
+                let reply = match inner {
+                    true => Some(dispatch(&mut self.world, context, &request, fds)),
+                    false => self.paths.carry_out(&mut self.world, context, &request, fds, to),
+                };
+                self.watch_push(context, None);
+                self.world.follow_wire(Instant::now);
+                if let Some(reply) = reply {
+                    let _ = answer.send(reply);
+                }
+            }
+            Message::OpenChannel { answer } => {
+                let opened = self.manager.open(ourselves(), true);
+                self.local_channels.extend(opened.as_ref().ok().map(|(channel, _)| *channel));
+                let _ = answer.send(opened);
+            }
+            Message::CallChannel { channel, request, fds, answer } => {
+                let _ = answer.send(self.manager.dispatch(&mut self.world, channel, &request, fds));
+            }
+            Message::CloseChannel(channel) => {
+                if self.local_channels.remove(&channel) {
+                    self.close_channel(channel);
+                    self.idle_since = Instant::now();
+                }
+            }
+            Message::Admin(socket) => self.take_admin(socket),
+            Message::Network(network) => self.manager.set_network(network),
+            Message::Port { device, port, up } => {
+                let changed = self.world.set_port(device, port, up);
+                self.show_changes(changed);
+            }
+            Message::Fault { question, answer } => {
+                let (value, changed) = crate::faults::answer(&mut self.world, admin::Asker::Root, &question);
+                self.show_changes(changed);
+                let _ = answer.send(value);
+            }
+            Message::Reply { to, reply } => self.hand_on(to, reply),
+            Message::Close(context) => {
+                if self.locals.remove(&context) {
+                    self.close(context);
+                    self.idle_since = Instant::now();
+                }
+            }
+            Message::Stop => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,270 @@
+//! In which order the agent's thread does its work: the account that has used the least of it is served next.
+//!
+//! Events become [`Work`] in the queue of an [`Account`]: a user's, or one for what is no user's in particular. A piece of
+//! work is small; what takes longer puts its rest into the queue again. Between pieces new events are looked for, so that
+//! who has just come is seen. An event that is in the queue already and comes again is not watched until it is served:
+//! however many connections wait, asking for events costs no more. Adds to [`Server`].
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{Event, EventFlags};
+
+use super::Server;
+use crate::account;
+use crate::client::Node;
+use crate::cm::ChannelId;
+use crate::context::ContextId;
+use crate::local::Message;
+use crate::poller::{Poller, Token};
+
+/// How long to look for more commands after one.
+const LINGER: Duration = Duration::from_micros(200);
+/// New events are looked for after so long, whatever else there is to do.
+const SLICE: Duration = Duration::from_micros(250);
+/// Events that are taken at once.
+const EVENTS: usize = 256;
+/// How far ahead of the others who begins to have work is, in nanoseconds: a long piece of work.
+pub(super) const CREDIT: u64 = 1_000_000;
+/// What asking for a piece of work and counting it costs, in nanoseconds.
+const OVERHEAD: u64 = 500;
+
+/// On whose account work is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Account {
+    /// The host's addresses, and the run directory.
+    Host,
+    /// Datagrams of other hosts' connection managers.
+    Network,
+    /// Times that have come in the connection manager.
+    Timers,
+    /// Connections that arrive.
+    Newcomers,
+    /// Users wake each other.
+    Rings,
+    /// What a user asks for.
+    User(u32),
+}
+
+/// A piece of work.
+pub(super) enum Work {
+    /// Something has happened.
+    Event(Token),
+    /// Another thread of this process wants something.
+    Message(Message),
+    /// A context ends.
+    Ending(ContextId),
+    /// An event channel ends.
+    EndingChannel(ChannelId),
+    /// The connection manager has something to do.
+    Timers,
+}
+
+impl Server {
+    /// Serves until it is told to stop or nobody needs it any more.
+    pub(crate) fn run(mut self) {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
+        while self.turn(&mut events) {}
+        self.world.shut_down();
+    }
+
+    /// One piece of work, and what has to be seen to before. False: the agent shall end.
+    fn turn(&mut self, events: &mut Vec<Event>) -> bool {
+        let waits = self.follow();
+        if self.queue.is_empty() {
+            // Forgets what was used.
+            self.queue.next();
+            let timeout = self.timeout(waits);
+            events.clear();
+            if std::mem::take(&mut self.served) {
+                self.linger(events);
+            }
+            if events.is_empty()
+                && let Err(error) = self.poller.wait(events, timeout.unwrap_or(Some(Duration::ZERO)))
+            {
+                tracing::error!(%error, "the agent cannot wait for its clients any more");
+                return false;
+            }
+            // Whoever has come at the last moment is let in.
+            if timeout.is_none() && events.is_empty() {
+                tracing::info!("no client for the configured time: the agent ends");
+                return false;
+            }
+            self.collect(events);
+        } else if self.polled.elapsed() >= SLICE {
+            events.clear();
+            // What is wrong with the wait, the next one says.
+            let _ = self.poller.wait(events, Some(Duration::ZERO));
+            self.collect(events);
+        }
+        let Some((account, work)) = self.queue.next() else { return true };
+        let began = Instant::now();
+        account::enter(if let Account::User(uid) = account { Some(uid) } else { None });
+        let goes_on = self.carry_out(work);
+        account::enter(None);
+        let used = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.queue.charge(account, used.saturating_add(OVERHEAD));
+        goes_on
+    }
+
+    /// What other turns have left to do. Whether records wait whose client gives no notice when it has room.
+    fn follow(&mut self) -> bool {
+        let again = self.retried.elapsed() >= super::RETRY;
+        if again {
+            self.retried = Instant::now();
+        }
+        let mut backlog = self.world.flush(again);
+        self.cut_off(&backlog.broken);
+        backlog.waits |= self.feed(again);
+        if self.world.end_faults() {
+            self.show_changes(true);
+        }
+        if self.world.faults.is_on() {
+            self.manager.follow_removals(&self.world);
+        }
+        self.world.follow_wire(Instant::now);
+        for channel in self.manager.take_full() {
+            self.watch_bell(channel);
+        }
+        backlog.waits
+    }
+
+    /// Looks for the next command for a moment before it sleeps: they come in bunches, from clients that wait for each answer, and
+    /// to be woken takes longer than to carry one out. Whoever else wants the processor has it between two looks.
+    fn linger(&self, events: &mut Vec<Event>) {
+        let end = Instant::now() + LINGER;
+        while events.is_empty() && Instant::now() < end {
+            rustix::thread::sched_yield();
+            // What is wrong with the wait, the next one says.
+            let _ = self.poller.wait(events, Some(Duration::ZERO));
+        }
+    }
+
+    /// Puts what has happened into the queue.
+    fn collect(&mut self, events: &[Event]) {
+        self.polled = Instant::now();
+        for event in events {
+            match Token::from(event.data) {
+                Token::Wake => self.take_messages(),
+                token => self.enqueue(token),
+            }
+        }
+        if self.manager.next_time().is_some_and(|wait| wait.is_zero()) && !self.timers_queued {
+            self.timers_queued = true;
+            self.queue.push(Account::Timers, Work::Timers);
+        }
+    }
+
+    /// Puts an event into the queue, once.
+    pub(super) fn enqueue(&mut self, token: Token) {
+        let is_new = self.queued.insert(token);
+        if is_new {
+            self.queue.push(self.account(token), Work::Event(token));
+        }
+        // A death is told as long as it is watched.
+        if !is_new || matches!(token, Token::Death(_)) {
+            self.mute(token);
+        }
+    }
+
+    /// Watches something no more that would be told again and again before it is served.
+    fn mute(&mut self, token: Token) {
+        let (fd, interest) = match token {
+            Token::Client(id) => match self.clients.get_mut(&id) {
+                Some(client) => client.watched(),
+                None => return,
+            },
+            Token::Admin(id) => match self.admins.get_mut(&id) {
+                Some(visitor) => visitor.watched(),
+                None => return,
+            },
+            Token::Death(id) => {
+                if let Some(death) = self.clients.get(&id).and_then(|client| client.death()) {
+                    let _ = self.poller.unwatch(death);
+                }
+                return;
+            }
+            _ => return,
+        };
+        if interest.take().is_some() {
+            let _ = self.poller.unwatch(fd);
+        }
+    }
+
+    /// On whose account an event is dealt with.
+    fn account(&self, token: Token) -> Account {
+        match token {
+            Token::Client(id) | Token::Death(id) => {
+                self.clients.get(&id).map_or(Account::Newcomers, |client| Account::User(client.uid()))
+            }
+            Token::Admin(id) => self.admins.get(&id).map_or(Account::Newcomers, |visitor| Account::User(visitor.uid)),
+            Token::Push(context) => self.account_of_context(ContextId(context)),
+            Token::Bell(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
+            Token::Node(_) | Token::ManagerNode | Token::AdminNode => Account::Newcomers,
+            Token::Relays => Account::Rings,
+            Token::Management => Account::Network,
+            Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
+        }
+    }
+
+    pub(super) fn account_of_context(&self, context: ContextId) -> Account {
+        self.world.contexts.get(&context).map_or(Account::Host, |context| Account::User(context.peer.uid))
+    }
+
+    /// Does a piece of work. False: the agent shall end.
+    fn carry_out(&mut self, work: Work) -> bool {
+        match work {
+            Work::Event(token) => {
+                self.queued.remove(&token);
+                return self.handle(token);
+            }
+            Work::Message(message) => return self.take_message(message),
+            Work::Ending(context) => self.close(context),
+            Work::EndingChannel(channel) => self.close_channel(channel),
+            Work::Timers => {
+                self.timers_queued = false;
+                self.manager.on_time(&self.world);
+            }
+        }
+        true
+    }
+
+    /// One event. False: the agent shall end.
+    fn handle(&mut self, token: Token) -> bool {
+        match token {
+            Token::Wake => self.take_messages(),
+            Token::Node(device) => self.accept(Node::Device(device as usize)),
+            Token::ManagerNode => self.accept(Node::Manager),
+            Token::AdminNode => self.accept_admin(),
+            Token::Client(id) => self.serve(id),
+            Token::Death(id) => self.disconnect(id),
+            // An engine has made room.
+            Token::Push(context) => self.world.flush_engine(ContextId(context)),
+            Token::Admin(id) => return self.serve_admin(id),
+            Token::Addresses => self.follow_addresses(),
+            Token::Relays => self.world.relays.hand_on(),
+            Token::Management => self.manager.on_datagrams(&self.world),
+            Token::Bell(channel) => self.manager.on_room(&self.world, ChannelId(channel)),
+            Token::RunDir => self.lose_run_dir(),
+        }
+        true
+    }
+}
+
+/// Has a descriptor watched for `interest`, if it is not already; `now` is what it is watched for.
+pub(super) fn watch_for(
+    poller: &Poller,
+    fd: BorrowedFd<'_>,
+    token: Token,
+    now: &mut Option<EventFlags>,
+    interest: EventFlags,
+) {
+    let watched = match now.replace(interest) {
+        Some(before) if before == interest => return,
+        Some(_) => poller.rewatch(fd, token, interest),
+        None => poller.watch(fd, token, interest),
+    };
+    if let Err(error) = watched {
+        tracing::warn!(%error, "a connection cannot be watched");
+    }
+}

@@ -1,0 +1,177 @@
+//! Connections to the admin node: a question, its answer in as many pieces as it needs, the next question. Adds to [`Server`].
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use rustix::event::epoll::EventFlags;
+use shm::socket::Socket;
+
+use super::{ACCEPTED, Server, turns};
+use crate::admin::telling::Telling;
+use crate::admin::{self, Answer, Verdict};
+use crate::capture;
+use crate::doors::accepted;
+use crate::poller::Token;
+
+/// Answers to one user that are being told at a time; further questions wait.
+const TELLINGS: usize = 64;
+
+/// One connection.
+pub(super) struct Visitor {
+    pub(super) uid: u32,
+    socket: Socket,
+    /// What its socket is watched for, if it is watched.
+    interest: Option<EventFlags>,
+    telling: Option<Box<Telling>>,
+}
+
+impl Visitor {
+    pub(super) fn watched(&mut self) -> (BorrowedFd<'_>, &mut Option<EventFlags>) {
+        (self.socket.as_fd(), &mut self.interest)
+    }
+}
+
+/// How many connections a user has, and what becomes of its questions.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub(super) clients: usize,
+    pub(super) visitors: usize,
+    tellings: usize,
+    /// Connections whose questions wait.
+    parked: VecDeque<u32>,
+}
+
+impl Server {
+    pub(super) fn accept_admin(&mut self) {
+        for _ in 0..ACCEPTED {
+            let Some(socket) = self.admin.as_ref().and_then(|admin| accepted(admin, &mut self.spare)) else { return };
+            let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
+            if self.is_one_too_many(uid) {
+                tracing::debug!(uid, "a user with too many connections is turned away");
+                continue;
+            }
+            self.take_admin(socket);
+        }
+    }
+
+    pub(super) fn take_admin(&mut self, socket: Socket) {
+        let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
+        let id = self.next_connection();
+        if socket.set_nonblocking(true).is_ok()
+            && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
+        {
+            self.connections.entry(uid).or_default().visitors += 1;
+            self.admins.insert(id, Visitor { uid, socket, interest: Some(EventFlags::IN), telling: None });
+        }
+    }
+
+    /// Takes a question, or tells one piece more of an answer. False: the agent shall end.
+    pub(super) fn serve_admin(&mut self, id: u32) -> bool {
+        let Some(visitor) = self.admins.get_mut(&id) else { return true };
+        let uid = visitor.uid;
+        if visitor.telling.is_none() {
+            let has = self.connections.entry(uid).or_default();
+            if self.world.system && has.tellings >= TELLINGS {
+                has.parked.push_back(id);
+                if visitor.interest.take().is_some() {
+                    let _ = self.poller.unwatch(visitor.socket.as_fd());
+                }
+                return true;
+            }
+            match admin::serve(&mut self.world, &self.manager, (id, &visitor.socket), &mut self.buffer) {
+                Answer::Tell(telling, changed) => {
+                    visitor.telling = Some(telling);
+                    has.tellings += 1;
+                    if changed {
+                        self.show_changes(true);
+                    }
+                }
+                Answer::Over(Verdict::Goes) => {
+                    self.unpark(uid);
+                    self.watch_visitor(id, EventFlags::IN);
+                    return true;
+                }
+                Answer::Over(Verdict::Ends) => {
+                    self.end_visit(id);
+                    return true;
+                }
+                Answer::Over(Verdict::Stop) => return false,
+            }
+        }
+        self.tell(id);
+        true
+    }
+
+    /// Tells one piece of an answer.
+    fn tell(&mut self, id: u32) {
+        let Some(visitor) = self.admins.get_mut(&id) else { return };
+        let Some(telling) = &mut visitor.telling else { return };
+        let uid = visitor.uid;
+        if !telling.go_on(&self.world, &self.manager) {
+            return self.enqueue(Token::Admin(id));
+        }
+        match visitor.socket.try_send(&telling.message(), &[]) {
+            Ok(()) if telling.sent() => {
+                visitor.telling = None;
+                self.watch_visitor(id, EventFlags::IN);
+                self.end_telling(uid);
+            }
+            Ok(()) => self.enqueue(Token::Admin(id)),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => self.watch_visitor(id, EventFlags::OUT),
+            Err(_) => self.end_visit(id),
+        }
+    }
+
+    /// An answer has been told, or will not be: another question of the user has its turn.
+    fn end_telling(&mut self, uid: u32) {
+        if let Some(has) = self.connections.get_mut(&uid) {
+            has.tellings = has.tellings.saturating_sub(1);
+        }
+        self.unpark(uid);
+    }
+
+    fn unpark(&mut self, uid: u32) {
+        if let Some(id) = self.connections.get_mut(&uid).and_then(|has| has.parked.pop_front()) {
+            self.enqueue(Token::Admin(id));
+        }
+    }
+
+    fn watch_visitor(&mut self, id: u32, interest: EventFlags) {
+        if let Some(visitor) = self.admins.get_mut(&id) {
+            let (socket, now) = visitor.watched();
+            turns::watch_for(&self.poller, socket, Token::Admin(id), now, interest);
+        }
+    }
+
+    fn end_visit(&mut self, id: u32) {
+        let Some(visitor) = self.admins.remove(&id) else { return };
+        capture::end(&mut self.world, id);
+        if visitor.telling.is_some() {
+            self.end_telling(visitor.uid);
+        } else {
+            self.unpark(visitor.uid);
+        }
+        self.count_out(visitor.uid, |has| &mut has.visitors);
+        // `softhca run` keeps its connection while its program runs: somebody was here until now.
+        self.idle_since = Instant::now();
+    }
+
+    /// A connection of a user has ended.
+    pub(super) fn count_out(&mut self, uid: u32, which: impl FnOnce(&mut Connections) -> &mut usize) {
+        let Some(has) = self.connections.get_mut(&uid) else { return };
+        let count = which(has);
+        *count = count.saturating_sub(1);
+        if (has.clients, has.visitors) == (0, 0) {
+            self.connections.remove(&uid);
+        }
+    }
+
+    /// Whether a user has as many connections as it may. `softhca run` has one for each program, which has one for each
+    /// context; who connects and then says nothing has no context.
+    pub(super) fn is_one_too_many(&self, uid: u32) -> bool {
+        let share = self.world.user_contexts as usize;
+        let Some(has) = self.connections.get(&uid) else { return false };
+        self.world.system && (has.visitors >= share || has.clients >= 2 * share)
+    }
+}

@@ -1,0 +1,284 @@
+//! Floods by one user of an agent that serves many, and how another user is served meanwhile.
+//!
+//! Threads become users by the system's own means, which needs root; without it these tests say so and end. Each flood is
+//! bounded in time, and prints how long the other user's commands took. That the other is served at all, and fairly, is
+//! judged by counts, not by time.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use abi::command::{legacy, number};
+use abi::device::{QueryGid, QueryGidAnswer};
+use abi::envelope::{RequestEnvelope, request as envelope_flag};
+use abi::layout::Record;
+use abi::open::{Open, OpenAnswer, profile};
+use abi::pd::AllocPd;
+use abi::qp::kind;
+use abi::ucma::id::{CreateId, CreateIdAnswer};
+use abi::ucma::{build, command, port_space};
+use agent::Config;
+use common::{Client, TestAgent};
+use shm::socket::Socket;
+
+const MALLORY: u32 = 64_001;
+const VICTIM: u32 = 64_002;
+
+/// How long a flood lasts.
+const LASTS: Duration = Duration::from_millis(1500);
+/// Longer than any command takes.
+const HANG: Duration = Duration::from_secs(60);
+
+fn agent() -> Option<TestAgent> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: other users need root");
+        return None;
+    }
+    let agent = TestAgent::start_as(&Config { system: true, ..Config::parse("").expect("a configuration") });
+    fs::set_permissions(agent.scratch.path(), fs::Permissions::from_mode(0o755)).expect("opened");
+    Some(agent)
+}
+
+/// The calling thread is another user's from now on.
+fn become_user(uid: u32) {
+    let uid = rustix::process::Uid::from_raw(uid);
+    rustix::thread::set_thread_res_uid(uid, uid, uid).expect("another user");
+}
+
+/// What a flood does: once, by one of its threads, again and again.
+type Flood = fn(&Path, &AtomicBool, &AtomicU64);
+
+/// Times of the victim's commands, and how often the flood did what it does.
+struct Figures {
+    times: Vec<Duration>,
+    done: u64,
+}
+
+impl Figures {
+    fn part(&self, percent: usize) -> Duration {
+        self.times[(self.times.len() - 1) * percent / 100]
+    }
+}
+
+/// Has so many threads flood the agent, and another user ask for something simple again and again.
+fn figures(agent: &TestAgent, name: &str, threads: usize, flood: Flood) -> Figures {
+    let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let begin = Arc::new(Barrier::new(threads + 1));
+    let before = (resident(), descriptors());
+    let spawn = |_| {
+        let (dir, over, done, begin) = (agent.dir.clone(), Arc::clone(&over), Arc::clone(&done), Arc::clone(&begin));
+        std::thread::spawn(move || {
+            become_user(MALLORY);
+            begin.wait();
+            flood(&dir, &over, &done);
+        })
+    };
+    let floods: Vec<_> = (0..threads).map(spawn).collect();
+    let dir = agent.dir.clone();
+    let victim = std::thread::spawn(move || {
+        become_user(VICTIM);
+        begin.wait();
+        victim(&dir)
+    });
+    let times = victim.join();
+    over.store(true, Ordering::Relaxed);
+    for flood in floods {
+        flood.join().expect("the flood goes on until the end");
+    }
+    let mut figures = Figures { times: times.expect("the victim is served"), done: done.load(Ordering::Relaxed) };
+    figures.times.sort_unstable();
+    println!(
+        "{name}: {} floods done; victim: {} commands, p50 {:?}, p99 {:?}, max {:?}; KiB and descriptors before {before:?}, after {:?}",
+        figures.done,
+        figures.times.len(),
+        figures.part(50),
+        figures.part(99),
+        figures.part(100),
+        (resident(), descriptors())
+    );
+    agent.ask("status");
+    figures
+}
+
+/// Asks for a GID, makes a PD; each 40th time it opens the device anew.
+fn victim(dir: &Path) -> Vec<Duration> {
+    let end = Instant::now() + LASTS;
+    let mut times = Vec::new();
+    while Instant::now() < end {
+        let mut client = Client::connect(&dir.join("uverbs0"));
+        client.open();
+        for _ in 0..40 {
+            let query = QueryGid { response: 1, port_num: 1, ..QueryGid::default() };
+            let began = Instant::now();
+            client.call(&legacy(number::QUERY_GID, &query, &[], 16)).get::<QueryGidAnswer>(0);
+            client.alloc_pd();
+            times.push(began.elapsed() / 2);
+            assert!(began.elapsed() < HANG);
+        }
+    }
+    times
+}
+
+fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse().unwrap_or(0)
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// A client of Mallory's with many objects.
+fn rich(dir: &Path, objects: usize) -> Client {
+    let mut client = Client::connect(&dir.join("uverbs0"));
+    client.open();
+    for _ in 0..objects {
+        quiet(&mut client.socket, &legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12));
+    }
+    // In order: all of them are there now.
+    client.alloc_pd();
+    client
+}
+
+fn quiet(socket: &mut Socket, request: &[u8]) {
+    let envelope = RequestEnvelope { sequence: 1, flags: envelope_flag::QUIET };
+    socket.send(&[envelope.bytes(), request].concat(), &[]).expect("sent");
+}
+
+#[test]
+fn a_user_who_asks_for_everything_again_and_again_does_not_hold_up_another() {
+    let Some(agent) = agent() else { return };
+    let dir = agent.dir.clone();
+    let rich = std::thread::spawn(move || {
+        become_user(MALLORY);
+        rich(&dir, 9_800)
+    });
+    let rich = rich.join().expect("objects");
+    let figures = figures(&agent, "show", 40, |dir, over, done| {
+        let socket = Socket::connect(&dir.join(agent::rundir::ADMIN)).expect("connected");
+        while !over.load(Ordering::Relaxed) {
+            socket.send(br#"{"request":"show"}"#, &[]).expect("sent");
+            let answer = agent::admin::receive(&socket, || Ok::<(), std::io::Error>(())).expect("an answer");
+            assert!(answer.len() > 200_000, "all that there is");
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    drop(rich);
+    // One by one in turn, the victim would have one command for each 40 answers.
+    let commands = figures.times.len() as u64;
+    assert!(4 * commands > figures.done, "{commands} commands beside {} answers", figures.done);
+}
+
+#[test]
+fn a_user_who_comes_and_goes_with_much_does_not_hold_up_another() {
+    let Some(agent) = agent() else { return };
+    let figures = figures(&agent, "ends", 2, |dir, over, done| {
+        while !over.load(Ordering::Relaxed) {
+            drop(rich(dir, 3_000));
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    assert!(figures.times.len() as u64 > figures.done, "as much as others");
+}
+
+#[test]
+fn a_user_who_connects_again_and_again_does_not_hold_up_another() {
+    let Some(agent) = agent() else { return };
+    figures(&agent, "connections", 3, |dir, over, done| {
+        let nodes: [PathBuf; 3] = ["uverbs0", "rdma_cm", "admin"].map(|node| dir.join(node));
+        for node in nodes.iter().cycle() {
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            drop(Socket::connect(node));
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+#[test]
+fn a_user_with_many_quiet_commands_does_not_hold_up_another() {
+    let Some(agent) = agent() else { return };
+    let figures = figures(&agent, "commands", 8, |dir, over, done| {
+        let mut client = Client::connect(&dir.join("uverbs0"));
+        client.open();
+        while !over.load(Ordering::Relaxed) {
+            quiet(&mut client.socket, &common::create_qp(1, 1, kind::RC));
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    assert!(!figures.times.is_empty());
+}
+
+#[test]
+fn a_user_with_many_ids_of_the_connection_manager_does_not_hold_up_another() {
+    let Some(agent) = agent() else { return };
+    let figures = figures(&agent, "ids", 3, |dir, over, done| {
+        while !over.load(Ordering::Relaxed) {
+            let socket = Socket::connect(&dir.join(abi::ucma::NODE)).expect("connected");
+            socket.send(Open::new(profile::MAINLINE).bytes(), &[]).expect("sent");
+            let mut bytes = [0; 64];
+            let opened = socket.recv(&mut bytes).expect("an answer");
+            assert_eq!(OpenAnswer::read(&bytes[..opened.len]).expect("whole").status, 0);
+            let create =
+                CreateId { uid: 1, response: 1, ps: port_space::TCP, qp_type: kind::RC, ..CreateId::default() };
+            let create = build(command::CREATE_ID, &create, &[], size_of::<CreateIdAnswer>());
+            for _ in 0..3_000 {
+                let envelope = RequestEnvelope { sequence: 1, flags: envelope_flag::QUIET };
+                if socket.send(&[envelope.bytes(), &create].concat(), &[]).is_err() {
+                    break;
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    assert!(!figures.times.is_empty());
+}
+
+/// What is longer than a message comes whole, however many ask and however little each reads at a time.
+#[test]
+fn long_answers_come_whole() {
+    let agent = TestAgent::start();
+    let client = rich(&agent.dir, 5_000);
+    let waiting: Vec<Socket> = (0..20)
+        .map(|_| {
+            let socket = Socket::connect(&agent.dir.join(agent::rundir::ADMIN)).expect("connected");
+            socket.send(br#"{"request":"show"}"#, &[]).expect("sent");
+            socket.send(br#"{"request":"status"}"#, &[]).expect("sent");
+            socket
+        })
+        .collect();
+    for socket in waiting.iter().rev() {
+        let next = || agent::admin::receive(socket, || Ok::<(), std::io::Error>(())).expect("an answer");
+        let shown: serde_json::Value = serde_json::from_slice(&next()).expect("JSON");
+        assert_eq!(shown["contexts"][0]["pds"].as_array().map(Vec::len), Some(5_001));
+        assert!(shown["manager"]["ids"].is_array() && shown["contexts"][0]["qps"].is_array() && shown["more"] == 0);
+        let status: serde_json::Value = serde_json::from_slice(&next()).expect("JSON");
+        assert_eq!(status["objects"], 5_001);
+    }
+    drop(client);
+    let errors = agent.ask("errors");
+    assert!(
+        errors["programs"].is_array() && errors["drops"].is_object() && errors["last_drops"].is_object(),
+        "{errors}"
+    );
+}
+
+/// What others could guess would be the same in both.
+#[test]
+fn numbers_of_one_agent_say_nothing_about_anothers() {
+    let numbers = || {
+        let agent = TestAgent::start();
+        let mut clients: Vec<Client> = (0..3).map(|_| agent.client()).collect();
+        clients.iter_mut().map(|client| client.qp().2.qpn).collect::<Vec<u32>>()
+    };
+    let (one, other) = (numbers(), numbers());
+    assert_ne!(one, other);
+    assert!(one.windows(2).any(|pair| pair[1].abs_diff(pair[0]) > 0x200), "{one:x?}");
+}
