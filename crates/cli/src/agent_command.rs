@@ -3,7 +3,6 @@
 //! What the agent does is the agent room's business; here it gets its configuration, its log and its end.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::log::{VARIABLE, refused};
@@ -17,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::admin::Connection;
 use crate::arguments::{Agent, LinkLayer};
+use crate::log::Log;
 use crate::place::{self, Host};
 use crate::{Failure, start};
 
@@ -90,7 +90,7 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
         // Fails only for a process that leads its group, as when a person types the hidden option.
         let _ = rustix::process::setsid();
     }
-    log(agent, log_filter()?);
+    log(agent, run_dir, log_filter()?);
     let config = configuration(agent, host)?;
     // The nodes and the mirror of an agent for everybody are for everybody's eyes, those of another one for nobody's.
     rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
@@ -115,38 +115,11 @@ pub(crate) fn log_filter() -> Result<Option<EnvFilter>, String> {
 }
 
 /// Logging as SOFTHCA_LOG says; a person in front of a terminal sees more than a file does.
-fn log(agent: &Agent, wanted: Option<EnvFilter>) {
+fn log(agent: &Agent, run_dir: &Path, wanted: Option<EnvFilter>) {
     let filter = wanted.unwrap_or_else(|| EnvFilter::new(if agent.detached { "warn" } else { "info" }));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(!agent.detached);
-    if agent.detached {
-        log.with_writer(|| Bounded(std::io::stderr())).init();
-    } else {
-        log.with_writer(std::io::stderr).init();
-    }
-}
-
-/// A log that no program can make fill the disk by doing what is logged again and again.
-struct Bounded(std::io::Stderr);
-
-impl std::io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        let before = WRITTEN.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if before < start::LOG_LIMIT {
-            let last = before + bytes.len() as u64 >= start::LOG_LIMIT;
-            self.0.write_all(bytes)?;
-            self.0.write_all(if last {
-                b"the log is full: nothing more is written until the agent is started anew\n"
-            } else {
-                b""
-            })?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
+    let log = Log::new(agent.detached.then(|| place::agent_log(run_dir)), agent.system);
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(!agent.detached);
+    subscriber.with_writer(move || log.clone()).init();
 }
 
 /// Ends the agent and waits until it is gone.

@@ -13,6 +13,7 @@ mod devices;
 mod doctor;
 mod errors;
 mod fault;
+mod log;
 mod place;
 mod preload;
 mod reasons;

@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::admin::Connection;
 use crate::agent_command;
 use crate::arguments::LinkLayer;
+use crate::log;
 use crate::place::{self, Host};
 
 /// How long an agent that `softhca run` has started stays without a program.
@@ -27,9 +28,6 @@ pub(crate) const IDLE_EXIT: Duration = Duration::from_secs(60);
 const READY: Duration = Duration::from_secs(15);
 
 const GLANCE: Duration = Duration::from_millis(2);
-
-/// The log is begun anew when it has grown to this, and one agent writes no more.
-pub(crate) const LOG_LIMIT: u64 = 16 << 20;
 
 /// A connection to the agent of `host` in `run_dir`, which is started if it does not answer. With `link_layer`, all its ports are
 /// of that one.
@@ -127,7 +125,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
 pub(crate) fn launch(run_dir: &Path, arguments: &[String]) -> Result<Connection, String> {
     let cannot = |error: io::Error| format!("the agent cannot be started: {error}");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
-    let log = open_log(&place::agent_log(run_dir)).map_err(cannot)?;
+    let log = log::open(&place::agent_log(run_dir)).map_err(cannot)?;
     let log_start = log.metadata().map_or(0, |meta| meta.len());
     // On a kernel that cannot do this the agent runs all the same, with what it was given.
     let _ = shm::inherit::nothing_but_standard_descriptors();
@@ -164,11 +162,6 @@ fn await_answer(run_dir: &Path, child: &mut Child, log_start: u64) -> Result<Con
         }
         std::thread::sleep(GLANCE);
     }
-}
-
-fn open_log(path: &Path) -> io::Result<File> {
-    let grown = fs::metadata(path).is_ok_and(|meta| meta.len() > LOG_LIMIT);
-    OpenOptions::new().create(true).append(!grown).write(true).truncate(grown).mode(0o600).open(path)
 }
 
 /// The last line that was logged after `start`.
