@@ -112,16 +112,6 @@ impl Lanes {
         })
     }
 
-    /// For each engine with lanes to others, the engines at their other ends.
-    pub fn neighbourhood(&self) -> BTreeMap<ContextId, BTreeSet<ContextId>> {
-        let mut all: BTreeMap<ContextId, BTreeSet<ContextId>> = BTreeMap::new();
-        for [one, other] in self.lanes.values().map(|held| held.ends).filter(|[one, other]| one != other) {
-            all.entry(one).or_default().insert(other);
-            all.entry(other).or_default().insert(one);
-        }
-        all
-    }
-
     /// How many lanes there are.
     pub fn len(&self) -> usize {
         self.lanes.len()

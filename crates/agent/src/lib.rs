@@ -11,6 +11,7 @@ pub mod addresses;
 pub mod admin;
 pub mod agent;
 pub mod board;
+mod burial;
 mod capture;
 mod chance;
 mod client;

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abi::queue::Mapping;
 use shm::region::Region;
 
+use crate::burial::Buried;
+
 /// Objects start on cache lines.
 const ALIGN: usize = 64;
 const FIRST_REGION: usize = 256 << 10;
@@ -36,8 +38,7 @@ pub struct QueueMemory {
 }
 
 struct Slab {
-    region: Arc<Region>,
-    fd: OwnedFd,
+    region: Arc<Buried>,
     /// Free ranges, offset to length, never adjacent.
     free: BTreeMap<usize, usize>,
     objects: usize,
@@ -46,7 +47,7 @@ struct Slab {
 /// One object's place.
 #[derive(Clone)]
 pub struct Block {
-    region: Arc<Region>,
+    region: Arc<Buried>,
     id: u32,
     offset: usize,
     len: usize,
@@ -117,7 +118,7 @@ impl QueueMemory {
     /// A descriptor of the region that holds `block`, for somebody who has not mapped it yet.
     pub fn descriptor(&self, block: &Block) -> io::Result<OwnedFd> {
         let slab = self.slabs.get(&block.id).ok_or(io::ErrorKind::NotFound)?;
-        slab.fd.as_fd().try_clone_to_owned()
+        slab.region.fd().as_fd().try_clone_to_owned()
     }
 
     /// How many regions there are.
@@ -136,7 +137,7 @@ impl QueueMemory {
         }
         let (region, fd) = Region::create("softhca-queues", len)?;
         self.last_id += 1;
-        let slab = Slab { region: Arc::new(region), fd, free: BTreeMap::from([(0, len)]), objects: 0 };
+        let slab = Slab { region: Arc::new(Buried::new(region, fd)), free: BTreeMap::from([(0, len)]), objects: 0 };
         self.bytes += slab.region.len() as u64;
         self.slabs.insert(self.last_id, slab);
         Ok(self.last_id)
@@ -153,7 +154,7 @@ impl QueueMemory {
         let slab = self.slabs.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
         slab.objects += 1;
         let block = Block { region: Arc::clone(&slab.region), id, offset, len };
-        let fd = if new { Some(slab.fd.as_fd().try_clone_to_owned()) } else { None }.transpose();
+        let fd = if new { Some(slab.region.fd().as_fd().try_clone_to_owned()) } else { None }.transpose();
         let fd = match fd {
             Ok(fd) => fd,
             Err(error) => {
@@ -184,7 +185,7 @@ impl Slab {
             let start = offset.next_multiple_of(PAGE);
             let end = (offset + len) / PAGE * PAGE;
             // Memory that cannot be given back is merely kept.
-            let _ = self.region.punch(self.fd.as_fd(), start, end - start);
+            let _ = self.region.punch(self.region.fd().as_fd(), start, end - start);
         }
         if let Some(after) = self.free.remove(&(offset + len)) {
             len += after;

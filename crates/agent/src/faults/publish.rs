@@ -4,7 +4,7 @@
 //! writes is a program's claim about itself, and is shown as that. Behind them are the rules of engines to which it has lanes, for a
 //! connection has to reckon with losses at either end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
@@ -79,16 +79,21 @@ fn notice(world: &World, entries: &[Entry], context: &Context, neighbours: &BTre
 impl World {
     /// Has every engine know the rules that touch it.
     pub(super) fn publish_faults(&mut self) {
+        let ids: Vec<ContextId> = self.contexts.keys().copied().collect();
+        self.publish_faults_to(&ids);
+    }
+
+    /// Has the engines of these contexts know the rules that touch them.
+    fn publish_faults_to(&mut self, ids: &[ContextId]) {
         let faults = std::sync::Arc::clone(&self.faults);
         let book = faults.book.lock();
         faults.on.store(!book.entries.is_empty(), Ordering::Relaxed);
         let harm = book.entries.iter().any(|entry| entry.rule().kind.is_of_packets());
-        let neighbours = if harm { self.lanes.neighbourhood() } else { BTreeMap::new() };
-        let (alone, ids) = (BTreeSet::new(), self.contexts.keys().copied().collect::<Vec<_>>());
         for id in ids {
-            let Some(context) = self.contexts.get(&id) else { continue };
+            let Some(context) = self.contexts.get(id) else { continue };
             let Some(page) = page(context) else { continue };
-            let Notice { text, bits } = notice(self, &book.entries, context, neighbours.get(&id).unwrap_or(&alone));
+            let others = self.lanes.neighbours(*id).filter(|other| harm && other != id).collect();
+            let Notice { text, bits } = notice(self, &book.entries, context, &others);
             let mut old = vec![0; page.read(FAULTS + area::LEN).min(TEXT_MAX as u32) as usize];
             page.copy_out(FAULTS + area::TEXT, &mut old);
             if old == text.as_bytes() && page.read(FAULTS + area::STATE) == bits {
@@ -103,16 +108,16 @@ impl World {
             store(area::LEN, text.len() as u32);
             store(area::STATE, bits);
             store(area::EPOCH, epoch.wrapping_add(2));
-            if let Some(engine) = self.contexts.get_mut(&id).and_then(|context| context.engine.as_mut()) {
+            if let Some(engine) = self.contexts.get_mut(id).and_then(|context| context.engine.as_mut()) {
                 engine.push(Push { kind: push::FAULTS, ..Push::default() }, Vec::new());
             }
         }
     }
 
-    /// An engine is new, or a lane is: those who have it get the rules that they have to know.
-    pub(crate) fn show_faults(&mut self) {
+    /// An engine is new, or a lane between two of them is: they get the rules that they have to know.
+    pub(crate) fn show_faults_to(&mut self, ids: &[ContextId]) {
         if self.faults.is_on() {
-            self.publish_faults();
+            self.publish_faults_to(ids);
         }
     }
 
@@ -138,8 +143,12 @@ impl World {
                 entry.counted.1 += acted;
             }
         }
+        let before = book.entries.len();
         book.entries.retain(|entry| entry.scope != Scope::Own(id));
+        let are_others = book.entries.len() < before;
         drop(book);
-        self.publish_faults();
+        if are_others {
+            self.publish_faults();
+        }
     }
 }

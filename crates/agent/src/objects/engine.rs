@@ -45,7 +45,7 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         world.context(call.context)?.engine = None;
         return refuse(Errno::EINVAL, format!("{}: {why}", abi::fault::VARIABLE));
     }
-    world.show_faults();
+    world.show_faults_to(&[call.context]);
     let answer = EngineHelloAnswer {
         engine: call.context.0,
         device,
@@ -94,7 +94,7 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         && let Some(link) = world.context(peer)?.engine.as_mut()
     {
         link.push(Push { kind: push::LANE, reserved: 0, lane: theirs.out }, theirs.fds);
-        world.show_faults();
+        world.show_faults_to(&[me, peer]);
     }
     let mut answer = call.answer::<LaneOut>(&mine.out);
     answer.fds = mine.fds.iter().map(|fd| fd.try_clone()).collect::<std::io::Result<_>>()?;

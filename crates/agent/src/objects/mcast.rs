@@ -24,6 +24,8 @@ pub type Gid = [u8; 16];
 #[derive(Debug, Default)]
 pub struct Groups {
     members: BTreeMap<Gid, BTreeSet<(ContextId, u32)>>,
+    /// How many members each user has in each group.
+    of_users: BTreeMap<(u32, Gid), usize>,
 }
 
 impl Groups {
@@ -37,11 +39,33 @@ impl Groups {
         self.members.iter().map(|(gid, members)| (*gid, members.len()))
     }
 
-    fn leave(&mut self, gid: &Gid, member: (ContextId, u32)) -> bool {
+    /// In how many groups a user has members.
+    fn groups_of(&self, uid: u32) -> usize {
+        self.of_users.range((uid, [0; 16])..=(uid, [u8::MAX; 16])).count()
+    }
+
+    /// How many members of a group are a user's.
+    fn members_of(&self, uid: u32, gid: &Gid) -> usize {
+        self.of_users.get(&(uid, *gid)).copied().unwrap_or(0)
+    }
+
+    fn join(&mut self, gid: Gid, member: (ContextId, u32), uid: u32) {
+        if self.members.entry(gid).or_default().insert(member) {
+            *self.of_users.entry((uid, gid)).or_default() += 1;
+        }
+    }
+
+    fn leave(&mut self, gid: &Gid, member: (ContextId, u32), uid: u32) -> bool {
         let Some(members) = self.members.get_mut(gid) else { return false };
         let was_in = members.remove(&member);
         if members.is_empty() {
             self.members.remove(gid);
+        }
+        if was_in && let Some(count) = self.of_users.get_mut(&(uid, *gid)) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_users.remove(&(uid, *gid));
+            }
         }
         was_in
     }
@@ -67,22 +91,16 @@ pub fn attach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if qp.groups.contains(&gid) {
         return Ok(Answer::default());
     }
-    let mine = |uid: u32| {
-        let contexts: BTreeSet<ContextId> = shares::of(world, uid).collect();
-        move |members: &BTreeSet<(ContextId, u32)>| members.iter().filter(|member| contexts.contains(&member.0)).count()
-    };
-    shares::room_among(world, owner, "multicast groups", limits.max_mcast_grp, |uid| {
-        let mine = mine(uid);
-        world.groups.members.values().filter(|members| mine(members) > 0).count()
-    })?;
-    shares::room_among(world, owner, "members of a group", limits.max_mcast_qp_attach, |uid| {
-        world.groups.members.get(&gid).map_or(0, mine(uid))
-    })?;
+    let groups = |uid| world.groups.groups_of(uid);
+    shares::room_among(world, owner, "multicast groups", limits.max_mcast_grp, groups)?;
+    let members = |uid| world.groups.members_of(uid, &gid);
+    shares::room_among(world, owner, "members of a group", limits.max_mcast_qp_attach, members)?;
     if present >= limits.max_mcast_qp_attach as usize {
         return refuse(Errno::ENOMEM, format!("group {name} has {present} members, no more are possible"));
     }
     find_mut(&mut world.qps, owner, qp_handle, Kind::Qp)?.groups.insert(gid);
-    world.groups.members.entry(gid).or_default().insert((owner, qp_handle));
+    let uid = world.context(owner)?.peer.uid;
+    world.groups.join(gid, (owner, qp_handle), uid);
     changed(world, &gid);
     Ok(Answer::default())
 }
@@ -101,7 +119,8 @@ pub fn detach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Takes a member out of a group; used when its QP goes, too.
 pub fn leave(world: &mut World, gid: &Gid, member: (ContextId, u32)) {
-    if world.groups.leave(gid, member) {
+    let uid = world.contexts.get(&member.0).map_or(u32::MAX, |context| context.peer.uid);
+    if world.groups.leave(gid, member, uid) {
         changed(world, gid);
     }
 }
