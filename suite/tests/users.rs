@@ -129,6 +129,42 @@ fn nobody_gets_at_what_others_have() {
     machine.wait_until_empty(HANG).expect("nothing is left over");
 }
 
+/// The program that floods, where other users can reach it.
+fn flooder(room: &Room) -> String {
+    let place = room.folder().join("flooder");
+    dist::copy(Path::new(env!("CARGO_BIN_EXE_flooder")), &place).expect("copied");
+    place.to_str().expect("a plain path").to_owned()
+}
+
+/// How long it takes is printed and not judged: that the agent survives and goes on to serve is.
+#[test]
+fn floods_of_one_user_do_not_hold_up_another() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system("addresses = ['127.0.0.1']\n").expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    let agent = machine.agent().expect("an agent");
+    let of_agent = || (process::own_memory(agent).unwrap_or(0), process::open_files(agent).len());
+    let (of_alice, of_bob) = (flooder(&alice), flooder(&bob));
+    for flood in ["show", "ends", "connections", "commands", "objects"] {
+        let before = of_agent();
+        let mut hostile = bob.start(bob.command(&of_bob, [flood, "4"])).expect("it starts");
+        hostile.wait_for_words("begun", HANG).expect("it begins");
+        let victim = alice.finish(alice.command(&of_alice, ["victim", "2"])).expect("it ends").expect_success();
+        let during = of_agent();
+        let tries = hostile.wait(HANG).expect("it ends").expect_success();
+        assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
+        machine.wait_until_empty(HANG).expect("nothing is left over");
+        let (told, tried) = (victim.output.trim(), tries.output.trim());
+        println!(
+            "{tried}; victim: {told}; bytes and descriptors of the agent: {before:?}, {during:?}, {:?}",
+            of_agent()
+        );
+    }
+    talk(&alice, &bob, &["ibv_rc_pingpong", "-g", "0", "-c", "-n", "200"]);
+}
+
 #[test]
 fn eight_agents_of_two_users_do_not_mind_each_other() {
     // A network to themselves: no other test's agents come and go here.
