@@ -52,7 +52,7 @@ impl Control for Direct {
         let fds = fds.iter().map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect();
         let mut world = self.world.lock();
         let reply = dispatch(&mut world, self.context, request, fds);
-        world.flush(false);
+        world.flush(true);
         match reply.status {
             0 => Ok(Answer { bytes: reply.bytes, fds: reply.fds }),
             status => Err(Error { errno: Errno(-status), reason: String::from_utf8_lossy(&reply.bytes).into_owned() }),
