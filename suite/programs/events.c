@@ -122,6 +122,9 @@ static void overrun(void)
     for (int i = 0; i < count; i++) MUST(post_receive(b, mr, at, 8) == 0);
     for (int i = 0; i < count; i++) MUST(post(a, IBV_WR_SEND, mr, at, 8, 0, 0) == 0);
     expect_event(IBV_EVENT_CQ_ERR, got);
+    /* All that had room, and an error in the place of the one that had none. */
+    for (int i = 1; i < count; i++) MUST(next_completion(got).status == IBV_WC_SUCCESS);
+    MUST(next_completion(got).status == IBV_WC_GENERAL_ERR);
     MUST(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0 && ibv_destroy_cq(sent) == 0 && ibv_destroy_cq(got) == 0);
 }
 

@@ -4,14 +4,20 @@
 //! [`Qp::is_connected`].
 
 use protocol::Service;
-use wire::Qpn;
 use wire::grh::Network;
+use wire::{Opcode, Qpn};
 
 use crate::cell::Packet;
 use crate::qp::{Inner, Qp, Route};
 use crate::receive::Origin;
 
 impl Qp {
+    /// Whether packets with this opcode are for QPs of this kind.
+    #[inline]
+    pub(crate) fn is_of_service(&self, opcode: Opcode) -> bool {
+        opcode.transport == self.service.transport() && (opcode.is_response() || self.service.receives())
+    }
+
     /// Whether this QP takes packets from there.
     pub(crate) fn is_connected(&self, inner: &mut Inner, packet: &Packet, origin: Origin<'_>) -> bool {
         if self.service == Service::Ud {
@@ -51,7 +57,7 @@ impl Qp {
             // Two ports may have one address.
             Origin::Lane => match packet.grh.as_ref().map(Network::parse) {
                 Some(Ok(network)) => network.gids().1,
-                _ => return false,
+                _ => return board.have_a_gid_in_common(device, port.into(), packet.path.port.into()),
             },
             Origin::Host { to, .. } => *to,
         };

@@ -225,7 +225,7 @@ impl Qp {
         if let Origin::Host { from, .. } = origin {
             dropped.address = *from;
         }
-        let cause = if packet.headers.opcode.transport != self.service.transport() {
+        let cause = if !self.is_of_service(packet.headers.opcode) {
             Cause::Service
         } else if inner.state == State::Err {
             Cause::InError

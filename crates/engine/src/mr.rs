@@ -244,6 +244,9 @@ impl Mr {
     pub fn rereg(&self, flags: u32, pd: Option<&Arc<Pd>>, addr: u64, length: u64, access: u32) -> Result<()> {
         self.engine.check_process()?;
         let old = self.extent.read().clone();
+        if flags & 1 != 0 && length == 0 {
+            return Err(Error::refuse(Errno::EINVAL, "a memory region cannot be changed to length 0"));
+        }
         let new_access = if flags & 4 != 0 { checked_access(access)? } else { old.access };
         let (host, length) = if flags & 1 != 0 { (addr, length) } else { (old.host, old.length) };
         if old.matter != Matter::Memory {

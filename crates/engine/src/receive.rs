@@ -119,7 +119,7 @@ impl Qp {
         if inner.is_dead() {
             return Arrival::Gone;
         }
-        if packet.headers.opcode.transport != self.service.transport() || !self.is_connected(inner, packet, origin) {
+        if !self.is_of_service(packet.headers.opcode) || !self.is_connected(inner, packet, origin) {
             return self.turn_down(inner, packet, origin);
         }
         if packet.path.mtu != inner.peer_mtu && !self.follow_mtu(inner, packet) {

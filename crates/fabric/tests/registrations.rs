@@ -152,6 +152,7 @@ fn a_region_changes_as_it_is_told() {
     for (what, flags, addr, length, access, errno) in [
         ("nothing to change", 0, 0, 0, 0, Errno::EINVAL),
         ("an unknown flag", 8, 0, 0, 0, Errno::EINVAL),
+        ("no length", 1, b.memory.addr(0), 0, 0, Errno::EINVAL),
         ("no memory", 1, 1 << 60, 64, 0, Errno::EFAULT),
         ("remote write alone", 4, 0, 0, access::REMOTE_WRITE, Errno::EINVAL),
         ("an unknown right", 4, 0, 0, 1 << 31, Errno::EINVAL),

@@ -44,7 +44,7 @@ pub(crate) fn run(bytes: &[u8]) {
         assert!(
             reply.status <= 0 && (reply.status == 0 || std::str::from_utf8(&reply.bytes).is_ok() || is_post(&request))
         );
-        world.flush(false);
+        world.flush(true);
     }
 
     let body = DestroyQp { response: 1, qp_handle: qp, ..DestroyQp::default() };

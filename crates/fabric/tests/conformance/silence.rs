@@ -10,6 +10,7 @@ use abi::qp::state;
 use abi::reason::{Cause, DropRecord};
 
 use crate::common::wait::{event, until};
+use crate::common::xrc::{self, Asker};
 use crate::common::{Fabric, Plan, QKEY, Side, ah, connect, everywhere, start};
 use engine::{Engine, SendWr};
 
@@ -94,6 +95,16 @@ fn retry_silence_of_whoever_is_not_connected(fabric: &Fabric) {
     }
 }
 
+/// Two initiators of XRC that are connected with each other: neither takes a request.
+fn retry_silence_of_initiators(fabric: &Fabric) {
+    let askers = [Asker::new(fabric.engine()), Asker::new(fabric.engine())];
+    for (asker, other) in [(&askers[0], &askers[1]), (&askers[1], &askers[0])] {
+        xrc::connect(&asker.initiator, &asker.engine, xrc::gid(&other.engine).0, other.initiator.qpn(), 7);
+    }
+    let wr = SendWr { sges: &askers[0].sge(0, 8), ..SendWr::default() };
+    assert_eq!(askers[0].outcome(1, &wr), status::RETRY_EXC_ERR);
+}
+
 /// The request has come, waits for a receive request, and its receiver goes before it has said anything.
 fn retry_silence_of_who_goes_before_it_has_answered(fabric: &Fabric) {
     let plan = Plan::rc().hasty();
@@ -111,6 +122,7 @@ fn retry_silence_of_who_goes_before_it_has_answered(fabric: &Fabric) {
 }
 
 everywhere! {
+    retry_silence_of_initiators
     retry_silence_of_who_goes_before_it_has_answered
     retry_silence_of_whoever_is_not_connected
 }
