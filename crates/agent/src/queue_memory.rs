@@ -42,6 +42,8 @@ struct Slab {
     /// Free ranges, offset to length, never adjacent.
     free: BTreeMap<usize, usize>,
     objects: usize,
+    /// Places that objects have left and that their clients may still be reading.
+    left: usize,
 }
 
 /// One object's place.
@@ -92,25 +94,29 @@ impl QueueMemory {
     pub fn release(&mut self, block: &Block) {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };
         slab.objects -= 1;
-        if slab.objects == 0 {
-            self.end(block.id);
-        } else {
-            slab.put(block.offset, block.len);
-        }
+        self.free(block);
     }
 
     /// Like [`QueueMemory::release`], but nobody else gets the place before it is reclaimed: its client still reads there.
+    /// Until then the region stays mapped, and counts.
     pub fn leave(&mut self, block: &Block) {
         let Some(slab) = self.slabs.get_mut(&block.id) else { return };
         slab.objects -= 1;
-        if slab.objects == 0 {
-            self.end(block.id);
-        }
+        slab.left += 1;
     }
 
-    /// Makes a place that was left free for others.
+    /// Makes a place that was left free for others; with the last one its region goes.
     pub fn reclaim(&mut self, block: &Block) {
-        if let Some(slab) = self.slabs.get_mut(&block.id) {
+        let Some(slab) = self.slabs.get_mut(&block.id) else { return };
+        slab.left -= 1;
+        self.free(block);
+    }
+
+    fn free(&mut self, block: &Block) {
+        let Some(slab) = self.slabs.get_mut(&block.id) else { return };
+        if slab.objects + slab.left == 0 {
+            self.end(block.id);
+        } else {
             slab.put(block.offset, block.len);
         }
     }
@@ -137,7 +143,8 @@ impl QueueMemory {
         }
         let (region, fd) = Region::create("softhca-queues", len)?;
         self.last_id += 1;
-        let slab = Slab { region: Arc::new(Buried::new(region, fd)), free: BTreeMap::from([(0, len)]), objects: 0 };
+        let region = Arc::new(Buried::new(region, fd));
+        let slab = Slab { region, free: BTreeMap::from([(0, len)]), objects: 0, left: 0 };
         self.bytes += slab.region.len() as u64;
         self.slabs.insert(self.last_id, slab);
         Ok(self.last_id)
@@ -185,7 +192,7 @@ impl Slab {
             let start = offset.next_multiple_of(PAGE);
             let end = (offset + len) / PAGE * PAGE;
             // Memory that cannot be given back is merely kept.
-            let _ = self.region.punch(self.region.fd().as_fd(), start, end - start);
+            let _ = self.region.punch(start, end - start);
         }
         if let Some(after) = self.free.remove(&(offset + len)) {
             len += after;
@@ -283,6 +290,20 @@ mod tests {
         assert_eq!(whole.block.region(), keep.region());
         assert_eq!(memory.allocate(64 << 20).expect("room").block.read(0), 0);
         assert_eq!(memory.regions(), 2);
+    }
+
+    #[test]
+    fn a_place_that_was_left_counts_until_it_is_reclaimed() {
+        let mut memory = QueueMemory::default();
+        let first = memory.allocate(64 << 20).expect("room").block;
+        let second = memory.allocate(64 << 20).expect("room").block;
+        memory.leave(&first);
+        assert_eq!((memory.regions(), memory.bytes()), (2, 128 << 20));
+        memory.reclaim(&first);
+        assert_eq!(memory.regions(), 1);
+        memory.leave(&second);
+        memory.reclaim(&second);
+        assert_eq!((memory.regions(), memory.bytes()), (0, 0));
     }
 
     #[test]

@@ -113,7 +113,6 @@ pub(crate) struct Lane {
     concern: Apart,
     blocked: Mutex<Blocked>,
     pub(crate) has_blocked: AtomicBool,
-    memory: OwnedFd,
     peer_bell: BellView,
     peer_wake: Doorbell,
     /// The arming for which the peer has been rung.
@@ -155,7 +154,6 @@ impl Lane {
             concern: Apart::default(),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
-            memory,
             peer_bell: BellView::map(bell.as_fd())?,
             peer_wake: Doorbell::from(peer_wake),
             rung: AtomicU32::new(0),
@@ -275,7 +273,8 @@ impl Lane {
         if let Some(mut sender) = self.sender.try_lock()
             && sender.load.bulky
             && sender.tx.bulk.idle()
-            && sender.tx.bulk.give_back(self.memory.as_fd()).unwrap_or(false)
+            // What fails will fail again: the program has locked its memory.
+            && sender.tx.bulk.give_back().unwrap_or(true)
         {
             sender.load.bulky = false;
         }

@@ -6,7 +6,6 @@
 //! end: what is left there is skipped and freed together with the piece.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
@@ -74,12 +73,12 @@ impl BulkTx {
         self.claims.idle()
     }
 
-    /// Gives the ring's pages back to the system if it is idle, and says whether it did. `fd` is the region's memfd.
-    pub fn give_back(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+    /// Gives the ring's pages back to the system if it is idle, and says whether it did.
+    pub fn give_back(&mut self) -> io::Result<bool> {
         if !self.idle() {
             return Ok(false);
         }
-        self.bytes.region().punch(fd, self.bytes.start(), BULK)?;
+        self.bytes.region().punch(self.bytes.start(), BULK)?;
         Ok(true)
     }
 }

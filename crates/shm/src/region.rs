@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use bytemuck::Pod;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Pid, getpid};
 
@@ -58,7 +58,7 @@ impl Region {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let region = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let region = Self::map_with(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok((region, fd))
     }
 
@@ -66,7 +66,7 @@ impl Region {
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
-        let region = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let region = Self::map_with(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals)?;
         Ok((region, fd))
@@ -74,19 +74,24 @@ impl Region {
 
     /// Maps the first `len` bytes of somebody's memfd; refuses one that could shrink or is too short.
     pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
-        check(fd, len)?;
-        Self::map_with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+        Self::map_part(fd, 0, len)
+    }
+
+    /// Like [`Region::map`], but maps the `len` bytes from `offset` on, a multiple of the page size.
+    pub fn map_part(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        check(fd, offset.saturating_add(len as u64))?;
+        Self::map_with(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Like [`Region::map`], for reading only: a store to one of its words faults.
     pub fn map_read_only(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
-        check(fd, len)?;
-        Self::map_with(fd, len, ProtFlags::READ)
+        check(fd, len as u64)?;
+        Self::map_with(fd, 0, len, ProtFlags::READ)
     }
 
-    fn map_with(fd: BorrowedFd<'_>, len: usize, access: ProtFlags) -> io::Result<Self> {
+    fn map_with(fd: BorrowedFd<'_>, offset: u64, len: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }?;
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         MAPPED.fetch_add(1, Ordering::Relaxed);
         let region = Self { base, len, owner: getpid(), lender: None };
@@ -181,10 +186,13 @@ impl Region {
         unsafe { store_bytes(to.as_ptr(), from) }
     }
 
-    /// Gives the pages of a range back to the system; they read as zeros from then on. `fd` is this region's memfd.
-    pub fn punch(&self, fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(fd, mode, offset as u64, len as u64)?)
+    /// Gives the pages of a range back to the system; they read as zeros from then on. Needs no descriptor, so that a region
+    /// costs none. Fails where the program has locked its memory, which then stays as it is.
+    pub fn punch(&self, offset: usize, len: usize) -> io::Result<()> {
+        let start = self.pointer(offset, len).unwrap_or_else(|| self.misplaced("punch", offset, len));
+        // SAFETY: `pointer` checked that the range is inside the mapping; to read zeros there is no worse than what a peer
+        // may write at any time.
+        Ok(unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxRemove) }?)
     }
 
     #[cold]
@@ -209,8 +217,14 @@ impl Drop for Region {
     }
 }
 
+/// Whether a descriptor is of a file of tmpfs, as ordinary memfds are: to touch its memory is to wait for nobody. To ask may
+/// block while a file system of somebody else's does not answer.
+pub fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
+}
+
 /// Can its owner take bytes away from under us?
-fn check(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+fn check(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
         return refuse("not a memfd: it has no seals");
@@ -219,11 +233,11 @@ fn check(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
         return refuse("the memfd is not sealed against shrinking");
     }
     // Huge pages can be sealed too, but the system may have none left when we touch one: SIGBUS again.
-    if rustix::fs::fstatfs(fd)?.f_type != TMPFS_MAGIC {
+    if !is_on_tmpfs(fd) {
         return refuse("not an ordinary memfd");
     }
     let size = rustix::fs::fstat(fd)?.st_size;
-    if u64::try_from(size).unwrap_or(0) < len as u64 {
+    if u64::try_from(size).unwrap_or(0) < len {
         return refuse("the memfd is shorter than announced");
     }
     Ok(())

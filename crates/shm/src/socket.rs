@@ -19,6 +19,9 @@ use rustix::net::{
 /// The most descriptors that a message carries.
 pub const FDS_MAX: usize = 8;
 
+/// The most descriptors that the kernel lets a message carry (SCM_MAX_FD).
+const KERNEL_FDS_MAX: usize = 253;
+
 const BACKLOG: i32 = 128;
 
 /// One end of a connection.
@@ -32,9 +35,10 @@ pub struct Socket {
 pub struct Received {
     /// Bytes of the message that are in the buffer; 0 means that the peer has closed.
     pub len: usize,
-    /// The descriptors attached to it.
+    /// All descriptors attached to it, even if a hostile sender has attached more than [`FDS_MAX`]: closing a descriptor
+    /// can block, and the caller decides where that happens.
     pub fds: Vec<OwnedFd>,
-    /// Some bytes or descriptors did not fit and are lost.
+    /// Some bytes did not fit and are lost, or there are more than [`FDS_MAX`] descriptors.
     pub truncated: bool,
 }
 
@@ -72,6 +76,12 @@ impl Socket {
     /// message. It takes twice as many as it is told, and no less than 4608.
     pub fn set_send_room(&self, bytes: usize) -> io::Result<()> {
         Ok(rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
+    }
+
+    /// Refuses every message from the peer from now on: its sends fail with EPIPE, so that no descriptor ever waits here
+    /// unread. Sending goes on to work.
+    pub fn only_send(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read)?)
     }
 
     /// Sends one message with up to [`FDS_MAX`] descriptors, whole or not at all.
@@ -113,7 +123,8 @@ impl Socket {
     }
 
     fn recv_with(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        // With less room the kernel would close what does not fit, in this thread.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let message = loop {
             match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buf)], &mut control, flags) {
@@ -127,10 +138,7 @@ impl Socket {
                 fds.extend(received);
             }
         }
-        // The space may have held a few more, for the sake of alignment.
-        let too_many = fds.len() > FDS_MAX;
-        fds.truncate(FDS_MAX);
-        let truncated = too_many || message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        let truncated = fds.len() > FDS_MAX || message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
         Ok(Received { len: message.bytes, fds, truncated })
     }
 

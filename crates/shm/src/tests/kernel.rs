@@ -125,9 +125,9 @@ fn idle_bulk_is_given_back() {
     // SAFETY: the slot is ours, and as long as this.
     unsafe { slot.ptr.as_ptr().write_bytes(1, BULK / 2) };
     assert!(blocks() >= (BULK / 2) as i64);
-    assert!(!tx.bulk.give_back(fd.as_fd()).unwrap());
+    assert!(!tx.bulk.give_back().unwrap());
     rx.bulk.release(slot.offset, slot.len);
-    assert!(tx.bulk.give_back(fd.as_fd()).unwrap());
+    assert!(tx.bulk.give_back().unwrap());
     assert!(blocks() < (BULK / 2) as i64);
 }
 
@@ -239,7 +239,33 @@ fn socket_reports_what_was_lost() {
     let iov = [std::io::IoSlice::new(b"x")];
     rustix::net::sendmsg(&a, &iov, &mut control, rustix::net::SendFlags::empty()).unwrap();
     let received = b.recv(&mut [0; 6]).unwrap();
-    assert_eq!((received.fds.len(), received.truncated), (FDS_MAX, true));
+    assert_eq!((received.fds.len(), received.truncated), (FDS_MAX + 1, true));
+}
+
+#[test]
+fn the_receiver_gets_as_many_descriptors_as_the_kernel_carries() {
+    let (a, b) = Socket::pair().unwrap();
+    let most = [a.as_fd(); 253];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&most)));
+    let iov = [std::io::IoSlice::new(b"x")];
+    rustix::net::sendmsg(&a, &iov, &mut control, rustix::net::SendFlags::empty()).unwrap();
+    let received = b.recv(&mut [0; 6]).unwrap();
+    assert_eq!((received.fds.len(), received.truncated), (253, true));
+}
+
+#[test]
+fn a_socket_that_only_sends_holds_nothing_of_its_peer() {
+    let (ours, theirs) = Socket::pair().unwrap();
+    ours.only_send().unwrap();
+    assert_eq!(theirs.send(b"x", &[ours.as_fd()]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    ours.send(b"x", &[]).unwrap();
+    assert_eq!(theirs.recv(&mut [0; 6]).unwrap().len, 1);
+    // Nothing else has changed for the peer: it hears of the end when we go, and not before.
+    assert_eq!(theirs.try_recv(&mut [0; 6]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(ours);
+    assert_eq!(theirs.recv(&mut [0; 6]).unwrap().len, 0);
 }
 
 #[test]
