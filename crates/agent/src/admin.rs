@@ -19,6 +19,7 @@ use shm::socket::Socket;
 use crate::capture;
 use crate::cm::Manager;
 use crate::faults;
+use crate::foreign::{Foreign, foreign};
 use crate::rundir::ADMIN;
 use crate::show;
 use crate::world::World;
@@ -54,14 +55,19 @@ pub(crate) enum Answer {
 pub(crate) fn serve(
     world: &mut World,
     manager: &Manager,
-    (number, socket): (u32, &Socket),
+    (number, socket): (u32, &Foreign<Socket>),
     buffer: &mut [u8],
 ) -> Answer {
     let received = match socket.try_recv(buffer) {
-        Ok(received) if received.len > 0 => received,
+        Ok(received) => received,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Answer::Over(Verdict::Goes),
-        _ => return Answer::Over(Verdict::Ends),
+        Err(_) => return Answer::Over(Verdict::Ends),
     };
+    // No question has descriptors.
+    drop(foreign(received.fds, socket.closer()));
+    if received.len == 0 {
+        return Answer::Over(Verdict::Ends);
+    }
     let question = match serde_json::from_slice::<Value>(&buffer[..received.len]) {
         Ok(question) => question,
         Err(error) => return tell(&json!({"error": format!("a question is one JSON object: {error}")})),

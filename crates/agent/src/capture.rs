@@ -20,6 +20,7 @@ use shm::spool::{SPOOL_MIN, create_spool};
 
 use crate::admin::Asker;
 use crate::context::{Context, ContextId};
+use crate::foreign::Foreign;
 use crate::world::World;
 use watchers::Watchers;
 
@@ -86,7 +87,10 @@ impl Capture {
             return Ok(());
         }
         let spool = create_spool(self.room)?;
-        link.push(Push { kind: push::CAPTURE, reserved: 0, lane: wanted }, vec![Arc::new(spool.try_clone()?)]);
+        link.push(
+            Push { kind: push::CAPTURE, reserved: 0, lane: wanted },
+            vec![Arc::new(Foreign::ours(spool.try_clone()?))],
+        );
         let about = json!({
             "engine": id.0,
             "pid": context.peer.pid,

@@ -14,16 +14,19 @@ use rustix::event::epoll::EventFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shm::socket::Socket;
 
+use crate::closer::{Closer, Closers};
 use crate::cm::{ChannelId, Manager};
 use crate::context::{ContextId, Peer};
 use crate::dispatch::Reply;
 use crate::engine_link::starves;
+use crate::foreign::{Foreign, Passed, foreign};
 use crate::refusal::Refusal;
 use crate::world::World;
 
 /// A connection and what it has become.
 pub(crate) struct Client {
-    socket: Socket,
+    /// What it holds unread may be anything.
+    socket: Foreign<Socket>,
     node: Node,
     peer: Peer,
     /// Readable when the process has ended, though a child of it may still hold the socket. From the first message on.
@@ -39,6 +42,8 @@ pub(crate) struct Client {
     busy: bool,
     /// The command that is being carried out elsewhere has no reply.
     quiet: bool,
+    /// Nothing is read from it while too many descriptors of its user wait to be closed.
+    held_up: bool,
     /// What its socket is watched for, if it is watched.
     pub(crate) interest: Option<EventFlags>,
 }
@@ -94,16 +99,29 @@ pub(crate) enum Next<'b> {
         quiet: bool,
         /// Header and body.
         request: &'b [u8],
-        /// Its descriptors.
-        fds: Vec<OwnedFd>,
     },
+    /// A command with descriptors, which have to be examined before it is carried out.
+    Passing(Command, Vec<Foreign>),
+}
+
+/// A command that came with descriptors.
+pub(crate) struct Command {
+    /// Goes back with the reply.
+    pub(crate) sequence: u32,
+    /// There is none.
+    pub(crate) quiet: bool,
+    /// Header and body.
+    pub(crate) request: Vec<u8>,
+    /// What came with it, once that has been examined.
+    pub(crate) fds: Vec<Passed>,
 }
 
 impl Client {
     /// A connection to a node that was just accepted.
-    pub(crate) fn new(socket: Socket, node: Node) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
+    pub(crate) fn new(socket: Socket, node: Node, closers: &mut Closers) -> io::Result<Self> {
         let credentials = socket.peer_credentials()?;
+        let socket = Foreign::new(socket, closers.of(credentials.uid));
+        socket.set_nonblocking(true)?;
         let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: String::new() };
         Ok(Self {
             socket,
@@ -116,6 +134,7 @@ impl Client {
             starves: false,
             busy: false,
             quiet: false,
+            held_up: false,
             interest: Some(EventFlags::IN),
         })
     }
@@ -173,6 +192,21 @@ impl Client {
         self.busy
     }
 
+    /// Whether nothing is read from it, for too many descriptors of its user wait to be closed.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.held_up
+    }
+
+    /// Fewer descriptors of its user wait.
+    pub(crate) fn go_on(&mut self) {
+        self.held_up = false;
+    }
+
+    /// What closes the descriptors of its user.
+    pub(crate) fn closer(&self) -> &Closer {
+        self.socket.closer()
+    }
+
     /// Its command is being carried out elsewhere; nothing more is read before the reply.
     pub(crate) fn wait(&mut self, quiet: bool) -> Fate {
         (self.busy, self.quiet) = (true, quiet);
@@ -182,18 +216,24 @@ impl Client {
     /// Takes the next message, if there is one and the client may have its turn.
     pub(crate) fn next<'b>(&mut self, world: &mut World, manager: &mut Manager, buffer: &'b mut [u8]) -> Next<'b> {
         assert!(buffer.len() > REQUEST_MAX, "one byte more shows what is too long");
-        // Nothing is watched while it is busy, so this is the end of the stream.
-        if self.busy || self.flush() == Fate::Ends {
+        // Nothing is watched while it is busy or held up, so this is the end of the stream.
+        if self.busy || self.held_up || self.flush() == Fate::Ends {
             return Next::Over(Fate::Ends);
         }
-        if self.is_stuck() {
+        self.held_up = self.closer().is_full();
+        if self.held_up || self.is_stuck() {
             return Next::Over(Fate::Goes);
         }
         let received = match self.socket.try_recv(buffer) {
-            Ok(received) if received.len > 0 => received,
+            Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Over(Fate::Goes),
-            _ => return Next::Over(Fate::Ends),
+            Err(_) => return Next::Over(Fate::Ends),
         };
+        // From here on they are closed where that holds up nobody else.
+        let fds = foreign(received.fds, self.closer());
+        if received.len == 0 {
+            return Next::Over(Fate::Ends);
+        }
         let message = &buffer[..received.len];
         let Some(session) = self.session else {
             return Next::Over(self.open(world, manager, message));
@@ -208,7 +248,13 @@ impl Client {
         } else {
             let request = &message[size_of::<RequestEnvelope>()..];
             let quiet = flags & envelope_flag::QUIET != 0;
-            return Next::Command { session, sequence, quiet, request, fds: received.fds };
+            return match session {
+                Session::Context(_) if !fds.is_empty() => {
+                    Next::Passing(Command { sequence, quiet, request: request.to_vec(), fds: Vec::new() }, fds)
+                }
+                // No command of the connection manager takes descriptors.
+                _ => Next::Command { session, sequence, quiet, request },
+            };
         };
         Next::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
     }

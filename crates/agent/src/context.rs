@@ -13,7 +13,9 @@ use abi::layout::Record;
 use abi::queue::{CONTEXT_PAGE_LEN, CONTEXT_RECORDS, context_page};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use crate::closer::Closer;
 use crate::engine_link::EngineLink;
+use crate::foreign::Foreign;
 use crate::owing::Owing;
 use crate::queue_memory::{Block, QueueMemory};
 
@@ -54,11 +56,13 @@ pub struct Context {
     pub imported: Option<ContextId>,
     /// Its client is gone, and what it had is being destroyed.
     pub ends: bool,
+    /// What closes the descriptors that its client passes or shares.
+    pub closer: Closer,
 }
 
 impl Context {
     /// A context that has not said GET_CONTEXT yet.
-    pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer) -> Self {
+    pub fn new(id: ContextId, device: usize, profile: u16, peer: Peer, closer: Closer) -> Self {
         Self {
             id,
             device,
@@ -70,6 +74,7 @@ impl Context {
             descriptors: 0,
             imported: None,
             ends: false,
+            closer,
         }
     }
 
@@ -96,7 +101,7 @@ impl Context {
 
 /// The agent's end of an async event file: an eventfd and a ring of records in the context page.
 pub struct AsyncFile {
-    eventfd: OwnedFd,
+    eventfd: Foreign,
     /// The client is another user's: nothing that it does with the eventfd may hold up the agent.
     apart: bool,
     page: Block,
@@ -111,9 +116,10 @@ const WAITING_MAX: usize = 256;
 
 impl AsyncFile {
     /// An empty file whose records go to `page`. `apart`: its client may be hostile.
-    pub fn new(page: Block, apart: bool) -> io::Result<Self> {
+    pub fn new(page: Block, apart: bool, closer: Closer) -> io::Result<Self> {
         assert!(page.mapping(false).length >= CONTEXT_PAGE_LEN as u64, "a context page is a whole page");
-        Ok(Self { eventfd: event_file()?, apart, page, head: 0, waiting: VecDeque::new(), owing: None })
+        let eventfd = Foreign::new(event_file()?, closer);
+        Ok(Self { eventfd, apart, page, head: 0, waiting: VecDeque::new(), owing: None })
     }
 
     /// A descriptor for the client.
@@ -218,7 +224,7 @@ mod tests {
     #[test]
     fn records_wait_for_room_and_keep_their_order() {
         let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(page.clone(), false).expect("a file");
+        let mut file = AsyncFile::new(page.clone(), false, Closer::default()).expect("a file");
         for element in 0..200 {
             file.push(record(element));
         }
@@ -232,7 +238,7 @@ mod tests {
     #[test]
     fn a_client_that_fills_its_eventfd_does_not_stop_the_agent() {
         let page = QueueMemory::default().allocate_apart(CONTEXT_PAGE_LEN).expect("a page").block;
-        let mut file = AsyncFile::new(page.clone(), false).expect("a file");
+        let mut file = AsyncFile::new(page.clone(), false, Closer::default()).expect("a file");
         rustix::io::write(file.descriptor().expect("a copy"), &(u64::MAX - 1).to_ne_bytes()).expect("filled");
         page.word(context_page::CONSUMER).store(0x8000_0000, Ordering::Release);
         for element in 0..1_000 {

@@ -14,6 +14,7 @@ use abi::layout::Record;
 use abi::post::PostAnswer;
 
 use crate::context::ContextId;
+use crate::foreign::Passed;
 use crate::inadmissible;
 use crate::objects::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq,
@@ -34,7 +35,7 @@ pub struct Reply {
 }
 
 /// Carries out one command of a client.
-pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<OwnedFd>) -> Reply {
+pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<Passed>) -> Reply {
     let admitted = admit(world, client, request, fds).and_then(|call| fail_on_demand(world, call));
     match admitted.and_then(|mut call| carry_out(world, &mut call)) {
         Ok(answer) => Reply { status: 0, bytes: answer.bytes, fds: answer.fds },
@@ -46,7 +47,7 @@ pub fn dispatch(world: &mut World, client: ContextId, request: &[u8], fds: Vec<O
 }
 
 /// Checks the header: the same rules for every command, in the kernel's order.
-fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<OwnedFd>) -> Outcome<Call<'a>> {
+fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<Passed>) -> Outcome<Call<'a>> {
     let context = world.context(client)?;
     let (profile, has_context) = (context.profile, context.is_open());
     match command::admit(request, profile, has_context) {

@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use shm::socket::{Listener, Socket};
 
+use crate::closer::Closers;
 use crate::context::Peer;
+use crate::foreign::Foreign;
 use crate::rundir::RunDir;
 
 /// This process as a client of its own agent.
@@ -31,14 +33,17 @@ pub(crate) fn listen_at(run_dir: &RunDir, name: &str) -> io::Result<Listener> {
 
 /// The next connection. When there is no descriptor left for it, the spare one serves to turn it away; it would be there
 /// again and again otherwise.
-pub(crate) fn accepted(listener: &Listener, spare: &mut Option<OwnedFd>) -> Option<Socket> {
+pub(crate) fn accepted(listener: &Listener, spare: &mut Option<OwnedFd>, closers: &mut Closers) -> Option<Socket> {
     match listener.accept() {
         Ok(socket) => Some(socket),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         Err(error) => {
             tracing::warn!(%error, "a connection is turned away");
             drop(spare.take());
-            drop(listener.accept());
+            if let Ok(socket) = listener.accept() {
+                let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
+                drop(Foreign::new(socket, closers.of(uid)));
+            }
             *spare = spare_descriptor();
             None
         }
@@ -55,4 +60,11 @@ pub(crate) fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     if raised.is_ok() { limit.maximum } else { limit.current }
+}
+
+/// How many mappings the system lets a process have.
+pub(crate) fn mapping_limit() -> u64 {
+    let said = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+    // What Linux says unless somebody has changed it.
+    said.and_then(|text| text.trim().parse().ok()).unwrap_or(65_530)
 }

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use shm::eventfd::Doorbell;
 use shm::socket::Socket;
 
+use crate::foreign::Foreign;
 use crate::owing::Owing;
 use crate::wire::link::Waker;
 
@@ -28,10 +29,11 @@ const IN_FLIGHT: usize = 6 * 1024;
 /// The agent's end of one engine.
 pub struct EngineLink {
     /// The memory with the engine's wake word; given to peers, never mapped here.
-    bell: Arc<OwnedFd>,
+    bell: Arc<Foreign>,
     /// What wakes the engine.
-    kick: Arc<OwnedFd>,
-    socket: Socket,
+    kick: Arc<Foreign>,
+    /// It takes nothing from the engine, so closing it blocks nobody.
+    socket: Arc<Socket>,
     backlog: Backlog,
     state: State,
     owing: Option<Owing>,
@@ -54,12 +56,13 @@ enum State {
 
 impl EngineLink {
     /// A link, and the engine's end of its push socket.
-    pub fn new(bell: OwnedFd, kick: OwnedFd) -> io::Result<(Self, OwnedFd)> {
+    pub fn new(bell: Foreign, kick: Foreign) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair()?;
+        ours.only_send()?;
         ours.set_send_room(IN_FLIGHT)?;
         let (bell, kick) = (Arc::new(bell), Arc::new(kick));
         let (backlog, state) = (Backlog::default(), State::Listens);
-        let link = Self { bell, kick, socket: ours, backlog, state, owing: None, watched: false };
+        let link = Self { bell, kick, socket: Arc::new(ours), backlog, state, owing: None, watched: false };
         Ok((link, theirs.into()))
     }
 
@@ -69,25 +72,25 @@ impl EngineLink {
     }
 
     /// The memory with the engine's wake word.
-    pub(crate) fn bell(&self) -> &Arc<OwnedFd> {
+    pub(crate) fn bell(&self) -> &Arc<Foreign> {
         &self.bell
     }
 
     /// The eventfd that wakes the engine.
-    pub(crate) fn kick(&self) -> &Arc<OwnedFd> {
+    pub(crate) fn kick(&self) -> &Arc<Foreign> {
         &self.kick
     }
 
     /// What wakes the engine; with `safely` it never waits, whatever the engine's process does.
     pub(crate) fn waker(&self, safely: bool) -> io::Result<Waker> {
         Ok(match safely {
-            true => Waker::Push(Socket::from(self.socket.as_fd().try_clone_to_owned()?)),
+            true => Waker::Push(Arc::clone(&self.socket)),
             false => Waker::Eventfd(Doorbell::from(self.kick.try_clone()?)),
         })
     }
 
     /// Pushes a record, now or when the engine has room for it.
-    pub fn push(&mut self, record: Push, fds: Vec<Arc<OwnedFd>>) {
+    pub fn push(&mut self, record: Push, fds: Vec<Arc<Foreign>>) {
         if self.is_over() {
             return;
         }
@@ -175,7 +178,7 @@ pub fn starves(error: &io::Error) -> bool {
 /// What an engine does not know yet, in its order.
 #[derive(Default)]
 struct Backlog {
-    waiting: BTreeMap<u64, (Push, Vec<Arc<OwnedFd>>)>,
+    waiting: BTreeMap<u64, (Push, Vec<Arc<Foreign>>)>,
     /// Where the record of a kind about a lane, a target or a capture is.
     places: BTreeMap<(u32, u32), u64>,
     last: u64,
@@ -183,7 +186,7 @@ struct Backlog {
 
 impl Backlog {
     /// Adds a record, unless it says what another one says already, or what another one says is over with it.
-    fn add(&mut self, record: Push, fds: Vec<Arc<OwnedFd>>) {
+    fn add(&mut self, record: Push, fds: Vec<Arc<Foreign>>) {
         let subject = record.lane.lane;
         let begun = match record.kind {
             push::LANE_GONE => Some(push::LANE),
@@ -201,7 +204,7 @@ impl Backlog {
         }
     }
 
-    fn first(&self) -> Option<&(Push, Vec<Arc<OwnedFd>>)> {
+    fn first(&self) -> Option<&(Push, Vec<Arc<Foreign>>)> {
         self.waiting.first_key_value().map(|(_, waiting)| waiting)
     }
 
@@ -227,7 +230,7 @@ mod tests {
 
     fn link() -> (EngineLink, Socket) {
         let (bell, kick) = (event_file().expect("fd"), event_file().expect("fd"));
-        let (link, theirs) = EngineLink::new(bell, kick).expect("a link");
+        let (link, theirs) = EngineLink::new(Foreign::ours(bell), Foreign::ours(kick)).expect("a link");
         (link, theirs.into())
     }
 
@@ -253,7 +256,7 @@ mod tests {
 
     /// Pushes lanes until one has to wait; how many there are.
     fn fill(link: &mut EngineLink) -> u32 {
-        let fds: Vec<_> = (0..4).map(|_| Arc::new(event_file().expect("fd"))).collect();
+        let fds: Vec<_> = (0..4).map(|_| Arc::new(Foreign::ours(event_file().expect("fd")))).collect();
         let lanes = (1..).find(|&lane| {
             link.push(record(push::LANE, lane), fds.clone());
             link.backlog.len() > 0

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use abi::private::{LaneOut, Push, push};
@@ -14,6 +13,7 @@ use shm::region::Region;
 
 use crate::context::ContextId;
 use crate::engine_link::EngineLink;
+use crate::foreign::Foreign;
 
 /// Lanes of one pair of engines, at most.
 pub const STRIPES: u32 = 64;
@@ -22,7 +22,7 @@ pub struct LaneEnd {
     /// The record, its process and device fields still to be filled in.
     pub out: LaneOut,
     /// Lane memory, what wakes the receiver, what wakes its peer, the peer's bell.
-    pub fds: Vec<Arc<OwnedFd>>,
+    pub fds: Vec<Arc<Foreign>>,
 }
 
 /// Where among [`LaneEnd::fds`] what wakes the peer is.
@@ -35,6 +35,8 @@ pub struct Lanes {
     by_pair: BTreeMap<(ContextId, ContextId, u32), u32>,
     /// Every lane twice: by the engine at an end.
     by_end: BTreeSet<(ContextId, u32)>,
+    /// How many lanes engines of a user have opened: each is a descriptor of the agent.
+    by_user: BTreeMap<u32, u64>,
     last: u32,
 }
 
@@ -42,20 +44,26 @@ struct Lane {
     /// Side 0 and side 1. The same engine twice for a lane to itself.
     ends: [ContextId; 2],
     stripe: u32,
-    memory: Arc<OwnedFd>,
+    /// Kept, for an end may ask for its lane again.
+    memory: Arc<Foreign>,
+    /// The user of the engine that opened it.
+    opener: u32,
 }
 
 impl Lanes {
-    /// The lane of a pair and a stripe, and whether it was made now. The order of the pair does not matter.
-    pub fn open(&mut self, from: ContextId, to: ContextId, stripe: u32) -> io::Result<(u32, bool)> {
+    /// The lane of a pair and a stripe, and whether it was made now, by the user `opener`. The order of the pair does not
+    /// matter.
+    pub fn open(&mut self, from: ContextId, to: ContextId, stripe: u32, opener: u32) -> io::Result<(u32, bool)> {
         let pair = (from.min(to), from.max(to), stripe);
         if let Some(lane) = self.by_pair.get(&pair) {
             return Ok((*lane, false));
         }
         let (_, memory) = Region::create("softhca-lane", LANE_LEN)?;
         self.last = self.last.checked_add(1).ok_or(io::ErrorKind::QuotaExceeded)?;
-        self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory: Arc::new(memory) });
+        let memory = Arc::new(Foreign::ours(memory));
+        self.lanes.insert(self.last, Lane { ends: [from, to], stripe, memory, opener });
         self.by_end.extend([(from, self.last), (to, self.last)]);
+        *self.by_user.entry(opener).or_default() += 1;
         self.by_pair.insert(pair, self.last);
         Ok((self.last, true))
     }
@@ -82,11 +90,21 @@ impl Lanes {
 
     /// Takes back a lane that could not be handed out.
     pub fn close(&mut self, lane: u32) {
-        if let Some(Lane { ends: [a, b], stripe, .. }) = self.lanes.remove(&lane) {
-            self.by_pair.remove(&(a.min(b), a.max(b), stripe));
-            self.by_end.remove(&(a, lane));
-            self.by_end.remove(&(b, lane));
+        let Some(Lane { ends: [a, b], stripe, opener, .. }) = self.lanes.remove(&lane) else { return };
+        self.by_pair.remove(&(a.min(b), a.max(b), stripe));
+        self.by_end.remove(&(a, lane));
+        self.by_end.remove(&(b, lane));
+        if let Some(count) = self.by_user.get_mut(&opener) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_user.remove(&opener);
+            }
         }
+    }
+
+    /// How many lanes a user's engines have opened.
+    pub fn opened_by(&self, user: u32) -> u64 {
+        self.by_user.get(&user).copied().unwrap_or(0)
     }
 
     /// Ends every lane of an engine that is gone: (lane, the engine at the other end).
@@ -138,13 +156,14 @@ mod tests {
     #[test]
     fn a_pair_and_a_stripe_have_one_lane_whoever_asks() {
         let mut lanes = Lanes::default();
-        let (lane, new) = lanes.open(A, B, 0).expect("a lane");
+        let (lane, new) = lanes.open(A, B, 0, 7).expect("a lane");
         assert!(new);
-        assert_eq!(lanes.open(B, A, 0).expect("the same"), (lane, false));
-        assert_ne!(lanes.open(A, B, 1).expect("another").0, lane);
+        assert_eq!(lanes.open(B, A, 0, 7).expect("the same"), (lane, false));
+        assert_ne!(lanes.open(A, B, 1, 8).expect("another").0, lane);
         assert_eq!((lanes.side(lane, A), lanes.side(lane, B)), (0, 1));
+        assert_eq!((lanes.opened_by(7), lanes.opened_by(8), lanes.opened_by(9)), (1, 1, 0));
         assert_eq!(lanes.forget(B), [(1, A), (2, A)]);
-        assert_eq!(lanes.len(), 0);
-        assert!(lanes.open(A, B, 0).expect("a new one").0 > 2, "a lane's number never comes back");
+        assert_eq!((lanes.len(), lanes.opened_by(7), lanes.opened_by(8)), (0, 0, 0));
+        assert!(lanes.open(A, B, 0, 7).expect("a new one").0 > 2, "a lane's number never comes back");
     }
 }

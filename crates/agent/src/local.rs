@@ -11,6 +11,7 @@ use engine::Network;
 use shm::socket::Socket;
 
 use crate::agent::Inbox;
+use crate::client::Command;
 use crate::cm::ChannelId;
 use crate::context::ContextId;
 use crate::dispatch::Reply;
@@ -54,8 +55,6 @@ pub(crate) enum Message {
         channel: ChannelId,
         /// Header and body.
         request: Vec<u8>,
-        /// Its descriptors.
-        fds: Vec<OwnedFd>,
         /// Where the reply goes.
         answer: SyncSender<Reply>,
     },
@@ -81,6 +80,15 @@ pub(crate) enum Message {
         /// Where the answer goes.
         answer: SyncSender<serde_json::Value>,
     },
+    /// The descriptors that came with a command of a client have been examined.
+    Examined {
+        /// Which client.
+        id: u32,
+        /// The command.
+        command: Command,
+    },
+    /// Messages of a user are read again: fewer of its descriptors wait to be closed.
+    Room(u32),
     /// The reply to a command that was carried out elsewhere.
     Reply {
         /// Who waits for it.
@@ -169,10 +177,9 @@ impl LocalChannel {
 }
 
 impl engine::Control for LocalChannel {
-    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<engine::Answer> {
-        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<std::io::Result<Vec<_>>>()?;
+    fn call(&self, request: &[u8], _fds: &[BorrowedFd<'_>]) -> engine::Result<engine::Answer> {
         let (answer, replied) = sync_channel(1);
-        self.inbox.send(Message::CallChannel { channel: self.channel, request: request.to_vec(), fds, answer });
+        self.inbox.send(Message::CallChannel { channel: self.channel, request: request.to_vec(), answer });
         match replied.recv() {
             Ok(reply) if reply.status == 0 => Ok(engine::Answer { bytes: reply.bytes, fds: reply.fds }),
             Ok(reply) => {

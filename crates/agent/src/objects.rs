@@ -32,6 +32,7 @@ use abi::command::Command;
 use abi::layout::Record;
 
 use crate::context::ContextId;
+use crate::foreign::Passed;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::table::{Kind, Table};
 
@@ -42,7 +43,7 @@ pub struct Call<'a> {
     /// Its header is sound, its body long enough and its room for the answer large enough.
     pub command: Command<'a>,
     /// The descriptors that came with it.
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Passed>,
 }
 
 /// The answer to a command that was carried out.

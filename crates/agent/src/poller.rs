@@ -103,7 +103,7 @@ impl Poller {
         Ok(epoll::modify(&self.epoll, fd, token.into(), interest)?)
     }
 
-    /// Watches no more.
+    /// Ends a watch. What is closed on another thread would go on to have events until then.
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
     }

@@ -180,14 +180,15 @@ fn drops(page: &Block) -> Vec<DropRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::closer::Closer;
     use crate::context::{AsyncFile, ContextId};
     use crate::queue_memory::QueueMemory;
 
     fn context(uid: u32) -> (Context, Block) {
         let page = QueueMemory::default().allocate_apart(abi::queue::CONTEXT_LEN).expect("a page").block;
         let peer = Peer { pid: 7, uid, comm: "evil\x1b[2J".into() };
-        let mut context = Context::new(ContextId(1), 0, 0, peer);
-        context.events = Some(AsyncFile::new(page.clone(), false).expect("a file"));
+        let mut context = Context::new(ContextId(1), 0, 0, peer, Closer::default());
+        context.events = Some(AsyncFile::new(page.clone(), false, Closer::default()).expect("a file"));
         (context, page)
     }
 

@@ -111,6 +111,7 @@ impl AsFd for Relays {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::foreign::Foreign;
     use abi::layout::Record;
     use abi::private::{Push, push};
     use shm::{Bell, Socket};
@@ -121,7 +122,7 @@ mod tests {
     fn a_ring_becomes_one_push_per_arming() {
         let (bell, fd) = Bell::create().expect("a bell");
         let kick = crate::context::event_file().expect("an eventfd");
-        let (link, theirs) = EngineLink::new(fd, kick).expect("a link");
+        let (link, theirs) = EngineLink::new(Foreign::ours(fd), Foreign::ours(kick)).expect("a link");
         let pushes = Socket::from(theirs);
         let mut relays = Relays::new().expect("none yet");
         let doorbell = Doorbell::from(relays.doorbell(TARGET, &link, 1000).expect("a way"));

@@ -5,6 +5,7 @@
 //! work is done is [`turns`]'; each piece of work is small, and belongs to an account. The principal type is [`Server`].
 
 mod messages;
+mod passing;
 mod turns;
 mod visitors;
 
@@ -21,11 +22,12 @@ use shm::socket::Listener;
 use crate::addresses::{AddressWatch, host_addresses, host_links};
 use crate::agent::Inbox;
 use crate::client::{Client, Fate, Next, Node, Session};
+use crate::closer::Closers;
 use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::context::ContextId;
 use crate::dispatch::Reply;
-use crate::doors::{accepted, listen_at, raise_descriptor_limit, spare_descriptor};
+use crate::doors::{accepted, listen_at, mapping_limit, raise_descriptor_limit, spare_descriptor};
 use crate::fair::Fair;
 use crate::local::Message;
 use crate::mirror::Mirror;
@@ -175,6 +177,8 @@ impl Server {
         let descriptors = raise_descriptor_limit();
         self.world.user_contexts = shares::contexts(descriptors);
         self.world.user_descriptors = shares::descriptors(descriptors, !self.world.system);
+        self.world.user_regions = shares::regions(mapping_limit());
+        self.world.closers = Closers::threads(self.inbox.clone());
         self.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
         for index in 0..self.world.devices.len() {
             let listener = listen_at(&run_dir, &node(index))?;
@@ -217,9 +221,12 @@ impl Server {
                 Node::Device(device) => self.nodes.get(device),
                 Node::Manager => self.manager_node.as_ref(),
             };
-            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare)) else { return };
+            let closers = &mut self.world.closers;
+            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare, closers)) else {
+                return;
+            };
             let id = self.next_connection();
-            match Client::new(socket, node) {
+            match Client::new(socket, node, &mut self.world.closers) {
                 Ok(client) if self.is_one_too_many(client.uid()) => {
                     tracing::debug!(uid = client.uid(), "a user with too many connections is turned away");
                 }
@@ -251,14 +258,15 @@ impl Server {
         let mut goes_on = false;
         let fate = match client.next(&mut self.world, &mut self.manager, &mut self.buffer) {
             Next::Over(fate) => fate,
-            Next::Command { session: Session::Channel(channel), sequence, quiet, request, fds } => {
-                let reply = self.manager.dispatch(&mut self.world, channel, request, fds);
+            Next::Passing(command, fds) => client.examine(id, command, fds, self.inbox.clone()),
+            Next::Command { session: Session::Channel(channel), sequence, quiet, request } => {
+                let reply = self.manager.dispatch(&mut self.world, channel, request);
                 goes_on = quiet;
                 if quiet { Fate::Goes } else { client.reply(sequence, reply) }
             }
-            Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
+            Next::Command { session: Session::Context(context), sequence, quiet, request } => {
                 let to = ReplyTo::Connection { id, sequence };
-                let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
+                let reply = self.paths.carry_out(&mut self.world, context, request, Vec::new(), to);
                 // Whoever is told that it has joined a group has joined it.
                 self.world.follow_wire(Instant::now);
                 goes_on = quiet && reply.is_some();
@@ -280,7 +288,7 @@ impl Server {
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
         // While a reply waits for room, room is all that matters; while one is being made, or no room is told of, nothing but the end.
-        let interest = match (client.is_busy() || client.starves(), client.is_stuck()) {
+        let interest = match (client.is_busy() || client.is_held_up() || client.starves(), client.is_stuck()) {
             (true, _) => EventFlags::empty(),
             (false, true) => EventFlags::OUT,
             (false, false) => EventFlags::IN,
@@ -332,6 +340,7 @@ impl Server {
         let Some(client) = self.clients.remove(&id) else { return };
         let uid = client.uid();
         self.count_out(uid, |has| &mut has.clients);
+        let _ = self.poller.unwatch(client.socket());
         match client.session() {
             Some(Session::Context(context)) => self.close(context),
             Some(Session::Channel(channel)) => self.close_channel(channel),

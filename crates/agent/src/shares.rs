@@ -40,6 +40,10 @@ const CONTEXT_DESCRIPTORS: u64 = 32;
 const QUEUE_BYTES: u64 = 512 << 30;
 /// Bytes of the agent's memory for the objects of one user: enough for all that a device has by default.
 pub const USER_BYTES: u64 = 512 << 20;
+/// Address space of the agent for memory of clients that run no engine; of 128 TiB, with as much for queue memory.
+const MAPPED_BYTES: u64 = 32 << 40;
+/// Lanes of other users' engines into one process.
+const FOREIGN_LANES: usize = 256;
 /// The most contexts of one user, however many descriptors there are.
 const CONTEXTS_MAX: u32 = 4096;
 
@@ -53,6 +57,12 @@ pub fn contexts(descriptors: Option<u64>) -> u32 {
 /// other user.
 pub fn descriptors(descriptors: Option<u64>, alone: bool) -> u64 {
     descriptors.unwrap_or(u64::MAX) / if alone { 2 } else { u64::from(PARTS) * 2 }
+}
+
+/// The regions that one user may have the agent map where a process may have `mappings`: so many of its
+/// memory, and so many of queue memory, which the engine that the agent runs for a client maps once more.
+pub fn regions(mappings: u64) -> u64 {
+    (mappings / u64::from(PARTS) / 4).max(64)
 }
 
 /// The limits that hold for a context: its device's, or its user's share of them where users are kept apart.
@@ -225,19 +235,21 @@ pub fn room_for(world: &World, owner: ContextId, kind: Kind) -> Outcome<()> {
             format!("user {uid} has its share of the agent's memory: {bytes} of {most} bytes"),
         );
     }
-    room_for_queues(world, uid, kind)
+    match kind {
+        Kind::Cq | Kind::Qp | Kind::Srq => room_for_queues(world, owner),
+        _ => Ok(()),
+    }
 }
 
-/// Whether the queue memory of a user may grow: each region is a descriptor, a mapping and address space of the agent.
-fn room_for_queues(world: &World, uid: u32, kind: Kind) -> Outcome<()> {
-    if !matches!(kind, Kind::Cq | Kind::Qp | Kind::Srq) {
-        return Ok(());
-    }
+/// Whether the queue memory of a context's user may grow: each region is a descriptor, a mapping and address space of the
+/// agent.
+pub fn room_for_queues(world: &World, owner: ContextId) -> Outcome<()> {
+    let Some(uid) = user(world, owner) else { return Ok(()) };
     let all = of(world, uid).filter_map(|context| world.contexts.get(&context));
     let (regions, bytes) = all.fold((0_u64, 0_u64), |(regions, bytes), context| {
         (regions + context.memory.regions() as u64, bytes.saturating_add(context.memory.bytes()))
     });
-    if regions < world.user_descriptors && bytes < QUEUE_BYTES {
+    if regions < world.user_regions && bytes < QUEUE_BYTES {
         return Ok(());
     }
     refuse(Errno::ENOMEM, format!("user {uid} has its share of queue memory: {regions} regions, {bytes} bytes"))
@@ -281,15 +293,52 @@ pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
     refuse(Errno::EMFILE, format!("{whose} share of {share} channels and regions with memfd"))
 }
 
-/// Whether the lane that an engine has just opened to another one is one too many. Each costs the other descriptors, so that all engines of one
-/// user together have no more of them into another user's engine than a pair of engines may have.
-pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<()> {
-    let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid);
-    let ours = uid(from);
-    if ours == uid(to) || world.lanes.neighbours(to).filter(|engine| uid(*engine) == ours).count() <= STRIPES as usize {
+/// Whether so many more bytes of a client's memory may be mapped.
+pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome<()> {
+    let uid = world.contexts.get(&owner).map_or(u32::MAX, |context| context.peer.uid);
+    let most = if world.system { MAPPED_BYTES / u64::from(PARTS) } else { MAPPED_BYTES };
+    let regions = world.mapped.regions(uid);
+    let has_regions = !world.system || regions < world.user_regions;
+    if has_regions && world.mapped.total(length) <= MAPPED_BYTES && world.mapped.of(uid, length) <= most {
         return Ok(());
     }
-    refuse(Errno::EMFILE, format!("engine {} of another user has {STRIPES} lanes to our user's engines already", to.0))
+    let used = world.mapped.of(uid, 0);
+    let text = format!(
+        "{length} bytes of memory are too much to map: user {uid} has {used} of {most} bytes, in {regions} regions"
+    );
+    refuse(Errno::ENOMEM, text)
+}
+
+/// Whether the lane that an engine has just opened to another one is one too many. Each costs the agent a descriptor, and
+/// the process at the other end one, which it can be made to pay by other users. All engines of one user have no more lanes
+/// into another user's process than a pair of engines may have, and no more than are left for everybody else.
+pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<()> {
+    let peer = |id: ContextId| world.contexts.get(&id).map(|context| &context.peer);
+    let (Some(ours), Some(theirs)) = (peer(from), peer(to)) else { return Ok(()) };
+    if world.system && world.lanes.opened_by(ours.uid) > world.user_descriptors {
+        let most = world.user_descriptors;
+        return refuse(Errno::EMFILE, format!("user {} has its share of lanes: {most}", ours.uid));
+    }
+    if ours.uid == theirs.uid {
+        return Ok(());
+    }
+    let is_theirs = |other: &Context| match theirs.pid {
+        0 => other.id == to,
+        pid => (other.peer.pid, other.peer.uid) == (pid, theirs.uid),
+    };
+    let engines = world.contexts.values().filter(|context| context.engine.is_some() && is_theirs(context));
+    let neighbours = engines.flat_map(|engine| world.lanes.neighbours(engine.id)).filter_map(peer);
+    let foreign: Vec<u32> = neighbours.map(|peer| peer.uid).filter(|uid| *uid != theirs.uid).collect();
+    let of_ours = foreign.iter().filter(|uid| **uid == ours.uid).count();
+    if of_ours <= STRIPES as usize && of_ours <= (FOREIGN_LANES + 1).saturating_sub(foreign.len()) {
+        return Ok(());
+    }
+    let text = format!(
+        "the process of engine {} has {of_ours} lanes to our user's engines already; {STRIPES} are possible, and \
+         {FOREIGN_LANES} to those of all other users together",
+        to.0
+    );
+    refuse(Errno::EMFILE, text)
 }
 
 /// Whether a user may have one more of what is counted by `has`, of which there are `most`.
@@ -385,5 +434,6 @@ mod tests {
             (4, 8, 4096, 4096)
         );
         assert_eq!((part(1), part(65_536)), (1, 16_384));
+        assert_eq!((regions(65_530), regions(0)), (4095, 64));
     }
 }

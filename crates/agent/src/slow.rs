@@ -10,7 +10,6 @@ mod inventory;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, SyncSender, channel};
 
 use abi::command::{EXTENDED, Header, number};
@@ -21,6 +20,7 @@ use crate::account;
 use crate::agent::Inbox;
 use crate::context::ContextId;
 use crate::dispatch::{Reply, dispatch};
+use crate::foreign::Passed;
 use crate::local::LocalControl;
 use crate::world::World;
 use inventory::Change;
@@ -64,7 +64,7 @@ impl Paths {
         world: &mut World,
         client: ContextId,
         request: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Vec<Passed>,
         to: ReplyTo,
     ) -> Option<Reply> {
         let takes_it = match number_of(request) {

@@ -19,6 +19,7 @@ use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::context::{ContextId, Peer};
 use crate::dispatch::{Reply, dispatch};
+use crate::foreign::Passed;
 use crate::refusal::Refusal;
 use crate::wire::Forwarder;
 use crate::world::World;
@@ -187,7 +188,11 @@ pub struct SteppedControl {
 impl Control for SteppedControl {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
         let fds = owned(fds)?;
-        answer(self.agent.with(|all| dispatch(&mut all.world, self.context, request, fds)))
+        answer(
+            self.agent.with(|all| {
+                dispatch(&mut all.world, self.context, request, fds.into_iter().map(Passed::ours).collect())
+            }),
+        )
     }
 
     fn network(&self) -> Option<Arc<dyn Network>> {
@@ -216,9 +221,8 @@ pub struct SteppedChannel {
 }
 
 impl Control for SteppedChannel {
-    fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
-        let fds = owned(fds)?;
-        answer(self.agent.with(|All { world, manager }| manager.dispatch(world, self.channel, request, fds)))
+    fn call(&self, request: &[u8], _fds: &[BorrowedFd<'_>]) -> engine::Result<Answer> {
+        answer(self.agent.with(|All { world, manager }| manager.dispatch(world, self.channel, request)))
     }
 
     fn close(&self) {

@@ -19,6 +19,7 @@ use abi::private::{Push, push};
 use crate::addresses::{chosen, interface_name};
 use crate::board::Board;
 use crate::capture::Captures;
+use crate::closer::Closers;
 use crate::config::Config;
 use crate::context::{Context, ContextId, Peer};
 use crate::device::Device;
@@ -26,6 +27,7 @@ use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
 use crate::lanes::{Lanes, lane_gone};
 use crate::lids;
+use crate::mapped::Mapped;
 use crate::numbers::{Chance, KeySpace, QpnSpace};
 use crate::objects::ah::Ah;
 use crate::objects::cq::{Channel, Cq};
@@ -112,12 +114,18 @@ pub struct World {
     pub owing: Owed,
     /// Ways to wake engines of other users.
     pub relays: Relays,
+    /// What closes the descriptors that clients pass: the thread that drops them, unless a server says otherwise.
+    pub closers: Closers,
+    /// How much memory of clients the agent may have mapped.
+    pub mapped: Mapped,
     /// How many contexts one user may have, where users are kept apart.
     pub user_contexts: u32,
     /// How many channels and regions with memfd one user may have; all programs together where users are not kept apart.
     pub user_descriptors: u64,
     /// How many bytes of the agent's memory the objects of one user may take, where users are kept apart.
     pub user_bytes: u64,
+    /// How many regions of one user the agent may have mapped, where users are kept apart.
+    pub user_regions: u64,
     last_context: u32,
 }
 
@@ -168,8 +176,11 @@ impl World {
             ended: Ended::default(),
             system: config.system,
             relays: Relays::new()?,
+            closers: Closers::default(),
+            mapped: Mapped::default(),
             user_contexts: shares::contexts(None),
             user_descriptors: shares::descriptors(None, true),
+            user_regions: shares::regions(u64::MAX),
             user_bytes: shares::USER_BYTES,
             users: BTreeMap::new(),
             owing: Owed::default(),
@@ -188,8 +199,9 @@ impl World {
         };
         self.last_context = next;
         let id = ContextId(next);
+        let closer = self.closers.of(peer.uid);
         self.users.entry(peer.uid).or_default().contexts.insert(id);
-        self.contexts.insert(id, Context::new(id, device, profile, peer));
+        self.contexts.insert(id, Context::new(id, device, profile, peer, closer));
         Ok(id)
     }
 

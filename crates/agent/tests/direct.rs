@@ -1,7 +1,5 @@
 //! Who is asked for leave to work on memory, and who gets it: engines of the same user alone.
 
-use std::os::fd::{AsFd, OwnedFd};
-
 use abi::command::{extended, legacy, number};
 use abi::device::GetContext;
 use abi::layout::Record;
@@ -9,9 +7,10 @@ use abi::private::{DirectAsk, DirectGrant, EngineHello, EngineHelloAnswer, Push,
 use agent::Config;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::dispatch;
+use agent::foreign::Passed;
 use agent::world::World;
 use rustix::event::{EventfdFlags, eventfd};
-use shm::{Bell, Socket};
+use shm::{Bell, Region, Socket};
 
 /// An engine of a user: its context, its number and where it is told things.
 fn engine(world: &mut World, uid: u32) -> (ContextId, u32, Socket) {
@@ -22,7 +21,7 @@ fn engine(world: &mut World, uid: u32) -> (ContextId, u32, Socket) {
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     let body = EngineHello { pid: std::process::id(), flags: 0 };
     let hello = extended(number::ENGINE_HELLO, &body, size_of::<EngineHelloAnswer>(), 0);
-    let mut reply = dispatch(world, id, &hello, vec![bell, kick]);
+    let mut reply = dispatch(world, id, &hello, [bell, kick].map(Passed::ours).into());
     assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
     let number = EngineHelloAnswer::read(&reply.bytes).expect("an answer").engine;
     (id, number, reply.fds.pop().expect("the push socket").into())
@@ -36,11 +35,11 @@ fn told(socket: &Socket) -> Option<(u32, u32, usize)> {
     Some((message.kind, message.lane.engine, received.fds.len()))
 }
 
-fn fds() -> Vec<OwnedFd> {
-    let file = || rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
-    let fds = vec![file(), file()];
-    assert!(fds.iter().all(|fd| fd.as_fd().try_clone_to_owned().is_ok()));
-    fds
+/// A ledger and a file of tmpfs.
+fn fds() -> Vec<Passed> {
+    let (_, ledger) = Region::create("ledger", 4096).expect("a ledger");
+    let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+    vec![Passed::ours(ledger), Passed::ours(file)]
 }
 
 #[test]

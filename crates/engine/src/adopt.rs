@@ -111,12 +111,8 @@ impl Engine {
         body: &RegMr,
         answer: &RegMrAnswer,
         region: Arc<Region>,
-        offset: u64,
     ) -> Result<Arc<Mr>> {
-        let place = usize::try_from(offset)
-            .ok()
-            .zip(usize::try_from(body.length).ok())
-            .and_then(|(offset, len)| region.pointer(offset, len));
+        let place = usize::try_from(body.length).ok().and_then(|len| region.pointer(0, len));
         let host = place.ok_or_else(|| {
             Error::refuse(Errno::EFAULT, "the memory of the region is shorter than what is registered")
         })?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::ucma::bell;
 use abi::ucma::connection::EventAnswer;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
 use crate::context::Peer;
 
@@ -74,6 +74,8 @@ impl Channel {
         // Whether its end waits is the client's choice; ours never does.
         let kind = if told { SocketType::SEQPACKET } else { SocketType::STREAM };
         let (bell, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        // Nothing comes back by it: a descriptor that a client sent us could block who closes the bell.
+        shutdown(&bell, Shutdown::Read)?;
         Ok((Self { peer, token, told, events: VecDeque::new(), of_user, bell, owed: 0, rings: 0 }, theirs))
     }
 

@@ -1,8 +1,6 @@
 //! What the manager does with a command of the node `rdma_cm`: the header is checked, the command carried out by the file of its
 //! subject, and the outcome becomes a reply.
 
-use std::os::fd::OwnedFd;
-
 use abi::Errno;
 use abi::ucma::{self, Command, command};
 
@@ -23,13 +21,7 @@ pub(super) struct Call<'a> {
 
 impl Manager {
     /// Carries out one command of a channel. Its events are in the channel, and the bell has been rung, before it returns.
-    pub(crate) fn dispatch(
-        &mut self,
-        world: &mut World,
-        channel: ChannelId,
-        request: &[u8],
-        _fds: Vec<OwnedFd>,
-    ) -> Reply {
+    pub(crate) fn dispatch(&mut self, world: &mut World, channel: ChannelId, request: &[u8]) -> Reply {
         let outcome = match ucma::admit(request) {
             Ok(command) => self.carry_out(world, &Call { channel, command }),
             Err(errno) => refuse(errno, why(errno)),

@@ -59,7 +59,7 @@ impl Host {
 
     pub(super) fn call<T: Record>(&mut self, number: u32, body: &T, room: usize) -> Vec<u8> {
         let request = build(number, body, &[], room);
-        let reply = self.manager.dispatch(&mut self.world, self.channel, &request, Vec::new());
+        let reply = self.manager.dispatch(&mut self.world, self.channel, &request);
         assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
         reply.bytes
     }
@@ -134,7 +134,7 @@ fn who_loses_its_address_is_told_once() {
     let told = host_a.event();
     assert_eq!((told.event, told.id), (event::ADDR_CHANGE, goes));
     let nothing = build(command::GET_EVENT, &GetEvent { response: 1 }, &[], 336);
-    let reply = host_a.manager.dispatch(&mut host_a.world, host_a.channel, &nothing, Vec::new());
+    let reply = host_a.manager.dispatch(&mut host_a.world, host_a.channel, &nothing);
     assert_eq!(reply.status, abi::Errno::EAGAIN.to_status());
     assert!(host_a.manager.ids.get(stays).is_some_and(|id| id.attachment.is_some()));
 }
@@ -259,7 +259,7 @@ fn the_suggestion_of_a_path_is_declined_and_nobody_is_told() {
     }
     assert_eq!(answers, [AprStatus::UNSUPPORTED]);
     let nothing = build(command::GET_EVENT, &GetEvent { response: 1 }, &[], size_of::<EventAnswer>());
-    let reply = host.manager.dispatch(&mut host.world, host.channel, &nothing, Vec::new());
+    let reply = host.manager.dispatch(&mut host.world, host.channel, &nothing);
     assert_eq!(reply.status, Errno::EAGAIN.to_status(), "no event tells of it");
     host.call(command::DISCONNECT, &Disconnect { id: active }, 0);
     host.manager.settle(&host.world);
@@ -382,7 +382,6 @@ fn ids_of_a_device_that_is_taken_away_are_told() {
     assert_eq!(host.manager.channels[&host.channel].channel.waiting(), 0, "once");
     assert!(host.manager.ids.get(idle).is_some_and(|id| id.stage == Stage::Idle));
     let accept = Accept { id: request.id, conn_param, ..Accept::default() };
-    let reply =
-        host.manager.dispatch(&mut host.world, host.channel, &build(command::ACCEPT, &accept, &[], 0), Vec::new());
+    let reply = host.manager.dispatch(&mut host.world, host.channel, &build(command::ACCEPT, &accept, &[], 0));
     assert_eq!(reply.status, abi::Errno::EINVAL.to_status());
 }

@@ -17,6 +17,7 @@ use abi::queue::{CONTROL_LEN, CQE_LEN, CqOut, REV, cq as word};
 use super::pd::no_handle;
 use super::{Answer, Call, find, find_mut, unused};
 use crate::context::{ContextId, event_file};
+use crate::foreign::Foreign;
 use crate::queue_memory::{Allocation, Block};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
@@ -27,7 +28,7 @@ use crate::world::World;
 #[derive(Debug)]
 pub struct Channel {
     /// What the client polls.
-    pub eventfd: OwnedFd,
+    pub eventfd: Foreign,
     /// CQs that report to it.
     pub users: u32,
 }
@@ -74,8 +75,10 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     shares::room_for_descriptor(world, call.context)?;
     let eventfd = event_file()?;
     let theirs = eventfd.try_clone()?;
-    world.context(call.context)?.take_descriptor();
-    let channel = Channel { eventfd, users: 0 };
+    let context = world.context(call.context)?;
+    context.take_descriptor();
+    // Its client may have set up so much to wait for it that the last close takes long.
+    let channel = Channel { eventfd: Foreign::new(eventfd, context.closer.clone()), users: 0 };
     let Some(handle) = world.channels.insert(call.context, channel) else {
         world.context(call.context)?.give_descriptor();
         return Err(no_handle(Kind::Channel));
@@ -164,6 +167,7 @@ pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
             format!("CQ {number} holds {waiting} completions, more than the {entries} entries that are asked for"),
         );
     }
+    shares::room_for_queues(world, owner)?;
     let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(bytes_for(entries))?;
     for at in (0..CONTROL_LEN).step_by(4) {
         block.word(at).store(old.read(at), Ordering::Release);

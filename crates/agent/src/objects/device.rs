@@ -20,8 +20,9 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let (index, vectors) = (device.index as u32, device.completion_vectors);
     let (apart, owing) = (world.system, world.owing.of(call.context));
     let context = world.context(call.context)?;
+    let closer = context.closer.clone();
     let page = context.memory.allocate_apart(CONTEXT_LEN)?;
-    let file = AsyncFile::new(page.block.clone(), apart).and_then(|file| Ok((file.descriptor()?, file)));
+    let file = AsyncFile::new(page.block.clone(), apart, closer).and_then(|file| Ok((file.descriptor()?, file)));
     let (eventfd, mut file) = match file {
         Ok(made) => made,
         Err(error) => {

@@ -3,13 +3,14 @@
 //! The agent only passes on what two engines of one user tell each other, and keeps nothing; what they may do they decide. One that does not
 //! listen loses what it is told: it is of use, not of need.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use abi::Errno;
 use abi::private::{DirectAsk, DirectGrant, LaneOut, Push, push};
 
 use super::{Answer, Call};
 use crate::context::ContextId;
+use crate::foreign::{Foreign, Passed};
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -27,9 +28,12 @@ pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let fds = std::mem::take(&mut call.fds);
     let DirectGrant { engine, qpn, line, number } = call.body()?;
     is_engine(world, call.context)?;
-    if fds.len() != 2 {
+    let [ledger, file] = fds.as_slice() else {
         return refuse(Errno::EINVAL, "DIRECT_GRANT comes with two descriptors: the ledger and the file");
-    }
+    };
+    ledger.memory("DIRECT_GRANT: the ledger")?;
+    file.on_tmpfs("DIRECT_GRANT: the file")?;
+    let fds: Vec<Foreign> = fds.into_iter().map(Passed::into_foreign).collect();
     let told = LaneOut { engine: call.context.0, lane: qpn, side: line, stripe: number, ..LaneOut::default() };
     pass_on(world, call.context, ContextId(engine), Push { kind: push::DIRECT, reserved: 0, lane: told }, &fds);
     Ok(Answer::default())
@@ -49,7 +53,7 @@ fn is_engine(world: &mut World, id: ContextId) -> Outcome<()> {
 const NOBODY: u32 = 65_534;
 
 /// Tells an engine of the same user.
-fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: &[OwnedFd]) {
+fn pass_on(world: &mut World, from: ContextId, to: ContextId, told: Push, fds: &[Foreign]) {
     let uid = |id: ContextId| world.contexts.get(&id).map(|context| context.peer.uid).filter(|uid| *uid != NOBODY);
     if uid(from).is_none() || uid(from) != uid(to) {
         return;

@@ -2,21 +2,20 @@
 //!
 //! How lanes are made and what is pushed is [`crate::lanes`]'; here is who may ask for what.
 
-use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::Errno;
 use abi::board::BOARD_LEN;
 use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, hello as flag, push};
-use rustix::fs::SealFlags;
+use shm::bell::BELL_LEN;
 
 use super::{Answer, Call};
 use crate::capture;
 use crate::context::ContextId;
 use crate::engine_link::EngineLink;
+use crate::foreign::{Foreign, Passed};
 use crate::lanes::{LaneEnd, STRIPES, WAKES_PEER};
-use crate::refusal::{Outcome, Refusal, refuse};
+use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::world::World;
 
@@ -71,7 +70,8 @@ pub fn open_lane(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if world.contexts.get(&peer).is_none_or(|context| context.engine.is_none() || context.ends) {
         return refuse(Errno::ESRCH, format!("there is no engine {engine}: its process has ended, or never was"));
     }
-    let (lane, new) = world.lanes.open(me, peer, stripe)?;
+    let opener = world.context(me)?.peer.uid;
+    let (lane, new) = world.lanes.open(me, peer, stripe, opener)?;
     if new && let Err(refusal) = shares::room_for_lane(world, me, peer) {
         world.lanes.close(lane);
         return Err(refusal);
@@ -113,7 +113,7 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
         && ours != others
     {
         // What wakes another user's engine stays with the agent.
-        end.fds[WAKES_PEER] = Arc::new(world.relays.doorbell(other, theirs, ours)?);
+        end.fds[WAKES_PEER] = Arc::new(Foreign::ours(world.relays.doorbell(other, theirs, ours)?));
     }
     if let Some(context) = world.contexts.get(&other) {
         end.out.pid = context.peer.pid;
@@ -123,19 +123,11 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
 }
 
 /// The bell's memory and the eventfd that wakes the engine; anything else could make peers wait or fault.
-fn two(fds: Vec<OwnedFd>) -> Outcome<(OwnedFd, OwnedFd)> {
-    let Ok([bell, kick]) = <[OwnedFd; 2]>::try_from(fds) else {
+fn two(fds: Vec<Passed>) -> Outcome<(Foreign, Foreign)> {
+    let Ok([bell, kick]) = <[Passed; 2]>::try_from(fds) else {
         return refuse(Errno::EINVAL, "ENGINE_HELLO comes with two descriptors: the bell's memory and an eventfd");
     };
-    if !rustix::fs::fcntl_get_seals(&bell).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
-        return refuse(
-            Errno::EINVAL,
-            "ENGINE_HELLO: the bell's memory is not a memfd that is sealed against shrinking",
-        );
-    }
-    let kind = fs::read_link(format!("/proc/self/fd/{}", kick.as_raw_fd()));
-    if kind.is_ok_and(|kind| kind.as_os_str() != "anon_inode:[eventfd]") {
-        return Err(Refusal::new(Errno::EINVAL, "ENGINE_HELLO: what shall wake the engine is not an eventfd"));
-    }
-    Ok((bell, kick))
+    bell.memory_of(BELL_LEN as u64, "ENGINE_HELLO: the bell's memory")?;
+    kick.eventfd("ENGINE_HELLO: what shall wake the engine")?;
+    Ok((bell.into_foreign(), kick.into_foreign()))
 }

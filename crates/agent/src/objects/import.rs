@@ -32,14 +32,14 @@ pub fn context(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if flags != 0 || reserved != 0 {
         return refuse(Errno::EINVAL, "IMPORT_CONTEXT has no flags");
     }
-    let wanted = file(fd.as_fd());
+    let wanted = fd.inode()?;
     let this = world.context(call.context)?;
     let device = this.device;
     if this.imported.is_some() {
         return refuse(Errno::EEXIST, "the context has imported another one already");
     }
     let others = world.contexts.values().filter(|other| other.device == device && other.id != call.context);
-    let other = others.filter(|other| wanted.is_some() && page(other) == wanted).map(|other| other.id).next();
+    let other = others.filter(|other| page(other) == Some(wanted)).map(|other| other.id).next();
     let Some(other) = other else {
         return refuse(Errno::EINVAL, "the descriptor is that of no open context of this device");
     };
@@ -47,14 +47,10 @@ pub fn context(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     Ok(call.answer(&ImportContextAnswer { context: other.0, reserved: 0 }))
 }
 
-/// By what a file is known.
-fn file(fd: std::os::fd::BorrowedFd<'_>) -> Option<(u64, u64)> {
-    rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
-}
-
+/// Device and inode of a context's page.
 fn page(context: &crate::context::Context) -> Option<(u64, u64)> {
     let fd = context.memory.descriptor(context.events.as_ref()?.page()).ok()?;
-    file(fd.as_fd())
+    rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// The context whose objects this one may use.

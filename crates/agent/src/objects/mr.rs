@@ -3,7 +3,6 @@
 //! The agent checks rights and ranges and gives out keys; whether the memory is there is the engine's to find out, in the
 //! process that owns it. Only a client of the slow path hands its memory over, as a memfd.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use abi::Errno;
@@ -15,6 +14,8 @@ use super::dm::{self, Piece};
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut, unused};
 use crate::context::ContextId;
+use crate::foreign::{Foreign, Passed};
+use crate::mapped::Mapped;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -60,7 +61,7 @@ pub enum Matter {
 #[derive(Debug)]
 pub struct Shared {
     /// The memfd.
-    pub memfd: OwnedFd,
+    pub memfd: Arc<Foreign>,
     /// Where the region begins in it.
     pub offset: u64,
 }
@@ -113,6 +114,7 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     shares::room_for(world, call.context, Kind::Mr)?;
     if memory.is_some() {
         shares::room_for_descriptor(world, call.context)?;
+        shares::room_for_mapping(world, call.context, body.length)?;
     }
     let key = world.keys.take(call.context).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
     if memory.is_some() {
@@ -141,6 +143,9 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     pd::hold(world, call.context, body.pd_handle)?;
     if said.flags & mr_flags::DEVICE != 0 {
         dm::count(world, call.context, said.dm_handle)?;
+    }
+    if handed_over {
+        mapped(world, call.context, |mapped, uid| mapped.add(uid, body.length));
     }
     world.device_of_mut(call.context).count_up(Kind::Mr);
     Ok(call.answer(&RegMrAnswer { mr_handle: handle, lkey: key, rkey: key }))
@@ -187,11 +192,12 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         mr.pd = body.pd_handle;
     }
     if translates {
+        let length = mr.length;
         (mr.start, mr.length, mr.hca_va) = (body.start, body.length, body.hca_va);
         let kept = mr.memory.take();
         world.keys.give_back(old_key);
         if kept.is_some() {
-            world.context(owner)?.give_descriptor();
+            give_memory_back(world, owner, length);
         }
     }
     Ok(call.answer(&ReregMrAnswer { lkey: key, rkey: key }))
@@ -230,13 +236,26 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
             }
             dm::let_go(world, owner, piece);
         }
-        if mr.memory.is_some()
-            && let Ok(context) = world.context(owner)
-        {
-            context.give_descriptor();
+        if mr.memory.is_some() {
+            give_memory_back(world, owner, mr.length);
         }
         pd::let_go(world, owner, mr.pd);
         world.device_of_mut(owner).count_down(Kind::Mr);
+    }
+}
+
+/// Memory that a client handed over is not the agent's to keep any more.
+fn give_memory_back(world: &mut World, owner: ContextId, length: u64) {
+    mapped(world, owner, |mapped, uid| mapped.remove(uid, length));
+    if let Ok(context) = world.context(owner) {
+        context.give_descriptor();
+    }
+}
+
+/// Changes what is mapped for the user of a context.
+fn mapped(world: &mut World, owner: ContextId, change: impl FnOnce(&mut Mapped, u32)) {
+    if let Some(context) = world.contexts.get(&owner) {
+        change(&mut world.mapped, context.peer.uid);
     }
 }
 
@@ -284,7 +303,7 @@ fn check_range(start: u64, length: u64, hca_va: u64, flags: u32) -> Outcome<()> 
 }
 
 /// The memfd that the private tail speaks of, if it does.
-fn handed_over(said: &MrIn, mut fds: Vec<OwnedFd>, length: u64) -> Outcome<Option<Shared>> {
+fn handed_over(said: &MrIn, mut fds: Vec<Passed>, length: u64) -> Outcome<Option<Shared>> {
     let wanted = usize::from(said.flags & mr_flags::MEMFD != 0);
     if fds.len() != wanted {
         return refuse(
@@ -297,9 +316,9 @@ fn handed_over(said: &MrIn, mut fds: Vec<OwnedFd>, length: u64) -> Outcome<Optio
     if !offset.is_multiple_of(4096) {
         return refuse(Errno::EINVAL, format!("offset {offset} in the memfd is not a multiple of 4096"));
     }
-    let size = rustix::fs::fstat(&memfd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    let size = memfd.memory("REG_MR: the memory")?;
     if offset.checked_add(length).is_none_or(|end| end > size) {
         return refuse(Errno::EINVAL, format!("the memfd has {size} bytes, too few for {length} from {offset} on"));
     }
-    Ok(Some(Shared { memfd, offset }))
+    Ok(Some(Shared { memfd: Arc::new(memfd.into_foreign()), offset }))
 }

@@ -187,6 +187,7 @@ fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outco
     let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
     let (number, stride, old) = (srq.number, recv_stride(srq.max_sge), srq.block.clone());
     let max_wr = max_wr.next_power_of_two();
+    shares::room_for_queues(world, owner)?;
     let memory = &mut world.context(owner)?.memory;
     let Allocation { block, mapping, fd } = memory.allocate(CONTROL_LEN + max_wr as usize * stride)?;
     for at in (0..CONTROL_LEN).step_by(4) {

@@ -5,7 +5,6 @@
 //! [`Domains`], what handles stand for. How a target goes from one context to another is [`super::target`]'s.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 
 use abi::Errno;
 use abi::qp::{CreateQpAnswer, kind};
@@ -16,6 +15,7 @@ use super::pd::no_handle;
 use super::srq::{self, Xrc};
 use super::{Answer, Call, find, find_mut, qp, target, unused};
 use crate::context::ContextId;
+use crate::foreign::Foreign;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -58,7 +58,7 @@ struct Domain {
 #[derive(Debug)]
 struct File {
     inode: (u64, u64),
-    _fd: OwnedFd,
+    _fd: Foreign,
 }
 
 /// Every domain of an agent.
@@ -142,10 +142,8 @@ pub fn open(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let file = match (body.fd, fds.pop()) {
         (-1, _) => None,
         (_, None) => return refuse(Errno::EBADF, "the file that names the XRC domain did not come along"),
-        (_, Some(fd)) => {
-            let stat = rustix::fs::fstat(&fd).map_err(std::io::Error::from)?;
-            Some(File { inode: (stat.st_dev, stat.st_ino), _fd: fd })
-        }
+        // Any way to open the file will do, as in the kernel, but O_PATH, which needs no right to it.
+        (_, Some(fd)) => Some(File { inode: fd.inode()?, _fd: fd.into_foreign() }),
     };
     let found = file.as_ref().and_then(|file| world.domains.of_file(device, file.inode));
     match found {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Server;
+use super::passing::passed;
 use super::turns::{Account, Work};
 use crate::admin;
 use crate::dispatch::dispatch;
@@ -21,9 +22,10 @@ impl Server {
             let Ok(message) = self.messages.try_recv() else { return };
             let account = match &message {
                 Message::Call { context, inner: true, .. } => self.account_of_context(*context),
-                Message::Reply { to: ReplyTo::Connection { id, .. }, .. } => {
+                Message::Reply { to: ReplyTo::Connection { id, .. }, .. } | Message::Examined { id, .. } => {
                     self.clients.get(id).map_or(Account::Host, |client| Account::User(client.uid()))
                 }
+                Message::Room(uid) => Account::User(*uid),
                 _ => Account::User(rustix::process::getuid().as_raw()),
             };
             self.queue.push(account, Work::Message(message));
@@ -42,8 +44,8 @@ impl Server {
             Message::Call { context, inner, request, fds, answer } => {
                 let to = ReplyTo::Local(answer.clone());
                 let reply = match inner {
-                    true => Some(dispatch(&mut self.world, context, &request, fds)),
-                    false => self.paths.carry_out(&mut self.world, context, &request, fds, to),
+                    true => Some(dispatch(&mut self.world, context, &request, passed(fds))),
+                    false => self.paths.carry_out(&mut self.world, context, &request, passed(fds), to),
                 };
                 self.watch_push(context, None);
                 self.world.follow_wire(Instant::now);
@@ -56,8 +58,8 @@ impl Server {
                 self.local_channels.extend(opened.as_ref().ok().map(|(channel, _)| *channel));
                 let _ = answer.send(opened);
             }
-            Message::CallChannel { channel, request, fds, answer } => {
-                let _ = answer.send(self.manager.dispatch(&mut self.world, channel, &request, fds));
+            Message::CallChannel { channel, request, answer } => {
+                let _ = answer.send(self.manager.dispatch(&mut self.world, channel, &request));
             }
             Message::CloseChannel(channel) => {
                 if self.local_channels.remove(&channel) {
@@ -76,6 +78,8 @@ impl Server {
                 self.show_changes(changed);
                 let _ = answer.send(value);
             }
+            Message::Examined { id, command } => self.go_on_with(id, command),
+            Message::Room(uid) => self.read_again(uid),
             Message::Reply { to, reply } => self.hand_on(to, reply),
             Message::Close(context) => {
                 if self.locals.remove(&context) {

@@ -12,6 +12,7 @@ use crate::admin::telling::Telling;
 use crate::admin::{self, Answer, Verdict};
 use crate::capture;
 use crate::doors::accepted;
+use crate::foreign::Foreign;
 use crate::poller::Token;
 
 /// Answers to one user that are being told at a time; further questions wait.
@@ -20,10 +21,12 @@ const TELLINGS: usize = 64;
 /// One connection.
 pub(super) struct Visitor {
     pub(super) uid: u32,
-    socket: Socket,
+    socket: Foreign<Socket>,
     /// What its socket is watched for, if it is watched.
     interest: Option<EventFlags>,
     telling: Option<Box<Telling>>,
+    /// Nothing is read from it while too many descriptors of its user wait to be closed.
+    held_up: bool,
 }
 
 impl Visitor {
@@ -45,10 +48,14 @@ pub(super) struct Connections {
 impl Server {
     pub(super) fn accept_admin(&mut self) {
         for _ in 0..ACCEPTED {
-            let Some(socket) = self.admin.as_ref().and_then(|admin| accepted(admin, &mut self.spare)) else { return };
+            let closers = &mut self.world.closers;
+            let Some(socket) = self.admin.as_ref().and_then(|admin| accepted(admin, &mut self.spare, closers)) else {
+                return;
+            };
             let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
             if self.is_one_too_many(uid) {
                 tracing::debug!(uid, "a user with too many connections is turned away");
+                drop(Foreign::new(socket, self.world.closers.of(uid)));
                 continue;
             }
             self.take_admin(socket);
@@ -58,11 +65,13 @@ impl Server {
     pub(super) fn take_admin(&mut self, socket: Socket) {
         let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
         let id = self.next_connection();
+        let socket = Foreign::new(socket, self.world.closers.of(uid));
         if socket.set_nonblocking(true).is_ok()
             && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
         {
             self.connections.entry(uid).or_default().visitors += 1;
-            self.admins.insert(id, Visitor { uid, socket, interest: Some(EventFlags::IN), telling: None });
+            self.admins
+                .insert(id, Visitor { uid, socket, interest: Some(EventFlags::IN), telling: None, held_up: false });
         }
     }
 
@@ -71,6 +80,16 @@ impl Server {
         let Some(visitor) = self.admins.get_mut(&id) else { return true };
         let uid = visitor.uid;
         if visitor.telling.is_none() {
+            // While it is held up nothing is watched, so this is its end.
+            if visitor.held_up {
+                self.end_visit(id);
+                return true;
+            }
+            if visitor.socket.closer().is_full() {
+                visitor.held_up = true;
+                self.watch_visitor(id, EventFlags::empty());
+                return true;
+            }
             let has = self.connections.entry(uid).or_default();
             if self.world.system && has.tellings >= TELLINGS {
                 has.parked.push_back(id);
@@ -137,6 +156,15 @@ impl Server {
         }
     }
 
+    /// Reads the questions of a user again.
+    pub(super) fn ask_again(&mut self, uid: u32) {
+        for (id, visitor) in self.admins.iter_mut().filter(|(_, visitor)| visitor.uid == uid && visitor.held_up) {
+            visitor.held_up = false;
+            let (socket, now) = visitor.watched();
+            turns::watch_for(&self.poller, socket, Token::Admin(*id), now, EventFlags::IN);
+        }
+    }
+
     fn watch_visitor(&mut self, id: u32, interest: EventFlags) {
         if let Some(visitor) = self.admins.get_mut(&id) {
             let (socket, now) = visitor.watched();
@@ -146,6 +174,7 @@ impl Server {
 
     fn end_visit(&mut self, id: u32) {
         let Some(visitor) = self.admins.remove(&id) else { return };
+        let _ = self.poller.unwatch(visitor.socket.as_fd());
         capture::end(&mut self.world, id);
         if visitor.telling.is_some() {
             self.end_telling(visitor.uid);

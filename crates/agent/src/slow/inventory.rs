@@ -3,7 +3,8 @@
 //! [`all`] tells everything that exists, [`change`] what one successful command has made, changed or destroyed. Both only
 //! read the world. The principal type is [`Change`].
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use abi::ah::AhAttr;
 use abi::command::{EXTENDED, ExtendedHeader, Header, NUMBER, number};
@@ -17,6 +18,7 @@ use abi::srq::CreateSrqAnswer;
 use protocol::{Service, State};
 
 use crate::context::ContextId;
+use crate::foreign::Foreign;
 use crate::objects::qp::Qp;
 use crate::objects::xrc;
 use crate::queue_memory::Block;
@@ -34,7 +36,7 @@ pub(super) enum Change {
     /// A PD was made.
     Pd(u32),
     /// Memory was registered, or its registration changed. What was not handed over, the agent cannot reach.
-    Mr { body: RegMr, answer: RegMrAnswer, memory: Option<(OwnedFd, u64)> },
+    Mr { body: RegMr, answer: RegMrAnswer, memory: Option<(Arc<Foreign>, u64)> },
     /// A completion channel was made.
     Channel { handle: u32, eventfd: OwnedFd },
     /// A CQ was made.
@@ -188,10 +190,7 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
                 pd_handle: mr.pd,
                 access_flags: mr.access,
             };
-            let memory = match &mr.memory {
-                Some(shared) => Some((shared.memfd.as_fd().try_clone_to_owned().ok()?, shared.offset)),
-                None => None,
-            };
+            let memory = mr.memory.as_ref().map(|shared| (Arc::clone(&shared.memfd), shared.offset));
             Some(Change::Mr { body, answer: RegMrAnswer { mr_handle: handle, lkey: mr.key, rkey: mr.key }, memory })
         }
         Kind::Channel => {

@@ -106,10 +106,11 @@ impl Worker {
             Change::Mr { answer, memory: None, .. } => self.forget(Kind::Mr, answer.mr_handle),
             Change::Mr { body, answer, memory: Some((memfd, offset)) } => {
                 self.forget(Kind::Mr, answer.mr_handle);
-                let len = usize::try_from(offset.saturating_add(body.length)).unwrap_or(usize::MAX);
-                let region = Arc::new(Region::map(memfd.as_fd(), len)?);
+                // Only what is registered: the file may be far longer, and the agent's address space is everybody's.
+                let len = usize::try_from(body.length).unwrap_or(usize::MAX);
+                let region = Arc::new(Region::map_part(memfd.as_fd(), offset, len)?);
                 let pd = known(&self.pds, body.pd_handle)?;
-                let mr = self.engine.adopt_mr(pd, &body, &answer, region, offset)?;
+                let mr = self.engine.adopt_mr(pd, &body, &answer, region)?;
                 self.mrs.insert(answer.mr_handle, mr);
             }
             Change::Channel { handle, eventfd } => {

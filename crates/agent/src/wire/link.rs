@@ -61,7 +61,7 @@ pub(crate) enum Waker {
     /// By its eventfd. A program could make that wait, so this is for programs of the agent's own user.
     Eventfd(Doorbell),
     /// By a message on its push socket, which never waits.
-    Push(Socket),
+    Push(Arc<Socket>),
 }
 
 /// What an engine gets for its end.

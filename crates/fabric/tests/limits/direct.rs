@@ -8,6 +8,7 @@ use agent::Config;
 use agent::config::Wire;
 use agent::context::{ContextId, Peer};
 use agent::dispatch::dispatch;
+use agent::foreign::Passed;
 use agent::world::World;
 use engine::{Answer, Control, Engine, Error};
 use parking_lot::Mutex;
@@ -49,7 +50,7 @@ impl Solo {
 
 impl Control for Direct {
     fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer, Error> {
-        let fds = fds.iter().map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect();
+        let fds = fds.iter().map(|fd| Passed::ours(fd.try_clone_to_owned().expect("a descriptor"))).collect();
         let mut world = self.world.lock();
         let reply = dispatch(&mut world, self.context, request, fds);
         world.flush(true);

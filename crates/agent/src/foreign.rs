@@ -1,0 +1,205 @@
+//! Descriptors that programs have passed to the agent: what they are, and where they are closed.
+//!
+//! A [`Foreign`] is closed on the thread of its user ([`crate::closer`]), wherever it is dropped. A [`Passed`] is one that
+//! has come with a command, with the facts that commands ask for. The facts are found on that thread, too, so no command
+//! makes a system call that a program could make wait. O_PATH opens a file without any right to it; the kernel takes no
+//! such descriptor for a file (fdget), and neither do the commands.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use abi::Errno;
+use rustix::fs::{OFlags, SealFlags};
+use shm::region::is_on_tmpfs;
+
+use crate::closer::Closer;
+use crate::refusal::{Outcome, refuse};
+
+/// A descriptor that a program has passed, or a socket to which it can send descriptors.
+#[derive(Debug)]
+pub struct Foreign<T: Into<OwnedFd> = OwnedFd> {
+    /// There until it is dropped.
+    fd: Option<T>,
+    closer: Closer,
+}
+
+impl<T: Into<OwnedFd>> Foreign<T> {
+    /// A descriptor that `closer` will close.
+    pub(crate) fn new(fd: T, closer: Closer) -> Self {
+        Self { fd: Some(fd), closer }
+    }
+
+    /// A descriptor of this process's own, which is closed where it is dropped.
+    pub(crate) fn ours(fd: T) -> Self {
+        Self::new(fd, Closer::default())
+    }
+
+    /// What closes it.
+    pub(crate) fn closer(&self) -> &Closer {
+        &self.closer
+    }
+}
+
+impl<T: Into<OwnedFd>> Deref for Foreign<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.fd.as_ref().expect("only drop takes it out")
+    }
+}
+
+impl<T: Into<OwnedFd> + AsFd> AsFd for Foreign<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.deref().as_fd()
+    }
+}
+
+impl<T: Into<OwnedFd>> Drop for Foreign<T> {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            self.closer.close(fd.into());
+        }
+    }
+}
+
+/// The descriptors of a message, for `closer` to close.
+pub(crate) fn foreign(fds: Vec<OwnedFd>, closer: &Closer) -> Vec<Foreign> {
+    fds.into_iter().map(|fd| Foreign::new(fd, closer.clone())).collect()
+}
+
+/// A descriptor that came with a command.
+#[derive(Debug)]
+pub struct Passed {
+    fd: Foreign,
+    facts: Option<Facts>,
+}
+
+/// What is known of an open file.
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    /// Device and inode.
+    inode: (u64, u64),
+    size: u64,
+    /// Those of a memfd.
+    seals: Option<SealFlags>,
+    is_on_tmpfs: bool,
+    is_eventfd: bool,
+}
+
+impl Passed {
+    /// A descriptor of this process, which closes it where it is dropped.
+    pub fn ours(fd: OwnedFd) -> Self {
+        Self::examine(Foreign::ours(fd))
+    }
+
+    /// Finds out what a descriptor is. This may block for as long as the program likes that has passed it.
+    pub(crate) fn examine(fd: Foreign) -> Self {
+        let facts = Facts::of(&fd);
+        Self { fd, facts }
+    }
+
+    /// The descriptor, whatever it is.
+    pub(crate) fn into_foreign(self) -> Foreign {
+        self.fd
+    }
+
+    /// Device and inode of the file; EBADF if it was opened with O_PATH.
+    pub(crate) fn inode(&self) -> Outcome<(u64, u64)> {
+        Ok(self.facts()?.inode)
+    }
+
+    /// How many bytes the memory has; EINVAL unless it is an ordinary memfd that is sealed against shrinking.
+    pub(crate) fn memory(&self, what: &str) -> Outcome<u64> {
+        let facts = self.facts()?;
+        if facts.is_on_tmpfs && facts.seals.is_some_and(|seals| seals.contains(SealFlags::SHRINK)) {
+            return Ok(facts.size);
+        }
+        refuse(Errno::EINVAL, format!("{what} is not an ordinary memfd that is sealed against shrinking"))
+    }
+
+    /// EINVAL unless it is memory of exactly `len` bytes for good: to let go of it takes no time, then.
+    pub(crate) fn memory_of(&self, len: u64, what: &str) -> Outcome<()> {
+        let size = self.memory(what)?;
+        let grows = !self.facts()?.seals.is_some_and(|seals| seals.contains(SealFlags::GROW));
+        if size != len || grows {
+            return refuse(Errno::EINVAL, format!("{what} does not have {len} bytes, sealed against growing"));
+        }
+        Ok(())
+    }
+
+    /// EINVAL unless it is an eventfd.
+    pub(crate) fn eventfd(&self, what: &str) -> Outcome<()> {
+        if self.facts()?.is_eventfd {
+            return Ok(());
+        }
+        refuse(Errno::EINVAL, format!("{what} is not an eventfd"))
+    }
+
+    /// EINVAL unless it is a file of tmpfs, whose memory nobody has to wait for.
+    pub(crate) fn on_tmpfs(&self, what: &str) -> Outcome<()> {
+        if self.facts()?.is_on_tmpfs {
+            return Ok(());
+        }
+        refuse(Errno::EINVAL, format!("{what} is not a file of tmpfs"))
+    }
+
+    fn facts(&self) -> Outcome<&Facts> {
+        match &self.facts {
+            Some(facts) => Ok(facts),
+            None => refuse(Errno::EBADF, "the descriptor gives no right to its file: it was opened with O_PATH"),
+        }
+    }
+}
+
+impl Facts {
+    /// None for a descriptor that gives no right to its file.
+    fn of(fd: &OwnedFd) -> Option<Self> {
+        let flags = rustix::fs::fcntl_getfl(fd).ok()?;
+        if flags.contains(OFlags::PATH) {
+            return None;
+        }
+        let stat = rustix::fs::fstat(fd).ok()?;
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        Some(Self {
+            inode: (stat.st_dev, stat.st_ino),
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            seals: rustix::fs::fcntl_get_seals(fd).ok(),
+            is_on_tmpfs: is_on_tmpfs(fd.as_fd()),
+            is_eventfd: name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{Mode, open};
+
+    fn file(flags: OFlags) -> Passed {
+        Passed::ours(open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()).expect("opened"))
+    }
+
+    #[test]
+    fn a_file_counts_however_it_was_opened_but_for_o_path() {
+        let inode = file(OFlags::RDONLY).inode().expect("a file");
+        assert_eq!(file(OFlags::WRONLY).inode().expect("a file"), inode);
+        assert_eq!(file(OFlags::PATH).inode().expect_err("no right").errno, Errno::EBADF);
+    }
+
+    #[test]
+    fn a_descriptor_is_what_it_is() {
+        let event = Passed::ours(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+        event.eventfd("it").expect("it is one");
+        assert_eq!(event.memory("it").expect_err("no memory").errno, Errno::EINVAL);
+        let (_, memfd) = shm::Region::create("test", 4096).expect("memory");
+        let memory = Passed::ours(memfd);
+        assert_eq!(memory.memory("it").expect("memory"), 4096);
+        memory.memory_of(4096, "it").expect("a page");
+        memory.on_tmpfs("it").expect("it is");
+        assert_eq!(memory.memory_of(64, "it").expect_err("longer").errno, Errno::EINVAL);
+        assert_eq!(memory.eventfd("it").expect_err("memory").errno, Errno::EINVAL);
+        let loose = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+        assert_eq!(Passed::ours(loose).memory("it").expect_err("no seals").errno, Errno::EINVAL);
+    }
+}
