@@ -108,23 +108,19 @@ impl Passed {
         Ok(self.facts()?.inode)
     }
 
-    /// How many bytes the memory has; EINVAL unless it is an ordinary memfd that is sealed against shrinking.
-    pub(crate) fn memory(&self, what: &str) -> Outcome<u64> {
-        let facts = self.facts()?;
-        if facts.is_on_tmpfs && facts.seals.is_some_and(|seals| seals.contains(SealFlags::SHRINK)) {
-            return Ok(facts.size);
-        }
-        refuse(Errno::EINVAL, format!("{what} is not an ordinary memfd that is sealed against shrinking"))
+    /// How many bytes the file has. Whether it is memory that can be mapped safely, mapping it finds out.
+    pub(crate) fn size(&self) -> Outcome<u64> {
+        Ok(self.facts()?.size)
     }
 
     /// EINVAL unless it is memory of exactly `len` bytes for good: to let go of it takes no time, then.
     pub(crate) fn memory_of(&self, len: u64, what: &str) -> Outcome<()> {
-        let size = self.memory(what)?;
-        let grows = !self.facts()?.seals.is_some_and(|seals| seals.contains(SealFlags::GROW));
-        if size != len || grows {
-            return refuse(Errno::EINVAL, format!("{what} does not have {len} bytes, sealed against growing"));
+        let facts = self.facts()?;
+        let fixed = SealFlags::SHRINK | SealFlags::GROW;
+        if facts.size == len && facts.is_on_tmpfs && facts.seals.is_some_and(|seals| seals.contains(fixed)) {
+            return Ok(());
         }
-        Ok(())
+        refuse(Errno::EINVAL, format!("{what} is not an ordinary memfd of {len} bytes whose size is sealed"))
     }
 
     /// EINVAL unless it is an eventfd.
@@ -133,14 +129,6 @@ impl Passed {
             return Ok(());
         }
         refuse(Errno::EINVAL, format!("{what} is not an eventfd"))
-    }
-
-    /// EINVAL unless it is a file of tmpfs, whose memory nobody has to wait for.
-    pub(crate) fn on_tmpfs(&self, what: &str) -> Outcome<()> {
-        if self.facts()?.is_on_tmpfs {
-            return Ok(());
-        }
-        refuse(Errno::EINVAL, format!("{what} is not a file of tmpfs"))
     }
 
     fn facts(&self) -> Outcome<&Facts> {
@@ -191,15 +179,14 @@ mod tests {
     fn a_descriptor_is_what_it_is() {
         let event = Passed::ours(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
         event.eventfd("it").expect("it is one");
-        assert_eq!(event.memory("it").expect_err("no memory").errno, Errno::EINVAL);
+        assert_eq!(event.memory_of(0, "it").expect_err("no memory").errno, Errno::EINVAL);
         let (_, memfd) = shm::Region::create("test", 4096).expect("memory");
         let memory = Passed::ours(memfd);
-        assert_eq!(memory.memory("it").expect("memory"), 4096);
+        assert_eq!(memory.size().expect("memory"), 4096);
         memory.memory_of(4096, "it").expect("a page");
-        memory.on_tmpfs("it").expect("it is");
         assert_eq!(memory.memory_of(64, "it").expect_err("longer").errno, Errno::EINVAL);
         assert_eq!(memory.eventfd("it").expect_err("memory").errno, Errno::EINVAL);
         let loose = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
-        assert_eq!(Passed::ours(loose).memory("it").expect_err("no seals").errno, Errno::EINVAL);
+        assert_eq!(Passed::ours(loose).memory_of(0, "it").expect_err("no seals").errno, Errno::EINVAL);
     }
 }

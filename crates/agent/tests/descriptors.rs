@@ -124,7 +124,7 @@ const WAYS: [(&str, Way); 15] = [
         let mut client = agent.client();
         let (engine, push, _kick) = client.hello();
         let grant = extended(number::DIRECT_GRANT, &DirectGrant { engine, ..DirectGrant::default() }, 0, 0);
-        client.send(&grant, &[fd, fd]);
+        client.send(&grant, &[fd]);
         vec![push, client.socket]
     }),
     ("an XRC domain that ends with its context", |agent, fd| {

@@ -316,7 +316,7 @@ fn handed_over(said: &MrIn, mut fds: Vec<Passed>, length: u64) -> Outcome<Option
     if !offset.is_multiple_of(4096) {
         return refuse(Errno::EINVAL, format!("offset {offset} in the memfd is not a multiple of 4096"));
     }
-    let size = memfd.memory("REG_MR: the memory")?;
+    let size = memfd.size()?;
     if offset.checked_add(length).is_none_or(|end| end > size) {
         return refuse(Errno::EINVAL, format!("the memfd has {size} bytes, too few for {length} from {offset} on"));
     }
