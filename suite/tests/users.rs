@@ -136,6 +136,11 @@ fn flooder(room: &Room) -> String {
     place.to_str().expect("a plain path").to_owned()
 }
 
+/// What an agent holds: bytes of its own and descriptors.
+fn held(agent: u32) -> (u64, usize) {
+    (process::own_memory(agent).unwrap_or(0), process::open_files(agent).len())
+}
+
 /// How long it takes is printed and not judged: that the agent survives and goes on to serve is.
 #[test]
 fn floods_of_one_user_do_not_hold_up_another() {
@@ -145,24 +150,44 @@ fn floods_of_one_user_do_not_hold_up_another() {
     let machine = Room::system("addresses = ['127.0.0.1']\n").expect("an agent for everybody");
     let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
     let agent = machine.agent().expect("an agent");
-    let of_agent = || (process::own_memory(agent).unwrap_or(0), process::open_files(agent).len());
     let (of_alice, of_bob) = (flooder(&alice), flooder(&bob));
     for flood in ["show", "ends", "connections", "commands", "objects"] {
-        let before = of_agent();
+        let before = held(agent);
         let mut hostile = bob.start(bob.command(&of_bob, [flood, "4"])).expect("it starts");
         hostile.wait_for_words("begun", HANG).expect("it begins");
         let victim = alice.finish(alice.command(&of_alice, ["victim", "2"])).expect("it ends").expect_success();
-        let during = of_agent();
+        let during = held(agent);
         let tries = hostile.wait(HANG).expect("it ends").expect_success();
         assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
         machine.wait_until_empty(HANG).expect("nothing is left over");
         let (told, tried) = (victim.output.trim(), tries.output.trim());
         println!(
             "{tried}; victim: {told}; bytes and descriptors of the agent: {before:?}, {during:?}, {:?}",
-            of_agent()
+            held(agent)
         );
     }
     talk(&alice, &bob, &["ibv_rc_pingpong", "-g", "0", "-c", "-n", "200"]);
+}
+
+#[test]
+fn descriptors_that_block_their_closer_hold_up_nobody_else() {
+    if !root() {
+        return;
+    }
+    let machine = Room::system(SMALL).expect("an agent for everybody");
+    let (alice, bob) = (machine.guest(ALICE).expect("a room"), machine.guest(BOB).expect("a room"));
+    let agent = machine.agent().expect("an agent");
+    let place = machine.folder().join("lingerer");
+    dist::copy(Path::new(env!("CARGO_BIN_EXE_lingerer")), &place).expect("copied");
+    let path = place.to_str().expect("a plain path");
+    let before = held(agent);
+    let mut victim = alice.start(alice.command(path, ["victim", "5"])).expect("it starts");
+    let mut attacker = bob.start(bob.command(path, ["attack", "5"])).expect("it starts");
+    let (attacked, served) = (attacker.wait(HANG).expect("it ends"), victim.wait(HANG).expect("it ends"));
+    println!("{}{}bytes and descriptors of the agent: {before:?}, {:?}", attacked.output, served.output, held(agent));
+    assert!(attacked.succeeded() && served.succeeded(), "{}\n{}", attacked.told(), served.told());
+    assert_eq!(machine.agent(), Some(agent), "{}", machine.log());
+    machine.wait_until_empty(HANG).expect("nothing is left over");
 }
 
 #[test]
