@@ -30,10 +30,11 @@ pub fn default() -> PathBuf {
     if !answers(&own) && answers(&everybodys) { everybodys } else { own }
 }
 
-/// The run directory that somebody named for this process; such a one may belong to anybody.
+/// The run directory that somebody named for this process; such a one may belong to anybody. A relative path is meant from where
+/// this process stands now: others stand elsewhere.
 #[must_use]
 pub fn chosen() -> Option<PathBuf> {
-    set(VARIABLE).map(PathBuf::from)
+    set(VARIABLE).map(PathBuf::from).map(|dir| std::path::absolute(&dir).unwrap_or(dir))
 }
 
 /// The user's own run directory: `$XDG_RUNTIME_DIR/softhca…`, else `/tmp/softhca-<uid>…`. An agent with addresses of its own
@@ -42,8 +43,9 @@ pub fn chosen() -> Option<PathBuf> {
 pub fn private(addresses: &[IpAddr]) -> PathBuf {
     let addresses: String = addresses.iter().map(|address| format!("-{address}")).collect();
     let name = namespace() + &addresses;
-    match set("XDG_RUNTIME_DIR") {
-        Some(dir) => PathBuf::from(dir).join(format!("softhca{name}")),
+    // The XDG Base Directory Specification has relative paths ignored.
+    match set("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute()) {
+        Some(dir) => dir.join(format!("softhca{name}")),
         None => PathBuf::from(format!("/tmp/softhca-{}{name}", rustix::process::getuid().as_raw())),
     }
 }
