@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
 
 /// A device that cannot be opened is worth a sentence: programs print only an errno.
 fn told(error: Error) -> entry::Refusal {
-    eprintln!("softhca: {}", error.reason);
+    engine::reason::say(format_args!("{}", error.reason));
     error.into()
 }
 

@@ -202,7 +202,8 @@ fn trusted(directory: &Path) -> bool {
 /// One sentence on standard error, the first time: an empty list alone would leave the user guessing.
 fn tell_once(why: &str) {
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| eprintln!("softhca: the run directory {} {why}", sysfs::run_directory().display()));
+    let directory = sysfs::run_directory().display();
+    TOLD.call_once(|| engine::reason::say(format_args!("the run directory {directory} {why}")));
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub(crate) fn set_errno(refusal: Refusal) {
 /// Runs `body`; a panic in it is a fault of softhca, and ends the process with a sentence that says so.
 fn shielded<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        eprintln!("softhca: {name} met an internal error (above); the program cannot go on");
+        engine::reason::say(format_args!("{name} met an internal error (above); the program cannot go on"));
         std::process::abort()
     })
 }

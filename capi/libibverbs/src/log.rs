@@ -13,9 +13,11 @@ pub(crate) fn start() {
     STARTED.call_once(|| {
         let Some(wanted) = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty()) else { return };
         match EnvFilter::try_new(wanted.to_string_lossy()) {
-            // A program that has a subscriber of its own keeps it.
+            // What standard error has no room for is lost: a complaint there would end the program. A program that has a subscriber of
+            // its own keeps it.
             Ok(filter) => {
-                drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init());
+                let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+                let _ = log.log_internal_errors(false).try_init();
             }
             // Standard error may be closed, which is no reason to end.
             Err(why) => drop(writeln!(std::io::stderr(), "softhca: {}; nothing is logged", refused(&wanted, &why))),

@@ -102,7 +102,7 @@ fn run_directory() -> PathBuf {
 /// An agent that is not there is worth a sentence: programs print only an errno. To them there is no device then.
 fn told(error: cm::Error) -> Refusal {
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| eprintln!("softhca: {}", error.reason));
+    TOLD.call_once(|| engine::reason::say(format_args!("{}", error.reason)));
     let gone = [libc::ENOENT, libc::ECONNREFUSED, libc::ENOTDIR];
     if gone.contains(&error.errno.0) { Refusal(libc::ENODEV) } else { error.into() }
 }

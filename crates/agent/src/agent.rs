@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use shm::denied::named;
 use shm::eventfd::Doorbell;
 use shm::socket::Socket;
 
@@ -106,7 +107,8 @@ impl Agent {
         shm::register_barrier();
         let forwarder = Arc::clone(world.wire.forwarder());
         let server = Server::new(config, world, prepared, messages, inbox.clone())?;
-        let thread = std::thread::Builder::new().name("softhca-agent".into()).spawn(move || server.run())?;
+        let thread = std::thread::Builder::new().name("softhca-agent".into()).spawn(move || server.run());
+        let thread = thread.map_err(named("pthread_create"))?;
         Ok(AgentHandle { inbox, forwarder, run_dir: run_dir.map(Path::to_owned), thread: Some(thread) })
     }
 }

@@ -23,7 +23,8 @@ impl Random {
     fn fill(&mut self) -> io::Result<()> {
         let mut filled = 0;
         while filled < self.words.len() {
-            filled += rustix::rand::getrandom(&mut self.words[filled..], rustix::rand::GetRandomFlags::empty())?;
+            filled += rustix::rand::getrandom(&mut self.words[filled..], rustix::rand::GetRandomFlags::empty())
+                .map_err(shm::denied::denied("getrandom"))?;
         }
         self.used = 0;
         Ok(())

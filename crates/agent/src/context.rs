@@ -190,7 +190,7 @@ impl AsyncFile {
 
 /// An eventfd as programs expect an event file to be: reads block unless they ask otherwise.
 pub fn event_file() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?)
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(shm::denied::denied("eventfd2"))
 }
 
 /// Adds one to an eventfd, unless that would wait: whether it is blocking is its client's choice, and one whose counter is

@@ -54,6 +54,19 @@ pub(crate) fn spare_descriptor() -> Option<OwnedFd> {
     std::fs::File::open("/").ok().map(OwnedFd::from)
 }
 
+/// Files that an agent has to be able to have open. With fewer it would start, and turn programs away.
+pub const FILES_MIN: u64 = 64;
+
+/// Refuses a limit with which nobody could be served.
+pub(crate) fn require_descriptors(limit: Option<u64>) -> io::Result<()> {
+    match limit {
+        Some(limit) if limit < FILES_MIN => Err(io::Error::other(format!(
+            "it may have {limit} files open only, and needs {FILES_MIN} or more: raise the limit (`ulimit -Hn {FILES_MIN}`)"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Each client costs some descriptors: take as many as we may. How many that are; nothing if there is no limit.
 pub(crate) fn raise_descriptor_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -56,5 +56,6 @@ pub mod world;
 
 pub use agent::{Agent, AgentHandle, StartError};
 pub use config::{Config, ConfigError};
+pub use doors::FILES_MIN;
 pub use local::{LocalChannel, LocalControl};
 pub use stepped::{Stepped, SteppedChannel, SteppedControl};

@@ -20,6 +20,7 @@ use crate::addresses::interface_name;
 use crate::device::{Device, FIRMWARE, PKEYS};
 use crate::gids::{GID_TABLE_LEN, GidEntry};
 use crate::rundir::{RunDir, SYS, node};
+use engine::rundir::at;
 
 /// The ABI version of `/dev/infiniband/uverbsN`, as the kernel's class attribute tells it.
 const UVERBS_ABI: &str = "6";
@@ -185,7 +186,7 @@ impl Mirror {
         let folder = home(device).join("device/net");
         for present in fs::read_dir(self.root.join(&folder)).into_iter().flatten().flatten() {
             if !present.file_name().to_str().is_some_and(|present| names.contains(present)) {
-                fs::remove_file(present.path())?;
+                fs::remove_file(present.path()).map_err(at("remove", &present.path()))?;
             }
         }
         self.folder(&folder)?;
@@ -202,17 +203,19 @@ impl Mirror {
             return Ok(());
         }
         let fresh = path.with_extension("new");
-        fs::write(&fresh, text)?;
-        fs::set_permissions(&fresh, Permissions::from_mode(FILE_MODE))?;
-        fs::rename(&fresh, &path)
+        fs::write(&fresh, text)
+            .and_then(|()| fs::set_permissions(&fresh, Permissions::from_mode(FILE_MODE)))
+            .and_then(|()| fs::rename(&fresh, &path))
+            .map_err(at("write", &path))
     }
 
     fn link(&self, path: &Path, target: &str) -> io::Result<()> {
         if let Some(parent) = path.parent() {
             self.folder(parent)?;
         }
-        match symlink(target, self.root.join(path)) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        let place = self.root.join(path);
+        match symlink(target, &place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at("make", &place)(error)),
             _ => Ok(()),
         }
     }
@@ -224,11 +227,14 @@ impl Mirror {
             return Ok(());
         }
         match path.parent() {
-            Some(parent) => self.folder(parent)?,
-            None => return fs::create_dir_all(&place).and_then(|()| open_up(&place)),
+            Some(parent) => {
+                self.folder(parent)?;
+                fs::create_dir(&place)
+            }
+            None => fs::create_dir_all(&place),
         }
-        fs::create_dir(&place)?;
-        open_up(&place)
+        .and_then(|()| open_up(&place))
+        .map_err(at("make", &place))
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use shm::denied::denied;
 
 /// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,6 +82,11 @@ impl From<EventData> for Token {
     }
 }
 
+/// What watches descriptors.
+pub(crate) fn new_epoll() -> io::Result<OwnedFd> {
+    epoll::create(CreateFlags::CLOEXEC).map_err(denied("epoll_create1"))
+}
+
 /// An epoll instance.
 #[derive(Debug)]
 pub(crate) struct Poller {
@@ -90,7 +96,7 @@ pub(crate) struct Poller {
 impl Poller {
     /// One that watches nothing.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+        Ok(Self { epoll: new_epoll()? })
     }
 
     /// Begins to watch.

@@ -43,6 +43,7 @@ impl fmt::Display for Refusal {
 impl From<io::Error> for Refusal {
     /// What the system refuses to the agent is lack of memory to the client.
     fn from(error: io::Error) -> Self {
-        Self::new(Errno::ENOMEM, format!("the agent could not get memory or a descriptor for this: {error}"))
+        let why = shm::denied::told(&error);
+        Self::new(Errno::ENOMEM, format!("the agent could not get memory or a descriptor for this: {why}"))
     }
 }

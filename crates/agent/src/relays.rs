@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use shm::BellView;
 use shm::eventfd::Doorbell;
 
@@ -40,7 +40,7 @@ struct Relay {
 impl Relays {
     /// None yet.
     pub fn new() -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let epoll = crate::poller::new_epoll()?;
         Ok(Self { epoll, relays: BTreeMap::new(), by_way: BTreeMap::new(), last: 0 })
     }
 

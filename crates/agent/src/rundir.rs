@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use engine::rundir::at;
 use rustix::fs::{FlockOperation, flock, inotify};
 
 /// The node of administration inside a run directory.
@@ -41,6 +42,9 @@ pub enum RunDirError {
     /// It cannot be made, or is somebody else's, or open to others.
     #[error("the run directory cannot be used: {0}")]
     Unusable(io::Error),
+    /// The system refused something; the error names the file.
+    #[error(transparent)]
+    System(io::Error),
     /// Another agent is alive there.
     #[error(
         "an agent serves {path} already; stop it with `softhca agent --stop` or set SOFTHCA_DIR to another directory"
@@ -48,16 +52,6 @@ pub enum RunDirError {
     Served {
         /// The directory.
         path: PathBuf,
-    },
-    /// The system refused something.
-    #[error("cannot {action} {path}: {source}")]
-    System {
-        /// What was attempted.
-        action: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
     },
 }
 
@@ -74,8 +68,8 @@ impl RunDir {
     /// enter it if `everybody` is served; nobody else can write it.
     pub fn prepare(path: &Path, everybody: bool) -> Result<Self, RunDirError> {
         let system = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| RunDirError::System { action, path, source }
+            let named = at(action, path);
+            move |error| RunDirError::System(named(error))
         };
         let prepared =
             if everybody { engine::rundir::prepare_for_everybody(path) } else { engine::rundir::prepare(path) };

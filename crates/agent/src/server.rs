@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use abi::envelope::REQUEST_MAX;
 use rustix::event::epoll::EventFlags;
-use shm::socket::Listener;
+use shm::socket::{Listener, Socket};
 
 use crate::addresses::{AddressWatch, host_addresses, host_links};
 use crate::agent::Inbox;
@@ -27,7 +27,7 @@ use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
 use crate::context::ContextId;
 use crate::dispatch::Reply;
-use crate::doors::{accepted, listen_at, mapping_limit, raise_descriptor_limit, spare_descriptor};
+use crate::doors::{accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor};
 use crate::fair::Fair;
 use crate::local::Message;
 use crate::mirror::Mirror;
@@ -111,6 +111,7 @@ impl Server {
         messages: Receiver<Message>,
         inbox: Inbox,
     ) -> io::Result<Self> {
+        Socket::check()?;
         let poller = Poller::new()?;
         poller.watch(inbox.wake(), Token::Wake, EventFlags::IN)?;
         let watch = match AddressWatch::new() {
@@ -175,6 +176,7 @@ impl Server {
     /// The devices' mirror first, then their nodes, the admin node last: whoever finds it finds everything.
     fn listen(&mut self, run_dir: RunDir) -> io::Result<()> {
         let descriptors = raise_descriptor_limit();
+        require_descriptors(descriptors)?;
         self.world.user_contexts = shares::contexts(descriptors);
         self.world.user_descriptors = shares::descriptors(descriptors, !self.world.system);
         self.world.user_regions = shares::regions(mapping_limit());

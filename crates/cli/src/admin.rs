@@ -3,6 +3,7 @@
 //! The principal type is [`Connection`]. What the agent answers is shown, not interpreted, apart from an `error` member.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,9 +22,13 @@ enum Silence {
     Late(String),
 }
 
+/// A call that failed: the agent has ended, unless it is this process that may not make the call.
 impl From<io::Error> for Silence {
     fn from(error: io::Error) -> Self {
-        Self::Gone(error)
+        if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::UnexpectedEof {
+            return Self::Gone(error);
+        }
+        Self::Late(format!("the agent cannot be asked: {error}"))
     }
 }
 
@@ -81,7 +86,7 @@ impl Connection {
     }
 
     fn exchange(&self, question: &Value) -> Result<Vec<u8>, Silence> {
-        self.socket.send(question.to_string().as_bytes(), &[]).map_err(Silence::Gone)?;
+        self.socket.send(question.to_string().as_bytes(), &[])?;
         agent::admin::receive(&self.socket, || self.await_answer().map_err(Silence::Late))
     }
 
@@ -98,5 +103,11 @@ impl Connection {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(format!("waiting for the agent: {errno}")),
         }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

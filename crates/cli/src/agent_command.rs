@@ -2,6 +2,7 @@
 //!
 //! What the agent does is the agent room's business; here it gets its configuration, its log and its end.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use engine::log::{VARIABLE, refused};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
@@ -94,15 +95,19 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
     let config = configuration(agent, host)?;
     // The nodes and the mirror of an agent for everybody are for everybody's eyes, those of another one for nobody's.
     rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
+    let mut signals = signals.map_err(|error| format!("signals cannot be caught: {error}"))?;
     let handle = agent::Agent::start(&config, Some(run_dir))?;
     let stop = handle.stopper();
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            tracing::info!(signal, "the agent is asked to end");
-            stop();
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in signals.forever() {
+                tracing::info!(signal, "the agent is asked to end");
+                stop();
+            }
+        })
+        .map_err(shm::denied::named("pthread_create"))?;
     handle.wait();
     Ok(String::new())
 }
@@ -129,17 +134,34 @@ fn stop(run_dir: &Path) -> Result<String, Failure> {
     };
     let pid = connection.agent_pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
     let pid = pid.ok_or("the agent runs in another container; stop it there")?;
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    drop(connection);
-    pidfd_send_signal(&process, Signal::TERM).map_err(|errno| match errno {
+    let refused = |errno| match errno {
         Errno::PERM => {
             format!("the agent of {} belongs to another user; only that user and root may stop it", run_dir.display())
         }
-        errno => errno.to_string(),
-    })?;
-    let mut fds = [PollFd::new(&process, PollFlags::IN)];
-    if poll(&mut fds, Some(&GOODBYE))? == 0 {
+        errno => format!("process {} cannot be stopped: {errno}", pid.as_raw_nonzero()),
+    };
+    let process = pidfd_open(pid, PidfdFlags::empty());
+    // As long as the connection stands the number is the agent's.
+    kill_process(pid, Signal::TERM).map_err(refused)?;
+    let has_ended = match process {
+        Ok(process) => {
+            drop(connection);
+            ends(process.as_fd(), PollFlags::IN)?
+        }
+        // Where a sandbox forbids pidfds, the end of the connection tells the agent's end; then it leaves the run directory.
+        Err(_) => ends(connection.as_fd(), PollFlags::HUP)? && start::await_vacancy(run_dir).map(|_| true)?,
+    };
+    if !has_ended {
         return Err(format!("process {} does not end; kill -9 {0} ends it", pid.as_raw_nonzero()).into());
     }
     Ok(format!("the agent of {} has ended\n", run_dir.display()))
+}
+
+/// Whether a descriptor tells within the time for a goodbye that its other side has ended.
+fn ends(fd: BorrowedFd<'_>, sign: PollFlags) -> Result<bool, String> {
+    let mut fds = [PollFd::new(&fd, sign)];
+    match poll(&mut fds, Some(&GOODBYE)) {
+        Ok(count) => Ok(count > 0),
+        Err(errno) => Err(format!("waiting for the agent's end: {errno}")),
+    }
 }

@@ -5,7 +5,7 @@
 
 mod options;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,6 +20,7 @@ use softhca::Context;
 
 use crate::place::Host;
 use crate::{Failure, start};
+use engine::reason::say;
 
 pub(crate) use options::Options;
 
@@ -97,8 +98,8 @@ fn progress(plan: &Plan) -> impl FnMut(usize, &Case) {
         if shown {
             let end = if number + 1 == sizes.len() { "\r\x1b[K" } else { "" };
             let done = number + 1;
-            eprint!("\r\x1b[K{operation}, {}: {done} of {} sizes{end}", Size(case.size), sizes.len());
-            let _ = std::io::stderr().flush();
+            let text = format!("\r\x1b[K{operation}, {}: {done} of {} sizes{end}", Size(case.size), sizes.len());
+            crate::tell(&text);
         }
     }
 }
@@ -209,15 +210,15 @@ fn serve(context: &Context, options: &Options, host: &Host) -> Result<String, Fa
     });
     let listener = listener.map_err(|error| format!("waiting at {address}: {error}"))?;
     let shown = listener.local_addr()?;
-    eprintln!("softhca: waiting at {shown} for `softhca bench … --to`");
+    say(format_args!("waiting at {shown} for `softhca bench … --to`"));
     loop {
         let (stream, from) = listener.accept()?;
         let place = place(options).of(context, local(&stream)?);
         let done = Talk::tcp(stream).map_err(Error::from).and_then(|talk| bench::answer(context, &place, talk));
         match done {
-            Ok(plan) => eprintln!("softhca: {from}: {} {}, done", plan.operation, plan.measure),
+            Ok(plan) => say(format_args!("{from}: {} {}, done", plan.operation, plan.measure)),
             Err(why) if options.once => return Err(why.into()),
-            Err(why) => eprintln!("softhca: {from}: {why}"),
+            Err(why) => say(format_args!("{from}: {why}")),
         }
         if options.once {
             return Ok(String::new());

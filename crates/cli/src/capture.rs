@@ -17,6 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::arguments::Capture;
 use crate::place::Host;
 use crate::{Failure, start};
+use engine::reason::say;
 
 /// So long nothing is looked for when nothing has come.
 const ROUND: Duration = Duration::from_millis(2);
@@ -45,7 +46,8 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     let output = Output::open(wanted, session.devices())?;
     if !wanted.quiet {
         let whose = if session.sees_everything() { "all programs" } else { "your own programs" };
-        eprintln!("listening on {} of {}, {whose}; ^C ends", session.devices().join(", "), run_dir.display());
+        let devices = session.devices().join(", ");
+        crate::tell(&format!("listening on {devices} of {}, {whose}; ^C ends\n", run_dir.display()));
     }
     let mut capturing = Capturing { wanted, filter, output, seen: 0, taken: 0, is_over: false };
     let end = wanted.duration.map(|time| Instant::now() + time);
@@ -98,13 +100,13 @@ impl Capturing<'_> {
             _ => {}
         }
         for complaint in session.complaints() {
-            eprintln!("softhca: {complaint}");
+            say(format_args!("{complaint}"));
         }
         if !self.wanted.quiet {
-            eprintln!(
-                "{} packets captured\n{} packets received by filter\n{missing} packets dropped by the capture",
+            crate::tell(&format!(
+                "{} packets captured\n{} packets received by filter\n{missing} packets dropped by the capture\n",
                 self.taken, self.seen
-            );
+            ));
         }
         match lost {
             None => Ok(String::new()),

@@ -73,7 +73,8 @@ impl Write for Log {
     /// Takes a whole line, as the formatter gives it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Ok(mut writer) = self.0.lock() {
-            writer.line(line, agent::account::current(), &mut io::stderr())?;
+            // What a full disk has no room for is lost: nobody hears of that, and the agent goes on.
+            let _ = writer.line(line, agent::account::current(), &mut io::stderr());
         }
         Ok(line.len())
     }

@@ -3,6 +3,8 @@
 //! It decides nothing about RDMA; it asks the agent over its `admin` node and prints. Each command is a module named
 //! after it, [`arguments`] is the command line, [`place`] knows where things lie.
 #![forbid(unsafe_code)]
+// They panic where standard error is full.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod admin;
 mod agent_command;
@@ -30,6 +32,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
+use engine::reason::say;
 use place::Host;
 
 fn main() -> ExitCode {
@@ -54,7 +57,7 @@ fn main() -> ExitCode {
         Err(Failure { output, why, code }) => {
             print(&output);
             if !why.is_empty() {
-                eprintln!("softhca: {why}");
+                say(format_args!("{why}"));
             }
             ExitCode::from(code)
         }
@@ -95,6 +98,11 @@ impl<T: std::fmt::Display> From<T> for Failure {
     fn from(why: T) -> Self {
         Self { output: String::new(), why: why.to_string(), code: 1 }
     }
+}
+
+/// Writes to standard error, of which nobody has to hear: where it is full or closed the command goes on.
+fn tell(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Prints a command's output; that nobody reads it any more (`softhca show | head`) is no failure.

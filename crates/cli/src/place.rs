@@ -2,9 +2,11 @@
 //!
 //! It finds and makes nothing, but for a folder for reasons where the run directory is somebody else's.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -60,10 +62,17 @@ pub(crate) fn start_lock(run_dir: &Path) -> PathBuf {
     run_dir.join("start.lock")
 }
 
+/// This program's own file. Without /proc, as whoever started it has called it.
+pub(crate) fn program() -> Result<PathBuf, String> {
+    let called = || Path::new(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())).canonicalize();
+    std::env::current_exe().and_then(|path| path.canonicalize()).or_else(|error| {
+        called().map_err(|_| format!("cannot find this program's own file: {error}; is /proc mounted?"))
+    })
+}
+
 /// The folder that holds the verbs library: `../lib/softhca` beside this program's `bin`, or the build tree's.
 pub(crate) fn library_folder() -> Result<PathBuf, String> {
-    let program = std::env::current_exe().and_then(|path| path.canonicalize());
-    let program = program.map_err(|error: io::Error| format!("cannot find this program's own file: {error}"))?;
+    let program = program()?;
     let bin = program.parent().unwrap_or(Path::new("/"));
     let candidates = [bin.join("../lib/softhca"), bin.join("rdma")];
     for folder in &candidates {

@@ -11,6 +11,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use engine::reason::{Kind, Line};
+use engine::rundir::at;
 
 /// The variable that names the file to the library.
 pub(crate) const VARIABLE: &str = engine::reason::VARIABLE;
@@ -51,10 +52,10 @@ impl Reasons {
     /// An empty file for this process in `folder`; those of long ago go.
     pub(crate) fn new(folder: &Path) -> io::Result<Self> {
         // A run directory may be open to others; what went wrong in a program is its user's business.
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at("make", folder))?;
         forget_old(folder);
         let file = folder.join(std::process::id().to_string());
-        File::create(&file)?;
+        File::create(&file).map_err(at("make", &file))?;
         Ok(Self { file })
     }
 
@@ -66,7 +67,7 @@ impl Reasons {
     /// Tells on standard error why a program has ended so; `strict` says that it ran in the strict mode. The file stays if it is named.
     pub(crate) fn end(self, end: End, strict: bool) {
         let (told, names_file) = self.told(end, strict);
-        eprint!("{told}");
+        crate::tell(&told);
         if !names_file {
             self.forget();
         }

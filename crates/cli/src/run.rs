@@ -19,6 +19,7 @@ use crate::reasons::{self, End, Reasons};
 use crate::signals::{self, Caught};
 use crate::start;
 use crate::strict::Findings;
+use engine::reason::say;
 
 /// The strict mode has found something, in a program that ended with 0.
 const FOUND: u8 = 123;
@@ -34,7 +35,7 @@ pub(crate) fn run(run: &Run, host: &Host) -> ExitCode {
     match attempt(run, host) {
         Ok(code) => ExitCode::from(code),
         Err(why) => {
-            eprintln!("softhca: {why}");
+            say(format_args!("{why}"));
             ExitCode::from(NOT_READY)
         }
     }
@@ -77,7 +78,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
         Err(error) => {
             reasons.forget();
             findings.map(Findings::end);
-            eprintln!("softhca: {program}: {error}");
+            say(format_args!("{program}: {error}"));
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };

@@ -41,21 +41,24 @@ impl Caught {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
         let passing = Passing { pid, target: Arc::new(Mutex::new(Some(pid))), asked: Arc::default() };
         let (target, asked) = (Arc::clone(&passing.target), Arc::clone(&passing.asked));
-        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            for origin in self.signals.forever() {
-                if asks_to_end(origin.signal) {
-                    asked.store(true, Ordering::Relaxed);
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                for origin in self.signals.forever() {
+                    if asks_to_end(origin.signal) {
+                        asked.store(true, Ordering::Relaxed);
+                    }
+                    let from_terminal = matches!(origin.cause, Cause::Kernel);
+                    let target = target.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let (false, Some(signal), Some(pid)) =
+                        (from_terminal, Signal::from_named_raw(origin.signal), *target)
+                    {
+                        // A program that has just ended needs no signal.
+                        let _ = kill_process(pid, signal);
+                    }
                 }
-                let from_terminal = matches!(origin.cause, Cause::Kernel);
-                let target = target.lock().unwrap_or_else(PoisonError::into_inner);
-                if let (false, Some(signal), Some(pid)) =
-                    (from_terminal, Signal::from_named_raw(origin.signal), *target)
-                {
-                    // A program that has just ended needs no signal.
-                    let _ = kill_process(pid, signal);
-                }
-            }
-        })?;
+            })
+            .map_err(shm::denied::named("pthread_create"))?;
         Ok(passing)
     }
 }

@@ -4,7 +4,6 @@
 //! itself (`softhca agent --detached`), which nobody waits for. The agent belongs to its own session, holds no descriptor
 //! of whoever started it, stands in `/`, and ends itself when it has been idle for a while.
 
-use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use engine::rundir::at;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -69,22 +69,23 @@ fn answering_or_started(host: &Host, run_dir: &Path, link_layer: Option<LinkLaye
     }
     let cannot = |error: io::Error| format!("the agent cannot be started: {error}; type `softhca doctor`");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
-    let lock = lock_file(&place::start_lock(run_dir)).map_err(cannot)?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|errno| cannot(errno.into()))?;
+    let start_lock = place::start_lock(run_dir);
+    let lock = lock_file(&start_lock).map_err(cannot)?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|errno| cannot(at("lock", &start_lock)(errno.into())))?;
     // Whoever held the lock before has started one; and one that is dying holds the directory a little longer.
     if let Some(connection) = await_vacancy(run_dir)? {
         return Ok(connection);
     }
-    let program = env::current_exe().map_err(cannot)?;
+    let program = place::program()?;
     let idle = IDLE_EXIT.as_secs().to_string();
-    let output = Command::new(program)
+    let output = Command::new(&program)
         .args(["agent", "--idle-exit", &idle])
         .args(host.addresses.iter().map(|address| format!("--address={address}")))
         .args(link_layer.map(LinkLayer::option))
         .env(engine::rundir::VARIABLE, run_dir)
         .stdin(Stdio::null())
         .output()
-        .map_err(cannot)?;
+        .map_err(|error| cannot(at("start", &program)(error)))?;
     Connection::open(run_dir).map_err(|error| {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().trim_start_matches("softhca: ");
@@ -100,7 +101,7 @@ pub(crate) fn answering(run_dir: &Path) -> Result<Option<Connection>, String> {
 }
 
 /// Waits until no agent holds the run directory, or one answers.
-fn await_vacancy(run_dir: &Path) -> Result<Option<Connection>, String> {
+pub(crate) fn await_vacancy(run_dir: &Path) -> Result<Option<Connection>, String> {
     let started = Instant::now();
     loop {
         if let Some(connection) = answering(run_dir)? {
@@ -118,27 +119,29 @@ fn await_vacancy(run_dir: &Path) -> Result<Option<Connection>, String> {
 }
 
 fn lock_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
+    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(at("open", path))
 }
 
 /// Starts the agent of `run_dir` with `arguments` in the background and waits until it answers.
 pub(crate) fn launch(run_dir: &Path, arguments: &[String]) -> Result<Connection, String> {
     let cannot = |error: io::Error| format!("the agent cannot be started: {error}");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
-    let log = log::open(&place::agent_log(run_dir)).map_err(cannot)?;
+    let log_path = place::agent_log(run_dir);
+    let log = log::open(&log_path).map_err(|error| cannot(at("open", &log_path)(error)))?;
+    let program = place::program()?;
     let log_start = log.metadata().map_or(0, |meta| meta.len());
     // On a kernel that cannot do this the agent runs all the same, with what it was given.
     let _ = shm::inherit::nothing_but_standard_descriptors();
-    let mut child = Command::new(env::current_exe().map_err(cannot)?)
+    let mut child = Command::new(&program)
         .args(["agent", "--detached"])
         .args(arguments)
         .env(engine::rundir::VARIABLE, run_dir)
         .current_dir("/")
         .stdin(Stdio::null())
-        .stdout(log.try_clone().map_err(cannot)?)
+        .stdout(log.try_clone().map_err(|error| cannot(at("open", &log_path)(error)))?)
         .stderr(log)
         .spawn()
-        .map_err(cannot)?;
+        .map_err(|error| cannot(at("start", &program)(error)))?;
     await_answer(run_dir, &mut child, log_start)
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use engine::lint::{Told, read};
+use engine::rundir::at;
 
 use crate::reasons;
 
@@ -27,11 +28,11 @@ impl Findings {
     /// An empty file for this process, beside the folder for reasons; those of long ago go.
     pub(crate) fn new(reasons: &Path) -> io::Result<Self> {
         let folder = reasons.with_file_name("findings");
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(at("make", &folder))?;
         reasons::forget_old(&folder);
         // With a `/` in any case: that is how the library knows a file.
         let file = std::path::absolute(folder)?.join(std::process::id().to_string());
-        File::create(&file)?;
+        File::create(&file).map_err(at("make", &file))?;
         Ok(Self { file })
     }
 
@@ -45,7 +46,7 @@ impl Findings {
         // A program may have written anything to its file.
         let text = fs::read(&self.file).unwrap_or_default();
         let all = read(&String::from_utf8_lossy(&text));
-        eprint!("{}", told(&all, &self.file));
+        crate::tell(&told(&all, &self.file));
         if all.is_empty() {
             // A file that stays is only a file that stays.
             let _ = fs::remove_file(self.file);

@@ -105,17 +105,37 @@ impl SocketControl {
     /// # Errors
     /// As for [`SocketControl::open`].
     pub fn open_with_descriptors(path: &Path, profile: u16, flags: u32) -> Result<(Self, Vec<OwnedFd>)> {
-        let socket = Socket::connect(path).map_err(|error| Error {
-            errno: Errno(error.raw_os_error().unwrap_or(libc::ENODEV)),
-            reason: format!(
-                "no softhca agent answers at {} ({error}): start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`",
-                path.display()
-            ),
+        let socket = Socket::connect(path).map_err(|error| match error.raw_os_error() {
+            Some(errno) => Error {
+                errno: Errno(errno),
+                reason: format!(
+                    "no softhca agent answers at {} ({error}): start one with `softhca agent`, or run the program with `softhca run -- PROGRAM`",
+                    path.display()
+                ),
+            },
+            // There is no socket to connect.
+            None => error.into(),
         })?;
         let open = Open { magic: MAGIC, version: VERSION, profile, flags, reserved: 0 };
-        socket.send(bytemuck::bytes_of(&open), &[])?;
+        let turned_away = || {
+            let log = path.with_file_name("agent.log");
+            let reason = format!(
+                "the agent turned this program away at {}: {} says why; too many programs or open files are the usual reason",
+                path.display(),
+                log.display()
+            );
+            Error { errno: Errno::ECONNREFUSED, reason }
+        };
+        let heard = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset => turned_away(),
+            _ => error.into(),
+        };
+        socket.send(bytemuck::bytes_of(&open), &[]).map_err(heard)?;
         let mut bytes = [0u8; size_of::<OpenAnswer>()];
-        let received = socket.recv(&mut bytes)?;
+        let received = socket.recv(&mut bytes).map_err(heard)?;
+        if received.len == 0 {
+            return Err(turned_away());
+        }
         let answer: OpenAnswer = bytemuck::pod_read_unaligned(&bytes);
         if received.len != bytes.len() || answer.magic != MAGIC {
             return Err(Error::refuse(
@@ -216,6 +236,12 @@ impl Control for SocketControl {
             // An empty place in a table is an answer, for programs look through whole tables, and so is "not yet": nothing has failed.
             let quiet = matches!(errno, Errno::ENODATA | Errno::EAGAIN);
             return Err(if quiet { Error { errno, reason } } else { Error::refuse(errno, reason) });
+        }
+        if received.truncated {
+            return Err(Error::refuse(
+                Errno::EMFILE,
+                "the agent's descriptors do not fit: this process has too many open files; raise its limit (`ulimit -n`)",
+            ));
         }
         Ok(Answer { bytes: bytes.to_vec(), fds: received.fds })
     }

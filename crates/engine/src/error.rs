@@ -46,7 +46,7 @@ impl From<Errno> for Error {
 
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
-        Self { errno: Errno(error.raw_os_error().unwrap_or(libc::EIO)), reason: error.to_string() }
+        Self { errno: Errno(shm::denied::errno(&error).unwrap_or(libc::EIO)), reason: shm::denied::told(&error) }
     }
 }
 

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use shm::denied::{denied, named};
 use shm::{Bell, Doorbell, Socket};
 
 use crate::attendance::Attendance;
@@ -99,11 +100,12 @@ impl Waker {
     pub(crate) fn new() -> Result<(Self, OwnedFd)> {
         let (bell, fd) = Bell::create()?;
         let kick = Doorbell::new()?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(denied("epoll_create1"))?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, kick.as_fd(), epoll::EventData::new_u64(KICK), edge)?;
         let timer = || timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
-        let timers = [timer()?, timer()?];
+        let [one, other] = [timer(), timer()].map(|timer| timer.map_err(denied("timerfd_create")));
+        let timers = [one?, other?];
         for timer in &timers {
             // Edge-triggered, and never read: to set it anew makes it ready to fire again.
             epoll::add(&epoll, timer, epoll::EventData::new_u64(TIMER), edge)?;
@@ -360,7 +362,8 @@ impl Engine {
                 std::thread::Builder::new()
                     .name("softhca".into())
                     .stack_size(256 * 1024)
-                    .spawn(move || engine.help())?,
+                    .spawn(move || engine.help())
+                    .map_err(named("pthread_create"))?,
             );
         }
         Ok(())

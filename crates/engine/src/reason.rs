@@ -195,6 +195,11 @@ fn file() -> Option<File> {
     OpenOptions::new().append(true).open(std::env::var_os(VARIABLE)?).ok()
 }
 
+/// Says something to the user on standard error. One that is full or closed is no reason to end: this may be anybody's process.
+pub fn say(what: fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_all(format!("softhca: {what}\n").as_bytes());
+}
+
 /// The last `n` sentences of this process, oldest first.
 #[must_use]
 pub fn last(n: usize) -> Vec<String> {

@@ -104,6 +104,23 @@ pub fn is_trusted(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(safe)
 }
 
+/// Names what failed on which path, and what to do next where that can be known.
+pub fn at(action: &str, path: &Path) -> impl FnOnce(io::Error) -> io::Error + use<> {
+    let what = format!("cannot {action} {}", path.display());
+    move |error| {
+        let next = match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "; free some room there, or set SOFTHCA_DIR to a directory on another file system"
+            }
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                "; set SOFTHCA_DIR to a directory that you may write"
+            }
+            _ => "",
+        };
+        io::Error::new(error.kind(), format!("{what}: {}{next}", shm::denied::told(&error)))
+    }
+}
+
 /// Makes `dir` with mode 0700 where it does not exist, and refuses one that somebody else could have prepared.
 ///
 /// # Errors
@@ -119,15 +136,15 @@ pub fn prepare(dir: &Path) -> io::Result<()> {
 pub fn prepare_for_everybody(dir: &Path) -> io::Result<()> {
     prepare_with(dir, 0o755)?;
     // The mode of a new directory depends on the umask, and one that is there may have been a private one.
-    fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+    fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).map_err(at("chmod", dir))
 }
 
 fn prepare_with(dir: &Path, mode: u32) -> io::Result<()> {
     match fs::DirBuilder::new().recursive(true).mode(mode).create(dir) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at("make", dir)(error)),
         _ => {}
     }
-    let meta = fs::symlink_metadata(dir)?;
+    let meta = fs::symlink_metadata(dir).map_err(at("look at", dir))?;
     let refuse = |why: &str| Err(io::Error::new(ErrorKind::PermissionDenied, format!("{} {why}", dir.display())));
     if !meta.is_dir() {
         return refuse("is not a directory");
@@ -170,6 +187,25 @@ mod tests {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o770)).expect("opened");
         assert!(!is_trusted(&dir));
         assert!(prepare(&dir).expect_err("refused").to_string().contains("other users"));
+    }
+
+    #[test]
+    fn an_error_names_the_path_and_what_to_do() {
+        for (errno, words) in [
+            (Errno::NOSPC, "free some room"),
+            (Errno::DQUOT, "free some room"),
+            (Errno::ACCESS, "that you may write"),
+            (Errno::ROFS, "that you may write"),
+            (Errno::MFILE, "ulimit -n"),
+        ] {
+            let text = at("write", Path::new("/x/y"))(errno.into()).to_string();
+            assert!(text.starts_with("cannot write /x/y: ") && text.contains(words), "{text}");
+        }
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let file = scratch.path().join("file");
+        fs::write(&file, "").expect("written");
+        let text = prepare(&file.join("run")).expect_err("a file is no directory").to_string();
+        assert!(text.starts_with(&format!("cannot make {}", file.join("run").display())), "{text}");
     }
 
     #[test]

@@ -11,6 +11,8 @@ use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::denied::denied;
+
 /// An eventfd, readable while there are rings that nobody has drained. No operation blocks.
 #[derive(Debug)]
 pub struct Doorbell {
@@ -20,13 +22,14 @@ pub struct Doorbell {
 impl Doorbell {
     /// Makes a silent one.
     pub fn new() -> io::Result<Self> {
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { fd })
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { fd: rustix::event::eventfd(0, flags).map_err(denied("eventfd2"))? })
     }
 
     /// Another descriptor of the same eventfd.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()? })
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(denied("fcntl (F_DUPFD_CLOEXEC)"))?;
+        Ok(Self { fd })
     }
 
     /// Wakes the other side. A counter that is full wakes it as well, and a doorbell that cannot be rung any more has nobody

@@ -8,6 +8,7 @@
 //! * [`life`]: a word that says that a thread has ended, however it did.
 //! * [`share`]: a mapping of somebody else's file, which may be cut short.
 //! * [`spool`]: a ring of records that loses what it has no room for.
+//! * [`denied`]: system calls that the kernel refuses, by name.
 //! * [`inherit`]: keeping descriptors from programs that are started from here.
 //!
 //! This crate knows nothing of RDMA. Everything that it reads from shared memory is a claim of a peer that may be
@@ -23,6 +24,7 @@
 
 pub mod bell;
 pub mod bulk;
+pub mod denied;
 pub mod eventfd;
 pub mod inherit;
 pub mod lane;

@@ -14,6 +14,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Pid, getpid};
 
+use crate::denied::denied;
 use crate::memory::{load_bytes, store_bytes};
 
 /// The type of the file system that ordinary memfds live in (statfs(2)).
@@ -55,20 +56,18 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Makes a memfd of `len` zero bytes, its size sealed, and maps it. `name` shows up in `/proc/<pid>/maps`.
     pub fn create(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, len as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let fd = memfd(name, len)?;
+        seal(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let region = Self::map_with(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
         Ok((region, fd))
     }
 
     /// Like [`Region::create`], but this mapping stays the only writable one: everybody else can only map it read-only.
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, len as u64)?;
+        let fd = memfd(name, len)?;
         let region = Self::map_with(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals)?;
+        seal(&fd, seals)?;
         Ok((region, fd))
     }
 
@@ -91,7 +90,8 @@ impl Region {
 
     fn map_with(fd: BorrowedFd<'_>, offset: u64, len: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) }?;
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };
+        let base = base.map_err(denied("mmap"))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         MAPPED.fetch_add(1, Ordering::Relaxed);
         let region = Self { base, len, owner: getpid(), lender: None };
@@ -221,6 +221,18 @@ impl Drop for Region {
 /// block while a file system of somebody else's does not answer.
 pub fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
+}
+
+/// A memfd of `len` zero bytes that can be sealed.
+fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(name, flags).map_err(denied("memfd_create"))?;
+    rustix::fs::ftruncate(&fd, len as u64).map_err(denied("ftruncate"))?;
+    Ok(fd)
+}
+
+fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
+    rustix::fs::fcntl_add_seals(fd, seals).map_err(denied("fcntl (F_ADD_SEALS)"))
 }
 
 /// Can its owner take bytes away from under us?

@@ -16,6 +16,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::denied::{denied, forbidden};
+
 /// The most descriptors that a message carries.
 pub const FDS_MAX: usize = 8;
 
@@ -63,8 +65,19 @@ impl Socket {
 
     /// Two ends that are connected with each other.
     pub fn pair() -> io::Result<(Self, Self)> {
-        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (a, b) = pair.map_err(denied("socketpair"))?;
         Ok((Self { fd: a }, Self { fd: b }))
+    }
+
+    /// Whether messages with descriptors come through here at all: a sandbox may forbid the calls.
+    ///
+    /// # Errors
+    /// Which call is refused.
+    pub fn check() -> io::Result<()> {
+        let (one, other) = Self::pair()?;
+        one.try_send(b"?", &[other.as_fd()])?;
+        other.try_recv(&mut [0; 1]).map(drop)
     }
 
     /// Whether [`Socket::send`] and [`Socket::recv`] fail with WouldBlock where they would wait otherwise.
@@ -107,7 +120,8 @@ impl Socket {
             assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is space for FDS_MAX descriptors");
         }
         let iov = [IoSlice::new(bytes)];
-        let sent = retry_on_intr(|| rustix::net::sendmsg(&self.fd, &iov, &mut control, flags))?;
+        let sent = retry_on_intr(|| rustix::net::sendmsg(&self.fd, &iov, &mut control, flags));
+        let sent = sent.map_err(forbidden("sendmsg"))?;
         debug_assert_eq!(sent, bytes.len(), "a SOCK_SEQPACKET message goes whole or not at all");
         Ok(())
     }
@@ -129,7 +143,7 @@ impl Socket {
         let message = loop {
             match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buf)], &mut control, flags) {
                 Err(Errno::INTR) => {}
-                done => break done?,
+                done => break done.map_err(forbidden("recvmsg"))?,
             }
         };
         let mut fds = Vec::new();
@@ -216,7 +230,8 @@ impl AsFd for Listener {
 }
 
 fn unconnected() -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(denied("socket"))
 }
 
 /// Calls `what` with the address of a path; one that is too long for an address (108 bytes) is named by way of its folder.

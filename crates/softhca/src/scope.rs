@@ -255,7 +255,7 @@ impl<S> Drop for End<'_, '_, S> {
         for mr in self.scope.regions.lock().drain(..) {
             // The memory must not be given back while somebody may touch it, and there is no other way to be sure.
             if mr.dereg().is_err() && self.scope.qp.pd.ctx.engine.check_process().is_ok() {
-                eprintln!("softhca: a registration of borrowed memory could not be ended");
+                engine::reason::say(format_args!("a registration of borrowed memory could not be ended"));
                 std::process::abort();
             }
         }

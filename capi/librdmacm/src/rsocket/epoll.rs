@@ -2,7 +2,7 @@
 //! that wait. It is level-triggered. The principal type is [`Epoll`].
 
 use super::poll;
-use super::waiting::{Patience, refusal};
+use super::waiting::{Patience, no_eventfd};
 use crate::entry::{Outcome, Refusal};
 use libc::{epoll_event, pollfd};
 use parking_lot::Mutex;
@@ -40,7 +40,7 @@ impl Epoll {
     /// An empty list.
     pub(crate) fn new(flags: c_int) -> Outcome<Self> {
         let close = if flags & libc::EPOLL_CLOEXEC != 0 { EventfdFlags::CLOEXEC } else { EventfdFlags::empty() };
-        let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | close).map_err(refusal)?;
+        let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | close).map_err(no_eventfd)?;
         Ok(Self { fd, list: Mutex::default() })
     }
 

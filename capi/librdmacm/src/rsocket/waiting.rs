@@ -47,7 +47,7 @@ impl Waker {
     }
 
     fn new() -> Outcome<Self> {
-        rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Self).map_err(refusal)
+        rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Self).map_err(no_eventfd)
     }
 
     /// Wakes the thread.
@@ -141,6 +141,11 @@ pub(crate) fn input(fd: BorrowedFd<'_>) -> PollFd<'_> {
 /// What the C library's errno means here.
 pub(crate) fn refusal(errno: rustix::io::Errno) -> Refusal {
     Refusal(errno.raw_os_error())
+}
+
+/// What a refused eventfd means to a program that asked for a socket: it is noted by name.
+pub(crate) fn no_eventfd(errno: rustix::io::Errno) -> Refusal {
+    engine::Error::refuse(abi::Errno(errno.raw_os_error()), shm::denied::denied("eventfd2")(errno).to_string()).into()
 }
 
 /// A descriptor that somebody else owns, for the time of a call.

@@ -73,7 +73,8 @@ impl Channel {
     pub(crate) fn new(peer: Peer, token: u32, told: bool, of_user: Arc<AtomicUsize>) -> io::Result<(Self, OwnedFd)> {
         // Whether its end waits is the client's choice; ours never does.
         let kind = if told { SocketType::SEQPACKET } else { SocketType::STREAM };
-        let (bell, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (bell, theirs) = pair.map_err(shm::denied::denied("socketpair"))?;
         // Nothing comes back by it: a descriptor that a client sent us could block who closes the bell.
         shutdown(&bell, Shutdown::Read)?;
         Ok((Self { peer, token, told, events: VecDeque::new(), of_user, bell, owed: 0, rings: 0 }, theirs))

@@ -14,7 +14,7 @@ use std::time::Duration;
 use abi::wire::{CLAIM_PAGE_LEN, WireSocket, socket_flags};
 use parking_lot::RwLock;
 use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use shm::Doorbell;
 use shm::region::Region;
@@ -89,7 +89,7 @@ impl Receiver {
 impl Intake {
     /// One without sockets. `shared`: engines may have them.
     pub(crate) fn new(shared: bool) -> io::Result<Self> {
-        let [outer, inner, groups] = [(); 3].map(|()| epoll::create(CreateFlags::CLOEXEC));
+        let [outer, inner, groups] = [(); 3].map(|()| crate::poller::new_epoll());
         let (outer, inner, groups) = (outer?, inner?, groups?);
         let wake = Doorbell::new()?;
         epoll::add(&outer, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;

@@ -28,7 +28,8 @@ impl WireThread {
     /// Starts it.
     pub(crate) fn start(intake: Arc<Intake>, forwarder: Arc<Forwarder>) -> io::Result<Self> {
         let shared = Arc::clone(&intake);
-        let thread = std::thread::Builder::new().name("softhca-wire".into()).spawn(move || run(&shared, &forwarder))?;
+        let thread = std::thread::Builder::new().name("softhca-wire".into()).spawn(move || run(&shared, &forwarder));
+        let thread = thread.map_err(shm::denied::named("pthread_create"))?;
         Ok(Self { intake, thread: Some(thread) })
     }
 }

@@ -7,10 +7,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use agent::FILES_MIN;
+use rustix::event::epoll;
+use rustix::process::{PidfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_open};
 use rustix::thread::{MembarrierCommand, membarrier_query};
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use serde_json::Value;
+use shm::denied::{Denied, denied};
+use shm::{Doorbell, Region, Socket};
 
 use super::Finding;
 use crate::admin::Connection;
@@ -42,8 +46,10 @@ pub(super) fn all(host: &Host) -> Vec<Finding> {
         connections(&run_dir),
         library(),
         loaded(),
-        memory_seals(),
+        system_calls(),
         pidfd(),
+        proc(),
+        open_files(),
         membarrier(),
         wait_precision(),
         processors(),
@@ -225,17 +231,28 @@ fn loaded() -> Finding {
     }
 }
 
-fn memory_seals() -> Finding {
-    const WHAT: &str = "memfd seals";
-    let sealed = memfd_create("softhca-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .and_then(|fd| fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE));
-    match sealed {
-        Ok(()) => Finding::ok(WHAT, "shared memory can be sealed"),
-        Err(errno) => Finding::fail(
-            WHAT,
-            format!("shared memory cannot be sealed: {errno}"),
-            "softhca needs Linux 5.11 or newer, and a sandbox that allows memfd_create",
-        ),
+/// Calls that softhca cannot do without, of which seccomp profiles forbid some. Each is tried; the first that is refused is told.
+fn system_calls() -> Finding {
+    const WHAT: &str = "system calls";
+    let epoll = || epoll::create(epoll::CreateFlags::CLOEXEC).map(drop);
+    let timer = || timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map(drop);
+    let tried = Region::create("softhca-doctor", 4096)
+        .map(drop)
+        .and_then(|()| Region::create_published("softhca-doctor", 4096).map(drop))
+        .and_then(|()| Doorbell::new().map(drop))
+        .and_then(|()| epoll().map_err(denied("epoll_create1")))
+        .and_then(|()| timer().map_err(denied("timerfd_create")))
+        .and_then(|()| Socket::check());
+    match tried {
+        Ok(()) => Finding::ok(WHAT, "all that softhca needs are allowed, and shared memory can be sealed"),
+        Err(error) => match error.get_ref().and_then(|error| error.downcast_ref::<Denied>()) {
+            Some(denied) => Finding::fail(
+                WHAT,
+                format!("{}: {}", denied.call, denied.errno),
+                denied.advice().unwrap_or_else(|| "programs will not work here".to_owned()),
+            ),
+            None => Finding::fail(WHAT, error.to_string(), "programs will not work here"),
+        },
     }
 }
 
@@ -243,11 +260,38 @@ fn pidfd() -> Finding {
     const WHAT: &str = "pidfd";
     match pidfd_open(getpid(), PidfdFlags::empty()) {
         Ok(_) => Finding::ok(WHAT, "the death of a program is seen at once"),
-        Err(errno) => Finding::fail(
+        Err(errno) => Finding::warn(
             WHAT,
-            format!("pidfd_open: {errno}"),
-            "softhca needs Linux 5.11 or newer, and a sandbox that allows pidfd_open",
+            format!("pidfd_open: {errno}: the death of a program is seen when its connection to the agent ends"),
+            "allow pidfd_open in the seccomp profile of the container or sandbox",
         ),
+    }
+}
+
+fn proc() -> Finding {
+    const WHAT: &str = "/proc";
+    match fs::metadata("/proc/self/maps") {
+        Ok(_) => Finding::ok(WHAT, "is mounted"),
+        Err(error) => Finding::warn(
+            WHAT,
+            format!("/proc/self/maps: {error}: networks are not told apart, and some sentences are shorter"),
+            "mount -t proc proc /proc",
+        ),
+    }
+}
+
+/// How many files a process may have open: an agent needs some for each program, and a program some for each device.
+fn open_files() -> Finding {
+    const WHAT: &str = "open files";
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    match maximum {
+        Some(limit) if limit < FILES_MIN => Finding::fail(
+            WHAT,
+            format!("a process may have {limit} only; an agent needs {FILES_MIN} or more"),
+            format!("ulimit -Hn {FILES_MIN}"),
+        ),
+        Some(limit) => Finding::ok(WHAT, format!("a process may have {limit}")),
+        None => Finding::ok(WHAT, "a process may have any number"),
     }
 }
 
@@ -267,9 +311,9 @@ fn membarrier() -> Finding {
 fn wait_precision() -> Finding {
     const WHAT: &str = "epoll_pwait2";
     let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000 };
-    let waited = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).and_then(|epoll| {
+    let waited = epoll::create(epoll::CreateFlags::CLOEXEC).and_then(|epoll| {
         let mut events = Vec::with_capacity(1);
-        rustix::event::epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&moment))
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&moment))
     });
     match waited {
         Ok(_) => Finding::ok(WHAT, "waits are exact to microseconds"),

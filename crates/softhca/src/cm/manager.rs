@@ -76,7 +76,9 @@ impl Manager {
         let shared = Arc::new(Shared { channel: opener()?, state: Mutex::default(), next: AtomicU64::new(1) });
         let thread = std::thread::Builder::new().name("softhca-cm".into()).stack_size(256 * 1024);
         let listening = Arc::clone(&shared);
-        let thread = thread.spawn(move || listening.listen()).map_err(engine::Error::from)?;
+        let thread = thread
+            .spawn(move || listening.listen())
+            .map_err(|error| engine::Error::from(shm::denied::named("pthread_create")(error)))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
