@@ -69,7 +69,9 @@ impl QueueMemory {
     /// Room for `len` bytes. Its first cache line, the control block, is zero.
     pub fn allocate(&mut self, len: usize) -> io::Result<Allocation> {
         let len = len.max(1).next_multiple_of(ALIGN);
-        let found = self.slabs.iter_mut().find_map(|(id, slab)| Some((*id, slab.take(len)?)));
+        // A client drops its mapping with the last object; where only left memory lies, it would need the descriptor again.
+        let mut mapped = self.slabs.iter_mut().filter(|(_, slab)| slab.objects > 0);
+        let found = mapped.find_map(|(id, slab)| Some((*id, slab.take(len)?)));
         match found {
             Some((id, offset)) => self.grant(id, offset, len, false),
             None => {

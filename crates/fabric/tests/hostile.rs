@@ -20,8 +20,8 @@ const NOTICE: u8 = 4;
 fn victim(fabric: &Fabric, stranger: &Stranger) -> (Side, StrangersLane) {
     let side = Side::new(&fabric.engine(), &Plan::rc().hasty());
     aim(&side, stranger);
-    // Which of the lanes a QP takes follows from its number.
-    let lane = stranger.lane(side.engine.number(), side.qp.qpn() % 4);
+    // The first connection of an engine to another one takes the first lane.
+    let lane = stranger.lane(side.engine.number(), 0);
     (side, lane)
 }
 

@@ -65,7 +65,6 @@ fn memory_that_cannot_be_registered() {
     let device = Device::open();
     let start: *mut std::ffi::c_void = device.memory.as_ptr().cast_mut().cast();
     let refused = |addr, length, access| (call!(memory::reg(device.pd, addr, length, access)).is_null(), errno());
-    assert_eq!(refused(start, 0, 1), (true, EINVAL));
     assert_eq!(refused(null_mut(), 4096, 1), (true, EFAULT));
     assert_eq!(refused(start, 1 << 60, 1), (true, EFAULT));
     assert_eq!(refused(start, 4096, 2), (true, EINVAL), "remote write without local write");
