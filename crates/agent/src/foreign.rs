@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use abi::Errno;
-use rustix::fs::{OFlags, SealFlags};
+use rustix::fs::{FileType, OFlags, SealFlags};
 use shm::region::is_on_tmpfs;
 
 use crate::closer::Closer;
@@ -153,7 +153,11 @@ impl Facts {
             size: u64::try_from(stat.st_size).unwrap_or(0),
             seals: rustix::fs::fcntl_get_seals(fd).ok(),
             is_on_tmpfs: is_on_tmpfs(fd.as_fd()),
-            is_eventfd: name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]"),
+            is_eventfd: match name {
+                Ok(name) => name.as_os_str() == "anon_inode:[eventfd]",
+                // Without /proc: an inode without a type is anonymous, and ringing any of those neither waits nor harms.
+                Err(_) => FileType::from_raw_mode(stat.st_mode) == FileType::Unknown,
+            },
         })
     }
 }
