@@ -310,12 +310,12 @@ static void device_memory(void)
     struct ibv_mr *twin_mr = CALL(ibv_import_mr)(twin_pd, mr->handle);
     struct ibv_dm *twin_dm = CALL(ibv_import_dm)(twin, dm->handle);
     MUST(twin_pd && twin_mr && twin_dm && twin_mr->lkey == mr->lkey);
-    NONE(ibv_import_pd(twin, 0xffffffff), EINVAL);
-    NONE(ibv_import_pd(twin, mr->handle), EINVAL);
+    NONE(ibv_import_pd(twin, 0xffffffff), ENOENT);
+    NONE(ibv_import_pd(twin, mr->handle), ENOENT);
     NONE(ibv_import_pd(NULL, 0), EINVAL);
-    NONE(ibv_import_mr(twin_pd, 0), EINVAL);
+    NONE(ibv_import_mr(twin_pd, 0), ENOENT);
     NONE(ibv_import_mr(NULL, 0), EINVAL);
-    NONE(ibv_import_dm(twin, 12345), EINVAL);
+    NONE(ibv_import_dm(twin, 12345), ENOENT);
     NONE(ibv_import_dm(NULL, 0), EINVAL);
     CALL(ibv_unimport_mr)(twin_mr);
     CALL(ibv_unimport_dm)(twin_dm);
@@ -785,7 +785,7 @@ static void parents_and_xrc(struct ibv_cq *cq)
     CODE(ibv_dealloc_pd(parent), 0);
     CODE(ibv_dealloc_pd(parent), ENOENT);
     CODE(ibv_dealloc_td(td), 0);
-    CODE(ibv_dealloc_td(td), ENOENT);
+    /* Not twice: what verbs.h has inline looks into the object by itself. */
     td_init.comp_mask = UINT32_MAX;
     MUST(ibv_alloc_td(context, &td_init) == NULL);
 

@@ -70,7 +70,7 @@ fn run_starts_such_an_agent_and_takes_no_other() {
     let refused = run("ethernet");
     assert!(refused.code == 125 && refused.errors.contains("another link layer: InfiniBand"), "{}", refused.told());
     let unknown = run("token-ring");
-    assert!(unknown.code == 2 && unknown.errors.contains("infiniband"), "{}", unknown.told());
+    assert!(unknown.code == 125 && unknown.errors.contains("infiniband"), "{}", unknown.told());
 }
 
 #[test]

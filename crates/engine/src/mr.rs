@@ -301,13 +301,13 @@ impl Mr {
 }
 
 fn checked_access(access: u32) -> Result<u32> {
+    let unknown = access & !(KNOWN | right::FLUSH_PERSISTENT | OPTIONAL);
+    if unknown != 0 {
+        return Err(Error::refuse(Errno::EINVAL, format!("unknown access flags {unknown:#x}")));
+    }
     if access & right::FLUSH_PERSISTENT != 0 {
         let text = "IBV_ACCESS_FLUSH_PERSISTENT: the device does not promise that FLUSH makes data persistent";
         return Err(Error::refuse(Errno::EOPNOTSUPP, text));
-    }
-    let unknown = access & !(KNOWN | OPTIONAL);
-    if unknown != 0 {
-        return Err(Error::refuse(Errno::EINVAL, format!("unknown access flags {unknown:#x}")));
     }
     if access & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0 && access & right::LOCAL_WRITE == 0 {
         return Err(Error::refuse(

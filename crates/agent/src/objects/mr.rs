@@ -261,13 +261,13 @@ fn mapped(world: &mut World, owner: ContextId, change: impl FnOnce(&mut Mapped, 
 
 /// Rights that make sense together, of an MR.
 fn check_access(flags: u32) -> Result<(), (Errno, String)> {
+    check_meaning(flags)?;
     if flags & access::FLUSH_PERSISTENT != 0 {
         return Err((
             Errno::EOPNOTSUPP,
             format!("access flags {flags:#x} ask for FLUSH to persistence, which the device does not promise"),
         ));
     }
-    check_meaning(flags)?;
     if flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 && flags & access::LOCAL_WRITE == 0 {
         return Err((
             Errno::EINVAL,
