@@ -154,7 +154,7 @@ impl Client {
         (self.socket.as_fd(), &mut self.interest)
     }
 
-    /// What becomes readable at the death of the process, once, for whoever is to watch it.
+    /// What becomes readable at the death of the process: given once, to be watched.
     pub(crate) fn new_death(&mut self) -> Option<BorrowedFd<'_>> {
         if std::mem::take(&mut self.death_is_new) { self.death() } else { None }
     }

@@ -1,6 +1,6 @@
 //! Which contexts the agent owes something: records or pushes for which there was no room.
 //!
-//! Whoever finds no room notes it, and only those contexts are looked at again: a turn of the agent's thread does not walk over
+//! Code that finds no room notes the context here. Only noted contexts are looked at again: a turn of the agent's thread does not walk over
 //! all contexts. The principal type is [`Owed`].
 
 use std::collections::BTreeSet;
