@@ -4,45 +4,67 @@
 //! of its functions. Files and lines are there if the program has debug information, names if it was not stripped; else an offset.
 //! The principal type is [`Site`].
 
-use std::backtrace::Backtrace;
 use std::fs;
+
+use backtrace::{Backtrace, BacktraceFrame, BacktraceSymbol};
 
 /// A place in the program. Names are looked up when it is told.
 pub(crate) struct Site(Backtrace);
 
-/// One frame.
+/// One function of the stack; an inlined one has the address of the frame that it is in.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Frame {
     address: u64,
+    /// Empty: unknown.
     name: String,
+    /// `file:line`, or empty.
     line: String,
 }
 
 impl Site {
     /// The call that is under way.
     pub(crate) fn capture() -> Self {
-        Self(Backtrace::force_capture())
+        Self(Backtrace::new_unresolved())
     }
 
     /// The place in words; None where no frame is the program's, as on a thread of ours.
     pub(crate) fn told(&self) -> Option<String> {
-        told(&frames(&format!("{:#}", self.0)), &fs::read_to_string("/proc/self/maps").unwrap_or_default())
+        let mut resolved = self.0.clone();
+        resolved.resolve();
+        told(&frames(resolved.frames()), &fs::read_to_string("/proc/self/maps").unwrap_or_default())
     }
+}
+
+/// All functions, the innermost first.
+fn frames(resolved: &[BacktraceFrame]) -> Vec<Frame> {
+    let named = |address, symbol: &BacktraceSymbol| {
+        let file = symbol.filename().map(|path| path.display().to_string());
+        let line = file.zip(symbol.lineno()).map(|(file, line)| format!("{file}:{line}"));
+        // The alternative form leaves out the hash of Rust's names.
+        let name = symbol.name().map(|name| format!("{name:#}"));
+        Frame { address, name: name.unwrap_or_default(), line: line.unwrap_or_default() }
+    };
+    let each = |frame: &BacktraceFrame| -> Vec<Frame> {
+        let address = frame.ip() as u64;
+        match frame.symbols() {
+            [] => vec![Frame { address, ..Frame::default() }],
+            symbols => symbols.iter().map(|symbol| named(address, symbol)).collect(),
+        }
+    };
+    resolved.iter().flat_map(each).collect()
 }
 
 fn told(frames: &[Frame], maps: &str) -> Option<String> {
     for frame in frames {
         let module = module(maps, frame.address);
         let file = module.as_ref().map_or("", |(path, _)| path.rsplit('/').next().unwrap_or(path));
-        // Most calls go through functions that the header has.
-        if is_ours(file, &frame.name) || frame.line.contains("/infiniband/verbs.h:") {
+        if is_ours(file, &frame.name) || is_of_a_library(&frame.line) {
             continue;
         }
         if ["libc.so", "libpthread", "ld-linux"].iter().any(|libc| file.starts_with(libc)) {
             return None;
         }
-        let unnamed = frame.name.is_empty() || frame.name == "<unknown>";
-        return Some(match (unnamed, frame.line.is_empty(), &module) {
+        return Some(match (frame.name.is_empty(), frame.line.is_empty(), &module) {
             (false, false, _) => format!("{} at {}", frame.name, frame.line),
             (false, true, _) if !file.is_empty() => format!("{} of {file}", frame.name),
             (false, true, _) => frame.name.clone(),
@@ -59,6 +81,20 @@ fn is_ours(file: &str, name: &str) -> bool {
     const NAMES: [&str; 6] = ["softhca", "std::", "core::", "alloc::", "tokio::", "__rust"];
     let name = name.trim_start_matches(['<', '&']);
     FILES.iter().any(|ours| file.starts_with(ours)) || NAMES.iter().any(|ours| name.starts_with(ours))
+}
+
+/// Whether a source file is of a library: of a Rust crate that was fetched, of Rust itself, of this project, or the verbs header, which has
+/// the functions that most calls go through. Functions that were inlined may have a name without its crate.
+fn is_of_a_library(line: &str) -> bool {
+    const SOURCES: [&str; 6] = [
+        "/infiniband/verbs.h:",
+        "/registry/src/",
+        "/git/checkouts/",
+        "/rustc/",
+        "/crates/engine/src/",
+        "/crates/softhca/src/",
+    ];
+    SOURCES.iter().any(|source| line.contains(source))
 }
 
 /// The file that an address is mapped from, and how far from its beginning.
@@ -79,32 +115,6 @@ fn module(maps: &str, address: u64) -> Option<(&str, u64)> {
     None
 }
 
-/// The frames of a backtrace as it is printed in full: "  3:  0x5581 - name", and perhaps "at file:line:column" in the next line.
-fn frames(text: &str) -> Vec<Frame> {
-    let mut frames: Vec<Frame> = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if let Some(place) = line.strip_prefix("at ") {
-            if let Some(last) = frames.last_mut().filter(|last| last.line.is_empty()) {
-                place.rsplit_once(':').map_or(place, |(line, _)| line).clone_into(&mut last.line);
-            }
-            continue;
-        }
-        // Of functions that were inlined only the name is given.
-        let body = match line.split_once(':') {
-            Some((number, body)) if number.bytes().all(|byte| byte.is_ascii_digit()) => body.trim_start(),
-            _ => line,
-        };
-        let (address, name) = match body.split_once(" - ") {
-            Some((address, name)) => (address.trim(), name),
-            None => ("", body.trim_start_matches("- ")),
-        };
-        let address = address.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        let address = address.or_else(|| frames.last().map(|last| last.address)).unwrap_or(0);
-        frames.push(Frame { address, name: name.to_owned(), line: String::new() });
-    }
-    frames
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,45 +127,61 @@ mod tests {
 9000-9100 rw-p 00000000 00:00 0
 ";
 
-    fn place(text: &str) -> Option<String> {
-        told(&frames(text), MAPS)
+    /// Of stacks of (address, name, file and line).
+    fn place(stack: &[(u64, &str, &str)]) -> Option<String> {
+        let frame =
+            |&(address, name, line): &(u64, &str, &str)| Frame { address, name: name.into(), line: line.into() };
+        told(&stack.iter().map(frame).collect::<Vec<_>>(), MAPS)
     }
 
     #[test]
     fn the_innermost_frame_of_the_program_is_told() {
-        let text = "   0:           0x7f10 - softhca_engine::lint::x\n                 at /src/a.rs:1:2\n   \
-                    1:           0x7f20 - ibv_post_send\n   2:           0x6010 - send_all\n             at ./prog.c:33:7\n   \
-                    3:           0x6020 - main\n";
-        assert_eq!(place(text).as_deref(), Some("send_all at ./prog.c:33"));
+        let stack = [
+            (0x7f10, "softhca_engine::lint::x", "/src/a.rs:1"),
+            (0x7f20, "ibv_post_send", ""),
+            (0x6010, "send_all", "./prog.c:33"),
+            (0x6020, "main", ""),
+        ];
+        assert_eq!(place(&stack).as_deref(), Some("send_all at ./prog.c:33"));
     }
 
     #[test]
     fn without_debug_information_a_name_or_an_offset_is_told() {
-        assert_eq!(place("   0:  0x6010 - main\n").as_deref(), Some("main of prog"));
-        assert_eq!(place("   0:  0x6010 - <unknown>\n").as_deref(), Some("prog+0x1010"));
-        assert_eq!(place("   0:  0x9010 - <unknown>\n").as_deref(), Some("0x9010"));
+        assert_eq!(place(&[(0x6010, "main", "")]).as_deref(), Some("main of prog"));
+        assert_eq!(place(&[(0x6010, "", "")]).as_deref(), Some("prog+0x1010"));
+        assert_eq!(place(&[(0x9010, "", "")]).as_deref(), Some("0x9010"));
     }
 
     #[test]
     fn the_functions_of_the_header_are_not_the_programs() {
-        let text = "   0:  0x6010 - ibv_post_send\n      at /usr/include/infiniband/verbs.h:3342:9\n      - send_all\n   at a.c:3:1\n";
-        assert_eq!(place(text).as_deref(), Some("send_all at a.c:3"));
+        let stack = [(0x6010, "ibv_post_send", "/usr/include/infiniband/verbs.h:3342"), (0x6010, "send_all", "a.c:3")];
+        assert_eq!(place(&stack).as_deref(), Some("send_all at a.c:3"));
+    }
+
+    #[test]
+    fn inlined_functions_of_libraries_are_not_the_programs() {
+        let stack = [
+            (0x6010, "capture", "/root/.cargo/registry/src/index/backtrace-0.3.77/src/capture.rs:294"),
+            (0x6010, "post", "/src/softhca/crates/softhca/src/qp.rs:3"),
+            (0x6010, "call_once", "/rustc/5980/library/core/src/ops/function.rs:250"),
+            (0x6010, "send_all", "/src/softhca/crates/softhca/examples/bench.rs:9"),
+        ];
+        assert_eq!(place(&stack).as_deref(), Some("send_all at /src/softhca/crates/softhca/examples/bench.rs:9"));
     }
 
     #[test]
     fn a_thread_of_ours_is_no_place() {
-        assert_eq!(place("   0:  0x7f10 - <unknown>\n   1:  0x8010 - start_thread\n"), None);
+        assert_eq!(place(&[(0x7f10, "", ""), (0x8010, "start_thread", "")]), None);
     }
 
     #[test]
-    fn inlined_functions_have_the_address_of_the_frame_that_they_are_in() {
-        let text = "   0:  0x7f10 - a\n      - b\n   1:  0x6010 - c\n     at c.c:1:1\n";
-        assert_eq!(frames(text).iter().map(|frame| frame.address).collect::<Vec<_>>(), [0x7f10, 0x7f10, 0x6010]);
-    }
-
-    #[test]
-    fn a_capture_has_frames() {
-        let frames = frames(&format!("{:#}", Site::capture().0));
-        assert!(frames.iter().any(|frame| frame.address != 0 && frame.name.contains("lint::site")), "{frames:?}");
+    fn a_capture_has_frames_with_names_and_lines() {
+        let mut trace = Site::capture().0;
+        trace.resolve();
+        let frames = frames(trace.frames());
+        let here = |frame: &Frame| {
+            frame.address != 0 && frame.name.ends_with("names_and_lines") && frame.line.contains("site.rs:")
+        };
+        assert!(frames.iter().any(here), "{frames:?}");
     }
 }
