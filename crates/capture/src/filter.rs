@@ -5,8 +5,13 @@
 //! ```
 
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use abi::reason::{Cause, DropRecord};
+use winnow::Parser;
+use winnow::combinator::{alt, delimited, opt, preceded, separated_foldl1, terminated};
+use winnow::error::{ErrMode, ParserError};
+use winnow::token::take_while;
 use wire::Operation;
 
 use crate::packet::{Packet, Path};
@@ -65,7 +70,13 @@ pub enum FilterError {
     /// Parentheses do not match.
     #[error("a parenthesis is not closed, or not opened")]
     Parenthesis,
+    /// So many that a parser could run out of stack.
+    #[error("there are more than {NESTED_MAX} parentheses and nots")]
+    Nested,
 }
+
+/// Parentheses and nots of a filter.
+const NESTED_MAX: usize = 100;
 
 impl Filter {
     /// Every packet.
@@ -74,22 +85,22 @@ impl Filter {
         Self(Node::Any)
     }
 
-    /// The condition that the words say; none says every packet.
+    /// The condition that the words say; no words stand for every packet.
     ///
     /// # Errors
-    /// They say none.
+    /// The words are no condition.
     pub fn parse(words: &[String]) -> Result<Self, FilterError> {
-        let spaced = words.join(" ").replace('(', " ( ").replace(')', " ) ");
-        let mut parser = Parser { words: spaced.split_whitespace().collect(), at: 0 };
-        if parser.words.is_empty() {
+        let text = words.join(" ");
+        let mut rest = text.trim_start();
+        if rest.is_empty() {
             return Ok(Self::any());
         }
-        let node = parser.any_of()?;
-        match parser.next() {
-            None => Ok(Self(node)),
-            Some(")") => Err(FilterError::Parenthesis),
-            Some(other) => Err(FilterError::Unknown(other.to_owned())),
+        let nots = text.split_whitespace().filter(|word| *word == "not").count();
+        if text.matches(['(', '!']).count() + nots > NESTED_MAX {
+            return Err(FilterError::Nested);
         }
+        let parsed = terminated(any_of, end).parse_next(&mut rest).map_err(ErrMode::into_inner);
+        parsed.map(Self).map_err(|error| error.unwrap_or(FilterError::Parenthesis))
     }
 
     /// Whether a packet is wanted.
@@ -142,95 +153,128 @@ fn is_called(opcode: &str, name: &str) -> bool {
     opcode.contains(&name) || opcode.replacen("rdma", "", 1).contains(&name)
 }
 
-struct Parser<'a> {
-    words: Vec<&'a str>,
-    at: usize,
-}
+type Parsed<T> = Result<T, ErrMode<FilterError>>;
 
-impl<'a> Parser<'a> {
-    fn peek(&self) -> Option<&'a str> {
-        self.words.get(self.at).copied()
+impl<'a> ParserError<&'a str> for FilterError {
+    type Inner = Self;
+
+    fn from_input(input: &&'a str) -> Self {
+        Self::Unknown(input.split_whitespace().next().unwrap_or_default().to_owned())
     }
 
-    fn next(&mut self) -> Option<&'a str> {
-        let word = self.peek()?;
-        self.at += 1;
-        Some(word)
-    }
-
-    fn takes(&mut self, words: &[&str]) -> bool {
-        let taken = self.peek().is_some_and(|word| words.contains(&word));
-        self.at += usize::from(taken);
-        taken
-    }
-
-    fn any_of(&mut self) -> Result<Node, FilterError> {
-        let mut node = self.all_of()?;
-        while self.takes(&["or", "||"]) {
-            node = Node::Or(Box::new(node), Box::new(self.all_of()?));
-        }
-        Ok(node)
-    }
-
-    fn all_of(&mut self) -> Result<Node, FilterError> {
-        let mut node = self.one()?;
-        while self.takes(&["and", "&&"]) {
-            node = Node::And(Box::new(node), Box::new(self.one()?));
-        }
-        Ok(node)
-    }
-
-    fn one(&mut self) -> Result<Node, FilterError> {
-        let Some(word) = self.next() else { return Err(FilterError::Wants("and, or, not, (".into(), "a condition")) };
-        let side = match word {
-            "src" => Side::From,
-            "dst" => Side::To,
-            _ => Side::Either,
-        };
-        let kind = if side == Side::Either { word } else { self.next().unwrap_or("") };
-        Ok(match kind {
-            "host" => Node::Host(side, self.value(kind, "an address")?),
-            "qp" => Node::Qp(side, self.number(kind)?),
-            "pid" => Node::Pid(side, self.number(kind)?),
-            _ if side != Side::Either => return Err(FilterError::Wants(word.to_owned(), "host, qp or pid")),
-            "not" | "!" => Node::Not(Box::new(self.one()?)),
-            "(" => {
-                let inside = self.any_of()?;
-                if !self.takes(&[")"]) {
-                    return Err(FilterError::Parenthesis);
-                }
-                inside
-            }
-            "device" => Node::Device(self.value(kind, "a name")?),
-            "opcode" => Node::Opcode(self.value(kind, "a name, as send, write-first or acknowledge")?),
-            "lane" => {
-                let number = self.peek().and_then(number);
-                self.at += usize::from(number.is_some());
-                Node::Lane(number)
-            }
-            "wire" => Node::Wire,
-            "in" => Node::In,
-            "out" => Node::Out,
-            "cm" => Node::Cm,
-            "ack" => Node::Ack,
-            "nak" => Node::Nak,
-            "dropped" => Node::Dropped,
-            "fault" => Node::Fault,
-            _ => return Err(FilterError::Unknown(word.to_owned())),
-        })
-    }
-
-    fn value<T: std::str::FromStr>(&mut self, before: &str, what: &'static str) -> Result<T, FilterError> {
-        let found = self.next().and_then(|word| word.parse().ok());
-        found.ok_or_else(|| FilterError::Wants(before.to_owned(), what))
-    }
-
-    fn number(&mut self, before: &str) -> Result<u32, FilterError> {
-        self.next().and_then(number).ok_or_else(|| FilterError::Wants(before.to_owned(), "a number, as 17 or 0x11"))
+    fn into_inner(self) -> Result<Self, Self> {
+        Ok(self)
     }
 }
+
+/// Conditions of which one must hold.
+fn any_of(input: &mut &str) -> Parsed<Node> {
+    let or = |one, _, other| Node::Or(Box::new(one), Box::new(other));
+    separated_foldl1(all_of, keyword(["or", "||"]), or).parse_next(input)
+}
+
+/// Conditions that must all hold; "and" and "&&" bind more tightly than "or".
+fn all_of(input: &mut &str) -> Parsed<Node> {
+    let and = |one, _, other| Node::And(Box::new(one), Box::new(other));
+    separated_foldl1(one, keyword(["and", "&&"]), and).parse_next(input)
+}
+
+fn one(input: &mut &str) -> Parsed<Node> {
+    if input.is_empty() {
+        return Err(wants("and, or, not, (", "a condition"));
+    }
+    let not = preceded(symbol('!'), one).map(|node| Node::Not(Box::new(node)));
+    alt((delimited(symbol('('), any_of, closing), not, condition)).parse_next(input)
+}
+
+fn condition(input: &mut &str) -> Parsed<Node> {
+    let start = *input;
+    let kind = word.parse_next(input)?;
+    Ok(match kind {
+        "not" => Node::Not(Box::new(one(input)?)),
+        "src" => sided(input, kind, Side::From)?,
+        "dst" => sided(input, kind, Side::To)?,
+        "host" | "qp" | "pid" => {
+            *input = start;
+            sided(input, kind, Side::Either)?
+        }
+        "device" => Node::Device(value(input, kind, "a name")?),
+        "opcode" => Node::Opcode(value(input, kind, "a name, as send, write-first or acknowledge")?),
+        "lane" => Node::Lane(opt(word.verify_map(number)).parse_next(input)?),
+        "wire" => Node::Wire,
+        "in" => Node::In,
+        "out" => Node::Out,
+        "cm" => Node::Cm,
+        "ack" => Node::Ack,
+        "nak" => Node::Nak,
+        "dropped" => Node::Dropped,
+        "fault" => Node::Fault,
+        _ => return Err(ErrMode::Cut(FilterError::from_input(&start))),
+    })
+}
+
+/// What can be asked of the sender, of the receiver, or of either.
+fn sided(input: &mut &str, before: &str, side: Side) -> Parsed<Node> {
+    let kind = opt(word).parse_next(input)?;
+    Ok(match kind {
+        Some("host") => Node::Host(side, value(input, "host", "an address")?),
+        Some("qp") => Node::Qp(side, value::<Number>(input, "qp", NUMBERS)?.0),
+        Some("pid") => Node::Pid(side, value::<Number>(input, "pid", NUMBERS)?.0),
+        _ => return Err(wants(before, "host, qp or pid")),
+    })
+}
+
+fn value<T: FromStr>(input: &mut &str, before: &str, what: &'static str) -> Parsed<T> {
+    word.parse_to().parse_next(input).map_err(|_: ErrMode<FilterError>| wants(before, what))
+}
+
+fn wants(before: &str, what: &'static str) -> ErrMode<FilterError> {
+    ErrMode::Cut(FilterError::Wants(before.to_owned(), what))
+}
+
+/// A word, and the space behind it.
+fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
+    let letter = |letter: char| !letter.is_whitespace() && !matches!(letter, '(' | ')');
+    terminated(take_while(1.., letter), space).parse_next(input)
+}
+
+fn keyword<'a>(words: [&'static str; 2]) -> impl Parser<&'a str, &'a str, ErrMode<FilterError>> {
+    word.verify(move |word: &str| words.contains(&word))
+}
+
+fn symbol<'a>(which: char) -> impl Parser<&'a str, char, ErrMode<FilterError>> {
+    terminated(which, space)
+}
+
+fn space<'a>(input: &mut &'a str) -> Parsed<&'a str> {
+    take_while(0.., char::is_whitespace).parse_next(input)
+}
+
+fn closing(input: &mut &str) -> Parsed<char> {
+    symbol(')').parse_next(input).map_err(|_: ErrMode<FilterError>| ErrMode::Cut(FilterError::Parenthesis))
+}
+
+fn end(input: &mut &str) -> Parsed<()> {
+    match input.chars().next() {
+        None => Ok(()),
+        Some(')') => Err(ErrMode::Cut(FilterError::Parenthesis)),
+        Some(_) => Err(ErrMode::Cut(FilterError::from_input(input))),
+    }
+}
+
+const NUMBERS: &str = "a number, as 17 or 0x11";
 
 /// A number as people write it.
+struct Number(u32);
+
+impl FromStr for Number {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        number(word).map(Self).ok_or(())
+    }
+}
+
 fn number(word: &str) -> Option<u32> {
     match word.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),

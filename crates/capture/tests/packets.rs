@@ -96,9 +96,10 @@ fn a_filter_is_said_as_for_tcpdump() {
         ("lane and ack or nak", [false, true]),
         ("lane and (ack or nak)", [false, false]),
         ("device softhca0 && !cm", [true, true]),
+        ("device softhca0 && ! cm", [true, true]),
         ("dropped", [false, false]),
     ] {
-        let words: Vec<String> = words.split(' ').map(|word| word.replace("!cm", "! cm")).collect();
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let filter = Filter::parse(&words).unwrap();
         assert_eq!(all.each_ref().map(|packet| filter.wants(packet)), wanted, "{words:?}");
     }
@@ -115,6 +116,11 @@ fn what_is_no_filter_is_explained() {
         ("lane)", "parenthesis"),
         ("lane and", "a condition"),
         ("lane wire", "no condition"),
+        ("lane or or wire", "\"or\" is no condition"),
+        ("src", "host, qp or pid"),
+        ("()", "no condition"),
+        (&"(".repeat(100_000), "more than 100"),
+        (&"not ".repeat(100_000), "more than 100"),
     ] {
         let error: FilterError = Filter::parse(&[words.to_owned()]).unwrap_err();
         assert!(error.to_string().contains(said), "{words}: {error}");
