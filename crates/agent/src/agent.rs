@@ -145,7 +145,7 @@ impl AgentHandle {
     /// Adds faults on demand, as `softhca fault add` does, and waits until all engines know them. Gives the rules' numbers.
     ///
     /// # Errors
-    /// The text is no rule, or says what there is not.
+    /// The text is not a rule, or names what does not exist.
     pub fn add_faults(&self, rules: &str) -> Result<Vec<u32>, String> {
         let answer = self.ask_faults(json!({"do": "add", "rules": rules}))?;
         self.await_faults();

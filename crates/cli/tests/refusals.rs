@@ -22,7 +22,7 @@ fn options_that_are_none_are_refused() {
         (&["run", "--bogus"], 125, &["--bogus is no option", "softhca run --help", "./--bogus"]),
         (&["run", "-x", "--", "true"], 125, &["-x is no option", "softhca run --help"]),
         (&["run"], 125, &["<COMMAND>", "--help"]),
-        (&["run", "--fault", "loose", "--", "true"], 125, &["\"loose\" is no kind of fault", "kinds are loss"]),
+        (&["run", "--fault", "loose", "--", "true"], 125, &["unknown kind of fault \"loose\"", "kinds are loss"]),
         (&["bench", "-s", "0"], 2, &["'0'", "--sizes", "1 byte to", "--help"]),
         (&["bench", "-s", "8,2g"], 2, &["'2g'", "--sizes", "1 byte to", "--help"]),
         (&["bench", "-q", "0"], 2, &["queue pairs: 0 is not between 1 and", "softhca bench --help"]),

@@ -89,7 +89,7 @@ impl Host {
     /// them when this returns. Gives the rules' numbers.
     ///
     /// # Errors
-    /// The text is no rule, or says what there is not.
+    /// The text is not a rule, or names what does not exist.
     pub fn add_faults(&self, rules: &str) -> Result<Vec<u32>, String> {
         self.agent.add_faults(rules)
     }

@@ -284,8 +284,8 @@ fn what_is_no_rule_is_refused_with_what_is_possible() {
     for (text, expected) in [
         ("loss 5% device mlx5_0", "device: there is no \"mlx5_0\"; devices are softhca0"),
         ("port-down port 9", "port: there is no port 9; the device has 1"),
-        ("loose", "is no kind of fault"),
-        ("", "there is no rule in it"),
+        ("loose", "unknown kind of fault"),
+        ("", "it has no rule"),
     ] {
         let why = host.add_faults(text).expect_err(text);
         assert!(why.contains(expected), "{why}");

@@ -3,10 +3,16 @@
 //! ```text
 //! KIND [VALUE] [KEY VALUE]...        loss 5% qp 0x11 seed 7         fail create_qp ENOMEM nth 2
 //! ```
-//! Words are separated by spaces, commas or equals signs, rules by semicolons or line ends. What is wrong is said with the word and with
-//! what is possible there. Principal functions: [`parse`], [`parse_all`].
+//! Words are separated by spaces, commas or equals signs, rules by semicolons or line ends. An error names the word that is wrong and
+//! what is allowed in its place. Principal functions: [`parse`], [`parse_all`].
 
 use std::fmt;
+use std::time::Duration;
+
+use winnow::Parser;
+use winnow::combinator::{opt, preceded, terminated};
+use winnow::error::{ErrMode, ParserError};
+use winnow::token::take_while;
 
 use super::{Kind, Rule, Select, Sort, Way, When};
 use crate::Errno;
@@ -17,10 +23,22 @@ use crate::command::ROWS;
 #[error("{0}")]
 pub struct BadRule(pub String);
 
-type Parsed<T> = Result<T, BadRule>;
+type Parsed<T> = Result<T, ErrMode<BadRule>>;
 
 fn bad<T>(text: impl Into<String>) -> Parsed<T> {
-    Err(BadRule(text.into()))
+    Err(ErrMode::Cut(BadRule(text.into())))
+}
+
+impl<'a> ParserError<&'a str> for BadRule {
+    type Inner = Self;
+
+    fn from_input(input: &&'a str) -> Self {
+        Self(format!("unexpected {input:?}"))
+    }
+
+    fn into_inner(self) -> Result<Self, Self> {
+        Ok(self)
+    }
 }
 
 /// The kinds, with what stands behind them and what they do: for help and for messages.
@@ -33,7 +51,7 @@ pub const KINDS: [(&str, &str, &str); 13] = [
     ("bandwidth", "SPEED", "packets leave no faster than this"),
     ("rnr", "[RATE]", "requests are answered with RNR NAK although there are receive requests"),
     ("ghost-ack", "[RATE]", "acknowledgements are followed by one that acknowledges nothing new"),
-    ("fail", "COMMAND ERRNO", "a command of the verbs is refused"),
+    ("fail", "COMMAND ERRNO", "a verbs command fails"),
     ("cm-reject", "[REASON]", "connection requests are rejected, with a reason's code (28: the program declined)"),
     ("cm-timeout", "", "connection requests vanish"),
     ("port-down", "[for TIME]", "a port goes down, and up again after the time or when the rule is cleared"),
@@ -76,11 +94,11 @@ const WAYS: [(&str, Way); 3] = [("out", Way::Out), ("in", Way::In), ("both", Way
 /// The reason that a program gives which declines (IBA 12.6.7.2).
 const DECLINED: u16 = 28;
 
-/// Rules, one after the other; what is empty is none.
+/// Rules, one after the other; empty ones are left out.
 ///
 /// # Errors
-/// The first that is none, with its text.
-pub fn parse_all(text: &str) -> Parsed<Vec<Rule>> {
+/// What is wrong with the first bad one.
+pub fn parse_all(text: &str) -> Result<Vec<Rule>, BadRule> {
     let texts = text.split([';', '\n']).map(str::trim).filter(|text| !text.is_empty());
     texts.map(parse).collect()
 }
@@ -89,96 +107,100 @@ pub fn parse_all(text: &str) -> Parsed<Vec<Rule>> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse(text: &str) -> Parsed<Rule> {
-    let separator = |letter: char| letter.is_whitespace() || matches!(letter, ',' | '=');
-    let mut words = Words { all: text.split(separator).filter(|word| !word.is_empty()).collect(), at: 0 };
-    rule(&mut words).map_err(|BadRule(why)| BadRule(format!("{:?} is no rule: {why}", text.trim())))
+pub fn parse(text: &str) -> Result<Rule, BadRule> {
+    let parsed = preceded(separators, rule).parse_next(&mut &*text);
+    parsed.map_err(|error| {
+        let why = error.into_inner().map_or_else(|_| String::new(), |BadRule(why)| why);
+        BadRule(format!("bad rule {:?}: {why}", text.trim()))
+    })
 }
 
-struct Words<'a> {
-    all: Vec<&'a str>,
-    at: usize,
+fn is_separator(letter: char) -> bool {
+    letter.is_whitespace() || matches!(letter, ',' | '=')
 }
 
-impl<'a> Words<'a> {
-    fn peek(&self) -> Option<&'a str> {
-        self.all.get(self.at).copied()
-    }
+fn separators<'a>(input: &mut &'a str) -> Parsed<&'a str> {
+    take_while(0.., is_separator).parse_next(input)
+}
 
-    fn next(&mut self) -> Option<&'a str> {
-        let word = self.peek();
-        self.at += 1;
-        word
-    }
+/// A word, and what separates it from the next.
+fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
+    terminated(take_while(1.., |letter| !is_separator(letter)), separators).parse_next(input)
+}
 
-    fn value(&mut self, of: &str, takes: &str) -> Parsed<&'a str> {
-        self.next().map_or_else(|| bad(format!("{of} takes {takes}, and nothing follows")), Ok)
-    }
+/// The value of a kind or key.
+fn value<'a>(input: &mut &'a str, of: &str, takes: &str) -> Parsed<&'a str> {
+    opt(word).parse_next(input)?.map_or_else(|| bad(format!("{of} takes {takes}, but nothing follows")), Ok)
+}
 
-    /// The next word, if it is no key.
-    fn optional(&mut self) -> Option<&'a str> {
-        let word = self.peek().filter(|word| *word != "for" && *word != "jitter" && !is_key(word))?;
-        self.at += 1;
-        Some(word)
-    }
+/// The next word, unless it is a key.
+fn optional<'a>(input: &mut &'a str) -> Parsed<Option<&'a str>> {
+    opt(word.verify(|word: &str| word != "for" && word != "jitter" && !is_key(word))).parse_next(input)
+}
+
+/// Takes the next word if it is this one.
+fn follows(input: &mut &str, wanted: &str) -> Parsed<bool> {
+    Ok(opt(word.verify(|word: &str| word == wanted)).parse_next(input)?.is_some())
 }
 
 fn is_key(word: &str) -> bool {
     KEYS.iter().any(|(key, ..)| *key == word)
 }
 
-fn rule(words: &mut Words<'_>) -> Parsed<Rule> {
+fn rule(input: &mut &str) -> Parsed<Rule> {
     let mut when = When { seed: 1, ..When::default() };
-    let Some(first) = words.next() else { return bad(format!("it is empty; kinds are {}", kinds())) };
-    let name = match (first, words.peek()) {
-        ("cm", Some("reject")) | ("port", Some("down")) | ("cm", Some("timeout")) => {
-            format!("{first}-{}", words.next().unwrap_or_default())
+    let Some(first) = opt(word).parse_next(input)? else { return bad(format!("it is empty; kinds are {}", kinds())) };
+    let mut name = first.replace('_', "-");
+    // "cm reject" is "cm-reject".
+    for second in ["reject", "timeout", "down"] {
+        let both = format!("{first}-{second}");
+        if KINDS.iter().any(|(kind, ..)| *kind == both) && follows(input, second)? {
+            name = both;
         }
-        _ => first.replace('_', "-"),
-    };
+    }
     let kind = match name.as_str() {
-        "loss" => rated(words, &mut when, Kind::Loss)?,
-        "duplicate" => rated(words, &mut when, Kind::Duplicate)?,
-        "reorder" => rated(words, &mut when, Kind::Reorder)?,
-        "corrupt" => rated(words, &mut when, Kind::Corrupt)?,
-        "rnr" => rated(words, &mut when, Kind::Rnr)?,
-        "ghost-ack" => rated(words, &mut when, Kind::GhostAck)?,
+        "loss" => rated(input, &mut when, Kind::Loss)?,
+        "duplicate" => rated(input, &mut when, Kind::Duplicate)?,
+        "reorder" => rated(input, &mut when, Kind::Reorder)?,
+        "corrupt" => rated(input, &mut when, Kind::Corrupt)?,
+        "rnr" => rated(input, &mut when, Kind::Rnr)?,
+        "ghost-ack" => rated(input, &mut when, Kind::GhostAck)?,
         "delay" => {
-            let by = time("delay", words.value("delay", TIMES)?)?;
-            let jitter = if follows(words, "jitter") { time("jitter", words.value("jitter", TIMES)?)? } else { 0 };
+            let by = time("delay", value(input, "delay", TIMES)?)?;
+            let jitter = if follows(input, "jitter")? { time("jitter", value(input, "jitter", TIMES)?)? } else { 0 };
             Kind::Delay { by, jitter }
         }
-        "bandwidth" => Kind::Bandwidth(speed(words.value("bandwidth", SPEEDS)?)?),
+        "bandwidth" => Kind::Bandwidth(speed(value(input, "bandwidth", SPEEDS)?)?),
         "fail" => {
-            let command = command(words.value("fail", "a command and an errno")?)?;
-            let errno = errno(words.value("fail", "a command and an errno")?)?;
+            let command = command(value(input, "fail", "a command and an errno")?)?;
+            let errno = errno(value(input, "fail", "a command and an errno")?)?;
             Kind::Fail { command, errno }
         }
         "cm-reject" => {
-            let reason = words.optional().map(|word| number("reason", word)).transpose()?;
+            let reason = optional(input)?.map(|word| number("reason", word)).transpose()?;
             let reason = u16::try_from(reason.unwrap_or(DECLINED.into()));
-            Kind::CmReject { reason: reason.or_else(|_| bad("reason: a code has 16 bits"))? }
+            Kind::CmReject { reason: reason.or_else(|_| bad("reason must be below 65536"))? }
         }
         "cm-timeout" => Kind::CmTimeout,
         "port-down" => {
-            let lasts = if follows(words, "for") { time("for", words.value("for", TIMES)?)?.max(1) } else { 0 };
+            let lasts = if follows(input, "for")? { time("for", value(input, "for", TIMES)?)?.max(1) } else { 0 };
             Kind::PortDown { lasts }
         }
         "remove" => Kind::Remove,
-        other => return bad(format!("{other:?} is no kind of fault; kinds are {}", kinds())),
+        other => return bad(format!("unknown kind of fault {other:?}; kinds are {}", kinds())),
     };
     let mut select = Select::default();
-    while let Some(key) = words.next() {
+    while let Some(key) = opt(word).parse_next(input)? {
         let Some((_, takes, _)) = KEYS.iter().find(|(known, ..)| *known == key) else {
             let keys: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
-            return bad(format!("{key:?} is no key; keys are {}", keys.join(", ")));
+            return bad(format!("unknown key {key:?}; keys are {}", keys.join(", ")));
         };
-        let value = words.value(key, takes)?;
+        let value = value(input, key, takes)?;
         match key {
             "device" => select.device = Some(value.to_owned()),
             "port" => select.port = Some(small(key, value)?),
             "peer" => {
-                let address = value.parse().or_else(|_| bad(format!("peer: {value:?} is no IP address")))?;
+                let address = value.parse().or_else(|_| bad(format!("peer must be an IP address, not {value:?}")))?;
                 select.peer = Some(address);
             }
             "qp" => select.qp = Some(small(key, value)?),
@@ -203,35 +225,29 @@ fn fits(rule: &Rule) -> Parsed<()> {
     let Rule { kind, select, when } = rule;
     let name = kind.to_string();
     if !kind.is_of_engines() && (select.qp.is_some() || select.opcode.is_some() || select.direction.is_some()) {
-        return bad(format!("{name}: qp, opcode and direction are for faults of packets"));
+        return bad(format!("{name} does not take qp, opcode or direction: it does not act on packets"));
     }
     if *kind == Kind::Rnr && select.direction.is_some() {
-        return bad("rnr: who answers is who the packets come to; direction says nothing");
+        return bad("rnr does not take direction: the receiver of a request always answers it");
     }
     if select.opcode == Some(Sort::Cm) && matches!(kind, Kind::GhostAck | Kind::Rnr) {
         return bad(format!(
-            "{name}: datagrams of the connection manager are neither acknowledged nor refused so; for those there are loss, \
-                            delay, duplicate, reorder, corrupt and bandwidth"
+            "{name} does not take opcode cm: connection manager datagrams are not acknowledged; use loss, delay, duplicate, \
+             reorder, corrupt or bandwidth"
         ));
     }
     if matches!(kind, Kind::PortDown { .. } | Kind::Remove) && (*when != When { seed: when.seed, ..When::default() }) {
-        return bad(format!("{name}: it happens at once, and rate, nth, every, after and count say nothing"));
+        return bad(format!("{name} happens at once: it does not take rate, nth, every, after or count"));
     }
     if !kind.is_of_engines() && select.peer.is_some() && !matches!(kind, Kind::CmReject { .. } | Kind::CmTimeout) {
-        return bad(format!("{name}: peer is for faults of packets and of connection requests"));
+        return bad(format!("{name} does not take peer: it acts neither on packets nor on connection requests"));
     }
     Ok(())
 }
 
-fn rated(words: &mut Words<'_>, when: &mut When, kind: Kind) -> Parsed<Kind> {
-    when.rate = words.optional().map(rate).transpose()?;
+fn rated(input: &mut &str, when: &mut When, kind: Kind) -> Parsed<Kind> {
+    when.rate = optional(input)?.map(rate).transpose()?;
     Ok(kind)
-}
-
-fn follows(words: &mut Words<'_>, word: &str) -> bool {
-    let there = words.peek() == Some(word);
-    words.at += usize::from(there);
-    there
 }
 
 fn kinds() -> String {
@@ -245,32 +261,34 @@ fn rate(word: &str) -> Parsed<f64> {
     };
     match value {
         Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
-        _ => bad(format!("rate: {word:?} is none; one is from 0% to 100%, as 5% or 0.05")),
+        _ => bad(format!("rate must be between 0% and 100%, for example 5% or 0.05, not {word:?}")),
     }
 }
 
-const TIMES: &str = "a time, as 50us, 2ms or 1s";
-const SPEEDS: &str = "a speed, as 100mbit or 1gbit";
+const TIMES: &str = "a time, for example 50us, 2ms or 1s";
+const SPEEDS: &str = "a speed, for example 100mbit or 1gbit";
 
-/// A number and its unit.
-fn measured(word: &str, units: &[(&str, f64)]) -> Option<u64> {
-    let split = word.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
-    let (number, unit) = word.split_at(split);
-    let (_, factor) = units.iter().find(|(known, _)| known.eq_ignore_ascii_case(unit))?;
-    let value = number.parse::<f64>().ok()? * factor;
-    // Times and speeds that fit are far below what a double counts exactly.
-    (value.is_finite() && (0.0..=1e18).contains(&value)).then(|| value.round() as u64)
-}
+/// 31 years.
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
+/// Nanoseconds.
 fn time(key: &str, word: &str) -> Parsed<u64> {
-    let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
-    measured(word, &units).map_or_else(|| bad(format!("{key}: {word:?} is not {TIMES}")), Ok)
+    // Far from the end of the clock, to which it is added.
+    let parsed = humantime::parse_duration(word).ok().filter(|time| *time <= LONGEST);
+    let parsed = parsed.and_then(|time| u64::try_from(time.as_nanos()).ok());
+    parsed.map_or_else(|| bad(format!("{key} must be {TIMES}, not {word:?}")), Ok)
 }
 
+/// Bits per second.
 fn speed(word: &str) -> Parsed<u64> {
     let units = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
-    let speed = measured(word, &units).filter(|speed| *speed > 0);
-    speed.map_or_else(|| bad(format!("bandwidth: {word:?} is not {SPEEDS}")), Ok)
+    let split = word.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(word.len());
+    let (number, unit) = word.split_at(split);
+    let factor = units.iter().find(|(known, _)| known.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
+    let speed = factor.zip(number.parse::<f64>().ok()).map(|(factor, number)| number * factor);
+    // A double counts exactly up to 2^53, which is far more than any network has.
+    let speed = speed.filter(|speed| (1.0..=1e18).contains(speed)).map(|speed| speed.round() as u64);
+    speed.map_or_else(|| bad(format!("bandwidth must be {SPEEDS}, not {word:?}")), Ok)
 }
 
 fn number(key: &str, word: &str) -> Parsed<u64> {
@@ -278,7 +296,7 @@ fn number(key: &str, word: &str) -> Parsed<u64> {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => word.parse(),
     };
-    value.or_else(|_| bad(format!("{key}: {word:?} is no number")))
+    value.or_else(|_| bad(format!("{key} must be a number, not {word:?}")))
 }
 
 fn small(key: &str, word: &str) -> Parsed<u32> {
@@ -287,7 +305,7 @@ fn small(key: &str, word: &str) -> Parsed<u32> {
 
 fn counted(key: &str, word: &str) -> Parsed<u64> {
     match number(key, word)? {
-        0 => bad(format!("{key}: it is counted from 1")),
+        0 => bad(format!("{key} must be at least 1")),
         some => Ok(some),
     }
 }
@@ -297,7 +315,7 @@ fn one_of<T: Copy>(key: &str, word: &str, all: &[(&str, T)]) -> Parsed<T> {
         Some((_, value)) => Ok(*value),
         None => {
             let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-            bad(format!("{key}: {word:?} is none of {}", names.join(", ")))
+            bad(format!("{key} must be one of {}, not {word:?}", names.join(", ")))
         }
     }
 }
@@ -317,13 +335,13 @@ fn command(word: &str) -> Parsed<String> {
     let mut names: Vec<String> = ROWS.iter().map(|row| command_name(row.name)).collect();
     names.sort();
     names.dedup();
-    bad(format!("fail: {word:?} is no command; commands are {}", names.join(", ")))
+    bad(format!("unknown command {word:?}; commands are {}", names.join(", ")))
 }
 
 fn errno(word: &str) -> Parsed<Errno> {
     let named = Errno::ALL.iter().find(|errno| errno.name() == Some(word)).copied();
     let numbered = || word.parse().ok().filter(|value| (1..4096).contains(value)).map(Errno);
-    named.or_else(numbered).map_or_else(|| bad(format!("fail: {word:?} is no errno, as ENOMEM or 12")), Ok)
+    named.or_else(numbered).map_or_else(|| bad(format!("unknown errno {word:?}; examples are ENOMEM and 12")), Ok)
 }
 
 /// A time in the largest unit in which it is a whole number.
@@ -451,6 +469,7 @@ mod tests {
             ("cm reject", "cm-reject 28"),
             ("cm timeout", "cm-timeout"),
             ("port down for 1s", "port-down for 1000ms"),
+            ("delay 1.5ms", "delay 1500us"),
             ("fail ibv_create_qp 12", "fail create_qp ENOMEM"),
             ("ghost_ack", "ghost-ack"),
         ] {
@@ -464,24 +483,27 @@ mod tests {
     fn what_is_wrong_is_named_with_what_is_possible() {
         for (text, expected) in [
             ("", "kinds are loss, delay"),
-            ("lose 5%", "\"lose\" is no kind of fault; kinds are loss"),
-            ("loss 120%", "rate: \"120%\" is none; one is from 0% to 100%"),
-            ("loss 5% qpn 3", "\"qpn\" is no key; keys are device, port"),
-            ("loss 5% qp", "qp takes NUMBER, and nothing follows"),
-            ("loss 5% qp x", "qp: \"x\" is no number"),
-            ("loss peer here", "peer: \"here\" is no IP address"),
-            ("loss opcode sends", "opcode: \"sends\" is none of send, write, read"),
-            ("loss nth 0", "nth: it is counted from 1"),
-            ("delay", "delay takes a time, as 50us"),
-            ("delay 5", "delay: \"5\" is not a time"),
-            ("bandwidth 5km", "bandwidth: \"5km\" is not a speed"),
-            ("fail make_qp ENOMEM", "\"make_qp\" is no command; commands are "),
-            ("fail create_qp ENOROOM", "\"ENOROOM\" is no errno, as ENOMEM or 12"),
-            ("fail create_qp ENOMEM qp 3", "qp, opcode and direction are for faults of packets"),
-            ("port-down nth 3", "it happens at once"),
-            ("rnr direction out", "direction says nothing"),
-            ("ghost-ack opcode cm", "datagrams of the connection manager are neither acknowledged"),
-            ("rnr 5% opcode cm", "for those there are loss, delay, duplicate, reorder, corrupt and bandwidth"),
+            ("lose 5%", "unknown kind of fault \"lose\"; kinds are loss"),
+            ("loss 120%", "rate must be between 0% and 100%, for example 5% or 0.05, not \"120%\""),
+            ("loss 5% qpn 3", "unknown key \"qpn\"; keys are device, port"),
+            ("loss 5% qp", "qp takes NUMBER, but nothing follows"),
+            ("loss 5% qp x", "qp must be a number, not \"x\""),
+            ("loss peer here", "peer must be an IP address, not \"here\""),
+            ("loss opcode sends", "opcode must be one of send, write, read"),
+            ("loss nth 0", "nth must be at least 1"),
+            ("delay", "delay takes a time, for example 50us"),
+            ("delay 5", "delay must be a time"),
+            ("delay 32years", "delay must be a time"),
+            ("bandwidth 5km", "bandwidth must be a speed"),
+            ("bandwidth 5", "bandwidth must be a speed"),
+            ("bandwidth 0gbit", "bandwidth must be a speed"),
+            ("fail make_qp ENOMEM", "unknown command \"make_qp\"; commands are "),
+            ("fail create_qp ENOROOM", "unknown errno \"ENOROOM\"; examples are ENOMEM and 12"),
+            ("fail create_qp ENOMEM qp 3", "fail create_qp ENOMEM does not take qp, opcode or direction"),
+            ("port-down nth 3", "port-down happens at once"),
+            ("rnr direction out", "rnr does not take direction"),
+            ("ghost-ack opcode cm", "connection manager datagrams are not acknowledged"),
+            ("rnr 5% opcode cm", "use loss, delay, duplicate, reorder, corrupt or bandwidth"),
         ] {
             let BadRule(why) = parse(text).expect_err(text);
             assert!(why.contains(expected), "{text}: {why}");

@@ -39,7 +39,7 @@ impl World {
     pub(crate) fn add_faults(&mut self, scope: Scope, text: &str) -> Result<(Vec<u32>, bool), String> {
         let rules = parse_all(text).map_err(|error| error.to_string())?;
         if rules.is_empty() {
-            return Err("there is no rule in it".to_owned());
+            return Err("it has no rule".to_owned());
         }
         let mut places = Vec::new();
         for rule in &rules {
@@ -147,9 +147,7 @@ impl World {
                 let is_it = |entry: &Entry| u64::from(entry.armed.id) == **id && may_clear(asker, entry.scope);
                 !book.entries.iter().any(is_it)
             }) {
-                return Err(format!(
-                    "there is no rule {missing} of yours; `softhca fault list` shows those that there are"
-                ));
+                return Err(format!("you have no rule {missing}; `softhca fault list` shows your rules"));
             }
             let goes = |entry: &Entry| {
                 let named =
