@@ -7,7 +7,7 @@
 pub mod decide;
 pub mod text;
 
-pub use decide::{Armed, Dice, Direction, Facts, Fate, Verdict};
+pub use decide::{Armed, Dice, Direction, Facts, Fate, Pair, Verdict};
 pub use text::{BadRule, parse_all};
 
 use crate::Errno;

@@ -48,7 +48,7 @@ impl Qp {
         let from =
             Origin::Request { sq: &inner.sq, entry: &entry.brief, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
-        if self.engine().faults.is_on() {
+        if inner.ruled {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Lane(lane, path, grh);
             if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {
@@ -245,7 +245,7 @@ impl Qp {
         let from =
             Origin::Request { sq: &inner.sq, entry: &entry.brief, index: transmit.slot, offset: transmit.offset };
         let from = if transmit.len == 0 { Origin::Nothing } else { from };
-        if self.engine().faults.is_on() {
+        if inner.ruled {
             let far = Far { gid: entry.dgid, port: inner.attributes.port_num.into() };
             let to = Towards::Host(flow);
             if !self.datagram_with_faults(&far, &transmit.headers, transmit.len, &from, to)? {

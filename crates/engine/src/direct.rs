@@ -253,7 +253,7 @@ impl Engine {
     }
 
     fn try_grant(&self, to: u32, asker: u32, qpn: u32, key: u32) -> Option<(DirectGrant, OwnedFd)> {
-        if !self.direct.on || self.lint().is_some() || self.faults.is_on() || self.is_capturing() {
+        if !self.direct.on || self.lint().is_some() || self.is_capturing() {
             return None;
         }
         let qp = self.qps.find(qpn)?;
@@ -301,6 +301,7 @@ fn rights(qp: &Qp, inner: &Inner, extent: &Extent, (to, asker): (u32, u32)) -> O
         && inner.state.serves()
         && !inner.on_wire
         && !inner.lossy
+        && !inner.ruled
         && inner.attributes.dest_qp_num == asker
         && engine.board.owner(asker) == to;
     let own = extent.pd == qp.pd

@@ -1,8 +1,10 @@
 //! Faults on demand: which rules touch this engine, and what they decide.
 //!
-//! The agent writes the rules behind the context page and says so by a push. Without any the data path looks at one word, [`Faults::is_on`],
-//! and all that follows is cold. What happens to a packet then is in `faults/packets.rs`, what waits meanwhile in `faults/parcels.rs`, and
-//! how a lane comes to lose packets as a wire does in `faults/lossy.rs`. Principal type: [`Faults`].
+//! The agent writes the rules behind the context page and says so by a push. Each queue pair has a flag, `Inner::ruled`, that says whether a
+//! rule may be for its packets ([`Armed::may_concern`]). The flag is set again when the rules or the queue pair's attributes change. The
+//! data path looks at the flag under the queue pair's lock, and all that follows is cold. What happens to a packet then is in
+//! `faults/packets.rs`, what waits meanwhile in `faults/parcels.rs`, and how a lane comes to lose packets as a wire does in
+//! `faults/lossy.rs`. Principal type: [`Faults`].
 
 mod lossy;
 mod packets;
@@ -13,18 +15,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use abi::fault::{
-    Armed, Direction, Facts, Fate, Kind as Fault, PLACES, Rule, TEXT_MAX, VARIABLE, Verdict, area, decide, state,
+    Armed, Direction, Facts, Fate, Kind as Fault, PLACES, Pair, Rule, TEXT_MAX, VARIABLE, Verdict, area, decide, state,
 };
 use abi::private::hello;
 use abi::queue::CONTEXT_LEN;
 use abi::queue::context_page::FAULTS;
 use abi::reason::{Cause, DropRecord};
 use arc_swap::ArcSwap;
+use protocol::Service;
 use wire::{Headers, Opcode, Operation, Qpn};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::View;
+use crate::qp::{Inner, Qp};
 use crate::reason::{Kind, Note, note};
 
 pub(crate) use packets::{Far, Towards};
@@ -33,7 +37,7 @@ use parcels::Parcels;
 
 /// The rules that touch one engine, and those that touch its peers.
 pub(crate) struct Faults {
-    /// Whether a packet may meet a fault here: the one word that the data path looks at.
+    /// Whether there are rules: packets that come by the general way ask for their queue pair's flag.
     on: AtomicBool,
     /// Whether commands may fail.
     commands: AtomicBool,
@@ -56,7 +60,7 @@ impl Faults {
         }
     }
 
-    /// Whether the data path has to ask.
+    /// Whether there are rules at all.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
@@ -147,6 +151,39 @@ impl Faults {
     }
 }
 
+impl Qp {
+    /// The rules have changed.
+    fn heed_rules(&self) {
+        let mut inner = self.lock();
+        if !inner.is_dead() {
+            self.look_for_rules(&mut inner);
+            self.look_for_losses(&mut inner);
+        }
+    }
+
+    /// The rules or the attributes have changed: finds out whether a rule may be for packets of this queue pair.
+    pub(crate) fn look_for_rules(&self, inner: &mut Inner) {
+        let engine = self.engine();
+        let a = &inner.attributes;
+        let is_connected = self.service != Service::Ud;
+        let path = |port: u8, dest: &abi::qp::Dest| (u32::from(port), dest.dgid);
+        let pair = Pair {
+            device: engine.device(),
+            qpn: self.qpn(),
+            peer_qpn: is_connected.then_some(a.dest_qp_num),
+            paths: is_connected.then(|| [path(a.port_num, &a.dest), path(a.alt_port_num, &a.alt_dest)]),
+        };
+        inner.ruled = engine.faults.rules.load().iter().any(|armed| armed.may_concern(&pair));
+    }
+
+    /// Whether a rule of this engine may be for packets of this queue pair.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_ruled(&self) -> bool {
+        self.lock().ruled
+    }
+}
+
 impl Engine {
     /// The rules have changed: takes them over.
     pub(crate) fn take_faults(self: &Arc<Self>) {
@@ -178,8 +215,8 @@ impl Engine {
         faults.rules.store(Arc::new(rules));
         // Before the queue pairs are asked: one that gets its route or its state meanwhile asks itself, under its lock.
         faults.losses.store(Arc::new(losses));
+        self.qps.all().iter().for_each(|qp| qp.heed_rules());
         if is_lossy {
-            self.qps.all().iter().for_each(|qp| qp.expect_losses());
             self.timers_changed();
         }
         if let Some(page) = &faults.page {

@@ -168,7 +168,7 @@ impl Engine {
         }
         crate::usermem::prepare_thread();
         let Receiver { rx, touched, recent, record } = receiver;
-        let plainly = !self.is_capturing() && !self.faults.is_on();
+        let plainly = !self.is_capturing();
         let mut done = Done::default();
         while done.may_go_on() {
             let popped = rx.ring.pop(record);

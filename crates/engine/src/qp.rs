@@ -201,6 +201,9 @@ pub(crate) struct Inner {
     pub(crate) on_wire: bool,
     /// It is not, and packets may be lost all the same: by faults on demand.
     pub(crate) lossy: bool,
+    /// A rule of this engine may be for its packets.
+    pub(crate) ruled: bool,
+    pub(crate) plainly: crate::plain::Count,
     /// The MTU code that our packets on a lane have, and that the peer's have; 0 is the lane's own.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
@@ -417,6 +420,8 @@ impl Engine {
             last_place: None,
             on_wire: false,
             lossy: false,
+            ruled: false,
+            plainly: Default::default(),
             lane_mtu: 0,
             peer_mtu: 0,
             last_flow: None,

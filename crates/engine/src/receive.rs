@@ -395,7 +395,7 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         last: Option<RecvEnd>,
     ) -> Option<Status> {
-        if first && inner.receive.is_none() && self.engine().faults.is_on() && self.starves(inner, packet) {
+        if first && inner.receive.is_none() && inner.ruled && self.starves(inner, packet) {
             return None;
         }
         if first && inner.receive.is_none() && !self.take_receive(inner) {
@@ -510,7 +510,7 @@ impl Qp {
         (offset, len, first): (u32, u32, bool),
         imm: Option<RecvEnd>,
     ) {
-        if imm.is_some() && inner.receive.is_none() && self.engine().faults.is_on() && self.starves(inner, packet) {
+        if imm.is_some() && inner.receive.is_none() && inner.ruled && self.starves(inner, packet) {
             return;
         }
         if imm.is_some() && inner.receive.is_none() && !self.take_receive(inner) {

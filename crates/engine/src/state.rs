@@ -183,6 +183,7 @@ impl Qp {
             inner.route = Route::Unknown;
             self.find_route(inner, how != How::Deferred);
         }
+        self.look_for_rules(inner);
         match how {
             // The agent takes the word there when it comes to it: from where it is now, so that it must not be there already.
             How::Told => inner.state = next,

@@ -173,7 +173,7 @@ impl Qp {
         if inner.lossy {
             self.adopt_mtu(inner);
         }
-        let far = if self.engine().faults.is_on() { Some(self.far(inner)) } else { None };
+        let far = if inner.ruled { Some(self.far(inner)) } else { None };
         let mtu = inner.lane_mtu;
         let path = Path { device: inner.place.device as u8, port: inner.place.port as u8, mtu, ..Path::default() };
         let now = self.time(inner);

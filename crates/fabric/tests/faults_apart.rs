@@ -88,11 +88,15 @@ fn write(a: &Side, b: &Side) -> u64 {
     a.qp.carried_directly() - before
 }
 
-/// A connection that no rule concerns: it has no timers, and what it writes goes the shortest way, which is closed to all others.
+/// A connection that no rule concerns: it has no timers, its messages go the short way at both ends, and what it writes goes the shortest
+/// way. Both are closed to all others.
 fn is_untouched(a: &Side, b: &Side) {
     for (a, b) in [(a, b), (b, a)] {
         send(a, b, 5000);
-        assert!(!a.qp.expects_losses());
+        assert!(!a.qp.expects_losses() && !a.qp.is_ruled());
+        let before = (a.qp.plainly().sent, b.qp.plainly().taken);
+        (0..20).for_each(|_| send(a, b, 64));
+        assert_eq!((a.qp.plainly().sent, b.qp.plainly().taken), (before.0 + 20, before.1 + 20), "all go the short way");
         until("a write that goes direct", || (write(a, b) == 1).then_some(()));
         assert_eq!((0..100).map(|_| write(a, b)).sum::<u64>(), 100, "all of them go direct");
         assert!(!a.qp.expects_losses());
@@ -161,11 +165,41 @@ fn a_rule_for_one_queue_pair_concerns_its_two_ends_only() {
         }
     }
     assert!(first.0.qp.expects_losses() && first.1.qp.expects_losses());
-    for side in [&second.0, &second.1, &third.0, &third.1] {
-        assert!(!side.qp.expects_losses());
+    let counts = fabric.fault_counts();
+    assert!(counts.1 > 0);
+    // Of the same programs, made before the rule and after it.
+    for (a, b) in [&second, &third] {
+        is_untouched(a, b);
     }
-    assert!(fabric.fault_counts().1 > 0);
+    assert_eq!(fabric.fault_counts(), counts, "the rule was asked about no packet of theirs");
+    let before = first.0.qp.plainly();
+    send(&first.0, &first.1, 64);
+    assert_eq!((first.0.qp.plainly(), write(&first.0, &first.1)), (before, 0), "the first goes the long way");
     assert_eq!(packets_of_a_message(&fabric, &second.0, &second.1), 1);
+}
+
+#[test]
+fn a_connection_is_concerned_while_it_has_a_peer_and_there_is_a_rule() {
+    let fabric = Fabric::start();
+    let engines = [fabric.engine(), fabric.engine()];
+    let plan = Plan { timeout: 17, ..Plan::rc() };
+    let (a, b) = (Side::new(&engines[0], &plan), Side::new(&engines[1], &plan));
+    fabric.add_faults(&format!("delay 1us qp {:#x}", b.qp.qpn()));
+    assert!(!a.qp.is_ruled(), "it has no peer yet");
+    connect(&a, &b);
+    assert!(a.qp.is_ruled() && b.qp.is_ruled());
+    send(&a, &b, 64);
+    fabric.clear_faults();
+    until("no rules", || (!a.qp.is_ruled() && !b.qp.is_ruled()).then_some(()));
+    // Both have lost their timers' reason, and keep them until they are reset.
+    assert!(a.qp.expects_losses());
+    send(&a, &b, 64);
+    // A rule about receive requests costs no timers.
+    let (c, d) = joined(&engines[0], &engines[1]);
+    fabric.add_faults(&format!("rnr nth 1 qp {:#x}", c.qp.qpn()));
+    until("both ends to know", || (c.qp.is_ruled() && d.qp.is_ruled()).then_some(()));
+    send(&c, &d, 64);
+    assert!(!c.qp.expects_losses() && fabric.fault_counts().1 > 0);
 }
 
 #[test]

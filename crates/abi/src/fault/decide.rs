@@ -44,6 +44,19 @@ pub struct Facts {
     pub management: bool,
 }
 
+/// What is known of a queue pair whose packets a rule may be for. `None`: that differs from packet to packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// The device here, by number.
+    pub device: u32,
+    /// Its own number.
+    pub qpn: u32,
+    /// The number of the queue pair at the other end.
+    pub peer_qpn: Option<u32>,
+    /// The port here and the address at the other end: of the path in use, and of the alternate one.
+    pub paths: Option<[(u32, [u8; 16]); 2]>,
+}
+
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
@@ -165,6 +178,19 @@ impl Armed {
             && self.peer.is_none_or(|peer| peer == facts.peer)
             && select.qp.is_none_or(|qp| qp == facts.qpn || qp == facts.peer_qpn)
             && (self.rule.kind != Kind::GhostAck || Sort::Ack.has(facts))
+    }
+
+    /// Whether an engine may find it to be for a packet of this queue pair.
+    #[must_use]
+    pub fn may_concern(&self, pair: &Pair) -> bool {
+        let select = &self.rule.select;
+        let by = |(port, peer): &(u32, [u8; 16])| {
+            select.port.is_none_or(|wanted| wanted == *port) && self.peer.is_none_or(|wanted| wanted == *peer)
+        };
+        self.rule.is_of_engines()
+            && self.device.is_none_or(|device| device == pair.device)
+            && select.qp.is_none_or(|qp| qp == pair.qpn || pair.peer_qpn.is_none_or(|peer| qp == peer))
+            && pair.paths.is_none_or(|paths| paths.iter().any(by))
     }
 
     /// Has the packet wait its turn on a slow line.
@@ -367,6 +393,33 @@ mod tests {
         let management = Facts { management: true, ..base };
         assert!(!is_for("loss", management) && is_for("loss opcode cm", management));
         assert!(is_for("rnr", Facts { direction: Direction::In, ..base }));
+    }
+
+    #[test]
+    fn rules_concern_queue_pairs_whose_packets_they_may_be_for() {
+        let (here, spare) =
+            ((1, gid("10.0.0.2".parse().expect("an address"))), (2, gid("10.0.0.3".parse().expect("one"))));
+        let connected = Pair { device: 0, qpn: 0x11, peer_qpn: Some(0x22), paths: Some([here, spare]) };
+        let datagrams = Pair { peer_qpn: None, paths: None, ..connected };
+        for (text, of_connection, of_datagrams) in [
+            ("loss", true, true),
+            ("rnr 5%", true, true),
+            ("loss qp 0x11", true, true),
+            ("loss qp 0x22", true, true),
+            ("loss qp 0x33", false, true),
+            ("loss peer 10.0.0.2", true, true),
+            ("loss peer 10.0.0.3", true, true),
+            ("loss peer 10.0.0.4", false, true),
+            ("loss port 1", true, true),
+            ("loss port 1 peer 10.0.0.3", false, true),
+            ("loss port 3", false, true),
+            ("loss device 1", false, false),
+            ("loss opcode cm", false, false),
+            ("fail create_qp ENOMEM", false, false),
+        ] {
+            let found = [connected, datagrams].map(|pair| armed(&[text])[0].may_concern(&pair));
+            assert_eq!(found, [of_connection, of_datagrams], "{text}");
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Qp {
         let odd = inner.on_wire
             || inner.lossy
             || inner.pace.is_some()
-            || engine.faults.is_on()
+            || inner.ruled
             || engine.is_capturing()
             || engine.lint().is_some();
         let peer = match &inner.route {

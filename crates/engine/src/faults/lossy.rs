@@ -16,14 +16,6 @@ use crate::state::{PATIENCE, READ_PIECE, SILENCE};
 const WINDOW: u32 = 64;
 
 impl Qp {
-    /// Rules have come: if they may concern this connection it is lossy from now on.
-    pub(super) fn expect_losses(&self) {
-        let mut inner = self.lock();
-        if !inner.is_dead() {
-            self.look_for_losses(&mut inner);
-        }
-    }
-
     /// Rules have come, or the connection has a new peer. If rules may concern it the timers run, for what is under way too.
     pub(crate) fn look_for_losses(&self, inner: &mut Inner) {
         // Those that are not connected yet look when they are.

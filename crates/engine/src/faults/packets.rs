@@ -232,6 +232,9 @@ impl Engine {
         let Some(qp) = self.qps.find(packet.headers.dest_qp.value()) else { return false };
         let (gid, port, peer) = {
             let inner = qp.lock();
+            if !inner.ruled {
+                return false;
+            }
             let gid = match origin {
                 receive::Origin::Host { from, .. } => *from,
                 receive::Origin::Lane => inner.attributes.dest.dgid,

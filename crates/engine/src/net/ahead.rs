@@ -70,7 +70,7 @@ impl Qp {
             _ => return Sent::Yes,
         };
         // Whoever wants to see each packet sees it.
-        if tracing::enabled!(tracing::Level::TRACE) || self.engine().faults.is_on() {
+        if tracing::enabled!(tracing::Level::TRACE) || inner.ruled {
             return Sent::Yes;
         }
         let series = Series::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp)

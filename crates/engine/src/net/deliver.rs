@@ -307,7 +307,7 @@ impl Engine {
                 Outcome::Gone => self.drop_of_host(datagrams, &packet, Cause::NoQp),
             }
             match packets.next() {
-                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest && !self.faults.is_on() => {
+                Some(Found::Packet(next, bytes)) if next.headers.dest_qp.value() == dest && !inner.ruled => {
                     (packet, payload) = (next, bytes);
                 }
                 next => break next,

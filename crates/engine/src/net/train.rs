@@ -53,7 +53,7 @@ impl Qp {
     pub(crate) fn take_train(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
         // Whoever wants to see each packet sees it.
         let engine = self.engine();
-        if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || engine.faults.is_on() {
+        if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || inner.ruled {
             return;
         }
         let Some(run) = self.awaited_run(inner) else { return };

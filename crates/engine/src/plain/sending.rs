@@ -53,10 +53,10 @@ impl Qp {
             || inner.lossy
             || inner.direct.holds
             || inner.pace.is_some()
-            || engine.faults.is_on()
+            || inner.ruled
             || engine.is_capturing()
             || !inner.requester.is_plain() && (inner.requester.has_unsent() || inner.requester.outstanding() > 0);
-        let Inner { requester, responder, sq, route, place, lane_mtu, .. } = inner;
+        let Inner { requester, responder, sq, route, place, lane_mtu, plainly, .. } = inner;
         let lane = match route {
             Route::Lane(lane) if !odd && !lane.is_dead() => lane,
             _ => return (false, false),
@@ -121,6 +121,7 @@ impl Qp {
                 break;
             }
             requester.sent_plain();
+            plainly.sent += 1;
             sent = true;
         }
         drop(near);

@@ -106,6 +106,7 @@ impl Engine {
         if count == 0 {
             return end;
         }
+        inner.plainly.taken += count as u64;
         let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
         if matches!(end, Run::Over) && !(done.may_go_on() && rx.ring.has_next()) {
             qp.pump(&mut inner);
@@ -130,6 +131,7 @@ impl Qp {
             && inner.state.serves()
             && (inner.established || inner.state != State::Rtr)
             && !inner.on_wire
+            && !inner.ruled
             && inner.abroad.is_none()
             && inner.held.is_empty()
             && inner.held.early.is_none()
