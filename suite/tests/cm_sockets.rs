@@ -1,4 +1,5 @@
-//! Socket programs that know nothing of RDMA, on rsockets: iperf3, nc, and curl with a small HTTP server.
+//! Socket programs that know nothing of RDMA, on rsockets: iperf3, nc, and curl with a small HTTP server; and datagram rsockets beside the
+//! kernel's UDP sockets.
 //!
 //! Their data goes by RDMA and not by TCP: no socket of TCP listens at the port that they talk to.
 
@@ -6,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use softhca_suite::{Family, Hosts, Place, Room, User};
+use softhca_suite::{Family, Hosts, Place, Room, User, cprogram};
 
 const MEBIBYTE: usize = 1 << 20;
 
@@ -122,4 +123,15 @@ fn curl_on_one_host() {
 fn curl_between_namespaces() {
     let Some(hosts) = Hosts::joined(1500, User::Me).expect("two namespaces") else { return };
     fetch(hosts.place(Family::V4), hosts.left.room(), hosts.right.room(), 64);
+}
+
+/// Of either family, and of both at once: the program compares what it sees with what UDP sockets show.
+#[test]
+fn datagram_sockets_on_the_wildcard_address_show_what_udp_sockets_show() {
+    for user in [User::Me, User::Nobody] {
+        let room = Room::of(user).expect("a room");
+        let program = cprogram::build_with(&room, "wildcards", &["-lrdmacm"]).expect("it compiles");
+        let words = [program.to_str().expect("a plain path")];
+        room.finish_run(&words).expect("it ends").expect_success();
+    }
 }

@@ -144,6 +144,36 @@ impl From<SocketAddr> for Name {
     }
 }
 
+/// The address of a host as it is known inside: an IPv4 host has its IPv4 address, also to a socket of IPv6. The flow label is not the
+/// host's.
+pub(crate) fn inward(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(address) => match address.ip().to_ipv4_mapped() {
+            Some(ip) => (ip, address.port()).into(),
+            None => SocketAddrV6::new(*address.ip(), address.port(), 0, address.scope_id()).into(),
+        },
+        SocketAddr::V4(_) => address,
+    }
+}
+
+/// The same address as a socket of a family shows it.
+pub(crate) fn outward(address: SocketAddr, family: i32) -> SocketAddr {
+    match address {
+        SocketAddr::V4(address) if family == libc::AF_INET6 => (address.ip().to_ipv6_mapped(), address.port()).into(),
+        address => address,
+    }
+}
+
+/// Where a datagram to an address goes: one to the wildcard address goes to this host.
+pub(crate) fn aimed(to: SocketAddr) -> SocketAddr {
+    let ip = match to.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => return to,
+    };
+    SocketAddr::new(ip, to.port())
+}
+
 /// Whether it names no host.
 pub(crate) fn is_wild(ip: IpAddr) -> bool {
     ip.is_unspecified()
@@ -166,6 +196,23 @@ mod tests {
             // SAFETY: as above.
             let read = unsafe { Name::read(room.as_ptr().cast(), length) };
             assert_eq!(read.ok().and_then(|name| name.internet().ok()), Some(address));
+        }
+    }
+
+    #[test]
+    fn a_host_has_one_address_inside() {
+        for (outside, inside, family) in [
+            ("127.0.0.1:7", "127.0.0.1:7", libc::AF_INET),
+            ("[::ffff:127.0.0.1]:7", "127.0.0.1:7", libc::AF_INET6),
+            ("[::ffff:0.0.0.0]:7", "0.0.0.0:7", libc::AF_INET6),
+            ("[::1]:7", "[::1]:7", libc::AF_INET6),
+            ("[fe80::1%3]:7", "[fe80::1%3]:7", libc::AF_INET6),
+        ] {
+            let [outside, inside] = [outside, inside].map(|text| text.parse::<SocketAddr>().unwrap());
+            assert_eq!((inward(outside), outward(inside, family)), (inside, outside));
+        }
+        for (to, goes) in [("0.0.0.0:7", "127.0.0.1:7"), ("[::]:7", "[::1]:7"), ("10.0.0.1:7", "10.0.0.1:7")] {
+            assert_eq!(aimed(to.parse().unwrap()), goes.parse().unwrap());
         }
     }
 

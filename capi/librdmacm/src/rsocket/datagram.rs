@@ -3,14 +3,15 @@
 //!
 //! A datagram to somebody whose queue pair is not known goes over UDP, and asks for it; the answer goes to and fro while the
 //! program waits for datagrams, for there is no thread that would do it. What arrives is copied out of the registered memory at
-//! once. [`path`] is a queue pair, [`peers`] finds the ways to others.
+//! once. Inside, an IPv4 host has its IPv4 address, also if the socket is of IPv6 and shows the program a mapped one
+//! ([`inward`], [`outward`]). [`path`] is a queue pair, [`peers`] finds the ways to others.
 
 mod path;
 mod peers;
 mod watched;
 
 use super::AGAIN;
-use super::address::Name;
+use super::address::{Name, aimed, inward, outward};
 use super::settings::Settings;
 use super::vectors::Buffers;
 use super::waiting::{self, Patience, SPIN, Waiters, Waker, borrowed, input, refusal};
@@ -19,10 +20,11 @@ use parking_lot::{Mutex, MutexGuard};
 use path::Path;
 use peers::Peer;
 use rsocket::datagram::{MAX_HEADER, MAX_SIZE};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,6 +49,8 @@ pub(crate) struct State {
     paths: Vec<Path>,
     peers: HashMap<SocketAddr, Peer>,
     connected: Option<SocketAddr>,
+    /// What the UDP socket has to say about what was sent, as that nobody is there; it is told once.
+    pub(crate) error: Option<Refusal>,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     waiters: Waiters,
     turn: u32,
@@ -66,6 +70,7 @@ impl DatagramSocket {
             paths: Vec::new(),
             peers: HashMap::new(),
             connected: None,
+            error: None,
             inbox: VecDeque::new(),
             waiters: Waiters::default(),
             turn: 0,
@@ -103,25 +108,37 @@ impl DatagramSocket {
             state.connected = None;
             return rustix::net::connect_unspec(&self.udp).map_err(refusal);
         }
-        let address = name.internet()?;
-        rustix::net::connect(&self.udp, &address).map_err(refusal)?;
+        rustix::net::connect(&self.udp, &name.internet()?).map_err(refusal)?;
+        // As the kernel has understood it: the wildcard address is this host.
+        let peer = rustix::net::getpeername(&self.udp).map_err(refusal)?.ok_or(Refusal(libc::ENOTCONN))?;
+        let address = inward(SocketAddr::try_from(peer).map_err(refusal)?);
         state.connected = Some(address);
         self.way_to(&mut state, address, address).map(|_| ())
     }
 
     /// `rgetsockname`.
     pub(crate) fn local(&self) -> Outcome<Name> {
-        Ok(self.own_address()?.into())
+        Ok(outward(self.own_address()?, self.family).into())
     }
 
     /// `rgetpeername`.
     pub(crate) fn peer(&self) -> Outcome<Name> {
-        self.state().connected.map(Name::from).ok_or(Refusal(libc::ENOTCONN))
+        let connected = self.state().connected.ok_or(Refusal(libc::ENOTCONN))?;
+        Ok(outward(connected, self.family).into())
+    }
+
+    /// Where a program's address is. A socket of IPv6 takes both families, as the kernel's do.
+    fn target(&self, name: &Name) -> Outcome<SocketAddr> {
+        let address = name.internet()?;
+        if address.is_ipv6() && self.family == libc::AF_INET {
+            return Err(Refusal(libc::EAFNOSUPPORT));
+        }
+        Ok(aimed(inward(address)))
     }
 
     fn own_address(&self) -> Outcome<SocketAddr> {
         let address = rustix::net::getsockname(&self.udp).map_err(refusal)?;
-        SocketAddr::try_from(address).map_err(refusal)
+        Ok(inward(SocketAddr::try_from(address).map_err(refusal)?))
     }
 
     /// Binds it to a free port, if it is bound to none.
@@ -130,8 +147,7 @@ impl DatagramSocket {
         if own.port() != 0 {
             return Ok(own);
         }
-        let any = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        rustix::net::bind(&self.udp, &SocketAddr::new(any, 0)).map_err(refusal)?;
+        rustix::net::bind(&self.udp, &Name::any(self.family).internet()?).map_err(refusal)?;
         self.own_address()
     }
 
@@ -148,10 +164,13 @@ impl DatagramSocket {
         // SAFETY: the caller's promise, and there is room.
         unsafe { buffers.cursor().copy_out(data.as_mut_ptr(), length) };
         let data = data.get(..length).unwrap_or_default();
-        let to = to.map(Name::internet).transpose()?;
+        let to = to.map(|name| self.target(name)).transpose()?;
         loop {
             let patience = {
                 let mut state = self.state();
+                if let Some(error) = state.error.take() {
+                    return Err(error);
+                }
                 if !state.writable {
                     return Err(Refusal(libc::EPIPE));
                 }
@@ -177,20 +196,23 @@ impl DatagramSocket {
                 if state.inbox.is_empty() {
                     self.look(&mut state, true);
                 }
+                if let Some(error) = state.error.take() {
+                    return Err(error);
+                }
                 let next = if peek { state.inbox.front().cloned() } else { state.inbox.pop_front() };
                 if let Some((source, data)) = next {
                     drop(state);
                     let length = data.len().min(buffers.length());
                     // SAFETY: the caller's promise; no more than there is.
                     unsafe { buffers.cursor().copy_in(data.as_ptr(), length) };
-                    return Ok((length, data.len(), source));
+                    return Ok((length, data.len(), outward(source, self.family)));
                 }
                 if !state.readable {
                     return Err(Refusal(libc::EBADF));
                 }
                 state.settings.receive_patience(flags)
             };
-            self.wait(patience, |state| !state.inbox.is_empty() || !state.readable)?;
+            self.wait(patience, |state| !state.inbox.is_empty() || state.error.is_some() || !state.readable)?;
         }
     }
 
@@ -216,12 +238,17 @@ impl DatagramSocket {
         let mut room = [0; MAX_SIZE];
         // A bounded number, for the lock's sake.
         for _ in 0..64 {
-            let Ok((bytes, _, from)) = rustix::net::recvfrom(&self.udp, &mut room[..], RecvFlags::DONTWAIT) else {
-                return;
+            let (bytes, from) = match rustix::net::recvfrom(&self.udp, &mut room[..], RecvFlags::DONTWAIT) {
+                Ok((bytes, _, from)) => (bytes, from),
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(errno) => {
+                    state.error = Some(refusal(errno));
+                    return state.waiters.wake();
+                }
             };
             let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else { continue };
             if let Some(bytes) = room.get(..bytes) {
-                self.over_udp(state, from, bytes);
+                self.over_udp(state, inward(from), bytes);
             }
         }
     }

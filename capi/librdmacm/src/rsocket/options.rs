@@ -296,6 +296,9 @@ fn get_datagram(datagram: &DatagramSocket, level: c_int, name: c_int) -> Outcome
     match (level, name) {
         (SOL_RDMA, _) => get_common(&datagram.state().settings, level, name),
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
+            if let Some(error) = datagram.state().error.take() {
+                return Ok(int(error.0));
+            }
             rustix::net::sockopt::socket_error(super::waiting::borrowed(datagram.fd()))
                 .map(|error| int(error.err().map_or(0, |errno| errno.raw_os_error())))
                 .map_err(refusal)

@@ -3,7 +3,7 @@
 use super::peers::PATIENCE;
 use crate::entry::{Outcome, Refusal};
 use crate::layout::{QpCap, Wc};
-use crate::rsocket::address::Name;
+use crate::rsocket::address::{Name, inward};
 use crate::rsocket::cm::{Endpoint, Kind, News, Shape};
 use crate::rsocket::memory::Region;
 use crate::rsocket::settings::Settings;
@@ -183,7 +183,14 @@ impl Path {
         let length = usize::try_from(length.checked_sub(GRH)?).ok()?.min(MAX_SIZE);
         let bytes: [u8; MAX_SIZE] = self.inbox.read(usize::try_from(place).ok()? * MAX_SIZE);
         let (source, data) = Source::parse(bytes.get(..length)?)?;
-        Some((source.0, data.to_vec()))
+        let mut from = inward(source.0);
+        if let (SocketAddr::V6(from), SocketAddr::V6(local)) = (&mut from, &self.local)
+            && from.ip().is_unicast_link_local()
+        {
+            // It is on the link that the queue pair is on.
+            from.set_scope_id(local.scope_id());
+        }
+        Some((from, data.to_vec()))
     }
 
     fn post_receive(&self, place: u32) -> Outcome<()> {

@@ -5,7 +5,7 @@ use super::path::Path;
 use super::{AGAIN, DatagramSocket, MOST_PEERS, State};
 use crate::entry::{Outcome, Refusal};
 use crate::layout::{AhAttr, GlobalRoute};
-use crate::rsocket::address::{Name, is_wild};
+use crate::rsocket::address::{Name, is_wild, outward};
 use crate::rsocket::cm::{Endpoint, Kind};
 use crate::rsocket::poll;
 use crate::rsocket::verbs::{self, Handle};
@@ -74,6 +74,7 @@ impl DatagramSocket {
         let size = head.emit(&mut room);
         let whole = room.get_mut(..size + data.len()).ok_or(Refusal(libc::EMSGSIZE))?;
         whole.get_mut(size..).unwrap_or_default().copy_from_slice(data);
+        let to = outward(to, self.family);
         rustix::net::sendto(&self.udp, whole, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to).map_err(refusal)?;
         Ok(())
     }
@@ -84,8 +85,8 @@ impl DatagramSocket {
             return Ok(peer.path);
         }
         let own = self.bind_somewhere()?;
-        let local = if is_wild(own.ip()) { SocketAddr::new(towards(to)?.ip(), own.port()) } else { own };
-        let path = match state.paths.iter().position(|path| path.local.ip() == local.ip()) {
+        let local = if is_wild(own.ip()) { with_port(towards(to)?, own.port()) } else { own };
+        let path = match state.paths.iter().position(|path| path.local == local) {
             Some(path) => path,
             None => {
                 state.paths.push(Path::new(local, device, &state.settings)?);
@@ -155,7 +156,16 @@ impl DatagramSocket {
 /// Where the device of somebody is: it need not have the address from which UDP comes, and he says which it has.
 fn device_of(from: SocketAddr, said: IpAddr) -> SocketAddr {
     let of_use = said.is_ipv4() == from.is_ipv4() && !is_wild(said) && !said.is_multicast();
-    if of_use && said != from.ip() { SocketAddr::new(said, from.port()) } else { from }
+    let mut device = from;
+    if of_use {
+        device.set_ip(said);
+    }
+    device
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
 }
 
 /// Begins to find out the way from a path to somebody.

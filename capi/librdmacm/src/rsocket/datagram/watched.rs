@@ -38,7 +38,9 @@ fn seen(state: &State, events: i16) -> i16 {
     if state.closed {
         return libc::POLLNVAL;
     }
-    asked(libc::POLLIN | libc::POLLRDNORM, !state.inbox.is_empty() || !state.readable)
+    let failed = if state.error.is_some() { libc::POLLERR } else { 0 };
+    failed
+        | asked(libc::POLLIN | libc::POLLRDNORM, !state.inbox.is_empty() || !state.readable)
         | asked(libc::POLLOUT | libc::POLLWRNORM, !state.writable || state.paths.iter().all(Path::can_send))
         | asked(libc::POLLRDHUP, !state.readable)
 }
