@@ -20,6 +20,7 @@ use crate::capture;
 use crate::cm::Manager;
 use crate::faults;
 use crate::foreign::{Foreign, foreign};
+use crate::headroom;
 use crate::rundir::ADMIN;
 use crate::show;
 use crate::world::World;
@@ -67,6 +68,9 @@ pub(crate) fn serve(
     drop(foreign(received.fds, socket.closer()));
     if received.len == 0 {
         return Answer::Over(Verdict::Ends);
+    }
+    if !headroom::is_there() {
+        return tell(&json!({"error": "the agent has no memory left"}));
     }
     let question = match serde_json::from_slice::<Value>(&buffer[..received.len]) {
         Ok(question) => question,

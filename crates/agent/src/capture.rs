@@ -82,7 +82,7 @@ impl Capture {
         let Some(link) = context.engine.as_mut().filter(|_| self.asker.may_see(context.peer.uid)) else {
             return Ok(());
         };
-        if self.waiting.len() >= WAITING_MAX {
+        if self.waiting.len() >= WAITING_MAX || self.waiting.try_reserve(1).is_err() {
             self.unseen += 1;
             return Ok(());
         }

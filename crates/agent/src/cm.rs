@@ -8,7 +8,8 @@
 //!
 //! A client's connection to the node is an event [`channel`]; its [`id`]s live here, and so do the [`ports`]. Commands are
 //! carried out by the file of their subject; each is O(1), and what can be answered at once (the address of this host) is
-//! queued as an event before the command's reply. Whatever a client or a peer says is a claim, and every table is bounded.
+//! queued as an event before the command's reply. Whatever a client or a peer says is a claim. Every table is bounded, and
+//! growth that finds no memory is a refusal or a lost datagram ([`crate::headroom`]).
 //! The principal type is [`Manager`].
 
 mod attributes;
@@ -41,7 +42,7 @@ mod tests;
 #[cfg(test)]
 mod unpunctual;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -66,6 +67,7 @@ use routes::Routes;
 use slab::Slab;
 
 use crate::context::Peer;
+use crate::headroom;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -90,21 +92,21 @@ const USER_MEMBERS_MAX: usize = MEMBERS_MAX / 8;
 /// The connection manager of one agent.
 pub(crate) struct Manager {
     core: Cm,
-    channels: HashMap<ChannelId, Owner>,
+    channels: BTreeMap<ChannelId, Owner>,
     last_channel: u32,
-    tokens: HashMap<u32, ChannelId>,
+    tokens: BTreeMap<u32, ChannelId>,
     /// What each user has.
-    users: HashMap<u32, Share>,
+    users: BTreeMap<u32, Share>,
     ids: Slab<Id>,
     members: Slab<groups::Member>,
-    connections: HashMap<protocol::cm::Id, u32>,
+    connections: BTreeMap<protocol::cm::Id, u32>,
     ports: Ports,
     first_free_port: u16,
     locals: Locals,
     routes: Option<Routes>,
     /// Searches for neighbours, by when to look again.
     searches: BTreeSet<(Time, u32)>,
-    pending: HashMap<u32, resolving::Search>,
+    pending: BTreeMap<u32, resolving::Search>,
     /// Requests at whose service nobody listens yet.
     early: early::Early,
     /// Datagrams that rules have wait.
@@ -178,19 +180,19 @@ impl Manager {
             || Routes::new().inspect_err(|error| tracing::warn!(%error, "the host's routes cannot be asked for")).ok();
         Ok(Self {
             core,
-            channels: HashMap::new(),
+            channels: BTreeMap::new(),
             last_channel: 0,
-            tokens: HashMap::new(),
-            users: HashMap::new(),
+            tokens: BTreeMap::new(),
+            users: BTreeMap::new(),
             ids: Slab::new(IDS_MAX),
             members: Slab::new(MEMBERS_MAX),
-            connections: HashMap::new(),
+            connections: BTreeMap::new(),
             ports: Ports::new(first..=last, rover),
             first_free_port,
             locals: Locals::default(),
             routes: if off { None } else { routes() },
             searches: BTreeSet::new(),
-            pending: HashMap::new(),
+            pending: BTreeMap::new(),
             early: early::Early::default(),
             late: late::Late::default(),
             rings: Vec::new(),
@@ -206,6 +208,7 @@ impl Manager {
 
     /// Opens a channel: its name, and the client's end of its bell, which brings the events themselves to who is `told`.
     pub(crate) fn open(&mut self, peer: Peer, told: bool) -> Outcome<(ChannelId, OwnedFd)> {
+        headroom::check()?;
         let Some(next) = self.last_channel.checked_add(1) else {
             return refuse(Errno::ENOMEM, "every channel number was used; start the agent anew");
         };
@@ -234,11 +237,12 @@ impl Manager {
         if !std::mem::replace(&mut owner.ends, true) {
             self.tokens.remove(&owner.channel.token);
             // Requests among them are ids of this channel as well.
-            drop(owner.channel.take_out(|_| true));
+            owner.channel.take_out(|_, _| true, drop);
         }
         let ids: Vec<u32> = owner.ids.iter().copied().take(most).collect();
         for id in ids {
             self.end(id);
+            self.take_all(world);
         }
         let done = self.channels.get(&channel).is_none_or(|owner| owner.ids.is_empty());
         if done && let Some(owner) = self.channels.remove(&channel) {
@@ -287,7 +291,13 @@ impl Manager {
 
     /// Datagrams have come.
     pub(crate) fn on_datagrams(&mut self, world: &World) {
-        for arrived in self.inlet.take_some(ARRIVALS) {
+        let arrivals = self.inlet.take_some(ARRIVALS);
+        if !headroom::is_there() {
+            self.counts.received += arrivals.len() as u64;
+            self.counts.dropped += arrivals.len() as u64;
+            return;
+        }
+        for arrived in arrivals {
             let origin = Origin {
                 source: arrived.from,
                 destination: arrived.to,
@@ -311,7 +321,7 @@ impl Manager {
     pub(crate) fn on_time(&mut self, world: &World) {
         let now = self.now();
         if self.core.next_time().is_some_and(|at| at <= now) {
-            self.core.on_time_some(now, DUE);
+            self.core.on_time_some(now, if headroom::is_there() { DUE } else { 1 });
         }
         self.search_on(world, now);
         self.reject_early(now);
@@ -355,7 +365,7 @@ impl Manager {
         self.outside.now()
     }
 
-    /// Adds an id for a channel. None: the channel's user, or the agent, has as many as it may.
+    /// Adds an id for a channel. None: the channel's user, or the agent, has as many as it may, or there is no memory.
     fn add(&mut self, id: Id) -> Option<u32> {
         let owner = self.channels.get_mut(&id.channel)?;
         if owner.ends {
@@ -394,15 +404,17 @@ impl Manager {
         let Some(owner) = self.channels.get_mut(&id.channel) else { return (id.reported, 0) };
         owner.ids.remove(&name);
         let uid = owner.channel.peer.uid;
-        let (dropped, rung) = match id.queued {
-            0 => (Vec::new(), 0),
-            _ => owner.channel.take_out(|event| event.id == name),
+        // A backlog bounds the requests.
+        let mut requests = Vec::new();
+        let rung = match id.queued {
+            0 => 0,
+            _ => owner.channel.take_out(|of, _| of == name, |event| requests.extend(event.request)).1,
         };
         if let Some(share) = self.users.get_mut(&uid) {
             share.ids -= 1;
             share.undecided -= usize::from(!id.known);
         }
-        for request in dropped.into_iter().filter_map(|event| event.request) {
+        for request in requests {
             self.end(request);
         }
         (id.reported, rung)
@@ -432,8 +444,12 @@ impl Manager {
         if !event.sentence.is_empty() {
             tracing::debug!(id = name, event = event.answer.event, reason = %event.sentence, "an event");
         }
+        let kind = event.answer.event;
+        if !owner.channel.push(event) {
+            tracing::warn!(id = name, event = kind, "an event is lost: there is no memory");
+            return;
+        }
         id.queued += 1;
-        owner.channel.push(event);
         if self.rings.last() != Some(&id.channel) {
             self.rings.push(id.channel);
         }
@@ -451,6 +467,10 @@ impl Manager {
     fn take_outputs(&mut self, world: &World) {
         for _ in 0..TURN {
             self.take_all(world);
+            // What waits without memory is not lost: the next turn goes on.
+            if self.inner.is_empty() || !headroom::is_there() {
+                return;
+            }
             let Some(passed) = self.inner.pop_front() else { return };
             let Passed { origin, mad, .. } = &passed;
             let watched = self.watch(origin, mad);
@@ -520,6 +540,10 @@ impl Manager {
 
     /// Sends a datagram to ourselves.
     fn pass(&mut self, origin: Origin, mad: &protocol::cm::Mad, told: &Told<'_>) {
+        if self.inner.try_reserve(1).is_err() {
+            self.counts.not_sent += 1;
+            return;
+        }
         let psn = self.outlets.show_only(path::INSIDE, &Way::of(&origin), mad, told);
         self.inner.push_back(Passed { origin, mad: *mad, owner: told.owner, psn });
     }

@@ -15,6 +15,7 @@ use abi::post::PostAnswer;
 
 use crate::context::ContextId;
 use crate::foreign::Passed;
+use crate::headroom;
 use crate::inadmissible;
 use crate::objects::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq,
@@ -56,6 +57,26 @@ fn admit<'a>(world: &mut World, client: ContextId, request: &'a [u8], fds: Vec<P
     }
 }
 
+/// Whether a command may be carried out without memory.
+fn gives_back(call: &Call<'_>) -> bool {
+    let number = call.command.row.number;
+    match call.command.is_extended() {
+        true => matches!(number, number::CHANNEL_DESTROY | number::FREE_DM),
+        false => matches!(
+            number,
+            number::DEALLOC_PD
+                | number::DESTROY_AH
+                | number::DEREG_MR
+                | number::DEALLOC_MW
+                | number::DESTROY_CQ
+                | number::DESTROY_SRQ
+                | number::CLOSE_XRCD
+                | number::DESTROY_QP
+                | number::DETACH_MCAST
+        ),
+    }
+}
+
 /// Some rule may want it to fail.
 fn fail_on_demand<'a>(world: &World, call: Call<'a>) -> Outcome<Call<'a>> {
     if world.faults.is_on()
@@ -68,6 +89,9 @@ fn fail_on_demand<'a>(world: &World, call: Call<'a>) -> Outcome<Call<'a>> {
 
 /// Picks the function that carries out an admitted command.
 fn carry_out(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
+    if !gives_back(call) {
+        headroom::check()?;
+    }
     if call.command.is_extended() {
         return match call.command.row.number {
             number::EX_QUERY_DEVICE => ex::query_device(world, call),

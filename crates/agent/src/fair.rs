@@ -5,13 +5,12 @@
 //! that it is served at once; nobody saves up more than that while idle, and one who was served long waits for the others. Time is an argument; there is no clock here. The
 //! principal type is [`Fair`].
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet, LinkedList};
 
 /// Work of many accounts.
 #[derive(Debug)]
 pub(crate) struct Fair<K, T> {
-    accounts: HashMap<K, Account<T>>,
+    accounts: BTreeMap<K, Account<T>>,
     /// The accounts that have work, by their tags.
     waiting: BTreeSet<(u64, K)>,
     /// The tag of whom was served last.
@@ -24,13 +23,14 @@ pub(crate) struct Fair<K, T> {
 #[derive(Debug)]
 struct Account<T> {
     tag: u64,
-    work: VecDeque<T>,
+    /// A list of small nodes: work cannot be refused, so no growth may need much memory at once ([`crate::headroom`]).
+    work: LinkedList<T>,
 }
 
-impl<K: Copy + Ord + Hash, T> Fair<K, T> {
+impl<K: Copy + Ord, T> Fair<K, T> {
     /// Without work.
     pub(crate) fn new(credit: u64) -> Self {
-        Self { accounts: HashMap::new(), waiting: BTreeSet::new(), clock: 0, credit, len: 0 }
+        Self { accounts: BTreeMap::new(), waiting: BTreeSet::new(), clock: 0, credit, len: 0 }
     }
 
     /// Whether nothing waits.
@@ -79,7 +79,7 @@ impl<K: Copy + Ord + Hash, T> Fair<K, T> {
 
     /// The account, which is about to have work.
     fn account(&mut self, key: K) -> &mut Account<T> {
-        let account = self.accounts.entry(key).or_insert(Account { tag: 0, work: VecDeque::new() });
+        let account = self.accounts.entry(key).or_insert(Account { tag: 0, work: LinkedList::new() });
         if account.work.is_empty() {
             account.tag = account.tag.max(self.clock.saturating_sub(self.credit));
             self.waiting.insert((account.tag, key));

@@ -27,6 +27,7 @@ mod fair;
 pub mod faults;
 pub mod foreign;
 pub mod gids;
+mod headroom;
 pub mod identity;
 mod inadmissible;
 pub mod lanes;

@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use shm::denied::denied;
 
 /// What an event is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Token {
     /// Somebody in this process has sent a message.
     Wake,

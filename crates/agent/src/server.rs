@@ -9,7 +9,7 @@ mod passing;
 mod turns;
 mod visitors;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
@@ -65,13 +65,13 @@ pub(crate) struct Server {
     starving: BTreeSet<u32>,
     admins: BTreeMap<u32, Visitor>,
     /// How many connections each user has.
-    connections: HashMap<u32, Connections>,
+    connections: BTreeMap<u32, Connections>,
     /// The connection of each engine's client.
-    by_engine: HashMap<ContextId, u32>,
+    by_engine: BTreeMap<ContextId, u32>,
     /// What is to be done.
     queue: Fair<Account, Work>,
     /// Events that are in the queue.
-    queued: HashSet<Token>,
+    queued: BTreeSet<Token>,
     timers_queued: bool,
     /// When events were asked for last.
     polled: Instant,
@@ -143,10 +143,10 @@ impl Server {
             clients: BTreeMap::new(),
             starving: BTreeSet::new(),
             admins: BTreeMap::new(),
-            connections: HashMap::new(),
-            by_engine: HashMap::new(),
+            connections: BTreeMap::new(),
+            by_engine: BTreeMap::new(),
             queue: Fair::new(turns::CREDIT),
-            queued: HashSet::new(),
+            queued: BTreeSet::new(),
             timers_queued: false,
             polled: Instant::now(),
             retried: Instant::now(),

@@ -25,6 +25,7 @@ use crate::context::{Context, ContextId, Peer};
 use crate::device::Device;
 use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
+use crate::headroom;
 use crate::lanes::{Lanes, lane_gone};
 use crate::lids;
 use crate::mapped::Mapped;
@@ -193,6 +194,7 @@ impl World {
         if device >= self.devices.len() {
             return refuse(Errno::ENODEV, format!("there is no device {device}"));
         }
+        headroom::check()?;
         shares::room_for_context(self, peer.uid)?;
         let Some(next) = self.last_context.checked_add(1) else {
             return refuse(Errno::ENOMEM, "every context number was used; start the agent anew");

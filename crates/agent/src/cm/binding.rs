@@ -155,6 +155,7 @@ fn conflict_at(conflict: Conflict, at: &Sockaddr, port: u16) -> Refusal {
             format!("port {port} of {place} conflicts with id {other:#x}: one of the two has every address"),
         ),
         Conflict::TooMany => (Errno::EADDRINUSE, format!("port {port} is shared by as many ids as may")),
+        Conflict::NoMemory => (Errno::ENOMEM, "the agent has no memory for one more holder of the port".to_owned()),
     };
     Refusal::new(errno, text)
 }

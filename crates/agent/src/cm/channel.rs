@@ -40,6 +40,14 @@ pub(crate) struct Event {
     pub(crate) sentence: String,
 }
 
+/// An event with what it is found by: one look at all that wait is short.
+#[derive(Debug)]
+struct Held {
+    id: u32,
+    member: Option<u32>,
+    event: Box<Event>,
+}
+
 /// One channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -49,7 +57,7 @@ pub(crate) struct Channel {
     pub(crate) token: u32,
     /// Its events come with the bell.
     pub(crate) told: bool,
-    events: VecDeque<Event>,
+    events: VecDeque<Held>,
     /// How many wait in all channels of the user.
     of_user: Arc<AtomicUsize>,
     bell: OwnedFd,
@@ -103,7 +111,7 @@ impl Channel {
 
     /// The oldest event that the bell has not been rung for.
     pub(crate) fn unsaid(&self) -> Option<&Event> {
-        self.events.get(self.events.len().checked_sub(self.owed as usize)?)
+        self.events.get(self.events.len().checked_sub(self.owed as usize)?).map(|held| &*held.event)
     }
 
     /// Puts one message about that event into the bell of who is told. With `whole` the message is the event, which leaves the channel.
@@ -129,9 +137,14 @@ impl Channel {
         }
     }
 
-    /// Whether commands may cause more events.
-    pub(crate) fn has_room(&self) -> bool {
-        self.events.len() < EVENTS_MAX
+    /// Whether commands may cause one more event.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.events.len() < EVENTS_MAX && self.reserve(1)
+    }
+
+    /// Has memory for so many more events. False: there is none.
+    pub(crate) fn reserve(&mut self, more: usize) -> bool {
+        self.events.try_reserve(more).is_ok()
     }
 
     /// How many events wait.
@@ -139,11 +152,16 @@ impl Channel {
         self.events.len()
     }
 
-    /// Queues an event; the bell is rung by [`Channel::ring`].
-    pub(crate) fn push(&mut self, event: Event) {
-        self.events.push_back(event);
+    /// Queues an event; the bell is rung by [`Channel::ring`]. False: there is no memory, and the event
+    /// is lost.
+    pub(crate) fn push(&mut self, event: Event) -> bool {
+        if !self.reserve(1) {
+            return false;
+        }
+        self.events.push_back(Held { id: event.id, member: event.member, event: Box::new(event) });
         self.of_user.fetch_add(1, Ordering::Relaxed);
         self.owed += 1;
+        true
     }
 
     /// So many events have left.
@@ -155,7 +173,7 @@ impl Channel {
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         self.count_out(usize::from(event.is_some()));
-        event
+        event.map(|held| *held.event)
     }
 
     /// Puts the bytes that are owed into the bell, as far as there is room.
@@ -172,25 +190,28 @@ impl Channel {
         }
     }
 
-    /// Takes out events, and says for how many of them the bell has been rung already.
-    pub(crate) fn take_out(&mut self, mut which: impl FnMut(&Event) -> bool) -> (Vec<Event>, u32) {
-        if self.events.is_empty() {
-            return (Vec::new(), 0);
-        }
-        let mut taken = Vec::new();
-        let mut kept = VecDeque::with_capacity(self.events.len());
-        for event in self.events.drain(..) {
-            match which(&event) {
-                true => taken.push(event),
-                false => kept.push_back(event),
+    /// Takes out the events of which `which` says so by their id and membership, and gives them to `each`. How many they
+    /// were, and for how many of them the bell has been rung already.
+    pub(crate) fn take_out(
+        &mut self,
+        which: impl Fn(u32, Option<u32>) -> bool,
+        mut each: impl FnMut(Event),
+    ) -> (u32, u32) {
+        let before = self.events.len();
+        // The others go round once: nothing is allocated.
+        for _ in 0..before {
+            match self.events.pop_front() {
+                Some(held) if which(held.id, held.member) => each(*held.event),
+                Some(held) => self.events.push_back(held),
+                None => break,
             }
         }
-        self.events = kept;
-        self.count_out(taken.len());
-        let count = taken.len() as u32;
+        let taken = before - self.events.len();
+        self.count_out(taken);
+        let count = taken as u32;
         let not_rung = self.owed.min(count);
         self.owed -= not_rung;
-        (taken, count - not_rung)
+        (count, count - not_rung)
     }
 }
 
@@ -258,8 +279,9 @@ mod tests {
         }
         channel.ring();
         channel.push(event(1));
-        let (taken, rung) = channel.take_out(|event| event.id == 1);
-        assert_eq!((taken.len(), rung, channel.waiting()), (3, 2, 1));
+        let mut gone = Vec::new();
+        let (taken, rung) = channel.take_out(|id, _| id == 1, |event| gone.push(event.id));
+        assert_eq!((taken, rung, channel.waiting(), gone), (3, 2, 1, vec![1, 1, 1]));
         channel.ring();
         assert_eq!(bytes(&bell), 3, "one for the event that is left, two to be taken");
     }

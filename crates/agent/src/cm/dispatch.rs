@@ -4,10 +4,11 @@
 use abi::Errno;
 use abi::ucma::{self, Command, command};
 
-use super::channel::ChannelId;
+use super::channel::{ChannelId, EVENTS_MAX};
 use super::id::{Id, Stage};
 use super::{Manager, Owner};
 use crate::dispatch::Reply;
+use crate::headroom;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -40,6 +41,11 @@ impl Manager {
     }
 
     fn carry_out(&mut self, world: &mut World, call: &Call<'_>) -> Outcome<Vec<u8>> {
+        use command::{DESTROY_ID, GET_EVENT, LEAVE_MCAST, NEXT_EVENT};
+        let gives_back = matches!(call.command.number(), DESTROY_ID | LEAVE_MCAST | GET_EVENT | NEXT_EVENT);
+        if !gives_back {
+            headroom::check()?;
+        }
         match call.command.number() {
             command::CREATE_ID => self.create_id(call),
             command::DESTROY_ID => self.destroy_id(call),
@@ -113,6 +119,9 @@ impl Manager {
             return refuse(Errno::ENOMEM, format!("as many events wait for user {uid} as may; take some first"));
         }
         let waiting = owner.channel.waiting();
+        if waiting < EVENTS_MAX {
+            return refuse(Errno::ENOMEM, "the agent has no memory for one more event");
+        }
         refuse(Errno::ENOMEM, format!("{waiting} events wait in this event channel; take some first"))
     }
 }

@@ -31,9 +31,9 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// Keeps a request, if its time is not over and there is room.
+    /// Keeps a request, if its time is not over and there are room and memory.
     pub(super) fn keep(&mut self, now: Time, until: Time, connection: ConnectionId, ask: &Ask) -> bool {
-        let keeps = now < until && self.waiting.len() < MOST;
+        let keeps = now < until && self.waiting.len() < MOST && self.waiting.try_reserve(1).is_ok();
         if keeps {
             self.waiting.push_back((until, connection, *ask));
         }

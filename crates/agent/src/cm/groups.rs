@@ -81,7 +81,7 @@ impl Manager {
         }
         let member = Member { channel: call.channel, id: name, gid, reported: 0 };
         let Some(member) = self.members.insert(member) else {
-            return refuse(Errno::ENOMEM, "the agent has as many memberships as it may");
+            return refuse(Errno::ENOMEM, "the agent has as many memberships as it may, or no memory");
         };
         self.users.entry(user).or_default().members += 1;
         self.id(call, name)?.members.push(member);
@@ -99,10 +99,10 @@ impl Manager {
         };
         let (id, events_reported) = (member.id, member.reported);
         self.remove_member(call.channel, name);
-        let (dropped, bell_bytes) = self.owner(call.channel)?.channel.take_out(|event| event.member == Some(name));
+        let (dropped, bell_bytes) = self.owner(call.channel)?.channel.take_out(|_, member| member == Some(name), drop);
         if let Some(id) = self.ids.get_mut(id) {
             id.members.retain(|member| *member != name);
-            id.queued = id.queued.saturating_sub(dropped.len() as u32);
+            id.queued = id.queued.saturating_sub(dropped);
         }
         Ok(call.command.answer(&DestroyIdAnswer { events_reported, bell_bytes }))
     }

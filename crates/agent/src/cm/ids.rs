@@ -42,7 +42,8 @@ impl Manager {
             (other, _) => return refuse(Errno::EINVAL, format!("port space {other:#x} is not known")),
         };
         let id = Id::new(call.channel, uid, ps, kind);
-        let full = || refuse(Errno::ENOMEM, "this user, or the agent, has as many ids as it may");
+        let full =
+            || refuse(Errno::ENOMEM, "this user, or the agent, has as many ids as it may, or there is no memory");
         self.add(id).map_or_else(full, Ok)
     }
 
@@ -71,8 +72,8 @@ impl Manager {
         let Some(from) = from else {
             return refuse(Errno::EINVAL, format!("no event channel of this user has the number {token:#x}"));
         };
-        let reported = match self.ids.get(name) {
-            Some(id) if id.channel == from => id.reported,
+        let (reported, queued) = match self.ids.get(name) {
+            Some(id) if id.channel == from => (id.reported, id.queued as usize),
             _ => {
                 return refuse(Errno::ENOENT, format!("id {name:#x} is none of the event channel that it is to leave"));
             }
@@ -80,17 +81,22 @@ impl Manager {
         let mut bell_bytes = 0;
         if from != to {
             self.check_room(call)?;
-            let (events, rung) = match self.channels.get_mut(&from) {
-                Some(owner) => owner.channel.take_out(|event| event.id == name),
-                None => (Vec::new(), 0),
-            };
-            bell_bytes = rung;
+            let mut events = Vec::new();
+            if !self.owner(to)?.channel.reserve(queued) || events.try_reserve_exact(queued).is_err() {
+                return refuse(
+                    Errno::ENOMEM,
+                    format!("the agent has no memory for the {queued} events of id {name:#x}"),
+                );
+            }
+            let from_channel = &mut self.owner(from)?.channel;
+            bell_bytes = from_channel.take_out(|of, _| of == name, |event| events.push(event)).1;
             self.move_to(name, from, to);
             for event in events {
                 if let Some(request) = event.request {
                     self.move_to(request, from, to);
                 }
                 if let Some(owner) = self.channels.get_mut(&to) {
+                    // The memory is reserved.
                     owner.channel.push(event);
                 }
             }

@@ -103,7 +103,7 @@ impl Manager {
     }
 
     /// Finds the listener.
-    fn take(&self, asked: &Asked<'_>) -> Result<Taken, Unwanted> {
+    fn take(&mut self, asked: &Asked<'_>) -> Result<Taken, Unwanted> {
         let nobody = |text: String| unwanted(Reason::INVALID_SERVICE_ID, SidrStatus::UNSUPPORTED, text);
         let Some(attachment) = self.locals.with_gid(&asked.path.sgid) else {
             let gid = ip_of(&asked.path.sgid);
@@ -149,7 +149,7 @@ impl Manager {
             let text = format!("who listens at {place} takes another type of QP");
             return Err(unwanted(Reason::INVALID_TRANSPORT_TYPE, SidrStatus::REJECTED, text));
         }
-        let room = self.channels.get(&id.channel).is_some_and(|owner| owner.channel.has_room());
+        let room = self.channels.get_mut(&id.channel).is_some_and(|owner| owner.channel.has_room());
         if id.backlog == 0 || !room {
             let text = format!("the backlog of who listens at {place} is full");
             return Err(Unwanted { reason: None, status: SidrStatus::REJECTED, text, may_wait: false });

@@ -104,7 +104,7 @@ impl Inlet {
 
     fn push(&self, arrived: Arrived) {
         let mut queue = self.queue.lock();
-        if queue.len() >= WAITING_MAX {
+        if queue.len() >= WAITING_MAX || queue.try_reserve(1).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -132,6 +132,7 @@ impl Inlet {
             return std::mem::take(&mut *queue);
         }
         self.bell.ring();
+        // As many as one piece of work takes.
         queue.drain(..most).collect()
     }
 

@@ -5,7 +5,7 @@
 //! They do not conflict if both allow reuse, or if both take only their own family and the families differ. An id that listens
 //! allows reuse no longer. The principal type is [`Ports`].
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -68,12 +68,14 @@ pub(crate) enum Conflict {
     EveryAddress(u32),
     /// More ids have it than may.
     TooMany,
+    /// There is no memory for one more.
+    NoMemory,
 }
 
 /// The ports in use, by service id.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    held: HashMap<u64, Vec<Holder>>,
+    held: BTreeMap<u64, Vec<Holder>>,
     any: RangeInclusive<u16>,
     /// Where the search for a free port goes on.
     rover: u16,
@@ -82,7 +84,7 @@ pub(crate) struct Ports {
 impl Ports {
     /// None in use. `any`: from where ports come that nobody chose. `rover`: where to begin.
     pub(crate) fn new(any: RangeInclusive<u16>, rover: u16) -> Self {
-        Self { held: HashMap::new(), any, rover }
+        Self { held: BTreeMap::new(), any, rover }
     }
 
     /// Gives an id its port, or says who is in the way.
@@ -92,26 +94,41 @@ impl Ports {
             return Err(Conflict::TooMany);
         }
         check(&holder, holders, holder.reuse)?;
-        self.held.entry(service).or_default().push(holder);
+        if holders.is_empty() {
+            self.held.insert(service, vec![holder]);
+            return Ok(());
+        }
+        let Some(holders) = self.held.get_mut(&service) else { return Ok(()) };
+        if holders.try_reserve(1).is_err() {
+            return Err(Conflict::NoMemory);
+        }
+        holders.push(holder);
         Ok(())
     }
 
     /// A port of a space (in the upper bits of `space`) that nobody has at `spot`: other addresses may have it. None: all are in
     /// use.
     pub(crate) fn free(&mut self, space: u64, spot: Spot) -> Option<u16> {
-        let count = self.any.end() - self.any.start();
-        for _ in 0..=count {
-            self.rover = if self.any.contains(&self.rover) && self.rover != *self.any.end() {
-                self.rover + 1
-            } else {
-                *self.any.start()
-            };
-            let holders = self.held.get(&(space | u64::from(self.rover))).map_or(&[][..], Vec::as_slice);
-            if holders.len() < SHARERS && holders.iter().all(|other| meet(spot, other).is_none()) {
-                return Some(self.rover);
+        let (first, last) = (*self.any.start(), *self.any.end());
+        let next = if (first..last).contains(&self.rover) { self.rover + 1 } else { first };
+        let behind = || (first < next).then(|| self.free_in(space, spot, first..=next - 1)).flatten();
+        let found = self.free_in(space, spot, next..=last).or_else(behind)?;
+        self.rover = found;
+        Some(found)
+    }
+
+    /// The first such port in a range. One walk over the ports in use, in their order: there may be as many as the range has.
+    fn free_in(&self, space: u64, spot: Spot, range: RangeInclusive<u16>) -> Option<u16> {
+        let service = |port: &u16| space | u64::from(*port);
+        let mut next = *range.start();
+        for (held, holders) in self.held.range(service(range.start())..=service(range.end())) {
+            let fits = holders.len() < SHARERS && holders.iter().all(|other| meet(spot, other).is_none());
+            if *held != service(&next) || fits {
+                return Some(next);
             }
+            next = next.checked_add(1)?;
         }
-        None
+        range.contains(&next).then_some(next)
     }
 
     /// Makes an id one that listens: it allows reuse no longer, and needs its port for itself.

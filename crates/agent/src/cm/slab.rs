@@ -41,7 +41,7 @@ impl<T> Slab<T> {
         self.len < self.most
     }
 
-    /// Adds an entry and names it. `None`: the table is full.
+    /// Adds an entry and names it. `None`: the table is full, or there is no memory.
     pub(crate) fn insert(&mut self, entry: T) -> Option<u32> {
         if !self.has_room() {
             return None;
@@ -49,6 +49,11 @@ impl<T> Slab<T> {
         let index = if self.free.len() > REST {
             self.free.pop_front()?
         } else {
+            // Removal does not fail: it finds room for the index.
+            let freed = self.slots.len() + 1 - self.free.len();
+            if self.slots.try_reserve(1).is_err() || self.free.try_reserve(freed).is_err() {
+                return None;
+            }
             self.slots.push(Slot { generation: 1, entry: None });
             self.slots.len() as u32 - 1
         };

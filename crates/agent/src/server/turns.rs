@@ -30,7 +30,7 @@ pub(super) const CREDIT: u64 = 1_000_000;
 const OVERHEAD: u64 = 500;
 
 /// On whose account work is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Account {
     /// The host's addresses, and the run directory.
     Host,

@@ -13,6 +13,7 @@ use crate::admin::{self, Answer, Verdict};
 use crate::capture;
 use crate::doors::accepted;
 use crate::foreign::Foreign;
+use crate::headroom;
 use crate::poller::Token;
 
 /// Answers to one user that are being told at a time; further questions wait.
@@ -196,9 +197,12 @@ impl Server {
         }
     }
 
-    /// Whether a user has as many connections as it may. `softhca run` has one for each program, which has one for each
+    /// Whether a user has as many connections as it may, or there is no memory for one more. `softhca run` has one for each program, which has one for each
     /// context; who connects and then says nothing has no context.
     pub(super) fn is_one_too_many(&self, uid: u32) -> bool {
+        if !headroom::is_there() {
+            return true;
+        }
         let share = self.world.user_contexts as usize;
         let Some(has) = self.connections.get(&uid) else { return false };
         self.world.system && (has.visitors >= share || has.clients >= 2 * share)

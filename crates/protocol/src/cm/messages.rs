@@ -7,8 +7,11 @@ use wire::cm::{Attribute, Data, Message, Reason, Rej, Rejected};
 use wire::mad::Mad;
 
 impl Cm {
-    /// Hands out a datagram.
+    /// Hands out a datagram. Without memory it is lost, as on a network.
     pub(super) fn send(&mut self, path: Path, mad: Mad, owner: u32) {
+        if self.outputs.try_reserve(1).is_err() {
+            return;
+        }
         self.outputs.push_back(Output::Send { path, mad, owner });
     }
 

@@ -69,9 +69,10 @@ impl Table {
         self.used >= self.limit
     }
 
-    /// Takes an entry in, and gives it our number. It is in no state yet that counts: [`Table::enter`] follows.
+    /// Takes an entry in, and gives it our number. It is in no state yet that counts: [`Table::enter`] follows. `None`: there is no
+    /// room, or no memory.
     pub(super) fn insert(&mut self, mut entry: Entry) -> Option<u32> {
-        if self.is_full() {
+        if self.is_full() || !self.reserve() {
             return None;
         }
         let grow = self.free.len() <= FREE_AT_LEAST && self.slots.len() < self.limit;
@@ -92,6 +93,14 @@ impl Table {
         slot.entry = Some(Box::new(entry));
         self.used += 1;
         Some(index)
+    }
+
+    /// Has memory for one more entry: its slot, its place among the free ones and its two keys. Nothing grows elsewhere.
+    fn reserve(&mut self) -> bool {
+        let keys = 2 * (self.used + 1);
+        self.slots.try_reserve(1).is_ok()
+            && self.free.try_reserve(self.slots.len() + 1 - self.free.len()).is_ok()
+            && self.keys.try_reserve(keys.saturating_sub(self.keys.len())).is_ok()
     }
 
     /// Takes an entry out, with all that leads to it.
@@ -215,8 +224,13 @@ impl Table {
 
     /// Memory of a crowd that has gone goes back, in steps that cost no more than the crowd did.
     fn give_back(&mut self) {
-        if self.keys.capacity() > SMALL && self.keys.len() < self.keys.capacity() / 8 {
-            self.keys.shrink_to(self.keys.len() * 2);
+        let keys = 2 * self.used;
+        if self.keys.capacity() > SMALL && keys < self.keys.capacity() / 8 {
+            let mut fewer = HashMap::with_hasher(self.keys.hasher().clone());
+            if fewer.try_reserve(2 * keys).is_ok() {
+                fewer.extend(self.keys.drain());
+                self.keys = fewer;
+            }
         }
         if self.used == 0 && self.slots.len() > SMALL {
             let last = self.slots.iter().map(|slot| slot.generation).max().unwrap_or_default();
