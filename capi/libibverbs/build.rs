@@ -2,18 +2,28 @@
 //! loaded (its engine's thread must not lose its code to `dlclose`). It also lays `rdma/libibverbs.so.1` beside the
 //! library, so that `LD_LIBRARY_PATH=target/<profile>/rdma` is enough to try it.
 
+#[allow(dead_code, reason = "abi-check uses more of it")]
+mod releases;
+
+use releases::Releases;
 use std::path::PathBuf;
 
+/// The node of what softhca alone has, found by dlsym (docs/why.md).
+const OWN: &str = "SOFTHCA_1.0";
+
 fn main() {
-    let manifest = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=abi.map");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", manifest.join("abi.map").display());
+    println!("cargo:rerun-if-changed=releases.rs");
+    println!("cargo:rerun-if-changed=releases.txt");
+    // OUT_DIR is target/<profile>/build/<package>-<hash>/out.
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let script = out.join("abi.map");
+    let table = Releases::parse(include_str!("releases.txt")).expect("a table of releases");
+    std::fs::write(&script, table.version_script(&[OWN])).expect("written");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", script.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
-    // OUT_DIR is target/<profile>/build/<package>-<hash>/out.
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     if let Some(profile) = out.ancestors().nth(3) {
         let directory = profile.join("rdma");
         let link = directory.join("libibverbs.so.1");

@@ -4,6 +4,11 @@
 //!
 //! It also lays `rdma/librdmacm.so.1` beside the library, as the other one does.
 
+#[allow(dead_code, reason = "abi-check uses more of it")]
+#[path = "../libibverbs/releases.rs"]
+mod releases;
+
+use releases::Releases;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -17,10 +22,14 @@ fn main() {
     // OUT_DIR is target/<profile>/build/<package>-<hash>/out.
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=abi.map");
+    println!("cargo:rerun-if-changed=../libibverbs/releases.rs");
+    println!("cargo:rerun-if-changed=releases.txt");
     println!("cargo:rerun-if-changed={SYMBOLS}");
     println!("cargo:rerun-if-env-changed=CC");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", manifest.join("abi.map").display());
+    let script = out.join("abi.map");
+    let table = Releases::parse(include_str!("releases.txt")).expect("a table of releases");
+    std::fs::write(&script, table.version_script(&[])).expect("written");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", script.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,librdmacm.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     stub(&std::fs::read_to_string(manifest.join(SYMBOLS)).expect("the other library's list of symbols"), &out);

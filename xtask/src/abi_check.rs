@@ -1,7 +1,12 @@
-//! `cargo xtask abi-check`: the symbols that the libraries for C programs export, against the committed lists.
+//! `cargo xtask abi-check`: the symbols that the libraries for C programs export, against the committed lists, and against what each
+//! release of rdma-core exports.
 //!
 //! A symbol that is lost keeps a program from starting, or from finding a file; one that appears is a promise nobody decided on.
 //! Both are errors. The principal type is [`Face`].
+
+#[allow(dead_code, reason = "build scripts use more of it")]
+#[path = "../../capi/libibverbs/releases.rs"]
+mod releases;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::workspace::Workspace;
+use releases::Releases;
 
 /// A library that C programs load.
 struct Face {
@@ -18,6 +24,8 @@ struct Face {
     /// What the file's name begins with wherever it is laid out.
     stem: &'static str,
     list: &'static str,
+    /// Which release of rdma-core exports what, if the library is one of rdma-core's.
+    releases: Option<&'static str>,
     heading: &'static str,
 }
 
@@ -27,6 +35,7 @@ const FACES: &[Face] = &[
         built: "libibverbs.so",
         stem: "libibverbs.so",
         list: "capi/libibverbs/symbols.txt",
+        releases: Some("capi/libibverbs/releases.txt"),
         heading: "# Every symbol that libibverbs.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
     },
     Face {
@@ -34,6 +43,7 @@ const FACES: &[Face] = &[
         built: "librdmacm.so",
         stem: "librdmacm.so",
         list: "capi/librdmacm/symbols.txt",
+        releases: Some("capi/librdmacm/releases.txt"),
         heading: "# Every symbol that librdmacm.so.1 defines, with its version. Compared with readelf by `cargo xtask abi-check`.\n",
     },
     Face {
@@ -41,6 +51,7 @@ const FACES: &[Face] = &[
         built: "libsofthca_preload.so",
         stem: "libsofthca_preload.so",
         list: "capi/preload/symbols.txt",
+        releases: None,
         heading: "# Every function of the C library that the path redirector stands in front of. Compared with readelf by `cargo xtask abi-check`.\n",
     },
 ];
@@ -66,6 +77,13 @@ pub(crate) fn run(workspace: &Workspace, library: Option<PathBuf>, bless: bool) 
 impl Face {
     fn compare(&self, workspace: &Workspace, library: &Path, bless: bool) -> Result<(), String> {
         let exported = exported(library)?;
+        if let Some(table) = self.releases {
+            let text = fs::read_to_string(workspace.root().join(table)).map_err(|error| format!("{table}: {error}"))?;
+            let differences = against_releases(&Releases::parse(&text)?, &exported);
+            if !differences.is_empty() {
+                return Err(format!("{differences}{} and {table} differ", library.display()));
+            }
+        }
         let list = workspace.root().join(self.list);
         let told = |error| format!("{}: {error}", self.list);
         if bless {
@@ -95,6 +113,35 @@ impl Face {
     }
 }
 
+/// Begins the names of the nodes whose symbols no release of rdma-core has.
+const OWN: &str = "SOFTHCA_";
+
+/// What of a release is not exported, a line for each symbol and the first release that misses it, and what no release has.
+fn against_releases(table: &Releases, exported: &BTreeSet<String>) -> String {
+    let split = |symbol: &'_ String| -> Option<(String, String)> {
+        let (name, node) = symbol.split_once('@')?;
+        Some((name.to_owned(), node.trim_start_matches('@').to_owned()))
+    };
+    let mut there: BTreeSet<(String, String)> = exported.iter().filter_map(split).collect();
+    let mut extra: BTreeSet<(String, String)> =
+        there.iter().filter(|(_, node)| !node.starts_with(OWN)).cloned().collect();
+    let mut differences = String::new();
+    for release in table.releases() {
+        for (name, node) in table.symbols(release) {
+            let symbol = (name.to_owned(), node.to_owned());
+            extra.remove(&symbol);
+            // Each is told once.
+            if there.insert(symbol) {
+                differences += &format!("rdma-core {release} has {name}@{node}, and it is not exported\n");
+            }
+        }
+    }
+    for (name, node) in extra {
+        differences += &format!("exported, and in no release of rdma-core: {name}@{node}\n");
+    }
+    differences
+}
+
 /// `name@@VERSION` (or `name@VERSION` for an old variant) of every symbol that the library defines.
 fn exported(library: &Path) -> Result<BTreeSet<String>, String> {
     let output = Command::new("readelf")
@@ -121,7 +168,71 @@ fn symbol(row: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::symbol;
+    use super::{BTreeSet, Path, Releases, against_releases, symbol};
+
+    /// Two nodes, a symbol that moved between them, one that came, and a private one.
+    const TABLE: &str = "newest 50\nnode A_1.0 44 -\nnode A_1.1 47 -\nnode IBVERBS_PRIVATE_34 44 46\nnode IBVERBS_PRIVATE_47 47 -\n\
+                         old A_1.0 44 -\nold A_1.1 47 -\nnew A_1.1 48 -\ncmd IBVERBS_PRIVATE 45 -\n";
+
+    fn set(symbols: &[&str]) -> BTreeSet<String> {
+        symbols.iter().map(|symbol| (*symbol).to_owned()).collect()
+    }
+
+    #[test]
+    fn each_release_is_compared_and_nothing_else_is_exported() {
+        let table = Releases::parse(TABLE).unwrap();
+        let all = [
+            "old@A_1.0",
+            "old@@A_1.1",
+            "new@@A_1.1",
+            "cmd@IBVERBS_PRIVATE_34",
+            "cmd@@IBVERBS_PRIVATE_47",
+            "why@@SOFTHCA_1.0",
+        ];
+        assert_eq!(against_releases(&table, &set(&all)), "");
+        for missing in &all[..5] {
+            let (name, node) = missing.split_once('@').unwrap();
+            let told =
+                against_releases(&table, &set(&all.iter().copied().filter(|s| s != missing).collect::<Vec<_>>()));
+            let wanted = format!(" has {name}@{}, and it is not exported\n", node.trim_start_matches('@'));
+            assert!(told.ends_with(&wanted) && told.lines().count() == 1, "{told}");
+        }
+        let more = [&all[..], &["cmd@@A_1.1"]].concat();
+        assert_eq!(against_releases(&table, &set(&more)), "exported, and in no release of rdma-core: cmd@A_1.1\n");
+    }
+
+    #[test]
+    fn rows_that_contradict_the_table_are_refused() {
+        for wrong in ["f B_1.0 44 -", "f A_1.0 43 -", "f A_1.0 47 46", "f A_1.0 44 51", "f A_1.0 44", "f A_1.0 44 x"] {
+            let text = format!("{TABLE}{wrong}\n");
+            assert!(Releases::parse(&text).is_err_and(|why| why.ends_with(wrong)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_version_script_builds_public_nodes_on_one_another() {
+        let script = Releases::parse(TABLE).unwrap().version_script(&["OWN_1.0"]);
+        let lines = [
+            "A_1.0 { global: old; local: *; } ;",
+            "A_1.1 { global: new; old; } A_1.0;",
+            "IBVERBS_PRIVATE_34 { global: cmd; } ;",
+            "IBVERBS_PRIVATE_47 { global: cmd; } ;",
+            "OWN_1.0 { };",
+        ];
+        assert_eq!(script.lines().collect::<Vec<_>>(), lines);
+    }
+
+    /// What the committed list of exports promises is what the releases have; `cargo xtask abi-check` compares the list with the library.
+    #[test]
+    fn the_committed_lists_have_every_symbol_of_every_release() {
+        for library in ["libibverbs", "librdmacm"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi").join(library);
+            let table = std::fs::read_to_string(folder.join("releases.txt")).unwrap();
+            let list = std::fs::read_to_string(folder.join("symbols.txt")).unwrap();
+            let promised: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+            assert_eq!(against_releases(&Releases::parse(&table).unwrap(), &set(&promised)), "", "{library}");
+        }
+    }
 
     #[test]
     fn rows_of_readelf() {

@@ -16,8 +16,8 @@ use crate::workspace::Workspace;
 
 /// What cargo calls a library of C programs, its real name, and the name that programs ask for, which links to it.
 const LIBRARIES: &[(&str, &str, &str)] = &[
-    ("libibverbs.so", "libibverbs.so.1.14.0", "libibverbs.so.1"),
-    ("librdmacm.so", "librdmacm.so.1.4.0", "librdmacm.so.1"),
+    ("libibverbs.so", "libibverbs.so.1.18.0", "libibverbs.so.1"),
+    ("librdmacm.so", "librdmacm.so.1.5.0", "librdmacm.so.1"),
 ];
 
 /// The path redirector, which `softhca run` loads by this name.

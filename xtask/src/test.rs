@@ -28,6 +28,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     if let Ok(dist) = &laid_out {
         report.check("exported symbols", || {
             abi_check::run(workspace, Some(dist.library()), false)?;
+            abi_check::run(workspace, Some(dist.rdmacm()), false)?;
             abi_check::run(workspace, Some(dist.redirector()), false)
         });
     }

@@ -1,14 +1,14 @@
 //! The export list of the public interface: every name and version that `libibverbs.so.1` has had since rdma-core v44, and
-//! the function behind it. `symbols.txt` is the same list for `cargo xtask abi-check`.
+//! the function behind it. What releases have is in `releases.txt`; `symbols.txt` is what is exported, for `cargo xtask abi-check`.
 
 use crate::export::export;
-use crate::provider::ignored;
+use crate::provider::{ignored, refused_code, refused_minus_one, refused_pointer};
 use crate::{
     address, channel, context, cq, devices, dm, ece, events, fork, import, kern, mcast, memory, pd, qp, query, rates,
     srq, sysfs, text, why,
 };
 
-export!("IBVERBS_1.0":
+export!("@@IBVERBS_1.0":
     ibv_copy_path_rec_from_kern = kern::copy_path_rec_from_kern,
     ibv_copy_path_rec_to_kern = kern::copy_path_rec_to_kern,
     ibv_copy_qp_attr_from_kern = kern::copy_qp_attr_from_kern,
@@ -20,7 +20,7 @@ export!("IBVERBS_1.0":
     mult_to_ibv_rate = rates::mult_to_rate,
 );
 
-export!("IBVERBS_1.1":
+export!("@@IBVERBS_1.1":
     ibv_ack_async_event = events::ack_async_event,
     ibv_ack_cq_events = channel::ack_cq_events,
     ibv_alloc_pd = pd::alloc,
@@ -71,17 +71,17 @@ export!("IBVERBS_1.1":
     mbps_to_ibv_rate = rates::mbps_to_rate,
 );
 
-export!("IBVERBS_1.5": ibv_get_pkey_index = query::pkey_index);
+export!("@@IBVERBS_1.5": ibv_get_pkey_index = query::pkey_index);
 
-export!("IBVERBS_1.6": ibv_qp_to_qp_ex = qp::to_qp_ex);
+export!("@@IBVERBS_1.6": ibv_qp_to_qp_ex = qp::to_qp_ex);
 
-export!("IBVERBS_1.7": ibv_reg_mr_iova = memory::reg_iova);
+export!("@@IBVERBS_1.7": ibv_reg_mr_iova = memory::reg_iova);
 
-export!("IBVERBS_1.8": ibv_reg_mr_iova2 = memory::reg_iova2);
+export!("@@IBVERBS_1.8": ibv_reg_mr_iova2 = memory::reg_iova2);
 
-export!("IBVERBS_1.9": ibv_get_device_index = devices::get_device_index);
+export!("@@IBVERBS_1.9": ibv_get_device_index = devices::get_device_index);
 
-export!("IBVERBS_1.10":
+export!("@@IBVERBS_1.10":
     ibv_import_device = import::import_device,
     ibv_import_mr = import::import_mr,
     ibv_import_pd = import::import_pd,
@@ -91,19 +91,50 @@ export!("IBVERBS_1.10":
     ibv_unimport_pd = import::unimport_pd,
 );
 
-export!("IBVERBS_1.11":
+export!("@@IBVERBS_1.11":
     _ibv_query_gid_ex = query::query_gid_ex,
     _ibv_query_gid_table = query::query_gid_table,
 );
 
-export!("IBVERBS_1.12": ibv_reg_dmabuf_mr = memory::reg_dmabuf);
+export!("@@IBVERBS_1.12": ibv_reg_dmabuf_mr = memory::reg_dmabuf);
 
-export!("IBVERBS_1.13":
+export!("@@IBVERBS_1.13":
     ibv_import_dm = dm::import,
     ibv_is_fork_initialized = fork::is_fork_initialized,
     ibv_unimport_dm = dm::unimport,
 );
 
-export!("IBVERBS_1.14": ibv_query_qp_data_in_order = qp::query_data_in_order);
+export!("@@IBVERBS_1.14": ibv_query_qp_data_in_order = qp::query_data_in_order);
 
-export!("SOFTHCA_1.0": softhca_note = why::note, softhca_why = why::why);
+export!("@@IBVERBS_1.15":
+    ibv_alloc_dmah = refused_pointer,
+    ibv_dealloc_dmah = refused_code,
+    ibv_reg_mr_ex = refused_pointer,
+);
+
+export!("@@IBVERBS_1.16":
+    ibv_dm_export_dmabuf_fd = refused_minus_one,
+    ibv_query_port_speed = refused_code,
+);
+
+export!("@@IBVERBS_1.17":
+    ibv_alloc_buf = refused_pointer,
+    ibv_free_buf = ignored,
+    ibv_reg_buf_mr = refused_pointer,
+);
+
+export!("@@IBVERBS_1.18":
+    _ibv_query_comp_cntr_caps = refused_code,
+    ibv_create_comp_cntr = refused_pointer,
+    ibv_destroy_comp_cntr = refused_code,
+    ibv_export_buf_dmabuf_fd = refused_minus_one,
+    ibv_inc_comp_cntr = refused_code,
+    ibv_inc_err_comp_cntr = refused_code,
+    ibv_qp_attach_comp_cntr = refused_code,
+    ibv_read_comp_cntr = refused_code,
+    ibv_read_err_comp_cntr = refused_code,
+    ibv_set_comp_cntr = refused_code,
+    ibv_set_err_comp_cntr = refused_code,
+);
+
+export!("@@SOFTHCA_1.0": softhca_note = why::note, softhca_why = why::why);

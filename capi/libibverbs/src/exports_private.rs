@@ -1,12 +1,37 @@
-//! The export list of the private interface, `IBVERBS_PRIVATE_34`: what vendors' libraries of rdma-core v34 to v56 look up.
+//! The export list of the private interface: what vendors' libraries look up, which are linked into ordinary programs. A release
+//! of rdma-core has one private node, and changes its number when the vendors' side has to change; a library asks for the number
+//! of its own release. So every function is exported under the numbers of all releases that have it, and older ones keep working.
 
 use crate::export::{export, export_flag};
 use crate::provider::{final_num_attrs, ignored, refused_code, refused_minus_one, refused_pointer};
-use crate::query;
+use crate::{query, text};
 
-export_flag!("IBVERBS_PRIVATE_34": verbs_allow_disassociate_destroy);
+/// Exports what came while the private node had this number, and stayed: in that node and in all later ones.
+macro_rules! export_since {
+    (34: $($list:tt)+) => {
+        export!("@IBVERBS_PRIVATE_34" "@IBVERBS_PRIVATE_57" "@IBVERBS_PRIVATE_59" "@IBVERBS_PRIVATE_64" "@@IBVERBS_PRIVATE_65": $($list)+);
+    };
+    (59: $($list:tt)+) => {
+        export!("@IBVERBS_PRIVATE_59" "@IBVERBS_PRIVATE_64" "@@IBVERBS_PRIVATE_65": $($list)+);
+    };
+    (64: $($list:tt)+) => {
+        export!("@IBVERBS_PRIVATE_64" "@@IBVERBS_PRIVATE_65": $($list)+);
+    };
+    (65: $($list:tt)+) => {
+        export!("@@IBVERBS_PRIVATE_65": $($list)+);
+    };
+}
 
-export!("IBVERBS_PRIVATE_34":
+export_flag!("@IBVERBS_PRIVATE_34" "@IBVERBS_PRIVATE_57" "@IBVERBS_PRIVATE_59" "@IBVERBS_PRIVATE_64" "@@IBVERBS_PRIVATE_65":
+    verbs_allow_disassociate_destroy);
+
+export!("@@IBVERBS_PRIVATE_34": verbs_register_driver_34 = ignored);
+export!("@@IBVERBS_PRIVATE_57": verbs_register_driver_57 = ignored);
+export!("@@IBVERBS_PRIVATE_59": verbs_register_driver_59 = ignored);
+export!("@@IBVERBS_PRIVATE_64": verbs_register_driver_64 = ignored);
+export!("@@IBVERBS_PRIVATE_65": verbs_register_driver_65 = ignored);
+
+export_since!(34:
     ibv_query_gid_type = query::query_gid_type,
     __ioctl_final_num_attrs = final_num_attrs,
     __verbs_log = ignored,
@@ -22,6 +47,7 @@ export!("IBVERBS_PRIVATE_34":
     ibv_cmd_create_counters = refused_code,
     ibv_cmd_create_cq = refused_code,
     ibv_cmd_create_cq_ex = refused_code,
+    ibv_cmd_create_cq_ex2 = refused_code,
     ibv_cmd_create_flow = refused_code,
     ibv_cmd_create_flow_action_esp = refused_code,
     ibv_cmd_create_qp = refused_code,
@@ -72,9 +98,37 @@ export!("IBVERBS_PRIVATE_34":
     ibv_cmd_rereg_mr = refused_code,
     ibv_cmd_resize_cq = refused_code,
     ibv_read_ibdev_sysfs_file = refused_minus_one,
+    ibv_wr_opcode_str = text::wr_opcode_str,
     verbs_init_cq = ignored,
     verbs_open_device = refused_pointer,
-    verbs_register_driver_34 = ignored,
     verbs_set_ops = ignored,
     verbs_uninit_context = ignored,
+);
+
+export_since!(59:
+    ibv_cmd_alloc_dmah = refused_code,
+    ibv_cmd_export_dmabuf_fd = refused_minus_one,
+    ibv_cmd_free_dmah = refused_code,
+    ibv_cmd_query_port_speed = refused_code,
+    ibv_cmd_reg_mr_ex = refused_code,
+);
+
+export_since!(64:
+    ibv_dmabuf_heap_alloc = refused_pointer,
+    ibv_dmabuf_heap_cc_shared_init = refused_pointer,
+    ibv_dmabuf_heap_destroy = ignored,
+    ibv_dmabuf_heap_free = ignored,
+);
+
+export_since!(65:
+    ibv_cmd_create_comp_cntr = refused_code,
+    ibv_cmd_destroy_comp_cntr = refused_code,
+    ibv_cmd_inc_comp_cntr = refused_code,
+    ibv_cmd_inc_err_comp_cntr = refused_code,
+    ibv_cmd_qp_attach_comp_cntr = refused_code,
+    ibv_cmd_query_comp_cntr_caps = refused_code,
+    ibv_cmd_read_comp_cntr = refused_code,
+    ibv_cmd_read_err_comp_cntr = refused_code,
+    ibv_cmd_set_comp_cntr = refused_code,
+    ibv_cmd_set_err_comp_cntr = refused_code,
 );

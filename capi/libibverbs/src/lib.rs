@@ -3,7 +3,7 @@
 //!
 //! This crate translates and decides nothing: C structs to the engine's calls, refusals to errno values. The door for every
 //! call is [`entry`]; what the C structs look like is [`layout`]; which names are exported, and how, is in `exports`,
-//! `exports_private` and `export`. It holds no state but the list of devices that the process has seen, and which objects are
+//! `exports_first`, `exports_private` and `export`. It holds no state but the list of devices that the process has seen, and which objects are
 //! [`live`].
 
 mod acks;
@@ -19,6 +19,7 @@ mod entry;
 mod events;
 mod export;
 mod exports;
+mod exports_first;
 mod exports_private;
 mod fork;
 mod import;

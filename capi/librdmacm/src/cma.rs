@@ -1,4 +1,4 @@
-//! The structs of `rdma_cma.h` as Rust sees them: the same bytes at the same offsets as in rdma-core v44 to v64, checked against
+//! The structs of `rdma_cma.h` as Rust sees them: the same bytes at the same offsets as in rdma-core v44 to v65, checked against
 //! the measured facts as the structs of `verbs.h` are. Nothing here has behaviour.
 
 use crate::layout::{AhAttr, CompChannel, Context, Cq, Gid, Pd, Qp, SaPathRec, Srq, mirror};

@@ -1,4 +1,4 @@
-//! The export list: every name and version that `librdmacm.so.1` has had up to rdma-core v64, and the function behind it.
+//! The export list: every name and version that `librdmacm.so.1` has had since rdma-core v44, and the function behind it.
 //! `symbols.txt` is the same list for `cargo xtask abi-check`. The names of sockets over RDMA (`rsocket`, `rbind`, … `riowrite`, all
 //! RDMACM_1.0) are exported in `rsocket/exports.rs`.
 
@@ -8,7 +8,7 @@ use crate::{
     resolve_info, srq,
 };
 
-export!("RDMACM_1.0":
+export!("@@RDMACM_1.0":
     rdma_accept = connection::accept,
     rdma_ack_cm_event = event::ack,
     rdma_bind_addr = address::bind,
@@ -46,20 +46,20 @@ export!("RDMACM_1.0":
     rdma_set_option = option::set,
 );
 
-export!("RDMACM_1.1": rdma_join_multicast_ex = group::join_ex);
+export!("@@RDMACM_1.1": rdma_join_multicast_ex = group::join_ex);
 
-export!("RDMACM_1.2":
+export!("@@RDMACM_1.2":
     rdma_establish = connection::establish,
     rdma_init_qp_attr = attributes::init_qp_attr,
 );
 
-export!("RDMACM_1.3":
+export!("@@RDMACM_1.3":
     rdma_get_remote_ece = ece::get_remote,
     rdma_reject_ece = connection::reject_ece,
     rdma_set_local_ece = ece::set_local,
 );
 
-export!("RDMACM_1.4":
+export!("@@RDMACM_1.4":
     rdma_query_addrinfo = resolve_info::query,
     rdma_resolve_addrinfo = resolve_info::resolve,
     rdma_write_cm_event = event::write,

@@ -1,4 +1,4 @@
-//! `librdmacm.so.1`: the connection manager for C programs, by the names and versions that programs of rdma-core v44 to v64 look up.
+//! `librdmacm.so.1`: the connection manager for C programs, by the names and versions that programs of rdma-core v44 to v65 look up.
 //!
 //! It stands on two feet: the agent's `rdma_cm` node, through the `cm` crate, and the C functions of `libibverbs.so.1` ([`verbs`]),
 //! where the engine is. What the manual pages of `rdma_cma.h` promise is decided here: synchronous ids, the QP that goes with an

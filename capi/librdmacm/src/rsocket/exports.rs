@@ -1,9 +1,9 @@
-//! The export list of rsockets: every name that `librdmacm.so.1` has had for them up to rdma-core v64, and the function behind it.
+//! The export list of rsockets: every name that `librdmacm.so.1` has had for them since rdma-core v44, and the function behind it.
 
 use super::{api, api_data, options};
 use crate::export::export;
 
-export!("RDMACM_1.0":
+export!("@@RDMACM_1.0":
     raccept = api::raccept,
     rbind = api::rbind,
     rclose = api::rclose,
@@ -33,7 +33,7 @@ export!("RDMACM_1.0":
     rwritev = api_data::rwritev,
 );
 
-export!("RDMACM_1.5":
+export!("@@RDMACM_1.5":
     repoll_create = api::repoll_create,
     repoll_ctl = api::repoll_ctl,
     repoll_wait = api::repoll_wait,

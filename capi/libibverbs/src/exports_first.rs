@@ -1,0 +1,40 @@
+//! The export list of the first interface: what programs of 2006 ask for, whose objects are other structs than those of today.
+
+use crate::export::export;
+use crate::provider::{ignored, refused_code, refused_minus_one, refused_pointer};
+
+export!("@IBVERBS_1.0":
+    ibv_ack_async_event = ignored,
+    ibv_ack_cq_events = ignored,
+    ibv_alloc_pd = refused_pointer,
+    ibv_attach_mcast = refused_code,
+    ibv_close_device = refused_code,
+    ibv_create_ah = refused_pointer,
+    ibv_create_cq = refused_pointer,
+    ibv_create_qp = refused_pointer,
+    ibv_create_srq = refused_pointer,
+    ibv_dealloc_pd = refused_code,
+    ibv_dereg_mr = refused_code,
+    ibv_destroy_ah = refused_code,
+    ibv_destroy_cq = refused_code,
+    ibv_destroy_qp = refused_code,
+    ibv_destroy_srq = refused_code,
+    ibv_detach_mcast = refused_code,
+    ibv_free_device_list = ignored,
+    ibv_get_async_event = refused_minus_one,
+    ibv_get_cq_event = refused_minus_one,
+    ibv_get_device_guid = ignored,
+    ibv_get_device_list = refused_pointer,
+    ibv_get_device_name = refused_pointer,
+    ibv_modify_qp = refused_code,
+    ibv_modify_srq = refused_code,
+    ibv_open_device = refused_pointer,
+    ibv_query_device = refused_code,
+    ibv_query_gid = refused_minus_one,
+    ibv_query_pkey = refused_minus_one,
+    ibv_query_port = refused_code,
+    ibv_query_qp = refused_code,
+    ibv_query_srq = refused_code,
+    ibv_reg_mr = refused_pointer,
+    ibv_resize_cq = refused_code,
+);
