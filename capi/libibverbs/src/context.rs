@@ -8,7 +8,7 @@ use crate::entry::{self, Outcome, refuse};
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::live::{self, Ending, Kind};
 use crate::object::get;
-use crate::{cq, cq_ex, dm, memory, parent, post, qp, query, srq, window, xrc};
+use crate::{buffer, cq, cq_ex, dm, dmah, memory, parent, post, qp, query, srq, window, xrc};
 use bytemuck::Zeroable;
 use engine::{Engine, Error, SocketControl};
 use std::any::TypeId;
@@ -179,6 +179,12 @@ fn operations() -> ContextOps {
 /// What the inline functions call when it is there; an operation that is not there is answered EOPNOTSUPP by them.
 fn extended_operations() -> VerbsContext {
     VerbsContext {
+        free_buf: buffer::free as *const _,
+        alloc_buf: buffer::alloc as *const _,
+        dm_export_dmabuf_fd: dm::export as *const _,
+        reg_mr_ex: memory::reg_ex as *const _,
+        dealloc_dmah: dmah::dealloc as *const _,
+        alloc_dmah: dmah::alloc as *const _,
         query_port: query::query_port as *const _,
         alloc_dm: dm::alloc as *const _,
         free_dm: dm::free as *const _,

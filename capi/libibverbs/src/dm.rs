@@ -100,6 +100,18 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
+/// `ibv_dm_export_dmabuf_fd`: device memory is the agent's, and no dma-buf.
+///
+/// # Safety
+/// `dm` is live.
+pub(crate) unsafe extern "C" fn export(dm: *mut Dm) -> c_int {
+    entry::or_minus_one("ibv_dm_export_dmabuf_fd", || {
+        // SAFETY: the caller's promise.
+        let _live: &DmObject = unsafe { DmObject::live(dm) }?;
+        Err(refuse!(EOPNOTSUPP, "ibv_dm_export_dmabuf_fd: dma-buf memory is not offered"))
+    })
+}
+
 /// `memcpy_to_dm` of the object.
 pub(crate) unsafe extern "C" fn copy_to(dm: *mut Dm, offset: u64, host: *const c_void, length: usize) -> c_int {
     entry::code("ibv_memcpy_to_dm", || {

@@ -2,10 +2,10 @@
 //! the function behind it. What releases have is in `releases.txt`; `symbols.txt` is what is exported, for `cargo xtask abi-check`.
 
 use crate::export::export;
-use crate::provider::{ignored, refused_code, refused_minus_one, refused_pointer};
+use crate::provider::ignored;
 use crate::{
-    address, channel, context, cq, devices, dm, ece, events, fork, import, kern, mcast, memory, pd, qp, query, rates,
-    srq, sysfs, text, why,
+    address, buffer, channel, context, counters, cq, devices, dm, dmah, ece, events, fork, import, kern, mcast, memory,
+    pd, qp, query, rates, srq, sysfs, text, why,
 };
 
 export!("@@IBVERBS_1.0":
@@ -107,34 +107,34 @@ export!("@@IBVERBS_1.13":
 export!("@@IBVERBS_1.14": ibv_query_qp_data_in_order = qp::query_data_in_order);
 
 export!("@@IBVERBS_1.15":
-    ibv_alloc_dmah = refused_pointer,
-    ibv_dealloc_dmah = refused_code,
-    ibv_reg_mr_ex = refused_pointer,
+    ibv_alloc_dmah = dmah::alloc,
+    ibv_dealloc_dmah = dmah::dealloc,
+    ibv_reg_mr_ex = memory::reg_ex,
 );
 
 export!("@@IBVERBS_1.16":
-    ibv_dm_export_dmabuf_fd = refused_minus_one,
-    ibv_query_port_speed = refused_code,
+    ibv_dm_export_dmabuf_fd = dm::export,
+    ibv_query_port_speed = query::query_port_speed,
 );
 
 export!("@@IBVERBS_1.17":
-    ibv_alloc_buf = refused_pointer,
-    ibv_free_buf = ignored,
-    ibv_reg_buf_mr = refused_pointer,
+    ibv_alloc_buf = buffer::alloc,
+    ibv_free_buf = buffer::free,
+    ibv_reg_buf_mr = buffer::register,
 );
 
 export!("@@IBVERBS_1.18":
-    _ibv_query_comp_cntr_caps = refused_code,
-    ibv_create_comp_cntr = refused_pointer,
-    ibv_destroy_comp_cntr = refused_code,
-    ibv_export_buf_dmabuf_fd = refused_minus_one,
-    ibv_inc_comp_cntr = refused_code,
-    ibv_inc_err_comp_cntr = refused_code,
-    ibv_qp_attach_comp_cntr = refused_code,
-    ibv_read_comp_cntr = refused_code,
-    ibv_read_err_comp_cntr = refused_code,
-    ibv_set_comp_cntr = refused_code,
-    ibv_set_err_comp_cntr = refused_code,
+    _ibv_query_comp_cntr_caps = counters::refused,
+    ibv_create_comp_cntr = counters::create,
+    ibv_destroy_comp_cntr = counters::refused,
+    ibv_export_buf_dmabuf_fd = buffer::export,
+    ibv_inc_comp_cntr = counters::refused,
+    ibv_inc_err_comp_cntr = counters::refused,
+    ibv_qp_attach_comp_cntr = counters::refused,
+    ibv_read_comp_cntr = counters::refused,
+    ibv_read_err_comp_cntr = counters::refused,
+    ibv_set_comp_cntr = counters::refused,
+    ibv_set_err_comp_cntr = counters::refused,
 );
 
 export!("@@SOFTHCA_1.0": softhca_note = why::note, softhca_why = why::why);

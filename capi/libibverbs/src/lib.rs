@@ -8,12 +8,15 @@
 
 mod acks;
 mod address;
+mod buffer;
 mod channel;
 mod context;
+mod counters;
 mod cq;
 mod cq_ex;
 mod devices;
 mod dm;
+mod dmah;
 mod ece;
 mod entry;
 mod events;

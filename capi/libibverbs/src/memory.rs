@@ -1,15 +1,35 @@
 //! Memory regions.
 
-use crate::entry::{self, Outcome, refuse};
-use crate::layout::{Mr, Pd, Sge};
+use crate::buffer::{self, Buf};
+use crate::dmah::{self, Hints};
+use crate::entry::{self, Outcome, Refusal, refuse};
+use crate::layout::{Mr, MrInitAttr, Pd, Sge};
 use crate::object::{Object, get, set};
 use crate::pd::PdObject;
+use abi::mr::access::ON_DEMAND;
 use engine::Mr as EngineMr;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 /// `struct ibv_mr` and the engine's.
-type MrObject = Object<Mr, Arc<EngineMr>>;
+type MrObject = Object<Mr, Region>;
+
+/// A region, and its share of the DMA handle that it was registered with.
+struct Region {
+    mr: Arc<EngineMr>,
+    _hints: Option<Arc<Hints>>,
+}
+
+/// Bits of `ibv_mr_init_attr.comp_mask`: which fields count.
+mod field {
+    pub(super) const IOVA: u64 = 1;
+    pub(super) const ADDR: u64 = 2;
+    pub(super) const FD: u64 = 4;
+    pub(super) const FD_OFFSET: u64 = 8;
+    pub(super) const DMAH: u64 = 16;
+    pub(super) const BUF: u64 = 32;
+    pub(super) const ALL: u64 = 63;
+}
 
 /// `IBV_REREG_MR_CHANGE_TRANSLATION` and `IBV_REREG_MR_CHANGE_PD`, and all flags that there are.
 const CHANGE_TRANSLATION: c_int = 1;
@@ -28,7 +48,9 @@ const ERR_CMD: c_int = -4;
 /// `pd` is live.
 pub(crate) unsafe extern "C" fn reg(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     // SAFETY: the caller's promise.
-    entry::pointer("ibv_reg_mr", || unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
+    entry::pointer("ibv_reg_mr", || unsafe {
+        register(pd, addr, length, addr.addr() as u64, access.cast_unsigned(), None)
+    })
 }
 
 /// `ibv_reg_mr_iova`.
@@ -43,7 +65,7 @@ pub(crate) unsafe extern "C" fn reg_iova(
     access: c_int,
 ) -> *mut Mr {
     // SAFETY: the caller's promise.
-    entry::pointer("ibv_reg_mr_iova", || unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
+    entry::pointer("ibv_reg_mr_iova", || unsafe { register(pd, addr, length, iova, access.cast_unsigned(), None) })
 }
 
 /// `ibv_reg_mr_iova2`: the same with flags that a device may ignore, which the engine does.
@@ -58,7 +80,7 @@ pub(crate) unsafe extern "C" fn reg_iova2(
     access: c_uint,
 ) -> *mut Mr {
     // SAFETY: the caller's promise.
-    entry::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, access) })
+    entry::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, access, None) })
 }
 
 /// `ibv_reg_dmabuf_mr`: there is no device memory to share.
@@ -70,7 +92,56 @@ pub(crate) extern "C" fn reg_dmabuf(
     _fd: c_int,
     _access: c_int,
 ) -> *mut Mr {
-    entry::pointer("ibv_reg_dmabuf_mr", || Err(refuse!(EOPNOTSUPP, "dma-buf memory is not offered")))
+    entry::pointer("ibv_reg_dmabuf_mr", || Err(no_dmabuf()))
+}
+
+fn no_dmabuf() -> Refusal {
+    refuse!(EOPNOTSUPP, "dma-buf memory is not offered")
+}
+
+/// `ibv_reg_mr_ex`: each of the other ways to register, chosen by the fields that count.
+///
+/// # Safety
+/// `pd` is live, `attr` valid, and the objects in it live.
+pub(crate) unsafe extern "C" fn reg_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> *mut Mr {
+    // SAFETY: the caller's promise.
+    entry::pointer("ibv_reg_mr_ex", || unsafe { register_ex(pd, attr) })
+}
+
+/// # Safety
+/// As [`reg_ex`].
+unsafe fn register_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> Outcome<*mut Mr> {
+    entry::not_null(attr)?;
+    // SAFETY: the caller's promise.
+    unsafe { PdObject::live(pd) }?;
+    let mask = get!(attr, comp_mask);
+    let (length, access) = (get!(attr, length), get!(attr, access).cast_unsigned());
+    let has = |fields: u64| mask & fields == fields;
+    let wrong = || refuse!(EINVAL, "ibv_reg_mr_ex: the fields of comp_mask {mask:#x} do not go together");
+    if mask & !field::ALL != 0 {
+        return Err(refuse!(EOPNOTSUPP, "ibv_reg_mr_ex: comp_mask {mask:#x} has what is not known"));
+    }
+    if has(field::FD) {
+        let whole = has(field::FD_OFFSET | field::IOVA) && !has(field::ADDR) && !has(field::BUF);
+        return Err(if whole { no_dmabuf() } else { wrong() });
+    }
+    if !has(field::ADDR) || has(field::FD_OFFSET) {
+        return Err(wrong());
+    }
+    let addr = get!(attr, addr);
+    if has(field::BUF) {
+        // SAFETY: the caller's promise.
+        unsafe { buffer::check_range(pd, get!(attr, buf).cast::<Buf>(), addr, length) }?;
+    }
+    // SAFETY: the caller's promise.
+    let share = || unsafe { dmah::share(get!(attr, dmah), get!(pd, context)) };
+    let hints = has(field::DMAH).then(share).transpose()?;
+    if hints.is_some() && access & ON_DEMAND != 0 {
+        return Err(refuse!(EOPNOTSUPP, "ibv_reg_mr_ex: paging on demand with a DMA handle"));
+    }
+    let iova = if has(field::IOVA) { get!(attr, iova) } else { addr.addr() as u64 };
+    // SAFETY: the caller's promise.
+    unsafe { register(pd, addr, length, iova, access, hints) }
 }
 
 /// `alloc_null_mr` of the extended context: as long as there are addresses, and only the lkey is good.
@@ -85,7 +156,7 @@ pub(crate) unsafe extern "C" fn alloc_null(pd: *mut Pd) -> *mut Mr {
         let context = get!(domain.c(), context);
         let (handle, lkey) = (mr.handle(), mr.lkey());
         let c = Mr { context, pd, addr: std::ptr::null_mut(), length: usize::MAX, handle, lkey, rkey: 0 };
-        Ok(MrObject::create(c, mr).cast())
+        Ok(MrObject::create(c, Region { mr, _hints: None }).cast())
     })
 }
 
@@ -157,23 +228,34 @@ pub(crate) unsafe extern "C" fn rereg(
 /// `mr` is live, and is not used afterwards when this succeeds.
 pub(crate) unsafe extern "C" fn dereg(mr: *mut Mr) -> c_int {
     // SAFETY: the caller's promise.
-    entry::code("ibv_dereg_mr", || unsafe { MrObject::end(mr, |object| Ok(object.inner.dereg()?)) })
+    entry::code("ibv_dereg_mr", || unsafe { MrObject::end(mr, |object| Ok(object.inner.mr.dereg()?)) })
 }
 
 /// Makes the C object of an MR on a live PD.
 pub(crate) fn create(pd: *mut Pd, addr: *mut c_void, length: usize, handle: u32, mr: Arc<EngineMr>) -> *mut Mr {
-    let c = Mr { context: get!(pd, context), pd, addr, length, handle, lkey: mr.lkey(), rkey: mr.rkey() };
-    MrObject::create(c, mr).cast()
+    create_with(pd, addr, length, handle, Region { mr, _hints: None })
+}
+
+fn create_with(pd: *mut Pd, addr: *mut c_void, length: usize, handle: u32, region: Region) -> *mut Mr {
+    let (lkey, rkey) = (region.mr.lkey(), region.mr.rkey());
+    MrObject::create(Mr { context: get!(pd, context), pd, addr, length, handle, lkey, rkey }, region).cast()
 }
 
 /// # Safety
 /// `pd` is NULL or live.
-unsafe fn register(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: u32) -> Outcome<*mut Mr> {
+pub(crate) unsafe fn register(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+    hints: Option<Arc<Hints>>,
+) -> Outcome<*mut Mr> {
     // SAFETY: the caller's promise.
     let domain = unsafe { PdObject::live(pd) }?;
     // The memory is the program's; exposing its address lets the engine's copies make a pointer of it.
     let mr = domain.inner.reg_mr(addr.expose_provenance() as u64, length as u64, iova, access)?;
-    Ok(create(pd, addr, length, mr.handle(), mr))
+    Ok(create_with(pd, addr, length, mr.handle(), Region { mr, _hints: hints }))
 }
 
 /// # Safety
@@ -187,12 +269,12 @@ unsafe fn change(
     access: c_int,
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
-    let region = unsafe { MrObject::live(mr) }?;
+    let region = &unsafe { MrObject::live(mr) }?.inner.mr;
     // SAFETY: the caller's promise.
     let domain = if flags & CHANGE_PD != 0 { Some(unsafe { PdObject::live(pd) }?) } else { None };
     let start = addr.expose_provenance() as u64;
     let domain = domain.map(|domain| &domain.inner);
-    region.inner.rereg(flags.cast_unsigned(), domain, start, length as u64, access.cast_unsigned())?;
+    region.rereg(flags.cast_unsigned(), domain, start, length as u64, access.cast_unsigned())?;
     if flags & CHANGE_TRANSLATION != 0 {
         set!(mr, addr, addr);
         set!(mr, length, length);
@@ -200,7 +282,7 @@ unsafe fn change(
     if flags & CHANGE_PD != 0 {
         set!(mr, pd, pd);
     }
-    set!(mr, lkey, region.inner.lkey());
-    set!(mr, rkey, region.inner.rkey());
+    set!(mr, lkey, region.lkey());
+    set!(mr, rkey, region.rkey());
     Ok(())
 }

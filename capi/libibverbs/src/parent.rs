@@ -18,6 +18,9 @@ pub(crate) type TdObject = Object<Td, Arc<EngineTd>>;
 /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS` and `_PD_CONTEXT`.
 const ALLOCATORS: u32 = 1;
 const PD_CONTEXT: u32 = 2;
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`: leave to allocate memory outside of a confidential guest. A device that
+/// does not report `IBV_DEVICE_CC_DMA_BOUNCE` needs none, and takes the leave all the same.
+const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 4;
 /// `IBV_ALLOCATOR_USE_DEFAULT`.
 const USE_DEFAULT: usize = usize::MAX;
 /// What queues are aligned to.
@@ -122,7 +125,7 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, init: *mut ParentDo
     entry::pointer("ibv_alloc_parent_domain", || {
         entry::not_null(init)?;
         let mask = get!(init, comp_mask);
-        if mask & !(ALLOCATORS | PD_CONTEXT) != 0 {
+        if mask & !(ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC) != 0 {
             return Err(refuse!(EOPNOTSUPP, "ibv_alloc_parent_domain: comp_mask {mask:#x} has what is not known"));
         }
         let (pd, td) = (get!(init, pd), get!(init, td));

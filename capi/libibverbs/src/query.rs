@@ -6,7 +6,7 @@ use crate::layout::{
     Context, CqModerationCaps, DeviceAttr, DeviceAttrEx, Gid, GidEntry, OdpCaps, PacketPacingCaps, PortAttr, ValuesEx,
 };
 use crate::object::{get, set};
-use abi::device::{QueryDeviceAnswer, QueryPortAnswer};
+use abi::device::{QueryDeviceAnswer, QueryPortAnswer, link_speed};
 use abi::qp::{RATE_LIMIT_MAX, RATE_LIMIT_MIN, kind};
 use bytemuck::Zeroable;
 use engine::Engine;
@@ -121,6 +121,25 @@ pub(crate) unsafe extern "C" fn query_port(context: *mut Context, port: u8, attr
 pub(crate) unsafe extern "C" fn query_port_compat(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
     // SAFETY: the caller's promise.
     entry::code("ibv_query_port", || unsafe { fill_port(context, port, attr, PORT_ATTR_COMPAT) })
+}
+
+/// `ibv_query_port_speed`: what the link carries, in units of 100 Mb/s.
+///
+/// # Safety
+/// `context` is open, `speed` valid.
+pub(crate) unsafe extern "C" fn query_port_speed(context: *mut Context, port: u32, speed: *mut u64) -> c_int {
+    entry::code("ibv_query_port_speed", || {
+        entry::not_null(speed)?;
+        let port = u8::try_from(port).map_err(|_| refuse!(EINVAL, "ibv_query_port_speed: port {port}"))?;
+        // SAFETY: the caller's promise.
+        let answer = unsafe { context::ask(context, |engine| engine.query_port(port)) }?;
+        let found = link_speed(answer.active_width, answer.active_speed);
+        let found = found
+            .ok_or_else(|| refuse!(EOPNOTSUPP, "ibv_query_port_speed: the link of port {port} has no known speed"))?;
+        // SAFETY: not NULL, and the caller's to write.
+        unsafe { speed.write(found) };
+        Ok(())
+    })
 }
 
 /// `ibv_query_gid`: an empty entry is all zeros.

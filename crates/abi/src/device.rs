@@ -427,9 +427,43 @@ pub fn mtu_bytes(code: u8) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)
 }
 
+/// What a link carries, in units of 100 Mb/s, by the codes of its width and of the speed of a lane; `None` when one of them is no code.
+#[must_use]
+pub fn link_speed(width: u8, speed: u8) -> Option<u64> {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => return None,
+    };
+    let lane = match speed {
+        1 => 25,
+        2 => 50,
+        4 | 8 => 100,
+        16 => 140,
+        32 => 250,
+        64 => 500,
+        128 => 1000,
+        _ => return None,
+    };
+    Some(lanes * lane)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_is_as_fast_as_its_lanes_together() {
+        for (width, speed, hundreds) in [(1, 1, 25), (2, 32, 1000), (4, 16, 1120), (8, 4, 1200), (16, 128, 2000)] {
+            assert_eq!(link_speed(width, speed), Some(hundreds), "width {width}, speed {speed}");
+        }
+        for (width, speed) in [(0, 32), (3, 32), (2, 0), (2, 5), (255, 255)] {
+            assert_eq!(link_speed(width, speed), None, "width {width}, speed {speed}");
+        }
+    }
 
     #[test]
     fn mtu_codes_are_powers_of_two() {

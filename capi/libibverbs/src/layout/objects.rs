@@ -26,6 +26,38 @@ mirror! {
 }
 
 mirror! {
+    /// `struct ibv_mr_init_attr`; programs of before v64 have no `buf`.
+    72 "ibv_mr_init_attr" struct MrInitAttr {
+        0 length: usize,
+        8 access: c_int,
+        16 comp_mask: u64,
+        24 iova: u64,
+        32 addr: *mut c_void,
+        40 fd: c_int,
+        48 fd_offset: u64,
+        56 dmah: *mut Dmah,
+        64 buf: *mut c_void,
+    }
+}
+
+mirror! {
+    /// `struct ibv_dmah`.
+    8 "ibv_dmah" struct Dmah {
+        0 context: *mut Context,
+    }
+}
+
+mirror! {
+    /// `struct ibv_dmah_init_attr`.
+    12 "ibv_dmah_init_attr" struct DmahInitAttr {
+        0 comp_mask: u32,
+        4 cpu_id: u32,
+        8 ph: u8,
+        9 tph_mem_type: u8,
+    }
+}
+
+mirror! {
     /// `struct ibv_mw`.
     32 "ibv_mw" struct Mw {
         0 context: *mut Context,

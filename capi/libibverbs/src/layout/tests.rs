@@ -139,7 +139,11 @@ fn check_all(facts: &HashMap<String, Fact>, version: &str, grown: &[&str]) {
 
 #[test]
 fn layouts_are_those_of_v64() {
-    check_all(&facts(include_str!("../../layout-v64.txt")), "v64", &[]);
+    let facts = facts(include_str!("../../layout-v64.txt"));
+    check_all(&facts, "v64", &[]);
+    check::<MrInitAttr>(&facts, "v64", &[]);
+    check::<Dmah>(&facts, "v64", &[]);
+    check::<DmahInitAttr>(&facts, "v64", &[]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod batches;
 mod extended;
 mod gone;
+mod newer;
 mod numbers;
 mod objects;
 mod parent;

@@ -137,7 +137,7 @@ fn a_thread_domain_stays_while_a_parent_domain_has_it() {
     assert_eq!(object::get!(pd, handle), object::get!(device.pd, handle));
     assert_eq!(call!(parent::dealloc_td(td)), libc::EBUSY);
     let mut of_it = ParentDomainInitAttr { pd, ..ParentDomainInitAttr::zeroed() };
-    let cases = [(0, pd, libc::EINVAL), (4, device.pd, libc::EOPNOTSUPP), (0, std::ptr::null_mut(), libc::EINVAL)];
+    let cases = [(0, pd, libc::EINVAL), (8, device.pd, libc::EOPNOTSUPP), (0, std::ptr::null_mut(), libc::EINVAL)];
     for (comp_mask, of, refusal) in cases {
         (of_it.comp_mask, of_it.pd) = (comp_mask, of);
         assert!(call!(parent::alloc(device.context, &raw mut of_it)).is_null());
