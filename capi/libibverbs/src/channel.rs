@@ -3,6 +3,7 @@
 use crate::context::OpenContext;
 use crate::cq::CqObject;
 use crate::entry;
+use crate::first;
 use crate::layout::{CompChannel, Context, Cq};
 use crate::object::{Object, from_cookie, get, set};
 use engine::Channel;
@@ -13,12 +14,13 @@ use std::sync::Arc;
 /// `struct ibv_comp_channel` and the engine's.
 pub(crate) type ChannelObject = Object<CompChannel, Arc<Channel>>;
 
-/// `ibv_create_comp_channel`.
+/// `ibv_create_comp_channel`. Programs of the first interface call it as well, for it has never changed its version.
 ///
 /// # Safety
 /// `context` is open.
 pub(crate) unsafe extern "C" fn create(context: *mut Context) -> *mut CompChannel {
     entry::pointer("ibv_create_comp_channel", || {
+        let context = first::todays(context);
         // SAFETY: the caller's promise.
         let open = unsafe { OpenContext::of(context) }?;
         let channel = open.engine.create_channel()?;

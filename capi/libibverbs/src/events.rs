@@ -10,6 +10,34 @@ use crate::srq::SrqObject;
 use abi::event::kind;
 use std::ffi::{c_int, c_void};
 
+/// What an event is about.
+pub(crate) enum Subject {
+    Cq,
+    Srq,
+    Qp,
+    /// A port or the device.
+    Other,
+}
+
+impl Subject {
+    /// What an event of this kind is about.
+    pub(crate) fn of(event_type: u32) -> Self {
+        match event_type {
+            kind::CQ_ERR => Self::Cq,
+            kind::SRQ_ERR | kind::SRQ_LIMIT_REACHED => Self::Srq,
+            kind::QP_FATAL
+            | kind::QP_REQ_ERR
+            | kind::QP_ACCESS_ERR
+            | kind::COMM_EST
+            | kind::SQ_DRAINED
+            | kind::PATH_MIG
+            | kind::PATH_MIG_ERR
+            | kind::QP_LAST_WQE_REACHED => Self::Qp,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// `ibv_get_async_event`: waits unless the context's `async_fd` is set to O_NONBLOCK.
 ///
 /// # Safety
@@ -37,34 +65,27 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
             return;
         }
         let element = get!(event, element);
-        match get!(event, event_type) {
-            kind::CQ_ERR => {
+        match Subject::of(get!(event, event_type)) {
+            Subject::Cq => {
                 // SAFETY: the CQ is live: its destroyer waits for this acknowledgement.
                 if let Ok(object) = unsafe { CqObject::of(element) } {
                     set!(object.c(), async_events_completed, object.inner.acks.asynchronous());
                 }
             }
-            kind::SRQ_ERR | kind::SRQ_LIMIT_REACHED => {
+            Subject::Srq => {
                 // SAFETY: as above.
                 if let Ok(object) = unsafe { SrqObject::of(element) } {
                     set!(object.c(), events_completed, object.inner.acks.asynchronous());
                 }
             }
-            kind::QP_FATAL
-            | kind::QP_REQ_ERR
-            | kind::QP_ACCESS_ERR
-            | kind::COMM_EST
-            | kind::SQ_DRAINED
-            | kind::PATH_MIG
-            | kind::PATH_MIG_ERR
-            | kind::QP_LAST_WQE_REACHED => {
+            Subject::Qp => {
                 // SAFETY: as above.
                 if let Ok(object) = unsafe { QpObject::of(element) } {
                     let count = object.inner.acks.asynchronous();
                     set!(object.c().cast::<Qp>(), events_completed, count);
                 }
             }
-            _ => {}
+            Subject::Other => {}
         }
     });
 }

@@ -24,6 +24,7 @@ mod export;
 mod exports;
 mod exports_first;
 mod exports_private;
+mod first;
 mod fork;
 mod import;
 mod kern;

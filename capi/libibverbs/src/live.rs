@@ -85,6 +85,11 @@ pub(crate) fn enter(address: usize, kind: Kind) {
     table().insert(address, Entry { kind: kind.id, ending: false });
 }
 
+/// Whether an address is that of an object of this kind.
+pub(crate) fn is(address: usize, kind: Kind) -> bool {
+    matches!(Found::of(table().get(&address), kind), Found::Live | Found::Ending)
+}
+
 /// Refuses an address that is not that of an object of this kind.
 pub(crate) fn check(address: usize, kind: Kind) -> Outcome<()> {
     let found = Found::of(table().get(&address), kind);

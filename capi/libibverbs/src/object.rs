@@ -73,6 +73,11 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
         unsafe { Self::of(pointer) }?.with_its_name()
     }
 
+    /// Whether the program has a live object of this type at the address.
+    pub(crate) fn is_live<T>(pointer: *const T) -> bool {
+        live::is(pointer.addr(), Self::kind())
+    }
+
     fn with_its_name(&self) -> Outcome<&Self> {
         let (is, was) = (C::name(self.c()), self.name.load(Ordering::Relaxed));
         if is == was {
