@@ -96,7 +96,7 @@ impl<'a> Pyverbs<'a> {
 
 /// What `unittest -v` says: "name (place)", perhaps a line about the test, " ... ", and the verdict. Programs may have written in
 /// between.
-fn cases(module: &str, text: &str) -> Vec<Case> {
+pub fn cases(module: &str, text: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     let mut name = None;
     for line in text.lines() {

@@ -43,6 +43,14 @@ pub(crate) const PEERS: &[Package] = &[
     Package { name: "strace", file: "/usr/bin/strace" },
 ];
 
+/// What makes other releases, and goes into them.
+pub(crate) const DISTROS: &[Package] = &[
+    Package { name: "debootstrap", file: "/usr/sbin/debootstrap" },
+    Package { name: "iproute2", file: "/usr/sbin/ip" },
+    Package { name: "util-linux", file: "/usr/bin/unshare" },
+    Package { name: "binutils", file: "/usr/bin/readelf" },
+];
+
 /// What the integration suite runs; gcc and the headers build its own small verbs programs.
 pub(crate) const SUITE: &[Package] = &[
     IBVERBS_UTILS,

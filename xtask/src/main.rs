@@ -10,6 +10,7 @@ mod conformance;
 mod debian;
 mod demo;
 mod dist;
+mod distros;
 mod fuzz;
 mod hugepages;
 mod interop;
@@ -115,6 +116,8 @@ enum Command {
         #[arg(long, value_name = "FOLDER", requires = "peers")]
         raw: Option<PathBuf>,
     },
+    /// Run the programs of Debian 12, 13 and sid on one build, each in its own release, and write docs/distributions.md (takes a while)
+    Distros(distros::Options),
     /// Run Debian's programs between softhca and Linux's Soft-RoCE driver on another host or virtual machine, both ways
     Interop(interop::Options),
     /// One side of a plain UDP measurement, for `bench`
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
             bench::beside_peers(&workspace, &groups, runs, raw, dist)
         }
         Command::Bench { runs, json, dist, only, .. } => bench::run(&workspace, runs, json, dist, only),
+        Command::Distros(options) => distros::run(&workspace, &options),
         Command::Interop(options) => interop::run(&workspace, &options),
         Command::Udp(_) => Ok(()),
     });

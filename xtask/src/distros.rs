@@ -1,0 +1,114 @@
+//! `cargo xtask distros`: each Debian release's own programs on one and the same build, and docs/distributions.md, which says how it went.
+//!
+//! It makes the releases with debootstrap ([`root`]), runs the list of [`programs`] in each of them ([`session`]), and writes the
+//! table ([`page`]). A failure that nobody has explained in [`programs::EXPLAINED`] is an error. [`short`] is what `cargo xtask test`
+//! runs of it. What other distributions have is only compared with the symbols of the build ([`symbols`]).
+
+mod page;
+mod programs;
+mod root;
+mod session;
+mod symbols;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use suite::Dist;
+
+use crate::workspace::Workspace;
+use crate::{debian, dist};
+use page::Column;
+use root::{Release, Roots};
+use session::Verdict;
+
+/// What may be said on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Where the releases are kept; without it, softhca/roots in the user's cache folder
+    #[arg(long, value_name = "FOLDER")]
+    roots: Option<PathBuf>,
+    /// The Debian archive to make them from; without it, the one of this machine's apt
+    #[arg(long, value_name = "URL")]
+    mirror: Option<String>,
+    /// A laid out softhca; without it, a fresh one is built
+    #[arg(long, value_name = "FOLDER")]
+    dist: Option<PathBuf>,
+    /// Make the releases anew, as the archive has them now
+    #[arg(long)]
+    fresh: bool,
+    /// Only these releases (bookworm, trixie, sid); the page is printed and not written
+    #[arg(long, value_name = "RELEASE", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Runs everything and writes the page.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
+    let releases: Vec<&Release> =
+        root::RELEASES.iter().filter(|release| wanted(&options.only, release.suite)).collect();
+    if releases.is_empty() {
+        return Err(format!("--only: the releases are {}", root::RELEASES.map(|release| release.suite).join(", ")));
+    }
+    debian::require(debian::DISTROS)?;
+    let roots = Roots::new(options.roots.clone(), options.mirror.clone())?;
+    let dist = match &options.dist {
+        Some(folder) => Dist::at(std::path::absolute(folder).map_err(|error| error.to_string())?),
+        None => dist::run(workspace)?,
+    };
+    let columns: Vec<Column> = releases
+        .iter()
+        .map(|release| {
+            let root = roots.ready(release, root::EVERYTHING, options.fresh)?;
+            let verdicts = programs::ALL.iter().map(|program| judged(program, release, &root, &dist)).collect();
+            Ok(Column { title: release.title, facts: root::facts(&root), verdicts })
+        })
+        .collect::<Result<_, String>>()?;
+    let page = page::written(&columns, &symbols::Needs::of(&dist)?);
+    if options.only.is_empty() {
+        fs::write(workspace.root().join("docs/distributions.md"), page).map_err(|error| error.to_string())?;
+    } else {
+        print!("{page}");
+    }
+    let unexplained = page::unexplained(&columns);
+    if unexplained.is_empty() { Ok(()) } else { Err(format!("without an explanation:\n{}", unexplained.join("\n"))) }
+}
+
+/// What `cargo xtask test` runs: a few programs of the newest stable release. `Ok(Some)` says why this machine cannot run them.
+pub(crate) fn short(dist: &Dist) -> Result<Option<String>, String> {
+    if let Err(why) = debian::require(debian::DISTROS) {
+        return Ok(Some(why));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Some("only root can make and enter another release".to_owned()));
+    }
+    let roots = Roots::new(None, None)?;
+    let root = match roots.ready(&root::STABLE, root::FEW, false) {
+        Err(why) if !roots.can_reach_mirror() => return Ok(Some(format!("the archive cannot be reached: {why}"))),
+        ready => ready?,
+    };
+    let few = programs::ALL.iter().filter(|program| program.is_short);
+    let failed: Vec<String> = few
+        .filter_map(|program| match judged(program, &root::STABLE, &root, dist) {
+            Verdict::Works(_) => None,
+            Verdict::Fails { why, said } => Some(format!("{}: {why}\n{said}", program.name)),
+        })
+        .collect();
+    if failed.is_empty() { Ok(None) } else { Err(failed.join("\n")) }
+}
+
+fn wanted(only: &[String], suite: &str) -> bool {
+    only.is_empty() || only.iter().any(|name| name == suite)
+}
+
+fn judged(program: &programs::Program, release: &Release, root: &std::path::Path, dist: &Dist) -> Verdict {
+    let began = Instant::now();
+    let verdict = session::run(program, root, dist);
+    let seconds = began.elapsed().as_secs_f64();
+    match &verdict {
+        Verdict::Works(_) => println!("{:<10} {:<40} works {seconds:>8.1} s", release.suite, program.name),
+        Verdict::Fails { why, .. } => {
+            println!("{:<10} {:<40} FAILS {seconds:>8.1} s  {why}", release.suite, program.name)
+        }
+    }
+    verdict
+}

@@ -1,0 +1,44 @@
+# A server and its client: meet.sh READY SERVER CLIENT. READY is the TCP port on which the server listens, `cm` when it listens by
+# the connection manager, `udp:PORT` for datagrams. A server that still serves after its client is ended, and that is its success.
+ready=$1 server=$2 client=$3
+cd /tmp
+softhca run -- $server >server.out 2>&1 &
+pid=$!
+is_ready() {
+    case $ready in
+    cm) softhca show cm 2>&1 | grep -q listening ;;
+    udp:*) grep -q "$(printf :%04X "${ready#udp:}") " /proc/net/udp /proc/net/udp6 ;;
+    *) grep -q "$(printf :%04X "$ready") [0:]* 0A" /proc/net/tcp /proc/net/tcp6 ;;
+    esac
+}
+until is_ready; do
+    if ! kill -0 $pid 2>/dev/null; then
+        cat server.out
+        exit 1
+    fi
+    sleep 0.05
+done
+softhca run -- $client >client.out 2>&1
+code=$?
+if [ $code = 0 ]; then
+    # One that ends by itself does so at once.
+    tries=100
+    while kill -0 $pid 2>/dev/null && [ $tries -gt 0 ]; do
+        tries=$((tries - 1))
+        sleep 0.05
+    done
+    if kill -TERM $pid 2>/dev/null; then
+        wait $pid
+    else
+        wait $pid || code=$?
+    fi
+else
+    kill -TERM $pid 2>/dev/null
+    wait $pid
+fi
+cat client.out
+if [ $code != 0 ]; then
+    echo '--- the server'
+    cat server.out
+fi
+exit $code

@@ -1,0 +1,159 @@
+//! A release of Debian in a folder: made with debootstrap, kept for the next time.
+//!
+//! A folder is made under another name and takes its own when it is complete. The archive is the one that this machine's apt uses.
+//! The principal type is [`Roots`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where Debian's archive is when apt does not say it.
+const ARCHIVE: &str = "http://deb.debian.org/debian";
+
+/// A release.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Release {
+    /// The archive's name for it.
+    pub(crate) suite: &'static str,
+    /// Its name for people.
+    pub(crate) title: &'static str,
+}
+
+/// The newest stable release.
+pub(crate) const STABLE: Release = Release { suite: "trixie", title: "Debian 13" };
+
+/// All of them, oldest first.
+pub(crate) const RELEASES: [Release; 3] =
+    [Release { suite: "bookworm", title: "Debian 12" }, STABLE, Release { suite: "sid", title: "Debian sid" }];
+
+/// A list of packages, and what is added to the release's name for a folder that has them.
+type Packages = (&'static str, &'static [&'static str]);
+
+/// What all programs of the list are in.
+pub(crate) const EVERYTHING: Packages = (
+    "",
+    &[
+        "ibverbs-utils",
+        "perftest",
+        "rdmacm-utils",
+        "qperf",
+        "python3-pyverbs",
+        "rdma-core",
+        "ucx-utils",
+        "libfabric-bin",
+        "iproute2",
+        "procps",
+    ],
+);
+
+/// What the programs of the short form are in.
+pub(crate) const FEW: Packages = ("-short", &["ibverbs-utils", "perftest", "rdmacm-utils"]);
+
+/// Where releases are kept and come from.
+#[derive(Debug)]
+pub(crate) struct Roots {
+    folder: PathBuf,
+    mirror: String,
+}
+
+impl Roots {
+    /// In this folder, or in the user's cache; from this archive, or apt's.
+    pub(crate) fn new(folder: Option<PathBuf>, mirror: Option<String>) -> Result<Self, String> {
+        let folder =
+            folder.or_else(cache).ok_or("neither XDG_CACHE_HOME nor HOME is set: name a folder with --roots")?;
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let folder = fs::canonicalize(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Self { folder, mirror: mirror.unwrap_or_else(archive) })
+    }
+
+    /// The folder of a release with these packages, made if it is not there or is to be `fresh`.
+    pub(crate) fn ready(&self, release: &Release, packages: Packages, fresh: bool) -> Result<PathBuf, String> {
+        let (mark, packages) = packages;
+        let place = self.folder.join(format!("{}{mark}", release.suite));
+        if place.exists() && !fresh {
+            return Ok(place);
+        }
+        println!("making {} in {} from {}", release.title, place.display(), self.mirror);
+        let part = self.folder.join(format!("{}{mark}.part{}", release.suite, std::process::id()));
+        let made = self.make(release, packages, &part).and_then(|()| {
+            let told = |error: std::io::Error| format!("{}: {error}", place.display());
+            if place.exists() {
+                fs::remove_dir_all(&place).map_err(told)?;
+            }
+            fs::rename(&part, &place).map_err(told)
+        });
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&part);
+        }
+        // Another run may have been faster.
+        made.or_else(|why| if place.exists() { Ok(()) } else { Err(why) }).map(|()| place)
+    }
+
+    fn make(&self, release: &Release, packages: &[&str], place: &Path) -> Result<(), String> {
+        let mut debootstrap = Command::new("debootstrap");
+        quiet(debootstrap.args(["--variant=minbase", release.suite]).arg(place).arg(&self.mirror))?;
+        // Nothing that is installed may start.
+        let policy = place.join("usr/sbin/policy-rc.d");
+        let told = |error: std::io::Error| format!("{}: {error}", place.display());
+        fs::write(&policy, "#!/bin/sh\nexit 101\n").map_err(told)?;
+        fs::set_permissions(&policy, std::os::unix::fs::PermissionsExt::from_mode(0o755)).map_err(told)?;
+        let install = "apt-get -qq install --yes --no-install-recommends \"$@\" && apt-get clean";
+        let mut apt = Command::new("chroot");
+        apt.arg(place).args(["env", "DEBIAN_FRONTEND=noninteractive", "sh", "-euc", install, "sh"]).args(packages);
+        quiet(&mut apt)?;
+        fs::remove_dir_all(place.join("var/lib/apt/lists")).map_err(told)?;
+        // Where a dist is put, and what is mounted besides.
+        for folder in ["opt/softhca", "sys", "proc", "dev", "run", "tmp"] {
+            fs::create_dir_all(place.join(folder)).map_err(told)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the archive answers: if not, a release that cannot be made is not our fault.
+    pub(crate) fn can_reach_mirror(&self) -> bool {
+        let address = format!("{}/dists/{}/InRelease", self.mirror.trim_end_matches('/'), STABLE.suite);
+        let mut wget = Command::new("wget");
+        wget.args(["-q", "-O", "/dev/null", "--timeout=20", "--tries=2", &address]);
+        wget.stdin(Stdio::null()).status().is_ok_and(|status| status.success())
+    }
+}
+
+/// The versions of the C library and of rdma-core in a release.
+pub(crate) fn facts(root: &Path) -> [String; 2] {
+    ["libc6", "libibverbs1"].map(|package| {
+        let mut query = Command::new("dpkg-query");
+        query.arg(format!("--admindir={}", root.join("var/lib/dpkg").display()));
+        query.args(["--show", "--showformat=${Version}", package]);
+        let said =
+            query.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        said.split('-').next().unwrap_or_default().to_owned()
+    })
+}
+
+fn cache() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+    Some(cache.join("softhca/roots"))
+}
+
+/// The archive that this machine's apt has Debian from.
+fn archive() -> String {
+    let mut apt = Command::new("apt-get");
+    apt.args(["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(SITE)", "Created-By: Packages"]);
+    let said = apt.stderr(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    said.lines().find_map(|line| line.strip_prefix("Debian|Debian|")).map_or(ARCHIVE, str::trim).to_owned()
+}
+
+/// Runs a command that says much, and what it said only when it fails.
+fn quiet(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.lines().collect();
+    Err(format!("{name} ended with {}:\n{}", output.status, lines[lines.len().saturating_sub(20)..].join("\n")))
+}

@@ -1,0 +1,191 @@
+//! One program in one release: in namespaces of its own, with a time limit, and what is made of how it ended.
+//!
+//! The principal type is [`Verdict`].
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use suite::program::{Outcome, Program as Process};
+use suite::pyverbs::{self, Case, Verdict as Tested};
+
+use super::programs::{Program, Way};
+use suite::Dist;
+
+/// Goes into a release.
+const ENTER: &str = include_str!("enter.sh");
+/// A server and its client.
+const MEET: &str = include_str!("meet.sh");
+/// The Python tests.
+const PYVERBS: &str = include_str!("pyverbs.sh");
+
+/// `nobody`.
+const USER: &str = "65534";
+/// How long a program may take. Generous on purpose: a slow machine is not a failure.
+const LIMIT: Duration = Duration::from_secs(120);
+/// All the Python tests take longer.
+const PYVERBS_LIMIT: Duration = Duration::from_secs(1200);
+/// How much of a failure is shown.
+const LONGEST: usize = 240;
+
+/// How a program went.
+#[derive(Debug, Clone)]
+pub(crate) enum Verdict {
+    /// It works; perhaps there is something to say.
+    Works(String),
+    /// It fails: in a few words, and all that it said.
+    Fails { why: String, said: String },
+}
+
+/// Runs a program of a release.
+pub(crate) fn run(program: &Program, root: &Path, dist: &Dist) -> Verdict {
+    match program.way {
+        Way::Alone(words, says) => {
+            judged(inside(root, dist, LIMIT, &format!("cd /tmp; exec softhca run -- {words}"), &[]), says)
+        }
+        Way::Meet(ready, server, client) => judged(inside(root, dist, LIMIT, MEET, &[ready, server, client]), ""),
+        Way::Pyverbs => inside(root, dist, PYVERBS_LIMIT, PYVERBS, &[]).map_or_else(
+            |why| Verdict::Fails { said: why.clone(), why: first_words(&why) },
+            |outcome| tested(&outcome.everything()),
+        ),
+    }
+}
+
+/// Runs a shell script in a release.
+fn inside(root: &Path, dist: &Dist, limit: Duration, script: &str, words: &[&str]) -> Result<Outcome, String> {
+    let output = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child", "sh", "-c", ENTER, "enter"]);
+    command.args([root, dist.folder()]).arg(USER).args(["sh", "-c", script, "sh"]).args(words);
+    Process::start(command, &output.path().join("program"))?.wait(limit)
+}
+
+/// A program that ends with 0 and says what it should, works.
+fn judged(outcome: Result<Outcome, String>, says: &str) -> Verdict {
+    match outcome {
+        Ok(outcome) if outcome.succeeded() && outcome.output.contains(says) => Verdict::Works(String::new()),
+        Ok(outcome) => Verdict::Fails { why: in_words(&outcome, says), said: outcome.everything() },
+        Err(why) => Verdict::Fails { why: first_words(&why), said: why },
+    }
+}
+
+/// A failure in a few words: what the dynamic linker misses, or the last line of the program itself.
+fn in_words(outcome: &Outcome, says: &str) -> String {
+    let said = outcome.everything();
+    if let Some(missing) = missing(&said) {
+        return missing;
+    }
+    if outcome.succeeded() {
+        return format!("it says nothing of \"{says}\"");
+    }
+    let own = said.split("--- the server").next().unwrap_or_default();
+    let mut lines =
+        own.lines().rev().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with("softhca:"));
+    format!("ends with {}: {}", outcome.code, first_words(lines.next().unwrap_or("it says nothing")))
+}
+
+/// What the dynamic linker does not find.
+fn missing(said: &str) -> Option<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in said.lines() {
+        let (library, rest) = match (line.split_once(": version `"), line.split_once("undefined symbol: ")) {
+            (Some((before, rest)), _) => {
+                let library = before.rsplit('/').next().unwrap_or_default();
+                (library, format!("version `{}'", rest.split('\'').next().unwrap_or_default()))
+            }
+            (None, Some((before, rest))) => {
+                let library = before.trim_end_matches([':', ' ']).rsplit('/').next().unwrap_or_default();
+                (library, format!("symbol {rest}"))
+            }
+            (None, None) => continue,
+        };
+        let words = if rest.starts_with("symbol") {
+            format!("{library} misses {rest}")
+        } else {
+            format!("{library} has no {rest}")
+        };
+        if !found.contains(&words) {
+            found.push(words);
+        }
+    }
+    found.sort();
+    (!found.is_empty()).then(|| found.join(", "))
+}
+
+/// The Python tests work if none fails.
+fn tested(said: &str) -> Verdict {
+    let mut cases: Vec<Case> = Vec::new();
+    let mut broken = Vec::new();
+    for part in said.split("module ").skip(1) {
+        let (module, text) = part.split_once('\n').unwrap_or((part, ""));
+        let found = pyverbs::cases(module, text);
+        // What a module that ends with an error says after its tests is another part.
+        if module.contains(" ended with ") {
+            if broken_without_a_test(&cases, module) {
+                broken.push(module.to_owned());
+            }
+            continue;
+        }
+        cases.extend(found);
+    }
+    let count = |wanted: fn(&Tested) -> bool| cases.iter().filter(|case| wanted(&case.verdict)).count();
+    let passed = count(|verdict| *verdict == Tested::Passed);
+    let skipped = count(|verdict| matches!(verdict, Tested::Skipped(_)));
+    let failed: Vec<String> = cases
+        .iter()
+        .filter(|case| case.verdict == Tested::Failed)
+        .map(|case| format!("{} {}", case.module, case.name))
+        .chain(broken)
+        .collect();
+    let counts = format!("{passed} pass, {skipped} skip themselves");
+    match (missing(said), failed.is_empty() && passed > 0) {
+        (_, true) => Verdict::Works(counts),
+        (Some(missing), false) => Verdict::Fails { why: missing, said: said.to_owned() },
+        (None, false) => Verdict::Fails {
+            why: format!("{counts}, {} fail: {}", failed.len(), failed.join(", ")),
+            said: said.to_owned(),
+        },
+    }
+}
+
+/// A module that ends with an error, though no test of it has failed.
+fn broken_without_a_test(cases: &[Case], ended: &str) -> bool {
+    let module = ended.split(' ').next().unwrap_or_default();
+    !cases.iter().any(|case| case.module == module && case.verdict == Tested::Failed)
+}
+
+fn first_words(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default().trim();
+    line.chars().take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_linker_misses_is_told_once() {
+        let said = "ibv_devinfo: /opt/lib/libibverbs.so.1: version `IBVERBS_1.18' not found (required by ibv_devinfo)\n\
+                    ibv_devinfo: /opt/lib/libibverbs.so.1: version `IBVERBS_1.16' not found (required by ibv_devinfo)\n\
+                    ibv_devinfo: /opt/lib/libibverbs.so.1: version `IBVERBS_1.18' not found (required by /lib/libmlx5.so.1)\n";
+        let told = "libibverbs.so.1 has no version `IBVERBS_1.16', libibverbs.so.1 has no version `IBVERBS_1.18'";
+        assert_eq!(missing(said).as_deref(), Some(told));
+        let said = "x: symbol lookup error: /lib/libmlx5.so.1: undefined symbol: f, version IBVERBS_PRIVATE_34\n";
+        assert_eq!(missing(said).as_deref(), Some("libmlx5.so.1 misses symbol f, version IBVERBS_PRIVATE_34"));
+        assert_eq!(missing("all is well"), None);
+    }
+
+    #[test]
+    fn python_tests_work_if_none_fails() {
+        let good = "module test_a\ntest_one (tests.test_a.A.test_one) ... ok\ntest_two (tests.test_a.A.test_two) ... skipped 'no'\n";
+        assert!(matches!(tested(good), Verdict::Works(words) if words == "1 pass, 1 skip themselves"));
+        let bad =
+            format!("{good}module test_b\ntest_one (tests.test_b.B.test_one) ... FAIL\nmodule test_b ended with 1\n");
+        let Verdict::Fails { why, .. } = tested(&bad) else { panic!("a test fails") };
+        assert_eq!(why, "1 pass, 1 skip themselves, 1 fail: test_b B.test_one");
+        let hung = format!("{good}module test_c\nmodule test_c ended with 124\n");
+        let Verdict::Fails { why, .. } = tested(&hung) else { panic!("a module does not end") };
+        assert_eq!(why, "1 pass, 1 skip themselves, 1 fail: test_c ended with 124");
+        assert!(matches!(tested(""), Verdict::Fails { .. }), "no test at all");
+    }
+}
