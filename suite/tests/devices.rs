@@ -89,8 +89,12 @@ fn doctor_finds_nothing_wrong() {
         room.start_agent().expect("an agent");
         let after = room.finish(room.softhca(&["doctor", "--json"])).expect("it ends").expect_success();
         let findings: serde_json::Value = serde_json::from_str(&after.output).expect("JSON");
-        let wrong =
-            findings.as_array().expect("findings").iter().filter(|finding| finding["verdict"] == "fail").count();
+        let wrong = findings["findings"]
+            .as_array()
+            .expect("findings")
+            .iter()
+            .filter(|finding| finding["verdict"] == "fail")
+            .count();
         assert_eq!(wrong, 0, "{findings:#}");
     }
 }

@@ -4,6 +4,7 @@
 //! thread of its own; the [`AgentHandle`] stops it when it is dropped. What that thread does is in `server.rs`.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,7 +91,9 @@ impl Agent {
     /// Starts an agent that serves `run_dir`, or only this process when there is none.
     pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
         config.check()?;
-        require_addresses(config)?;
+        if config.wire != Wire::External {
+            require_addresses(&config.addresses)?;
+        }
         let prepared = run_dir.map(|path| RunDir::prepare(path, config.system)).transpose()?;
         let place = match run_dir {
             Some(path) => path.display().to_string(),
@@ -224,13 +227,16 @@ impl Drop for AgentHandle {
 }
 
 /// Refuses addresses that were asked for by name and that this host does not have.
-fn require_addresses(config: &Config) -> Result<(), ConfigError> {
-    if config.addresses.is_empty() || config.wire == Wire::External {
+///
+/// # Errors
+/// One of them is not an address of this host.
+pub fn require_addresses(addresses: &[IpAddr]) -> Result<(), ConfigError> {
+    if addresses.is_empty() {
         return Ok(());
     }
     // Where the host cannot be asked, there is nobody to contradict.
     let Ok(host) = host_addresses() else { return Ok(()) };
-    match chosen(&host, &config.addresses).1.as_slice() {
+    match chosen(&host, addresses).1.as_slice() {
         [] => Ok(()),
         [missing, ..] => Err(ConfigError::Value(format!(
             "{missing} is not an address of this host; `ip address` lists those that are, and where loopback is up, every \

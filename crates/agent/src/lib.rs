@@ -55,7 +55,7 @@ pub mod table;
 pub mod wire;
 pub mod world;
 
-pub use agent::{Agent, AgentHandle, StartError};
+pub use agent::{Agent, AgentHandle, StartError, require_addresses};
 pub use config::{Config, ConfigError};
 pub use doors::FILES_MIN;
 pub use local::{LocalChannel, LocalControl};

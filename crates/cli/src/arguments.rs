@@ -73,13 +73,28 @@ pub(crate) enum Command {
     Fault(crate::fault::Fault),
     /// Measure how fast softhca is here, or between two hosts: latency, bandwidth, rate of every operation
     Bench(crate::bench::Options),
-    /// Check what works on this machine and what a program would load
+    /// Check this machine, and a program: can it run on softhca?
+    #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor {
-        /// Print JSON
+        /// Print JSON (docs/json.md)
         #[arg(long)]
         json: bool,
+        /// A program to check; its arguments are ignored
+        #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
+        program: Vec<OsString>,
     },
 }
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  softhca doctor                    what works on this machine
+  softhca doctor -- ./my-server     and whether this program can use softhca
+
+Each line is ok, warn or FAIL; a line with an arrow says what to do. The doctor
+starts nothing. It fails where `softhca run` would refuse to start the program,
+and where the program would start without softhca.
+
+Exit code: 0 if nothing fails, 1 if something fails, 2 for unknown options.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:

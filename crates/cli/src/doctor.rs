@@ -1,54 +1,32 @@
 //! `softhca doctor`: what works on this machine, what a program would load, and what to do where something does not work.
 //!
-//! It changes nothing and starts nothing. Each line is a [`Finding`]; the checks are in [`checks`].
+//! It changes nothing and starts nothing. Each line is a [`Finding`]: first what `softhca run` needs ([`crate::ready`]), then the program
+//! that was named ([`crate::program`]), then what else is worth to know ([`checks`]).
 
 mod checks;
 
-use serde::Serialize;
+use std::ffi::OsStr;
 
-use crate::Failure;
-use crate::place::Host;
+use serde_json::json;
 
-/// How a check ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
-    Ok,
-    /// Something is missing that softhca can do without.
-    Warn,
-    /// Programs will not work.
-    Fail,
-}
+use crate::finding::{Finding, Verdict};
+use crate::place::{self, Host};
+use crate::program::Program;
+use crate::ready::{self, Surroundings};
+use crate::{Failure, preload};
 
-/// One line: what was looked at, what was found, what to do next.
-#[derive(Debug, Serialize)]
-pub(crate) struct Finding {
-    what: &'static str,
-    verdict: Verdict,
-    found: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<String>,
-}
-
-impl Finding {
-    fn ok(what: &'static str, found: impl Into<String>) -> Self {
-        Self { what, verdict: Verdict::Ok, found: found.into(), next: None }
+/// Runs all checks, those of a program too where one is named; a check that fails makes the command fail.
+pub(crate) fn run(host: &Host, json: bool, program: Option<&OsStr>) -> Result<String, Failure> {
+    let surroundings = Surroundings::of(host);
+    let mut findings: Vec<Finding> = ready::checks(&surroundings).collect();
+    if let Some(name) = program {
+        let folder = place::library_folder().unwrap_or_default();
+        findings.extend(Program::find(name).told(&folder, &preload::libraries(&folder, false)));
     }
-
-    fn warn(what: &'static str, found: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { what, verdict: Verdict::Warn, found: found.into(), next: Some(next.into()) }
-    }
-
-    fn fail(what: &'static str, found: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { what, verdict: Verdict::Fail, found: found.into(), next: Some(next.into()) }
-    }
-}
-
-/// Runs all checks; a check that fails makes the command fail.
-pub(crate) fn run(host: &Host, json: bool) -> Result<String, Failure> {
-    let findings = checks::all(host);
-    let output = if json { serde_json::to_string_pretty(&findings)? + "\n" } else { text(&findings) };
-    if findings.iter().any(|finding| finding.verdict == Verdict::Fail) {
+    findings.extend(checks::all(&surroundings));
+    let failed = findings.iter().any(Finding::is_failure);
+    let output = if json { crate::json::document("findings", json!(findings))? } else { text(&findings) };
+    if failed {
         return Err(Failure { output, ..Failure::from("") });
     }
     Ok(output)

@@ -15,9 +15,13 @@ mod devices;
 mod doctor;
 mod errors;
 mod fault;
+mod finding;
+mod json;
 mod log;
 mod place;
 mod preload;
+mod program;
+mod ready;
 mod reasons;
 mod run;
 mod show;
@@ -26,6 +30,7 @@ mod start;
 mod strict;
 mod table;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -50,7 +55,7 @@ fn main() -> ExitCode {
         Command::Capture(wanted) => capture::run(&wanted, &host),
         Command::Fault(fault) => fault::run(&fault, &host),
         Command::Bench(options) => bench::run(&options, &host),
-        Command::Doctor { json } => doctor::run(&host, json),
+        Command::Doctor { json, program } => doctor::run(&host, json, program.first().map(OsString::as_os_str)),
     };
     match done {
         Ok(text) => print(&text),

@@ -16,6 +16,18 @@ pub(crate) const LIBRARY: &str = "libibverbs.so.1";
 /// The variable with which the dynamic linker is told where libraries lie.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
+/// Where Debian's dynamic linker looks when no variable says otherwise, in its order.
+pub(crate) const SYSTEM_FOLDERS: &[&str] = &[
+    "/usr/local/lib/x86_64-linux-gnu",
+    "/usr/local/lib",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
+
 /// Which host of this machine is meant: all of it, or one with addresses of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
@@ -46,15 +58,20 @@ pub(crate) fn agent_log(run_dir: &Path) -> PathBuf {
 }
 
 /// Where the reasons of the programs started by `softhca run` are kept: in the run directory if it is ours to write, else in
-/// our own one, which is made for it.
+/// our own one.
+pub(crate) fn reasons_folder(run_dir: &Path) -> PathBuf {
+    let others = |meta: fs::Metadata| meta.uid() != rustix::process::geteuid().as_raw();
+    let dir = if fs::metadata(run_dir).is_ok_and(others) { engine::rundir::private(&[]) } else { run_dir.to_owned() };
+    dir.join("reasons")
+}
+
+/// The same folder; the directory that it lies in is made.
 pub(crate) fn reasons(run_dir: &Path) -> io::Result<PathBuf> {
-    let ours = |meta: fs::Metadata| meta.uid() == rustix::process::geteuid().as_raw();
-    if fs::metadata(run_dir).is_ok_and(ours) {
-        return Ok(run_dir.join("reasons"));
+    let folder = reasons_folder(run_dir);
+    if let Some(own) = folder.parent().filter(|dir| *dir != run_dir) {
+        engine::rundir::prepare(own)?;
     }
-    let own = engine::rundir::private(&[]);
-    engine::rundir::prepare(&own)?;
-    Ok(own.join("reasons"))
+    Ok(folder)
 }
 
 /// Held while an agent is being started.

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The library's file name; it lies beside the verbs library.
@@ -24,18 +24,21 @@ const ANY_ORDER: &str = "verify_asan_link_order=0";
 
 /// Has `command` load the redirector that lies in `folder`, and with `sockets` the socket library, behind what is loaded already.
 pub(crate) fn add(command: &mut Command, folder: &Path, sockets: bool, variable: impl Fn(&str) -> Option<OsString>) {
-    let mut loaded = variable(VARIABLE).unwrap_or_default();
-    let wanted = [(SOCKETS, sockets), (REDIRECTOR, true)];
-    let libraries: Vec<_> = wanted.iter().filter(|wanted| wanted.1).map(|wanted| folder.join(wanted.0)).collect();
-    let mut there = libraries.iter().filter(|library| library.exists()).peekable();
-    if there.peek().is_none() {
+    let libraries = libraries(folder, sockets);
+    if libraries.is_empty() {
         return;
     }
-    for library in there {
-        loaded = list(library, &loaded);
-    }
+    let loaded =
+        libraries.iter().fold(variable(VARIABLE).unwrap_or_default(), |loaded, library| list(library, &loaded));
     command.env(VARIABLE, loaded);
     command.env(SANITIZER, options(variable(SANITIZER).unwrap_or_default()));
+}
+
+/// The libraries of `folder` that a program loads before all others.
+pub(crate) fn libraries(folder: &Path, sockets: bool) -> Vec<PathBuf> {
+    let wanted = [(SOCKETS, sockets), (REDIRECTOR, true)];
+    let files = wanted.iter().filter(|wanted| wanted.1).map(|wanted| folder.join(wanted.0));
+    files.filter(|library| library.exists()).collect()
 }
 
 /// Whether the socket library lies in `folder`.

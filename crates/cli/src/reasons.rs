@@ -64,6 +64,11 @@ impl Reasons {
         &self.file
     }
 
+    /// Whether a process of the run has opened a device.
+    pub(crate) fn has_opened(&self) -> bool {
+        self.last().unwrap_or_default().lines().any(|line| Line::read(line).1 == Line::Opened)
+    }
+
     /// Tells on standard error why a program has ended so; `strict` says that it ran in the strict mode. The file stays if it is named.
     pub(crate) fn end(self, end: End, strict: bool) {
         let (told, names_file) = self.told(end, strict);

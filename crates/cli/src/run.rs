@@ -4,17 +4,18 @@
 //! library path, the path redirector, the run directory, and at the end the reasons of what failed. It never looks into the program's output.
 
 use std::env;
-use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
-use crate::agent_command;
 use crate::arguments::Run;
 use crate::fault;
+use crate::finding::Finding;
 use crate::place::{self, Host};
 use crate::preload;
+use crate::program::{Program, search_path};
+use crate::ready::{self, Surroundings};
 use crate::reasons::{self, End, Reasons};
 use crate::signals::{self, Caught};
 use crate::start;
@@ -49,8 +50,8 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
              - is started by its path, as ./{program}"
         ));
     }
-    agent_command::log_filter()?;
     let faults = fault::of_run(&run.fault, env::var_os(abi::fault::VARIABLE).as_deref())?;
+    ready::check(&Surroundings::of(host))?;
     let library = place::library_folder()?;
     let run_dir = host.run_dir();
     // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
@@ -72,19 +73,33 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     if let Some(faults) = faults {
         command.env(abi::fault::VARIABLE, faults);
     }
+    let file = Program::find(&run.command[0]);
+    let unreached = file.unreached();
+    if let Some(finding) = unreached.first().filter(|_| !run.quiet) {
+        say(format_args!("{}", finding.sentence()));
+    }
     let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
             reasons.forget();
             findings.map(Findings::end);
-            say(format_args!("{program}: {error}"));
+            match file.obstacles().into_iter().find(Finding::is_failure) {
+                Some(finding) => say(format_args!("{}", finding.sentence())),
+                None => say(format_args!("{program}: {error}")),
+            }
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
     let passing = caught.pass_on_to(&child).map_err(|error| format!("signals cannot be passed on: {error}"))?;
     let (status, asked) = passing.wait(&mut child).map_err(|error| format!("waiting for the program: {error}"))?;
     let code = exit_code(status);
+    if status.code().is_some_and(|code| code != 0) && !run.quiet && unreached.is_empty() && !reasons.has_opened() {
+        let libraries = file.libraries(&library, &preload::libraries(&library, run.sockets));
+        if let Some(finding) = file.obstacles().into_iter().chain(libraries).find(Finding::is_failure) {
+            say(format_args!("{}", finding.sentence()));
+        }
+    }
     if run.quiet {
         reasons.forget();
     } else {
@@ -103,16 +118,6 @@ fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Comm
     command.env(engine::rundir::VARIABLE, std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned()));
     command.env(reasons::VARIABLE, reasons.file());
     command
-}
-
-/// The library's folder before whatever was searched already.
-fn search_path(library: &Path, before: Option<OsString>) -> OsString {
-    let mut path = library.as_os_str().to_owned();
-    if let Some(before) = before.filter(|before| !before.is_empty()) {
-        path.push(":");
-        path.push(before);
-    }
-    path
 }
 
 /// How a program has ended; `asked` says that somebody has sent it a signal that asks for it.

@@ -1,55 +1,37 @@
-//! The checks of `softhca doctor`, one function each.
+//! What `softhca doctor` checks beyond what `softhca run` needs ([`crate::ready`]), one function each. Nothing here fails.
 //!
 //! They look and never change anything: a run directory is not made, an agent is not started.
 
 use std::env;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::path::PathBuf;
 
-use agent::FILES_MIN;
+use agent::gids::HostAddress;
 use rustix::event::epoll;
-use rustix::process::{PidfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_open};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::{MembarrierCommand, membarrier_query};
-use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use serde_json::Value;
-use shm::denied::{Denied, denied};
-use shm::{Doorbell, Region, Socket};
 
-use super::Finding;
-use crate::admin::Connection;
-use crate::place::{self, Host};
+use crate::finding::Finding;
+use crate::place::{self, SYSTEM_FOLDERS};
+use crate::ready::Surroundings;
 
-/// Where Debian's dynamic linker looks when no variable says otherwise, in its order.
-const SYSTEM_FOLDERS: &[&str] = &[
-    "/usr/local/lib/x86_64-linux-gnu",
-    "/usr/local/lib",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-];
+/// The UDP port of RoCEv2.
+const WIRE_PORT: u16 = 4791;
 
 /// Debian packages with programs to try, and a file of each.
 const PROGRAMS: &[(&str, &str)] = &[("ibverbs-utils", "ibv_rc_pingpong"), ("perftest", "ib_write_bw")];
 
-/// All checks, in the order in which a person would ask.
-pub(super) fn all(host: &Host) -> Vec<Finding> {
-    let run_dir = host.run_dir();
+/// What is worth to know beside that.
+pub(super) fn all(surroundings: &Surroundings<'_>) -> Vec<Finding> {
     vec![
-        run_directory(&run_dir),
-        agent(&run_dir),
-        wire(&run_dir),
-        link_layer(&run_dir),
-        connections(&run_dir),
-        library(),
+        wire(surroundings),
+        link_layer(surroundings),
+        connections(surroundings),
         loaded(),
-        system_calls(),
         pidfd(),
         proc(),
-        open_files(),
         membarrier(),
         wait_precision(),
         processors(),
@@ -58,78 +40,16 @@ pub(super) fn all(host: &Host) -> Vec<Finding> {
     ]
 }
 
-fn run_directory(dir: &Path) -> Finding {
-    const WHAT: &str = "run directory";
-    let named = engine::rundir::chosen().is_some();
-    let why = if named { " (SOFTHCA_DIR)" } else { "" };
-    let shown = format!("{}{why}", dir.display());
-    // The longest name inside is a socket's, and a socket's path may have 107 bytes.
-    if engine::rundir::node(dir, 15).as_os_str().len() > 107 {
-        return Finding::fail(
-            WHAT,
-            format!("{shown}: the path is too long for sockets"),
-            "set SOFTHCA_DIR to a shorter path",
-        );
-    }
-    let meta = match fs::symlink_metadata(dir) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Finding::ok(WHAT, format!("{shown}, not there yet: the first `softhca run` makes it"));
-        }
-        Err(error) => {
-            return Finding::fail(WHAT, format!("{shown}: {error}"), "set SOFTHCA_DIR to a directory of your own");
-        }
-    };
-    if !meta.is_dir() {
-        return Finding::fail(WHAT, format!("{shown} is not a directory"), "remove it, or set SOFTHCA_DIR");
-    }
-    let others = meta.uid() != rustix::process::geteuid().as_raw();
-    if others && (named || meta.uid() == 0) && engine::rundir::is_served(&engine::rundir::admin(dir)) {
-        return Finding::ok(WHAT, format!("{shown}: the agent of user {} serves us too", meta.uid()));
-    }
-    if others {
-        return Finding::fail(
-            WHAT,
-            format!("{shown} belongs to user {}", meta.uid()),
-            "set SOFTHCA_DIR to a directory of your own",
-        );
-    }
-    if meta.mode() & 0o022 != 0 {
-        return Finding::fail(
-            WHAT,
-            format!("{shown} can be written by others"),
-            format!("chmod 0700 {}", dir.display()),
-        );
-    }
-    Finding::ok(WHAT, shown)
-}
-
-fn agent(dir: &Path) -> Finding {
-    const WHAT: &str = "agent";
-    let Ok(connection) = Connection::open(dir) else {
-        return Finding::ok(WHAT, "none runs; `softhca run` starts one when it is needed");
-    };
-    let pid = connection.agent_pid().map_or_else(|| "in another container".to_owned(), |pid| format!("process {pid}"));
-    let own = env!("CARGO_PKG_VERSION");
-    match connection.ask("status") {
-        Ok(answer) => match answer.get("version").and_then(serde_json::Value::as_str) {
-            Some(version) if version == own => Finding::ok(WHAT, format!("{pid}, version {version}")),
-            Some(version) => {
-                Finding::warn(WHAT, format!("{pid}, version {version}; this program is {own}"), "softhca agent --stop")
-            }
-            None => Finding::warn(WHAT, format!("{pid}, of unknown version"), "softhca agent --stop"),
-        },
-        Err(why) => Finding::fail(WHAT, format!("{pid}: {why}"), "end it (kill -9) and run your program again"),
-    }
-}
+/// What is said where nobody can be asked.
+const UNKNOWN: &str = "unknown: no agent is running";
 
 /// Which addresses hear other hosts, as the agent tells it.
-fn wire(dir: &Path) -> Finding {
+fn wire(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "other hosts";
-    let Some(answer) = Connection::open(dir).ok().and_then(|connection| connection.ask("devices").ok()) else {
-        return Finding::ok(WHAT, "no agent runs that could tell");
+    let (with, without) = match devices(surroundings) {
+        Some(answer) => hearing(&answer["devices"]),
+        None => would_hear(&surroundings.host.addresses),
     };
-    let (with, without) = hearing(&answer["devices"]);
     match (with.as_slice(), without.as_slice()) {
         ([], []) => Finding::ok(WHAT, "not reached: the agent serves programs of this host only"),
         (_, []) => Finding::ok(WHAT, format!("reach us at {}", with.join(", "))),
@@ -138,18 +58,16 @@ fn wire(dir: &Path) -> Finding {
             Finding::warn(
                 WHAT,
                 format!("do not reach us at {}: {why}", addresses.join(", ")),
-                "programs of one agent reach each other all the same; `--address 127.0.0.2` makes a host of its own",
+                "`ss -lunp sport = 4791` names the program; programs of one agent reach each other all the same",
             )
         }
     }
 }
 
 /// What the ports are, and what programs have to give there.
-fn link_layer(dir: &Path) -> Finding {
+fn link_layer(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "link layer";
-    let Some(answer) = Connection::open(dir).ok().and_then(|connection| connection.ask("devices").ok()) else {
-        return Finding::ok(WHAT, "no agent runs that could tell");
-    };
+    let Some(answer) = devices(surroundings) else { return Finding::ok(WHAT, UNKNOWN) };
     let devices = answer["devices"].as_array().cloned().unwrap_or_default();
     let ports: Vec<Value> = devices.iter().filter_map(|device| device["ports"].as_array()).flatten().cloned().collect();
     match ports.iter().find(|port| port["lids"].is_string()) {
@@ -162,9 +80,9 @@ fn link_layer(dir: &Path) -> Finding {
 }
 
 /// Whether programs can connect by address (rdma_cm): here, and with other hosts, whose requests come to QP 1.
-fn connections(dir: &Path) -> Finding {
+fn connections(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "connections";
-    let Ok(connection) = Connection::open(dir) else { return Finding::ok(WHAT, "no agent runs that could tell") };
+    let Some(connection) = &surroundings.agent else { return Finding::ok(WHAT, UNKNOWN) };
     let (status, devices) = (connection.ask("status"), connection.ask("devices"));
     let (Ok(status), Ok(devices)) = (status, devices) else { return Finding::ok(WHAT, "the agent does not tell") };
     if status["manager"].is_null() {
@@ -188,6 +106,41 @@ fn connections(dir: &Path) -> Finding {
     }
 }
 
+/// What the agent tells of its devices.
+fn devices(surroundings: &Surroundings<'_>) -> Option<Value> {
+    surroundings.agent.as_ref()?.ask("devices").ok()
+}
+
+/// The addresses that an agent could have the wire at if it were started now, and those that it could not, with the reason.
+fn would_hear(wanted: &[IpAddr]) -> (Vec<String>, Vec<(String, String)>) {
+    let host = agent::addresses::host_addresses().unwrap_or_default();
+    let all = match wanted {
+        [] => {
+            let (all, loopbacks) = agent::gids::by_rank(&host);
+            all.into_iter().filter(|address| loopbacks || !address.is_loopback()).collect()
+        }
+        wanted => agent::addresses::chosen(&host, wanted).0,
+    };
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for address in all {
+        match UdpSocket::bind(socket_address(&address)) {
+            Ok(_) => with.push(address.ip.to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                without.push((address.ip.to_string(), format!("another program has UDP port {WIRE_PORT}")));
+            }
+            Err(error) => without.push((address.ip.to_string(), format!("UDP port {WIRE_PORT}: {error}"))),
+        }
+    }
+    (with, without)
+}
+
+fn socket_address(address: &HostAddress) -> SocketAddr {
+    match address.ip {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, WIRE_PORT, 0, address.ifindex).into(),
+        ip => SocketAddr::new(ip, WIRE_PORT),
+    }
+}
+
 /// The addresses that have the wire, and those that have not, with the reason.
 fn hearing(devices: &Value) -> (Vec<String>, Vec<(String, String)>) {
     let list = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
@@ -207,14 +160,6 @@ fn hearing(devices: &Value) -> (Vec<String>, Vec<(String, String)>) {
     (with, without)
 }
 
-fn library() -> Finding {
-    const WHAT: &str = "verbs library";
-    match place::library_folder() {
-        Ok(folder) => Finding::ok(WHAT, format!("`softhca run` loads {}", folder.join(place::LIBRARY).display())),
-        Err(why) => Finding::fail(WHAT, why, "run `cargo xtask dist` and use target/dist/bin/softhca"),
-    }
-}
-
 /// Which library a program loads that is started without `softhca run`.
 fn loaded() -> Finding {
     const WHAT: &str = "without run";
@@ -228,31 +173,6 @@ fn loaded() -> Finding {
             Finding::ok(WHAT, format!("programs load softhca too ({})", path.display()))
         }
         Some(path) => Finding::ok(WHAT, format!("programs load {} and see no softhca device", path.display())),
-    }
-}
-
-/// Calls that softhca cannot do without, of which seccomp profiles forbid some. Each is tried; the first that is refused is told.
-fn system_calls() -> Finding {
-    const WHAT: &str = "system calls";
-    let epoll = || epoll::create(epoll::CreateFlags::CLOEXEC).map(drop);
-    let timer = || timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map(drop);
-    let tried = Region::create("softhca-doctor", 4096)
-        .map(drop)
-        .and_then(|()| Region::create_published("softhca-doctor", 4096).map(drop))
-        .and_then(|()| Doorbell::new().map(drop))
-        .and_then(|()| epoll().map_err(denied("epoll_create1")))
-        .and_then(|()| timer().map_err(denied("timerfd_create")))
-        .and_then(|()| Socket::check());
-    match tried {
-        Ok(()) => Finding::ok(WHAT, "all that softhca needs are allowed, and shared memory can be sealed"),
-        Err(error) => match error.get_ref().and_then(|error| error.downcast_ref::<Denied>()) {
-            Some(denied) => Finding::fail(
-                WHAT,
-                format!("{}: {}", denied.call, denied.errno),
-                denied.advice().unwrap_or_else(|| "programs will not work here".to_owned()),
-            ),
-            None => Finding::fail(WHAT, error.to_string(), "programs will not work here"),
-        },
     }
 }
 
@@ -277,21 +197,6 @@ fn proc() -> Finding {
             format!("/proc/self/maps: {error}: networks are not told apart, and some sentences are shorter"),
             "mount -t proc proc /proc",
         ),
-    }
-}
-
-/// How many files a process may have open: an agent needs some for each program, and a program some for each device.
-fn open_files() -> Finding {
-    const WHAT: &str = "open files";
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    match maximum {
-        Some(limit) if limit < FILES_MIN => Finding::fail(
-            WHAT,
-            format!("a process may have {limit} only; an agent needs {FILES_MIN} or more"),
-            format!("ulimit -Hn {FILES_MIN}"),
-        ),
-        Some(limit) => Finding::ok(WHAT, format!("a process may have {limit}")),
-        None => Finding::ok(WHAT, "a process may have any number"),
     }
 }
 

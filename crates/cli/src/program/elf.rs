@@ -1,0 +1,204 @@
+//! What the header, the dynamic section and the symbols of an ELF file say about how it is loaded.
+//!
+//! It reads one file and decides nothing; which files are loaded together is [`super::libraries`]'. The principal type is [`Object`].
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use object::elf::{self, FileHeader64};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
+use object::{Endianness, ImportFlags, Object as _, ObjectSection, ObjectSymbol, ReadCache};
+
+/// The bytes at the beginning of a file that say what it is.
+const IDENT: u64 = 20;
+
+/// An executable file.
+#[derive(Debug)]
+pub(super) enum Image {
+    /// No ELF file.
+    Other,
+    /// For another machine; of which kind.
+    Foreign(String),
+    /// It loads no libraries.
+    Static { go: bool },
+    /// It loads libraries, or is one.
+    Dynamic(Box<Object>),
+}
+
+/// A file that the dynamic linker loads.
+#[derive(Debug, Default)]
+pub(super) struct Object {
+    pub(super) path: PathBuf,
+    /// The loader that the kernel starts for it.
+    pub(super) interpreter: Option<PathBuf>,
+    pub(super) soname: Option<String>,
+    /// The libraries that it asks for.
+    pub(super) needed: Vec<String>,
+    pub(super) rpath: Option<String>,
+    pub(super) runpath: Option<String>,
+    /// The versions that it wants of its libraries.
+    pub(super) wants: Vec<Version>,
+    /// The versions that it has; empty if its symbols have none.
+    pub(super) versions: HashSet<String>,
+    /// The functions and data that it wants of a library by version.
+    pub(super) imports: Vec<Import>,
+    /// The names that others can use, each alone and with its version (`name@version`).
+    pub(super) exports: HashSet<String>,
+    /// Functions of a program that others cannot use.
+    inner: HashSet<String>,
+    pub(super) go: bool,
+}
+
+/// A version of a library that an object wants.
+#[derive(Debug)]
+pub(super) struct Version {
+    pub(super) library: String,
+    pub(super) name: String,
+}
+
+/// A symbol that an object wants of a library.
+#[derive(Debug)]
+pub(super) struct Import {
+    pub(super) library: String,
+    pub(super) name: String,
+    pub(super) version: String,
+}
+
+impl Object {
+    /// Whether a function of this name is its own.
+    pub(super) fn defines_function(&self, name: &str) -> bool {
+        self.exports.contains(name) || self.inner.contains(name)
+    }
+}
+
+/// Reads a file.
+pub(super) fn read(path: &Path) -> Result<Image, String> {
+    let mut file = File::open(path).map_err(|error| error.to_string())?;
+    let mut ident = Vec::new();
+    (&mut file).take(IDENT).read_to_end(&mut ident).map_err(|error| error.to_string())?;
+    if !ident.starts_with(b"\x7fELF") {
+        return Ok(Image::Other);
+    }
+    if let Some(kind) = foreign(&ident) {
+        return Ok(Image::Foreign(kind));
+    }
+    let cache = ReadCache::new(file);
+    parse(path, &cache).map_err(|error| format!("it is not a sound ELF file: {error}"))
+}
+
+/// For which other machine a file is.
+fn foreign(ident: &[u8]) -> Option<String> {
+    let machine = ident.get(18..20).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+    match (ident.get(4), ident.get(5), machine) {
+        (Some(1), ..) => Some("a 32-bit program".to_owned()),
+        (_, Some(2), _) => Some("a program for a big-endian machine".to_owned()),
+        (_, _, Some(machine)) if elf::Machine(machine) == elf::EM_X86_64 => None,
+        (_, _, Some(machine)) => Some(match elf::Machine(machine) {
+            elf::EM_AARCH64 => "a program for AArch64".to_owned(),
+            elf::EM_RISCV => "a program for RISC-V".to_owned(),
+            elf::EM_PPC64 => "a program for POWER".to_owned(),
+            _ => format!("a program for ELF machine {machine}"),
+        }),
+        _ => Some("a truncated ELF file".to_owned()),
+    }
+}
+
+fn parse(path: &Path, cache: &ReadCache<File>) -> object::Result<Image> {
+    let file: ElfFile64<'_, Endianness, _> = ElfFile64::parse(cache)?;
+    let endian = file.endian();
+    let mut object = Object { path: path.to_owned(), ..Object::default() };
+    for segment in file.elf_program_headers() {
+        if let Some(name) = segment.interpreter(endian, cache)? {
+            object.interpreter = Some(PathBuf::from(std::ffi::OsStr::from_bytes(name)));
+        }
+    }
+    object.go = file
+        .sections()
+        .any(|section| section.name_bytes().is_ok_and(|name| name == b".go.buildinfo" || name == b".note.go.buildid"));
+    let table = file.elf_dynamic_table()?;
+    for entry in &table {
+        let Ok(text) = table.string(entry).map(text) else { continue };
+        match entry.tag {
+            elf::DT_NEEDED => object.needed.push(text),
+            elf::DT_SONAME => object.soname = Some(text),
+            elf::DT_RPATH => object.rpath = Some(text),
+            elf::DT_RUNPATH => object.runpath = Some(text),
+            _ => {}
+        }
+    }
+    if object.interpreter.is_none() && object.soname.is_none() && is_program(&file) {
+        return Ok(Image::Static { go: object.go });
+    }
+    versions(&file, cache, &mut object)?;
+    symbols(&file, &mut object)?;
+    Ok(Image::Dynamic(Box::new(object)))
+}
+
+/// Whether the kernel would start it: a library has no entry point.
+fn is_program<'a>(file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>) -> bool {
+    let header: &FileHeader64<Endianness> = file.elf_header();
+    header.e_type(file.endian()) == elf::ET_EXEC || file.entry() != 0
+}
+
+fn versions<'a>(
+    file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>,
+    cache: &'a ReadCache<File>,
+    object: &mut Object,
+) -> object::Result<()> {
+    let (endian, sections) = (file.endian(), file.elf_section_table());
+    if let Some((needs, link)) = sections.gnu_verneed(endian, cache)? {
+        let strings = sections.strings(endian, cache, link)?;
+        for need in needs {
+            let (need, all) = need?;
+            let library = text(need.file(endian, strings)?);
+            for one in all {
+                let one = one?;
+                if !one.vna_flags.get(endian).contains(elf::VER_FLG_WEAK) {
+                    let name = text(one.name(endian, strings)?);
+                    object.wants.push(Version { library: library.clone(), name });
+                }
+            }
+        }
+    }
+    if let Some((definitions, link)) = sections.gnu_verdef(endian, cache)? {
+        let strings = sections.strings(endian, cache, link)?;
+        for definition in definitions {
+            let (_, mut names) = definition?;
+            if let Some(name) = names.next()? {
+                object.versions.insert(text(name.name(endian, strings)?));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn symbols<'a>(file: &ElfFile64<'a, Endianness, &'a ReadCache<File>>, object: &mut Object) -> object::Result<()> {
+    for import in file.imports()? {
+        let import = import?;
+        let ImportFlags::Elf { version: Some(version), .. } = import.flags() else { continue };
+        if !import.is_weak() && !import.library().is_empty() {
+            let name = import.name().name().map(text).unwrap_or_default();
+            object.imports.push(Import { library: text(import.library()), name, version: text(version) });
+        }
+    }
+    for export in file.exports()? {
+        let export = export?;
+        let Some(name) = export.name().name().map(text) else { continue };
+        if let object::ExportFlags::Elf { version: Some(version), .. } = export.flags() {
+            object.exports.insert(format!("{name}@{}", text(version)));
+        }
+        object.exports.insert(name);
+    }
+    if object.interpreter.is_some() {
+        let own = file.symbols().filter(|symbol| symbol.is_definition());
+        object.inner.extend(own.filter_map(|symbol| symbol.name_bytes().ok().map(text)));
+    }
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

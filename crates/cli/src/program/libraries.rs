@@ -1,0 +1,253 @@
+//! Which libraries a program loads under `softhca run`, found as the dynamic linker finds them, and whether they fit: each is there, has
+//! the versions that others want of it, and the RDMA libraries are softhca's.
+//!
+//! The order of `ld.so(8)`: `DT_RPATH` of the object and of those that loaded it, `LD_LIBRARY_PATH`, `DT_RUNPATH` of the object, the
+//! cache, the usual folders. A name that is loaded already is not looked for again. What a program loads later by `dlopen` is
+//! not known here.
+
+use std::collections::HashMap;
+use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::elf::{self, Image, Import, Object};
+use super::{WHAT, cache, search_path};
+use crate::finding::Finding;
+use crate::place::{self, SYSTEM_FOLDERS};
+
+/// The libraries that softhca has in place of the system's.
+const OURS: [&str; 2] = [place::LIBRARY, "librdmacm.so.1"];
+
+/// How many missing symbols are told by name.
+const NAMED: usize = 3;
+
+/// Objects that are loaded together, in the order of loading.
+struct Loaded {
+    objects: Vec<Node>,
+    /// By the names under which they are asked for.
+    names: HashMap<String, usize>,
+    /// What was asked for and not found: the name, and who asked.
+    missing: Vec<(String, usize)>,
+    search: Vec<PathBuf>,
+    cache: HashMap<String, PathBuf>,
+}
+
+struct Node {
+    object: Object,
+    /// Who asked for it first.
+    loader: Option<usize>,
+}
+
+/// What is wrong with the libraries of `program` when softhca's lie in `folder`.
+pub(super) fn check(program: &Object, folder: &Path, preloaded: &[PathBuf]) -> Vec<Finding> {
+    let loaded = Loaded::of(program, folder, preloaded);
+    let mut findings = loaded.missing();
+    findings.extend(loaded.versions());
+    findings.extend(loaded.strangers(folder));
+    if findings.is_empty() {
+        findings.extend(loaded.symbols());
+    }
+    findings
+}
+
+/// Whether `program` loads a library of this name at its start.
+pub(super) fn uses(program: &Object, folder: &Path, library: &str) -> bool {
+    Loaded::of(program, folder, &[]).names.contains_key(library)
+}
+
+impl Loaded {
+    fn of(program: &Object, folder: &Path, preloaded: &[PathBuf]) -> Self {
+        let search = search_path(folder, env::var_os(place::LIBRARY_PATH));
+        let search =
+            env::split_paths(&search).map(|folder| if folder.as_os_str().is_empty() { ".".into() } else { folder });
+        let mut loaded = Self {
+            objects: Vec::new(),
+            names: HashMap::new(),
+            missing: Vec::new(),
+            search: search.collect(),
+            cache: cache::read(),
+        };
+        loaded.add(&program.path, None);
+        for library in preloaded {
+            loaded.add(library, None);
+        }
+        let mut next = 0;
+        while next < loaded.objects.len() {
+            for name in loaded.objects[next].object.needed.clone() {
+                if loaded.names.contains_key(&name) {
+                    continue;
+                }
+                match loaded.find(&name, next) {
+                    Some(path) => {
+                        if let Some(at) = loaded.add(&path, Some(next)) {
+                            loaded.names.insert(name, at);
+                        }
+                    }
+                    None if loaded.missing.iter().any(|(missing, _)| *missing == name) => {}
+                    None => loaded.missing.push((name, next)),
+                }
+            }
+            next += 1;
+        }
+        loaded
+    }
+
+    /// Loads a file, if it can be.
+    fn add(&mut self, path: &Path, loader: Option<usize>) -> Option<usize> {
+        let Ok(Image::Dynamic(object)) = elf::read(path) else { return None };
+        let at = self.objects.len();
+        if let Some(soname) = &object.soname {
+            self.names.entry(soname.clone()).or_insert(at);
+        }
+        self.objects.push(Node { object: *object, loader });
+        Some(at)
+    }
+
+    /// The file that a name stands for, asked for by the object `by`.
+    fn find(&self, name: &str, by: usize) -> Option<PathBuf> {
+        let fits = |path: &PathBuf| matches!(elf::read(path), Ok(Image::Dynamic(_)));
+        if name.contains('/') {
+            return Some(PathBuf::from(expanded(name, &self.objects[by].object))).filter(fits);
+        }
+        let asks = &self.objects[by].object;
+        let mut folders = Vec::new();
+        if asks.runpath.is_none() {
+            let mut next = Some(by);
+            while let Some(at) = next {
+                folders.extend(listed(&self.objects[at].object, |object| {
+                    object.rpath.as_ref().filter(|_| object.runpath.is_none())
+                }));
+                next = self.objects[at].loader;
+            }
+            // The program's own counts for everybody.
+            folders.extend(listed(&self.objects[0].object, |object| {
+                object.rpath.as_ref().filter(|_| object.runpath.is_none())
+            }));
+        }
+        folders.extend(self.search.iter().cloned());
+        folders.extend(listed(asks, |object| object.runpath.as_ref()));
+        let first = folders.iter().map(|folder| folder.join(name)).find(fits);
+        let usual = || SYSTEM_FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(fits);
+        first.or_else(|| self.cache.get(name).cloned().filter(fits)).or_else(usual)
+    }
+
+    fn missing(&self) -> Vec<Finding> {
+        let one = |(name, by): &(String, usize)| {
+            let found = format!("{} needs {name}, which was not found", self.objects[*by].object.path.display());
+            Finding::fail(
+                WHAT,
+                found,
+                format!("install the package that has {name}, or add its folder to LD_LIBRARY_PATH"),
+            )
+        };
+        self.missing.iter().map(one).collect()
+    }
+
+    /// Versions that somebody wants and the library does not have: the dynamic linker refuses to start such a program.
+    fn versions(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for Node { object, .. } in &self.objects {
+            for want in &object.wants {
+                let Some(has) = self.names.get(&want.library).map(|at| &self.objects[*at].object) else { continue };
+                // A library without versions is taken as it is.
+                if has.versions.is_empty() || has.versions.contains(&want.name) {
+                    continue;
+                }
+                let (shown, file) = (object.path.display(), has.path.display());
+                let found =
+                    format!("{shown} needs version {} of {}, which {file} does not have", want.name, want.library);
+                let next = if OURS.contains(&want.library.as_str()) {
+                    "build it against older headers of rdma-core, or get a newer softhca"
+                } else {
+                    "build it on this system, or on one with older libraries"
+                };
+                findings.push(Finding::fail(WHAT, found, next));
+            }
+        }
+        findings
+    }
+
+    /// RDMA libraries that are not softhca's.
+    fn strangers(&self, folder: &Path) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for name in OURS {
+            let Some(node) = self.names.get(name).map(|at| &self.objects[*at]) else { continue };
+            let same = |path: &Path| path.canonicalize().ok();
+            let ours = folder.join(name);
+            if same(&node.object.path) == same(&ours) {
+                continue;
+            }
+            let found = format!(
+                "{} loads {}, not softhca's {}{}",
+                self.objects[0].object.path.display(),
+                node.object.path.display(),
+                ours.display(),
+                self.why(node)
+            );
+            findings.push(Finding::fail(WHAT, found, "remove the path (patchelf --remove-rpath FILE), or link with -Wl,--enable-new-dtags: LD_LIBRARY_PATH comes before RUNPATH"));
+        }
+        findings
+    }
+
+    /// Which object's RPATH leads to a library.
+    fn why(&self, node: &Node) -> String {
+        let mut next = node.loader;
+        while let Some(at) = next {
+            let object = &self.objects[at].object;
+            if let Some(rpath) = &object.rpath {
+                return format!(": RPATH {rpath} of {} comes before LD_LIBRARY_PATH", object.path.display());
+            }
+            next = self.objects[at].loader;
+        }
+        node.loader.map(|at| format!(": {} asks for it", self.objects[at].object.path.display())).unwrap_or_default()
+    }
+
+    /// Functions that somebody wants of softhca's libraries and that nobody has: the program ends when it calls one.
+    fn symbols(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for Node { object, .. } in &self.objects {
+            let nobody_has = |import: &&Import| {
+                let Import { library, name, version } = *import;
+                let ours = OURS.contains(&library.as_str());
+                let versioned = format!("{name}@{version}");
+                let has = |node: &Node| {
+                    let all = &node.object.exports;
+                    all.contains(&versioned) || node.object.versions.is_empty() && all.contains(name.as_str())
+                };
+                ours && !self.objects.iter().any(has)
+            };
+            let missing: Vec<String> = object
+                .imports
+                .iter()
+                .filter(nobody_has)
+                .map(|import| format!("{}@{}", import.name, import.version))
+                .collect();
+            if !missing.is_empty() {
+                let more = missing.len().saturating_sub(NAMED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                let named = missing[..missing.len().min(NAMED)].join(", ");
+                let found =
+                    format!("{} calls {named}{more}, which softhca's libraries do not have", object.path.display());
+                findings.push(Finding::fail(WHAT, found, "the program ends when it calls one; build it without"));
+            }
+        }
+        findings
+    }
+}
+
+/// The folders of a list of an object, with what stands for its own folder filled in.
+fn listed<'a>(object: &'a Object, list: impl Fn(&'a Object) -> Option<&'a String>) -> Vec<PathBuf> {
+    let list = list(object).map(|list| expanded(list, object)).unwrap_or_default();
+    list.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from).collect()
+}
+
+/// `$ORIGIN` and its like, as the dynamic linker replaces them.
+fn expanded(list: &str, object: &Object) -> String {
+    let path = object.path.canonicalize().unwrap_or_else(|_| object.path.clone());
+    let origin = path.parent().map(Path::as_os_str).unwrap_or(OsStr::new(".")).to_string_lossy().into_owned();
+    let mut list = list.to_owned();
+    for (name, value) in [("ORIGIN", origin.as_str()), ("LIB", "lib/x86_64-linux-gnu"), ("PLATFORM", "x86_64")] {
+        list = list.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value);
+    }
+    list
+}

@@ -1,0 +1,269 @@
+//! What `softhca run` needs before it can start a program. One list of checks, for `softhca run`, which refuses with the first that
+//! fails, and for `softhca doctor`, which prints them all: so the doctor says of nothing "ok" that `softhca run` refuses.
+//!
+//! The checks look and leave nothing behind: no run directory is made, no agent is started. The principal type is [`Surroundings`].
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use agent::FILES_MIN;
+use engine::rundir::at;
+use rustix::event::epoll;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, statvfs};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+use shm::denied::{Denied, denied, named};
+use shm::{Doorbell, Region, Socket};
+
+use crate::admin::Connection;
+use crate::finding::Finding;
+use crate::place::{self, Host};
+use crate::{agent_command, fault, program};
+
+/// What has to fit into a folder.
+#[derive(Debug, Clone, Copy)]
+struct Need {
+    bytes: u64,
+    files: u64,
+}
+
+/// What an agent and the first programs write in a run directory.
+const AGENT: Need = Need { bytes: 1 << 20, files: 256 };
+
+/// The file with the reasons of one program.
+const REASONS: Need = Need { bytes: 4096, files: 2 };
+
+/// Longest path of a unix socket, and the longest name of one in a run directory.
+const SOCKET_PATH: usize = 107;
+const LAST_DEVICE: u32 = 15;
+
+/// Where a program would run.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) run_dir: PathBuf,
+    /// The agent that serves the run directory already.
+    pub(crate) agent: Option<Connection>,
+}
+
+impl<'a> Surroundings<'a> {
+    /// Those of programs of `host`.
+    pub(crate) fn of(host: &'a Host) -> Self {
+        let run_dir = host.run_dir();
+        let agent = Connection::open(&run_dir).ok();
+        Self { host, run_dir, agent }
+    }
+}
+
+/// A check.
+type Check = fn(&Surroundings<'_>) -> Finding;
+
+/// All that has to be, in the order in which a person would ask.
+const NEEDED: [Check; 8] = [run_directory, settings, system_calls, open_files, addresses, agent, reasons, library];
+
+/// How each check ended.
+pub(crate) fn checks(surroundings: &Surroundings<'_>) -> impl Iterator<Item = Finding> {
+    NEEDED.iter().map(|check| check(surroundings))
+}
+
+/// The first that fails, as a sentence.
+pub(crate) fn check(surroundings: &Surroundings<'_>) -> Result<(), String> {
+    checks(surroundings).find(Finding::is_failure).map_or(Ok(()), |finding| Err(finding.sentence()))
+}
+
+fn run_directory(surroundings: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "run directory";
+    let dir = &surroundings.run_dir;
+    let named = engine::rundir::chosen().is_some();
+    let shown = format!("{}{}", dir.display(), if named { " (SOFTHCA_DIR)" } else { "" });
+    if engine::rundir::node(dir, LAST_DEVICE).as_os_str().len() > SOCKET_PATH {
+        let found = format!("{shown}: the path is too long for sockets");
+        return Finding::fail(WHAT, found, "set SOFTHCA_DIR to a shorter path");
+    }
+    let meta = match fs::symlink_metadata(dir) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return match room(dir, AGENT) {
+                Ok(()) => Finding::ok(WHAT, format!("{shown}, not there yet: the first `softhca run` makes it")),
+                Err(why) => Finding::refused(WHAT, why.to_string()),
+            };
+        }
+        Err(error) => return Finding::refused(WHAT, at("look at", dir)(error).to_string()),
+    };
+    if !meta.is_dir() {
+        return Finding::fail(WHAT, format!("{shown} is not a directory"), "remove it, or set SOFTHCA_DIR");
+    }
+    let others = meta.uid() != rustix::process::geteuid().as_raw();
+    if others && (named || meta.uid() == 0) && engine::rundir::is_served(&engine::rundir::admin(dir)) {
+        return Finding::ok(WHAT, format!("{shown}: the agent of user {} serves us too", meta.uid()));
+    }
+    if others {
+        let found = format!("{shown} belongs to user {}", meta.uid());
+        return Finding::fail(WHAT, found, "set SOFTHCA_DIR to a directory of your own");
+    }
+    if meta.mode() & 0o022 != 0 {
+        let found = format!("{shown} can be written by other users");
+        return Finding::fail(WHAT, found, format!("chmod 0700 {}", dir.display()));
+    }
+    match (&surroundings.agent, room(dir, AGENT)) {
+        (None, Err(why)) => Finding::refused(WHAT, why.to_string()),
+        _ => Finding::ok(WHAT, shown),
+    }
+}
+
+/// Whether there is room in `dir`, or, where it is not there yet, in the folder in which it would be made.
+fn room(dir: &Path, need: Need) -> io::Result<()> {
+    // The folder that is there, and what would be made in it first.
+    let (mut folder, mut first) = (dir, None);
+    while let (Err(error), Some(parent)) = (fs::metadata(folder), folder.parent()) {
+        if error.kind() != io::ErrorKind::NotFound {
+            return Err(at("look at", folder)(error));
+        }
+        (folder, first) = (parent, Some(folder));
+    }
+    let cannot = |errno: Errno| at(if first.is_some() { "make" } else { "write in" }, dir)(errno.into());
+    match take(folder, need) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS) => make(folder, first),
+        taken => taken,
+    }
+    .map_err(cannot)?;
+    match statvfs(folder) {
+        Ok(of) if of.f_blocks > 0 && of.f_bavail.saturating_mul(of.f_frsize) < need.bytes => Err(cannot(Errno::NOSPC)),
+        // Some file systems make as many files as are wanted, and count none.
+        Ok(of) if of.f_files > 0 && of.f_favail < need.files => Err(cannot(Errno::NOSPC)),
+        _ => Ok(()),
+    }
+}
+
+/// Takes the room for a moment, by a file without a name.
+fn take(folder: &Path, need: Need) -> Result<(), Errno> {
+    let file = open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
+    fallocate(file, FallocateFlags::empty(), 0, need.bytes)
+}
+
+/// The same on a file system that has no files without a name, or takes no room: `first` is made and removed, or a file.
+fn make(folder: &Path, first: Option<&Path>) -> Result<(), Errno> {
+    let probe = folder.join(format!(".probe-{}", std::process::id()));
+    let made = match first {
+        Some(first) => fs::create_dir(first).and_then(|()| fs::remove_dir(first)),
+        None => fs::File::create_new(&probe).and_then(|_| fs::remove_file(&probe)),
+    };
+    made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+fn agent(surroundings: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "agent";
+    let Some(connection) = &surroundings.agent else {
+        return Finding::ok(WHAT, "none runs; `softhca run` starts one when it is needed");
+    };
+    let pid = connection.agent_pid().map_or_else(|| "in another container".to_owned(), |pid| format!("process {pid}"));
+    let own = env!("CARGO_PKG_VERSION");
+    let answer = match connection.ask("status") {
+        Ok(answer) => answer,
+        Err(why) => {
+            let found = format!("{pid} does not answer: {why}");
+            return Finding::fail(WHAT, found, "end it (kill -9) and run your program again");
+        }
+    };
+    let wanted = &surroundings.host.addresses;
+    if !wanted.is_empty() && answer["addresses"] != serde_json::json!(wanted) {
+        let dir = surroundings.run_dir.display();
+        let found = format!("the agent of {dir} was started with other addresses: {}", answer["addresses"]);
+        return Finding::fail(WHAT, found, "`softhca agent --stop` ends it");
+    }
+    match answer.get("version").and_then(serde_json::Value::as_str) {
+        Some(version) if version == own => Finding::ok(WHAT, format!("{pid}, version {version}")),
+        Some(version) => {
+            Finding::warn(WHAT, format!("{pid}, version {version}; this program is {own}"), "softhca agent --stop")
+        }
+        None => Finding::warn(WHAT, format!("{pid}, of unknown version"), "softhca agent --stop"),
+    }
+}
+
+/// The addresses that were asked for are this host's.
+fn addresses(surroundings: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "addresses";
+    let wanted = &surroundings.host.addresses;
+    match (wanted.as_slice(), agent::require_addresses(wanted)) {
+        (_, Err(why)) => Finding::refused(WHAT, why.to_string()),
+        ([], _) => Finding::ok(WHAT, "every address of this host"),
+        (some, _) => Finding::ok(WHAT, some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// A place for the files with the reasons of programs.
+fn reasons(surroundings: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "reasons";
+    let folder = place::reasons_folder(&surroundings.run_dir);
+    match room(&folder, REASONS) {
+        Ok(()) => Finding::ok(WHAT, format!("programs write why something failed to {}", folder.display())),
+        Err(why) => Finding::refused(WHAT, format!("there is no place for reasons: {why}")),
+    }
+}
+
+fn library(_: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "verbs library";
+    let folder = match place::library_folder() {
+        Ok(folder) => folder,
+        Err(why) => return Finding::fail(WHAT, why, "run `cargo xtask dist` and use target/dist/bin/softhca"),
+    };
+    let path = folder.join(place::LIBRARY);
+    match program::library(&path, &folder).into_iter().find(Finding::is_failure) {
+        Some(finding) => Finding { what: WHAT, ..finding },
+        None => Finding::ok(WHAT, format!("`softhca run` loads {}", path.display())),
+    }
+}
+
+/// Settings of the environment that `softhca run` reads.
+fn settings(_: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "settings";
+    let faults = || fault::of_run(&[], env::var_os(abi::fault::VARIABLE).as_deref());
+    match agent_command::log_filter().map(drop).and_then(|()| faults().map(drop)) {
+        Ok(()) => Finding::ok(WHAT, "SOFTHCA_LOG and SOFTHCA_FAULTS are understood"),
+        Err(why) => Finding::refused(WHAT, why),
+    }
+}
+
+/// Calls that softhca cannot do without, of which seccomp profiles forbid some. Each is tried; the first that is refused is told.
+fn system_calls(_: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "system calls";
+    let epoll = || epoll::create(epoll::CreateFlags::CLOEXEC).map(drop);
+    let timer = || timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map(drop);
+    let thread = || std::thread::Builder::new().spawn(|| ()).map(|thread| thread.join().is_ok());
+    let tried = Region::create("softhca-doctor", 4096)
+        .map(drop)
+        .and_then(|()| Region::create_published("softhca-doctor", 4096).map(drop))
+        .and_then(|()| Doorbell::new().map(drop))
+        .and_then(|()| epoll().map_err(denied("epoll_create1")))
+        .and_then(|()| timer().map_err(denied("timerfd_create")))
+        .and_then(|()| thread().map(drop).map_err(named("pthread_create")))
+        .and_then(|()| Socket::check());
+    match tried {
+        Ok(()) => Finding::ok(WHAT, "all that softhca needs are allowed, and shared memory can be sealed"),
+        Err(error) => match error.get_ref().and_then(|error| error.downcast_ref::<Denied>()) {
+            Some(denied) => Finding::fail(
+                WHAT,
+                format!("{}: {}", denied.call, denied.errno),
+                denied.advice().unwrap_or_else(|| "programs will not work here".to_owned()),
+            ),
+            None => Finding::fail(WHAT, error.to_string(), "programs will not work here"),
+        },
+    }
+}
+
+/// How many files a process may have open: an agent needs some for each program, and a program some for each device.
+fn open_files(surroundings: &Surroundings<'_>) -> Finding {
+    const WHAT: &str = "open files";
+    match (getrlimit(Resource::Nofile).maximum, &surroundings.agent) {
+        (Some(limit), None) if limit < FILES_MIN => Finding::fail(
+            WHAT,
+            format!("a process may have {limit} only; an agent needs {FILES_MIN} or more"),
+            format!("ulimit -Hn {FILES_MIN}"),
+        ),
+        (Some(limit), _) => Finding::ok(WHAT, format!("a process may have {limit}")),
+        (None, _) => Finding::ok(WHAT, "a process may have any number"),
+    }
+}
