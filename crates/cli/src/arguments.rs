@@ -98,21 +98,39 @@ Exit code: 0 if nothing fails, 1 if something fails, 2 for unknown options.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  softhca run -- ib_write_bw -s 1048576 &  softhca run -- ib_write_bw -s 1048576 127.0.0.1
+  softhca run -- ibv_devinfo
+  softhca run --pair -- ib_write_bw -- ib_write_bw 127.0.0.1
+      A server and a client: the client starts when the server listens.
   softhca run --quiet -- ./my-tests
-  softhca run --strict -- ./my-tests               also finds what is wrong although it seems to work (docs/strict.md)
-  softhca run --sockets -- iperf3 -s &     softhca run --sockets -- iperf3 -c 127.0.0.1
-  softhca run --link-layer infiniband -- ibv_rc_pingpong     a port with a LID: no GID index is needed
-  softhca run --address 127.0.0.2 -- ./server      each address is a host of its own: these two speak RoCEv2
+  softhca run --strict -- ./my-tests
+      Also finds errors that do not show here (docs/strict.md).
+  softhca run --pair --sockets -- iperf3 -s -1 -- iperf3 -c 127.0.0.1
+      Sockets over RDMA, for programs that know nothing of it.
+  softhca run --link-layer infiniband -- ibv_rc_pingpong
+      A port with a LID: the program needs no GID index.
+  softhca run --address 127.0.0.2 -- ./server
   softhca run --address 127.0.0.3 -- ./client 127.0.0.2
-  softhca run --fault 'loss 5% seed 7' -- ./my-tests    with packets that get lost (docs/faults.md)
+      Two virtual hosts, which speak RoCEv2 to each other.
+  softhca run --fault 'loss 5% seed 7' -- ./my-tests
+      With packet loss (docs/faults.md).
   SOFTHCA_LOG=debug softhca run -- ./my-server
 
-The exit code is the program's, or 128 + the signal that ended it; 125 says that softhca could not do its part, or
-does not know one of its options, 126 that the program cannot be executed, 127 that it was not found, 123 that --strict has found something and
-the program itself ended with 0. When the program does not end with 0, the last reasons why something failed follow
-on standard error, each once with how often it came; when it does, those of requests that completed with an error.
-They are those of its children, too.";
+--pair: the words up to the next -- are the server, all others the client. A
+server that needs a -- of its own goes into a script. The client starts when the
+server, or a program that it has started, listens with TCP or rdma_cm; after
+10 s it starts in any case. Each line of output begins with server: or client:.
+When one side ends, the other has 10 s to end too, then it gets SIGTERM, and 3 s
+later SIGKILL, with all that it has started. Signals go to both. Standard input
+is the client's. The exit code is that of the side that failed first, else 0.
+
+Exit code: the program's, or 128 + the signal that ended it.
+  123  --strict found something, and the program ended with 0
+  125  softhca could not do its part, or does not know an option
+  126  the program cannot be executed
+  127  the program was not found
+
+When the program fails, the reasons follow on standard error, those of its
+children too. When it ends with 0, only those of failed requests follow.";
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
@@ -133,6 +151,12 @@ pub(crate) struct Run {
     /// Let the program's internet sockets be rsockets (rsocket(7)): what they send goes by RDMA. Needed on both sides
     #[arg(short, long)]
     pub(crate) sockets: bool,
+    /// Run a server and a client: softhca run --pair -- SERVER ARGS -- CLIENT ARGS
+    #[arg(long)]
+    pub(crate) pair: bool,
+    /// The process whose pair this is a side of
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) parent: Option<u32>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 
 use serde_json::json;
 
+use crate::colour::{self, Colour, paint};
 use crate::finding::{Finding, Verdict};
 use crate::place::{self, Host};
 use crate::program::Program;
@@ -25,20 +26,24 @@ pub(crate) fn run(host: &Host, json: bool, program: Option<&OsStr>) -> Result<St
     }
     findings.extend(checks::all(&surroundings));
     let failed = findings.iter().any(Finding::is_failure);
-    let output = if json { crate::json::document("findings", json!(findings))? } else { text(&findings) };
+    let output = if json {
+        crate::json::document("findings", json!(findings))?
+    } else {
+        text(&findings, colour::wanted(&std::io::stdout()))
+    };
     if failed {
         return Err(Failure { output, ..Failure::from("") });
     }
     Ok(output)
 }
 
-fn text(findings: &[Finding]) -> String {
+fn text(findings: &[Finding], colours: bool) -> String {
     let mut text = String::new();
     for finding in findings {
         let mark = match finding.verdict {
-            Verdict::Ok => "ok  ",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "FAIL",
+            Verdict::Ok => paint("ok  ", Colour::Green, colours),
+            Verdict::Warn => paint("warn", Colour::Yellow, colours),
+            Verdict::Fail => paint("FAIL", Colour::Red, colours),
         };
         text += &format!("{mark}  {:<16} {}\n", finding.what, finding.found);
         if let Some(next) = &finding.next {

@@ -47,14 +47,22 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) run_dir: PathBuf,
     /// The agent that serves the run directory already.
     pub(crate) agent: Option<Connection>,
+    /// Why that one does not answer.
+    silent: Option<String>,
 }
 
 impl<'a> Surroundings<'a> {
     /// Those of programs of `host`.
     pub(crate) fn of(host: &'a Host) -> Self {
         let run_dir = host.run_dir();
-        let agent = Connection::open(&run_dir).ok();
-        Self { host, run_dir, agent }
+        let answers = |connection: Connection| match connection.answers() {
+            Ok(true) => (Some(connection), None),
+            // One that was killed may take connections for a moment longer.
+            Ok(false) => (None, None),
+            Err(why) => (Some(connection), Some(why)),
+        };
+        let (agent, silent) = Connection::open(&run_dir).map_or((None, None), answers);
+        Self { host, run_dir, agent, silent }
     }
 }
 
@@ -161,7 +169,7 @@ fn agent(surroundings: &Surroundings<'_>) -> Finding {
     };
     let pid = connection.agent_pid().map_or_else(|| "in another container".to_owned(), |pid| format!("process {pid}"));
     let own = env!("CARGO_PKG_VERSION");
-    let answer = match connection.ask("status") {
+    let answer = match surroundings.silent.clone().map_or_else(|| connection.ask("status"), Err) {
         Ok(answer) => answer,
         Err(why) => {
             let found = format!("{pid} does not answer: {why}");

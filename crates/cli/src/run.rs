@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use crate::arguments::Run;
 use crate::fault;
 use crate::finding::Finding;
+use crate::pair;
 use crate::place::{self, Host};
 use crate::preload;
 use crate::program::{Program, search_path};
@@ -21,6 +22,7 @@ use crate::signals::{self, Caught};
 use crate::start;
 use crate::strict::Findings;
 use engine::reason::say;
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 
 /// The strict mode has found something, in a program that ended with 0.
 const FOUND: u8 = 123;
@@ -43,6 +45,12 @@ pub(crate) fn run(run: &Run, host: &Host) -> ExitCode {
 }
 
 fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
+    if run.pair {
+        return pair::run(run, host);
+    }
+    if let Some(parent) = run.parent {
+        end_with(parent);
+    }
     let program = run.command[0].to_string_lossy();
     if program.starts_with('-') {
         return Err(format!(
@@ -91,8 +99,10 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
-    let passing = caught.pass_on_to(&child).map_err(|error| format!("signals cannot be passed on: {error}"))?;
-    let (status, asked) = passing.wait(&mut child).map_err(|error| format!("waiting for the program: {error}"))?;
+    let passing = caught.pass_on().map_err(|error| format!("signals cannot be passed on: {error}"))?;
+    passing.add(Pid::from_child(&child));
+    let status = passing.wait(&mut child).map_err(|error| format!("waiting for the program: {error}"))?;
+    let asked = passing.asked();
     let code = exit_code(status);
     if status.code().is_some_and(|code| code != 0) && !run.quiet && unreached.is_empty() && !reasons.has_opened() {
         let libraries = file.libraries(&library, &preload::libraries(&library, run.sockets));
@@ -107,6 +117,16 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     }
     let found = findings.is_some_and(Findings::end);
     Ok(if found && code == 0 { FOUND } else { code })
+}
+
+/// This process is one side of a pair, and ends with the process that has started both.
+fn end_with(parent: u32) {
+    // On a kernel that cannot do it, a side of a pair that was killed with SIGKILL goes on.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    if rustix::process::getppid().map(Pid::as_raw_nonzero).is_none_or(|pid| pid.get().cast_unsigned() != parent) {
+        // It has ended before.
+        std::process::exit(NOT_READY.into());
+    }
 }
 
 fn command(run: &Run, library: &Path, run_dir: &Path, reasons: &Reasons) -> Command {
@@ -131,7 +151,8 @@ fn how_it_ended(status: ExitStatus, asked: bool) -> End {
     }
 }
 
-fn exit_code(status: ExitStatus) -> u8 {
+/// The exit code that says how a program has ended.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code & 0xff).unwrap_or(u8::MAX)
 }

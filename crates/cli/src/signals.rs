@@ -36,11 +36,10 @@ impl Caught {
         Ok(Self { signals: SignalsInfo::new(wanted)? })
     }
 
-    /// Passes every caught signal on to `child` as long as it lives, from a thread of its own.
-    pub(crate) fn pass_on_to(mut self, child: &Child) -> io::Result<Passing> {
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-        let passing = Passing { pid, target: Arc::new(Mutex::new(Some(pid))), asked: Arc::default() };
-        let (target, asked) = (Arc::clone(&passing.target), Arc::clone(&passing.asked));
+    /// Passes every caught signal on to the programs that are added, from a thread of its own.
+    pub(crate) fn pass_on(mut self) -> io::Result<Passing> {
+        let passing = Passing::default();
+        let (targets, asked) = (Arc::clone(&passing.targets), Arc::clone(&passing.asked));
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || {
@@ -49,12 +48,12 @@ impl Caught {
                         asked.store(true, Ordering::Relaxed);
                     }
                     let from_terminal = matches!(origin.cause, Cause::Kernel);
-                    let target = target.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let (false, Some(signal), Some(pid)) =
-                        (from_terminal, Signal::from_named_raw(origin.signal), *target)
-                    {
+                    let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| !from_terminal) else {
+                        continue;
+                    };
+                    for pid in targets.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                         // A program that has just ended needs no signal.
-                        let _ = kill_process(pid, signal);
+                        let _ = kill_process(*pid, signal);
                     }
                 }
             })
@@ -63,21 +62,32 @@ impl Caught {
     }
 }
 
-/// Signals that are being passed on to a program.
+/// Signals that are being passed on to programs.
+#[derive(Default)]
 pub(crate) struct Passing {
-    pid: Pid,
-    /// None once it has ended: its number may be another's then. By number and not by pidfd, which a sandbox may forbid.
-    target: Arc<Mutex<Option<Pid>>>,
+    /// Those that have not ended: the number of one that has may be another's. By number and not by pidfd, which a sandbox may forbid.
+    targets: Arc<Mutex<Vec<Pid>>>,
     asked: Arc<AtomicBool>,
 }
 
 impl Passing {
-    /// Waits for the program. Says how it has ended, and whether somebody had asked it to.
-    pub(crate) fn wait(self, child: &mut Child) -> io::Result<(ExitStatus, bool)> {
+    /// From now on `pid` gets the signals, too.
+    pub(crate) fn add(&self, pid: Pid) {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+    }
+
+    /// Waits for a program, and says how it has ended.
+    pub(crate) fn wait(&self, child: &mut Child) -> io::Result<ExitStatus> {
+        let pid = Pid::from_child(child);
         // It keeps its number until `Child::wait` has taken its status.
-        retry_on_intr(|| waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT))?;
-        self.target.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok((child.wait()?, self.asked.load(Ordering::Relaxed)))
+        retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT))?;
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).retain(|target| *target != pid);
+        child.wait()
+    }
+
+    /// Whether somebody has asked the programs to end.
+    pub(crate) fn asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
     }
 }
 

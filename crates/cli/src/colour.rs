@@ -1,0 +1,36 @@
+//! Colours on a terminal: only where a person reads, and not where `NO_COLOR` is set (no-color.org) or the terminal is a dumb one.
+
+use std::env;
+use std::io::IsTerminal;
+
+/// A colour, by its number in the escape sequences of terminals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Colour {
+    Red = 31,
+    Green = 32,
+    Yellow = 33,
+    Cyan = 36,
+}
+
+/// Whether colours may be written to `stream`.
+pub(crate) fn wanted(stream: &impl IsTerminal) -> bool {
+    let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+    stream.is_terminal() && !refused && !dumb
+}
+
+/// `text` in a colour, if colours are wanted.
+pub(crate) fn paint(text: &str, colour: Colour, wanted: bool) -> String {
+    if wanted { format!("\x1b[{}m{text}\x1b[0m", colour as u8) } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Colour, paint};
+
+    #[test]
+    fn text_is_painted_only_where_that_is_wanted() {
+        assert_eq!(paint("FAIL", Colour::Red, true), "\x1b[31mFAIL\x1b[0m");
+        assert_eq!(paint("FAIL", Colour::Red, false), "FAIL");
+    }
+}
