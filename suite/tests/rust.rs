@@ -16,14 +16,14 @@ const ECHO: &str = env!("CARGO_BIN_EXE_rust-echo");
 const BOTH: &str = env!("CARGO_BIN_EXE_both-engines");
 
 #[test]
-fn the_ping_pong_of_the_readme_between_two_processes() {
+fn the_ping_pong_of_the_examples_between_two_processes() {
     let room = Room::new().expect("a room");
     let sides = Pair::must_succeed(&room, &[PINGPONG]);
     assert!(sides.client.output.contains("no ball was lost"), "{}", sides.client.told());
 }
 
 #[test]
-fn the_ping_pong_of_the_readme_between_two_agents() {
+fn the_ping_pong_of_the_examples_between_two_agents() {
     let hosts = Hosts::loopback(User::Me).expect("two agents");
     let (left, right) = (&hosts.left, &hosts.right);
     let pair = Pair::connect(left.room(), &[PINGPONG], right.room(), &[PINGPONG], &left.rendezvous());
@@ -44,12 +44,12 @@ fn echo(place: Place<'_>) {
 }
 
 #[test]
-fn the_echo_of_the_readme_on_one_host() {
+fn the_echo_of_the_examples_on_one_host() {
     echo(Room::new().expect("a room").place(Family::V4));
 }
 
 #[test]
-fn the_echo_of_the_readme_between_two_agents() {
+fn the_echo_of_the_examples_between_two_agents() {
     echo(Hosts::loopback(User::Me).expect("two agents").place(Family::V4));
 }
 

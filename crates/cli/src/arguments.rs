@@ -119,7 +119,7 @@ Examples:
 server that needs a -- of its own goes into a script. The client starts when the
 server, or a program that it has started, listens with TCP or rdma_cm; after
 10 s it starts in any case. Each line of output begins with server: or client:.
-When one side ends, the other has 10 s to end too, then it gets SIGTERM, and 3 s
+When one side ends, the other has 5 s to end too, then it gets SIGTERM, and 3 s
 later SIGKILL, with all that it has started. Signals go to both. Standard input
 is the client's. The exit code is that of the side that failed first, else 0.
 

@@ -31,7 +31,7 @@ use prefix::Prefixed;
 const LISTENS: Duration = Duration::from_secs(10);
 
 /// How long one side may go on when the other has ended.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How long a side may take to end when it was asked to.
 const ASKED: Duration = Duration::from_secs(3);

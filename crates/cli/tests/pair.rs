@@ -193,7 +193,7 @@ fn a_server_that_goes_on_is_ended_and_the_code_is_the_clients() {
     let output = place.pair("./peer stay IP", "./peer dial IP 4");
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert!(
-        text(&output.stderr).contains("the server still runs 10 s after the client has ended (exit code 4)"),
+        text(&output.stderr).contains("the server still runs 5 s after the client has ended (exit code 4)"),
         "{output:?}"
     );
 }

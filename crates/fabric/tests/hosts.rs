@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabric::{Fabric, Faults};
 use softhca::{Access, Completion, Context, Cq, DatagramQp, Gid, Message, Pd, Qp, Reliable};
 
-#[path = "../../softhca/examples/pingpong.rs"]
+#[path = "../../../examples/pingpong.rs"]
 #[allow(dead_code, reason = "its main function is for processes")]
 mod pingpong;
 

@@ -1,9 +1,9 @@
-//! The echo of the README: it is the one that is built and run here, and it works.
+//! The echo of examples/, inside one process.
 
 use fabric::Fabric;
 use softhca::aio::Listener;
 
-#[path = "../examples/echo.rs"]
+#[path = "../../../examples/echo.rs"]
 #[allow(dead_code, reason = "its main function is for processes")]
 mod example;
 
@@ -25,11 +25,4 @@ async fn the_echo_answers_between_hosts() {
     words.sort_unstable();
     assert_eq!(answers, words);
     server.abort();
-}
-
-#[test]
-fn the_readme_shows_it_as_it_is() {
-    let readme = include_str!("../../../README.md");
-    let example = include_str!("../examples/echo.rs");
-    assert!(readme.contains(&format!("```rust\n{example}```")), "README.md shows another echo than examples/echo.rs");
 }
