@@ -19,7 +19,7 @@ use shm::socket::Socket;
 use crate::capture;
 use crate::cm::Manager;
 use crate::faults;
-use crate::foreign::{Foreign, foreign};
+use crate::foreign::Foreign;
 use crate::headroom;
 use crate::rundir::ADMIN;
 use crate::show;
@@ -59,20 +59,19 @@ pub(crate) fn serve(
     (number, socket): (u32, &Foreign<Socket>),
     buffer: &mut [u8],
 ) -> Answer {
-    let received = match socket.try_recv(buffer) {
-        Ok(received) => received,
+    let peeked = match socket.peek(buffer) {
+        Ok(peeked) => peeked,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Answer::Over(Verdict::Goes),
         Err(_) => return Answer::Over(Verdict::Ends),
     };
-    // No question has descriptors.
-    drop(foreign(received.fds, socket.closer()));
-    if received.len == 0 {
+    // No question has descriptors, and only the thread of the user may receive any.
+    if peeked.has_fds || peeked.len == 0 || socket.discard().is_err() {
         return Answer::Over(Verdict::Ends);
     }
     if !headroom::is_there() {
         return tell(&json!({"error": "the agent has no memory left"}));
     }
-    let question = match serde_json::from_slice::<Value>(&buffer[..received.len]) {
+    let question = match serde_json::from_slice::<Value>(&buffer[..peeked.len]) {
         Ok(question) => question,
         Err(error) => return tell(&json!({"error": format!("a question is one JSON object: {error}")})),
     };

@@ -1,10 +1,12 @@
 //! One connection to a device's node or the connection manager's: the opening, then command after command.
 //!
-//! Nothing here waits for a client. A reply that its socket has no room for is kept, and until it is gone no further command
+//! A message without descriptors is taken here; one with some is received on the thread of the client's user
+//! ([`crate::closer`]). Nothing here waits for a client. A reply that its socket has no room for is kept, and until it is gone no further command
 //! is read, so that a client that stops reading costs one reply of memory. The principal type is [`Client`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use abi::Errno;
 use abi::envelope::{REQUEST_MAX, ReplyEnvelope, RequestEnvelope, request as envelope_flag};
@@ -19,14 +21,14 @@ use crate::cm::{ChannelId, Manager};
 use crate::context::{ContextId, Peer};
 use crate::dispatch::Reply;
 use crate::engine_link::starves;
-use crate::foreign::{Foreign, Passed, foreign};
+use crate::foreign::{Foreign, Passed};
 use crate::refusal::Refusal;
 use crate::world::World;
 
 /// A connection and what it has become.
 pub(crate) struct Client {
-    /// What it holds unread may be anything.
-    socket: Foreign<Socket>,
+    /// What it holds unread may be anything. The thread of its user borrows it to receive descriptors.
+    socket: Arc<Foreign<Socket>>,
     node: Node,
     peer: Peer,
     /// Readable when the process has ended, though a child of it may still hold the socket. From the first message on.
@@ -99,20 +101,20 @@ pub(crate) enum Next<'b> {
         quiet: bool,
         /// Header and body.
         request: &'b [u8],
+        /// What came with it.
+        fds: Vec<Passed>,
     },
-    /// A command with descriptors, which have to be examined before it is carried out.
-    Passing(Command, Vec<Foreign>),
+    /// A message with descriptors, which is still in the socket.
+    Passing,
 }
 
-/// A command that came with descriptors.
-pub(crate) struct Command {
-    /// Goes back with the reply.
-    pub(crate) sequence: u32,
-    /// There is none.
-    pub(crate) quiet: bool,
-    /// Header and body.
-    pub(crate) request: Vec<u8>,
-    /// What came with it, once that has been examined.
+/// A message of a client.
+pub(crate) struct Said<'b> {
+    /// None: the connection is over.
+    pub(crate) bytes: &'b [u8],
+    /// There is more of it than a message may have.
+    pub(crate) truncated: bool,
+    /// What came with it.
     pub(crate) fds: Vec<Passed>,
 }
 
@@ -120,7 +122,7 @@ impl Client {
     /// A connection to a node that was just accepted.
     pub(crate) fn new(socket: Socket, node: Node, closers: &mut Closers) -> io::Result<Self> {
         let credentials = socket.peer_credentials()?;
-        let socket = Foreign::new(socket, closers.of(credentials.uid));
+        let socket = Arc::new(Foreign::new(socket, closers.of(credentials.uid)));
         socket.set_nonblocking(true)?;
         let peer = Peer { pid: credentials.pid, uid: credentials.uid, comm: String::new() };
         Ok(Self {
@@ -213,6 +215,16 @@ impl Client {
         Fate::Goes
     }
 
+    /// The socket, for the thread of its user.
+    pub(crate) fn lent(&self) -> &Arc<Foreign<Socket>> {
+        &self.socket
+    }
+
+    /// A message that was waited for has come.
+    pub(crate) fn wait_no_more(&mut self) {
+        self.busy = false;
+    }
+
     /// Takes the next message, if there is one and the client may have its turn.
     pub(crate) fn next<'b>(&mut self, world: &mut World, manager: &mut Manager, buffer: &'b mut [u8]) -> Next<'b> {
         assert!(buffer.len() > REQUEST_MAX, "one byte more shows what is too long");
@@ -224,37 +236,40 @@ impl Client {
         if self.held_up || self.is_stuck() {
             return Next::Over(Fate::Goes);
         }
-        let received = match self.socket.try_recv(buffer) {
-            Ok(received) => received,
+        let peeked = match self.socket.peek(buffer) {
+            Ok(peeked) => peeked,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Over(Fate::Goes),
             Err(_) => return Next::Over(Fate::Ends),
         };
-        // From here on they are closed where that holds up nobody else.
-        let fds = foreign(received.fds, self.closer());
-        if received.len == 0 {
+        if peeked.has_fds {
+            return Next::Passing;
+        }
+        if self.socket.discard().is_err() {
             return Next::Over(Fate::Ends);
         }
-        let message = &buffer[..received.len];
+        let said = Said { bytes: &buffer[..peeked.len], truncated: peeked.truncated, fds: Vec::new() };
+        self.hear(world, manager, said)
+    }
+
+    /// What a message says.
+    pub(crate) fn hear<'b>(&mut self, world: &mut World, manager: &mut Manager, said: Said<'b>) -> Next<'b> {
+        let Said { bytes, truncated, fds } = said;
+        if bytes.is_empty() {
+            return Next::Over(Fate::Ends);
+        }
         let Some(session) = self.session else {
-            return Next::Over(self.open(world, manager, message));
+            return Next::Over(self.open(world, manager, bytes));
         };
-        let Some(RequestEnvelope { sequence, flags }) = RequestEnvelope::read(message) else {
+        let Some(RequestEnvelope { sequence, flags }) = RequestEnvelope::read(bytes) else {
             return Next::Over(Fate::Ends);
         };
-        let complaint = if received.truncated || received.len > REQUEST_MAX {
+        let complaint = if truncated || bytes.len() > REQUEST_MAX {
             "a request is longer than 64 KiB, or has more than 8 descriptors"
         } else if flags & !envelope_flag::QUIET != 0 {
             "the envelope has a flag that is not known"
         } else {
-            let request = &message[size_of::<RequestEnvelope>()..];
-            let quiet = flags & envelope_flag::QUIET != 0;
-            return match session {
-                Session::Context(_) if !fds.is_empty() => {
-                    Next::Passing(Command { sequence, quiet, request: request.to_vec(), fds: Vec::new() }, fds)
-                }
-                // No command of the connection manager takes descriptors.
-                _ => Next::Command { session, sequence, quiet, request },
-            };
+            let request = &bytes[size_of::<RequestEnvelope>()..];
+            return Next::Command { session, sequence, quiet: flags & envelope_flag::QUIET != 0, request, fds };
         };
         Next::Over(self.reply(sequence, Refusal::new(Errno::EINVAL, complaint).into()))
     }

@@ -1,50 +1,65 @@
-//! A thread per user that closes and examines the descriptors of that user's programs.
+//! A thread per user that receives, examines and closes the descriptors of that user's programs.
 //!
 //! A program can pass a descriptor whose close(2) or fstat(2) blocks for as long as the program likes: a TCP socket with
-//! SO_LINGER and unsent data, or a file of a FUSE server that does not answer. A socket of a program may hold such a
-//! descriptor in a message that nobody has read; the kernel closes the descriptor in the thread that closes the socket. So
-//! the serving thread does neither. It hands what a program passed, and the program's connections, to the thread of the
-//! program's user, and a descriptor that blocks holds up that user alone. The thread starts on demand and ends when it has
-//! had nothing to do for a while. What a descriptor is, [`crate::foreign`] says. The principal types are [`Closers`] and
-//! [`Closer`].
+//! SO_LINGER and unsent data, or a file of a FUSE server that does not answer. The kernel closes such descriptors in the
+//! thread that closes a socket with unread messages, and in the thread that receives a message when the process has no room
+//! for its descriptors. So the serving thread neither receives nor closes what a program passed:
+//!
+//! * A message with descriptors stays in its socket until the thread of the program's user receives it.
+//! * An ended connection is shut down, so that its program can send nothing more. A socket that holds no descriptor then is
+//!   closed at once. Any other is sent into a socket pair of ours ([`Lot`]): there it takes no slot of the agent's
+//!   descriptor table, however long the thread is blocked and however many connections the user makes. The thread discards
+//!   the message, and the kernel closes the connection there. The kernel lets a user have no more descriptors in messages
+//!   than RLIMIT_NOFILE, so there is an end to the sockets that hold some.
+//! * A descriptor that was received stays in the table until the thread closes it. It could not be sent away: a FUSE server
+//!   is asked at each close(2) of its file, and not only at the last one. While the thread is blocked no more are received.
+//!
+//! So a user whose thread is blocked keeps the slots that it had, and two more for each lot. An agent without
+//! CAP_SYS_RESOURCE may have as many descriptors in messages as it may have open; sockets beyond that stay in the table.
+//! The thread starts on demand and ends when it has had nothing to do for a while. What a descriptor is,
+//! [`crate::foreign`] says. The principal types are [`Closers`] and [`Closer`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
+use shm::socket::Socket;
 
 use crate::agent::Inbox;
-use crate::foreign::{Foreign, Passed};
+use crate::foreign::{Arrived, Foreign};
 use crate::local::Message;
 
-/// While more descriptors than this wait for their user's thread, the agent reads no messages of that user.
-const WAITING_MAX: usize = 1024;
 /// How long a thread waits for more to do before it ends.
 const IDLE: Duration = Duration::from_secs(2);
 /// The stack of a thread: it makes system calls and little else.
 const STACK: usize = 128 << 10;
 
-/// What is done with examined descriptors.
-type Then = Box<dyn FnOnce(Vec<Passed>) + Send>;
+/// What is done with a message.
+type Then = Box<dyn FnOnce(Arrived) + Send>;
 
 /// The threads of all users.
 #[derive(Debug, Default)]
 pub struct Closers {
-    /// None: all clients are of this process, and descriptors are closed where they are dropped.
-    inbox: Option<Inbox>,
+    /// The agent's messages, and how much of one user may wait. None: all clients are of this process, and descriptors are
+    /// closed where they are dropped.
+    threads: Option<(Inbox, usize)>,
     users: BTreeMap<u32, Weak<User>>,
 }
 
-/// Closes and examines the descriptors of one user.
+/// Receives, examines and closes the descriptors of one user.
 #[derive(Debug, Clone, Default)]
 pub struct Closer(Option<Arc<User>>);
 
 struct User {
     uid: u32,
     inbox: Inbox,
+    /// While so many of its jobs and sockets wait, the agent reads no messages of this user.
+    most: usize,
     work: Mutex<Work>,
     more: Condvar,
 }
@@ -52,11 +67,13 @@ struct User {
 #[derive(Default)]
 struct Work {
     jobs: VecDeque<Job>,
-    /// Descriptors that wait or that the thread is at.
+    /// Sockets are added to the last one and taken from the first one. None of them is empty.
+    lots: VecDeque<Lot>,
+    /// Jobs and sockets that wait or that the thread is at.
     waiting: usize,
     /// The thread runs.
     runs: bool,
-    /// The agent reads no messages of this user until fewer descriptors wait.
+    /// The agent reads no messages of this user until less waits.
     held_up: bool,
     /// There is no thread that would keep the user while jobs wait.
     kept: Option<Arc<User>>,
@@ -64,23 +81,37 @@ struct Work {
 
 enum Job {
     Close(OwnedFd),
-    Examine(Vec<Foreign>, Then),
+    Receive(Weak<Foreign<Socket>>, Then),
+}
+
+/// Sockets that wait to be closed, each of them in a message from one of our own sockets to the other.
+struct Lot {
+    into: Socket,
+    out: Arc<Socket>,
+    len: usize,
+}
+
+/// What a thread does next.
+enum Next {
+    Job(Job),
+    Discard(Arc<Socket>),
 }
 
 impl Closers {
     /// Threads for the users of an agent, which reads `inbox`.
-    pub(crate) fn threads(inbox: Inbox) -> Self {
-        Self { inbox: Some(inbox), users: BTreeMap::new() }
+    pub(crate) fn threads(inbox: Inbox, most: usize) -> Self {
+        Self { threads: Some((inbox, most)), users: BTreeMap::new() }
     }
 
     /// What closes the descriptors of a user.
     pub fn of(&mut self, uid: u32) -> Closer {
-        let Some(inbox) = &self.inbox else { return Closer(None) };
+        let Some((inbox, most)) = &self.threads else { return Closer(None) };
         if let Some(user) = self.users.get(&uid).and_then(Weak::upgrade) {
             return Closer(Some(user));
         }
         self.users.retain(|_, user| user.strong_count() > 0);
-        let user = Arc::new(User { uid, inbox: inbox.clone(), work: Mutex::default(), more: Condvar::new() });
+        let (inbox, most) = (inbox.clone(), *most);
+        let user = Arc::new(User { uid, inbox, most, work: Mutex::default(), more: Condvar::new() });
         self.users.insert(uid, Arc::downgrade(&user));
         Closer(Some(user))
     }
@@ -95,20 +126,29 @@ impl Closer {
         }
     }
 
-    /// Finds out what descriptors are, and does something with them then: on the user's thread.
-    pub(crate) fn examine(&self, fds: Vec<Foreign>, then: impl FnOnce(Vec<Passed>) + Send + 'static) {
+    /// Ends a connection, without waiting until its descriptors are closed.
+    pub(crate) fn end(&self, socket: Socket) {
         match &self.0 {
-            Some(user) => user.submit(Job::Examine(fds, Box::new(then))),
-            None => then(fds.into_iter().map(Passed::examine).collect()),
+            Some(user) if !socket.end() => user.put_away(socket),
+            _ => drop(socket),
         }
     }
 
-    /// Whether so many descriptors of this user wait that nothing more is read from its programs. If so, the agent gets a
-    /// message when that is over.
+    /// Receives the next message of a connection, finds out what its descriptors are, and does something with them then: on
+    /// the user's thread. Nothing happens if the connection ends before.
+    pub(crate) fn receive(&self, socket: &Arc<Foreign<Socket>>, then: impl FnOnce(Arrived) + Send + 'static) {
+        match &self.0 {
+            Some(user) => user.submit(Job::Receive(Arc::downgrade(socket), Box::new(then))),
+            None => then(Arrived::receive(socket, &mut vec![0; REQUEST_MAX + 1])),
+        }
+    }
+
+    /// Whether so much of this user waits that nothing more is read from its programs. If so, the agent gets a message when
+    /// that is over.
     pub(crate) fn is_full(&self) -> bool {
         let Some(user) = &self.0 else { return false };
         let mut work = user.work.lock();
-        work.held_up |= work.waiting >= WAITING_MAX;
+        work.held_up |= work.waiting >= user.most;
         work.held_up
     }
 }
@@ -116,8 +156,26 @@ impl Closer {
 impl User {
     fn submit(self: &Arc<Self>, job: Job) {
         let mut work = self.work.lock();
-        work.waiting += job.descriptors();
         work.jobs.push_back(job);
+        self.start(&mut work);
+    }
+
+    /// Has a socket closed that takes no slot until then.
+    fn put_away(self: &Arc<Self>, socket: Socket) {
+        let mut work = self.work.lock();
+        if let Err(error) = work.put_away(&socket) {
+            tracing::debug!(uid = self.uid, %error, "a socket waits for its end in the table of descriptors");
+            work.jobs.push_back(Job::Close(socket.into()));
+        } else {
+            // While the lock is held the thread has not got the other one, so this is not the last.
+            drop(socket);
+        }
+        self.start(&mut work);
+    }
+
+    /// One thing more is to be done.
+    fn start(self: &Arc<Self>, work: &mut Work) {
+        work.waiting += 1;
         if work.runs {
             self.more.notify_one();
             return;
@@ -136,45 +194,85 @@ impl User {
 
     /// The thread.
     fn run(self: Arc<Self>) {
+        let mut buffer = Vec::new();
         loop {
             let mut work = self.work.lock();
-            if work.jobs.is_empty() {
+            if work.waiting == 0 {
                 self.more.wait_for(&mut work, IDLE);
             }
-            let Some(job) = work.jobs.pop_front() else {
+            let Some(next) = work.next() else {
                 work.runs = false;
                 return;
             };
             drop(work);
-            let count = job.descriptors();
-            Self::carry_out(job);
-            let mut work = self.work.lock();
-            work.waiting -= count;
-            let has_room = work.held_up && work.waiting <= WAITING_MAX / 2;
-            if has_room {
-                work.held_up = false;
+            match next {
+                Next::Job(Job::Close(fd)) => drop(fd),
+                Next::Job(Job::Receive(socket, then)) => {
+                    if let Some(socket) = socket.upgrade() {
+                        buffer.resize(REQUEST_MAX + 1, 0);
+                        then(Arrived::receive(&socket, &mut buffer));
+                    }
+                }
+                Next::Discard(lot) => {
+                    if let Err(error) = lot.discard() {
+                        tracing::warn!(uid = self.uid, %error, "a socket that was put away is lost");
+                    }
+                }
             }
-            drop(work);
-            if has_room {
+            if self.has_room() {
                 self.inbox.send(Message::Room(self.uid));
             }
         }
     }
 
-    fn carry_out(job: Job) {
-        match job {
-            Job::Close(fd) => drop(fd),
-            Job::Examine(fds, then) => then(fds.into_iter().map(Passed::examine).collect()),
-        }
+    /// One thing has been done. True: messages can be read again.
+    fn has_room(&self) -> bool {
+        let mut work = self.work.lock();
+        work.waiting -= 1;
+        let has_room = work.held_up && work.waiting <= self.most / 2;
+        work.held_up &= !has_room;
+        has_room
     }
 }
 
-impl Job {
-    fn descriptors(&self) -> usize {
-        match self {
-            Self::Close(_) => 1,
-            Self::Examine(fds, _) => fds.len(),
+impl Work {
+    fn next(&mut self) -> Option<Next> {
+        if let Some(job) = self.jobs.pop_front() {
+            return Some(Next::Job(job));
         }
+        let lot = self.lots.front_mut()?;
+        lot.len -= 1;
+        let (out, is_last) = (Arc::clone(&lot.out), lot.len == 0);
+        if is_last {
+            self.lots.pop_front();
+        }
+        Some(Next::Discard(out))
+    }
+
+    fn put_away(&mut self, socket: &Socket) -> io::Result<()> {
+        if let Some(lot) = self.lots.back_mut()
+            && lot.add(socket).is_ok()
+        {
+            return Ok(());
+        }
+        let mut lot = Lot::new()?;
+        lot.add(socket)?;
+        self.lots.push_back(lot);
+        Ok(())
+    }
+}
+
+impl Lot {
+    fn new() -> io::Result<Self> {
+        let (into, out) = Socket::pair()?;
+        into.set_most_send_room()?;
+        Ok(Self { into, out: Arc::new(out), len: 0 })
+    }
+
+    fn add(&mut self, socket: &Socket) -> io::Result<()> {
+        self.into.try_send(b"x", &[socket.as_fd()])?;
+        self.len += 1;
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Descriptors that programs have passed to the agent: what they are, and where they are closed.
 //!
-//! A [`Foreign`] is closed on the thread of its user ([`crate::closer`]), wherever it is dropped. A [`Passed`] is one that
-//! has come with a command, with the facts that commands ask for. The facts are found on that thread, too, so no command
-//! makes a system call that a program could make wait. O_PATH opens a file without any right to it; the kernel takes no
+//! A [`Foreign`] is closed on the thread of its user ([`crate::closer`]), wherever it is dropped; a socket that holds no
+//! descriptors is closed at once. A [`Passed`] is one that has come with a command, with the facts that commands ask for. It
+//! is received and the facts are found on that thread, too, so no command makes a system call that a program could make wait. O_PATH opens a file without any right to it; the kernel takes no
 //! such descriptor for a file (fdget), and neither do the commands.
 
 use std::ops::Deref;
@@ -11,19 +11,38 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use abi::Errno;
 use rustix::fs::{FileType, OFlags, SealFlags};
 use shm::region::is_on_tmpfs;
+use shm::socket::Socket;
 
 use crate::closer::Closer;
 use crate::refusal::{Outcome, refuse};
 
 /// A descriptor that a program has passed, or a socket to which it can send descriptors.
 #[derive(Debug)]
-pub struct Foreign<T: Into<OwnedFd> = OwnedFd> {
+pub struct Foreign<T: Close = OwnedFd> {
     /// There until it is dropped.
     fd: Option<T>,
     closer: Closer,
 }
 
-impl<T: Into<OwnedFd>> Foreign<T> {
+/// What a [`Foreign`] can be, and how it is closed.
+pub trait Close {
+    /// Has it closed, without waiting for that.
+    fn close(self, closer: &Closer);
+}
+
+impl Close for OwnedFd {
+    fn close(self, closer: &Closer) {
+        closer.close(self);
+    }
+}
+
+impl Close for Socket {
+    fn close(self, closer: &Closer) {
+        closer.end(self);
+    }
+}
+
+impl<T: Close> Foreign<T> {
     /// A descriptor that `closer` will close.
     pub(crate) fn new(fd: T, closer: Closer) -> Self {
         Self { fd: Some(fd), closer }
@@ -40,7 +59,7 @@ impl<T: Into<OwnedFd>> Foreign<T> {
     }
 }
 
-impl<T: Into<OwnedFd>> Deref for Foreign<T> {
+impl<T: Close> Deref for Foreign<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -48,23 +67,42 @@ impl<T: Into<OwnedFd>> Deref for Foreign<T> {
     }
 }
 
-impl<T: Into<OwnedFd> + AsFd> AsFd for Foreign<T> {
+impl<T: Close + AsFd> AsFd for Foreign<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.deref().as_fd()
     }
 }
 
-impl<T: Into<OwnedFd>> Drop for Foreign<T> {
+impl<T: Close> Drop for Foreign<T> {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            self.closer.close(fd.into());
+            fd.close(&self.closer);
         }
     }
 }
 
-/// The descriptors of a message, for `closer` to close.
-pub(crate) fn foreign(fds: Vec<OwnedFd>, closer: &Closer) -> Vec<Foreign> {
-    fds.into_iter().map(|fd| Foreign::new(fd, closer.clone())).collect()
+/// A message with descriptors.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    /// None: the connection is over.
+    pub(crate) bytes: Vec<u8>,
+    /// There are more bytes or more descriptors than a message may have.
+    pub(crate) truncated: bool,
+    /// What came with it; nothing if there was too much of it.
+    pub(crate) fds: Vec<Passed>,
+}
+
+impl Arrived {
+    /// Receives a message. This may block for as long as the program likes that has sent it.
+    pub(crate) fn receive(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Self {
+        let Ok(received) = socket.try_recv(buffer) else { return Self::default() };
+        let mut fds = received.fds;
+        if received.truncated {
+            fds.clear();
+        }
+        let fds = fds.into_iter().map(|fd| Passed::examine(Foreign::new(fd, socket.closer().clone())));
+        Self { bytes: buffer[..received.len].to_vec(), truncated: received.truncated, fds: fds.collect() }
+    }
 }
 
 /// A descriptor that came with a command.

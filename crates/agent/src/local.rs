@@ -11,10 +11,10 @@ use engine::Network;
 use shm::socket::Socket;
 
 use crate::agent::Inbox;
-use crate::client::Command;
 use crate::cm::ChannelId;
 use crate::context::ContextId;
 use crate::dispatch::Reply;
+use crate::foreign::Arrived;
 use crate::refusal::{Refusal, refuse};
 use crate::slow::ReplyTo;
 
@@ -80,14 +80,14 @@ pub(crate) enum Message {
         /// Where the answer goes.
         answer: SyncSender<serde_json::Value>,
     },
-    /// The descriptors that came with a command of a client have been examined.
-    Examined {
+    /// A message with descriptors has been received from a client.
+    Arrived {
         /// Which client.
         id: u32,
-        /// The command.
-        command: Command,
+        /// The message.
+        arrived: Arrived,
     },
-    /// Messages of a user are read again: fewer of its descriptors wait to be closed.
+    /// Messages of a user are read again: less of it waits to be closed.
     Room(u32),
     /// The reply to a command that was carried out elsewhere.
     Reply {

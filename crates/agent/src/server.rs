@@ -180,7 +180,7 @@ impl Server {
         self.world.user_contexts = shares::contexts(descriptors);
         self.world.user_descriptors = shares::descriptors(descriptors, !self.world.system);
         self.world.user_regions = shares::regions(mapping_limit());
-        self.world.closers = Closers::threads(self.inbox.clone());
+        self.world.closers = Closers::threads(self.inbox.clone(), shares::waiting(descriptors));
         self.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
         for index in 0..self.world.devices.len() {
             let listener = listen_at(&run_dir, &node(index))?;
@@ -257,18 +257,29 @@ impl Server {
     fn serve_one(&mut self, id: u32) -> bool {
         let Some(client) = self.clients.get_mut(&id) else { return false };
         self.served = true;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let next = client.next(&mut self.world, &mut self.manager, &mut buffer);
+        let goes_on = self.do_next(id, next);
+        self.buffer = buffer;
+        goes_on
+    }
+
+    /// Does what a client says. True: more of it may be there.
+    fn do_next(&mut self, id: u32, next: Next<'_>) -> bool {
+        let Some(client) = self.clients.get_mut(&id) else { return false };
         let mut goes_on = false;
-        let fate = match client.next(&mut self.world, &mut self.manager, &mut self.buffer) {
+        let fate = match next {
             Next::Over(fate) => fate,
-            Next::Passing(command, fds) => client.examine(id, command, fds, self.inbox.clone()),
-            Next::Command { session: Session::Channel(channel), sequence, quiet, request } => {
+            Next::Passing => client.receive(id, self.inbox.clone()),
+            // No command of the connection manager takes descriptors.
+            Next::Command { session: Session::Channel(channel), sequence, quiet, request, .. } => {
                 let reply = self.manager.dispatch(&mut self.world, channel, request);
                 goes_on = quiet;
                 if quiet { Fate::Goes } else { client.reply(sequence, reply) }
             }
-            Next::Command { session: Session::Context(context), sequence, quiet, request } => {
+            Next::Command { session: Session::Context(context), sequence, quiet, request, fds } => {
                 let to = ReplyTo::Connection { id, sequence };
-                let reply = self.paths.carry_out(&mut self.world, context, request, Vec::new(), to);
+                let reply = self.paths.carry_out(&mut self.world, context, request, fds, to);
                 // Whoever is told that it has joined a group has joined it.
                 self.world.follow_wire(Instant::now);
                 goes_on = quiet && reply.is_some();

@@ -47,6 +47,9 @@ const FOREIGN_LANES: usize = 256;
 /// The most contexts of one user, however many descriptors there are.
 const CONTEXTS_MAX: u32 = 4096;
 
+/// The most that may wait to be closed of one user, however many descriptors there are.
+const WAITING_MAX: usize = 1024;
+
 /// The contexts that one user may have where a process may have `descriptors` of them.
 pub fn contexts(descriptors: Option<u64>) -> u32 {
     let possible = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / CONTEXT_DESCRIPTORS;
@@ -57,6 +60,12 @@ pub fn contexts(descriptors: Option<u64>) -> u32 {
 /// other user.
 pub fn descriptors(descriptors: Option<u64>, alone: bool) -> u64 {
     descriptors.unwrap_or(u64::MAX) / if alone { 2 } else { u64::from(PARTS) * 2 }
+}
+
+/// How much of one user may wait to be closed where a process may have `descriptors`, while its messages are read.
+pub fn waiting(descriptors: Option<u64>) -> usize {
+    let part = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / 4;
+    usize::try_from(part).unwrap_or(usize::MAX).clamp(4, WAITING_MAX)
 }
 
 /// The regions that one user may have the agent map where a process may have `mappings`: so many of its

@@ -3,9 +3,6 @@
 
 mod common;
 
-use std::io::{ErrorKind, IoSlice, Write};
-use std::mem::MaybeUninit;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -13,48 +10,17 @@ use std::time::{Duration, Instant};
 
 use abi::Errno;
 use abi::command::{extended, legacy, number};
-use abi::envelope::RequestEnvelope;
 use abi::layout::Record;
 use abi::mr::{RegMr, access};
 use abi::open::{Open, profile};
 use abi::pd::AllocPd;
 use abi::private::{DirectGrant, EngineHello, EngineHelloAnswer};
 use abi::queue::MrIn;
-use abi::xrc::{OpenXrcd, OpenXrcdAnswer, XrcdOut};
+use abi::xrc::{OpenXrcdAnswer, XrcdOut};
+use common::hostile::{HANG, descriptors, lingering, message, open_xrcd, send, serves};
 use common::{Client, TestAgent};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use shm::socket::Socket;
-
-/// Longer than any test lasts.
-const LINGER: Duration = Duration::from_secs(3600);
-/// Nobody waits so long for an agent that serves.
-const HANG: Duration = Duration::from_secs(30);
-const CREATE: u32 = 0o100;
-
-/// A socket whose last close waits until its peer has gone, which is the other one.
-fn lingering() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let mut socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (peer, _) = listener.accept().expect("accepted");
-    socket.set_nonblocking(true).expect("set");
-    let full = loop {
-        if let Err(error) = socket.write(&[0; 1 << 16]) {
-            break error;
-        }
-    };
-    assert_eq!(full.kind(), ErrorKind::WouldBlock);
-    rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).expect("set");
-    (socket.into(), peer)
-}
-
-/// A message as no library of ours would send it.
-fn send(socket: &Socket, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "no more than the kernel takes");
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-}
 
 /// The agent hears nothing by its end of this socket.
 fn is_refused(socket: &Socket, fd: BorrowedFd<'_>) {
@@ -70,35 +36,12 @@ fn is_ours_alone(fd: BorrowedFd<'_>) {
     rustix::net::sockopt::set_socket_linger(fd, None).expect("set");
 }
 
-fn message(command: &[u8]) -> Vec<u8> {
-    [RequestEnvelope { sequence: 1, flags: 0 }.bytes(), command].concat()
-}
-
 fn alloc_pd() -> Vec<u8> {
     legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12)
 }
 
-fn open_xrcd() -> Vec<u8> {
-    let body = OpenXrcd { response: 1, fd: 7, oflags: CREATE };
-    legacy(number::OPEN_XRCD, &body, &[], size_of::<OpenXrcdAnswer>() + size_of::<XrcdOut>())
-}
-
 fn hello() -> Vec<u8> {
     extended(number::ENGINE_HELLO, &EngineHello { pid: 1, flags: 0 }, size_of::<EngineHelloAnswer>(), 0)
-}
-
-/// The agent serves a new client, and the admin node.
-#[track_caller]
-fn serves(agent: &TestAgent, after: &str) {
-    let (done, answered) = channel();
-    let dir = agent.dir.clone();
-    std::thread::spawn(move || {
-        let mut client = Client::connect(&dir.join("uverbs0"));
-        client.open();
-        client.alloc_pd();
-        let _ = done.send(agent::admin::ask(&dir, &serde_json::json!({"request": "status"})).expect("an answer"));
-    });
-    assert!(answered.recv_timeout(HANG).is_ok(), "the agent serves nobody after {after}");
 }
 
 fn connect(dir: &Path, node: &str) -> Socket {
@@ -177,11 +120,12 @@ const WAYS: [(&str, Way); 15] = [
         Vec::new()
     }),
     ("the admin node", |agent, fd| {
-        let socket = connect(&agent.dir, agent::rundir::ADMIN);
-        for question in [&b"{\"request\": \"status\"}"[..], b"{", b""] {
+        let ask = |question: &&[u8]| {
+            let socket = connect(&agent.dir, agent::rundir::ADMIN);
             send(&socket, question, &[fd]).expect("sent");
-        }
-        vec![socket]
+            socket
+        };
+        [&b"{\"request\": \"status\"}"[..], b"{", b""].iter().map(ask).collect()
     }),
 ];
 
@@ -204,11 +148,6 @@ fn a_descriptor_that_blocks_its_closer_blocks_no_other_client() {
             serves(agent, &format!("{name}, and the client's end"));
         });
     }
-}
-
-/// Descriptors of this process, and so of the agent in it.
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("listed").count()
 }
 
 #[test]

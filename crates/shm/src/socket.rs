@@ -44,6 +44,17 @@ pub struct Received {
     pub truncated: bool,
 }
 
+/// What the next message looks like, which is still in the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peeked {
+    /// Bytes of the message that are in the buffer; 0 for an empty message, too, and not only when the peer has closed.
+    pub len: usize,
+    /// Some bytes did not fit.
+    pub truncated: bool,
+    /// Descriptors are attached to it.
+    pub has_fds: bool,
+}
+
 /// Who opened the other end, as the kernel recorded it when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -91,6 +102,13 @@ impl Socket {
         Ok(rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
     }
 
+    /// Like [`Socket::set_send_room`], beyond the system's limit if this process may do that, and otherwise as much as it may.
+    pub fn set_most_send_room(&self) -> io::Result<()> {
+        let most = i32::MAX as usize / 2;
+        let forced = rustix::net::sockopt::set_socket_send_buffer_size_force(&self.fd, most);
+        forced.or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, most)).map_err(io::Error::from)
+    }
+
     /// Refuses every message from the peer from now on: its sends fail with EPIPE, so that no descriptor ever waits here
     /// unread. Sending goes on to work.
     pub fn only_send(&self) -> io::Result<()> {
@@ -134,6 +152,59 @@ impl Socket {
     /// Like [`Socket::recv`], but never waits: fails with WouldBlock when there is no message.
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<Received> {
         self.recv_with(buf, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+    }
+
+    /// Copies the next message and leaves it in the socket, so that no descriptor comes into this process; never waits.
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<Peeked> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut none = RecvAncillaryBuffer::default();
+        let message = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buf)], &mut none, flags);
+        let message = message.map_err(forbidden("recvmsg"))?;
+        Ok(Peeked {
+            len: message.bytes,
+            truncated: message.flags.contains(ReturnFlags::TRUNC),
+            // There was room for none.
+            has_fds: message.flags.contains(ReturnFlags::CTRUNC),
+        })
+    }
+
+    /// Takes the next message away; never waits for one. The kernel closes its descriptors in this thread, which waits if
+    /// that waits.
+    pub fn discard(&self) -> io::Result<()> {
+        Ok(rustix::net::recv(&self.fd, &mut [0; 1], RecvFlags::DONTWAIT).map(drop)?)
+    }
+
+    /// Ends the connection in both directions: the peer reads what was sent and then the end, and can send nothing more.
+    /// True: no descriptor is left in the socket, so that closing it waits for nothing. What was unread may be gone.
+    pub fn end(&self) -> bool {
+        self.drain().unwrap_or(false)
+    }
+
+    fn drain(&self) -> io::Result<bool> {
+        rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both)?;
+        // Nothing is added any more, so this ends.
+        loop {
+            let next = match self.peek(&mut [0; 1]) {
+                // The peer has closed and left something unread; the kernel says so once.
+                Err(error) if error.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => continue,
+                next => next?,
+            };
+            if next.has_fds {
+                return Ok(false);
+            }
+            if next.len == 0 && !self.has_message()? {
+                return Ok(true);
+            }
+            self.discard()?;
+        }
+    }
+
+    /// Tells an empty message from the end: the kernel names the sender of any message, and here is no room for the name.
+    fn has_message(&self) -> io::Result<bool> {
+        rustix::net::sockopt::set_socket_passcred(&self.fd, true)?;
+        let peeked = self.peek(&mut [0; 1]);
+        rustix::net::sockopt::set_socket_passcred(&self.fd, false)?;
+        Ok(peeked?.has_fds)
     }
 
     fn recv_with(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<Received> {

@@ -22,7 +22,7 @@ impl Server {
             let Ok(message) = self.messages.try_recv() else { return };
             let account = match &message {
                 Message::Call { context, inner: true, .. } => self.account_of_context(*context),
-                Message::Reply { to: ReplyTo::Connection { id, .. }, .. } | Message::Examined { id, .. } => {
+                Message::Reply { to: ReplyTo::Connection { id, .. }, .. } | Message::Arrived { id, .. } => {
                     self.clients.get(id).map_or(Account::Host, |client| Account::User(client.uid()))
                 }
                 Message::Room(uid) => Account::User(*uid),
@@ -78,7 +78,7 @@ impl Server {
                 self.show_changes(changed);
                 let _ = answer.send(value);
             }
-            Message::Examined { id, command } => self.go_on_with(id, command),
+            Message::Arrived { id, arrived } => self.take_arrived(id, arrived),
             Message::Room(uid) => self.read_again(uid),
             Message::Reply { to, reply } => self.hand_on(to, reply),
             Message::Close(context) => {

@@ -1,15 +1,13 @@
-//! What the server does about descriptors that clients pass: commands that waited for their descriptors to be examined, and
-//! users whose messages are read again. Where descriptors are examined and closed, [`crate::closer`] says.
+//! What the server does about messages with descriptors, which are received elsewhere, and about users whose messages are read
+//! again. Where descriptors are received, examined and closed, [`crate::closer`] says.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
 
 use super::Server;
 use crate::agent::Inbox;
-use crate::client::{Client, Command, Fate};
-use crate::foreign::{Foreign, Passed};
+use crate::client::{Client, Fate, Said};
+use crate::foreign::{Arrived, Passed};
 use crate::local::Message;
-use crate::slow::ReplyTo;
 
 /// Descriptors that came from this process.
 pub(super) fn passed(fds: Vec<OwnedFd>) -> Vec<Passed> {
@@ -17,33 +15,27 @@ pub(super) fn passed(fds: Vec<OwnedFd>) -> Vec<Passed> {
 }
 
 impl Client {
-    /// Has the descriptors of a command examined; the command comes back with them as a message to the server, and until
+    /// Has the next message received on the thread of the client's user. It comes back as a message to the server, and until
     /// then nothing more is read from this client.
-    pub(super) fn examine(&mut self, id: u32, command: Command, fds: Vec<Foreign>, inbox: Inbox) -> Fate {
-        let quiet = command.quiet;
-        self.closer().examine(fds, move |fds| {
-            inbox.send(Message::Examined { id, command: Command { fds, ..command } });
+    pub(super) fn receive(&mut self, id: u32, inbox: Inbox) -> Fate {
+        self.closer().receive(self.lent(), move |arrived| {
+            inbox.send(Message::Arrived { id, arrived });
         });
-        self.wait(quiet)
+        self.wait(false)
     }
 }
 
 impl Server {
-    /// A command whose descriptors have been examined.
-    pub(super) fn go_on_with(&mut self, id: u32, command: Command) {
+    /// A message of a client has been received with its descriptors.
+    pub(super) fn take_arrived(&mut self, id: u32, arrived: Arrived) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        let Some(context) = client.context() else { return };
-        let Command { sequence, request, fds, .. } = command;
-        let to = ReplyTo::Connection { id, sequence };
-        let reply = self.paths.carry_out(&mut self.world, context, &request, fds, to);
-        self.world.follow_wire(Instant::now);
-        if let Some(reply) = reply {
-            let fate = client.reply(sequence, reply);
-            self.settle(id, fate);
-        }
+        client.wait_no_more();
+        let Arrived { bytes, truncated, fds } = arrived;
+        let next = client.hear(&mut self.world, &mut self.manager, Said { bytes: &bytes, truncated, fds });
+        self.do_next(id, next);
     }
 
-    /// Fewer descriptors of a user wait to be closed: its messages are read again.
+    /// Less of a user waits to be closed: its messages are read again.
     pub(super) fn read_again(&mut self, uid: u32) {
         self.ask_again(uid);
         let held_up = self.clients.iter().filter(|(_, client)| client.uid() == uid && client.is_held_up());

@@ -1,19 +1,21 @@
 //! What we rely on the kernel for: seals, fork, doorbells, descriptors over sockets.
 
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::FdFlags;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::lane;
 use crate::bell::{Bell, BellView};
 use crate::eventfd::Doorbell;
 use crate::lane::{BULK, LANE_LEN, Side, ends};
 use crate::region::Region;
-use crate::socket::{FDS_MAX, Listener, Socket};
+use crate::socket::{FDS_MAX, Listener, Peeked, Socket};
 
 #[test]
 fn region_is_shared_memory() {
@@ -266,6 +268,54 @@ fn a_socket_that_only_sends_holds_nothing_of_its_peer() {
     assert_eq!(theirs.try_recv(&mut [0; 6]).unwrap_err().kind(), ErrorKind::WouldBlock);
     drop(ours);
     assert_eq!(theirs.recv(&mut [0; 6]).unwrap().len, 0);
+}
+
+#[test]
+fn a_message_can_be_looked_at_before_it_is_received() {
+    let (a, b) = Socket::pair().unwrap();
+    let mut bytes = [0; 8];
+    assert_eq!(a.peek(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);
+    b.send(b"long message", &[]).unwrap();
+    b.send(b"fd", &[b.as_fd()]).unwrap();
+    assert_eq!(a.peek(&mut bytes).unwrap(), Peeked { len: 8, truncated: true, has_fds: false });
+    assert_eq!(&bytes, b"long mes");
+    a.discard().unwrap();
+    for _ in 0..2 {
+        assert_eq!(a.peek(&mut bytes).unwrap(), Peeked { len: 2, truncated: false, has_fds: true });
+    }
+    assert_eq!(a.recv(&mut bytes).unwrap().fds.len(), 1);
+    assert_eq!(a.discard().unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn an_ended_socket_says_whether_it_holds_descriptors() {
+    let raw = |socket: &Socket, bytes: &[u8], fds: &[BorrowedFd<'_>]| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+        rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+    };
+    for messages in ["", "d", "e", "eee", "ddd", "ed", "de"] {
+        for (last, closes) in [("", false), ("", true), ("f", false), ("f", true), ("E", false), ("E", true)] {
+            let (a, b) = Socket::pair().unwrap();
+            let (_, fd) = Region::create("softhca-test", 4096).unwrap();
+            // The end comes with an error if something was unread.
+            a.send(b"unread", &[]).unwrap();
+            for message in messages.chars().chain(last.chars()) {
+                let bytes: &[u8] = if matches!(message, 'e' | 'E') { b"" } else { b"some data" };
+                let fds = [fd.as_fd()];
+                raw(&b, bytes, if matches!(message, 'f' | 'E') { &fds } else { &[] });
+            }
+            let b = (!closes).then_some(b);
+            assert_eq!(a.end(), last.is_empty(), "{messages}{last}");
+            if let Some(b) = b {
+                assert_eq!(b.send(b"more", &[]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+                let mut bytes = [0; 8];
+                assert_eq!(b.recv(&mut bytes).unwrap().len, 6, "what was sent is there");
+                assert_eq!(b.recv(&mut bytes).unwrap().len, 0, "and then the end");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! A user whose thread in the agent is blocked goes on connecting, thousands of times and in each way: the agent keeps few
+//! descriptors of it, others are served, and when nothing blocks any more all is closed.
+//!
+//! One test only, for it counts the descriptors of its process.
+
+mod common;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use abi::layout::Record;
+use abi::open::{Open, profile};
+use common::TestAgent;
+use common::hostile::{
+    HOSTILE, OTHER, as_user, descriptors, for_everybody, lingering, open_xrcd, send, serves, serves_another,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shm::socket::Socket;
+
+/// In each way.
+const TIMES: usize = 3000;
+/// Descriptors of a blocked user, beside those of the connections that it keeps.
+const FEW: usize = 32;
+
+/// What is said before the connection ends; the agent may have ended it already.
+type Way = fn(&Socket, &[BorrowedFd<'_>]) -> rustix::io::Result<usize>;
+
+const WAYS: [(&str, Way); 5] = [
+    ("sends nothing", |_, _| Ok(0)),
+    ("sends data", |socket, _| send(socket, &[0; 64], &[]).and_then(|_| send(socket, &[0; 64], &[]))),
+    ("sends empty messages", |socket, _| send(socket, b"", &[]).and_then(|_| send(socket, b"", &[]))),
+    ("opens with descriptors", |socket, fds| send(socket, Open::new(profile::MAINLINE).bytes(), fds)),
+    ("sends descriptors behind empty messages and data", |socket, fds| {
+        send(socket, b"", &[]).and_then(|_| send(socket, &[0; 64], &[])).and_then(|_| send(socket, b"", fds))
+    }),
+];
+
+/// Blocks the thread of the user who calls this until the peer goes, which comes back.
+fn block(agent: &TestAgent) -> std::net::TcpStream {
+    let (socket, peer) = lingering();
+    let mut client = agent.client();
+    assert_eq!(client.call_with(&open_xrcd(), &[socket.as_fd()]).status, 0, "any file names a domain");
+    drop((socket, client));
+    peer
+}
+
+fn connect(dir: &Path, node: &str) -> Socket {
+    Socket::connect(&dir.join(node)).expect("connected")
+}
+
+#[test]
+fn a_blocked_user_who_goes_on_connecting_takes_few_descriptors() {
+    let Some(agent) = &for_everybody() else { return };
+    let peer = as_user(HOSTILE, || block(agent));
+    agent.eventually("show", |shown| shown["contexts"].as_array().is_some_and(Vec::is_empty));
+    // One that blocks, and one that shows when everybody has closed it.
+    let (lingering, other_peer) = lingering();
+    let (read, write) = rustix::pipe::pipe().expect("a pipe");
+    let mut kept: Vec<Socket> = Vec::new();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let share = agent::shares::contexts(limit) as usize;
+    for (name, kept_too) in [("has no connections", 0), ("has its share of connections", 2 * share)] {
+        as_user(HOSTILE, || kept.extend((0..kept_too).map(|_| connect(&agent.dir, "uverbs0"))));
+        serves_another(agent, "connections that are kept");
+        let before = descriptors();
+        for (way, leave) in WAYS {
+            for node in ["uverbs0", "rdma_cm", agent::rundir::ADMIN] {
+                as_user(HOSTILE, || {
+                    for _ in 0..TIMES / 3 {
+                        let _ = leave(&connect(&agent.dir, node), &[lingering.as_fd(), write.as_fd()]);
+                    }
+                });
+                serves_another(agent, way);
+                serves(agent, way);
+            }
+            // Each node has been asked by somebody else since, so the agent has dealt with everybody.
+            as_user(OTHER, || agent::admin::ask(&agent.dir, &serde_json::json!({"request": "devices"})))
+                .expect("an answer");
+            let now = descriptors();
+            assert!(now <= before + FEW, "a user who {name} and {way} costs {} descriptors", now - before);
+        }
+    }
+    drop((peer, other_peer, kept, lingering, write));
+    is_closed(&read);
+    as_user(HOSTILE, || {
+        let mut client = agent.client();
+        assert_eq!(client.call_with(&open_xrcd(), &[read.as_fd()]).status, 0, "the user is served again");
+    });
+    serves_another(agent, "all of that");
+}
+
+/// Nobody has the other end of a pipe any more.
+#[track_caller]
+fn is_closed(read: &OwnedFd) {
+    let mut polled = [PollFd::new(read, PollFlags::IN)];
+    let hang = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut polled, Some(&hang)), Ok(1), "somebody keeps what was passed");
+    assert!(polled[0].revents().contains(PollFlags::HUP));
+}
