@@ -1,4 +1,11 @@
-//! How many lanes other users may have into one process, for each costs that process a descriptor: the world as a value.
+//! How many lanes other users may have into one process, for each costs that process a descriptor: the world as a value, and a
+//! process whose descriptors are counted.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use abi::Errno;
 use abi::command::{extended, legacy, number};
@@ -10,6 +17,9 @@ use agent::context::{ContextId, Peer};
 use agent::dispatch::{Reply, dispatch};
 use agent::foreign::Passed;
 use agent::world::World;
+use common::Client;
+use common::hostile::{HANG, OTHER, as_user, for_everybody};
+use engine::{Engine, SocketControl};
 use rustix::event::{EventfdFlags, eventfd};
 use shm::{Bell, Socket};
 
@@ -64,4 +74,78 @@ fn all_other_users_together_have_a_bounded_number_of_lanes_into_a_process() {
     assert_eq!(open(&mut world, friend, victims[0].0, 0).status, 0);
     let known = LaneOut::read(&open(&mut world, friend, victims[0].0, 0).bytes).expect("the same lane");
     assert_eq!(known.engine, victims[0].0.0);
+}
+
+/// Where the victim finds its agent.
+const DIR: &str = "SOFTHCA_TEST_VICTIM";
+/// The most lanes of all other users together. A lane of theirs costs the victim one descriptor, as one of its own user does.
+const LANES: usize = 256;
+
+/// The victim: this program, started a second time.
+#[test]
+fn victim_process() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let node = std::path::Path::new(&dir).join("uverbs0");
+    let _engine = as_user(OTHER, || Engine::open(Box::new(SocketControl::open(&node, 0).expect("an agent"))));
+    println!("\nit is there");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn foreign_lanes_cost_a_process_a_bounded_number_of_descriptors() {
+    let Some(agent) = for_everybody() else { return };
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "victim_process", "--nocapture"]).env(DIR, &agent.dir);
+    let mut victim = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+    let mut said = BufReader::new(victim.stdout.take().expect("piped")).lines();
+    assert!(said.any(|line| line.is_ok_and(|line| line == "it is there")), "the victim does not start");
+    let engine = agent.ask("show")["contexts"][0]["context"].as_u64().expect("a number") as u32;
+    let fds = || std::fs::read_dir(format!("/proc/{}/fd", victim.id())).expect("it lives").count();
+    let becomes = |wanted: usize| {
+        let end = Instant::now() + HANG;
+        while fds() != wanted {
+            assert!(Instant::now() < end, "the victim has {} descriptors and should have {wanted}", fds());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let connect = |uid| {
+        as_user(uid, || {
+            let mut client = Client::connect(&agent.dir.join("uverbs0"));
+            client.open();
+            let (_, push, kick) = client.hello();
+            (client, push, kick)
+        })
+    };
+    let lane = |client: &mut Client, stripe| {
+        let body = LaneOpen { engine, stripe };
+        client.call(&extended(number::LANE_OPEN, &body, size_of::<LaneOut>(), 0))
+    };
+    let before = fds();
+    let (mut hostile, mut lanes) = (Vec::new(), 0);
+    for uid in OTHER + 1..OTHER + 14 {
+        for _ in 0..2 {
+            let (mut client, push, kick) = connect(uid);
+            for stripe in 0..64 {
+                let answer = lane(&mut client, stripe);
+                lanes += usize::from(answer.status == 0);
+                if answer.status != 0 {
+                    assert_eq!(answer.status, Errno::EMFILE.to_status());
+                    assert!(answer.reason().contains("256"), "{}", answer.reason());
+                    break;
+                }
+            }
+            hostile.push((client, push, kick));
+        }
+    }
+    assert_eq!(lanes, LANES, "so many and no more");
+    becomes(before + LANES);
+    // Programs of its own user are not counted.
+    let (mut friend, _push, _kick) = connect(OTHER);
+    assert_eq!(lane(&mut friend, 0).status, 0);
+    becomes(before + LANES + 1);
+    // What has gone is given back.
+    drop((hostile, friend));
+    becomes(before);
+    drop(victim.stdin.take());
+    victim.wait().expect("it ends");
 }

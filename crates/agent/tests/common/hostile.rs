@@ -122,7 +122,7 @@ pub(crate) fn serves_another(agent: &TestAgent, after: &str) {
 }
 
 /// Whether this process may act as other users; says so if it may not.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("skipped: other users need root");
