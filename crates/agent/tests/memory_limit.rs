@@ -1,0 +1,161 @@
+//! An agent in a process that may have little memory: hostile users make all that there is room for, until each kind is refused.
+//! The agent lives and serves who is there, and when they have gone everything can be made again.
+//!
+//! The agent is this program, started a second time: a limit is a process's.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use abi::command::{legacy, number};
+use abi::cq::CreateCq;
+use abi::device::QueryGid;
+use abi::envelope::RequestEnvelope;
+use abi::layout::Record;
+use abi::mr::{AllocMw, AllocMwAnswer, RegMr, RegMrAnswer};
+use abi::open::{Open, profile};
+use abi::pd::AllocPd;
+use abi::qp::kind;
+use abi::ucma::id::{CreateId, CreateIdAnswer};
+use abi::ucma::{build, command, port_space};
+use agent::{Agent, Config};
+use common::hostile::{HOSTILE, OTHER, as_user, is_root};
+use common::{Client, create_qp};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use shm::socket::Socket;
+
+/// Where the agent is to serve.
+const DIR: &str = "SOFTHCA_TEST_AGENT";
+/// Address space beside what the agent has at its start.
+const ROOM: u64 = 64 << 20;
+/// The most of one kind that one user makes.
+const MOST: usize = 20_000;
+const HOSTILES: u32 = 3;
+
+#[test]
+fn agent_process() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let config = Config { system: true, ..Config::parse("").expect("a configuration") };
+    let agent = Agent::start(&config, Some(Path::new(&dir))).expect("an agent");
+    // Its threads have begun, and have what they need for that.
+    agent::admin::ask(Path::new(&dir), &serde_json::json!({"request": "status"})).expect("an answer");
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("read");
+    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
+    let most = Some(pages * 4096 + ROOM);
+    setrlimit(Resource::As, Rlimit { current: most, maximum: most }).expect("less is always possible");
+    println!("\nit serves");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    drop(agent);
+}
+
+fn start(dir: &Path) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "agent_process", "--nocapture"]).env(DIR, dir);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+    let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert!(said.any(|line| line.is_ok_and(|line| line == "it serves")), "the agent does not start");
+    child
+}
+
+fn open(dir: &Path, uid: u32) -> Client {
+    as_user(uid, || {
+        let mut client = Client::connect(&dir.join("uverbs0"));
+        client.open();
+        client
+    })
+}
+
+fn create_cq(client: &mut Client, cqe: u32) -> i32 {
+    let body = CreateCq { response: 1, cqe, comp_channel: -1, ..CreateCq::default() };
+    client.call(&legacy(number::CREATE_CQ, &body, &[], 8 + 56)).status
+}
+
+/// Makes things until one is refused; how many that are.
+fn until_refused(mut make: impl FnMut() -> i32) -> usize {
+    (0..MOST).take_while(|_| make() == 0).count()
+}
+
+/// Makes everything; the numbers of what was made, by kind.
+fn exhaust(client: &mut Client, pd: u32, cq: u32) -> Vec<(&'static str, usize)> {
+    let sizes = (4..20).rev().map(|power| 1 << power);
+    let cqs = sizes.map(|cqe| until_refused(|| create_cq(client, cqe))).sum();
+    let qps = until_refused(|| client.call(&create_qp(pd, cq, kind::RC)).status);
+    let mr =
+        |n: u64| RegMr { response: 1, start: n << 12, hca_va: n << 12, length: 10, pd_handle: pd, ..RegMr::default() };
+    let mut n = 0;
+    let mrs = until_refused(|| {
+        n += 1;
+        client.call(&legacy(number::REG_MR, &mr(n), &[], size_of::<RegMrAnswer>())).status
+    });
+    let mw = AllocMw { response: 1, pd_handle: pd, mw_type: 1, ..AllocMw::default() };
+    let mws = until_refused(|| client.call(&legacy(number::ALLOC_MW, &mw, &[], size_of::<AllocMwAnswer>())).status);
+    let pds = until_refused(|| client.call(&legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12)).status);
+    vec![("CQs", cqs), ("QPs", qps), ("MRs", mrs), ("MWs", mws), ("PDs", pds)]
+}
+
+/// Makes ids of the connection manager.
+fn exhaust_ids(dir: &Path) -> Option<(Socket, usize)> {
+    let socket = Socket::connect(&dir.join("rdma_cm")).ok()?;
+    socket.send(Open::new(profile::MAINLINE).bytes(), &[]).ok()?;
+    let mut bytes = [0; 512];
+    socket.recv(&mut bytes).ok()?;
+    let create = CreateId { uid: 1, response: 1, ps: port_space::TCP, qp_type: kind::RC, ..CreateId::default() };
+    let create = build(command::CREATE_ID, &create, &[], size_of::<CreateIdAnswer>());
+    let ids = until_refused(|| {
+        let sent = socket.send(&[RequestEnvelope { sequence: 1, flags: 0 }.bytes(), &create].concat(), &[]);
+        let len = sent.and_then(|()| socket.recv(&mut bytes)).map_or(0, |received| received.len);
+        if len < 8 { -1 } else { i32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")) }
+    });
+    Some((socket, ids))
+}
+
+#[track_caller]
+fn is_served(child: &mut Child, victim: &mut Client, after: &str) {
+    assert!(child.try_wait().expect("a child").is_none(), "the agent has ended after {after}");
+    let body = QueryGid { response: 1, port_num: 1, ..QueryGid::default() };
+    let answer = victim.call(&legacy(number::QUERY_GID, &body, &[], 16));
+    assert_eq!(answer.status, 0, "{after}: {}", answer.reason());
+}
+
+#[test]
+fn an_agent_with_little_memory_refuses_and_lives() {
+    if !is_root() {
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).expect("set");
+    let dir = scratch.path().join("run");
+    let mut child = start(&dir);
+    let mut victim = open(&dir, OTHER);
+    victim.qp();
+    let users = HOSTILE + 10..HOSTILE + 10 + HOSTILES;
+    let begin = |uid| {
+        let mut client = open(&dir, uid);
+        let (pd, cq, _) = client.qp();
+        (uid, client, pd, cq)
+    };
+    let begun: Vec<_> = users.map(begin).collect();
+    let mut hostile = Vec::new();
+    for (uid, mut client, pd, cq) in begun {
+        println!("user {uid} made {:?}", exhaust(&mut client, pd, cq));
+        is_served(&mut child, &mut victim, "everything was made");
+        let ids = as_user(uid, || exhaust_ids(&dir));
+        println!("and {:?} ids", ids.as_ref().map(|(_, ids)| ids));
+        is_served(&mut child, &mut victim, "ids were made");
+        hostile.push((client, ids));
+    }
+    drop(hostile);
+    // What ends with a client ends soon.
+    let mut tries = 0;
+    while create_cq(&mut victim, 1 << 16) != 0 {
+        tries += 1;
+        assert!(tries < 600, "there is no room again");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    victim.qp();
+    drop(child.stdin.take());
+    child.wait().expect("it ends");
+}
