@@ -281,9 +281,9 @@ pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
     count_users(world, owner, [qp.send_cq, qp.recv_cq], qp.srq, -1);
     match qp.domain {
         None => pd::let_go(world, owner, qp.pd),
-        Some((domain, xrcd)) => {
+        Some((_, xrcd)) => {
             xrc::hold(world, owner, xrcd, -1);
-            world.domains.leave(domain, qp.qpn);
+            world.domains.leave(qp.qpn);
         }
     }
     world.qpns.give_back(qp.qpn);

@@ -134,6 +134,9 @@ pub fn make(
     };
     pd::hold(world, owner, wanted.pd)?;
     hold_domain(world, owner, wanted.xrc, 1);
+    if let Some(xrc) = wanted.xrc {
+        world.domains.enter_srq(xrc.domain, number, owner);
+    }
     world.device_of_mut(owner).count_up(Kind::Srq);
     let srqn = if wanted.xrc.is_some() { number } else { 0 };
     let answer = CreateSrqAnswer { srq_handle: handle, max_wr, max_sge: wanted.max_sge, srqn };
@@ -235,6 +238,9 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
     world.srq_numbers.give_back(srq.key);
     pd::let_go(world, owner, srq.pd);
     hold_domain(world, owner, srq.xrc, -1);
+    if let Some(xrc) = srq.xrc {
+        world.domains.leave_srq(xrc.domain, srq.number);
+    }
     if let Ok(context) = world.context(owner) {
         context.memory.release(&srq.block);
         for block in &srq.former {

@@ -38,13 +38,11 @@ pub fn number(world: &mut World, owner: ContextId) -> Outcome<(u32, Option<Grant
 
 /// Gives a target whose server lets go of it to another of its holders, who is told. False: there is none, or no memory.
 pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
-    let held = |context: &ContextId| world.opened.of(*context).any(|(_, opened)| opened.qp == (owner, handle));
-    let others = world.contexts.iter().filter(|(context, open)| **context != owner && open.engine.is_some());
-    let Some(heir) = others.map(|(context, _)| *context).find(|context| held(context)) else {
-        return false;
-    };
     let Some(qp) = world.qps.find(owner, handle) else { return false };
     let (qpn, old, offered, domain) = (qp.qpn, qp.block.clone(), qp.offered, qp.domain);
+    let has_engine = |context: &ContextId| world.contexts.get(context).is_some_and(|open| open.engine.is_some());
+    let heir = world.domains.opened(qpn).map(|(context, _)| context).find(|it| *it != owner && has_engine(it));
+    let Some(heir) = heir else { return false };
     // Its memory is the old server's, who may have use for it again, and may go on writing there.
     let copy = match QueueMemory::default().allocate_apart(TARGET_LEN) {
         Ok(Allocation { block, .. }) => block,
@@ -64,14 +62,14 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
     world.device_of_mut(owner).count_down(Kind::Qp);
     (qp.block, qp.offered, qp.is_left) = (copy, true, true);
     qp.domain = domain.map(|(domain, _)| (domain, 0));
-    let Some(place) = world.qps.insert(heir, qp) else { return true };
+    let Some(place) = world.qps.insert(heir, qp) else {
+        world.domains.leave(qpn);
+        return true;
+    };
     world.device_of_mut(heir).count_up(Kind::Qp);
-    let contexts: Vec<_> = world.contexts.keys().copied().collect();
-    for context in contexts {
-        for opened in world.opened.handles(context) {
-            if let Some(opened) = world.opened.find_mut(context, opened).filter(|opened| opened.qp == (owner, handle)) {
-                opened.qp = (heir, place);
-            }
+    for (context, opened) in world.domains.opened(qpn) {
+        if let Some(opened) = world.opened.find_mut(context, opened) {
+            opened.qp = (heir, place);
         }
     }
     if let Some((domain, _)) = domain {
@@ -112,9 +110,7 @@ pub fn locate(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let Some((domain, _)) = qp.domain else {
         return refuse(Errno::EINVAL, format!("QP {:#x} is no XRC target", qp.qpn));
     };
-    let found =
-        world.srqs.iter().find(|(_, srq)| srq.number == srqn && srq.xrc.is_some_and(|xrc| xrc.domain == domain));
-    let Some((engine, _)) = found else {
+    let Some(engine) = world.domains.srq(domain, srqn) else {
         return refuse(Errno::ENOENT, format!("XRC domain {domain} has no SRQ {srqn}"));
     };
     Ok(call.answer(&XrcFindAnswer { engine: engine.0, reserved: 0 }))
@@ -124,7 +120,8 @@ pub fn locate(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 pub fn adopt(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcAdopt { qpn, .. } = call.body()?;
     let owner = call.context;
-    let offered = world.qps.of(owner).find(|(_, qp)| qp.qpn == qpn && qp.offered).map(|(handle, _)| handle);
+    let served = world.domains.server(qpn).filter(|(server, _)| *server == owner).map(|(_, handle)| handle);
+    let offered = served.filter(|handle| world.qps.find(owner, *handle).is_some_and(|qp| qp.offered));
     let Some(handle) = offered else {
         return refuse(Errno::EINVAL, format!("target QP {qpn:#x} was not offered to this context"));
     };
@@ -174,17 +171,16 @@ fn attributes(qp: &Qp, handle: u32) -> ModifyQp {
 pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcEvent { qp_handle, event } = call.body()?;
     let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
-    find(&world.qps, owner, handle, Kind::Qp)?;
+    let qpn = find(&world.qps, owner, handle, Kind::Qp)?.qpn;
     let known = [kind::QP_FATAL, kind::QP_REQ_ERR, kind::QP_ACCESS_ERR, kind::COMM_EST, kind::QP_LAST_WQE_REACHED];
     if owner != call.context || !known.contains(&event) {
         return refuse(Errno::EINVAL, format!("{event} is no event that this context can tell of the QP"));
     }
-    let holders: Vec<_> = world.contexts.keys().copied().filter(|context| *context != owner).collect();
-    for holder in holders {
-        let names = world.opened.of(holder).filter(|(_, opened)| opened.qp == (owner, handle));
-        let names: Vec<_> = names.map(|(_, opened)| opened.user_handle).collect();
-        if let Some(events) = world.contexts.get_mut(&holder).and_then(|context| context.events.as_mut()) {
-            names.iter().for_each(|&element| events.push(AsyncRecord { element, event_type: event, reserved: 0 }));
+    for (holder, opened) in world.domains.opened(qpn).filter(|(holder, _)| *holder != owner) {
+        let element = world.opened.find(holder, opened).map(|opened| opened.user_handle);
+        let events = world.contexts.get_mut(&holder).and_then(|context| context.events.as_mut());
+        if let (Some(element), Some(events)) = (element, events) {
+            events.push(AsyncRecord { element, event_type: event, reserved: 0 });
         }
     }
     Ok(Answer::default())

@@ -4,7 +4,7 @@
 //! number; whoever opens one holds it, and the last who lets go destroys it. The principal types are [`Xrcd`], a handle, and
 //! [`Domains`], what handles stand for. How a target goes from one context to another is [`super::target`]'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use abi::Errno;
 use abi::qp::{CreateQpAnswer, kind};
@@ -50,8 +50,16 @@ struct Domain {
     handles: u32,
     /// What only those know who have opened it; 0 for a private one.
     token: u64,
-    /// The target QPs, by number: whose they are, and the handle.
-    targets: BTreeMap<u32, (ContextId, u32)>,
+}
+
+/// A target QP of a domain.
+#[derive(Debug)]
+struct Target {
+    domain: u32,
+    /// The context that serves it, and its handle there.
+    server: (ContextId, u32),
+    /// The other handles of it, each with its context.
+    opened: BTreeSet<(ContextId, u32)>,
 }
 
 /// The file that names a domain. It is kept open, so that no other file gets its inode.
@@ -68,6 +76,10 @@ pub struct Domains {
     all: BTreeMap<u32, Domain>,
     /// Those that a file names, by device and file.
     by_file: BTreeMap<(usize, (u64, u64)), u32>,
+    /// The target QPs, by number.
+    targets: BTreeMap<u32, Target>,
+    /// The contexts of SRQs, by domain and number.
+    srqs: BTreeMap<(u32, u32), ContextId>,
 }
 
 impl Domains {
@@ -86,7 +98,7 @@ impl Domains {
         if let Some(file) = &file {
             self.by_file.insert((device, file.inode), self.last);
         }
-        self.all.insert(self.last, Domain { device, file, handles: 0, token, targets: BTreeMap::new() });
+        self.all.insert(self.last, Domain { device, file, handles: 0, token });
         self.last
     }
 
@@ -102,15 +114,51 @@ impl Domains {
 
     /// Enters a target QP.
     pub fn enter(&mut self, domain: u32, qpn: u32, owner: ContextId, handle: u32) {
-        if let Some(domain) = self.all.get_mut(&domain) {
-            domain.targets.insert(qpn, (owner, handle));
-        }
+        let target = Target { domain, server: (owner, handle), opened: BTreeSet::new() };
+        self.targets.entry(qpn).or_insert(target).server = (owner, handle);
+    }
+
+    /// The context that serves a target QP, and its handle there.
+    pub fn server(&self, qpn: u32) -> Option<(ContextId, u32)> {
+        self.targets.get(&qpn).map(|target| target.server)
+    }
+
+    /// The other handles of a target QP that a context has.
+    pub fn opened_by(&self, qpn: u32, context: ContextId) -> impl Iterator<Item = u32> + '_ {
+        let target = self.targets.get(&qpn).into_iter();
+        let opened = target.flat_map(move |target| target.opened.range((context, 0)..=(context, u32::MAX)));
+        opened.map(|(_, handle)| *handle)
+    }
+
+    /// All other handles of a target QP, each with its context.
+    pub fn opened(&self, qpn: u32) -> impl Iterator<Item = (ContextId, u32)> + '_ {
+        self.targets.get(&qpn).into_iter().flat_map(|target| target.opened.iter().copied())
+    }
+
+    /// An SRQ of a domain was made.
+    pub fn enter_srq(&mut self, domain: u32, number: u32, owner: ContextId) {
+        self.srqs.insert((domain, number), owner);
+    }
+
+    /// It is gone.
+    pub fn leave_srq(&mut self, domain: u32, number: u32) {
+        self.srqs.remove(&(domain, number));
+    }
+
+    /// Whose an SRQ of a domain is.
+    pub fn srq(&self, domain: u32, number: u32) -> Option<ContextId> {
+        self.srqs.get(&(domain, number)).copied()
     }
 
     /// A target QP is gone.
-    pub fn leave(&mut self, domain: u32, qpn: u32) {
-        if let Some(domain) = self.all.get_mut(&domain) {
-            domain.targets.remove(&qpn);
+    pub fn leave(&mut self, qpn: u32) {
+        self.targets.remove(&qpn);
+    }
+
+    /// A handle of a target QP is gone.
+    fn close(&mut self, qpn: u32, opened: (ContextId, u32)) {
+        if let Some(target) = self.targets.get_mut(&qpn) {
+            target.opened.remove(&opened);
         }
     }
 
@@ -215,8 +263,8 @@ pub fn open_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: OpenQp = call.body()?;
     let owner = call.context;
     let number = find(&world.xrcds, owner, body.pd_handle, Kind::Xrcd)?.domain;
-    let target = world.domains.all.get(&number).and_then(|domain| domain.targets.get(&body.qpn)).copied();
-    let Some((holder, qp)) = target.filter(|_| body.qp_type == kind::XRC_TGT) else {
+    let target = world.domains.targets.get(&body.qpn).filter(|target| target.domain == number);
+    let Some((holder, qp)) = target.map(|target| target.server).filter(|_| body.qp_type == kind::XRC_TGT) else {
         return refuse(Errno::EINVAL, format!("XRC domain {number} has no target QP {:#x}", body.qpn));
     };
     shares::room_for(world, owner, Kind::Opened)?;
@@ -226,6 +274,9 @@ pub fn open_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return Err(no_handle(Kind::Opened));
     };
     find_mut(&mut world.qps, holder, qp, Kind::Qp)?.holders += 1;
+    if let Some(target) = world.domains.targets.get_mut(&body.qpn) {
+        target.opened.insert((owner, handle));
+    }
     hold(world, owner, body.pd_handle, 1);
     world.device_of_mut(owner).count_up(Kind::Opened);
     Ok(call.answer(&CreateQpAnswer { qp_handle: handle, qpn: body.qpn, ..CreateQpAnswer::default() }))
@@ -248,6 +299,8 @@ pub fn let_go_of(world: &mut World, holder: ContextId, handle: u32, (owner, qp):
         world.device_of_mut(holder).count_down(Kind::Opened);
     }
     let Some(kept) = world.qps.find_mut(owner, qp) else { return false };
+    let qpn = kept.qpn;
+    world.domains.close(qpn, (holder, handle));
     kept.holders = kept.holders.saturating_sub(1);
     if kept.holders == 0 {
         return false;
@@ -262,7 +315,7 @@ pub fn let_go_of(world: &mut World, holder: ContextId, handle: u32, (owner, qp):
     if let Some(xrcd) = made_by {
         hold(world, owner, xrcd, -1);
     }
-    !is_left || world.opened.of(owner).any(|(_, opened)| opened.qp == (owner, qp)) || target::pass_on(world, owner, qp)
+    !is_left || world.domains.opened_by(qpn, owner).next().is_some() || target::pass_on(world, owner, qp)
 }
 
 /// Lets go of some targets that a context which ends holds.
