@@ -8,6 +8,7 @@ mod manage;
 mod publish;
 mod toml;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ pub use toml::rules as rules_of;
 
 /// The most rules at a time: those of the admin node and those of one program together reach an engine.
 const RULES_MAX: usize = abi::fault::RULES / 2;
+/// Rules that the programs of one user bring for themselves, where users are kept apart.
+const USER_OWN_MAX: usize = 64 * RULES_MAX;
 
 /// Whose programs a rule touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,8 +119,27 @@ pub(crate) struct By {
 
 #[derive(Default)]
 struct Book {
+    /// Those for many programs.
     entries: Vec<Entry>,
+    /// Those that a program has brought for itself, by its context: others' commands do not look at them.
+    own: BTreeMap<ContextId, Vec<Entry>>,
     last: u32,
+}
+
+impl Book {
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.own.is_empty()
+    }
+
+    /// Those that a context has brought for itself.
+    fn own(&self, id: ContextId) -> impl Iterator<Item = &Entry> {
+        self.own.get(&id).into_iter().flatten()
+    }
+
+    /// Those that may touch a context.
+    fn about(&self, id: ContextId) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().chain(self.own(id))
+    }
 }
 
 /// What becomes of a connection request.
@@ -139,7 +161,7 @@ impl Faults {
     pub(crate) fn check_command(&self, context: &Context, row: &Row) -> Outcome<()> {
         let book = self.book.lock();
         let name = command_name(row.name);
-        for entry in &book.entries {
+        for entry in book.about(context.id) {
             if let Kind::Fail { command, errno } = &entry.rule().kind
                 && *command == name
                 && entry.touches(context)
@@ -156,7 +178,8 @@ impl Faults {
     /// What becomes of a connection request: one of a program here, or, without, of another host. And by which rule.
     pub(crate) fn check_request(&self, context: Option<&Context>, facts: &Facts) -> Option<(Asked, By)> {
         let book = self.book.lock();
-        for entry in &book.entries {
+        let own = context.into_iter().flat_map(|context| book.own(context.id));
+        for entry in book.entries.iter().chain(own) {
             let asked = match entry.rule().kind {
                 Kind::CmReject { reason } => Asked::Rejected(reason),
                 Kind::CmTimeout => Asked::Swallowed,

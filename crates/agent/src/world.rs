@@ -253,12 +253,14 @@ impl World {
         }
         self.keep_counts(id);
         self.keep_reasons(id);
-        for (lane, other) in self.lanes.forget(id) {
+        let lanes = self.lanes.forget(id);
+        let neighbours: Vec<ContextId> = lanes.iter().map(|(_, other)| *other).collect();
+        for (lane, other) in lanes {
             if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
                 engine.push(lane_gone(lane, id), Vec::new());
             }
         }
-        self.forget_faults(id);
+        self.forget_faults(id, &neighbours);
         // Before its QPNs can be another's: the board goes on to name it.
         self.wire.close(id.0);
         self.relays.forget(id);

@@ -7,10 +7,11 @@ use abi::fault::{Armed, Kind, Rule, parse_all};
 use serde_json::{Value, json};
 
 use super::publish::{counts, is_behind};
-use super::{Entry, RULES_MAX, Removal, Scope};
+use super::{Entry, RULES_MAX, Removal, Scope, USER_OWN_MAX};
 use crate::admin::Asker;
 use crate::context::ContextId;
 use crate::lanes::lane_gone;
+use crate::shares;
 use crate::world::World;
 
 /// Answers a `fault` request; says whether ports have changed.
@@ -45,14 +46,26 @@ impl World {
         for rule in &rules {
             places.push(self.check_fault(scope, rule)?);
         }
+        let own = match scope {
+            Scope::Own(id) => Some(id),
+            Scope::All | Scope::User(_) => None,
+        };
         let faults = Arc::clone(&self.faults);
         let (mut ids, mut changed) = (Vec::new(), false);
         {
             let mut book = faults.book.lock();
-            let here = |entry: &&Entry| matches!(entry.scope, Scope::Own(_)) == matches!(scope, Scope::Own(_));
-            let there = book.entries.iter().filter(here).count();
-            if !matches!(scope, Scope::Own(_)) && there + rules.len() > RULES_MAX || rules.len() > RULES_MAX {
+            let there = own.map_or(book.entries.len(), |id| book.own(id).count());
+            if there + rules.len() > RULES_MAX {
                 return Err(format!("there are {there} rules, and {RULES_MAX} is the most; clear some"));
+            }
+            if let Some(context) = own.and_then(|id| self.contexts.get(&id)).filter(|_| self.system) {
+                let uid = context.peer.uid;
+                let brought: usize = shares::of(self, uid).map(|id| book.own(id).count()).sum();
+                if brought + rules.len() > USER_OWN_MAX {
+                    return Err(format!(
+                        "programs of user {uid} have brought {brought} rules; {USER_OWN_MAX} is the most"
+                    ));
+                }
             }
             for (rule, device) in rules.into_iter().zip(places) {
                 book.last += 1;
@@ -76,11 +89,17 @@ impl World {
                     Kind::Remove => entry.counted = self.remove_device(&entry),
                     _ => {}
                 }
-                book.entries.push(entry);
+                match own {
+                    Some(context) => book.own.entry(context).or_default().push(entry),
+                    None => book.entries.push(entry),
+                }
                 ids.push(id);
             }
         }
-        self.publish_faults();
+        match own {
+            Some(id) => self.publish_faults_to(&[id]),
+            None => self.publish_faults(),
+        }
         Ok((ids, changed))
     }
 
@@ -145,17 +164,25 @@ impl World {
             let mut book = faults.book.lock();
             if let Some(missing) = ids.into_iter().flatten().find(|id| {
                 let is_it = |entry: &Entry| u64::from(entry.armed.id) == **id && may_clear(asker, entry.scope);
-                !book.entries.iter().any(is_it)
+                !book.entries.iter().chain(book.own.values().flatten()).any(is_it)
             }) {
                 return Err(format!("you have no rule {missing}; `softhca fault list` shows your rules"));
             }
-            let goes = |entry: &Entry| {
-                let named =
-                    ids.map_or(!matches!(entry.scope, Scope::Own(_)), |ids| ids.contains(&entry.armed.id.into()));
-                named && may_clear(asker, entry.scope)
-            };
+            let named = |entry: &Entry| ids.is_some_and(|ids| ids.contains(&entry.armed.id.into()));
+            let goes = |entry: &Entry| (ids.is_none() || named(entry)) && may_clear(asker, entry.scope);
             let (gone, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut book.entries).into_iter().partition(goes);
             book.entries = kept;
+            // A program's own rules go by their numbers only.
+            if ids.is_some() && asker == Asker::Root {
+                book.own.retain(|_, entries| {
+                    entries.retain(|entry| {
+                        let goes = named(entry);
+                        cleared.extend(goes.then_some(entry.armed.id));
+                        !goes
+                    });
+                    !entries.is_empty()
+                });
+            }
             for entry in gone {
                 cleared.push(entry.armed.id);
                 if let Some((device, port, _)) = entry.port {
@@ -192,12 +219,21 @@ impl World {
 
     fn list_faults(&self, asker: Asker) -> Value {
         let book = self.faults.book.lock();
-        let rows = book.entries.iter().filter(|entry| may_see(self, asker, entry.scope)).map(|entry| {
+        let touched = |entry: &Entry| match entry.scope {
+            Scope::Own(id) => {
+                self.contexts.get(&id).map(|context| counts(context, entry.armed.id)).into_iter().collect()
+            }
+            _ => {
+                let contexts = self.contexts.values().filter(|context| entry.touches(context));
+                contexts.map(|context| counts(context, entry.armed.id)).collect::<Vec<_>>()
+            }
+        };
+        let all = book.entries.iter().chain(book.own.values().flatten());
+        let rows = all.filter(|entry| may_see(self, asker, entry.scope)).map(|entry| {
             let (mut seen, mut acted) = entry.armed.counts();
             seen += entry.counted.0;
             acted += entry.counted.1;
-            for context in self.contexts.values().filter(|context| entry.touches(context)) {
-                let more = counts(context, entry.armed.id);
+            for more in touched(entry) {
                 seen += more.0;
                 acted += more.1;
             }
@@ -216,7 +252,8 @@ impl World {
                 "pid": program.map(|context| context.peer.pid), "seen": seen, "acted": acted,
             })
         });
-        let rows: Vec<Value> = rows.collect();
+        let mut rows: Vec<Value> = rows.collect();
+        rows.sort_by_key(|row| row["id"].as_u64());
         let pending = self.contexts.values().filter(|context| is_behind(context)).count();
         json!({"rules": rows, "pending": pending})
     }
@@ -248,5 +285,39 @@ fn may_see(world: &World, asker: Asker, scope: Scope) -> bool {
         (Asker::Root, _) | (_, Scope::All) => true,
         (Asker::User(asker), Scope::User(uid)) => asker == uid,
         (asker, Scope::Own(id)) => world.contexts.get(&id).is_some_and(|context| asker.may_see(context.peer.uid)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::context::Peer;
+
+    /// What a program brings for itself is no work for others, and a user's programs bring so much and no more.
+    #[test]
+    fn own_rules_are_bounded_for_each_user_and_go_with_their_program() {
+        let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");
+        world.user_contexts = 1000;
+        let mut open = |uid: u32| {
+            let peer = Peer { pid: 1, uid, comm: String::new() };
+            world.open(0, abi::open::profile::MAINLINE, peer).expect("opened")
+        };
+        let programs: Vec<ContextId> = (0..USER_OWN_MAX / RULES_MAX + 1).map(|_| open(7)).collect();
+        let other = open(8);
+        let text = vec!["fail create_qp ENOMEM"; RULES_MAX].join("\n");
+        let (last, first) = programs.split_last().expect("some");
+        for id in first {
+            world.add_faults(Scope::Own(*id), &text).expect("room");
+        }
+        let why = world.add_faults(Scope::Own(*last), &text).expect_err("too many");
+        assert!(why.contains("user 7"), "{why}");
+        world.add_faults(Scope::Own(other), &text).expect("another user has room");
+        let looked_at = world.faults.book.lock().about(other).count();
+        assert_eq!(looked_at, RULES_MAX);
+        world.close(first[0]);
+        world.add_faults(Scope::Own(*last), &text).expect("room again");
+        let listed = |asker| world.list_faults(asker)["rules"].as_array().map_or(0, Vec::len);
+        assert_eq!((listed(Asker::User(7)), listed(Asker::User(8))), (USER_OWN_MAX, RULES_MAX));
     }
 }

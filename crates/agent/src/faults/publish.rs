@@ -12,7 +12,7 @@ use abi::fault::{Kind, PLACES, TEXT_MAX, area, state};
 use abi::private::{Push, push};
 use abi::queue::context_page::FAULTS;
 
-use super::{Entry, Scope};
+use super::{Book, Entry, Scope};
 use crate::context::{Context, ContextId};
 use crate::queue_memory::Block;
 use crate::world::World;
@@ -41,31 +41,41 @@ struct Notice {
 
 /// What the engine of a context has to know, whose lanes lead to `neighbours`: the rules that touch it, and those of its neighbours by which
 /// its connections with them may lose packets. Others' connections stay as they are.
-fn notice(world: &World, entries: &[Entry], context: &Context, neighbours: &BTreeSet<ContextId>) -> Notice {
+fn notice(world: &World, book: &Book, context: &Context, neighbours: &BTreeSet<ContextId>) -> Notice {
     let mut notice = Notice { text: String::new(), bits: 0 };
     let mut far = String::new();
-    for entry in entries {
-        let is_harmful = entry.rule().is_of_engines() && entry.rule().kind.is_of_packets();
+    let is_harmful = |entry: &Entry| entry.rule().is_of_engines() && entry.rule().kind.is_of_packets();
+    let mut harm = |entry: &Entry, neighbour: &Context| {
+        // Writing to a string does not fail.
+        let _ = writeln!(far, "@{} {}", neighbour.id.0, entry.rule());
+    };
+    let near: Vec<&Context> = neighbours.iter().filter_map(|id| world.contexts.get(id)).collect();
+    for entry in book.about(context.id) {
         if entry.touches(context) {
             if entry.rule().is_of_engines() {
-                // Writing to a string does not fail.
                 let _ = writeln!(notice.text, "{} {}", entry.armed.id, entry.rule());
             }
-            if is_harmful {
+            if is_harmful(entry) {
                 notice.bits |= state::LOSSY;
             }
             if matches!(entry.rule().kind, Kind::Fail { .. }) {
                 notice.bits |= state::COMMANDS;
             }
-        } else if is_harmful {
-            for neighbour in neighbours.iter().filter_map(|id| world.contexts.get(id)) {
+        } else if is_harmful(entry) {
+            for neighbour in &near {
                 // A user's rules are nothing that another user's programs have to know.
                 let may_know = entry.scope == Scope::All || neighbour.peer.uid == context.peer.uid;
                 if may_know && entry.touches(neighbour) {
-                    let _ = writeln!(far, "@{} {}", neighbour.id.0, entry.rule());
+                    harm(entry, neighbour);
                     notice.bits |= state::LOSSY;
                 }
             }
+        }
+    }
+    for neighbour in near.into_iter().filter(|neighbour| neighbour.peer.uid == context.peer.uid) {
+        for entry in book.own(neighbour.id).filter(|entry| is_harmful(entry) && entry.touches(neighbour)) {
+            harm(entry, neighbour);
+            notice.bits |= state::LOSSY;
         }
     }
     // Where there is no room for all of them, every connection reckons with losses.
@@ -84,16 +94,16 @@ impl World {
     }
 
     /// Has the engines of these contexts know the rules that touch them.
-    fn publish_faults_to(&mut self, ids: &[ContextId]) {
+    pub(super) fn publish_faults_to(&mut self, ids: &[ContextId]) {
         let faults = std::sync::Arc::clone(&self.faults);
         let book = faults.book.lock();
-        faults.on.store(!book.entries.is_empty(), Ordering::Relaxed);
-        let harm = book.entries.iter().any(|entry| entry.rule().kind.is_of_packets());
+        faults.on.store(!book.is_empty(), Ordering::Relaxed);
+        let harm = !book.own.is_empty() || book.entries.iter().any(|entry| entry.rule().kind.is_of_packets());
         for id in ids {
             let Some(context) = self.contexts.get(id) else { continue };
             let Some(page) = page(context) else { continue };
             let others = self.lanes.neighbours(*id).filter(|other| harm && other != id).collect();
-            let Notice { text, bits } = notice(self, &book.entries, context, &others);
+            let Notice { text, bits } = notice(self, &book, context, &others);
             let mut old = vec![0; page.read(FAULTS + area::LEN).min(TEXT_MAX as u32) as usize];
             page.copy_out(FAULTS + area::TEXT, &mut old);
             if old == text.as_bytes() && page.read(FAULTS + area::STATE) == bits {
@@ -129,8 +139,8 @@ impl World {
         String::from_utf8(text).ok()
     }
 
-    /// A context ends: its counts stay, its own rules go.
-    pub(crate) fn forget_faults(&mut self, id: ContextId) {
+    /// A context ends: its counts stay, its own rules go. `neighbours` are those to which it had lanes.
+    pub(crate) fn forget_faults(&mut self, id: ContextId, neighbours: &[ContextId]) {
         if !self.faults.is_on() {
             return;
         }
@@ -143,12 +153,10 @@ impl World {
                 entry.counted.1 += acted;
             }
         }
-        let before = book.entries.len();
-        book.entries.retain(|entry| entry.scope != Scope::Own(id));
-        let are_others = book.entries.len() < before;
+        let had_own = book.own.remove(&id).is_some();
         drop(book);
-        if are_others {
-            self.publish_faults();
+        if had_own {
+            self.publish_faults_to(neighbours);
         }
     }
 }
