@@ -6,15 +6,10 @@
 
 mod common;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
 
 use abi::command::{legacy, number};
-use abi::device::{QueryGid, QueryGidAnswer};
 use abi::envelope::{RequestEnvelope, request as envelope_flag};
 use abi::layout::Record;
 use abi::open::{Open, OpenAnswer, profile};
@@ -22,117 +17,9 @@ use abi::pd::AllocPd;
 use abi::qp::kind;
 use abi::ucma::id::{CreateId, CreateIdAnswer};
 use abi::ucma::{build, command, port_space};
-use agent::Config;
+use common::flood::{MALLORY, agent, become_user, figures, quiet};
 use common::{Client, TestAgent};
 use shm::socket::Socket;
-
-const MALLORY: u32 = 64_001;
-const VICTIM: u32 = 64_002;
-
-/// How long a flood lasts.
-const LASTS: Duration = Duration::from_millis(1500);
-/// Longer than any command takes.
-const HANG: Duration = Duration::from_secs(60);
-
-fn agent() -> Option<TestAgent> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: other users need root");
-        return None;
-    }
-    let agent = TestAgent::start_as(&Config { system: true, ..Config::parse("").expect("a configuration") });
-    fs::set_permissions(agent.scratch.path(), fs::Permissions::from_mode(0o755)).expect("opened");
-    Some(agent)
-}
-
-/// The calling thread is another user's from now on.
-fn become_user(uid: u32) {
-    let uid = rustix::process::Uid::from_raw(uid);
-    rustix::thread::set_thread_res_uid(uid, uid, uid).expect("another user");
-}
-
-/// What a flood does: once, by one of its threads, again and again.
-type Flood = fn(&Path, &AtomicBool, &AtomicU64);
-
-/// Times of the victim's commands, and how often the flood did what it does.
-struct Figures {
-    times: Vec<Duration>,
-    done: u64,
-}
-
-impl Figures {
-    fn part(&self, percent: usize) -> Duration {
-        self.times[(self.times.len() - 1) * percent / 100]
-    }
-}
-
-/// Has so many threads flood the agent, and another user ask for something simple again and again.
-fn figures(agent: &TestAgent, name: &str, threads: usize, flood: Flood) -> Figures {
-    let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let begin = Arc::new(Barrier::new(threads + 1));
-    let before = (resident(), descriptors());
-    let spawn = |_| {
-        let (dir, over, done, begin) = (agent.dir.clone(), Arc::clone(&over), Arc::clone(&done), Arc::clone(&begin));
-        std::thread::spawn(move || {
-            become_user(MALLORY);
-            begin.wait();
-            flood(&dir, &over, &done);
-        })
-    };
-    let floods: Vec<_> = (0..threads).map(spawn).collect();
-    let dir = agent.dir.clone();
-    let victim = std::thread::spawn(move || {
-        become_user(VICTIM);
-        begin.wait();
-        victim(&dir)
-    });
-    let times = victim.join();
-    over.store(true, Ordering::Relaxed);
-    for flood in floods {
-        flood.join().expect("the flood goes on until the end");
-    }
-    let mut figures = Figures { times: times.expect("the victim is served"), done: done.load(Ordering::Relaxed) };
-    figures.times.sort_unstable();
-    println!(
-        "{name}: {} floods done; victim: {} commands, p50 {:?}, p99 {:?}, max {:?}; KiB and descriptors before {before:?}, after {:?}",
-        figures.done,
-        figures.times.len(),
-        figures.part(50),
-        figures.part(99),
-        figures.part(100),
-        (resident(), descriptors())
-    );
-    agent.ask("status");
-    figures
-}
-
-/// Asks for a GID, makes a PD; each 40th time it opens the device anew.
-fn victim(dir: &Path) -> Vec<Duration> {
-    let end = Instant::now() + LASTS;
-    let mut times = Vec::new();
-    while Instant::now() < end {
-        let mut client = Client::connect(&dir.join("uverbs0"));
-        client.open();
-        for _ in 0..40 {
-            let query = QueryGid { response: 1, port_num: 1, ..QueryGid::default() };
-            let began = Instant::now();
-            client.call(&legacy(number::QUERY_GID, &query, &[], 16)).get::<QueryGidAnswer>(0);
-            client.alloc_pd();
-            times.push(began.elapsed() / 2);
-            assert!(began.elapsed() < HANG);
-        }
-    }
-    times
-}
-
-fn resident() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").parse().unwrap_or(0)
-}
-
-fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
-}
 
 /// A client of Mallory's with many objects.
 fn rich(dir: &Path, objects: usize) -> Client {
@@ -144,11 +31,6 @@ fn rich(dir: &Path, objects: usize) -> Client {
     // In order: all of them are there now.
     client.alloc_pd();
     client
-}
-
-fn quiet(socket: &mut Socket, request: &[u8]) {
-    let envelope = RequestEnvelope { sequence: 1, flags: envelope_flag::QUIET };
-    socket.send(&[envelope.bytes(), request].concat(), &[]).expect("sent");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod flood;
 pub(crate) mod hostile;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
