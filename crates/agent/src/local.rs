@@ -42,6 +42,8 @@ pub(crate) enum Message {
         /// Where the reply goes.
         answer: SyncSender<Reply>,
     },
+    /// An engine that the agent runs has not been told of all objects of this context.
+    Starting(ContextId),
     /// End a context.
     Close(ContextId),
     /// Open an event channel.

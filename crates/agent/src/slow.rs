@@ -2,7 +2,7 @@
 //!
 //! [`Paths`] stands between the clients and [`dispatch`]. A client that never says ENGINE_HELLO gets a [`worker`] thread with
 //! an engine of its own when it first needs one: when it posts, polls or arms, or when a QP of its leaves INIT, for then a
-//! peer may reach it, or when it opens an XRC target, which it may have to go on serving. The engine takes over the objects that exist ([`inventory`]) and every one that is made later. It is an
+//! peer may reach it, or when it opens an XRC target, which it may have to go on serving. The engine takes over the objects that exist ([`inventory`]), in pieces while the client's commands wait, and every one that is made later. It is an
 //! engine like any other: its control calls come in through [`LocalControl`], in the client's own context. Commands of such
 //! a client go through its worker in order, one at a time, so the agent's thread never waits for an engine.
 
@@ -21,12 +21,12 @@ use crate::agent::Inbox;
 use crate::context::ContextId;
 use crate::dispatch::{Reply, dispatch};
 use crate::foreign::Passed;
-use crate::local::LocalControl;
+use crate::local::{LocalControl, Message};
 use crate::world::World;
-use inventory::Change;
+use inventory::{Change, Inventory};
 
 /// Where the reply to a command goes when it is not there at once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum ReplyTo {
     /// To the client with this connection, for this request.
     Connection {
@@ -41,21 +41,34 @@ pub(crate) enum ReplyTo {
 
 /// What a worker is to do next.
 enum Job {
+    /// Take over objects that there were before.
+    Know(Vec<Change>),
     /// Follow a change that the agent has made, then hand on its reply.
     Follow { change: Change, reply: Reply, to: ReplyTo },
     /// Carry out a command that is an engine's affair.
     Execute { request: Vec<u8>, to: ReplyTo },
 }
 
+/// Objects that a worker is told of in one piece of work.
+const PIECE: usize = 256;
+
+/// A worker that has not been told yet of all that its client has.
+struct Starting {
+    inventory: Inventory,
+    /// Commands of the client that have come meanwhile.
+    commands: Vec<(Vec<u8>, Vec<Passed>, ReplyTo)>,
+}
+
 /// The clients whose engine the agent runs.
 pub(crate) struct Paths {
     inbox: Inbox,
     workers: BTreeMap<ContextId, Sender<Job>>,
+    starting: BTreeMap<ContextId, Starting>,
 }
 
 impl Paths {
     pub(crate) fn new(inbox: Inbox) -> Self {
-        Self { inbox, workers: BTreeMap::new() }
+        Self { inbox, workers: BTreeMap::new(), starting: BTreeMap::new() }
     }
 
     /// Carries out a command. None: the reply will go to `to`, and until then this client's next command has to wait.
@@ -72,6 +85,10 @@ impl Paths {
             Some(number) if CONCERN_ENGINE.contains(&number) => self.workers.contains_key(&client),
             _ => false,
         };
+        if let Some(starting) = self.starting.get_mut(&client) {
+            starting.commands.push((request.to_vec(), fds, to));
+            return None;
+        }
         if takes_it {
             return self.submit(client, Job::Execute { request: request.to_vec(), to });
         }
@@ -92,6 +109,23 @@ impl Paths {
     /// Ends the worker of a client that is gone; it takes its engine with it.
     pub(crate) fn forget(&mut self, client: ContextId) {
         self.workers.remove(&client);
+        self.starting.remove(&client);
+    }
+
+    /// Tells a worker that starts one piece more of what its client has. After the last one the client's commands go on.
+    pub(crate) fn go_on(&mut self, world: &mut World, client: ContextId) {
+        let Some(starting) = self.starting.get_mut(&client) else { return };
+        let (changes, is_all) = starting.inventory.take(world, PIECE);
+        self.submit(client, Job::Know(changes));
+        if !is_all {
+            self.inbox.send(Message::Starting(client));
+            return;
+        }
+        for (request, fds, to) in self.starting.remove(&client).into_iter().flat_map(|starting| starting.commands) {
+            if let Some(reply) = self.carry_out(world, client, &request, fds, to.clone()) {
+                self.inbox.send(Message::Reply { to, reply });
+            }
+        }
     }
 
     /// The worker of a client, started now if it needs one: it is open and has no engine.
@@ -104,17 +138,19 @@ impl Paths {
             let answer = inventory::context(world, client)?;
             let (sender, jobs) = channel();
             let control = LocalControl::inner(self.inbox.clone(), client);
-            let (inbox, profile, changes) = (self.inbox.clone(), context.profile, inventory::all(world, client));
+            let (inbox, profile) = (self.inbox.clone(), context.profile);
             let uid = context.peer.uid;
             let started = std::thread::Builder::new().name(format!("softhca-slow-{}", client.0)).spawn(move || {
                 account::enter(Some(uid));
-                worker::run(control, answer, changes, profile, &jobs, &inbox);
+                worker::run(control, answer, profile, &jobs, &inbox);
             });
             if let Err(error) = started {
                 tracing::warn!(context = client.0, %error, "no thread for the slow path");
                 return None;
             }
             self.workers.insert(client, sender);
+            self.starting.insert(client, Starting { inventory: Inventory::new(client), commands: Vec::new() });
+            self.inbox.send(Message::Starting(client));
         }
         self.workers.get(&client)
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use abi::Errno;
 use abi::command::{legacy, number};
-use abi::cq::PollCq;
+use abi::cq::{CreateCq, PollCq};
 use abi::envelope::{ReplyEnvelope, RequestEnvelope, request as envelope_flag};
 use abi::layout::Record;
 use abi::mcast::AttachMcast;
@@ -270,6 +270,10 @@ fn a_user_with_every_region_and_window_does_not_hold_up_another() {
             assert_eq!(answer.status, Errno::ENOMEM.to_status(), "{}", answer.reason());
         }
         let (cq_handle, ..) = client.create_cq(16);
+        let body = CreateCq { response: 1, cqe: 16, comp_channel: -1, ..CreateCq::default() };
+        for _ in 0..16_000 {
+            quiet(&mut client.socket, &legacy(number::CREATE_CQ, &body, &[], 64));
+        }
         // The first of these has the agent run an engine that knows all of it.
         while !over.load(Ordering::Relaxed) {
             let poll = legacy(number::POLL_CQ, &PollCq { response: 1, cq_handle, ne: 1 }, &[], 8 + 48);

@@ -21,7 +21,9 @@ impl Server {
         for _ in 0..MESSAGES {
             let Ok(message) = self.messages.try_recv() else { return };
             let account = match &message {
-                Message::Call { context, inner: true, .. } => self.account_of_context(*context),
+                Message::Call { context, inner: true, .. } | Message::Starting(context) => {
+                    self.account_of_context(*context)
+                }
                 Message::Reply { to: ReplyTo::Connection { id, .. }, .. } | Message::Arrived { id, .. } => {
                     self.clients.get(id).map_or(Account::Host, |client| Account::User(client.uid()))
                 }
@@ -79,6 +81,7 @@ impl Server {
                 let _ = answer.send(value);
             }
             Message::Arrived { id, arrived } => self.take_arrived(id, arrived),
+            Message::Starting(context) => self.paths.go_on(&mut self.world, context),
             Message::Room(uid) => self.read_again(uid),
             Message::Reply { to, reply } => self.hand_on(to, reply),
             Message::Close(context) => {

@@ -1,6 +1,6 @@
 //! What an engine that joins late has to know: the objects of a context, as the answers that made them.
 //!
-//! [`all`] tells everything that exists, [`change`] what one successful command has made, changed or destroyed. Both only
+//! [`Inventory`] tells everything that exists, in pieces, [`change`] what one successful command has made, changed or destroyed. Both only
 //! read the world. The principal type is [`Change`].
 
 use std::os::fd::OwnedFd;
@@ -93,29 +93,77 @@ pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
     Some(Made { bytes: [answer.bytes(), out.bytes()].concat(), fds })
 }
 
-/// Everything that a context has, dependants after what they depend on.
-pub(super) fn all(world: &World, id: ContextId) -> Vec<Change> {
-    let mut changes = Vec::new();
-    let tables: [(Kind, Vec<u32>); 7] = [
-        (Kind::Pd, world.pds.handles(id)),
-        (Kind::Mr, world.mrs.handles(id)),
-        (Kind::Channel, world.channels.handles(id)),
-        (Kind::Cq, world.cqs.handles(id)),
-        (Kind::Srq, world.srqs.handles(id)),
-        (Kind::Qp, world.qps.handles(id)),
-        (Kind::Ah, world.ahs.handles(id)),
-    ];
-    for (kind, handles) in tables {
-        changes.extend(handles.into_iter().filter_map(|handle| made(world, id, kind, handle)));
+/// What a context has that was not told yet. Its client's commands wait until all is told.
+pub(super) struct Inventory {
+    id: ContextId,
+    /// What is told when the handles are used up.
+    next: std::slice::Iter<'static, Part>,
+    part: Part,
+    handles: std::vec::IntoIter<u32>,
+}
+
+/// A part of it.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// All objects of a kind.
+    Made(Kind),
+    /// What brings new QPs to the states in which they are.
+    Ways,
+}
+
+/// Dependants after what they depend on.
+const PARTS: [Part; 9] = [
+    Part::Made(Kind::Pd),
+    Part::Made(Kind::Mr),
+    Part::Made(Kind::Channel),
+    Part::Made(Kind::Cq),
+    Part::Made(Kind::Srq),
+    Part::Made(Kind::Qp),
+    Part::Made(Kind::Ah),
+    Part::Ways,
+    Part::Made(Kind::Opened),
+];
+
+impl Inventory {
+    /// All of a context.
+    pub(super) fn new(id: ContextId) -> Self {
+        Self { id, next: PARTS.iter(), part: Part::Ways, handles: Vec::new().into_iter() }
     }
-    for (handle, qp) in world.qps.of(id) {
-        if qp.offered {
-            continue;
+
+    /// What comes next, of `most` objects at most, and whether that is all.
+    pub(super) fn take(&mut self, world: &World, most: usize) -> (Vec<Change>, bool) {
+        let mut changes = Vec::new();
+        for _ in 0..most {
+            let handle = loop {
+                if let Some(handle) = self.handles.next() {
+                    break handle;
+                }
+                let Some(part) = self.next.next() else { return (changes, true) };
+                self.part = *part;
+                self.handles = self.handles_of(world).into_iter();
+            };
+            match self.part {
+                Part::Made(kind) => changes.extend(made(world, self.id, kind, handle)),
+                Part::Ways => {
+                    if let Some(qp) = world.qps.find(self.id, handle).filter(|qp| !qp.offered) {
+                        changes.extend(way_to(qp, handle).into_iter().map(|body| modified(qp, body)));
+                    }
+                }
+            }
         }
-        changes.extend(way_to(qp, handle).into_iter().map(|body| modified(qp, body)));
+        (changes, false)
     }
-    changes.extend(world.opened.handles(id).into_iter().filter_map(|handle| made(world, id, Kind::Opened, handle)));
-    changes
+
+    fn handles_of(&self, world: &World) -> Vec<u32> {
+        match self.part {
+            // Of hundreds of thousands of regions the agent can reach those that were handed over: a few thousand.
+            Part::Made(Kind::Mr) => {
+                world.mrs.of(self.id).filter(|(_, mr)| mr.memory.is_some()).map(|(handle, _)| handle).collect()
+            }
+            Part::Made(kind) => world.handles_of(self.id, kind),
+            Part::Ways => world.qps.handles(self.id),
+        }
+    }
 }
 
 /// What a command that succeeded has changed.

@@ -41,23 +41,17 @@ struct Worker {
 }
 
 /// Lives until its client is gone.
-pub(super) fn run(
-    control: LocalControl,
-    context: Made,
-    changes: Vec<Change>,
-    profile: u16,
-    jobs: &Receiver<Job>,
-    inbox: &Inbox,
-) {
+pub(super) fn run(control: LocalControl, context: Made, profile: u16, jobs: &Receiver<Job>, inbox: &Inbox) {
     let answer = engine::Answer { bytes: context.bytes, fds: context.fds };
     let mut worker = Engine::attach(Box::new(control), answer).map(|engine| Worker::new(engine, profile));
-    if let Ok(worker) = &mut worker {
-        for change in changes {
-            worker.follow(change);
-        }
-    }
     for job in jobs {
         let (reply, to) = match (job, &mut worker) {
+            (Job::Know(changes), worker) => {
+                if let Ok(worker) = worker {
+                    changes.into_iter().for_each(|change| worker.follow(change));
+                }
+                continue;
+            }
             (Job::Follow { change, reply, to }, Ok(worker)) => {
                 worker.follow(change);
                 (reply, to)
