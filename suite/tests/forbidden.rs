@@ -200,6 +200,9 @@ fn a_relative_run_directory_is_where_the_user_stands() {
     }
 }
 
+/// Files and directories that a small file system may have.
+const INODES: usize = 2000;
+
 /// A tmpfs of a few pages, for as long as the value lives.
 struct Small(std::path::PathBuf);
 
@@ -211,7 +214,7 @@ impl Small {
         }
         let place = room.folder().join("small");
         std::fs::create_dir(&place).expect("made");
-        let size = format!("size={},mode=700", pages * 4096);
+        let size = format!("size={},nr_inodes={INODES},mode=700", pages * 4096);
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&place).status();
         assert!(mounted.expect("mount runs").success());
         Some(Self(place))
@@ -222,6 +225,12 @@ impl Small {
         use std::io::Write;
         let mut file = std::fs::File::create(self.0.join("filler")).expect("made");
         let end = (0..100_000).find_map(|_| file.write_all(&[1; 4096]).err());
+        assert_eq!(end.expect("it is full").kind(), std::io::ErrorKind::StorageFull);
+    }
+
+    /// Leaves no file to be made.
+    fn crowd(&self) {
+        let end = (0..=INODES).find_map(|number| std::fs::File::create(self.0.join(format!("one-{number}"))).err());
         assert_eq!(end.expect("it is full").kind(), std::io::ErrorKind::StorageFull);
     }
 }
@@ -280,8 +289,15 @@ fn a_disk_that_becomes_full_ends_nobody() {
     // Everything that the library says goes to a file that has no room.
     let script = format!("{why} -m rkey 2>>{log}; test $? = 1 && {why} -m none 2>>{log}");
     let outcome = room.finish(softhca(&["run", "--", "sh", "-c", &script])).expect("it ends");
-    // The place for reasons is full, too: that is told, or it was there.
-    assert!([0, 125].contains(&outcome.code), "{}", outcome.told());
+    // An empty file can still be made, and what goes into it is lost: reasons, not work.
+    assert!(outcome.succeeded() && !outcome.everything().contains("panicked"), "{}", outcome.told());
+    small.crowd();
+    let outcome = room.finish(softhca(&["run", "--", "sh", "-c", &script])).expect("it ends");
+    assert_eq!(outcome.code, 125, "{}", outcome.told());
+    let place = run_dir.display().to_string();
+    for word in ["there is no place for reasons: cannot make", &place, "No space left on device", "free some room"] {
+        assert!(outcome.errors.contains(word), "{word:?}: {}", outcome.told());
+    }
     assert!(!outcome.everything().contains("panicked"), "{}", outcome.told());
     std::fs::remove_file(small.0.join("filler")).expect("removed");
     let stopped = room.finish(softhca(&["agent", "--stop"])).expect("it ends").expect_success();
@@ -306,4 +322,72 @@ fn without_proc_programs_run() {
     assert!(doctor.succeeded() && doctor.output.contains("warn  /proc"), "{}", doctor.told());
     let stopped = room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
     assert!(stopped.output.contains("has ended"), "{}", stopped.told());
+}
+
+/// The bytes that files may have below: as many as an agent's shared memory needs, and not so many that a log is put aside before.
+const LONGEST: u64 = 12 << 20;
+
+/// The logs of the agent and of the program are as long as files may get (`ulimit -f`): what is logged is lost, and both go on.
+#[test]
+fn logs_at_the_limit_of_file_lengths_end_nobody() {
+    let limit = format!("--fsize={LONGEST}:{LONGEST}");
+    let room = Room::new().expect("a room").entered_by(&["prlimit", &limit]);
+    let (said, log) = (room.folder().join("said"), room.run_dir().join("agent.log"));
+    for file in [&said, &log] {
+        std::fs::File::create(file).and_then(|file| file.set_len(LONGEST)).expect("made");
+    }
+    let softhca = |arguments: &[&str]| {
+        let mut command = room.softhca(arguments);
+        command.env("SOFTHCA_LOG", "trace");
+        command
+    };
+    let why = cprogram::build(&room, "why").expect("it compiles").to_str().expect("a plain path").to_owned();
+    let said = said.display().to_string();
+    let script = format!("{why} -m rkey 2>>{said}; test $? = 1 && {why} -m none 2>>{said}");
+    room.finish(softhca(&["run", "--quiet", "--", "sh", "-c", &script])).expect("it ends").expect_success();
+    let stopped = room.finish(softhca(&["agent", "--stop"])).expect("it ends").expect_success();
+    assert!(stopped.output.contains("has ended"), "the agent had ended before: {}", stopped.told());
+    for file in [said.as_ref(), log.as_path()] {
+        assert_eq!(std::fs::metadata(file).expect("there").len(), LONGEST, "{}", file.display());
+    }
+}
+
+/// What needs a file that may not get as long: a sentence, with the documented exit code.
+#[test]
+fn files_that_may_not_get_long_enough_are_told() {
+    let room = Room::new().expect("a room");
+    let softhca = room.dist().softhca().to_str().expect("a plain path").to_owned();
+    let limited = |limit: u64, arguments: &[&str]| {
+        let limit = format!("--fsize={limit}:{limit}");
+        room.command("prlimit", &[&[limit.as_str(), softhca.as_str()], arguments].concat())
+    };
+    let must_tell = |outcome: &Outcome, code: u8, words: &[&str]| {
+        assert_eq!(outcome.code, i32::from(code), "{}", outcome.told());
+        for word in [&["File too large", "ulimit -f"], words].concat() {
+            assert!(outcome.errors.contains(word), "{word:?}: {}", outcome.told());
+        }
+        assert!(!outcome.everything().contains("panicked"), "{}", outcome.told());
+    };
+    // No agent can be started.
+    let outcome = room.finish(limited(4096, &["run", "--", "true"])).expect("it ends");
+    must_tell(&outcome, 125, &["the agent cannot start"]);
+    room.start_agent().expect("an agent");
+    // The program can share no memory; what it is told is the errno.
+    let why = cprogram::build(&room, "why").expect("it compiles").to_str().expect("a plain path").to_owned();
+    let outcome = room.finish(limited(1024, &["run", "--", &why, "-m", "none"])).expect("it ends");
+    must_tell(&outcome, 1, &["ftruncate", "errno 27"]);
+    // A capture.
+    let file = room.folder().join("packets.pcapng");
+    let mut capture = room.start(limited(1024, &["capture", "-w", &file.display().to_string()])).expect("it starts");
+    capture.wait_for_words("listening on", HANG).expect("it listens");
+    let datagrams =
+        cprogram::build(&room, "datagrams").expect("it compiles").to_str().expect("a plain path").to_owned();
+    room.finish_run(&[&datagrams]).expect("it ends").expect_success();
+    must_tell(&capture.wait(HANG).expect("it ends"), 1, &["cannot write", "packets.pcapng"]);
+    // Standard output.
+    let shown = room.folder().join("shown");
+    std::fs::File::create(&shown).and_then(|file| file.set_len(4096)).expect("made");
+    let show = format!("exec prlimit --fsize=4096:4096 {softhca} show >>{}", shown.display());
+    let outcome = room.finish(room.command("sh", &["-c", &show])).expect("it ends");
+    must_tell(&outcome, 1, &["cannot write standard output"]);
 }

@@ -1,10 +1,10 @@
 //! The log of a program that uses this library: silent unless `SOFTHCA_LOG` is set, then to standard error. A value that is no filter is told in
 //! one line, and the program goes on without a log.
 
-use std::io::Write;
 use std::sync::Once;
 
-use engine::log::{VARIABLE, refused};
+use engine::log::{Output, VARIABLE, checked, refused};
+use engine::reason::say;
 use tracing_subscriber::EnvFilter;
 
 /// Starts the log, once, when the environment asks for it.
@@ -12,15 +12,15 @@ pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let Some(wanted) = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty()) else { return };
-        match EnvFilter::try_new(wanted.to_string_lossy()) {
+        let filter = checked(&wanted).and_then(|text| EnvFilter::try_new(text).map_err(|why| refused(&wanted, &why)));
+        match filter {
             // What standard error has no room for is lost: a complaint there would end the program. A program that has a subscriber of
             // its own keeps it.
             Ok(filter) => {
-                let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+                let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Output);
                 let _ = log.log_internal_errors(false).try_init();
             }
-            // Standard error may be closed, which is no reason to end.
-            Err(why) => drop(writeln!(std::io::stderr(), "softhca: {}; nothing is logged", refused(&wanted, &why))),
+            Err(why) => say(format_args!("{why}; nothing is logged")),
         }
     });
 }

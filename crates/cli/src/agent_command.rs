@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use engine::log::{VARIABLE, refused};
+use engine::log::{VARIABLE, checked, refused};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -115,8 +115,7 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
 /// What SOFTHCA_LOG asks for, if it asks for something.
 pub(crate) fn log_filter() -> Result<Option<EnvFilter>, String> {
     let Some(wanted) = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty()) else { return Ok(None) };
-    let text = wanted.to_str().ok_or_else(|| refused(&wanted, &"it is not UTF-8"))?;
-    EnvFilter::try_new(text).map(Some).map_err(|why| refused(&wanted, &why))
+    EnvFilter::try_new(checked(&wanted)?).map(Some).map_err(|why| refused(&wanted, &why))
 }
 
 /// Logging as SOFTHCA_LOG says; a person in front of a terminal sees more than a file does.

@@ -95,10 +95,7 @@ impl Capturing<'_> {
             self.show(session.finish())?;
         }
         let missing = session.lost();
-        match self.output.end(self.taken, missing) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
-            _ => {}
-        }
+        self.output.end(self.taken, missing).or_else(|error| self.fail(error))?;
         for complaint in session.complaints() {
             say(format_args!("{complaint}"));
         }
@@ -142,12 +139,12 @@ impl Capturing<'_> {
     }
 
     /// Nobody who reads is no failure: Wireshark was closed.
-    fn fail<E: From<io::Error>>(&mut self, error: io::Error) -> Result<(), E> {
+    fn fail(&mut self, error: io::Error) -> Result<(), Failure> {
         if error.kind() == io::ErrorKind::BrokenPipe {
             self.is_over = true;
             return Ok(());
         }
-        Err(error.into())
+        Err(unwritten(self.wanted, &error))
     }
 }
 
@@ -162,6 +159,13 @@ enum Words {
     Line,
     Lines { payload: bool },
     Json,
+}
+
+/// Packets cannot be written where they should go.
+fn unwritten(wanted: &Capture, error: &io::Error) -> Failure {
+    let to = wanted.write.as_ref().filter(|path| path.as_os_str() != "-");
+    let to = to.map_or("standard output".to_owned(), |path| path.display().to_string());
+    format!("cannot write {to}: {}", shm::denied::told(error)).into()
 }
 
 impl Output {
@@ -179,7 +183,8 @@ impl Output {
                 Some(Box::new(BufWriter::new(file)))
             }
         };
-        let file = to.map(|to| PcapNg::begin(to, devices, wanted.snaplen as u32)).transpose()?;
+        let file = to.map(|to| PcapNg::begin(to, devices, wanted.snaplen as u32)).transpose();
+        let file = file.map_err(|error| unwritten(wanted, &error))?;
         let how = match (wanted.json, wanted.verbose) {
             (true, _) => Words::Json,
             (false, 0) => Words::Line,
@@ -187,7 +192,7 @@ impl Output {
         };
         let mut output = Self { file, printed: prints.then(|| (how, BufWriter::new(io::stdout()))) };
         // Whoever reads sees at once that there is somebody.
-        output.flush()?;
+        output.flush().map_err(|error| unwritten(wanted, &error))?;
         Ok(output)
     }
 

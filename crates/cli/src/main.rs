@@ -43,6 +43,7 @@ use engine::reason::say;
 use place::Host;
 
 fn main() -> ExitCode {
+    signals::survive_file_limit();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
@@ -115,7 +116,10 @@ fn tell(text: &str) {
 /// Prints a command's output; that nobody reads it any more (`softhca show | head`) is no failure.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            say(format_args!("cannot write standard output: {}", shm::denied::told(&error)));
+            ExitCode::FAILURE
+        }
         _ => ExitCode::SUCCESS,
     }
 }

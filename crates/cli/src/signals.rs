@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
@@ -21,6 +21,15 @@ const PASSED_ON: &[i32] = &[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR1, 
 /// Whether a signal asks a program to end in order.
 pub(crate) fn asks_to_end(signal: i32) -> bool {
     matches!(signal, SIGHUP | SIGINT | SIGTERM)
+}
+
+/// A file that gets longer than this process may write (`ulimit -f`) is an error from now on, and not the end. Programs that are started from
+/// here get the signal as ever: what is caught, and not ignored, is as it was after an `execve`.
+pub(crate) fn survive_file_limit() {
+    if ignored() & (1 << (SIGXFSZ - 1)) == 0 {
+        // Where it fails the signal ends this process, as it ends others.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    }
 }
 
 /// Signals that are caught from now on, to be passed on later.

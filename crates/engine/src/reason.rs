@@ -19,6 +19,7 @@ use abi::queue::{REASON_LEN, REASONS, context_page};
 pub use abi::reason::{Kind, clean};
 use abi::reason::{ReasonRecord, SENTENCE_MAX};
 use parking_lot::Mutex;
+use shm::file_limit::without_signal;
 
 pub use self::line::Line;
 use crate::memory::View;
@@ -187,7 +188,7 @@ pub(crate) fn went_on() {
 /// program in which nothing fails needs its descriptors for other things.
 pub(crate) fn opened() {
     if let Some(mut file) = file() {
-        let _ = file.write_all(Line::Opened.written(std::process::id()).as_bytes());
+        let _ = without_signal(|| file.write_all(Line::Opened.written(std::process::id()).as_bytes()));
     }
 }
 
@@ -197,7 +198,7 @@ fn file() -> Option<File> {
 
 /// Says something to the user on standard error. One that is full or closed is no reason to end: this may be anybody's process.
 pub fn say(what: fmt::Arguments<'_>) {
-    let _ = std::io::stderr().write_all(format!("softhca: {what}\n").as_bytes());
+    let _ = without_signal(|| std::io::stderr().write_all(format!("softhca: {what}\n").as_bytes()));
 }
 
 /// The last `n` sentences of this process, oldest first.
@@ -214,7 +215,7 @@ impl Log {
         {
             self.written += 1;
             // One write per line, so that the lines of several processes do not mix; a full disk loses reasons, not work.
-            let _ = file.write_all(line.written(std::process::id()).as_bytes());
+            let _ = without_signal(|| file.write_all(line.written(std::process::id()).as_bytes()));
         }
     }
 }

@@ -32,6 +32,7 @@ impl Denied {
             }
             Errno::MFILE => "the process has too many open files: raise its limit (`ulimit -n`)".to_owned(),
             Errno::NFILE => "the system has too many open files: raise fs.file-max".to_owned(),
+            Errno::FBIG => "the process may write no file as long as this, also none of shared memory: raise its limit (`ulimit -f`)".to_owned(),
             Errno::NOMEM | Errno::NOSPC => "free some memory, or raise the memory limit of the container".to_owned(),
             Errno::AGAIN => {
                 "raise the limit of processes (`ulimit -u`), or the number that the container may have (pids.max)"
@@ -81,7 +82,7 @@ pub fn forbidden(call: &'static str) -> impl Fn(Errno) -> io::Error {
 /// What an error says. Where a limit of open files is reached, whatever the call, that needs no name to be mended.
 #[must_use]
 pub fn told(error: &io::Error) -> String {
-    let limit = Errno::from_io_error(error).filter(|errno| matches!(*errno, Errno::MFILE | Errno::NFILE));
+    let limit = Errno::from_io_error(error).filter(|errno| matches!(*errno, Errno::MFILE | Errno::NFILE | Errno::FBIG));
     match limit.and_then(|errno| Denied { call: "", errno }.advice()) {
         Some(advice) => format!("{error}; {advice}"),
         None => error.to_string(),

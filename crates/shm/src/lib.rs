@@ -9,6 +9,7 @@
 //! * [`share`]: a mapping of somebody else's file, which may be cut short.
 //! * [`spool`]: a ring of records that loses what it has no room for.
 //! * [`denied`]: system calls that the kernel refuses, by name.
+//! * [`file_limit`]: writing files in a process that may be limited in how long they get.
 //! * [`inherit`]: keeping descriptors from programs that are started from here.
 //!
 //! This crate knows nothing of RDMA. Everything that it reads from shared memory is a claim of a peer that may be
@@ -26,6 +27,7 @@ pub mod bell;
 pub mod bulk;
 pub mod denied;
 pub mod eventfd;
+pub mod file_limit;
 pub mod inherit;
 pub mod lane;
 mod layout;

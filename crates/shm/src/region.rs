@@ -15,6 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Pid, getpid};
 
 use crate::denied::denied;
+use crate::file_limit::without_signal;
 use crate::memory::{load_bytes, store_bytes};
 
 /// The type of the file system that ordinary memfds live in (statfs(2)).
@@ -227,7 +228,7 @@ pub fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
 fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create(name, flags).map_err(denied("memfd_create"))?;
-    rustix::fs::ftruncate(&fd, len as u64).map_err(denied("ftruncate"))?;
+    without_signal(|| rustix::fs::ftruncate(&fd, len as u64)).map_err(denied("ftruncate"))?;
     Ok(fd)
 }
 

@@ -109,7 +109,7 @@ fn write(file: &mut Option<File>, engine: u32, check: Check, entry: &Entry, exac
     let (place, what, mend) = (clean(&entry.place), clean(&entry.what), check.mend());
     let line = format!("{key}\t{}\t{sign}\t{}\t{place}\t{what}\t{mend}\n", entry.count, check.name());
     // One write per line, so that the lines of several processes do not mix; a full disk loses findings, not work.
-    let _ = file.write_all(line.as_bytes());
+    let _ = shm::file_limit::without_signal(|| file.write_all(line.as_bytes()));
 }
 
 /// What the text of a file of findings says, in the order in which it was found. A line that was not written to its end is left out.
