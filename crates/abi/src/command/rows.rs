@@ -147,6 +147,8 @@ pub fn find(number: u8, extended: bool, profile: u16) -> Option<&'static Row> {
         .find(|row| row.number == number && row.extended == extended && row.profile.is_none_or(|only| only == profile))
 }
 
+/// Of a descriptor that comes along.
+const NO_RIGHT: (Errno, &str) = (Errno::EBADF, "a descriptor that was opened with O_PATH");
 const BAD_PD: (Errno, &str) = (Errno::ENOENT, "no such PD in this context");
 const BAD_QP: (Errno, &str) = (Errno::ENOENT, "no such QP in this context");
 const BAD_CQ: (Errno, &str) = (Errno::ENOENT, "no such CQ in this context");
@@ -220,6 +222,7 @@ pub static ROWS: &[Row] = &[
             ACCESS,
             START,
             WRAP,
+            NO_RIGHT,
             (Errno::EINVAL, "MrIn: flag and fds disagree, offset not a multiple of 4096, or memfd too short"),
             (Errno::EINVAL, "MrIn DEVICE: beyond the end of the device memory, or not zero-based"),
             FULL,
@@ -346,7 +349,7 @@ pub static ROWS: &[Row] = &[
         .private_out::<xrc::XrcdOut>()
         .extras("request fd: the file, unless fd is -1")
         .errors(&[
-            (Errno::EBADF, "fd is not -1, and no file came with it"),
+            (Errno::EBADF, "fd is not -1, and no file came with it, or one that was opened with O_PATH"),
             (Errno::EAGAIN, "the file has no domain yet, and oflags has no O_CREAT"),
             (Errno::EINVAL, "the file has a domain, and oflags has O_EXCL"),
             FULL,
@@ -452,7 +455,12 @@ pub static ROWS: &[Row] = &[
         .answer::<private::EngineHelloAnswer>()
         .extras("request fds: bell memfd, eventfd; answer fds: board, push socket")
         .errors(&[
-            (Errno::EINVAL, "not two fds, the bell not a sealed memfd, or a flag set"),
+            NO_RIGHT,
+            (
+                Errno::EINVAL,
+                "not two fds, the bell not a memfd of one page (4096 bytes) that is sealed against shrinking and growing, the other one no \
+                 eventfd, or a flag set",
+            ),
             (Errno::EEXIST, "the context has an engine already, its own or the agent's"),
         ]),
     Row::extended(193, "LANE_OPEN", "private::lane_open")
@@ -505,6 +513,7 @@ pub static ROWS: &[Row] = &[
         .answer::<dm::ImportContextAnswer>()
         .extras("request fd: the region of the other context's page")
         .errors(&[
+            NO_RIGHT,
             (Errno::EINVAL, "not one fd, a flag set, or the fd is no context's of this device"),
             (Errno::EEXIST, "the context has imported one already"),
         ]),
