@@ -359,7 +359,7 @@ fn files_that_may_not_get_long_enough_are_told() {
     let softhca = room.dist().softhca().to_str().expect("a plain path").to_owned();
     let limited = |limit: u64, arguments: &[&str]| {
         let limit = format!("--fsize={limit}:{limit}");
-        room.command("prlimit", &[&[limit.as_str(), softhca.as_str()], arguments].concat())
+        room.command("prlimit", [&[limit.as_str(), softhca.as_str()], arguments].concat())
     };
     let must_tell = |outcome: &Outcome, code: u8, words: &[&str]| {
         assert_eq!(outcome.code, i32::from(code), "{}", outcome.told());
@@ -388,6 +388,6 @@ fn files_that_may_not_get_long_enough_are_told() {
     let shown = room.folder().join("shown");
     std::fs::File::create(&shown).and_then(|file| file.set_len(4096)).expect("made");
     let show = format!("exec prlimit --fsize=4096:4096 {softhca} show >>{}", shown.display());
-    let outcome = room.finish(room.command("sh", &["-c", &show])).expect("it ends");
+    let outcome = room.finish(room.command("sh", ["-c", &show])).expect("it ends");
     must_tell(&outcome, 1, &["cannot write standard output"]);
 }
