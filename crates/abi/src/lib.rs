@@ -27,6 +27,7 @@ pub mod fault;
 pub mod lid;
 pub mod mcast;
 pub mod mr;
+pub mod netlink;
 pub mod open;
 pub mod pd;
 pub mod post;

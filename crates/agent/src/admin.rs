@@ -24,7 +24,7 @@ use crate::headroom;
 use crate::rundir::ADMIN;
 use crate::show;
 use crate::world::World;
-use telling::Telling;
+use telling::{Tell, Telling};
 
 /// The longest answer that is a message of its own.
 const INLINE_MAX: usize = 32 * 1024;
@@ -47,7 +47,7 @@ pub(crate) enum Verdict {
 /// What a question leads to.
 pub(crate) enum Answer {
     /// An answer, and whether ports have changed.
-    Tell(Box<Telling>, bool),
+    Tell(Box<dyn Tell>, bool),
     /// The connection has sent its answer, or there was no question.
     Over(Verdict),
 }
@@ -132,7 +132,7 @@ impl Asker {
     }
 }
 
-fn asker(socket: &Socket) -> Asker {
+pub(crate) fn asker(socket: &Socket) -> Asker {
     match socket.peer_credentials() {
         Ok(peer) if peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw() => Asker::Root,
         Ok(peer) => Asker::User(peer.uid),

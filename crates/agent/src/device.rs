@@ -325,6 +325,13 @@ impl Port {
         if self.is_infiniband() { gid_type::IB } else { gid_type::ROCE_V2 }
     }
 
+    /// The interface that carries its addresses; loopback only if it is alone. (GID index 0 is no address.)
+    pub fn carrier(&self) -> Option<u32> {
+        let entries = || self.gids.iter().filter(|(_, entry)| entry.ifindex != 0);
+        let outward = entries().find(|(index, entry)| *index != 0 && !entry.ip().is_loopback());
+        outward.or_else(|| entries().next()).map(|(_, entry)| entry.ifindex)
+    }
+
     /// The addresses that LIDs stand for, as seen from this port.
     pub fn subnet(&self) -> Option<Subnet> {
         let lid = self.lid.filter(|lid| lid.index != 0)?;
@@ -370,6 +377,19 @@ mod tests {
         assert_eq!((port.state, port.link_layer, port.flags, port.lmc), (4, 1, 0, 0));
         assert_eq!((port.lid, port.sm_lid), (0xbfff, 0xbfff));
         assert_eq!(devices[0].gid_entry(1, 0).expect("an entry").gid_type, gid_type::IB);
+    }
+
+    #[test]
+    fn loopback_carries_a_port_only_if_it_is_alone() {
+        let address =
+            |text: &str, ifindex| HostAddress { ip: text.parse().expect(text), ifindex, mtu: 1500, prefix: 8 };
+        let mut device = Device::new(0, &DeviceConfig::default(), "test");
+        let port = &mut device.ports[0];
+        assert_eq!(port.carrier(), None);
+        port.follow(&[address("127.0.0.1", 1)], true, 1);
+        assert_eq!(port.carrier(), Some(1));
+        port.follow(&[address("127.0.0.1", 1), address("10.0.0.1", 7)], true, 1);
+        assert_eq!(port.carrier(), Some(7));
     }
 
     #[test]

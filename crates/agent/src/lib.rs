@@ -36,6 +36,7 @@ pub mod limits;
 pub mod local;
 mod mapped;
 mod mirror;
+mod netlink;
 pub mod numbers;
 pub mod objects;
 pub mod owing;

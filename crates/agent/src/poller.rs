@@ -19,13 +19,15 @@ pub(crate) enum Token {
     ManagerNode,
     /// A connection arrives at the admin node.
     AdminNode,
+    /// A connection arrives at the node of NETLINK_RDMA.
+    NetlinkNode,
     /// A client's socket.
     Client(u32),
     /// A client's process has ended.
     Death(u32),
     /// An engine's push socket has room.
     Push(u32),
-    /// An admin connection.
+    /// A connection to the admin node or to that of NETLINK_RDMA.
     Admin(u32),
     /// The host's addresses have changed.
     Addresses,
@@ -55,6 +57,7 @@ impl From<Token> for EventData {
             Token::Management => (10, 0),
             Token::RunDir => (11, 0),
             Token::Bell(id) => (12, id),
+            Token::NetlinkNode => (13, 0),
         };
         Self::new_u64(kind << 32 | u64::from(id))
     }
@@ -77,6 +80,7 @@ impl From<EventData> for Token {
             10 => Self::Management,
             11 => Self::RunDir,
             12 => Self::Bell(id),
+            13 => Self::NetlinkNode,
             _ => Self::Wake,
         }
     }

@@ -60,6 +60,7 @@ pub(crate) struct Server {
     nodes: Vec<Listener>,
     manager_node: Option<Listener>,
     admin: Option<Listener>,
+    netlink_node: Option<Listener>,
     clients: BTreeMap<u32, Client>,
     /// Those of them whose replies wait for a time at which the kernel takes descriptors again.
     starving: BTreeSet<u32>,
@@ -140,6 +141,7 @@ impl Server {
             nodes: Vec::new(),
             manager_node: None,
             admin: None,
+            netlink_node: None,
             clients: BTreeMap::new(),
             starving: BTreeSet::new(),
             admins: BTreeMap::new(),
@@ -190,6 +192,9 @@ impl Server {
         let manager = listen_at(&run_dir, abi::ucma::NODE)?;
         self.poller.watch(manager.as_fd(), Token::ManagerNode, EventFlags::IN)?;
         self.manager_node = Some(manager);
+        let netlink = listen_at(&run_dir, abi::netlink::NODE)?;
+        self.poller.watch(netlink.as_fd(), Token::NetlinkNode, EventFlags::IN)?;
+        self.netlink_node = Some(netlink);
         let admin = listen_at(&run_dir, ADMIN)?;
         self.poller.watch(admin.as_fd(), Token::AdminNode, EventFlags::IN)?;
         self.admin = Some(admin);

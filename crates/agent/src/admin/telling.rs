@@ -25,7 +25,17 @@ const CONTEXT_WORK: usize = 4;
 /// Places of ids that are looked at in one piece.
 const PLACES: usize = 256;
 
-/// An answer that is being told.
+/// An answer that is made and sent in pieces.
+pub(crate) trait Tell: Send {
+    /// Makes one piece more. True: there is a message to be sent.
+    fn go_on(&mut self, world: &World, manager: &Manager) -> bool;
+    /// The message to be sent.
+    fn message(&self) -> Vec<u8>;
+    /// That message has been sent. True: it was the last one.
+    fn sent(&mut self) -> bool;
+}
+
+/// An answer of the admin node.
 pub(crate) struct Telling {
     asker: Asker,
     text: String,
@@ -52,6 +62,46 @@ enum Part {
     Done,
 }
 
+impl Tell for Telling {
+    fn go_on(&mut self, world: &World, manager: &Manager) -> bool {
+        if self.is_ready() {
+            return true;
+        }
+        let part = std::mem::replace(&mut self.part, Part::Done);
+        self.part = match part {
+            Part::Contexts { after, first, room, more } => self.contexts(world, after, first, (room, more)),
+            Part::Objects { context, list, handles, first, room, more } => {
+                self.objects(world, context, (list, handles, first), (room, more))
+            }
+            Part::Ids { start, shown } => self.ids(manager, start, shown),
+            Part::Ended { place, first } => self.ended(world, place, first),
+            Part::Live { after, first } => self.live(world, after, first),
+            Part::Done => Part::Done,
+        };
+        self.is_ready()
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let rest = &self.text.as_bytes()[self.said..];
+        if !self.is_begun && self.is_whole() && rest.len() <= INLINE_MAX {
+            return rest.to_vec();
+        }
+        let piece = &rest[..rest.len().min(INLINE_MAX)];
+        let mark = if self.is_whole() && piece.len() == rest.len() { LAST } else { MORE };
+        [&[mark], piece].concat()
+    }
+
+    fn sent(&mut self) -> bool {
+        self.is_begun = true;
+        self.said = self.text.len().min(self.said + INLINE_MAX);
+        if self.said == self.text.len() {
+            self.text.clear();
+            self.said = 0;
+        }
+        self.is_whole() && self.text.is_empty()
+    }
+}
+
 impl Telling {
     /// Every context with every object, and every id; to ordinary users no more than [`SHOWN`] objects.
     pub(crate) fn show(asker: Asker) -> Self {
@@ -71,47 +121,6 @@ impl Telling {
 
     fn new(asker: Asker, begin: &str, part: Part) -> Self {
         Self { asker, text: begin.to_owned(), said: 0, is_begun: false, part }
-    }
-
-    /// Makes one piece more. True: there is a message to be sent.
-    pub(crate) fn go_on(&mut self, world: &World, manager: &Manager) -> bool {
-        if self.is_ready() {
-            return true;
-        }
-        let part = std::mem::replace(&mut self.part, Part::Done);
-        self.part = match part {
-            Part::Contexts { after, first, room, more } => self.contexts(world, after, first, (room, more)),
-            Part::Objects { context, list, handles, first, room, more } => {
-                self.objects(world, context, (list, handles, first), (room, more))
-            }
-            Part::Ids { start, shown } => self.ids(manager, start, shown),
-            Part::Ended { place, first } => self.ended(world, place, first),
-            Part::Live { after, first } => self.live(world, after, first),
-            Part::Done => Part::Done,
-        };
-        self.is_ready()
-    }
-
-    /// The message to be sent.
-    pub(crate) fn message(&self) -> Vec<u8> {
-        let rest = &self.text.as_bytes()[self.said..];
-        if !self.is_begun && self.is_whole() && rest.len() <= INLINE_MAX {
-            return rest.to_vec();
-        }
-        let piece = &rest[..rest.len().min(INLINE_MAX)];
-        let mark = if self.is_whole() && piece.len() == rest.len() { LAST } else { MORE };
-        [&[mark], piece].concat()
-    }
-
-    /// That message has been sent. True: it was the last one.
-    pub(crate) fn sent(&mut self) -> bool {
-        self.is_begun = true;
-        self.said = self.text.len().min(self.said + INLINE_MAX);
-        if self.said == self.text.len() {
-            self.text.clear();
-            self.said = 0;
-        }
-        self.is_whole() && self.text.is_empty()
     }
 
     fn is_ready(&self) -> bool {

@@ -1,16 +1,71 @@
 //! The connection manager in the admin node's answers: every id with what it is doing, and a few numbers. Only reads.
 
 use abi::qp::kind;
+use abi::ucma::sockaddr::Sockaddr;
 use serde_json::{Value, json};
 
 use super::Manager;
-use super::id::space_name;
+use super::id::{Stage, space_name};
 use crate::admin::Asker;
 
 /// The most ids that are shown.
 pub(crate) const SHOWN: usize = 10_000;
 
+/// An id that belongs to a device, or listens on all of them: what a kernel tells of it.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// Its number.
+    pub(crate) name: u32,
+    /// Whose it is.
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    /// The device, by index, and its port; none: all.
+    pub(crate) device: Option<usize>,
+    pub(crate) port: Option<u8>,
+    pub(crate) kind: u8,
+    pub(crate) qpn: u32,
+    pub(crate) space: u16,
+    /// As `enum rdma_cm_state` numbers it.
+    pub(crate) state: u8,
+    pub(crate) local: Option<Sockaddr>,
+    pub(crate) remote: Option<Sockaddr>,
+}
+
 impl Manager {
+    /// The ids of `most` places from `start` on, and where the next ones begin.
+    pub(crate) fn listed(&self, start: usize, most: usize) -> (impl Iterator<Item = Listed> + '_, Option<usize>) {
+        let (ids, next) = self.ids.some(start, most);
+        let listed = ids.filter_map(|(name, id)| {
+            let peer = &self.channels.get(&id.channel)?.channel.peer;
+            if id.attachment.is_none() && id.stage != Stage::Listening {
+                return None;
+            }
+            Some(Listed {
+                name,
+                pid: peer.pid,
+                uid: peer.uid,
+                device: id.attachment.map(|at| at.device),
+                port: id.attachment.map(|at| at.port),
+                kind: id.kind,
+                qpn: id.qpn,
+                space: id.space,
+                state: match id.stage {
+                    Stage::Idle => 0,
+                    Stage::Resolving => 1,
+                    Stage::AddressResolved => 2,
+                    Stage::RouteResolved => 4,
+                    Stage::Connecting => 5,
+                    Stage::Over => 6,
+                    Stage::Bound => 7,
+                    Stage::Listening => 8,
+                },
+                local: id.local,
+                remote: id.remote,
+            })
+        });
+        (listed, next)
+    }
+
     /// The ids of `most` places from `start` on, of users whose affairs the asker may see in full, of others without numbers that
     /// would help to interfere; and where the next ones begin.
     pub(crate) fn show(&self, asker: Asker, start: usize, most: usize) -> (Vec<Value>, Option<usize>) {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::Server;
 use super::passing::passed;
 use super::turns::{Account, Work};
+use super::visitors::Door;
 use crate::admin;
 use crate::dispatch::dispatch;
 use crate::doors::ourselves;
@@ -69,7 +70,7 @@ impl Server {
                     self.idle_since = Instant::now();
                 }
             }
-            Message::Admin(socket) => self.take_admin(socket),
+            Message::Admin(socket) => self.take_visitor(socket, Door::Admin),
             Message::Network(network) => self.manager.set_network(network),
             Message::Port { device, port, up } => {
                 let changed = self.world.set_port(device, port, up);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{Event, EventFlags};
 
 use super::Server;
+use super::visitors::Door;
 use crate::account;
 use crate::client::Node;
 use crate::cm::ChannelId;
@@ -200,7 +201,7 @@ impl Server {
             Token::Admin(id) => self.admins.get(&id).map_or(Account::Newcomers, |visitor| Account::User(visitor.uid)),
             Token::Push(context) => self.account_of_context(ContextId(context)),
             Token::Bell(channel) => Account::User(self.manager.user_of(ChannelId(channel))),
-            Token::Node(_) | Token::ManagerNode | Token::AdminNode => Account::Newcomers,
+            Token::Node(_) | Token::ManagerNode | Token::AdminNode | Token::NetlinkNode => Account::Newcomers,
             Token::Relays => Account::Rings,
             Token::Management => Account::Network,
             Token::Wake | Token::Addresses | Token::RunDir => Account::Host,
@@ -235,7 +236,8 @@ impl Server {
             Token::Wake => self.take_messages(),
             Token::Node(device) => self.accept(Node::Device(device as usize)),
             Token::ManagerNode => self.accept(Node::Manager),
-            Token::AdminNode => self.accept_admin(),
+            Token::AdminNode => self.accept_visitors(Door::Admin),
+            Token::NetlinkNode => self.accept_visitors(Door::Netlink),
             Token::Client(id) => self.serve(id),
             Token::Death(id) => self.disconnect(id),
             // An engine has made room.

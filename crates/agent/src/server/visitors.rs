@@ -1,4 +1,5 @@
-//! Connections to the admin node: a question, its answer in as many pieces as it needs, the next question. Adds to [`Server`].
+//! Connections to the admin node and to that of NETLINK_RDMA: a question, its answer in as many pieces as it needs, the next question. Adds
+//! to [`Server`].
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,24 +9,33 @@ use rustix::event::epoll::EventFlags;
 use shm::socket::Socket;
 
 use super::{ACCEPTED, Server, turns};
-use crate::admin::telling::Telling;
+use crate::admin::telling::Tell;
 use crate::admin::{self, Answer, Verdict};
 use crate::capture;
 use crate::doors::accepted;
 use crate::foreign::Foreign;
 use crate::headroom;
+use crate::netlink;
 use crate::poller::Token;
 
 /// Answers to one user that are being told at a time; further questions wait.
 const TELLINGS: usize = 64;
 
+/// Through which node a connection has come.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Door {
+    Admin,
+    Netlink,
+}
+
 /// One connection.
 pub(super) struct Visitor {
+    door: Door,
     pub(super) uid: u32,
     socket: Foreign<Socket>,
     /// What its socket is watched for, if it is watched.
     interest: Option<EventFlags>,
-    telling: Option<Box<Telling>>,
+    telling: Option<Box<dyn Tell>>,
     /// Nothing is read from it while too many descriptors of its user wait to be closed.
     held_up: bool,
 }
@@ -47,10 +57,14 @@ pub(super) struct Connections {
 }
 
 impl Server {
-    pub(super) fn accept_admin(&mut self) {
+    pub(super) fn accept_visitors(&mut self, door: Door) {
         for _ in 0..ACCEPTED {
             let closers = &mut self.world.closers;
-            let Some(socket) = self.admin.as_ref().and_then(|admin| accepted(admin, &mut self.spare, closers)) else {
+            let listener = match door {
+                Door::Admin => self.admin.as_ref(),
+                Door::Netlink => self.netlink_node.as_ref(),
+            };
+            let Some(socket) = listener.and_then(|listener| accepted(listener, &mut self.spare, closers)) else {
                 return;
             };
             let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
@@ -59,11 +73,11 @@ impl Server {
                 drop(Foreign::new(socket, self.world.closers.of(uid)));
                 continue;
             }
-            self.take_admin(socket);
+            self.take_visitor(socket, door);
         }
     }
 
-    pub(super) fn take_admin(&mut self, socket: Socket) {
+    pub(super) fn take_visitor(&mut self, socket: Socket, door: Door) {
         let uid = socket.peer_credentials().map_or(u32::MAX, |peer| peer.uid);
         let id = self.next_connection();
         let socket = Foreign::new(socket, self.world.closers.of(uid));
@@ -71,8 +85,8 @@ impl Server {
             && self.poller.watch(socket.as_fd(), Token::Admin(id), EventFlags::IN).is_ok()
         {
             self.connections.entry(uid).or_default().visitors += 1;
-            self.admins
-                .insert(id, Visitor { uid, socket, interest: Some(EventFlags::IN), telling: None, held_up: false });
+            let interest = Some(EventFlags::IN);
+            self.admins.insert(id, Visitor { door, uid, socket, interest, telling: None, held_up: false });
         }
     }
 
@@ -99,7 +113,11 @@ impl Server {
                 }
                 return true;
             }
-            match admin::serve(&mut self.world, &self.manager, (id, &visitor.socket), &mut self.buffer) {
+            let answer = match visitor.door {
+                Door::Admin => admin::serve(&mut self.world, &self.manager, (id, &visitor.socket), &mut self.buffer),
+                Door::Netlink => netlink::serve(&visitor.socket, &mut self.buffer),
+            };
+            match answer {
                 Answer::Tell(telling, changed) => {
                     visitor.telling = Some(telling);
                     has.tellings += 1;

@@ -1,0 +1,233 @@
+//! The NETLINK_RDMA node: what a kernel answers to `rdma` and its like about devices, links and objects, from the agent's tables.
+//!
+//! A connection stands for a netlink socket; the path redirector makes it when a program asks for one. Each datagram holds requests, and each
+//! request is answered as Linux does (`drivers/infiniband/core/nldev.c`): with the facts, with an errno, or message by message up to DONE.
+//! Nothing can be changed here. Like answers of the admin node, these come in pieces, when there is room for the next. What a message says
+//! is in [`facts`] and [`objects`]. The principal type is [`Dump`].
+
+mod facts;
+mod objects;
+
+use std::collections::VecDeque;
+use std::io;
+
+use abi::Errno;
+use abi::netlink::{Header, Request, Writer, command, flag, messages};
+use shm::socket::Socket;
+
+use crate::admin::telling::Tell;
+use crate::admin::{Answer, Asker, Verdict, asker};
+use crate::cm::Manager;
+use crate::foreign::{Foreign, foreign};
+use crate::world::World;
+use objects::{Class, Cursor};
+
+/// Answers to the requests of one datagram.
+#[derive(Debug)]
+struct Dump {
+    asker: Asker,
+    requests: VecDeque<(Header, Vec<u8>)>,
+    current: Option<(Header, Part)>,
+    /// What is to be sent.
+    packet: Writer,
+}
+
+/// What of an answer is still to be said.
+#[derive(Debug)]
+enum Part {
+    /// Devices from this index on.
+    Devices(usize),
+    /// Ports of a device after this number.
+    Ports(usize, u32),
+    /// What there is of objects, of devices from this index on; of one device only, and then without an end.
+    Summaries { device: usize, only: bool, count: objects::IdCount },
+    /// Objects of a device.
+    Objects(Cursor),
+    /// Nothing more.
+    End,
+}
+
+/// Takes one datagram from `socket`.
+pub(crate) fn serve(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Answer {
+    let received = match socket.try_recv(buffer) {
+        Ok(received) => received,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Answer::Over(Verdict::Goes),
+        Err(_) => return Answer::Over(Verdict::Ends),
+    };
+    // No request has descriptors.
+    drop(foreign(received.fds, socket.closer()));
+    if received.len == 0 {
+        return Answer::Over(Verdict::Ends);
+    }
+    let asked = messages(&buffer[..received.len]).filter(|(header, _)| header.wants_answer());
+    let requests: VecDeque<_> = asked.map(|(header, body)| (header, body.to_vec())).collect();
+    if requests.is_empty() {
+        return Answer::Over(Verdict::Goes);
+    }
+    Answer::Tell(Box::new(Dump { asker: asker(socket), requests, current: None, packet: Writer::default() }), false)
+}
+
+impl Tell for Dump {
+    fn go_on(&mut self, world: &World, manager: &Manager) -> bool {
+        if !self.packet.is_empty() {
+            return true;
+        }
+        self.current = match self.current.take() {
+            Some((header, part)) => self.piece(world, manager, &header, part).map(|part| (header, part)),
+            None => {
+                let Some((header, body)) = self.requests.pop_front() else { return true };
+                let begun = self.begin(world, &header, &body);
+                begun.unwrap_or_else(|errno| {
+                    self.packet.result(&header, errno.0);
+                    None
+                })
+            }
+        };
+        !self.packet.is_empty()
+    }
+
+    fn message(&self) -> Vec<u8> {
+        self.packet.as_bytes().to_vec()
+    }
+
+    fn sent(&mut self) -> bool {
+        self.packet.clear();
+        self.current.is_none() && self.requests.is_empty()
+    }
+}
+
+impl Dump {
+    /// Begins the answer to a request, and ends it where it is short.
+    fn begin(&mut self, world: &World, header: &Header, body: &[u8]) -> Result<Option<(Header, Part)>, Errno> {
+        if header.is_control() {
+            self.packet.result(header, 0);
+            return Ok(None);
+        }
+        let command = header.command()?;
+        let class = Class::of(command);
+        let request = Request::parse(body, class.map(|class| class.number))?;
+        let all = header.is_dump();
+        let device = || {
+            let index = request.device.ok_or(Errno::EINVAL)? as usize;
+            if index < world.devices.len() { Ok(index) } else { Err(Errno::ENODEV) }
+        };
+        let part = match (command, class) {
+            (command::GET, _) if all => Part::Devices(0),
+            (command::GET, _) => {
+                self.packet.begin(header, 0);
+                facts::device(&mut self.packet, &world.devices[device()?]);
+                return Ok(self.over(header));
+            }
+            (command::PORT_GET, _) if all => Part::Ports(device()?, 0),
+            (command::PORT_GET, _) => {
+                let device = &world.devices[device()?];
+                let number = request.port.filter(|number| device.port(*number).is_ok()).ok_or(Errno::EINVAL)?;
+                self.packet.begin(header, 0);
+                facts::port(&mut self.packet, device, number);
+                return Ok(self.over(header));
+            }
+            (command::SYS_GET, _) => {
+                self.packet.begin(header, 0);
+                facts::system(&mut self.packet);
+                return Ok(self.over(header));
+            }
+            (command::RES_GET, _) if all => {
+                Part::Summaries { device: 0, only: false, count: objects::IdCount::default() }
+            }
+            (command::RES_GET, _) => {
+                Part::Summaries { device: device()?, only: true, count: objects::IdCount::default() }
+            }
+            (_, Some(class)) if all => Part::Objects(Cursor::all(class, device()?, request.port)),
+            (_, Some(class)) => {
+                let number = request.object.ok_or(Errno::EINVAL)?;
+                Part::Objects(Cursor::one(class, device()?, number))
+            }
+            _ => return Err(self.refusal(world, command, &request)),
+        };
+        Ok(Some((*header, part)))
+    }
+
+    /// Why a command is not carried out: what changes something is for root, and nobody can change anything here.
+    fn refusal(&self, world: &World, command: u16, request: &Request) -> Errno {
+        let changes = matches!(
+            command,
+            command::SET
+                | command::NEWLINK
+                | command::DELLINK
+                | command::SYS_SET
+                | command::STAT_SET
+                | command::STAT_DEL
+        );
+        let is_there = |name: &Vec<u8>| world.devices.iter().any(|device| device.name.as_bytes() == name);
+        match command {
+            _ if changes && self.asker != Asker::Root => Errno::EPERM,
+            command::NEWLINK if request.name.as_ref().is_some_and(is_there) => Errno::EEXIST,
+            _ => Errno::EOPNOTSUPP,
+        }
+    }
+
+    /// The answer is complete; whoever wants to hear so is told.
+    fn over(&mut self, header: &Header) -> Option<(Header, Part)> {
+        if header.flags & flag::ACK != 0 && !header.is_dump() {
+            self.packet.result(header, 0);
+        }
+        None
+    }
+
+    /// Makes one message more, or a bounded part of the work for one; and what is left after that.
+    fn piece(&mut self, world: &World, manager: &Manager, header: &Header, part: Part) -> Option<Part> {
+        match part {
+            Part::Devices(index) => {
+                let Some(device) = world.devices.get(index) else { return self.end(header) };
+                self.packet.begin(header, flag::MULTI);
+                facts::device(&mut self.packet, device);
+                Some(Part::Devices(index + 1))
+            }
+            Part::Ports(index, before) => {
+                let device = &world.devices[index];
+                let number = before + 1;
+                if device.port(number).is_err() {
+                    return self.end(header);
+                }
+                self.packet.begin(header, flag::MULTI);
+                facts::port(&mut self.packet, device, number);
+                Some(Part::Ports(index, number))
+            }
+            Part::Summaries { device, only, mut count } => {
+                let Some(found) = world.devices.get(device) else { return self.end(header) };
+                if !count.go_on(manager, device) {
+                    return Some(Part::Summaries { device, only, count });
+                }
+                self.packet.begin(header, if only { 0 } else { flag::MULTI });
+                facts::summary(&mut self.packet, world, found, count.found());
+                if only {
+                    self.over(header);
+                    return None;
+                }
+                Some(Part::Summaries { device: device + 1, only, count: objects::IdCount::default() })
+            }
+            Part::Objects(mut cursor) => {
+                let goes_on = cursor.piece(&mut self.packet, header, self.asker, world, manager);
+                match (goes_on, cursor.is_for_one()) {
+                    (true, _) => Some(Part::Objects(cursor)),
+                    (false, false) => Some(Part::End),
+                    (false, true) => {
+                        if self.packet.is_empty() {
+                            self.packet.result(header, Errno::ENOENT.0);
+                        } else {
+                            self.over(header);
+                        }
+                        None
+                    }
+                }
+            }
+            Part::End => self.end(header),
+        }
+    }
+
+    /// The last message of an answer that had several.
+    fn end(&mut self, header: &Header) -> Option<Part> {
+        self.packet.done(header);
+        None
+    }
+}

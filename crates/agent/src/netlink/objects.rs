@@ -1,0 +1,349 @@
+//! The objects of a device, one kind at a time: which there are, and what is said of each. Only reads.
+//!
+//! A [`Cursor`] goes through the contexts of a device in order, or through the connection manager's ids; each piece of that work is
+//! bounded, and makes one message at most. Keys, addresses and sequence numbers are said to their owner only.
+
+use std::ops::Bound;
+
+use abi::netlink::{ANSWER_MAX, Header, Writer, attribute, command, flag};
+use abi::qp::kind;
+use abi::queue::qp as qp_word;
+use protocol::Service;
+
+use super::facts;
+use crate::admin::Asker;
+use crate::cm::Manager;
+use crate::cm::show::Listed;
+use crate::context::{Context, ContextId};
+use crate::table::Kind;
+use crate::world::World;
+
+/// Objects and places of ids that are looked at in one piece.
+const PIECE: usize = 64;
+const PLACES: usize = 256;
+/// Room for the longest entry: an id with two addresses.
+const ENTRY_MAX: usize = 400;
+
+/// A kind of object as NETLINK_RDMA knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Class {
+    /// The attribute that holds all of them; the next one holds one.
+    table: u16,
+    /// The attribute that is an object's number.
+    pub(super) number: u16,
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Table(Kind),
+    Contexts,
+    Ids,
+}
+
+impl Class {
+    /// What a command asks for, if it is a kind of object.
+    pub(super) fn of(command: u16) -> Option<Self> {
+        let (table, number, what) = match command {
+            command::RES_QP_GET => (attribute::RES_QP, attribute::RES_LQPN, What::Table(Kind::Qp)),
+            command::RES_CM_ID_GET => (attribute::RES_CM_ID, attribute::RES_CM_IDN, What::Ids),
+            command::RES_CQ_GET => (attribute::RES_CQ, attribute::RES_CQN, What::Table(Kind::Cq)),
+            command::RES_MR_GET => (attribute::RES_MR, attribute::RES_MRN, What::Table(Kind::Mr)),
+            command::RES_PD_GET => (attribute::RES_PD, attribute::RES_PDN, What::Table(Kind::Pd)),
+            command::RES_CTX_GET => (attribute::RES_CTX, attribute::RES_CTXN, What::Contexts),
+            command::RES_SRQ_GET => (attribute::RES_SRQ, attribute::RES_SRQN, What::Table(Kind::Srq)),
+            _ => return None,
+        };
+        Some(Self { table, number, what })
+    }
+
+    const fn entry(self) -> u16 {
+        self.table + 1
+    }
+}
+
+/// Where an answer about objects is.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    class: Class,
+    device: usize,
+    port: Option<u32>,
+    /// Only the object with this number is wanted.
+    only: Option<u32>,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Contexts after this one.
+    After(Option<ContextId>),
+    /// Objects of a context.
+    In(ContextId, std::vec::IntoIter<u32>),
+    /// Places of ids from this one on.
+    Ids(usize),
+}
+
+impl Cursor {
+    /// All objects of a kind; of queue pairs those of a port, if it is named.
+    pub(super) fn all(class: Class, device: usize, port: Option<u32>) -> Self {
+        let place = if matches!(class.what, What::Ids) { Place::Ids(0) } else { Place::After(None) };
+        Self { class, device, port, only: None, place }
+    }
+
+    /// One of them.
+    pub(super) fn one(class: Class, device: usize, number: u32) -> Self {
+        Self { only: Some(number), ..Self::all(class, device, None) }
+    }
+
+    /// Whether one object is wanted.
+    pub(super) fn is_for_one(&self) -> bool {
+        self.only.is_some()
+    }
+
+    /// Goes on for a piece, and writes a message if it finds anything. False: this was the last piece.
+    pub(super) fn piece(
+        &mut self,
+        to: &mut Writer,
+        header: &Header,
+        asker: Asker,
+        world: &World,
+        manager: &Manager,
+    ) -> bool {
+        let Some(device) = world.devices.get(self.device) else { return false };
+        let mut page = Page { table: None, to };
+        let begin = |page: &mut Page<'_>, only: bool| {
+            if page.table.is_none() && (page.to.is_empty() || !only) {
+                page.to.begin(header, if only { 0 } else { flag::MULTI });
+                facts::handle(page.to, device);
+                if !only {
+                    page.table = Some(page.to.nest(self.class.table));
+                }
+            }
+        };
+        if let Place::Ids(start) = self.place {
+            // As many as fit, whatever they are.
+            let (ids, next) = manager.listed(start, PLACES.min((ANSWER_MAX - 2 * ENTRY_MAX) / ENTRY_MAX));
+            for id in ids.filter(|id| id.device.is_none_or(|at| at == self.device)) {
+                if self.only.is_none_or(|only| only == id.name)
+                    && self.port.is_none_or(|port| id.port.is_none_or(|at| u32::from(at) == port))
+                {
+                    begin(&mut page, self.only.is_some());
+                    page.entry(self.class.entry(), self.only.is_some(), |to| cm_id(to, &id, asker));
+                }
+            }
+            page.close();
+            self.place = Place::Ids(next.unwrap_or(usize::MAX));
+            return next.is_some();
+        }
+        for _ in 0..PIECE {
+            if page.to.len() + ENTRY_MAX > ANSWER_MAX {
+                break;
+            }
+            match &mut self.place {
+                Place::In(id, handles) => {
+                    let (id, handle) = (*id, handles.next());
+                    let Some(handle) = handle else {
+                        self.place = Place::After(Some(id));
+                        continue;
+                    };
+                    let (What::Table(kind), Some(context)) = (self.class.what, world.contexts.get(&id)) else {
+                        continue;
+                    };
+                    let Some((number, port)) = identity(world, id, kind, handle) else { continue };
+                    let wanted = self.only.is_none_or(|only| only == number)
+                        && self.port.is_none_or(|wanted| port.is_none_or(|port| port == wanted));
+                    if wanted {
+                        begin(&mut page, self.only.is_some());
+                        page.entry(self.class.entry(), self.only.is_some(), |to| {
+                            object(to, world, context, kind, handle, asker)
+                        });
+                    }
+                }
+                Place::After(before) => {
+                    let from = before.map_or(Bound::Unbounded, Bound::Excluded);
+                    let Some((id, context)) = world.contexts.range((from, Bound::Unbounded)).next() else {
+                        page.close();
+                        return false;
+                    };
+                    self.place = match self.class.what {
+                        What::Table(kind) if context.device == self.device => {
+                            Place::In(*id, world.handles_of(*id, kind).into_iter())
+                        }
+                        _ => Place::After(Some(*id)),
+                    };
+                    let is_wanted = matches!(self.class.what, What::Contexts)
+                        && context.device == self.device
+                        && self.only.is_none_or(|only| only == id.0);
+                    if is_wanted {
+                        begin(&mut page, self.only.is_some());
+                        page.entry(self.class.entry(), self.only.is_some(), |to| {
+                            to.word(attribute::RES_CTXN, id.0);
+                            to.word(attribute::RES_PID, context.peer.pid);
+                        });
+                    }
+                }
+                Place::Ids(_) => break,
+            }
+        }
+        page.close();
+        true
+    }
+}
+
+/// A message with entries.
+struct Page<'a> {
+    to: &'a mut Writer,
+    table: Option<abi::netlink::Nest>,
+}
+
+impl Page<'_> {
+    fn entry(&mut self, number: u16, only: bool, fill: impl FnOnce(&mut Writer)) {
+        if only {
+            return fill(self.to);
+        }
+        let nest = self.to.nest(number);
+        fill(self.to);
+        self.to.end(nest);
+    }
+
+    fn close(&mut self) {
+        if let Some(table) = self.table.take() {
+            self.to.end(table);
+        }
+    }
+}
+
+/// The number of an object, and the port of a queue pair that has one.
+fn identity(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<(u32, Option<u32>)> {
+    Some(match kind {
+        Kind::Pd => (world.pds.find(id, handle)?.number, None),
+        Kind::Cq => (world.cqs.find(id, handle)?.number, None),
+        Kind::Srq => (world.srqs.find(id, handle)?.number, None),
+        Kind::Qp => {
+            let qp = world.qps.find(id, handle)?;
+            (qp.qpn, Some(u32::from(qp.attributes_now().port_num)).filter(|port| *port != 0))
+        }
+        // Regions have no number but their handles, and keys are not for everybody.
+        Kind::Mr => (handle & 0xf_ffff, None),
+        _ => return None,
+    })
+}
+
+/// What is said of an object.
+fn object(to: &mut Writer, world: &World, context: &Context, kind: Kind, handle: u32, asker: Asker) {
+    let id = context.id;
+    let full = asker.may_see(context.peer.uid);
+    let Some((number, port)) = identity(world, id, kind, handle) else { return };
+    let pd = |to: &mut Writer, handle: u32| {
+        if let Some(pd) = world.pds.find(id, handle) {
+            to.word(attribute::RES_PDN, pd.number);
+        }
+    };
+    match kind {
+        Kind::Pd => {
+            to.word(attribute::RES_PDN, number);
+            to.long(attribute::RES_USECNT, world.pds.find(id, handle).map_or(0, |pd| pd.users.into()));
+            to.word(attribute::RES_CTXN, id.0);
+        }
+        Kind::Cq => {
+            let found = world.cqs.find(id, handle);
+            to.word(attribute::RES_CQN, number);
+            to.word(attribute::RES_CQE, found.map_or(0, |cq| cq.entries));
+            to.long(attribute::RES_USECNT, found.map_or(0, |cq| cq.users.into()));
+            to.byte(attribute::DEV_DIM, 0);
+            to.word(attribute::RES_CTXN, id.0);
+        }
+        Kind::Mr => {
+            let Some(mr) = world.mrs.find(id, handle) else { return };
+            if full {
+                to.word(attribute::RES_RKEY, mr.key);
+                to.word(attribute::RES_LKEY, mr.key);
+                to.long(attribute::RES_IOVA, mr.hca_va);
+            }
+            to.long(attribute::RES_MRLEN, mr.length);
+            to.word(attribute::RES_MRN, number);
+            pd(to, mr.pd);
+        }
+        Kind::Srq => {
+            let Some(srq) = world.srqs.find(id, handle) else { return };
+            to.word(attribute::RES_SRQN, number);
+            to.byte(attribute::RES_TYPE, u8::from(srq.xrc.is_some()));
+            pd(to, srq.pd);
+        }
+        Kind::Qp => {
+            let Some(qp) = world.qps.find(id, handle) else { return };
+            let now = qp.attributes_now();
+            let word = |at: usize| qp.block.read(at);
+            port.into_iter().for_each(|port| to.word(attribute::PORT_INDEX, port));
+            to.word(attribute::RES_LQPN, number);
+            if matches!(qp.service, Service::Rc | Service::Uc) {
+                to.word(attribute::RES_RQPN, now.dest_qp_num);
+                if full {
+                    to.word(attribute::RES_RQ_PSN, word(qp_word::RQ_PSN));
+                }
+            }
+            to.word(attribute::RES_SQ_PSN, if full { word(qp_word::SQ_PSN) } else { 0 });
+            if qp.service != Service::Ud {
+                to.byte(attribute::RES_PATH_MIG_STATE, now.path_mig_state);
+            }
+            to.byte(attribute::RES_TYPE, kind_of(qp.service));
+            to.byte(attribute::RES_STATE, qp.state() as u8);
+            pd(to, qp.pd);
+        }
+        _ => return,
+    }
+    to.word(attribute::RES_PID, context.peer.pid);
+}
+
+/// A service as `enum ib_qp_type` numbers it.
+fn kind_of(service: Service) -> u8 {
+    match service {
+        Service::Rc => kind::RC,
+        Service::Uc => kind::UC,
+        Service::Ud => kind::UD,
+        Service::XrcIni => kind::XRC_INI,
+        Service::XrcTgt => kind::XRC_TGT,
+    }
+}
+
+/// What is said of an id.
+fn cm_id(to: &mut Writer, id: &Listed, asker: Asker) {
+    if let Some(port) = id.port {
+        to.word(attribute::PORT_INDEX, port.into());
+    }
+    if id.qpn != 0 && asker.may_see(id.uid) {
+        to.word(attribute::RES_LQPN, id.qpn);
+        to.byte(attribute::RES_TYPE, id.kind);
+    }
+    to.byte(attribute::RES_STATE, id.state);
+    to.word(attribute::RES_PS, id.space.into());
+    for (number, address) in [(attribute::RES_SRC_ADDR, &id.local), (attribute::RES_DST_ADDR, &id.remote)] {
+        if let Some(address) = address {
+            to.bytes(number, &address.emit().0);
+        }
+    }
+    to.word(attribute::RES_CM_IDN, id.name);
+    to.word(attribute::RES_PID, id.pid);
+}
+
+/// Counts the ids of a device, in pieces.
+#[derive(Debug, Default)]
+pub(super) struct IdCount {
+    start: usize,
+    count: u64,
+}
+
+impl IdCount {
+    /// Goes on for a piece. True: all are counted.
+    pub(super) fn go_on(&mut self, manager: &Manager, device: usize) -> bool {
+        let (ids, next) = manager.listed(self.start, PLACES);
+        self.count += ids.filter(|id| id.device.is_none_or(|at| at == device)).count() as u64;
+        self.start = next.unwrap_or(self.start);
+        next.is_none()
+    }
+
+    /// How many there are.
+    pub(super) fn found(&self) -> u64 {
+        self.count
+    }
+}
