@@ -7,6 +7,8 @@
 //! the mirror lies is [`root`]'s to know. [`entry`] is the one door: it makes the functions, and pointers of the program
 //! have types of their own behind it.
 //!
+//! One thing more is the agent's in place of the kernel's: sockets of NETLINK_RDMA ([`netlink`]).
+//!
 //! What holds for every function: no allocation where the C library makes none, no lock, no panic, so that it may be called
 //! in a signal handler, in a forked child and before `main`; `errno` is what the C library would have set. The work behind
 //! the door calls the *next* functions and never the ones here. Programs that do not call the C library (statically linked
@@ -18,10 +20,12 @@ mod attributes;
 mod directories;
 mod entry;
 mod links;
+mod netlink;
 mod next;
 mod open;
 mod paths;
 mod root;
+mod socket;
 mod stat;
 mod tree_walk;
 mod wildcard;

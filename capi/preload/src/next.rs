@@ -1,4 +1,5 @@
-//! The functions of the C library that stand here: each that takes a path.
+//! The functions of the C library that stand here: each that takes a path, and those of sockets in which a netlink socket differs from
+//! one of unix.
 
 interpose::functions!(
     // Opening.
@@ -63,6 +64,15 @@ interpose::functions!(
     ftw64,
     nftw,
     nftw64,
+    // Sockets.
+    socket,
+    bind,
+    connect,
+    getsockname,
+    setsockopt,
+    recvmsg,
+    recvfrom,
+    __recvfrom_chk,
 );
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ use crate::entry;
 /// Longer names are no names: the sockets in a run directory need ones of a hundred bytes.
 const LONGEST: usize = 1024;
 
+/// What the mirror is called in the run directory.
+const SYS: &[u8] = b"/sys";
+
 /// What [`LENGTH`] says before anybody has looked.
 const UNKNOWN: usize = usize::MAX;
 
@@ -27,6 +30,14 @@ pub(crate) fn path() -> Option<impl Iterator<Item = u8>> {
     (length != 0).then(|| BYTES.iter().take(length).map(|byte| byte.load(Ordering::Relaxed)))
 }
 
+/// The bytes of the run directory's path; `None` when this process has none.
+pub(crate) fn run_directory() -> Option<impl Iterator<Item = u8>> {
+    let mirror = path()?;
+    // Known now.
+    let length = LENGTH.load(Ordering::Relaxed).saturating_sub(SYS.len());
+    Some(mirror.take(length))
+}
+
 /// Reads the environment; gives the length of the path, 0 for none.
 pub(crate) fn learn() -> usize {
     let length = entry::environment(c"SOFTHCA_DIR", |run_directory| keep(run_directory.unwrap_or_default()));
@@ -36,7 +47,6 @@ pub(crate) fn learn() -> usize {
 }
 
 fn keep(run_directory: &[u8]) -> usize {
-    const SYS: &[u8] = b"/sys";
     let fits = run_directory.len().saturating_add(SYS.len()) <= LONGEST;
     if run_directory.first() != Some(&b'/') || !fits {
         return 0;
@@ -57,5 +67,6 @@ mod tests {
         assert_eq!(keep(b"/tmp/a"), 10);
         LENGTH.store(10, Ordering::Release);
         assert_eq!(path().unwrap().collect::<Vec<_>>(), b"/tmp/a/sys");
+        assert_eq!(run_directory().unwrap().collect::<Vec<_>>(), b"/tmp/a");
     }
 }

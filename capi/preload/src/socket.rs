@@ -1,0 +1,140 @@
+//! What [`crate::netlink`] asks of C: the system calls on its sockets, and the program's addresses, each with a type of its own.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::{offset_of, zeroed};
+
+use crate::entry::{Out, Refusal, last_refusal};
+
+/// An address of a netlink socket: `struct sockaddr_nl`.
+pub(crate) struct Netlink(libc::sockaddr_nl);
+
+impl Netlink {
+    /// What a program is told that its own socket has.
+    pub(crate) fn of_this_process() -> Self {
+        let mut address = Self::of_the_kernel();
+        // SAFETY: takes nothing and cannot fail.
+        address.0.nl_pid = unsafe { libc::getpid() }.cast_unsigned();
+        address
+    }
+
+    /// From where answers come.
+    pub(crate) fn of_the_kernel() -> Self {
+        // SAFETY: numbers only.
+        let mut address: libc::sockaddr_nl = unsafe { zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        Self(address)
+    }
+}
+
+/// Where the program wants an address, or NULL.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Address(*mut c_void);
+
+impl Address {
+    /// Writes an address as far as the program has room for it, and how long it is.
+    pub(crate) fn fill(self, length: Out<u32>, address: &Netlink) {
+        length.change(|length| *length = self.write(*length, address));
+    }
+
+    /// Writes an address into so much room, and says how long it is.
+    pub(crate) fn write(self, room: u32, address: &Netlink) -> u32 {
+        let len = size_of::<libc::sockaddr_nl>();
+        if !self.0.is_null() {
+            let fits = len.min(room as usize);
+            // SAFETY: the program says that there is so much room, which is not ours.
+            unsafe { std::ptr::copy_nonoverlapping((&raw const address.0).cast::<u8>(), self.0.cast(), fits) };
+        }
+        len as u32
+    }
+}
+
+/// A program's `struct msghdr`, or NULL.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Message(*mut libc::msghdr);
+
+impl Message {
+    /// Writes where the message has come from; `room` is what the program had for that before it was received.
+    pub(crate) fn fill_name(self, room: u32, address: &Netlink) {
+        // SAFETY: the C library has just received into it, so it is valid.
+        let Some(message) = (unsafe { self.0.as_mut() }) else { return };
+        if !message.msg_name.is_null() {
+            message.msg_namelen = Address(message.msg_name).write(room, address);
+        }
+    }
+
+    /// How much room there is for an address, before the message is received.
+    pub(crate) fn name_room(self) -> u32 {
+        // SAFETY: who calls `recvmsg` passes a valid message; the C library would read it now.
+        unsafe { self.0.as_ref() }.map_or(0, |message| message.msg_namelen)
+    }
+}
+
+/// Connects to the node with this path. By the system call, for `connect` stands here.
+pub(crate) fn connect_to(fd: c_int, path: &CStr) -> Result<(), Refusal> {
+    let bytes = path.to_bytes();
+    // SAFETY: numbers only.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    // The last byte stays zero.
+    if bytes.len() >= address.sun_path.len() {
+        return Err(Refusal(libc::ENAMETOOLONG));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = from.cast_signed();
+    }
+    let len = offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
+    loop {
+        // SAFETY: an address of this function, and its length.
+        if unsafe { libc::syscall(libc::SYS_connect, fd, &raw const address, len) } == 0 {
+            return Ok(());
+        }
+        match last_refusal() {
+            Refusal(libc::EINTR) => {}
+            refusal => return Err(refusal),
+        }
+    }
+}
+
+/// Opens a folder as a place. By the system call, for `open` stands here.
+pub(crate) fn open_folder(path: &CStr) -> Result<c_int, Refusal> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: a C string.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+    c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(last_refusal)
+}
+
+/// Gives a connected socket, which has SOCK_CLOEXEC, the options that the program has asked `socket` for.
+pub(crate) fn settle(fd: c_int, options: c_int) -> Result<(), Refusal> {
+    // SAFETY: numbers only.
+    if options & libc::SOCK_CLOEXEC == 0 && unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
+        return Err(last_refusal());
+    }
+    // SAFETY: numbers only.
+    if options & libc::SOCK_NONBLOCK != 0 && unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        return Err(last_refusal());
+    }
+    Ok(())
+}
+
+/// Closes a descriptor of this library.
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: nobody else knows it.
+    unsafe { libc::close(fd) };
+}
+
+/// Whether the other end of a socket is one of unix whose name ends so. `errno` stays what it is.
+pub(crate) fn peer_ends_with(fd: c_int, name: &[u8]) -> bool {
+    let before = interpose::errno();
+    // SAFETY: numbers only.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as u32;
+    // SAFETY: an address of this function with its length.
+    let found = unsafe { libc::syscall(libc::SYS_getpeername, fd, &raw mut address, &raw mut len) } == 0;
+    interpose::set_errno(before);
+    let len = (len as usize).saturating_sub(offset_of!(libc::sockaddr_un, sun_path)).min(address.sun_path.len());
+    let path = address.sun_path.map(i8::cast_unsigned);
+    let path = path[..len].split(|byte| *byte == 0).next().unwrap_or_default();
+    found && address.sun_family == libc::AF_UNIX as u16 && path.ends_with(name)
+}
