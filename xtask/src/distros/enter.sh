@@ -4,6 +4,12 @@ set -eu
 root=$1 dist=$2 user=$3
 shift 3
 ip link set lo up
+echo localhost >/proc/sys/kernel/hostname
+# Some programs skip loopback: an interface with an address, as a host has.
+ip link add eth0 type veth peer name eth1
+ip address add 192.0.2.1/24 dev eth0
+ip link set eth0 addrgenmode none up
+ip link set eth1 addrgenmode none up
 mount --bind "$dist" "$root/opt/softhca"
 mount -t proc proc "$root/proc"
 mount -t sysfs sys "$root/sys"

@@ -102,6 +102,8 @@ impl Roots {
         apt.arg(place).args(["env", "DEBIAN_FRONTEND=noninteractive", "sh", "-euc", install, "sh"]).args(packages);
         quiet(&mut apt)?;
         fs::remove_dir_all(place.join("var/lib/apt/lists")).map_err(told)?;
+        // Programs look up the name of their host.
+        fs::write(place.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n").map_err(told)?;
         // Where a dist is put, and what is mounted besides.
         for folder in ["opt/softhca", "sys", "proc", "dev", "run", "tmp"] {
             fs::create_dir_all(place.join(folder)).map_err(told)?;

@@ -78,10 +78,19 @@ fn in_words(outcome: &Outcome, says: &str) -> String {
     if outcome.succeeded() {
         return format!("it says nothing of \"{says}\"");
     }
+    format!("ends with {}: {}", outcome.code, last_words(&said))
+}
+
+/// The last line of the program itself, before the server's and before reasons; without what programs put before it in brackets: times
+/// and process numbers.
+fn last_words(said: &str) -> String {
     let own = said.split("--- the server").next().unwrap_or_default();
-    let mut lines =
-        own.lines().rev().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with("softhca:"));
-    format!("ends with {}: {}", outcome.code, first_words(lines.next().unwrap_or("it says nothing")))
+    let own: Vec<&str> = own.lines().take_while(|line| !line.starts_with("softhca:")).collect();
+    let mut line = own.iter().rev().map(|line| line.trim()).find(|line| !line.is_empty()).unwrap_or("it says nothing");
+    while let Some((_, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+        line = rest.trim_start();
+    }
+    first_words(line)
 }
 
 /// What the dynamic linker does not find.
@@ -173,6 +182,13 @@ mod tests {
         let said = "x: symbol lookup error: /lib/libmlx5.so.1: undefined symbol: f, version IBVERBS_PRIVATE_34\n";
         assert_eq!(missing(said).as_deref(), Some("libmlx5.so.1 misses symbol f, version IBVERBS_PRIVATE_34"));
         assert_eq!(missing("all is well"), None);
+    }
+
+    #[test]
+    fn the_last_words_are_the_programs_own() {
+        let said = "Hello\n[12.5] [vm:57   :0] run.c:3 ERROR no luck\n\nsofthca: why something failed:\n  because\n--- the server\nbye\n";
+        assert_eq!(last_words(said), "run.c:3 ERROR no luck");
+        assert_eq!(last_words(""), "it says nothing");
     }
 
     #[test]
