@@ -31,7 +31,7 @@ fn found(said: &str) -> BTreeSet<String> {
 #[track_caller]
 fn finds_only(name: &str, outcome: &Outcome) {
     assert_eq!(found(&outcome.errors), BTreeSet::from([name.to_owned()]), "{}", outcome.told());
-    assert_eq!(outcome.errors.matches("to mend it: ").count(), 1, "{}", outcome.told());
+    assert_eq!(outcome.errors.matches("fix: ").count(), 1, "{}", outcome.told());
 }
 
 /// But the one that ends only when it is ended.

@@ -2,6 +2,8 @@
 //!
 //! The principal type is [`Arguments`]. Nothing is done here.
 
+mod help;
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,31 +11,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-const EXAMPLES: &str = "\
-Examples:
-  softhca run -- ibv_devinfo                       one program on a software RDMA device
-  softhca run -- ibv_rc_pingpong -g 0 &            a server …
-  softhca run -- ibv_rc_pingpong -g 0 127.0.0.1    … and a client that talks to it
-  softhca show qp                                  the queue pairs of every program, and the path each one takes
-  softhca show --errors                            why something failed, in programs that run or ended lately
-  softhca capture -w all.pcapng                    every packet, also those that never leave this machine, for Wireshark
-  softhca bench write bw --all                     how fast it is: a table and a chart
-  softhca doctor                                   what works on this machine, and what to do where something does not
-
-Environment:
-  SOFTHCA_DIR    the run directory; programs and agents with the same one see each other
-                 (default: $XDG_RUNTIME_DIR/softhca-…, else /tmp/softhca-…, one per user and network namespace;
-                 where no agent serves that one, the system's /run/softhca-… if an agent serves it)
-  SOFTHCA_FAULTS faults for the programs that have it: rules, separated by semicolons, or a TOML file (docs/faults.md)
-  SOFTHCA_LOG    what programs and the agent log on standard error: error, warn, info, debug, trace";
-
 /// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel module, no root.
 #[derive(Debug, Parser)]
-#[command(name = "softhca", version, after_help = EXAMPLES)]
+#[command(name = "softhca", version, after_help = help::SOFTHCA)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// Be, or ask, a host of its own with this address only, as 127.0.0.2; may be given several times
+    /// Act as a separate virtual host with this IP address (for example 127.0.0.2). May be repeated
     #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) address: Vec<IpAddr>,
 }
@@ -54,27 +38,27 @@ pub(crate) enum Command {
         verbose: bool,
     },
     /// Show the objects of every program, as `rdma resource show` does
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(after_help = help::SHOW)]
     Show {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Why something failed: the last refused calls, completions with errors and dropped packets of each program, also of those that
+        /// Say why something failed: refused calls, failed requests and dropped packets of each program, also of those that
         /// ended lately
         #[arg(long, conflicts_with = "kind")]
         errors: bool,
-        /// Which objects; without it, how many there are of each
+        /// Which objects. Without it: how many there are of each kind
         kind: Option<Kind>,
     },
-    /// Capture the packets of every program, over shared memory too, for Wireshark or to be read here
+    /// Capture the packets of every program, also over shared memory
     Capture(Capture),
-    /// Lose packets, fail commands, take ports down: faults on demand, for tests (docs/faults.md)
+    /// Inject faults: lose packets, fail commands, take ports down
     #[command(subcommand, after_help = crate::fault::grammar())]
     Fault(crate::fault::Fault),
-    /// Measure how fast softhca is here, or between two hosts: latency, bandwidth, rate of every operation
+    /// Measure latency, bandwidth and rate, on this host or between two
     Bench(crate::bench::Options),
     /// Check this machine, and a program: can it run on softhca?
-    #[command(after_help = DOCTOR_EXAMPLES)]
+    #[command(after_help = help::DOCTOR)]
     Doctor {
         /// Print JSON (docs/json.md)
         #[arg(long)]
@@ -85,70 +69,23 @@ pub(crate) enum Command {
     },
 }
 
-const DOCTOR_EXAMPLES: &str = "\
-Examples:
-  softhca doctor                    what works on this machine
-  softhca doctor -- ./my-server     and whether this program can use softhca
-
-Each line is ok, warn or FAIL; a line with an arrow says what to do. The doctor
-starts nothing. It fails where `softhca run` would refuse to start the program,
-and where the program would start without softhca.
-
-Exit code: 0 if nothing fails, 1 if something fails, 2 for unknown options.";
-
-const RUN_EXAMPLES: &str = "\
-Examples:
-  softhca run -- ibv_devinfo
-  softhca run --pair -- ib_write_bw -- ib_write_bw 127.0.0.1
-      A server and a client: the client starts when the server listens.
-  softhca run --quiet -- ./my-tests
-  softhca run --strict -- ./my-tests
-      Also finds errors that do not show here (docs/strict.md).
-  softhca run --pair --sockets -- iperf3 -s -1 -- iperf3 -c 127.0.0.1
-      Sockets over RDMA, for programs that know nothing of it.
-  softhca run --link-layer infiniband -- ibv_rc_pingpong
-      A port with a LID: the program needs no GID index.
-  softhca run --address 127.0.0.2 -- ./server
-  softhca run --address 127.0.0.3 -- ./client 127.0.0.2
-      Two virtual hosts, which speak RoCEv2 to each other.
-  softhca run --fault 'loss 5% seed 7' -- ./my-tests
-      With packet loss (docs/faults.md).
-  SOFTHCA_LOG=debug softhca run -- ./my-server
-
---pair: the words up to the next -- are the server, all others the client. A
-server that needs a -- of its own goes into a script. The client starts when the
-server, or a program that it has started, listens with TCP or rdma_cm; after
-10 s it starts in any case. Each line of output begins with server: or client:.
-When one side ends, the other has 5 s to end too, then it gets SIGTERM, and 3 s
-later SIGKILL, with all that it has started. Signals go to both. Standard input
-is the client's. The exit code is that of the side that failed first, else 0.
-
-Exit code: the program's, or 128 + the signal that ended it.
-  123  --strict found something, and the program ended with 0
-  125  softhca could not do its part, or does not know an option
-  126  the program cannot be executed
-  127  the program was not found
-
-When the program fails, the reasons follow on standard error, those of its
-children too. When it ends with 0, only those of failed requests follow.";
-
 #[derive(Debug, Args)]
-#[command(after_help = RUN_EXAMPLES)]
+#[command(after_help = help::RUN)]
 pub(crate) struct Run {
     /// Do not print reasons after the program
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Find what the program does wrong although it seems to work, such as buffers that it uses too early, and print
-    /// each at the end, with how to mend it. The program runs slower. docs/strict.md lists what is looked for
+    /// Find errors of the program that do not show here, such as a buffer that it uses before the completion. Print each with its
+    /// fix at the end. The program runs slower (docs/strict.md)
     #[arg(long)]
     pub(crate) strict: bool,
-    /// A fault on demand for this program, as `softhca fault add --help` tells them; may be given several times
+    /// Inject a fault into this program (softhca fault add --help). May be repeated
     #[arg(long, value_name = "RULE")]
     pub(crate) fault: Vec<String>,
-    /// Start the agent with ports of this link layer, if none answers; ethernet without it
+    /// Link layer of all ports, if an agent is started [default: ethernet]
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
-    /// Let the program's internet sockets be rsockets (rsocket(7)): what they send goes by RDMA. Needed on both sides
+    /// Send the program's TCP and UDP traffic over RDMA (rsocket(7)). Both sides need it
     #[arg(short, long)]
     pub(crate) sockets: bool,
     /// Run a server and a client: softhca run --pair -- SERVER ARGS -- CLIENT ARGS
@@ -162,89 +99,54 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-const CAPTURE_EXAMPLES: &str = "\
-Examples:
-  softhca capture                                  one line for each packet, until ^C
-  softhca capture -v -c 10                         ten packets, header by header; -vv shows payloads as well
-  softhca capture -w all.pcapng                    a file for Wireshark, which has a comment with the path of each packet
-  softhca capture -w - | wireshark -k -i -         live
-  softhca capture -w - | tshark -r - -Y infiniband.aeth.syndrome.opcode==3
-  softhca capture --no-payload -w headers.pcapng   headers only: small, and fast enough for more
-  softhca capture qp 0x11                          one queue pair, as sender or receiver
-  softhca capture host 10.0.0.2 and not ack        what goes to one host and comes from it, but for acknowledgements
-  softhca capture 'cm or nak or dropped'           connections being made, refusals, and what was dropped and why
-  softhca capture opcode rdma-read and lane        READs between programs of this machine
-  softhca capture --json --duration 5 | jq .opcode for a script
-
-Filter words: [src|dst] host ADDRESS, [src|dst] qp N, [src|dst] pid N, device NAME, opcode NAME, lane [N], wire, in, out,
-cm, ack, nak, dropped, fault; joined by and, or, not and parentheses.
-
-All packets of all programs of the agent are seen, each once per path: on a lane (shared memory) as the RoCEv2 packet
-that it stands for, on the wire as it was sent or received. With an agent for every user (softhca agent --system) a user
-sees own programs only. Programs run slower while somebody captures, and never wait for the capture: what there is no
-room for is counted and missing. docs/capture.md says more.
-
-The exit code is 0 when the capture has ended as it was told to, 1 when it could not be made or the agent ended, and 2 for
-options that are none.";
-
 #[derive(Debug, Args)]
-#[command(after_help = CAPTURE_EXAMPLES)]
+#[command(after_help = help::CAPTURE)]
 pub(crate) struct Capture {
-    /// Write pcapng to this file; - is standard output, to be piped into Wireshark
+    /// Write pcapng to this file; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
-    /// Capture on this device only, as softhca0
+    /// Capture on this device only, for example softhca0
     #[arg(short, long, value_name = "DEVICE")]
     pub(crate) interface: Option<String>,
-    /// End after so many packets
+    /// Stop after N packets
     #[arg(short, long, value_name = "N")]
     pub(crate) count: Option<u64>,
-    /// Keep so many bytes of each packet, counted from its Ethernet header on; 0 keeps all
+    /// Keep BYTES bytes of each packet, from the Ethernet header on; 0 keeps all
     #[arg(short, long, value_name = "BYTES", default_value_t = 0)]
     pub(crate) snaplen: usize,
     /// Keep the headers only
     #[arg(long)]
     pub(crate) no_payload: bool,
-    /// End after so many seconds
+    /// Stop after this time
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
-    /// Print packets although they are written to a file, too
+    /// Also print the packets that are written to a file
     #[arg(long)]
     pub(crate) print: bool,
-    /// Print several lines for each packet; twice: its payload as well
+    /// Print several lines for each packet; -vv prints the payload too
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Print one JSON object in a line for each packet
+    /// Print one JSON object per line and packet
     #[arg(long, conflicts_with = "verbose")]
     pub(crate) json: bool,
-    /// Room for packets that are not written yet, for each program, in KiB
+    /// Per-program buffer size in KiB
     #[arg(short = 'B', long, value_name = "KIB", default_value_t = 4096)]
     pub(crate) buffer: usize,
-    /// Print neither what is listened to nor the counts at the end
+    /// Print no heading, and no counts at the end
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Which packets; all without it
+    /// Which packets [default: all]
     #[arg(trailing_var_arg = true, value_name = "FILTER")]
     pub(crate) filter: Vec<String>,
 }
 
-const AGENT_EXAMPLES: &str = "\
-Examples:
-  softhca agent                             start it in the background
-  softhca agent --config devices.toml       with devices, ports and limits of your own (docs/configuration.md)
-  softhca agent --address 127.0.0.2         a second host on this machine, with this address only
-  softhca agent --link-layer infiniband     ports with LIDs, for programs that give no GID index
-  softhca agent --system                    for every user of this machine, kept apart from each other (as root)
-  softhca agent --foreground                stay in the terminal and log there; ^C ends it
-  softhca agent --stop                      end it; programs get IBV_EVENT_DEVICE_FATAL";
-
 #[derive(Debug, Args)]
-#[command(after_help = AGENT_EXAMPLES)]
+#[command(after_help = help::AGENT)]
 pub(crate) struct Agent {
     /// A TOML file with devices, ports, GUIDs and limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What all ports are: ethernet (RoCE), or infiniband, with LIDs, for programs that give no GID index
+    /// Link layer of all ports: ethernet (RoCE), or infiniband, with LIDs
     #[arg(long, value_name = "LAYER")]
     pub(crate) link_layer: Option<LinkLayer>,
     /// Serve every user of this machine, in /run/softhca-… unless SOFTHCA_DIR names another place
@@ -253,7 +155,7 @@ pub(crate) struct Agent {
     /// Stay in the foreground and log on standard error
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// End after so many seconds without a program
+    /// Exit after this time without a program
     #[arg(long, value_name = "SECONDS")]
     pub(crate) idle_exit: Option<u64>,
     /// End the agent: the user's own, with --system the system's, with --address that of the address
@@ -287,14 +189,6 @@ impl LinkLayer {
         }
     }
 }
-
-const SHOW_EXAMPLES: &str = "\
-Examples:
-  softhca show                 how many objects of each kind
-  softhca show qp              one line per queue pair: program, state, peer, path
-  softhca show --json mr       memory regions for a script
-  softhca show --errors        why something failed, program by program (docs/why.md)
-  softhca show --errors --json the same for a script, with times, QPs, wr_ids and counts";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
@@ -346,6 +240,33 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Arguments::command().debug_assert();
+    }
+
+    /// A command and all below it.
+    fn all(command: &mut clap::Command, name: &str, found: &mut Vec<(String, String, String)>) {
+        let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let long = command.clone().term_width(80).render_long_help().to_string();
+        let short = command.clone().term_width(80).render_help().to_string();
+        found.push((name.to_owned(), behind, long + &short));
+        for below in command.get_subcommands_mut() {
+            let name = format!("{name} {}", below.get_name());
+            all(below, &name, found);
+        }
+    }
+
+    #[test]
+    fn every_help_fits_80_columns() {
+        let mut found = Vec::new();
+        let mut command = Arguments::command();
+        command.build();
+        all(&mut command, "softhca", &mut found);
+        assert!(found.len() > 12, "{found:?}");
+        for (name, behind, help) in found {
+            // What is behind the options is laid out by hand, and must not be wrapped.
+            for line in behind.lines().chain(help.lines()) {
+                assert!(line.chars().count() <= 80, "{name} --help: {line}");
+            }
+        }
     }
 
     #[test]

@@ -27,8 +27,9 @@ pub(crate) fn grammar() -> String {
     };
     format!(
         "A rule is a kind, what it takes, and keys: KIND [VALUE] [KEY VALUE]…\n\nKinds:\n{}\nKeys:\n{}\n\
-         SORT is send, write, read, read-response, atomic, atomic-ack, ack, nak, request, response, or cm (datagrams of the\n\
-         connection manager, which no other rule touches).\n\n{EXAMPLES}",
+         SORT is send, write, read, read-response, atomic, atomic-ack, ack, nak,\n\
+         request, response, or cm: messages of the connection manager, to which no other\n\
+         rule applies.\n\n{EXAMPLES}",
         rows(&KINDS),
         rows(&KEYS)
     )
@@ -36,24 +37,28 @@ pub(crate) fn grammar() -> String {
 
 const EXAMPLES: &str = "\
 Examples:
-  softhca fault add loss 5%                            each twentieth packet of every program is lost
-  softhca fault add loss 5% qp 0x11 seed 7             of one queue pair, and the same ones again with the same seed
-  softhca fault add loss opcode ack nth 3              the third acknowledgement
+  softhca fault add loss 5%
+  softhca fault add loss 5% qp 0x11 seed 7
+  softhca fault add loss opcode ack nth 3        The third acknowledgement.
   softhca fault add delay 200us jitter 50us peer 10.0.0.2
   softhca fault add bandwidth 100mbit
   softhca fault add rnr 1%
-  softhca fault add fail create_qp ENOMEM nth 2        the second ibv_create_qp fails
-  softhca fault add cm-reject 28                       rdma_connect ends in RDMA_CM_EVENT_REJECTED
-  softhca fault add port-down for 500ms                IBV_EVENT_PORT_ERR, and PORT_ACTIVE half a second later
-  softhca fault add remove                             IBV_EVENT_DEVICE_FATAL
-  softhca fault add --file rules.toml                  docs/faults.md has an example
+  softhca fault add fail create_qp ENOMEM nth 2  The second ibv_create_qp fails.
+  softhca fault add cm-reject 28                 RDMA_CM_EVENT_REJECTED.
+  softhca fault add port-down for 500ms          IBV_EVENT_PORT_ERR, and after
+                                                 500 ms IBV_EVENT_PORT_ACTIVE.
+  softhca fault add remove                       IBV_EVENT_DEVICE_FATAL.
+  softhca fault add --file rules.toml            docs/faults.md has an example.
   softhca fault list
-  softhca fault clear 3                                one rule; without a number, all
-  softhca run --fault 'loss 5% seed 7' -- ib_write_bw 127.0.0.1      for one program only
-  SOFTHCA_FAULTS='loss=5%,seed=7; rnr=1%' softhca run -- ./my-test   the same by the environment
+  softhca fault clear 3                          One rule; without 3, all.
+  softhca run --fault 'loss 5% seed 7' -- ib_write_bw 127.0.0.1
+      For one program only.
+  SOFTHCA_FAULTS='loss=5%,seed=7; rnr=1%' softhca run -- ./my-test
+      The same by the environment.
 
-Connections over a lane run with timers and with their path MTU while a rule about packets concerns them; the others stay as they are.
-A program's own rules, and those that another user may add, touch that user's programs only.";
+While a rule about packets applies to a connection over a lane, that connection
+runs with timers and with its path MTU. A program's own rules, and those of
+another user, apply to that user's programs only.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Fault {

@@ -73,7 +73,7 @@ struct Side {
 /// How a side has ended.
 type Ended = (Role, ExitStatus);
 
-/// Runs both sides and gives the exit code: that of the side that failed first, else 0.
+/// Runs both sides and gives the exit code: the client's, or the server's if the client ended with 0 or had to be ended.
 pub(crate) fn run(run: &Run, host: &Host) -> Result<u8, String> {
     let (server, client) = sides(&run.command)?;
     ready::check(&Surroundings::of(host))?;
@@ -160,6 +160,11 @@ impl Both<'_> {
                     ));
                     return Ok(code(status).max(1));
                 }
+                Err(_) if self.passing.asked() => {
+                    // Nobody wants a client any more.
+                    let last = ended.recv_timeout(ASKED).map(|(_, status)| code(status));
+                    return Ok(last.unwrap_or(crate::run::NOT_READY));
+                }
                 Err(RecvTimeoutError::Timeout) if listens::any(server.pid, run_dir) => break,
                 Err(_) if started.elapsed() > LISTENS => {
                     say(format_args!(
@@ -175,7 +180,10 @@ impl Both<'_> {
         let (first, status) = ended.recv().map_err(|error| error.to_string())?;
         let other = if first.other() == Role::Server { server } else { client };
         let (last, asked) = self.end(other, status, ended)?;
-        let failed = [Some(status), last.filter(|_| !asked)].into_iter().flatten().map(code).find(|code| *code != 0);
+        // What a side says that had to be ended says nothing.
+        let mut ends = [(first, Some(status)), (other.role, last.filter(|_| !asked))];
+        ends.sort_by_key(|(role, _)| *role != Role::Client);
+        let failed = ends.into_iter().filter_map(|(_, status)| status.map(code)).find(|code| *code != 0);
         Ok(failed.unwrap_or(0))
     }
 

@@ -60,10 +60,7 @@ impl Caught {
                     let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| !from_terminal) else {
                         continue;
                     };
-                    for pid in targets.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                        // A program that has just ended needs no signal.
-                        let _ = kill_process(*pid, signal);
-                    }
+                    targets.lock().unwrap_or_else(PoisonError::into_inner).send(signal);
                 }
             })
             .map_err(shm::denied::named("pthread_create"))?;
@@ -74,15 +71,39 @@ impl Caught {
 /// Signals that are being passed on to programs.
 #[derive(Default)]
 pub(crate) struct Passing {
-    /// Those that have not ended: the number of one that has may be another's. By number and not by pidfd, which a sandbox may forbid.
-    targets: Arc<Mutex<Vec<Pid>>>,
+    targets: Arc<Mutex<Targets>>,
     asked: Arc<AtomicBool>,
+}
+
+/// Who gets signals.
+#[derive(Default)]
+struct Targets {
+    /// Programs that have not ended: the number of one that has may be another's. By number and not by pidfd, which a sandbox may forbid.
+    programs: Vec<Pid>,
+    /// Signals that came before there was a program.
+    early: Vec<Signal>,
+}
+
+impl Targets {
+    fn send(&mut self, signal: Signal) {
+        if self.programs.is_empty() {
+            self.early.push(signal);
+        }
+        for pid in &self.programs {
+            // A program that has just ended needs no signal.
+            let _ = kill_process(*pid, signal);
+        }
+    }
 }
 
 impl Passing {
     /// From now on `pid` gets the signals, too.
     pub(crate) fn add(&self, pid: Pid) {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        targets.programs.push(pid);
+        for signal in std::mem::take(&mut targets.early) {
+            targets.send(signal);
+        }
     }
 
     /// Waits for a program, and says how it has ended.
@@ -90,7 +111,7 @@ impl Passing {
         let pid = Pid::from_child(child);
         // It keeps its number until `Child::wait` has taken its status.
         retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT))?;
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner).retain(|target| *target != pid);
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).programs.retain(|target| *target != pid);
         child.wait()
     }
 

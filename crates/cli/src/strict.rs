@@ -55,7 +55,7 @@ impl Findings {
     }
 }
 
-/// What to print: each kind with how often it was found, its first findings, and how to mend it. Empty if there are none.
+/// What to print: each kind with how often it was found, its first findings, and how to fix it. Empty if there are none.
 fn told(all: &[Told], file: &Path) -> String {
     if all.is_empty() {
         return String::new();
@@ -84,7 +84,7 @@ fn told(all: &[Told], file: &Path) -> String {
         if same.len() > TOLD {
             told += &format!("    and the same of {} more objects\n", same.len() - TOLD);
         }
-        told += &same.first().map(|finding| format!("    to mend it: {}\n", shown(&finding.mend))).unwrap_or_default();
+        told += &same.first().map(|finding| format!("    fix: {}\n", shown(&finding.mend))).unwrap_or_default();
     }
     told + &format!("softhca: all findings: {}; docs/strict.md explains them\n", file.display())
 }
@@ -117,9 +117,9 @@ mod tests {
         .concat();
         let said = told(&read(&text), Path::new("/f"));
         assert!(said.contains("  small-cq, 24 times or more:\n    what 0 (in main at a.c:3)\n"), "{said}");
-        assert!(said.contains("    and the same of 1 more objects\n    to mend it: do it small-cq\n"), "{said}");
+        assert!(said.contains("    and the same of 1 more objects\n    fix: do it small-cq\n"), "{said}");
         assert!(said.contains("  no-retry, once:\n    what 1 (in main at a.c:3)\n"), "{said}");
-        assert_eq!(said.matches("to mend it").count(), 2);
+        assert_eq!(said.matches("fix").count(), 2);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -115,7 +115,7 @@ impl Place {
     }
 
     /// Starts a pair whose server listens and does not end, and whose client waits for its input.
-    fn lasting(&self) -> (Child, BufReader<std::process::ChildStdout>) {
+    fn lasting(&self) -> (Child, ChildStdin, BufReader<ChildStdout>) {
         let mut command = self.command("./peer stay IP", "cat");
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -125,8 +125,7 @@ impl Place {
         let mut line = String::new();
         output.read_line(&mut line).expect("read");
         assert_eq!(line, "client: hello\n");
-        child.stdin = Some(input);
-        (child, output)
+        (child, input, output)
     }
 }
 
@@ -168,7 +167,7 @@ fn a_server_that_another_program_starts_is_seen_too() {
 }
 
 #[test]
-fn the_exit_code_is_that_of_the_side_that_failed_first() {
+fn the_exit_code_is_the_clients_or_the_servers_if_only_that_failed() {
     let place = Place::new();
     for (server, client, code) in [("0", "0", 0), ("0", "7", 7), ("5", "0", 5), ("5", "7", 7)] {
         let output = place.pair(&format!("./peer serve IP {server}"), &format!("./peer dial IP {client}"));
@@ -201,7 +200,7 @@ fn a_server_that_goes_on_is_ended_and_the_code_is_the_clients() {
 #[test]
 fn a_signal_reaches_both_and_ends_them() {
     let place = Place::new();
-    let (mut child, _output) = place.lasting();
+    let (mut child, _input, _output) = place.lasting();
     kill_process(Pid::from_child(&child), Signal::TERM).expect("sent");
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(143));
@@ -209,14 +208,33 @@ fn a_signal_reaches_both_and_ends_them() {
 }
 
 #[test]
+fn a_signal_before_the_server_listens_ends_it_and_no_client_starts() {
+    let place = Place::new();
+    let script = "echo ready; exec sleep 600";
+    fs::write(place.path("script"), script).expect("written");
+    let mut command = place.command("sh script", "./peer dial IP");
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("read");
+    assert_eq!(line, "server: ready\n");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("sent");
+    assert_eq!(child.wait().expect("it ends").code(), Some(143));
+    line.clear();
+    output.read_to_string(&mut line).expect("read");
+    assert_eq!(line, "");
+    place.leaves_nothing();
+}
+
+#[test]
 fn a_killed_server_or_client_leaves_nothing_behind() {
     let place = Place::new();
-    let (mut child, mut output) = place.lasting();
+    let (mut child, input, mut output) = place.lasting();
     let server = place.peers();
     assert_eq!(server.len(), 1);
     let server = Pid::from_raw(server[0].cast_signed()).expect("a process");
     kill_process(server, Signal::KILL).expect("sent");
-    drop(child.stdin.take());
+    drop(input);
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("read");
     assert_eq!(child.wait().expect("it ends").code(), Some(137));

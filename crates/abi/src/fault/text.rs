@@ -43,19 +43,19 @@ impl<'a> ParserError<&'a str> for BadRule {
 
 /// The kinds, with what stands behind them and what they do: for help and for messages.
 pub const KINDS: [(&str, &str, &str); 13] = [
-    ("loss", "[RATE]", "packets vanish"),
-    ("delay", "TIME [jitter TIME]", "packets come later"),
-    ("duplicate", "[RATE]", "packets come twice"),
-    ("reorder", "[RATE]", "packets come after the next one of their QP, or a millisecond later"),
-    ("corrupt", "[RATE]", "one bit of a packet changes, so that its ICRC does not fit"),
-    ("bandwidth", "SPEED", "packets leave no faster than this"),
-    ("rnr", "[RATE]", "requests are answered with RNR NAK although there are receive requests"),
-    ("ghost-ack", "[RATE]", "acknowledgements are followed by one that acknowledges nothing new"),
+    ("loss", "[RATE]", "packets are lost"),
+    ("delay", "TIME [jitter TIME]", "packets are delayed"),
+    ("duplicate", "[RATE]", "packets are duplicated"),
+    ("reorder", "[RATE]", "packets arrive after the QP's next, or 1 ms later"),
+    ("corrupt", "[RATE]", "one bit of a packet flips: the ICRC is wrong"),
+    ("bandwidth", "SPEED", "packets leave at this rate at most"),
+    ("rnr", "[RATE]", "requests are answered with RNR NAK"),
+    ("ghost-ack", "[RATE]", "acknowledgements are followed by an old one"),
     ("fail", "COMMAND ERRNO", "a verbs command fails"),
-    ("cm-reject", "[REASON]", "connection requests are rejected, with a reason's code (28: the program declined)"),
-    ("cm-timeout", "", "connection requests vanish"),
-    ("port-down", "[for TIME]", "a port goes down, and up again after the time or when the rule is cleared"),
-    ("remove", "", "the device is taken away from the programs that have it open"),
+    ("cm-reject", "[REASON]", "connection requests are rejected (28: consumer)"),
+    ("cm-timeout", "", "connection requests are lost"),
+    ("port-down", "[for TIME]", "a port goes down, for a time or until cleared"),
+    ("remove", "", "programs lose the device"),
 ];
 
 /// The keys, with what they take and mean.
@@ -65,14 +65,14 @@ pub const KEYS: [(&str, &str, &str); 13] = [
     ("peer", "ADDRESS", "only packets to and from this address"),
     ("qp", "NUMBER", "only packets of this queue pair, at either end"),
     ("opcode", "SORT", "only these packets"),
-    ("direction", "out|in|both", "packets that leave (as without it), that come, or both"),
+    ("direction", "out|in|both", "sent (default), received, or both"),
     ("pid", "NUMBER", "only programs of this process"),
-    ("rate", "RATE", "this part of them: 5%, or 0.05"),
+    ("rate", "RATE", "this share of them: 5%, or 0.05"),
     ("nth", "N", "only the nth, counted from 1"),
-    ("every", "N", "each nth"),
+    ("every", "N", "every nth"),
     ("after", "N", "not the first N"),
-    ("count", "N", "so often, and then no more"),
-    ("seed", "N", "where chance begins; the same seed decides the same again"),
+    ("count", "N", "at most N times"),
+    ("seed", "N", "seed of the random choice, to repeat a run"),
 ];
 
 const SORTS: [(&str, Sort); 11] = [

@@ -13,41 +13,41 @@ const POWERS: std::ops::RangeInclusive<u32> = 0..=23;
 
 const EXAMPLES: &str = "\
 Examples:
-  softhca bench                                how long an 8-byte SEND takes between two processes of this machine
-  softhca bench write bw --sizes 4k,64k,1m     bandwidth of RDMA WRITE, three sizes
-  softhca bench read lat --all                 latency of RDMA READ, 1 byte to 8 MiB, with a chart
-  softhca bench send rate -q 8 -t 2            messages in a second: eight queue pairs, two threads
-  softhca bench atomic rate                    fetch-and-adds in a second
-  softhca bench send lat --event               both sides sleep until something comes
+  softhca bench                               Latency of an 8-byte SEND.
+  softhca bench write bw --sizes 4k,64k,1m    Bandwidth of RDMA WRITE.
+  softhca bench read lat --all                RDMA READ, 1 byte to 8 MiB.
+  softhca bench send rate -q 8 -t 2           Messages per second.
+  softhca bench atomic rate                   Fetch-and-adds per second.
+  softhca bench send lat --event              Both sides sleep while they wait.
   softhca bench write bw --all --plot bw.svg --json > bw.json
-  softhca bench send bw --verify --seconds 5   contents are checked as well
-  softhca bench --serve                        another host, or one with --address, waits for …
-  softhca bench send lat --to 10.0.0.2         … this one, which says what is measured
+  softhca bench send bw --verify --seconds 5  Check the contents too.
+  softhca bench --serve                       On one host ...
+  softhca bench send lat --to 10.0.0.2        ... and on the other.
 
-What is measured:
-  lat    one operation at a time. SEND and WRITE go there and back, and half of that counts; READ and atomics are whole
-         operations. Percentiles of all of them, in microseconds
-  bw     as many at a time as --depth says, bytes in a second
-  rate   the same in batches (--batch) that are posted with one call, messages in a second
+Measures:
+  lat    One operation at a time. SEND and WRITE go there and back, and half of
+         that counts; READ and atomics count whole. Percentiles in microseconds.
+  bw     --depth operations at a time, bytes per second.
+  rate   The same in batches (--batch), messages per second.
 
-A WRITE's other side looks at its memory until the message is there; with --event each takes a number along, which
-wakes the other side. Figures of different machines cannot be compared; those of one run can, while nothing else runs.
-Two sides that do not sleep need a processor each.
+The receiver of a WRITE polls its memory; with --event, WRITE WITH IMMEDIATE
+wakes it. Compare figures of one machine only, while nothing else runs. Two
+sides that poll need a processor each.
 
-The exit code is 0 when everything was measured (and, with --verify, was right), 1 when not, with the reason on
-standard error, and 2 for options that are none.";
+Exit code: 0 when everything was measured (and --verify found no error), 1 when
+not, with the reason on standard error, 2 for unknown options.";
 
 /// What is measured, and how.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// What is done again and again
+    /// The operation
     #[arg(default_value = "send")]
     operation: Operation,
-    /// What is looked at
+    /// The measure
     #[arg(default_value = "lat")]
     measure: Measure,
-    /// Sizes of messages, as 8,4k,1m; 8 without it, for bw 64k
+    /// Message sizes, for example 8,4k,1m [default: 8; 64k for bw]
     #[arg(short, long, value_delimiter = ',', value_name = "SIZE")]
     sizes: Vec<Size>,
     /// All sizes that are powers of two, from 1 byte to 8 MiB
@@ -56,58 +56,58 @@ pub(crate) struct Options {
     /// Queue pairs
     #[arg(short, long, default_value_t = 1, value_name = "N")]
     qps: u32,
-    /// Threads on each side, which share the queue pairs out
+    /// Threads on each side, which share the queue pairs
     #[arg(short, long, default_value_t = 1, value_name = "N")]
     threads: u32,
-    /// Operations under way on each queue pair, for bw and rate
+    /// Outstanding operations of each queue pair, for bw and rate
     #[arg(short, long, default_value_t = 128, value_name = "N")]
     depth: u32,
-    /// Operations that are posted with one call; 16 for rate, else 1
+    /// Operations per post [default: 16 for rate, else 1]
     #[arg(short, long, value_name = "N")]
     batch: Option<u32>,
-    /// SENDs and WRITEs up to this size are copied when they are posted
+    /// Post SENDs and WRITEs up to this size inline
     #[arg(long, default_value_t = 64, value_name = "BYTES")]
     inline: u32,
-    /// Sleep until something completes, instead of looking again and again
+    /// Wait for completion events instead of polling
     #[arg(short, long)]
     event: bool,
-    /// Measure so many operations of each size
+    /// Measure N operations of each size
     #[arg(short = 'n', long, value_name = "N")]
     iterations: Option<u64>,
-    /// Measure each size for so long; half a second without it
+    /// Measure each size for this time [default: 0.5]
     #[arg(long, conflicts_with = "iterations", value_name = "SECONDS")]
     seconds: Option<f64>,
-    /// Operations before those that count; without it, as suits the size
+    /// Operations before those that count [default: depends on the size]
     #[arg(long, value_name = "N")]
     warmup: Option<u64>,
     /// Check the contents of every message; the figures are lower then
     #[arg(long)]
     verify: bool,
-    /// Keep threads on a processor each: this side's on the odd ones, the other side's on the even ones
+    /// Pin threads: this side's to odd processors, the other side's to even ones
     #[arg(long)]
     pin: bool,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
-    /// Draw the figures into this SVG file as well
+    /// Also draw the figures into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
-    /// Measure with the side that waits on this host (`softhca bench --serve`), and not with a process of this one
+    /// Measure with the side that runs `softhca bench --serve` on this host
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "serve")]
     pub(super) to: Option<String>,
-    /// Wait for other sides that come with --to, one after the other, until ^C; they say what is measured
+    /// Serve sides that come with --to, one after the other, until ^C
     #[arg(long)]
     pub(super) serve: bool,
-    /// Serve one side only, and end
+    /// Serve one side only, then exit
     #[arg(long, requires = "serve")]
     pub(super) once: bool,
-    /// The TCP port to wait at, or to go to
+    /// TCP port to listen on, or to connect to
     #[arg(long, default_value_t = PORT)]
     pub(super) port: u16,
-    /// The device, as softhca0; the first one without it
+    /// Device [default: the first one]
     #[arg(long, value_name = "DEVICE")]
     pub(super) device: Option<String>,
-    /// The place of the address in the port's table; without it, the one over which the sides talk
+    /// GID index [default: that of the address over which the sides talk]
     #[arg(short, long, value_name = "INDEX")]
     pub(super) gid_index: Option<u8>,
     /// The other side itself, started by this program, which talks over standard input
