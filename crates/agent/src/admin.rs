@@ -52,6 +52,17 @@ pub(crate) enum Answer {
     Over(Verdict),
 }
 
+/// Takes a message without descriptors from `socket` into `buffer`: its length, or what becomes of the connection. One with
+/// descriptors ends the connection, and stays in it: only the thread of the user may receive any.
+pub(crate) fn take(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Result<usize, Verdict> {
+    match socket.peek(buffer) {
+        Ok(peeked) if peeked.has_fds || peeked.len == 0 || socket.discard().is_err() => Err(Verdict::Ends),
+        Ok(peeked) => Ok(peeked.len),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Verdict::Goes),
+        Err(_) => Err(Verdict::Ends),
+    }
+}
+
 /// Takes one question from `socket`, which is connection `number`.
 pub(crate) fn serve(
     world: &mut World,
@@ -59,19 +70,14 @@ pub(crate) fn serve(
     (number, socket): (u32, &Foreign<Socket>),
     buffer: &mut [u8],
 ) -> Answer {
-    let peeked = match socket.peek(buffer) {
-        Ok(peeked) => peeked,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Answer::Over(Verdict::Goes),
-        Err(_) => return Answer::Over(Verdict::Ends),
+    let len = match take(socket, buffer) {
+        Ok(len) => len,
+        Err(verdict) => return Answer::Over(verdict),
     };
-    // No question has descriptors, and only the thread of the user may receive any.
-    if peeked.has_fds || peeked.len == 0 || socket.discard().is_err() {
-        return Answer::Over(Verdict::Ends);
-    }
     if !headroom::is_there() {
         return tell(&json!({"error": "the agent has no memory left"}));
     }
-    let question = match serde_json::from_slice::<Value>(&buffer[..peeked.len]) {
+    let question = match serde_json::from_slice::<Value>(&buffer[..len]) {
         Ok(question) => question,
         Err(error) => return tell(&json!({"error": format!("a question is one JSON object: {error}")})),
     };

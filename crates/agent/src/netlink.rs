@@ -9,16 +9,16 @@ mod facts;
 mod objects;
 
 use std::collections::VecDeque;
-use std::io;
 
 use abi::Errno;
 use abi::netlink::{Header, Request, Writer, command, flag, messages};
 use shm::socket::Socket;
 
 use crate::admin::telling::Tell;
-use crate::admin::{Answer, Asker, Verdict, asker};
+use crate::admin::{self, Answer, Asker, Verdict, asker};
 use crate::cm::Manager;
-use crate::foreign::{Foreign, foreign};
+use crate::foreign::Foreign;
+use crate::headroom;
 use crate::world::World;
 use objects::{Class, Cursor};
 
@@ -49,17 +49,14 @@ enum Part {
 
 /// Takes one datagram from `socket`.
 pub(crate) fn serve(socket: &Foreign<Socket>, buffer: &mut [u8]) -> Answer {
-    let received = match socket.try_recv(buffer) {
-        Ok(received) => received,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Answer::Over(Verdict::Goes),
-        Err(_) => return Answer::Over(Verdict::Ends),
+    let len = match admin::take(socket, buffer) {
+        Ok(len) => len,
+        Err(verdict) => return Answer::Over(verdict),
     };
-    // No request has descriptors.
-    drop(foreign(received.fds, socket.closer()));
-    if received.len == 0 {
+    if !headroom::is_there() {
         return Answer::Over(Verdict::Ends);
     }
-    let asked = messages(&buffer[..received.len]).filter(|(header, _)| header.wants_answer());
+    let asked = messages(&buffer[..len]).filter(|(header, _)| header.wants_answer());
     let requests: VecDeque<_> = asked.map(|(header, body)| (header, body.to_vec())).collect();
     if requests.is_empty() {
         return Answer::Over(Verdict::Goes);
