@@ -298,7 +298,7 @@ impl Room {
             IpAddr::V6(address) => address,
         };
         let devices = self.json(&["devices", "--json"])?;
-        let gids = devices[0]["ports"][0]["gids"].as_array().ok_or("no GID table")?;
+        let gids = devices["devices"][0]["ports"][0]["gids"].as_array().ok_or("no GID table")?;
         let same = |row: &&Value| row["gid"].as_str().and_then(|text| text.parse::<Ipv6Addr>().ok()) == Some(gid);
         Ok(gids.iter().find(same).and_then(|row| row["index"].as_u64()))
     }

@@ -205,9 +205,11 @@ impl Room {
         self.agent().ok_or_else(|| "softhca run left no agent behind".to_owned())
     }
 
-    /// What `softhca show --json` says about one kind of object.
+    /// The rows of `softhca show --json` about one kind of object.
     pub fn show(&self, kind: &str) -> Result<Value, String> {
-        self.json(&["show", "--json", kind])
+        let answer = self.json(&["show", "--json", kind])?;
+        let rows = answer.as_object().and_then(|members| members.values().find(|member| member.is_array()));
+        rows.cloned().ok_or_else(|| format!("no rows in {answer}"))
     }
 
     /// The JSON that `softhca` prints with these arguments.

@@ -30,7 +30,7 @@ fn devices_and_doctor_say_what_the_port_is() {
         let devices = room.finish(room.softhca(&["devices"])).expect("it ends").expect_success();
         assert!(devices.output.contains("LID 1 stands for 127.0.0.1"), "{}", devices.told());
         let json = room.json(&["devices", "--json"]).expect("JSON");
-        let port = &json[0]["ports"][0];
+        let port = &json["devices"][0]["ports"][0];
         assert_eq!((port["lid"].as_u64(), port["link_layer"].as_str()), (Some(1), Some("InfiniBand")), "{port:#}");
         let doctor = room.finish(room.softhca(&["doctor"])).expect("it ends").expect_success();
         assert!(doctor.output.contains("InfiniBand; LID 1 stands for 127.0.0.1"), "{}", doctor.told());

@@ -204,6 +204,10 @@ pub(crate) enum Kind {
     Srq,
     /// Memory regions
     Mr,
+    /// Address handles
+    Ah,
+    /// Completion channels
+    Channel,
     /// The connection manager's ids: listeners and connections
     Cm,
 }

@@ -22,7 +22,7 @@ pub(crate) fn run(host: &Host, json: bool, verbose: bool) -> Result<String, Fail
     let answer = start::ensure(host, &host.run_dir(), None)?.ask("devices")?;
     let devices = &answer["devices"];
     if json {
-        return Ok(serde_json::to_string_pretty(devices)? + "\n");
+        return Ok(crate::json::document("devices", devices.clone())?);
     }
     Ok(devices.as_array().into_iter().flatten().map(|device| one(device, verbose)).collect::<Vec<_>>().join("\n"))
 }

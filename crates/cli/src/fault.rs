@@ -98,7 +98,7 @@ pub(crate) fn run(fault: &Fault, host: &Host) -> Result<String, Failure> {
         Fault::List { json } => {
             let answer = Connection::expect(&host.run_dir())?.ask_for(&json!({"request": "fault", "do": "list"}))?;
             if *json {
-                return Ok(serde_json::to_string_pretty(&answer["rules"])? + "\n");
+                return Ok(crate::json::document("rules", answer["rules"].clone())?);
             }
             Ok(listed(&answer))
         }
@@ -122,7 +122,7 @@ fn add(add: &Add, host: &Host) -> Result<String, Failure> {
     let answer = connection.ask_for(&json!({"request": "fault", "do": "add", "rules": rules}))?;
     await_engines(&connection)?;
     if add.json {
-        return Ok(serde_json::to_string_pretty(&answer)? + "\n");
+        return Ok(crate::json::object(answer)?);
     }
     Ok(format!("added {}\n", numbered(&answer["added"])))
 }

@@ -117,16 +117,8 @@ impl Reasons {
         (told, !reasons.is_empty())
     }
 
-    /// The end of the file, of whole lines.
     fn last(&self) -> io::Result<String> {
-        let mut file = File::open(&self.file)?;
-        let skipped = file.metadata()?.len().saturating_sub(LOOKED_AT);
-        file.seek(SeekFrom::Start(skipped))?;
-        let mut bytes = Vec::new();
-        file.take(LOOKED_AT).read_to_end(&mut bytes)?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let cut = if skipped > 0 { text.find('\n').map_or(text.len(), |end| end + 1) } else { 0 };
-        Ok(text[cut..].to_owned())
+        last(&self.file)
     }
 
     /// Removes the file of a program that has nothing to tell.
@@ -134,6 +126,18 @@ impl Reasons {
         // A file that stays is only a file that stays.
         let _ = fs::remove_file(self.file);
     }
+}
+
+/// The end of a file of reasons, of whole lines.
+pub(crate) fn last(file: &Path) -> io::Result<String> {
+    let mut file = File::open(file)?;
+    let skipped = file.metadata()?.len().saturating_sub(LOOKED_AT);
+    file.seek(SeekFrom::Start(skipped))?;
+    let mut bytes = Vec::new();
+    file.take(LOOKED_AT).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let cut = if skipped > 0 { text.find('\n').map_or(text.len(), |end| end + 1) } else { 0 };
+    Ok(text[cut..].to_owned())
 }
 
 /// How a program has ended.

@@ -3,6 +3,7 @@
 //! The agent tells its contexts with everything in them; here that becomes one row per object, which begins with the program
 //! that it belongs to.
 
+use abi::mr::access;
 use serde_json::{Map, Value, json};
 
 use crate::admin::Connection;
@@ -20,29 +21,71 @@ pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String,
     let more = answer["more"].as_u64().unwrap_or_default();
     let left_out = if more == 0 { String::new() } else { format!("{more} contexts more are shown to root only\n") };
     Ok(match kind {
-        None if json => pretty(&answer)?,
+        None if json => crate::json::object(readable(answer))?,
         None => summary(&contexts, &answer["lanes"]) + &ids_summary(&answer["manager"]) + &left_out,
         Some(Kind::Cm) => {
             let rows = answer["manager"]["ids"].as_array().cloned().unwrap_or_default();
             let more = answer["manager"]["more"].as_u64().unwrap_or_default();
             let left_out = if more == 0 { String::new() } else { format!("{more} ids more are not shown\n") };
-            if json { pretty(&Value::Array(rows))? } else { lines(Kind::Cm, &rows) + &left_out }
+            if json { crate::json::document("ids", Value::Array(rows))? } else { lines(Kind::Cm, &rows) + &left_out }
         }
         Some(kind) => {
             let rows = rows(&contexts, kind);
-            if json { pretty(&Value::Array(rows))? } else { lines(kind, &rows) + &left_out }
+            if json {
+                crate::json::document(member(kind), readable(Value::Array(rows)))?
+            } else {
+                lines(kind, &rows) + &left_out
+            }
         }
     })
 }
 
-fn pretty(value: &Value) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+/// The rights of memory regions, by the bits of `access`.
+const ACCESS: [(u32, &str); 11] = [
+    (access::LOCAL_WRITE, "local-write"),
+    (access::REMOTE_WRITE, "remote-write"),
+    (access::REMOTE_READ, "remote-read"),
+    (access::REMOTE_ATOMIC, "remote-atomic"),
+    (access::MW_BIND, "mw-bind"),
+    (access::ZERO_BASED, "zero-based"),
+    (access::ON_DEMAND, "on-demand"),
+    (access::HUGETLB, "hugetlb"),
+    (access::FLUSH_GLOBAL, "flush-global"),
+    (access::FLUSH_PERSISTENT, "flush-persistent"),
+    (access::RELAXED_ORDERING, "relaxed-ordering"),
+];
+
+/// The same with lists of names in the place of bits.
+fn readable(mut value: Value) -> Value {
+    match &mut value {
+        Value::Array(list) => list.iter_mut().for_each(|item| *item = readable(item.take())),
+        Value::Object(members) => {
+            for (name, value) in members {
+                *value = match value.as_u64().filter(|_| name == "access") {
+                    Some(bits) => rights(bits),
+                    None => readable(value.take()),
+                };
+            }
+        }
+        _ => {}
+    }
+    value
+}
+
+/// The rights that are set; a bit without a name is its number.
+fn rights(bits: u64) -> Value {
+    let set = (0..u64::BITS).map(|bit| 1_u64 << bit).filter(|bit| bits & bit != 0);
+    let name = |bit: u64| ACCESS.iter().find(|(known, _)| u64::from(*known) == bit).map(|(_, name)| (*name).to_owned());
+    set.map(|bit| Value::String(name(bit).unwrap_or_else(|| format!("{bit:#x}")))).collect()
 }
 
 /// The member of a context that lists the objects of a kind.
 fn member(kind: Kind) -> &'static str {
     match kind {
-        Kind::Contexts | Kind::Cm => "",
+        Kind::Contexts => "contexts",
+        Kind::Cm => "ids",
+        Kind::Ah => "ahs",
+        Kind::Channel => "channels",
         Kind::Pd => "pds",
         Kind::Cq => "cqs",
         Kind::Qp => "qps",
@@ -135,6 +178,8 @@ fn columns(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("QPN", "qpn"),
             ("EVENTS", "events"),
         ],
+        Kind::Ah => &[("PD", "pd"), ("PORT", "port"), ("SGID INDEX", "sgid_index"), ("DGID", "dgid"), ("DLID", "dlid")],
+        Kind::Channel => &[("CQS", "cqs")],
         Kind::Mr => &[("LKEY", "lkey"), ("RKEY", "rkey"), ("PD", "pd"), ("START", "start"), ("LENGTH", "length")],
     }
 }
@@ -200,5 +245,25 @@ mod tests {
         let rows = rows(&contexts(), Kind::Contexts);
         assert_eq!((&rows[0]["qps"], &rows[0]["mrs"]), (&json!(1), &json!(0)));
         assert!(summary(&contexts(), &json!(1)).starts_with("contexts 1  lanes 1\npds 1  cqs 0  qps 1"));
+    }
+
+    #[test]
+    fn every_kind_that_is_counted_can_be_shown() {
+        use clap::ValueEnum;
+        let shown: Vec<&str> = Kind::value_variants().iter().map(|kind| super::member(*kind)).collect();
+        for word in summary(&contexts(), &json!(1)).split_whitespace() {
+            // Lanes belong to two contexts: they are a path of queue pairs.
+            let counted = word.chars().all(|letter| letter.is_ascii_lowercase()) && word != "lanes";
+            assert!(!counted || shown.contains(&word), "{word}");
+        }
+    }
+
+    #[test]
+    fn rights_are_a_list_of_names() {
+        let shown = super::readable(json!({"mrs": [{"access": 7}, {"access": 1 << 25}]}));
+        assert_eq!(
+            shown,
+            json!({"mrs": [{"access": ["local-write", "remote-write", "remote-read"]}, {"access": ["0x2000000"]}]})
+        );
     }
 }

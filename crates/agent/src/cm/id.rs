@@ -40,11 +40,11 @@ impl fmt::Display for Stage {
         f.write_str(match self {
             Self::Idle => "new",
             Self::Bound => "bound",
-            Self::Resolving => "resolving an address",
-            Self::AddressResolved => "its address resolved",
-            Self::RouteResolved => "its route resolved",
+            Self::Resolving => "resolving",
+            Self::AddressResolved => "resolved",
+            Self::RouteResolved => "routed",
             Self::Listening => "listening",
-            Self::Connecting => "connecting or connected",
+            Self::Connecting => "connection",
             Self::Over => "over",
         })
     }
