@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use abi::fault::{Armed, Kind, Rule, parse_all};
+use abi::fault::{Armed, Kind, Rule, Sort, parse_all};
 use serde_json::{Value, json};
 
 use super::publish::{counts, is_behind};
@@ -114,6 +114,13 @@ impl World {
                 Some(known.ok_or_else(|| format!("device: there is no {name:?}; devices are {}", names()))?)
             }
         };
+        if rule.select.opcode == Some(Sort::Cm) && scope != Scope::All {
+            return Err(
+                "opcode cm: connection manager datagrams are the agent's; only root and the agent's own user may add \
+                        this rule, with `softhca fault add`"
+                    .into(),
+            );
+        }
         match rule.kind {
             Kind::PortDown { .. } | Kind::Remove if matches!(scope, Scope::Own(_)) => {
                 Err(format!("{}: this is for `softhca fault add`, not for the rules of one program", rule.kind))
@@ -319,5 +326,17 @@ mod tests {
         world.add_faults(Scope::Own(*last), &text).expect("room again");
         let listed = |asker| world.list_faults(asker)["rules"].as_array().map_or(0, Vec::len);
         assert_eq!((listed(Asker::User(7)), listed(Asker::User(8))), (USER_OWN_MAX, RULES_MAX));
+    }
+
+    #[test]
+    fn rules_about_management_datagrams_are_for_all_programs() {
+        let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");
+        let peer = Peer { pid: 1, uid: 7, comm: String::new() };
+        let id = world.open(0, abi::open::profile::MAINLINE, peer).expect("opened");
+        for scope in [Scope::Own(id), Scope::User(7)] {
+            let why = world.add_faults(scope, "loss opcode cm").expect_err("it could never act");
+            assert!(why.contains("opcode cm: connection manager datagrams"), "{why}");
+        }
+        world.add_faults(Scope::All, "loss opcode cm").expect("a rule");
     }
 }
