@@ -234,6 +234,7 @@ impl Qp {
             migrated: inner.migration.is_migrated(),
             ..RequesterConfig::default()
         });
+        inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
         if self.service == Service::Rc {
             inner.requester.keep_early();
         }

@@ -158,6 +158,7 @@ impl Qp {
         if inner.on_wire {
             self.recount(inner);
         }
+        inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
         self.watch_deadline(inner);
     }
 
