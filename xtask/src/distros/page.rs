@@ -94,7 +94,7 @@ mod tests {
         verdicts[1] = verdicts[0].clone();
         verdicts[2] = fails("ends with 1: no luck");
         let columns = [Column { title: "Here", facts: ["2.36".to_owned(), "44.0".to_owned()], verdicts }];
-        let page = written(&columns, &Needs { glibc: (2, 34), verbs: (1, 14) });
+        let page = written(&columns, &Needs { glibc: (2, 34), verbs: (1, 14), drivers: true });
         assert_eq!(page.matches("**fails**, 1 |").count(), 2, "{page}");
         assert_eq!(page.matches("2. ends with 1: no luck. Not explained yet.").count(), 1, "{page}");
         assert_eq!(unexplained(&columns), ["Here: ibv_rc_pingpong -g 0 -c: ends with 1: no luck\n"]);

@@ -90,8 +90,10 @@ impl Roots {
     }
 
     fn make(&self, release: &Release, packages: &[&str], place: &Path) -> Result<(), String> {
-        let mut debootstrap = Command::new("debootstrap");
-        quiet(debootstrap.args(["--variant=minbase", release.suite]).arg(place).arg(&self.mirror))?;
+        // What debootstrap mounts goes with a mount namespace of its own: nothing of it is left in a folder that may be removed.
+        let mut debootstrap = Command::new("unshare");
+        debootstrap.args(["--mount", "debootstrap", "--variant=minbase", release.suite]);
+        quiet(debootstrap.arg(place).arg(&self.mirror))?;
         // Nothing that is installed may start.
         let policy = place.join("usr/sbin/policy-rc.d");
         let told = |error: std::io::Error| format!("{}: {error}", place.display());

@@ -11,13 +11,18 @@ use suite::Dist;
 type Version = (u32, u32);
 
 /// What a build needs and gives.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Needs {
     /// The highest version of glibc whose symbols it uses.
     pub(crate) glibc: Version,
     /// The highest IBVERBS version that it exports.
     pub(crate) verbs: Version,
+    /// It exports the functions that driver libraries of rdma-core call.
+    pub(crate) drivers: bool,
 }
+
+/// One of the functions of driver libraries.
+const DRIVERS: &str = "ibv_cmd_create_cq_ex2@";
 
 /// A distribution that is not run here.
 #[derive(Debug)]
@@ -49,7 +54,8 @@ impl Needs {
         for file in [dist.softhca(), dist.library(), dist.rdmacm(), dist.redirector(), dist.sockets()] {
             glibc = glibc.max(highest(&versions(&file)?, "GLIBC_"));
         }
-        Ok(Self { glibc, verbs: highest(&versions(&dist.library())?, "IBVERBS_") })
+        let library = versions(&dist.library())?;
+        Ok(Self { glibc, verbs: highest(&library, "IBVERBS_"), drivers: library.contains(DRIVERS) })
     }
 
     /// What is to be expected of a distribution.
@@ -66,6 +72,10 @@ impl Needs {
                     dotted(wanted)
                 )
             }
+            Some(_) if !self.drivers => format!(
+                "yes, but programs that load rdma-core's driver libraries, as newer versions of perftest do: the others want IBVERBS_{} at most",
+                dotted(wanted)
+            ),
             Some(_) => format!("yes: its programs want IBVERBS_{} at most", dotted(wanted)),
         }
     }
@@ -78,7 +88,7 @@ pub(crate) fn dotted((major, minor): Version) -> String {
 
 /// What readelf says of a file's symbol versions.
 fn versions(file: &Path) -> Result<String, String> {
-    let output = Command::new("readelf").args(["--wide", "--version-info"]).arg(file).output();
+    let output = Command::new("readelf").args(["--wide", "--version-info", "--dyn-syms"]).arg(file).output();
     let output = output.map_err(|error| format!("readelf: {error}"))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -110,9 +120,11 @@ mod tests {
 
     #[test]
     fn what_is_to_be_expected_follows_from_versions() {
-        let needs = Needs { glibc: (2, 34), verbs: (1, 14) };
+        let needs = Needs { glibc: (2, 34), verbs: (1, 14), drivers: true };
         let other = |glibc, rdma_core| Other { name: "", glibc, rdma_core };
         assert!(needs.judge(&other(Some((2, 34)), 57)).starts_with("yes"));
+        let without = Needs { drivers: false, ..needs };
+        assert!(without.judge(&other(Some((2, 34)), 57)).starts_with("yes, but programs that load"));
         assert!(needs.judge(&other(Some((2, 31)), 28)).starts_with("no: the build needs glibc 2.34"));
         assert!(needs.judge(&other(None, 57)).starts_with("no: its C library is musl"));
         assert!(needs.judge(&other(Some((2, 43)), 65)).contains("IBVERBS_1.18"));
