@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 /// A software RDMA device for programs that were written for libibverbs: no hardware, no kernel module, no root.
 #[derive(Debug, Parser)]
@@ -67,7 +67,18 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
         program: Vec<OsString>,
     },
+    /// Write the man pages and the shell completions, for packages
+    #[command(hide = true)]
+    Pages {
+        /// The folder that they are written below, as /usr/share
+        folder: PathBuf,
+        /// The date that the pages carry, as 2026-01-31
+        date: String,
+    },
 }
+
+/// What shells complete behind `softhca run --`: another program, and then as that program would.
+const PROGRAM: ValueHint = ValueHint::CommandWithArguments;
 
 #[derive(Debug, Args)]
 #[command(after_help = help::RUN)]
@@ -95,7 +106,7 @@ pub(crate) struct Run {
     #[arg(long, hide = true, value_name = "PID")]
     pub(crate) parent: Option<u32>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND", value_hint = PROGRAM)]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -19,6 +19,7 @@ mod fault;
 mod finding;
 mod json;
 mod log;
+mod pages;
 mod pair;
 mod place;
 mod preload;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Fault(fault) => fault::run(&fault, &host),
         Command::Bench(options) => bench::run(&options, &host),
         Command::Doctor { json, program } => doctor::run(&host, json, program.first().map(OsString::as_os_str)),
+        Command::Pages { folder, date } => pages::write(&folder, &date),
     };
     match done {
         Ok(text) => print(&text),
