@@ -14,7 +14,9 @@ mod distros;
 mod fuzz;
 mod hugepages;
 mod interop;
+mod package;
 mod planted;
+mod release;
 mod report;
 mod simulate;
 mod step;
@@ -52,6 +54,10 @@ enum Command {
     },
     /// Lay out target/dist, a folder that can be copied to any place: bin/softhca and the libraries in lib/softhca
     Dist,
+    /// Make target/package, what strangers install: a tarball, its debug symbols, a Debian package, on request an OCI image
+    Package(package::Options),
+    /// Check that a release can be made, make its packages, and print what remains to be typed; it pushes and uploads nothing
+    Release,
     /// Check the sources: imports only downward, unsafe only in named modules, an opening paragraph in every file
     Tidy,
     /// Compare the symbols of libibverbs.so.1 and of the path redirector with the committed lists
@@ -135,6 +141,8 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(&workspace),
         Command::Test { quick } => test::run(&workspace, quick),
         Command::Dist => dist::run(&workspace).map(|dist| println!("{}", dist.folder().display())),
+        Command::Package(options) => package::run(&workspace, &options),
+        Command::Release => release::run(&workspace),
         Command::Tidy => tidy::run(&workspace),
         Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),

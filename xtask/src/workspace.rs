@@ -20,8 +20,12 @@ pub(crate) struct Workspace {
 pub(crate) struct Package {
     /// The name in its Cargo.toml.
     pub(crate) name: String,
+    /// Its version.
+    pub(crate) version: String,
     /// Its Cargo.toml.
     pub(crate) manifest_path: PathBuf,
+    /// The registries that it may be published to; `None` for all, empty for `publish = false`.
+    pub(crate) publish: Option<Vec<String>>,
     /// What it depends on, outside packages too.
     pub(crate) dependencies: Vec<Dependency>,
 }
@@ -33,6 +37,8 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `None` for an ordinary one, else "dev" or "build".
     pub(crate) kind: Option<String>,
+    /// The versions that will do; "*" where only a path is given.
+    req: String,
 }
 
 impl Workspace {
@@ -65,6 +71,12 @@ impl Workspace {
         &self.packages
     }
 
+    /// The version of all packages, which is that of the program.
+    pub(crate) fn version(&self) -> Result<&str, String> {
+        let program = self.packages.iter().find(|package| package.name == "softhca-cli");
+        program.map(|package| package.version.as_str()).ok_or_else(|| "there is no package softhca-cli".to_owned())
+    }
+
     /// A cargo command that runs at the workspace's root.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = cargo();
@@ -72,6 +84,13 @@ impl Workspace {
         // Set by the cargo that runs this program; they would describe this program to the builds it starts.
         command.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_PKG_NAME").env_remove("CARGO_PKG_VERSION");
         command
+    }
+}
+
+impl Dependency {
+    /// Whether a registry sees it: what only tests need, and no version is given of, is left out.
+    pub(crate) fn is_published(&self) -> bool {
+        self.kind.as_deref() != Some("dev") || self.req != "*"
     }
 }
 

@@ -1,0 +1,239 @@
+//! What strangers install: the packages that `cargo xtask package` makes of the folder under test, looked at file by file, and the
+//! recipes of docs/install.md and action.yml with them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use softhca_suite::{Dist, Room, User};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What each file that is executed or loaded is called.
+const PROGRAMS: [&str; 5] = [
+    "bin/softhca",
+    "lib/softhca/libibverbs.so.1.14.0",
+    "lib/softhca/librdmacm.so.1.4.0",
+    "lib/softhca/libsofthca_preload.so",
+    "lib/softhca/rsocket/librspreload.so",
+];
+
+const COMPLETIONS: [&str; 3] =
+    ["bash-completion/completions/softhca", "zsh/site-functions/_softhca", "fish/vendor_completions.d/softhca.fish"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Makes the packages under a mode mask, which must make no difference.
+fn make(out: &Path, mask: &str) {
+    let script = format!("umask {mask} && exec \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh"]).arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["run", "--quiet", "--package", "xtask", "--", "package", "--dist"]);
+    command.arg(Dist::locate().expect("a dist").folder()).arg("--out").arg(out).current_dir(root());
+    // A file of another user's repository is git's business, not the time of the commit's.
+    command.env("SOURCE_DATE_EPOCH", "1700000000").env("DEBFULLNAME", "A Maintainer").env("DEBEMAIL", "a@example.org");
+    output(&mut command);
+}
+
+fn tarball(out: &Path, part: &str) -> PathBuf {
+    out.join(format!("softhca-{VERSION}-x86_64-linux{part}.tar.gz"))
+}
+
+fn deb(out: &Path) -> PathBuf {
+    out.join(format!("softhca_{VERSION}-0softhca1_amd64.deb"))
+}
+
+/// Mode, owner and path of each entry, as tar lists them.
+fn entries(listing: &str) -> BTreeMap<String, (String, String)> {
+    let entry = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[5].to_owned(), (words[0].to_owned(), words[1].to_owned()))
+    };
+    listing.lines().map(entry).collect()
+}
+
+/// Everything is root's; only the program may be executed; nothing runs with the rights of its owner.
+fn check_modes(entries: &BTreeMap<String, (String, String)>) {
+    for (path, (mode, owner)) in entries {
+        assert!(matches!(owner.as_str(), "0/0" | "root/root"), "{path}: {owner}");
+        let expected = match mode.as_bytes()[0] {
+            b'd' => "drwxr-xr-x",
+            b'l' => "lrwxrwxrwx",
+            _ if path.ends_with("bin/softhca") => "-rwxr-xr-x",
+            _ => "-rw-r--r--",
+        };
+        assert_eq!(mode, expected, "{path}");
+    }
+}
+
+/// The command and all below it, as their help lists them, by the names of their man pages.
+fn commands(program: &Path, words: &[&str]) -> Vec<String> {
+    let help = output(Command::new(program).args(words).arg("--help"));
+    let mut found = vec![["softhca"].iter().chain(words).copied().collect::<Vec<_>>().join("-")];
+    let list = help.split("\nCommands:\n").nth(1).unwrap_or_default();
+    for line in list.lines().take_while(|line| line.starts_with("  ")) {
+        let name = line.trim_start().split_whitespace().next().expect("a name");
+        // A longer description goes on below, further to the right.
+        if !line.starts_with("   ") && name != "help" {
+            found.extend(commands(program, &[words, &[name]].concat()));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn check_tarball(out: &Path, unpacked: &Path) {
+    let top = format!("softhca-{VERSION}-x86_64-linux");
+    let list = |part| entries(&output(Command::new("tar").arg("-tvzf").arg(tarball(out, part))));
+    let listed = list("");
+    check_modes(&listed);
+    check_modes(&list("-debug"));
+    assert!(listed.keys().all(|path| path.starts_with(&format!("{top}/"))), "{listed:?}");
+    let papers = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "docs/install.md", "docs/why.md"];
+    let completions = COMPLETIONS.map(|path| format!("share/{path}"));
+    let expected = PROGRAMS.iter().chain(&papers).copied().chain(completions.iter().map(String::as_str));
+    for path in expected {
+        assert!(listed.contains_key(&format!("{top}/{path}")), "{path} is missing: {listed:?}");
+    }
+    for part in ["", "-debug"] {
+        output(Command::new("tar").arg("-xzf").arg(tarball(out, part)).arg("-C").arg(unpacked));
+    }
+    for program in PROGRAMS {
+        check_symbols(&unpacked.join(&top).join(program), &unpacked.join(format!("{top}-debug")));
+    }
+    let program = unpacked.join(&top).join("bin/softhca");
+    let pages = fs::read_dir(unpacked.join(&top).join("share/man/man1")).expect("man pages");
+    let mut pages: Vec<String> =
+        pages.map(|page| page.expect("listed").file_name().into_string().expect("text")).collect();
+    pages.sort();
+    let commands = commands(&program, &[]);
+    assert!(commands.len() > 8 && commands.contains(&"softhca-fault-add".to_owned()), "{commands:?}");
+    assert_eq!(pages, commands.iter().map(|name| format!("{name}.1")).collect::<Vec<_>>());
+}
+
+/// A program is stripped, and its symbols lie where debuggers look for its build id.
+fn check_symbols(program: &Path, debug: &Path) {
+    let read = |file: &Path| output(Command::new("readelf").args(["--sections", "--notes"]).arg(file));
+    let told = read(program);
+    let id = told.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).expect("a build id").to_owned();
+    assert!(told.contains(".gnu_debuglink") && !told.contains(".debug_info") && !told.contains(".symtab"), "{told}");
+    let symbols = debug.join(".build-id").join(&id[..2]).join(format!("{}.debug", &id[2..]));
+    let told = read(&symbols);
+    assert!(told.contains(".debug_info") && told.contains(&format!("Build ID: {id}")), "{told}");
+}
+
+fn check_deb(out: &Path) {
+    let deb = deb(out);
+    let field = |name| output(Command::new("dpkg-deb").arg("--field").arg(&deb).arg(name)).trim().to_owned();
+    let fields = ["Package", "Version", "Architecture", "Maintainer", "Provides", "Conflicts", "Replaces"].map(field);
+    let expected = ["softhca", &format!("{VERSION}-0softhca1"), "amd64", "A Maintainer <a@example.org>", "", "", ""];
+    assert_eq!(fields, expected);
+    let depends = field("Depends");
+    assert!(depends.starts_with("libc6 (>= 2.") && depends.ends_with(", libgcc-s1"), "{depends}");
+    let listed = entries(&output(Command::new("dpkg-deb").arg("--contents").arg(&deb)));
+    check_modes(&listed);
+    // No linker's list of folders, no library among the system's.
+    for (path, (mode, _)) in &listed {
+        let places = ["./usr/bin/softhca", "./usr/lib/softhca/", "./usr/share/"];
+        assert!(mode.starts_with('d') || places.iter().any(|place| path.starts_with(place)), "{path}");
+    }
+    for path in PROGRAMS.map(|path| format!("./usr/{path}")) {
+        assert!(listed.contains_key(&path), "{path}: {listed:?}");
+    }
+    let share =
+        ["doc/softhca/copyright", "doc/softhca/changelog.gz", "man/man1/softhca.1.gz", "man/man1/softhca-run.1.gz"];
+    for path in share.iter().chain(&["zsh/vendor-completions/_softhca"]) {
+        assert!(listed.contains_key(&format!("./usr/share/{path}")), "{path}: {listed:?}");
+    }
+    let control =
+        output(Command::new("sh").args(["-c", "dpkg-deb --ctrl-tarfile \"$1\" | tar -t | sort", "sh"]).arg(&deb));
+    assert_eq!(control, "./\n./control\n./md5sums\n", "no script runs when it is installed");
+}
+
+#[test]
+fn packages_hold_what_they_promise_and_are_reproducible() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, second, unpacked] = ["first", "second", "unpacked"].map(|name| folder.path().join(name));
+    make(&first, "022");
+    make(&second, "077");
+    for name in [tarball(&first, ""), tarball(&first, "-debug"), deb(&first)] {
+        let other = second.join(name.file_name().expect("a name"));
+        output(Command::new("cmp").args([&name, &other]));
+    }
+    fs::create_dir(&unpacked).expect("made");
+    check_tarball(&first, &unpacked);
+    check_deb(&first);
+}
+
+/// A block of a page between fences.
+fn block(page: &str, opening: &str) -> String {
+    let text = fs::read_to_string(root().join(page)).expect("a page");
+    let block = text.split(opening).nth(1).and_then(|rest| rest.split("```").next());
+    block.expect("a block").to_owned()
+}
+
+const PROJECT: &str = "\
+cmake_minimum_required(VERSION 3.20)
+project(example C)
+enable_testing()
+add_executable(datagrams datagrams.c)
+target_link_libraries(datagrams ibverbs)
+add_test(NAME datagrams COMMAND datagrams)
+";
+
+#[test]
+fn the_recipes_of_the_install_page_and_the_action_run_somebody_elses_tests() {
+    let room = Room::of(User::Nobody).expect("a room");
+    let folder = room.folder().join("project");
+    fs::create_dir(&folder).expect("made");
+    make(&folder, "022");
+    fs::write(folder.join("CMakeLists.txt"), PROJECT).expect("written");
+    for file in ["datagrams.c", "common.h"] {
+        fs::copy(root().join("suite/programs").join(file), folder.join(file)).expect("copied");
+    }
+    // The job's user writes here.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
+
+    let address = format!("file://{}", tarball(&folder, "").display());
+    let recipe = block("docs/install.md", "```sh\n");
+    let script = format!("cd {}\nSOFTHCA={address}\n{recipe}", folder.display());
+    // The second time the folder is there, as from a cache, and nothing is downloaded.
+    for script in [script.clone(), script.replace(&address, "file:///nowhere")] {
+        let outcome = room.finish(room.command("sh", ["-euc", &script])).expect("it ends").expect_success();
+        assert!(outcome.output.contains("100% tests passed, 0 tests failed out of 1"), "{}", outcome.told());
+    }
+    action(&room, &folder, &address);
+}
+
+/// The step of the action that installs, word for word.
+fn action(room: &Room, folder: &Path, address: &str) {
+    let text = fs::read_to_string(root().join("action.yml")).expect("the action");
+    let step = text.split("- id: install").nth(1).and_then(|rest| rest.split("run: |\n").nth(1)).expect("the step");
+    let run = |place: &str, package: &str, digest: &str| {
+        let mut command = room.command("bash", ["-euc", step]);
+        let place = folder.join(place);
+        command.envs([("PACKAGE", package), ("SHA256", digest), ("FOLDER", &place.display().to_string())]);
+        command.env("GITHUB_PATH", folder.join("github-path"));
+        room.finish(command).expect("it ends")
+    };
+    let file = address.trim_start_matches("file://");
+    let digest = output(Command::new("sha256sum").arg(file)).split_whitespace().next().expect("a digest").to_owned();
+    for (place, package, digest) in [("a", address, ""), ("b", file, digest.as_str()), ("a", "file:///nowhere", "")] {
+        let outcome = run(place, package, digest).expect_success();
+        assert!(outcome.output.contains(VERSION), "{}", outcome.told());
+    }
+    let path = fs::read_to_string(folder.join("github-path")).expect("written");
+    assert_eq!(path.lines().next(), Some(folder.join("a/bin").display().to_string().as_str()));
+    assert!(!run("c", address, &"0".repeat(64)).succeeded(), "another digest is refused");
+    assert!(!folder.join("c").exists(), "and nothing of it is unpacked");
+}

@@ -1,0 +1,130 @@
+//! `cargo xtask release`: everything of a release that can be done and undone here. It checks, makes the packages, and prints what a
+//! person types next. It sets no tag, pushes nothing and uploads nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::package::tool::Tool;
+use crate::package::{self, Options};
+use crate::workspace::{Package, Workspace};
+
+const CHANGELOG: &str = "CHANGELOG.md";
+
+/// Checks, makes the packages and prints the next steps.
+pub(crate) fn run(workspace: &Workspace) -> Result<(), String> {
+    let version = workspace.version()?;
+    let tag = format!("v{version}");
+    let git = |words: &[&str]| Tool::new("git").within(workspace.root()).args(words).output();
+    let changed = git(&["status", "--porcelain"])?;
+    if !changed.is_empty() {
+        return Err(format!("the working tree has changes; commit or remove them first:\n{}", changed.trim_end()));
+    }
+    if !git(&["tag", "--list", &tag])?.is_empty() {
+        return Err(format!("the tag {tag} exists; set another version in Cargo.toml"));
+    }
+    let changelog =
+        fs::read_to_string(workspace.root().join(CHANGELOG)).map_err(|error| format!("{CHANGELOG}: {error}"))?;
+    section(&changelog, version)?;
+    let order = order(workspace.packages())?;
+    package::run(workspace, &Options::default())?;
+    println!("\n{}", steps(&tag, &order));
+    Ok(())
+}
+
+/// The changelog has a dated section of the version, with something in it, and nothing is left that has no version.
+fn section(changelog: &str, version: &str) -> Result<(), String> {
+    let text = |heading: &str| {
+        let rest = changelog.split_once(&format!("\n## [{heading}]"))?.1;
+        Some(rest.split("\n## ").next().unwrap_or(rest))
+    };
+    let released = text(version).ok_or_else(|| format!("{CHANGELOG} has no section \"## [{version}] - DATE\""))?;
+    let (date, entries) = released.split_once('\n').unwrap_or((released, ""));
+    if !is_date(date.trim_start_matches([' ', '-']).trim_end()) {
+        return Err(format!("{CHANGELOG}: the heading of {version} must be \"## [{version}] - YYYY-MM-DD\""));
+    }
+    if !entries.lines().any(|line| line.starts_with("* ")) {
+        return Err(format!("{CHANGELOG}: the section of {version} has no entry"));
+    }
+    if text("Unreleased").is_some_and(|rest| rest.lines().any(|line| line.starts_with("* "))) {
+        return Err(format!("{CHANGELOG}: move what is under \"Unreleased\" to the section of {version}"));
+    }
+    Ok(())
+}
+
+fn is_date(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let digits = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
+    parts.iter().map(|part| part.len()).eq([4, 2, 2]) && parts.iter().all(digits)
+}
+
+/// The crates for crates.io, each behind those that it needs there.
+fn order(packages: &[Package]) -> Result<Vec<&str>, String> {
+    let mut left: Vec<&Package> = packages.iter().filter(|package| package.publish.as_deref() != Some(&[])).collect();
+    let own: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let mut order: Vec<&str> = Vec::new();
+    while !left.is_empty() {
+        let ready = |package: &Package| {
+            let mut needs = package.dependencies.iter().filter(|dependency| dependency.is_published());
+            needs.all(|dependency| !own.contains(dependency.name.as_str()) || order.contains(&dependency.name.as_str()))
+        };
+        let (now, later): (Vec<&Package>, Vec<&Package>) = left.into_iter().partition(|package| ready(package));
+        if now.is_empty() {
+            let names: Vec<&str> = later.iter().map(|package| package.name.as_str()).collect();
+            return Err(format!(
+                "these depend on each other, or on a crate with publish = false: {}",
+                names.join(", ")
+            ));
+        }
+        order.extend(now.iter().map(|package| package.name.as_str()));
+        left = later;
+    }
+    Ok(order)
+}
+
+fn steps(tag: &str, order: &[&str]) -> String {
+    let packages = order.iter().map(|name| format!(" -p {name}")).collect::<String>();
+    format!(
+        "What remains:\n  git tag --annotate {tag} --message 'softhca {tag}'\n  git push origin {tag}\n  \
+         upload the packages above to the release {tag}\n  cargo publish{packages}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{order, section};
+    use crate::workspace::Workspace;
+
+    const GOOD: &str = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-31\n\n### Added\n\n* a thing\n\n## [0.1.0] - 2025-01-31\n\n* all\n";
+
+    #[test]
+    fn a_dated_section_with_entries_is_a_release() {
+        section(GOOD, "0.2.0").expect("complete");
+        section(GOOD, "0.1.0").expect("complete");
+    }
+
+    #[test]
+    fn an_incomplete_changelog_is_refused() {
+        for (text, expected) in [
+            (GOOD.replace("[0.2.0]", "[0.2.1]"), "has no section"),
+            (GOOD.replace("2026-01-31", "soon"), "YYYY-MM-DD"),
+            (GOOD.replace("* a thing\n", ""), "has no entry"),
+            (GOOD.replace("[Unreleased]\n", "[Unreleased]\n\n* a late thing\n"), "Unreleased"),
+        ] {
+            let why = section(&text, "0.2.0").expect_err(expected);
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+
+    #[test]
+    fn every_published_crate_comes_behind_those_that_it_needs() {
+        let workspace = Workspace::open().expect("the workspace");
+        let order = order(workspace.packages()).expect("an order");
+        let place = |name: &str| order.iter().position(|crate_| *crate_ == name);
+        assert!(
+            place("softhca-wire") < place("softhca-engine") && place("softhca-engine") < place("softhca"),
+            "{order:?}"
+        );
+        assert!(place("softhca") < place("softhca-fabric") && place("softhca-fabric").is_some(), "{order:?}");
+        assert!(place("libibverbs").is_none() && place("xtask").is_none(), "{order:?}");
+    }
+}
