@@ -82,7 +82,7 @@ fn commands(program: &Path, words: &[&str]) -> Vec<String> {
     let mut found = vec![["softhca"].iter().chain(words).copied().collect::<Vec<_>>().join("-")];
     let list = help.split("\nCommands:\n").nth(1).unwrap_or_default();
     for line in list.lines().take_while(|line| line.starts_with("  ")) {
-        let name = line.trim_start().split_whitespace().next().expect("a name");
+        let name = line.split_whitespace().next().expect("a name");
         // A longer description goes on below, further to the right.
         if !line.starts_with("   ") && name != "help" {
             found.extend(commands(program, &[words, &[name]].concat()));
