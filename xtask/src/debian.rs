@@ -79,6 +79,7 @@ pub(crate) const SUITE: &[Package] = &[
     Package { name: "tshark", file: "/usr/bin/tshark" },
     Package { name: "cmake", file: "/usr/bin/ctest" },
     Package { name: "make", file: "/usr/bin/make" },
+    Package { name: "binutils", file: "/usr/bin/objcopy" },
 ];
 
 /// Makes sure that the packages are there: installs them as root, else says what to type.
