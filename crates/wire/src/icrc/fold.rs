@@ -201,7 +201,12 @@ fn word(number: __m128i) -> __m128i {
 #[target_feature(enable = "sse")]
 fn fetch_ahead(stride: &[u8; STRIDE]) {
     for line in 0..STRIDE / WIDE {
-        _mm_prefetch::<_MM_HINT_T0>(stride.as_ptr().wrapping_add(AHEAD + line * WIDE).cast());
+        let ahead = stride.as_ptr().wrapping_add(AHEAD + line * WIDE).cast();
+        #[allow(unused_unsafe, reason = "a safe function in newer releases than the oldest that builds this")]
+        // SAFETY: a hint; the processor ignores an address that it cannot read.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(ahead);
+        }
     }
 }
 
