@@ -120,7 +120,7 @@ mod tests {
         write(folder.path(), "2026-01-31").expect("written");
         let page = fs::read_to_string(folder.path().join("man/man1/softhca-show.1")).expect("a page");
         let (_, examples) = page.split_once(".SH EXAMPLES\n.nf\n").expect("examples, not filled");
-        assert!(examples.contains("show qp              one line per queue pair"), "{examples}");
+        assert!(examples.contains("show qp                 One line per queue pair"), "{examples}");
         assert!(examples.trim_end().ends_with(".fi"), "{examples}");
     }
 }
