@@ -10,6 +10,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use shm::region::Region;
 
+use crate::headroom;
+
 /// Smaller memory goes at once.
 const LARGE: usize = 1 << 20;
 
@@ -59,7 +61,7 @@ fn thread() -> Option<&'static Sender<(Region, OwnedFd)>> {
     let start = || {
         let (sender, buried) = channel();
         let end = move || buried.into_iter().for_each(drop);
-        std::thread::Builder::new().name("softhca-free".into()).spawn(end).ok().map(|_| sender)
+        headroom::start("softhca-free".into(), headroom::STACK, end).ok().map(|_| sender)
     };
     THREAD.get_or_init(start).as_ref()
 }

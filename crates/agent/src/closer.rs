@@ -23,6 +23,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -32,6 +34,7 @@ use shm::socket::Socket;
 
 use crate::agent::Inbox;
 use crate::foreign::{Arrived, Foreign};
+use crate::headroom;
 use crate::local::Message;
 
 /// How long a thread waits for more to do before it ends.
@@ -49,6 +52,8 @@ pub struct Closers {
     /// closed where they are dropped.
     threads: Option<(Inbox, usize)>,
     users: BTreeMap<u32, Weak<User>>,
+    /// Users whose thread could not be started.
+    late: Arc<AtomicUsize>,
 }
 
 /// Receives, examines and closes the descriptors of one user.
@@ -60,6 +65,7 @@ struct User {
     inbox: Inbox,
     /// While so many of its jobs and sockets wait, the agent reads no messages of this user.
     most: usize,
+    late: Arc<AtomicUsize>,
     work: Mutex<Work>,
     more: Condvar,
 }
@@ -100,7 +106,7 @@ enum Next {
 impl Closers {
     /// Threads for the users of an agent, which reads `inbox`.
     pub(crate) fn threads(inbox: Inbox, most: usize) -> Self {
-        Self { threads: Some((inbox, most)), users: BTreeMap::new() }
+        Self { threads: Some((inbox, most)), ..Self::default() }
     }
 
     /// What closes the descriptors of a user.
@@ -111,9 +117,20 @@ impl Closers {
         }
         self.users.retain(|_, user| user.strong_count() > 0);
         let (inbox, most) = (inbox.clone(), *most);
-        let user = Arc::new(User { uid, inbox, most, work: Mutex::default(), more: Condvar::new() });
+        let late = Arc::clone(&self.late);
+        let user = Arc::new(User { uid, inbox, most, late, work: Mutex::default(), more: Condvar::new() });
         self.users.insert(uid, Arc::downgrade(&user));
         Closer(Some(user))
+    }
+
+    /// Whether threads that were needed could not be started. With `again` they are tried again.
+    pub(crate) fn are_late(&self, again: bool) -> bool {
+        if self.late.load(Relaxed) > 0 && again {
+            for user in self.users.values().filter_map(Weak::upgrade) {
+                user.start(&mut user.work.lock());
+            }
+        }
+        self.late.load(Relaxed) > 0
     }
 }
 
@@ -157,7 +174,7 @@ impl User {
     fn submit(self: &Arc<Self>, job: Job) {
         let mut work = self.work.lock();
         work.jobs.push_back(job);
-        self.start(&mut work);
+        self.add(&mut work);
     }
 
     /// Has a socket closed that takes no slot until then.
@@ -170,25 +187,39 @@ impl User {
             // While the lock is held the thread has not got the other one, so this is not the last.
             drop(socket);
         }
-        self.start(&mut work);
+        self.add(&mut work);
     }
 
     /// One thing more is to be done.
-    fn start(self: &Arc<Self>, work: &mut Work) {
+    fn add(self: &Arc<Self>, work: &mut Work) {
         work.waiting += 1;
+        self.start(work);
+    }
+
+    /// Has the thread run if it has something to do.
+    fn start(self: &Arc<Self>, work: &mut Work) {
         if work.runs {
             self.more.notify_one();
             return;
         }
+        if work.waiting == 0 {
+            return;
+        }
         let user = Arc::clone(self);
-        let thread = std::thread::Builder::new().name(format!("softhca-u{}", self.uid)).stack_size(STACK);
-        match thread.spawn(move || user.run()) {
-            Ok(_) => (work.runs, work.kept) = (true, None),
-            Err(error) => {
-                // The next job tries again. Until then this user's descriptors wait, and nobody else's.
+        match headroom::start(format!("softhca-u{}", self.uid), STACK, move || user.run()) {
+            Ok(_) => {
+                work.runs = true;
+                if work.kept.take().is_some() {
+                    self.late.fetch_sub(1, Relaxed);
+                }
+            }
+            // The agent tries again. Until then this user's descriptors wait, and nobody else's.
+            Err(error) if work.kept.is_none() => {
                 tracing::warn!(uid = self.uid, %error, "no thread for the descriptors of a user");
                 work.kept = Some(Arc::clone(self));
+                self.late.fetch_add(1, Relaxed);
             }
+            Err(_) => {}
         }
     }
 

@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use crate::closer::Closer;
 use crate::engine_link::EngineLink;
 use crate::foreign::Foreign;
+use crate::headroom;
 use crate::owing::Owing;
 use crate::queue_memory::{Block, QueueMemory};
 
@@ -209,7 +210,7 @@ fn ring(eventfd: &OwnedFd, apart: bool) {
         add(eventfd);
     } else if let Ok(copy) = eventfd.try_clone() {
         // Without a thread there is no wake-up; the record is there.
-        let _ = std::thread::Builder::new().name("softhca-event".into()).spawn(move || add(&copy));
+        let _ = headroom::start("softhca-event".into(), headroom::STACK, move || add(&copy));
     }
 }
 

@@ -21,6 +21,7 @@ use crate::agent::Inbox;
 use crate::context::ContextId;
 use crate::dispatch::{Reply, dispatch};
 use crate::foreign::Passed;
+use crate::headroom;
 use crate::local::{LocalControl, Message};
 use crate::world::World;
 use inventory::{Change, Inventory};
@@ -140,7 +141,7 @@ impl Paths {
             let control = LocalControl::inner(self.inbox.clone(), client);
             let (inbox, profile) = (self.inbox.clone(), context.profile);
             let uid = context.peer.uid;
-            let started = std::thread::Builder::new().name(format!("softhca-slow-{}", client.0)).spawn(move || {
+            let started = headroom::start(format!("softhca-slow-{}", client.0), headroom::STACK, move || {
                 account::enter(Some(uid));
                 worker::run(control, answer, profile, &jobs, &inbox);
             });

@@ -1,5 +1,5 @@
-//! An agent in a process that may have little memory: hostile users make all that there is room for, until each kind is refused.
-//! The agent lives and serves who is there, and when they have gone everything can be made again.
+//! An agent in a process that may have little memory, or little address space: hostile users make all that there is room for, until
+//! each kind is refused. The agent lives and serves who is there, and when they have gone everything can be made again.
 //!
 //! The agent is this program, started a second time: a limit is a process's.
 
@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use abi::Errno;
 use abi::command::{legacy, number};
 use abi::cq::CreateCq;
 use abi::device::QueryGid;
@@ -29,8 +30,12 @@ use shm::socket::Socket;
 
 /// Where the agent is to serve.
 const DIR: &str = "SOFTHCA_TEST_AGENT";
-/// Address space beside what the agent has at its start.
-const ROOM: u64 = 64 << 20;
+/// What is limited.
+const WHICH: &str = "SOFTHCA_TEST_LIMIT";
+/// Address space beside what the agent has at its start. Queue memory is refused first.
+const ADDRESSES: (&str, u64) = ("VmSize:", 64 << 20);
+/// Private memory beside that. Tables are refused first.
+const MEMORY: (&str, u64) = ("VmData:", 6 << 20);
 /// The most of one kind that one user makes.
 const MOST: usize = 20_000;
 const HOSTILES: u32 = 3;
@@ -42,18 +47,24 @@ fn agent_process() {
     let agent = Agent::start(&config, Some(Path::new(&dir))).expect("an agent");
     // Its threads have begun, and have what they need for that.
     agent::admin::ask(Path::new(&dir), &serde_json::json!({"request": "status"})).expect("an answer");
-    let pages = std::fs::read_to_string("/proc/self/statm").expect("read");
-    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
-    let most = Some(pages * 4096 + ROOM);
-    setrlimit(Resource::As, Rlimit { current: most, maximum: most }).expect("less is always possible");
+    let which = std::env::var(WHICH).expect("what is limited");
+    let (resource, room) = match which.as_str() {
+        "VmSize:" => (Resource::As, ADDRESSES.1),
+        _ => (Resource::Data, MEMORY.1),
+    };
+    let status = std::fs::read_to_string("/proc/self/status").expect("read");
+    let line = status.lines().find_map(|line| line.strip_prefix(&which)).expect("a line");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    let most = Some((kib << 10) + room);
+    setrlimit(resource, Rlimit { current: most, maximum: most }).expect("less is always possible");
     println!("\nit serves");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     drop(agent);
 }
 
-fn start(dir: &Path) -> Child {
+fn start(dir: &Path, which: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "agent_process", "--nocapture"]).env(DIR, dir);
+    command.args(["--exact", "agent_process", "--nocapture"]).env(DIR, dir).env(WHICH, which);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
     let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert!(said.any(|line| line.is_ok_and(|line| line == "it serves")), "the agent does not start");
@@ -112,23 +123,34 @@ fn exhaust_ids(dir: &Path) -> Option<(Socket, usize)> {
     Some((socket, ids))
 }
 
+/// Where no memory is left, a command is refused and the agent lives.
 #[track_caller]
-fn is_served(child: &mut Child, victim: &mut Client, after: &str) {
+fn is_served(which: &str, child: &mut Child, victim: &mut Client, after: &str) {
     assert!(child.try_wait().expect("a child").is_none(), "the agent has ended after {after}");
     let body = QueryGid { response: 1, port_num: 1, ..QueryGid::default() };
     let answer = victim.call(&legacy(number::QUERY_GID, &body, &[], 16));
-    assert_eq!(answer.status, 0, "{after}: {}", answer.reason());
+    let refused = which == MEMORY.0 && answer.status == -Errno::ENOMEM.0;
+    assert!(answer.status == 0 || refused, "{after}: {}", answer.reason());
+}
+
+#[test]
+fn an_agent_with_little_address_space_refuses_and_lives() {
+    refuses_and_lives(ADDRESSES.0);
 }
 
 #[test]
 fn an_agent_with_little_memory_refuses_and_lives() {
+    refuses_and_lives(MEMORY.0);
+}
+
+fn refuses_and_lives(which: &str) {
     if !is_root() {
         return;
     }
     let scratch = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).expect("set");
     let dir = scratch.path().join("run");
-    let mut child = start(&dir);
+    let mut child = start(&dir, which);
     let mut victim = open(&dir, OTHER);
     victim.qp();
     let users = HOSTILE + 10..HOSTILE + 10 + HOSTILES;
@@ -141,10 +163,10 @@ fn an_agent_with_little_memory_refuses_and_lives() {
     let mut hostile = Vec::new();
     for (uid, mut client, pd, cq) in begun {
         println!("user {uid} made {:?}", exhaust(&mut client, pd, cq));
-        is_served(&mut child, &mut victim, "everything was made");
+        is_served(which, &mut child, &mut victim, "everything was made");
         let ids = as_user(uid, || exhaust_ids(&dir));
         println!("and {:?} ids", ids.as_ref().map(|(_, ids)| ids));
-        is_served(&mut child, &mut victim, "ids were made");
+        is_served(which, &mut child, &mut victim, "ids were made");
         hostile.push((client, ids));
     }
     drop(hostile);
