@@ -75,7 +75,7 @@ fn a_program_with_rules_of_its_own_fails_as_they_say_and_is_told_so() {
     // A rule that is none is told before anything runs.
     let outcome = with_fault(&room, "lose 5%", &["true"]).wait(HANG).expect("it ends");
     assert_eq!(outcome.code, 125, "{}", outcome.told());
-    assert!(outcome.errors.contains("\"lose\" is no kind of fault; kinds are loss, delay"), "{}", outcome.told());
+    assert!(outcome.errors.contains("unknown kind of fault \"lose\"; kinds are loss, delay"), "{}", outcome.told());
 }
 
 #[test]

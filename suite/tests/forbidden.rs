@@ -370,7 +370,7 @@ fn files_that_may_not_get_long_enough_are_told() {
     };
     // No agent can be started.
     let outcome = room.finish(limited(4096, &["run", "--", "true"])).expect("it ends");
-    must_tell(&outcome, 125, &["the agent cannot start"]);
+    must_tell(&outcome, 125, &["cannot write in"]);
     room.start_agent().expect("an agent");
     // The program can share no memory; what it is told is the errno.
     let why = cprogram::build(&room, "why").expect("it compiles").to_str().expect("a plain path").to_owned();

@@ -14,8 +14,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What each file that is executed or loaded is called.
 const PROGRAMS: [&str; 5] = [
     "bin/softhca",
-    "lib/softhca/libibverbs.so.1.14.0",
-    "lib/softhca/librdmacm.so.1.4.0",
+    "lib/softhca/libibverbs.so.1.18.0",
+    "lib/softhca/librdmacm.so.1.5.0",
     "lib/softhca/libsofthca_preload.so",
     "lib/softhca/rsocket/librspreload.so",
 ];

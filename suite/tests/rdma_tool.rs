@@ -39,7 +39,7 @@ fn links_and_devices_are_shown_as_of_a_kernel() {
         for words in ["0: softhca0: node_type ca", "fw 0.1.0", "node_guid ", "sys_image_guid "] {
             assert!(device.contains(words), "no {words:?}: {device}");
         }
-        let guid = room.json(&["devices", "--json"]).expect("devices")[0]["node_guid"].clone();
+        let guid = room.json(&["devices", "--json"]).expect("devices")["devices"][0]["node_guid"].clone();
         let device = json(&room, "-j dev show softhca0");
         assert_eq!((&device[0]["ifname"], &device[0]["node_guid"]), (&"softhca0".into(), &guid), "{device}");
     }
@@ -52,7 +52,7 @@ fn infiniband_links_have_lids() {
     for words in ["link softhca0/1 ", "subnet_prefix fe80:0000:0000:0000 ", " lid ", " sm_lid ", " lmc 0 "] {
         assert!(link.contains(words), "no {words:?}: {link}");
     }
-    let lid = room.json(&["devices", "--json"]).expect("devices")[0]["ports"][0]["lid"].clone();
+    let lid = room.json(&["devices", "--json"]).expect("devices")["devices"][0]["ports"][0]["lid"].clone();
     assert_eq!(json(&room, "-j link show")[0]["lid"], lid);
 }
 

@@ -34,8 +34,8 @@ struct Need {
 /// What an agent and the first programs write in a run directory.
 const AGENT: Need = Need { bytes: 1 << 20, files: 256 };
 
-/// The file with the reasons of one program.
-const REASONS: Need = Need { bytes: 4096, files: 2 };
+/// The file with the reasons of one program, and its folder. A program runs on a full disk: what does not fit is lost.
+const REASONS: Need = Need { bytes: 0, files: 2 };
 
 /// Longest path of a unix socket, and the longest name of one in a run directory.
 const SOCKET_PATH: usize = 107;
@@ -149,7 +149,7 @@ fn room(dir: &Path, need: Need) -> io::Result<()> {
 /// Takes the room for a moment, by a file without a name.
 fn take(folder: &Path, need: Need) -> Result<(), Errno> {
     let file = open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
-    fallocate(file, FallocateFlags::empty(), 0, need.bytes)
+    if need.bytes == 0 { Ok(()) } else { fallocate(file, FallocateFlags::empty(), 0, need.bytes) }
 }
 
 /// The same on a file system that has no files without a name, or takes no room: `first` is made and removed, or a file.
