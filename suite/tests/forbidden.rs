@@ -295,7 +295,8 @@ fn a_disk_that_becomes_full_ends_nobody() {
     let outcome = room.finish(softhca(&["run", "--", "sh", "-c", &script])).expect("it ends");
     assert_eq!(outcome.code, 125, "{}", outcome.told());
     let place = run_dir.display().to_string();
-    for word in ["there is no place for reasons: cannot make", &place, "No space left on device", "free some room"] {
+    for word in ["there is no place for reasons: cannot write in", &place, "No space left on device", "free some room"]
+    {
         assert!(outcome.errors.contains(word), "{word:?}: {}", outcome.told());
     }
     assert!(!outcome.everything().contains("panicked"), "{}", outcome.told());
@@ -372,9 +373,12 @@ fn files_that_may_not_get_long_enough_are_told() {
     let outcome = room.finish(limited(4096, &["run", "--", "true"])).expect("it ends");
     must_tell(&outcome, 125, &["cannot write in"]);
     room.start_agent().expect("an agent");
-    // The program can share no memory; what it is told is the errno.
+    // A limit that leaves no shared memory at all is found before the program starts.
+    must_tell(&room.finish(limited(1024, &["run", "--", "true"])).expect("it ends"), 125, &["ftruncate"]);
+    // A program that lowers its own limit can share no memory; it gets the errno.
     let why = cprogram::build(&room, "why").expect("it compiles").to_str().expect("a plain path").to_owned();
-    let outcome = room.finish(limited(1024, &["run", "--", &why, "-m", "none"])).expect("it ends");
+    let own_limit = ["run", "--", "prlimit", "--fsize=1024:1024", &why, "-m", "none"];
+    let outcome = room.finish(room.softhca(&own_limit)).expect("it ends");
     must_tell(&outcome, 1, &["ftruncate", "errno 27"]);
     // A capture.
     let file = room.folder().join("packets.pcapng");
