@@ -1,7 +1,8 @@
 //! A capture under way: the agent that is asked, the spools that are read, and the packets in their order. Principal type: [`Session`].
 //!
 //! Each program writes to a spool of its own, so packets are put in order by their times; for that, and because a drop is known a
-//! moment after its packet was seen, a packet is kept back for [`HOLD`].
+//! moment after its packet was seen, a packet is kept back for [`HOLD`]. Programs join a capture one after the other. What the first
+//! ones have sent until all of them have joined is left out: it would be one side of a conversation.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,16 +17,17 @@ use shm::spool::SpoolRx;
 
 use crate::packet::{Packet, Path, Process, path_of};
 
-/// So long a packet waits for those that were seen before it.
-const HOLD: Duration = Duration::from_millis(5);
+/// So long a packet waits for those that were seen before it. A program may lose the processor between the time that it notes for a
+/// packet and the spool; this is some slices of it.
+const HOLD: Duration = Duration::from_millis(20);
 /// So often the agent is asked for new programs.
 const NEWS: Duration = Duration::from_millis(20);
 /// So long the agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So long an engine may take until it writes to its spool; one that is stopped does not begin at all.
-const BEGIN: Duration = Duration::from_secs(2);
+/// So long an engine may take until it writes to its spool. A process that is stopped is not waited for.
+const BEGIN: Duration = Duration::from_secs(5);
 /// So long between two looks whether it has.
-const GLANCE: Duration = Duration::from_micros(200);
+const GLANCE: Duration = Duration::from_millis(1);
 /// Records that are taken from one spool in a row.
 const BUNCH: usize = 4096;
 /// Queue pairs of which it is remembered with whom they talk.
@@ -68,6 +70,9 @@ pub struct Session {
     /// With whom queue pairs talk over the wire, as their own packets say: by engine and QP.
     peers: HashMap<(u32, u32), u32>,
     held: Vec<Packet>,
+    /// When all programs had joined, and what had been lost until then. Older packets are left out.
+    since: u64,
+    lost_before: u64,
     asked: Instant,
     /// Lost on spools that have been read to their end.
     lost: u64,
@@ -88,7 +93,8 @@ struct Spool {
 }
 
 impl Session {
-    /// Begins a capture at the agent whose admin node `socket` is connected to, and waits until the programs that run are seen.
+    /// Begins a capture at the agent whose admin node `socket` is connected to, and waits until the programs that run have joined it.
+    /// Those that are stopped, or take longer than [`BEGIN`], are among the [`Session::complaints`] until they join.
     ///
     /// # Errors
     /// The agent refuses, or is lost.
@@ -109,6 +115,8 @@ impl Session {
             programs: HashMap::new(),
             peers: HashMap::new(),
             held: Vec::new(),
+            since: u64::MAX,
+            lost_before: 0,
             asked: Instant::now(),
             lost: 0,
             complaints: Vec::new(),
@@ -116,13 +124,13 @@ impl Session {
         };
         session.ask_for_news()?;
         let end = Instant::now() + BEGIN;
-        while session.spools.iter().any(|spool| !spool.rx.is_attached()) && Instant::now() < end {
+        while session.spools.iter().any(Spool::is_awaited) && Instant::now() < end {
             std::thread::sleep(GLANCE);
+            // What the first ones write in the meantime needs its room.
+            session.take()?;
         }
-        for spool in session.spools.iter().filter(|spool| !spool.rx.is_attached()) {
-            let text = format!("process {} has not begun to show its packets; is it stopped?", spool.own);
-            session.complaints.push(text);
-        }
+        session.lost_before = session.lost();
+        session.since = now();
         Ok(session)
     }
 
@@ -141,13 +149,20 @@ impl Session {
     /// Packets for which there was no room on the spools.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.lost + self.spools.iter().map(|spool| spool.rx.lost()).sum::<u64>()
+        let all = self.lost + self.spools.iter().map(|spool| spool.rx.lost()).sum::<u64>();
+        all.saturating_sub(self.lost_before)
     }
 
     /// What went wrong, for people.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let mut all = self.complaints.clone();
+        let absent = self.spools.iter().filter(|spool| !spool.has_joined());
+        all.extend(
+            absent.map(|spool| {
+                format!("process {} is stopped or frozen: its packets appear when it continues", spool.own)
+            }),
+        );
         if self.unseen > 0 {
             all.push(format!("{} programs were not seen, for there were too many", self.unseen));
         }
@@ -218,7 +233,7 @@ impl Session {
 
     /// Reads the spools, at most so many records of each, and lets go of those that are at their end.
     fn read_all(&mut self, most: usize) {
-        let Self { spools, programs, peers, held, complaints, .. } = self;
+        let Self { spools, programs, peers, held, complaints, since, .. } = self;
         let (mut drops, mut record) = (Vec::new(), Vec::new());
         for spool in spools.iter_mut() {
             for _ in 0..most {
@@ -240,10 +255,13 @@ impl Session {
                 match read {
                     None => spool.broken = true,
                     Some(_) if seen_elsewhere => {}
-                    Some(packet) if packet.bytes.is_empty() => drops.push(packet),
                     Some(mut packet) => {
                         name_sender(&mut packet, spool.engine, peers);
-                        held.push(packet);
+                        match (packet.time < *since, packet.bytes.is_empty()) {
+                            (true, _) => {}
+                            (false, true) => drops.push(packet),
+                            (false, false) => held.push(packet),
+                        }
                     }
                 }
                 if spool.broken {
@@ -268,10 +286,26 @@ impl Session {
 }
 
 impl Spool {
+    /// Its program writes to it, or has ended.
+    fn has_joined(&self) -> bool {
+        self.ended || self.rx.is_attached()
+    }
+
+    /// Its program will join soon: it runs, as far as is known.
+    fn is_awaited(&self) -> bool {
+        !self.has_joined() && !is_stopped(self.own.pid)
+    }
+
     /// Nothing comes any more: its program has ended, and it has been read since; or it cannot be read.
     fn is_over(&self) -> bool {
         self.broken || (self.ended && self.rx.is_empty())
     }
+}
+
+/// Whether a process is stopped, by a signal or by a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't']))
 }
 
 /// What comes from another host does not say from which QP. A connected one gets packets from the QP that it sends to.

@@ -49,7 +49,9 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
         let devices = session.devices().join(", ");
         crate::tell(&format!("listening on {devices} of {}, {whose}; ^C ends\n", run_dir.display()));
     }
-    let mut capturing = Capturing { wanted, filter, output, seen: 0, taken: 0, is_over: false };
+    let said = session.complaints();
+    said.iter().for_each(|complaint| say(format_args!("{complaint}")));
+    let mut capturing = Capturing { wanted, filter, output, said, seen: 0, taken: 0, is_over: false };
     let end = wanted.duration.map(|time| Instant::now() + time);
     capturing.go(session, &|| stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end))
 }
@@ -67,6 +69,8 @@ struct Capturing<'a> {
     wanted: &'a Capture,
     filter: Filter,
     output: Output,
+    /// What the user knows already of what went wrong.
+    said: Vec<String>,
     /// Packets that came, and those of them that the filter took.
     seen: u64,
     taken: u64,
@@ -96,7 +100,7 @@ impl Capturing<'_> {
         }
         let missing = session.lost();
         self.output.end(self.taken, missing).or_else(|error| self.fail(error))?;
-        for complaint in session.complaints() {
+        for complaint in session.complaints().iter().filter(|complaint| !self.said.contains(complaint)) {
             say(format_args!("{complaint}"));
         }
         if !self.wanted.quiet {

@@ -87,7 +87,7 @@ impl Tap {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Writes to one more spool from now on, as a CAPTURE push says.
+    /// Writes to one more spool from now on, as a CAPTURE push says. The reader learns of it from [`Tap::attach`].
     ///
     /// # Errors
     /// The spool is not sound, or there are too many.
@@ -102,6 +102,11 @@ impl Tap {
         sinks.push(Sink { number, most, lanes_in: wanted.side & flag::LANES_IN != 0, spool });
         self.is_on.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Tells the reader of this capture that everything is written from now on: whoever tests whether somebody captures does so.
+    pub fn attach(&self, number: u32) {
+        self.sinks.lock().iter().filter(|sink| sink.number == number).for_each(|sink| sink.spool.attach());
     }
 
     /// A capture has ended.
@@ -202,6 +207,8 @@ impl Engine {
             tracing::warn!("packets cannot be captured: {error}");
         }
         self.is_capturing.store(self.tap.is_on(), Ordering::Relaxed);
+        // The reader counts packets from here on, so the program's other threads must see the word first.
+        self.tap.attach(wanted.lane);
     }
 
     pub(crate) fn end_capture(&self, number: u32) {
@@ -412,7 +419,11 @@ mod tests {
         for (number, most, side) in [(1, 10, flag::LANES_IN), (2, 100, 0)] {
             let fd = create_spool(SPOOL_MIN).expect("memory");
             tap.begin(&wanted(number, most, side), &fd).expect("taken");
-            spools.push(SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("mapped"));
+            let spool = SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("mapped");
+            assert!(tap.is_on() && !spool.is_attached(), "nobody may count on it before it is on everywhere");
+            tap.attach(number);
+            assert!(spool.is_attached());
+            spools.push(spool);
         }
         let about = CaptureRecord { path: path::LANE_IN, flags: record_flag::UNSEALED, ..CaptureRecord::default() };
         tap.packet(&about, &[7; 20], "late");

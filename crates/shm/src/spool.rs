@@ -50,12 +50,16 @@ pub struct SpoolTx {
 }
 
 impl SpoolTx {
-    /// Begins to write to a spool, and says so.
+    /// Maps a spool to write to it.
     pub fn map(fd: BorrowedFd<'_>, room: usize) -> io::Result<Self> {
         let region = Region::map(fd, RECORDS + sound(room)?)?;
-        // Release: pairs with the reader's acquire in `is_attached`.
-        region.word(ATTACHED).store(1, Ordering::Release);
         Ok(Self { region, room, written: 0, lost: 0 })
+    }
+
+    /// Tells the reader that everything is written from now on.
+    pub fn attach(&self) {
+        // Release: pairs with the reader's acquire in `is_attached`.
+        self.region.word(ATTACHED).store(1, Ordering::Release);
     }
 
     /// Writes one record of several parts, or counts it as lost; says which.
@@ -105,7 +109,7 @@ impl SpoolRx {
         Ok(Self { region: Region::map(fd, RECORDS + sound(room)?)?, room, read: 0 })
     }
 
-    /// Whether the writer has begun.
+    /// Whether the writer has said that it writes everything.
     pub fn is_attached(&self) -> bool {
         self.region.word(ATTACHED).load(Ordering::Acquire) != 0
     }

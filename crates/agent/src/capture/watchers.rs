@@ -47,10 +47,15 @@ impl Watchers {
 
     /// A capture begins.
     pub(crate) fn begin(&self, asker: Asker, wanted: &LaneOut, spool: &OwnedFd) -> io::Result<()> {
-        let Asker::User(uid) = asker else { return self.root.begin(wanted, spool) };
-        let mut taps = self.users.taps.lock();
-        taps.entry(uid).or_default().begin(wanted, spool)?;
-        self.users.is_on.store(true, Ordering::Relaxed);
+        let tap = match asker {
+            Asker::Root => Arc::clone(&self.root),
+            Asker::User(uid) => Arc::clone(self.users.taps.lock().entry(uid).or_default()),
+        };
+        tap.begin(wanted, spool)?;
+        if asker != Asker::Root {
+            self.users.is_on.store(true, Ordering::Relaxed);
+        }
+        tap.attach(wanted.lane);
         Ok(())
     }
 

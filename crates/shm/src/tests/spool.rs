@@ -13,6 +13,8 @@ fn spool() -> (SpoolTx, SpoolRx, Region) {
     let rx = SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("a reader");
     assert!(!rx.is_attached());
     let tx = SpoolTx::map(fd.as_fd(), SPOOL_MIN).expect("a writer");
+    assert!(!rx.is_attached());
+    tx.attach();
     assert!(rx.is_attached());
     (tx, rx, Region::map(fd.as_fd(), 256 + SPOOL_MIN).expect("the memory itself"))
 }
