@@ -57,7 +57,7 @@ fn a_side_that_dies_is_told() {
         let answers = answers.expect("the other side");
         softhca_suite::program::send(answers, rustix::process::Signal::KILL);
         let outcome = asks.wait(HANG).expect("it ends");
-        assert!(!outcome.succeeded() && outcome.errors.contains("was ended by signal 9"), "{}", outcome.told());
+        assert!(!outcome.succeeded() && outcome.errors.contains("was killed by signal 9"), "{}", outcome.told());
         assert!(!process::alive(answers));
     }
     room.wait_until_empty(HANG).expect("nothing is left over");

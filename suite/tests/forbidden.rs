@@ -137,7 +137,7 @@ fn without_pidfds_everything_works() {
         program.signal(Signal::TERM);
         assert_eq!(program.wait(HANG).expect("it ends").code, 143);
         let stopped = room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
-        assert!(stopped.output.contains("has ended") && room.agent().is_none(), "{}", stopped.told());
+        assert!(stopped.output.contains("stopped the agent") && room.agent().is_none(), "{}", stopped.told());
     }
 }
 
@@ -193,7 +193,7 @@ fn a_relative_run_directory_is_where_the_user_stands() {
     assert!(place.join("agent.pid").exists(), "the agent is elsewhere");
     assert!(relative(&["devices"]).succeeded());
     let stopped = relative(&["agent", "--stop"]);
-    assert!(stopped.succeeded() && stopped.output.contains("has ended"), "{}", stopped.told());
+    assert!(stopped.succeeded() && stopped.output.contains("stopped the agent"), "{}", stopped.told());
     for command in [&["agent"][..], &["agent", "--stop"]] {
         let outcome = relative(command);
         assert!(outcome.output.contains(place.to_str().expect("a plain path")), "{}", outcome.told());
@@ -263,7 +263,7 @@ fn a_full_disk_is_told_and_nothing_panics() {
         } else {
             assert_eq!(outcome.code, 125, "{pages}: {}", outcome.told());
             let place = small.0.join("run").display().to_string();
-            for word in [place.as_str(), "No space left on device", "free some room"] {
+            for word in [place.as_str(), "No space left on device", "free some space"] {
                 assert!(outcome.errors.contains(word), "{pages} pages, {word:?}: {}", outcome.told());
             }
         }
@@ -295,14 +295,15 @@ fn a_disk_that_becomes_full_ends_nobody() {
     let outcome = room.finish(softhca(&["run", "--", "sh", "-c", &script])).expect("it ends");
     assert_eq!(outcome.code, 125, "{}", outcome.told());
     let place = run_dir.display().to_string();
-    for word in ["there is no place for reasons: cannot write in", &place, "No space left on device", "free some room"]
+    for word in
+        ["cannot store reasons for failures: cannot write to", &place, "No space left on device", "free some space"]
     {
         assert!(outcome.errors.contains(word), "{word:?}: {}", outcome.told());
     }
     assert!(!outcome.everything().contains("panicked"), "{}", outcome.told());
     std::fs::remove_file(small.0.join("filler")).expect("removed");
     let stopped = room.finish(softhca(&["agent", "--stop"])).expect("it ends").expect_success();
-    assert!(stopped.output.contains("has ended"), "the agent had ended before: {}", stopped.told());
+    assert!(stopped.output.contains("stopped the agent"), "the agent had ended before: {}", stopped.told());
 }
 
 #[test]
@@ -322,7 +323,7 @@ fn without_proc_programs_run() {
     let doctor = room.finish(room.softhca(&["doctor"])).expect("it ends");
     assert!(doctor.succeeded() && doctor.output.contains("warn  /proc"), "{}", doctor.told());
     let stopped = room.finish(room.softhca(&["agent", "--stop"])).expect("it ends").expect_success();
-    assert!(stopped.output.contains("has ended"), "{}", stopped.told());
+    assert!(stopped.output.contains("stopped the agent"), "{}", stopped.told());
 }
 
 /// The bytes that files may have below: as many as an agent's shared memory needs, and not so many that a log is put aside before.
@@ -347,7 +348,7 @@ fn logs_at_the_limit_of_file_lengths_end_nobody() {
     let script = format!("{why} -m rkey 2>>{said}; test $? = 1 && {why} -m none 2>>{said}");
     room.finish(softhca(&["run", "--quiet", "--", "sh", "-c", &script])).expect("it ends").expect_success();
     let stopped = room.finish(softhca(&["agent", "--stop"])).expect("it ends").expect_success();
-    assert!(stopped.output.contains("has ended"), "the agent had ended before: {}", stopped.told());
+    assert!(stopped.output.contains("stopped the agent"), "the agent had ended before: {}", stopped.told());
     for file in [said.as_ref(), log.as_path()] {
         assert_eq!(std::fs::metadata(file).expect("there").len(), LONGEST, "{}", file.display());
     }
@@ -371,7 +372,7 @@ fn files_that_may_not_get_long_enough_are_told() {
     };
     // No agent can be started.
     let outcome = room.finish(limited(4096, &["run", "--", "true"])).expect("it ends");
-    must_tell(&outcome, 125, &["cannot write in"]);
+    must_tell(&outcome, 125, &["cannot write to"]);
     room.start_agent().expect("an agent");
     // A limit that leaves no shared memory at all is found before the program starts.
     must_tell(&room.finish(limited(1024, &["run", "--", "true"])).expect("it ends"), 125, &["ftruncate"]);

@@ -40,7 +40,7 @@ fn everywhere(mode: &str, at_the_end: &[&str], asked: &[&str]) -> (Room, Outcome
     assert_eq!(outcome.code, 143, "{}", outcome.told());
     says(&outcome.output, asked);
     // The log is what has the module's name; what comes after it is the summary.
-    let (log, told) = outcome.errors.split_once("softhca: what failed on the way").expect("the reasons follow");
+    let (log, told) = outcome.errors.split_once("softhca: errors during the run").expect("the reasons follow");
     says(log, at_the_end);
     says(log, &["softhca::reason"]);
     says(told, at_the_end);
@@ -173,7 +173,7 @@ fn a_failure_is_told_with_its_children() {
     // The shell itself succeeds; its children's requests have failed all the same.
     let script = format!("{path} -m rkey; {path} -m rnr; exit 0");
     let outcome = room.finish_run(&["sh", "-c", &script]).expect("it ends").expect_success();
-    says(&outcome.errors, &["softhca: what failed on the way:", "check rkey", "rnr_retry 1"]);
+    says(&outcome.errors, &["softhca: errors during the run:", "check rkey", "rnr_retry 1"]);
     let quiet = room.softhca(&["run", "--quiet", "--", "sh", "-c", &script]);
     assert_eq!(room.finish(quiet).expect("it ends").expect_success().errors, "");
 }

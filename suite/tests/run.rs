@@ -197,7 +197,7 @@ fn each_address_is_a_host_of_its_own() {
         }
         for address in ["127.0.61.2", "127.0.61.3"] {
             let stopped = room.finish(unnamed(&room, &["agent", "--stop", "--address", address])).expect("it ends");
-            assert!(stopped.expect_success().output.contains("has ended"));
+            assert!(stopped.expect_success().output.contains("stopped the agent"));
         }
     }
 }

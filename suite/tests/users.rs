@@ -207,7 +207,7 @@ fn eight_agents_of_two_users_do_not_mind_each_other() {
         let devices = room.finish(room.softhca(&["devices"])).expect("it ends").expect_success().output;
         let doctor = room.finish(room.softhca(&["doctor"])).expect("it ends").expect_success().output;
         let here = devices.contains("no wire: ");
-        assert_eq!(here, doctor.contains("do not reach us"), "{devices}\n{doctor}");
+        assert_eq!(here, doctor.contains("cannot reach us"), "{devices}\n{doctor}");
         assert_eq!(here, room.log().contains("no wire: "), "{}", room.log());
         without += usize::from(here);
     }

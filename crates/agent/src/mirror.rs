@@ -215,7 +215,7 @@ impl Mirror {
         }
         let place = self.root.join(path);
         match symlink(target, &place) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at("make", &place)(error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(at("create", &place)(error)),
             _ => Ok(()),
         }
     }
@@ -234,7 +234,7 @@ impl Mirror {
             None => fs::create_dir_all(&place),
         }
         .and_then(|()| open_up(&place))
-        .map_err(at("make", &place))
+        .map_err(at("create", &place))
     }
 }
 

@@ -28,7 +28,7 @@ impl From<io::Error> for Silence {
         if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::UnexpectedEof {
             return Self::Gone(error);
         }
-        Self::Late(format!("the agent cannot be asked: {error}"))
+        Self::Late(format!("cannot send the request to the agent: {error}"))
     }
 }
 
@@ -50,9 +50,11 @@ impl Connection {
             let dir = run_dir.display();
             match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    format!("no agent serves {dir}; `softhca run -- PROGRAM` or `softhca agent` starts one")
+                    format!(
+                        "no agent is running in {dir}; start one with `softhca agent`, or with `softhca run -- PROGRAM`"
+                    )
                 }
-                _ => format!("the agent of {dir} cannot be reached: {error}; type `softhca doctor`"),
+                _ => format!("cannot connect to the agent of {dir}: {error}; run `softhca doctor`"),
             }
         })
     }
@@ -74,11 +76,12 @@ impl Connection {
     /// The same, with more to say than the request's name.
     pub(crate) fn ask_for(&self, question: &Value) -> Result<Value, String> {
         let bytes = self.exchange(question).map_err(|silence| match silence {
-            Silence::Gone(error) => format!("the agent was lost: {error}"),
+            Silence::Gone(error) => format!("lost the connection to the agent: {error}"),
             Silence::Late(why) => why,
         })?;
-        let answer: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| format!("the agent's answer is not understood ({error}); it may be of another version"))?;
+        let answer: Value = serde_json::from_slice(&bytes).map_err(|error| {
+            format!("cannot parse the agent's answer ({error}); the agent may have another version")
+        })?;
         match answer.get("error").and_then(Value::as_str) {
             Some(error) => Err(error.to_owned()),
             None => Ok(answer),

@@ -36,7 +36,7 @@ pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
     }
     if let Some(connection) = start::answering(&run_dir)? {
         return Err(format!(
-            "an agent serves {} already{}; `softhca agent --stop` ends it",
+            "an agent is already running in {}{}; stop it with `softhca agent --stop`",
             run_dir.display(),
             connection.agent_pid().map(|pid| format!(" (process {pid})")).unwrap_or_default()
         )
@@ -46,7 +46,7 @@ pub(crate) fn run(agent: &Agent, host: &Host) -> Result<String, Failure> {
     configuration(agent, host)?;
     let connection = start::launch(&run_dir, &passed_on(agent, host)?)?;
     let pid = connection.agent_pid().map(|pid| format!(", process {pid}")).unwrap_or_default();
-    Ok(format!("the agent serves {}{pid}\n", run_dir.display()))
+    Ok(format!("the agent is running in {}{pid}\n", run_dir.display()))
 }
 
 /// The options for the background process, whose current directory is `/`.
@@ -96,14 +96,14 @@ fn serve(agent: &Agent, host: &Host, run_dir: &Path) -> Result<String, Failure> 
     // The nodes and the mirror of an agent for everybody are for everybody's eyes, those of another one for nobody's.
     rustix::process::umask(Mode::from_raw_mode(if agent.system { 0o022 } else { 0o077 }));
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]);
-    let mut signals = signals.map_err(|error| format!("signals cannot be caught: {error}"))?;
+    let mut signals = signals.map_err(|error| format!("cannot install signal handlers: {error}"))?;
     let handle = agent::Agent::start(&config, Some(run_dir))?;
     let stop = handle.stopper();
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
-                tracing::info!(signal, "the agent is asked to end");
+                tracing::info!(signal, "the agent got a signal and stops");
                 stop();
             }
         })
@@ -129,7 +129,7 @@ fn log(agent: &Agent, run_dir: &Path, wanted: Option<EnvFilter>) {
 /// Ends the agent and waits until it is gone.
 fn stop(run_dir: &Path) -> Result<String, Failure> {
     let Ok(connection) = Connection::open(run_dir) else {
-        return Ok(format!("no agent serves {}\n", run_dir.display()));
+        return Ok(format!("no agent is running in {}\n", run_dir.display()));
     };
     let pid = connection.agent_pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
     let pid = pid.ok_or("the agent runs in another container; stop it there")?;
@@ -137,7 +137,7 @@ fn stop(run_dir: &Path) -> Result<String, Failure> {
         Errno::PERM => {
             format!("the agent of {} belongs to another user; only that user and root may stop it", run_dir.display())
         }
-        errno => format!("process {} cannot be stopped: {errno}", pid.as_raw_nonzero()),
+        errno => format!("cannot stop process {}: {errno}", pid.as_raw_nonzero()),
     };
     let process = pidfd_open(pid, PidfdFlags::empty());
     // As long as the connection stands the number is the agent's.
@@ -151,9 +151,9 @@ fn stop(run_dir: &Path) -> Result<String, Failure> {
         Err(_) => ends(connection.as_fd(), PollFlags::HUP)? && start::await_vacancy(run_dir).map(|_| true)?,
     };
     if !has_ended {
-        return Err(format!("process {} does not end; kill -9 {0} ends it", pid.as_raw_nonzero()).into());
+        return Err(format!("process {} does not exit; end it with `kill -9 {0}`", pid.as_raw_nonzero()).into());
     }
-    Ok(format!("the agent of {} has ended\n", run_dir.display()))
+    Ok(format!("stopped the agent of {}\n", run_dir.display()))
 }
 
 /// Whether a descriptor tells within the time for a goodbye that its other side has ended.
@@ -161,6 +161,6 @@ fn ends(fd: BorrowedFd<'_>, sign: PollFlags) -> Result<bool, String> {
     let mut fds = [PollFd::new(&fd, sign)];
     match poll(&mut fds, Some(&GOODBYE)) {
         Ok(count) => Ok(count > 0),
-        Err(errno) => Err(format!("waiting for the agent's end: {errno}")),
+        Err(errno) => Err(format!("cannot wait until the agent exits: {errno}")),
     }
 }

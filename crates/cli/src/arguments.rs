@@ -86,7 +86,7 @@ pub(crate) struct Run {
     /// Do not print reasons after the program
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Find errors of the program that do not show here, such as a buffer that it uses before the completion. Print each with its
+    /// Find errors of the program that a run does not reveal, such as a buffer that it uses before the completion. Print each with its
     /// fix at the end. The program runs slower (docs/strict.md)
     #[arg(long)]
     pub(crate) strict: bool,
@@ -227,7 +227,7 @@ pub(crate) enum Kind {
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| *time <= LONGEST)
-        .ok_or_else(|| format!("between 0 and {} seconds are possible", LONGEST.as_secs()))
+        .ok_or_else(|| format!("the time must be between 0 and {} seconds", LONGEST.as_secs()))
 }
 
 /// A year, which nobody waits for.

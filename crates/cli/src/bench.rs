@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options, host: &Host) -> Result<String, Failure> {
     let plan = if options.serve {
         None
     } else {
-        let cannot = |why| Failure::of_options(format!("{why}; `softhca bench --help` shows what can be measured"));
+        let cannot = |why| Failure::of_options(format!("{why}; see `softhca bench --help`"));
         Some(options.plan().map_err(cannot)?)
     };
     let run_dir = host.run_dir();
@@ -71,7 +71,7 @@ fn heading(plan: &Plan, to: Option<&str>) -> String {
     };
     let waits = if plan.event { ", sleeping" } else { "" };
     let checked = if plan.verify { ", contents checked" } else { "" };
-    let to = to.map_or_else(|| "two processes of this machine".to_owned(), |to| format!("to {to}"));
+    let to = to.map_or_else(|| "two processes on this host".to_owned(), |to| format!("to {to}"));
     format!("{} {}{queues}{waits}{checked}: {to}", plan.operation, plan.measure)
 }
 
@@ -81,7 +81,7 @@ fn open(run_dir: &Path, options: &Options) -> Result<Context, String> {
     let wanted = |device: &&softhca::Device| options.device.as_deref().is_none_or(|name| device.name() == name);
     let device = devices.iter().find(wanted).ok_or_else(|| {
         let names: Vec<&str> = devices.iter().map(softhca::Device::name).collect();
-        format!("there is no device {}: there are {names:?}", options.device.as_deref().unwrap_or_default())
+        format!("unknown device {}; the devices are {names:?}", options.device.as_deref().unwrap_or_default())
     })?;
     device.open().map_err(|error| error.to_string())
 }
@@ -107,7 +107,7 @@ fn progress(plan: &Plan) -> impl FnMut(usize, &Case) {
 /// The other side is another process of this program.
 fn ask_process(context: &Context, options: &Options, plan: &Plan, run_dir: &Path) -> Result<Vec<Case>, String> {
     let (here, there) = UnixStream::pair().map_err(|error| format!("sockets: {error}"))?;
-    let program = std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
+    let program = std::env::current_exe().map_err(|error| format!("cannot find the softhca executable: {error}"))?;
     let mut command = Command::new(program);
     command.args(["bench", "--child"]).env(engine::rundir::VARIABLE, run_dir);
     command.args(options.device.iter().flat_map(|name| ["--device", name]));
@@ -115,7 +115,7 @@ fn ask_process(context: &Context, options: &Options, plan: &Plan, run_dir: &Path
     let child = command.stdin(Stdio::from(OwnedFd::from(there))).stdout(Stdio::null()).spawn();
     // Dropped, so that its end is heard.
     drop(command);
-    let mut child = Other(child.map_err(|error| format!("the other side cannot be started: {error}"))?);
+    let mut child = Other(child.map_err(|error| format!("cannot start the second process: {error}"))?);
     let talk = Talk::unix(here).map_err(|error| error.to_string())?;
     match bench::ask(context, &place(options), talk, plan, progress(plan)) {
         Ok(cases) => {
@@ -132,10 +132,10 @@ fn ask_process(context: &Context, options: &Options, plan: &Plan, run_dir: &Path
 
 fn ended(child: &Child, status: ExitStatus) -> String {
     let how = match (status.signal(), status.code()) {
-        (Some(signal), _) => format!("was ended by signal {signal}"),
-        (None, code) => format!("ended with {}", code.unwrap_or(-1)),
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, code) => format!("exited with {}", code.unwrap_or(-1)),
     };
-    format!("its process {} {how}", child.id())
+    format!("process {} {how}", child.id())
 }
 
 /// The other side's process, which does not outlive this one's interest.
@@ -178,7 +178,7 @@ fn child(options: &Options, host: &Host) -> Result<String, Failure> {
 /// The other side waits on another host.
 fn ask_host(context: &Context, options: &Options, plan: &Plan, to: &str) -> Result<Vec<Case>, String> {
     let addresses = options.destination(to)?;
-    let mut refused = format!("--to {to}: no address");
+    let mut refused = format!("--to {to}: the name has no address");
     for address in addresses {
         match TcpStream::connect_timeout(&address, CONNECT) {
             Ok(stream) => {
@@ -208,9 +208,9 @@ fn serve(context: &Context, options: &Options, host: &Host) -> Result<String, Fa
         SocketAddr::V6(six) if six.ip().is_unspecified() => TcpListener::bind(("0.0.0.0", options.port)),
         _ => Err(error),
     });
-    let listener = listener.map_err(|error| format!("waiting at {address}: {error}"))?;
+    let listener = listener.map_err(|error| format!("cannot listen on {address}: {error}"))?;
     let shown = listener.local_addr()?;
-    say(format_args!("waiting at {shown} for `softhca bench … --to`"));
+    say(format_args!("listening on {shown}; start `softhca bench … --to` on the other host"));
     loop {
         let (stream, from) = listener.accept()?;
         let place = place(options).of(context, local(&stream)?);

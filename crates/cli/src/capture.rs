@@ -41,13 +41,13 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     if let Some(device) = &wanted.interface
         && !session.devices().contains(device)
     {
-        return Err(format!("there is no device {device}; there are {}", session.devices().join(", ")).into());
+        return Err(format!("unknown device {device}; the devices are {}", session.devices().join(", ")).into());
     }
     let output = Output::open(wanted, session.devices())?;
     if !wanted.quiet {
         let whose = if session.sees_everything() { "all programs" } else { "your own programs" };
         let devices = session.devices().join(", ");
-        crate::tell(&format!("listening on {devices} of {}, {whose}; ^C ends\n", run_dir.display()));
+        crate::tell(&format!("capturing on {devices} of {}, {whose}; press ^C to stop\n", run_dir.display()));
     }
     let said = session.complaints();
     said.iter().for_each(|complaint| say(format_args!("{complaint}")));

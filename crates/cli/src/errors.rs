@@ -18,11 +18,11 @@ const LONGEST: usize = 2000;
 
 /// What the agent itself has dropped: the member, and what it means.
 const WIRE: [(&str, &str); 5] = [
-    ("no_engine", "no program here has the QP that they were for"),
-    ("ring_full", "the program that they were for had no room left; it does not poll often enough"),
-    ("own_source", "they came from outside with an address of this agent"),
-    ("malformed", "they cannot be packets"),
-    ("management", "they were for QP 0 or QP 1, and are no messages of the connection manager"),
+    ("no_engine", "no program here has their destination QP"),
+    ("ring_full", "the receive ring of the destination program was full; the program does not poll often enough"),
+    ("own_source", "their source address belongs to this agent"),
+    ("malformed", "they are malformed"),
+    ("management", "their destination is QP 0 or QP 1, but they are not connection manager messages"),
 ];
 
 /// Shows why something failed in the programs that run or ended lately.
@@ -32,7 +32,7 @@ pub(crate) fn run(host: &Host, json: bool) -> Result<String, Failure> {
         Some(connection) => (connection.ask("errors")?, String::new()),
         None => {
             let folder = place::reasons_folder(&run_dir);
-            let heading = format!("no agent is running; programs left these reasons in {}:\n", folder.display());
+            let heading = format!("no agent is running; these reasons are from files in {}:\n", folder.display());
             (of_files(&folder)?, heading)
         }
     };
@@ -47,7 +47,8 @@ pub(crate) fn run(host: &Host, json: bool) -> Result<String, Failure> {
 fn of_files(folder: &Path) -> Result<Value, String> {
     let no_agent = |error: &dyn std::fmt::Display| {
         format!(
-            "no agent is running, and no program left reasons: {}: {error}; `softhca run -- PROGRAM` starts both",
+            "no agent is running, and there are no saved reasons: {}: {error}; start a program with `softhca run -- \
+            PROGRAM`",
             folder.display()
         )
     };
@@ -96,7 +97,7 @@ fn text(answer: &Value, now: Duration) -> String {
         let what = if program["device"].is_string() { what } else { format!("process {}", program["pid"]) };
         text += &format!("{what}{ended}\n");
         if let Some(concealed) = program["concealed"].as_u64() {
-            text += &format!("  {concealed} reasons of another user, which are shown to that user and to root\n");
+            text += &format!("  {concealed} reasons of another user; only that user and root can see them\n");
             continue;
         }
         let errors = list(&program["errors"]).iter().map(|error| row(error, error["kind"].as_str(), now));
@@ -108,9 +109,9 @@ fn text(answer: &Value, now: Duration) -> String {
     for (member, meaning) in WIRE {
         let count = answer["drops"][member].as_u64().unwrap_or_default();
         if count > 0 {
-            let last = answer["last_drops"][member].as_str().map(|last| format!(" (the last: {last})"));
+            let last = answer["last_drops"][member].as_str().map(|last| format!(" (the last one: {last})"));
             let last = last.unwrap_or_default();
-            text += &format!("the agent has dropped {count} packets of other hosts: {meaning}{last}\n");
+            text += &format!("the agent dropped {count} packets from other hosts: {meaning}{last}\n");
         }
     }
     if text.is_empty() { "nothing has failed\n".to_owned() } else { text }

@@ -92,8 +92,8 @@ impl Writer {
             None => (Vec::new(), true),
         };
         for (user, count) in told {
-            let of = user.map_or("no user in particular".to_owned(), |uid| format!("user {uid}"));
-            self.put(format!("{count} lines about {of} were left out here\n").as_bytes(), out)?;
+            let of = user.map_or("no specific user".to_owned(), |uid| format!("user {uid}"));
+            self.put(format!("{count} lines about {of} were suppressed here\n").as_bytes(), out)?;
         }
         if admitted { self.put(line, out) } else { Ok(()) }
     }

@@ -82,8 +82,8 @@ pub(crate) fn run(run: &Run, host: &Host) -> Result<u8, String> {
     let agent = start::ensure(host, &run_dir, run.link_layer)?;
     // What a side leaves behind becomes a child of this process. On a kernel that cannot do it, it is left behind.
     let _ = set_child_subreaper(Some(rustix::process::getpid()));
-    let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
-    let passing = Arc::new(caught.pass_on().map_err(|error| format!("signals cannot be passed on: {error}"))?);
+    let caught = Caught::new().map_err(|error| format!("cannot install signal handlers: {error}"))?;
+    let passing = Arc::new(caught.pass_on().map_err(|error| format!("cannot forward signals: {error}"))?);
     let (ends, ended) = channel();
     let both = Both { run, host, passing, ends, output: Prefixed::new() };
     let server = both.start(Role::Server, server)?;
@@ -100,8 +100,10 @@ fn sides(words: &[OsString]) -> Result<(&[OsString], &[OsString]), String> {
     let at = words.iter().position(|word| word == SEPARATOR);
     match at.map(|at| (&words[..at], &words[at + 1..])) {
         Some((server, client)) if !server.is_empty() && !client.is_empty() => Ok((server, client)),
-        _ => Err("--pair needs two programs with -- between them: softhca run --pair -- SERVER ARGS -- CLIENT ARGS"
-            .to_owned()),
+        _ => {
+            Err("--pair needs two programs, separated by --: softhca run --pair -- SERVER ARGS -- CLIENT ARGS"
+                .to_owned())
+        }
     }
 }
 
@@ -155,7 +157,7 @@ impl Both<'_> {
             match ended.recv_timeout(GLANCE) {
                 Ok((_, status)) => {
                     say(format_args!(
-                        "the server has ended before it listened ({}); the client was not started",
+                        "the server ended before it listened ({}); the client was not started",
                         told(status)
                     ));
                     return Ok(code(status).max(1));
@@ -168,7 +170,8 @@ impl Both<'_> {
                 Err(RecvTimeoutError::Timeout) if listens::any(server.pid, run_dir) => break,
                 Err(_) if started.elapsed() > LISTENS => {
                     say(format_args!(
-                        "the server has not listened for {} s, neither with TCP nor with rdma_cm; the client is started all the same",
+                        "the server did not listen within {} s, neither with TCP nor with rdma_cm; starting the \
+                        client anyway",
                         LISTENS.as_secs()
                     ));
                     break;
@@ -202,7 +205,7 @@ impl Both<'_> {
         }
         let (name, ended_one) = (other.role.name(), other.role.other().name());
         say(format_args!(
-            "the {name} still runs {} s after the {ended_one} has ended ({}); it is asked to end (SIGTERM)",
+            "the {name} still runs {} s after the {ended_one} ended ({}); sending SIGTERM",
             grace.as_secs(),
             told(first)
         ));

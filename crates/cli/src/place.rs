@@ -83,7 +83,7 @@ pub(crate) fn start_lock(run_dir: &Path) -> PathBuf {
 pub(crate) fn program() -> Result<PathBuf, String> {
     let called = || Path::new(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())).canonicalize();
     std::env::current_exe().and_then(|path| path.canonicalize()).or_else(|error| {
-        called().map_err(|_| format!("cannot find this program's own file: {error}; is /proc mounted?"))
+        called().map_err(|_| format!("cannot find the softhca executable: {error}; is /proc mounted?"))
     })
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn library_folder() -> Result<PathBuf, String> {
         }
     }
     Err(format!(
-        "{LIBRARY} is not in {}: copy softhca as the whole folder that `cargo xtask dist` lays out, not as one file",
+        "{LIBRARY} is not in {}: copy the whole folder target/dist, not only the executable",
         candidates[0].display()
     ))
 }

@@ -81,7 +81,8 @@ impl Program {
             Ok(Image::Dynamic(object)) if libraries::uses(&object, folder, place::LIBRARY) => {
                 format!("loads {}", folder.join(place::LIBRARY).display())
             }
-            _ => "does not link libibverbs; what it starts, or loads later, uses softhca".to_owned(),
+            _ => "does not link libibverbs; programs that it starts, and libraries that it loads later, use softhca"
+                .to_owned(),
         };
         let found = format!("{}{} {loads}", script.unwrap_or_default(), found.path.display());
         vec![Finding::ok(WHAT, found)]
@@ -92,7 +93,7 @@ impl Program {
 pub(crate) fn library(path: &Path, folder: &Path) -> Vec<Finding> {
     match elf::read(path) {
         Ok(Image::Dynamic(object)) => libraries::check(&object, folder, &[]),
-        Ok(_) => vec![Finding::fail(WHAT, format!("{} is not a library", path.display()), "install softhca again")],
+        Ok(_) => vec![Finding::fail(WHAT, format!("{} is not a library", path.display()), "reinstall softhca")],
         Err(why) => vec![not_read(path, &why)],
     }
 }
@@ -101,7 +102,7 @@ fn not_read(path: &Path, why: &str) -> Finding {
     Finding::fail(
         WHAT,
         format!("cannot read {}: {why}", path.display()),
-        "give the path of a program that you may read",
+        "give the path of a program that you can read",
     )
 }
 
@@ -145,21 +146,27 @@ fn of_object(path: &Path, object: &Object) -> Vec<Finding> {
             );
             findings.push(Finding::fail(WHAT, found, "build it on a system with glibc 2.34 or newer"));
         } else if !loader.exists() {
-            let found = format!("{shown} needs the loader {}, which is not there", loader.display());
+            let found = format!("{shown} needs the loader {}, which does not exist", loader.display());
             findings.push(Finding::fail(
                 WHAT,
                 found,
-                "build the program on this system, or install the C library that has it",
+                "build the program on this system, or install the C library that provides it",
             ));
         }
     }
     if object.defines_function(OWN_VERBS) {
-        let found = format!("{shown} has libibverbs linked into it ({OWN_VERBS} is its own): it uses no other");
+        let found = format!(
+            "{shown} has libibverbs linked in statically (it defines {OWN_VERBS}), and softhca cannot replace it"
+        );
         findings.push(Finding::fail(WHAT, found, "link libibverbs dynamically (-libverbs, without libibverbs.a)"));
     } else if object.go {
         let found =
-            format!("{shown} is a Go program: its C code uses softhca, its Go code sees the host's /sys and /dev");
-        findings.push(Finding::warn(WHAT, found, "nothing, if it finds devices by libibverbs (docs/paths.md)"));
+            format!("{shown} is a Go program: its C code uses softhca, but its Go code sees the host's /sys and /dev");
+        findings.push(Finding::warn(
+            WHAT,
+            found,
+            "nothing to do if it finds devices through libibverbs (docs/paths.md)",
+        ));
     }
     findings
 }

@@ -95,25 +95,25 @@ fn run_directory(surroundings: &Surroundings<'_>) -> Finding {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return match room(dir, AGENT) {
-                Ok(()) => Finding::ok(WHAT, format!("{shown}, not there yet: the first `softhca run` makes it")),
+                Ok(()) => Finding::ok(WHAT, format!("{shown} does not exist yet; the first `softhca run` creates it")),
                 Err(why) => Finding::refused(WHAT, why.to_string()),
             };
         }
-        Err(error) => return Finding::refused(WHAT, at("look at", dir)(error).to_string()),
+        Err(error) => return Finding::refused(WHAT, at("access", dir)(error).to_string()),
     };
     if !meta.is_dir() {
         return Finding::fail(WHAT, format!("{shown} is not a directory"), "remove it, or set SOFTHCA_DIR");
     }
     let others = meta.uid() != rustix::process::geteuid().as_raw();
     if others && (named || meta.uid() == 0) && engine::rundir::is_served(&engine::rundir::admin(dir)) {
-        return Finding::ok(WHAT, format!("{shown}: the agent of user {} serves us too", meta.uid()));
+        return Finding::ok(WHAT, format!("{shown}: the agent of user {} serves all users", meta.uid()));
     }
     if others {
         let found = format!("{shown} belongs to user {}", meta.uid());
-        return Finding::fail(WHAT, found, "set SOFTHCA_DIR to a directory of your own");
+        return Finding::fail(WHAT, found, "set SOFTHCA_DIR to a directory that you own");
     }
     if meta.mode() & 0o022 != 0 {
-        let found = format!("{shown} can be written by other users");
+        let found = format!("{shown} is writable by other users");
         return Finding::fail(WHAT, found, format!("chmod 0700 {}", dir.display()));
     }
     match (&surroundings.agent, room(dir, AGENT)) {
@@ -128,11 +128,11 @@ fn room(dir: &Path, need: Need) -> io::Result<()> {
     let (mut folder, mut first) = (dir, None);
     while let (Err(error), Some(parent)) = (fs::metadata(folder), folder.parent()) {
         if error.kind() != io::ErrorKind::NotFound {
-            return Err(at("look at", folder)(error));
+            return Err(at("access", folder)(error));
         }
         (folder, first) = (parent, Some(folder));
     }
-    let cannot = |errno: Errno| at(if first.is_some() { "make" } else { "write in" }, dir)(errno.into());
+    let cannot = |errno: Errno| at(if first.is_some() { "create" } else { "write to" }, dir)(errno.into());
     match take(folder, need) {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS) => make(folder, first),
         taken => taken,
@@ -165,7 +165,7 @@ fn make(folder: &Path, first: Option<&Path>) -> Result<(), Errno> {
 fn agent(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "agent";
     let Some(connection) = &surroundings.agent else {
-        return Finding::ok(WHAT, "none runs; `softhca run` starts one when it is needed");
+        return Finding::ok(WHAT, "not running; `softhca run` starts one when needed");
     };
     let pid = connection.agent_pid().map_or_else(|| "in another container".to_owned(), |pid| format!("process {pid}"));
     let own = env!("CARGO_PKG_VERSION");
@@ -173,21 +173,23 @@ fn agent(surroundings: &Surroundings<'_>) -> Finding {
         Ok(answer) => answer,
         Err(why) => {
             let found = format!("{pid} does not answer: {why}");
-            return Finding::fail(WHAT, found, "end it (kill -9) and run your program again");
+            return Finding::fail(WHAT, found, "kill it (kill -9) and run your program again");
         }
     };
     let wanted = &surroundings.host.addresses;
     if !wanted.is_empty() && answer["addresses"] != serde_json::json!(wanted) {
         let dir = surroundings.run_dir.display();
-        let found = format!("the agent of {dir} was started with other addresses: {}", answer["addresses"]);
-        return Finding::fail(WHAT, found, "`softhca agent --stop` ends it");
+        let found = format!("the agent of {dir} was started with different addresses: {}", answer["addresses"]);
+        return Finding::fail(WHAT, found, "stop it with `softhca agent --stop`");
     }
     match answer.get("version").and_then(serde_json::Value::as_str) {
         Some(version) if version == own => Finding::ok(WHAT, format!("{pid}, version {version}")),
-        Some(version) => {
-            Finding::warn(WHAT, format!("{pid}, version {version}; this program is {own}"), "softhca agent --stop")
-        }
-        None => Finding::warn(WHAT, format!("{pid}, of unknown version"), "softhca agent --stop"),
+        Some(version) => Finding::warn(
+            WHAT,
+            format!("{pid}, version {version}; this softhca is version {own}"),
+            "stop it with `softhca agent --stop`",
+        ),
+        None => Finding::warn(WHAT, format!("{pid}, unknown version"), "stop it with `softhca agent --stop`"),
     }
 }
 
@@ -207,8 +209,8 @@ fn reasons(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "reasons";
     let folder = place::reasons_folder(&surroundings.run_dir);
     match room(&folder, REASONS) {
-        Ok(()) => Finding::ok(WHAT, format!("programs write why something failed to {}", folder.display())),
-        Err(why) => Finding::refused(WHAT, format!("there is no place for reasons: {why}")),
+        Ok(()) => Finding::ok(WHAT, format!("programs write reasons for failures to {}", folder.display())),
+        Err(why) => Finding::refused(WHAT, format!("cannot store reasons for failures: {why}")),
     }
 }
 
@@ -230,7 +232,7 @@ fn settings(_: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "settings";
     let faults = || fault::of_run(&[], env::var_os(abi::fault::VARIABLE).as_deref());
     match agent_command::log_filter().map(drop).and_then(|()| faults().map(drop)) {
-        Ok(()) => Finding::ok(WHAT, "SOFTHCA_LOG and SOFTHCA_FAULTS are understood"),
+        Ok(()) => Finding::ok(WHAT, "SOFTHCA_LOG and SOFTHCA_FAULTS are valid"),
         Err(why) => Finding::refused(WHAT, why),
     }
 }
@@ -250,14 +252,14 @@ fn system_calls(_: &Surroundings<'_>) -> Finding {
         .and_then(|()| thread().map(drop).map_err(named("pthread_create")))
         .and_then(|()| Socket::check());
     match tried {
-        Ok(()) => Finding::ok(WHAT, "all that softhca needs are allowed, and shared memory can be sealed"),
+        Ok(()) => Finding::ok(WHAT, "all that softhca needs are allowed; shared memory can be sealed"),
         Err(error) => match error.get_ref().and_then(|error| error.downcast_ref::<Denied>()) {
             Some(denied) => Finding::fail(
                 WHAT,
                 format!("{}: {}", denied.call, denied.errno),
-                denied.advice().unwrap_or_else(|| "programs will not work here".to_owned()),
+                denied.advice().unwrap_or_else(|| "programs cannot run here".to_owned()),
             ),
-            None => Finding::fail(WHAT, error.to_string(), "programs will not work here"),
+            None => Finding::fail(WHAT, error.to_string(), "programs cannot run here"),
         },
     }
 }
@@ -268,10 +270,10 @@ fn open_files(surroundings: &Surroundings<'_>) -> Finding {
     match (getrlimit(Resource::Nofile).maximum, &surroundings.agent) {
         (Some(limit), None) if limit < FILES_MIN => Finding::fail(
             WHAT,
-            format!("a process may have {limit} only; an agent needs {FILES_MIN} or more"),
+            format!("the limit is {limit} per process; an agent needs {FILES_MIN} or more"),
             format!("ulimit -Hn {FILES_MIN}"),
         ),
-        (Some(limit), _) => Finding::ok(WHAT, format!("a process may have {limit}")),
-        (None, _) => Finding::ok(WHAT, "a process may have any number"),
+        (Some(limit), _) => Finding::ok(WHAT, format!("the limit is {limit} per process")),
+        (None, _) => Finding::ok(WHAT, "no limit per process"),
     }
 }

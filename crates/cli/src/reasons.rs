@@ -52,10 +52,10 @@ impl Reasons {
     /// An empty file for this process in `folder`; those of long ago go.
     pub(crate) fn new(folder: &Path) -> io::Result<Self> {
         // A run directory may be open to others; what went wrong in a program is its user's business.
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at("make", folder))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(at("create", folder))?;
         forget_old(folder);
         let file = folder.join(std::process::id().to_string());
-        File::create(&file).map_err(at("make", &file))?;
+        File::create(&file).map_err(at("create", &file))?;
         Ok(Self { file })
     }
 
@@ -99,20 +99,20 @@ impl Reasons {
         let mut told = String::new();
         if !reasons.is_empty() {
             let why = match end {
-                End::Succeeded | End::Stopped => "what failed on the way",
+                End::Succeeded | End::Stopped => "errors during the run",
                 End::Failed if failed => "why something failed",
                 End::Failed => "why something may have failed",
             };
             told += &format!("softhca: {}\n{}", heading(why, different, TOLD), shown(&reasons));
             told += &format!(
-                "softhca: all reasons: {}; more: SOFTHCA_LOG=debug softhca run …; none of this: softhca run --quiet\n",
+                "softhca: all reasons: {}; for more, set SOFTHCA_LOG=debug; for less, use softhca run --quiet\n",
                 self.file.display()
             );
         }
         let opened = lines.iter().any(|(_, line)| *line == Line::Opened);
         if end == End::Failed && opened && !strict && !failed {
-            told += "softhca: no call and no request of this program ended with an error; `softhca run --strict -- …` finds what programs do \
-                     wrong although it seems to work (docs/strict.md)\n";
+            told += "softhca: no call or request of this program failed; `softhca run --strict -- …` finds errors \
+            that a run does not reveal (docs/strict.md)\n";
         }
         (told, !reasons.is_empty())
     }
@@ -238,7 +238,7 @@ fn shown(all: &[Alike]) -> String {
         let sentence = engine::reason::clean(&one.sentence, LONGEST);
         match one.times {
             1 => format!("  {sentence}\n"),
-            times => format!("  {sentence} ({times} times like this)\n"),
+            times => format!("  {sentence} ({times} times)\n"),
         }
     };
     all.iter().map(line).collect()
@@ -281,8 +281,7 @@ mod tests {
         assert_eq!(told("", End::Failed), "");
         let lines =
             "failed 7: QP 0x1f, wr_id 0x2: bad\nrefused 7: no\nnot from here\nfailed 7: QP 0x20, wr_id 0x3e: bad\n";
-        let expected =
-            "softhca: why something failed:\n  no\n  QP 0x20, wr_id 0x3e: bad (2 times like this)\n  not from here\n";
+        let expected = "softhca: why something failed:\n  no\n  QP 0x20, wr_id 0x3e: bad (2 times)\n  not from here\n";
         assert!(told(lines, End::Failed).starts_with(expected), "{}", told(lines, End::Failed));
         let many: String = ('a'..'p').map(|letter| format!("failed 7: {letter}\n")).collect();
         let told = told(&many, End::Failed);
@@ -303,7 +302,7 @@ mod tests {
     fn a_program_that_succeeded_hears_of_requests_that_failed() {
         assert_eq!(told("refused 7: no\nflushed 7: 3\nnoted 7: x\ndropped 7: y\nevent 7: z\n", End::Succeeded), "");
         let told = told("refused 7: no\nfailed 7: bad\n", End::Succeeded);
-        assert!(told.contains("on the way:\n  bad\n"), "{told}");
+        assert!(told.contains("during the run:\n  bad\n"), "{told}");
         assert!(!told.contains("no\n"), "{told}");
     }
 
@@ -337,9 +336,9 @@ mod tests {
         assert_eq!(told(teardown, End::Stopped), "");
         // Somebody may have stopped it because it waited for this.
         let said = told(&format!("{teardown}dropped 7: another Q_Key\n"), End::Stopped);
-        assert!(said.starts_with("softhca: what failed on the way:\n  another Q_Key\n"), "{said}");
+        assert!(said.starts_with("softhca: errors during the run:\n  another Q_Key\n"), "{said}");
         let said = told(&format!("{teardown}dropped 7: another Q_Key\nfailed 7: bad\n"), End::Stopped);
-        assert!(said.starts_with("softhca: what failed on the way:\n  bad\n  has lost its peer\n  another"), "{said}");
+        assert!(said.starts_with("softhca: errors during the run:\n  bad\n  has lost its peer\n  another"), "{said}");
     }
 
     #[test]

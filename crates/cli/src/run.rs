@@ -54,8 +54,8 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     let program = run.command[0].to_string_lossy();
     if program.starts_with('-') {
         return Err(format!(
-            "{program} is no option of `softhca run`, and no program: `softhca run --help` shows the options, and a program whose name begins with \
-             - is started by its path, as ./{program}"
+            "unknown option {program}; see `softhca run --help`; to run a program whose name begins with -, give its \
+            path: ./{program}"
         ));
     }
     let faults = fault::of_run(&run.fault, env::var_os(abi::fault::VARIABLE).as_deref())?;
@@ -65,12 +65,12 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     // Held until the program has ended: an agent that ends itself when idle sees that somebody is there.
     let _agent = start::ensure(host, &run_dir, run.link_layer)?;
     let reasons = place::reasons(&run_dir).and_then(|folder| Reasons::new(&folder));
-    let reasons = reasons.map_err(|error| format!("there is no place for reasons: {error}"))?;
+    let reasons = reasons.map_err(|error| format!("cannot store reasons for failures: {error}"))?;
     let findings = run.strict.then(|| place::reasons(&run_dir).and_then(|folder| Findings::new(&folder))).transpose();
-    let findings = findings.map_err(|error| format!("there is no place for findings: {error}"))?;
+    let findings = findings.map_err(|error| format!("cannot store findings: {error}"))?;
     if run.sockets && !preload::has_sockets(&library) {
         return Err(format!(
-            "--sockets: {} has no rsocket/librspreload.so; `cargo xtask dist` lays it out",
+            "--sockets: {} has no rsocket/librspreload.so; build it with `cargo xtask dist`",
             library.display()
         ));
     }
@@ -86,7 +86,7 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
     if let Some(finding) = unreached.first().filter(|_| !run.quiet) {
         say(format_args!("{}", finding.sentence()));
     }
-    let caught = Caught::new().map_err(|error| format!("signals cannot be caught: {error}"))?;
+    let caught = Caught::new().map_err(|error| format!("cannot install signal handlers: {error}"))?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -99,9 +99,9 @@ fn attempt(run: &Run, host: &Host) -> Result<u8, String> {
             return Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
-    let passing = caught.pass_on().map_err(|error| format!("signals cannot be passed on: {error}"))?;
+    let passing = caught.pass_on().map_err(|error| format!("cannot forward signals: {error}"))?;
     passing.add(Pid::from_child(&child));
-    let status = passing.wait(&mut child).map_err(|error| format!("waiting for the program: {error}"))?;
+    let status = passing.wait(&mut child).map_err(|error| format!("cannot wait for the program: {error}"))?;
     let asked = passing.asked();
     let code = exit_code(status);
     if status.code().is_some_and(|code| code != 0) && !run.quiet && unreached.is_empty() && !reasons.has_opened() {

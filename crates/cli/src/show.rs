@@ -19,14 +19,14 @@ pub(crate) fn run(host: &Host, json: bool, kind: Option<Kind>) -> Result<String,
     let answer = Connection::expect(&host.run_dir())?.ask("show")?;
     let contexts = answer["contexts"].as_array().cloned().unwrap_or_default();
     let more = answer["more"].as_u64().unwrap_or_default();
-    let left_out = if more == 0 { String::new() } else { format!("{more} contexts more are shown to root only\n") };
+    let left_out = if more == 0 { String::new() } else { format!("{more} more contexts; only root can see them\n") };
     Ok(match kind {
         None if json => crate::json::object(readable(answer))?,
         None => summary(&contexts, &answer["lanes"]) + &ids_summary(&answer["manager"]) + &left_out,
         Some(Kind::Cm) => {
             let rows = answer["manager"]["ids"].as_array().cloned().unwrap_or_default();
             let more = answer["manager"]["more"].as_u64().unwrap_or_default();
-            let left_out = if more == 0 { String::new() } else { format!("{more} ids more are not shown\n") };
+            let left_out = if more == 0 { String::new() } else { format!("{more} more ids; they are not shown\n") };
             if json { crate::json::document("ids", Value::Array(rows))? } else { lines(Kind::Cm, &rows) + &left_out }
         }
         Some(kind) => {

@@ -43,7 +43,7 @@ pub(crate) fn ensure(host: &Host, run_dir: &Path, link_layer: Option<LinkLayer>)
         if has != serde_json::json!(host.addresses) {
             let dir = run_dir.display();
             return Err(format!(
-                "the agent of {dir} was started with other addresses: {has}; `softhca agent --stop` ends it"
+                "the agent of {dir} was started with different addresses: {has}; stop it with `softhca agent --stop`"
             ));
         }
     }
@@ -55,7 +55,7 @@ fn check_link_layer(devices: &Value, layer: LinkLayer, run_dir: &Path) -> Result
     let ports = devices.as_array().into_iter().flatten().flat_map(|device| device["ports"].as_array()).flatten();
     match ports.into_iter().find(|port| port["link_layer"] != layer.name()) {
         Some(other) => Err(format!(
-            "the agent of {} was started with ports of another link layer: {}; `softhca agent --stop` ends it",
+            "the agent of {} was started with another link layer: {}; stop it with `softhca agent --stop`",
             run_dir.display(),
             other["link_layer"].as_str().unwrap_or("none")
         )),
@@ -67,7 +67,7 @@ fn answering_or_started(host: &Host, run_dir: &Path, link_layer: Option<LinkLaye
     if let Some(connection) = answering(run_dir)? {
         return Ok(connection);
     }
-    let cannot = |error: io::Error| format!("the agent cannot be started: {error}; type `softhca doctor`");
+    let cannot = |error: io::Error| format!("cannot start the agent: {error}; run `softhca doctor`");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
     let start_lock = place::start_lock(run_dir);
     let lock = lock_file(&start_lock).map_err(cannot)?;
@@ -112,7 +112,10 @@ pub(crate) fn await_vacancy(run_dir: &Path) -> Result<Option<Connection>, String
             return Ok(None);
         }
         if started.elapsed() > READY {
-            return Err(format!("an agent holds {} and does not answer; type `softhca doctor`", run_dir.display()));
+            return Err(format!(
+                "an agent holds the lock of {} but does not answer; run `softhca doctor`",
+                run_dir.display()
+            ));
         }
         std::thread::sleep(GLANCE);
     }
@@ -124,7 +127,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
 
 /// Starts the agent of `run_dir` with `arguments` in the background and waits until it answers.
 pub(crate) fn launch(run_dir: &Path, arguments: &[String]) -> Result<Connection, String> {
-    let cannot = |error: io::Error| format!("the agent cannot be started: {error}");
+    let cannot = |error: io::Error| format!("cannot start the agent: {error}");
     engine::rundir::prepare(run_dir).map_err(cannot)?;
     let log_path = place::agent_log(run_dir);
     let log = log::open(&log_path).map_err(|error| cannot(at("open", &log_path)(error)))?;
@@ -155,13 +158,13 @@ fn await_answer(run_dir: &Path, child: &mut Child, log_start: u64) -> Result<Con
         };
         if let Ok(Some(status)) = child.try_wait() {
             return Err(match last_words(&log, log_start) {
-                Some(words) => format!("the agent has ended: {words}"),
-                None => format!("the agent has ended ({status}); its log is {}", log.display()),
+                Some(words) => format!("the agent exited: {words}"),
+                None => format!("the agent exited ({status}); its log is {}", log.display()),
             });
         }
         if started.elapsed() > READY {
             let wait = READY.as_secs();
-            return Err(format!("the agent does not answer after {wait} s ({error}); its log is {}", log.display()));
+            return Err(format!("the agent does not answer within {wait} s ({error}); its log is {}", log.display()));
         }
         std::thread::sleep(GLANCE);
     }

@@ -28,11 +28,11 @@ impl Findings {
     /// An empty file for this process, beside the folder for reasons; those of long ago go.
     pub(crate) fn new(reasons: &Path) -> io::Result<Self> {
         let folder = reasons.with_file_name("findings");
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(at("make", &folder))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(at("create", &folder))?;
         reasons::forget_old(&folder);
         // With a `/` in any case: that is how the library knows a file.
         let file = std::path::absolute(folder)?.join(std::process::id().to_string());
-        File::create(&file).map_err(at("make", &file))?;
+        File::create(&file).map_err(at("create", &file))?;
         Ok(Self { file })
     }
 
@@ -66,7 +66,7 @@ fn told(all: &[Told], file: &Path) -> String {
             kinds.push(&finding.check);
         }
     }
-    let mut told = String::from("softhca: --strict has found what is wrong although it may seem to work:\n");
+    let mut told = String::from("softhca: --strict found errors that this run did not reveal:\n");
     for kind in kinds {
         let same: Vec<&Told> = all.iter().filter(|finding| finding.check == kind).collect();
         let count = same.iter().fold(0u64, |sum, finding| sum.saturating_add(finding.count));
@@ -82,11 +82,11 @@ fn told(all: &[Told], file: &Path) -> String {
             told += &format!("    {}{place}\n", shown(&finding.what));
         }
         if same.len() > TOLD {
-            told += &format!("    and the same of {} more objects\n", same.len() - TOLD);
+            told += &format!("    and {} more objects\n", same.len() - TOLD);
         }
         told += &same.first().map(|finding| format!("    fix: {}\n", shown(&finding.mend))).unwrap_or_default();
     }
-    told + &format!("softhca: all findings: {}; docs/strict.md explains them\n", file.display())
+    told + &format!("softhca: all findings: {}; see docs/strict.md\n", file.display())
 }
 
 /// Text of a program's, as a terminal may have it.
@@ -117,7 +117,7 @@ mod tests {
         .concat();
         let said = told(&read(&text), Path::new("/f"));
         assert!(said.contains("  small-cq, 24 times or more:\n    what 0 (in main at a.c:3)\n"), "{said}");
-        assert!(said.contains("    and the same of 1 more objects\n    fix: do it small-cq\n"), "{said}");
+        assert!(said.contains("    and 1 more objects\n    fix: do it small-cq\n"), "{said}");
         assert!(said.contains("  no-retry, once:\n    what 1 (in main at a.c:3)\n"), "{said}");
         assert_eq!(said.matches("fix").count(), 2);
     }

@@ -52,7 +52,7 @@ fn a_run_directory_that_cannot_be_made_is_refused_by_both() {
     refused(&folder, &below, &[below.to_str().expect("plain"), "Not a directory"]);
     refused(&folder, &file, &[file.to_str().expect("plain"), "is not a directory"]);
     // Nobody can make anything there, root neither.
-    refused(&folder, Path::new("/proc/softhca/run"), &["/proc/softhca/run", "cannot make"]);
+    refused(&folder, Path::new("/proc/softhca/run"), &["/proc/softhca/run", "cannot create"]);
     let open = folder.path().join("open");
     fs::create_dir(&open).expect("made");
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("changed");
@@ -85,9 +85,9 @@ fn a_full_or_read_only_disk_is_refused_by_both() {
     let folder = laid_out();
     let small = folder.path().join("small");
     for (options, words) in [
-        ("size=64k,mode=700", ["No space left on device", "free some room"]),
-        ("size=16m,nr_inodes=8,mode=700", ["No space left on device", "free some room"]),
-        ("ro,mode=700", ["Read-only file system", "a directory that you may write"]),
+        ("size=64k,mode=700", ["No space left on device", "free some space"]),
+        ("size=16m,nr_inodes=8,mode=700", ["No space left on device", "free some space"]),
+        ("ro,mode=700", ["Read-only file system", "a directory that you can write to"]),
     ] {
         let Some(_mounted) = mount(&small, options) else { return };
         for dir in [small.join("run"), small.clone()] {
@@ -145,7 +145,7 @@ fn a_port_that_is_taken_is_told_before_an_agent_runs() {
     let _taken = UdpSocket::bind((address.as_str(), 4791)).expect("nobody else has it");
     let after = softhca(&folder, &dir, &words);
     let said = String::from_utf8_lossy(&after.stdout);
-    assert!(said.contains("do not reach us") && said.contains("another program has UDP port 4791"), "{said}");
+    assert!(said.contains("cannot reach us") && said.contains("another program uses UDP port 4791"), "{said}");
 }
 
 /// A later step of a CI job: the agent has gone, and why a program failed is asked then.

@@ -110,10 +110,10 @@ pub fn at(action: &str, path: &Path) -> impl FnOnce(io::Error) -> io::Error + us
     move |error| {
         let next = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "; free some room there, or set SOFTHCA_DIR to a directory on another file system"
+                "; free some space there, or set SOFTHCA_DIR to a directory on another file system"
             }
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                "; set SOFTHCA_DIR to a directory that you may write"
+                "; set SOFTHCA_DIR to a directory that you can write to"
             }
             _ => "",
         };
@@ -141,19 +141,19 @@ pub fn prepare_for_everybody(dir: &Path) -> io::Result<()> {
 
 fn prepare_with(dir: &Path, mode: u32) -> io::Result<()> {
     match fs::DirBuilder::new().recursive(true).mode(mode).create(dir) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at("make", dir)(error)),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(at("create", dir)(error)),
         _ => {}
     }
-    let meta = fs::symlink_metadata(dir).map_err(at("look at", dir))?;
+    let meta = fs::symlink_metadata(dir).map_err(at("access", dir))?;
     let refuse = |why: &str| Err(io::Error::new(ErrorKind::PermissionDenied, format!("{} {why}", dir.display())));
     if !meta.is_dir() {
         return refuse("is not a directory");
     }
     if meta.uid() != rustix::process::geteuid().as_raw() {
-        return refuse("belongs to another user; set SOFTHCA_DIR to a directory of yours");
+        return refuse("belongs to another user; set SOFTHCA_DIR to a directory that you own");
     }
     if meta.mode() & 0o022 != 0 {
-        return refuse("can be written by other users; chmod it to 0700");
+        return refuse("is writable by other users; run chmod 0700 on it");
     }
     Ok(())
 }
@@ -192,10 +192,10 @@ mod tests {
     #[test]
     fn an_error_names_the_path_and_what_to_do() {
         for (errno, words) in [
-            (Errno::NOSPC, "free some room"),
-            (Errno::DQUOT, "free some room"),
-            (Errno::ACCESS, "that you may write"),
-            (Errno::ROFS, "that you may write"),
+            (Errno::NOSPC, "free some space"),
+            (Errno::DQUOT, "free some space"),
+            (Errno::ACCESS, "that you can write to"),
+            (Errno::ROFS, "that you can write to"),
             (Errno::MFILE, "ulimit -n"),
         ] {
             let text = at("write", Path::new("/x/y"))(errno.into()).to_string();
@@ -205,7 +205,7 @@ mod tests {
         let file = scratch.path().join("file");
         fs::write(&file, "").expect("written");
         let text = prepare(&file.join("run")).expect_err("a file is no directory").to_string();
-        assert!(text.starts_with(&format!("cannot make {}", file.join("run").display())), "{text}");
+        assert!(text.starts_with(&format!("cannot create {}", file.join("run").display())), "{text}");
     }
 
     #[test]

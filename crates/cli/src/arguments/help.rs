@@ -45,7 +45,7 @@ Examples:
       A server and a client: the client starts when the server listens.
   softhca run --quiet -- ./my-tests
   softhca run --strict -- ./my-tests
-      Also find errors that do not show here (docs/strict.md).
+      Also find errors that a run does not reveal (docs/strict.md).
   softhca run --pair --sockets -- iperf3 -s -1 -- iperf3 -c 127.0.0.1
       Sockets over RDMA, for programs that know nothing of it.
   softhca run --link-layer infiniband -- ibv_rc_pingpong

@@ -51,14 +51,14 @@ fn wire(surroundings: &Surroundings<'_>) -> Finding {
         None => would_hear(&surroundings.host.addresses),
     };
     match (with.as_slice(), without.as_slice()) {
-        ([], []) => Finding::ok(WHAT, "not reached: the agent serves programs of this host only"),
-        (_, []) => Finding::ok(WHAT, format!("reach us at {}", with.join(", "))),
+        ([], []) => Finding::ok(WHAT, "not reachable: the agent serves programs on this host only"),
+        (_, []) => Finding::ok(WHAT, format!("can reach us at {}", with.join(", "))),
         (_, [(_, why), ..]) => {
             let addresses: Vec<&str> = without.iter().map(|(address, _)| address.as_str()).collect();
             Finding::warn(
                 WHAT,
-                format!("do not reach us at {}: {why}", addresses.join(", ")),
-                "`ss -lunp sport = 4791` names the program; programs of one agent reach each other all the same",
+                format!("cannot reach us at {}: {why}", addresses.join(", ")),
+                "find the program with `ss -lunp sport = 4791`; programs of the same agent are not affected",
             )
         }
     }
@@ -74,7 +74,8 @@ fn link_layer(surroundings: &Surroundings<'_>) -> Finding {
         Some(port) => Finding::ok(WHAT, format!("InfiniBand; {}", port["lids"].as_str().unwrap_or_default())),
         None => Finding::ok(
             WHAT,
-            "Ethernet (RoCE): programs give a GID index; for those that cannot, `softhca agent --link-layer infiniband`",
+            "Ethernet (RoCE): programs need a GID index; for programs without one, use `softhca agent --link-layer \
+            infiniband`",
         ),
     }
 }
@@ -84,24 +85,27 @@ fn connections(surroundings: &Surroundings<'_>) -> Finding {
     const WHAT: &str = "connections";
     let Some(connection) = &surroundings.agent else { return Finding::ok(WHAT, UNKNOWN) };
     let (status, devices) = (connection.ask("status"), connection.ask("devices"));
-    let (Ok(status), Ok(devices)) = (status, devices) else { return Finding::ok(WHAT, "the agent does not tell") };
+    let (Ok(status), Ok(devices)) = (status, devices) else {
+        return Finding::ok(WHAT, "unknown: the agent did not answer");
+    };
     if status["manager"].is_null() {
-        let found = "the agent is an older one, without a connection manager: rdma_cm finds nobody";
-        return Finding::warn(WHAT, found, "softhca agent --stop");
+        let found = "the agent is too old and has no connection manager: rdma_cm does not work";
+        return Finding::warn(WHAT, found, "stop it with `softhca agent --stop`");
     }
     let (ids, (with, without)) = (&status["manager"]["ids"], hearing(&devices["devices"]));
     match (with.as_slice(), without.as_slice()) {
         ([], [(address, why), ..]) => Finding::warn(
             WHAT,
             format!(
-                "programs of this agent connect ({ids} ids), other hosts do not: QP 1 of {address} cannot be reached: {why}"
+                "programs of this agent can connect ({ids} ids), other hosts cannot: QP 1 of {address} is not \
+                reachable: {why}"
             ),
-            "end the program that has UDP port 4791 (`ss -lunp sport = 4791`), or use another `--address`",
+            "end the program that uses UDP port 4791 (`ss -lunp sport = 4791`), or use another `--address`",
         ),
-        ([], []) => Finding::ok(WHAT, format!("programs of this agent connect; {ids} ids")),
+        ([], []) => Finding::ok(WHAT, format!("rdma_cm works between programs of this agent; {ids} ids")),
         _ => Finding::ok(
             WHAT,
-            format!("rdma_cm at any address of this host, for other hosts at {}; {ids} ids", with.join(", ")),
+            format!("rdma_cm works at every address of this host, for other hosts at {}; {ids} ids", with.join(", ")),
         ),
     }
 }
@@ -126,7 +130,7 @@ fn would_hear(wanted: &[IpAddr]) -> (Vec<String>, Vec<(String, String)>) {
         match UdpSocket::bind(socket_address(&address)) {
             Ok(_) => with.push(address.ip.to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                without.push((address.ip.to_string(), format!("another program has UDP port {WIRE_PORT}")));
+                without.push((address.ip.to_string(), format!("another program uses UDP port {WIRE_PORT}")));
             }
             Err(error) => without.push((address.ip.to_string(), format!("UDP port {WIRE_PORT}: {error}"))),
         }
@@ -168,21 +172,21 @@ fn loaded() -> Finding {
     let found = folders.map(|folder| folder.join(place::LIBRARY)).find(|path| path.exists());
     let ours = place::library_folder().ok().and_then(|folder| folder.join(place::LIBRARY).canonicalize().ok());
     match found {
-        None => Finding::ok(WHAT, "no libibverbs.so.1 on this machine: verbs programs start only under `softhca run`"),
+        None => Finding::ok(WHAT, "no libibverbs.so.1 is installed: verbs programs start only with `softhca run`"),
         Some(path) if path.canonicalize().ok() == ours => {
             Finding::ok(WHAT, format!("programs load softhca too ({})", path.display()))
         }
-        Some(path) => Finding::ok(WHAT, format!("programs load {} and see no softhca device", path.display())),
+        Some(path) => Finding::ok(WHAT, format!("programs load {}, and see no softhca device", path.display())),
     }
 }
 
 fn pidfd() -> Finding {
     const WHAT: &str = "pidfd";
     match pidfd_open(getpid(), PidfdFlags::empty()) {
-        Ok(_) => Finding::ok(WHAT, "the death of a program is seen at once"),
+        Ok(_) => Finding::ok(WHAT, "the agent notices at once when a program ends"),
         Err(errno) => Finding::warn(
             WHAT,
-            format!("pidfd_open: {errno}: the death of a program is seen when its connection to the agent ends"),
+            format!("pidfd_open: {errno}: the agent notices the end of a program only when its connection closes"),
             "allow pidfd_open in the seccomp profile of the container or sandbox",
         ),
     }
@@ -194,7 +198,9 @@ fn proc() -> Finding {
         Ok(_) => Finding::ok(WHAT, "is mounted"),
         Err(error) => Finding::warn(
             WHAT,
-            format!("/proc/self/maps: {error}: networks are not told apart, and some sentences are shorter"),
+            format!(
+                "/proc/self/maps: {error}: network namespaces are not distinguished, and some messages are shorter"
+            ),
             "mount -t proc proc /proc",
         ),
     }
@@ -203,11 +209,11 @@ fn proc() -> Finding {
 fn membarrier() -> Finding {
     const WHAT: &str = "membarrier";
     if membarrier_query().contains_command(MembarrierCommand::RegisterGlobalExpedited) {
-        Finding::ok(WHAT, "posting needs no fence")
+        Finding::ok(WHAT, "available; posting needs no memory fence")
     } else {
         Finding::warn(
             WHAT,
-            "not available: each post has a fence, some nanoseconds slower",
+            "not available: each post needs a memory fence and takes a few nanoseconds more",
             "allow membarrier(2) in the sandbox",
         )
     }
@@ -221,9 +227,9 @@ fn wait_precision() -> Finding {
         epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&moment))
     });
     match waited {
-        Ok(_) => Finding::ok(WHAT, "waits are exact to microseconds"),
+        Ok(_) => Finding::ok(WHAT, "timers are accurate to microseconds"),
         Err(errno) => {
-            Finding::warn(WHAT, format!("{errno}: waits are exact to milliseconds"), "a kernel of Linux 5.11 or newer")
+            Finding::warn(WHAT, format!("{errno}: timers are accurate to milliseconds"), "use Linux 5.11 or newer")
         }
     }
 }
@@ -234,7 +240,7 @@ fn processors() -> Finding {
     if count > 1 {
         return Finding::ok(WHAT, format!("{count}"));
     }
-    Finding::warn(WHAT, "1: programs that poll take turns", "use event-driven modes (-e) where programs have them")
+    Finding::warn(WHAT, "1: programs that poll take turns", "use event-driven modes (-e) where programs support them")
 }
 
 fn real_devices() -> Finding {
@@ -259,7 +265,7 @@ fn programs() -> Finding {
     let missing: Vec<&str> =
         PROGRAMS.iter().filter(|(_, program)| !there(program)).map(|(package, _)| *package).collect();
     if missing.is_empty() {
-        Finding::ok(WHAT, "ibverbs-utils and perftest are there to try")
+        Finding::ok(WHAT, "ibverbs-utils and perftest are installed")
     } else {
         let names = missing.join(" ");
         Finding::warn(WHAT, format!("not installed: {names}"), format!("apt-get install {names}"))

@@ -86,7 +86,7 @@ pub(super) fn read(path: &Path) -> Result<Image, String> {
         return Ok(Image::Foreign(kind));
     }
     let cache = ReadCache::new(file);
-    parse(path, &cache).map_err(|error| format!("it is not a sound ELF file: {error}"))
+    parse(path, &cache).map_err(|error| format!("invalid ELF file: {error}"))
 }
 
 /// For which other machine a file is.

@@ -42,8 +42,9 @@ pub(super) fn program(name: &OsStr) -> Result<Found, Finding> {
         path = next;
     }
     let script = script.unwrap_or(path);
-    let found = format!("{}: more than {DEPTH} #! lines lead from one script to the next", script.display());
-    Err(Finding::fail(WHAT, found, "name a program in the first line, and not another script"))
+    let found =
+        format!("{}: more than {DEPTH} scripts in a row name another script in their #! line", script.display());
+    Err(Finding::fail(WHAT, found, "name a program in the first line, not another script"))
 }
 
 /// What a name stands for: the path itself if it has a slash, else the first executable file of that name in `PATH`.
@@ -110,11 +111,11 @@ fn interpreter(script: &Path, line: &[u8]) -> Result<PathBuf, Finding> {
         return Err(Finding::fail(WHAT, found, format!("give {shown} a first line such as #!/bin/sh")));
     };
     if line.ends_with(b"\r") {
-        let found = format!("{shown}: its #! line ends in CR LF, and the kernel takes the CR for a part of the name");
+        let found = format!("{shown}: its #! line ends in CR LF, and the kernel treats the CR as part of the name");
         return Err(Finding::fail(WHAT, found, format!("sed -i 's/\\r$//' {shown}")));
     }
     let correct = |why: Finding| {
-        let found = format!("{shown} is a script, and its interpreter cannot be started: {}", why.found);
+        let found = format!("{shown} is a script, and its interpreter cannot be executed: {}", why.found);
         Finding::fail(WHAT, found, format!("install the interpreter, or correct the first line of {shown}"))
     };
     let path = PathBuf::from(&first);
@@ -166,7 +167,7 @@ mod tests {
         }
         // A script that is its own interpreter never ends.
         script(&path, &format!("#!{}\n", path.display()));
-        assert!(program(path.as_os_str()).expect_err("endless").found.contains("#! lines"));
+        assert!(program(path.as_os_str()).expect_err("endless").found.contains("#! line"));
     }
 
     #[test]

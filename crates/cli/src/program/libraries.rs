@@ -137,7 +137,7 @@ impl Loaded {
             Finding::fail(
                 WHAT,
                 found,
-                format!("install the package that has {name}, or add its folder to LD_LIBRARY_PATH"),
+                format!("install the package that contains {name}, or add its folder to LD_LIBRARY_PATH"),
             )
         };
         self.missing.iter().map(one).collect()
@@ -157,9 +157,9 @@ impl Loaded {
                 let found =
                     format!("{shown} needs version {} of {}, which {file} does not have", want.name, want.library);
                 let next = if OURS.contains(&want.library.as_str()) {
-                    "build it against older headers of rdma-core, or get a newer softhca"
+                    "build it against older rdma-core headers, or use a newer softhca"
                 } else {
-                    "build it on this system, or on one with older libraries"
+                    "build it on this system, or on a system with older libraries"
                 };
                 findings.push(Finding::fail(WHAT, found, next));
             }
@@ -199,7 +199,7 @@ impl Loaded {
             }
             next = self.objects[at].loader;
         }
-        node.loader.map(|at| format!(": {} asks for it", self.objects[at].object.path.display())).unwrap_or_default()
+        node.loader.map(|at| format!(" (needed by {})", self.objects[at].object.path.display())).unwrap_or_default()
     }
 
     /// Functions that somebody wants of softhca's libraries and that nobody has: the program ends when it calls one.
@@ -228,7 +228,11 @@ impl Loaded {
                 let named = missing[..missing.len().min(NAMED)].join(", ");
                 let found =
                     format!("{} calls {named}{more}, which softhca's libraries do not have", object.path.display());
-                findings.push(Finding::fail(WHAT, found, "the program ends when it calls one; build it without"));
+                findings.push(Finding::fail(
+                    WHAT,
+                    found,
+                    "the program ends when it calls one of them; build it without these functions",
+                ));
             }
         }
         findings

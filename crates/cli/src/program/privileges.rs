@@ -46,10 +46,10 @@ pub(super) fn check(path: &Path) -> Option<Finding> {
     };
     let (kind, next) = right(&start)?;
     let found = format!(
-        "{} {kind}: the dynamic linker ignores LD_LIBRARY_PATH and LD_PRELOAD for it, and it does not load softhca",
+        "{} {kind}: the dynamic linker ignores LD_LIBRARY_PATH and LD_PRELOAD for it, so it does not load softhca",
         path.display()
     );
-    Some(Finding::fail(WHAT, found, format!("run a copy without it ({next})")))
+    Some(Finding::fail(WHAT, found, format!("run a copy without this right ({next})")))
 }
 
 /// The right that the program gets, and how a copy loses it.
