@@ -111,5 +111,6 @@ pub use send::{Flush, Mark, SendBatch, SendWr};
 pub use shm::region::{Lender, Region};
 pub use simulated::{Simulated, Step};
 pub use srq::{Srq, SrqSpec};
+pub use why::Names;
 pub use wire::Feth;
 pub use xrc::{Hold, InitiatorSpec, Xrcd};

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::OnceLock;
 
 use abi::errno::Errno;
 use parking_lot::Mutex;
@@ -18,9 +19,12 @@ use crate::reason::{Kind, Note, note};
 /// How many requests with sentences of their own one QP remembers.
 const KEPT: usize = 32;
 
-/// What one QP remembers, from the first failure on.
+/// The number that a user gave to the request with this `wr_id`; `None` if it is not known.
+pub type Names = Box<dyn Fn(u64) -> Option<u64> + Send + Sync>;
+
+/// What one QP remembers, from the first failure on, and how sentences name its requests.
 #[derive(Default)]
-pub(crate) struct Why(Mutex<Option<Box<Known>>>);
+pub(crate) struct Why(Mutex<Option<Box<Known>>>, OnceLock<Names>);
 
 #[derive(Default)]
 struct Known {
@@ -54,6 +58,17 @@ impl Known {
 }
 
 impl Qp {
+    /// Has sentences name requests by the numbers that their user gave, for a caller that posts them with numbers of its own. The
+    /// first call counts. `names` is called under the locks of the QP: it must not call the engine.
+    pub fn name_requests(&self, names: Names) {
+        let _ = self.why.1.set(names);
+    }
+
+    /// The number by which the user knows a request.
+    pub(crate) fn user_wr_id(&self, wr_id: u64) -> u64 {
+        self.why.1.get().and_then(|names| names(wr_id)).unwrap_or(wr_id)
+    }
+
     /// Notes that a request ended with an error of its own, and remembers it. The first one is why its QP is in error. The cause
     /// brings its advice along, for a status has several causes.
     #[cold]
@@ -63,16 +78,17 @@ impl Qp {
             sentence += "; ";
             sentence += advice;
         }
+        let shown = self.user_wr_id(wr_id);
         let about = Note {
             qpn: self.qpn(),
-            wr_id: Some(wr_id),
+            wr_id: Some(shown),
             status: status.as_u32(),
             ..self.engine().reasons.note(Kind::Failed)
         };
-        note(about, format_args!("QP {:#x}, wr_id {wr_id:#x}: {sentence}", self.qpn()));
+        note(about, format_args!("QP {:#x}, wr_id {shown:#x}: {sentence}", self.qpn()));
         let mut known = self.why.0.lock();
         let known = known.get_or_insert_default();
-        known.caused(|| format!("wr_id {wr_id:#x} failed: {status}: {why}"));
+        known.caused(|| format!("wr_id {shown:#x} failed: {status}: {why}"));
         known.remember(wr_id, sentence, false);
     }
 
@@ -81,7 +97,8 @@ impl Qp {
     pub(crate) fn refused(&self, errno: Errno, wr_id: u64, call: &str, why: &str) -> Errno {
         // A full queue is how many programs learn that they have to poll.
         let kind = if errno == Errno::ENOMEM { Kind::Noted } else { Kind::Refused };
-        let about = Note { qpn: self.qpn(), wr_id: Some(wr_id), ..self.engine().reasons.note(kind) };
+        let shown = Some(self.user_wr_id(wr_id));
+        let about = Note { qpn: self.qpn(), wr_id: shown, ..self.engine().reasons.note(kind) };
         note(about, format_args!("{call} on QP {:#x}: {why}", self.qpn()));
         let sentence = format!("{call}: {why} ({errno})");
         self.why.0.lock().get_or_insert_default().remember(wr_id, sentence, true);
@@ -148,14 +165,19 @@ impl Qp {
     /// explained by what brought the QP to the error state first. `None` if nothing has failed here.
     #[must_use]
     pub fn why(&self, wr_id: u64) -> Option<String> {
+        let sentence = self.explanation(wr_id)?;
+        Some(format!("QP {:#x}, wr_id {:#x}: {sentence}", self.qpn(), self.user_wr_id(wr_id)))
+    }
+
+    /// The same without the names of QP and request.
+    fn explanation(&self, wr_id: u64) -> Option<String> {
         let known = self.why.0.lock();
         let known = known.as_ref()?;
         let own = known.requests.iter().rev().find(|request| request.wr_id == wr_id);
-        let sentence = own.map(|own| own.sentence.clone()).or_else(|| {
+        own.map(|own| own.sentence.clone()).or_else(|| {
             let cause = known.cause.as_ref()?;
             Some(format!("flushed: not carried out, for the QP went to the error state: {cause}"))
-        })?;
-        Some(format!("QP {:#x}, wr_id {wr_id:#x}: {sentence}", self.qpn()))
+        })
     }
 
     /// The QP has left the error state.
@@ -188,10 +210,10 @@ impl Qp {
 }
 
 impl Engine {
-    /// Why a request of a QP failed: see [`Qp::why`].
+    /// Why a request of a QP failed: as [`Qp::why`], without the names of QP and request.
     #[must_use]
     pub fn why(&self, qpn: u32, wr_id: u64) -> Option<String> {
-        self.qps.find(qpn)?.why(wr_id)
+        self.qps.find(qpn)?.explanation(wr_id)
     }
 }
 

@@ -16,8 +16,8 @@ const GRH: u64 = 40;
 /// So many messages that wait are looked at, the youngest first.
 const LOOKED_AT: usize = 1024;
 
-fn awaiting(wr: &RecvWr<'_>) -> Awaiting {
-    Awaiting { wr_id: wr.wr_id, keys: wr.sges.iter().filter(|sge| sge.length > 0).map(|sge| sge.lkey).collect() }
+fn awaiting(wr_id: u64, wr: &RecvWr<'_>) -> Awaiting {
+    Awaiting { wr_id, keys: wr.sges.iter().filter(|sge| sge.length > 0).map(|sge| sge.lkey).collect() }
 }
 
 impl Lint {
@@ -25,11 +25,12 @@ impl Lint {
     #[cold]
     pub(crate) fn posted_receive(&self, qp: &Qp, inner: &Inner, wr: &RecvWr<'_>) {
         let size = qp.recv_cq.as_ref().map(|cq| (cq.handle(), cq.entries()));
-        let awaiting = awaiting(wr);
+        let wr_id = qp.user_wr_id(wr.wr_id);
+        let awaiting = awaiting(wr_id, wr);
         let mut findings = Vec::new();
         let length: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
         if qp.service == Service::Ud && length < GRH {
-            findings.push(short(qp.qpn(), wr.wr_id, length, true));
+            findings.push(short(qp.qpn(), wr_id, length, true));
         }
         {
             let ledger = &mut *self.ledger.lock();
@@ -53,7 +54,7 @@ impl Lint {
     /// A receive request was posted to an SRQ.
     #[cold]
     pub(crate) fn posted_shared(&self, engine: &Engine, srq: u32, wr: &RecvWr<'_>) {
-        let awaiting = awaiting(wr);
+        let awaiting = awaiting(wr.wr_id, wr);
         let findings = {
             let ledger = &mut *self.ledger.lock();
             let mut findings = memory::stale_keys(ledger, engine, "ibv_post_srq_recv", srq, wr.sges);
@@ -89,9 +90,10 @@ impl Lint {
             None => inner.shared.clone(),
         };
         let spans = first(&spans(qp.engine(), &list), u64::from(bytes));
+        let wr_id = qp.user_wr_id(receive.wr_id);
         let mut findings = Vec::new();
         if receive.index.is_none() && qp.service == Service::Ud && u64::from(receive.length) < GRH {
-            findings.push(short(qp.qpn(), receive.wr_id, receive.length.into(), false));
+            findings.push(short(qp.qpn(), wr_id, receive.length.into(), false));
         }
         {
             let ledger = &mut *self.ledger.lock();
@@ -106,10 +108,10 @@ impl Lint {
             }
             let message = if status == Status::Success && !spans.is_empty() {
                 let over = ledger.landed.iter().rev().take(LOOKED_AT).find(|old| common(&spans, &old.spans).is_some());
-                findings.extend(over.map(|old| overwritten(qp.qpn(), receive.wr_id, bytes, old)));
+                findings.extend(over.map(|old| overwritten(qp.qpn(), wr_id, bytes, old)));
                 ledger.messages += 1;
                 let number = ledger.messages;
-                ledger.landed.push_back(Landed { number, qpn: qp.qpn(), wr_id: receive.wr_id, spans });
+                ledger.landed.push_back(Landed { number, qpn: qp.qpn(), wr_id, spans });
                 Some(number)
             } else {
                 None

@@ -26,7 +26,7 @@ impl Lint {
         let length = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
         let posted = Posted {
             slot,
-            wr_id: wr.wr_id,
+            wr_id: qp.user_wr_id(wr.wr_id),
             work,
             sges: touched.to_vec(),
             spans: spans(engine, touched),
