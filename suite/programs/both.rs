@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let device = softhca::open()?;
     let (pd, sent, received) = (device.pd()?, device.cq(8)?, device.cq(8)?);
-    let qp = pd.reliable(&sent).receive_cq(&received).mtu(1024).build()?;
+    let qp = pd.reliable(&sent).receive_cq(&received).mtu(softhca::Mtu::B1024).build()?;
     qp.receive(0, pd.buffer(8)?)?;
 
     // SAFETY: a name that ends with a zero; what the library does when it is loaded is to load the verbs library.

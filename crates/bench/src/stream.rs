@@ -63,14 +63,14 @@ impl<'a> Stream<'a> {
             match self.plan.operation {
                 Operation::Send if self.inline => qp.send_inline(name, &self.bytes, None)?,
                 Operation::Send => qp.send(name, local(first))?,
-                Operation::Write if self.inline => qp.write_inline(name, &self.bytes, &remote(first))?,
+                Operation::Write if self.inline => qp.write_inline(name, &self.bytes, &remote(first)?)?,
                 Operation::Write if self.plan.is_announced() => {
-                    qp.write(name, Message::from(local(first)).immediate(0), &remote(first))?;
+                    qp.write(name, Message::from(local(first)).immediate(0), &remote(first)?)?;
                 }
-                Operation::Write => qp.write(name, local(first), &remote(first))?,
-                Operation::Read => qp.read(name, local(first), &remote(first))?,
-                Operation::FetchAdd => qp.fetch_add(name, result(), &word(), 1)?,
-                Operation::CmpSwap => qp.compare_swap(name, result(), &word(), first, first + 1)?,
+                Operation::Write => qp.write(name, local(first), &remote(first)?)?,
+                Operation::Read => qp.read(name, local(first), &remote(first)?)?,
+                Operation::FetchAdd => qp.fetch_add(name, result(), &word()?, 1)?,
+                Operation::CmpSwap => qp.compare_swap(name, result(), &word()?, first, first + 1)?,
             }
         } else {
             let mut batch = qp.batch();
@@ -78,11 +78,11 @@ impl<'a> Stream<'a> {
                 batch = match self.plan.operation {
                     Operation::Send if self.inline => batch.send_inline(&self.bytes, None),
                     Operation::Send => batch.send(local(number)),
-                    Operation::Write if self.inline => batch.write_inline(&self.bytes, &remote(number)),
-                    Operation::Write => batch.write(local(number), &remote(number)),
-                    Operation::Read => batch.read(local(number), &remote(number)),
-                    Operation::FetchAdd => batch.fetch_add(result(), &word(), 1),
-                    Operation::CmpSwap => batch.compare_swap(result(), &word(), number, number + 1),
+                    Operation::Write if self.inline => batch.write_inline(&self.bytes, &remote(number)?),
+                    Operation::Write => batch.write(local(number), &remote(number)?),
+                    Operation::Read => batch.read(local(number), &remote(number)?),
+                    Operation::FetchAdd => batch.fetch_add(result(), &word()?, 1),
+                    Operation::CmpSwap => batch.compare_swap(result(), &word()?, number, number + 1),
                 };
             }
             batch.post(name)?;

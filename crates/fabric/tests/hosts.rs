@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use fabric::{Fabric, Faults};
-use softhca::{Access, Completion, Context, Cq, DatagramQp, Gid, Message, Pd, Qp, Reliable};
+use softhca::{Access, Completion, Context, Cq, DatagramQp, Gid, Message, Pd, Qp, Reliable, Retries};
 
 #[path = "../../../examples/pingpong.rs"]
 #[allow(dead_code, reason = "its main function is for processes")]
@@ -80,9 +80,10 @@ fn long_messages_arrive_whole_whatever_happens_to_packets() {
             left.write(3, message, &window.token()).expect("posted");
             next(&a.sent);
             assert!(window.to_vec(..300_000) == expected);
-            left.read(4, a.pd.buffer(300_000).expect("memory"), &window.token().part(..300_000)).expect("posted");
+            left.read(4, a.pd.buffer(300_000).expect("memory"), &window.token().part(..300_000).expect("inside"))
+                .expect("posted");
             assert!(next(&a.sent).data() == expected);
-            let word = window.token().part((1 << 19)..(1 << 19) + 8);
+            let word = window.token().part((1 << 19)..(1 << 19) + 8).expect("inside");
             left.fetch_add(5, a.pd.buffer(8).expect("memory"), &word, 1).expect("posted");
             assert_eq!(next(&a.sent).word(), Some(u64::from(round)));
         }
@@ -122,7 +123,10 @@ fn datagrams_and_groups_between_hosts() {
 fn a_pulled_cable_ends_in_retries_and_the_reason_says_so() {
     let fabric = Fabric::two_hosts().expect("two agents");
     let (a, b) = sides(&fabric);
-    let make = |side: &Side| side.pd.reliable(&side.sent).retry(8, 2).build().expect("a QP");
+    let make = |side: &Side| {
+        let retries = Retries::new(2).expect("few");
+        side.pd.reliable(&side.sent).timeout(Duration::from_millis(1)).retries(retries).build().expect("a QP")
+    };
     let (left, right) = (make(&a), make(&b));
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (left, _right) = (left.connect(&to_right).expect("connected"), right.connect(&to_left).expect("connected"));

@@ -28,7 +28,7 @@ use crate::remote::RemoteRegion;
 /// #     table: softhca::RemoteRegion, flag: softhca::RemoteRegion) -> softhca::Result<()> {
 /// let mut batch = qp.batch();
 /// for (number, row) in rows.into_iter().enumerate() {
-///     batch = batch.write(row, &table.part(number * 4096..));
+///     batch = batch.write(row, &table.part(number * 4096..)?);
 /// }
 /// batch.write_inline(&1_u64.to_ne_bytes(), &flag).post(7)?; // All or none is posted.
 /// let rows = cq.wait()?.ok()?.into_buffers(); // One completion, with id 7, gives all of them back.

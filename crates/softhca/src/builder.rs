@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use abi::errno::Errno;
 use abi::mr::access as right;
@@ -9,18 +10,20 @@ use abi::qp::{ModifyQp, attr, state};
 use engine::{Caps, Engine, QpSpec, Service};
 use parking_lot::Mutex;
 
-use crate::connected::{Connected, Timing, Unconnected};
+use crate::connected::{Connected, Unconnected};
 use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::datagram::{Datagram, DatagramQp};
-use crate::endpoint::{DatagramEndpoint, Endpoint, mtu_bytes, mtu_code};
+use crate::endpoint::{DatagramEndpoint, Endpoint};
 use crate::error::{Error, Result};
 use crate::event::About;
 use crate::gid::Gid;
+use crate::mtu::Mtu;
 use crate::pd::Pd;
 use crate::pending::{Queues, Slots};
 use crate::queue_pair::QpInner;
 use crate::srq::Srq;
+use crate::timing::{Patience, Retries, RnrRetries, Timing};
 
 /// The Q_Key of those who do not choose one: no secret.
 const QKEY: u32 = 0x1111_1111;
@@ -39,9 +42,9 @@ pub struct QpBuilder<'a, Kind> {
     caps: Caps,
     port: u8,
     gid_index: Option<u8>,
-    mtu: Option<u32>,
+    mtu: Option<Mtu>,
     reads: u8,
-    timing: Timing,
+    patience: Patience,
     qkey: u32,
     kind: PhantomData<Kind>,
 }
@@ -59,7 +62,7 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             gid_index: None,
             mtu: None,
             reads: 16,
-            timing: Timing::default(),
+            patience: Patience::default(),
             qkey: QKEY,
             kind: PhantomData,
         }
@@ -138,6 +141,8 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             #[cfg(feature = "tokio")]
             inbox: std::sync::OnceLock::new(),
         });
+        let named = Arc::downgrade(&queues);
+        qp.name_requests(Box::new(move |name| named.upgrade()?.id(name)));
         ctx.named.lock().insert(cookie, About::Qp(qp.qpn()));
         self.send_cq.inner.know(qp.qpn(), &queues);
         self.receive_cq.inner.know(qp.qpn(), &queues);
@@ -204,8 +209,9 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
         self.bare(Kind::SERVICE)
     }
 
-    pub(crate) fn timing(&self) -> Timing {
-        self.timing
+    /// Timers and retries as the verbs have them.
+    pub(crate) fn timing(&self) -> Result<Timing> {
+        self.patience.timing()
     }
 
     /// How many READs and atomics at a time, asked as well as served.
@@ -215,9 +221,9 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
         Ok(self.reads.min(u8::try_from(most).unwrap_or(u8::MAX)))
     }
 
-    /// The longest packet, in bytes: 256, 512, 1024, 2048 or 4096 (what the port takes). The lesser of both sides counts.
-    pub fn mtu(self, bytes: u32) -> Self {
-        Self { mtu: Some(bytes), ..self }
+    /// The longest packet (what the port takes). The lesser of both sides counts.
+    pub fn mtu(self, mtu: Mtu) -> Self {
+        Self { mtu: Some(mtu), ..self }
     }
 
     /// So many READs and atomics at a time, asked as well as served (16). The lesser of both sides counts.
@@ -225,33 +231,51 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
         Self { reads, ..self }
     }
 
-    /// How long it waits for an acknowledgement: 4.096 µs × 2^`code` (14: 67 ms; 0: for ever), and how often it tries again (7).
-    pub fn retry(mut self, code: u8, retries: u8) -> Self {
-        (self.timing.timeout, self.timing.retries) = (code, retries);
+    /// How long it waits for an acknowledgement before it sends again (67.1 ms).
+    ///
+    /// Adapters know only 4.096 µs × 2ⁿ, with n from 1 to 31: 8.192 µs, 16.384 µs … 2.4 hours. `limit` is rounded up to the next of them.
+    /// With a longer one, such as [`Duration::MAX`], it waits for ever.
+    ///
+    /// A connection of [`cm`](crate::cm) takes the time-out of its route instead.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.patience.timeout = limit;
         self
     }
 
-    /// How often it tries again when the peer has no receive (7: for ever), and the code of how long its own peer is asked to
-    /// wait then (12: 0.64 ms).
-    pub fn receiver_not_ready(mut self, retries: u8, timer: u8) -> Self {
-        (self.timing.rnr_retries, self.timing.rnr_timer) = (retries, timer);
+    /// How often it sends again when no acknowledgement comes (7 times); then the request fails with
+    /// [`RetryExcErr`](crate::Status::RetryExcErr).
+    pub fn retries(mut self, retries: Retries) -> Self {
+        self.patience.retries = retries;
+        self
+    }
+
+    /// How often it sends again when the peer has posted no receive (for ever); then the request fails with
+    /// [`RnrRetryExcErr`](crate::Status::RnrRetryExcErr).
+    pub fn rnr_retries(mut self, retries: RnrRetries) -> Self {
+        self.patience.rnr_retries = retries;
+        self
+    }
+
+    /// How long the peer is asked to wait when this side has posted no receive for its message (640 µs).
+    ///
+    /// Adapters know 32 times from 10 µs to 655.36 ms. `pause` is rounded up to the next of them; a longer one is refused where the queue
+    /// pair is made.
+    pub fn min_rnr_timer(mut self, pause: Duration) -> Self {
+        self.patience.min_rnr_timer = pause;
         self
     }
 
     /// Makes it. It may post receives already, and waits to be connected.
     ///
     /// # Errors
-    /// EINVAL or ENOMEM beyond the device's limits; ENODATA without an address.
+    /// EINVAL or ENOMEM beyond the device's limits, EINVAL for an MTU or a timer that is too long; ENODATA without an address.
     pub fn build(self) -> Result<Unconnected<Kind>> {
-        let active = self.pd.inner.ctx.engine.query_port(self.port)?.active_mtu;
-        let mtu = match self.mtu {
-            None => mtu_bytes(active),
-            Some(bytes) if mtu_code(bytes)? <= active => bytes,
-            Some(bytes) => {
-                let has = mtu_bytes(active);
-                return Err(Error::refused(Errno::EINVAL, format!("an MTU of {bytes}: port {} has {has}", self.port)));
-            }
-        };
+        let timing = self.timing()?;
+        let active = Mtu::of_code(self.pd.inner.ctx.engine.query_port(self.port)?.active_mtu);
+        let mtu = self.mtu.unwrap_or(active);
+        if mtu > active {
+            return Err(Error::refused(Errno::EINVAL, format!("an MTU of {mtu}: port {} has {active}", self.port)));
+        }
         let (gid_index, gid) = self.gid()?;
         let inner = self.make(Kind::SERVICE, None)?;
         let endpoint = Endpoint {
@@ -262,7 +286,7 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
             mtu,
             reads: self.most_reads()?,
         };
-        Ok(Unconnected::new(inner, endpoint, (self.port, gid_index), self.timing))
+        Ok(Unconnected::new(inner, endpoint, (self.port, gid_index), timing))
     }
 }
 

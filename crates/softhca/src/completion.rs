@@ -9,7 +9,7 @@ use protocol::Status;
 use crate::endpoint::Source;
 #[cfg(feature = "tokio")]
 use crate::error::Rejected;
-use crate::error::{Error, Result, sentence};
+use crate::error::{Error, Result};
 use crate::gid::Gid;
 use crate::memory::Buffer;
 use crate::message::Parts;
@@ -227,10 +227,8 @@ pub(crate) fn failure(wc: &Wc, id: u64, engine: &Engine) -> Error {
 
 /// The sentence that the engine has for a request that failed. `wc` has its name at the adapter.
 fn reason(status: Status, wc: &Wc, engine: &Engine) -> Box<str> {
-    let prefix = format!("QP {:#x}, wr_id {:#x}: ", wc.qp_num, wc.wr_id);
-    let known = engine.why(wc.qp_num, wc.wr_id).or_else(|| sentence(&prefix));
-    match known.as_deref() {
-        Some(sentence) => sentence.strip_prefix(&prefix).unwrap_or(sentence).into(),
+    match engine.why(wc.qp_num, wc.wr_id) {
+        Some(sentence) => sentence.into(),
         None if status == Status::WrFlushErr => "flushed, because the queue pair is in the error state".into(),
         None => status.to_string().into(),
     }

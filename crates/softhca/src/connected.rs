@@ -10,11 +10,12 @@ use abi::qp::{Dest, ModifyQp, attr, state};
 use engine::Service;
 
 use crate::completion::Operation;
-use crate::endpoint::{Endpoint, mtu_code};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Rejected, Result};
 use crate::message::{Message, Part};
 use crate::queue_pair::{Agreed, QpInner, Request};
 use crate::remote::RemoteRegion;
+use crate::timing::Timing;
 
 mod sealed {
     pub trait Sealed {}
@@ -44,21 +45,6 @@ impl Connected for Reliable {
 
 impl Connected for Unreliable {
     const SERVICE: Service = Service::Uc;
-}
-
-/// Timers and retries of a connection.
-#[derive(Clone, Copy)]
-pub(crate) struct Timing {
-    pub(crate) timeout: u8,
-    pub(crate) retries: u8,
-    pub(crate) rnr_retries: u8,
-    pub(crate) rnr_timer: u8,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self { timeout: 14, retries: 7, rnr_retries: 7, rnr_timer: 12 }
-    }
 }
 
 /// A queue pair that has not met its peer. It may post receives, and tells what the peer has to know.
@@ -130,7 +116,7 @@ impl<S: Connected> Unconnected<S> {
             attr_mask: attr::STATE | attr::AV | attr::PATH_MTU | attr::DEST_QPN | attr::RQ_PSN,
             qp_state: state::RTR,
             dest,
-            path_mtu: mtu_code(mtu)?,
+            path_mtu: mtu.code(),
             dest_qp_num: peer.qpn,
             rq_psn: peer.psn,
             max_dest_rd_atomic: reads,

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 use crate::cm::{self, Manager, Opener};
 use crate::cq::Cq;
-use crate::endpoint::mtu_bytes;
 use crate::error::{Error, Result};
 use crate::event::About;
 use crate::gid::Gid;
+use crate::mtu::Mtu;
 use crate::pd::Pd;
 
 /// An open device. Clones are the same; the device is closed when the last clone and the last object made with it are gone.
@@ -106,10 +106,10 @@ impl From<QueryDeviceAnswer> for DeviceInfo {
 pub struct PortInfo {
     /// It can be used.
     pub active: bool,
-    /// The longest packet now, in bytes.
-    pub mtu: u32,
+    /// The longest packet now.
+    pub mtu: Mtu,
     /// The longest packet that is possible at all.
-    pub max_mtu: u32,
+    pub max_mtu: Mtu,
     /// Places in its table of GIDs.
     pub gids: u32,
     /// The longest message, in bytes.
@@ -192,8 +192,8 @@ impl Context {
         let answer = self.inner.engine.query_port(port)?;
         Ok(PortInfo {
             active: answer.state == port_state::ACTIVE,
-            mtu: mtu_bytes(answer.active_mtu),
-            max_mtu: mtu_bytes(answer.max_mtu),
+            mtu: Mtu::of_code(answer.active_mtu),
+            max_mtu: Mtu::of_code(answer.max_mtu),
             gids: answer.gid_tbl_len,
             max_message: answer.max_msg_sz,
         })

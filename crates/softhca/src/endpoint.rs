@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::gid::Gid;
+use crate::mtu::Mtu;
 
 /// Numbers of queue pairs and packets have 24 bits.
 const NUMBER: u32 = 0x00ff_ffff;
@@ -22,8 +23,8 @@ pub struct Endpoint {
     pub psn: u32,
     /// Address of its port.
     pub gid: Gid,
-    /// The longest packet that its port takes, in bytes.
-    pub mtu: u32,
+    /// The longest packet that its port takes.
+    pub mtu: Mtu,
     /// How many READs and atomics of the peer it serves at a time.
     pub reads: u8,
 }
@@ -38,7 +39,7 @@ impl Endpoint {
         let mut bytes = [0; Self::LEN];
         bytes[0] = if self.reliable { 1 } else { 2 };
         bytes[1] = self.reads;
-        bytes[2..4].copy_from_slice(&u16::try_from(self.mtu).unwrap_or(u16::MAX).to_be_bytes());
+        bytes[2..4].copy_from_slice(&(self.mtu.bytes() as u16).to_be_bytes());
         bytes[4..8].copy_from_slice(&self.qpn.to_be_bytes());
         bytes[8..12].copy_from_slice(&self.psn.to_be_bytes());
         bytes[12..].copy_from_slice(&self.gid.0);
@@ -58,12 +59,11 @@ impl Endpoint {
             2 => false,
             other => return Err(Error::malformed(format!("an endpoint begins with 1 or 2, these bytes with {other}"))),
         };
-        let mtu = u32::from(u16::from_be_bytes([bytes[2], bytes[3]]));
+        let mtu = Mtu::try_from(u32::from(u16::from_be_bytes([bytes[2], bytes[3]])))?;
         Self { reliable, qpn: word(4), psn: word(8), gid: Gid(gid), mtu, reads: bytes[1] }.checked()
     }
 
     fn checked(self) -> Result<Self> {
-        mtu_code(self.mtu)?;
         match self {
             Self { qpn, .. } if qpn > NUMBER => Err(Error::malformed(format!("{qpn:#x} is no number of a queue pair"))),
             Self { psn, .. } if psn > NUMBER => Err(Error::malformed(format!("{psn} is no packet number"))),
@@ -96,7 +96,7 @@ impl FromStr for Endpoint {
                 reliable,
                 qpn: hex(next()?)?,
                 psn: next()?.parse().ok()?,
-                mtu: next()?.parse().ok()?,
+                mtu: Mtu::try_from(next()?.parse::<u32>().ok()?).ok()?,
                 reads: next()?.parse().ok()?,
                 gid: next()?.parse().ok()?,
             };
@@ -192,21 +192,4 @@ pub struct Source {
 
 fn hex(digits: &str) -> Option<u32> {
     u32::from_str_radix(digits.strip_prefix("0x")?, 16).ok()
-}
-
-/// The code of an MTU in bytes.
-pub(crate) fn mtu_code(bytes: u32) -> Result<u8> {
-    match bytes {
-        256 => Ok(1),
-        512 => Ok(2),
-        1024 => Ok(3),
-        2048 => Ok(4),
-        4096 => Ok(5),
-        _ => Err(Error::malformed(format!("{bytes} is no MTU: they are 256, 512, 1024, 2048 and 4096"))),
-    }
-}
-
-/// The bytes of an MTU's code.
-pub(crate) fn mtu_bytes(code: u8) -> u32 {
-    128 << code.clamp(1, 5)
 }

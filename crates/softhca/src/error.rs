@@ -14,7 +14,9 @@ use crate::memory::Buffer;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why something failed.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// `Debug` writes the same sentence as `Display`: a `main` that returns an error shows it to a person.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A call was refused, and nothing was done.
@@ -26,7 +28,7 @@ pub enum Error {
         reason: String,
     },
     /// A request was carried out, or tried, and ended with an error.
-    #[error("request {id} on QP {qp:#x} failed: {reason}")]
+    #[error("request {id} (wr_id {id:#x}) on QP {qp:#x} failed: {reason}")]
     Failed {
         /// How it ended.
         status: Status,
@@ -94,6 +96,12 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The last `n` sentences of this process about what failed, oldest first: of its engines' refusals and of failed requests, also of
 /// those that only a peer was told about.
 #[must_use]
@@ -101,7 +109,7 @@ pub fn reasons(n: usize) -> Vec<String> {
     engine::reason::last(n)
 }
 
-/// The newest sentence of this process that begins so.
+/// The newest sentence of this process that begins with `prefix`.
 pub(crate) fn sentence(prefix: &str) -> Option<String> {
     reasons(usize::MAX).into_iter().rev().find(|sentence| sentence.starts_with(prefix))
 }
@@ -136,7 +144,7 @@ impl From<Error> for io::Error {
 
 /// A request that was not posted, or that a task has awaited and that failed, with its buffers.
 ///
-/// `?` turns it into an [`Error`] and drops the buffers.
+/// `?` turns it into an [`Error`] and drops the buffers. `Debug` and `Display` write the sentence of the error.
 pub struct Rejected {
     /// Why it was not posted, or failed.
     pub error: Error,
@@ -146,7 +154,7 @@ pub struct Rejected {
 
 impl fmt::Debug for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rejected").field("error", &self.error).field("buffers", &self.buffers.len()).finish()
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -156,11 +164,8 @@ impl fmt::Display for Rejected {
     }
 }
 
-impl std::error::Error for Rejected {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
+// Without a source: its sentence is that of the error, which would be printed twice.
+impl std::error::Error for Rejected {}
 
 /// Without buffers: nothing was taken, or it stays with the queue.
 impl From<Error> for Rejected {

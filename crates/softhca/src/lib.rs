@@ -57,7 +57,7 @@
 //! let window = pd.expose(4096, Access::WRITE | Access::ATOMIC)?;
 //! let token: RemoteRegion = window.token().to_string().parse()?; // It has travelled.
 //!
-//! left.write_inline(1, b"written", &token.part(100..))?;
+//! left.write_inline(1, b"written", &token.part(100..)?)?;
 //! cq.wait()?.ok()?;
 //! assert_eq!(window.to_vec(100..107), b"written");
 //!
@@ -96,12 +96,14 @@ mod gid;
 #[allow(unsafe_code, reason = "the memory that the adapter reads and writes while its owner waits")]
 mod memory;
 mod message;
+mod mtu;
 mod pd;
 mod pending;
 mod queue_pair;
 mod remote;
 mod scope;
 mod srq;
+mod timing;
 
 pub use abi::event::EventType as EventKind;
 pub use batch::Batch;
@@ -117,10 +119,12 @@ pub use engine::Control;
 pub use error::{Error, Rejected, Result, reasons};
 pub use event::{About, Event};
 pub use gid::Gid;
-pub use memory::{Buffer, Exposed};
+pub use memory::{Buffer, Exposed, Kept, Mapping, Memory};
 pub use message::{Message, Part};
+pub use mtu::Mtu;
 pub use pd::Pd;
 pub use protocol::Status;
 pub use remote::{Access, RemoteRegion};
 pub use scope::Scope;
 pub use srq::Srq;
+pub use timing::{Retries, RnrRetries};

@@ -9,7 +9,7 @@ use crate::context::ContextInner;
 use crate::cq::Cq;
 use crate::datagram::Datagram;
 use crate::error::Result;
-use crate::memory::{Buffer, Exposed};
+use crate::memory::{Buffer, Exposed, Kept, Memory};
 use crate::remote::Access;
 use crate::srq::Srq;
 
@@ -57,6 +57,48 @@ impl Pd {
     /// As [`Pd::buffer`].
     pub fn expose(&self, len: usize, access: Access) -> Result<Exposed> {
         Exposed::new(&self.inner, len, access)
+    }
+
+    /// Registers memory that the program has already, such as a `Vec<u8>`, and takes it over: nothing is copied.
+    /// [`Buffer::into_inner`] gives it back.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let fabric = fabric::Fabric::start()?;
+    /// # let device = fabric.open()?;
+    /// # let (pd, cq, received) = (device.pd()?, device.cq(16)?, device.cq(16)?);
+    /// # let (left, right) = (pd.reliable(&cq).build()?, pd.reliable(&received).build()?);
+    /// # let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    /// # let (left, right) = (left.connect(&to_right)?, right.connect(&to_left)?);
+    /// # right.receive(2, pd.buffer(64)?)?;
+    /// let words: Vec<u8> = b"as it is".to_vec();
+    /// left.send(1, pd.register(words)?)?;
+    /// let buffer = cq.wait()?.ok()?.into_buffer();
+    /// let words: Vec<u8> = buffer.into_inner()?;
+    /// assert_eq!(words, b"as it is");
+    /// # drop(right); Ok(()) }
+    /// ```
+    ///
+    /// ```compile_fail,E0382
+    /// # fn example(pd: softhca::Pd, words: Vec<u8>) -> softhca::Result<()> {
+    /// let buffer = pd.register(words)?;
+    /// println!("{words:?}"); // It is the buffer's.
+    /// # drop(buffer); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// EINVAL for memory of 0 bytes, ENOMEM beyond the device's limit. The memory is in the error.
+    pub fn register<M: Memory>(&self, memory: M) -> Result<Buffer, Kept<M>> {
+        Buffer::over(&self.inner, memory)
+    }
+
+    /// Registers memory that the program has already, such as a [`Mapping`](crate::Mapping), for peers to touch, and takes it over.
+    /// [`Exposed::into_inner`] gives it back when no peer can touch it any more.
+    ///
+    /// # Errors
+    /// As [`Pd::register`].
+    pub fn expose_memory<M: Memory>(&self, memory: M, access: Access) -> Result<Exposed, Kept<M>> {
+        Exposed::over(&self.inner, memory, access)
     }
 
     /// A connected queue pair whose messages arrive, in order and once (RC): SEND, RDMA WRITE and READ, atomics.

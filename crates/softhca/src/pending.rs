@@ -1,7 +1,8 @@
 //! Requests that are under way, with the memory that they use: who posts puts one in, whoever polls its completion takes it out.
 //!
 //! A request's name at the adapter says where it waits: its place, whether it is a receive, and a count that no two requests of a
-//! process share for a long time: a completion that comes late finds nothing, and the reason of a failure is found by it.
+//! process share for a long time: a completion that comes late finds nothing, and the reason of a failure is found by it. No user
+//! sees it: sentences about a request show the id that the program gave ([`Queues::id`]).
 //! The requests of a batch before its last share one name; they have no completion unless one fails.
 //! Principal type: [`Slots`].
 
@@ -60,8 +61,8 @@ impl Pending {
 /// What waits under one name.
 enum Entry {
     Request(Pending),
-    /// Requests of a batch before the last one, and how the first of them failed.
-    Earlier(Option<Wc>),
+    /// Requests of a batch before the last one: the batch's id, and how the first of them failed.
+    Earlier(u64, Option<Wc>),
 }
 
 /// The requests of one queue.
@@ -108,7 +109,7 @@ impl Slab {
     fn take_request(&mut self, name: u64) -> Option<(Pending, Option<Wc>)> {
         let Some(Entry::Request(pending)) = self.take(name) else { return None };
         let failed = match pending.earlier.and_then(|earlier| self.take(earlier)) {
-            Some(Entry::Earlier(failed)) => failed,
+            Some(Entry::Earlier(_, failed)) => failed,
             _ => None,
         };
         Some((pending, failed))
@@ -134,7 +135,7 @@ impl Slots {
     /// Keeps a batch: answers the name of the requests before the last one, and the last one's.
     pub(crate) fn put_batch(&self, pending: Pending) -> (u64, u64) {
         let mut slab = self.slab.lock();
-        let earlier = slab.put(self.queue, Entry::Earlier(None));
+        let earlier = slab.put(self.queue, Entry::Earlier(pending.id, None));
         (earlier, slab.put(self.queue, Entry::Request(Pending { earlier: Some(earlier), ..pending })))
     }
 
@@ -147,12 +148,20 @@ impl Slots {
     /// under way.
     pub(crate) fn end(&self, wc: &Wc) -> Option<(Pending, Wc)> {
         let mut slab = self.slab.lock();
-        if let Entry::Earlier(failed) = slab.find(wc.wr_id)? {
+        if let Entry::Earlier(_, failed) = slab.find(wc.wr_id)? {
             failed.get_or_insert(*wc);
             return None;
         }
         let (pending, failed) = slab.take_request(wc.wr_id)?;
         Some((pending, failed.unwrap_or(*wc)))
+    }
+
+    /// The id that the program gave to the request of this name.
+    fn id(&self, name: u64) -> Option<u64> {
+        match self.slab.lock().find(name)? {
+            Entry::Request(pending) => Some(pending.id),
+            Entry::Earlier(id, _) => Some(*id),
+        }
     }
 
     /// Takes all of them out.
@@ -161,7 +170,7 @@ impl Slots {
         slab.free.clear();
         let request = |entry| match entry {
             (_, Entry::Request(pending)) => Some(pending),
-            (_, Entry::Earlier(_)) => None,
+            (_, Entry::Earlier(..)) => None,
         };
         std::mem::take(&mut slab.entries).into_iter().flatten().filter_map(request).collect()
     }
@@ -201,7 +210,16 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn end(&self, wc: &Wc) -> Option<(Pending, Wc)> {
-        if is_receive(wc.wr_id) { self.receives.end(wc) } else { self.sends.end(wc) }
+        self.of(wc.wr_id).end(wc)
+    }
+
+    /// The id that the program gave to the request of this name.
+    pub(crate) fn id(&self, name: u64) -> Option<u64> {
+        self.of(name).id(name)
+    }
+
+    fn of(&self, name: u64) -> &Slots {
+        if is_receive(name) { &self.receives } else { &self.sends }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::endpoint::{DatagramEndpoint, Endpoint};
 use crate::error::{Error, Rejected, Result};
 use crate::gid::Gid;
 use crate::message::{Message, Part, Parts};
+use crate::mtu::Mtu;
 use crate::pd::PdInner;
 use crate::pending::{Owner, Pending, Queues};
 use crate::remote::RemoteRegion;
@@ -317,7 +318,7 @@ impl Drop for QpInner {
 
 /// What both sides of a connection agree on.
 pub(crate) struct Agreed {
-    pub(crate) mtu: u32,
+    pub(crate) mtu: Mtu,
     pub(crate) reads: u8,
 }
 

@@ -1,13 +1,14 @@
 //! Memory at the peer: the token that names it, and the rights that its owner gives. Principal type: [`RemoteRegion`].
 
 use std::fmt;
-use std::ops::{BitOr, RangeBounds};
+use std::ops::{BitOr, Bound, RangeBounds};
 use std::str::FromStr;
 
+use abi::errno::Errno;
 use abi::mr::access as right;
 
 use crate::error::{Error, Result};
-use crate::memory::inside;
+use crate::memory::checked;
 
 /// What peers may do with [`Exposed`](crate::Exposed) memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,14 +54,23 @@ impl RemoteRegion {
     /// Bytes of [`RemoteRegion::to_bytes`].
     pub const LEN: usize = 20;
 
-    /// A part of it.
+    /// A part of it: `region.part(64..72)?` names 8 bytes. The region came from a peer, so a range outside of it is an error and
+    /// not a panic.
     ///
-    /// # Panics
-    /// When the range is not inside.
-    #[must_use]
-    pub fn part(&self, range: impl RangeBounds<usize>) -> Self {
-        let (at, len) = inside(range, usize::try_from(self.len).unwrap_or(usize::MAX));
-        Self { addr: self.addr.wrapping_add(at as u64), rkey: self.rkey, len: len as u64 }
+    /// # Errors
+    /// EINVAL when the range is not inside, or would go beyond the end of the address space.
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let shown = (range.start_bound().cloned(), range.end_bound().cloned());
+        let part = || {
+            let (at, len) = checked(range, usize::try_from(self.len).ok()?)?;
+            let addr = self.addr.checked_add(at as u64)?;
+            addr.checked_add((len as u64).saturating_sub(1))?;
+            Some(Self { addr, rkey: self.rkey, len: len as u64 })
+        };
+        part().ok_or_else(|| {
+            let reason = format!("the range {} is not inside of the remote region {self}", Shown(shown));
+            Error::refused(Errno::EINVAL, reason)
+        })
     }
 
     /// As bytes, the same on every machine.
@@ -81,6 +91,25 @@ impl RemoteRegion {
             addr: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
             rkey: u32::from_be_bytes([i, j, k, l]),
             len: u64::from_be_bytes(rest),
+        }
+    }
+}
+
+/// A range as it is written in Rust.
+struct Shown((Bound<usize>, Bound<usize>));
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (start, end) = self.0;
+        match start {
+            Bound::Included(start) => write!(f, "{start}")?,
+            Bound::Excluded(before) => write!(f, "{}", before.saturating_add(1))?,
+            Bound::Unbounded => {}
+        }
+        match end {
+            Bound::Included(end) => write!(f, "..={end}"),
+            Bound::Excluded(end) => write!(f, "..{end}"),
+            Bound::Unbounded => write!(f, ".."),
         }
     }
 }

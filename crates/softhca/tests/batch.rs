@@ -22,11 +22,11 @@ fn one_completion_gives_every_buffer_back() {
 
     let batch = left
         .batch()
-        .write(filled(&a.pd, 100, 1), &there.part(100..))
+        .write(filled(&a.pd, 100, 1), &there.part(100..).expect("inside"))
         .write_inline(b"flag", &there)
         .send(Message::from(filled(&a.pd, 8, 2).part(..4)).immediate(5))
         .read(a.pd.buffer(4).expect("memory"), &there)
-        .fetch_add(a.pd.buffer(8).expect("memory"), &there.part(8..), 2)
+        .fetch_add(a.pd.buffer(8).expect("memory"), &there.part(8..).expect("inside"), 2)
         .send_inline(b"end", None);
     assert_eq!((batch.len(), batch.is_empty()), (6, false));
     batch.post(7).expect("posted");

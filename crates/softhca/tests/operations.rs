@@ -45,7 +45,7 @@ fn one_sided_operations() {
 
     let mut buffer = a.pd.buffer(100).expect("memory");
     buffer.fill(3);
-    left.write(1, buffer, &there.part(8..)).expect("posted");
+    left.write(1, buffer, &there.part(8..).expect("inside")).expect("posted");
     let buffer = done().into_buffer();
     assert_eq!((window.to_vec(7..9), window.to_vec(107..109)), (vec![0, 3], vec![3, 0]));
 
@@ -63,13 +63,13 @@ fn one_sided_operations() {
     let buffer = done().into_buffer();
 
     window.write(200, b"read me");
-    left.read(4, buffer.part(20..27), &there.part(200..)).expect("posted");
+    left.read(4, buffer.part(20..27), &there.part(200..).expect("inside")).expect("posted");
     let read = done();
     assert_eq!((read.operation(), read.data()), (Operation::Read, &b"read me"[..]));
     let buffer = read.into_buffer();
 
     window.store(64, 40);
-    let word = there.part(64..72);
+    let word = there.part(64..72).expect("inside");
     left.fetch_add(5, buffer, &word, 2).expect("posted");
     let added = done();
     assert_eq!((added.word(), window.load(64)), (Some(40), 42));
@@ -168,4 +168,52 @@ fn several_queue_pairs_take_from_one_queue() {
     assert_eq!((event.kind, event.about), (softhca::EventKind::SrqLimitReached, softhca::About::Srq(srq.number())));
     let refused = pairs[0].1.receive(0, b.pd.buffer(1).expect("memory")).expect_err("it has an SRQ");
     assert_eq!((refused.error.errno(), refused.buffers.len()), (22, 1));
+}
+
+#[test]
+fn a_part_of_a_remote_region_is_inside_or_an_error() {
+    let region = RemoteRegion { addr: 0x1000, rkey: 7, len: 100 };
+    let part = |range: std::ops::Range<usize>| region.part(range);
+    assert_eq!(part(10..30).expect("inside"), RemoteRegion { addr: 0x100a, rkey: 7, len: 20 });
+    assert_eq!(part(100..100).expect("inside").len, 0);
+    assert_eq!(region.part(..).expect("all of it"), region);
+    assert_eq!(region.part(..=99).expect("all of it"), region);
+    assert_eq!(region.part(90..).expect("the end").part(1..2).expect("inside").addr, 0x1000 + 91);
+    #[expect(clippy::reversed_empty_ranges, reason = "it is refused")]
+    let backwards = part(30..10);
+    for outside in [part(0..101), part(101..101), backwards, part(usize::MAX..usize::MAX), region.part(..=usize::MAX)] {
+        assert_eq!(outside.expect_err("outside").errno(), 22);
+    }
+    let error = region.part(64..=100).expect_err("one byte too many");
+    assert_eq!(error.reason(), "the range 64..=100 is not inside of the remote region 0x1000+100@0x7");
+
+    // A peer may claim what it likes: the sum never wraps.
+    let claimed = RemoteRegion { addr: u64::MAX - 9, rkey: 7, len: u64::MAX };
+    assert_eq!(claimed.part(2..10).expect("the last bytes").addr, u64::MAX - 7);
+    assert!(claimed.part(2..11).is_err() && claimed.part(10..).is_err() && claimed.part(..).is_err());
+}
+
+#[test]
+fn timers_and_mtus_are_checked_where_the_queue_pair_is_made() {
+    use softhca::{Mtu, Retries, RnrRetries};
+    let (_fabric, a, b) = sides();
+    let port = a.context.port(1).expect("the port");
+    assert!(port.mtu <= port.max_mtu);
+    let slow = a.pd.reliable(&a.sent).min_rnr_timer(Duration::from_secs(1)).build().expect_err("too long");
+    assert!(slow.to_string().contains("min_rnr_timer 1s: the maximum is 655.36ms"), "{slow}");
+    let make = |side: &Side, mtu| {
+        let qp = side.pd.reliable(&side.sent).receive_cq(&side.received).mtu(mtu);
+        qp.rnr_retries(RnrRetries::NONE).retries(Retries::MOST).min_rnr_timer(Duration::ZERO).build().expect("a QP")
+    };
+    let (left, right) = (make(&a, Mtu::B256), make(&b, Mtu::B512));
+    assert_eq!((left.endpoint().mtu, right.endpoint().mtu), (Mtu::B256, Mtu::B512));
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (left, _right) = (left.connect(&to_right).expect("connected"), right.connect(&to_left).expect("connected"));
+    // The peer has no receive, and nobody tries again.
+    left.send_inline(1, b"x", None).expect("posted");
+    assert_eq!(next(&a.sent).status(), Status::RnrRetryExcErr);
+    if port.mtu < Mtu::B4096 {
+        let long = a.pd.reliable(&a.sent).mtu(Mtu::B4096).build().expect_err("longer than the port takes");
+        assert!(long.reason().contains("an MTU of 4096"), "{long}");
+    }
 }

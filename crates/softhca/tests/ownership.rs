@@ -62,7 +62,7 @@ fn a_failure_says_why_and_gives_the_buffers_back() {
     assert_eq!((failed.id(), failed.status()), (1, Status::LocLenErr));
     let error = failed.error().expect("it failed");
     assert!(error.reason().contains("20 bytes came for a receive buffer of 10"), "{error}");
-    assert!(error.to_string().starts_with("request 1 on QP 0x"), "{error}");
+    assert!(error.to_string().starts_with("request 1 (wr_id 0x1) on QP 0x"), "{error}");
     let flushed = next(&b.received);
     assert_eq!((flushed.id(), flushed.status(), flushed.into_buffer().len()), (2, Status::WrFlushErr, 11));
     left.send(4, a.pd.buffer(12).expect("memory")).expect("posted, to be flushed");
@@ -137,7 +137,7 @@ fn borrowed_memory_is_back_when_the_scope_ends() {
         left.scope(|s| {
             s.receive(1, &mut answer)?;
             s.write(2, &question, &there)?;
-            s.read(3, &mut read, &there.part(1..3))?;
+            s.read(3, &mut read, &there.part(1..3)?)?;
             s.send(4, &question)
         })
         .expect("all went well");

@@ -57,13 +57,14 @@ async fn every_operation_can_be_awaited() {
     let buffer = sent.expect("it has arrived").into_buffer();
     assert_eq!(buffer.len(), 64);
 
-    let buffer = soon(left.write(buffer.part(..8), &there.part(64..))).await.expect("written").into_buffer();
+    let buffer =
+        soon(left.write(buffer.part(..8), &there.part(64..).expect("inside"))).await.expect("written").into_buffer();
     soon(left.write_inline(b"inline", &there)).await.expect("written");
     assert_eq!((window.to_vec(..6), window.to_vec(64..72)), (b"inline".to_vec(), vec![7; 8]));
     let read = soon(left.read(buffer, &there)).await.expect("read");
     assert_eq!((read.operation(), &read.data()[..6]), (Operation::Read, &b"inline"[..]));
     window.store(8, 40);
-    let word = there.part(8..);
+    let word = there.part(8..).expect("inside");
     let added = soon(left.fetch_add(read.into_buffer().part(..8), &word, 2)).await.expect("added");
     assert_eq!((added.word(), window.load(8)), (Some(40), 42));
     let swapped = soon(left.compare_swap(added.into_buffer().part(..8), &word, 42, 1)).await.expect("swapped");
@@ -76,7 +77,9 @@ async fn every_operation_can_be_awaited() {
     assert_eq!(soon(right.message()).await.expect("a message").data(), b"done");
     assert_eq!(soon(right.message()).await.expect("a message").data(), b"more");
 
-    let refused = soon(left.write(a.pd.buffer(9).expect("memory"), &there.part(..8))).await.expect_err("too long");
+    let refused = soon(left.write(a.pd.buffer(9).expect("memory"), &there.part(..8).expect("inside")))
+        .await
+        .expect_err("too long");
     assert_eq!((refused.error.errno(), refused.buffers[0].len()), (22, 9));
     let refused = soon(left.batch().run()).await.expect_err("nothing in it");
     assert_eq!(refused.error.errno(), 22);

@@ -48,9 +48,9 @@ pub(crate) fn run(bytes: &[u8]) {
             side.datagrams.receive(id, buffer()).expect("posted");
         }
         let token = opened.token();
-        side.reliable.read(10, buffer(), &token.part(..2048)).expect("posted");
+        side.reliable.read(10, buffer(), &token.part(..2048).expect("inside")).expect("posted");
         side.reliable
-            .fetch_add(11, side.pd.buffer(8).expect("a buffer").part(..), &token.part(..8), 1)
+            .fetch_add(11, side.pd.buffer(8).expect("a buffer").part(..), &token.part(..8).expect("inside"), 1)
             .expect("posted");
         side.reliable.send(12, buffer()).expect("posted");
     }
@@ -140,7 +140,13 @@ fn sides(contexts: &[Context; 2]) -> [Side; 2] {
     let made = contexts.each_ref().map(|context| {
         let (pd, cq) = (context.pd().expect("a PD"), context.cq(64).expect("a CQ"));
         // So long that nobody gives up while packets come.
-        let reliable = pd.reliable(&cq).sends(8).receives(8).retry(18, 7).build().expect("a queue pair");
+        let reliable = pd
+            .reliable(&cq)
+            .sends(8)
+            .receives(8)
+            .timeout(std::time::Duration::from_secs(1))
+            .build()
+            .expect("a queue pair");
         let unreliable = pd.unreliable(&cq).sends(8).receives(8).build().expect("a queue pair");
         let datagrams = pd.datagrams(&cq).receives(8).build().expect("a queue pair");
         (pd, cq, reliable, unreliable, datagrams)

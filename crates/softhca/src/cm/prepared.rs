@@ -13,12 +13,14 @@ use abi::qp::{ModifyQp, attr};
 use crate::builder::QpBuilder;
 use crate::cm::connection::Connection;
 use crate::cm::id::{Ends, Id};
-use crate::connected::{Qp, Reliable, Timing};
-use crate::endpoint::{Endpoint, mtu_bytes};
+use crate::connected::{Qp, Reliable};
+use crate::endpoint::Endpoint;
 use crate::error::{Rejected, Result};
 use crate::gid::Gid;
 use crate::message::Message;
+use crate::mtu::Mtu;
 use crate::queue_pair::QpInner;
+use crate::timing::Timing;
 
 /// A queue pair and the id that will connect it.
 pub(crate) struct Prepared {
@@ -40,13 +42,14 @@ struct Depth {
 
 impl Prepared {
     pub(crate) fn new(id: Id, ends: Ends, qp: &QpBuilder<'_, Reliable>) -> Result<Self> {
+        let timing = qp.timing()?;
         let inner = qp.bare_for(&id.ctx)?;
         let mut init = id.attributes(QpState::INIT)?;
         init.attr_mask |= attr::ACCESS_FLAGS;
         // What peers may touch is said where memory is exposed.
         init.qp_access_flags = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
         inner.qp.modify(&init)?;
-        let (timing, reads) = (qp.timing(), qp.most_reads()?);
+        let reads = qp.most_reads()?;
         Ok(Self { id, inner, ends, timing, reads })
     }
 
@@ -89,7 +92,7 @@ impl Prepared {
             qpn: self.inner.qp.qpn(),
             psn: rts.sq_psn,
             gid: Gid(gid),
-            mtu: mtu_bytes(rtr.path_mtu),
+            mtu: Mtu::of_code(rtr.path_mtu),
             reads: depth.served,
         };
         let peer =

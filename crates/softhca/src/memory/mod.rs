@@ -1,100 +1,34 @@
-//! Registered memory that this crate allocates: [`Buffer`], which one party at a time has, and [`Exposed`], which peers may touch.
+//! Registered memory: [`Buffer`], which one party at a time has, and [`Exposed`], which peers may touch.
 //!
 //! The only module with `unsafe`. A buffer's bytes are references only while nobody else can touch them: posting moves the buffer away, and
-//! no peer has a right on it. Exposed memory is never a reference, only copied to and from. Memory is freed after the
-//! registration has ended, which waits for every copy under way; where it cannot be ended, the memory is kept for ever.
+//! no peer has a right on it. Exposed memory is never a reference, only copied to and from. Memory is freed, or given back to the program
+//! that brought it, after the registration has ended, which waits for every copy under way; where it cannot be ended, the memory is kept
+//! for ever.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+mod own;
+mod region;
+
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use abi::mr::access as right;
 use abi::post::Sge;
 use engine::usermem;
 
+use self::own::Block;
+use self::region::Region;
 use crate::error::Result;
 use crate::message::Part;
 use crate::pd::PdInner;
 use crate::remote::{Access, RemoteRegion};
 
-/// Registrations are made of whole pages, so that no two share one.
-const PAGE: usize = 4096;
-
-/// Memory from the allocator, zeroed when it is made.
-struct Block {
-    base: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: a block is an address and a length. Who may touch the bytes when is decided by `Buffer` and `Exposed`.
-unsafe impl Send for Block {}
-// SAFETY: as above; the block itself is never changed.
-unsafe impl Sync for Block {}
-
-impl Block {
-    fn new(len: usize) -> Self {
-        let size = len.max(1).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
-        let layout = Layout::from_size_align(size, PAGE).expect("a length that memory can have");
-        // SAFETY: the layout has a size that is not 0.
-        let base = unsafe { alloc_zeroed(layout) };
-        Self { base: NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout)), layout }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; whoever drops the block has seen that nobody uses it any more.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
-    }
-}
-
-/// One registration and its memory.
-pub(crate) struct Region {
-    mr: Arc<engine::Mr>,
-    block: ManuallyDrop<Block>,
-    len: usize,
-    _pd: Arc<PdInner>,
-}
-
-impl Region {
-    fn new(pd: &Arc<PdInner>, len: usize, rights: u32) -> Result<Arc<Self>> {
-        let block = Block::new(len);
-        let addr = block.base.as_ptr().expose_provenance() as u64;
-        let mr = pd.pd.reg_mr(addr, len.max(1) as u64, addr, right::LOCAL_WRITE | rights)?;
-        Ok(Arc::new(Self { mr, block: ManuallyDrop::new(block), len, _pd: Arc::clone(pd) }))
-    }
-
-    fn addr(&self, at: usize) -> u64 {
-        self.pointer(at).addr() as u64
-    }
-
-    fn pointer(&self, at: usize) -> *mut u8 {
-        self.block.base.as_ptr().wrapping_add(at)
-    }
-
-    fn sge(&self, at: usize, len: usize) -> Sge {
-        Sge::new(self.addr(at), u32::try_from(len).unwrap_or(u32::MAX), self.mr.lkey())
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // When the registration has ended, nobody touches the memory through its key any more. In a process that inherited it
-        // over a fork, or when the agent refuses, that is not known: then the memory stays.
-        if self.mr.dereg().is_ok() {
-            // SAFETY: dropped once, here, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.block) };
-        }
-    }
-}
+pub use self::own::{Kept, Mapping, Memory};
 
 /// Registered memory of one's own, to send from and to receive into; a slice of bytes.
 ///
 /// Posting moves it into the request, and the completion gives it back: what the adapter uses cannot be touched meanwhile.
-/// Made by [`Pd::buffer`](crate::Pd::buffer). No peer can reach it by a key.
+/// [`Pd::buffer`](crate::Pd::buffer) makes one; [`Pd::register`](crate::Pd::register) makes one of memory that the program has
+/// already. No peer can reach it by a key.
 ///
 /// ```compile_fail,E0382
 /// # fn example(qp: softhca::Qp<softhca::Reliable>, mut buffer: softhca::Buffer) -> softhca::Result<()> {
@@ -124,7 +58,23 @@ pub struct Buffer {
 
 impl Buffer {
     pub(crate) fn new(pd: &Arc<PdInner>, len: usize) -> Result<Self> {
-        Ok(Self { region: Region::new(pd, len, 0)?, at: 0, len })
+        Ok(Self { region: Region::new(pd, Block::new(len), 0)?, at: 0, len })
+    }
+
+    pub(crate) fn over<M: Memory>(pd: &Arc<PdInner>, memory: M) -> Result<Self, Kept<M>> {
+        let region = Region::new(pd, memory, 0)?;
+        let len = region.len();
+        Ok(Self { region, at: 0, len })
+    }
+
+    /// Ends the registration and gives back the memory that [`Pd::register`](crate::Pd::register) took, with the bytes as they are now.
+    ///
+    /// # Errors
+    /// EINVAL when the memory is of another type, EBUSY while another piece of it exists ([`Buffer::split_at`], [`Buffer::pieces`]), EIO
+    /// in a process that inherited it over a fork. The buffer is in the error.
+    pub fn into_inner<M: Memory>(self) -> Result<M, Kept<Self>> {
+        let Self { region, at, len } = self;
+        Region::release(region).map_err(|(error, region)| Kept { error, memory: Self { region, at, len } })
     }
 
     /// Two buffers, before and from `mid`. They share the registration, which ends with the last of them.
@@ -193,8 +143,9 @@ impl fmt::Debug for Buffer {
 /// Registered memory that peers may read, write or change atomically, as [`Access`] says; they name it by its [`RemoteRegion`].
 ///
 /// A peer may write while we look, so it is never a slice: bytes are copied in and out, and words of 8 bytes are atomic with the
-/// peers' atomics. Made by [`Pd::expose`](crate::Pd::expose). Clones are the same memory; it ends with the last of them, and
-/// peers that still use its token then get errors.
+/// peers' atomics. [`Pd::expose`](crate::Pd::expose) makes it; [`Pd::expose_memory`](crate::Pd::expose_memory) makes it of memory that
+/// the program has already. Clones are the same memory; the registration ends with the last of them, and peers that still use its token
+/// then get errors.
 ///
 /// ```compile_fail
 /// # fn example(window: softhca::Exposed) {
@@ -204,17 +155,35 @@ impl fmt::Debug for Buffer {
 #[derive(Clone)]
 pub struct Exposed {
     region: Arc<Region>,
+    len: usize,
 }
 
 impl Exposed {
     pub(crate) fn new(pd: &Arc<PdInner>, len: usize, access: Access) -> Result<Self> {
-        Ok(Self { region: Region::new(pd, len, access.bits())? })
+        Ok(Self { region: Region::new(pd, Block::new(len), access.bits())?, len })
+    }
+
+    pub(crate) fn over<M: Memory>(pd: &Arc<PdInner>, memory: M, access: Access) -> Result<Self, Kept<M>> {
+        let region = Region::new(pd, memory, access.bits())?;
+        let len = region.len();
+        Ok(Self { region, len })
+    }
+
+    /// Ends the registration and gives back the memory that [`Pd::expose_memory`](crate::Pd::expose_memory) took, with all that peers
+    /// have written. When it returns, no peer can read or write the memory any more; peers that try get errors.
+    ///
+    /// # Errors
+    /// EINVAL when the memory is of another type, EBUSY while a clone exists or a posted request uses the memory, EIO in a process that
+    /// inherited it over a fork. The exposed memory is in the error.
+    pub fn into_inner<M: Memory>(self) -> Result<M, Kept<Self>> {
+        let Self { region, len } = self;
+        Region::release(region).map_err(|(error, region)| Kept { error, memory: Self { region, len } })
     }
 
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.region.len
+        self.len
     }
 
     /// Whether it has no bytes at all.
@@ -226,7 +195,7 @@ impl Exposed {
     /// What a peer needs to know to address all of it.
     #[must_use]
     pub fn token(&self) -> RemoteRegion {
-        RemoteRegion { addr: self.region.addr(0), rkey: self.region.mr.rkey(), len: self.len() as u64 }
+        RemoteRegion { addr: self.region.addr(0), rkey: self.region.rkey(), len: self.len() as u64 }
     }
 
     /// Copies bytes out, from `at` on. What a peer writes meanwhile may be in the copy or not.
@@ -334,17 +303,25 @@ impl fmt::Debug for Exposed {
 }
 
 /// Start and length of a range inside of `len` bytes.
+///
+/// # Panics
+/// When the range is not inside.
 pub(crate) fn inside(range: impl RangeBounds<usize>, len: usize) -> (usize, usize) {
+    let shown = (range.start_bound().cloned(), range.end_bound().cloned());
+    checked(range, len).unwrap_or_else(|| panic!("the range {shown:?} is not inside of {len} bytes"))
+}
+
+/// Start and length of a range, if it is inside of `len` bytes.
+pub(crate) fn checked(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
-        Bound::Excluded(&start) => start + 1,
+        Bound::Excluded(&start) => start.checked_add(1)?,
         Bound::Unbounded => 0,
     };
     let end = match range.end_bound() {
-        Bound::Included(&end) => end + 1,
+        Bound::Included(&end) => end.checked_add(1)?,
         Bound::Excluded(&end) => end,
         Bound::Unbounded => len,
     };
-    assert!(start <= end && end <= len, "the range {start}..{end} is not inside of {len} bytes");
-    (start, end - start)
+    (start <= end && end <= len).then(|| (start, end - start))
 }
