@@ -10,8 +10,11 @@ use std::path::{Path, PathBuf};
 use softhca_suite::Room;
 use softhca_suite::port::Port;
 
-const PROGRAMS: [(&str, &str); 2] =
-    [("pingpong", env!("CARGO_BIN_EXE_rust-pingpong")), ("echo", env!("CARGO_BIN_EXE_rust-echo"))];
+const PROGRAMS: [(&str, &str); 3] = [
+    ("pingpong", env!("CARGO_BIN_EXE_rust-pingpong")),
+    ("echo", env!("CARGO_BIN_EXE_rust-echo")),
+    ("kv", env!("CARGO_BIN_EXE_rust-kv")),
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the suite lies in the workspace").to_owned()
@@ -29,7 +32,7 @@ fn every_example_is_built_and_runs_as_its_page_says() {
     let page = fs::read_to_string(root().join("examples/README.md")).expect("the page");
     let blocks = page.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
     let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
-    let ports: Vec<Port> = (0..3).map(|_| Port::reserve().expect("a port")).collect();
+    let ports: Vec<Port> = (0..4).map(|_| Port::reserve().expect("a port")).collect();
     let mut script = String::from("set -e\n");
     for command in lines.iter().filter_map(|line| line.strip_prefix("$ ")) {
         if !command.starts_with("cargo build ") {
@@ -37,7 +40,7 @@ fn every_example_is_built_and_runs_as_its_page_says() {
             script += "\n";
         }
     }
-    for (said, free) in ["7471", "7472", "7473"].iter().zip(&ports) {
+    for (said, free) in ["7471", "7472", "7473", "7474"].iter().zip(&ports) {
         assert!(script.contains(said), "{script}");
         script = script.replace(said, &free.number().to_string());
     }
@@ -47,7 +50,7 @@ fn every_example_is_built_and_runs_as_its_page_says() {
     command.env("PATH", path).current_dir(room.folder());
     let outcome = room.finish(command).expect("it ends").expect_success();
     let expected: Vec<&str> = lines.iter().filter(|line| !line.starts_with("$ ")).copied().collect();
-    assert_eq!(expected.len(), 3, "{page}");
+    assert_eq!(expected.len(), 5, "{page}");
     for line in expected {
         assert!(outcome.output.lines().any(|said| said == line), "{line}: {}", outcome.told());
     }

@@ -13,6 +13,7 @@ const BUILD: Duration = Duration::from_secs(900);
 
 const PINGPONG: &str = env!("CARGO_BIN_EXE_rust-pingpong");
 const ECHO: &str = env!("CARGO_BIN_EXE_rust-echo");
+const KV: &str = env!("CARGO_BIN_EXE_rust-kv");
 const BOTH: &str = env!("CARGO_BIN_EXE_both-engines");
 
 #[test]
@@ -58,6 +59,15 @@ fn without_an_agent_it_says_what_to_do() {
     let room = Room::new().expect("a room");
     let outcome = room.finish(room.command(BOTH, ["nothing"])).expect("it ends");
     assert!(!outcome.succeeded() && outcome.errors.contains("softhca run -- PROGRAM"), "{}", outcome.told());
+}
+
+#[test]
+fn a_main_that_returns_an_error_prints_its_sentence() {
+    let room = Room::new().expect("a room");
+    let outcome = room.finish(room.command(KV, ["127.0.0.1:7474", "get", "x"])).expect("it ends");
+    assert_eq!(outcome.code, 1, "{}", outcome.told());
+    let line = outcome.errors.lines().find(|line| line.starts_with("Error: ")).unwrap_or_default();
+    assert!(line.contains("softhca run -- PROGRAM") && !line.contains(['{', '"']), "{}", outcome.told());
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! RDMA verbs in safe Rust, on softhca: queue pairs, completions and registered memory, with no RDMA hardware, kernel module or root.
 //!
+//! It runs on Linux 5.11 or newer on x86-64, in a process that can reach a softhca agent; it does not run on macOS, Windows or other
+//! processors.
+//!
 //! A program [opens](open) a device of the agent on its host (`softhca run -- PROGRAM` starts one) and makes everything else from
 //! its [`Context`]: a protection domain ([`Pd`]), registered memory ([`Buffer`], [`Exposed`]), completion queues ([`Cq`]) and queue
 //! pairs ([`Qp`], [`DatagramQp`]). For tests, the crate `fabric` has agents inside the process, as here:
