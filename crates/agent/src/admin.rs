@@ -16,9 +16,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 use shm::socket::Socket;
 
-use crate::capture;
+use crate::asker::{Asker, asker};
 use crate::cm::Manager;
-use crate::faults;
+use crate::faults::manage;
 use crate::foreign::Foreign;
 use crate::headroom;
 use crate::rundir::ADMIN;
@@ -84,12 +84,16 @@ pub(crate) fn serve(
     let asker = asker(socket);
     match question["request"].as_str().unwrap_or_default() {
         "fault" => {
-            let (value, changed) = faults::answer(world, asker, &question);
+            let (value, changed) = manage::answer(world, asker, &question);
             Answer::Tell(Box::new(Telling::text(&value)), changed)
         }
-        "capture" => captured(socket, &capture::begin(world, number, asker, &question), &[]),
+        "capture" => captured(
+            socket,
+            &world.captures.begin((&mut world.contexts, &world.devices), number, asker, &question),
+            &[],
+        ),
         "capture-news" => {
-            let (value, fds) = capture::news(world, number);
+            let (value, fds) = world.captures.news(number);
             captured(socket, &value, &fds)
         }
         "devices" => tell(&show::devices(world)),
@@ -120,31 +124,6 @@ fn captured(socket: &Socket, value: &Value, fds: &[OwnedFd]) -> Answer {
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let sent = socket.try_send(value.to_string().as_bytes(), &fds);
     Answer::Over(sent.map_or(Verdict::Ends, |()| Verdict::Goes))
-}
-
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asker {
-    /// Root, or the user that the agent runs as: they see everything anyway.
-    Root,
-    /// Another user.
-    User(u32),
-}
-
-impl Asker {
-    /// Whether what belongs to the user `uid` may be shown as it is.
-    pub(crate) fn may_see(self, uid: u32) -> bool {
-        self == Self::Root || self == Self::User(uid)
-    }
-}
-
-pub(crate) fn asker(socket: &Socket) -> Asker {
-    match socket.peer_credentials() {
-        Ok(peer) if peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw() => Asker::Root,
-        Ok(peer) => Asker::User(peer.uid),
-        // Nobody has this number.
-        Err(_) => Asker::User(u32::MAX),
-    }
 }
 
 /// The answer that `socket` receives; `next` is called before each message is waited for.

@@ -5,11 +5,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,8 @@ use shm::socket::Socket;
 use crate::addresses::{chosen, host_addresses};
 use crate::chance::Chances;
 use crate::config::{Config, ConfigError, Wire};
-use crate::local::{LocalChannel, LocalControl, Message};
+use crate::inbox::{Inbox, Message};
+use crate::local::{LocalChannel, LocalControl};
 use crate::refusal::Refusal;
 use crate::rundir::{RunDir, RunDirError};
 use crate::server::Server;
@@ -58,35 +59,6 @@ pub struct AgentHandle {
 /// How long engines may take to hear of faults.
 const TAKES: Duration = Duration::from_secs(2);
 
-/// How clients in this process, and the handle, reach the agent's thread.
-#[derive(Debug, Clone)]
-pub(crate) struct Inbox {
-    sender: Sender<Message>,
-    wake: Arc<Doorbell>,
-}
-
-impl Inbox {
-    /// Hands the agent a message; false when it is gone.
-    pub(crate) fn send(&self, message: Message) -> bool {
-        let sent = self.sender.send(message).is_ok();
-        self.wake.ring();
-        sent
-    }
-
-    /// Has the agent's thread look again: messages are left.
-    pub(crate) fn wake_again(&self) {
-        self.wake.ring();
-    }
-
-    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-
-    pub(crate) fn drain(&self) {
-        self.wake.drain();
-    }
-}
-
 impl Agent {
     /// Starts an agent that serves `run_dir`, or only this process when there is none.
     pub fn start(config: &Config, run_dir: Option<&Path>) -> Result<AgentHandle, StartError> {
@@ -102,10 +74,10 @@ impl Agent {
         let mut world = World::new(config, &place)?;
         if !config.in_order {
             let chance = Chances::new()?;
-            world.scatter(|| chance.another());
+            world.numbers.scatter(|| chance.another());
         }
         let (sender, messages) = channel();
-        let inbox = Inbox { sender, wake: Arc::new(Doorbell::new()?) };
+        let inbox = Inbox::new(sender, Doorbell::new()?);
         // Engines are woken by every thread of this process that hands something on.
         shm::register_barrier();
         let forwarder = Arc::clone(world.wire.forwarder());

@@ -121,7 +121,7 @@ impl Board {
 mod tests {
     use super::*;
     use crate::config::DeviceConfig;
-    use crate::context::ContextId;
+    use crate::ids::ContextId;
 
     #[test]
     fn a_client_sees_what_the_agent_shows_and_cannot_write() {

@@ -18,10 +18,11 @@ use serde_json::{Value, json};
 use shm::socket::FDS_MAX;
 use shm::spool::{SPOOL_MIN, create_spool};
 
-use crate::admin::Asker;
-use crate::context::{Context, ContextId};
+use crate::asker::Asker;
+use crate::context::Context;
+use crate::device::Device;
 use crate::foreign::Foreign;
-use crate::world::World;
+use crate::ids::ContextId;
 use watchers::Watchers;
 
 /// Captures at a time, of everybody and of one user who is not root.
@@ -105,83 +106,97 @@ impl Capture {
     }
 }
 
-/// Begins a capture for the connection `number`, which has none yet.
-pub(crate) fn begin(world: &mut World, number: u32, asker: Asker, question: &Value) -> Value {
-    let captures = &world.captures.running;
-    let of_his = captures.values().filter(|capture| capture.asker == asker).count();
-    if captures.contains_key(&number) {
-        return json!({"error": "this connection captures already"});
+impl Captures {
+    /// Begins a capture for the connection `number`, which has none yet.
+    pub(crate) fn begin(
+        &mut self,
+        (contexts, devices): (&mut Contexts, &[Device]),
+        number: u32,
+        asker: Asker,
+        question: &Value,
+    ) -> Value {
+        let captures = &self.running;
+        let of_his = captures.values().filter(|capture| capture.asker == asker).count();
+        if captures.contains_key(&number) {
+            return json!({"error": "this connection captures already"});
+        }
+        if captures.len() >= CAPTURES_MAX || (asker != Asker::Root && of_his >= USER_CAPTURES_MAX) {
+            return json!({"error": "there are too many captures at a time; end one of them"});
+        }
+        let asked = |name: &str| question[name].as_u64().and_then(|value| usize::try_from(value).ok());
+        let room = asked("room").unwrap_or(ROOM).clamp(SPOOL_MIN, ROOM_MAX).next_power_of_two();
+        let most = asked("most").filter(|most| *most > 0).unwrap_or(PACKET_MAX).min(PACKET_MAX) as u32;
+        let mut capture = Capture {
+            asker,
+            room,
+            most,
+            waiting: VecDeque::new(),
+            engines: BTreeSet::new(),
+            ended: Vec::new(),
+            unseen: 0,
+        };
+        let begun = self.tap_agent(number, &mut capture).and_then(|()| {
+            contexts
+                .iter_mut()
+                .try_for_each(|(id, context)| capture.add(number, *id, context, &devices[context.device].name))
+        });
+        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+        let answer = json!({"capture": number, "everything": asker == Asker::Root, "room": room, "devices": names});
+        self.running.insert(number, capture);
+        match begun {
+            Ok(()) => answer,
+            Err(error) => {
+                self.end(contexts, number);
+                json!({"error": format!("no spool could be made: {error}")})
+            }
+        }
     }
-    if captures.len() >= CAPTURES_MAX || (asker != Asker::Root && of_his >= USER_CAPTURES_MAX) {
-        return json!({"error": "there are too many captures at a time; end one of them"});
+
+    /// The agent's own packets, as far as the asker may see them.
+    fn tap_agent(&self, number: u32, capture: &mut Capture) -> io::Result<()> {
+        let spool = create_spool(capture.room)?;
+        self.watchers.begin(capture.asker, &capture.wanted(number), &spool)?;
+        let about = json!({"engine": 0, "pid": std::process::id(), "comm": "the agent", "room": capture.room});
+        capture.waiting.push_back((about, spool));
+        Ok(())
     }
-    let asked = |name: &str| question[name].as_u64().and_then(|value| usize::try_from(value).ok());
-    let room = asked("room").unwrap_or(ROOM).clamp(SPOOL_MIN, ROOM_MAX).next_power_of_two();
-    let most = asked("most").filter(|most| *most > 0).unwrap_or(PACKET_MAX).min(PACKET_MAX) as u32;
-    let mut capture =
-        Capture { asker, room, most, waiting: VecDeque::new(), engines: BTreeSet::new(), ended: Vec::new(), unseen: 0 };
-    let begun = tap_agent(world, number, &mut capture).and_then(|()| {
-        let World { contexts, devices, .. } = world;
-        contexts
-            .iter_mut()
-            .try_for_each(|(id, context)| capture.add(number, *id, context, &devices[context.device].name))
-    });
-    let devices: Vec<&str> = world.devices.iter().map(|device| device.name.as_str()).collect();
-    let answer = json!({"capture": number, "everything": asker == Asker::Root, "room": room, "devices": devices});
-    world.captures.running.insert(number, capture);
-    match begun {
-        Ok(()) => answer,
-        Err(error) => {
-            end(world, number);
-            json!({"error": format!("no spool could be made: {error}")})
+
+    /// An engine has said hello: whoever captures sees it from its first packet on.
+    pub(crate) fn greet(&mut self, context: &mut Context, device: &str) {
+        for (number, capture) in &mut self.running {
+            if let Err(error) = capture.add(*number, context.id, context, device) {
+                tracing::warn!(%error, "an engine's packets are not captured");
+                capture.unseen += 1;
+            }
+        }
+    }
+
+    /// What is new since the connection `number` asked last: spools, and engines that have ended.
+    pub(crate) fn news(&mut self, number: u32) -> (Value, Vec<OwnedFd>) {
+        let Some(capture) = self.running.get_mut(&number) else {
+            return (json!({"error": "this connection captures nothing: ask for \"capture\" first"}), Vec::new());
+        };
+        let count = capture.waiting.len().min(FDS_MAX);
+        let (spools, fds): (Vec<Value>, Vec<OwnedFd>) = capture.waiting.drain(..count).unzip();
+        // An engine is known before it has ended.
+        let ended = if capture.waiting.is_empty() { std::mem::take(&mut capture.ended) } else { Vec::new() };
+        let more = !capture.waiting.is_empty();
+        (json!({"spools": spools, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
+    }
+
+    /// A connection has ended, and with it its capture, if it had one.
+    pub(crate) fn end(&mut self, contexts: &mut Contexts, number: u32) {
+        let Some(capture) = self.running.remove(&number) else { return };
+        self.watchers.end(capture.asker, number);
+        let goodbye =
+            Push { kind: push::CAPTURE_END, lane: LaneOut { lane: number, ..LaneOut::default() }, ..Push::default() };
+        for engine in capture.engines {
+            if let Some(link) = contexts.get_mut(&engine).and_then(|context| context.engine.as_mut()) {
+                link.push(goodbye, Vec::new());
+            }
         }
     }
 }
 
-/// The agent's own packets, as far as the asker may see them.
-fn tap_agent(world: &World, number: u32, capture: &mut Capture) -> io::Result<()> {
-    let spool = create_spool(capture.room)?;
-    world.captures.watchers.begin(capture.asker, &capture.wanted(number), &spool)?;
-    let about = json!({"engine": 0, "pid": std::process::id(), "comm": "the agent", "room": capture.room});
-    capture.waiting.push_back((about, spool));
-    Ok(())
-}
-
-/// An engine has said hello: whoever captures sees it from its first packet on.
-pub(crate) fn greet(world: &mut World, id: ContextId) {
-    let World { contexts, devices, captures, .. } = world;
-    let Some(context) = contexts.get_mut(&id) else { return };
-    let device = &devices[context.device].name;
-    for (number, capture) in &mut captures.running {
-        if let Err(error) = capture.add(*number, id, context, device) {
-            tracing::warn!(%error, "an engine's packets are not captured");
-            capture.unseen += 1;
-        }
-    }
-}
-
-/// What is new since the connection `number` asked last: spools, and engines that have ended.
-pub(crate) fn news(world: &mut World, number: u32) -> (Value, Vec<OwnedFd>) {
-    let Some(capture) = world.captures.running.get_mut(&number) else {
-        return (json!({"error": "this connection captures nothing: ask for \"capture\" first"}), Vec::new());
-    };
-    let count = capture.waiting.len().min(FDS_MAX);
-    let (spools, fds): (Vec<Value>, Vec<OwnedFd>) = capture.waiting.drain(..count).unzip();
-    // An engine is known before it has ended.
-    let ended = if capture.waiting.is_empty() { std::mem::take(&mut capture.ended) } else { Vec::new() };
-    let more = !capture.waiting.is_empty();
-    (json!({"spools": spools, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
-}
-
-/// A connection has ended, and with it its capture, if it had one.
-pub(crate) fn end(world: &mut World, number: u32) {
-    let Some(capture) = world.captures.running.remove(&number) else { return };
-    world.captures.watchers.end(capture.asker, number);
-    let goodbye =
-        Push { kind: push::CAPTURE_END, lane: LaneOut { lane: number, ..LaneOut::default() }, ..Push::default() };
-    for engine in capture.engines {
-        if let Some(link) = world.contexts.get_mut(&engine).and_then(|context| context.engine.as_mut()) {
-            link.push(goodbye, Vec::new());
-        }
-    }
-}
+/// All contexts.
+type Contexts = BTreeMap<ContextId, Context>;

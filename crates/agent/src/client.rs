@@ -18,10 +18,10 @@ use shm::socket::Socket;
 
 use crate::closer::{Closer, Closers};
 use crate::cm::{ChannelId, Manager};
-use crate::context::{ContextId, Peer};
 use crate::dispatch::Reply;
 use crate::engine_link::starves;
 use crate::foreign::{Foreign, Passed};
+use crate::ids::{ContextId, Peer};
 use crate::refusal::Refusal;
 use crate::world::World;
 

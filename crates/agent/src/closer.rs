@@ -32,25 +32,25 @@ use abi::envelope::REQUEST_MAX;
 use parking_lot::{Condvar, Mutex};
 use shm::socket::Socket;
 
-use crate::agent::Inbox;
 use crate::foreign::{Arrived, Foreign};
 use crate::headroom;
-use crate::local::Message;
 
 /// How long a thread waits for more to do before it ends.
 const IDLE: Duration = Duration::from_secs(2);
 /// The stack of a thread: it makes system calls and little else.
 const STACK: usize = 128 << 10;
 
+/// Tells the agent that messages of a user can be read again.
+type Room = Arc<dyn Fn(u32) + Send + Sync>;
 /// What is done with a message.
 type Then = Box<dyn FnOnce(Arrived) + Send>;
 
 /// The threads of all users.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Closers {
-    /// The agent's messages, and how much of one user may wait. None: all clients are of this process, and descriptors are
+    /// What tells the agent that there is room, and how much of one user may wait. None: all clients are of this process, and descriptors are
     /// closed where they are dropped.
-    threads: Option<(Inbox, usize)>,
+    threads: Option<(Room, usize)>,
     users: BTreeMap<u32, Weak<User>>,
     /// Users whose thread could not be started.
     late: Arc<AtomicUsize>,
@@ -62,7 +62,7 @@ pub struct Closer(Option<Arc<User>>);
 
 struct User {
     uid: u32,
-    inbox: Inbox,
+    room: Room,
     /// While so many of its jobs and sockets wait, the agent reads no messages of this user.
     most: usize,
     late: Arc<AtomicUsize>,
@@ -104,21 +104,21 @@ enum Next {
 }
 
 impl Closers {
-    /// Threads for the users of an agent, which reads `inbox`.
-    pub(crate) fn threads(inbox: Inbox, most: usize) -> Self {
-        Self { threads: Some((inbox, most)), ..Self::default() }
+    /// Threads for the users of an agent. `room` tells it whose messages can be read again.
+    pub(crate) fn threads(room: impl Fn(u32) + Send + Sync + 'static, most: usize) -> Self {
+        Self { threads: Some((Arc::new(room), most)), ..Self::default() }
     }
 
     /// What closes the descriptors of a user.
     pub fn of(&mut self, uid: u32) -> Closer {
-        let Some((inbox, most)) = &self.threads else { return Closer(None) };
+        let Some((room, most)) = &self.threads else { return Closer(None) };
         if let Some(user) = self.users.get(&uid).and_then(Weak::upgrade) {
             return Closer(Some(user));
         }
         self.users.retain(|_, user| user.strong_count() > 0);
-        let (inbox, most) = (inbox.clone(), *most);
+        let (room, most) = (Arc::clone(room), *most);
         let late = Arc::clone(&self.late);
-        let user = Arc::new(User { uid, inbox, most, late, work: Mutex::default(), more: Condvar::new() });
+        let user = Arc::new(User { uid, room, most, late, work: Mutex::default(), more: Condvar::new() });
         self.users.insert(uid, Arc::downgrade(&user));
         Closer(Some(user))
     }
@@ -251,7 +251,7 @@ impl User {
                 }
             }
             if self.has_room() {
-                self.inbox.send(Message::Room(self.uid));
+                (self.room)(self.uid);
             }
         }
     }

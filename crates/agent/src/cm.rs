@@ -26,7 +26,6 @@ mod ids;
 mod incoming;
 mod late;
 mod locals;
-pub(crate) mod management;
 mod news;
 mod outside;
 mod ports;
@@ -34,6 +33,7 @@ mod query;
 mod removal;
 mod resolving;
 mod routes;
+mod search;
 pub(crate) mod show;
 mod shown;
 mod slab;
@@ -56,18 +56,19 @@ use engine::Network;
 use protocol::Time;
 use protocol::cm::{Cm, Config as CoreConfig, Origin, Output, Path};
 
+use crate::management::{Inlet, Outlets, Told, Way};
 pub(crate) use channel::ChannelId;
 use channel::{Channel, Event};
 use id::Id;
 use locals::{Attachment, Locals};
-use management::{Inlet, Outlets, Told, Way};
 pub(crate) use outside::Outside;
 use ports::Ports;
 use routes::Routes;
 use slab::Slab;
 
-use crate::context::Peer;
+use crate::gids::ip_of;
 use crate::headroom;
+use crate::ids::Peer;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 
@@ -98,7 +99,7 @@ pub(crate) struct Manager {
     /// What each user has.
     users: BTreeMap<u32, Share>,
     ids: Slab<Id>,
-    members: Slab<groups::Member>,
+    members: Slab<id::Member>,
     connections: BTreeMap<protocol::cm::Id, u32>,
     ports: Ports,
     first_free_port: u16,
@@ -106,7 +107,7 @@ pub(crate) struct Manager {
     routes: Option<Routes>,
     /// Searches for neighbours, by when to look again.
     searches: BTreeSet<(Time, u32)>,
-    pending: BTreeMap<u32, resolving::Search>,
+    pending: BTreeMap<u32, search::Search>,
     /// Requests at whose service nobody listens yet.
     early: early::Early,
     /// Datagrams that rules have wait.
@@ -170,8 +171,8 @@ impl Manager {
         let core = Cm::new(CoreConfig { secret: outside.long(), ..CoreConfig::default() });
         let ((first, last), first_free_port) = match outside.is_simulated() {
             // What Linux has where nobody has changed it: not what this machine has.
-            true => (binding::EPHEMERAL, binding::FIRST_FREE_PORT),
-            false => (binding::ephemeral_range(), binding::first_free_port()),
+            true => (ports::EPHEMERAL, ports::FIRST_FREE_PORT),
+            false => (ports::ephemeral_range(), ports::first_free_port()),
         };
         let rover = first.saturating_add((outside.word() % (u32::from(last - first) + 1)) as u16);
         // Without a wire of the host's, nothing of the host is asked for.
@@ -201,7 +202,7 @@ impl Manager {
             outlets: Outlets::new(off, world.captures.watchers().clone()),
             inner: VecDeque::new(),
             outside,
-            apart: world.system,
+            apart: world.users.apart,
             counts: Counts::default(),
         })
     }
@@ -507,7 +508,7 @@ impl Manager {
         let now = self.now();
         if let Err(dropped) = self.core.on_mad(now, origin, mad) {
             self.counts.dropped += 1;
-            tracing::debug!(from = %locals::ip_of(&origin.source), %dropped, "a management datagram is dropped");
+            tracing::debug!(from = %ip_of(&origin.source), %dropped, "a management datagram is dropped");
         }
     }
 
@@ -525,7 +526,7 @@ impl Manager {
             Ok(()) => self.counts.sent += 1,
             Err(error) => {
                 self.counts.not_sent += 1;
-                let to = locals::ip_of(&path.dgid);
+                let to = ip_of(&path.dgid);
                 tracing::debug!(%to, %error, "a management datagram could not be sent");
             }
         }

@@ -17,23 +17,9 @@ use crate::closer::Closer;
 use crate::engine_link::EngineLink;
 use crate::foreign::Foreign;
 use crate::headroom;
+pub use crate::ids::{ContextId, Peer};
 use crate::owing::Owing;
 use crate::queue_memory::{Block, QueueMemory};
-
-/// Names a context for as long as the agent runs; also the number of its engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ContextId(pub u32);
-
-/// Who is on the other end, as the kernel said when it connected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// Process id, 0 when it is not visible from here.
-    pub pid: u32,
-    /// User id.
-    pub uid: u32,
-    /// The program's short name.
-    pub comm: String,
-}
 
 /// One open of a device node.
 pub struct Context {

@@ -2,7 +2,7 @@
 //!
 //! [`dispatch`] reads from the top down. The header is checked first, by rules that are the same for all commands
 //! (docs/abi.md, "Command headers"); then the command is carried out by the file of the object that it is about, in
-//! [`crate::objects`]; then the outcome becomes a reply. A request may hold anything at all: the worst that it can do is
+//! [`crate::commands`]; then the outcome becomes a reply. A request may hold anything at all: the worst that it can do is
 //! to be refused. POST_*, POLL_CQ and REQ_NOTIFY_CQ need an engine and are served where one can be run, outside of here.
 
 use std::os::fd::OwnedFd;
@@ -13,14 +13,14 @@ use abi::command::number;
 use abi::layout::Record;
 use abi::post::PostAnswer;
 
-use crate::context::ContextId;
-use crate::foreign::Passed;
-use crate::headroom;
-use crate::inadmissible;
-use crate::objects::{
+use crate::commands::{
     Answer, Call, ah, cq, device, direct, dm, engine, extended as ex, import, mcast, mr, mw, pd, qp, qp_modify, srq,
     target, wire, xrc,
 };
+use crate::foreign::Passed;
+use crate::headroom;
+use crate::ids::ContextId;
+use crate::inadmissible;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
 

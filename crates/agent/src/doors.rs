@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use shm::socket::{Listener, Socket};
 
 use crate::closer::Closers;
-use crate::context::Peer;
 use crate::foreign::Foreign;
+use crate::ids::Peer;
 use crate::rundir::RunDir;
 
 /// This process as a client of its own agent.

@@ -222,7 +222,8 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::{ContextId, event_file};
+    use crate::context::event_file;
+    use crate::ids::ContextId;
     use crate::lanes::lane_gone;
     use abi::private::LaneOut;
 

@@ -4,7 +4,7 @@
 //! context pages of the engines that they touch, which carry them out ([`publish`]); commands that fail, connection requests, ports and
 //! devices are the agent's own. A user's rules touch that user's programs, a program's rules that program. Principal type: [`Faults`].
 
-mod manage;
+pub(crate) mod manage;
 mod publish;
 mod toml;
 
@@ -17,10 +17,10 @@ use abi::fault::text::command_name;
 use abi::fault::{Armed, Facts, Fate, Kind, Rule, decide};
 use parking_lot::Mutex;
 
-use crate::context::{Context, ContextId, Peer};
+use crate::context::Context;
+use crate::ids::{ContextId, Peer};
 use crate::refusal::{Outcome, refuse};
 
-pub(crate) use manage::answer;
 pub use toml::rules as rules_of;
 
 /// The most rules at a time: those of the admin node and those of one program together reach an engine.

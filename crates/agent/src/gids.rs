@@ -165,6 +165,11 @@ pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// A GID as an address.
+pub(crate) fn ip_of(gid: &[u8; 16]) -> IpAddr {
+    Ipv6Addr::from(*gid).to_canonical()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

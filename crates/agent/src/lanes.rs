@@ -11,9 +11,9 @@ use abi::private::{LaneOut, Push, push};
 use shm::lane::LANE_LEN;
 use shm::region::Region;
 
-use crate::context::ContextId;
 use crate::engine_link::EngineLink;
 use crate::foreign::Foreign;
+use crate::ids::ContextId;
 
 /// Lanes of one pair of engines, at most.
 pub const STRIPES: u32 = 64;

@@ -15,7 +15,8 @@ use abi::netlink::{Header, Request, Writer, command, flag, messages};
 use shm::socket::Socket;
 
 use crate::admin::telling::Tell;
-use crate::admin::{self, Answer, Asker, Verdict, asker};
+use crate::admin::{self, Answer, Verdict};
+use crate::asker::{Asker, asker};
 use crate::cm::Manager;
 use crate::foreign::Foreign;
 use crate::headroom;

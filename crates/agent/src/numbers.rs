@@ -2,7 +2,7 @@
 //!
 //! A QPN block is 256 numbers that belong to one engine (the board says which), so that whoever receives a packet finds
 //! its engine without asking. Which block is the next, and which number in it, is chance ([`pool`]). Pure arithmetic; the
-//! principal types are [`QpnSpace`] and [`KeySpace`].
+//! principal types are [`Numbers`], [`QpnSpace`] and [`KeySpace`].
 
 mod keys;
 mod pool;
@@ -13,9 +13,44 @@ pub use keys::KeySpace;
 pub use pool::Chance;
 use pool::{BLOCKS, Order, Pool};
 
-use crate::context::ContextId;
+use crate::ids::ContextId;
 
 const BLOCK_LEN: u32 = 256;
+
+/// All numbers of an agent.
+#[derive(Debug, Default)]
+pub struct Numbers {
+    /// QP numbers.
+    pub qpns: QpnSpace,
+    /// lkeys and rkeys.
+    pub keys: KeySpace,
+    /// SRQ numbers: a key without its generation.
+    pub srq_numbers: KeySpace,
+    /// Numbers for people to tell PDs and CQs apart.
+    pub labels: u32,
+}
+
+impl Numbers {
+    /// Gives out numbers in an order that only `chance` knows. Called before the first is taken.
+    pub fn scatter(&mut self, mut chance: impl FnMut() -> Chance) {
+        self.qpns = QpnSpace::new(Some(chance()));
+        self.keys = KeySpace::new(Some(chance()));
+        self.srq_numbers = KeySpace::new(Some(chance()));
+    }
+
+    /// A number by which people tell objects apart.
+    pub fn next_label(&mut self) -> u32 {
+        self.labels = self.labels.wrapping_add(1).max(1);
+        self.labels
+    }
+
+    /// The numbers of a context that is gone can be another's, when they have rested.
+    pub(crate) fn forget(&mut self, owner: ContextId) {
+        self.qpns.forget(owner);
+        self.keys.forget(owner);
+        self.srq_numbers.forget(owner);
+    }
+}
 
 /// All queue pair numbers of an agent. Block 0 is never granted: it holds QP 0 and QP 1.
 #[derive(Debug)]

@@ -1,123 +1,264 @@
-//! The objects of the verbs, one file per kind: what the agent keeps of each, and the commands that make, change, query
-//! and destroy it.
-//!
-//! Each command is a function from the world and a [`Call`] to an [`Answer`]; [`crate::dispatch`] picks it. A command that
-//! is refused has changed nothing. An object that others refer to counts them, and its destroy answers EBUSY until they
-//! are gone.
+//! The objects of the verbs, as the agent keeps them: plain records, and the tables that they lie in ([`tables`]). The commands that make,
+//! change and destroy them are in [`crate::commands`]. An object that others refer to counts them.
 
-pub mod ah;
-pub mod cq;
-pub mod device;
-pub mod direct;
-pub mod dm;
-pub mod engine;
-pub mod extended;
-pub mod import;
-pub mod mcast;
-pub mod migration;
-pub mod mr;
-pub mod mw;
-pub mod pd;
-pub mod qp;
-pub mod qp_modify;
-pub mod srq;
-pub mod target;
-pub mod wire;
-pub mod xrc;
+pub mod domains;
+pub mod groups;
+pub mod tables;
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use abi::Errno;
-use abi::command::Command;
-use abi::layout::Record;
+use abi::ah::AhAttr;
+use abi::qp::QueryQpAnswer;
+use abi::queue::qp as word;
+use protocol::{Service, State};
 
-use crate::context::ContextId;
-use crate::foreign::Passed;
-use crate::refusal::{Outcome, Refusal, refuse};
-use crate::table::{Kind, Table};
+use crate::foreign::Foreign;
+use crate::ids::ContextId;
+use crate::queue_memory::Block;
+use groups::Gid;
 
-/// One admitted command.
-pub struct Call<'a> {
-    /// Whose it is.
-    pub context: ContextId,
-    /// Its header is sound, its body long enough and its room for the answer large enough.
-    pub command: Command<'a>,
-    /// The descriptors that came with it.
-    pub fds: Vec<Passed>,
+/// One protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    /// By which people tell PDs apart.
+    pub number: u32,
+    /// MRs, MWs, AHs, SRQs and QPs on it.
+    pub users: u32,
+    /// Imported: the PD of another context that it stands for.
+    pub twin: Option<(ContextId, u32)>,
 }
 
-/// The answer to a command that was carried out.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// What a kernel would have copied out.
-    pub bytes: Vec<u8>,
-    /// The descriptors that go with it.
-    pub fds: Vec<OwnedFd>,
+/// One memory region.
+#[derive(Debug)]
+pub struct Mr {
+    /// The PD it is on.
+    pub pd: u32,
+    /// First byte in the client's address space.
+    pub start: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// First byte as work requests name it.
+    pub hca_va: u64,
+    /// Rights.
+    pub access: u32,
+    /// lkey and rkey are one number.
+    pub key: u32,
+    /// The memory itself, from a client of the slow path.
+    pub memory: Option<Shared>,
+    /// What it is made of.
+    pub matter: Matter,
+    /// How many contexts have imported it.
+    pub twins: u32,
+    /// Imported: the MR of another context that it stands for.
+    pub twin: Option<(ContextId, u32)>,
 }
 
-impl Call<'_> {
-    /// The body of a command that has nothing after it, or nothing that matters: in a legacy command that is the private
-    /// tail of a provider, which is not ours to judge; in an extended one, what is unknown must be zero.
-    pub fn body<T: Record>(&self) -> Outcome<T> {
-        let body = if self.command.is_extended() {
-            self.command.body()
-        } else {
-            self.command.body_and_tail().map(|(body, _)| body)
-        };
-        body.map_err(|errno| self.malformed(errno))
-    }
+/// What an MR is made of.
+#[derive(Debug)]
+pub enum Matter {
+    /// The client's memory.
+    Memory,
+    /// Nothing at all.
+    Nothing,
+    /// Device memory, and the handle by which its context holds it (no handle: imported without it).
+    Device(Arc<Piece>, Option<u32>),
+}
 
-    /// The body and what follows it.
-    pub fn body_and_tail<T: Record>(&self) -> Outcome<(T, &[u8])> {
-        self.command.body_and_tail().map_err(|errno| self.malformed(errno))
-    }
+/// Memory that a client handed over.
+#[derive(Debug)]
+pub struct Shared {
+    /// The memfd.
+    pub memfd: Arc<Foreign>,
+    /// Where the region begins in it.
+    pub offset: u64,
+}
 
-    /// An answer of one record.
-    pub fn answer<T: Record>(&self, core: &T) -> Answer {
-        Answer { bytes: self.command.reply(core.bytes(), &[]), fds: Vec::new() }
-    }
+/// One memory window.
+#[derive(Debug)]
+pub struct Mw {
+    /// The PD it is on.
+    pub pd: u32,
+    /// 1 or 2.
+    pub kind: u8,
+    /// The key that it began with; binding changes the lower 8 bits.
+    pub key: u32,
+}
 
-    /// An answer of a record and its private tail, with descriptors.
-    pub fn answer_with<T: Record, U: Record>(
-        &self,
-        core: &T,
-        tail: &U,
-        fds: impl IntoIterator<Item = OwnedFd>,
-    ) -> Answer {
-        Answer { bytes: self.command.reply(core.bytes(), tail.bytes()), fds: fds.into_iter().collect() }
-    }
+/// A context's hold on a piece of device memory.
+#[derive(Debug)]
+pub struct Dm {
+    /// The memory, which other contexts may hold too.
+    pub piece: Arc<Piece>,
+    /// MRs on it.
+    pub users: u32,
+}
 
-    fn malformed(&self, errno: Errno) -> Refusal {
-        let what = match errno {
-            Errno::EOPNOTSUPP => "says something after its known fields",
-            _ => "has a body that is too short",
-        };
-        Refusal::new(errno, format!("the command {} {what}", self.command.row.name))
+/// A piece of device memory.
+#[derive(Debug)]
+pub struct Piece {
+    /// The memfd.
+    pub memfd: OwnedFd,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Pieces are multiples of this.
+const GRAIN: u64 = 64;
+
+impl Piece {
+    /// Bytes of device memory that it takes.
+    pub(crate) fn taken(&self) -> u64 {
+        self.length.next_multiple_of(GRAIN)
     }
 }
 
-/// The object that a handle names, for its owner. When it names none, that is ENOENT as in a kernel, where completion channels are
-/// descriptors and so EBADF.
-pub fn find<T>(table: &Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&T> {
-    table.find(owner, handle).map_or_else(|| no_such(kind, handle), Ok)
+/// One completion channel.
+#[derive(Debug)]
+pub struct Channel {
+    /// What the client polls.
+    pub eventfd: Foreign,
+    /// CQs that report to it.
+    pub users: u32,
 }
 
-/// The same, to change it.
-pub fn find_mut<T>(table: &mut Table<T>, owner: ContextId, handle: u32, kind: Kind) -> Outcome<&mut T> {
-    table.find_mut(owner, handle).map_or_else(|| no_such(kind, handle), Ok)
+/// One completion queue.
+pub struct Cq {
+    /// By which people tell CQs apart.
+    pub number: u32,
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// Entries, a power of two.
+    pub entries: u32,
+    /// Its channel.
+    pub channel: Option<u32>,
+    /// Its completion vector.
+    pub vector: u32,
+    /// Where it lies.
+    pub block: Block,
+    /// Where it lay before it was resized; the client may still be reading there.
+    pub former: Vec<Block>,
+    /// Send and receive queues that complete to it.
+    pub users: u32,
 }
 
-fn no_such<T>(kind: Kind, handle: u32) -> Outcome<T> {
-    refuse(
-        if kind == Kind::Channel { Errno::EBADF } else { Errno::ENOENT },
-        format!("handle {handle:#x} names no {kind} of this context: it was destroyed, or is another's, or never was"),
-    )
+/// One queue pair.
+pub struct Qp {
+    /// Its number.
+    pub qpn: u32,
+    /// What kind of connection it has.
+    pub service: Service,
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// The PD it is on; 0 for an XRC target, which has none, and no CQs either.
+    pub pd: u32,
+    /// CQ of the send queue.
+    pub send_cq: u32,
+    /// CQ of the receive queue; 0 for an XRC initiator.
+    pub recv_cq: u32,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<u32>,
+    /// Capacities and attributes, as QUERY_QP answers them; the state in it is not kept up to date.
+    pub attributes: QueryQpAnswer,
+    /// How fast it may send, in kbit/s; 0 is as fast as it can. An engine sees to that.
+    pub rate_limit: u32,
+    /// MODIFY_QP succeeds and changes nothing: the connection manager's client looks after its states.
+    pub frozen: bool,
+    /// An XRC target: its domain, and the handle of it by which it was made (0 when its maker has let go of it).
+    pub domain: Option<(u32, u32)>,
+    /// An XRC target: the handles by which it is held.
+    pub holders: u32,
+    /// An XRC target: its maker has let go of it.
+    pub is_left: bool,
+    /// An XRC target: its context has not taken it over yet; what lies in `block` is nobody's queue memory meanwhile.
+    pub offered: bool,
+    /// Groups it is a member of.
+    pub groups: BTreeSet<Gid>,
+    /// Where it lies.
+    pub block: Block,
 }
 
-/// Refuses to destroy what is in use.
-pub fn unused(users: u32, what: &str, by: &str) -> Outcome<()> {
-    if users == 0 {
-        return Ok(());
+impl Qp {
+    /// The state now. A word that is no state is the client's own doing; such a QP is in error.
+    pub fn state(&self) -> State {
+        state_of(self.block.read(word::STATE))
     }
-    refuse(Errno::EBUSY, format!("{what} is still used by {users} {by}; destroy those first"))
+}
+
+/// The state that a word in queue memory stands for.
+pub fn state_of(value: u32) -> State {
+    match value {
+        0 => State::Reset,
+        1 => State::Init,
+        2 => State::Rtr,
+        3 => State::Rts,
+        4 => State::Sqd,
+        5 => State::Sqe,
+        _ => State::Err,
+    }
+}
+
+/// One shared receive queue.
+pub struct Srq {
+    /// Unique among all devices of the agent.
+    pub number: u32,
+    /// The client's name for it.
+    pub user_handle: u64,
+    /// The PD it is on.
+    pub pd: u32,
+    /// Work requests, a power of two.
+    pub max_wr: u32,
+    /// Scatter entries per work request.
+    pub max_sge: u32,
+    /// Where it lies.
+    pub block: Block,
+    /// Where it lay before it was resized.
+    pub(crate) former: Vec<Block>,
+    /// QPs that receive from it. The target QPs of its domain are not among them.
+    pub users: u32,
+    /// What it has if it is an XRC SRQ.
+    pub xrc: Option<Xrc>,
+    /// The key that its number comes from.
+    pub(crate) key: u32,
+}
+
+/// What an XRC SRQ has besides.
+#[derive(Debug, Clone, Copy)]
+pub struct Xrc {
+    /// The domain whose target QPs reach it.
+    pub domain: u32,
+    /// The handle of the domain by which it was made.
+    pub xrcd: u32,
+    /// The CQ of its receives.
+    pub cq: u32,
+}
+
+/// One address handle. The engine keeps the address vector for sending; here it is for `show` and the slow path.
+#[derive(Debug)]
+pub struct Ah {
+    /// The PD it is on.
+    pub pd: u32,
+    /// Where it leads.
+    pub attr: AhAttr,
+}
+
+/// A handle of a domain.
+#[derive(Debug)]
+pub struct Xrcd {
+    /// The domain.
+    pub domain: u32,
+    /// SRQs and QPs that were made or opened by this handle.
+    pub users: u32,
+}
+
+/// One more handle of a target QP.
+#[derive(Debug)]
+pub struct Opened {
+    /// The context that serves the QP, and its handle there.
+    pub qp: (ContextId, u32),
+    /// The handle of the domain by which it was opened.
+    pub xrcd: u32,
+    /// The client's name for it.
+    pub user_handle: u64,
 }

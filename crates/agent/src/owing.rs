@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::context::ContextId;
+use crate::ids::ContextId;
 
 /// The contexts.
 #[derive(Debug, Default, Clone)]

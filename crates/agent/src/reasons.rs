@@ -13,10 +13,11 @@ use abi::queue::{DROP_LEN, DROPS, REASON_LEN, REASONS, context_page};
 use abi::reason::{DropRecord, Kind, ReasonRecord, SENTENCE_MAX, clean};
 use serde_json::{Value, json};
 
-use crate::admin::Asker;
-use crate::context::{Context, Peer};
+use crate::asker::Asker;
+use crate::context::Context;
+use crate::ids::Peer;
 use crate::queue_memory::Block;
-use crate::world::World;
+use crate::wire::Forwarder;
 
 /// Contexts that ended of which reasons are kept, of all users and of one.
 const KEPT: usize = 64;
@@ -125,18 +126,18 @@ impl Ended {
 }
 
 /// What a context told that has ended, by its place among those that are kept.
-pub(crate) fn of_ended(world: &World, place: usize, asker: Asker) -> Option<Value> {
-    world.ended.told.get(place).map(|told| told.show(true, asker))
+pub(crate) fn of_ended(ended: &Ended, place: usize, asker: Asker) -> Option<Value> {
+    ended.told.get(place).map(|told| told.show(true, asker))
 }
 
 /// What a context tells, if something has failed in it.
-pub(crate) fn of_live(world: &World, context: &Context, asker: Asker) -> Option<Value> {
-    Told::of(context, &world.devices[context.device].name).map(|told| told.show(false, asker))
+pub(crate) fn of_live(context: &Context, device: &str, asker: Asker) -> Option<Value> {
+    Told::of(context, device).map(|told| told.show(false, asker))
 }
 
 /// What was lost of what came from other hosts. With whom others speak is not everybody's business.
-pub(crate) fn last_drops(world: &World, asker: Asker) -> Value {
-    let last = if asker == Asker::Root { world.wire.forwarder().last_drops() } else { Vec::new() };
+pub(crate) fn last_drops(forwarder: &Forwarder, asker: Asker) -> Value {
+    let last = if asker == Asker::Root { forwarder.last_drops() } else { Vec::new() };
     last.into_iter().map(|(name, what)| (name.to_owned(), json!(what))).collect::<serde_json::Map<_, _>>().into()
 }
 
@@ -181,7 +182,8 @@ fn drops(page: &Block) -> Vec<DropRecord> {
 mod tests {
     use super::*;
     use crate::closer::Closer;
-    use crate::context::{AsyncFile, ContextId};
+    use crate::context::AsyncFile;
+    use crate::ids::ContextId;
     use crate::queue_memory::QueueMemory;
 
     fn context(uid: u32) -> (Context, Block) {

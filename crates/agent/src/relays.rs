@@ -14,8 +14,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use shm::BellView;
 use shm::eventfd::Doorbell;
 
-use crate::context::ContextId;
 use crate::engine_link::EngineLink;
+use crate::ids::ContextId;
 use crate::wire::link::Waker;
 
 /// What is looked at in one turn; what is left has the next one.

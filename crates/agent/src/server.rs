@@ -20,21 +20,20 @@ use rustix::event::epoll::EventFlags;
 use shm::socket::{Listener, Socket};
 
 use crate::addresses::{AddressWatch, host_addresses, host_links};
-use crate::agent::Inbox;
 use crate::client::{Client, Fate, Next, Node, Session};
 use crate::closer::Closers;
 use crate::cm::{ChannelId, Manager, Outside};
 use crate::config::Config;
-use crate::context::ContextId;
 use crate::dispatch::Reply;
 use crate::doors::{accepted, listen_at, mapping_limit, raise_descriptor_limit, require_descriptors, spare_descriptor};
 use crate::fair::Fair;
-use crate::local::Message;
+use crate::ids::ContextId;
+use crate::inbox::{Inbox, Message, ReplyTo};
 use crate::mirror::Mirror;
 use crate::poller::{Poller, Token};
 use crate::rundir::{ADMIN, RunDir, node};
-use crate::shares;
-use crate::slow::{Paths, ReplyTo};
+use crate::slow::Paths;
+use crate::users;
 use crate::wire::thread::WireThread;
 use crate::world::World;
 use turns::{Account, Work};
@@ -179,10 +178,14 @@ impl Server {
     fn listen(&mut self, run_dir: RunDir) -> io::Result<()> {
         let descriptors = raise_descriptor_limit();
         require_descriptors(descriptors)?;
-        self.world.user_contexts = shares::contexts(descriptors);
-        self.world.user_descriptors = shares::descriptors(descriptors, !self.world.system);
-        self.world.user_regions = shares::regions(mapping_limit());
-        self.world.closers = Closers::threads(self.inbox.clone(), shares::waiting(descriptors));
+        self.world.users.contexts = users::contexts(descriptors);
+        self.world.users.descriptors = users::descriptors(descriptors, !self.world.users.apart);
+        self.world.users.regions = users::regions(mapping_limit());
+        let inbox = self.inbox.clone();
+        let room = move |uid| {
+            inbox.send(Message::Room(uid));
+        };
+        self.world.closers = Closers::threads(room, users::waiting(descriptors));
         self.mirror = Some(Mirror::new(&run_dir, &self.world.devices)?);
         for index in 0..self.world.devices.len() {
             let listener = listen_at(&run_dir, &node(index))?;

@@ -10,70 +10,24 @@
 //! and for each engine [`crate::lanes`]'s bounded backlog of pushes; the connection manager's ids, events and memberships,
 //! which `cm.rs` bounds for each user; three captures of one spool for each of its engines; and the reasons of 16 contexts.
 
-use std::collections::BTreeSet;
-use std::ops::{Deref, DerefMut};
-
 use abi::Errno;
 
-use crate::context::{Context, ContextId};
-use crate::device::Device;
+use crate::context::Context;
+use crate::ids::ContextId;
 use crate::lanes::STRIPES;
 use crate::limits::Limits;
-use crate::objects::ah::Ah;
-use crate::objects::cq::{Channel, Cq};
-use crate::objects::dm::Dm;
-use crate::objects::mr::Mr;
-use crate::objects::mw::Mw;
-use crate::objects::pd::Pd;
-use crate::objects::qp::Qp;
-use crate::objects::srq::Srq;
-use crate::objects::xrc::{Opened, Xrcd};
 use crate::refusal::{Outcome, refuse};
-use crate::table::{Kind, Table};
+use crate::table::Kind;
+use crate::users::{PARTS, part, weight};
 use crate::world::World;
 
-/// One user has at most one part in so many.
-const PARTS: u32 = 4;
-/// Descriptors that the agent keeps for a context with an engine and a few lanes.
-const CONTEXT_DESCRIPTORS: u64 = 32;
 /// Address space of the agent for the queues of one user.
 const QUEUE_BYTES: u64 = 512 << 30;
-/// Bytes of the agent's memory for the objects of one user: enough for all that a device has by default.
-pub const USER_BYTES: u64 = 512 << 20;
+
 /// Address space of the agent for memory of clients that run no engine; of 128 TiB, with as much for queue memory.
 const MAPPED_BYTES: u64 = 32 << 40;
 /// Lanes of other users' engines into one process.
 const FOREIGN_LANES: usize = 256;
-/// The most contexts of one user, however many descriptors there are.
-const CONTEXTS_MAX: u32 = 4096;
-
-/// The most that may wait to be closed of one user, however many descriptors there are.
-const WAITING_MAX: usize = 1024;
-
-/// The contexts that one user may have where a process may have `descriptors` of them.
-pub fn contexts(descriptors: Option<u64>) -> u32 {
-    let possible = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / CONTEXT_DESCRIPTORS;
-    u32::try_from(possible).unwrap_or(u32::MAX).clamp(4, CONTEXTS_MAX)
-}
-
-/// The channels and regions with memfd that one user may have where a process may have `descriptors`. `alone`: the agent serves no
-/// other user.
-pub fn descriptors(descriptors: Option<u64>, alone: bool) -> u64 {
-    descriptors.unwrap_or(u64::MAX) / if alone { 2 } else { u64::from(PARTS) * 2 }
-}
-
-/// How much of one user may wait to be closed where a process may have `descriptors`, while its messages are read.
-pub fn waiting(descriptors: Option<u64>) -> usize {
-    let part = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / 4;
-    usize::try_from(part).unwrap_or(usize::MAX).clamp(4, WAITING_MAX)
-}
-
-/// The regions that one user may have the agent map where a process may have `mappings`: so many of its
-/// memory, and so many of queue memory, which the engine that the agent runs for a client maps once more.
-pub fn regions(mappings: u64) -> u64 {
-    (mappings / u64::from(PARTS) / 4).max(64)
-}
-
 /// The limits that hold for a context: its device's, or its user's share of them where users are kept apart.
 pub fn limits(world: &World, owner: ContextId) -> Limits {
     let all = world.device_of(owner).limits;
@@ -95,150 +49,21 @@ pub fn limits(world: &World, owner: ContextId) -> Limits {
     }
 }
 
-/// One part of what there is.
-pub fn part(most: u32) -> u32 {
-    (most / PARTS).max(1)
-}
-
-/// What one user has.
-#[derive(Debug, Default)]
-pub struct User {
-    /// Its contexts, those that end included.
-    pub contexts: BTreeSet<ContextId>,
-    /// Its objects, by kind, of each device.
-    objects: Vec<[u32; KINDS]>,
-    /// Bytes of device memory, of each device.
-    memory: Vec<u64>,
-    /// Bytes of the agent that its objects take.
-    bytes: u64,
-}
-
-/// Kinds are numbers below this.
-const KINDS: usize = 16;
-
-impl User {
-    /// How many objects of a kind it has of the device with this index.
-    fn count(&self, device: usize, kind: Kind) -> u32 {
-        self.objects.get(device).map_or(0, |objects| objects[kind as usize])
-    }
-}
-
-/// A device and the user of a context, to count what comes and goes.
-pub struct Tally<'w> {
-    device: &'w mut Device,
-    user: Option<&'w mut User>,
-}
-
-impl<'w> Tally<'w> {
-    pub(crate) fn new(device: &'w mut Device, user: Option<&'w mut User>) -> Self {
-        Self { device, user }
-    }
-
-    /// Counts an object that was made.
-    pub fn count_up(&mut self, kind: Kind) {
-        self.device.count_up(kind);
-        if let Some(user) = &mut self.user {
-            if user.objects.len() <= self.device.index {
-                user.objects.resize(self.device.index + 1, [0; KINDS]);
-            }
-            user.objects[self.device.index][kind as usize] += 1;
-            user.bytes += weight(kind);
-        }
-    }
-
-    /// Counts an object that is gone.
-    pub fn count_down(&mut self, kind: Kind) {
-        self.device.count_down(kind);
-        if let Some(user) = &mut self.user
-            && let Some(count) = user.objects.get_mut(self.device.index).map(|objects| &mut objects[kind as usize])
-            && *count > 0
-        {
-            *count -= 1;
-            user.bytes = user.bytes.saturating_sub(weight(kind));
-        }
-    }
-
-    /// Counts device memory that was allocated.
-    pub fn take_memory(&mut self, bytes: u64) {
-        self.device.dm_used += bytes;
-        if let Some(user) = &mut self.user {
-            if user.memory.len() <= self.device.index {
-                user.memory.resize(self.device.index + 1, 0);
-            }
-            user.memory[self.device.index] += bytes;
-        }
-    }
-
-    /// Counts device memory that is free again.
-    pub fn give_memory(&mut self, bytes: u64) {
-        self.device.dm_used = self.device.dm_used.saturating_sub(bytes);
-        if let Some(held) = self.user.as_mut().and_then(|user| user.memory.get_mut(self.device.index)) {
-            *held = held.saturating_sub(bytes);
-        }
-    }
-}
-
-impl Deref for Tally<'_> {
-    type Target = Device;
-
-    fn deref(&self) -> &Device {
-        self.device
-    }
-}
-
-impl DerefMut for Tally<'_> {
-    fn deref_mut(&mut self) -> &mut Device {
-        self.device
-    }
-}
-
-/// Bytes of the agent for one object of a kind: its place in the table, what belongs to it alone, and where it has queues,
-/// the page of queue memory that the agent is the first to write to.
-const fn weight(kind: Kind) -> u64 {
-    const PAGE: usize = 4096;
-    /// A descriptor of the system's, with what is behind it.
-    const DESCRIPTOR: usize = 1024;
-    let bytes = match kind {
-        Kind::Pd => Table::<Pd>::EACH,
-        Kind::Mr => Table::<Mr>::EACH + size_of::<u32>() + 1,
-        Kind::Mw => Table::<Mw>::EACH + size_of::<u32>() + 1,
-        Kind::Dm => Table::<Dm>::EACH + DESCRIPTOR,
-        Kind::Cq => Table::<Cq>::EACH + PAGE,
-        Kind::Qp => Table::<Qp>::EACH + PAGE,
-        Kind::Srq => Table::<Srq>::EACH + PAGE,
-        Kind::Ah => Table::<Ah>::EACH,
-        Kind::Channel => Table::<Channel>::EACH + DESCRIPTOR,
-        Kind::Xrcd => Table::<Xrcd>::EACH + DESCRIPTOR,
-        Kind::Opened => Table::<Opened>::EACH,
-    };
-    bytes as u64
-}
-
-/// A context of a user is gone.
-pub(crate) fn forget(world: &mut World, uid: u32, context: ContextId) {
-    if let Some(user) = world.users.get_mut(&uid) {
-        user.contexts.remove(&context);
-        if user.contexts.is_empty() {
-            world.users.remove(&uid);
-        }
-    }
-}
-
 /// Whether a context may have one more object of a kind: the device has one, and its user's share is not used up.
 pub fn room_for(world: &World, owner: ContextId, kind: Kind) -> Outcome<()> {
     let device = world.device_of(owner);
     device.room_for(kind)?;
     let Some(uid) = user(world, owner) else { return Ok(()) };
     let share = part(device.most(kind));
-    let (used, bytes) = world.users.get(&uid).map_or((0, 0), |user| (user.count(device.index, kind), user.bytes));
+    let (used, bytes) = world.users.all.get(&uid).map_or((0, 0), |user| (user.count(device.index, kind), user.bytes));
     if used >= share {
         return refuse(
             Errno::ENOMEM,
             format!("user {uid} has its share of {kind}s of {}: {share}, one part in {PARTS}", device.name),
         );
     }
-    if bytes + weight(kind) > world.user_bytes {
-        let most = world.user_bytes;
+    if bytes + weight(kind) > world.users.bytes {
+        let most = world.users.bytes;
         return refuse(
             Errno::ENOMEM,
             format!("user {uid} has its share of the agent's memory: {bytes} of {most} bytes"),
@@ -258,7 +83,7 @@ pub fn room_for_queues(world: &World, owner: ContextId) -> Outcome<()> {
     let (regions, bytes) = all.fold((0_u64, 0_u64), |(regions, bytes), context| {
         (regions + context.memory.regions() as u64, bytes.saturating_add(context.memory.bytes()))
     });
-    if regions < world.user_regions && bytes < QUEUE_BYTES {
+    if regions < world.users.regions && bytes < QUEUE_BYTES {
         return Ok(());
     }
     refuse(Errno::ENOMEM, format!("user {uid} has its share of queue memory: {regions} regions, {bytes} bytes"))
@@ -269,7 +94,7 @@ pub fn room_for_memory(world: &World, owner: ContextId, length: u64) -> Outcome<
     let Some(uid) = user(world, owner) else { return Ok(()) };
     let device = world.device_of(owner);
     let share = device.limits.max_dm_size / u64::from(PARTS);
-    let used = world.users.get(&uid).and_then(|user| user.memory.get(device.index)).copied().unwrap_or(0);
+    let used = world.users.all.get(&uid).and_then(|user| user.memory.get(device.index)).copied().unwrap_or(0);
     if used.saturating_add(length) <= share {
         return Ok(());
     }
@@ -278,8 +103,8 @@ pub fn room_for_memory(world: &World, owner: ContextId, length: u64) -> Outcome<
 
 /// Whether a user may open one more context.
 pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
-    let share = world.user_contexts;
-    if !world.system || world.users.get(&uid).map_or(0, |user| user.contexts.len()) < share as usize {
+    let share = world.users.contexts;
+    if !world.users.apart || world.users.all.get(&uid).map_or(0, |user| user.contexts.len()) < share as usize {
         return Ok(());
     }
     refuse(Errno::EMFILE, format!("user {uid} has its share of open devices: {share}"))
@@ -288,7 +113,7 @@ pub fn room_for_context(world: &World, uid: u32) -> Outcome<()> {
 /// Whether a context may have the agent keep one more descriptor for it. Even a user whom the agent serves alone has only a part of
 /// them: the agent needs descriptors for contexts and lanes, too.
 pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
-    let share = world.user_descriptors;
+    let share = world.users.descriptors;
     let apart = user(world, owner);
     let used: u64 = match apart {
         Some(uid) => of(world, uid).filter_map(|id| world.contexts.get(&id)).map(Context::descriptors).sum(),
@@ -305,13 +130,13 @@ pub fn room_for_descriptor(world: &World, owner: ContextId) -> Outcome<()> {
 /// Whether so many more bytes of a client's memory may be mapped.
 pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome<()> {
     let uid = world.contexts.get(&owner).map_or(u32::MAX, |context| context.peer.uid);
-    let most = if world.system { MAPPED_BYTES / u64::from(PARTS) } else { MAPPED_BYTES };
-    let regions = world.mapped.regions(uid);
-    let has_regions = !world.system || regions < world.user_regions;
-    if has_regions && world.mapped.total(length) <= MAPPED_BYTES && world.mapped.of(uid, length) <= most {
+    let most = if world.users.apart { MAPPED_BYTES / u64::from(PARTS) } else { MAPPED_BYTES };
+    let regions = world.users.mapped.regions(uid);
+    let has_regions = !world.users.apart || regions < world.users.regions;
+    if has_regions && world.users.mapped.total(length) <= MAPPED_BYTES && world.users.mapped.of(uid, length) <= most {
         return Ok(());
     }
-    let used = world.mapped.of(uid, 0);
+    let used = world.users.mapped.of(uid, 0);
     let text = format!(
         "{length} bytes of memory are too much to map: user {uid} has {used} of {most} bytes, in {regions} regions"
     );
@@ -324,8 +149,8 @@ pub fn room_for_mapping(world: &World, owner: ContextId, length: u64) -> Outcome
 pub fn room_for_lane(world: &World, from: ContextId, to: ContextId) -> Outcome<()> {
     let peer = |id: ContextId| world.contexts.get(&id).map(|context| &context.peer);
     let (Some(ours), Some(theirs)) = (peer(from), peer(to)) else { return Ok(()) };
-    if world.system && world.lanes.opened_by(ours.uid) > world.user_descriptors {
-        let most = world.user_descriptors;
+    if world.users.apart && world.lanes.opened_by(ours.uid) > world.users.descriptors {
+        let most = world.users.descriptors;
         return refuse(Errno::EMFILE, format!("user {} has its share of lanes: {most}", ours.uid));
     }
     if ours.uid == theirs.uid {
@@ -362,19 +187,20 @@ pub fn room_among(world: &World, owner: ContextId, what: &str, most: u32, has: i
 
 /// The contexts of a user.
 pub fn of(world: &World, uid: u32) -> impl Iterator<Item = ContextId> + '_ {
-    world.users.get(&uid).into_iter().flat_map(|user| user.contexts.iter().copied())
+    world.users.all.get(&uid).into_iter().flat_map(|user| user.contexts.iter().copied())
 }
 
 /// The user of a context, if shares are kept.
 fn user(world: &World, context: ContextId) -> Option<u32> {
-    world.contexts.get(&context).filter(|_| world.system).map(|context| context.peer.uid)
+    world.contexts.get(&context).filter(|_| world.users.apart).map(|context| context.peer.uid)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::context::Peer;
+    use crate::ids::Peer;
+    use crate::users::{USER_BYTES, contexts, regions};
 
     fn world(system: bool) -> World {
         World::new(&Config { system, ..Config::default() }, "a test").expect("a world")
@@ -387,7 +213,7 @@ mod tests {
     #[test]
     fn a_user_has_a_share_of_contexts_and_another_user_its_own() {
         let mut world = world(true);
-        world.user_contexts = 3;
+        world.users.contexts = 3;
         let first = open(&mut world, 1).expect("one");
         for _ in 0..2 {
             open(&mut world, 1).expect("two, three");
@@ -401,7 +227,7 @@ mod tests {
     #[test]
     fn an_agent_for_one_user_knows_no_shares() {
         let mut world = world(false);
-        world.user_contexts = 1;
+        world.users.contexts = 1;
         let all: Vec<_> = (0..10).map(|_| open(&mut world, 1).expect("open")).collect();
         assert!(room_among(&world, all[0], "groups", 1, |_| 100).is_ok());
     }
@@ -409,7 +235,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_users_objects_have_an_end() {
         let mut world = world(true);
-        world.user_bytes = 10 * weight(Kind::Mw);
+        world.users.bytes = 10 * weight(Kind::Mw);
         let (first, second, other) = (
             open(&mut world, 1).expect("one"),
             open(&mut world, 1).expect("two"),

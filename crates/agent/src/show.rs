@@ -11,11 +11,12 @@ use abi::queue::{ON_WIRE, cq as cq_word, qp as qp_word, srq as srq_word};
 use serde_json::{Value, json};
 
 use crate::addresses::interface_name;
-use crate::context::{Context, ContextId};
+use crate::context::Context;
 use crate::device::{Device, FIRMWARE, PKEYS, Port};
+use crate::ids::ContextId;
 use crate::lids;
 use crate::mirror::{gid_text, link_layer_text, state_text};
-use crate::objects::qp::Qp;
+use crate::objects::Qp;
 use crate::rundir::node;
 use crate::table::Kind;
 use crate::wire::Wire;
@@ -26,15 +27,15 @@ pub(crate) fn status(world: &World) -> Value {
     json!({
         "pid": std::process::id(),
         "uid": rustix::process::geteuid().as_raw(),
-        "system": world.system,
+        "system": world.users.apart,
         "addresses": world.addresses,
         "version": env!("CARGO_PKG_VERSION"),
         "devices": world.devices.len(),
         "contexts": world.contexts.len(),
         "engines": world.contexts.values().filter(|context| context.engine.is_some()).count(),
         "lanes": world.lanes.len(),
-        "objects": world.pds.len() + world.mrs.len() + world.channels.len() + world.cqs.len() + world.qps.len()
-            + world.srqs.len() + world.ahs.len() + world.xrcds.len(),
+        "objects": world.tables.pds.len() + world.tables.mrs.len() + world.tables.channels.len() + world.tables.cqs.len() + world.tables.qps.len()
+            + world.tables.srqs.len() + world.tables.ahs.len() + world.tables.xrcds.len(),
     })
 }
 
@@ -180,7 +181,7 @@ pub(crate) const LISTS: [(Kind, &str); 7] = [
 
 /// Every multicast group.
 pub(crate) fn groups(world: &World) -> Vec<Value> {
-    let groups = world.groups.iter();
+    let groups = world.tables.groups.iter();
     groups.map(|(gid, members)| json!({ "gid": Ipv6Addr::from(gid).to_string(), "members": members })).collect()
 }
 
@@ -215,23 +216,23 @@ pub(crate) fn object(world: &World, id: ContextId, kind: Kind, handle: u32, conc
 }
 
 fn whole_object(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Value> {
-    let pd_number = |handle: u32| world.pds.find(id, handle).map(|pd| pd.number);
-    let cq_number = |handle: u32| world.cqs.find(id, handle).map(|cq| cq.number);
+    let pd_number = |handle: u32| world.tables.pds.find(id, handle).map(|pd| pd.number);
+    let cq_number = |handle: u32| world.tables.cqs.find(id, handle).map(|cq| cq.number);
     Some(match kind {
         Kind::Pd => {
-            let pd = world.pds.find(id, handle)?;
+            let pd = world.tables.pds.find(id, handle)?;
             json!({ "pd": pd.number, "users": pd.users })
         }
         Kind::Mr => {
-            let mr = world.mrs.find(id, handle)?;
+            let mr = world.tables.mrs.find(id, handle)?;
             json!({
                 "lkey": mr.key, "rkey": mr.key, "pd": pd_number(mr.pd), "start": mr.start, "length": mr.length,
                 "iova": mr.hca_va, "access": mr.access,
             })
         }
-        Kind::Channel => json!({ "cqs": world.channels.find(id, handle)?.users }),
+        Kind::Channel => json!({ "cqs": world.tables.channels.find(id, handle)?.users }),
         Kind::Cq => {
-            let cq = world.cqs.find(id, handle)?;
+            let cq = world.tables.cqs.find(id, handle)?;
             let waiting = cq.block.read(cq_word::PRODUCER).wrapping_sub(cq.block.read(cq_word::CONSUMER));
             json!({
                 "cq": cq.number, "cqe": cq.entries, "waiting": waiting, "users": cq.users, "channel": cq.channel,
@@ -240,7 +241,7 @@ fn whole_object(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option
             })
         }
         Kind::Srq => {
-            let srq = world.srqs.find(id, handle)?;
+            let srq = world.tables.srqs.find(id, handle)?;
             json!({
                 "srq": srq.number, "pd": pd_number(srq.pd), "max_wr": srq.max_wr, "max_sge": srq.max_sge,
                 "limit": srq.block.read(srq_word::LIMIT), "outstanding": srq.block.read(srq_word::OUTSTANDING),
@@ -248,20 +249,20 @@ fn whole_object(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option
             })
         }
         Kind::Ah => {
-            let ah = world.ahs.find(id, handle)?;
+            let ah = world.tables.ahs.find(id, handle)?;
             json!({
                 "pd": pd_number(ah.pd), "dgid": Ipv6Addr::from(ah.attr.dgid).to_string(), "dlid": ah.attr.dlid,
                 "sgid_index": ah.attr.sgid_index, "port": ah.attr.port_num,
             })
         }
         Kind::Qp => {
-            let qp = world.qps.find(id, handle)?;
+            let qp = world.tables.qps.find(id, handle)?;
             let mut shown = one_qp(world, world.contexts.get(&id)?.device, qp);
             shown["pd"] = json!(pd_number(qp.pd));
             shown["send_cq"] = json!(cq_number(qp.send_cq));
             shown["recv_cq"] = json!(cq_number(qp.recv_cq));
             shown["xrc_domain"] = json!(qp.domain.map(|(domain, _)| domain));
-            shown["srq"] = json!(qp.srq.and_then(|srq| world.srqs.find(id, srq)).map(|srq| srq.number));
+            shown["srq"] = json!(qp.srq.and_then(|srq| world.tables.srqs.find(id, srq)).map(|srq| srq.number));
             shown
         }
         Kind::Xrcd | Kind::Opened | Kind::Mw | Kind::Dm => return None,

@@ -10,35 +10,21 @@ mod inventory;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Sender, SyncSender, channel};
+use std::sync::mpsc::{Sender, channel};
 
 use abi::command::{EXTENDED, Header, number};
 use abi::layout::Record;
 use abi::qp::{ModifyQp, attr, state};
 
 use crate::account;
-use crate::agent::Inbox;
-use crate::context::ContextId;
 use crate::dispatch::{Reply, dispatch};
 use crate::foreign::Passed;
 use crate::headroom;
-use crate::local::{LocalControl, Message};
+use crate::ids::ContextId;
+use crate::inbox::{Inbox, Message, ReplyTo};
+use crate::local::LocalControl;
 use crate::world::World;
 use inventory::{Change, Inventory};
-
-/// Where the reply to a command goes when it is not there at once.
-#[derive(Debug, Clone)]
-pub(crate) enum ReplyTo {
-    /// To the client with this connection, for this request.
-    Connection {
-        /// Which client.
-        id: u32,
-        /// Which request.
-        sequence: u32,
-    },
-    /// To a thread of this process.
-    Local(SyncSender<Reply>),
-}
 
 /// What a worker is to do next.
 enum Job {

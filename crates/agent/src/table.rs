@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use crate::context::ContextId;
+use crate::ids::ContextId;
 
 /// What a handle names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

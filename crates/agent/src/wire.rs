@@ -23,7 +23,6 @@ pub(crate) mod thread;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,12 +31,12 @@ use abi::wire::WireSocket;
 use engine::capture::Tap;
 use shm::region::Region;
 
-use crate::cm::management::Inlet;
 use crate::config;
 use crate::device::Device;
 use crate::engine_link::EngineLink;
-use crate::gids::{GidEntry, gid_of};
-use crate::objects::mcast::Groups;
+use crate::gids::{GidEntry, gid_of, ip_of};
+use crate::management::Inlet;
+use crate::objects::groups::Groups;
 pub use forwarder::{Drops, Forwarder, Incoming};
 use intake::{Intake, scope};
 use link::{EngineEnd, Link};
@@ -202,7 +201,7 @@ impl Wire {
             wired.map(|(place, ifindex)| (place.ip().is_ipv6(), *ifindex)).collect();
         let mut joins = BTreeMap::new();
         for (gid, _) in groups.iter() {
-            let ip = address(gid);
+            let ip = ip_of(&gid);
             for (_, ifindex) in interfaces.iter().filter(|(v6, _)| *v6 == ip.is_ipv6()) {
                 joins.insert(Place::Group { ip, ifindex: *ifindex }, *ifindex);
             }
@@ -262,11 +261,6 @@ impl Wire {
 
 /// Where a GID receives. None for index 0, which is no address of the host.
 fn place(index: usize, entry: GidEntry) -> Option<Place> {
-    let ip = address(entry.gid);
+    let ip = ip_of(&entry.gid);
     (index != 0).then(|| Place::Address { ip, scope: scope(ip, entry.ifindex) })
-}
-
-/// A GID as an address.
-fn address(gid: [u8; 16]) -> IpAddr {
-    std::net::Ipv6Addr::from(gid).to_canonical()
 }

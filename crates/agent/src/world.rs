@@ -2,7 +2,7 @@
 //!
 //! A [`World`] is a value: it reads no clock and starts no thread, and the only sockets that it opens are those of the wire,
 //! when it is told to look after them. Commands change it through
-//! [`crate::dispatch`], the opening and the end of contexts through the methods here. Whoever owns it (the server, or a
+//! [`crate::dispatch`]; how contexts begin and end is in `lifecycle.rs`. Whoever owns it (the server, or a
 //! test) tells it about clients and addresses, and afterwards lets it [`World::flush`].
 
 use std::collections::BTreeMap;
@@ -21,31 +21,20 @@ use crate::board::Board;
 use crate::capture::Captures;
 use crate::closer::Closers;
 use crate::config::Config;
-use crate::context::{Context, ContextId, Peer};
+use crate::context::Context;
 use crate::device::Device;
 use crate::faults::Faults;
 use crate::gids::{HostAddress, by_rank};
-use crate::headroom;
-use crate::lanes::{Lanes, lane_gone};
+use crate::ids::ContextId;
+use crate::lanes::Lanes;
 use crate::lids;
-use crate::mapped::Mapped;
-use crate::numbers::{Chance, KeySpace, QpnSpace};
-use crate::objects::ah::Ah;
-use crate::objects::cq::{Channel, Cq};
-use crate::objects::dm::Dm;
-use crate::objects::mcast::Groups;
-use crate::objects::mr::Mr;
-use crate::objects::mw::Mw;
-use crate::objects::pd::Pd;
-use crate::objects::qp::Qp;
-use crate::objects::srq::Srq;
-use crate::objects::xrc::{Domains, Opened, Xrcd};
+use crate::numbers::Numbers;
+use crate::objects::tables::Tables;
 use crate::owing::Owed;
-use crate::reasons::{Ended, Told};
+use crate::reasons::Ended;
 use crate::refusal::{Outcome, refuse};
 use crate::relays::Relays;
-use crate::shares::{self, Tally, User};
-use crate::table::{Kind, Table};
+use crate::users::{Tally, Users};
 use crate::wire::Wire;
 
 /// The subnet of addresses that exist nowhere, as in one process with several hosts: 255.255.255.0.
@@ -57,40 +46,10 @@ pub struct World {
     pub devices: Vec<Device>,
     /// The contexts that are open.
     pub contexts: BTreeMap<ContextId, Context>,
-    /// Protection domains.
-    pub pds: Table<Pd>,
-    /// Memory regions.
-    pub mrs: Table<Mr>,
-    /// Memory windows.
-    pub mws: Table<Mw>,
-    /// Device memory.
-    pub dms: Table<Dm>,
-    /// Completion channels.
-    pub channels: Table<Channel>,
-    /// Completion queues.
-    pub cqs: Table<Cq>,
-    /// Queue pairs.
-    pub qps: Table<Qp>,
-    /// Shared receive queues.
-    pub srqs: Table<Srq>,
-    /// Address handles.
-    pub ahs: Table<Ah>,
-    /// Handles of XRC domains.
-    pub xrcds: Table<Xrcd>,
-    /// Further handles of XRC target queue pairs.
-    pub opened: Table<Opened>,
-    /// XRC domains.
-    pub domains: Domains,
-    /// Multicast groups.
-    pub groups: Groups,
-    /// QP numbers.
-    pub qpns: QpnSpace,
-    /// lkeys and rkeys.
-    pub keys: KeySpace,
-    /// SRQ numbers: a key without its generation.
-    pub srq_numbers: KeySpace,
-    /// Numbers for people to tell PDs and CQs apart.
-    pub labels: u32,
+    /// The objects.
+    pub tables: Tables,
+    /// The numbers of objects.
+    pub numbers: Numbers,
     /// Lanes between engines.
     pub lanes: Lanes,
     /// What clients read without asking.
@@ -107,27 +66,16 @@ pub struct World {
     pub wire: Wire,
     /// Who wants copies of packets.
     pub(crate) captures: Captures,
-    /// Whether many users are served and kept apart.
-    pub system: bool,
-    /// What each user has.
-    pub users: BTreeMap<u32, User>,
+    /// What each user has and may have.
+    pub users: Users,
     /// Contexts with records or pushes that wait.
     pub owing: Owed,
     /// Ways to wake engines of other users.
     pub relays: Relays,
     /// What closes the descriptors that clients pass: the thread that drops them, unless a server says otherwise.
     pub closers: Closers,
-    /// How much memory of clients the agent may have mapped.
-    pub mapped: Mapped,
-    /// How many contexts one user may have, where users are kept apart.
-    pub user_contexts: u32,
-    /// How many channels and regions with memfd one user may have; all programs together where users are not kept apart.
-    pub user_descriptors: u64,
-    /// How many bytes of the agent's memory the objects of one user may take, where users are kept apart.
-    pub user_bytes: u64,
-    /// How many regions of one user the agent may have mapped, where users are kept apart.
-    pub user_regions: u64,
-    last_context: u32,
+    /// The last number of a context.
+    pub(crate) last_context: u32,
 }
 
 /// What clients have not taken.
@@ -153,142 +101,19 @@ impl World {
             board,
             devices,
             contexts: BTreeMap::new(),
-            pds: Table::new(Kind::Pd),
-            mrs: Table::new(Kind::Mr),
-            mws: Table::new(Kind::Mw),
-            dms: Table::new(Kind::Dm),
-            channels: Table::new(Kind::Channel),
-            cqs: Table::new(Kind::Cq),
-            qps: Table::new(Kind::Qp),
-            srqs: Table::new(Kind::Srq),
-            ahs: Table::new(Kind::Ah),
-            xrcds: Table::new(Kind::Xrcd),
-            opened: Table::new(Kind::Opened),
-            domains: Domains::default(),
-            groups: Groups::default(),
-            qpns: QpnSpace::default(),
-            keys: KeySpace::default(),
-            srq_numbers: KeySpace::default(),
-            labels: 0,
+            tables: Tables::default(),
+            numbers: Numbers::default(),
             lanes: Lanes::default(),
             host: Vec::new(),
             addresses: config.addresses.clone(),
             faults: Arc::default(),
             ended: Ended::default(),
-            system: config.system,
             relays: Relays::new()?,
             closers: Closers::default(),
-            mapped: Mapped::default(),
-            user_contexts: shares::contexts(None),
-            user_descriptors: shares::descriptors(None, true),
-            user_regions: shares::regions(u64::MAX),
-            user_bytes: shares::USER_BYTES,
-            users: BTreeMap::new(),
+            users: Users::new(config.system),
             owing: Owed::default(),
             last_context: 0,
         })
-    }
-
-    /// Opens `device` for a client.
-    pub fn open(&mut self, device: usize, profile: u16, peer: Peer) -> Outcome<ContextId> {
-        if device >= self.devices.len() {
-            return refuse(Errno::ENODEV, format!("there is no device {device}"));
-        }
-        headroom::check()?;
-        shares::room_for_context(self, peer.uid)?;
-        let Some(next) = self.last_context.checked_add(1) else {
-            return refuse(Errno::ENOMEM, "every context number was used; start the agent anew");
-        };
-        self.last_context = next;
-        let id = ContextId(next);
-        let closer = self.closers.of(peer.uid);
-        self.users.entry(peer.uid).or_default().contexts.insert(id);
-        self.contexts.insert(id, Context::new(id, device, profile, peer, closer));
-        Ok(id)
-    }
-
-    /// Gives out numbers in an order that only `chance` knows. Called before the first client.
-    pub fn scatter(&mut self, mut chance: impl FnMut() -> Chance) {
-        self.qpns = QpnSpace::new(Some(chance()));
-        self.keys = KeySpace::new(Some(chance()));
-        self.srq_numbers = KeySpace::new(Some(chance()));
-    }
-
-    /// Ends a context whose client has closed or died.
-    pub fn close(&mut self, id: ContextId) {
-        while !self.close_some(id, usize::MAX) {}
-    }
-
-    /// The same in pieces of `most` objects; true when the context is gone. Dependants go before what they depend on.
-    pub fn close_some(&mut self, id: ContextId, most: usize) -> bool {
-        use crate::objects::{ah, cq, dm, mr, mw, pd, qp, srq, xrc};
-        let steps: [fn(&mut Self, ContextId, usize) -> usize; 11] = [
-            ah::destroy_some,
-            xrc::let_go_of_some,
-            qp::destroy_some,
-            srq::destroy_some,
-            xrc::close_some,
-            cq::destroy_some,
-            cq::destroy_some_channels,
-            mw::destroy_some,
-            mr::destroy_some,
-            dm::destroy_some,
-            pd::destroy_some,
-        ];
-        let Some(context) = self.contexts.get_mut(&id) else { return true };
-        if !std::mem::replace(&mut context.ends, true) {
-            crate::wire::last_words::say(self, id);
-        }
-        let mut left = most;
-        for step in steps {
-            loop {
-                if left == 0 {
-                    return false;
-                }
-                match step(self, id, left) {
-                    0 => break,
-                    done => left = left.saturating_sub(done),
-                }
-            }
-        }
-        self.keep_counts(id);
-        self.keep_reasons(id);
-        let lanes = self.lanes.forget(id);
-        let neighbours: Vec<ContextId> = lanes.iter().map(|(_, other)| *other).collect();
-        for (lane, other) in lanes {
-            if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
-                engine.push(lane_gone(lane, id), Vec::new());
-            }
-        }
-        self.forget_faults(id, &neighbours);
-        // Before its QPNs can be another's: the board goes on to name it.
-        self.wire.close(id.0);
-        self.relays.forget(id);
-        self.captures.forget(id);
-        self.qpns.forget(id);
-        self.keys.forget(id);
-        self.srq_numbers.forget(id);
-        if let Some(context) = self.contexts.remove(&id) {
-            shares::forget(self, context.peer.uid, id);
-        }
-        true
-    }
-
-    /// A context ends; why something in it failed can be asked for a while.
-    fn keep_reasons(&mut self, id: ContextId) {
-        if let Some(context) = self.contexts.get(&id)
-            && let Some(ended) = Told::of(context, &self.devices[context.device].name)
-        {
-            self.ended.keep(ended);
-        }
-    }
-
-    /// A context ends; what it has counted at its device's ports stays.
-    fn keep_counts(&mut self, id: ContextId) {
-        let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
-        for (port, number) in self.devices[*device].ports.iter_mut().zip(1..) {
-            add(&mut port.violations, events.violations(number));
-        }
     }
 
     /// The answer to QUERY_PORT for the device of a context, with what all programs have counted at the port.
@@ -310,40 +135,6 @@ impl World {
         }
     }
 
-    /// How many objects of a kind a context has.
-    pub fn objects_of(&self, id: ContextId, kind: Kind) -> usize {
-        match kind {
-            Kind::Pd => self.pds.count_of(id),
-            Kind::Mr => self.mrs.count_of(id),
-            Kind::Mw => self.mws.count_of(id),
-            Kind::Dm => self.dms.count_of(id),
-            Kind::Cq => self.cqs.count_of(id),
-            Kind::Qp => self.qps.count_of(id),
-            Kind::Srq => self.srqs.count_of(id),
-            Kind::Ah => self.ahs.count_of(id),
-            Kind::Channel => self.channels.count_of(id),
-            Kind::Xrcd => self.xrcds.count_of(id),
-            Kind::Opened => self.opened.count_of(id),
-        }
-    }
-
-    /// The handles of those of a kind that are shown.
-    pub fn handles_of(&self, id: ContextId, kind: Kind) -> Vec<u32> {
-        match kind {
-            Kind::Pd => self.pds.handles(id),
-            Kind::Mr => self.mrs.handles(id),
-            Kind::Mw => self.mws.handles(id),
-            Kind::Dm => self.dms.handles(id),
-            Kind::Cq => self.cqs.handles(id),
-            Kind::Qp => self.qps.handles(id),
-            Kind::Srq => self.srqs.handles(id),
-            Kind::Ah => self.ahs.handles(id),
-            Kind::Channel => self.channels.handles(id),
-            Kind::Xrcd => self.xrcds.handles(id),
-            Kind::Opened => self.opened.handles(id),
-        }
-    }
-
     /// The device that a context has open.
     pub fn device_of(&self, id: ContextId) -> &Device {
         &self.devices[self.contexts.get(&id).map_or(0, |context| context.device)]
@@ -352,14 +143,8 @@ impl World {
     /// The same, to count its objects there and at its user.
     pub fn device_of_mut(&mut self, id: ContextId) -> Tally<'_> {
         let (index, uid) = self.contexts.get(&id).map_or((0, None), |found| (found.device, Some(found.peer.uid)));
-        let user = uid.and_then(|uid| self.users.get_mut(&uid));
+        let user = uid.and_then(|uid| self.users.all.get_mut(&uid));
         Tally::new(&mut self.devices[index], user)
-    }
-
-    /// A number by which people tell objects apart.
-    pub fn next_label(&mut self) -> u32 {
-        self.labels = self.labels.wrapping_add(1).max(1);
-        self.labels
     }
 
     /// Takes the host's addresses into the GID tables. Contexts of a device whose table changed get GID_CHANGE, those of one whose LID
@@ -403,7 +188,7 @@ impl World {
     /// Opens and closes receiving sockets as addresses and groups demand, and shows on the board what came of it. Asks for the
     /// time only if it matters.
     pub(crate) fn follow_wire(&mut self, now: impl Fn() -> Instant) {
-        if self.wire.is_due(&now) && self.wire.follow(&self.devices, &self.groups, now()) {
+        if self.wire.is_due(&now) && self.wire.follow(&self.devices, &self.tables.groups, now()) {
             for device in &self.devices {
                 self.board.show_ports(device, |index, entry| self.wire.code(index, entry));
             }
@@ -486,6 +271,7 @@ fn carried_by(address: &HostAddress, names: &[String]) -> bool {
     interface_name(address.ifindex).is_some_and(|name| names.contains(&name))
 }
 
-fn add(counts: &mut [u32; 2], more: [u32; 2]) {
+/// Adds up what is counted at ports.
+pub(crate) fn add(counts: &mut [u32; 2], more: [u32; 2]) {
     counts.iter_mut().zip(more).for_each(|(count, more)| *count = count.wrapping_add(more));
 }

@@ -181,10 +181,20 @@ fn carry_out(world: &mut World, id: ContextId, step: &Step, handles: &mut Handle
 }
 
 fn assert_empty(world: &World) {
-    assert!(world.contexts.is_empty() && world.pds.is_empty() && world.mrs.is_empty() && world.cqs.is_empty());
-    assert!(world.qps.is_empty() && world.srqs.is_empty() && world.ahs.is_empty() && world.channels.is_empty());
-    assert_eq!(world.groups.iter().count(), 0);
-    assert_eq!(world.qpns.owner(0x100), None);
+    assert!(
+        world.contexts.is_empty()
+            && world.tables.pds.is_empty()
+            && world.tables.mrs.is_empty()
+            && world.tables.cqs.is_empty()
+    );
+    assert!(
+        world.tables.qps.is_empty()
+            && world.tables.srqs.is_empty()
+            && world.tables.ahs.is_empty()
+            && world.tables.channels.is_empty()
+    );
+    assert_eq!(world.tables.groups.iter().count(), 0);
+    assert_eq!(world.numbers.qpns.owner(0x100), None);
     for kind in [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw, Kind::Dm] {
         assert_eq!(world.devices[0].used(kind), 0, "{kind}s are still counted");
     }
@@ -203,7 +213,9 @@ fn a_context_ends_in_pieces_of_bounded_size() {
     for _ in 0..50 {
         qp(&mut world, ends, kind::RC);
     }
-    let all = |world: &World| world.mrs.len() + world.qps.len() + world.cqs.len() + world.pds.len();
+    let all = |world: &World| {
+        world.tables.mrs.len() + world.tables.qps.len() + world.tables.cqs.len() + world.tables.pds.len()
+    };
     let (mut before, mut pieces) = (all(&world), 0);
     while !world.close_some(ends, 64) {
         let after = all(&world);
@@ -213,10 +225,13 @@ fn a_context_ends_in_pieces_of_bounded_size() {
         before += 1;
     }
     assert!(pieces >= 1_000 / 64, "{pieces}");
-    assert_eq!((world.mrs.len(), world.qps.len(), world.pds.len(), world.contexts.len()), (0, 0, pieces, 1));
+    assert_eq!(
+        (world.tables.mrs.len(), world.tables.qps.len(), world.tables.pds.len(), world.contexts.len()),
+        (0, 0, pieces, 1)
+    );
     assert_eq!(world.devices[0].used(Kind::Mr), 0);
     world.close(stays);
-    assert!(world.users.is_empty() && all(&world) == 0);
+    assert!(world.users.all.is_empty() && all(&world) == 0);
 }
 
 #[test]
@@ -253,10 +268,10 @@ fn what_is_used_cannot_be_destroyed_and_the_refusal_names_it() {
     let mut world = world();
     let id = client(&mut world);
     qp(&mut world, id, kind::UD);
-    let pd = world.pds.handles(id)[0];
+    let pd = world.tables.pds.handles(id)[0];
     let reply = call(&mut world, id, number::DEALLOC_PD, &abi::pd::DeallocPd { pd_handle: pd }, 0);
     assert!(reason(&reply, Errno::EBUSY).contains("PD 1"));
-    let cq_handle = world.cqs.handles(id)[0];
+    let cq_handle = world.tables.cqs.handles(id)[0];
     let body = abi::cq::DestroyCq { response: 1, cq_handle, reserved: 0 };
     assert!(reason(&call(&mut world, id, number::DESTROY_CQ, &body, 8), Errno::EBUSY).contains("QPs"));
 }
@@ -306,7 +321,7 @@ fn the_state_word_is_the_truth() {
     let mut world = world();
     let id = client(&mut world);
     let qp_handle = qp(&mut world, id, kind::RC);
-    let block = world.qps.find(id, qp_handle).expect("there").block.clone();
+    let block = world.tables.qps.find(id, qp_handle).expect("there").block.clone();
     for (written, answered) in [(state::ERR, state::ERR), (77, state::ERR), (state::SQD, state::SQD)] {
         block.word(0).store(u32::from(written), std::sync::atomic::Ordering::Release);
         let query = QueryQp { response: 1, qp_handle, attr_mask: 0 };
@@ -328,7 +343,7 @@ fn a_client_that_plays_with_the_state_word_does_not_hold_the_agent() {
     let mut world = world();
     let id = client(&mut world);
     let qp_handle = qp(&mut world, id, kind::RC);
-    let block = world.qps.find(id, qp_handle).expect("there").block.clone();
+    let block = world.tables.qps.find(id, qp_handle).expect("there").block.clone();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -353,7 +368,7 @@ fn a_resized_cq_keeps_its_counts_and_leaves_its_old_place_alone() {
     let mut world = world();
     let id = client(&mut world);
     let cq_handle = cq(&mut world, id);
-    let old = world.cqs.find(id, cq_handle).expect("there").block.clone();
+    let old = world.tables.cqs.find(id, cq_handle).expect("there").block.clone();
     old.word(cq_word::PRODUCER).store(40, std::sync::atomic::Ordering::Release);
     old.word(cq_word::CONSUMER).store(20, std::sync::atomic::Ordering::Release);
     let small = ResizeCq { response: 1, cq_handle, cqe: 16 };
@@ -363,7 +378,7 @@ fn a_resized_cq_keeps_its_counts_and_leaves_its_old_place_alone() {
     assert_eq!(word(&reply, 0), 1024);
     let out = CqOut::read(&reply.bytes[8..]).expect("whole");
     assert_eq!((out.cqe_count, out.mapping.length), (1024, (CONTROL_LEN + 1024 * 64) as u64));
-    let new = world.cqs.find(id, cq_handle).expect("there").block.clone();
+    let new = world.tables.cqs.find(id, cq_handle).expect("there").block.clone();
     assert_eq!(new.read(cq_word::PRODUCER), 40);
     cq(&mut world, id);
     assert_eq!(old.read(cq_word::PRODUCER), 40, "the new CQ is elsewhere");
@@ -404,7 +419,7 @@ fn event_gid_change_and_a_row_of_the_table() {
 #[test]
 fn channels_are_limited_by_the_descriptors_of_the_agent_alone() {
     let mut world = world();
-    world.user_descriptors = 3_000;
+    world.users.descriptors = 3_000;
     let (id, other) = (client(&mut world), client(&mut world));
     let body = abi::cq::CreateCompChannel { response: 1 };
     let made =

@@ -8,10 +8,11 @@ use std::ops::Bound;
 
 use serde_json::{Value, json};
 
-use super::{Asker, INLINE_MAX, LAST, MORE};
+use super::{INLINE_MAX, LAST, MORE};
+use crate::asker::Asker;
 use crate::cm::Manager;
 use crate::cm::show::SHOWN as IDS_SHOWN;
-use crate::context::ContextId;
+use crate::ids::ContextId;
 use crate::reasons;
 use crate::show::{self, LISTS};
 use crate::table::Kind;
@@ -157,7 +158,7 @@ impl Telling {
             after = Some(context.id);
             let kinds =
                 [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Qp, Kind::Srq, Kind::Ah, Kind::Channel, Kind::Mw, Kind::Dm];
-            let objects: usize = kinds.iter().map(|kind| world.objects_of(context.id, *kind)).sum();
+            let objects: usize = kinds.iter().map(|kind| world.tables.objects_of(context.id, *kind)).sum();
             let Some(rest) = room.checked_sub(objects + 1) else {
                 more += 1;
                 continue;
@@ -195,7 +196,7 @@ impl Telling {
             };
             self.text.push_str(&format!("\"{name}\":["));
             (list, first) = (list + 1, true);
-            handles = world.handles_of(context, *kind).into_iter();
+            handles = world.tables.handles_of(context, *kind).into_iter();
         }
         Part::Objects { context, list, handles, first, room, more }
     }
@@ -214,7 +215,7 @@ impl Telling {
     }
 
     fn ended(&mut self, world: &World, place: usize, mut first: bool) -> Part {
-        match reasons::of_ended(world, place, self.asker) {
+        match reasons::of_ended(&world.ended, place, self.asker) {
             Some(told) => {
                 self.item(&mut first, &told.to_string());
                 Part::Ended { place: place + 1, first }
@@ -226,14 +227,14 @@ impl Telling {
     fn live(&mut self, world: &World, mut after: Option<ContextId>, mut first: bool) -> Part {
         for _ in 0..PIECE / CONTEXT_WORK {
             let Some(context) = next_context(&world.contexts, after) else {
-                let last = reasons::last_drops(world, self.asker);
+                let last = reasons::last_drops(world.wire.forwarder(), self.asker);
                 let rest = json!({ "drops": show::wire_drops(&world.wire), "last_drops": last }).to_string();
                 self.text.push_str("],");
                 self.text.push_str(&rest[1..]);
                 return Part::Done;
             };
             after = Some(context.id);
-            if let Some(told) = reasons::of_live(world, context, self.asker) {
+            if let Some(told) = reasons::of_live(context, &world.devices[context.device].name, self.asker) {
                 self.item(&mut first, &told.to_string());
                 break;
             }

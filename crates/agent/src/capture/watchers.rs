@@ -13,7 +13,7 @@ use abi::reason::{Cause, DropRecord};
 use engine::capture::Tap;
 use parking_lot::Mutex;
 
-use crate::admin::Asker;
+use crate::asker::Asker;
 
 /// The taps, shared by the captures and by whoever has something to show.
 #[derive(Debug, Clone, Default)]

@@ -17,9 +17,6 @@ use crate::refusal::{Outcome, Refusal, refuse};
 
 /// Requests that may wait for a listener, at most (Linux's own default).
 const BACKLOG_MAX: u32 = 1024;
-/// From where to where Linux gives out ports, and the first one that everybody may have, where nobody has changed that.
-pub(super) const EPHEMERAL: (u16, u16) = (32_768, 60_999);
-pub(super) const FIRST_FREE_PORT: u16 = 1024;
 
 impl Manager {
     pub(super) fn bind_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
@@ -158,35 +155,4 @@ fn conflict_at(conflict: Conflict, at: &Sockaddr, port: u16) -> Refusal {
         Conflict::NoMemory => (Errno::ENOMEM, "the agent has no memory for one more holder of the port".to_owned()),
     };
     Refusal::new(errno, text)
-}
-
-/// From where to where ports are given out that nobody chose.
-pub(super) fn ephemeral_range() -> (u16, u16) {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    range(&text).unwrap_or(EPHEMERAL)
-}
-
-fn range(text: &str) -> Option<(u16, u16)> {
-    let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
-    let (first, last) = (numbers.next()??, numbers.next()??);
-    (0 < first && first <= last).then_some((first, last))
-}
-
-/// The first port that everybody may have.
-pub(super) fn first_free_port() -> u16 {
-    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
-    text.trim().parse().unwrap_or(FIRST_FREE_PORT)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_range_of_ports_is_read_as_the_kernel_writes_it() {
-        assert_eq!(range("32768\t60999\n"), Some((32_768, 60_999)));
-        for nonsense in ["", "1", "5 4", "0 9", "a b", "1 70000"] {
-            assert_eq!(range(nonsense), None, "{nonsense:?}");
-        }
-    }
 }

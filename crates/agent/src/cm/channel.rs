@@ -14,7 +14,7 @@ use abi::ucma::bell;
 use abi::ucma::connection::EventAnswer;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
-use crate::context::Peer;
+use crate::ids::Peer;
 
 /// Events that wait in one channel before commands that would cause more are refused.
 pub(crate) const EVENTS_MAX: usize = 1 << 14;

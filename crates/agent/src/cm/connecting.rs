@@ -245,8 +245,8 @@ impl Manager {
     /// user's connection at the peer, which takes it for a QP that has begun anew.
     fn check_qp(&mut self, world: &World, call: &Call<'_>, qpn: u32) -> Outcome<()> {
         let uid = self.owner(call.channel)?.channel.peer.uid;
-        let owner = world.qpns.owner(qpn).and_then(|context| world.contexts.get(&context));
-        if world.system && owner.is_some_and(|context| context.peer.uid != uid) {
+        let owner = world.numbers.qpns.owner(qpn).and_then(|context| world.contexts.get(&context));
+        if world.users.apart && owner.is_some_and(|context| context.peer.uid != uid) {
             return refuse(Errno::EINVAL, format!("QP {qpn:#x} is another user's"));
         }
         Ok(())

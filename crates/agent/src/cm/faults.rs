@@ -11,9 +11,9 @@ use wire::cm::{Message, Reason, Rej, Req};
 
 use super::Manager;
 use super::late::Waiting;
-use super::management::{Arrived, Told};
-use crate::context::ContextId;
 use crate::faults::{Asked, By};
+use crate::ids::ContextId;
+use crate::management::{Arrived, Told};
 use crate::world::World;
 
 /// A management datagram is one UD SEND.

@@ -13,27 +13,17 @@ use abi::ucma::sockaddr::Sockaddr;
 
 use super::attributes::vector;
 use super::binding::{parse, sized};
-use super::channel::{ChannelId, Event};
+use super::channel::Event;
 use super::dispatch::Call;
+use super::id::Member;
 use super::resolving::path_between;
 use super::{ID_MEMBERS_MAX, Manager, USER_MEMBERS_MAX};
-use crate::gids::gid_of;
-use crate::objects::mcast::is_multicast;
+use crate::gids::{gid_of, ip_of};
+use crate::objects::groups::is_multicast;
 use crate::refusal::{Outcome, refuse};
 
 /// The QP number of every group.
 const GROUP_QPN: u32 = 0xff_ffff;
-
-/// One membership.
-#[derive(Debug)]
-pub(crate) struct Member {
-    /// Whose it is.
-    pub(super) channel: ChannelId,
-    pub(super) id: u32,
-    pub(super) gid: [u8; 16],
-    /// Events that were given out.
-    pub(super) reported: u32,
-}
 
 impl Manager {
     pub(super) fn join_ip(&mut self, call: &Call<'_>) -> Outcome<Vec<u8>> {
@@ -58,7 +48,7 @@ impl Manager {
             None => return refuse(Errno::EINVAL, "there is no group to join"),
         };
         if !is_multicast(&gid) {
-            let address = super::locals::ip_of(&gid);
+            let address = ip_of(&gid);
             return refuse(Errno::EINVAL, format!("{address} is not the address of a group"));
         }
         let Some(at) = id.attachment.filter(|_| id.is_datagram()) else {
@@ -68,7 +58,7 @@ impl Manager {
         let present: BTreeSet<[u8; 16]> =
             members.iter().filter_map(|member| self.members.get(*member)).map(|member| member.gid).collect();
         if present.contains(&gid) {
-            let address = super::locals::ip_of(&gid);
+            let address = ip_of(&gid);
             return refuse(Errno::EADDRINUSE, format!("id {name:#x} is a member of {address} already"));
         }
         if members.len() >= ID_MEMBERS_MAX {

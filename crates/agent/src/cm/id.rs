@@ -182,3 +182,14 @@ pub(crate) fn ib_address(gid: [u8; 16], pkey: u16, service: u64) -> Sockaddr {
 pub(crate) fn space_name(space: u16) -> &'static str {
     port_space::name(space).unwrap_or("?")
 }
+
+/// One membership.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Whose it is.
+    pub(super) channel: ChannelId,
+    pub(super) id: u32,
+    pub(super) gid: [u8; 16],
+    /// Events that were given out.
+    pub(super) reported: u32,
+}

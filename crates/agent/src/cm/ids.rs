@@ -215,11 +215,11 @@ impl Manager {
     pub(super) fn freeze_qp(&mut self, world: &mut World, call: &Call<'_>) -> Outcome<Vec<u8>> {
         let FreezeQp { qp_num, frozen } = call.command.body();
         let uid = self.owner(call.channel)?.channel.peer.uid;
-        let context = world.qpns.owner(qp_num);
+        let context = world.numbers.qpns.owner(qp_num);
         let context = context.filter(|id| world.contexts.get(id).is_some_and(|context| context.peer.uid == uid));
         let found = context.and_then(|context| {
-            let handle = world.qps.of(context).find(|(_, qp)| qp.qpn == qp_num).map(|(handle, _)| handle)?;
-            world.qps.find_mut(context, handle)
+            let handle = world.tables.qps.of(context).find(|(_, qp)| qp.qpn == qp_num).map(|(handle, _)| handle)?;
+            world.tables.qps.find_mut(context, handle)
         });
         match found {
             Some(qp) if frozen <= 1 => {

@@ -17,10 +17,11 @@ use wire::cm::{Req, SidrReq, SidrStatus};
 
 use super::Manager;
 use super::channel::Event;
-use super::early::Ask;
+use super::early::{Ask, MOMENT};
 use super::id::{Id, Stage, ib_address};
-use super::locals::{Attachment, ip_of};
+use super::locals::Attachment;
 use super::ports::Spot;
+use crate::gids::ip_of;
 
 /// A request as it came, of either kind.
 struct Asked<'a> {
@@ -237,6 +238,48 @@ impl fmt::Display for Place<'_> {
         match (self.local, u16::try_from(self.service >> 16).ok().and_then(port_space::name)) {
             (Sockaddr::Ip(addr), Some(space)) => write!(f, "{addr} ({space})"),
             _ => write!(f, "service {:#x}", self.service),
+        }
+    }
+}
+
+/// Requests at whose service nobody listens yet ([`super::early`]).
+impl Manager {
+    /// A request has come.
+    pub(super) fn on_ask(&mut self, connection: ConnectionId, ask: &Ask) {
+        let until = self.now().after(MOMENT);
+        self.consider(connection, ask, until);
+    }
+
+    /// Somebody has begun to listen.
+    pub(super) fn consider_early(&mut self) {
+        for (until, connection, ask) in std::mem::take(&mut self.early.waiting) {
+            self.consider(connection, &ask, until);
+        }
+    }
+
+    /// Rejects whose time is over.
+    pub(super) fn reject_early(&mut self, now: Time) {
+        while self.early.next_time().is_some_and(|until| until <= now) {
+            if let Some((until, connection, ask)) = self.early.waiting.pop_front() {
+                self.consider(connection, &ask, until);
+            }
+        }
+    }
+
+    /// The peer of a connection that has no id has changed its mind.
+    pub(super) fn forget_early(&mut self, connection: ConnectionId) {
+        if self.early.forget(connection) {
+            let now = self.now();
+            if let Err(error) = self.core.destroy(now, connection) {
+                tracing::debug!(%error, "a request was gone before it was forgotten");
+            }
+        }
+    }
+
+    fn consider(&mut self, connection: ConnectionId, ask: &Ask, until: Time) {
+        match ask {
+            Ask::Connection(req, ece) => self.on_request(connection, (req, *ece), until),
+            Ask::Question(req, origin) => self.on_question(connection, (req, origin), until),
         }
     }
 }

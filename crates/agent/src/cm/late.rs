@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use protocol::Time;
 use protocol::cm::{Mad, Origin, Path};
 
-use super::management::Arrived;
+use crate::management::Arrived;
 
 /// How many wait, at most: what comes beyond is lost, as in a network whose queues are full.
 const MOST: usize = 1024;

@@ -11,7 +11,7 @@ use abi::device::port_state;
 use abi::lid::{self, Subnet};
 
 use crate::device::Device;
-use crate::gids::{GidEntry, HostAddress, gid_of};
+use crate::gids::{GidEntry, HostAddress, gid_of, ip_of};
 
 /// A place on a device: what an id is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,11 +140,6 @@ impl Locals {
         let all = || self.attachments.iter();
         all().find(family).or_else(|| all().find(out)).or_else(|| all().find(|at| at.index != 0)).or(all().next())
     }
-}
-
-/// A GID as an address.
-pub(crate) fn ip_of(gid: &[u8; 16]) -> IpAddr {
-    Ipv6Addr::from(*gid).to_canonical()
 }
 
 #[cfg(test)]

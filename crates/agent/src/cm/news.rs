@@ -11,7 +11,7 @@ use super::channel::Event;
 use super::early::Ask;
 use super::id::{Id, Stage};
 use super::incoming::padded;
-use super::locals::ip_of;
+use crate::gids::ip_of;
 use crate::world::World;
 
 impl Manager {

@@ -18,10 +18,11 @@ use super::Manager;
 use super::binding::{parse, scope, sized};
 use super::dispatch::Call;
 use super::id::Stage;
-use super::locals::{Attachment, ip_of};
+use super::locals::Attachment;
 use super::routes::{Neighbour, Route, probe};
+use super::search::{Found, Search};
 use crate::device::{Device, PKEYS};
-use crate::gids::gid_of;
+use crate::gids::{gid_of, ip_of};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::world::World;
 
@@ -34,26 +35,6 @@ const FIRST_LOOK: u64 = 2_000_000;
 const LAST_LOOK: u64 = 100_000_000;
 /// Searches under way at a time; each costs system calls.
 const SEARCHES_MAX: usize = 1024;
-
-/// A neighbour that is being looked for.
-#[derive(Debug)]
-pub(super) struct Search {
-    found: Found,
-    /// Who is asked for, by which interface.
-    hop: IpAddr,
-    ifindex: u32,
-    deadline: Time,
-    wait: u64,
-    probed: bool,
-}
-
-/// What has been found out about an address.
-#[derive(Debug, Clone, Copy)]
-struct Found {
-    source: IpAddr,
-    attachment: Attachment,
-    target: [u8; 16],
-}
 
 /// What to do about an address.
 enum Finding {

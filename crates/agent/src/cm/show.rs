@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Manager;
 use super::id::{Stage, space_name};
-use crate::admin::Asker;
+use crate::asker::Asker;
 
 /// The most ids that are shown.
 pub(crate) const SHOWN: usize = 10_000;

@@ -9,8 +9,8 @@ use protocol::cm::{Mad, Origin, Path};
 use wire::Qpn;
 use wire::icrc::Envelope;
 
-use super::management::{Arrived, SOURCE_PORT, Told, Way, emit, record};
 use super::{Manager, Passed};
+use crate::management::{Arrived, SOURCE_PORT, Told, Way, emit, record};
 
 /// A datagram is being delivered, and a user perhaps wants to see it.
 #[derive(Debug, Clone, Copy)]

@@ -27,13 +27,13 @@ use wire::cm::ip::{Header, LEN as HEADER_LEN};
 use wire::icrc::Envelope;
 
 use super::id::Stage;
-use super::management::emit;
 use super::{ChannelId, Manager, Outside};
-use crate::admin::Asker;
+use crate::asker::Asker;
 use crate::config::{Config, Wire};
-use crate::context::Peer;
 use crate::faults::Scope;
 use crate::gids::HostAddress;
+use crate::ids::Peer;
+use crate::management::emit;
 use crate::world::World;
 
 /// Where ids listen.

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::publish::{counts, is_behind};
 use super::{Entry, RULES_MAX, Removal, Scope, USER_OWN_MAX};
-use crate::admin::Asker;
-use crate::context::ContextId;
+use crate::asker::Asker;
+use crate::ids::ContextId;
 use crate::lanes::lane_gone;
 use crate::shares;
 use crate::world::World;
@@ -58,7 +58,7 @@ impl World {
             if there + rules.len() > RULES_MAX {
                 return Err(format!("there are {there} rules, and {RULES_MAX} is the most; clear some"));
             }
-            if let Some(context) = own.and_then(|id| self.contexts.get(&id)).filter(|_| self.system) {
+            if let Some(context) = own.and_then(|id| self.contexts.get(&id)).filter(|_| self.users.apart) {
                 let uid = context.peer.uid;
                 let brought: usize = shares::of(self, uid).map(|id| book.own(id).count()).sum();
                 if brought + rules.len() > USER_OWN_MAX {
@@ -299,13 +299,13 @@ fn may_see(world: &World, asker: Asker, scope: Scope) -> bool {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::context::Peer;
+    use crate::ids::Peer;
 
     /// What a program brings for itself is no work for others, and a user's programs bring so much and no more.
     #[test]
     fn own_rules_are_bounded_for_each_user_and_go_with_their_program() {
         let mut world = World::new(&Config { system: true, ..Config::default() }, "a test").expect("a world");
-        world.user_contexts = 1000;
+        world.users.contexts = 1000;
         let mut open = |uid: u32| {
             let peer = Peer { pid: 1, uid, comm: String::new() };
             world.open(0, abi::open::profile::MAINLINE, peer).expect("opened")

@@ -13,7 +13,8 @@ use abi::private::{Push, push};
 use abi::queue::context_page::FAULTS;
 
 use super::{Book, Entry, Scope};
-use crate::context::{Context, ContextId};
+use crate::context::Context;
+use crate::ids::ContextId;
 use crate::queue_memory::Block;
 use crate::world::World;
 

@@ -11,10 +11,11 @@ use abi::queue::qp as qp_word;
 use protocol::Service;
 
 use super::facts;
-use crate::admin::Asker;
+use crate::asker::Asker;
 use crate::cm::Manager;
 use crate::cm::show::Listed;
-use crate::context::{Context, ContextId};
+use crate::context::Context;
+use crate::ids::ContextId;
 use crate::table::Kind;
 use crate::world::World;
 
@@ -167,7 +168,7 @@ impl Cursor {
                     };
                     self.place = match self.class.what {
                         What::Table(kind) if context.device == self.device => {
-                            Place::In(*id, world.handles_of(*id, kind).into_iter())
+                            Place::In(*id, world.tables.handles_of(*id, kind).into_iter())
                         }
                         _ => Place::After(Some(*id)),
                     };
@@ -216,11 +217,11 @@ impl Page<'_> {
 /// The number of an object, and the port of a queue pair that has one.
 fn identity(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<(u32, Option<u32>)> {
     Some(match kind {
-        Kind::Pd => (world.pds.find(id, handle)?.number, None),
-        Kind::Cq => (world.cqs.find(id, handle)?.number, None),
-        Kind::Srq => (world.srqs.find(id, handle)?.number, None),
+        Kind::Pd => (world.tables.pds.find(id, handle)?.number, None),
+        Kind::Cq => (world.tables.cqs.find(id, handle)?.number, None),
+        Kind::Srq => (world.tables.srqs.find(id, handle)?.number, None),
         Kind::Qp => {
-            let qp = world.qps.find(id, handle)?;
+            let qp = world.tables.qps.find(id, handle)?;
             (qp.qpn, Some(u32::from(qp.attributes_now().port_num)).filter(|port| *port != 0))
         }
         // Regions have no number but their handles, and keys are not for everybody.
@@ -235,18 +236,18 @@ fn object(to: &mut Writer, world: &World, context: &Context, kind: Kind, handle:
     let full = asker.may_see(context.peer.uid);
     let Some((number, port)) = identity(world, id, kind, handle) else { return };
     let pd = |to: &mut Writer, handle: u32| {
-        if let Some(pd) = world.pds.find(id, handle) {
+        if let Some(pd) = world.tables.pds.find(id, handle) {
             to.word(attribute::RES_PDN, pd.number);
         }
     };
     match kind {
         Kind::Pd => {
             to.word(attribute::RES_PDN, number);
-            to.long(attribute::RES_USECNT, world.pds.find(id, handle).map_or(0, |pd| pd.users.into()));
+            to.long(attribute::RES_USECNT, world.tables.pds.find(id, handle).map_or(0, |pd| pd.users.into()));
             to.word(attribute::RES_CTXN, id.0);
         }
         Kind::Cq => {
-            let found = world.cqs.find(id, handle);
+            let found = world.tables.cqs.find(id, handle);
             to.word(attribute::RES_CQN, number);
             to.word(attribute::RES_CQE, found.map_or(0, |cq| cq.entries));
             to.long(attribute::RES_USECNT, found.map_or(0, |cq| cq.users.into()));
@@ -254,7 +255,7 @@ fn object(to: &mut Writer, world: &World, context: &Context, kind: Kind, handle:
             to.word(attribute::RES_CTXN, id.0);
         }
         Kind::Mr => {
-            let Some(mr) = world.mrs.find(id, handle) else { return };
+            let Some(mr) = world.tables.mrs.find(id, handle) else { return };
             if full {
                 to.word(attribute::RES_RKEY, mr.key);
                 to.word(attribute::RES_LKEY, mr.key);
@@ -265,13 +266,13 @@ fn object(to: &mut Writer, world: &World, context: &Context, kind: Kind, handle:
             pd(to, mr.pd);
         }
         Kind::Srq => {
-            let Some(srq) = world.srqs.find(id, handle) else { return };
+            let Some(srq) = world.tables.srqs.find(id, handle) else { return };
             to.word(attribute::RES_SRQN, number);
             to.byte(attribute::RES_TYPE, u8::from(srq.xrc.is_some()));
             pd(to, srq.pd);
         }
         Kind::Qp => {
-            let Some(qp) = world.qps.find(id, handle) else { return };
+            let Some(qp) = world.tables.qps.find(id, handle) else { return };
             let now = qp.attributes_now();
             let word = |at: usize| qp.block.read(at);
             port.into_iter().for_each(|port| to.word(attribute::PORT_INDEX, port));

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::pool::{Chance, Order, Pool};
-use crate::context::ContextId;
+use crate::ids::ContextId;
 
 /// Freed indices of a context rest until so many are free, or no new index is left.
 const REST: usize = 1024;

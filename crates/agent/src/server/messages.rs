@@ -6,11 +6,9 @@ use super::Server;
 use super::passing::passed;
 use super::turns::{Account, Work};
 use super::visitors::Door;
-use crate::admin;
 use crate::dispatch::dispatch;
 use crate::doors::ourselves;
-use crate::local::Message;
-use crate::slow::ReplyTo;
+use crate::inbox::{Message, ReplyTo};
 
 /// Messages that are taken in one turn.
 const MESSAGES: usize = 256;
@@ -77,7 +75,8 @@ impl Server {
                 self.show_changes(changed);
             }
             Message::Fault { question, answer } => {
-                let (value, changed) = crate::faults::answer(&mut self.world, admin::Asker::Root, &question);
+                let (value, changed) =
+                    crate::faults::manage::answer(&mut self.world, crate::asker::Asker::Root, &question);
                 self.show_changes(changed);
                 let _ = answer.send(value);
             }

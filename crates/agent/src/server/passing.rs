@@ -4,10 +4,9 @@
 use std::os::fd::OwnedFd;
 
 use super::Server;
-use crate::agent::Inbox;
 use crate::client::{Client, Fate, Said};
 use crate::foreign::{Arrived, Passed};
-use crate::local::Message;
+use crate::inbox::{Inbox, Message};
 
 /// Descriptors that came from this process.
 pub(super) fn passed(fds: Vec<OwnedFd>) -> Vec<Passed> {

@@ -15,8 +15,8 @@ use super::visitors::Door;
 use crate::account;
 use crate::client::Node;
 use crate::cm::ChannelId;
-use crate::context::ContextId;
-use crate::local::Message;
+use crate::ids::ContextId;
+use crate::inbox::Message;
 use crate::poller::{Poller, Token};
 
 /// How long to look for more commands after one.

@@ -11,7 +11,6 @@ use shm::socket::Socket;
 use super::{ACCEPTED, Server, turns};
 use crate::admin::telling::Tell;
 use crate::admin::{self, Answer, Verdict};
-use crate::capture;
 use crate::doors::accepted;
 use crate::foreign::Foreign;
 use crate::headroom;
@@ -106,7 +105,7 @@ impl Server {
                 return true;
             }
             let has = self.connections.entry(uid).or_default();
-            if self.world.system && has.tellings >= TELLINGS {
+            if self.world.users.apart && has.tellings >= TELLINGS {
                 has.parked.push_back(id);
                 if visitor.interest.take().is_some() {
                     let _ = self.poller.unwatch(visitor.socket.as_fd());
@@ -194,7 +193,7 @@ impl Server {
     fn end_visit(&mut self, id: u32) {
         let Some(visitor) = self.admins.remove(&id) else { return };
         let _ = self.poller.unwatch(visitor.socket.as_fd());
-        capture::end(&mut self.world, id);
+        self.world.captures.end(&mut self.world.contexts, id);
         if visitor.telling.is_some() {
             self.end_telling(visitor.uid);
         } else {
@@ -221,8 +220,8 @@ impl Server {
         if !headroom::is_there() {
             return true;
         }
-        let share = self.world.user_contexts as usize;
+        let share = self.world.users.contexts as usize;
         let Some(has) = self.connections.get(&uid) else { return false };
-        self.world.system && (has.visitors >= share || has.clients >= 2 * share)
+        self.world.users.apart && (has.visitors >= share || has.clients >= 2 * share)
     }
 }

@@ -17,10 +17,10 @@ use abi::queue::{CONTROL_LEN, CQE_LEN, ContextOut, CqOut, QpOut, REV, SrqOut, re
 use abi::srq::CreateSrqAnswer;
 use protocol::{Service, State};
 
-use crate::context::ContextId;
+use crate::commands::xrc;
 use crate::foreign::Foreign;
-use crate::objects::qp::Qp;
-use crate::objects::xrc;
+use crate::ids::ContextId;
+use crate::objects::Qp;
 use crate::queue_memory::Block;
 use crate::table::Kind;
 use crate::world::World;
@@ -145,7 +145,7 @@ impl Inventory {
             match self.part {
                 Part::Made(kind) => changes.extend(made(world, self.id, kind, handle)),
                 Part::Ways => {
-                    if let Some(qp) = world.qps.find(self.id, handle).filter(|qp| !qp.offered) {
+                    if let Some(qp) = world.tables.qps.find(self.id, handle).filter(|qp| !qp.offered) {
                         changes.extend(way_to(qp, handle).into_iter().map(|body| modified(qp, body)));
                     }
                 }
@@ -158,10 +158,10 @@ impl Inventory {
         match self.part {
             // Of hundreds of thousands of regions the agent can reach those that were handed over: a few thousand.
             Part::Made(Kind::Mr) => {
-                world.mrs.of(self.id).filter(|(_, mr)| mr.memory.is_some()).map(|(handle, _)| handle).collect()
+                world.tables.mrs.of(self.id).filter(|(_, mr)| mr.memory.is_some()).map(|(handle, _)| handle).collect()
             }
-            Part::Made(kind) => world.handles_of(self.id, kind),
-            Part::Ways => world.qps.handles(self.id),
+            Part::Made(kind) => world.tables.handles_of(self.id, kind),
+            Part::Ways => world.tables.qps.handles(self.id),
         }
     }
 }
@@ -186,7 +186,7 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
             let body = modify_body(request)?;
             // Of a frozen QP nothing has changed.
             let (_, handle) = xrc::resolve(world, id, body.qp_handle);
-            let qp = world.qps.find(id, handle).filter(|qp| !qp.frozen)?;
+            let qp = world.tables.qps.find(id, handle).filter(|qp| !qp.frozen)?;
             Some(modified(qp, body))
         }
         (number::REREG_MR, false) => made(world, id, Kind::Mr, word(body, 8)?),
@@ -197,7 +197,7 @@ pub(super) fn change(world: &World, id: ContextId, request: &[u8], answer: &[u8]
         (number::DESTROY_SRQ, false) => gone(Kind::Srq, 8),
         (number::OPEN_QP, false) => new(Kind::Opened),
         (number::DESTROY_QP, false) => {
-            let targets = world.qps.of(id).filter(|(_, qp)| qp.service == Service::XrcTgt);
+            let targets = world.tables.qps.of(id).filter(|(_, qp)| qp.service == Service::XrcTgt);
             Some(Change::Left { handle: word(body, 8)?, targets: targets.map(|(_, qp)| qp.qpn).collect() })
         }
         (number::CHANNEL_DESTROY, true) => gone(Kind::Channel, 0),
@@ -229,7 +229,7 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
         // Binding needs an engine of one's own.
         Kind::Mw | Kind::Dm => None,
         Kind::Mr => {
-            let mr = world.mrs.find(id, handle)?;
+            let mr = world.tables.mrs.find(id, handle)?;
             let body = RegMr {
                 response: 0,
                 start: mr.start,
@@ -242,11 +242,11 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             Some(Change::Mr { body, answer: RegMrAnswer { mr_handle: handle, lkey: mr.key, rkey: mr.key }, memory })
         }
         Kind::Channel => {
-            let channel = world.channels.find(id, handle)?;
+            let channel = world.tables.channels.find(id, handle)?;
             Some(Change::Channel { handle, eventfd: channel.eventfd.try_clone().ok()? })
         }
         Kind::Cq => {
-            let cq = world.cqs.find(id, handle)?;
+            let cq = world.tables.cqs.find(id, handle)?;
             let answer = CreateCqAnswer { cq_handle: handle, cqe: cq.entries };
             let out = CqOut {
                 rev: REV,
@@ -260,7 +260,7 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             Some(Change::Cq { handle, cookie: cq.user_handle, channel: cq.channel, made })
         }
         Kind::Srq => {
-            let srq = world.srqs.find(id, handle)?;
+            let srq = world.tables.srqs.find(id, handle)?;
             let answer = CreateSrqAnswer { srq_handle: handle, max_wr: srq.max_wr, max_sge: srq.max_sge, srqn: 0 };
             let out = SrqOut {
                 rev: REV,
@@ -273,17 +273,17 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
             };
             let made = with_region([answer.bytes(), out.bytes()].concat(), &srq.block)?;
             let member =
-                srq.xrc.map(|xrc| Member { domain: (xrc.domain, world.domains.token(xrc.domain)), cq: xrc.cq });
+                srq.xrc.map(|xrc| Member { domain: (xrc.domain, world.tables.domains.token(xrc.domain)), cq: xrc.cq });
             Some(Change::Srq { handle, pd: srq.pd, cookie: srq.user_handle, made, member })
         }
         Kind::Qp => {
-            let qp = world.qps.find(id, handle).filter(|qp| !qp.offered)?;
+            let qp = world.tables.qps.find(id, handle).filter(|qp| !qp.offered)?;
             if let Some((domain, _)) = qp.domain {
                 let made = with_region(pair_answer(qp, handle), &qp.block)?;
                 return Some(Change::Target {
                     cookie: qp.user_handle,
                     made,
-                    domain: (domain, world.domains.token(domain)),
+                    domain: (domain, world.tables.domains.token(domain)),
                 });
             }
             let spec = PairSpec {
@@ -299,13 +299,13 @@ fn made(world: &World, id: ContextId, kind: Kind, handle: u32) -> Option<Change>
         }
         Kind::Xrcd => None,
         Kind::Opened => {
-            let (server, qp) = world.opened.find(id, handle)?.qp;
-            let qp = world.qps.find(server, qp).filter(|_| server != id)?;
+            let (server, qp) = world.tables.opened.find(id, handle)?.qp;
+            let qp = world.tables.qps.find(server, qp).filter(|_| server != id)?;
             let (domain, _) = qp.domain?;
-            Some(Change::Opened { qpn: qp.qpn, domain: (domain, world.domains.token(domain)) })
+            Some(Change::Opened { qpn: qp.qpn, domain: (domain, world.tables.domains.token(domain)) })
         }
         Kind::Ah => {
-            let ah = world.ahs.find(id, handle)?;
+            let ah = world.tables.ahs.find(id, handle)?;
             Some(Change::Ah { handle, pd: ah.pd, attr: ah.attr })
         }
     }

@@ -20,10 +20,10 @@ use shm::region::Region;
 
 use super::Job;
 use super::inventory::{Change, Made};
-use crate::agent::Inbox;
+use crate::commands::extended::MODERATION;
 use crate::dispatch::Reply;
-use crate::local::{LocalControl, Message};
-use crate::objects::extended::MODERATION;
+use crate::inbox::{Inbox, Message};
+use crate::local::LocalControl;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::table::Kind;
 

@@ -19,8 +19,8 @@ use shm::region::Region;
 use wire::icrc::Envelope;
 
 use super::link::{Delivery, Link};
-use crate::cm::management::Inlet;
-use crate::objects::mcast::is_multicast;
+use crate::management::Inlet;
+use crate::objects::groups::is_multicast;
 
 /// A GID, network order.
 type Gid = [u8; 16];

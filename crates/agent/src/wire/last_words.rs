@@ -13,11 +13,11 @@ use udp::Outgoing;
 use wire::icrc::{self, Envelope};
 use wire::{Aeth, Headers, Opcode, Operation, Psn, Qpn, Syndrome, Transport};
 
-use super::address;
 use super::intake::scope;
-use crate::context::ContextId;
+use crate::gids::ip_of;
+use crate::ids::ContextId;
 use crate::lids;
-use crate::objects::qp::Qp;
+use crate::objects::Qp;
 use crate::world::World;
 
 /// The source port: any of RoCEv2's.
@@ -30,7 +30,7 @@ pub(crate) fn say(world: &World, id: ContextId) {
     if !world.wire.is_on() || world.wire.is_external() {
         return;
     }
-    for (_, qp) in world.qps.of(id).filter(|(_, qp)| qp.service == Service::Rc) {
+    for (_, qp) in world.tables.qps.of(id).filter(|(_, qp)| qp.service == Service::Rc) {
         // Acquire, by way of the block: the number was written before the word that says that it counts.
         let owed = qp.block.read(word::OWED);
         if owed & OWED == 0 || !matches!(qp.state(), State::Rtr | State::Rts | State::Sqd) {
@@ -48,7 +48,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
     let port = world.device_of(id).port(u32::from(attributes.port_num)).map_err(|_| io::ErrorKind::NotFound)?;
     let dest = lids::directed(&world.devices, world.device_of(id).index, &attributes.dest);
     let source = port.gids.entry(u32::from(dest.sgid_index)).ok_or(io::ErrorKind::AddrNotAvailable)?;
-    let (from, to) = (address(source.gid), address(dest.dgid));
+    let (from, to) = (ip_of(&source.gid), ip_of(&dest.dgid));
     let socket = udp::Socket::sender(from, scope(from, source.ifindex), SOURCE_PORT)?;
     let headers = Headers {
         opcode: Opcode::new(Transport::Rc, Operation::Acknowledge),

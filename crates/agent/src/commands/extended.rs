@@ -114,7 +114,7 @@ pub fn modify_qp(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// EX_MODIFY_CQ: moderation is its engine's affair, and has no wrong values.
 pub fn modify_cq(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ExModifyCq = call.body()?;
-    let cq = find(&world.cqs, call.context, body.cq_handle, Kind::Cq)?;
+    let cq = find(&world.tables.cqs, call.context, body.cq_handle, Kind::Cq)?;
     if body.attr_mask != MODERATION {
         let (number, mask) = (cq.number, body.attr_mask);
         return refuse(Errno::EOPNOTSUPP, format!("CQ {number}: of a CQ only the moderation changes, not {mask:#x}"));

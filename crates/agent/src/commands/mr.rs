@@ -10,61 +10,17 @@ use abi::layout::Record;
 use abi::mr::{DeregMr, RegMr, RegMrAnswer, ReregMr, ReregMrAnswer, access, rereg};
 use abi::queue::{MrIn, mr_flags};
 
-use super::dm::{self, Piece};
+use super::dm;
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut, unused};
-use crate::context::ContextId;
-use crate::foreign::{Foreign, Passed};
+use crate::foreign::Passed;
+use crate::ids::ContextId;
 use crate::mapped::Mapped;
+use crate::objects::{Matter, Mr, Shared};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
-
-/// One memory region.
-#[derive(Debug)]
-pub struct Mr {
-    /// The PD it is on.
-    pub pd: u32,
-    /// First byte in the client's address space.
-    pub start: u64,
-    /// Length in bytes.
-    pub length: u64,
-    /// First byte as work requests name it.
-    pub hca_va: u64,
-    /// Rights.
-    pub access: u32,
-    /// lkey and rkey are one number.
-    pub key: u32,
-    /// The memory itself, from a client of the slow path.
-    pub memory: Option<Shared>,
-    /// What it is made of.
-    pub matter: Matter,
-    /// How many contexts have imported it.
-    pub twins: u32,
-    /// Imported: the MR of another context that it stands for.
-    pub twin: Option<(ContextId, u32)>,
-}
-
-/// What an MR is made of.
-#[derive(Debug)]
-pub enum Matter {
-    /// The client's memory.
-    Memory,
-    /// Nothing at all.
-    Nothing,
-    /// Device memory, and the handle by which its context holds it (no handle: imported without it).
-    Device(Arc<Piece>, Option<u32>),
-}
-
-/// Memory that a client handed over.
-#[derive(Debug)]
-pub struct Shared {
-    /// The memfd.
-    pub memfd: Arc<Foreign>,
-    /// Where the region begins in it.
-    pub offset: u64,
-}
 
 /// Rights that mean something here; the upper ones are optional by definition and may be ignored.
 const KNOWN: u32 = access::LOCAL_WRITE
@@ -82,7 +38,7 @@ const OPTIONAL: u32 = 0x3ff0_0000;
 pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let fds = std::mem::take(&mut call.fds);
     let (body, tail) = call.body_and_tail::<RegMr>()?;
-    let pd = find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
+    let pd = find(&world.tables.pds, call.context, body.pd_handle, Kind::Pd)?;
     check_access(body.access_flags).map_err(|text| about(&format!("an MR on PD {}", pd.number), &text))?;
     let said = MrIn::read_zero_extended(tail);
     if said.flags & mr_flags::DEVICE == 0 {
@@ -116,7 +72,8 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         shares::room_for_descriptor(world, call.context)?;
         shares::room_for_mapping(world, call.context, body.length)?;
     }
-    let key = world.keys.take(call.context).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
+    let key =
+        world.numbers.keys.take(call.context).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?;
     if memory.is_some() {
         world.context(call.context)?.take_descriptor();
     }
@@ -133,8 +90,8 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
         twin: None,
     };
     let handed_over = mr.memory.is_some();
-    let Some(handle) = world.mrs.insert(call.context, mr) else {
-        world.keys.give_back(key);
+    let Some(handle) = world.tables.mrs.insert(call.context, mr) else {
+        world.numbers.keys.give_back(key);
         if handed_over {
             world.context(call.context)?.give_descriptor();
         }
@@ -155,7 +112,7 @@ pub fn register(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
 pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ReregMr = call.body()?;
     let owner = call.context;
-    let mr = find(&world.mrs, owner, body.mr_handle, Kind::Mr)?;
+    let mr = find(&world.tables.mrs, owner, body.mr_handle, Kind::Mr)?;
     let name = format!("MR {:#x}", mr.key);
     if body.flags == 0 || body.flags & !(rereg::TRANSLATION | rereg::PD | rereg::ACCESS) != 0 {
         return refuse(Errno::EINVAL, format!("{name}: flags {:#x} say nothing that can be changed", body.flags));
@@ -171,13 +128,13 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let new_access = if rights { body.access_flags } else { mr.access };
     check_access(new_access).map_err(|text| about(&name, &text))?;
     if moves {
-        find(&world.pds, owner, body.pd_handle, Kind::Pd)?;
+        find(&world.tables.pds, owner, body.pd_handle, Kind::Pd)?;
     }
     if translates {
         check_range(body.start, body.length, body.hca_va, new_access)?;
     }
     let key = if translates {
-        world.keys.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?
+        world.numbers.keys.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every lkey is in use"))?
     } else {
         old_key
     };
@@ -185,7 +142,7 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         pd::hold(world, owner, body.pd_handle)?;
         pd::let_go(world, owner, old_pd);
     }
-    let mr = find_mut(&mut world.mrs, owner, body.mr_handle, Kind::Mr)?;
+    let mr = find_mut(&mut world.tables.mrs, owner, body.mr_handle, Kind::Mr)?;
     mr.access = new_access;
     mr.key = key;
     if moves {
@@ -195,7 +152,7 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         let length = mr.length;
         (mr.start, mr.length, mr.hca_va) = (body.start, body.length, body.hca_va);
         let kept = mr.memory.take();
-        world.keys.give_back(old_key);
+        world.numbers.keys.give_back(old_key);
         if kept.is_some() {
             give_memory_back(world, owner, length);
         }
@@ -206,7 +163,7 @@ pub fn reregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DEREG_MR.
 pub fn deregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DeregMr { mr_handle } = call.body()?;
-    let mr = find(&world.mrs, call.context, mr_handle, Kind::Mr)?;
+    let mr = find(&world.tables.mrs, call.context, mr_handle, Kind::Mr)?;
     unused(mr.twins, &format!("MR {:#x}", mr.key), "contexts that have imported it")?;
     remove(world, call.context, mr_handle);
     Ok(Answer::default())
@@ -214,21 +171,21 @@ pub fn deregister(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Deregisters some MRs of a context that ends.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.mrs.first_of(owner, most);
+    let handles = world.tables.mrs.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    if let Some(mr) = world.mrs.remove(owner, handle) {
+    if let Some(mr) = world.tables.mrs.remove(owner, handle) {
         match mr.twin {
             // The key is the other's, unless that is gone.
-            Some((other, handle)) => match world.mrs.find_mut(other, handle) {
+            Some((other, handle)) => match world.tables.mrs.find_mut(other, handle) {
                 Some(original) => original.twins -= 1,
-                None => world.keys.give_back_last(mr.key),
+                None => world.numbers.keys.give_back_last(mr.key),
             },
-            None if mr.twins > 0 => world.keys.share(mr.key, mr.twins),
-            None => world.keys.give_back(mr.key),
+            None if mr.twins > 0 => world.numbers.keys.share(mr.key, mr.twins),
+            None => world.numbers.keys.give_back(mr.key),
         }
         if let Matter::Device(piece, held_by) = mr.matter {
             if let Some(handle) = held_by {
@@ -255,7 +212,7 @@ fn give_memory_back(world: &mut World, owner: ContextId, length: u64) {
 /// Changes what is mapped for the user of a context.
 fn mapped(world: &mut World, owner: ContextId, change: impl FnOnce(&mut Mapped, u32)) {
     if let Some(context) = world.contexts.get(&owner) {
-        change(&mut world.mapped, context.peer.uid);
+        change(&mut world.users.mapped, context.peer.uid);
     }
 }
 

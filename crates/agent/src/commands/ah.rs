@@ -7,31 +7,23 @@ use abi::lid;
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find};
-use crate::context::ContextId;
 use crate::device::Device;
+use crate::ids::ContextId;
+use crate::objects::Ah;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// One address handle. The engine keeps the address vector for sending; here it is for `show` and the slow path.
-#[derive(Debug)]
-pub struct Ah {
-    /// The PD it is on.
-    pub pd: u32,
-    /// Where it leads.
-    pub attr: AhAttr,
-}
-
 /// CREATE_AH.
 pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: CreateAh = call.body()?;
-    find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
+    find(&world.tables.pds, call.context, body.pd_handle, Kind::Pd)?;
     let device = world.device_of(call.context);
     check_vector(device, &body.attr, "an address handle")?;
     shares::room_for(world, call.context, Kind::Ah)?;
     let ah = Ah { pd: body.pd_handle, attr: body.attr };
-    let handle = world.ahs.insert(call.context, ah).ok_or_else(|| no_handle(Kind::Ah))?;
+    let handle = world.tables.ahs.insert(call.context, ah).ok_or_else(|| no_handle(Kind::Ah))?;
     pd::hold(world, call.context, body.pd_handle)?;
     world.device_of_mut(call.context).count_up(Kind::Ah);
     Ok(call.answer(&CreateAhAnswer { ah_handle: handle }))
@@ -40,20 +32,20 @@ pub fn create(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DESTROY_AH.
 pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DestroyAh { ah_handle } = call.body()?;
-    find(&world.ahs, call.context, ah_handle, Kind::Ah)?;
+    find(&world.tables.ahs, call.context, ah_handle, Kind::Ah)?;
     remove(world, call.context, ah_handle);
     Ok(Answer::default())
 }
 
 /// Destroys some AHs of a context that ends.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.ahs.first_of(owner, most);
+    let handles = world.tables.ahs.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    if let Some(ah) = world.ahs.remove(owner, handle) {
+    if let Some(ah) = world.tables.ahs.remove(owner, handle) {
         pd::let_go(world, owner, ah.pd);
         world.device_of_mut(owner).count_down(Kind::Ah);
     }

@@ -10,10 +10,9 @@ use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, hell
 use shm::bell::BELL_LEN;
 
 use super::{Answer, Call};
-use crate::capture;
-use crate::context::ContextId;
 use crate::engine_link::EngineLink;
 use crate::foreign::{Foreign, Passed};
+use crate::ids::ContextId;
 use crate::lanes::{LaneEnd, STRIPES, WAKES_PEER};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
@@ -37,7 +36,12 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let (mut link, theirs) = EngineLink::new(bell, kick)?;
     link.note_at(owing);
     context.engine = Some(link);
-    capture::greet(world, call.context);
+    {
+        let World { contexts, devices, captures, .. } = &mut *world;
+        if let Some(context) = contexts.get_mut(&call.context) {
+            captures.greet(context, &devices[context.device].name);
+        }
+    }
     if body.flags & flag::FAULTS != 0
         && let Err(why) = world.bring_faults(call.context, body.flags & flag::TOML != 0)
     {

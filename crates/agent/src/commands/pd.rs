@@ -5,30 +5,23 @@ use abi::pd::{AllocPd, AllocPdAnswer, DeallocPd};
 use abi::queue::{PdOut, REV};
 
 use super::{Answer, Call, find, find_mut, unused};
-use crate::context::ContextId;
+use crate::ids::ContextId;
+use crate::objects::Pd;
 use crate::refusal::{Outcome, Refusal};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// One protection domain.
-#[derive(Debug)]
-pub struct Pd {
-    /// By which people tell PDs apart.
-    pub number: u32,
-    /// MRs, MWs, AHs, SRQs and QPs on it.
-    pub users: u32,
-    /// Imported: the PD of another context that it stands for.
-    pub twin: Option<(ContextId, u32)>,
-}
-
 /// ALLOC_PD.
 pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let AllocPd { .. } = call.body()?;
     shares::room_for(world, call.context, Kind::Pd)?;
-    let number = world.next_label();
-    let handle =
-        world.pds.insert(call.context, Pd { number, users: 0, twin: None }).ok_or_else(|| no_handle(Kind::Pd))?;
+    let number = world.numbers.next_label();
+    let handle = world
+        .tables
+        .pds
+        .insert(call.context, Pd { number, users: 0, twin: None })
+        .ok_or_else(|| no_handle(Kind::Pd))?;
     world.device_of_mut(call.context).count_up(Kind::Pd);
     Ok(call.answer_with(&AllocPdAnswer { pd_handle: handle }, &PdOut { rev: REV, number }, None))
 }
@@ -36,7 +29,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DEALLOC_PD.
 pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DeallocPd { pd_handle } = call.body()?;
-    let pd = find(&world.pds, call.context, pd_handle, Kind::Pd)?;
+    let pd = find(&world.tables.pds, call.context, pd_handle, Kind::Pd)?;
     unused(pd.users, &format!("PD {}", pd.number), "MRs, MWs, AHs, SRQs or QPs")?;
     remove(world, call.context, pd_handle);
     Ok(Answer::default())
@@ -44,20 +37,20 @@ pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Frees some PDs of a context that ends; whatever was on them is gone.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.pds.first_of(owner, most);
+    let handles = world.tables.pds.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
 /// One more object is on a PD that was found before.
 pub fn hold(world: &mut World, owner: ContextId, handle: u32) -> Outcome<()> {
-    find_mut(&mut world.pds, owner, handle, Kind::Pd)?.users += 1;
+    find_mut(&mut world.tables.pds, owner, handle, Kind::Pd)?.users += 1;
     Ok(())
 }
 
 /// One object less is on a PD.
 pub fn let_go(world: &mut World, owner: ContextId, handle: u32) {
-    if let Some(pd) = world.pds.find_mut(owner, handle) {
+    if let Some(pd) = world.tables.pds.find_mut(owner, handle) {
         pd.users -= 1;
     }
 }
@@ -68,7 +61,7 @@ pub fn no_handle(kind: Kind) -> Refusal {
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    if let Some(pd) = world.pds.remove(owner, handle) {
+    if let Some(pd) = world.tables.pds.remove(owner, handle) {
         world.device_of_mut(owner).count_down(Kind::Pd);
         if let Some((other, handle)) = pd.twin {
             let_go(world, other, handle);

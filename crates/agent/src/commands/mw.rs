@@ -9,27 +9,17 @@ use abi::queue::MwIn;
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find};
-use crate::context::ContextId;
+use crate::ids::ContextId;
+use crate::objects::Mw;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// One memory window.
-#[derive(Debug)]
-pub struct Mw {
-    /// The PD it is on.
-    pub pd: u32,
-    /// 1 or 2.
-    pub kind: u8,
-    /// The key that it began with; binding changes the lower 8 bits.
-    pub key: u32,
-}
-
 /// ALLOC_MW.
 pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: AllocMw = call.body()?;
-    let pd = find(&world.pds, call.context, body.pd_handle, Kind::Pd)?;
+    let pd = find(&world.tables.pds, call.context, body.pd_handle, Kind::Pd)?;
     if !matches!(body.mw_type, mw_type::TYPE_1 | mw_type::TYPE_2) {
         return refuse(
             Errno::EINVAL,
@@ -37,10 +27,11 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         );
     }
     shares::room_for(world, call.context, Kind::Mw)?;
-    let key = world.keys.take(call.context).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every rkey is in use"))?;
+    let key =
+        world.numbers.keys.take(call.context).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every rkey is in use"))?;
     let mw = Mw { pd: body.pd_handle, kind: body.mw_type, key };
-    let Some(handle) = world.mws.insert(call.context, mw) else {
-        world.keys.give_back(key);
+    let Some(handle) = world.tables.mws.insert(call.context, mw) else {
+        world.numbers.keys.give_back(key);
         return Err(no_handle(Kind::Mw));
     };
     pd::hold(world, call.context, body.pd_handle)?;
@@ -51,7 +42,7 @@ pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DEALLOC_MW. The tail, if there is one, says which key was the last, so that none of those that peers may remember comes again soon.
 pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let (DeallocMw { mw_handle }, tail) = call.body_and_tail()?;
-    let mw = find(&world.mws, call.context, mw_handle, Kind::Mw)?;
+    let mw = find(&world.tables.mws, call.context, mw_handle, Kind::Mw)?;
     let said = MwIn::read_zero_extended(tail);
     let last = if said.key >> 8 == mw.key >> 8 { said.key } else { mw.key };
     remove(world, call.context, mw_handle, Some(last));
@@ -60,14 +51,14 @@ pub fn dealloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Deallocates some windows of a context that ends.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.mws.first_of(owner, most);
+    let handles = world.tables.mws.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle, None));
     handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32, last: Option<u32>) {
-    if let Some(mw) = world.mws.remove(owner, handle) {
-        world.keys.retire(mw.key, last.unwrap_or(mw.key));
+    if let Some(mw) = world.tables.mws.remove(owner, handle) {
+        world.numbers.keys.retire(mw.key, last.unwrap_or(mw.key));
         pd::let_go(world, owner, mw.pd);
         world.device_of_mut(owner).count_down(Kind::Mw);
     }

@@ -11,46 +11,13 @@ use abi::srq::{CreateSrq, CreateSrqAnswer, DestroySrq, DestroySrqAnswer, ModifyS
 
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, find_mut, unused, xrc};
-use crate::context::ContextId;
-use crate::queue_memory::{Allocation, Block};
+use crate::ids::ContextId;
+use crate::objects::{Srq, Xrc};
+use crate::queue_memory::Allocation;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
-
-/// One shared receive queue.
-pub struct Srq {
-    /// Unique among all devices of the agent.
-    pub number: u32,
-    /// The client's name for it.
-    pub user_handle: u64,
-    /// The PD it is on.
-    pub pd: u32,
-    /// Work requests, a power of two.
-    pub max_wr: u32,
-    /// Scatter entries per work request.
-    pub max_sge: u32,
-    /// Where it lies.
-    pub block: Block,
-    /// Where it lay before it was resized.
-    former: Vec<Block>,
-    /// QPs that receive from it. The target QPs of its domain are not among them.
-    pub users: u32,
-    /// What it has if it is an XRC SRQ.
-    pub xrc: Option<Xrc>,
-    key: u32,
-}
-
-/// What an XRC SRQ has besides.
-#[derive(Debug, Clone, Copy)]
-pub struct Xrc {
-    /// The domain whose target QPs reach it.
-    pub domain: u32,
-    /// The handle of the domain by which it was made.
-    pub xrcd: u32,
-    /// The CQ of its receives.
-    pub cq: u32,
-}
 
 /// What both forms of the command ask for.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +57,7 @@ pub fn make(
     owner: ContextId,
     wanted: Wanted,
 ) -> Outcome<(CreateSrqAnswer, SrqOut, Option<OwnedFd>)> {
-    find(&world.pds, owner, wanted.pd, Kind::Pd)?;
+    find(&world.tables.pds, owner, wanted.pd, Kind::Pd)?;
     let device = world.device_of(owner);
     let limits = &device.limits;
     within("max_wr", wanted.max_wr, limits.max_srq_wr)?;
@@ -104,12 +71,16 @@ pub fn make(
     shares::room_for(world, owner, Kind::Srq)?;
     let max_wr = wanted.max_wr.next_power_of_two();
     let stride = recv_stride(wanted.max_sge);
-    let key = world.srq_numbers.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every SRQ number is in use"))?;
+    let key = world
+        .numbers
+        .srq_numbers
+        .take(owner)
+        .ok_or_else(|| Refusal::new(Errno::ENOMEM, "every SRQ number is in use"))?;
     let Allocation { block, mapping, fd } =
         match world.context(owner)?.memory.allocate(CONTROL_LEN + max_wr as usize * stride) {
             Ok(allocation) => allocation,
             Err(error) => {
-                world.srq_numbers.give_back(key);
+                world.numbers.srq_numbers.give_back(key);
                 return Err(error.into());
             }
         };
@@ -127,15 +98,15 @@ pub fn make(
         xrc: wanted.xrc,
         key,
     };
-    let Some(handle) = world.srqs.insert(owner, srq) else {
-        world.srq_numbers.give_back(key);
+    let Some(handle) = world.tables.srqs.insert(owner, srq) else {
+        world.numbers.srq_numbers.give_back(key);
         world.context(owner)?.memory.release(&block);
         return Err(no_handle(Kind::Srq));
     };
     pd::hold(world, owner, wanted.pd)?;
     hold_domain(world, owner, wanted.xrc, 1);
     if let Some(xrc) = wanted.xrc {
-        world.domains.enter_srq(xrc.domain, number, owner);
+        world.tables.domains.enter_srq(xrc.domain, number, owner);
     }
     world.device_of_mut(owner).count_up(Kind::Srq);
     let srqn = if wanted.xrc.is_some() { number } else { 0 };
@@ -148,7 +119,7 @@ pub fn make(
 fn hold_domain(world: &mut World, owner: ContextId, xrc: Option<Xrc>, by: i32) {
     let Some(xrc) = xrc else { return };
     xrc::hold(world, owner, xrc.xrcd, by);
-    if let Some(cq) = world.cqs.find_mut(owner, xrc.cq) {
+    if let Some(cq) = world.tables.cqs.find_mut(owner, xrc.cq) {
         cq.users = cq.users.saturating_add_signed(by);
     }
 }
@@ -158,7 +129,7 @@ fn hold_domain(world: &mut World, owner: ContextId, xrc: Option<Xrc>, by: i32) {
 pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ModifySrq = call.body()?;
     let owner = call.context;
-    let srq = find(&world.srqs, owner, body.srq_handle, Kind::Srq)?;
+    let srq = find(&world.tables.srqs, owner, body.srq_handle, Kind::Srq)?;
     let (number, old) = (srq.number, srq.block.clone());
     let (resizes, arms) = (body.attr_mask & attr::MAX_WR != 0, body.attr_mask & attr::LIMIT != 0);
     if body.attr_mask == 0 || body.attr_mask & !(attr::MAX_WR | attr::LIMIT) != 0 {
@@ -179,7 +150,7 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("SRQ {number}: limit {limit} is above its {max_wr} work requests"));
     }
     let answer = if resizes { resize(world, call, body.srq_handle, max_wr)? } else { Answer::default() };
-    let srq = find(&world.srqs, owner, body.srq_handle, Kind::Srq)?;
+    let srq = find(&world.tables.srqs, owner, body.srq_handle, Kind::Srq)?;
     srq.block.word(word::LIMIT).store(limit, Ordering::Release);
     Ok(answer)
 }
@@ -187,7 +158,7 @@ pub fn modify(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// Gives an SRQ a place with room for `max_wr` work requests.
 fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outcome<Answer> {
     let owner = call.context;
-    let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
+    let srq = find(&world.tables.srqs, owner, handle, Kind::Srq)?;
     let (number, stride, old) = (srq.number, recv_stride(srq.max_sge), srq.block.clone());
     let max_wr = max_wr.next_power_of_two();
     shares::room_for_queues(world, owner)?;
@@ -197,7 +168,7 @@ fn resize(world: &mut World, call: &Call<'_>, handle: u32, max_wr: u32) -> Outco
         block.word(at).store(old.read(at), Ordering::Release);
     }
     memory.leave(&old);
-    let srq = find_mut(&mut world.srqs, owner, handle, Kind::Srq)?;
+    let srq = find_mut(&mut world.tables.srqs, owner, handle, Kind::Srq)?;
     srq.former.push(std::mem::replace(&mut srq.block, block));
     srq.max_wr = max_wr;
     let out = place(number, mapping, max_wr, stride);
@@ -211,7 +182,7 @@ fn place(number: u32, mapping: Mapping, max_wr: u32, stride: usize) -> SrqOut {
 /// QUERY_SRQ.
 pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let QuerySrq { srq_handle, .. } = call.body()?;
-    let srq = find(&world.srqs, call.context, srq_handle, Kind::Srq)?;
+    let srq = find(&world.tables.srqs, call.context, srq_handle, Kind::Srq)?;
     let srq_limit = srq.block.read(word::LIMIT);
     Ok(call.answer(&QuerySrqAnswer { max_wr: srq.max_wr, max_sge: srq.max_sge, srq_limit, reserved: 0 }))
 }
@@ -219,7 +190,7 @@ pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DESTROY_SRQ.
 pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DestroySrq { srq_handle, .. } = call.body()?;
-    let srq = find(&world.srqs, call.context, srq_handle, Kind::Srq)?;
+    let srq = find(&world.tables.srqs, call.context, srq_handle, Kind::Srq)?;
     unused(srq.users, &format!("SRQ {}", srq.number), "QPs")?;
     let answer = DestroySrqAnswer { events_reported: srq.block.read(word::EVENTS_REPORTED) };
     remove(world, call.context, srq_handle);
@@ -228,18 +199,18 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Destroys some SRQs of a context that ends.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.srqs.first_of(owner, most);
+    let handles = world.tables.srqs.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    let Some(srq) = world.srqs.remove(owner, handle) else { return };
-    world.srq_numbers.give_back(srq.key);
+    let Some(srq) = world.tables.srqs.remove(owner, handle) else { return };
+    world.numbers.srq_numbers.give_back(srq.key);
     pd::let_go(world, owner, srq.pd);
     hold_domain(world, owner, srq.xrc, -1);
     if let Some(xrc) = srq.xrc {
-        world.domains.leave_srq(xrc.domain, srq.number);
+        world.tables.domains.leave_srq(xrc.domain, srq.number);
     }
     if let Ok(context) = world.context(owner) {
         context.memory.release(&srq.block);

@@ -18,7 +18,7 @@ pub fn get_context(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let GetContext { .. } = call.body()?;
     let device = world.device_of(call.context);
     let (index, vectors) = (device.index as u32, device.completion_vectors);
-    let (apart, owing) = (world.system, world.owing.of(call.context));
+    let (apart, owing) = (world.users.apart, world.owing.of(call.context));
     let context = world.context(call.context)?;
     let closer = context.closer.clone();
     let page = context.memory.allocate_apart(CONTEXT_LEN)?;

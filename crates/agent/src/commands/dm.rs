@@ -3,7 +3,7 @@
 //! A piece of device memory is a memfd that the agent makes and everybody maps who may use it. There is as much as `max_dm_size` says,
 //! of all programs together.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use abi::Errno;
@@ -12,40 +12,15 @@ use shm::region::Region;
 
 use super::pd::no_handle;
 use super::{Answer, Call, find, find_mut, unused};
-use crate::context::ContextId;
+use crate::ids::ContextId;
+use crate::objects::{Dm, Piece};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// Pieces are multiples of this.
-const GRAIN: u64 = 64;
 /// The finest alignment that can be asked for is a page's.
 const LOG_PAGE: u32 = 12;
-
-/// A context's hold on a piece of device memory.
-#[derive(Debug)]
-pub struct Dm {
-    /// The memory, which other contexts may hold too.
-    pub piece: Arc<Piece>,
-    /// MRs on it.
-    pub users: u32,
-}
-
-/// A piece of device memory.
-#[derive(Debug)]
-pub struct Piece {
-    /// The memfd.
-    pub memfd: OwnedFd,
-    /// Bytes.
-    pub length: u64,
-}
-
-impl Piece {
-    fn taken(&self) -> u64 {
-        self.length.next_multiple_of(GRAIN)
-    }
-}
 
 /// ALLOC_DM.
 pub fn alloc(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
@@ -81,7 +56,7 @@ pub fn hold(world: &mut World, call: &Call<'_>, piece: Arc<Piece>) -> Outcome<An
     let fd = piece.memfd.as_fd().try_clone_to_owned()?;
     world.context(owner)?.take_descriptor();
     let length = piece.length;
-    let Some(dm_handle) = world.dms.insert(owner, Dm { piece, users: 0 }) else {
+    let Some(dm_handle) = world.tables.dms.insert(owner, Dm { piece, users: 0 }) else {
         world.context(owner)?.give_descriptor();
         return Err(no_handle(Kind::Dm));
     };
@@ -93,7 +68,7 @@ pub fn hold(world: &mut World, call: &Call<'_>, piece: Arc<Piece>) -> Outcome<An
 /// FREE_DM.
 pub fn free(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let FreeDm { dm_handle, .. } = call.body()?;
-    let dm = find(&world.dms, call.context, dm_handle, Kind::Dm)?;
+    let dm = find(&world.tables.dms, call.context, dm_handle, Kind::Dm)?;
     unused(dm.users, "the device memory", "MRs")?;
     remove(world, call.context, dm_handle);
     Ok(Answer::default())
@@ -101,14 +76,14 @@ pub fn free(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Frees some of what a context holds that ends; the MRs on it are gone.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.dms.first_of(owner, most);
+    let handles = world.tables.dms.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
 /// The place in device memory of an MR; its memory is what is returned.
 pub fn range(world: &World, owner: ContextId, handle: u32, start: u64, length: u64) -> Outcome<Arc<Piece>> {
-    let piece = &find(&world.dms, owner, handle, Kind::Dm)?.piece;
+    let piece = &find(&world.tables.dms, owner, handle, Kind::Dm)?.piece;
     if start.checked_add(length).is_none_or(|end| end > piece.length) {
         let all = piece.length;
         return refuse(Errno::EINVAL, format!("{length} bytes from {start} on leave the device memory of {all} bytes"));
@@ -118,19 +93,19 @@ pub fn range(world: &World, owner: ContextId, handle: u32, start: u64, length: u
 
 /// One more MR is on device memory that was found before.
 pub fn count(world: &mut World, owner: ContextId, handle: u32) -> Outcome<()> {
-    find_mut(&mut world.dms, owner, handle, Kind::Dm)?.users += 1;
+    find_mut(&mut world.tables.dms, owner, handle, Kind::Dm)?.users += 1;
     Ok(())
 }
 
 /// One MR less.
 pub fn discount(world: &mut World, owner: ContextId, handle: u32) {
-    if let Some(dm) = world.dms.find_mut(owner, handle) {
+    if let Some(dm) = world.tables.dms.find_mut(owner, handle) {
         dm.users -= 1;
     }
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    if let Some(dm) = world.dms.remove(owner, handle) {
+    if let Some(dm) = world.tables.dms.remove(owner, handle) {
         if let Ok(context) = world.context(owner) {
             context.give_descriptor();
         }

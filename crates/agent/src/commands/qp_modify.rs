@@ -15,10 +15,10 @@ use protocol::modify::{Attributes, check, counting};
 
 use super::ah::check_vector;
 use super::mr::check_meaning;
-use super::qp::{Qp, state_of};
 use super::{Answer, Call, find, migration, xrc};
-use crate::context::ContextId;
 use crate::device::{Device, PKEYS};
+use crate::ids::ContextId;
+use crate::objects::{Qp, state_of};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::table::Kind;
 use crate::world::World;
@@ -43,14 +43,14 @@ pub fn apply(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Optio
         return refuse(Errno::EOPNOTSUPP, text);
     }
     let wanted = &ModifyQp { qp_handle, ..*wanted };
-    let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
+    let qp = find(&world.tables.qps, owner, wanted.qp_handle, Kind::Qp)?;
     if qp.frozen {
         return Ok(());
     }
-    if let Some(qp) = world.qps.find_mut(owner, wanted.qp_handle) {
+    if let Some(qp) = world.tables.qps.find_mut(owner, wanted.qp_handle) {
         qp.settle_paths();
     }
-    let qp = find(&world.qps, owner, wanted.qp_handle, Kind::Qp)?;
+    let qp = find(&world.tables.qps, owner, wanted.qp_handle, Kind::Qp)?;
     let wanted = &ModifyQp { attr_mask: counting(qp.service, Attributes(wanted.attr_mask)).0, ..*wanted };
     let device = world.device_of(owner);
     for _ in 0..ATTEMPTS {
@@ -169,7 +169,7 @@ fn check_rate(qp: &Qp, wanted: &ModifyQp, rate: Option<u32>) -> Outcome<()> {
 
 /// Remembers what was set, for QUERY_QP. RESET forgets everything but the capacities.
 fn store(world: &mut World, owner: ContextId, wanted: &ModifyQp, rate: Option<u32>, next: State) {
-    let Some(qp) = world.qps.find_mut(owner, wanted.qp_handle) else { return };
+    let Some(qp) = world.tables.qps.find_mut(owner, wanted.qp_handle) else { return };
     if next == State::Reset {
         qp.rate_limit = 0;
     } else if let Some(rate) = rate.filter(|_| wanted.attr_mask & attr::RATE_LIMIT != 0) {

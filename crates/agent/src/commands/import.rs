@@ -13,10 +13,10 @@ use abi::Errno;
 use abi::dm::{Import, ImportContext, ImportContextAnswer, ImportMr, ImportMrAnswer, ImportPdAnswer};
 use abi::queue::mr_flags;
 
-use super::mr::{Matter, Mr};
-use super::pd::{self, Pd, no_handle};
+use super::pd::{self, no_handle};
 use super::{Answer, Call, dm, find};
-use crate::context::ContextId;
+use crate::ids::ContextId;
+use crate::objects::{Matter, Mr, Pd};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
@@ -65,10 +65,10 @@ fn source(world: &mut World, call: &Call<'_>) -> Outcome<ContextId> {
 pub fn domain(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let Import { handle, .. } = call.body()?;
     let other = source(world, call)?;
-    let number = find(&world.pds, other, handle, Kind::Pd)?.number;
+    let number = find(&world.tables.pds, other, handle, Kind::Pd)?.number;
     shares::room_for(world, call.context, Kind::Pd)?;
     let twin = Pd { number, users: 0, twin: Some((other, handle)) };
-    let pd_handle = world.pds.insert(call.context, twin).ok_or_else(|| no_handle(Kind::Pd))?;
+    let pd_handle = world.tables.pds.insert(call.context, twin).ok_or_else(|| no_handle(Kind::Pd))?;
     world.device_of_mut(call.context).count_up(Kind::Pd);
     pd::hold(world, other, handle)?;
     Ok(call.answer(&ImportPdAnswer { pd_handle, reserved: 0 }))
@@ -78,10 +78,10 @@ pub fn domain(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let ImportMr { pd_handle, handle } = call.body()?;
     let owner = call.context;
-    let twin = find(&world.pds, owner, pd_handle, Kind::Pd)?.twin;
+    let twin = find(&world.tables.pds, owner, pd_handle, Kind::Pd)?.twin;
     let other = source(world, call)?;
     let near = world.context(owner)?.peer.pid == world.contexts.get(&other).map_or(0, |context| context.peer.pid);
-    let mr = find(&world.mrs, other, handle, Kind::Mr)?;
+    let mr = find(&world.tables.mrs, other, handle, Kind::Mr)?;
     if twin != Some((other, mr.pd)) {
         return refuse(Errno::EINVAL, format!("MR {:#x} is not on the PD that this one was imported from", mr.key));
     }
@@ -123,10 +123,10 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         twin: Some((other, handle)),
     };
     shares::room_for(world, owner, Kind::Mr)?;
-    let mr_handle = world.mrs.insert(owner, shadow).ok_or_else(|| no_handle(Kind::Mr))?;
+    let mr_handle = world.tables.mrs.insert(owner, shadow).ok_or_else(|| no_handle(Kind::Mr))?;
     world.device_of_mut(owner).count_up(Kind::Mr);
     pd::hold(world, owner, pd_handle)?;
-    if let Some(mr) = world.mrs.find_mut(other, handle) {
+    if let Some(mr) = world.tables.mrs.find_mut(other, handle) {
         mr.twins += 1;
     }
     Ok(Answer { fds: fd.into_iter().collect(), ..call.answer(&ImportMrAnswer { mr_handle, ..answer }) })
@@ -136,6 +136,6 @@ pub fn region(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 pub fn memory(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let Import { handle, .. } = call.body()?;
     let other = source(world, call)?;
-    let piece = Arc::clone(&find(&world.dms, other, handle, Kind::Dm)?.piece);
+    let piece = Arc::clone(&find(&world.tables.dms, other, handle, Kind::Dm)?.piece);
     dm::hold(world, call, piece)
 }

@@ -9,8 +9,8 @@ use abi::Errno;
 use abi::private::{DirectAsk, DirectGrant, LaneOut, Push, push};
 
 use super::{Answer, Call};
-use crate::context::ContextId;
 use crate::foreign::{Foreign, Passed};
+use crate::ids::ContextId;
 use crate::refusal::{Outcome, refuse};
 use crate::world::World;
 

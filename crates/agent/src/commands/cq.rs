@@ -16,42 +16,15 @@ use abi::queue::{CONTROL_LEN, CQE_LEN, CqOut, REV, cq as word};
 
 use super::pd::no_handle;
 use super::{Answer, Call, find, find_mut, unused};
-use crate::context::{ContextId, event_file};
+use crate::context::event_file;
 use crate::foreign::Foreign;
-use crate::queue_memory::{Allocation, Block};
+use crate::ids::ContextId;
+use crate::objects::{Channel, Cq};
+use crate::queue_memory::Allocation;
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
-
-/// One completion channel.
-#[derive(Debug)]
-pub struct Channel {
-    /// What the client polls.
-    pub eventfd: Foreign,
-    /// CQs that report to it.
-    pub users: u32,
-}
-
-/// One completion queue.
-pub struct Cq {
-    /// By which people tell CQs apart.
-    pub number: u32,
-    /// The client's name for it.
-    pub user_handle: u64,
-    /// Entries, a power of two.
-    pub entries: u32,
-    /// Its channel.
-    pub channel: Option<u32>,
-    /// Its completion vector.
-    pub vector: u32,
-    /// Where it lies.
-    pub block: Block,
-    /// Where it lay before it was resized; the client may still be reading there.
-    pub former: Vec<Block>,
-    /// Send and receive queues that complete to it.
-    pub users: u32,
-}
 
 /// What both forms of CREATE_CQ ask for.
 pub struct Wanted {
@@ -79,7 +52,7 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     context.take_descriptor();
     // Its client may have set up so much to wait for it that the last close takes long.
     let channel = Channel { eventfd: Foreign::new(eventfd, context.closer.clone()), users: 0 };
-    let Some(handle) = world.channels.insert(call.context, channel) else {
+    let Some(handle) = world.tables.channels.insert(call.context, channel) else {
         world.context(call.context)?.give_descriptor();
         return Err(no_handle(Kind::Channel));
     };
@@ -92,7 +65,7 @@ pub fn create_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// CHANNEL_DESTROY.
 pub fn destroy_channel(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let ChannelDestroy { handle, .. } = call.body()?;
-    let channel = find(&world.channels, call.context, handle, Kind::Channel)?;
+    let channel = find(&world.tables.channels, call.context, handle, Kind::Channel)?;
     unused(channel.users, &format!("completion channel {handle:#x}"), "CQs")?;
     remove_channel(world, call.context, handle);
     Ok(Answer::default())
@@ -119,12 +92,12 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u3
         -1 => None,
         handle => {
             let handle = handle.cast_unsigned();
-            find(&world.channels, owner, handle, Kind::Channel)?;
+            find(&world.tables.channels, owner, handle, Kind::Channel)?;
             Some(handle)
         }
     };
     shares::room_for(world, owner, Kind::Cq)?;
-    let number = world.next_label();
+    let number = world.numbers.next_label();
     let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(bytes_for(entries))?;
     let cq = Cq {
         number,
@@ -136,12 +109,12 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u3
         former: Vec::new(),
         users: 0,
     };
-    let Some(handle) = world.cqs.insert(owner, cq) else {
+    let Some(handle) = world.tables.cqs.insert(owner, cq) else {
         world.context(owner)?.memory.release(&block);
         return Err(no_handle(Kind::Cq));
     };
     if let Some(channel) = channel {
-        find_mut(&mut world.channels, owner, channel, Kind::Channel)?.users += 1;
+        find_mut(&mut world.tables.channels, owner, channel, Kind::Channel)?.users += 1;
     }
     world.device_of_mut(owner).count_up(Kind::Cq);
     let out = CqOut { rev: REV, number, mapping, cqe_count: entries, cqe_size: CQE_LEN as u32, reserved: [0; 2] };
@@ -152,7 +125,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(u3
 pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let body: ResizeCq = call.body()?;
     let owner = call.context;
-    let cq = find(&world.cqs, owner, body.cq_handle, Kind::Cq)?;
+    let cq = find(&world.tables.cqs, owner, body.cq_handle, Kind::Cq)?;
     let (number, old) = (cq.number, cq.block.clone());
     if cq.former.len() >= FORMER_MAX {
         let text =
@@ -173,7 +146,7 @@ pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         block.word(at).store(old.read(at), Ordering::Release);
     }
     world.context(owner)?.memory.leave(&old);
-    let cq = find_mut(&mut world.cqs, owner, body.cq_handle, Kind::Cq)?;
+    let cq = find_mut(&mut world.tables.cqs, owner, body.cq_handle, Kind::Cq)?;
     cq.former.push(std::mem::replace(&mut cq.block, block));
     cq.entries = entries;
     let out = CqOut { rev: REV, number, mapping, cqe_count: entries, cqe_size: CQE_LEN as u32, reserved: [0; 2] };
@@ -183,7 +156,7 @@ pub fn resize(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DESTROY_CQ.
 pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DestroyCq { cq_handle, .. } = call.body()?;
-    let cq = find(&world.cqs, call.context, cq_handle, Kind::Cq)?;
+    let cq = find(&world.tables.cqs, call.context, cq_handle, Kind::Cq)?;
     unused(cq.users, &format!("CQ {}", cq.number), "queues of QPs")?;
     let answer = DestroyCqAnswer {
         comp_events_reported: cq.block.read(word::COMP_EVENTS_REPORTED),
@@ -195,21 +168,21 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Destroys some CQs of a context that ends.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.cqs.first_of(owner, most);
+    let handles = world.tables.cqs.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
 /// Destroys some channels of a context that ends, whose CQs are gone.
 pub fn destroy_some_channels(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.channels.first_of(owner, most);
+    let handles = world.tables.channels.first_of(owner, most);
     handles.iter().for_each(|handle| remove_channel(world, owner, *handle));
     handles.len()
 }
 
 fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    let Some(cq) = world.cqs.remove(owner, handle) else { return };
-    if let Some(channel) = cq.channel.and_then(|channel| world.channels.find_mut(owner, channel)) {
+    let Some(cq) = world.tables.cqs.remove(owner, handle) else { return };
+    if let Some(channel) = cq.channel.and_then(|channel| world.tables.channels.find_mut(owner, channel)) {
         channel.users -= 1;
     }
     if let Ok(context) = world.context(owner) {
@@ -222,7 +195,7 @@ fn remove(world: &mut World, owner: ContextId, handle: u32) {
 }
 
 fn remove_channel(world: &mut World, owner: ContextId, handle: u32) {
-    if world.channels.remove(owner, handle).is_some() {
+    if world.tables.channels.remove(owner, handle).is_some() {
         if let Ok(context) = world.context(owner) {
             context.give_descriptor();
         }

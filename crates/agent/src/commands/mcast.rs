@@ -2,7 +2,6 @@
 //!
 //! Membership only; who sends what to whom is the engines' affair. The principal type is [`Groups`].
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 
 use abi::Errno;
@@ -11,71 +10,18 @@ use abi::private::{MCAST_ENGINES_MAX, McastResolve, McastResolveAnswer};
 use protocol::Service;
 
 use super::{Answer, Call, find, find_mut};
-use crate::context::ContextId;
+use crate::ids::ContextId;
+use crate::objects::groups::{Gid, is_multicast};
 use crate::refusal::{Outcome, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
 
-/// A multicast GID, network order.
-pub type Gid = [u8; 16];
-
-/// All groups of all devices, by GID; a member is a context and its QP's handle.
-#[derive(Debug, Default)]
-pub struct Groups {
-    members: BTreeMap<Gid, BTreeSet<(ContextId, u32)>>,
-    /// How many members each user has in each group.
-    of_users: BTreeMap<(u32, Gid), usize>,
-}
-
-impl Groups {
-    /// The engines with members, each once.
-    pub fn engines(&self, gid: &Gid) -> BTreeSet<ContextId> {
-        self.members.get(gid).into_iter().flatten().map(|(context, _)| *context).collect()
-    }
-
-    /// Every group with its number of members.
-    pub fn iter(&self) -> impl Iterator<Item = (Gid, usize)> + '_ {
-        self.members.iter().map(|(gid, members)| (*gid, members.len()))
-    }
-
-    /// In how many groups a user has members.
-    fn groups_of(&self, uid: u32) -> usize {
-        self.of_users.range((uid, [0; 16])..=(uid, [u8::MAX; 16])).count()
-    }
-
-    /// How many members of a group are a user's.
-    fn members_of(&self, uid: u32, gid: &Gid) -> usize {
-        self.of_users.get(&(uid, *gid)).copied().unwrap_or(0)
-    }
-
-    fn join(&mut self, gid: Gid, member: (ContextId, u32), uid: u32) {
-        if self.members.entry(gid).or_default().insert(member) {
-            *self.of_users.entry((uid, gid)).or_default() += 1;
-        }
-    }
-
-    fn leave(&mut self, gid: &Gid, member: (ContextId, u32), uid: u32) -> bool {
-        let Some(members) = self.members.get_mut(gid) else { return false };
-        let was_in = members.remove(&member);
-        if members.is_empty() {
-            self.members.remove(gid);
-        }
-        if was_in && let Some(count) = self.of_users.get_mut(&(uid, *gid)) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_users.remove(&(uid, *gid));
-            }
-        }
-        was_in
-    }
-}
-
 /// ATTACH_MCAST. Attaching twice succeeds and changes nothing.
 pub fn attach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let AttachMcast { gid, qp_handle, .. } = call.body()?;
     let owner = call.context;
-    let qp = find(&world.qps, owner, qp_handle, Kind::Qp)?;
+    let qp = find(&world.tables.qps, owner, qp_handle, Kind::Qp)?;
     if qp.service != Service::Ud {
         return refuse(Errno::EINVAL, format!("QP {:#x} is {}; only a UD QP joins a group", qp.qpn, qp.service));
     }
@@ -84,23 +30,23 @@ pub fn attach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         return refuse(Errno::EINVAL, format!("{name} is not a multicast GID, QP {:#x} cannot join it", qp.qpn));
     }
     let limits = &world.device_of(owner).limits;
-    let present = world.groups.members.get(&gid).map_or(0, BTreeSet::len);
-    if present == 0 && world.groups.members.len() >= limits.max_mcast_grp as usize {
+    let present = world.tables.groups.len_of(&gid);
+    if present == 0 && world.tables.groups.len() >= limits.max_mcast_grp as usize {
         return refuse(Errno::ENOMEM, format!("there are {} groups, no more are possible", limits.max_mcast_grp));
     }
     if qp.groups.contains(&gid) {
         return Ok(Answer::default());
     }
-    let groups = |uid| world.groups.groups_of(uid);
+    let groups = |uid| world.tables.groups.groups_of(uid);
     shares::room_among(world, owner, "multicast groups", limits.max_mcast_grp, groups)?;
-    let members = |uid| world.groups.members_of(uid, &gid);
+    let members = |uid| world.tables.groups.members_of(uid, &gid);
     shares::room_among(world, owner, "members of a group", limits.max_mcast_qp_attach, members)?;
     if present >= limits.max_mcast_qp_attach as usize {
         return refuse(Errno::ENOMEM, format!("group {name} has {present} members, no more are possible"));
     }
-    find_mut(&mut world.qps, owner, qp_handle, Kind::Qp)?.groups.insert(gid);
+    find_mut(&mut world.tables.qps, owner, qp_handle, Kind::Qp)?.groups.insert(gid);
     let uid = world.context(owner)?.peer.uid;
-    world.groups.join(gid, (owner, qp_handle), uid);
+    world.tables.groups.join(gid, (owner, qp_handle), uid);
     changed(world, &gid);
     Ok(Answer::default())
 }
@@ -108,7 +54,7 @@ pub fn attach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// DETACH_MCAST.
 pub fn detach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let AttachMcast { gid, qp_handle, .. } = call.body()?;
-    let qp = find_mut(&mut world.qps, call.context, qp_handle, Kind::Qp)?;
+    let qp = find_mut(&mut world.tables.qps, call.context, qp_handle, Kind::Qp)?;
     if !qp.groups.remove(&gid) {
         let name = Ipv6Addr::from(gid);
         return refuse(Errno::EINVAL, format!("QP {:#x} is not a member of {name}", qp.qpn));
@@ -120,14 +66,14 @@ pub fn detach(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 /// Takes a member out of a group; used when its QP goes, too.
 pub fn leave(world: &mut World, gid: &Gid, member: (ContextId, u32)) {
     let uid = world.contexts.get(&member.0).map_or(u32::MAX, |context| context.peer.uid);
-    if world.groups.leave(gid, member, uid) {
+    if world.tables.groups.leave(gid, member, uid) {
         changed(world, gid);
     }
 }
 
 /// Tells everybody who has to know that the members of a group are others now.
 fn changed(world: &mut World, gid: &Gid) {
-    let engines = world.groups.engines(gid);
+    let engines = world.tables.groups.engines(gid);
     world.wire.set_members(*gid, engines.into_iter().map(|engine| engine.0).collect());
     world.board.bump_mcast();
 }
@@ -141,7 +87,7 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     if !is_multicast(&gid) {
         return refuse(Errno::EINVAL, format!("{} is not a multicast GID", Ipv6Addr::from(gid)));
     }
-    let members = world.groups.engines(&gid);
+    let members = world.tables.groups.engines(&gid);
     let mut answer = McastResolveAnswer {
         epoch: world.board.mcast_epoch(),
         count: members.len() as u32,
@@ -151,10 +97,4 @@ pub fn resolve(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
         *slot = engine.0;
     }
     Ok(call.answer(&answer))
-}
-
-/// An IPv6 multicast address, or an IPv4 one in its IPv6 form.
-pub fn is_multicast(gid: &Gid) -> bool {
-    let address = Ipv6Addr::from(*gid);
-    address.is_multicast() || address.to_ipv4_mapped().is_some_and(|v4| v4.is_multicast())
 }

@@ -13,10 +13,10 @@ use abi::qp::{ModifyQp, attr};
 use abi::queue::{CONTROL_LEN, QpOut, REV, qp as word};
 use abi::target::{TARGET_LEN, XrcAdopt, XrcAdoptAnswer, XrcEvent, XrcFind, XrcFindAnswer};
 
-use super::qp::Qp;
 use super::{Answer, Call, find, xrc};
-use crate::context::ContextId;
+use crate::ids::ContextId;
 use crate::numbers::Grant;
+use crate::objects::Qp;
 use crate::queue_memory::{Allocation, Block, QueueMemory};
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
@@ -29,19 +29,19 @@ const MOST: u32 = 16_384;
 /// A number for a target that others can open.
 pub fn number(world: &mut World, owner: ContextId) -> Outcome<(u32, Option<Grant>)> {
     shares::room_among(world, owner, "targets of shared XRC domains", MOST, |uid| {
-        shares::of(world, uid).map(|context| world.qpns.apart_of(context)).sum()
+        shares::of(world, uid).map(|context| world.numbers.qpns.apart_of(context)).sum()
     })?;
-    let taken = world.qpns.take_apart(owner);
+    let taken = world.numbers.qpns.take_apart(owner);
     let (qpn, grant) = taken.ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?;
     Ok((qpn, Some(grant)))
 }
 
 /// Gives a target whose server lets go of it to another of its holders, who is told. False: there is none, or no memory.
 pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
-    let Some(qp) = world.qps.find(owner, handle) else { return false };
+    let Some(qp) = world.tables.qps.find(owner, handle) else { return false };
     let (qpn, old, offered, domain) = (qp.qpn, qp.block.clone(), qp.offered, qp.domain);
     let has_engine = |context: &ContextId| world.contexts.get(context).is_some_and(|open| open.engine.is_some());
-    let heir = world.domains.opened(qpn).map(|(context, _)| context).find(|it| *it != owner && has_engine(it));
+    let heir = world.tables.domains.opened(qpn).map(|(context, _)| context).find(|it| *it != owner && has_engine(it));
     let Some(heir) = heir else { return false };
     // Its memory is the old server's, who may have use for it again, and may go on writing there.
     let copy = match QueueMemory::default().allocate_apart(TARGET_LEN) {
@@ -51,9 +51,9 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
             return false;
         }
     };
-    let Some(grant) = world.qpns.pass_on(qpn, heir) else { return false };
+    let Some(grant) = world.numbers.qpns.pass_on(qpn, heir) else { return false };
     take_words(|| world.board.show_block(grant), &old, &copy);
-    let Some(mut qp) = world.qps.remove(owner, handle) else { return false };
+    let Some(mut qp) = world.tables.qps.remove(owner, handle) else { return false };
     if let Ok(context) = world.context(owner)
         && !offered
     {
@@ -62,18 +62,18 @@ pub fn pass_on(world: &mut World, owner: ContextId, handle: u32) -> bool {
     world.device_of_mut(owner).count_down(Kind::Qp);
     (qp.block, qp.offered, qp.is_left) = (copy, true, true);
     qp.domain = domain.map(|(domain, _)| (domain, 0));
-    let Some(place) = world.qps.insert(heir, qp) else {
-        world.domains.leave(qpn);
+    let Some(place) = world.tables.qps.insert(heir, qp) else {
+        world.tables.domains.leave(qpn);
         return true;
     };
     world.device_of_mut(heir).count_up(Kind::Qp);
-    for (context, opened) in world.domains.opened(qpn) {
-        if let Some(opened) = world.opened.find_mut(context, opened) {
+    for (context, opened) in world.tables.domains.opened(qpn) {
+        if let Some(opened) = world.tables.opened.find_mut(context, opened) {
             opened.qp = (heir, place);
         }
     }
     if let Some((domain, _)) = domain {
-        world.domains.enter(domain, qpn, heir, place);
+        world.tables.domains.enter(domain, qpn, heir, place);
     }
     if let Some(engine) = world.contexts.get_mut(&heir).and_then(|context| context.engine.as_mut()) {
         let lane = LaneOut { lane: qpn, ..LaneOut::default() };
@@ -106,11 +106,11 @@ fn copy_words(from: &Block, to: &Block) {
 pub fn locate(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcFind { qp_handle, srqn } = call.body()?;
     let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
-    let qp = find(&world.qps, owner, handle, Kind::Qp)?;
+    let qp = find(&world.tables.qps, owner, handle, Kind::Qp)?;
     let Some((domain, _)) = qp.domain else {
         return refuse(Errno::EINVAL, format!("QP {:#x} is no XRC target", qp.qpn));
     };
-    let Some(engine) = world.domains.srq(domain, srqn) else {
+    let Some(engine) = world.tables.domains.srq(domain, srqn) else {
         return refuse(Errno::ENOENT, format!("XRC domain {domain} has no SRQ {srqn}"));
     };
     Ok(call.answer(&XrcFindAnswer { engine: engine.0, reserved: 0 }))
@@ -120,13 +120,13 @@ pub fn locate(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 pub fn adopt(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcAdopt { qpn, .. } = call.body()?;
     let owner = call.context;
-    let served = world.domains.server(qpn).filter(|(server, _)| *server == owner).map(|(_, handle)| handle);
-    let offered = served.filter(|handle| world.qps.find(owner, *handle).is_some_and(|qp| qp.offered));
+    let served = world.tables.domains.server(qpn).filter(|(server, _)| *server == owner).map(|(_, handle)| handle);
+    let offered = served.filter(|handle| world.tables.qps.find(owner, *handle).is_some_and(|qp| qp.offered));
     let Some(handle) = offered else {
         return refuse(Errno::EINVAL, format!("target QP {qpn:#x} was not offered to this context"));
     };
     let Allocation { block, mapping, fd } = world.context(owner)?.memory.allocate(TARGET_LEN)?;
-    let Some(qp) = world.qps.find_mut(owner, handle) else { return refuse(Errno::EINVAL, "the QP is gone") };
+    let Some(qp) = world.tables.qps.find_mut(owner, handle) else { return refuse(Errno::EINVAL, "the QP is gone") };
     copy_words(&qp.block, &block);
     (qp.block, qp.offered) = (block, false);
     let out = QpOut {
@@ -171,13 +171,13 @@ fn attributes(qp: &Qp, handle: u32) -> ModifyQp {
 pub fn tell(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let XrcEvent { qp_handle, event } = call.body()?;
     let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
-    let qpn = find(&world.qps, owner, handle, Kind::Qp)?.qpn;
+    let qpn = find(&world.tables.qps, owner, handle, Kind::Qp)?.qpn;
     let known = [kind::QP_FATAL, kind::QP_REQ_ERR, kind::QP_ACCESS_ERR, kind::COMM_EST, kind::QP_LAST_WQE_REACHED];
     if owner != call.context || !known.contains(&event) {
         return refuse(Errno::EINVAL, format!("{event} is no event that this context can tell of the QP"));
     }
-    for (holder, opened) in world.domains.opened(qpn).filter(|(holder, _)| *holder != owner) {
-        let element = world.opened.find(holder, opened).map(|opened| opened.user_handle);
+    for (holder, opened) in world.tables.domains.opened(qpn).filter(|(holder, _)| *holder != owner) {
+        let element = world.tables.opened.find(holder, opened).map(|opened| opened.user_handle);
         let events = world.contexts.get_mut(&holder).and_then(|context| context.events.as_mut());
         if let (Some(element), Some(events)) = (element, events) {
             events.push(AsyncRecord { element, event_type: event, reserved: 0 });

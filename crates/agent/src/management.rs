@@ -23,8 +23,8 @@ use wire::icrc::{self, Envelope};
 use wire::mad::{GSI_QKEY, MAD_LEN, Mad};
 use wire::{Deth, Headers, Opcode, Operation, Psn, Qpn, Transport};
 
-use super::locals::ip_of;
 use crate::capture::watchers::Watchers;
+use crate::gids::ip_of;
 
 /// Datagrams that wait for the agent's thread, at most; what comes beyond is lost, and its sender tries again.
 const WAITING_MAX: usize = 4096;

@@ -10,9 +10,9 @@ use abi::qp::{ModifyQp, QueryQpAnswer, attr, migration};
 use abi::queue::{QP_PATHS_SWAPPED, qp as word};
 
 use super::ah::check_vector;
-use super::qp::Qp;
 use super::qp_modify::vector_of;
 use crate::device::{Device, PKEYS};
+use crate::objects::Qp;
 use crate::refusal::{Outcome, refuse};
 
 impl Qp {

@@ -12,52 +12,17 @@ use abi::queue::{CONTROL_LEN, QP_SQ_DRAINING, QpOut, REV, SGE_LEN, qp as word, r
 use abi::target::TARGET_LEN;
 use protocol::{Service, State};
 
-use super::mcast::{self, Gid};
+use super::mcast;
 use super::pd::{self, no_handle};
 use super::{Answer, Call, find, target, unused, xrc};
-use crate::context::ContextId;
 use crate::device::Device;
-use crate::queue_memory::{Allocation, Block};
+use crate::ids::ContextId;
+use crate::objects::Qp;
+use crate::queue_memory::Allocation;
 use crate::refusal::{Outcome, Refusal, refuse};
 use crate::shares;
 use crate::table::Kind;
 use crate::world::World;
-
-/// One queue pair.
-pub struct Qp {
-    /// Its number.
-    pub qpn: u32,
-    /// What kind of connection it has.
-    pub service: Service,
-    /// The client's name for it.
-    pub user_handle: u64,
-    /// The PD it is on; 0 for an XRC target, which has none, and no CQs either.
-    pub pd: u32,
-    /// CQ of the send queue.
-    pub send_cq: u32,
-    /// CQ of the receive queue; 0 for an XRC initiator.
-    pub recv_cq: u32,
-    /// Where receives come from, if not from a queue of its own.
-    pub srq: Option<u32>,
-    /// Capacities and attributes, as QUERY_QP answers them; the state in it is not kept up to date.
-    pub attributes: QueryQpAnswer,
-    /// How fast it may send, in kbit/s; 0 is as fast as it can. An engine sees to that.
-    pub rate_limit: u32,
-    /// MODIFY_QP succeeds and changes nothing: the connection manager's client looks after its states.
-    pub frozen: bool,
-    /// An XRC target: its domain, and the handle of it by which it was made (0 when its maker has let go of it).
-    pub domain: Option<(u32, u32)>,
-    /// An XRC target: the handles by which it is held.
-    pub holders: u32,
-    /// An XRC target: its maker has let go of it.
-    pub is_left: bool,
-    /// An XRC target: its context has not taken it over yet; what lies in `block` is nobody's queue memory meanwhile.
-    pub offered: bool,
-    /// Groups it is a member of.
-    pub groups: BTreeSet<Gid>,
-    /// Where it lies.
-    pub block: Block,
-}
 
 /// What both forms of CREATE_QP ask for.
 #[derive(Debug, Clone, Copy)]
@@ -86,13 +51,6 @@ pub struct Wanted {
     pub sq_sig_all: u8,
     /// `qp::kind` of the ABI.
     pub qp_type: u8,
-}
-
-impl Qp {
-    /// The state now. A word that is no state is the client's own doing; such a QP is in error.
-    pub fn state(&self) -> State {
-        state_of(self.block.read(word::STATE))
-    }
 }
 
 /// CREATE_QP.
@@ -124,8 +82,8 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
     let shape = Shape::new(device, service, wanted)?;
     shares::room_for(world, owner, Kind::Qp)?;
     let (qpn, change) = match domain {
-        Some(domain) if world.domains.is_of_file(*domain) => target::number(world, owner)?,
-        _ => world.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?,
+        Some(domain) if world.tables.domains.is_of_file(*domain) => target::number(world, owner)?,
+        _ => world.numbers.qpns.take(owner).ok_or_else(|| Refusal::new(Errno::ENOMEM, "every QP number is in use"))?,
     };
     if let Some(change) = change {
         world.board.show_block(change);
@@ -134,7 +92,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         match world.context(owner)?.memory.allocate(if domain.is_some() { TARGET_LEN } else { shape.bytes() }) {
             Ok(allocation) => allocation,
             Err(error) => {
-                world.qpns.give_back(qpn);
+                world.numbers.qpns.give_back(qpn);
                 return Err(error.into());
             }
         };
@@ -165,8 +123,8 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         groups: BTreeSet::new(),
         block: block.clone(),
     };
-    let Some(handle) = world.qps.insert(owner, qp) else {
-        world.qpns.give_back(qpn);
+    let Some(handle) = world.tables.qps.insert(owner, qp) else {
+        world.numbers.qpns.give_back(qpn);
         world.context(owner)?.memory.release(&block);
         return Err(no_handle(Kind::Qp));
     };
@@ -174,7 +132,7 @@ pub fn make(world: &mut World, owner: ContextId, wanted: &Wanted) -> Outcome<(Cr
         None => pd::hold(world, owner, wanted.pd)?,
         Some(domain) => {
             xrc::hold(world, owner, wanted.pd, 1);
-            world.domains.enter(domain, qpn, owner, handle);
+            world.tables.domains.enter(domain, qpn, owner, handle);
         }
     }
     count_users(world, owner, [wanted.send_cq, wanted.recv_cq], wanted.srq, 1);
@@ -214,23 +172,23 @@ fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> 
     let nothing_received = Wanted { recv_cq: 0, srq: None, max_recv_wr: 0, max_recv_sge: 0, ..*wanted };
     match service {
         Service::XrcTgt => {
-            let domain = find(&world.xrcds, owner, wanted.pd, Kind::Xrcd)?.domain;
+            let domain = find(&world.tables.xrcds, owner, wanted.pd, Kind::Xrcd)?.domain;
             let nothing =
                 Wanted { send_cq: 0, max_send_wr: 0, max_send_sge: 0, max_inline_data: 0, ..nothing_received };
             return Ok((nothing, Some(domain)));
         }
         Service::XrcIni => {
-            find(&world.pds, owner, wanted.pd, Kind::Pd)?;
-            find(&world.cqs, owner, wanted.send_cq, Kind::Cq)?;
+            find(&world.tables.pds, owner, wanted.pd, Kind::Pd)?;
+            find(&world.tables.cqs, owner, wanted.send_cq, Kind::Cq)?;
             return Ok((nothing_received, None));
         }
         _ => {}
     }
-    find(&world.pds, owner, wanted.pd, Kind::Pd)?;
-    find(&world.cqs, owner, wanted.send_cq, Kind::Cq)?;
-    find(&world.cqs, owner, wanted.recv_cq, Kind::Cq)?;
+    find(&world.tables.pds, owner, wanted.pd, Kind::Pd)?;
+    find(&world.tables.cqs, owner, wanted.send_cq, Kind::Cq)?;
+    find(&world.tables.cqs, owner, wanted.recv_cq, Kind::Cq)?;
     if let Some(handle) = wanted.srq {
-        let srq = find(&world.srqs, owner, handle, Kind::Srq)?;
+        let srq = find(&world.tables.srqs, owner, handle, Kind::Srq)?;
         // It may be on another PD, which is that of its buffers then.
         if srq.xrc.is_some() {
             let number = srq.number;
@@ -244,7 +202,7 @@ fn parts(world: &World, owner: ContextId, service: Service, wanted: &Wanted) -> 
 pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let QueryQp { qp_handle, .. } = call.body()?;
     let (owner, qp_handle) = xrc::resolve(world, call.context, qp_handle);
-    let qp = find(&world.qps, owner, qp_handle, Kind::Qp)?;
+    let qp = find(&world.tables.qps, owner, qp_handle, Kind::Qp)?;
     let state = qp.state();
     let draining = state == State::Sqd && qp.block.read(word::FLAGS) & QP_SQ_DRAINING != 0;
     let mut answer = qp.attributes_now();
@@ -256,7 +214,7 @@ pub fn query(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
     let DestroyQp { qp_handle, .. } = call.body()?;
     let (owner, handle) = xrc::resolve(world, call.context, qp_handle);
-    let qp = find(&world.qps, owner, handle, Kind::Qp)?;
+    let qp = find(&world.tables.qps, owner, handle, Kind::Qp)?;
     unused(qp.groups.len() as u32, &format!("QP {:#x}", qp.qpn), "multicast groups; detach it")?;
     let answer = DestroyQpAnswer { events_reported: qp.block.read(word::EVENTS_REPORTED) };
     if !(qp.domain.is_some() && xrc::let_go_of(world, call.context, qp_handle, (owner, handle))) {
@@ -267,14 +225,14 @@ pub fn destroy(world: &mut World, call: &Call<'_>) -> Outcome<Answer> {
 
 /// Destroys some QPs of a context that ends, after taking it out of its groups.
 pub fn destroy_some(world: &mut World, owner: ContextId, most: usize) -> usize {
-    let handles = world.qps.first_of(owner, most);
+    let handles = world.tables.qps.first_of(owner, most);
     handles.iter().for_each(|handle| remove(world, owner, *handle));
     handles.len()
 }
 
 /// Takes a QP out of everything.
 pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
-    let Some(qp) = world.qps.remove(owner, handle) else { return };
+    let Some(qp) = world.tables.qps.remove(owner, handle) else { return };
     for gid in &qp.groups {
         mcast::leave(world, gid, (owner, handle));
     }
@@ -283,10 +241,10 @@ pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
         None => pd::let_go(world, owner, qp.pd),
         Some((_, xrcd)) => {
             xrc::hold(world, owner, xrcd, -1);
-            world.domains.leave(qp.qpn);
+            world.tables.domains.leave(qp.qpn);
         }
     }
-    world.qpns.give_back(qp.qpn);
+    world.numbers.qpns.give_back(qp.qpn);
     if let Ok(context) = world.context(owner)
         && !qp.offered
     {
@@ -297,11 +255,11 @@ pub(super) fn remove(world: &mut World, owner: ContextId, handle: u32) {
 
 fn count_users(world: &mut World, owner: ContextId, cqs: [u32; 2], srq: Option<u32>, by: i32) {
     for handle in cqs {
-        if let Some(cq) = world.cqs.find_mut(owner, handle) {
+        if let Some(cq) = world.tables.cqs.find_mut(owner, handle) {
             cq.users = cq.users.saturating_add_signed(by);
         }
     }
-    if let Some(srq) = srq.and_then(|handle| world.srqs.find_mut(owner, handle)) {
+    if let Some(srq) = srq.and_then(|handle| world.tables.srqs.find_mut(owner, handle)) {
         srq.users = srq.users.saturating_add_signed(by);
     }
 }
@@ -360,19 +318,6 @@ impl Shape {
 
     fn bytes(&self) -> usize {
         self.rq_offset() + self.rq_count as usize * self.rq_stride
-    }
-}
-
-/// The state that a word in queue memory stands for.
-pub fn state_of(value: u32) -> State {
-    match value {
-        0 => State::Reset,
-        1 => State::Init,
-        2 => State::Rtr,
-        3 => State::Rts,
-        4 => State::Sqd,
-        5 => State::Sqe,
-        _ => State::Err,
     }
 }
 

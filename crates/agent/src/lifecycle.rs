@@ -1,0 +1,108 @@
+//! How contexts begin and end: a client has opened a device; it has closed it, or has died. What an end costs comes in pieces, so that other
+//! users' work goes on meanwhile.
+
+use abi::Errno;
+
+use crate::context::Context;
+use crate::headroom;
+use crate::ids::{ContextId, Peer};
+use crate::lanes::lane_gone;
+use crate::reasons::Told;
+use crate::refusal::{Outcome, refuse};
+use crate::shares;
+use crate::world::{World, add};
+
+impl World {
+    /// Opens `device` for a client.
+    pub fn open(&mut self, device: usize, profile: u16, peer: Peer) -> Outcome<ContextId> {
+        if device >= self.devices.len() {
+            return refuse(Errno::ENODEV, format!("there is no device {device}"));
+        }
+        headroom::check()?;
+        shares::room_for_context(self, peer.uid)?;
+        let Some(next) = self.last_context.checked_add(1) else {
+            return refuse(Errno::ENOMEM, "every context number was used; start the agent anew");
+        };
+        self.last_context = next;
+        let id = ContextId(next);
+        let closer = self.closers.of(peer.uid);
+        self.users.all.entry(peer.uid).or_default().contexts.insert(id);
+        self.contexts.insert(id, Context::new(id, device, profile, peer, closer));
+        Ok(id)
+    }
+
+    /// Ends a context whose client has closed or died.
+    pub fn close(&mut self, id: ContextId) {
+        while !self.close_some(id, usize::MAX) {}
+    }
+
+    /// The same in pieces of `most` objects; true when the context is gone. Dependants go before what they depend on.
+    pub fn close_some(&mut self, id: ContextId, most: usize) -> bool {
+        use crate::commands::{ah, cq, dm, mr, mw, pd, qp, srq, xrc};
+        let steps: [fn(&mut Self, ContextId, usize) -> usize; 11] = [
+            ah::destroy_some,
+            xrc::let_go_of_some,
+            qp::destroy_some,
+            srq::destroy_some,
+            xrc::close_some,
+            cq::destroy_some,
+            cq::destroy_some_channels,
+            mw::destroy_some,
+            mr::destroy_some,
+            dm::destroy_some,
+            pd::destroy_some,
+        ];
+        let Some(context) = self.contexts.get_mut(&id) else { return true };
+        if !std::mem::replace(&mut context.ends, true) {
+            crate::wire::last_words::say(self, id);
+        }
+        let mut left = most;
+        for step in steps {
+            loop {
+                if left == 0 {
+                    return false;
+                }
+                match step(self, id, left) {
+                    0 => break,
+                    done => left = left.saturating_sub(done),
+                }
+            }
+        }
+        self.keep_counts(id);
+        self.keep_reasons(id);
+        let lanes = self.lanes.forget(id);
+        let neighbours: Vec<ContextId> = lanes.iter().map(|(_, other)| *other).collect();
+        for (lane, other) in lanes {
+            if let Some(engine) = self.contexts.get_mut(&other).and_then(|context| context.engine.as_mut()) {
+                engine.push(lane_gone(lane, id), Vec::new());
+            }
+        }
+        self.forget_faults(id, &neighbours);
+        // Before its QPNs can be another's: the board goes on to name it.
+        self.wire.close(id.0);
+        self.relays.forget(id);
+        self.captures.forget(id);
+        self.numbers.forget(id);
+        if let Some(context) = self.contexts.remove(&id) {
+            self.users.forget(context.peer.uid, id);
+        }
+        true
+    }
+
+    /// A context ends; why something in it failed can be asked for a while.
+    fn keep_reasons(&mut self, id: ContextId) {
+        if let Some(context) = self.contexts.get(&id)
+            && let Some(ended) = Told::of(context, &self.devices[context.device].name)
+        {
+            self.ended.keep(ended);
+        }
+    }
+
+    /// A context ends; what it has counted at its device's ports stays.
+    fn keep_counts(&mut self, id: ContextId) {
+        let Some(Context { device, events: Some(events), .. }) = self.contexts.get(&id) else { return };
+        for (port, number) in self.devices[*device].ports.iter_mut().zip(1..) {
+            add(&mut port.violations, events.violations(number));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! All objects of all contexts, one table per kind. The principal type is [`Tables`].
+
+use super::domains::Domains;
+use super::groups::Groups;
+use super::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
+use crate::ids::ContextId;
+use crate::table::{Kind, Table};
+
+/// The objects of an agent.
+pub struct Tables {
+    /// Protection domains.
+    pub pds: Table<Pd>,
+    /// Memory regions.
+    pub mrs: Table<Mr>,
+    /// Memory windows.
+    pub mws: Table<Mw>,
+    /// Device memory.
+    pub dms: Table<Dm>,
+    /// Completion channels.
+    pub channels: Table<Channel>,
+    /// Completion queues.
+    pub cqs: Table<Cq>,
+    /// Queue pairs.
+    pub qps: Table<Qp>,
+    /// Shared receive queues.
+    pub srqs: Table<Srq>,
+    /// Address handles.
+    pub ahs: Table<Ah>,
+    /// Handles of XRC domains.
+    pub xrcds: Table<Xrcd>,
+    /// Further handles of XRC target queue pairs.
+    pub opened: Table<Opened>,
+    /// XRC domains.
+    pub domains: Domains,
+    /// Multicast groups.
+    pub groups: Groups,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self {
+            pds: Table::new(Kind::Pd),
+            mrs: Table::new(Kind::Mr),
+            mws: Table::new(Kind::Mw),
+            dms: Table::new(Kind::Dm),
+            channels: Table::new(Kind::Channel),
+            cqs: Table::new(Kind::Cq),
+            qps: Table::new(Kind::Qp),
+            srqs: Table::new(Kind::Srq),
+            ahs: Table::new(Kind::Ah),
+            xrcds: Table::new(Kind::Xrcd),
+            opened: Table::new(Kind::Opened),
+            domains: Domains::default(),
+            groups: Groups::default(),
+        }
+    }
+}
+
+impl Tables {
+    /// How many objects of a kind a context has.
+    pub fn objects_of(&self, id: ContextId, kind: Kind) -> usize {
+        match kind {
+            Kind::Pd => self.pds.count_of(id),
+            Kind::Mr => self.mrs.count_of(id),
+            Kind::Mw => self.mws.count_of(id),
+            Kind::Dm => self.dms.count_of(id),
+            Kind::Cq => self.cqs.count_of(id),
+            Kind::Qp => self.qps.count_of(id),
+            Kind::Srq => self.srqs.count_of(id),
+            Kind::Ah => self.ahs.count_of(id),
+            Kind::Channel => self.channels.count_of(id),
+            Kind::Xrcd => self.xrcds.count_of(id),
+            Kind::Opened => self.opened.count_of(id),
+        }
+    }
+
+    /// The handles of those of a kind that are shown.
+    pub fn handles_of(&self, id: ContextId, kind: Kind) -> Vec<u32> {
+        match kind {
+            Kind::Pd => self.pds.handles(id),
+            Kind::Mr => self.mrs.handles(id),
+            Kind::Mw => self.mws.handles(id),
+            Kind::Dm => self.dms.handles(id),
+            Kind::Cq => self.cqs.handles(id),
+            Kind::Qp => self.qps.handles(id),
+            Kind::Srq => self.srqs.handles(id),
+            Kind::Ah => self.ahs.handles(id),
+            Kind::Channel => self.channels.handles(id),
+            Kind::Xrcd => self.xrcds.handles(id),
+            Kind::Opened => self.opened.handles(id),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What each user has of an agent, counted as objects come and go, and how large a share of everything is. Whether a user may have one
+//! more is said in [`crate::shares`]. The principal types are [`User`] and [`Tally`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
+
+use crate::device::Device;
+use crate::ids::ContextId;
+use crate::mapped::Mapped;
+use crate::objects::{Ah, Channel, Cq, Dm, Mr, Mw, Opened, Pd, Qp, Srq, Xrcd};
+use crate::table::{Kind, Table};
+
+/// One user has at most one part in so many.
+pub(crate) const PARTS: u32 = 4;
+
+/// Descriptors that the agent keeps for a context with an engine and a few lanes.
+const CONTEXT_DESCRIPTORS: u64 = 32;
+
+/// Bytes of the agent's memory for the objects of one user: enough for all that a device has by default.
+pub const USER_BYTES: u64 = 512 << 20;
+
+/// The most contexts of one user, however many descriptors there are.
+const CONTEXTS_MAX: u32 = 4096;
+
+/// The most that may wait to be closed of one user, however many descriptors there are.
+const WAITING_MAX: usize = 1024;
+
+/// The contexts that one user may have where a process may have `descriptors` of them.
+pub fn contexts(descriptors: Option<u64>) -> u32 {
+    let possible = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / CONTEXT_DESCRIPTORS;
+    u32::try_from(possible).unwrap_or(u32::MAX).clamp(4, CONTEXTS_MAX)
+}
+
+/// The channels and regions with memfd that one user may have where a process may have `descriptors`. `alone`: the agent serves no
+/// other user.
+pub fn descriptors(descriptors: Option<u64>, alone: bool) -> u64 {
+    descriptors.unwrap_or(u64::MAX) / if alone { 2 } else { u64::from(PARTS) * 2 }
+}
+
+/// How much of one user may wait to be closed where a process may have `descriptors`, while its messages are read.
+pub fn waiting(descriptors: Option<u64>) -> usize {
+    let part = descriptors.unwrap_or(u64::MAX) / u64::from(PARTS) / 4;
+    usize::try_from(part).unwrap_or(usize::MAX).clamp(4, WAITING_MAX)
+}
+
+/// The regions that one user may have the agent map where a process may have `mappings`: so many of its
+/// memory, and so many of queue memory, which the engine that the agent runs for a client maps once more.
+pub fn regions(mappings: u64) -> u64 {
+    (mappings / u64::from(PARTS) / 4).max(64)
+}
+
+/// One part of what there is.
+pub fn part(most: u32) -> u32 {
+    (most / PARTS).max(1)
+}
+
+/// All users.
+#[derive(Debug)]
+pub struct Users {
+    /// Whether many are served and kept apart.
+    pub apart: bool,
+    /// What each has.
+    pub all: BTreeMap<u32, User>,
+    /// How much memory of clients the agent may have mapped.
+    pub mapped: Mapped,
+    /// How many contexts one user may have, where users are kept apart.
+    pub contexts: u32,
+    /// How many channels and regions with memfd one user may have; all programs together where users are not kept apart.
+    pub descriptors: u64,
+    /// How many bytes of the agent's memory the objects of one user may take, where users are kept apart.
+    pub bytes: u64,
+    /// How many regions of one user the agent may have mapped, where users are kept apart.
+    pub regions: u64,
+}
+
+impl Users {
+    /// Nobody yet, and as much for each as there can be. `apart`: many are served, and kept apart.
+    pub fn new(apart: bool) -> Self {
+        Self {
+            apart,
+            all: BTreeMap::new(),
+            mapped: Mapped::default(),
+            contexts: contexts(None),
+            descriptors: descriptors(None, true),
+            bytes: USER_BYTES,
+            regions: regions(u64::MAX),
+        }
+    }
+
+    /// A context of a user is gone.
+    pub(crate) fn forget(&mut self, uid: u32, context: ContextId) {
+        if let Some(user) = self.all.get_mut(&uid) {
+            user.contexts.remove(&context);
+            if user.contexts.is_empty() {
+                self.all.remove(&uid);
+            }
+        }
+    }
+}
+
+/// What one user has.
+#[derive(Debug, Default)]
+pub struct User {
+    /// Its contexts, those that end included.
+    pub contexts: BTreeSet<ContextId>,
+    /// Its objects, by kind, of each device.
+    objects: Vec<[u32; KINDS]>,
+    /// Bytes of device memory, of each device.
+    pub(crate) memory: Vec<u64>,
+    /// Bytes of the agent that its objects take.
+    pub(crate) bytes: u64,
+}
+
+/// Kinds are numbers below this.
+const KINDS: usize = 16;
+
+impl User {
+    /// How many objects of a kind it has of the device with this index.
+    pub(crate) fn count(&self, device: usize, kind: Kind) -> u32 {
+        self.objects.get(device).map_or(0, |objects| objects[kind as usize])
+    }
+}
+
+/// A device and the user of a context, to count what comes and goes.
+pub struct Tally<'w> {
+    device: &'w mut Device,
+    user: Option<&'w mut User>,
+}
+
+impl<'w> Tally<'w> {
+    pub(crate) fn new(device: &'w mut Device, user: Option<&'w mut User>) -> Self {
+        Self { device, user }
+    }
+
+    /// Counts an object that was made.
+    pub fn count_up(&mut self, kind: Kind) {
+        self.device.count_up(kind);
+        if let Some(user) = &mut self.user {
+            if user.objects.len() <= self.device.index {
+                user.objects.resize(self.device.index + 1, [0; KINDS]);
+            }
+            user.objects[self.device.index][kind as usize] += 1;
+            user.bytes += weight(kind);
+        }
+    }
+
+    /// Counts an object that is gone.
+    pub fn count_down(&mut self, kind: Kind) {
+        self.device.count_down(kind);
+        if let Some(user) = &mut self.user
+            && let Some(count) = user.objects.get_mut(self.device.index).map(|objects| &mut objects[kind as usize])
+            && *count > 0
+        {
+            *count -= 1;
+            user.bytes = user.bytes.saturating_sub(weight(kind));
+        }
+    }
+
+    /// Counts device memory that was allocated.
+    pub fn take_memory(&mut self, bytes: u64) {
+        self.device.dm_used += bytes;
+        if let Some(user) = &mut self.user {
+            if user.memory.len() <= self.device.index {
+                user.memory.resize(self.device.index + 1, 0);
+            }
+            user.memory[self.device.index] += bytes;
+        }
+    }
+
+    /// Counts device memory that is free again.
+    pub fn give_memory(&mut self, bytes: u64) {
+        self.device.dm_used = self.device.dm_used.saturating_sub(bytes);
+        if let Some(held) = self.user.as_mut().and_then(|user| user.memory.get_mut(self.device.index)) {
+            *held = held.saturating_sub(bytes);
+        }
+    }
+}
+
+impl Deref for Tally<'_> {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        self.device
+    }
+}
+
+impl DerefMut for Tally<'_> {
+    fn deref_mut(&mut self) -> &mut Device {
+        self.device
+    }
+}
+
+/// Bytes of the agent for one object of a kind: its place in the table, what belongs to it alone, and where it has queues,
+/// the page of queue memory that the agent is the first to write to.
+pub(crate) const fn weight(kind: Kind) -> u64 {
+    const PAGE: usize = 4096;
+    /// A descriptor of the system's, with what is behind it.
+    const DESCRIPTOR: usize = 1024;
+    let bytes = match kind {
+        Kind::Pd => Table::<Pd>::EACH,
+        Kind::Mr => Table::<Mr>::EACH + size_of::<u32>() + 1,
+        Kind::Mw => Table::<Mw>::EACH + size_of::<u32>() + 1,
+        Kind::Dm => Table::<Dm>::EACH + DESCRIPTOR,
+        Kind::Cq => Table::<Cq>::EACH + PAGE,
+        Kind::Qp => Table::<Qp>::EACH + PAGE,
+        Kind::Srq => Table::<Srq>::EACH + PAGE,
+        Kind::Ah => Table::<Ah>::EACH,
+        Kind::Channel => Table::<Channel>::EACH + DESCRIPTOR,
+        Kind::Xrcd => Table::<Xrcd>::EACH + DESCRIPTOR,
+        Kind::Opened => Table::<Opened>::EACH,
+    };
+    bytes as u64
+}
