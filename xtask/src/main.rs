@@ -59,7 +59,11 @@ enum Command {
     /// Check that a release can be made, make its packages, and print what remains to be typed; it pushes and uploads nothing
     Release,
     /// Check the sources: imports only downward, unsafe only in named modules, an opening paragraph in every file
-    Tidy,
+    Tidy {
+        /// Also print each package's largest circle of imports, its widest struct, and how many of its functions are long
+        #[arg(long)]
+        figures: bool,
+    },
     /// Compare the symbols of libibverbs.so.1 and of the path redirector with the committed lists
     AbiCheck {
         /// The library to look at; without it, those of a release build
@@ -143,7 +147,7 @@ fn main() -> ExitCode {
         Command::Dist => dist::run(&workspace).map(|dist| println!("{}", dist.folder().display())),
         Command::Package(options) => package::run(&workspace, &options),
         Command::Release => release::run(&workspace),
-        Command::Tidy => tidy::run(&workspace),
+        Command::Tidy { figures } => tidy::run(&workspace, figures),
         Command::AbiCheck { library, bless } => abi_check::run(&workspace, library, bless),
         Command::AbiDoc { check } => abi_doc::run(&workspace, check),
         Command::Conformance { check: true } => conformance::check(&workspace),

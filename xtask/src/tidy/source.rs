@@ -50,6 +50,37 @@ impl Source {
             .collect()
     }
 
+    /// The code without what only tests have, line by line; and the modules in files of their own that only tests have.
+    pub(super) fn without_tests(&self) -> (Vec<String>, Vec<String>) {
+        let (mut kept, mut only_tests) = (Vec::new(), Vec::new());
+        let mut lines = self.code.iter();
+        while let Some(line) = lines.next() {
+            let attribute = line.trim_start();
+            if !(attribute.starts_with("#[cfg(test") || attribute.starts_with("#[cfg(all(test")) {
+                kept.push(line.clone());
+                continue;
+            }
+            let mut depth = 0_i32;
+            for line in lines.by_ref().skip_while(|line| line.trim_start().starts_with("#[")) {
+                if let Some((_, name)) = line.split_once("mod ").filter(|_| depth == 0) {
+                    only_tests.extend(name.strip_suffix(';').map(str::to_owned));
+                }
+                let ends = |depth: &mut i32, letter: char| {
+                    *depth += match letter {
+                        '{' | '(' | '[' => 1,
+                        '}' | ')' | ']' => -1,
+                        _ => 0,
+                    };
+                    *depth == 0 && matches!(letter, '}' | ';' | ',')
+                };
+                if line.chars().any(|letter| ends(&mut depth, letter)) {
+                    break;
+                }
+            }
+        }
+        (kept, only_tests)
+    }
+
     fn numbered(&self) -> impl Iterator<Item = (usize, &str)> {
         self.code.iter().enumerate().map(|(index, line)| (index + 1, line.as_str()))
     }
