@@ -87,7 +87,7 @@ const CEILINGS: &[(&str, [usize; 3])] = &[
     ("softhca-rsocket", [7, 20, 0]),
     ("softhca-engine", [65, 45, 15]),
     ("softhca-agent", [4, 33, 12]),
-    ("softhca", [36, 20, 0]),
+    ("softhca", [40, 20, 0]),
     ("softhca-bench", [10, 20, 0]),
     ("softhca-cli", [19, 24, 1]),
     ("libibverbs", [18, 31, 1]),

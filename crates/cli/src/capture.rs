@@ -47,7 +47,7 @@ pub(crate) fn run(wanted: &Capture, host: &Host) -> Result<String, Failure> {
     if !wanted.quiet {
         let whose = if session.sees_everything() { "all programs" } else { "your own programs" };
         let devices = session.devices().join(", ");
-        crate::tell(&format!("capturing on {devices} of {}, {whose}; press ^C to stop\n", run_dir.display()));
+        crate::tell(&format!("listening on {devices} of {}, {whose}; press ^C to stop\n", run_dir.display()));
     }
     let said = session.complaints();
     said.iter().for_each(|complaint| say(format_args!("{complaint}")));
