@@ -34,14 +34,16 @@ pub(crate) struct Other {
     pub(crate) rdma_core: u32,
 }
 
-/// Public facts of their packages.
+/// What their package pages say (packages.ubuntu.com, packages.fedoraproject.org, pkgs.alpinelinux.org, docs of RHEL).
 pub(crate) const OTHERS: &[Other] = &[
     Other { name: "Ubuntu 22.04", glibc: Some((2, 35)), rdma_core: 39 },
     Other { name: "Ubuntu 24.04", glibc: Some((2, 39)), rdma_core: 50 },
     Other { name: "Rocky Linux 9", glibc: Some((2, 34)), rdma_core: 57 },
     Other { name: "Rocky Linux 10", glibc: Some((2, 39)), rdma_core: 57 },
-    Other { name: "Fedora 42", glibc: Some((2, 41)), rdma_core: 55 },
-    Other { name: "Alpine", glibc: None, rdma_core: 57 },
+    Other { name: "Fedora 43", glibc: Some((2, 42)), rdma_core: 58 },
+    Other { name: "Fedora 44", glibc: Some((2, 43)), rdma_core: 61 },
+    Other { name: "Fedora 45", glibc: Some((2, 44)), rdma_core: 64 },
+    Other { name: "Alpine 3.24", glibc: None, rdma_core: 61 },
 ];
 
 /// Since which rdma-core programs may want which IBVERBS version.
