@@ -1,0 +1,206 @@
+//! A peer that writes nonsense into the lane's memory: its own connections end, everybody else's go on, and nothing is believed.
+
+use crate::common::stranger::{Noise, Stranger, StrangersLane};
+use crate::common::wait::until;
+use crate::common::{Fabric, Plan, Side};
+use abi::cq::{Wc, status};
+use abi::qp::state;
+use engine::SendWr;
+use shm::memory::CELL_DATA;
+use shm::{PushError, RECORD_MAX, ends};
+
+/// Where the transport headers of a small packet begin in its record; before them, at 8, is the number of the sending QP.
+const BTH: usize = 16;
+/// The flags, at 7, of a record that says that a packet was for nobody.
+const NOTICE: u8 = 4;
+
+/// A QP connected with the stranger's, with some requests on their way to it.
+fn victim(fabric: &Fabric, stranger: &Stranger) -> (Side, StrangersLane) {
+    let side = Side::new(&fabric.engine(), &Plan::rc().hasty());
+    aim(&side, stranger);
+    // The first connection of an engine to another one takes the first lane.
+    let lane = stranger.lane(side.engine.number(), 0);
+    (side, lane)
+}
+
+fn aim(side: &Side, stranger: &Stranger) {
+    side.init();
+    side.rtr(side.gid(), stranger.qpn);
+    side.rts();
+    (0..4).for_each(|wr_id| side.recv(wr_id, 0, 100));
+    // The first goes in a record, the others leave their bytes in the bulk area.
+    let lens = [100, 10_000, 10_000, 40_000];
+    (0..4)
+        .for_each(|wr_id| side.post(&SendWr { wr_id, sges: &side.sge(0, lens[wr_id as usize]), ..SendWr::default() }));
+}
+
+/// Two engines that have nothing to do with the stranger beyond sharing its agent (and one of them the victim's process).
+struct Bystanders(Side, Side);
+
+impl Bystanders {
+    fn new(fabric: &Fabric, victim: &Side) -> Self {
+        let pair = (Side::new(&victim.engine, &Plan::rc()), Side::new(&fabric.engine(), &Plan::rc()));
+        crate::common::connect(&pair.0, &pair.1);
+        Self(pair.0, pair.1)
+    }
+
+    fn go_on(&self) {
+        for (from, to) in [(&self.0, &self.1), (&self.1, &self.0)] {
+            from.memory.pattern(0, 50_000, 9);
+            to.recv(1, 0, 50_000);
+            from.post(&SendWr { sges: &from.sge(0, 50_000), ..SendWr::default() });
+            assert_eq!((from.sent().status, to.received().byte_len), (0, 50_000), "{:?}", engine::reason::last(3));
+            assert!(to.memory.get(0, 50_000) == from.memory.get(0, 50_000));
+        }
+    }
+}
+
+fn assert_ended(side: &Side) {
+    let statuses: Vec<_> = (0..4).map(|_| side.sent().status).collect();
+    assert_eq!(statuses[0], status::RETRY_EXC_ERR, "{:?}", engine::reason::last(5));
+    assert!(statuses[1..].iter().all(|&status| status == status::WR_FLUSH_ERR), "{statuses:?}");
+    assert_eq!(side.qp.state(), u32::from(state::ERR));
+    (0..4).for_each(|_| assert_eq!(side.received().status, status::WR_FLUSH_ERR));
+}
+
+/// It has ended, whatever came before.
+fn assert_gone(side: &Side) {
+    until("the end", || {
+        while side.scq.poll(&mut [Wc::default()]) == Ok(1) {}
+        (side.qp.state() == u32::from(state::ERR)).then_some(())
+    });
+}
+
+#[test]
+fn memory_full_of_noise() {
+    let fabric = Fabric::start();
+    for seed in 1..=8 {
+        let stranger = Stranger::new(&fabric);
+        let (side, lane) = victim(&fabric, &stranger);
+        let bystanders = Bystanders::new(&fabric, &side);
+        bystanders.go_on();
+        Noise(0x9e37_79b9_7f4a_7c15 >> seed).fill(&lane.region);
+        lane.peer.ring();
+        assert_ended(&side);
+        bystanders.go_on();
+        let reasons = engine::reason::last(64);
+        assert!(reasons.iter().any(|reason| reason.contains("broken")), "{reasons:?}");
+        // It may scribble on; nobody listens.
+        Noise(seed).fill(&lane.region);
+        bystanders.go_on();
+        // The victim itself can be connected anew, with somebody else.
+        let other = Side::new(&fabric.engine(), &Plan::rc());
+        side.to(state::RESET);
+        crate::common::connect(&side, &other);
+        other.recv(1, 0, 10);
+        side.post(&SendWr::default());
+        assert_eq!((side.sent().status, other.received().wr_id), (0, 1));
+    }
+    assert!(fabric.engine().query_device().is_ok(), "the agent goes on");
+}
+
+#[test]
+fn noise_while_traffic_runs() {
+    let fabric = Fabric::start();
+    for seed in 1..=4 {
+        let stranger = Stranger::new(&fabric);
+        let (side, lane) = victim(&fabric, &stranger);
+        let bystanders = Bystanders::new(&fabric, &side);
+        std::thread::scope(|scope| {
+            let noise = scope.spawn(|| {
+                // Single words, here and there, so that what is sound around them is looked at, too.
+                let mut noise = Noise(seed);
+                for _ in 0..20_000 {
+                    let at = noise.next() as usize % lane.region.len() / 8 * 8;
+                    lane.region.write(at, &noise.next());
+                    // The control words more often than their share.
+                    lane.region.write(noise.next() as usize % 32 * 64, &noise.next());
+                }
+                lane.peer.ring();
+            });
+            (0..5).for_each(|_| bystanders.go_on());
+            noise.join().expect("it ends");
+        });
+        // Single words may hit nothing that is looked at. When the stranger goes, all ends.
+        drop((stranger, lane));
+        assert_gone(&side);
+        bystanders.go_on();
+    }
+}
+
+#[test]
+fn sound_records_with_nonsense_in_them() {
+    let fabric = Fabric::start();
+    for seed in 1..=20 {
+        let stranger = Stranger::new(&fabric);
+        let (side, lane) = victim(&fabric, &stranger);
+        let bystanders = Bystanders::new(&fabric, &side);
+        let (mut tx, mut rx) = ends(lane.region.clone(), lane.side);
+        // What the victim itself has sent, a bit changed and sent back: mostly sound, from whom it does not come.
+        let mut record = [0; RECORD_MAX];
+        let len = until("a record", || rx.ring.pop(&mut record).expect("it is sound"));
+        let mut noise = Noise(seed * 77);
+        let own = stranger.qpn.to_le_bytes();
+        for round in 0..2000u32 {
+            let mut forged = record;
+            if round % 2 == 0 {
+                // From its own QP, to the victim's: those are looked at closely.
+                forged[8..12].copy_from_slice(&own);
+                forged[BTH + 5..BTH + 8].copy_from_slice(&side.qp.qpn().to_be_bytes()[1..]);
+            }
+            for _ in 0..noise.next() % 4 {
+                let at = noise.next() as usize % len;
+                forged[at] = noise.next() as u8;
+            }
+            match tx.ring.push(&forged[..len]) {
+                Ok(()) | Err(PushError::Full) => lane.peer.ring(),
+                Err(PushError::Broken(_)) => break,
+            }
+        }
+        bystanders.go_on();
+        // Whether any of that ended the connection is its own affair; when the stranger goes, it certainly ends.
+        drop((stranger, tx, rx));
+        assert_gone(&side);
+        bystanders.go_on();
+    }
+}
+
+#[test]
+fn packets_in_the_name_of_others_are_dropped() {
+    let fabric = Fabric::start();
+    let stranger = Stranger::new(&fabric);
+    let (side, lane) = victim(&fabric, &stranger);
+    let bystanders = Bystanders::new(&fabric, &side);
+    let (mut tx, mut rx) = ends(lane.region.clone(), lane.side);
+    let mut record = [0; RECORD_MAX];
+    let len = until("a record", || rx.ring.pop(&mut record).expect("it is sound"));
+    // To a QP of the victim's engine that is connected with a bystander, in that one's name: a SEND that would be taken.
+    let (target, pretended) = (&bystanders.0, &bystanders.1);
+    target.recv(5, 0, 50_000);
+    let mut push = |src: u32, dest: u32, psn: u8| {
+        let mut forged = record;
+        forged[8..12].copy_from_slice(&src.to_le_bytes());
+        forged[BTH + 5..BTH + 8].copy_from_slice(&dest.to_be_bytes()[1..]);
+        forged[BTH + 11] = psn;
+        until("room", || tx.ring.push(&forged[..len]).ok());
+        // The same in one cell: what is so short goes a way of its own.
+        forged[12..14].copy_from_slice(&8_u16.to_le_bytes());
+        until("room", || tx.ring.push(&forged[..CELL_DATA]).ok());
+        lane.peer.ring();
+    };
+    for src in [pretended.qp.qpn(), target.qp.qpn(), side.qp.qpn(), stranger.qpn, 0, 0xff_ffff] {
+        (0..16).for_each(|psn| push(src, target.qp.qpn(), psn));
+    }
+    // Under its own name, to nobody: that it is told so says that all before was looked at.
+    push(stranger.qpn, 0xab_cdef, 0);
+    until("the notice", || {
+        let told = rx.ring.pop(&mut record).expect("it is sound").is_some();
+        rx.ring.publish();
+        (told && record[7] == NOTICE && record[8..12] == 0xab_cdefu32.to_le_bytes()).then_some(())
+    });
+    assert_eq!(target.rcq.poll(&mut [Wc::default()]), Ok(0), "nobody was believed");
+    assert_eq!(target.qp.state(), u32::from(state::RTS));
+    pretended.memory.pattern(0, 100, 1);
+    pretended.post(&SendWr { sges: &pretended.sge(0, 100), ..SendWr::default() });
+    assert_eq!((target.received().wr_id, pretended.sent().status), (5, 0));
+}

@@ -1,0 +1,49 @@
+//! Packets of another host for numbers that nobody has, where an engine reads the agent's sockets itself: over the machine's own loopback.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, UdpSocket};
+
+use crate::common::wait::until;
+use crate::common::{Fabric, Plan, Side};
+use abi::qp::{Dest, ModifyQp, attr, state};
+use abi::reason::Cause;
+
+/// A BTH of a SEND for QP `qpn`, and something in the place of an ICRC.
+fn packet(qpn: u32) -> [u8; 16] {
+    let mut packet = [0; 16];
+    packet[0] = 0x04;
+    packet[2..4].copy_from_slice(&[0xff, 0xff]);
+    packet[4..8].copy_from_slice(&qpn.to_be_bytes());
+    packet
+}
+
+#[test]
+fn they_are_dropped_where_they_are_found() {
+    // Addresses that no other test uses: on this one nobody else has the port.
+    let random = RandomState::new().hash_one(std::process::id()).to_le_bytes();
+    let [ours, theirs] = [1, 2].map(|last| Ipv4Addr::new(127, random[0], random[1], last));
+    let fabric = Fabric::configured(&format!("addresses = ['{ours}']"));
+    let side = Side::new(&fabric.engine(), &Plan::uc());
+    let gid = ours.to_ipv6_mapped().octets();
+    let index = (0..16).find(|&index| side.engine.query_gid(1, index).is_ok_and(|found| found == gid));
+    let sgid_index = index.expect("its address has an index") as u8;
+    side.init();
+    // So it has to do with other hosts, and looks at their socket.
+    side.modify(&ModifyQp {
+        dest: Dest { dgid: theirs.to_ipv6_mapped().octets(), sgid_index, ..side.rtr_request(gid, 0x55, 3).dest },
+        ..side.rtr_request(gid, 0x55, 3)
+    });
+    side.modify(&ModifyQp { attr_mask: attr::STATE | attr::SQ_PSN, qp_state: state::RTS, ..ModifyQp::default() });
+    let stranger = UdpSocket::bind((theirs, 0)).expect("a socket");
+    let nobody = 0x00c0_ffee;
+    let dropped = until("a packet for nobody", || {
+        // What is for it has the engine ask for the sockets; until it has them, the agent finds that nobody has the other's number.
+        for qpn in [side.qp.qpn(), nobody] {
+            stranger.send_to(&packet(qpn), (ours, 4791)).expect("it goes");
+        }
+        assert_eq!(side.rcq.poll(&mut []), Ok(0));
+        side.engine.drops().into_iter().find(|record| record.cause == Cause::NoQp as u32)
+    });
+    assert_eq!((dropped.dest_qp, dropped.address), (nobody, theirs.to_ipv6_mapped().octets()));
+    side.destroy();
+}

@@ -1,0 +1,27 @@
+//! Verbs and objects: what programs post, receive and change, between engines of one host and between hosts.
+//!
+//! One program for all of them, so that they are linked once. No test shares an agent with another one.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod completion_queues;
+mod datagrams;
+mod device_gone;
+mod device_memory;
+mod embedded;
+mod inline_first;
+mod memory;
+mod notification;
+mod operations;
+mod posting;
+mod refusals;
+mod registrations;
+mod shared_receive;
+mod shown;
+mod states;
+mod why;
+mod windows;
+mod xrc;
+mod xrc_shared;
+mod xrc_slow;
