@@ -19,6 +19,7 @@ mod planted;
 mod release;
 mod report;
 mod simulate;
+mod slowest;
 mod step;
 mod test;
 mod tidy;

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::slowest::Took;
 use crate::step::Count;
 
 /// Steps that have run, with their counts.
@@ -11,12 +12,13 @@ use crate::step::Count;
 pub(crate) struct Report {
     started: Instant,
     rows: Vec<(String, Count, Duration)>,
+    slowest: Vec<Took>,
 }
 
 impl Report {
     /// An empty account; the clock starts.
     pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), rows: Vec::new() }
+        Self { started: Instant::now(), rows: Vec::new(), slowest: Vec::new() }
     }
 
     /// Runs one step under a heading.
@@ -38,6 +40,11 @@ impl Report {
         });
     }
 
+    /// Names the slowest tests in the account.
+    pub(crate) fn name_slowest(&mut self, slowest: Vec<Took>) {
+        self.slowest = slowest;
+    }
+
     /// Prints the account; its last line is "N passed, N failed".
     pub(crate) fn close(self) -> Result<(), String> {
         println!("\n== account");
@@ -49,6 +56,12 @@ impl Report {
                 count.failed,
                 took.as_secs_f64()
             );
+        }
+        if !self.slowest.is_empty() {
+            println!("slowest tests:");
+            for (took, name) in &self.slowest {
+                println!("{took:>8.1} s  {name}");
+            }
         }
         let passed: u64 = self.rows.iter().map(|row| row.1.passed).sum();
         let failed: u64 = self.rows.iter().map(|row| row.1.failed).sum();

@@ -9,12 +9,18 @@ use suite::Dist;
 
 use crate::hugepages::HugePages;
 use crate::report::Report;
+use crate::slowest::slowest;
 use crate::workspace::Workspace;
 use crate::{abi_check, abi_doc, conformance, debian, dist, distros, planted, step, tidy};
 
 /// Runs the list; the last line printed on standard output is "N passed, N failed".
 pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
     let mut report = Report::new();
+    let junit = ["default", "suite"].map(|profile| workspace.target().join("nextest").join(profile).join("junit.xml"));
+    for file in &junit {
+        // A file of an earlier run would name tests that did not run now.
+        let _ = std::fs::remove_file(file);
+    }
     let cargo = |words: &[&str]| step::run(workspace.cargo(words));
     report.step("formatting", || cargo(&["fmt", "--all", "--check"]));
     report.check("tidy", || tidy::run(workspace, false));
@@ -53,6 +59,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> Result<(), String> {
             report.check("programs of another Debian release", || other_release(dist));
         }
     }
+    report.name_slowest(slowest(&junit, 10));
     report.close()
 }
 
