@@ -5,18 +5,18 @@
 //!  8  source QPN u32 · payload length u16 · MTU code u8 · reserved u8
 //! 16  [bulk: offset u32] [GRH: 40 bytes] transport headers, then the payload unless it is in the bulk area
 //! ```
-//! No ICRC and no padding: a lane is memory. Errands and reports (`errand.rs`) have the same first 16 bytes. What is decoded here is a peer's claim; the caller checks whose it is.
+//! No ICRC and no padding: a lane is memory. Requests for a remote SRQ and their replies (`srq_request.rs`) have the same first 16 bytes. What is decoded here is a peer's claim; the caller checks whose it is.
 
 use wire::{Headers, Psn, Qpn};
 
-use crate::errand::{self, Errand, Report};
+use crate::srq_request::{self, SrqReply, SrqRequest};
 
 pub(crate) mod flag {
     pub(super) const GRH: u8 = 1;
     pub(crate) const BULK: u8 = 2;
     pub(super) const NOTICE: u8 = 4;
-    pub(crate) const ERRAND: u8 = 8;
-    pub(crate) const REPORT: u8 = 16;
+    pub(crate) const SRQ_REQUEST: u8 = 8;
+    pub(crate) const SRQ_REPLY: u8 = 16;
 }
 
 /// Which path a packet takes.
@@ -68,9 +68,9 @@ pub(crate) enum Cell {
     Packet(Packet),
     Notice(Notice),
     /// What a target's engine asks for, about a packet from that target.
-    Errand(Packet, Errand),
+    SrqRequest(Packet, SrqRequest),
     /// How it went; the packet says which target's it was, and where fetched bytes are.
-    Report(Packet, Report),
+    SrqReply(Packet, SrqReply),
 }
 
 /// What stands before a packet's headers.
@@ -156,8 +156,8 @@ pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
         grh = Some(*record.get(at..)?.first_chunk::<40>()?);
         at += 40;
     }
-    if flags & (flag::ERRAND | flag::REPORT) != 0 {
-        return errand(record, flags, (src_qp, len), bulk, at);
+    if flags & (flag::SRQ_REQUEST | flag::SRQ_REPLY) != 0 {
+        return srq_request(record, flags, (src_qp, len), bulk, at);
     }
     let headers = Headers::parse(record.get(at..)?).ok()?;
     at += headers.len();
@@ -177,22 +177,22 @@ pub(crate) fn decode(record: &[u8]) -> Option<Cell> {
     Some(Cell::Packet(Packet { path, src_qp, headers, grh, len, payload }))
 }
 
-/// An errand or a report, whose own part begins at `at`.
+/// A request for a remote SRQ or a reply to one, whose own part begins at `at`.
 #[cold]
-fn errand(record: &[u8], flags: u8, (src_qp, len): (Qpn, u16), bulk: Option<u32>, at: usize) -> Option<Cell> {
+fn srq_request(record: &[u8], flags: u8, (src_qp, len): (Qpn, u16), bulk: Option<u32>, at: usize) -> Option<Cell> {
     let rest = record.get(at..)?;
     let place = |own: usize| match bulk {
         Some(offset) => Some(Payload::Bulk(offset)),
         None if at + own + usize::from(len) <= record.len() => Some(Payload::Inline(at + own)),
         None => None,
     };
-    let packet = errand::about(src_qp.value(), Headers::default(), len);
-    if flags & flag::REPORT != 0 {
-        let (report, own) = Report::decode(rest)?;
-        return Some(Cell::Report(Packet { payload: place(own)?, ..packet }, report));
+    let packet = srq_request::about(src_qp.value(), Headers::default(), len);
+    if flags & flag::SRQ_REPLY != 0 {
+        let (reply, own) = SrqReply::decode(rest)?;
+        return Some(Cell::SrqReply(Packet { payload: place(own)?, ..packet }, reply));
     }
-    let (errand, headers, own) = Errand::decode(rest)?;
-    Some(Cell::Errand(Packet { headers, payload: place(own)?, ..packet }, errand))
+    let (request, headers, own) = SrqRequest::decode(rest)?;
+    Some(Cell::SrqRequest(Packet { headers, payload: place(own)?, ..packet }, request))
 }
 
 #[cfg(test)]

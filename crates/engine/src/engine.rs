@@ -19,7 +19,6 @@ use abi::queue::{ContextOut, Mapping};
 use parking_lot::Mutex;
 use protocol::Time;
 
-use crate::abroad::Ways;
 use crate::board::Board;
 use crate::capture::Tap;
 use crate::channel::Channel;
@@ -45,6 +44,7 @@ use crate::pd::Pd;
 use crate::pollers::{Poller, Pollers};
 use crate::qp::Qp;
 use crate::reason::{Attached, Kind, Note, note};
+use crate::remote_srq::Ways;
 use crate::request;
 use crate::srq::Srq;
 use crate::table::Table;
@@ -99,7 +99,7 @@ pub struct Engine {
     /// QPs whose lane the helper thread has to open.
     pub(crate) unrouted: Mutex<Vec<Arc<Qp>>>,
     /// XRC targets for which the helper thread has to find an SRQ's engine.
-    pub(crate) astray: Mutex<Vec<Arc<Qp>>>,
+    pub(crate) unlocated: Mutex<Vec<Arc<Qp>>>,
     /// Held while lanes are being opened for them.
     pub(crate) opening: Mutex<()>,
     /// Which thread sees to which lane.
@@ -195,7 +195,7 @@ impl Engine {
             deferred: Mutex::new(Vec::new()),
             has_deferred: AtomicBool::new(false),
             unrouted: Mutex::new(Vec::new()),
-            astray: Mutex::new(Vec::new()),
+            unlocated: Mutex::new(Vec::new()),
             opening: Mutex::new(()),
             pollers: Pollers::default(),
             seldom: AtomicU32::new(SELDOM),
@@ -534,7 +534,7 @@ impl Engine {
         self.lanes.clear();
         self.net.end(self.number);
         self.unrouted.lock().clear();
-        self.astray.lock().clear();
+        self.unlocated.lock().clear();
         self.deferred.lock().clear();
         self.forget_parcels();
         for qp in self.qps.all() {

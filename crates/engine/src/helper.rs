@@ -381,7 +381,7 @@ impl Engine {
             if std::mem::take(&mut told) {
                 self.listen();
             }
-            self.do_errands();
+            self.do_pending_work();
             if waker.watching.load(Ordering::Relaxed) {
                 self.settle_down(&mut rests);
                 let watched = waker.watch();
@@ -431,12 +431,12 @@ impl Engine {
     }
 
     /// What only the thread may do, for it waits for the agent.
-    fn do_errands(self: &Arc<Self>) {
+    fn do_pending_work(self: &Arc<Self>) {
         if !self.unrouted.lock().is_empty() {
             self.open_routes();
         }
-        if !self.astray.lock().is_empty() {
-            self.find_ways();
+        if !self.unlocated.lock().is_empty() {
+            self.locate_srqs();
         }
         if self.direct.has_asks() {
             self.ask_agent();
@@ -497,7 +497,7 @@ impl Engine {
     fn looks_once_more(self: &Arc<Self>) -> bool {
         self.progress(true)
             || !self.unrouted.lock().is_empty()
-            || !self.astray.lock().is_empty()
+            || !self.unlocated.lock().is_empty()
             || self.direct.has_asks()
     }
 
@@ -507,7 +507,7 @@ impl Engine {
         self.waker.kick.drain();
         self.waker.bell.disarm();
         self.listen();
-        self.do_errands();
+        self.do_pending_work();
         if self.progress(false) {
             return true;
         }

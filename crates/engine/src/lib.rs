@@ -7,7 +7,6 @@
 //! Unsafe code is in `usermem` (fault-safe access to the program's memory), `access` (which forms its addresses), `lock` and `tsc`.
 #![deny(unsafe_code)]
 
-mod abroad;
 #[allow(unsafe_code, reason = "the one place that forms addresses of the program's memory")]
 mod access;
 mod addressing;
@@ -18,7 +17,6 @@ mod arrived;
 mod attendance;
 mod board;
 pub mod capture;
-mod carrier;
 mod cell;
 mod channel;
 mod clock;
@@ -31,7 +29,6 @@ mod drops;
 mod early;
 mod ece;
 mod engine;
-mod errand;
 mod error;
 mod event;
 mod event_file;
@@ -62,9 +59,11 @@ mod pd;
 mod plain;
 mod pollers;
 mod progress;
+mod proxy;
 mod qp;
 pub mod reason;
 mod receive;
+mod remote_srq;
 mod request;
 mod rests;
 mod route;
@@ -72,6 +71,7 @@ pub mod rundir;
 mod send;
 mod simulated;
 mod srq;
+mod srq_request;
 mod state;
 mod table;
 mod target;

@@ -193,16 +193,16 @@ impl Engine {
             };
             match cell {
                 Cell::Notice(notice) => self.heed_notice(lane, notice),
-                Cell::Errand(packet, _) | Cell::Report(packet, _) => {
+                Cell::SrqRequest(packet, _) | Cell::SrqReply(packet, _) => {
                     let Some(payload) = place(rx, record, packet.payload, packet.len) else {
                         self.break_lane(lane);
                         break;
                     };
                     match cell {
-                        Cell::Errand(_, errand) => self.carry(lane, packet, payload, errand),
-                        Cell::Report(_, report) => {
+                        Cell::SrqRequest(_, request) => self.on_srq_request(lane, packet, payload, request),
+                        Cell::SrqReply(_, reply) => {
                             if let Some(qp) = self.qps.find(packet.src_qp.value()) {
-                                qp.hear_report(lane, packet, payload, report);
+                                qp.on_srq_reply(lane, packet, payload, reply);
                             }
                         }
                         _ => {}

@@ -17,7 +17,6 @@ use abi::qp::{
 use abi::queue::{QpOut, RECV_WQE_HEADER, qp as word, send_header};
 use protocol::{Requester, Responder, Service, State, Time};
 
-use crate::abroad::Abroad;
 use crate::board::Place;
 use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
@@ -37,6 +36,7 @@ use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
 use crate::pd::Pd;
 use crate::pollers::Concern;
+use crate::remote_srq::RemoteSrq;
 use crate::request;
 use crate::srq::Srq;
 use crate::why::Why;
@@ -109,7 +109,7 @@ pub struct Qp {
     pub(crate) target: Option<Target>,
     pub(crate) caps: Caps,
     pub(crate) sq_sig_all: bool,
-    /// Which of the lanes to an engine its datagrams and errands go by.
+    /// Which of the lanes to an engine its datagrams and requests for remote SRQs go by.
     pub(crate) stripe: u32,
     /// Whether there is a strict mode, said where the data path looks anyway.
     strict: bool,
@@ -179,7 +179,7 @@ pub(crate) struct Inner {
     /// XRC target: the SRQ that was named last.
     pub(crate) named: Option<Arc<Srq>>,
     /// XRC target: what it has when it serves, or is, another engine's.
-    pub(crate) abroad: Option<Box<Abroad>>,
+    pub(crate) remote_srq: Option<Box<RemoteSrq>>,
     /// The scatter list of a request from the SRQ.
     pub(crate) shared: Vec<Sge>,
     pub(crate) route: Route,
@@ -408,7 +408,7 @@ impl Engine {
             arrived: Vec::new(),
             arrived_at: Vec::new(),
             named: None,
-            abroad: None,
+            remote_srq: None,
             shared: Vec::with_capacity(parts.srq.as_ref().map_or(0, |srq| srq.max_sge() as usize)),
             route: Route::Unknown,
             stripe: None,

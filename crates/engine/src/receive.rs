@@ -131,8 +131,8 @@ impl Qp {
         if packet.headers.opcode.is_response() {
             self.on_response(inner, packet, payload);
         } else if inner.state.serves() {
-            if inner.abroad.is_some()
-                && let Some(waits) = self.waits_abroad(inner, packet, payload)
+            if inner.remote_srq.is_some()
+                && let Some(waits) = self.waits_for_remote_srq(inner, packet, payload)
             {
                 return if waits { Arrival::Taken } else { Arrival::NotTaken };
             }
@@ -229,7 +229,7 @@ impl Qp {
                     return self.after_refusal(inner, None);
                 }
             };
-            if inner.abroad.is_some()
+            if inner.remote_srq.is_some()
                 && let Some((outcome, status)) = self.done_before(inner, packet.headers.psn)
             {
                 inner.responder.finish(outcome);
@@ -378,7 +378,7 @@ impl Qp {
         if let Some(receive) = inner.receive.take() {
             self.complete_receive(inner, &receive, status, None, wc_opcode::RECV, None);
         }
-        self.come_home(inner);
+        self.abandon_remote_srq(inner);
         self.flushes(inner, format_args!("{status} while receiving"));
         inner.set_state(State::Err);
         inner.requester.flush();

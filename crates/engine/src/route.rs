@@ -258,7 +258,7 @@ impl Qp {
         if inner.is_dead() {
             return;
         }
-        self.lose_errands(&mut inner, id);
+        self.lose_srq_requests(&mut inner, id);
         if let Route::Lane(lane) = &inner.route {
             if lane.id == id {
                 if self.has_moved(&inner) {
@@ -274,7 +274,7 @@ impl Qp {
             self.pump(&mut inner);
         }
         if self.token() != 0 {
-            // An errand went there, or waited for room there; whoever asked for it hears of it now.
+            // A request for a remote SRQ went there, or waited for room there; whoever asked for it hears of it now.
             inner.blocked = false;
             self.pump(&mut inner);
         }

@@ -138,7 +138,7 @@ impl Qp {
             }
             (State::Err, State::Err) => return,
             (_, State::Err) => {
-                self.come_home(inner);
+                self.abandon_remote_srq(inner);
                 self.say_gone(inner);
                 self.pay(inner);
                 self.flushes(inner, format_args!("the program moved it there"));
@@ -298,7 +298,7 @@ impl Qp {
 
     /// Back to the beginning: requests are dropped without completions, those in the CQs are taken out.
     fn reset(&self, inner: &mut Inner) {
-        self.come_home(inner);
+        self.abandon_remote_srq(inner);
         if let Some(lint) = self.lint() {
             lint.emptied(self);
         }
@@ -322,7 +322,7 @@ impl Qp {
         inner.route = Route::Unknown;
         // It may still be on a lane's list; that does it no harm.
         (inner.blocked, inner.no_way) = (false, None);
-        inner.abroad = None;
+        inner.remote_srq = None;
         inner.direct.forget();
         inner.attributes = ModifyQp::default();
         (inner.established, inner.draining, inner.deadline, inner.pace) = (false, None, None, None);
@@ -349,7 +349,7 @@ impl Qp {
             return;
         }
         tracing::info!("QP {:#x} goes to the error state: {why}", self.qpn());
-        self.come_home(&mut inner);
+        self.abandon_remote_srq(&mut inner);
         self.say_gone(&inner);
         self.flushes(&inner, format_args!("{why}"));
         inner.set_state(State::Err);

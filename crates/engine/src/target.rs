@@ -163,8 +163,8 @@ impl Qp {
     /// What this engine has done last for whoever served the target before, if this is that request once more.
     pub(crate) fn done_before(&self, inner: &mut Inner, psn: Psn) -> Option<(Outcome, Option<protocol::Status>)> {
         let connection = self.connection(inner);
-        let done = inner.abroad.as_mut()?.done.take()?;
-        ((done.psn, done.connection) == (psn, connection)).then_some((done.report.outcome, done.report.status))
+        let done = inner.remote_srq.as_mut()?.done.take()?;
+        ((done.psn, done.connection) == (psn, connection)).then_some((done.reply.outcome, done.reply.status))
     }
 
     /// Writes down how far a target has come that others may have to go on with.
@@ -174,19 +174,19 @@ impl Qp {
         }
         let Some(view) = &inner.view else { return };
         let expected = inner.responder.expected_psn();
-        let Some(abroad) = &mut inner.abroad else {
+        let Some(remote) = &mut inner.remote_srq else {
             // Nobody else's memory is at stake: where to go on is enough.
             view.word(target_word::MSN).store(inner.responder.msn(), Ordering::Relaxed);
             view.word(target_word::EXPECTED).store(TARGET_KNOWN | expected.value(), Ordering::Release);
             return;
         };
         let standing = inner.responder.standing();
-        let place = match abroad.written {
+        let place = match remote.written {
             Some((written, _)) if written == standing => return,
             Some((_, 1)) => 2,
             _ => 1,
         };
-        abroad.written = Some((standing, place));
+        remote.written = Some((standing, place));
         view.write(TARGET_STATES + (place as usize - 1) * size_of::<TargetState>(), &state_of(&standing));
         view.word(target_word::MSN).store(standing.msn, Ordering::Relaxed);
         // Release: whoever finds the word finds the state that it names.

@@ -11,7 +11,6 @@ use protocol::{Nak, Response, Service, Source, Status, Time, Transmit};
 use shm::memory::CELL_DATA;
 use wire::{Operation, Qpn};
 
-use crate::abroad::Fetched;
 use crate::access::{self, Refusal, Stretch};
 use crate::attendance::Wake;
 use crate::cell::{Envelope, Path};
@@ -23,6 +22,7 @@ use crate::net::ahead::Ahead;
 use crate::net::batch::Batch;
 use crate::net::flow::Flow;
 use crate::qp::{Inner, Qp, Route};
+use crate::remote_srq::Fetched;
 use crate::wqe::SendBrief;
 
 /// What became of a packet that was to be sent.
@@ -114,7 +114,7 @@ impl Qp {
     /// Sends what can be sent, gives the completions that follow, and has the timers know the next deadline.
     pub(crate) fn pump(self: &Arc<Self>, inner: &mut Inner) {
         if inner.is_dead() {
-            return self.send_reports(inner);
+            return self.send_srq_replies(inner);
         }
         if let Some(target) = &self.target
             && target.token != 0
@@ -141,7 +141,7 @@ impl Qp {
         // Each round but the first comes of a request, or an answer, that ends in a refusal: there are so many of them at most.
         while !inner.blocked && self.is_served_here() {
             self.pump_connection(inner);
-            if inner.blocked || !self.go_abroad(inner) {
+            if inner.blocked || !self.send_srq_requests(inner) {
                 break;
             }
             self.write_down(inner);
@@ -214,7 +214,7 @@ impl Qp {
                 last_word = Some(response);
                 break;
             }
-            let done = match self.abroad_source(inner, &response) {
+            let done = match self.source_of_response(inner, &response) {
                 Fetched::Here => self.send_response(&mut exit, &response),
                 Fetched::Bytes(bytes) => {
                     self.leave_by(&mut exit, &response.headers, bytes.len() as u32, &Origin::Bytes(bytes))

@@ -4,7 +4,7 @@
 //! request names, if that is one of the target's domain; keys are looked up on that SRQ's PD, and receives complete on its CQ. A
 //! target may be held by several handles, each of which gets its events. The principal types are [`Xrcd`] and [`Hold`].
 //!
-//! A domain that a file names is shared by processes. What a target gets for an SRQ of another engine goes there (`abroad.rs`), and a target
+//! A domain that a file names is shared by processes. What a target gets for an SRQ of another engine goes there (`remote_srq.rs`), and a target
 //! that another engine serves is one that this one may have to go on with (`target.rs`).
 
 use std::os::fd::BorrowedFd;
@@ -278,7 +278,7 @@ impl Hold {
             holders.retain(|hold| hold.strong_count() > 0 && !std::ptr::eq(hold.as_ptr(), self));
             holders.is_empty()
         });
-        // A QP that stands for another engine's may still be needed for that one's errands.
+        // A QP that stands for another engine's may still be needed for that one's requests.
         let is_ours = !inner.is_dead();
         if is_last && is_ours {
             engine.qps.remove(self.qp.qpn());

@@ -132,7 +132,7 @@ impl Qp {
             && (inner.established || inner.state != State::Rtr)
             && !inner.on_wire
             && !inner.ruled
-            && inner.abroad.is_none()
+            && inner.remote_srq.is_none()
             && inner.held.is_empty()
             && inner.held.early.is_none()
             && self.lint().is_none()

@@ -68,7 +68,7 @@ impl Qp {
         self.say_gone(inner);
         self.pay(inner);
         self.uncount(inner);
-        self.come_home(inner);
+        self.abandon_remote_srq(inner);
         (inner.last_flow, inner.named) = (None, None);
         inner.held.clear();
         inner.direct.forget();

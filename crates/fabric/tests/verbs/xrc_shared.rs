@@ -17,8 +17,8 @@ use shm::{RECORD_MAX, ends};
 use wire::{Headers, Opcode, Operation, Transport};
 
 /// The flags, at 7, of records that ask and answer.
-const ERRAND: u8 = 8;
-const REPORT: u8 = 16;
+const SRQ_REQUEST: u8 = 8;
+const SRQ_REPLY: u8 = 16;
 
 /// Two processes with one domain: the first has a target, the second a queue; and a third one that asks.
 struct Shared {
@@ -296,10 +296,10 @@ fn xrc_shared_targets_are_changed_by_their_server() {
     assert_eq!(held.qp().query(0).expect("an answer").qp_state, state::ERR);
 }
 
-/// Errands of an engine that has not opened the domain, or in the name of a QP that is not its own, are carried out for nobody. What
+/// Requests of an engine that has not opened the domain, or in the name of a QP that is not its own, are carried out for nobody. What
 /// they say is right in every other respect: queue, key and address are the victim's.
 #[test]
-fn xrc_shared_errands_of_strangers_are_refused() {
+fn xrc_shared_requests_of_other_engines_are_refused() {
     let fabric = Fabric::start();
     let shared = shared(&fabric);
     let queue = &shared.queue;
@@ -309,7 +309,7 @@ fn xrc_shared_errands_of_strangers_are_refused() {
     let stranger = Stranger::new(&fabric);
     let lane = stranger.lane(shared.second.number(), 0);
     let (mut tx, mut rx) = ends(lane.region.clone(), lane.side);
-    let mut errand = |qpn: u32, token: u64, operation: Operation, kind: u8, id: u32| {
+    let mut send_request = |qpn: u32, token: u64, operation: Operation, kind: u8, id: u32| {
         let headers = Headers {
             opcode: Opcode::new(Transport::Xrc, operation),
             xrc_srq: queue.number(),
@@ -317,7 +317,7 @@ fn xrc_shared_errands_of_strangers_are_refused() {
             ..Headers::default()
         };
         let mut record = vec![0; 60];
-        record[7] = ERRAND;
+        record[7] = SRQ_REQUEST;
         record[8..12].copy_from_slice(&qpn.to_le_bytes());
         record[12..14].copy_from_slice(&8u16.to_le_bytes());
         record[16..20].copy_from_slice(&id.to_le_bytes());
@@ -334,7 +334,7 @@ fn xrc_shared_errands_of_strangers_are_refused() {
         lane.peer.ring();
     };
     // As the owner of a number that is not its own: not even answered.
-    errand(shared.target.qp().qpn(), 0, Operation::WriteOnly, 1, 1);
+    send_request(shared.target.qp().qpn(), 0, Operation::WriteOnly, 1, 1);
     // As itself, without the token, to write, to send, and to read.
     for (id, (operation, kind)) in (2..).zip([
         (Operation::WriteOnly, 1),
@@ -342,14 +342,14 @@ fn xrc_shared_errands_of_strangers_are_refused() {
         (Operation::ReadRequest, 4),
         (Operation::CompareSwap, 3),
     ]) {
-        errand(stranger.qpn, u64::from(id), operation, kind, id);
+        send_request(stranger.qpn, u64::from(id), operation, kind, id);
     }
     let mut record = [0; RECORD_MAX];
     for id in 2..6u32 {
-        until("a report", || rx.ring.pop(&mut record).expect("it is sound"));
+        until("a reply", || rx.ring.pop(&mut record).expect("it is sound"));
         rx.ring.publish();
         // Refused, as an SRQ that is none.
-        assert_eq!((record[7], &record[16..20], &record[20..22]), (REPORT, &id.to_le_bytes()[..], &[3, 3][..]));
+        assert_eq!((record[7], &record[16..20], &record[20..22]), (SRQ_REPLY, &id.to_le_bytes()[..], &[3, 3][..]));
     }
     assert_eq!(queue.memory.get(0, 64), before);
     assert_eq!(queue.cq.poll(&mut [Wc::default()]), Ok(0));

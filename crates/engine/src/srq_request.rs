@@ -1,13 +1,13 @@
-//! Errands: what the engine of an XRC target asks the engine of an SRQ to do, and how that reports, as records on a lane.
+//! Requests and replies for a remote SRQ: what the engine of an XRC target asks the engine of an SRQ to do, and what it answers, as records on a lane.
 //!
 //! ```text
-//! errand:  0  as a packet's first 16 bytes, the source QPN being the target's
+//! request: 0  as a packet's first 16 bytes, the source QPN being the target's
 //!         16  [bulk: offset u32] id u32 · kind u8 · first u8 · port u8 · SL u8 · token u64 · offset u32 · total u32
 //!             VA u64 · rkey u32 · initiator's QPN u32 · connection u32, then the transport headers and the payload of the packet that it is about
-//! report:  0  as above
+//! reply:   0  as above
 //!         16  [bulk: offset u32] id u32 · outcome u8 · NAK u8 · status u8 (255: none) · 0 · value u64, then what was fetched
 //! ```
-//! What is decoded is a peer's claim. Principal types: [`Errand`] and [`Report`].
+//! What is decoded is a peer's claim. Principal types: [`SrqRequest`] and [`SrqReply`].
 
 use protocol::{Access, AtomicOp, Nak, Outcome, RecvEnd, Status, Step};
 use wire::feth::selectivity;
@@ -36,9 +36,9 @@ pub(crate) enum Kind {
 const KINDS: [Kind; 8] =
     [Kind::Receive, Kind::Write, Kind::Read, Kind::Atomic, Kind::Fetch, Kind::End, Kind::AtomicWrite, Kind::Flush];
 
-/// An errand, besides the packet that it is about.
+/// A request, besides the packet that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Errand {
+pub(crate) struct SrqRequest {
     pub(crate) id: u32,
     pub(crate) kind: Kind,
     /// A message begins.
@@ -59,19 +59,19 @@ pub(crate) struct Errand {
     pub(crate) connection: u32,
 }
 
-/// How an errand went.
+/// How a request went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct SrqReply {
     pub(crate) id: u32,
     pub(crate) outcome: Outcome,
     /// With what the receive request ended, if that is an error.
     pub(crate) status: Option<Status>,
 }
 
-/// Bytes of an errand behind the first 16.
-const ERRAND: usize = 44;
-/// Bytes of a report behind the first 16.
-const REPORT: usize = 16;
+/// Bytes of a request behind the first 16.
+const REQUEST: usize = 44;
+/// Bytes of a reply behind the first 16.
+const REPLY: usize = 16;
 const NO_STATUS: u8 = 255;
 
 const NAKS: [Nak; 4] = [Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOperational, Nak::InvalidRd];
@@ -79,7 +79,7 @@ const NAKS: [Nak; 4] = [Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOpera
 const STATUSES: [Status; 5] =
     [Status::LocLenErr, Status::LocProtErr, Status::LocAccessErr, Status::RemInvReqErr, Status::WrFlushErr];
 
-impl Errand {
+impl SrqRequest {
     /// What a step asks for.
     pub(crate) fn of(step: &Step) -> Self {
         let nothing = Self {
@@ -148,7 +148,7 @@ impl Errand {
 
     /// Writes everything before the payload; answers how long that is.
     pub(crate) fn encode(&self, packet: &Packet, record: &mut [u8]) -> usize {
-        let mut at = head(record, flag::ERRAND, packet);
+        let mut at = head(record, flag::SRQ_REQUEST, packet);
         let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8;
         record[at..at + 4].copy_from_slice(&self.id.to_le_bytes());
         record[at + 4..at + 8].copy_from_slice(&[kind, u8::from(self.first), self.port, self.sl]);
@@ -159,21 +159,21 @@ impl Errand {
         record[at + 32..at + 36].copy_from_slice(&self.rkey.to_le_bytes());
         record[at + 36..at + 40].copy_from_slice(&self.peer.to_le_bytes());
         record[at + 40..at + 44].copy_from_slice(&self.connection.to_le_bytes());
-        at += ERRAND;
+        at += REQUEST;
         at + packet.headers.emit(&mut record[at..]).expect("a record has room for every header")
     }
 
     /// How long that will be.
     pub(crate) fn len(packet: &Packet) -> usize {
-        16 + ERRAND + packet.headers.len()
+        16 + REQUEST + packet.headers.len()
     }
 
     /// Takes apart what follows the first 16 bytes and the place in bulk.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, Headers, usize)> {
-        let fixed: &[u8; ERRAND] = bytes.first_chunk()?;
+        let fixed: &[u8; REQUEST] = bytes.first_chunk()?;
         let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let errand = Self {
+        let request = Self {
             id: word(0),
             kind: *KINDS.get(usize::from(fixed[4]))?,
             first: fixed[5] != 0,
@@ -187,15 +187,15 @@ impl Errand {
             peer: word(36),
             connection: word(40),
         };
-        let headers = Headers::parse(&bytes[ERRAND..]).ok()?;
-        Some((errand, headers, ERRAND + headers.len()))
+        let headers = Headers::parse(&bytes[REQUEST..]).ok()?;
+        Some((request, headers, REQUEST + headers.len()))
     }
 }
 
-impl Report {
+impl SrqReply {
     /// Writes everything before the payload, of which there are `packet.len` bytes; answers how long that is.
     pub(crate) fn encode(&self, packet: &Packet, record: &mut [u8]) -> usize {
-        let at = head(record, flag::REPORT, packet);
+        let at = head(record, flag::SRQ_REPLY, packet);
         let (outcome, nak, value) = match self.outcome {
             Outcome::Done => (0, 0, 0),
             Outcome::AtomicDone(value) => (1, 0, value),
@@ -207,15 +207,15 @@ impl Report {
         record[at..at + 4].copy_from_slice(&self.id.to_le_bytes());
         record[at + 4..at + 8].copy_from_slice(&[outcome, nak, status, 0]);
         record[at + 8..at + 16].copy_from_slice(&value.to_le_bytes());
-        at + REPORT
+        at + REPLY
     }
 
     /// How long that will be.
-    pub(crate) const LEN: usize = 16 + REPORT;
+    pub(crate) const LEN: usize = 16 + REPLY;
 
     /// Takes apart what follows the first 16 bytes and the place in bulk.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
-        let fixed: &[u8; REPORT] = bytes.first_chunk()?;
+        let fixed: &[u8; REPLY] = bytes.first_chunk()?;
         let mut value = [0; 8];
         value.copy_from_slice(&fixed[8..]);
         let outcome = match fixed[4] {
@@ -230,7 +230,7 @@ impl Report {
             number => Some(*STATUSES.iter().find(|status| status.as_u32() == u32::from(number))?),
         };
         let id = u32::from_le_bytes([fixed[0], fixed[1], fixed[2], fixed[3]]);
-        Some((Self { id, outcome, status }, REPORT))
+        Some((Self { id, outcome, status }, REPLY))
     }
 }
 
@@ -264,9 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn errands_come_back_as_they_went() {
+    fn a_request_decodes_as_it_was_encoded() {
         for kind in KINDS {
-            let errand = Errand {
+            let request = SrqRequest {
                 id: 7,
                 kind,
                 first: false,
@@ -282,38 +282,41 @@ mod tests {
             };
             let mut record = [0; shm::RECORD_MAX];
             let far = packet(Operation::WriteLastImm, Payload::Bulk(4096));
-            errand.encode(&far, &mut record);
-            assert_eq!(decode(&record), Some(Cell::Errand(far, errand)));
+            request.encode(&far, &mut record);
+            assert_eq!(decode(&record), Some(Cell::SrqRequest(far, request)));
             let near = packet(Operation::WriteLastImm, Payload::Inline(0));
-            let len = errand.encode(&near, &mut record);
-            assert_eq!(len, Errand::len(&near));
-            assert_eq!(decode(&record), Some(Cell::Errand(Packet { payload: Payload::Inline(len), ..near }, errand)));
+            let len = request.encode(&near, &mut record);
+            assert_eq!(len, SrqRequest::len(&near));
+            assert_eq!(
+                decode(&record),
+                Some(Cell::SrqRequest(Packet { payload: Payload::Inline(len), ..near }, request))
+            );
             assert_eq!(decode(&record[..len + 8]), None, "the payload ends outside of the record");
         }
     }
 
     #[test]
-    fn reports_come_back_as_they_went() {
+    fn a_reply_decodes_as_it_was_encoded() {
         let outcomes = [Outcome::Done, Outcome::AtomicDone(1 << 40), Outcome::Rnr, Outcome::Refused(Nak::InvalidRd)];
         for (outcome, status) in outcomes.into_iter().flat_map(|o| [(o, None), (o, Some(Status::LocLenErr))]) {
-            let report = Report { id: 9, outcome, status };
+            let reply = SrqReply { id: 9, outcome, status };
             let mut record = [0; shm::RECORD_MAX];
             let about = about(0x1234, Headers::default(), 3);
-            let len = report.encode(&about, &mut record);
-            assert_eq!(len, Report::LEN);
-            let Some(Cell::Report(got, told)) = decode(&record) else { panic!("a report") };
-            assert_eq!((got.src_qp, got.len, got.payload, told), (about.src_qp, 3, Payload::Inline(len), report));
+            let len = reply.encode(&about, &mut record);
+            assert_eq!(len, SrqReply::LEN);
+            let Some(Cell::SrqReply(got, told)) = decode(&record) else { panic!("a reply") };
+            assert_eq!((got.src_qp, got.len, got.payload, told), (about.src_qp, 3, Payload::Inline(len), reply));
         }
     }
 
     #[test]
     fn steps_that_are_none_are_refused() {
         let send = packet(Operation::SendOnly, Payload::Inline(0));
-        let errand = Errand::of(&Step::Receive { offset: 4, len: 9, first: false, last: None });
-        assert!(matches!(errand.step(&send), Some(Step::Receive { offset: 4, len: 9, first: false, last: Some(_) })));
-        assert_eq!(Errand { offset: u32::MAX, ..errand }.step(&send), None);
-        assert_eq!(Errand { kind: Kind::Write, total: 12, ..errand }.step(&send), None, "a SEND is no WRITE");
+        let request = SrqRequest::of(&Step::Receive { offset: 4, len: 9, first: false, last: None });
+        assert!(matches!(request.step(&send), Some(Step::Receive { offset: 4, len: 9, first: false, last: Some(_) })));
+        assert_eq!(SrqRequest { offset: u32::MAX, ..request }.step(&send), None);
+        assert_eq!(SrqRequest { kind: Kind::Write, total: 12, ..request }.step(&send), None, "a SEND is no WRITE");
         let write = packet(Operation::WriteOnly, Payload::Inline(0));
-        assert_eq!(Errand { kind: Kind::Write, total: 12, ..errand }.step(&write), None, "more than it said");
+        assert_eq!(SrqRequest { kind: Kind::Write, total: 12, ..request }.step(&write), None, "more than it said");
     }
 }

@@ -12,33 +12,39 @@ use abi::reason::Cause;
 use protocol::{Fault, Nak, Outcome, Status};
 use wire::Headers;
 
-use crate::abroad::{Done, PIECE};
 use crate::access::{self, Refusal};
 use crate::cell::Packet;
 use crate::engine::Engine;
-use crate::errand::{Errand, Kind, Report, about};
 use crate::lane::Lane;
 use crate::qp::{Inner, Qp};
+use crate::remote_srq::{Done, PIECE};
 use crate::srq::Srq;
+use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
 use crate::transmit::Sent;
 
 impl Engine {
     /// Another engine asks for something on behalf of a target of its own.
     #[cold]
-    pub(crate) fn carry(self: &Arc<Self>, lane: &Arc<Lane>, packet: &Packet, payload: *const u8, errand: &Errand) {
+    pub(crate) fn on_srq_request(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        packet: &Packet,
+        payload: *const u8,
+        request: &SrqRequest,
+    ) {
         let qpn = packet.src_qp.value();
         if self.board.owner(qpn) != lane.peer {
             return self.drop_of_lane(Cause::Forged, packet, (0, 0));
         }
         let found = self.xrc_srqs.find(packet.headers.xrc_srq);
         let domain =
-            found.as_ref().and_then(|srq| srq.xrc.as_ref()).filter(|xrc| xrc.token != 0 && xrc.token == errand.token);
+            found.as_ref().and_then(|srq| srq.xrc.as_ref()).filter(|xrc| xrc.token != 0 && xrc.token == request.token);
         let Some(xrc) = domain else {
             // Nobody who knows the domain, or a queue that is gone.
-            let report = Report { id: errand.id, outcome: Outcome::Refused(Nak::InvalidRd), status: None };
-            if errand.kind != Kind::End {
+            let reply = SrqReply { id: request.id, outcome: Outcome::Refused(Nak::InvalidRd), status: None };
+            if request.kind != Kind::End {
                 let place = self.targets.find(qpn).unwrap_or_else(|| self.foreign_target(qpn, 0, 0));
-                place.report(&mut place.lock(), lane, report, Box::default());
+                place.reply(&mut place.lock(), lane, reply, Box::default());
             }
             return;
         };
@@ -48,15 +54,15 @@ impl Engine {
             // It is this engine's now.
             return;
         }
-        match errand.kind {
+        match request.kind {
             Kind::End => {
                 place.end_message(&mut inner, None);
                 place.show_arrived(&mut inner);
             }
-            Kind::Fetch => place.fetch(&mut inner, lane, packet, errand, found.as_deref()),
+            Kind::Fetch => place.fetch(&mut inner, lane, packet, request, found.as_deref()),
             _ => {
-                let report = place.do_errand(&mut inner, lane, packet, payload, errand);
-                place.report(&mut inner, lane, report, Box::default());
+                let reply = place.execute_srq_request(&mut inner, lane, packet, payload, request);
+                place.reply(&mut inner, lane, reply, Box::default());
                 place.show_arrived(&mut inner);
             }
         }
@@ -67,8 +73,8 @@ impl Engine {
         for place in &self.targets.all() {
             let mut inner = place.lock();
             if inner.is_dead() && std::mem::take(&mut inner.blocked) {
-                // Perhaps for want of room on that lane, and reports to others wait behind.
-                place.send_reports(&mut inner);
+                // Perhaps for want of room on that lane, and replies to others wait behind.
+                place.send_srq_replies(&mut inner);
             }
             if inner.is_dead() && self.board.owner(place.qpn()) == peer {
                 place.end_message(&mut inner, None);
@@ -82,27 +88,27 @@ impl Engine {
 }
 
 impl Qp {
-    fn do_errand(
+    fn execute_srq_request(
         self: &Arc<Self>,
         inner: &mut Inner,
         lane: &Arc<Lane>,
         packet: &Packet,
         payload: *const u8,
-        errand: &Errand,
-    ) -> Report {
+        request: &SrqRequest,
+    ) -> SrqReply {
         let psn = packet.headers.psn;
-        let before = inner.abroad.as_ref().and_then(|abroad| abroad.done);
+        let before = inner.remote_srq.as_ref().and_then(|remote| remote.done);
         if let Some(done) = before
             && done.by != lane.peer
-            && (done.psn, done.connection) == (psn, errand.connection)
+            && (done.psn, done.connection) == (psn, request.connection)
         {
-            // Whoever served the target before has got this report, or not, and has said nothing any more.
-            return Report { id: errand.id, ..done.report };
+            // Whoever served the target before has got this reply, or not, and has said nothing any more.
+            return SrqReply { id: request.id, ..done.reply };
         }
-        (inner.attributes.dest_qp_num, inner.attributes.port_num) = (errand.peer, errand.port);
+        (inner.attributes.dest_qp_num, inner.attributes.port_num) = (request.peer, request.port);
         let mut packet = *packet;
-        packet.path.sl = errand.sl;
-        let (outcome, status) = match (errand.step(&packet), &self.target) {
+        packet.path.sl = request.sl;
+        let (outcome, status) = match (request.step(&packet), &self.target) {
             (Some(step), Some(target)) => match self.enter_domain(inner, target, &packet, &step) {
                 Err(nak) => (Outcome::Refused(nak), None),
                 Ok(None) => (Outcome::Refused(Nak::InvalidRd), None),
@@ -121,11 +127,11 @@ impl Qp {
         if status.is_some() || matches!(outcome, Outcome::Refused(_)) {
             self.end_message(inner, Some(status.unwrap_or_else(|| Fault::Executor.receive_status())));
         }
-        let report = Report { id: errand.id, outcome, status };
-        let abroad = inner.abroad.get_or_insert_default();
-        let done = Done { by: lane.peer, psn, connection: errand.connection, report };
-        abroad.done = (outcome != Outcome::Rnr).then_some(done);
-        report
+        let reply = SrqReply { id: request.id, outcome, status };
+        let remote = inner.remote_srq.get_or_insert_default();
+        let done = Done { by: lane.peer, psn, connection: request.connection, reply };
+        remote.done = (outcome != Outcome::Rnr).then_some(done);
+        reply
     }
 
     /// The receive request at hand ends, if there is one.
@@ -140,16 +146,16 @@ impl Qp {
         inner: &mut Inner,
         lane: &Arc<Lane>,
         packet: &Packet,
-        errand: &Errand,
+        request: &SrqRequest,
         srq: Option<&Srq>,
     ) {
-        let mut bytes = vec![0; errand.total.min(PIECE) as usize].into_boxed_slice();
+        let mut bytes = vec![0; request.total.min(PIECE) as usize].into_boxed_slice();
         let read = match srq {
             Some(srq) => {
                 let wanted = self.remote(srq.pd(), right::REMOTE_READ);
-                access::read(self.engine(), wanted, (errand.rkey, errand.va), bytes.as_mut_ptr(), bytes.len())
+                access::read(self.engine(), wanted, (request.rkey, request.va), bytes.as_mut_ptr(), bytes.len())
             }
-            None => Err(Refusal::NoKey { key: errand.rkey }),
+            None => Err(Refusal::NoKey { key: request.rkey }),
         };
         let outcome = match read {
             Ok(()) => Outcome::Done,
@@ -163,31 +169,31 @@ impl Qp {
                 Outcome::Refused(if refusal.by_key() { Nak::RemoteAccess } else { Nak::RemoteOperational })
             }
         };
-        self.report(inner, lane, Report { id: errand.id, outcome, status: None }, bytes);
+        self.reply(inner, lane, SrqReply { id: request.id, outcome, status: None }, bytes);
     }
 
-    fn report(self: &Arc<Self>, inner: &mut Inner, lane: &Arc<Lane>, report: Report, bytes: Box<[u8]>) {
-        inner.abroad.get_or_insert_default().reports.push_back((Arc::clone(lane), report, bytes));
+    fn reply(self: &Arc<Self>, inner: &mut Inner, lane: &Arc<Lane>, reply: SrqReply, bytes: Box<[u8]>) {
+        inner.remote_srq.get_or_insert_default().replies.push_back((Arc::clone(lane), reply, bytes));
         if !inner.blocked {
-            self.send_reports(inner);
+            self.send_srq_replies(inner);
         }
     }
 
-    /// Sends the reports that wait.
+    /// Sends the replies that wait.
     #[cold]
-    pub(crate) fn send_reports(self: &Arc<Self>, inner: &mut Inner) {
-        while let Some((lane, report, bytes)) = inner.abroad.as_mut().and_then(|abroad| abroad.reports.pop_front()) {
+    pub(crate) fn send_srq_replies(self: &Arc<Self>, inner: &mut Inner) {
+        while let Some((lane, reply, bytes)) = inner.remote_srq.as_mut().and_then(|remote| remote.replies.pop_front()) {
             if lane.is_dead() {
                 continue;
             }
             let packet = about(self.qpn(), Headers::default(), bytes.len() as u16);
             let sent =
-                self.push_record(&lane, packet, Report::LEN, &bytes, |packet, record| report.encode(packet, record));
+                self.push_record(&lane, packet, SrqReply::LEN, &bytes, |packet, record| reply.encode(packet, record));
             if let Sent::Full = sent
                 && !lane.is_dead()
-                && let Some(abroad) = &mut inner.abroad
+                && let Some(remote) = &mut inner.remote_srq
             {
-                abroad.reports.push_front((Arc::clone(&lane), report, bytes));
+                remote.replies.push_front((Arc::clone(&lane), reply, bytes));
                 inner.blocked = true;
                 lane.block(self);
                 return;

@@ -1,9 +1,9 @@
-//! Requests to an XRC target that are not for this engine: they go to the engine that has the SRQ which they name, and what it reports is
+//! Requests to an XRC target that are not for this engine: they go to the engine that has the SRQ which they name, and what it answers is
 //! what the target's responder hears.
 //!
-//! One request of a target is abroad at a time; those behind it wait here, in bounded number. What is read for a peer is fetched packet by
-//! packet. The engine that is asked looks after its own memory itself ([`crate::carrier`]), so nobody's memory is touched by anybody else,
-//! and no process is waited for: whoever dies has said so by the end of its lane. Principal type: [`Abroad`].
+//! One request of a target is with another engine at a time; those behind it wait here, in bounded number. What is read for a peer is fetched packet by
+//! packet. The engine that is asked looks after its own memory itself ([`crate::proxy`]), so nobody's memory is touched by anybody else,
+//! and no process is waited for: whoever dies has said so by the end of its lane. Principal type: [`RemoteSrq`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use wire::{Headers, Opcode, Operation, Psn, Transport};
 use crate::access;
 use crate::cell::{Packet, Payload};
 use crate::engine::Engine;
-use crate::errand::{Errand, Kind, Report, about};
 use crate::lane::{LANE_MTU, Lane};
 use crate::qp::{Inner, Qp};
 use crate::request;
+use crate::srq_request::{Kind, SrqReply, SrqRequest, about};
 use crate::transmit::Sent;
 
 /// Bytes that wait at one target, and at all of an engine, at most.
@@ -30,7 +30,7 @@ const AT_ALL: usize = 8 << 20;
 /// Which engine has an SRQ, by the domain's token and the SRQ's number.
 pub(crate) type Ways = HashMap<(u64, u32), u32>;
 
-/// How far an errand has come.
+/// How far a request has come.
 enum Stage {
     /// Whom to ask, or a lane there, has to be found.
     New,
@@ -40,9 +40,9 @@ enum Stage {
     Sent(Arc<Lane>),
 }
 
-/// An errand with all that belongs to it.
+/// A request with all that belongs to it.
 struct Away {
-    errand: Errand,
+    request: SrqRequest,
     packet: Packet,
     payload: Box<[u8]>,
     stage: Stage,
@@ -62,7 +62,7 @@ pub(crate) struct Done {
     /// Which packet of which connection it was about.
     pub(crate) psn: Psn,
     pub(crate) connection: u32,
-    pub(crate) report: Report,
+    pub(crate) reply: SrqReply,
 }
 
 /// Where an answer's bytes are.
@@ -79,7 +79,7 @@ pub(crate) enum Fetched<'a> {
 
 /// What a target has when it serves, or is, another engine's.
 #[derive(Default)]
-pub(crate) struct Abroad {
+pub(crate) struct RemoteSrq {
     /// The request that is being carried out.
     current: Option<Away>,
     /// What is being read.
@@ -97,10 +97,10 @@ pub(crate) struct Abroad {
     /// As an SRQ's engine: what was done last.
     pub(crate) done: Option<Done>,
     /// Reports for which a lane had no room.
-    pub(crate) reports: VecDeque<(Arc<Lane>, Report, Box<[u8]>)>,
+    pub(crate) replies: VecDeque<(Arc<Lane>, SrqReply, Box<[u8]>)>,
 }
 
-impl Abroad {
+impl RemoteSrq {
     /// Whether requests have to wait.
     pub(crate) fn is_busy(&self) -> bool {
         self.current.is_some() || !self.queue.is_empty()
@@ -120,18 +120,18 @@ fn copied(payload: *const u8, len: u16) -> Box<[u8]> {
 }
 
 impl Qp {
-    /// Whether a request has to wait for one that is abroad. `Some(false)`: there is no room for it.
+    /// Whether a request has to wait for one that is with another engine. `Some(false)`: there is no room for it.
     #[cold]
-    pub(crate) fn waits_abroad(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> Option<bool> {
-        let abroad = inner.abroad.as_mut().filter(|abroad| abroad.is_busy())?;
+    pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> Option<bool> {
+        let remote = inner.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
         let takes = size_of::<Packet>() + usize::from(packet.len);
         let all = self.engine().held.load(Ordering::Relaxed);
-        if abroad.bytes + takes > AT_ONE || all + takes > AT_ALL {
+        if remote.bytes + takes > AT_ONE || all + takes > AT_ALL {
             return Some(false);
         }
         self.engine().held.fetch_add(takes, Ordering::Relaxed);
-        abroad.bytes += takes;
-        abroad.queue.push_back((*packet, copied(payload, packet.len)));
+        remote.bytes += takes;
+        remote.queue.push_back((*packet, copied(payload, packet.len)));
         Some(true)
     }
 
@@ -140,55 +140,55 @@ impl Qp {
     pub(crate) fn send_away(&self, inner: &mut Inner, packet: &Packet, payload: *const u8, step: &Step) {
         // Whether a message goes on with the queue that it began with, the queue's engine knows; here none goes on any more.
         inner.named = None;
-        let errand = Errand {
+        let request = SrqRequest {
             port: inner.attributes.port_num,
             sl: packet.path.sl,
             peer: inner.attributes.dest_qp_num,
             token: self.token(),
             connection: self.connection(inner),
-            ..Errand::of(step)
+            ..SrqRequest::of(step)
         };
         let payload = copied(payload, packet.len);
-        let abroad = inner.abroad.get_or_insert_default();
-        let errand = Errand { id: abroad.next_id(), ..errand };
-        abroad.current = Some(Away { errand, packet: *packet, payload, stage: Stage::New });
+        let remote = inner.remote_srq.get_or_insert_default();
+        let request = SrqRequest { id: remote.next_id(), ..request };
+        remote.current = Some(Away { request, packet: *packet, payload, stage: Stage::New });
     }
 
     /// Where the bytes of an answer are; asks for them if that is in another engine's memory.
     #[inline]
-    pub(crate) fn abroad_source<'a>(&self, inner: &'a mut Inner, response: &Response) -> Fetched<'a> {
+    pub(crate) fn source_of_response<'a>(&self, inner: &'a mut Inner, response: &Response) -> Fetched<'a> {
         match (&self.target, response.source) {
             (Some(target), Source::Read { va, rkey, offset, len, xrc_srq }) if target.token != 0 && len > 0 => {
                 let wanted = (xrc_srq, rkey, va.wrapping_add(u64::from(offset)), len);
                 if self.engine().xrc_srqs.find(xrc_srq).is_some() {
                     return Fetched::Here;
                 }
-                self.fetch_abroad(inner, wanted, response.headers.psn)
+                self.fetch_remote(inner, wanted, response.headers.psn)
             }
             _ => Fetched::Here,
         }
     }
 
     #[cold]
-    fn fetch_abroad<'a>(&self, inner: &'a mut Inner, wanted: Wanted, psn: Psn) -> Fetched<'a> {
+    fn fetch_remote<'a>(&self, inner: &'a mut Inner, wanted: Wanted, psn: Psn) -> Fetched<'a> {
         let (port, peer) = (inner.attributes.port_num, inner.attributes.dest_qp_num);
-        let abroad = inner.abroad.get_or_insert_default();
-        if abroad.fetch.is_none() && abroad.fetched.as_ref().is_none_or(|(which, _)| *which != wanted) {
+        let remote = inner.remote_srq.get_or_insert_default();
+        if remote.fetch.is_none() && remote.fetched.as_ref().is_none_or(|(which, _)| *which != wanted) {
             let opcode = Opcode::new(Transport::Xrc, Operation::ReadRequest);
             let headers = Headers { opcode, xrc_srq: wanted.0, psn, ..Headers::default() };
             let step = Step::Read { va: wanted.2, rkey: wanted.1, len: wanted.3 };
-            let errand = Errand {
-                id: abroad.next_id(),
+            let request = SrqRequest {
+                id: remote.next_id(),
                 kind: Kind::Fetch,
                 port,
                 token: self.token(),
                 peer,
-                ..Errand::of(&step)
+                ..SrqRequest::of(&step)
             };
             let packet = about(self.qpn(), headers, 0);
-            abroad.fetch = Some((wanted, Away { errand, packet, payload: Box::default(), stage: Stage::New }));
+            remote.fetch = Some((wanted, Away { request, packet, payload: Box::default(), stage: Stage::New }));
         }
-        match &abroad.fetched {
+        match &remote.fetched {
             Some((which, Ok(bytes))) if *which == wanted => Fetched::Bytes(bytes),
             Some((which, Err(nak))) if *which == wanted => Fetched::Refused(*nak),
             _ => Fetched::Waits,
@@ -197,16 +197,16 @@ impl Qp {
 
     /// Sends what waits to be sent to other engines. True: some of it cannot be, and there is a refusal to be sent.
     #[cold]
-    pub(crate) fn go_abroad(&self, inner: &mut Inner) -> bool {
-        let Some(mut abroad) = inner.abroad.take() else { return false };
+    pub(crate) fn send_srq_requests(&self, inner: &mut Inner) -> bool {
+        let Some(mut remote) = inner.remote_srq.take() else { return false };
         // What is behind a request may be carried out before anybody hears of it, but not before it is written down.
-        if abroad.current.as_ref().is_some_and(|away| matches!(away.stage, Stage::New)) {
-            inner.abroad = Some(abroad);
+        if remote.current.as_ref().is_some_and(|away| matches!(away.stage, Stage::New)) {
+            inner.remote_srq = Some(remote);
             self.write_down(inner);
-            let Some(taken) = inner.abroad.take() else { return false };
-            abroad = taken;
+            let Some(taken) = inner.remote_srq.take() else { return false };
+            remote = taken;
         }
-        let Abroad { current, fetch, .. } = &mut *abroad;
+        let RemoteSrq { current, fetch, .. } = &mut *remote;
         let mut full = None;
         let (mut lost, mut lost_fetch) = (false, false);
         let step = current.as_mut().map(|away| (away, &mut lost));
@@ -219,18 +219,18 @@ impl Qp {
                 None => {
                     away.stage = Stage::Asked;
                     if let Some(qp) = self.arc() {
-                        self.engine().astray.lock().push(qp);
+                        self.engine().unlocated.lock().push(qp);
                         self.engine().waker.kick();
                     }
                 }
                 Some(lane) if lane.is_dead() => *lost = true,
-                Some(lane) => match self.push_errand(&lane, away) {
+                Some(lane) => match self.push_srq_request(&lane, away) {
                     Sent::Yes => away.stage = Stage::Sent(lane),
                     _ => full = Some(lane),
                 },
             }
         }
-        inner.abroad = Some(abroad);
+        inner.remote_srq = Some(remote);
         if let Some(lane) = full
             && let Some(qp) = self.arc()
         {
@@ -253,10 +253,10 @@ impl Qp {
         known
     }
 
-    fn push_errand(&self, lane: &Lane, away: &Away) -> Sent {
+    fn push_srq_request(&self, lane: &Lane, away: &Away) -> Sent {
         let packet = about(self.qpn(), away.packet.headers, away.payload.len() as u16);
-        self.push_record(lane, packet, Errand::len(&packet), &away.payload, |packet, record| {
-            away.errand.encode(packet, record)
+        self.push_record(lane, packet, SrqRequest::len(&packet), &away.payload, |packet, record| {
+            away.request.encode(packet, record)
         })
     }
 
@@ -306,45 +306,52 @@ impl Qp {
         }
     }
 
-    /// An engine has reported. What it says is believed only of the errand that it was sent on.
-    pub(crate) fn hear_report(
+    /// An engine has replied. What it says is believed only of the request that it was sent on.
+    pub(crate) fn on_srq_reply(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         packet: &Packet,
         payload: *const u8,
-        report: &Report,
+        reply: &SrqReply,
     ) {
         let mut inner = self.lock();
-        let Some(abroad) = &mut inner.abroad else { return };
+        let Some(remote) = &mut inner.remote_srq else { return };
         let from_here = |away: &Away| {
-            away.errand.id == report.id && matches!(&away.stage, Stage::Sent(sent) if Arc::ptr_eq(sent, lane))
+            away.request.id == reply.id && matches!(&away.stage, Stage::Sent(sent) if Arc::ptr_eq(sent, lane))
         };
-        if let Some(away) = abroad.current.take_if(|away| from_here(away)) {
-            self.settle(&mut inner, &away, lane, report.outcome, report.status);
+        if let Some(away) = remote.current.take_if(|away| from_here(away)) {
+            self.finish_remote(&mut inner, &away, lane, reply.outcome, reply.status);
             self.go_on_queued(&mut inner);
-        } else if let Some((wanted, _)) = abroad.fetch.take_if(|(_, away)| from_here(away)) {
-            let bytes = match report.outcome {
+        } else if let Some((wanted, _)) = remote.fetch.take_if(|(_, away)| from_here(away)) {
+            let bytes = match reply.outcome {
                 Outcome::Done if u32::from(packet.len) == wanted.3 => Ok(copied(payload, packet.len)),
                 Outcome::Refused(nak) => Err(nak),
                 _ => Err(Nak::RemoteOperational),
             };
-            abroad.fetched = Some((wanted, bytes));
+            remote.fetched = Some((wanted, bytes));
         }
         self.pump(&mut inner);
     }
 
-    fn settle(&self, inner: &mut Inner, away: &Away, lane: &Arc<Lane>, outcome: Outcome, status: Option<Status>) {
+    fn finish_remote(
+        &self,
+        inner: &mut Inner,
+        away: &Away,
+        lane: &Arc<Lane>,
+        outcome: Outcome,
+        status: Option<Status>,
+    ) {
         // An atomic brings a value, and nothing else does.
-        let outcome = match (outcome, away.errand.kind) {
+        let outcome = match (outcome, away.request.kind) {
             (Outcome::Done, Kind::Atomic) => Outcome::Refused(Nak::RemoteOperational),
             (Outcome::AtomicDone(_), kind) if kind != Kind::Atomic => Outcome::Refused(Nak::RemoteOperational),
             (outcome, _) => outcome,
         };
-        let goes_on = away.errand.kind == Kind::Receive && !away.packet.headers.opcode.place().ends();
-        if let Some(abroad) = &mut inner.abroad
+        let goes_on = away.request.kind == Kind::Receive && !away.packet.headers.opcode.place().ends();
+        if let Some(remote) = &mut inner.remote_srq
             && outcome == Outcome::Done
         {
-            abroad.half = goes_on.then(|| (away.packet.headers.xrc_srq, Arc::clone(lane)));
+            remote.half = goes_on.then(|| (away.packet.headers.xrc_srq, Arc::clone(lane)));
         }
         if outcome == Outcome::Refused(Nak::InvalidRd) {
             self.engine().ways.lock().remove(&(self.token(), away.packet.headers.xrc_srq));
@@ -359,12 +366,12 @@ impl Qp {
         self.after_refusal(inner, status);
     }
 
-    /// Goes on with what has waited, until something is abroad again.
+    /// Goes on with what has waited, until a request is with another engine again.
     fn go_on_queued(&self, inner: &mut Inner) {
-        while let Some(abroad) = inner.abroad.as_mut().filter(|abroad| abroad.current.is_none()) {
-            let Some((packet, payload)) = abroad.queue.pop_front() else { return };
+        while let Some(remote) = inner.remote_srq.as_mut().filter(|remote| remote.current.is_none()) {
+            let Some((packet, payload)) = remote.queue.pop_front() else { return };
             let takes = size_of::<Packet>() + payload.len();
-            abroad.bytes -= takes;
+            remote.bytes -= takes;
             self.engine().held.fetch_sub(takes, Ordering::Relaxed);
             if inner.is_dead() || !inner.state.serves() {
                 continue;
@@ -373,13 +380,13 @@ impl Qp {
         }
     }
 
-    /// Nobody will report any more, of the request that is abroad or of what is fetched.
+    /// No reply will come any more, to the request that is with another engine or to the fetch.
     fn refuse_lost(&self, inner: &mut Inner, (current, fetch): (bool, bool)) {
-        let Some(abroad) = &mut inner.abroad else { return };
-        if fetch && let Some((wanted, _)) = abroad.fetch.take() {
-            abroad.fetched = Some((wanted, Err(Nak::RemoteAccess)));
+        let Some(remote) = &mut inner.remote_srq else { return };
+        if fetch && let Some((wanted, _)) = remote.fetch.take() {
+            remote.fetched = Some((wanted, Err(Nak::RemoteAccess)));
         }
-        if current && let Some(away) = abroad.current.take() {
+        if current && let Some(away) = remote.current.take() {
             let number = away.packet.headers.xrc_srq;
             self.engine().ways.lock().remove(&(self.token(), number));
             crate::reason!(
@@ -394,52 +401,54 @@ impl Qp {
     }
 
     /// The far end of a lane is gone, and what it was asked with it.
-    pub(crate) fn lose_errands(&self, inner: &mut Inner, lane: u32) {
-        let Some(abroad) = &mut inner.abroad else { return };
+    pub(crate) fn lose_srq_requests(&self, inner: &mut Inner, lane: u32) {
+        let Some(remote) = &mut inner.remote_srq else { return };
         let by = |away: &Away| matches!(&away.stage, Stage::Sent(sent) if sent.id == lane);
-        if abroad.half.as_ref().is_some_and(|(_, half)| half.id == lane) {
-            abroad.half = None;
+        if remote.half.as_ref().is_some_and(|(_, half)| half.id == lane) {
+            remote.half = None;
         }
-        let lost = (abroad.current.as_ref().is_some_and(by), abroad.fetch.as_ref().is_some_and(|(_, away)| by(away)));
+        let lost = (remote.current.as_ref().is_some_and(by), remote.fetch.as_ref().is_some_and(|(_, away)| by(away)));
         self.refuse_lost(inner, lost);
     }
 
     /// The target serves no more: whoever has part of a message is told that there will be no more of it.
-    pub(crate) fn come_home(&self, inner: &mut Inner) {
-        let Some(abroad) = &mut inner.abroad else { return };
-        self.engine().held.fetch_sub(std::mem::take(&mut abroad.bytes), Ordering::Relaxed);
-        abroad.queue.clear();
-        (abroad.fetch, abroad.fetched) = (None, None);
-        let by_current = abroad.current.take().and_then(|away| match away.stage {
+    pub(crate) fn abandon_remote_srq(&self, inner: &mut Inner) {
+        let Some(remote) = &mut inner.remote_srq else { return };
+        self.engine().held.fetch_sub(std::mem::take(&mut remote.bytes), Ordering::Relaxed);
+        remote.queue.clear();
+        (remote.fetch, remote.fetched) = (None, None);
+        let by_current = remote.current.take().and_then(|away| match away.stage {
             Stage::Sent(lane) => Some((away.packet.headers.xrc_srq, lane)),
             _ => None,
         });
-        let half = abroad.half.take().or(by_current);
+        let half = remote.half.take().or(by_current);
         // Not when the engine ends: somebody else goes on with the target, and the message, or the end of the lane says that nobody does.
         if let Some((xrc_srq, lane)) = half.filter(|_| !self.engine().is_gone()) {
             let opcode = Opcode::new(Transport::Xrc, Operation::SendOnly);
             let packet = about(self.qpn(), Headers { opcode, xrc_srq, ..Headers::default() }, 0);
-            let errand = Errand { kind: Kind::End, token: self.token(), ..Errand::of(&Step::Reply) };
+            let request = SrqRequest { kind: Kind::End, token: self.token(), ..SrqRequest::of(&Step::Reply) };
             // A full lane is one that nobody takes from; the next message finds the receive request that this one leaves.
-            self.push_record(&lane, packet, Errand::len(&packet), &[], |packet, record| errand.encode(packet, record));
+            self.push_record(&lane, packet, SrqRequest::len(&packet), &[], |packet, record| {
+                request.encode(packet, record)
+            });
         }
     }
 
     /// The number of an SRQ that has to be found.
     fn asks_for(&self) -> Option<u32> {
         let inner = self.lock();
-        let abroad = inner.abroad.as_ref()?;
+        let remote = inner.remote_srq.as_ref()?;
         let asked = |away: &&Away| matches!(away.stage, Stage::Asked);
         let away =
-            abroad.current.as_ref().filter(asked).or(abroad.fetch.as_ref().map(|(_, away)| away).filter(asked))?;
+            remote.current.as_ref().filter(asked).or(remote.fetch.as_ref().map(|(_, away)| away).filter(asked))?;
         Some(away.packet.headers.xrc_srq)
     }
 }
 
 impl Engine {
     /// Finds the engines that targets ask for, and opens lanes to them, waiting for the agent: on the helper thread.
-    pub(crate) fn find_ways(self: &Arc<Self>) {
-        let waiting = std::mem::take(&mut *self.astray.lock());
+    pub(crate) fn locate_srqs(self: &Arc<Self>) {
+        let waiting = std::mem::take(&mut *self.unlocated.lock());
         for qp in waiting {
             let Some(number) = qp.asks_for() else { continue };
             let body = XrcFind { qp_handle: qp.handle(), srqn: number };
@@ -453,8 +462,8 @@ impl Engine {
             }
             let mut inner = qp.lock();
             let mut lost = (false, false);
-            if let Some(abroad) = &mut inner.abroad {
-                let Abroad { current, fetch, .. } = &mut **abroad;
+            if let Some(remote) = &mut inner.remote_srq {
+                let RemoteSrq { current, fetch, .. } = &mut **remote;
                 let mut answer = |away: &mut Away| {
                     let asked = matches!(away.stage, Stage::Asked) && away.packet.headers.xrc_srq == number;
                     if asked {
