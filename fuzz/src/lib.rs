@@ -61,7 +61,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "lane",
-        says: "what a peer writes into the memory of a lane, or of a spool: nothing outside is touched, and what is broken stays so",
+        says: "what a peer writes into the memory of a lane, or of a capture ring: nothing outside is touched, and what is broken stays so",
         run: targets::lane::run,
     },
 ];

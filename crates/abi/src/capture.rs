@@ -1,10 +1,10 @@
-//! What lies on a spool of `softhca capture`: copies of packets, and words about packets that were dropped.
+//! What lies on a capture ring of `softhca capture`: copies of packets, and words about packets that were dropped.
 //!
 //! An engine (or the agent, for QP 1) writes, and whoever captures reads. Everything in a record is its writer's claim. The principal
 //! type is [`CaptureRecord`].
 
 record! {
-    /// Head of a record on a spool. Behind it are the packet's bytes, as many as were kept, and then words (UTF-8) about it.
+    /// Head of a record on a capture ring. Behind it are the packet's bytes, as many as were kept, and then words (UTF-8) about it.
     pub struct CaptureRecord[112] {
         /// See `kind`.
         0 => kind: u32,

@@ -136,7 +136,7 @@ record! {
         /// 0.
         4 => reserved: u32,
         /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count; TARGET: `lane` is the QP
-        /// number; CAPTURE, with the spool's memfd: `lane` is the capture's number, `len` the spool's room, `stripe` the most
+        /// number; CAPTURE, with the capture ring's memfd: `lane` is the capture's number, `len` the capture ring's room, `stripe` the most
         /// bytes that are kept of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's number; DIRECT_ASK: `engine`
         /// and `lane` are the asking engine and its QP, `side` is the receiver's QP, `stripe` the key; DIRECT, with the fds of
         /// DIRECT_GRANT: `engine` is the granter, `lane` the receiver's QP, `side` the line, `stripe` the number).

@@ -4,7 +4,7 @@
 //! `show.rs` tells them; `"errors"` with why something failed in them and in those that ended lately, as `reasons.rs` does; `"status"` with a few numbers; `"fault"` adds, lists and clears faults on demand (`faults.rs`); `"stop"` ends the agent. An answer that is too long for a
 //! message comes in several: each begins with a `+`, the last one with a `.`. They are made one after the other, when there is
 //! room for the next ([`telling`]). Every user that reaches the node may ask; what is somebody else's is shown without keys and addresses, and only the agent's own user and root may stop it. `"capture"` begins
-//! a capture that lasts as long as the connection, and `"capture-news"` asks for its spools, whose descriptors come with the answer
+//! a capture that lasts as long as the connection, and `"capture-news"` asks for its capture rings, whose descriptors come with the answer
 //! ([`crate::capture`]). [`ask`] is the client's side.
 
 pub(crate) mod telling;

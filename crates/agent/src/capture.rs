@@ -1,8 +1,8 @@
-//! Captures: who wants copies of packets, and the spools that engines write them to.
+//! Captures: who wants copies of packets, and the capture rings that engines write them to.
 //!
-//! No packet passes through the agent. For each capture it makes a spool per engine, hands one end to the engine with a push, and the
-//! other to whoever captures, when that asks. A user gets the spools of own programs; root and the agent's own user get all. The
-//! connection manager's datagrams are the agent's: each capture has a spool for them too, and [`watchers`] knows what goes there. Where not every engine is seen, packets that come over a lane
+//! No packet passes through the agent. For each capture it makes a capture ring per engine, hands one end to the engine with a push, and the
+//! other to whoever captures, when that asks. A user gets the capture rings of own programs; root and the agent's own user get all. The
+//! connection manager's datagrams are the agent's: each capture has a capture ring for them too, and [`watchers`] knows what goes there. Where not every engine is seen, packets that come over a lane
 //! are wanted as well as those that leave. The principal type is [`Captures`].
 
 pub(crate) mod watchers;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use abi::capture::{PACKET_MAX, flag};
 use abi::private::{LaneOut, Push, push};
 use serde_json::{Value, json};
+use shm::capture_ring::{CAPTURE_RING_MIN, create_capture_ring};
 use shm::socket::FDS_MAX;
-use shm::spool::{SPOOL_MIN, create_spool};
 
 use crate::asker::Asker;
 use crate::context::Context;
@@ -28,11 +28,11 @@ use watchers::Watchers;
 /// Captures at a time, of everybody and of one user who is not root.
 const CAPTURES_MAX: usize = 12;
 const USER_CAPTURES_MAX: usize = 3;
-/// The largest spool that somebody may ask for.
+/// The largest capture ring that somebody may ask for.
 const ROOM_MAX: usize = 64 << 20;
 /// The room where nobody asks for another one.
 const ROOM: usize = 4 << 20;
-/// Spools that wait until they are asked for; an engine beyond these is not seen.
+/// Capture rings that wait until they are asked for; an engine beyond these is not seen.
 const WAITING_MAX: usize = 1024;
 
 /// The captures that are under way, by the number of the connection that asked for them.
@@ -47,7 +47,7 @@ struct Capture {
     asker: Asker,
     room: usize,
     most: u32,
-    /// Spools that have not been asked for yet, with what is said of each.
+    /// Capture rings that have not been asked for yet, with what is said of each.
     waiting: VecDeque<(Value, OwnedFd)>,
     engines: BTreeSet<ContextId>,
     /// Those of them that have ended since somebody asked.
@@ -77,7 +77,7 @@ impl Capture {
         LaneOut { lane: number, side, stripe: self.most, len: self.room as u64, ..LaneOut::default() }
     }
 
-    /// Has an engine write to a spool of its own.
+    /// Has an engine write to a capture ring of its own.
     fn add(&mut self, number: u32, id: ContextId, context: &mut Context, device: &str) -> io::Result<()> {
         let wanted = self.wanted(number);
         let Some(link) = context.engine.as_mut().filter(|_| self.asker.may_see(context.peer.uid)) else {
@@ -87,10 +87,10 @@ impl Capture {
             self.unseen += 1;
             return Ok(());
         }
-        let spool = create_spool(self.room)?;
+        let ring = create_capture_ring(self.room)?;
         link.push(
             Push { kind: push::CAPTURE, reserved: 0, lane: wanted },
-            vec![Arc::new(Foreign::ours(spool.try_clone()?))],
+            vec![Arc::new(Foreign::ours(ring.try_clone()?))],
         );
         let about = json!({
             "engine": id.0,
@@ -100,7 +100,7 @@ impl Capture {
             "device": device,
             "room": self.room,
         });
-        self.waiting.push_back((about, spool));
+        self.waiting.push_back((about, ring));
         self.engines.insert(id);
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Captures {
             return json!({"error": "there are too many captures at a time; end one of them"});
         }
         let asked = |name: &str| question[name].as_u64().and_then(|value| usize::try_from(value).ok());
-        let room = asked("room").unwrap_or(ROOM).clamp(SPOOL_MIN, ROOM_MAX).next_power_of_two();
+        let room = asked("room").unwrap_or(ROOM).clamp(CAPTURE_RING_MIN, ROOM_MAX).next_power_of_two();
         let most = asked("most").filter(|most| *most > 0).unwrap_or(PACKET_MAX).min(PACKET_MAX) as u32;
         let mut capture = Capture {
             asker,
@@ -135,7 +135,7 @@ impl Captures {
             ended: Vec::new(),
             unseen: 0,
         };
-        let begun = self.tap_agent(number, &mut capture).and_then(|()| {
+        let begun = self.hook_agent(number, &mut capture).and_then(|()| {
             contexts
                 .iter_mut()
                 .try_for_each(|(id, context)| capture.add(number, *id, context, &devices[context.device].name))
@@ -147,17 +147,17 @@ impl Captures {
             Ok(()) => answer,
             Err(error) => {
                 self.end(contexts, number);
-                json!({"error": format!("no spool could be made: {error}")})
+                json!({"error": format!("no capture ring could be made: {error}")})
             }
         }
     }
 
     /// The agent's own packets, as far as the asker may see them.
-    fn tap_agent(&self, number: u32, capture: &mut Capture) -> io::Result<()> {
-        let spool = create_spool(capture.room)?;
-        self.watchers.begin(capture.asker, &capture.wanted(number), &spool)?;
+    fn hook_agent(&self, number: u32, capture: &mut Capture) -> io::Result<()> {
+        let ring = create_capture_ring(capture.room)?;
+        self.watchers.begin(capture.asker, &capture.wanted(number), &ring)?;
         let about = json!({"engine": 0, "pid": std::process::id(), "comm": "the agent", "room": capture.room});
-        capture.waiting.push_back((about, spool));
+        capture.waiting.push_back((about, ring));
         Ok(())
     }
 
@@ -171,17 +171,17 @@ impl Captures {
         }
     }
 
-    /// What is new since the connection `number` asked last: spools, and engines that have ended.
+    /// What is new since the connection `number` asked last: capture rings, and engines that have ended.
     pub(crate) fn news(&mut self, number: u32) -> (Value, Vec<OwnedFd>) {
         let Some(capture) = self.running.get_mut(&number) else {
             return (json!({"error": "this connection captures nothing: ask for \"capture\" first"}), Vec::new());
         };
         let count = capture.waiting.len().min(FDS_MAX);
-        let (spools, fds): (Vec<Value>, Vec<OwnedFd>) = capture.waiting.drain(..count).unzip();
+        let (rings, fds): (Vec<Value>, Vec<OwnedFd>) = capture.waiting.drain(..count).unzip();
         // An engine is known before it has ended.
         let ended = if capture.waiting.is_empty() { std::mem::take(&mut capture.ended) } else { Vec::new() };
         let more = !capture.waiting.is_empty();
-        (json!({"spools": spools, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
+        (json!({"spools": rings, "ended": ended, "more": more, "unseen": capture.unseen}), fds)
     }
 
     /// A connection has ended, and with it its capture, if it had one.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::capture::{CaptureRecord, path};
-use engine::capture::Tap;
+use engine::capture::CaptureHook;
 use engine::{Network, Outlet};
 use parking_lot::Mutex;
 use protocol::cm::Origin;
@@ -73,13 +73,13 @@ pub(crate) struct Inlet {
     queue: Mutex<VecDeque<Arrived>>,
     bell: Doorbell,
     lost: AtomicU64,
-    tap: Arc<Tap>,
+    capture_hook: Arc<CaptureHook>,
 }
 
 impl Inlet {
-    /// An empty one, of which `tap` hears.
-    pub(crate) fn new(tap: Arc<Tap>) -> io::Result<Self> {
-        Ok(Self { queue: Mutex::default(), bell: Doorbell::new()?, lost: AtomicU64::new(0), tap })
+    /// An empty one, whose packets `capture_hook` sees.
+    pub(crate) fn new(capture_hook: Arc<CaptureHook>) -> io::Result<Self> {
+        Ok(Self { queue: Mutex::default(), bell: Doorbell::new()?, lost: AtomicU64::new(0), capture_hook })
     }
 
     /// Takes datagrams for QP 0 or 1. The number of those that are of no use.
@@ -88,11 +88,11 @@ impl Inlet {
         let mut useless = 0;
         for datagram in bytes.chunks(segment.max(1)) {
             let found = parse(&envelope, datagram);
-            if self.tap.is_on() {
+            if self.capture_hook.is_on() {
                 let id = found.map_or(0, |(id, ..)| id);
                 let about = CaptureRecord { path: path::WIRE_IN, from, to, from_port, id, ..CaptureRecord::default() };
                 let words = if found.is_some() { "" } else { "dropped: it is no management datagram, or is damaged" };
-                self.tap.packet(&about, datagram, words);
+                self.capture_hook.packet(&about, datagram, words);
             }
             match found {
                 Some((id, head, mad)) => self.push(Arrived { from, to, from_port, id, head, mad }),
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_datagram_goes_through_and_anything_else_does_not() {
-        let inlet = Inlet::new(Tap::new()).expect("an inlet");
+        let inlet = Inlet::new(CaptureHook::new()).expect("an inlet");
         let mut mad = [0; MAD_LEN];
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
         let packet = emit(&Envelope::new(&A, &B, 0xc100), 7, &mad).expect("whole");
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded() {
-        let inlet = Inlet::new(Tap::new()).expect("an inlet");
+        let inlet = Inlet::new(CaptureHook::new()).expect("an inlet");
         let packet = emit(&Envelope::new(&A, &B, 0xc100), 7, &[0; MAD_LEN]).expect("whole");
         for _ in 0..WAITING_MAX + 3 {
             inlet.take(A, 0xc100, B, packet.len(), &packet);

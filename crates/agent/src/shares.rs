@@ -8,7 +8,7 @@
 //! The most that one user makes the agent hold is: [`USER_BYTES`] for objects; for each connection, of which there are
 //! three times the contexts of [`contexts`], an answer that was not taken (64 KiB), its descriptors and some hundred bytes,
 //! and for each engine [`crate::lanes`]'s bounded backlog of pushes; the connection manager's ids, events and memberships,
-//! which `cm.rs` bounds for each user; three captures of one spool for each of its engines; and the reasons of 16 contexts.
+//! which `cm.rs` bounds for each user; three captures of one capture ring for each of its engines; and the reasons of 16 contexts.
 
 use abi::Errno;
 

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use abi::wire::WireSocket;
-use engine::capture::Tap;
+use engine::capture::CaptureHook;
 use shm::region::Region;
 
 use crate::config;
@@ -67,7 +67,11 @@ pub(crate) struct Opened {
 
 impl Wire {
     /// The wire of an agent before its first address. `board` says who owns which QPN.
-    pub(crate) fn new(config: &config::Config, board: Arc<Region>, tap: &Arc<Tap>) -> io::Result<Self> {
+    pub(crate) fn new(
+        config: &config::Config,
+        board: Arc<Region>,
+        capture_hook: &Arc<CaptureHook>,
+    ) -> io::Result<Self> {
         let intake = match config.wire {
             config::Wire::Udp => Some(Arc::new(Intake::new(!config.system)?)),
             config::Wire::External | config::Wire::Off => None,
@@ -75,7 +79,7 @@ impl Wire {
         Ok(Self {
             mode: config.wire,
             apart: config.system,
-            forwarder: Arc::new(Forwarder::new(board, Inlet::new(Arc::clone(tap))?, Arc::clone(tap))),
+            forwarder: Arc::new(Forwarder::new(board, Inlet::new(Arc::clone(capture_hook))?, Arc::clone(capture_hook))),
             intake,
             receivers: Receivers::default(),
             stale: true,

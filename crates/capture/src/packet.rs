@@ -1,4 +1,4 @@
-//! One packet, or word of one that was dropped, as it was read from a spool. Principal type: [`Packet`].
+//! One packet, or word of one that was dropped, as it was read from a capture ring. Principal type: [`Packet`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

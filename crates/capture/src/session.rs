@@ -1,6 +1,6 @@
-//! A capture under way: the agent that is asked, the spools that are read, and the packets in their order. Principal type: [`Session`].
+//! A capture under way: the agent that is asked, the capture rings that are read, and the packets in their order. Principal type: [`Session`].
 //!
-//! Each program writes to a spool of its own, so packets are put in order by their times; for that, and because a drop is known a
+//! Each program writes to a capture ring of its own, so packets are put in order by their times; for that, and because a drop is known a
 //! moment after its packet was seen, a packet is kept back for [`HOLD`]. Programs join a capture one after the other. What the first
 //! ones have sent until all of them have joined is left out: it would be one side of a conversation.
 
@@ -13,22 +13,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use shm::Socket;
-use shm::spool::SpoolRx;
+use shm::capture_ring::CaptureRingRx;
 
 use crate::packet::{Packet, Path, Process, path_of};
 
 /// So long a packet waits for those that were seen before it. A program may lose the processor between the time that it notes for a
-/// packet and the spool; this is some slices of it.
+/// packet and the capture ring; this is some slices of it.
 const HOLD: Duration = Duration::from_millis(20);
 /// So often the agent is asked for new programs.
 const NEWS: Duration = Duration::from_millis(20);
 /// So long the agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So long an engine may take until it writes to its spool. A process that is stopped is not waited for.
+/// So long an engine may take until it writes to its capture ring. A process that is stopped is not waited for.
 const BEGIN: Duration = Duration::from_secs(5);
 /// So long between two looks whether it has.
 const GLANCE: Duration = Duration::from_millis(1);
-/// Records that are taken from one spool in a row.
+/// Records that are taken from one capture ring in a row.
 const BUNCH: usize = 4096;
 /// Queue pairs of which it is remembered with whom they talk.
 const PEERS: usize = 1 << 20;
@@ -52,7 +52,7 @@ pub enum Error {
 /// What is wanted of a capture.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// Bytes of each program's spool, 0 for 4 MiB.
+    /// Bytes of each program's capture ring, 0 for 4 MiB.
     pub room: usize,
     /// The most bytes of a packet from its BTH on, 0 for all.
     pub most: usize,
@@ -64,7 +64,7 @@ pub struct Session {
     socket: Socket,
     devices: Vec<String>,
     everything: bool,
-    spools: Vec<Spool>,
+    rings: Vec<CaptureRing>,
     /// The programs by their engines, for as long as the capture lasts.
     programs: HashMap<u32, Process>,
     /// With whom queue pairs talk over the wire, as their own packets say: by engine and QP.
@@ -74,7 +74,7 @@ pub struct Session {
     since: u64,
     lost_before: u64,
     asked: Instant,
-    /// Lost on spools that have been read to their end.
+    /// Lost on capture rings that have been read to their end.
     lost: u64,
     /// What is worth a word at the end.
     complaints: Vec<String>,
@@ -82,8 +82,8 @@ pub struct Session {
 }
 
 #[derive(Debug)]
-struct Spool {
-    rx: SpoolRx,
+struct CaptureRing {
+    rx: CaptureRingRx,
     engine: u32,
     own: Process,
     device: Option<Arc<str>>,
@@ -111,7 +111,7 @@ impl Session {
             socket,
             devices: devices.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
             everything: answer["everything"] == true,
-            spools: Vec::new(),
+            rings: Vec::new(),
             programs: HashMap::new(),
             peers: HashMap::new(),
             held: Vec::new(),
@@ -124,7 +124,7 @@ impl Session {
         };
         session.ask_for_news()?;
         let end = Instant::now() + BEGIN;
-        while session.spools.iter().any(Spool::is_awaited) && Instant::now() < end {
+        while session.rings.iter().any(CaptureRing::is_awaited) && Instant::now() < end {
             std::thread::sleep(GLANCE);
             // What the first ones write in the meantime needs its room.
             session.take()?;
@@ -146,10 +146,10 @@ impl Session {
         self.everything
     }
 
-    /// Packets for which there was no room on the spools.
+    /// Packets for which there was no room on the capture rings.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        let all = self.lost + self.spools.iter().map(|spool| spool.rx.lost()).sum::<u64>();
+        let all = self.lost + self.rings.iter().map(|ring| ring.rx.lost()).sum::<u64>();
         all.saturating_sub(self.lost_before)
     }
 
@@ -157,11 +157,10 @@ impl Session {
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let mut all = self.complaints.clone();
-        let absent = self.spools.iter().filter(|spool| !spool.has_joined());
+        let absent = self.rings.iter().filter(|ring| !ring.has_joined());
         all.extend(
-            absent.map(|spool| {
-                format!("process {} is stopped or frozen: its packets appear when it continues", spool.own)
-            }),
+            absent
+                .map(|ring| format!("process {} is stopped or frozen: its packets appear when it continues", ring.own)),
         );
         if self.unseen > 0 {
             all.push(format!("{} programs were not seen, for there were too many", self.unseen));
@@ -203,8 +202,8 @@ impl Session {
                 self.add(about, fd)?;
             }
             for engine in answer["ended"].as_array().into_iter().flatten().filter_map(Value::as_u64) {
-                let of_it = |spool: &&mut Spool| u64::from(spool.engine) == engine && spool.engine != 0;
-                self.spools.iter_mut().filter(of_it).for_each(|spool| spool.ended = true);
+                let of_it = |ring: &&mut CaptureRing| u64::from(ring.engine) == engine && ring.engine != 0;
+                self.rings.iter_mut().filter(of_it).for_each(|ring| ring.ended = true);
             }
             self.unseen = answer["unseen"].as_u64().unwrap_or(0);
             if answer["more"] != true {
@@ -226,22 +225,22 @@ impl Session {
         if engine != 0 {
             self.programs.insert(engine, own.clone());
         }
-        let rx = SpoolRx::map(fd.as_fd(), room)?;
-        self.spools.push(Spool { rx, engine, own, device, ended: false, broken: false });
+        let rx = CaptureRingRx::map(fd.as_fd(), room)?;
+        self.rings.push(CaptureRing { rx, engine, own, device, ended: false, broken: false });
         Ok(())
     }
 
-    /// Reads the spools, at most so many records of each, and lets go of those that are at their end.
+    /// Reads the capture rings, at most so many records of each, and lets go of those that are at their end.
     fn read_all(&mut self, most: usize) {
-        let Self { spools, programs, peers, held, complaints, since, .. } = self;
+        let Self { rings, programs, peers, held, complaints, since, .. } = self;
         let (mut drops, mut record) = (Vec::new(), Vec::new());
-        for spool in spools.iter_mut() {
+        for ring in rings.iter_mut() {
             for _ in 0..most {
-                match spool.rx.pop(&mut record) {
+                match ring.rx.pop(&mut record) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(_) => {
-                        spool.broken = true;
+                        ring.broken = true;
                         break;
                     }
                 }
@@ -249,14 +248,14 @@ impl Session {
                 let path = |record: &abi::capture::CaptureRecord| {
                     // Who sent it shows it as well.
                     seen_elsewhere = record.path == abi::capture::path::LANE_IN && programs.contains_key(&record.peer);
-                    path_of(record, &spool.own, |engine| programs.get(&engine).cloned())
+                    path_of(record, &ring.own, |engine| programs.get(&engine).cloned())
                 };
-                let read = Packet::read(&record, path, spool.device.as_ref());
+                let read = Packet::read(&record, path, ring.device.as_ref());
                 match read {
-                    None => spool.broken = true,
+                    None => ring.broken = true,
                     Some(_) if seen_elsewhere => {}
                     Some(mut packet) => {
-                        name_sender(&mut packet, spool.engine, peers);
+                        name_sender(&mut packet, ring.engine, peers);
                         match (packet.time < *since, packet.bytes.is_empty()) {
                             (true, _) => {}
                             (false, true) => drops.push(packet),
@@ -264,12 +263,12 @@ impl Session {
                         }
                     }
                 }
-                if spool.broken {
+                if ring.broken {
                     break;
                 }
             }
-            if spool.broken {
-                complaints.push(format!("what process {} wrote for the capture makes no sense", spool.own));
+            if ring.broken {
+                complaints.push(format!("what process {} wrote for the capture makes no sense", ring.own));
             }
         }
         for drop in drops {
@@ -279,13 +278,13 @@ impl Session {
                 None => held.push(drop),
             }
         }
-        let lost: u64 = spools.iter().filter(|spool| spool.is_over()).map(|spool| spool.rx.lost()).sum();
-        spools.retain(|spool| !spool.is_over());
+        let lost: u64 = rings.iter().filter(|ring| ring.is_over()).map(|ring| ring.rx.lost()).sum();
+        rings.retain(|ring| !ring.is_over());
         self.lost += lost;
     }
 }
 
-impl Spool {
+impl CaptureRing {
     /// Its program writes to it, or has ended.
     fn has_joined(&self) -> bool {
         self.ended || self.rx.is_attached()

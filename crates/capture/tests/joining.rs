@@ -15,20 +15,21 @@ use capture::{Packet, Session, Wanted};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::{Value, json};
 use shm::Socket;
-use shm::spool::{SPOOL_MIN, SpoolTx, create_spool};
+use shm::capture_ring::{CAPTURE_RING_MIN, CaptureRingTx, create_capture_ring};
 
-/// A program's end of its spool.
+/// A program's end of its capture ring.
 struct Program {
-    spool: SpoolTx,
+    ring: CaptureRingTx,
     about: Value,
     fd: OwnedFd,
 }
 
 impl Program {
     fn new(engine: u32, pid: u32) -> Self {
-        let fd = create_spool(SPOOL_MIN).unwrap();
-        let about = json!({"engine": engine, "pid": pid, "comm": "program", "device": "softhca0", "room": SPOOL_MIN});
-        Self { spool: SpoolTx::map(fd.as_fd(), SPOOL_MIN).unwrap(), about, fd }
+        let fd = create_capture_ring(CAPTURE_RING_MIN).unwrap();
+        let about =
+            json!({"engine": engine, "pid": pid, "comm": "program", "device": "softhca0", "room": CAPTURE_RING_MIN});
+        Self { ring: CaptureRingTx::map(fd.as_fd(), CAPTURE_RING_MIN).unwrap(), about, fd }
     }
 
     /// Writes that a packet leaves now: one with an opcode of the manufacturer's, and this PSN.
@@ -44,7 +45,7 @@ impl Program {
             kept: len,
             ..CaptureRecord::default()
         };
-        assert!(self.spool.push(&[record.bytes(), &bytes]));
+        assert!(self.ring.push(&[record.bytes(), &bytes]));
     }
 }
 
@@ -101,12 +102,12 @@ fn stopped() -> Child {
 fn packets_from_before_all_programs_have_joined_are_left_out() {
     let (mut first, mut second) = (Program::new(1, std::process::id()), Program::new(2, std::process::id()));
     let (socket, agent) = agent(&[&first, &second], Vec::new());
-    first.spool.attach();
+    first.ring.attach();
     let begin = thread::spawn(move || Session::begin(socket, Wanted::default()).unwrap());
     for psn in 0..12 {
         first.send(psn);
     }
-    // There is room for all that the first one writes in the meantime, which is more than its spool holds: 480 packets.
+    // There is room for all that the first one writes in the meantime, which is more than its capture ring holds: 480 packets.
     for rounds in 1..4 {
         while agent.questions.load(Ordering::Relaxed) < rounds * 3 {
             assert!(!begin.is_finished(), "one program has not joined yet");
@@ -114,7 +115,7 @@ fn packets_from_before_all_programs_have_joined_are_left_out() {
         }
         (0..300).for_each(|_| first.send(20));
     }
-    second.spool.attach();
+    second.ring.attach();
     let mut session = begin.join().unwrap();
     first.send(100);
     second.send(101);
@@ -130,7 +131,7 @@ fn a_stopped_program_is_named_and_not_waited_for() {
     let mut process = stopped();
     let (mut runs, mut late) = (Program::new(1, std::process::id()), Program::new(2, process.id()));
     let (socket, agent) = agent(&[&runs, &late], Vec::new());
-    runs.spool.attach();
+    runs.ring.attach();
     let mut session = Session::begin(socket, Wanted::default()).unwrap();
     assert_eq!(agent.questions.load(Ordering::Relaxed), 1, "it waits for nobody");
     let complaints = session.complaints();
@@ -139,7 +140,7 @@ fn a_stopped_program_is_named_and_not_waited_for() {
     runs.send(1);
     assert_eq!(psns(&session.finish()), [1]);
     // It goes on.
-    late.spool.attach();
+    late.ring.attach();
     late.send(2);
     assert_eq!((psns(&session.finish()), session.complaints()), (vec![2], Vec::new()));
     process.kill().unwrap();

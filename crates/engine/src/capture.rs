@@ -1,14 +1,14 @@
-//! Copies of packets for whoever captures (`softhca capture`): where they are put together and written. Principal type: [`Tap`].
+//! Copies of packets for whoever captures (`softhca capture`): where they are put together and written. Principal type: [`CaptureHook`].
 //!
 //! ```text
 //! transmit ── put ────────┐ lanes                     ┌── Batch::flush ── wire
-//!                         ├──▶ Tap ──▶ a spool per capture
+//!                         ├──▶ CaptureHook ──▶ a capture ring per capture
 //! progress ── accept ─────┘ lanes, for who does not   └── Packets ── wire
-//!                           see the peer's own spool
+//!                           see the peer's own capture ring
 //! ```
 //!
 //! While nobody captures, each of these places tests one word. While somebody does, a packet is gathered into memory of its own and sent
-//! from there, so that what is shown is what was sent. A spool that is full loses copies and counts them: no packet waits for it.
+//! from there, so that what is shown is what was sent. A capture ring that is full loses copies and counts them: no packet waits for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +21,7 @@ use abi::layout::Record;
 use abi::private::LaneOut;
 use abi::reason::{Cause, DropRecord};
 use parking_lot::Mutex;
-use shm::spool::SpoolTx;
+use shm::capture_ring::CaptureRingTx;
 use wire::grh::Network;
 use wire::{Headers, Qpn};
 
@@ -46,7 +46,7 @@ const NOTES: usize = 64;
 
 /// Where copies of packets go, if anybody wants some.
 #[derive(Debug, Default)]
-pub struct Tap {
+pub struct CaptureHook {
     is_on: AtomicBool,
     sinks: Mutex<Vec<Sink>>,
     /// What is to be said of packets that have not left yet.
@@ -70,10 +70,10 @@ struct Sink {
     most: usize,
     /// It wants what comes over lanes, too.
     lanes_in: bool,
-    spool: SpoolTx,
+    ring: CaptureRingTx,
 }
 
-impl Tap {
+impl CaptureHook {
     /// One that nobody listens at.
     #[must_use]
     pub fn new() -> Arc<Self> {
@@ -87,26 +87,26 @@ impl Tap {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Writes to one more spool from now on, as a CAPTURE push says. The reader learns of it from [`Tap::attach`].
+    /// Writes to one more capture ring from now on, as a CAPTURE push says. The reader learns of it from [`CaptureHook::attach`].
     ///
     /// # Errors
-    /// The spool is not sound, or there are too many.
-    pub fn begin(&self, wanted: &LaneOut, spool: &OwnedFd) -> io::Result<()> {
+    /// The capture ring is not sound, or there are too many.
+    pub fn begin(&self, wanted: &LaneOut, ring: &OwnedFd) -> io::Result<()> {
         let room = usize::try_from(wanted.len).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut sinks = self.sinks.lock();
         if sinks.len() >= SINKS {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let spool = SpoolTx::map(spool.as_fd(), room)?;
+        let ring = CaptureRingTx::map(ring.as_fd(), room)?;
         let (number, most) = (wanted.lane, wanted.stripe as usize);
-        sinks.push(Sink { number, most, lanes_in: wanted.side & flag::LANES_IN != 0, spool });
+        sinks.push(Sink { number, most, lanes_in: wanted.side & flag::LANES_IN != 0, ring });
         self.is_on.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Tells the reader of this capture that everything is written from now on: whoever tests whether somebody captures does so.
     pub fn attach(&self, number: u32) {
-        self.sinks.lock().iter().filter(|sink| sink.number == number).for_each(|sink| sink.spool.attach());
+        self.sinks.lock().iter().filter(|sink| sink.number == number).for_each(|sink| sink.ring.attach());
     }
 
     /// A capture has ended.
@@ -154,7 +154,7 @@ impl Tap {
             }
             let kept = &bytes[..bytes.len().min(sink.most)];
             let record = CaptureRecord { kept: kept.len() as u32, ..whole };
-            sink.spool.push(&[record.bytes(), kept, words]);
+            sink.ring.push(&[record.bytes(), kept, words]);
         }
     }
 
@@ -177,7 +177,7 @@ impl Tap {
             ..CaptureRecord::default()
         };
         for sink in self.sinks.lock().iter_mut() {
-            sink.spool.push(&[record.bytes()]);
+            sink.ring.push(&[record.bytes()]);
         }
     }
 }
@@ -202,18 +202,18 @@ impl Ends {
 impl Engine {
     /// A capture begins or ends: what the agent has pushed.
     pub(crate) fn begin_capture(&self, wanted: &LaneOut, fds: &[OwnedFd]) {
-        let Some(spool) = fds.first() else { return };
-        if let Err(error) = self.tap.begin(wanted, spool) {
+        let Some(ring) = fds.first() else { return };
+        if let Err(error) = self.capture_hook.begin(wanted, ring) {
             tracing::warn!("packets cannot be captured: {error}");
         }
-        self.is_capturing.store(self.tap.is_on(), Ordering::Relaxed);
+        self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
         // The reader counts packets from here on, so the program's other threads must see the word first.
-        self.tap.attach(wanted.lane);
+        self.capture_hook.attach(wanted.lane);
     }
 
     pub(crate) fn end_capture(&self, number: u32) {
-        self.tap.end(number);
-        self.is_capturing.store(self.tap.is_on(), Ordering::Relaxed);
+        self.capture_hook.end(number);
+        self.is_capturing.store(self.capture_hook.is_on(), Ordering::Relaxed);
     }
 
     /// Whether somebody captures. The word lies among those that every round of work reads.
@@ -225,7 +225,7 @@ impl Engine {
     /// A packet was dropped.
     #[cold]
     pub(crate) fn capture_drop(&self, cause: Cause, dropped: &DropRecord) {
-        self.tap.dropped(cause, dropped);
+        self.capture_hook.dropped(cause, dropped);
     }
 
     /// A packet of another host has come in. `id` is the identification that it was sent with, as far as that is known.
@@ -235,13 +235,13 @@ impl Engine {
         let path = path::WIRE_IN;
         let about =
             CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
-        self.tap.packet(&about, bytes, "");
+        self.capture_hook.packet(&about, bytes, "");
     }
 
     /// A packet has come over a lane.
     #[cold]
     pub(crate) fn capture_from_lane(&self, lane: &Lane, packet: &Packet, payload: *const u8) {
-        if !self.tap.wants_lanes_in() {
+        if !self.capture_hook.wants_lanes_in() {
             return;
         }
         let mut bytes = vec![0; packet.len.into()];
@@ -255,7 +255,7 @@ impl Engine {
             }),
         };
         let ends = Ends { qpn: packet.src_qp.value(), ..ends };
-        self.tap.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
+        self.capture_hook.packet(&of_lane(lane, path::LANE_IN, &ends), &assembled(&packet.headers, &bytes), "");
     }
 }
 
@@ -306,7 +306,7 @@ impl Qp {
             let known = sender.ends.filter(|ends| ends.qpn == self.qpn());
             let ends = known.unwrap_or(Ends { qpn: self.qpn(), ..Ends::default() });
             let about = CaptureRecord { time, ..of_lane(lane, path::LANE_OUT, &ends) };
-            self.engine().tap.packet(&about, &assembled(headers, &payload), "");
+            self.engine().capture_hook.packet(&about, &assembled(headers, &payload), "");
         }
         sent
     }
@@ -322,7 +322,7 @@ impl Qp {
                 Some(lane) => of_lane(lane, path::LANE_OUT, &ends),
                 None => CaptureRecord { path: path::WIRE_OUT, ..of_ends(&ends) },
             };
-            engine.tap.packet(&about, &assembled(headers, payload), "");
+            engine.capture_hook.packet(&about, &assembled(headers, payload), "");
         }
     }
 }
@@ -397,15 +397,15 @@ impl Owners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shm::spool::{SPOOL_MIN, SpoolRx, create_spool};
+    use shm::capture_ring::{CAPTURE_RING_MIN, CaptureRingRx, create_capture_ring};
 
     fn wanted(number: u32, most: u32, side: u32) -> LaneOut {
-        LaneOut { lane: number, stripe: most, side, len: SPOOL_MIN as u64, ..LaneOut::default() }
+        LaneOut { lane: number, stripe: most, side, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() }
     }
 
-    fn read(spool: &mut SpoolRx) -> Option<(CaptureRecord, Vec<u8>)> {
+    fn read(ring: &mut CaptureRingRx) -> Option<(CaptureRecord, Vec<u8>)> {
         let mut bytes = Vec::new();
-        spool.pop(&mut bytes).expect("sound").then(|| {
+        ring.pop(&mut bytes).expect("sound").then(|| {
             let rest = bytes.split_off(size_of::<CaptureRecord>());
             (CaptureRecord::read(&bytes).expect("a record"), rest)
         })
@@ -413,44 +413,44 @@ mod tests {
 
     #[test]
     fn each_capture_gets_what_it_wants_and_nothing_after_its_end() {
-        let tap = Tap::new();
-        assert!(!tap.is_on());
-        let mut spools = Vec::new();
+        let hook = CaptureHook::new();
+        assert!(!hook.is_on());
+        let mut rings = Vec::new();
         for (number, most, side) in [(1, 10, flag::LANES_IN), (2, 100, 0)] {
-            let fd = create_spool(SPOOL_MIN).expect("memory");
-            tap.begin(&wanted(number, most, side), &fd).expect("taken");
-            let spool = SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("mapped");
-            assert!(tap.is_on() && !spool.is_attached(), "nobody may count on it before it is on everywhere");
-            tap.attach(number);
-            assert!(spool.is_attached());
-            spools.push(spool);
+            let fd = create_capture_ring(CAPTURE_RING_MIN).expect("memory");
+            hook.begin(&wanted(number, most, side), &fd).expect("taken");
+            let ring = CaptureRingRx::map(fd.as_fd(), CAPTURE_RING_MIN).expect("mapped");
+            assert!(hook.is_on() && !ring.is_attached(), "nobody may count on it before it is on everywhere");
+            hook.attach(number);
+            assert!(ring.is_attached());
+            rings.push(ring);
         }
         let about = CaptureRecord { path: path::LANE_IN, flags: record_flag::UNSEALED, ..CaptureRecord::default() };
-        tap.packet(&about, &[7; 20], "late");
-        let (record, rest) = read(&mut spools[0]).expect("a record");
+        hook.packet(&about, &[7; 20], "late");
+        let (record, rest) = read(&mut rings[0]).expect("a record");
         assert_eq!((record.len, record.kept, record.words, record.kind), (24, 10, 4, kind::PACKET));
         assert!(record.time > 0 && rest == [&[7; 10][..], b"late"].concat());
-        assert!(read(&mut spools[1]).is_none(), "it does not want what comes over lanes");
+        assert!(read(&mut rings[1]).is_none(), "it does not want what comes over lanes");
 
-        tap.end(1);
-        tap.dropped(Cause::Icrc, &DropRecord { dest_qp: 5, ..DropRecord::default() });
-        assert!(read(&mut spools[0]).is_none() && tap.is_on());
-        let (record, _) = read(&mut spools[1]).expect("a record");
+        hook.end(1);
+        hook.dropped(Cause::Icrc, &DropRecord { dest_qp: 5, ..DropRecord::default() });
+        assert!(read(&mut rings[0]).is_none() && hook.is_on());
+        let (record, _) = read(&mut rings[1]).expect("a record");
         assert_eq!((record.kind, record.cause, record.dest_qp), (kind::DROP, Cause::Icrc as u32, 5));
-        tap.end(2);
-        assert!(!tap.is_on());
+        hook.end(2);
+        assert!(!hook.is_on());
     }
 
     #[test]
-    fn a_spool_that_is_none_is_refused_and_so_is_one_too_many() {
-        let tap = Tap::new();
-        let fd = create_spool(SPOOL_MIN).expect("memory");
-        assert!(tap.begin(&LaneOut { len: 2 * SPOOL_MIN as u64, ..LaneOut::default() }, &fd).is_err());
-        assert!(!tap.is_on());
+    fn a_capture_ring_that_is_none_is_refused_and_so_is_one_too_many() {
+        let hook = CaptureHook::new();
+        let fd = create_capture_ring(CAPTURE_RING_MIN).expect("memory");
+        assert!(hook.begin(&LaneOut { len: 2 * CAPTURE_RING_MIN as u64, ..LaneOut::default() }, &fd).is_err());
+        assert!(!hook.is_on());
         for number in 0..SINKS as u32 {
-            tap.begin(&wanted(number, 1, 0), &fd).expect("taken");
+            hook.begin(&wanted(number, 1, 0), &fd).expect("taken");
         }
-        assert!(tap.begin(&wanted(99, 1, 0), &fd).is_err());
+        assert!(hook.begin(&wanted(99, 1, 0), &fd).is_err());
     }
 
     #[test]

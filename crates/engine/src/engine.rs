@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use protocol::Time;
 
 use crate::board::Board;
-use crate::capture::Tap;
+use crate::capture::CaptureHook;
 use crate::channel::Channel;
 use crate::clock::Clock;
 use crate::control::{Answer, Control, gone};
@@ -111,7 +111,7 @@ pub struct Engine {
     /// Packets that were not accepted, by cause: for `softhca show --errors`.
     pub(crate) drops: Drops,
     /// Where copies of packets go, and whether there is anybody who wants them.
-    pub(crate) tap: Arc<Tap>,
+    pub(crate) capture_hook: Arc<CaptureHook>,
     pub(crate) is_capturing: AtomicBool,
     /// Bytes of requests that wait for receive requests.
     pub(crate) held: Arc<AtomicUsize>,
@@ -168,7 +168,7 @@ impl Engine {
         waker.set_push(push);
         let network = control.network().unwrap_or_else(|| Arc::new(Udp));
         let clock = Clock::new(control.simulated());
-        let tap = Tap::new();
+        let capture_hook = CaptureHook::new();
         let engine = Arc::new(Self {
             control,
             mark: ForkMark::new(),
@@ -183,7 +183,7 @@ impl Engine {
             windows: Table::new(),
             groups: Groups::new(),
             lanes: Lanes::new(),
-            net: Net::new(network, Arc::clone(&tap)),
+            net: Net::new(network, Arc::clone(&capture_hook)),
             board: Board::map(&board)?,
             events: Events::new(async_fd, page.clone()),
             timers: Timers::new(),
@@ -201,7 +201,7 @@ impl Engine {
             seldom: AtomicU32::new(SELDOM),
             reasons: Attached::new(page.clone(), is_home),
             drops: Drops::new(page),
-            tap,
+            capture_hook,
             is_capturing: AtomicBool::new(false),
             held: Arc::default(),
             is_gone: AtomicBool::new(false),

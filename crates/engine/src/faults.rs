@@ -133,7 +133,7 @@ impl Faults {
                         dest_qp: Qpn::new(facts.peer_qpn),
                         ..*headers
                     };
-                    engine.tap.note(&answer, words(armed));
+                    engine.capture_hook.note(&answer, words(armed));
                 }
             }
         }
@@ -247,7 +247,7 @@ impl Engine {
     fn show_fault(&self, armed: &Armed, facts: &Facts, verdict: &Verdict, headers: &Headers) {
         let is_lost = matches!(verdict.fate, Fate::Lost | Fate::Damaged(_));
         if facts.direction == Direction::Out {
-            self.tap.note(headers, words(armed));
+            self.capture_hook.note(headers, words(armed));
         } else if is_lost {
             let dropped = DropRecord {
                 qpn: facts.qpn,

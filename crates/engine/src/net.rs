@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::capture::Tap;
+use crate::capture::CaptureHook;
 use crate::network::Network;
 use crate::qp::Qp;
 use flow::{Flow, Vector};
@@ -47,7 +47,7 @@ type Gid = [u8; 16];
 /// Everything that one engine has for the wire.
 pub(crate) struct Net {
     network: Arc<dyn Network>,
-    tap: Arc<Tap>,
+    capture_hook: Arc<CaptureHook>,
     /// By source address and stripe.
     ports: Mutex<HashMap<(Gid, u32), Arc<Port>>>,
     /// By address.
@@ -65,10 +65,10 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn new(network: Arc<dyn Network>, tap: Arc<Tap>) -> Self {
+    pub(crate) fn new(network: Arc<dyn Network>, capture_hook: Arc<CaptureHook>) -> Self {
         Self {
             network,
-            tap,
+            capture_hook,
             ports: Mutex::default(),
             peers: Mutex::default(),
             flows: RwLock::default(),

@@ -7,7 +7,7 @@
 //! * [`eventfd`] and [`socket`]: the doorbell that wakes it, and the socket that carries descriptors.
 //! * [`life`]: a word that says that a thread has ended, however it did.
 //! * [`share`]: a mapping of somebody else's file, which may be cut short.
-//! * [`spool`]: a ring of records that loses what it has no room for.
+//! * [`capture_ring`]: a ring of records that loses what it has no room for.
 //! * [`denied`]: system calls that the kernel refuses, by name.
 //! * [`file_limit`]: writing files in a process that may be limited in how long they get.
 //! * [`inherit`]: keeping descriptors from programs that are started from here.
@@ -25,6 +25,7 @@
 
 pub mod bell;
 pub mod bulk;
+pub mod capture_ring;
 pub mod denied;
 pub mod eventfd;
 pub mod file_limit;
@@ -39,7 +40,6 @@ pub mod region;
 pub mod ring;
 pub mod share;
 pub mod socket;
-pub mod spool;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

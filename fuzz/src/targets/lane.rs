@@ -1,10 +1,10 @@
-//! A peer that writes what it likes into the memory of a lane, between what an honest one does; and the other end of a spool.
+//! A peer that writes what it likes into the memory of a lane, between what an honest one does; and the other end of a capture ring.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::Feed;
-use shm::spool::{SPOOL_MIN, SpoolRx, SpoolTx, create_spool};
+use shm::capture_ring::{CAPTURE_RING_MIN, CaptureRingRx, CaptureRingTx, create_capture_ring};
 use shm::{BULK, CELLS, LANE_LEN, LaneRx, LaneTx, PIECE_MAX, PushError, RECORD_MAX, Region, Side, ends};
 
 /// Bytes of a direction of a lane: a page of words and its cells. `shm::layout` has it for itself.
@@ -13,7 +13,7 @@ const DIRECTION: usize = 4096 + CELLS as usize * 64;
 pub(crate) fn run(bytes: &[u8]) {
     let mut feed = Feed(bytes);
     if feed.byte().is_multiple_of(4) {
-        spool(&mut feed);
+        capture_ring(&mut feed);
     } else {
         lane(&mut feed);
     }
@@ -120,12 +120,12 @@ fn reserve(tx: &mut LaneTx, len: u32) {
     }
 }
 
-/// The words of a spool are its first 192 bytes.
-fn spool(feed: &mut Feed<'_>) {
-    let fd = create_spool(SPOOL_MIN).expect("memory");
-    let theirs = Region::map(fd.as_fd(), SPOOL_MIN).expect("the same memory");
-    let mut tx = SpoolTx::map(fd.as_fd(), SPOOL_MIN).expect("a spool");
-    let mut rx = SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("a spool");
+/// The words of a capture ring are its first 192 bytes.
+fn capture_ring(feed: &mut Feed<'_>) {
+    let fd = create_capture_ring(CAPTURE_RING_MIN).expect("memory");
+    let theirs = Region::map(fd.as_fd(), CAPTURE_RING_MIN).expect("the same memory");
+    let mut tx = CaptureRingTx::map(fd.as_fd(), CAPTURE_RING_MIN).expect("a capture ring");
+    let mut rx = CaptureRingRx::map(fd.as_fd(), CAPTURE_RING_MIN).expect("a capture ring");
     let mut record = Vec::new();
     while !feed.is_empty() {
         match feed.byte() % 6 {
@@ -138,7 +138,7 @@ fn spool(feed: &mut Feed<'_>) {
             2 | 3 => drop(tx.push(&[feed.take(40), &vec![7; feed.half().into()]])),
             4 => {
                 if rx.pop(&mut record).is_ok_and(|found| found) {
-                    assert!(record.len() <= SPOOL_MIN);
+                    assert!(record.len() <= CAPTURE_RING_MIN);
                 }
             }
             _ => drop((rx.lost(), rx.is_empty(), rx.is_attached())),

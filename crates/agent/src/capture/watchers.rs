@@ -10,28 +10,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use abi::capture::CaptureRecord;
 use abi::private::LaneOut;
 use abi::reason::{Cause, DropRecord};
-use engine::capture::Tap;
+use engine::capture::CaptureHook;
 use parking_lot::Mutex;
 
 use crate::asker::Asker;
 
-/// The taps, shared by the captures and by whoever has something to show.
+/// The capture hooks, shared by the captures and by whoever has something to show.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Watchers {
     /// For those who see everything.
-    root: Arc<Tap>,
+    root: Arc<CaptureHook>,
     users: Arc<Users>,
 }
 
 #[derive(Debug, Default)]
 struct Users {
     is_on: AtomicBool,
-    taps: Mutex<BTreeMap<u32, Arc<Tap>>>,
+    hooks: Mutex<BTreeMap<u32, Arc<CaptureHook>>>,
 }
 
 impl Watchers {
-    /// The tap of those who see everything.
-    pub(crate) fn root(&self) -> &Arc<Tap> {
+    /// The capture hook of those who see everything.
+    pub(crate) fn root(&self) -> &Arc<CaptureHook> {
         &self.root
     }
 
@@ -46,28 +46,28 @@ impl Watchers {
     }
 
     /// A capture begins.
-    pub(crate) fn begin(&self, asker: Asker, wanted: &LaneOut, spool: &OwnedFd) -> io::Result<()> {
-        let tap = match asker {
+    pub(crate) fn begin(&self, asker: Asker, wanted: &LaneOut, ring: &OwnedFd) -> io::Result<()> {
+        let hook = match asker {
             Asker::Root => Arc::clone(&self.root),
-            Asker::User(uid) => Arc::clone(self.users.taps.lock().entry(uid).or_default()),
+            Asker::User(uid) => Arc::clone(self.users.hooks.lock().entry(uid).or_default()),
         };
-        tap.begin(wanted, spool)?;
+        hook.begin(wanted, ring)?;
         if asker != Asker::Root {
             self.users.is_on.store(true, Ordering::Relaxed);
         }
-        tap.attach(wanted.lane);
+        hook.attach(wanted.lane);
         Ok(())
     }
 
     /// It ends.
     pub(crate) fn end(&self, asker: Asker, number: u32) {
         let Asker::User(uid) = asker else { return self.root.end(number) };
-        let mut taps = self.users.taps.lock();
-        if let Some(tap) = taps.get(&uid) {
-            tap.end(number);
+        let mut hooks = self.users.hooks.lock();
+        if let Some(hook) = hooks.get(&uid) {
+            hook.end(number);
         }
-        taps.retain(|_, tap| tap.is_on());
-        self.users.is_on.store(!taps.is_empty(), Ordering::Relaxed);
+        hooks.retain(|_, hook| hook.is_on());
+        self.users.is_on.store(!hooks.is_empty(), Ordering::Relaxed);
     }
 
     /// Shows a packet to those who see everything.
@@ -79,22 +79,22 @@ impl Watchers {
 
     /// Shows a packet to the user whose it is, 0 for nobody's.
     pub(crate) fn show_user(&self, user: u32, about: &CaptureRecord, packet: &[u8], words: &str) {
-        if let Some(tap) = self.tap_of(user) {
-            tap.packet(about, packet, words);
+        if let Some(hook) = self.hook_of(user) {
+            hook.packet(about, packet, words);
         }
     }
 
     /// Says that a packet of this user's, which was shown before, was dropped.
     pub(crate) fn show_drop(&self, user: u32, cause: Cause, dropped: &DropRecord) {
-        for tap in self.tap_of(user).iter().chain([&self.root]) {
-            tap.dropped(cause, dropped);
+        for hook in self.hook_of(user).iter().chain([&self.root]) {
+            hook.dropped(cause, dropped);
         }
     }
 
-    fn tap_of(&self, user: u32) -> Option<Arc<Tap>> {
+    fn hook_of(&self, user: u32) -> Option<Arc<CaptureHook>> {
         if user == 0 || !self.have_users() {
             return None;
         }
-        self.users.taps.lock().get(&user).cloned()
+        self.users.hooks.lock().get(&user).cloned()
     }
 }

@@ -21,7 +21,7 @@ use abi::ucma::{build, command, port_space};
 
 use protocol::Time;
 use protocol::cm::{Cm, Config as CoreConfig, Kind, Mad, Origin, Output, Path, Request, Suggestion};
-use shm::spool::{SPOOL_MIN, SpoolRx, create_spool};
+use shm::capture_ring::{CAPTURE_RING_MIN, CaptureRingRx, create_capture_ring};
 use wire::cm::AprStatus;
 use wire::cm::ip::{Header, LEN as HEADER_LEN};
 use wire::icrc::Envelope;
@@ -272,12 +272,12 @@ fn a_user_sees_the_datagrams_of_own_ids() {
     let mut host = Host::with(&["10.0.0.1"]);
     let (channel, _bell) =
         host.manager.open(Peer { pid: 2, uid: 8, comm: "other".into() }, false).expect("a channel of another user");
-    let mut seen: Vec<(Asker, SpoolRx)> = Vec::new();
+    let mut seen: Vec<(Asker, CaptureRingRx)> = Vec::new();
     for (number, asker) in (1..).zip([Asker::Root, Asker::User(7), Asker::User(8), Asker::User(9)]) {
-        let wanted = LaneOut { lane: number, stripe: 4096, len: SPOOL_MIN as u64, ..LaneOut::default() };
-        let spool = create_spool(SPOOL_MIN).expect("a spool");
-        host.world.captures.watchers().begin(asker, &wanted, &spool).expect("room");
-        seen.push((asker, SpoolRx::map(spool.as_fd(), SPOOL_MIN).expect("mapped")));
+        let wanted = LaneOut { lane: number, stripe: 4096, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() };
+        let ring = create_capture_ring(CAPTURE_RING_MIN).expect("a capture ring");
+        host.world.captures.watchers().begin(asker, &wanted, &ring).expect("room");
+        seen.push((asker, CaptureRingRx::map(ring.as_fd(), CAPTURE_RING_MIN).expect("mapped")));
     }
     // User 7 listens, user 8 asks.
     let listener = host.listener(PORT);
@@ -292,7 +292,7 @@ fn a_user_sees_the_datagrams_of_own_ids() {
     assert_eq!((host.event().event, listener), (event::CONNECT_REQUEST, listener));
     let mut told = |host: &mut Host| -> Vec<Vec<String>> {
         host.manager.settle(&host.world);
-        seen.iter_mut().map(|(_, spool)| shown(spool)).collect()
+        seen.iter_mut().map(|(_, ring)| shown(ring)).collect()
     };
     let req = vec!["Req".to_owned()];
     assert_eq!(told(&mut host), [req.clone(), req.clone(), req, vec![]]);
@@ -316,10 +316,10 @@ fn a_user_sees_the_datagrams_of_own_ids() {
     assert!(!host.world.captures.watchers().are_there());
 }
 
-/// The datagrams on a spool, each with what is said of it.
-fn shown(spool: &mut SpoolRx) -> Vec<String> {
+/// The datagrams on a capture ring, each with what is said of it.
+fn shown(ring: &mut CaptureRingRx) -> Vec<String> {
     let (mut bytes, mut all) = (Vec::new(), Vec::new());
-    while spool.pop(&mut bytes).expect("sound") {
+    while ring.pop(&mut bytes).expect("sound") {
         let record = CaptureRecord::read(&bytes).expect("a record");
         let (packet, words) = bytes[size_of::<CaptureRecord>()..].split_at(record.kept as usize);
         let mad = packet[20..276].try_into().expect("a datagram");
@@ -335,16 +335,16 @@ fn shown(spool: &mut SpoolRx) -> Vec<String> {
 #[test]
 fn requests_that_a_rule_rejects_are_captured() {
     let mut host = Host::with(&["10.0.0.1"]);
-    let wanted = LaneOut { lane: 1, stripe: 4096, len: SPOOL_MIN as u64, ..LaneOut::default() };
-    let fd = create_spool(SPOOL_MIN).expect("a spool");
+    let wanted = LaneOut { lane: 1, stripe: 4096, len: CAPTURE_RING_MIN as u64, ..LaneOut::default() };
+    let fd = create_capture_ring(CAPTURE_RING_MIN).expect("a capture ring");
     host.world.captures.watchers().begin(Asker::Root, &wanted, &fd).expect("room");
-    let mut spool = SpoolRx::map(fd.as_fd(), SPOOL_MIN).expect("mapped");
+    let mut ring = CaptureRingRx::map(fd.as_fd(), CAPTURE_RING_MIN).expect("mapped");
     host.world.add_faults(Scope::All, "cm-timeout").expect("a rule");
     let mut packet = host.arriving();
     host.manager.on_datagrams(&host.world);
     let mut bytes = Vec::new();
     let mut next = || {
-        assert!(spool.pop(&mut bytes).expect("sound"), "one more");
+        assert!(ring.pop(&mut bytes).expect("sound"), "one more");
         CaptureRecord::read(&bytes).expect("a record")
     };
     let (came, dropped) = (next(), next());

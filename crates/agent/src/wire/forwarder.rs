@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use abi::board;
 use abi::capture::{CaptureRecord, path};
 use abi::wire::{Arrival, arrival_kind};
-use engine::capture::Tap;
+use engine::capture::CaptureHook;
 use parking_lot::{Mutex, RwLock};
 use shm::region::Region;
 use wire::icrc::Envelope;
@@ -76,7 +76,7 @@ pub struct Forwarder {
     inlet: Arc<Inlet>,
     drops: Counters,
     /// What is lost here no engine shows.
-    tap: Arc<Tap>,
+    capture_hook: Arc<CaptureHook>,
 }
 
 #[derive(Debug, Default)]
@@ -155,8 +155,8 @@ enum Destination {
 
 impl Forwarder {
     /// One without engines. `board` says who owns which QPN.
-    pub(crate) fn new(board: Arc<Region>, inlet: Inlet, tap: Arc<Tap>) -> Self {
-        Self { board, engines: RwLock::default(), inlet: Arc::new(inlet), drops: Counters::default(), tap }
+    pub(crate) fn new(board: Arc<Region>, inlet: Inlet, capture_hook: Arc<CaptureHook>) -> Self {
+        Self { board, engines: RwLock::default(), inlet: Arc::new(inlet), drops: Counters::default(), capture_hook }
     }
 
     /// Where what comes for QP 1 waits.
@@ -212,7 +212,7 @@ impl Forwarder {
     /// Shows datagrams that are not handed on, where somebody captures.
     #[cold]
     fn show(&self, loss: Loss, arrival: &Arrival, bytes: &[u8]) {
-        if !self.tap.is_on() {
+        if !self.capture_hook.is_on() {
             return;
         }
         let Arrival { from, to, from_port, traffic_class, hop_limit, segment, .. } = *arrival;
@@ -222,7 +222,7 @@ impl Forwarder {
             let path = path::WIRE_IN;
             let about =
                 CaptureRecord { path, from, to, from_port, id, traffic_class, hop_limit, ..CaptureRecord::default() };
-            self.tap.packet(&about, datagram, loss.words());
+            self.capture_hook.packet(&about, datagram, loss.words());
         }
     }
 

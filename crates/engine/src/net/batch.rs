@@ -15,7 +15,7 @@ use wire::bth::LEN as BTH;
 use wire::icrc::{Envelope, Folding, Measured};
 use wire::{Headers, Qpn};
 
-use crate::capture::{Owners, Tap};
+use crate::capture::{CaptureHook, Owners};
 use crate::net::settlement::Settlement;
 use crate::network::Outlet;
 
@@ -51,7 +51,7 @@ pub(crate) struct Batch {
     folds: Option<Box<Folds>>,
     settlement: Settlement,
     /// Where copies go of what leaves.
-    tap: Arc<Tap>,
+    capture_hook: Arc<CaptureHook>,
     source: [u8; 16],
     owners: Owners,
 }
@@ -97,7 +97,7 @@ impl Folds {
 
 impl Batch {
     /// One whose packets leave from `source`, and are shown where somebody captures.
-    pub(crate) fn tapped(tap: Arc<Tap>, source: [u8; 16]) -> Self {
+    pub(crate) fn with_capture_hook(capture_hook: Arc<CaptureHook>, source: [u8; 16]) -> Self {
         Self {
             buffer: vec![0; BATCH_MAX].into_boxed_slice(),
             len: 0,
@@ -109,7 +109,7 @@ impl Batch {
             unsealed: None,
             folds: Folding::new().map(|first| Box::new(Folds::new(first))),
             settlement: Settlement::default(),
-            tap,
+            capture_hook,
             source,
             owners: Owners::default(),
         }
@@ -245,7 +245,7 @@ impl Batch {
     pub(crate) fn flush(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let Some(target) = self.target.take() else { return Ok(()) };
         self.seal();
-        if self.tap.is_on() {
+        if self.capture_hook.is_on() {
             self.show(outlet, &target);
         }
         let sent = outlet.send(&Outgoing {
@@ -287,7 +287,7 @@ impl Batch {
                 hop_limit: target.hop_limit,
                 ..CaptureRecord::default()
             };
-            self.tap.packet(&about, packet, "");
+            self.capture_hook.packet(&about, packet, "");
         }
         self.owners.renew();
     }
@@ -388,7 +388,7 @@ mod tests {
     /// Sizes of payloads, and how they leave: segment size and number of packets of each datagram.
     #[track_caller]
     fn leaves(sizes: &[usize], expected: &[(usize, usize)]) {
-        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
+        let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         for (psn, &size) in (0..).zip(sizes) {
             let put = batch.put::<()>(&outlet, (&target(4791), &envelope), &headers(psn), size, |_| Ok(()));
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn what_goes_elsewhere_does_not_wait() {
-        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
+        let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         for port in [4791, 4792, 4792] {
             let put = batch.put::<()>(&outlet, (&target(port), &envelope), &headers(1), 8, |_| Ok(()));
@@ -453,7 +453,7 @@ mod tests {
     /// Rows of `len` bytes behind a packet of `first`: how they leave, as [`leaves`] says it.
     #[track_caller]
     fn rows_leave(first: usize, len: usize, count: usize, expected: &[(usize, usize)]) {
-        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
+        let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         let way = (&target(4791), &envelope);
         batch.put::<()>(&outlet, way, &headers(0), first, |_| Ok(())).expect("filled").expect("sent");
@@ -505,7 +505,7 @@ mod tests {
 
     #[test]
     fn a_packet_without_payload_is_not_added() {
-        let (outlet, mut batch) = (Seen::default(), Batch::tapped(Tap::new(), gid(1)));
+        let (outlet, mut batch) = (Seen::default(), Batch::with_capture_hook(CaptureHook::new(), gid(1)));
         let envelope = Envelope::new(&gid(1), &gid(2), 0xc123);
         assert_eq!(batch.put(&outlet, (&target(1), &envelope), &headers(1), 8, |_| Err(7)).err(), Some(7));
         batch.flush(&outlet).expect("nothing to send");

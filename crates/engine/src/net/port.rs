@@ -32,7 +32,10 @@ impl Engine {
         // Spread, so that engines that start together do not all try the same ones.
         let spread = self.number().wrapping_mul(2_654_435_761).wrapping_add(stripe.wrapping_mul(7919)) >> 4;
         let outlet = self.net.network.open(source, ifindex, FIRST | (spread as u16 & 0x3fff))?;
-        let port = Arc::new(Port { outlet, batch: Mutex::new(Batch::tapped(Arc::clone(&self.net.tap), source)) });
+        let port = Arc::new(Port {
+            outlet,
+            batch: Mutex::new(Batch::with_capture_hook(Arc::clone(&self.net.capture_hook), source)),
+        });
         ports.insert((source, stripe), Arc::clone(&port));
         Ok(port)
     }

@@ -1,11 +1,11 @@
 //! Tests on real memory and with real threads; the interleavings themselves are loom's (`loom_models`).
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
+mod capture_ring;
 mod hostile;
 mod kernel;
 mod layout;
 mod oracle;
-mod spool;
 mod stress;
 
 use std::sync::Arc;

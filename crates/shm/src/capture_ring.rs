@@ -1,4 +1,4 @@
-//! A spool: a ring of records of any length, from one process to another, that loses what it has no room for rather than wait.
+//! A capture ring: a ring of records of any length, from one process to another, that loses what it has no room for rather than wait.
 //!
 //! ```text
 //!   0  bytes ever written u64         (the writer's)
@@ -7,7 +7,7 @@
 //! 256  records: length u32, 0 u32, bytes, up to a multiple of 8; one that reaches the end goes on at the beginning
 //! ```
 //! It is for what is shown to people: nobody is woken, the reader looks now and then. What the other side has written is a claim. Principal
-//! types: [`SpoolTx`], [`SpoolRx`].
+//! types: [`CaptureRingTx`], [`CaptureRingRx`].
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,24 +24,24 @@ const RECORDS: usize = 256;
 /// Bytes before a record's own.
 const HEAD: usize = 8;
 
-/// The smallest and the largest spool, in bytes of records.
-pub const SPOOL_MIN: usize = 64 * 1024;
-/// See [`SPOOL_MIN`].
-pub const SPOOL_MAX: usize = 1 << 30;
+/// The smallest and the largest capture ring, in bytes of records.
+pub const CAPTURE_RING_MIN: usize = 64 * 1024;
+/// See [`CAPTURE_RING_MIN`].
+pub const CAPTURE_RING_MAX: usize = 1 << 30;
 
-/// Makes the memory of a spool with room for `room` bytes, a power of two between [`SPOOL_MIN`] and [`SPOOL_MAX`].
-pub fn create_spool(room: usize) -> io::Result<OwnedFd> {
-    Ok(Region::create("softhca-spool", RECORDS + sound(room)?)?.1)
+/// Makes the memory of a capture ring with room for `room` bytes, a power of two between [`CAPTURE_RING_MIN`] and [`CAPTURE_RING_MAX`].
+pub fn create_capture_ring(room: usize) -> io::Result<OwnedFd> {
+    Ok(Region::create("softhca-capture-ring", RECORDS + sound(room)?)?.1)
 }
 
 fn sound(room: usize) -> io::Result<usize> {
-    let is_sound = room.is_power_of_two() && (SPOOL_MIN..=SPOOL_MAX).contains(&room);
+    let is_sound = room.is_power_of_two() && (CAPTURE_RING_MIN..=CAPTURE_RING_MAX).contains(&room);
     is_sound.then_some(room).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 /// The writer's end.
 #[derive(Debug)]
-pub struct SpoolTx {
+pub struct CaptureRingTx {
     region: Region,
     room: usize,
     /// What stands in the memory as WRITTEN and LOST, where nobody else can change it.
@@ -49,8 +49,8 @@ pub struct SpoolTx {
     lost: u64,
 }
 
-impl SpoolTx {
-    /// Maps a spool to write to it.
+impl CaptureRingTx {
+    /// Maps a capture ring to write to it.
     pub fn map(fd: BorrowedFd<'_>, room: usize) -> io::Result<Self> {
         let region = Region::map(fd, RECORDS + sound(room)?)?;
         Ok(Self { region, room, written: 0, lost: 0 })
@@ -97,14 +97,14 @@ impl SpoolTx {
 
 /// The reader's end.
 #[derive(Debug)]
-pub struct SpoolRx {
+pub struct CaptureRingRx {
     region: Region,
     room: usize,
     read: u64,
 }
 
-impl SpoolRx {
-    /// Begins to read a spool.
+impl CaptureRingRx {
+    /// Begins to read a capture ring.
     pub fn map(fd: BorrowedFd<'_>, room: usize) -> io::Result<Self> {
         Ok(Self { region: Region::map(fd, RECORDS + sound(room)?)?, room, read: 0 })
     }
