@@ -117,13 +117,13 @@ record! {
         12 => key: u32,
     }
 
-    /// DIRECT_GRANT (200), request: what an engine answers to DIRECT_ASK. Two fds ride along: its ledger, and the file that the memory is of.
+    /// DIRECT_GRANT (200), request: what an engine answers to DIRECT_ASK. Two fds ride along: its grant table, and the file that the memory is of.
     pub struct DirectGrant[16] {
         /// The engine that has asked.
         0 => engine: u32,
         /// Its QP.
         4 => qpn: u32,
-        /// The ledger's line.
+        /// The grant table's line.
         8 => line: u32,
         /// The grant's number.
         12 => number: u32,

@@ -35,7 +35,7 @@ fn told(socket: &Socket) -> Option<(u32, u32, usize)> {
     Some((message.kind, message.lane.engine, received.fds.len()))
 }
 
-/// A ledger and a file.
+/// A grant table and a file.
 fn fds() -> Vec<Passed> {
     let file = || rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
     vec![Passed::ours(file()), Passed::ours(file())]

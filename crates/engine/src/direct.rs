@@ -1,13 +1,13 @@
 //! Direct: an initiator works on its peer's memory itself, where that is shared memory and the peer has granted it.
 //!
 //! Here is how a grant comes about: the initiator asks by way of the agent ([`Engine::ask_agent`]), the target looks whether it would carry out
-//! such requests, and answers with a line of its ledger and two descriptors ([`Engine::grant`]), and the initiator maps them
-//! ([`Engine::take_way`]). How a grant is used is in `carry.rs`, how it ends in `ledger.rs`, what memory can be granted in `backing.rs`; why it
+//! such requests, and answers with a line of its grant table and two descriptors ([`Engine::grant`]), and the initiator maps them
+//! ([`Engine::take_way`]). How a grant is used is in `carry.rs`, how it ends in `grant_table.rs`, what memory can be granted in `backing.rs`; why it
 //! is like this in `docs/decisions/0024-direct.md`. Principal types: [`Direct`], of an engine, and [`Ways`], of a QP.
 
 mod backing;
 mod carry;
-mod ledger;
+mod grant_table;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +28,7 @@ use crate::mr::{Extent, Matter};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
 use crate::usermem::gate;
-use ledger::{LEN, LINE, Ledger, Line, Terms, field};
+use grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
 
 /// The variable of the environment that switches direct off where it is 0.
 pub const VARIABLE: &str = "SOFTHCA_DIRECT";
@@ -46,9 +46,9 @@ const RIGHTS: u32 = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATO
 pub(crate) struct Direct {
     on: bool,
     /// What it has granted; made with the first grant.
-    ledger: OnceLock<Ledger>,
+    grant_table: OnceLock<GrantTable>,
     asks: Mutex<Vec<Ask>>,
-    /// The ledgers of its peers.
+    /// The grant tables of its peers.
     peers: Mutex<HashMap<u32, Weak<Region>>>,
     /// Held once by each way.
     mapped: Arc<()>,
@@ -72,7 +72,7 @@ struct Way {
     key: u32,
     rights: u32,
     addr: u64,
-    ledger: Arc<Region>,
+    grant_table: Arc<Region>,
     line: usize,
     number: u32,
     share: Share,
@@ -121,7 +121,7 @@ impl Direct {
         let wanted = std::env::var_os(VARIABLE).is_none_or(|value| value != "0");
         Self {
             on: wanted && !simulated && gate::exists(),
-            ledger: OnceLock::new(),
+            grant_table: OnceLock::new(),
             asks: Mutex::default(),
             peers: Mutex::default(),
             mapped: Arc::default(),
@@ -177,12 +177,12 @@ impl Engine {
     fn try_take_way(&self, told: &LaneOut, fds: Vec<OwnedFd>) -> Result<(), String> {
         let [book, file] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| "it has not two descriptors")?;
         let (engine, line, number) = (told.engine, told.side as usize, told.stripe);
-        let ledger = self.ledger_of(engine, &book).map_err(|error| error.to_string())?;
+        let grant_table = self.grant_table_of(engine, &book).map_err(|error| error.to_string())?;
         if number == 0 || line == 0 || line >= LEN / LINE {
             return Err(format!("there is no line {line}"));
         }
-        let terms: Terms = ledger.read(line * LINE + field::TERMS);
-        if ledger.word(line * LINE + field::NUMBER).load(Ordering::Acquire) != number || terms.asker != told.lane {
+        let terms: Terms = grant_table.read(line * LINE + field::TERMS);
+        if grant_table.word(line * LINE + field::NUMBER).load(Ordering::Acquire) != number || terms.asker != told.lane {
             return Err("it holds no more".into());
         }
         let writable = terms.rights & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
@@ -198,7 +198,7 @@ impl Engine {
             key: terms.key,
             rights: terms.rights & RIGHTS,
             addr: terms.addr,
-            ledger,
+            grant_table,
             line,
             number,
             share,
@@ -219,15 +219,15 @@ impl Engine {
         Ok(())
     }
 
-    fn ledger_of(&self, engine: u32, fd: &OwnedFd) -> std::io::Result<Arc<Region>> {
+    fn grant_table_of(&self, engine: u32, fd: &OwnedFd) -> std::io::Result<Arc<Region>> {
         let mut peers = self.direct.peers.lock();
-        peers.retain(|_, ledger| ledger.strong_count() > 0);
+        peers.retain(|_, grant_table| grant_table.strong_count() > 0);
         if let Some(known) = peers.get(&engine).and_then(Weak::upgrade) {
             return Ok(known);
         }
-        let ledger = Arc::new(Region::map(fd.as_fd(), LEN)?);
-        peers.insert(engine, Arc::downgrade(&ledger));
-        Ok(ledger)
+        let grant_table = Arc::new(Region::map(fd.as_fd(), LEN)?);
+        peers.insert(engine, Arc::downgrade(&grant_table));
+        Ok(grant_table)
     }
 }
 
@@ -235,8 +235,8 @@ impl Engine {
 impl Engine {
     /// A key names nothing any more: takes back what was granted of it. Nobody is at it when this returns.
     pub(crate) fn withdraw_grants(&self, key: u32) {
-        if let Some(ledger) = self.direct.ledger.get() {
-            ledger.withdraw(key, |engine| self.lanes.has_ended(engine));
+        if let Some(grant_table) = self.direct.grant_table.get() {
+            grant_table.withdraw(key, |engine| self.lanes.has_ended(engine));
         }
     }
 
@@ -244,11 +244,11 @@ impl Engine {
     pub(crate) fn grant(&self, told: &LaneOut) {
         let (to, asker, qpn, key) = (told.engine, told.lane, told.side, told.stripe);
         if let Some((grant, file)) = self.try_grant(to, asker, qpn, key)
-            && let Some(ledger) = self.direct.ledger.get()
+            && let Some(grant_table) = self.direct.grant_table.get()
         {
             let request = request::private(command::DIRECT_GRANT, &grant, 0);
             // If the peer does not hear of it, the line is free again when the QP or the region ends.
-            let _ = self.call_with(&request, &[ledger.file.as_fd(), file.as_fd()]);
+            let _ = self.call_with(&request, &[grant_table.file.as_fd(), file.as_fd()]);
         }
     }
 
@@ -263,15 +263,15 @@ impl Engine {
         let rights = rights(&qp, &qp.lock(), &extent, (to, asker))?;
         let writable = rights & (right::REMOTE_WRITE | right::REMOTE_ATOMIC) != 0;
         let backing = backing::find(extent.host, extent.length, writable)?;
-        let ledger = match self.direct.ledger.get() {
-            Some(ledger) => ledger,
+        let grant_table = match self.direct.grant_table.get() {
+            Some(grant_table) => grant_table,
             None => {
-                let made = Ledger::new().ok()?;
-                self.direct.ledger.get_or_init(|| made)
+                let made = GrantTable::new().ok()?;
+                self.direct.grant_table.get_or_init(|| made)
             }
         };
         let mut inner = qp.lock();
-        // Held until the grant is in the ledger: who takes the key away waits for that, and takes the grant away after it.
+        // Held until the grant is in the table: who takes the key away waits for that, and takes the grant away after it.
         let held = self.extents.hold(key >> 8).filter(|held| Arc::ptr_eq(held, &extent))?;
         if self::rights(&qp, &inner, &held, (to, asker)) != Some(rights) {
             return None;
@@ -285,7 +285,7 @@ impl Engine {
             asker,
             qpn,
         };
-        let line = ledger.give(&terms, to, |engine| self.lanes.has_ended(engine))?;
+        let line = grant_table.give(&terms, to, |engine| self.lanes.has_ended(engine))?;
         inner.direct.given.retain(Line::is_open);
         let grant = DirectGrant { engine: to, qpn: asker, line: line.line, number: line.number };
         inner.direct.given.push(line);

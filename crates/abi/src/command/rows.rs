@@ -498,7 +498,7 @@ pub static ROWS: &[Row] = &[
         .errors(&[(Errno::EINVAL, "no ENGINE_HELLO")]),
     Row::extended(200, "DIRECT_GRANT", "private::direct_grant")
         .request::<private::DirectGrant>()
-        .extras("request fds: the ledger's memfd, the file that the memory is of")
+        .extras("request fds: the grant table's memfd, the file that the memory is of")
         .errors(&[(Errno::EINVAL, "no ENGINE_HELLO, or not two fds")]),
     Row::extended(208, "ALLOC_DM", "dm::alloc_dm")
         .request::<dm::AllocDm>()

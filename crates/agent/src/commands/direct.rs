@@ -29,7 +29,7 @@ pub fn grant(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     let DirectGrant { engine, qpn, line, number } = call.body()?;
     is_engine(world, call.context)?;
     if fds.len() != 2 {
-        return refuse(Errno::EINVAL, "DIRECT_GRANT comes with two descriptors: the ledger and the file");
+        return refuse(Errno::EINVAL, "DIRECT_GRANT comes with two descriptors: the grant table and the file");
     }
     let fds: Vec<Foreign> = fds.into_iter().map(Passed::into_foreign).collect();
     let told = LaneOut { engine: call.context.0, lane: qpn, side: line, stripe: number, ..LaneOut::default() };

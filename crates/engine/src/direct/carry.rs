@@ -9,7 +9,7 @@ use abi::mr::access as right;
 use protocol::{Operation, SendOp, Service, Status};
 use shm::life::ENDED;
 
-use super::ledger::{LIFE, LINE, field};
+use super::grant_table::{LIFE, LINE, field};
 use super::{Ask, Way};
 use crate::access::{self, Atomic, beyond};
 use crate::qp::{Inner, Qp, Route};
@@ -99,13 +99,13 @@ impl Qp {
         if !fits || (!inline && !beyond::is_sound(engine, self.pd, elements(), write)) {
             return Carried::Unfit;
         }
-        let word = way.ledger.word(way.line * LINE + field::NUMBER);
-        let at_it = way.ledger.word(way.line * LINE + field::AT_IT);
-        // Pairs with the fence in `Ledger::withdraw`: either the look behind the gate finds the number 0, or the granter finds us at it.
+        let word = way.grant_table.word(way.line * LINE + field::NUMBER);
+        let at_it = way.grant_table.word(way.line * LINE + field::AT_IT);
+        // Pairs with the fence in `GrantTable::withdraw`: either the look behind the gate finds the number 0, or the granter finds us at it.
         if at_it.compare_exchange(0, way.number, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Carried::Unfit;
         }
-        let gate = Gate { word, number: way.number, life: way.ledger.word(LIFE) };
+        let gate = Gate { word, number: way.number, life: way.grant_table.word(LIFE) };
         let mut before = None;
         let done = match op.operation {
             Operation::Write if inline => {
@@ -153,8 +153,8 @@ impl Qp {
 impl Way {
     /// Whether the grant still holds, which may have changed by the time that the caller knows.
     pub(super) fn is_open(&self) -> bool {
-        let ended = self.ledger.word(LIFE).load(Ordering::Relaxed) & ENDED != 0;
-        !ended && self.ledger.word(self.line * LINE + field::NUMBER).load(Ordering::Relaxed) == self.number
+        let ended = self.grant_table.word(LIFE).load(Ordering::Relaxed) & ENDED != 0;
+        !ended && self.grant_table.word(self.line * LINE + field::NUMBER).load(Ordering::Relaxed) == self.number
     }
 
     /// Where the request's memory lies in this process, if all of it is granted, for that.

@@ -4,18 +4,18 @@
 //! at most eight bytes that go where others go are not told: many programs have one place for answers that they do not look at.
 
 use super::finding::{Check, Finding};
-use super::ledger::{Ledger, Posted, Span, Work, common};
+use super::shadow::{Posted, Shadow, Span, Work, common};
 use crate::qp::Qp;
 
 /// The longest answer that may be one that nobody looks at.
 const DUMMY: u64 = 8;
 
 /// What is wrong with `new`, before it is added.
-pub(super) fn posted(ledger: &Ledger, qp: &Qp, new: &Posted, fenced: bool) -> Vec<Finding> {
+pub(super) fn posted(shadow: &Shadow, qp: &Qp, new: &Posted, fenced: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(local(ledger, qp, new, fenced));
+    findings.extend(local(shadow, qp, new, fenced));
     if !fenced {
-        findings.extend(remote(ledger, qp, new));
+        findings.extend(remote(shadow, qp, new));
     }
     findings
 }
@@ -28,11 +28,11 @@ fn is_dummy(spans: &[Span]) -> bool {
     spans.iter().map(|span| span.len).sum::<u64>() <= DUMMY
 }
 
-fn local(ledger: &Ledger, qp: &Qp, new: &Posted, fenced: bool) -> Option<Finding> {
+fn local(shadow: &Shadow, qp: &Qp, new: &Posted, fenced: bool) -> Option<Finding> {
     if new.work == Work::Nothing {
         return None;
     }
-    for (qpn, queue) in &ledger.queues {
+    for (qpn, queue) in &shadow.queues {
         let same = *qpn == qp.qpn();
         for old in &queue.sends {
             let harm = match (brings(old.work), brings(new.work)) {
@@ -63,13 +63,13 @@ fn local(ledger: &Ledger, qp: &Qp, new: &Posted, fenced: bool) -> Option<Finding
 }
 
 /// A READ or atomic that was posted before on the same QP may be carried out again, or later, where nothing orders it.
-fn remote(ledger: &Ledger, qp: &Qp, new: &Posted) -> Option<Finding> {
+fn remote(shadow: &Shadow, qp: &Qp, new: &Posted) -> Option<Finding> {
     let (key, span) = new.remote?;
     let inline_write = new.work == Work::Nothing;
     if !(inline_write || matches!(new.work, Work::Sends | Work::Atomic)) {
         return None;
     }
-    let before = ledger.queues.get(&qp.qpn())?;
+    let before = shadow.queues.get(&qp.qpn())?;
     let harms = |old: &&Posted| {
         // One atomic after another is in order: nothing but atomics is done with most words.
         let ordered = old.work == Work::Atomic && new.work == Work::Atomic;

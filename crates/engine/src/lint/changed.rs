@@ -5,7 +5,7 @@
 use abi::post::Sge;
 
 use super::finding::{Check, Finding};
-use super::ledger::Posted;
+use super::shadow::Posted;
 use crate::access;
 use crate::engine::Engine;
 use crate::qp::Qp;

@@ -7,13 +7,13 @@ use abi::cq::{Wc, opcode};
 
 use super::Lint;
 use super::finding::{Check, Finding};
-use super::ledger::Ledger;
+use super::shadow::Shadow;
 use protocol::Status;
 
 /// One completion more may come to a CQ, which is named by handle and size.
-pub(super) fn owes(ledger: &mut Ledger, call: &str, cq: Option<(u32, u32)>) -> Option<Finding> {
+pub(super) fn owes(shadow: &mut Shadow, call: &str, cq: Option<(u32, u32)>) -> Option<Finding> {
     let (handle, size) = cq?;
-    let owing = ledger.cq(handle);
+    let owing = shadow.cq(handle);
     owing.owed += 1;
     let owed = owing.owed;
     (owed > i64::from(size)).then(|| {
@@ -28,24 +28,24 @@ impl Lint {
     /// A completion came to a CQ.
     #[cold]
     pub(crate) fn came(&self, cq: u32, wc: &Wc) {
-        let ledger = &mut *self.ledger.lock();
+        let shadow = &mut *self.shadow.lock();
         let is_receive = wc.opcode & opcode::RECV != 0;
-        let queue = ledger.queues.get_mut(&wc.qp_num).filter(|_| is_receive);
+        let queue = shadow.queues.get_mut(&wc.qp_num).filter(|_| is_receive);
         let message = queue.and_then(|queue| queue.arrived.pop_front()).flatten();
-        ledger.cq(cq).shown.push_back((wc.qp_num, message));
+        shadow.cq(cq).shown.push_back((wc.qp_num, message));
     }
 
     /// The program has polled the oldest completion of a CQ.
     #[cold]
     pub(crate) fn polled(&self, cq: u32, wc: &Wc) {
-        let ledger = &mut *self.ledger.lock();
-        let owing = ledger.cq(cq);
+        let shadow = &mut *self.shadow.lock();
+        let owing = shadow.cq(cq);
         owing.owed -= 1;
         if let Some((_, message)) = owing.shown.pop_front() {
-            ledger.seen(message);
+            shadow.seen(message);
         }
         let failed = wc.status != Status::Success.as_u32() && wc.status != Status::WrFlushErr.as_u32();
-        if failed && let Some(queue) = ledger.queues.get_mut(&wc.qp_num) {
+        if failed && let Some(queue) = shadow.queues.get_mut(&wc.qp_num) {
             queue.failed = true;
         }
     }
@@ -53,17 +53,17 @@ impl Lint {
     /// The completions of one QP were taken out of a CQ.
     #[cold]
     pub(crate) fn purged(&self, cq: u32, qpn: u32) {
-        let ledger = &mut *self.ledger.lock();
-        let owing = ledger.cq(cq);
+        let shadow = &mut *self.shadow.lock();
+        let owing = shadow.cq(cq);
         let (gone, stay): (Vec<_>, Vec<_>) = owing.shown.drain(..).partition(|(of, _)| *of == qpn);
         owing.shown = stay.into();
         owing.owed -= gone.len() as i64;
-        gone.into_iter().for_each(|(_, message)| ledger.seen(message));
+        gone.into_iter().for_each(|(_, message)| shadow.seen(message));
     }
 
     /// A CQ was destroyed.
     #[cold]
     pub(crate) fn forgotten(&self, cq: u32) {
-        self.ledger.lock().cqs.remove(&cq);
+        self.shadow.lock().cqs.remove(&cq);
     }
 }

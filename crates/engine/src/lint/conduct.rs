@@ -3,7 +3,7 @@
 use protocol::State;
 
 use super::finding::{Check, Finding};
-use super::ledger::Queue;
+use super::shadow::Queue;
 use crate::qp::{Inner, Qp};
 
 /// So many sends are posted by programs that do not look at the status of completions, and not by those that have some under way.

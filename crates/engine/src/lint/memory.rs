@@ -8,17 +8,17 @@ use abi::post::Sge;
 
 use super::Lint;
 use super::finding::{Check, Finding};
-use super::ledger::{Ledger, Receives};
+use super::shadow::{Receives, Shadow};
 use super::site::Site;
 use crate::engine::Engine;
 use crate::mr::{Extent, Matter};
 use crate::usermem::mappings::{self, MappingError};
 
 /// Keys of a list that were deregistered before.
-pub(super) fn stale_keys(ledger: &Ledger, engine: &Engine, call: &str, number: u32, sges: &[Sge]) -> Vec<Finding> {
+pub(super) fn stale_keys(shadow: &Shadow, engine: &Engine, call: &str, number: u32, sges: &[Sge]) -> Vec<Finding> {
     let is_stale = |sge: &&Sge| {
         sge.length > 0
-            && ledger.dead_keys.contains(&sge.lkey)
+            && shadow.dead_keys.contains(&sge.lkey)
             && engine.extents.find(sge.lkey >> 8).is_none_or(|extent| extent.key != sge.lkey)
     };
     let told = |sge: &Sge| {
@@ -48,8 +48,8 @@ impl Lint {
             qps.iter().filter_map(|qp| qp.srq.as_ref().map(|srq| srq.handle())).collect()
         };
         {
-            let ledger = &mut *self.ledger.lock();
-            ledger.dead_keys.insert(key);
+            let shadow = &mut *self.shadow.lock();
+            shadow.dead_keys.insert(key);
             let uses = |sge: &Sge| sge.length > 0 && sge.lkey == key;
             let in_use = |whose: String, wr_id: u64, more: usize| {
                 let more = if more > 0 { format!(", and {more} more requests") } else { String::new() };
@@ -63,7 +63,7 @@ impl Lint {
                     receives.orphaned.push((key, finding));
                 }
             };
-            for (qpn, queue) in &mut ledger.queues {
+            for (qpn, queue) in &mut shadow.queues {
                 let mut sends = queue.sends.iter().filter(|posted| posted.sges.iter().any(uses));
                 if let Some(first) = sends.next() {
                     let what = in_use(format!("send of QP {qpn:#x}"), first.wr_id, sends.count());
@@ -72,7 +72,7 @@ impl Lint {
                 later(&mut queue.receives, format!("receive of QP {qpn:#x}"));
             }
             // What is left in an SRQ that no QP has any more is never taken.
-            for (srq, receives) in ledger.shared.iter_mut().filter(|(srq, _)| shared.contains(srq)) {
+            for (srq, receives) in shadow.shared.iter_mut().filter(|(srq, _)| shared.contains(srq)) {
                 later(receives, format!("receive of SRQ {srq}"));
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Not an error path: what is refused or fails has its reason (`reason.rs`) and is not told again here. An engine has a [`Lint`] only
 //! when [`VARIABLE`] is set as it is opened; everybody else pays for a look at an `Option` per call. Each check has a file: what it
-//! looks at is the [`ledger`], what it finds is a [`finding::Finding`], and where they go is the [`report`].
+//! looks at is the [`shadow`] state, what it finds is a [`finding::Finding`], and where they go is the [`report`].
 //!
 //! The hooks are called under the locks of queues. Here are locks of our own, which come after all others.
 
@@ -12,11 +12,11 @@ mod changed;
 mod completions;
 mod conduct;
 mod finding;
-mod ledger;
 mod memory;
 mod receives;
 mod report;
 mod sends;
+mod shadow;
 mod site;
 
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub use finding::Check;
 pub use report::{Told, read};
 
 use finding::Finding;
-use ledger::Ledger;
 use report::Report;
+use shadow::Shadow;
 
 use crate::access::LOCAL_READ;
 use crate::engine::Engine;
@@ -39,7 +39,7 @@ pub const VARIABLE: &str = "SOFTHCA_STRICT";
 
 /// What one engine knows for its checks.
 pub struct Lint {
-    ledger: Mutex<Ledger>,
+    shadow: Mutex<Shadow>,
     report: Report,
 }
 
@@ -47,7 +47,7 @@ impl Lint {
     /// That of engine number `engine`, where the environment asks for it.
     pub(crate) fn from_environment(engine: u32) -> Option<Box<Self>> {
         let value = std::env::var_os(VARIABLE).filter(|value| !value.is_empty() && value != "0")?;
-        Some(Box::new(Self { ledger: Mutex::default(), report: Report::new(&value, engine) }))
+        Some(Box::new(Self { shadow: Mutex::default(), report: Report::new(&value, engine) }))
     }
 
     /// Tells what was found; the call that is under way is where, unless the finding knows better.

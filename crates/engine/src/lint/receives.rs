@@ -6,7 +6,7 @@
 use protocol::{Service, State, Status};
 
 use super::finding::{Check, Finding};
-use super::ledger::{Awaiting, Landed, common, first, spans};
+use super::shadow::{Awaiting, Landed, common, first, spans};
 use super::{Lint, completions, conduct, memory};
 use crate::engine::Engine;
 use crate::qp::{Inner, Qp, Receive, RecvWr};
@@ -33,14 +33,14 @@ impl Lint {
             findings.push(short(qp.qpn(), wr_id, length, true));
         }
         {
-            let ledger = &mut *self.ledger.lock();
-            findings.extend(memory::stale_keys(ledger, qp.engine(), "ibv_post_recv", qp.qpn(), wr.sges));
-            let receives = &mut ledger.queue(qp.qpn()).receives;
+            let shadow = &mut *self.shadow.lock();
+            findings.extend(memory::stale_keys(shadow, qp.engine(), "ibv_post_recv", qp.qpn(), wr.sges));
+            let receives = &mut shadow.queue(qp.qpn()).receives;
             if inner.state != State::Err {
                 findings.extend(receives.go_on());
             }
             receives.waiting.push_back(awaiting);
-            findings.extend(completions::owes(ledger, "ibv_post_recv", size));
+            findings.extend(completions::owes(shadow, "ibv_post_recv", size));
         }
         self.tell(findings);
     }
@@ -56,9 +56,9 @@ impl Lint {
     pub(crate) fn posted_shared(&self, engine: &Engine, srq: u32, wr: &RecvWr<'_>) {
         let awaiting = awaiting(wr.wr_id, wr);
         let findings = {
-            let ledger = &mut *self.ledger.lock();
-            let mut findings = memory::stale_keys(ledger, engine, "ibv_post_srq_recv", srq, wr.sges);
-            let receives = ledger.shared.entry(srq).or_default();
+            let shadow = &mut *self.shadow.lock();
+            let mut findings = memory::stale_keys(shadow, engine, "ibv_post_srq_recv", srq, wr.sges);
+            let receives = shadow.shared.entry(srq).or_default();
             findings.extend(receives.go_on());
             receives.waiting.push_back(awaiting);
             findings
@@ -69,14 +69,14 @@ impl Lint {
     /// The oldest request of an SRQ was taken.
     #[cold]
     pub(crate) fn taken(&self, srq: u32) {
-        let finding = self.ledger.lock().shared.get_mut(&srq).and_then(|receives| receives.take(false));
+        let finding = self.shadow.lock().shared.get_mut(&srq).and_then(|receives| receives.take(false));
         self.tell(finding);
     }
 
     /// An SRQ was destroyed.
     #[cold]
     pub(crate) fn emptied_shared(&self, srq: u32) {
-        self.ledger.lock().shared.remove(&srq);
+        self.shadow.lock().shared.remove(&srq);
     }
 
     /// A receive request is over, with `bytes` of a message in its buffer.
@@ -96,27 +96,27 @@ impl Lint {
             findings.push(short(qp.qpn(), wr_id, receive.length.into(), false));
         }
         {
-            let ledger = &mut *self.ledger.lock();
+            let shadow = &mut *self.shadow.lock();
             if receive.index.is_some() {
-                findings.extend(ledger.queue(qp.qpn()).receives.take(status == Status::WrFlushErr));
+                findings.extend(shadow.queue(qp.qpn()).receives.take(status == Status::WrFlushErr));
             } else {
                 // An SRQ belongs to no CQ: only now is it known which one gets the completion.
                 let named = inner.named.as_ref().and_then(|srq| srq.xrc.as_ref()).map(|member| &member.cq);
                 if let Some(cq) = qp.recv_cq.as_ref().or(named) {
-                    ledger.cq(cq.handle()).owed += 1;
+                    shadow.cq(cq.handle()).owed += 1;
                 }
             }
             let message = if status == Status::Success && !spans.is_empty() {
-                let over = ledger.landed.iter().rev().take(LOOKED_AT).find(|old| common(&spans, &old.spans).is_some());
+                let over = shadow.landed.iter().rev().take(LOOKED_AT).find(|old| common(&spans, &old.spans).is_some());
                 findings.extend(over.map(|old| overwritten(qp.qpn(), wr_id, bytes, old)));
-                ledger.messages += 1;
-                let number = ledger.messages;
-                ledger.landed.push_back(Landed { number, qpn: qp.qpn(), wr_id, spans });
+                shadow.messages += 1;
+                let number = shadow.messages;
+                shadow.landed.push_back(Landed { number, qpn: qp.qpn(), wr_id, spans });
                 Some(number)
             } else {
                 None
             };
-            ledger.queue(qp.qpn()).arrived.push_back(message);
+            shadow.queue(qp.qpn()).arrived.push_back(message);
         }
         self.tell(findings);
     }

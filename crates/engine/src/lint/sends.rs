@@ -5,7 +5,7 @@ use abi::post::{opcode, send_flags};
 use protocol::{Service, State, Status};
 
 use super::finding::{Check, Finding};
-use super::ledger::{Posted, Queue, Span, Work, spans};
+use super::shadow::{Posted, Queue, Span, Work, spans};
 use super::site::Site;
 use super::{Lint, buffers, changed, completions, conduct, memory};
 use crate::qp::{Inner, Qp};
@@ -39,10 +39,10 @@ impl Lint {
         let size = qp.send_cq.as_ref().map(|cq| (cq.handle(), cq.entries()));
         let mut findings = Vec::new();
         {
-            let ledger = &mut *self.ledger.lock();
-            findings.extend(memory::stale_keys(ledger, engine, "ibv_post_send", qp.qpn(), touched));
-            findings.extend(buffers::posted(ledger, qp, &posted, wr.send_flags & send_flags::FENCE != 0));
-            let queue = ledger.queue(qp.qpn());
+            let shadow = &mut *self.shadow.lock();
+            findings.extend(memory::stale_keys(shadow, engine, "ibv_post_send", qp.qpn(), touched));
+            findings.extend(buffers::posted(shadow, qp, &posted, wr.send_flags & send_flags::FENCE != 0));
+            let queue = shadow.queue(qp.qpn());
             if inner.state != State::Err {
                 findings.extend(queue.receives.go_on());
             }
@@ -50,7 +50,7 @@ impl Lint {
             findings.extend(unsignaled(queue, qp, owed));
             queue.sends.push_back(posted);
             if owed {
-                findings.extend(completions::owes(ledger, "ibv_post_send", size));
+                findings.extend(completions::owes(shadow, "ibv_post_send", size));
             }
         }
         self.tell(findings);
@@ -60,8 +60,8 @@ impl Lint {
     #[cold]
     pub(crate) fn send_over(&self, qp: &Qp, slot: u32, status: Status, shown: bool) {
         let posted = {
-            let ledger = &mut *self.ledger.lock();
-            let sends = &mut ledger.queue(qp.qpn()).sends;
+            let shadow = &mut *self.shadow.lock();
+            let sends = &mut shadow.queue(qp.qpn()).sends;
             let Some(at) = sends.iter().position(|posted| posted.slot == slot) else { return };
             let posted = sends.remove(at);
             // One that was not asked for, because the request failed.
@@ -69,7 +69,7 @@ impl Lint {
                 && posted.as_ref().is_some_and(|posted| !posted.owed)
                 && let Some(cq) = &qp.send_cq
             {
-                ledger.cq(cq.handle()).owed += 1;
+                shadow.cq(cq.handle()).owed += 1;
             }
             posted
         };
@@ -83,16 +83,16 @@ impl Lint {
     /// The QP is reset or destroyed: nothing of it is outstanding any more. Completions in CQs are told of apart.
     #[cold]
     pub(crate) fn emptied(&self, qp: &Qp) {
-        let ledger = &mut *self.ledger.lock();
-        let Some(queue) = ledger.queues.remove(&qp.qpn()) else { return };
+        let shadow = &mut *self.shadow.lock();
+        let Some(queue) = shadow.queues.remove(&qp.qpn()) else { return };
         let sends = queue.sends.iter().filter(|posted| posted.owed).count();
         if let Some(cq) = &qp.send_cq {
-            ledger.cq(cq.handle()).owed -= sends as i64;
+            shadow.cq(cq.handle()).owed -= sends as i64;
         }
         if let Some(cq) = &qp.recv_cq {
-            ledger.cq(cq.handle()).owed -= (queue.receives.waiting.len() + queue.arrived.len()) as i64;
+            shadow.cq(cq.handle()).owed -= (queue.receives.waiting.len() + queue.arrived.len()) as i64;
         }
-        queue.arrived.into_iter().for_each(|message| ledger.seen(message));
+        queue.arrived.into_iter().for_each(|message| shadow.seen(message));
     }
 }
 

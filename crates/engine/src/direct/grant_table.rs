@@ -2,7 +2,7 @@
 //!
 //! The first line says whether this engine is alive ([`shm::life`]). Any other is one grant: a number, which is 0 when it holds no more, and a word in which the grantee says that he is at
 //! it. The grantee takes that word from 0 to the grant's number and back, so that one who comes late to a line that is another's by now
-//! harms nobody. Principal type: [`Ledger`].
+//! harms nobody. Principal type: [`GrantTable`].
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use shm::life::Life;
 const LINES: usize = 1024;
 /// Bytes of a line.
 pub(super) const LINE: usize = 64;
-/// Bytes of the ledger.
+/// Bytes of the grant table.
 pub(super) const LEN: usize = LINES * LINE;
 
-/// Where in the ledger it says whether the granter is alive.
+/// Where in the grant table it says whether the granter is alive.
 pub(super) const LIFE: usize = 0;
 
 /// Where in a line what is.
@@ -72,14 +72,14 @@ struct Given {
 }
 
 /// All that an engine has granted.
-pub(super) struct Ledger {
+pub(super) struct GrantTable {
     region: Arc<Region>,
     pub(super) file: OwnedFd,
     book: Mutex<Book>,
 }
 
 thread_local! {
-    /// The ledger's life is the helper thread's. It ends when that ends, after all that was granted has been of use.
+    /// The grant table's life is the helper thread's. It ends when that ends, after all that was granted has been of use.
     static LIVES: RefCell<Option<Life>> = const { RefCell::new(None) };
 }
 
@@ -89,8 +89,8 @@ struct Book {
     last: u32,
 }
 
-impl Ledger {
-    /// A ledger that holds for as long as the calling thread lives, and makes no other.
+impl GrantTable {
+    /// A grant table that holds for as long as the calling thread lives, and makes no other.
     pub(super) fn new() -> std::io::Result<Self> {
         let (region, file) = Region::create("softhca-direct", LEN)?;
         let region = Arc::new(region);
@@ -187,7 +187,7 @@ impl Line {
     /// The same of several, and nobody is at any of them when this returns, but for those who are stopped.
     pub(super) fn shut_all(lines: &[Line]) {
         lines.iter().for_each(Self::shut);
-        // As in `Ledger::withdraw`.
+        // As in `GrantTable::withdraw`.
         fence(Ordering::SeqCst);
         let since = Instant::now();
         while lines.iter().any(Self::is_used) && since.elapsed() < MOMENT {
@@ -219,36 +219,36 @@ mod tests {
 
     #[test]
     fn what_is_withdrawn_holds_no_more_and_its_line_comes_back() {
-        let ledger = Ledger::new().expect("a ledger");
-        let one = ledger.give(&terms(5), 9, nobody).expect("a line");
-        let two = ledger.give(&terms(6), 9, nobody).expect("a line");
+        let table = GrantTable::new().expect("a grant table");
+        let one = table.give(&terms(5), 9, nobody).expect("a line");
+        let two = table.give(&terms(6), 9, nobody).expect("a line");
         assert_ne!(one.line, two.line);
-        ledger.withdraw(5, nobody);
+        table.withdraw(5, nobody);
         assert!(!one.is_open() && two.is_open());
-        let three = ledger.give(&terms(7), 9, nobody).expect("a line");
+        let three = table.give(&terms(7), 9, nobody).expect("a line");
         assert_eq!(three.line, one.line);
         // The QP of the first is late.
         one.shut();
         assert!(three.is_open());
         two.shut();
-        assert_eq!(ledger.give(&terms(8), 9, nobody).map(|line| line.line), Some(two.line));
+        assert_eq!(table.give(&terms(8), 9, nobody).map(|line| line.line), Some(two.line));
     }
 
     #[test]
     fn there_are_so_many_lines_and_those_of_the_dead_are_free() {
-        let ledger = Ledger::new().expect("a ledger");
-        let lines: Vec<Line> = (0..LINES).map_while(|_| ledger.give(&terms(5), 9, nobody)).collect();
+        let table = GrantTable::new().expect("a grant table");
+        let lines: Vec<Line> = (0..LINES).map_while(|_| table.give(&terms(5), 9, nobody)).collect();
         assert_eq!(lines.len(), LINES - 1);
-        assert!(ledger.give(&terms(5), 9, nobody).is_none());
-        assert!(ledger.give(&terms(5), 8, |engine| engine == 9).is_some());
+        assert!(table.give(&terms(5), 9, nobody).is_none());
+        assert!(table.give(&terms(5), 8, |engine| engine == 9).is_some());
         assert!(lines.iter().all(|line| !line.is_open() || line.line == 1));
     }
 
     #[test]
     fn who_is_at_it_is_waited_for() {
-        let ledger = Ledger::new().expect("a ledger");
-        let line = ledger.give(&terms(5), 9, nobody).expect("a line");
-        let at_it = || ledger.region.word(line.line as usize * LINE + field::AT_IT);
+        let table = GrantTable::new().expect("a grant table");
+        let line = table.give(&terms(5), 9, nobody).expect("a line");
+        let at_it = || table.region.word(line.line as usize * LINE + field::AT_IT);
         at_it().store(line.number, Ordering::SeqCst);
         let left = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -259,29 +259,29 @@ mod tests {
                 left.store(true, Ordering::SeqCst);
                 at_it().store(0, Ordering::SeqCst);
             });
-            ledger.withdraw(5, nobody);
+            table.withdraw(5, nobody);
             assert!(left.load(Ordering::SeqCst));
         });
     }
 
     #[test]
     fn who_never_leaves_is_not_waited_for_for_ever_and_keeps_the_line() {
-        let ledger = Ledger::new().expect("a ledger");
-        let line = ledger.give(&terms(5), 9, nobody).expect("a line");
-        ledger.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
-        ledger.withdraw(5, nobody);
+        let table = GrantTable::new().expect("a grant table");
+        let line = table.give(&terms(5), 9, nobody).expect("a line");
+        table.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
+        table.withdraw(5, nobody);
         assert!(!line.is_open());
-        let others: Vec<Line> = (0..LINES).map_while(|_| ledger.give(&terms(6), 9, nobody)).collect();
+        let others: Vec<Line> = (0..LINES).map_while(|_| table.give(&terms(6), 9, nobody)).collect();
         assert!(others.len() == LINES - 2 && others.iter().all(|other| other.line != line.line));
     }
 
     #[test]
     fn who_was_killed_in_the_middle_is_not_waited_for() {
-        let ledger = Ledger::new().expect("a ledger");
-        let line = ledger.give(&terms(5), 9, nobody).expect("a line");
-        ledger.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
+        let table = GrantTable::new().expect("a grant table");
+        let line = table.give(&terms(5), 9, nobody).expect("a line");
+        table.region.word(line.line as usize * LINE + field::AT_IT).store(line.number, Ordering::SeqCst);
         let asked = std::cell::Cell::new(0);
-        ledger.withdraw(5, |engine| {
+        table.withdraw(5, |engine| {
             asked.set(asked.get() + 1);
             engine == 9
         });
@@ -290,12 +290,12 @@ mod tests {
 
     #[test]
     fn nothing_holds_that_a_thread_has_granted_which_has_ended() {
-        let ledger = std::thread::spawn(|| {
-            let ledger = Ledger::new().expect("a ledger");
-            assert_eq!(ledger.region.word(LIFE).load(Ordering::SeqCst) & shm::life::ENDED, 0);
-            ledger
+        let table = std::thread::spawn(|| {
+            let table = GrantTable::new().expect("a grant table");
+            assert_eq!(table.region.word(LIFE).load(Ordering::SeqCst) & shm::life::ENDED, 0);
+            table
         });
-        let ledger = ledger.join().expect("a ledger");
-        assert_ne!(ledger.region.word(LIFE).load(Ordering::SeqCst) & shm::life::ENDED, 0);
+        let table = table.join().expect("a grant table");
+        assert_ne!(table.region.word(LIFE).load(Ordering::SeqCst) & shm::life::ENDED, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! What is outstanding: the requests of each queue, the messages that wait in CQs to be polled, and how many completions a CQ may get.
 //!
-//! No check is here. Queues are told by QPN, SRQs and CQs by handle. The principal type is [`Ledger`].
+//! No check is here. Queues are told by QPN, SRQs and CQs by handle. The principal type is [`Shadow`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -144,7 +144,7 @@ pub(super) struct Owing {
 }
 
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct Shadow {
     pub(super) queues: HashMap<u32, Queue>,
     pub(super) shared: HashMap<u32, Receives>,
     pub(super) cqs: HashMap<u32, Owing>,
@@ -154,7 +154,7 @@ pub(super) struct Ledger {
     pub(super) dead_keys: HashSet<u32>,
 }
 
-impl Ledger {
+impl Shadow {
     pub(super) fn queue(&mut self, qpn: u32) -> &mut Queue {
         self.queues.entry(qpn).or_default()
     }
