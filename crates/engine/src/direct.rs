@@ -27,7 +27,7 @@ use crate::engine::Engine;
 use crate::mr::{Extent, Matter};
 use crate::qp::{Inner, Qp, Route};
 use crate::request;
-use crate::usermem::gate;
+use crate::usermem::guarded;
 use grant_table::{GrantTable, LEN, LINE, Line, Terms, field};
 
 /// The variable of the environment that switches direct off where it is 0.
@@ -120,7 +120,7 @@ impl Direct {
     pub(crate) fn new(simulated: bool) -> Self {
         let wanted = std::env::var_os(VARIABLE).is_none_or(|value| value != "0");
         Self {
-            on: wanted && !simulated && gate::exists(),
+            on: wanted && !simulated && guarded::exists(),
             grant_table: OnceLock::new(),
             asks: Mutex::default(),
             peers: Mutex::default(),

@@ -8,7 +8,7 @@ use abi::post::Sge;
 use super::{Atomic, LOCAL_READ, Use, open};
 use crate::engine::Engine;
 use crate::mr::Matter;
-use crate::usermem::gate::{self, Closed, Gate};
+use crate::usermem::guarded::{self, GuardWord, NotDone};
 
 /// Whether the whole list can be read, or written: as far as that can be said without touching it.
 pub(crate) fn is_sound(engine: &Engine, pd: u32, mut elements: impl Iterator<Item = Sge>, write: bool) -> bool {
@@ -25,14 +25,14 @@ pub(crate) fn gather(
     engine: &Engine,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
-    gate: Gate<'_>,
+    guard: GuardWord<'_>,
     mut to: *mut u8,
-) -> Result<(), Closed> {
+) -> Result<(), NotDone> {
     for sge in elements.filter(|sge| sge.length != 0) {
         let wanted = Use { pd, right: LOCAL_READ, qpn: 0 };
         let (_held, from) =
-            open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| Closed::Fault)?;
-        put(gate, to, from, sge.length as usize)?;
+            open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
+        put(guard, to, from, sge.length as usize)?;
         to = to.wrapping_add(sge.length as usize);
     }
     Ok(())
@@ -43,34 +43,34 @@ pub(crate) fn scatter(
     engine: &Engine,
     pd: u32,
     elements: impl Iterator<Item = Sge>,
-    gate: Gate<'_>,
+    guard: GuardWord<'_>,
     mut from: *const u8,
-) -> Result<(), Closed> {
+) -> Result<(), NotDone> {
     for sge in elements.filter(|sge| sge.length != 0) {
         let wanted = Use { pd, right: right::LOCAL_WRITE, qpn: 0 };
         let (_held, to) =
-            open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| Closed::Fault)?;
-        put(gate, to, from, sge.length as usize)?;
+            open(engine, wanted, (sge.lkey, sge.addr, u64::from(sge.length))).map_err(|_| NotDone::Fault)?;
+        put(guard, to, from, sge.length as usize)?;
         from = from.wrapping_add(sge.length as usize);
     }
     Ok(())
 }
 
 /// Copies `len` bytes of which one side is the peer's, and the other registered here or the engine's own.
-pub(crate) fn put(gate: Gate<'_>, to: *mut u8, from: *const u8, len: usize) -> Result<(), Closed> {
+pub(crate) fn put(guard: GuardWord<'_>, to: *mut u8, from: *const u8, len: usize) -> Result<(), NotDone> {
     // SAFETY: one side lies in a range of this process that is held, or is the engine's; the other in a mapping of a file that a peer has
     // granted for this. Faults are survived.
-    unsafe { gate::copy(gate, to, from, len) }
+    unsafe { guarded::copy(guard, to, from, len) }
 }
 
 /// Carries out an atomic on an aligned word of the peer's; answers what stood there.
-pub(crate) fn change(gate: Gate<'_>, word: *mut u8, what: Atomic) -> Result<u64, Closed> {
+pub(crate) fn change(guard: GuardWord<'_>, word: *mut u8, what: Atomic) -> Result<u64, NotDone> {
     let word = word.cast::<u64>();
     match what {
         // SAFETY: an aligned word in a mapping that a peer has granted for atomics; faults are survived.
-        Atomic::CompareSwap { compare, swap } => unsafe { gate::compare_swap(gate, word, compare, swap) },
+        Atomic::CompareSwap { compare, swap } => unsafe { guarded::compare_swap(guard, word, compare, swap) },
         // SAFETY: as above.
-        Atomic::FetchAdd(add) => unsafe { gate::fetch_add(gate, word, add) },
-        Atomic::Write(_) => Err(Closed::Fault),
+        Atomic::FetchAdd(add) => unsafe { guarded::fetch_add(guard, word, add) },
+        Atomic::Write(_) => Err(NotDone::Fault),
     }
 }

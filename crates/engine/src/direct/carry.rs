@@ -13,7 +13,7 @@ use super::grant_table::{LIFE, LINE, field};
 use super::{Ask, Way};
 use crate::access::{self, Atomic, beyond};
 use crate::qp::{Inner, Qp, Route};
-use crate::usermem::gate::{Closed, Gate};
+use crate::usermem::guarded::{GuardWord, NotDone};
 use crate::wqe::SendBrief;
 
 /// A key is asked for when it was used so often, and then each time when it was used so many times as often.
@@ -101,24 +101,24 @@ impl Qp {
         }
         let word = way.grant_table.word(way.line * LINE + field::NUMBER);
         let at_it = way.grant_table.word(way.line * LINE + field::AT_IT);
-        // Pairs with the fence in `GrantTable::withdraw`: either the look behind the gate finds the number 0, or the granter finds us at it.
+        // Pairs with the fence in `GrantTable::withdraw`: either the guarded copy's look finds the number 0, or the granter finds us at it.
         if at_it.compare_exchange(0, way.number, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Carried::Unfit;
         }
-        let gate = Gate { word, number: way.number, life: way.grant_table.word(LIFE) };
+        let guard = GuardWord { word, number: way.number, life: way.grant_table.word(LIFE) };
         let mut before = None;
         let done = match op.operation {
             Operation::Write if inline => {
-                beyond::put(gate, place, inner.sq.inline(op.slot, op.length as usize), op.length as usize)
+                beyond::put(guard, place, inner.sq.inline(op.slot, op.length as usize), op.length as usize)
             }
-            Operation::Write => beyond::gather(engine, self.pd, elements(), gate, place),
-            Operation::Read => beyond::scatter(engine, self.pd, elements(), gate, place),
+            Operation::Write => beyond::gather(engine, self.pd, elements(), guard, place),
+            Operation::Read => beyond::scatter(engine, self.pd, elements(), guard, place),
             Operation::FetchAdd => {
-                beyond::change(gate, place, Atomic::FetchAdd(op.swap_add)).map(|value| before = Some(value))
+                beyond::change(guard, place, Atomic::FetchAdd(op.swap_add)).map(|value| before = Some(value))
             }
             _ => {
                 let what = Atomic::CompareSwap { compare: op.compare, swap: op.swap_add };
-                beyond::change(gate, place, what).map(|value| before = Some(value))
+                beyond::change(guard, place, what).map(|value| before = Some(value))
             }
         };
         // Release: pairs with the granter's acquire. Only our own: the line may be another's by now.
@@ -126,8 +126,8 @@ impl Qp {
         match done {
             Ok(()) => {}
             // Of no use to one who never comes through, and who would have each request wait for the one before.
-            Err(Closed::Shut | Closed::Restless) => return Carried::Shut,
-            Err(Closed::Fault) => return Carried::Unfit,
+            Err(NotDone::Revoked | NotDone::Interrupted) => return Carried::Shut,
+            Err(NotDone::Fault) => return Carried::Unfit,
         }
         let Some(value) = before else { return Carried::Done };
         // It was done, whatever becomes of the answer.

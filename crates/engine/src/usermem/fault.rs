@@ -4,7 +4,7 @@
 //! routine's result and lets it go on at its way out. Every other fault, and every such signal that somebody sent, is
 //! passed on to the handler that was there before (`previous.rs`), as if ours did not exist. Principal type: [`Fault`].
 
-use super::{atomic, copy, fold, gate, previous};
+use super::{atomic, copy, fold, guarded, previous};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -251,7 +251,7 @@ pub(super) fn is_fault(signal: libc::c_int, code: libc::c_int) -> bool {
 
 fn table() -> [Range; 6] {
     let ([copy, copy_avx], [fold, fold_half]) = (copy::ranges(), fold::ranges());
-    [copy, copy_avx, fold, fold_half, atomic::range(), gate::range()]
+    [copy, copy_avx, fold, fold_half, atomic::range(), guarded::range()]
 }
 
 /// Vector 14 of the x86 architecture.

@@ -14,7 +14,7 @@ mod copy;
 mod fault;
 mod fold;
 mod fork;
-pub mod gate;
+pub mod guarded;
 pub mod mappings;
 mod populate;
 mod previous;

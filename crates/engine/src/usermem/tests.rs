@@ -4,7 +4,7 @@
 mod atomics;
 mod copies;
 mod folds;
-mod gates;
+mod guarded;
 mod handlers;
 mod ranges;
 

@@ -7,7 +7,7 @@
 //!
 //! As in `copy.rs`, a fault is a value. The kernel goes to the abort address before it delivers the signal, so that is in the table of faults, too.
 //!
-//! The C library registers each thread with the kernel, and where it does not there are no gates: see [`exists`].
+//! The C library registers each thread with the kernel, and where it does not there are no guarded copies: see [`exists`].
 
 use std::arch::{asm, global_asm};
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use super::fault::{Outcome, Range};
 
 /// The word that is looked at, and the number that it has to hold; and the word of whoever keeps it, who must be alive.
 #[derive(Clone, Copy)]
-pub struct Gate<'a> {
+pub struct GuardWord<'a> {
     /// The word.
     pub word: &'a AtomicU32,
     /// The number.
@@ -28,13 +28,13 @@ pub struct Gate<'a> {
 
 /// Why nothing, or not all, was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum NotDone {
     /// The word holds another number, or nobody keeps it any more.
-    Shut,
+    Revoked,
     /// The memory could not be touched.
     Fault,
     /// The thread was interrupted again and again, or is not registered with the kernel.
-    Restless,
+    Interrupted,
 }
 
 /// Bytes of one piece of a copy: what one look at the word lasts for.
@@ -45,7 +45,7 @@ const TRIES: u32 = 64;
 const _: () = assert!(shm::life::ENDED == 0x4000_0000, "the routines know it by heart");
 
 /// What a routine says besides done and faulted.
-const SHUT: u64 = 256;
+const REVOKED: u64 = 256;
 const ABORTED: u64 = 512;
 
 type Routine = unsafe extern "C" fn(*mut u8, u64, u64, *const u32, u32, *mut Rseq, *const u32) -> Outcome;
@@ -58,7 +58,7 @@ struct Rseq {
     sequence: u64,
 }
 
-/// Whether gates work in the calling thread: the kernel and the C library know restartable sequences.
+/// Whether guarded copies work in the calling thread: the kernel and the C library know restartable sequences.
 #[must_use]
 pub fn exists() -> bool {
     area().is_some()
@@ -97,27 +97,28 @@ fn offset() -> Option<isize> {
 
 /// Runs a routine until it was not aborted.
 #[inline]
-fn run(gate: Gate<'_>, routine: Routine, to: *mut u8, first: u64, second: u64) -> Result<u64, Closed> {
-    let area = area().ok_or(Closed::Restless)?;
+fn run(guard: GuardWord<'_>, routine: Routine, to: *mut u8, first: u64, second: u64) -> Result<u64, NotDone> {
+    let area = area().ok_or(NotDone::Interrupted)?;
     for _ in 0..TRIES {
         // SAFETY: the routine keeps to the C ABI, touches only what its caller here was given by its own, and the words; the area is
         // the calling thread's.
-        let outcome = unsafe { routine(to, first, second, gate.word.as_ptr(), gate.number, area, gate.life.as_ptr()) };
+        let outcome =
+            unsafe { routine(to, first, second, guard.word.as_ptr(), guard.number, area, guard.life.as_ptr()) };
         // SAFETY: as above. Nothing that is left armed may meet another routine.
         unsafe { (&raw mut (*area).sequence).write_volatile(0) };
         if outcome.is_done() {
             return Ok(outcome.value);
         }
         match outcome.how() {
-            SHUT => return Err(Closed::Shut),
+            REVOKED => return Err(NotDone::Revoked),
             ABORTED => {}
-            _ => return Err(Closed::Fault),
+            _ => return Err(NotDone::Fault),
         }
     }
-    Err(Closed::Restless)
+    Err(NotDone::Interrupted)
 }
 
-/// Copies `len` bytes piece by piece, each only if the gate is open. Addresses rise from piece to piece; of each piece the last byte is
+/// Copies `len` bytes piece by piece, each only if the guard word holds its number. Addresses rise from piece to piece; of each piece the last byte is
 /// written once, by its last store.
 ///
 /// # Errors
@@ -125,18 +126,18 @@ fn run(gate: Gate<'_>, routine: Routine, to: *mut u8, first: u64, second: u64) -
 ///
 /// # Safety
 /// As [`super::copy()`].
-pub unsafe fn copy(gate: Gate<'_>, to: *mut u8, from: *const u8, len: usize) -> Result<(), Closed> {
+pub unsafe fn copy(guard: GuardWord<'_>, to: *mut u8, from: *const u8, len: usize) -> Result<(), NotDone> {
     let mut done = 0;
     while done < len {
         let part = (len - done).min(PIECE);
         let routine = match part {
-            16.. => softhca_usermem_gate_copy16,
-            8.. => softhca_usermem_gate_copy8,
-            4.. => softhca_usermem_gate_copy4,
-            2.. => softhca_usermem_gate_copy2,
-            _ => softhca_usermem_gate_copy1,
+            16.. => softhca_usermem_guarded_copy16,
+            8.. => softhca_usermem_guarded_copy8,
+            4.. => softhca_usermem_guarded_copy4,
+            2.. => softhca_usermem_guarded_copy2,
+            _ => softhca_usermem_guarded_copy1,
         };
-        run(gate, routine, to.wrapping_add(done), from.wrapping_add(done) as u64, part as u64)?;
+        run(guard, routine, to.wrapping_add(done), from.wrapping_add(done) as u64, part as u64)?;
         done += part;
     }
     Ok(())
@@ -149,8 +150,8 @@ pub unsafe fn copy(gate: Gate<'_>, to: *mut u8, from: *const u8, len: usize) -> 
 ///
 /// # Safety
 /// As [`super::fetch_add`].
-pub unsafe fn fetch_add(gate: Gate<'_>, word: *mut u64, addend: u64) -> Result<u64, Closed> {
-    run(gate, softhca_usermem_gate_add, word.cast(), addend, 0)
+pub unsafe fn fetch_add(guard: GuardWord<'_>, word: *mut u64, addend: u64) -> Result<u64, NotDone> {
+    run(guard, softhca_usermem_guarded_add, word.cast(), addend, 0)
 }
 
 /// Puts `swap` in the place of `compare` if that is what the aligned word holds; answers what stood there.
@@ -160,21 +161,21 @@ pub unsafe fn fetch_add(gate: Gate<'_>, word: *mut u64, addend: u64) -> Result<u
 ///
 /// # Safety
 /// As [`super::compare_swap`].
-pub unsafe fn compare_swap(gate: Gate<'_>, word: *mut u64, compare: u64, swap: u64) -> Result<u64, Closed> {
-    run(gate, softhca_usermem_gate_swap, word.cast(), compare, swap)
+pub unsafe fn compare_swap(guard: GuardWord<'_>, word: *mut u64, compare: u64, swap: u64) -> Result<u64, NotDone> {
+    run(guard, softhca_usermem_guarded_swap, word.cast(), compare, swap)
 }
 
 /// Where the routines lie, with the abort address, for the fault table.
 pub(super) fn range() -> Range {
     Range {
-        begin: &raw const softhca_usermem_gate_begin as u64,
-        end: &raw const softhca_usermem_gate_end as u64,
-        fixup: &raw const softhca_usermem_gate_fixup as u64,
+        begin: &raw const softhca_usermem_guarded_begin as u64,
+        end: &raw const softhca_usermem_guarded_end as u64,
+        fixup: &raw const softhca_usermem_guarded_fixup as u64,
     }
 }
 
 unsafe extern "C" {
-    fn softhca_usermem_gate_copy1(
+    fn softhca_usermem_guarded_copy1(
         to: *mut u8,
         from: u64,
         len: u64,
@@ -183,7 +184,7 @@ unsafe extern "C" {
         area: *mut Rseq,
         life: *const u32,
     ) -> Outcome;
-    fn softhca_usermem_gate_copy2(
+    fn softhca_usermem_guarded_copy2(
         to: *mut u8,
         from: u64,
         len: u64,
@@ -192,7 +193,7 @@ unsafe extern "C" {
         area: *mut Rseq,
         life: *const u32,
     ) -> Outcome;
-    fn softhca_usermem_gate_copy4(
+    fn softhca_usermem_guarded_copy4(
         to: *mut u8,
         from: u64,
         len: u64,
@@ -201,7 +202,7 @@ unsafe extern "C" {
         area: *mut Rseq,
         life: *const u32,
     ) -> Outcome;
-    fn softhca_usermem_gate_copy8(
+    fn softhca_usermem_guarded_copy8(
         to: *mut u8,
         from: u64,
         len: u64,
@@ -210,7 +211,7 @@ unsafe extern "C" {
         area: *mut Rseq,
         life: *const u32,
     ) -> Outcome;
-    fn softhca_usermem_gate_copy16(
+    fn softhca_usermem_guarded_copy16(
         to: *mut u8,
         from: u64,
         len: u64,
@@ -219,7 +220,7 @@ unsafe extern "C" {
         area: *mut Rseq,
         life: *const u32,
     ) -> Outcome;
-    fn softhca_usermem_gate_add(
+    fn softhca_usermem_guarded_add(
         to: *mut u8,
         addend: u64,
         unused: u64,
@@ -228,7 +229,7 @@ unsafe extern "C" {
         area: *mut Rseq,
         life: *const u32,
     ) -> Outcome;
-    fn softhca_usermem_gate_swap(
+    fn softhca_usermem_guarded_swap(
         to: *mut u8,
         compare: u64,
         swap: u64,
@@ -237,93 +238,93 @@ unsafe extern "C" {
         area: *mut Rseq,
         life: *const u32,
     ) -> Outcome;
-    static softhca_usermem_gate_begin: u8;
-    static softhca_usermem_gate_end: u8;
-    static softhca_usermem_gate_fixup: u8;
+    static softhca_usermem_guarded_begin: u8;
+    static softhca_usermem_guarded_end: u8;
+    static softhca_usermem_guarded_fixup: u8;
 }
 
-// rdi = where it goes, rsi and rdx the operands, rcx = the word, r8d = its number, r9 = the thread's area, on the stack = the life. Between `gate_arm` and
-// `gate_done` lies a sequence: the look, and what follows, of which the last instruction is the one that counts.
+// rdi = where it goes, rsi and rdx the operands, rcx = the word, r8d = its number, r9 = the thread's area, on the stack = the life. Between `guarded_arm` and
+// `guarded_done` lies a sequence: the look, and what follows, of which the last instruction is the one that counts.
 global_asm!(
-    ".macro gate_arm name",
-    ".globl softhca_usermem_gate_\\name",
-    ".hidden softhca_usermem_gate_\\name",
-    ".type softhca_usermem_gate_\\name, @function",
-    "lea r10, [rip + softhca_usermem_gate_\\name\\()_sequence]",
+    ".macro guarded_arm name",
+    ".globl softhca_usermem_guarded_\\name",
+    ".hidden softhca_usermem_guarded_\\name",
+    ".type softhca_usermem_guarded_\\name, @function",
+    "lea r10, [rip + softhca_usermem_guarded_\\name\\()_sequence]",
     "mov [r9 + 8], r10",
-    "softhca_usermem_gate_\\name\\()_from:",
+    "softhca_usermem_guarded_\\name\\()_from:",
     "cmp dword ptr [rcx], r8d",
-    "jne softhca_usermem_gate_shut",
+    "jne softhca_usermem_guarded_revoked",
     "mov r10, [rsp + 8]",
     "test dword ptr [r10], 0x40000000", // shm::life::ENDED
-    "jne softhca_usermem_gate_shut",
+    "jne softhca_usermem_guarded_revoked",
     ".endm",
-    ".macro gate_done name",
-    "softhca_usermem_gate_\\name\\()_to:",
-    ".pushsection .data.rel.ro.softhca_usermem_gate, \"aw\", @progbits",
+    ".macro guarded_done name",
+    "softhca_usermem_guarded_\\name\\()_to:",
+    ".pushsection .data.rel.ro.softhca_usermem_guarded, \"aw\", @progbits",
     ".p2align 5",
-    "softhca_usermem_gate_\\name\\()_sequence:",
+    "softhca_usermem_guarded_\\name\\()_sequence:",
     ".long 0, 0",
-    ".quad softhca_usermem_gate_\\name\\()_from",
-    ".quad softhca_usermem_gate_\\name\\()_to - softhca_usermem_gate_\\name\\()_from",
-    ".quad softhca_usermem_gate_abort",
+    ".quad softhca_usermem_guarded_\\name\\()_from",
+    ".quad softhca_usermem_guarded_\\name\\()_to - softhca_usermem_guarded_\\name\\()_from",
+    ".quad softhca_usermem_guarded_abort",
     ".popsection",
     ".endm",
-    ".pushsection .text.softhca_usermem_gate, \"ax\", @progbits",
+    ".pushsection .text.softhca_usermem_guarded, \"ax\", @progbits",
     ".irp name, begin, end, fixup",
-    ".globl softhca_usermem_gate_\\name",
-    ".hidden softhca_usermem_gate_\\name",
+    ".globl softhca_usermem_guarded_\\name",
+    ".hidden softhca_usermem_guarded_\\name",
     ".endr",
     ".p2align 6",
     ".cfi_startproc",
-    "softhca_usermem_gate_begin:",
-    "softhca_usermem_gate_copy1:",
+    "softhca_usermem_guarded_begin:",
+    "softhca_usermem_guarded_copy1:",
     "movzx eax, byte ptr [rsi]",
-    "gate_arm copy1",
+    "guarded_arm copy1",
     "mov byte ptr [rdi], al",
-    "gate_done copy1",
+    "guarded_done copy1",
     "xor eax, eax",
     "ret",
-    "softhca_usermem_gate_copy2:", // 2 and 3
+    "softhca_usermem_guarded_copy2:", // 2 and 3
     "movzx eax, word ptr [rsi]",
     "movzx r11d, word ptr [rsi + rdx - 2]",
-    "gate_arm copy2",
+    "guarded_arm copy2",
     "cmp rdx, 2",
     "je 1f",
     "mov word ptr [rdi], ax",
     "1:",
     "mov word ptr [rdi + rdx - 2], r11w",
-    "gate_done copy2",
+    "guarded_done copy2",
     "xor eax, eax",
     "ret",
-    "softhca_usermem_gate_copy4:", // 4 to 7
+    "softhca_usermem_guarded_copy4:", // 4 to 7
     "mov eax, dword ptr [rsi]",
     "mov r11d, dword ptr [rsi + rdx - 4]",
-    "gate_arm copy4",
+    "guarded_arm copy4",
     "cmp rdx, 4",
     "je 1f",
     "mov dword ptr [rdi], eax",
     "1:",
     "mov dword ptr [rdi + rdx - 4], r11d",
-    "gate_done copy4",
+    "guarded_done copy4",
     "xor eax, eax",
     "ret",
-    "softhca_usermem_gate_copy8:", // 8 to 15
+    "softhca_usermem_guarded_copy8:", // 8 to 15
     "mov rax, qword ptr [rsi]",
     "mov r11, qword ptr [rsi + rdx - 8]",
-    "gate_arm copy8",
+    "guarded_arm copy8",
     "cmp rdx, 8",
     "je 1f",
     "mov qword ptr [rdi], rax",
     "1:",
     "mov qword ptr [rdi + rdx - 8], r11",
-    "gate_done copy8",
+    "guarded_done copy8",
     "xor eax, eax",
     "ret",
-    "softhca_usermem_gate_copy16:", // 16 and more
+    "softhca_usermem_guarded_copy16:", // 16 and more
     "movups xmm1, [rsi + rdx - 16]",
     "lea r11, [rdx - 16]",
-    "gate_arm copy16",
+    "guarded_arm copy16",
     "xor eax, eax",
     "test r11, r11",
     "je 3f",
@@ -347,37 +348,37 @@ global_asm!(
     "movups [rdi - 1], xmm0",
     "3:",
     "movups [rdi], xmm1",
-    "gate_done copy16",
+    "guarded_done copy16",
     "xor eax, eax",
     "ret",
-    "softhca_usermem_gate_add:",
-    "gate_arm add",
+    "softhca_usermem_guarded_add:",
+    "guarded_arm add",
     "lock xadd qword ptr [rdi], rsi",
-    "gate_done add",
+    "guarded_done add",
     "mov rdx, rsi",
     "xor eax, eax",
     "ret",
-    "softhca_usermem_gate_swap:",
+    "softhca_usermem_guarded_swap:",
     "mov rax, rsi",
-    "gate_arm swap",
+    "guarded_arm swap",
     "lock cmpxchg qword ptr [rdi], rdx",
-    "gate_done swap",
+    "guarded_done swap",
     "mov rdx, rax",
     "xor eax, eax",
     "ret",
-    "softhca_usermem_gate_shut:",
+    "softhca_usermem_guarded_revoked:",
     "mov eax, 256",
     "ret",
     // What glibc has registered as the signature, within an instruction that nobody executes.
     ".byte 0x0f, 0xb9, 0x3d",
     ".long 0x53053053",
-    "softhca_usermem_gate_abort:",
+    "softhca_usermem_guarded_abort:",
     "mov eax, 512",
-    "softhca_usermem_gate_end:",
-    "softhca_usermem_gate_fixup:",
+    "softhca_usermem_guarded_end:",
+    "softhca_usermem_guarded_fixup:",
     "ret",
     ".cfi_endproc",
     ".popsection",
-    ".purgem gate_arm",
-    ".purgem gate_done",
+    ".purgem guarded_arm",
+    ".purgem guarded_done",
 );

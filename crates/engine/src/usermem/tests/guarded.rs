@@ -1,15 +1,15 @@
-//! Copies and atomics behind a gate: all lengths, shut gates, faults, and threads that are interrupted all the time.
+//! Guarded copies and atomics: all lengths, changed guard words, faults, and threads that are interrupted all the time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::{PAGE, Pages, truncate};
-use crate::usermem::gate::{Closed, Gate, PIECE, compare_swap, copy, exists, fetch_add};
+use crate::usermem::guarded::{GuardWord, NotDone, PIECE, compare_swap, copy, exists, fetch_add};
 
 /// Somebody who lives on.
 static LIFE: AtomicU32 = AtomicU32::new(77);
 
-fn open(word: &AtomicU32) -> Gate<'_> {
-    Gate { word, number: word.load(Ordering::Relaxed), life: &LIFE }
+fn open(word: &AtomicU32) -> GuardWord<'_> {
+    GuardWord { word, number: word.load(Ordering::Relaxed), life: &LIFE }
 }
 
 #[test]
@@ -32,28 +32,28 @@ fn every_length_is_copied_and_nothing_else() {
 }
 
 #[test]
-fn a_shut_gate_lets_nothing_through() {
+fn nothing_is_done_after_the_guard_word_changed() {
     let word = AtomicU32::new(0);
-    lets_nothing_through(Gate { word: &word, number: 7, life: &LIFE });
+    does_nothing(GuardWord { word: &word, number: 7, life: &LIFE });
 }
 
 #[test]
-fn nor_does_an_open_one_whose_keeper_has_ended() {
+fn nothing_is_done_after_the_granter_has_ended() {
     let (word, life) = (AtomicU32::new(7), AtomicU32::new(shm::life::ENDED));
-    lets_nothing_through(Gate { word: &word, number: 7, life: &life });
+    does_nothing(GuardWord { word: &word, number: 7, life: &life });
 }
 
-fn lets_nothing_through(gate: Gate<'_>) {
+fn does_nothing(guard: GuardWord<'_>) {
     let mut to = [5u64; 8];
     for len in [1, 2, 3, 4, 7, 8, 15, 16, 17, 64] {
         // SAFETY: both ranges are the test's.
-        let done = unsafe { copy(gate, to.as_mut_ptr().cast(), [9u8; 64].as_ptr(), len) };
-        assert_eq!(done, Err(Closed::Shut), "{len}");
+        let done = unsafe { copy(guard, to.as_mut_ptr().cast(), [9u8; 64].as_ptr(), len) };
+        assert_eq!(done, Err(NotDone::Revoked), "{len}");
     }
     // SAFETY: the test's own word.
-    assert_eq!(unsafe { fetch_add(gate, &raw mut to[0], 1) }, Err(Closed::Shut));
+    assert_eq!(unsafe { fetch_add(guard, &raw mut to[0], 1) }, Err(NotDone::Revoked));
     // SAFETY: as above.
-    assert_eq!(unsafe { compare_swap(gate, &raw mut to[0], 5, 6) }, Err(Closed::Shut));
+    assert_eq!(unsafe { compare_swap(guard, &raw mut to[0], 5, 6) }, Err(NotDone::Revoked));
     assert_eq!(to, [5; 8]);
 }
 
@@ -71,7 +71,7 @@ fn atomics_answer_what_stood_there() {
 }
 
 #[test]
-fn a_fault_behind_the_gate_is_a_value() {
+fn a_fault_in_a_guarded_copy_is_a_value() {
     super::super::install().unwrap();
     let (pages, file) = Pages::of_file(4, 4);
     truncate(&file, 1);
@@ -80,14 +80,14 @@ fn a_fault_behind_the_gate_is_a_value() {
     for len in [1, 2, 4, 8, 16, 100, 3 * PAGE] {
         let at = pages.at(PAGE);
         // SAFETY: the mapping is the test's; it has nothing behind it any more.
-        assert_eq!(unsafe { copy(open(&word), at, own.as_ptr(), len) }, Err(Closed::Fault), "writing {len}");
+        assert_eq!(unsafe { copy(open(&word), at, own.as_ptr(), len) }, Err(NotDone::Fault), "writing {len}");
         // SAFETY: as above.
-        assert_eq!(unsafe { copy(open(&word), own.as_mut_ptr(), at, len) }, Err(Closed::Fault), "reading {len}");
+        assert_eq!(unsafe { copy(open(&word), own.as_mut_ptr(), at, len) }, Err(NotDone::Fault), "reading {len}");
     }
     // SAFETY: as above.
-    assert_eq!(unsafe { fetch_add(open(&word), pages.at(PAGE).cast(), 1) }, Err(Closed::Fault));
+    assert_eq!(unsafe { fetch_add(open(&word), pages.at(PAGE).cast(), 1) }, Err(NotDone::Fault));
     // SAFETY: as above.
-    assert_eq!(unsafe { compare_swap(open(&word), pages.at(PAGE).cast(), 1, 2) }, Err(Closed::Fault));
+    assert_eq!(unsafe { compare_swap(open(&word), pages.at(PAGE).cast(), 1, 2) }, Err(NotDone::Fault));
     // What lies before the end is still there.
     // SAFETY: as above.
     assert_eq!(unsafe { copy(open(&word), pages.at(0), own.as_ptr(), PAGE) }, Ok(()));
@@ -150,7 +150,7 @@ fn interrupted<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_gate_was_shut() {
+fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_grant_was_revoked() {
     super::super::install().unwrap();
     // Atomics first: each is done once, however often it was begun.
     let word = AtomicU32::new(7);
@@ -163,7 +163,7 @@ fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_gate_was_shut() {
             let before = unsafe { fetch_add(open(&word), std::ptr::with_exposed_provenance_mut(place), 1) };
             match before {
                 Ok(before) => (done, seen) = (done + 1, seen && before == done),
-                Err(why) => assert_eq!(why, Closed::Restless),
+                Err(why) => assert_eq!(why, NotDone::Interrupted),
             }
         }
         (done, seen)
@@ -171,7 +171,7 @@ fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_gate_was_shut() {
     // SAFETY: the thread is over.
     assert_eq!((unsafe { (&raw const value).read_volatile() }, seen), (done, true));
 
-    // Now the handler shuts the gate: what it finds is what stays.
+    // Now the handler changes the guard word: what it finds is what stays.
     let mut to = vec![0u8; PIECE];
     let mut shut = 0;
     MEMORY.store(to.as_mut_ptr().expose_provenance(), Ordering::SeqCst);
@@ -184,10 +184,10 @@ fn who_is_interrupted_does_nothing_twice_and_nothing_after_the_gate_was_shut() {
             WORD.store(9, Ordering::SeqCst);
             let to = std::ptr::with_exposed_provenance_mut(MEMORY.load(Ordering::Relaxed));
             // SAFETY: both are of a piece's length.
-            let done = unsafe { copy(Gate { word: &WORD, number: 9, life: &LIFE }, to, from.as_ptr(), PIECE) };
-            if done == Err(Closed::Shut) {
+            let done = unsafe { copy(GuardWord { word: &WORD, number: 9, life: &LIFE }, to, from.as_ptr(), PIECE) };
+            if done == Err(NotDone::Revoked) {
                 shut += 1;
-                assert_eq!(sum(), SUM.load(Ordering::SeqCst), "written after the gate was shut");
+                assert_eq!(sum(), SUM.load(Ordering::SeqCst), "written after the grant was revoked");
             }
         }
         shut
@@ -203,7 +203,7 @@ fn each_sequence_begins_with_the_look() {
     const ARM: [u8; 3] = [0x4c, 0x8d, 0x15]; // lea r10, [rip + …]
     const STORE: [u8; 4] = [0x4d, 0x89, 0x51, 0x08]; // mov [r9 + 8], r10
     const LOOK: [u8; 3] = [0x44, 0x39, 0x01]; // cmp [rcx], r8d
-    let range = super::super::gate::range();
+    let range = super::super::guarded::range();
     let (begin, len) = (range.begin as usize, (range.end - range.begin) as usize);
     // SAFETY: the routines, which are never written.
     let code = unsafe { std::slice::from_raw_parts(begin as *const u8, len) };
