@@ -80,7 +80,7 @@ const PLACED: &[(&str, &str, &[Constant])] = &[
     ("wire::arrival_flags", wire::arrival_flags::MEANING, wire::arrival_flags::ALL),
     ("wire::open_flags", wire::open_flags::MEANING, wire::open_flags::ALL),
     ("wire::socket_flags", wire::socket_flags::MEANING, wire::socket_flags::ALL),
-    ("wire::claim", wire::claim::MEANING, wire::claim::ALL),
+    ("wire::lease", wire::lease::MEANING, wire::lease::ALL),
 ];
 
 /// Values that have a section of their own.

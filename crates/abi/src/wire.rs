@@ -47,7 +47,7 @@ record! {
     }
 
     /// WIRE_OPEN (197), answer. Two fds ride along: the wire lane's memfd and the eventfd that wakes the agent for it;
-    /// with SHARED a third: the memfd of the claim page.
+    /// with SHARED a third: the memfd of the lease page.
     pub struct WireOut[16] {
         /// See `open_flags`.
         0 => flags: u32,
@@ -105,7 +105,7 @@ constants! {
 
     /// `WireOut::flags`.
     pub mod open_flags: u32 {
-        /// The engine may have the agent's sockets (WIRE_SOCKETS) and read them while it holds the claim.
+        /// The engine may have the agent's sockets (WIRE_SOCKETS) and read them while it holds the lease.
         SHARED = 1,
     }
 
@@ -115,20 +115,20 @@ constants! {
         FOCUS = 1,
     }
 
-    /// The claim page (4096 bytes), byte offsets: which engine reads the sockets just now. Engines of the agent's own user
+    /// The lease page (4096 bytes), byte offsets: which engine reads the sockets just now. Engines of the agent's own user
     /// write it, so what does not make sense in it counts as free.
-    pub mod claim: usize {
+    pub mod lease: usize {
         /// Who reads: 0 the agent; an engine's number: that engine asks to; the number with GRANTED: that engine does.
-        CLAIM = 0,
+        LEASE = 0,
         /// Counted up by the reader each time it looks at the sockets.
         BEATS = 64,
     }
 }
 
-/// In `claim::CLAIM`: the agent has finished with the sockets, the engine may read.
+/// In `lease::LEASE`: the agent has finished with the sockets, the engine may read.
 pub const GRANTED: u32 = 0x8000_0000;
-/// Bytes of the claim page.
-pub const CLAIM_PAGE_LEN: usize = 4096;
+/// Bytes of the lease page.
+pub const LEASE_PAGE_LEN: usize = 4096;
 /// Most sockets in one answer of WIRE_SOCKETS.
 pub const SOCKETS_MAX: usize = 6;
 /// Bytes of datagrams that a record without BULK has room for, in a lane whose records are `record_max` bytes.

@@ -3,7 +3,7 @@
 //! ```text
 //! UDP port 4791 of each address ── wire thread ── Forwarder ══ wire lane ══ engine
 //!                                      │                          │
-//!                                  claim page ─────────── an engine that polls reads the sockets itself,
+//!                                  lease page ─────────── an engine that polls reads the sockets itself,
 //!                                                         and gives back what is others'
 //! ```
 //!
@@ -11,10 +11,10 @@
 //! fabric); for UDP the agent has receiving sockets ([`receivers`]) and a thread that reads them ([`thread`]). Sending is the
 //! engines' affair. The principal types are [`Forwarder`] and [`Wire`], what the world knows of all this.
 
-mod claim;
 pub mod forwarder;
 mod intake;
 pub(crate) mod last_words;
+mod lease;
 pub(crate) mod link;
 pub(crate) mod receivers;
 #[cfg(test)]
@@ -59,7 +59,7 @@ pub struct Wire {
 
 /// What an engine gets for WIRE_OPEN.
 pub(crate) struct Opened {
-    /// The lane's memory, what wakes the agent, and the claim page if the engine may claim.
+    /// The lane's memory, what wakes the agent, and the lease page if the engine may take the lease.
     pub(crate) fds: Vec<OwnedFd>,
     /// Whether it may.
     pub(crate) shared: bool,
@@ -249,7 +249,7 @@ impl Wire {
     /// The engine that reads the sockets itself just now.
     pub(crate) fn reader(&self) -> Option<u32> {
         let intake = self.intake.as_ref()?;
-        let word = intake.page().word(abi::wire::claim::CLAIM).load(std::sync::atomic::Ordering::Relaxed);
+        let word = intake.page().word(abi::wire::lease::LEASE).load(std::sync::atomic::Ordering::Relaxed);
         (word & abi::wire::GRANTED != 0).then_some(word & !abi::wire::GRANTED)
     }
 

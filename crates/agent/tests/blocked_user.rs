@@ -7,12 +7,13 @@ mod common;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
 use abi::layout::Record;
 use abi::open::{Open, profile};
 use common::TestAgent;
 use common::hostile::{
-    HOSTILE, OTHER, as_user, descriptors, for_everybody, lingering, open_xrcd, send, serves, serves_another,
+    HANG, HOSTILE, OTHER, as_user, descriptors, for_everybody, lingering, open_xrcd, send, serves, serves_another,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shm::socket::Socket;
@@ -73,11 +74,15 @@ fn a_blocked_user_who_goes_on_connecting_takes_few_descriptors() {
                 serves_another(agent, way);
                 serves(agent, way);
             }
-            // Each node has been asked by somebody else since, so the agent has dealt with everybody.
             as_user(OTHER, || agent::admin::ask(&agent.dir, &serde_json::json!({"request": "devices"})))
                 .expect("an answer");
-            let now = descriptors();
-            assert!(now <= before + FEW, "a user who {name} and {way} costs {} descriptors", now - before);
+            // Others are served before what this user still has waiting, so the agent may have some of it to do.
+            let limit = Instant::now() + HANG;
+            while descriptors() > before + FEW {
+                let more = descriptors().saturating_sub(before);
+                assert!(Instant::now() < limit, "a user who {name} and {way} costs {more} descriptors");
+                std::thread::yield_now();
+            }
         }
     }
     drop((peer, other_peer, kept, lingering, write));

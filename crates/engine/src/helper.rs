@@ -38,7 +38,7 @@ use crate::tsc;
 const MARGIN: Duration = Duration::from_micros(100);
 /// The shortest sleep by which the unit of the ticks is measured.
 const MEASURE: Duration = Duration::from_micros(200);
-/// The thread looks after the claim so often at least.
+/// The thread looks after the lease so often at least.
 const ROUND: Duration = Duration::from_millis(50);
 /// A program whose last poll is longer ago has stopped.
 const RECENT: Duration = Duration::from_micros(100);
@@ -412,7 +412,7 @@ impl Engine {
                 let bulky = !rests.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
                 let limit = if bulky { Some(limit.unwrap_or(QUIET).min(QUIET)) } else { limit };
                 let quiet = bulky.then(|| rests.quiet_since());
-                told = match self.net.inbox().filter(|inbox| inbox.claim.as_ref().is_some_and(|c| c.is_ours(&self))) {
+                told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
                     None => waker.sleep(limit),
                     Some(inbox) => {
                         let limit = Some(limit.unwrap_or(BEAT).min(BEAT));
@@ -533,7 +533,7 @@ impl Engine {
     /// Follows the agent's sockets, and gives them back when nothing comes any more.
     fn look_after_inbox(self: &Arc<Self>) {
         self.renew_sockets();
-        self.rest_claim();
+        self.return_idle_lease();
     }
 
     /// Hears what the agent pushes: new lanes, dead peers, its own end.

@@ -2,18 +2,18 @@
 //!
 //! Packets leave through [`port::Port`]s, many at a time ([`batch`]); which port and with which addresses is a [`flow::Flow`].
 //! How much may be under way towards a host is [`peer::Peer`]'s, and whose turn it is [`turns`] says. What arrives comes from the agent by ring, or out of the agent's
-//! sockets where the agent lets this engine read them ([`inbox`], [`claim`]); [`deliver`] takes datagrams apart. The state machines
+//! sockets where the agent lets this engine read them ([`inbox`], [`lease`]); [`deliver`] takes datagrams apart. The state machines
 //! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
 
 pub(crate) mod ahead;
 pub(crate) mod alike;
 pub(crate) mod batch;
-pub(crate) mod claim;
 mod connection;
 pub(crate) mod deliver;
 pub(crate) mod flow;
 pub(crate) mod focus;
 pub(crate) mod inbox;
+pub(crate) mod lease;
 pub(crate) mod marks;
 pub(crate) mod origins;
 pub(crate) mod owing;
@@ -89,8 +89,8 @@ impl Net {
     pub(crate) fn end(&self, number: u32) {
         if let Some(inbox) = self.inbox() {
             inbox.forget_sockets();
-            if let Some(claim) = &inbox.claim {
-                claim.release(number, inbox);
+            if let Some(lease) = &inbox.lease {
+                lease.release(number, inbox);
             }
         }
         self.flows.write().clear();

@@ -327,17 +327,17 @@ impl Qp {
         if !inner.requester.has_completions() && inner.draining.is_none() {
             return;
         }
-        let (mut last, mut explained, mut flushed) = (None, false, 0);
+        let (mut last, mut explained) = (None, false);
         while let Some(completion) = inner.requester.poll_completion() {
             let index = completion.slot;
             last = Some(index);
             match completion.status {
-                Status::Success => {}
-                Status::WrFlushErr => flushed += 1,
-                // Whoever finds the completion may ask at once why it failed.
+                Status::Success | Status::WrFlushErr => {}
+                // Before the program can see the completion, because it may ask at once why the request failed.
                 _ if !explained => {
                     explained = true;
                     self.explain_failure(inner, index);
+                    self.tell_flushed_behind(inner);
                 }
                 _ => {}
             }
@@ -371,7 +371,7 @@ impl Qp {
             // Beside it, for what has gone the short way.
             inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
             if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
-                self.end_sending(inner, flushed);
+                self.end_sending(inner);
             }
         }
         if inner.draining.is_some() && inner.requester.drained() {
@@ -384,9 +384,8 @@ impl Qp {
     }
 
     /// A send failed: unreliable queues halt, reliable QPs are in error altogether.
-    fn end_sending(&self, inner: &mut Inner, flushed: u32) {
+    fn end_sending(&self, inner: &mut Inner) {
         let next = self.service.after_send_error();
-        self.says_flushed(flushed, if next == State::Err { self.receives_left(inner) } else { 0 });
         if !inner.held.is_empty() {
             // Nobody has told the peer anything of what waits.
             self.say_gone(inner);
@@ -407,6 +406,15 @@ impl Qp {
             let peer = if failure.reason.is_of_peer() { self.peer_in_words(inner) } else { String::new() };
             let why = format_args!("{}{peer}", failure.reason);
             self.explain(inner, slot, failure.status, &why, failure.reason.advice());
+        }
+    }
+
+    /// Notes how many requests are flushed because of a send that failed: those behind it, and on reliable QPs the receive requests.
+    #[cold]
+    fn tell_flushed_behind(&self, inner: &Inner) {
+        if matches!(inner.state, State::Rts | State::Sqd) {
+            let ends = self.service.after_send_error() == State::Err;
+            self.says_flushed(inner.requester.outstanding(), if ends { self.receives_left(inner) } else { 0 });
         }
     }
 

@@ -482,7 +482,7 @@ pub static ROWS: &[Row] = &[
     Row::extended(197, "WIRE_OPEN", "wire::wire_open")
         .request::<wire::WireOpen>()
         .answer::<wire::WireOut>()
-        .extras("answer fds: lane memfd, eventfd that wakes the agent; if SHARED, the claim page's memfd")
+        .extras("answer fds: lane memfd, eventfd that wakes the agent; if SHARED, the lease page's memfd")
         .errors(&[
             (Errno::EOPNOTSUPP, "the agent has no wire"),
             (Errno::EINVAL, "no ENGINE_HELLO, or a flag set"),

@@ -1,7 +1,7 @@
-//! What the wire thread waits for: the receiving sockets, the engines' doorbells and the claim page.
+//! What the wire thread waits for: the receiving sockets, the engines' doorbells and the lease page.
 //!
 //! The agent's thread opens and closes, the wire thread reads; both hold the same [`Intake`], and what one changes the other
-//! sees at once. Which sockets there ought to be is [`super::receivers`]', who reads them just now [`super::claim`]'s.
+//! sees at once. Which sockets there ought to be is [`super::receivers`]', who reads them just now [`super::lease`]'s.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use abi::wire::{CLAIM_PAGE_LEN, WireSocket, socket_flags};
+use abi::wire::{LEASE_PAGE_LEN, WireSocket, socket_flags};
 use parking_lot::RwLock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -60,7 +60,7 @@ pub(crate) struct Intake {
 #[derive(Debug)]
 struct Receiver {
     socket: udp::Socket,
-    /// The one for the same address that hears one sender only: which one, the engine decides that holds the claim. What comes to
+    /// The one for the same address that hears one sender only: which one, the engine decides that holds the lease. What comes to
     /// either is the same to the agent.
     focus: Option<udp::Socket>,
     is_group: bool,
@@ -95,7 +95,7 @@ impl Intake {
         epoll::add(&outer, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&outer, &inner, EventData::new_u64(SOCKETS), EventFlags::IN)?;
         epoll::add(&outer, &groups, EventData::new_u64(GROUPS), EventFlags::IN)?;
-        let (page, page_fd) = Region::create("softhca-claim", CLAIM_PAGE_LEN)?;
+        let (page, page_fd) = Region::create("softhca-lease", LEASE_PAGE_LEN)?;
         let stopping = AtomicBool::new(false);
         Ok(Self {
             outer,
@@ -169,12 +169,12 @@ impl Intake {
         Ok((total, some.collect::<io::Result<_>>()?))
     }
 
-    /// The claim page.
+    /// The lease page.
     pub(crate) fn page(&self) -> &Arc<Region> {
         &self.page
     }
 
-    /// The claim page's memfd, for an engine.
+    /// The lease page's memfd, for an engine.
     pub(crate) fn page_descriptor(&self) -> io::Result<OwnedFd> {
         self.page_fd.try_clone()
     }
@@ -186,7 +186,7 @@ impl Intake {
         Ok(epoll::add(&self.outer, doorbell, token, EventFlags::IN | EventFlags::ET)?)
     }
 
-    /// Forgets an engine's doorbell, and has its claim looked at.
+    /// Forgets an engine's doorbell, and has its lease looked at.
     pub(crate) fn forget(&self, doorbell: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.outer, doorbell);
         self.wake.ring();

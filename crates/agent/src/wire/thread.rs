@@ -1,6 +1,6 @@
 //! The wire thread: reads the sockets unless an engine does, and hands strays on.
 //!
-//! It sleeps without a timeout, but for the looks after an engine that holds the claim. Nothing that it does waits for a
+//! It sleeps without a timeout, but for the looks after an engine that holds the lease. Nothing that it does waits for a
 //! client. The principal type is [`WireThread`].
 
 use std::io;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
 use super::forwarder::Forwarder;
 use super::intake::Intake;
+use super::lease::ReceiveLease;
 
 /// Bytes of the longest batch that the kernel gives.
 const BUFFER: usize = 64 * 1024;
@@ -44,14 +44,14 @@ impl Drop for WireThread {
 }
 
 fn run(intake: &Intake, forwarder: &Forwarder) {
-    let mut claim = Claim::new(Arc::clone(intake.page()));
+    let mut lease = ReceiveLease::new(Arc::clone(intake.page()));
     let mut buffer = vec![0; BUFFER];
     let mut events = Vec::new();
     let mut listens = true;
     // Engines with strays for which the last turn was too short.
     let mut left: Vec<u32> = Vec::new();
     while !intake.is_stopping() {
-        let timeout = if left.is_empty() { claim.pause() } else { Some(Duration::ZERO) };
+        let timeout = if left.is_empty() { lease.pause() } else { Some(Duration::ZERO) };
         let news = match intake.wait(&mut events, timeout) {
             Ok(news) => news,
             Err(error) => {
@@ -62,12 +62,12 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
         let mut engines = std::mem::take(&mut left);
         engines.extend(news.engines.iter().copied().filter(|engine| !engines.contains(engine)).collect::<Vec<_>>());
         engines.iter().for_each(|engine| forwarder.go_on(*engine));
-        // A holder that wrote strays and has not rung yet is looked after with its claim.
-        engines.extend(claim.holder().filter(|holder| !engines.contains(holder)));
+        // A holder that wrote strays and has not rung yet is looked after with its lease.
+        engines.extend(lease.holder().filter(|holder| !engines.contains(holder)));
         left = engines.into_iter().filter(|engine| forwarder.take_strays(*engine, &mut buffer)).collect();
 
         let mut read = Ok(());
-        if news.datagrams && claim.holder().is_none() {
+        if news.datagrams && lease.holder().is_none() {
             read = intake.read(&mut events, &mut buffer, forwarder);
         }
         if news.to_groups {
@@ -77,12 +77,12 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
             tracing::warn!(%error, "a receiving socket failed");
             std::thread::sleep(FAILED);
         }
-        let holder = claim.holder();
-        claim.look(Instant::now(), |engine| match holder {
+        let holder = lease.holder();
+        lease.look(Instant::now(), |engine| match holder {
             Some(holder) if holder == engine => forwarder.shares(engine),
             _ => forwarder.may_begin(engine),
         });
-        let wanted = claim.holder().is_none();
+        let wanted = lease.holder().is_none();
         if wanted != listens {
             match intake.listen(wanted) {
                 Ok(()) => listens = wanted,

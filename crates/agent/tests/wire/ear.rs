@@ -32,7 +32,7 @@ pub(crate) struct Ear {
     pub(crate) tx: LaneTx,
     pub(crate) rx: LaneRx,
     pub(crate) agent: Doorbell,
-    pub(crate) claim: Option<Region>,
+    pub(crate) lease: Option<Region>,
 }
 
 /// One record, its bytes taken out of it.
@@ -62,8 +62,8 @@ impl Ear {
         let lane = Arc::new(Region::map(next().as_fd(), LANE_LEN).expect("the lane"));
         let (tx, rx) = shm::ends(lane.clone(), Side::B);
         let agent = Doorbell::from(next());
-        let claim = (out.flags == 1).then(|| Region::map(next().as_fd(), 4096).expect("the claim page"));
-        Self { client, engine: hello.engine, push, bell, kick, board, lane, tx, rx, agent, claim }
+        let lease = (out.flags == 1).then(|| Region::map(next().as_fd(), 4096).expect("the lease page"));
+        Self { client, engine: hello.engine, push, bell, kick, board, lane, tx, rx, agent, lease }
     }
 
     /// A new QP's number.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use abi::board;
 use abi::layout::Record;
-use abi::wire::{Arrival, GRANTED, arrival_flags, arrival_kind, claim, socket_flags};
+use abi::wire::{Arrival, GRANTED, arrival_flags, arrival_kind, lease, socket_flags};
 use shm::RECORD_MAX;
 
 use crate::common::TestAgent;
@@ -49,28 +49,28 @@ fn wire_word(ear: &Ear) -> u32 {
     ear.board.word(board::gid_wire(0, 1, 1).expect("a place")).load(Ordering::Acquire)
 }
 
-fn claim_of(ear: &Ear) -> u32 {
-    ear.claim.as_ref().expect("shared").word(claim::CLAIM).load(Ordering::Acquire)
+fn lease_of(ear: &Ear) -> u32 {
+    ear.lease.as_ref().expect("shared").word(lease::LEASE).load(Ordering::Acquire)
 }
 
-/// Claims the sockets. Whoever is not let run for some milliseconds may lose the claim at once, and asks again.
-fn take_claim(ear: &Ear) {
+/// Takes the receive lease. Whoever is not let run for some milliseconds may lose the lease at once, and asks again.
+fn take_lease(ear: &Ear) {
     eventually("the grant", || {
-        let word = ear.claim.as_ref().expect("shared").word(claim::CLAIM);
+        let word = ear.lease.as_ref().expect("shared").word(lease::LEASE);
         if word.compare_exchange(0, ear.engine, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             ear.agent.ring();
         }
         beat(ear);
-        (claim_of(ear) == ear.engine | GRANTED).then_some(())
+        (lease_of(ear) == ear.engine | GRANTED).then_some(())
     });
 }
 
 fn beat(ear: &Ear) {
-    ear.claim.as_ref().expect("shared").word(claim::BEATS).fetch_add(1, Ordering::Relaxed);
+    ear.lease.as_ref().expect("shared").word(lease::BEATS).fetch_add(1, Ordering::Relaxed);
 }
 
 fn release(ear: &Ear) {
-    ear.claim.as_ref().expect("shared").word(claim::CLAIM).store(0, Ordering::Release);
+    ear.lease.as_ref().expect("shared").word(lease::LEASE).store(0, Ordering::Release);
     ear.agent.ring();
 }
 
@@ -190,9 +190,9 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
     let socket = udp::Socket::from_fd(fds.remove(1));
     let sender = Sender::new(here);
     let mut buffer = vec![0; 65536];
-    // Where the claim is lost before the datagram is there, it comes by the lane.
+    // Where the lease is lost before the datagram is there, it comes by the lane.
     eventually("a datagram out of the socket", || {
-        take_claim(&one);
+        take_lease(&one);
         sender.send(&datagram(a, 64, 1));
         let len = eventually("a datagram", || {
             beat(&one);
@@ -236,10 +236,10 @@ fn what_comes_to_a_focus_is_for_everybody_wherever_it_is_aimed_and_whoever_aimed
     let (a, b) = (one.qpn(), two.qpn());
     let focus = udp::Socket::from_fd(one.sockets().1.remove(0));
     let (near, far) = (Sender::new(here), Sender::new(here));
-    // While the claim is held, the agent leaves the focus alone, too.
+    // While the lease is held, the agent leaves the focus alone, too.
     let mut buffer = vec![0; 65536];
     eventually("a datagram out of the focus", || {
-        take_claim(&one);
+        take_lease(&one);
         focus.aim(Some(&near.socket.local_addr().expect("bound"))).expect("aimed");
         near.send(&datagram(a, 64, 1));
         let len = eventually("a datagram", || {
@@ -271,24 +271,24 @@ fn a_silent_holder_loses_the_claim() {
     let agent = agent_at(here);
     let mut ear = Ear::new(&agent);
     let qpn = ear.qpn();
-    take_claim(&ear);
+    take_lease(&ear);
     Sender::new(here).send(&datagram(qpn, 64, 1));
     ear.await_record();
-    assert_eq!(claim_of(&ear), 0);
+    assert_eq!(lease_of(&ear), 0);
 }
 
 #[test]
-fn the_claim_of_an_engine_that_ends_is_void() {
+fn the_lease_of_an_engine_that_ends_is_void() {
     let here = address();
     let agent = agent_at(here);
     let (one, mut two) = (Ear::new(&agent), Ear::new(&agent));
     let qpn = two.qpn();
-    take_claim(&one);
-    let page = one.claim.expect("shared");
+    take_lease(&one);
+    let page = one.lease.expect("shared");
     drop(one.client);
     Sender::new(here).send(&datagram(qpn, 64, 1));
     two.await_record();
-    eventually("the end of the claim", || (page.word(claim::CLAIM).load(Ordering::Acquire) == 0).then_some(()));
+    eventually("the end of the lease", || (page.word(lease::LEASE).load(Ordering::Acquire) == 0).then_some(()));
 }
 
 #[test]
@@ -300,11 +300,11 @@ fn an_engine_that_writes_nonsense_to_the_agent_is_cut_off() {
     bad.tx.ring.push(&[0xff; 200]).expect("room");
     bad.agent.ring();
     let refused = || {
-        let page = bad.claim.as_ref().expect("shared");
-        page.word(claim::CLAIM).store(bad.engine, Ordering::Release);
+        let page = bad.lease.as_ref().expect("shared");
+        page.word(lease::LEASE).store(bad.engine, Ordering::Release);
         bad.agent.ring();
         std::thread::sleep(Duration::from_millis(1));
-        (page.word(claim::CLAIM).load(Ordering::Acquire) == 0).then_some(())
+        (page.word(lease::LEASE).load(Ordering::Acquire) == 0).then_some(())
     };
     eventually("the end of its rights", refused);
     Sender::new(here).send(&datagram(qpn, 64, 1));
@@ -347,7 +347,7 @@ fn where_users_are_kept_apart_nobody_gets_the_sockets() {
     let config = agent::Config { system: true, addresses: vec![IpAddr::V4(here)], ..agent::Config::default() };
     let agent = TestAgent::start_as(&config);
     let mut ear = Ear::new(&agent);
-    assert!(ear.claim.is_none());
+    assert!(ear.lease.is_none());
     let qpn = ear.qpn();
     ear.bell.arm();
     assert!(shm::sleeper_barrier());

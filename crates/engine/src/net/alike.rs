@@ -70,7 +70,7 @@ impl Alike {
         search(bytes, &envelope, id)
     }
 
-    /// The claim was another's meanwhile, or the focus is aimed elsewhere.
+    /// The lease was another's meanwhile, or the focus is aimed elsewhere.
     pub(crate) fn forget(&mut self) {
         *self = Alike { count: self.count.min(0), ..Alike::default() };
     }

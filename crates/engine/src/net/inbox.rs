@@ -1,7 +1,7 @@
 //! The inbox: where packets from other hosts come in.
 //!
 //! The agent receives for everybody and hands each engine its packets over a wire lane. Where it lets this engine read its sockets
-//! ([`crate::net::claim`]), packets come straight out of those, and what turns out to be another engine's goes back over the
+//! ([`crate::net::lease`]), packets come straight out of those, and what turns out to be another engine's goes back over the
 //! same lane. Principal type: [`Inbox`].
 
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use abi::errno::Errno;
 use abi::layout::Record;
 use abi::reason::{Cause, DropRecord};
 use abi::wire::{
-    Arrival, CLAIM_PAGE_LEN, SOCKETS_MAX, WireOpen, WireOut, WireSockets, WireSocketsAnswer, arrival_flags,
+    Arrival, LEASE_PAGE_LEN, SOCKETS_MAX, WireOpen, WireOut, WireSockets, WireSocketsAnswer, arrival_flags,
     arrival_kind, inline_max, open_flags, socket_flags,
 };
 use arc_swap::ArcSwap;
@@ -26,9 +26,9 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::net::alike::Alike;
-use crate::net::claim::Claim;
 use crate::net::deliver::Datagrams;
 use crate::net::focus::Focus;
+use crate::net::lease::ReceiveLease;
 use crate::net::marks::{STREAK, marked};
 use crate::net::origins::Origins;
 use crate::qp::Qp;
@@ -45,7 +45,7 @@ const AT_ONCE: usize = 96 * 1024;
 /// A datagram of so many bytes is a burst of somebody who has more to say: another look costs little beside it, and saves an answer.
 const BURST: usize = 32 * 1024;
 /// Of so many rounds in which the program polls, one looks at the sockets that others of this agent may wait for, too: nobody else does
-/// while the claim is held.
+/// while the lease is held.
 pub(crate) const OTHERS: u32 = 32;
 
 /// Where packets come in.
@@ -58,7 +58,7 @@ pub(crate) struct Inbox {
     strays: Mutex<LaneTx>,
     agent: Doorbell,
     /// The right to read the agent's sockets, where it is given to engines at all.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) lease: Option<ReceiveLease>,
     sockets: ArcSwap<Vec<Shared>>,
     /// Some of them are this engine's to read.
     any_hot: AtomicBool,
@@ -127,7 +127,7 @@ impl Engine {
 
     /// Follows the agent's sockets, if they are shared and have changed. Waits for the agent.
     pub(crate) fn renew_sockets(&self) {
-        let Some(inbox) = self.net.inbox().filter(|inbox| inbox.claim.is_some()) else { return };
+        let Some(inbox) = self.net.inbox().filter(|inbox| inbox.lease.is_some()) else { return };
         if inbox.known.load(Ordering::Relaxed) == self.board.wire_sockets_epoch() || self.is_gone() {
             return;
         }
@@ -161,21 +161,21 @@ impl Engine {
         crate::usermem::prepare_thread();
         let reception = if sure { Some(inbox.reception.lock()) } else { inbox.reception.try_lock() };
         let Some(mut reception) = reception else { return false };
-        // Looked at before the ring: what the agent handed over before it granted the claim is older than what is in the sockets.
-        let held = inbox.claim.as_ref().is_some_and(|claim| claim.holds(self));
+        // Looked at before the ring: what the agent handed over before it granted the lease is older than what is in the sockets.
+        let held = inbox.lease.as_ref().is_some_and(|lease| lease.holds(self));
         let ringed = self.take_ring(inbox, &mut reception);
         let mut taken = ringed;
-        if let Some(claim) = &inbox.claim {
+        if let Some(lease) = &inbox.lease {
             if ringed > 0 {
-                claim.note_traffic(self);
+                lease.note_traffic(self);
             }
             if !held {
                 reception.alike.forget();
-                claim.want(self, inbox, ringed > 0);
+                lease.want(self, inbox, ringed > 0);
             } else if ringed < BATCH {
                 let read = self.take_sockets(inbox, &mut reception, if polled { 1 } else { BATCH });
                 if read > 0 {
-                    claim.note_traffic(self);
+                    lease.note_traffic(self);
                 }
                 taken += read;
             }
@@ -194,14 +194,14 @@ impl Engine {
         true
     }
 
-    /// Gives the claim back if nothing has come for long enough; not while somebody reads, or what the agent reads next would overtake.
-    pub(crate) fn rest_claim(&self) {
+    /// Gives the lease back if nothing has come for long enough; not while somebody reads, or what the agent reads next would overtake.
+    pub(crate) fn return_idle_lease(&self) {
         if let Some(inbox) = self.net.inbox()
-            && let Some(claim) = &inbox.claim
-            && claim.is_ours(self)
+            && let Some(lease) = &inbox.lease
+            && lease.is_ours(self)
             && let Some(_reception) = inbox.reception.try_lock()
         {
-            claim.rest(self, inbox);
+            lease.rest(self, inbox);
         }
     }
 
@@ -311,7 +311,7 @@ impl Engine {
         shared: &Shared,
         polled: bool,
     ) -> Option<SocketAddr> {
-        let claim = inbox.claim.as_ref().filter(|claim| claim.holds(self))?;
+        let lease = inbox.lease.as_ref().filter(|lease| lease.holds(self))?;
         let Some(received) = self.take_out(reception, shared, polled) else {
             reception.streak = 0;
             return None;
@@ -326,7 +326,7 @@ impl Engine {
         if self.is_foreign(reception, &datagrams.from) {
             let strays = self.deliver(reception, &datagrams, received.len, polled && received.len < BURST);
             if strays > 0 {
-                claim.note_strays(self, inbox, strays);
+                lease.note_strays(self, inbox, strays);
             }
         }
         Some(received.from)
@@ -383,9 +383,9 @@ impl Inbox {
         let region = shm::Region::map(next()?.as_fd(), LANE_LEN)?;
         let (strays, rx) = shm::ends(Arc::new(region), Side::B);
         let agent = Doorbell::from(next()?);
-        let claim = match out.flags & open_flags::SHARED {
+        let lease = match out.flags & open_flags::SHARED {
             0 => None,
-            _ => Some(Claim::new(shm::Region::map(next()?.as_fd(), CLAIM_PAGE_LEN)?)),
+            _ => Some(ReceiveLease::new(shm::Region::map(next()?.as_fd(), LEASE_PAGE_LEN)?)),
         };
         let glance = rx.glance();
         Ok(Self {
@@ -407,7 +407,7 @@ impl Inbox {
             }),
             strays: Mutex::new(strays),
             agent,
-            claim,
+            lease,
             sockets: ArcSwap::default(),
             any_hot: AtomicBool::new(false),
             // No epoch that the board shows.
@@ -426,7 +426,7 @@ impl Inbox {
     /// Whether it is worth taking the reception, though there is no socket to read.
     fn seems_to_have(&self, engine: &Engine) -> bool {
         self.glance.sees(self.position.load(Ordering::Relaxed))
-            || self.claim.as_ref().is_some_and(|claim| claim.is_ours(engine))
+            || self.lease.as_ref().is_some_and(|lease| lease.is_ours(engine))
     }
 
     /// Whether there is a socket to read.
@@ -434,7 +434,7 @@ impl Inbox {
         self.any_hot.load(Ordering::Relaxed)
     }
 
-    /// Hands `f` the sockets to wait for while the claim is held.
+    /// Hands `f` the sockets to wait for while the lease is held.
     pub(crate) fn with_sockets<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = BorrowedFd<'_>>) -> T) -> T {
         let sockets = self.sockets.load();
         f(&mut sockets.iter().map(|shared| shared.socket.as_fd()))
@@ -445,7 +445,7 @@ impl Inbox {
         self.sockets.store(Arc::default());
     }
 
-    /// Wakes the agent: a claim has changed, or there are strays.
+    /// Wakes the agent: a lease has changed, or there are strays.
     pub(crate) fn ring(&self) {
         self.agent.ring();
     }

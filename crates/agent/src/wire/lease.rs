@@ -1,14 +1,14 @@
-//! The claim page: whether the agent reads its sockets, or an engine that polls does.
+//! The lease page: whether the agent reads its sockets, or an engine that polls does.
 //!
 //! Engines of the agent's own user write the page, so any word of it may hold anything: what does not make sense counts as
 //! free. This is the agent's half of the protocol in docs/abi.md ("Engines"); it reads no clock and touches no socket. The
-//! principal type is [`Claim`].
+//! principal type is [`ReceiveLease`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use abi::wire::{GRANTED, claim};
+use abi::wire::{GRANTED, lease};
 use shm::region::Region;
 
 /// How often the agent looks after a holder that does something. Each look takes a processor from somebody, where they are few,
@@ -16,7 +16,7 @@ use shm::region::Region;
 const LOOK: Duration = Duration::from_millis(20);
 /// The same for one that was seen idle.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// For how long a holder may be idle before the claim is taken from it. Not short: one that only lost the processor for a
+/// For how long a holder may be idle before the lease is taken from it. Not short: one that only lost the processor for a
 /// while may have a packet in its hands, and what the agent reads meanwhile overtakes it.
 const PATIENCE: Duration = Duration::from_millis(25);
 /// Exchanges of the word in one go; whoever interferes more often than that is up to no good.
@@ -24,7 +24,7 @@ const TRIES: u32 = 8;
 
 /// Who reads, as the agent knows it.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct ReceiveLease {
     page: Arc<Region>,
     holder: Option<Holder>,
 }
@@ -44,7 +44,7 @@ impl Holder {
     }
 }
 
-impl Claim {
+impl ReceiveLease {
     pub(crate) fn new(page: Arc<Region>) -> Self {
         Self { page, holder: None }
     }
@@ -60,11 +60,11 @@ impl Claim {
     }
 
     /// Looks at the page: grants, takes note of a release, takes back from a holder that is gone or idle. `may` says which
-    /// engines may read. The caller has finished with what it has read, and reads on only if nobody holds the claim afterwards.
+    /// engines may read. The caller has finished with what it has read, and reads on only if nobody holds the lease afterwards.
     pub(crate) fn look(&mut self, now: Instant, may: impl Fn(u32) -> bool) {
         for _ in 0..TRIES {
             // Acquire: pairs with the release of the holder's store, so that its look at the sockets is over.
-            let word = self.page.word(claim::CLAIM).load(Ordering::Acquire);
+            let word = self.page.word(lease::LEASE).load(Ordering::Acquire);
             let engine = word & !GRANTED;
             let held = self.holder.filter(|holder| word == holder.engine | GRANTED);
             let next = if word == 0 {
@@ -83,7 +83,7 @@ impl Claim {
                 0
             };
             let exchanged =
-                self.page.word(claim::CLAIM).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
+                self.page.word(lease::LEASE).compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
             if exchanged.is_ok() {
                 tracing::debug!(engine, granted = next != 0, "the right to read the sockets");
                 let beats = self.beats();
@@ -91,11 +91,11 @@ impl Claim {
                 return;
             }
         }
-        self.page.word(claim::CLAIM).store(0, Ordering::Release);
+        self.page.word(lease::LEASE).store(0, Ordering::Release);
         self.holder = None;
     }
 
-    /// Whether the holder may keep the claim.
+    /// Whether the holder may keep the lease.
     fn watch(&mut self, mut holder: Holder, now: Instant) -> bool {
         let passed = now.saturating_duration_since(holder.looked);
         if passed < holder.pause() {
@@ -111,37 +111,37 @@ impl Claim {
     }
 
     fn beats(&self) -> u32 {
-        self.page.word(claim::BEATS).load(Ordering::Relaxed)
+        self.page.word(lease::BEATS).load(Ordering::Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::wire::CLAIM_PAGE_LEN;
+    use abi::wire::LEASE_PAGE_LEN;
 
     struct Setting {
         page: Arc<Region>,
-        claim: Claim,
+        lease: ReceiveLease,
         now: Instant,
     }
 
     impl Setting {
         fn new() -> Self {
-            let (page, _) = Region::create("softhca-claim", CLAIM_PAGE_LEN).expect("a page");
+            let (page, _) = Region::create("softhca-lease", LEASE_PAGE_LEN).expect("a page");
             let page = Arc::new(page);
-            Self { claim: Claim::new(page.clone()), page, now: Instant::now() }
+            Self { lease: ReceiveLease::new(page.clone()), page, now: Instant::now() }
         }
 
         fn write(&self, value: u32) {
-            self.page.word(claim::CLAIM).store(value, Ordering::Release);
+            self.page.word(lease::LEASE).store(value, Ordering::Release);
         }
 
         /// Looks after some time, with engines 1 to 9 about; the word and the holder afterwards.
         fn look_after(&mut self, time: Duration) -> (u32, Option<u32>) {
             self.now += time;
-            self.claim.look(self.now, |engine| (1..10).contains(&engine));
-            (self.page.word(claim::CLAIM).load(Ordering::Acquire), self.claim.holder())
+            self.lease.look(self.now, |engine| (1..10).contains(&engine));
+            (self.page.word(lease::LEASE).load(Ordering::Acquire), self.lease.holder())
         }
 
         fn look(&mut self) -> (u32, Option<u32>) {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_granted_and_released() {
+    fn a_lease_is_granted_and_released() {
         let mut setting = Setting::new();
         assert_eq!(setting.look(), (0, None));
         setting.write(7);
@@ -172,33 +172,33 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_does_nothing_loses_the_claim_and_one_that_beats_keeps_it() {
+    fn a_holder_that_does_nothing_loses_the_lease_and_one_that_beats_keeps_it() {
         let mut setting = Setting::new();
         setting.write(7);
         setting.look();
         for beat in 1..20 {
-            setting.page.word(claim::BEATS).store(beat, Ordering::Relaxed);
+            setting.page.word(lease::BEATS).store(beat, Ordering::Relaxed);
             assert_eq!(setting.look_after(LOOK), (7 | GRANTED, Some(7)));
             assert_eq!(setting.look(), (7 | GRANTED, Some(7)), "to look more often is not to be impatient");
         }
-        assert_eq!(setting.claim.pause(), Some(LOOK));
+        assert_eq!(setting.lease.pause(), Some(LOOK));
         let mut idle = Duration::ZERO;
-        while setting.claim.holder().is_some() {
-            let pause = setting.claim.pause().expect("it has a holder");
+        while setting.lease.holder().is_some() {
+            let pause = setting.lease.pause().expect("it has a holder");
             let looked = setting.look_after(pause);
             idle += pause;
             assert_eq!(looked.1.is_some(), idle < PATIENCE, "to be slow is no harm, to be idle is");
         }
         assert_eq!((idle, setting.look()), (PATIENCE, (0, None)));
-        assert_eq!(setting.claim.pause(), None);
+        assert_eq!(setting.lease.pause(), None);
     }
 
     #[test]
-    fn the_claim_of_an_engine_that_is_gone_is_void() {
+    fn the_lease_of_an_engine_that_is_gone_is_void() {
         let mut setting = Setting::new();
         setting.write(7);
         setting.look();
-        setting.claim.look(setting.now, |_| false);
+        setting.lease.look(setting.now, |_| false);
         assert_eq!(setting.look(), (0, None));
         setting.write(12);
         assert_eq!(setting.look(), (0, None), "and so is one that never was");

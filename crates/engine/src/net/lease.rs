@@ -1,31 +1,31 @@
-//! The claim: the right to read the agent's sockets, which one engine of the agent's own user has at a time.
+//! The receive lease: the right to read the agent's sockets, which one engine of the agent's own user has at a time.
 //!
 //! An engine that works for the wire asks for it by a word in shared memory and rings the agent, which finishes what it is at and
-//! grants it. The holder shows by a count that it still looks; the agent takes the claim back when it does not. An engine
-//! that has nothing to do, or finds that most packets are another's, gives it back. Principal type: [`Claim`].
+//! grants it. The holder shows by a count that it still looks; the agent takes the lease back when it does not. An engine
+//! that has nothing to do, or finds that most packets are another's, gives it back. Principal type: [`ReceiveLease`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use abi::wire::{GRANTED, claim as word};
+use abi::wire::{GRANTED, lease as word};
 use shm::Region;
 
 use crate::engine::Engine;
 use crate::net::inbox::Inbox;
 use crate::tsc;
 
-/// Without a packet for so long the claim goes back: to the agent, which can wait for packets without using the processor.
+/// Without a packet for so long the lease goes back: to the agent, which can wait for packets without using the processor.
 const IDLE: u64 = 20_000_000;
 /// The same while the program polls, and so has nothing better to do.
 const IDLE_POLLING: u64 = 100_000_000;
 /// Ticks within which packets came at one time: some fraction of a millisecond.
 const MOMENT: u64 = 500_000;
-/// Strays with one claim, at most; then the agent does the work for everybody,
+/// Strays with one lease, at most; then the agent does the work for everybody,
 const STRAYS: u32 = 64;
 /// for so long.
 const PAUSE: u64 = 50_000_000;
 
 /// The right to read the agent's sockets.
-pub(crate) struct Claim {
+pub(crate) struct ReceiveLease {
     page: Region,
     /// When the last packet came, in the engine's time; 0 for never.
     traffic: AtomicU64,
@@ -36,7 +36,7 @@ pub(crate) struct Claim {
     pause: AtomicU64,
 }
 
-impl Claim {
+impl ReceiveLease {
     pub(crate) fn new(page: Region) -> Self {
         Self {
             page,
@@ -48,7 +48,7 @@ impl Claim {
     }
 
     fn word(&self) -> &AtomicU32 {
-        self.page.word(word::CLAIM)
+        self.page.word(word::LEASE)
     }
 
     /// A packet came.
@@ -73,7 +73,7 @@ impl Claim {
         true
     }
 
-    /// Asks for the claim where there is something to gain: packets come, or the program polls.
+    /// Asks for the lease where there is something to gain: packets come, or the program polls.
     pub(crate) fn want(&self, engine: &Engine, inbox: &Inbox, busy: bool) {
         let is_free = self.word().load(Ordering::Relaxed) == 0;
         if is_free && (busy || engine.waker.is_watching()) && inbox.has_hot() {
@@ -95,12 +95,12 @@ impl Claim {
         }
     }
 
-    /// Whether this engine holds the claim.
+    /// Whether this engine holds the lease.
     pub(crate) fn is_ours(&self, engine: &Engine) -> bool {
         self.word().load(Ordering::Relaxed) == engine.number() | GRANTED
     }
 
-    /// Gives the claim back if nothing has come for long enough.
+    /// Gives the lease back if nothing has come for long enough.
     pub(crate) fn rest(&self, engine: &Engine, inbox: &Inbox) {
         let limit = if engine.waker.is_watching() { IDLE_POLLING } else { IDLE };
         if engine.now().0.saturating_sub(self.traffic.load(Ordering::Relaxed)) > limit {
@@ -108,7 +108,7 @@ impl Claim {
         }
     }
 
-    /// Gives the claim back.
+    /// Gives the lease back.
     pub(crate) fn release(&self, number: u32, inbox: &Inbox) {
         for mine in [number | GRANTED, number] {
             // Release: pairs with the agent's acquire, so that strays that were handed over are seen before.
