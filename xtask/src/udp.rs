@@ -126,7 +126,7 @@ fn next(socket: &Socket) -> io::Result<()> {
 /// Sends; where the socket has no room, tries again.
 fn push(socket: &Socket, peer: IpAddr, segment: usize, bytes: &[u8]) -> io::Result<()> {
     let to = SocketAddr::new(peer, PORT);
-    let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment, interface: 0, settled: false, bytes };
+    let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment, interface: 0, connected: false, bytes };
     loop {
         match socket.send(&out) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => hint::spin_loop(),

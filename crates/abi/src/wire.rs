@@ -111,8 +111,8 @@ constants! {
 
     /// `WireSocket::flags`.
     pub mod socket_flags: u32 {
-        /// A focus: it is connected, and hears one sender only. The reader aims it; there is another socket for the same address.
-        FOCUS = 1,
+        /// It is connected, and hears one sender only. The reader connects it; there is another socket for the same address.
+        CONNECTED = 1,
     }
 
     /// The lease page (4096 bytes), byte offsets: which engine reads the sockets just now. Engines of the agent's own user

@@ -281,7 +281,7 @@ impl Outlets {
             hop_limit: way.hop_limit,
             segment: 0,
             interface: 0,
-            settled: false,
+            connected: false,
             bytes: &packet,
         });
         if sent.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock) {

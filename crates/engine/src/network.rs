@@ -28,11 +28,11 @@ pub trait Outlet: Send + Sync {
     fn send(&self, out: &udp::Outgoing<'_>) -> io::Result<()>;
 
     /// Makes it cheaper to send to one host, and gives the identification of the next datagram, from which they count on: as
-    /// [`udp::Socket::settle`].
+    /// [`udp::Socket::connect_sender`].
     ///
     /// # Errors
     /// There is nothing to be had: the identifications stay 0.
-    fn settle(&self, to: &SocketAddr) -> io::Result<u16> {
+    fn connect_sender(&self, to: &SocketAddr) -> io::Result<u16> {
         Err(io::Error::new(io::ErrorKind::Unsupported, format!("what leads to {to} is no socket")))
     }
 
@@ -40,7 +40,7 @@ pub trait Outlet: Send + Sync {
     ///
     /// # Errors
     /// Nothing can be sent any more.
-    fn unsettle(&self) -> io::Result<()> {
+    fn disconnect_sender(&self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -64,12 +64,12 @@ impl Outlet for udp::Socket {
         self.send(out)
     }
 
-    fn settle(&self, to: &SocketAddr) -> io::Result<u16> {
-        self.settle(to)
+    fn connect_sender(&self, to: &SocketAddr) -> io::Result<u16> {
+        self.connect_sender(to)
     }
 
-    fn unsettle(&self) -> io::Result<()> {
-        self.unsettle()
+    fn disconnect_sender(&self) -> io::Result<()> {
+        self.disconnect_sender()
     }
 }
 

@@ -1,6 +1,6 @@
 //! UDP sockets as RoCEv2 needs them: one call sends a burst of segments, one call receives segments that the kernel merged.
 //!
-//! * [`Socket`] with its ways to be made: [`Socket::sender`], [`Socket::receiver`], [`Socket::receiver_and_focus`], [`Socket::group_receiver`].
+//! * [`Socket`] with its ways to be made: [`Socket::sender`], [`Socket::receiver`], [`Socket::receiver_pair`], [`Socket::group_receiver`].
 //! * [`Outgoing`] and [`Received`]: what goes out, and what is known of what came in.
 //!
 //! This crate knows the port number and nothing else of RDMA: what is in a datagram is the business of `wire`, who gets it that
@@ -24,9 +24,9 @@
 #![deny(unsafe_code)]
 
 mod address;
+mod connected_receiver;
+mod connected_sender;
 mod control;
-mod focus;
-mod settle;
 mod socket;
 #[allow(unsafe_code, reason = "the calls that rustix leaves out")]
 mod sys;
@@ -57,8 +57,8 @@ pub struct Outgoing<'a> {
     pub segment: usize,
     /// For multicast: the interface that it leaves by. Otherwise 0.
     pub interface: u32,
-    /// The destination is the one that the socket has settled on ([`Socket::settle`]).
-    pub settled: bool,
+    /// The destination is the one that the socket is connected to ([`Socket::connect_sender`]).
+    pub connected: bool,
     /// The segments, one behind the other: at most [`BATCH_MAX`] bytes and [`SEGMENTS_MAX`] segments.
     pub bytes: &'a [u8],
 }

@@ -34,7 +34,7 @@ pub struct Socket {
 impl Socket {
     /// A socket to send from: on `local` and the first free port from `hint` on in the range that RoCEv2 sends from.
     ///
-    /// It is not connected and forbids fragments, so that the identification of its IPv4 packets is known (see also [`Socket::settle`]). What it sends to a
+    /// It is not connected and forbids fragments, so that the identification of its IPv4 packets is known (see also [`Socket::connect_sender`]). What it sends to a
     /// group comes back to this host too, for the other agents here.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Socket {
         if out.interface != 0 {
             self.leave_by(out.interface, v4, &mut control);
         }
-        if !out.settled {
+        if !out.connected {
             return sys::send(self.socket.as_fd(), Some(&out.to), &control, out.bytes);
         }
         // News of an earlier datagram, which did not arrive, comes in the place of sending this one, once.

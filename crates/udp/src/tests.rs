@@ -20,7 +20,7 @@ fn pair(local: IpAddr) -> (Socket, Socket, Outgoing<'static>) {
     (
         sender,
         receiver,
-        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, settled: false, bytes: b"datagram" },
+        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, connected: false, bytes: b"datagram" },
     )
 }
 
@@ -192,7 +192,7 @@ fn every_member_of_a_group_gets_a_copy() {
         hop_limit: 0,
         segment: 0,
         interface: LOOPBACK,
-        settled: false,
+        connected: false,
         bytes: b"to all",
     };
     sender.send(&out).expect("send");
@@ -239,7 +239,7 @@ fn the_identification_is_zero() {
                 hop_limit: 0,
                 segment: 0,
                 interface: 0,
-                settled: false,
+                connected: false,
                 bytes: b"",
             })
             .expect("send");
@@ -253,9 +253,9 @@ fn the_identification_is_zero() {
     }
 }
 
-/// What the ICRC of a socket that has settled rests on. Only with the right to look at whole packets.
+/// What the ICRC of a connected send socket rests on. Only with the right to look at whole packets.
 #[test]
-fn a_settled_socket_counts_from_the_number_that_it_told() {
+fn a_connected_sender_counts_from_the_number_that_it_told() {
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, ipproto, recv, socket_with};
     let Ok(raw) = socket_with(AddressFamily::INET, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::UDP)) else {
         eprintln!("not looked at: no right to open a raw socket");
@@ -268,7 +268,7 @@ fn a_settled_socket_counts_from_the_number_that_it_told() {
     let sender = Socket::sender(here.into(), 0, hint()).expect("a sender");
     let to = SocketAddr::new(there.into(), PORT);
     let out =
-        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, settled: true, bytes: &[7; 100] };
+        Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, connected: true, bytes: &[7; 100] };
     let seen = |out: &Outgoing<'_>| {
         sender.send(out).expect("send");
         let mut header = [0_u8; 256];
@@ -278,15 +278,15 @@ fn a_settled_socket_counts_from_the_number_that_it_told() {
         u16::from_be_bytes([header[4], header[5]])
     };
     for _ in 0..2 {
-        let next = sender.settle(&to).expect("settled");
+        let next = sender.connect_sender(&to).expect("connected");
         assert_eq!(seen(&out), next);
-        assert_eq!(seen(&Outgoing { settled: false, ..out }), next.wrapping_add(1), "named or not");
+        assert_eq!(seen(&Outgoing { connected: false, ..out }), next.wrapping_add(1), "named or not");
         assert_eq!(seen(&Outgoing { traffic_class: 8, hop_limit: 3, ..out }), next.wrapping_add(2));
         assert_eq!(seen(&Outgoing { segment: 40, ..out }), next.wrapping_add(3), "a burst takes one");
         // Loopback does not cut bursts, so that this is the next packet.
         assert_eq!(seen(&out), next.wrapping_add(4));
-        sender.unsettle().expect("unsettled");
-        assert_eq!(seen(&Outgoing { settled: false, ..out }), 0);
+        sender.disconnect_sender().expect("disconnected");
+        assert_eq!(seen(&Outgoing { connected: false, ..out }), 0);
     }
 }
 
@@ -296,12 +296,12 @@ fn habits_of_hop_limit_and_traffic_class_come_and_go() {
         let (sender, receiver, out) = pair(local);
         let mut buffer = [0; 64];
         for (traffic_class, hop_limit) in [(8, 255), (0, 0), (8, 3), (9, 3)] {
-            for (step, settled) in (0..50).zip([false, true].into_iter().cycle()) {
+            for (step, connected) in (0..50).zip([false, true].into_iter().cycle()) {
                 if step == 25 {
-                    sender.settle(&out.to).expect("settled");
+                    sender.connect_sender(&out.to).expect("connected");
                 }
-                let settled = settled && step > 25;
-                sender.send(&Outgoing { traffic_class, hop_limit, settled, ..out }).expect("send");
+                let connected = connected && step > 25;
+                sender.send(&Outgoing { traffic_class, hop_limit, connected, ..out }).expect("send");
                 let received = next(&receiver, &mut buffer);
                 let seen = if hop_limit == 0 { 64 } else { hop_limit };
                 assert_eq!((received.traffic_class, received.hop_limit), (traffic_class, seen), "step {step}");
@@ -315,23 +315,23 @@ fn habits_of_hop_limit_and_traffic_class_come_and_go() {
 }
 
 #[test]
-fn settled_or_not_everything_arrives() {
+fn connected_or_not_everything_arrives() {
     for local in [V4, V6] {
         let (sender, receiver, out) = pair(local);
         let other = Socket::receiver_at(local, 0, 0).expect("a receiver");
         let elsewhere = SocketAddr::new(local, other.port());
-        sender.settle(&out.to).expect("settled");
+        sender.connect_sender(&out.to).expect("connected");
         let mut buffer = [0; 64];
         for _ in 0..3 {
-            sender.send(&Outgoing { settled: true, ..out }).expect("send");
+            sender.send(&Outgoing { connected: true, ..out }).expect("send");
             assert_eq!(next(&receiver, &mut buffer).from.port(), sender.port());
             sender.send(&Outgoing { to: elsewhere, ..out }).expect("send");
             assert_eq!(next(&other, &mut buffer).from.port(), sender.port());
         }
-        sender.settle(&elsewhere).expect("settled on another");
-        sender.send(&Outgoing { to: elsewhere, settled: true, ..out }).expect("send");
+        sender.connect_sender(&elsewhere).expect("connected to another");
+        sender.send(&Outgoing { to: elsewhere, connected: true, ..out }).expect("send");
         assert_eq!(next(&other, &mut buffer).from.port(), sender.port());
-        sender.unsettle().expect("unsettled");
+        sender.disconnect_sender().expect("disconnected");
         sender.send(&out).expect("send");
         assert_eq!(
             next(&receiver, &mut buffer).from,
@@ -345,24 +345,24 @@ fn settled_or_not_everything_arrives() {
 fn news_of_a_lost_datagram_does_not_cost_the_next_one() {
     for local in [V4, V6] {
         let (sender, receiver, out) = pair(local);
-        sender.settle(&out.to).expect("settled");
+        sender.connect_sender(&out.to).expect("connected");
         let port = receiver.port();
         drop(receiver);
         // Nobody is there: the host says so, to whoever sends next.
         for _ in 0..3 {
-            sender.send(&Outgoing { settled: true, ..out }).expect("send");
+            sender.send(&Outgoing { connected: true, ..out }).expect("send");
         }
         let receiver = Socket::receiver_at(local, port, 0).expect("a receiver");
-        sender.send(&Outgoing { settled: true, ..out }).expect("send");
+        sender.send(&Outgoing { connected: true, ..out }).expect("send");
         assert_eq!(next(&receiver, &mut [0; 64]).len, out.bytes.len());
     }
 }
 
 #[test]
-fn where_there_is_no_way_nothing_is_settled() {
+fn where_there_is_no_route_nothing_is_connected() {
     let (sender, receiver, out) = pair(V4);
     let v6 = SocketAddr::new(V6, 1);
-    sender.settle(&v6).expect_err("another family");
+    sender.connect_sender(&v6).expect_err("another family");
     sender.send(&out).expect("send");
     assert_eq!(next(&receiver, &mut [0; 64]).len, out.bytes.len());
 }
@@ -382,15 +382,16 @@ fn bytes_of(socket: &Socket) -> Vec<u8> {
 }
 
 #[test]
-fn a_focus_hears_the_one_that_it_is_aimed_at() {
+fn a_connected_receiver_hears_the_sender_that_it_is_connected_to() {
     for local in [V4, V6] {
-        let (receiver, focus) = Socket::receiver_and_focus_at(local, 0, 0).expect("a receiver");
-        let focus = focus.expect("a focus");
-        assert_eq!(receiver.port(), focus.port());
+        let (receiver, connected) = Socket::receiver_pair_at(local, 0, 0).expect("a receiver");
+        let connected = connected.expect("a connected socket");
+        assert_eq!(receiver.port(), connected.port());
         let [one, two] = [0, 1].map(|step| Socket::sender(local, 0, hint().wrapping_add(step)).expect("a sender"));
         let to = SocketAddr::new(local, receiver.port());
         let say = |sender: &Socket, bytes: &[u8]| {
-            let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 4, interface: 0, settled: false, bytes };
+            let out =
+                Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 4, interface: 0, connected: false, bytes };
             sender.send(&out).expect("sent");
         };
         let heard = |socket: &Socket, len, segment, from: &Socket| {
@@ -400,40 +401,40 @@ fn a_focus_hears_the_one_that_it_is_aimed_at() {
         };
         say(&one, b"1");
         heard(&receiver, 1, 1, &one);
-        assert!(is_empty(&focus), "it is aimed at nobody yet");
-        focus.aim(Some(&SocketAddr::new(local, one.port()))).expect("aimed");
+        assert!(is_empty(&connected), "it is connected to nobody yet");
+        connected.connect_receiver(Some(&SocketAddr::new(local, one.port()))).expect("connected");
         say(&two, b"2 ");
         say(&one, b"eight as");
-        heard(&focus, 8, 4, &one);
-        assert!(is_empty(&focus), "another one's is for the other socket");
+        heard(&connected, 8, 4, &one);
+        assert!(is_empty(&connected), "another one's is for the other socket");
         heard(&receiver, 2, 2, &two);
         assert!(is_empty(&receiver));
         // What has come stays where it is.
         say(&one, b"before");
-        focus.aim(Some(&SocketAddr::new(local, two.port()))).expect("aimed anew");
+        connected.connect_receiver(Some(&SocketAddr::new(local, two.port()))).expect("connected anew");
         say(&two, b"after");
         say(&one, b"past it");
-        heard(&focus, 6, 4, &one);
-        assert_eq!(bytes_of(&focus), b"after", "nothing but the bytes");
+        heard(&connected, 6, 4, &one);
+        assert_eq!(bytes_of(&connected), b"after", "nothing but the bytes");
         heard(&receiver, 7, 4, &one);
-        focus.aim(None).expect("aimed at nobody");
+        connected.connect_receiver(None).expect("connected to nobody");
         say(&two, b"xy");
         heard(&receiver, 2, 2, &two);
-        assert!(is_empty(&focus));
+        assert!(is_empty(&connected));
     }
 }
 
 #[test]
-fn a_focus_that_cannot_be_aimed_stays_as_it_was() {
-    let (receiver, focus) = Socket::receiver_and_focus_at(V4, 0, 0).expect("a receiver");
-    let focus = focus.expect("a focus");
-    focus.aim(Some(&SocketAddr::new(V6, 1))).expect_err("another family");
+fn a_connected_receiver_that_cannot_connect_stays_as_it_was() {
+    let (receiver, connected) = Socket::receiver_pair_at(V4, 0, 0).expect("a receiver");
+    let connected = connected.expect("a connected socket");
+    connected.connect_receiver(Some(&SocketAddr::new(V6, 1))).expect_err("another family");
     let sender = Socket::sender(V4, 0, hint()).expect("a sender");
     let to = SocketAddr::new(V4, receiver.port());
-    let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, settled: false, bytes: b"x" };
+    let out = Outgoing { to, traffic_class: 0, hop_limit: 0, segment: 0, interface: 0, connected: false, bytes: b"x" };
     sender.send(&out).expect("sent");
     assert_eq!(next(&receiver, &mut [0; 64]).len, 1);
-    assert!(is_empty(&focus));
+    assert!(is_empty(&connected));
 }
 
 /// A socket that would share its port with anybody.
@@ -445,14 +446,14 @@ fn joins(to: SocketAddr) -> std::io::Result<()> {
 }
 
 #[test]
-fn a_receiver_and_its_focus_let_nobody_in() {
+fn a_pair_of_receivers_lets_nobody_in() {
     for local in [V4, V6] {
-        let (receiver, focus) = Socket::receiver_and_focus_at(local, 0, 0).expect("a receiver");
+        let (receiver, connected) = Socket::receiver_pair_at(local, 0, 0).expect("a receiver");
         let to = SocketAddr::new(local, receiver.port());
         let refused = || {
             let port = to.port();
             for taken in [
-                Socket::receiver_and_focus_at(local, port, 0).map(drop),
+                Socket::receiver_pair_at(local, port, 0).map(drop),
                 Socket::receiver_at(local, port, 0).map(drop),
                 joins(to),
             ] {
@@ -463,10 +464,10 @@ fn a_receiver_and_its_focus_let_nobody_in() {
         // Each of them holds the port alone, too.
         drop(receiver);
         refused();
-        drop(focus);
+        drop(connected);
         joins(to).expect("free");
-        let (receiver, focus) = Socket::receiver_and_focus_at(local, to.port(), 0).expect("free");
-        drop(focus);
+        let (receiver, connected) = Socket::receiver_pair_at(local, to.port(), 0).expect("free");
+        drop(connected);
         refused();
         drop(receiver);
     }

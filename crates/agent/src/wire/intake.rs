@@ -53,7 +53,7 @@ pub(crate) struct Intake {
     stopping: AtomicBool,
     /// Whether the sockets tell traffic class and hop limit.
     hops: AtomicBool,
-    /// Engines may have the sockets, so that somebody aims a focus.
+    /// Engines may have the sockets, so that somebody connects one of them.
     shared: bool,
 }
 
@@ -62,7 +62,7 @@ struct Receiver {
     socket: udp::Socket,
     /// The one for the same address that hears one sender only: which one, the engine decides that holds the lease. What comes to
     /// either is the same to the agent.
-    focus: Option<udp::Socket>,
+    connected: Option<udp::Socket>,
     is_group: bool,
     /// The address or group as a GID.
     gid: [u8; 16],
@@ -82,7 +82,7 @@ pub(crate) struct News {
 
 impl Receiver {
     fn sockets(&self) -> impl Iterator<Item = &udp::Socket> {
-        self.focus.iter().chain([&self.socket])
+        self.connected.iter().chain([&self.socket])
     }
 }
 
@@ -114,13 +114,13 @@ impl Intake {
 
     /// Opens a socket and begins to read it.
     pub(crate) fn open(&self, token: u64, place: &Place, ifindex: u32) -> io::Result<()> {
-        let ((socket, focus), ip) = match *place {
-            Place::Address { ip, scope } if self.shared => (udp::Socket::receiver_and_focus(ip, scope)?, ip),
+        let ((socket, connected), ip) = match *place {
+            Place::Address { ip, scope } if self.shared => (udp::Socket::receiver_pair(ip, scope)?, ip),
             Place::Address { ip, scope } => ((udp::Socket::receiver(ip, scope)?, None), ip),
             Place::Group { ip, ifindex } => ((udp::Socket::group_receiver(ip, ifindex)?, None), ip),
         };
         let is_group = matches!(place, Place::Group { .. });
-        let receiver = Receiver { socket, focus, is_group, gid: gid_of(ip), ifindex };
+        let receiver = Receiver { socket, connected, is_group, gid: gid_of(ip), ifindex };
         let epoll = if is_group { &self.groups } else { &self.inner };
         let mut sockets = self.sockets.write();
         for socket in receiver.sockets() {
@@ -160,9 +160,11 @@ impl Intake {
         let sockets = self.sockets.read();
         let all = sockets.values().filter(|receiver| !receiver.is_group).flat_map(|receiver| {
             let entry = WireSocket { gid: receiver.gid, ifindex: receiver.ifindex, flags: 0 };
-            let focus =
-                receiver.focus.iter().map(move |focus| (WireSocket { flags: socket_flags::FOCUS, ..entry }, focus));
-            focus.chain([(entry, &receiver.socket)])
+            let connected = receiver
+                .connected
+                .iter()
+                .map(move |connected| (WireSocket { flags: socket_flags::CONNECTED, ..entry }, connected));
+            connected.chain([(entry, &receiver.socket)])
         });
         let total = all.clone().count();
         let some = all.skip(first).take(max).map(|(entry, socket)| Ok((entry, socket.as_fd().try_clone_to_owned()?)));

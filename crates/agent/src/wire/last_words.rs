@@ -74,7 +74,7 @@ fn acknowledge(world: &World, id: ContextId, qp: &Qp, psn: Psn, msn: u32) -> io:
         hop_limit: dest.hop_limit,
         segment: 0,
         interface: 0,
-        settled: false,
+        connected: false,
         bytes: &packet[..len + icrc::LEN],
     })
 }

@@ -186,7 +186,7 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
     let (answer, mut fds) = one.sockets();
     assert_eq!((answer.count, answer.total), (2, 2));
     let shown = [0, 1].map(|number| (answer.entries[number].gid, answer.entries[number].flags));
-    assert_eq!(shown, [(gid(here), socket_flags::FOCUS), (gid(here), 0)]);
+    assert_eq!(shown, [(gid(here), socket_flags::CONNECTED), (gid(here), 0)]);
     let socket = udp::Socket::from_fd(fds.remove(1));
     let sender = Sender::new(here);
     let mut buffer = vec![0; 65536];
@@ -229,27 +229,27 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
 }
 
 #[test]
-fn what_comes_to_a_focus_is_for_everybody_wherever_it_is_aimed_and_whoever_aimed_it() {
+fn what_a_connected_receiver_gets_is_for_everybody_whoever_connected_it() {
     let here = address();
     let agent = agent_at(here);
     let (mut one, mut two) = (Ear::new(&agent), Ear::new(&agent));
     let (a, b) = (one.qpn(), two.qpn());
-    let focus = udp::Socket::from_fd(one.sockets().1.remove(0));
+    let connected = udp::Socket::from_fd(one.sockets().1.remove(0));
     let (near, far) = (Sender::new(here), Sender::new(here));
-    // While the lease is held, the agent leaves the focus alone, too.
+    // While the lease is held, the agent leaves the connected socket alone, too.
     let mut buffer = vec![0; 65536];
-    eventually("a datagram out of the focus", || {
+    eventually("a datagram out of the connected socket", || {
         take_lease(&one);
-        focus.aim(Some(&near.socket.local_addr().expect("bound"))).expect("aimed");
+        connected.connect_receiver(Some(&near.socket.local_addr().expect("bound"))).expect("connected");
         near.send(&datagram(a, 64, 1));
         let len = eventually("a datagram", || {
             beat(&one);
-            let read = focus.receive(&mut buffer).expect("readable").map(|received| received.len);
+            let read = connected.receive(&mut buffer).expect("readable").map(|received| received.len);
             read.or_else(|| one.hear().map(|_| 0))
         });
         (len == 64).then_some(())
     });
-    // Nobody holds it: what the focus hears goes where it belongs, and so does what it does not hear.
+    // Nobody holds it: what the connected socket hears goes where it belongs, and so does what it does not hear.
     release(&one);
     for (sender, mark) in [(&near, 2), (&far, 3), (&near, 4)] {
         sender.send(&datagram(a, 64, mark));
@@ -257,7 +257,7 @@ fn what_comes_to_a_focus_is_for_everybody_wherever_it_is_aimed_and_whoever_aimed
         sender.send(&datagram(b, 64, mark));
         assert_eq!(two.await_record().bytes[63], mark);
     }
-    // Who aimed it has ended, and holds it open still, as a stopped process does.
+    // Who connected it has ended, and holds it open still, as a stopped process does.
     drop(one.client);
     for (sender, mark) in [(&near, 5), (&far, 6)] {
         sender.send(&datagram(b, 64, mark));
@@ -326,7 +326,7 @@ fn groups_are_joined_while_they_have_members() {
         hop_limit: 0,
         segment: 0,
         interface: loopback,
-        settled: false,
+        connected: false,
         bytes: &datagram(0x00ff_ffff, 100, 9),
     };
     let member = ear.member(gid(group));

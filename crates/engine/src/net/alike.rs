@@ -1,6 +1,6 @@
-//! Datagrams that are alike: by one focus, from one sender, short, and mostly of one length, as two programs send them that answer each other. For
+//! Datagrams that are alike: by one connected socket, from one sender, short, and mostly of one length, as two programs send them that answer each other. For
 //! such ones the kernel is asked for the bytes alone: to be told the sender, the length of the segments and the traffic class as well costs a
-//! twentieth of a small message's time. The sender is the one that the focus is aimed at. Where one segment ends, the ICRC says: with a wrong
+//! twentieth of a small message's time. The sender is the one that the socket is connected to. Where one segment ends, the ICRC says: with a wrong
 //! length it fits one time in four thousand million. And of so many datagrams one is taken in the full way, which shows the marks of the network.
 //!
 //! Not how a datagram is taken apart: that is [`crate::net::deliver`]. Principal type: [`Alike`].
@@ -27,7 +27,7 @@ const MARKED: u8 = 3;
 /// What the last datagrams were like.
 #[derive(Default)]
 pub(crate) struct Alike {
-    /// The focus's address, and the last datagram that was taken in the full way.
+    /// The connected socket's address, and the last datagram that was taken in the full way.
     last: Option<([u8; 16], Received)>,
     /// The last one of several packets: its length, and that of each packet but the last.
     cut: (usize, usize),
@@ -37,7 +37,7 @@ pub(crate) struct Alike {
 }
 
 impl Alike {
-    /// A datagram was taken from the focus of `gid` in the full way.
+    /// A datagram was taken from the connected socket of `gid` in the full way.
     pub(crate) fn note(&mut self, gid: &[u8; 16], received: &Received) {
         let is_short = received.len <= SHORT && received.hop_limit == 0 && received.traffic_class & MARKED != MARKED;
         let is_alike = self.last.as_ref().is_some_and(|(at, last)| at == gid && last.from == received.from);
@@ -49,7 +49,7 @@ impl Alike {
         self.bare = 0;
     }
 
-    /// What the next datagram from the focus of `gid` is like, so that only its bytes have to be asked for.
+    /// What the next datagram from the connected socket of `gid` is like, so that only its bytes have to be asked for.
     pub(crate) fn usual(&self, gid: &[u8; 16]) -> Option<Received> {
         let (at, last) = self.last.as_ref()?;
         (self.count >= ALIKE && self.bare < SAMPLE && at == gid).then_some(*last)
@@ -70,7 +70,7 @@ impl Alike {
         search(bytes, &envelope, id)
     }
 
-    /// The lease was another's meanwhile, or the focus is aimed elsewhere.
+    /// The lease was another's meanwhile, or the socket is connected to another sender.
     pub(crate) fn forget(&mut self) {
         *self = Alike { count: self.count.min(0), ..Alike::default() };
     }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn only_what_is_alike_is_taken_so() {
         let alike = used_to(44, 24);
-        assert_eq!(alike.usual(&[8; 16]), None, "another focus");
+        assert_eq!(alike.usual(&[8; 16]), None, "another connected socket");
         let but = [
             Received { from: ([10, 0, 0, 1], 0xc002).into(), ..received(44, 24) },
             Received { hop_limit: 64, ..received(44, 24) },

@@ -1,8 +1,8 @@
 //! Packets on their way out: put together in one buffer and sent with one system call, as the segments of one datagram.
 //!
 //! The kernel (or the adapter) cuts the datagram up again. It numbers the segments' IPv4 headers 0, 1, 2 …, and the ICRC covers
-//! that number, so a packet's place in the batch is under its ICRC. (A port that is settled on a host, see
-//! [`crate::net::settlement`], counts from another number than 0.) All segments have one size, but for the last, which may be
+//! that number, so a packet's place in the batch is under its ICRC. (A port that is connected to a host, see
+//! [`crate::net::connected_sender`], counts from another number than 0.) All segments have one size, but for the last, which may be
 //! smaller. Principal type: [`Batch`].
 
 use std::io;
@@ -16,7 +16,7 @@ use wire::icrc::{Envelope, Folding, Measured};
 use wire::{Headers, Qpn};
 
 use crate::capture::{CaptureHook, Owners};
-use crate::net::settlement::Settlement;
+use crate::net::connected_sender::ConnectedSender;
 use crate::network::Outlet;
 
 /// Bytes of an ICRC.
@@ -49,7 +49,7 @@ pub(crate) struct Batch {
     measured: Option<(Envelope, Measured)>,
     unsealed: Option<Unsealed>,
     folds: Option<Box<Folds>>,
-    settlement: Settlement,
+    connected_sender: ConnectedSender,
     /// Where copies go of what leaves.
     capture_hook: Arc<CaptureHook>,
     source: [u8; 16],
@@ -108,7 +108,7 @@ impl Batch {
             measured: None,
             unsealed: None,
             folds: Folding::new().map(|first| Box::new(Folds::new(first))),
-            settlement: Settlement::default(),
+            connected_sender: ConnectedSender::default(),
             capture_hook,
             source,
             owners: Owners::default(),
@@ -202,7 +202,7 @@ impl Batch {
 
     /// The identification of the next packet.
     fn next_id(&self) -> u16 {
-        self.settlement.next().wrapping_add(self.count as u16)
+        self.connected_sender.next().wrapping_add(self.count as u16)
     }
 
     /// The `size` bytes behind the last packet are the last one now.
@@ -254,11 +254,11 @@ impl Batch {
             hop_limit: target.hop_limit,
             segment: if self.count > 1 { self.segment } else { 0 },
             interface: target.interface,
-            settled: self.settlement.is_on(&target.to),
+            connected: self.connected_sender.is_on(&target.to),
             bytes: &self.buffer[..self.len],
         });
         (self.len, self.count, self.closed) = (0, 0, false);
-        self.settlement.sent(outlet, &target.to, sent.is_ok());
+        self.connected_sender.sent(outlet, &target.to, sent.is_ok());
         sent
     }
 
@@ -271,7 +271,7 @@ impl Batch {
     /// Shows what is about to leave.
     #[cold]
     fn show(&mut self, outlet: &dyn Outlet, target: &Target) {
-        let first = self.settlement.next();
+        let first = self.connected_sender.next();
         for (index, packet) in self.buffer[..self.len].chunks(self.segment).enumerate() {
             let about = CaptureRecord {
                 path: path::WIRE_OUT,
@@ -295,7 +295,7 @@ impl Batch {
     /// Something that left from here may not have arrived.
     pub(crate) fn doubt(&mut self, outlet: &dyn Outlet) -> io::Result<()> {
         let sent = self.flush(outlet);
-        self.settlement.leave(outlet);
+        self.connected_sender.leave(outlet);
         sent
     }
 }

@@ -26,8 +26,8 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lock::Mutex;
 use crate::net::alike::Alike;
+use crate::net::connected_receiver::ConnectedReceiver;
 use crate::net::deliver::Datagrams;
-use crate::net::focus::Focus;
 use crate::net::lease::ReceiveLease;
 use crate::net::marks::{STREAK, marked};
 use crate::net::origins::Origins;
@@ -72,8 +72,8 @@ pub(crate) struct Shared {
     socket: udp::Socket,
     /// This engine has to do with that address.
     hot: AtomicBool,
-    /// It hears one sender only, and there is another one for everybody else ([`crate::net::focus`]).
-    focus: bool,
+    /// It hears one sender only, and there is another one for everybody else ([`crate::net::connected_receiver`]).
+    connected: bool,
 }
 
 /// Which sockets are looked at.
@@ -83,12 +83,12 @@ enum Look {
     /// Those of addresses that this engine has to do with.
     Hot,
     /// Of those the ones that hear one sender only.
-    Focus,
+    Connected,
 }
 
 impl Look {
     fn takes(self, shared: &Shared) -> bool {
-        self == Look::All || (shared.is_hot() && (shared.focus || self == Look::Hot))
+        self == Look::All || (shared.is_hot() && (shared.connected || self == Look::Hot))
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Reception {
     pub(crate) origins: Origins,
     /// Looks at the sockets so far.
     looks: u32,
-    focus: Focus,
+    connected: ConnectedReceiver,
     pub(crate) alike: Alike,
     /// Datagrams since a look at the sockets that found nothing.
     streak: u32,
@@ -251,18 +251,18 @@ impl Engine {
     }
 
     /// Takes up to `most` datagrams out of each socket. One is best for a program that polls: it asks again in a moment, and to find
-    /// out that there is no second one costs as much as a message. While everything comes by a focus, the other sockets are looked at now and then only,
+    /// out that there is no second one costs as much as a message. While everything comes by a connected socket, the other sockets are looked at now and then only,
     /// for each look is a system call; but whoever may go to sleep has looked at all of them.
     fn take_sockets(self: &Arc<Self>, inbox: &Inbox, reception: &mut Reception, most: usize) -> usize {
         reception.bytes = 0;
         let sockets = inbox.sockets.load();
-        let focus = reception.focus.suffices(tsc::now);
-        if !focus {
+        let connected = reception.connected.suffices(tsc::now);
+        if !connected {
             reception.looks = reception.looks.wrapping_add(1);
         }
-        let look = if focus {
-            Look::Focus
-        } else if reception.looks.is_multiple_of(OTHERS) || (most == BATCH && !reception.focus.is_fixed()) {
+        let look = if connected {
+            Look::Connected
+        } else if reception.looks.is_multiple_of(OTHERS) || (most == BATCH && !reception.connected.is_fixed()) {
             Look::All
         } else {
             Look::Hot
@@ -292,8 +292,8 @@ impl Engine {
                 taken += 1;
                 left -= usize::from(most > 1 || reception.bytes - before < BURST);
                 let is_much = reception.bytes >= AT_ONCE;
-                if reception.focus.note(shared.focus, &from, tsc::now) {
-                    taken += self.aim(inbox, reception, (sockets, shared), &from);
+                if reception.connected.note(shared.connected, &from, tsc::now) {
+                    taken += self.connect_receiver(inbox, reception, (sockets, shared), &from);
                 }
                 if is_much {
                     break;
@@ -335,7 +335,7 @@ impl Engine {
     /// What one call gives out of a socket. Of what is always alike only the bytes are asked for.
     fn take_out(&self, reception: &mut Reception, shared: &Shared, polled: bool) -> Option<Received> {
         if polled
-            && shared.focus
+            && shared.connected
             && let Some(usual) = reception.alike.usual(&shared.gid)
             && !self.is_capturing()
         {
@@ -345,7 +345,7 @@ impl Engine {
             return Some(Received { len, segment, ..usual });
         }
         let received = shared.socket.receive(&mut reception.buffer).ok()??;
-        if shared.focus {
+        if shared.connected {
             reception.alike.note(&shared.gid, &received);
         }
         Some(received)
@@ -400,7 +400,7 @@ impl Inbox {
                 foreign: None,
                 origins: Origins::default(),
                 looks: 0,
-                focus: Focus::default(),
+                connected: ConnectedReceiver::default(),
                 alike: Alike::default(),
                 streak: 0,
                 bytes: 0,
@@ -489,8 +489,8 @@ impl Shared {
         &self.socket
     }
 
-    pub(crate) fn is_focus(&self) -> bool {
-        self.focus
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected
     }
 
     fn is_hot(&self) -> bool {
@@ -515,8 +515,8 @@ fn fetch(engine: &Engine) -> Result<(u32, Vec<Shared>)> {
         let count = answer.fds.len();
         for (entry, fd) in out.entries.iter().zip(answer.fds) {
             let socket = udp::Socket::from_fd(fd);
-            let focus = entry.flags & socket_flags::FOCUS != 0;
-            sockets.push(Shared { gid: entry.gid, socket, hot: AtomicBool::new(false), focus });
+            let connected = entry.flags & socket_flags::CONNECTED != 0;
+            sockets.push(Shared { gid: entry.gid, socket, hot: AtomicBool::new(false), connected });
         }
         if count == 0 || sockets.len() >= out.total as usize {
             return Ok((out.epoch, sockets));

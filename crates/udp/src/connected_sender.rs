@@ -1,7 +1,7 @@
-//! Settling: a socket that sends to one host again and again is connected to it, which saves the kernel a look at the routes for
+//! A connected send socket: a socket that sends to one host again and again is connected to it, which saves the kernel a look at the routes for
 //! each call. It also makes the kernel count the IPv4 identification of what the socket sends, from a number that it does
 //! not tell. It shows it, though: a datagram that is sent with a time stamp comes back, headers and all, by the error queue. So a socket
-//! that settles sends two empty datagrams to a port of its own on this host, and reads in their headers what the next one's
+//! that connects sends two empty datagrams to a port of its own on this host, and reads in their headers what the next one's
 //! identification will be.
 
 use std::io::{self, Error, ErrorKind};
@@ -20,29 +20,29 @@ const HEADERS: usize = 20 + 8;
 const ROOM: usize = 128;
 
 impl Socket {
-    /// Settles on a destination: what is sent to it with [`crate::Outgoing::settled`] costs less from now on. Gives the IPv4
+    /// Connects to a destination: what is sent to it with [`crate::Outgoing::connected`] costs less from now on. Gives the IPv4
     /// identification that the next datagram will have, wherever it goes: each call of [`Socket::send`] takes one number,
     /// and a burst counts on from it. With IPv6 it is 0 and means nothing.
     ///
     /// # Errors
     /// There is no way to the destination, or this kernel does not show what it sends. The socket is as it was before
-    /// [`Socket::settle`] was ever called, then.
-    pub fn settle(&self, to: &SocketAddr) -> io::Result<u16> {
-        let settled = sys::connect(self.as_fd(), Some(&Name::of(to))).and_then(|()| match self.local().ip() {
+    /// [`Socket::connect_sender`] was ever called, then.
+    pub fn connect_sender(&self, to: &SocketAddr) -> io::Result<u16> {
+        let connected = sys::connect(self.as_fd(), Some(&Name::of(to))).and_then(|()| match self.local().ip() {
             IpAddr::V4(local) => self.learn(local),
             IpAddr::V6(_) => Ok(0),
         });
-        if settled.is_err() {
-            self.unsettle()?;
+        if connected.is_err() {
+            self.disconnect_sender()?;
         }
-        settled
+        connected
     }
 
-    /// Is no longer settled: all datagrams have identification 0 again.
+    /// Is no longer connected: all datagrams have identification 0 again.
     ///
     /// # Errors
     /// The socket is not usable any more.
-    pub fn unsettle(&self) -> io::Result<()> {
+    pub fn disconnect_sender(&self) -> io::Result<()> {
         sys::connect(self.as_fd(), None)
     }
 

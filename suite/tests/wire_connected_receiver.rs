@@ -1,4 +1,4 @@
-//! The focus: a host that is heard again and again gets a receiving socket of its own, and nothing else changes, whoever comes, ends or stops.
+//! Connected receive sockets: a host that is heard again and again gets a receiving socket of its own, and nothing else changes, whoever comes, ends or stops.
 
 use std::net::IpAddr;
 
@@ -23,7 +23,7 @@ fn name(address: IpAddr, port: Option<u16>) -> String {
 }
 
 /// Whether the agent of the left host has a socket that hears the right host only.
-fn is_aimed(hosts: &Hosts) -> bool {
+fn is_connected(hosts: &Hosts) -> bool {
     let agent = hosts.left.room().agent().expect("an agent");
     let table = std::fs::read_to_string(format!("/proc/{agent}/net/udp")).expect("the host's UDP sockets");
     let local = name(hosts.left.address(Family::V4), Some(4791));
@@ -34,18 +34,18 @@ fn is_aimed(hosts: &Hosts) -> bool {
     })
 }
 
-/// A pair that talks, until the left host has aimed at the right one.
-fn aimed(hosts: &Hosts) -> (Pair, u32, u32) {
+/// A pair that talks, until the left host has connected to the right one.
+fn connected(hosts: &Hosts) -> (Pair, u32, u32) {
     let mut pair = hosts.start(Family::V4, &FOR_LONG).expect("both start");
     let (server, client) = pair.traffic(FOR_LONG[0], hosts.left.room(), hosts.right.room()).expect("traffic");
-    wait::until(HANG, "the focus to be aimed", || is_aimed(hosts).then_some(())).expect("aimed");
+    wait::until(HANG, "the receive socket to be connected", || is_connected(hosts).then_some(())).expect("connected");
     (pair, server, client)
 }
 
 #[test]
-fn others_are_served_beside_the_one_that_the_focus_is_aimed_at() {
+fn other_hosts_are_served_beside_the_connected_one() {
     for hosts in kinds_of_hosts() {
-        let (mut pair, _, client) = aimed(&hosts);
+        let (mut pair, _, client) = connected(&hosts);
         for words in OTHERS {
             hosts.must_succeed(Family::V4, words);
         }
@@ -54,10 +54,10 @@ fn others_are_served_beside_the_one_that_the_focus_is_aimed_at() {
 }
 
 #[test]
-fn a_focus_is_no_burden_when_who_aimed_it_is_killed_or_stopped() {
+fn a_connected_receiver_is_no_burden_when_its_engine_is_killed_or_stopped() {
     for hosts in kinds_of_hosts() {
         for signal in [Signal::KILL, Signal::STOP] {
-            let (pair, server, _) = aimed(&hosts);
+            let (pair, server, _) = connected(&hosts);
             program::send(server, signal);
             for words in OTHERS {
                 hosts.must_succeed(Family::V4, words);

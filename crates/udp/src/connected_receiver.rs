@@ -1,8 +1,8 @@
-//! Two receivers for one address: one for everybody, and a *focus*, which is connected and hears one sender only. The kernel looks up
+//! Two receivers for one address: one for everybody, and a *connected* one, which hears one sender only. The kernel looks up
 //! the way of a datagram at each arrival, unless the first socket of the address and port is connected to its sender: then it knows the way
 //! from the last one, which saves a twentieth of a small message's time.
 //!
-//! A focus hears nothing until it is aimed: it is connected to the address and port that it has itself, from where nobody sends.
+//! It hears nothing at first: it is connected to the address and port that it has itself, from where nobody sends.
 //! Adds to [`Socket`].
 
 use std::io;
@@ -16,30 +16,26 @@ use crate::socket::{receives, set, unbound};
 use crate::{PORT, Socket, sys};
 
 impl Socket {
-    /// A receiver as [`Socket::receiver`] makes it, and a focus for the same address, if this kernel lets both have it.
+    /// A receiver as [`Socket::receiver`] makes it, and a connected one for the same address, if this kernel lets both have it.
     ///
     /// # Errors
     /// Those of [`Socket::receiver`].
-    pub fn receiver_and_focus(local: IpAddr, scope_id: u32) -> io::Result<(Socket, Option<Socket>)> {
-        Socket::receiver_and_focus_at(local, PORT, scope_id)
+    pub fn receiver_pair(local: IpAddr, scope_id: u32) -> io::Result<(Socket, Option<Socket>)> {
+        Socket::receiver_pair_at(local, PORT, scope_id)
     }
 
     /// The same with a port of the caller's choice.
     ///
     /// The first of them is bound alone, which nobody can do who comes second. Then both are lenient while the second is bound: towards
     /// sockets that say the same and are this user's, and nobody else's. The kernel puts a new socket before the others of its port, but
-    /// with IPv6, if it is lenient, behind them; and the focus has to be the first.
-    pub(crate) fn receiver_and_focus_at(
-        local: IpAddr,
-        port: u16,
-        scope_id: u32,
-    ) -> io::Result<(Socket, Option<Socket>)> {
+    /// with IPv6, if it is lenient, behind them; and the connected socket has to be the first.
+    pub(crate) fn receiver_pair_at(local: IpAddr, port: u16, scope_id: u32) -> io::Result<(Socket, Option<Socket>)> {
         let alone = Socket::receiver_at(local, port, scope_id)?;
         let is_first = local.is_ipv6();
-        let second = aimed_at_itself(is_first.then_some(&alone)).and_then(|()| beside(&alone, &local, scope_id));
+        let second = connected_to_itself(is_first.then_some(&alone)).and_then(|()| beside(&alone, &local, scope_id));
         match second {
             Ok(second) if is_first => Ok((second, Some(alone))),
-            Ok(second) => match aimed_at_itself(Some(&second)) {
+            Ok(second) => match connected_to_itself(Some(&second)) {
                 Ok(()) => Ok((alone, Some(second))),
                 Err(_) => Ok((alone, None)),
             },
@@ -52,17 +48,17 @@ impl Socket {
         }
     }
 
-    /// Aims a focus at a sender, or at nobody. What it has received before stays in it.
+    /// Connects a receive socket to a sender, or to nobody. What it has received before stays in it.
     ///
     /// # Errors
-    /// There is no way to the sender; the focus is aimed as it was before.
-    pub fn aim(&self, at: Option<&SocketAddr>) -> io::Result<()> {
+    /// There is no way to the sender; the socket is connected as it was before.
+    pub fn connect_receiver(&self, at: Option<&SocketAddr>) -> io::Result<()> {
         sys::connect(self.as_fd(), Some(&Name::of(at.unwrap_or(&self.local()))))
     }
 }
 
-fn aimed_at_itself(focus: Option<&Socket>) -> io::Result<()> {
-    focus.map_or(Ok(()), |focus| focus.aim(None))
+fn connected_to_itself(connected: Option<&Socket>) -> io::Result<()> {
+    connected.map_or(Ok(()), |connected| connected.connect_receiver(None))
 }
 
 /// A second receiver with the address and port of the first.

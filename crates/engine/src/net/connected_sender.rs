@@ -1,0 +1,169 @@
+//! Which host a port's send socket is connected to: the one that it sends to again and again ([`udp::Socket::connect_sender`]), so that the kernel finds the way
+//! once. What a connected port sends is numbered on from what the socket told, so the next number is kept here, for the ICRCs; after
+//! anything that may have put it in doubt the port is disconnected, and all is as before. Principal type: [`ConnectedSender`].
+
+use std::net::SocketAddr;
+
+use crate::network::Outlet;
+
+/// Datagrams in a row to one host after which a port connects to it.
+const REPEATS: u32 = 64;
+
+/// The host that a port is connected to, if any, and the one that it may connect to next.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectedSender {
+    on: Option<SocketAddr>,
+    /// The IPv4 identification of the next datagram.
+    next: u16,
+    /// Where the last datagrams went, and how many in a row.
+    to: Option<SocketAddr>,
+    repeats: u32,
+    /// It cannot be done.
+    never: bool,
+}
+
+impl ConnectedSender {
+    /// Whether it is connected to this host.
+    pub(crate) fn is_on(&self, to: &SocketAddr) -> bool {
+        self.on.as_ref() == Some(to)
+    }
+
+    /// The IPv4 identification of the next datagram.
+    pub(crate) fn next(&self) -> u16 {
+        self.next
+    }
+
+    /// A datagram has been handed to the kernel, or was refused.
+    pub(crate) fn sent(&mut self, outlet: &dyn Outlet, to: &SocketAddr, accepted: bool) {
+        if self.on.is_some() {
+            self.next = self.next.wrapping_add(1);
+            if !accepted {
+                self.leave(outlet);
+            }
+        }
+        if self.is_on(to) || self.never || to.ip().is_multicast() {
+            return;
+        }
+        if self.to.as_ref() != Some(to) {
+            (self.to, self.repeats) = (Some(*to), 0);
+        }
+        self.repeats += 1;
+        if self.repeats == REPEATS {
+            self.connect_sender(outlet, to);
+        }
+    }
+
+    /// Something was lost, maybe for a wrong number.
+    pub(crate) fn leave(&mut self, outlet: &dyn Outlet) {
+        if self.on.is_some() {
+            *self = Self { never: outlet.disconnect_sender().is_err(), ..Self::default() };
+        }
+    }
+
+    fn connect_sender(&mut self, outlet: &dyn Outlet, to: &SocketAddr) {
+        match outlet.connect_sender(to) {
+            Ok(next) => (self.on, self.next) = (Some(*to), next),
+            Err(error) => {
+                tracing::debug!("a port is not connected to {to}: {error}");
+                *self = Self { never: true, ..Self::default() };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// What was connected to, in order; an odd port is refused.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Option<SocketAddr>>>);
+
+    impl Outlet for Told {
+        fn port(&self) -> u16 {
+            0xc123
+        }
+
+        fn send(&self, _: &udp::Outgoing<'_>) -> io::Result<()> {
+            unreachable!("nothing is sent here")
+        }
+
+        fn connect_sender(&self, to: &SocketAddr) -> io::Result<u16> {
+            self.0.lock().expect("no panic").push(Some(*to));
+            if to.port() % 2 == 1 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(0xfffe) }
+        }
+
+        fn disconnect_sender(&self) -> io::Result<()> {
+            self.0.lock().expect("no panic").push(None);
+            Ok(())
+        }
+    }
+
+    fn host(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 2], port))
+    }
+
+    #[test]
+    fn datagrams_in_a_row_to_one_host_connect_and_numbers_count_on() {
+        let (outlet, mut connected_sender) = (Told::default(), ConnectedSender::default());
+        for _ in 1..REPEATS {
+            connected_sender.sent(&outlet, &host(2), true);
+        }
+        assert!(!connected_sender.is_on(&host(2)));
+        assert_eq!(connected_sender.next(), 0);
+        connected_sender.sent(&outlet, &host(2), true);
+        assert!(connected_sender.is_on(&host(2)));
+        assert_eq!(connected_sender.next(), 0xfffe);
+        connected_sender.sent(&outlet, &host(2), true);
+        connected_sender.sent(&outlet, &host(4), true);
+        assert_eq!(connected_sender.next(), 0);
+        for _ in 1..REPEATS {
+            connected_sender.sent(&outlet, &host(4), true);
+        }
+        assert!(connected_sender.is_on(&host(4)), "it follows the traffic");
+        assert_eq!(*outlet.0.lock().expect("no panic"), [Some(host(2)), Some(host(4))]);
+    }
+
+    #[test]
+    fn two_hosts_in_turn_do_not_connect() {
+        let (outlet, mut connected_sender) = (Told::default(), ConnectedSender::default());
+        for index in 0..10 * REPEATS as u16 {
+            connected_sender.sent(&outlet, &host(index % 2), true);
+        }
+        assert!(outlet.0.lock().expect("no panic").is_empty());
+    }
+
+    #[test]
+    fn doubt_disconnects_and_it_may_connect_again() {
+        let (outlet, mut connected_sender) = (Told::default(), ConnectedSender::default());
+        connected_sender.leave(&outlet);
+        for lost in [false, true] {
+            for _ in 0..REPEATS {
+                connected_sender.sent(&outlet, &host(2), true);
+            }
+            assert!(connected_sender.is_on(&host(2)));
+            if lost {
+                connected_sender.leave(&outlet);
+            } else {
+                connected_sender.sent(&outlet, &host(2), false);
+            }
+            assert!(!connected_sender.is_on(&host(2)));
+            assert_eq!(connected_sender.next(), 0);
+            connected_sender.sent(&outlet, &host(4), true);
+        }
+        assert_eq!(*outlet.0.lock().expect("no panic"), [Some(host(2)), None, Some(host(2)), None]);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_tried_once() {
+        let (outlet, mut connected_sender) = (Told::default(), ConnectedSender::default());
+        for _ in 0..3 * REPEATS {
+            connected_sender.sent(&outlet, &host(1), true);
+        }
+        assert_eq!(*outlet.0.lock().expect("no panic"), [Some(host(1))]);
+        assert_eq!(connected_sender.next(), 0);
+    }
+}
