@@ -275,10 +275,10 @@ impl Forwarder {
     }
 
     /// Hands on what an engine has read from the sockets for others. True when there may be more.
-    pub(crate) fn take_strays(&self, engine: u32, buffer: &mut [u8]) -> bool {
+    pub(crate) fn take_misdelivered(&self, engine: u32, buffer: &mut [u8]) -> bool {
         let engines = self.engines.read();
         let Some(link) = engines.links.get(&engine) else { return false };
-        link.take_strays(engine, buffer, |incoming| self.forward(&engines, incoming))
+        link.take_misdelivered(engine, buffer, |incoming| self.forward(&engines, incoming))
     }
 
     fn forward(&self, engines: &Engines, incoming: &Incoming<'_>) {

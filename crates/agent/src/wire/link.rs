@@ -25,7 +25,7 @@ const WAITING_MAX: usize = 1 << 20;
 /// The bits of ECN in a traffic class: 0 of a sender that does not heed marks; all are set in what is marked.
 const ECN: u8 = 3;
 /// Records that are taken from one engine before the next has its turn.
-const STRAYS: usize = 64;
+const MISDELIVERED: usize = 64;
 
 /// The agent's end of a wire lane.
 #[derive(Debug)]
@@ -157,14 +157,19 @@ impl Link {
     }
 
     /// Takes what the engine has read for others, up to a fair number of records. True when there may be more.
-    pub(crate) fn take_strays(&self, engine: u32, buffer: &mut [u8], mut hand_on: impl FnMut(&Incoming<'_>)) -> bool {
+    pub(crate) fn take_misdelivered(
+        &self,
+        engine: u32,
+        buffer: &mut [u8],
+        mut hand_on: impl FnMut(&Incoming<'_>),
+    ) -> bool {
         if !self.is_shared() {
             return false;
         }
         let mut rx = self.receiver.lock();
         let mut taken = 0;
-        while taken < STRAYS {
-            match stray(&mut rx, buffer, &mut hand_on) {
+        while taken < MISDELIVERED {
+            match misdelivered(&mut rx, buffer, &mut hand_on) {
                 Ok(true) => taken += 1,
                 Ok(false) => break,
                 Err(Broken) => {
@@ -181,7 +186,7 @@ impl Link {
             rx.clear_waiting();
             self.waker.wake();
         }
-        taken == STRAYS
+        taken == MISDELIVERED
     }
 
     fn is_broken(&self) -> bool {
@@ -296,7 +301,7 @@ impl Sender {
 }
 
 /// Hands on the next record, if there is one.
-fn stray(rx: &mut LaneRx, buffer: &mut [u8], hand_on: &mut impl FnMut(&Incoming<'_>)) -> Result<bool, Broken> {
+fn misdelivered(rx: &mut LaneRx, buffer: &mut [u8], hand_on: &mut impl FnMut(&Incoming<'_>)) -> Result<bool, Broken> {
     let mut record = [0; RECORD_MAX];
     let Some(len) = rx.ring.pop(&mut record)? else { return Ok(false) };
     let arrival = Arrival::read(&record[..len]).ok_or(Broken)?;

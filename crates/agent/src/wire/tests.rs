@@ -198,7 +198,7 @@ proptest! {
         for record in records {
             let _ = tx.ring.push(&record);
             let mut taken = 0;
-            link.take_strays(1, &mut buffer, |incoming| taken += 1 + incoming.bytes.len());
+            link.take_misdelivered(1, &mut buffer, |incoming| taken += 1 + incoming.bytes.len());
             prop_assert!(taken <= 1 + 64 * 1024);
             prop_assert!(link.is_shared() || link.deliver(1, &Arrival::default(), &[0; 16]) == Delivery::Lost);
         }

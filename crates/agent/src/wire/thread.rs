@@ -1,4 +1,4 @@
-//! The wire thread: reads the sockets unless an engine does, and hands strays on.
+//! The wire thread: reads the sockets unless an engine does, and hands misdelivered packets on.
 //!
 //! It sleeps without a timeout, but for the looks after an engine that holds the lease. Nothing that it does waits for a
 //! client. The principal type is [`WireThread`].
@@ -48,7 +48,7 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
     let mut buffer = vec![0; BUFFER];
     let mut events = Vec::new();
     let mut listens = true;
-    // Engines with strays for which the last turn was too short.
+    // Engines with misdelivered packets for which the last turn was too short.
     let mut left: Vec<u32> = Vec::new();
     while !intake.is_stopping() {
         let timeout = if left.is_empty() { lease.pause() } else { Some(Duration::ZERO) };
@@ -62,9 +62,9 @@ fn run(intake: &Intake, forwarder: &Forwarder) {
         let mut engines = std::mem::take(&mut left);
         engines.extend(news.engines.iter().copied().filter(|engine| !engines.contains(engine)).collect::<Vec<_>>());
         engines.iter().for_each(|engine| forwarder.go_on(*engine));
-        // A holder that wrote strays and has not rung yet is looked after with its lease.
+        // A holder that wrote misdelivered packets and has not rung yet is looked after with its lease.
         engines.extend(lease.holder().filter(|holder| !engines.contains(holder)));
-        left = engines.into_iter().filter(|engine| forwarder.take_strays(*engine, &mut buffer)).collect();
+        left = engines.into_iter().filter(|engine| forwarder.take_misdelivered(*engine, &mut buffer)).collect();
 
         let mut read = Ok(());
         if news.datagrams && lease.holder().is_none() {

@@ -201,9 +201,9 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
         });
         (len == 64).then_some(())
     });
-    // Strays, short and long, are the other engine's.
+    // Misdelivered packets, short and long, are the other engine's.
     for len in [100, 4000] {
-        let stray = datagram(b, len, 3);
+        let misdelivered = datagram(b, len, 3);
         let mut arrival = Arrival {
             kind: arrival_kind::DATAGRAMS,
             segment: len as u16,
@@ -213,15 +213,15 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
             ..Arrival::default()
         };
         if len + size_of::<Arrival>() <= RECORD_MAX {
-            one.tx.ring.push(&[arrival.bytes(), &stray].concat()).expect("room");
+            one.tx.ring.push(&[arrival.bytes(), &misdelivered].concat()).expect("room");
         } else {
-            let slot = one.tx.bulk.put(&stray).expect("sound").expect("room");
+            let slot = one.tx.bulk.put(&misdelivered).expect("sound").expect("room");
             (arrival.flags, arrival.bulk) = (arrival_flags::BULK, slot.offset);
             one.tx.ring.push(arrival.bytes()).expect("room");
         }
         one.agent.ring();
         beat(&one);
-        assert!(two.await_record().bytes == stray);
+        assert!(two.await_record().bytes == misdelivered);
     }
     release(&one);
     sender.send(&datagram(a, 64, 5));

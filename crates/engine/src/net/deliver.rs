@@ -115,7 +115,7 @@ pub(crate) struct Packets<'a> {
     /// That of the first packet, if it fitted.
     first: Option<u16>,
     /// Packets that were another engine's.
-    strays: u32,
+    misdelivered: u32,
 }
 
 impl<'a> Packets<'a> {
@@ -199,13 +199,13 @@ impl<'a> Packets<'a> {
 
     fn give_back(&mut self, rest: &[u8]) {
         let packets = rest.chunks(self.segment);
-        let is_stray = |packet: &&[u8]| {
+        let is_misdelivered = |packet: &&[u8]| {
             packet.len() >= SHORTEST
                 && self.engine.other_owner(destination(packet)).is_some_and(|owner| owner != NOBODY)
         };
-        let strays = packets.take_while(is_stray);
-        let run = strays.map(<[u8]>::len).sum::<usize>();
-        self.strays += run.div_ceil(self.segment) as u32;
+        let misdelivered = packets.take_while(is_misdelivered);
+        let run = misdelivered.map(<[u8]>::len).sum::<usize>();
+        self.misdelivered += run.div_ceil(self.segment) as u32;
         if let Some(inbox) = self.engine.net.inbox() {
             inbox.give_back(self.engine, self.datagrams, &rest[..run]);
         }
@@ -243,7 +243,7 @@ impl Engine {
         let segment = if datagrams.segment == 0 { len.max(1) } else { datagrams.segment };
         let bytes = &buffer[..len];
         let mut packets =
-            Packets { engine: self, datagrams, envelope, bytes, segment, at: 0, id, first: None, strays: 0 };
+            Packets { engine: self, datagrams, envelope, bytes, segment, at: 0, id, first: None, misdelivered: 0 };
         let mut next = packets.next();
         while let Some(found) = next.take() {
             match found {
@@ -270,11 +270,11 @@ impl Engine {
             }
             next = packets.next();
         }
-        let (first, strays) = (packets.first, packets.strays);
+        let (first, misdelivered) = (packets.first, packets.misdelivered);
         if let Some(id) = first {
             reception.origins.began(datagrams.from_port, id);
         }
-        strays
+        misdelivered
     }
 
     /// Brings a packet to its QP, and those behind it as long as they are for the same one; gives the first that is not.

@@ -55,7 +55,7 @@ pub(crate) struct Inbox {
     glance: Glance,
     position: AtomicU32,
     /// The way back to the agent.
-    strays: Mutex<LaneTx>,
+    misdelivered: Mutex<LaneTx>,
     agent: Doorbell,
     /// The right to read the agent's sockets, where it is given to engines at all.
     pub(crate) lease: Option<ReceiveLease>,
@@ -324,9 +324,9 @@ impl Engine {
         }
         let datagrams = Datagrams { traffic_class, ..Datagrams::of(&received, &shared.gid) };
         if self.is_foreign(reception, &datagrams.from) {
-            let strays = self.deliver(reception, &datagrams, received.len, polled && received.len < BURST);
-            if strays > 0 {
-                lease.note_strays(self, inbox, strays);
+            let misdelivered = self.deliver(reception, &datagrams, received.len, polled && received.len < BURST);
+            if misdelivered > 0 {
+                lease.note_misdelivered(self, inbox, misdelivered);
             }
         }
         Some(received.from)
@@ -381,7 +381,7 @@ impl Inbox {
         let mut fds = answer.fds.into_iter();
         let mut next = || fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "WIRE_OPEN came without its descriptors"));
         let region = shm::Region::map(next()?.as_fd(), LANE_LEN)?;
-        let (strays, rx) = shm::ends(Arc::new(region), Side::B);
+        let (misdelivered, rx) = shm::ends(Arc::new(region), Side::B);
         let agent = Doorbell::from(next()?);
         let lease = match out.flags & open_flags::SHARED {
             0 => None,
@@ -405,7 +405,7 @@ impl Inbox {
                 streak: 0,
                 bytes: 0,
             }),
-            strays: Mutex::new(strays),
+            misdelivered: Mutex::new(misdelivered),
             agent,
             lease,
             sockets: ArcSwap::default(),
@@ -445,14 +445,14 @@ impl Inbox {
         self.sockets.store(Arc::default());
     }
 
-    /// Wakes the agent: a lease has changed, or there are strays.
+    /// Wakes the agent: a lease has changed, or there are misdelivered packets.
     pub(crate) fn ring(&self) {
         self.agent.ring();
     }
 
     /// Hands the agent what is another engine's; lost where there is no room, as on a network.
     pub(crate) fn give_back(&self, engine: &Engine, datagrams: &Datagrams, bytes: &[u8]) {
-        if self.push_stray(datagrams, bytes).is_some() {
+        if self.push_misdelivered(datagrams, bytes).is_some() {
             self.ring();
         } else {
             tracing::debug!("{} bytes for another engine were dropped: the way to the agent is full", bytes.len());
@@ -460,21 +460,21 @@ impl Inbox {
         }
     }
 
-    fn push_stray(&self, datagrams: &Datagrams, bytes: &[u8]) -> Option<()> {
+    fn push_misdelivered(&self, datagrams: &Datagrams, bytes: &[u8]) -> Option<()> {
         const HEAD: usize = size_of::<Arrival>();
         let mut arrival = datagrams.arrival(bytes.len());
         let mut record = [0; RECORD_MAX];
-        let mut strays = self.strays.lock();
+        let mut misdelivered = self.misdelivered.lock();
         if bytes.len() <= inline_max(RECORD_MAX) {
             record[..HEAD].copy_from_slice(arrival.bytes());
             record[HEAD..HEAD + bytes.len()].copy_from_slice(bytes);
-            return strays.ring.push(&record[..HEAD + bytes.len()]).ok();
+            return misdelivered.ring.push(&record[..HEAD + bytes.len()]).ok();
         }
-        let slot = strays.bulk.put(bytes).ok()??;
+        let slot = misdelivered.bulk.put(bytes).ok()??;
         (arrival.flags, arrival.bulk) = (arrival_flags::BULK, slot.offset);
-        let pushed = strays.ring.push(arrival.bytes());
+        let pushed = misdelivered.ring.push(arrival.bytes());
         if pushed.is_err() {
-            strays.bulk.cancel(slot);
+            misdelivered.bulk.cancel(slot);
         }
         pushed.ok()
     }

@@ -19,8 +19,8 @@ const IDLE: u64 = 20_000_000;
 const IDLE_POLLING: u64 = 100_000_000;
 /// Ticks within which packets came at one time: some fraction of a millisecond.
 const MOMENT: u64 = 500_000;
-/// Strays with one lease, at most; then the agent does the work for everybody,
-const STRAYS: u32 = 64;
+/// Misdelivered packets with one lease, at most; then the agent does the work for everybody,
+const MISDELIVERED: u32 = 64;
 /// for so long.
 const PAUSE: u64 = 50_000_000;
 
@@ -31,7 +31,7 @@ pub(crate) struct ReceiveLease {
     traffic: AtomicU64,
     /// The same by the time stamp counter, which is cheaper to read.
     ticks: AtomicU64,
-    strays: AtomicU32,
+    misdelivered: AtomicU32,
     /// Not asked for before this time.
     pause: AtomicU64,
 }
@@ -42,7 +42,7 @@ impl ReceiveLease {
             page,
             traffic: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
-            strays: AtomicU32::new(0),
+            misdelivered: AtomicU32::new(0),
             pause: AtomicU64::new(0),
         }
     }
@@ -88,7 +88,7 @@ impl ReceiveLease {
         if now < self.pause.load(Ordering::Relaxed) || since > IDLE {
             return;
         }
-        self.strays.store(0, Ordering::Relaxed);
+        self.misdelivered.store(0, Ordering::Relaxed);
         if self.word().compare_exchange(0, engine.number(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             tracing::debug!("engine {} asks to read the agent's sockets", engine.number());
             inbox.ring();
@@ -111,7 +111,7 @@ impl ReceiveLease {
     /// Gives the lease back.
     pub(crate) fn release(&self, number: u32, inbox: &Inbox) {
         for mine in [number | GRANTED, number] {
-            // Release: pairs with the agent's acquire, so that strays that were handed over are seen before.
+            // Release: pairs with the agent's acquire, so that misdelivered packets that were handed over are seen before.
             if self.word().compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 tracing::debug!("engine {number} gives the agent's sockets back");
                 inbox.ring();
@@ -121,8 +121,8 @@ impl ReceiveLease {
     }
 
     /// Packets were another engine's.
-    pub(crate) fn note_strays(&self, engine: &Engine, inbox: &Inbox, count: u32) {
-        if self.strays.fetch_add(count, Ordering::Relaxed) + count >= STRAYS {
+    pub(crate) fn note_misdelivered(&self, engine: &Engine, inbox: &Inbox, count: u32) {
+        if self.misdelivered.fetch_add(count, Ordering::Relaxed) + count >= MISDELIVERED {
             self.pause.store(engine.now().0 + PAUSE, Ordering::Relaxed);
             self.release(engine.number(), inbox);
         }
