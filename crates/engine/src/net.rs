@@ -11,13 +11,13 @@ pub(crate) mod batch;
 pub(crate) mod connected_receiver;
 pub(crate) mod connected_sender;
 mod connection;
+pub(crate) mod delayed_ack;
 pub(crate) mod deliver;
 pub(crate) mod flow;
 pub(crate) mod inbox;
 pub(crate) mod lease;
 pub(crate) mod marks;
 pub(crate) mod origins;
-pub(crate) mod owing;
 pub(crate) mod peer;
 pub(crate) mod port;
 mod train;
@@ -56,8 +56,8 @@ pub(crate) struct Net {
     /// Where packets arrive; absent until the first QP, and where the agent has no wire.
     inbox: OnceLock<Option<Inbox>>,
     /// QPs whose acknowledgement waits for company, and whether there are some.
-    owing: Mutex<Vec<Arc<Qp>>>,
-    owes: AtomicBool,
+    delayed_acks: Mutex<Vec<Arc<Qp>>>,
+    has_delayed_acks: AtomicBool,
     /// Connections wait for their turn.
     pub(crate) crowded: AtomicBool,
     /// Rounds since something came, while the program polls.
@@ -73,8 +73,8 @@ impl Net {
             peers: Mutex::default(),
             flows: RwLock::default(),
             inbox: OnceLock::new(),
-            owing: Mutex::default(),
-            owes: AtomicBool::new(false),
+            delayed_acks: Mutex::default(),
+            has_delayed_acks: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
             idle: AtomicU32::new(0),
         }
@@ -94,12 +94,12 @@ impl Net {
             }
         }
         self.flows.write().clear();
-        self.owing.lock().clear();
+        self.delayed_acks.lock().clear();
     }
 
     /// Lets go of QPs, when no new ones can be found any more: they know their engine, and it would never end.
     pub(crate) fn forget_qps(&self) {
-        self.owing.lock().clear();
+        self.delayed_acks.lock().clear();
         if let Some(inbox) = self.inbox() {
             inbox.forget_qps();
         }

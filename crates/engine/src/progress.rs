@@ -114,7 +114,7 @@ impl Engine {
             }
         }
         if caller != Caller::Found {
-            worked |= self.pay_all();
+            worked |= self.send_delayed_acks();
         }
         let turn = poller.is_some_and(|poller| poller.is_turn(OTHERS));
         worked |= self.receive_from_hosts(sure, polled, turn);

@@ -28,8 +28,8 @@ use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
 use crate::memory::View;
 use crate::migration::Migration;
+use crate::net::delayed_ack::ReplyPattern;
 use crate::net::flow::{Flow, Vector};
-use crate::net::owing::Habit;
 use crate::net::turns::Share;
 use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
@@ -214,7 +214,7 @@ pub(crate) struct Inner {
     /// What it has under way towards another host, and whether it waits for its turn.
     pub(crate) share: Share,
     /// What the program does when it has received something from another host.
-    pub(crate) habit: Habit,
+    pub(crate) reply_pattern: ReplyPattern,
     /// Why there is no way has been told.
     pub(crate) complained: bool,
     /// The next deadline, if any.
@@ -428,7 +428,7 @@ impl Engine {
             losses: 0,
             share: Share::default(),
             wake: Default::default(),
-            habit: Habit::default(),
+            reply_pattern: ReplyPattern::default(),
             complained: false,
             deadline: None,
             alarm: None,

@@ -259,7 +259,7 @@ impl SendBatch<'_> {
     /// Sends what was posted.
     pub fn finish(self) {
         let Self { qp, mut inner } = self;
-        inner.habit.post();
+        inner.reply_pattern.post();
         if qp.engine().waker.attendance.is_on() {
             return qp.send_attending(inner);
         }

@@ -17,7 +17,7 @@ use crate::board::Place;
 use crate::error::{Error, Result};
 use crate::lane::LANE_MTU;
 use crate::migration::Migration;
-use crate::net::owing::Habit;
+use crate::net::delayed_ack::ReplyPattern;
 use crate::net::unanswered::Unanswered;
 use crate::pace::RateLimit;
 use crate::qp::{Inner, Qp, Route};
@@ -133,14 +133,14 @@ impl Qp {
             if mask & attr::STATE == 0 { before } else { State::from_u32(u32::from(new.qp_state)).unwrap_or(before) };
         match (before, next) {
             (_, State::Reset) => {
-                self.pay(inner);
+                self.send_delayed_ack(inner);
                 return self.reset(inner);
             }
             (State::Err, State::Err) => return,
             (_, State::Err) => {
                 self.abandon_remote_srq(inner);
                 self.say_gone(inner);
-                self.pay(inner);
+                self.send_delayed_ack(inner);
                 self.flushes(inner, format_args!("the program moved it there"));
                 inner.set_state(State::Err);
                 inner.requester.flush();
@@ -316,7 +316,7 @@ impl Qp {
         self.uncount(inner);
         (inner.on_wire, inner.last_flow, inner.losses, inner.complained) = (false, None, 0, false);
         (inner.lossy, inner.lane_mtu, inner.peer_mtu) = (false, 0, 0);
-        inner.habit = Habit::default();
+        inner.reply_pattern = ReplyPattern::default();
         inner.unanswered = Unanswered::default();
         inner.migration = Migration::default();
         inner.route = Route::Unknown;

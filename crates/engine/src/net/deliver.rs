@@ -318,7 +318,7 @@ impl Engine {
                 qp.note_mark(&inner, packet.headers.opcode);
             }
             if polled && next.is_none() {
-                qp.pump_or_owe(&mut inner);
+                qp.pump_or_delay_ack(&mut inner);
             } else if touched.last().is_none_or(|last| !Arc::ptr_eq(last, qp)) {
                 touched.push(Arc::clone(qp));
             }

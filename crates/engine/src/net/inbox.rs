@@ -186,7 +186,7 @@ impl Engine {
         while let Some(qp) = reception.touched.pop() {
             let mut inner = qp.lock();
             if polled {
-                qp.pump_or_owe(&mut inner);
+                qp.pump_or_delay_ack(&mut inner);
             } else {
                 qp.pump(&mut inner);
             }

@@ -66,7 +66,7 @@ impl Qp {
             lint.emptied(self);
         }
         self.say_gone(inner);
-        self.pay(inner);
+        self.send_delayed_ack(inner);
         self.uncount(inner);
         self.abandon_remote_srq(inner);
         (inner.last_flow, inner.named) = (None, None);

@@ -1,9 +1,9 @@
-//! Acknowledgements that wait for company.
+//! Delayed acknowledgements: an ACK that waits for the program's next request.
 //!
 //! A system call for each packet is what the wire costs most. A program that answers what it receives will post in a moment, and an
-//! acknowledgement that leaves with that request costs nothing. So where a connection has shown that habit, its ACK waits: until the program
+//! acknowledgement that leaves with that request costs nothing. So where a connection has shown that pattern, its ACK waits: until the program
 //! posts, or polls and finds nothing, or the helper thread looks, which is within a millisecond. That something is owed stands
-//! in queue memory, where the agent finds it should the process end meanwhile. Principal type: [`Habit`].
+//! in queue memory, where the agent finds it should the process end meanwhile. Principal type: [`ReplyPattern`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,13 +19,13 @@ const REPLIES: u8 = 2;
 
 /// What a program does after it has received something.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Habit {
+pub(crate) struct ReplyPattern {
     replies: u8,
     /// It has received and not posted since.
     received: bool,
 }
 
-impl Habit {
+impl ReplyPattern {
     /// The program is shown something that it has received; says whether it is likely to reply.
     fn receive(&mut self) -> bool {
         if std::mem::replace(&mut self.received, true) {
@@ -43,22 +43,22 @@ impl Habit {
 }
 
 impl Engine {
-    /// Pays what is owed.
-    pub(crate) fn pay_all(self: &Arc<Self>) -> bool {
-        if !self.net.owes.load(Ordering::Acquire) {
+    /// Sends the delayed acknowledgements.
+    pub(crate) fn send_delayed_acks(self: &Arc<Self>) -> bool {
+        if !self.net.has_delayed_acks.load(Ordering::Acquire) {
             return false;
         }
         crate::usermem::prepare_thread();
-        self.net.owes.store(false, Ordering::Relaxed);
-        let owing = std::mem::take(&mut *self.net.owing.lock());
-        for qp in &owing {
+        self.net.has_delayed_acks.store(false, Ordering::Relaxed);
+        let delayed = std::mem::take(&mut *self.net.delayed_acks.lock());
+        for qp in &delayed {
             let mut inner = qp.lock();
-            qp.pay(&mut inner);
+            qp.send_delayed_ack(&mut inner);
         }
         // The room is kept for the next ones.
-        let mut list = self.net.owing.lock();
+        let mut list = self.net.delayed_acks.lock();
         if list.is_empty() {
-            *list = owing;
+            *list = delayed;
             list.clear();
         }
         true
@@ -67,9 +67,9 @@ impl Engine {
 
 impl Qp {
     /// After packets from another host: answers and goes on, or lets a mere ACK wait for what the program is about to post.
-    pub(crate) fn pump_or_owe(self: &Arc<Self>, inner: &mut Inner) {
+    pub(crate) fn pump_or_delay_ack(self: &Arc<Self>, inner: &mut Inner) {
         let receives = !inner.arrived.is_empty();
-        let replies = receives && inner.habit.receive();
+        let replies = receives && inner.reply_pattern.receive();
         let idle = !inner.requester.has_unsent() && !inner.responder.has_answers();
         let may_wait = replies && inner.responder.owes_only_ack() && !inner.requester.has_unsent();
         if inner.is_dead() || self.service != Service::Rc || !inner.on_wire || !(idle || may_wait) {
@@ -81,14 +81,14 @@ impl Qp {
                 // Release: the agent, which reads this word first, finds the other.
                 view.word(word::OWED).store(OWED | inner.responder.msn(), Ordering::Release);
             }
-            self.engine().net.owing.lock().push(Arc::clone(self));
-            self.engine().net.owes.store(true, Ordering::Release);
+            self.engine().net.delayed_acks.lock().push(Arc::clone(self));
+            self.engine().net.has_delayed_acks.store(true, Ordering::Release);
         }
         self.show(inner);
     }
 
     /// Sends the acknowledgement that is owed, if it has not gone.
-    pub(crate) fn pay(&self, inner: &mut Inner) {
+    pub(crate) fn send_delayed_ack(&self, inner: &mut Inner) {
         if self.service == Service::Rc
             && inner.on_wire
             && !inner.is_dead()
@@ -106,16 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_habit_has_to_be_shown_and_is_lost_at_once() {
-        let mut habit = Habit::default();
-        assert!(!habit.receive());
-        habit.post();
-        assert!(!habit.receive());
-        habit.post();
-        habit.post();
-        assert!(habit.receive(), "it has replied twice");
-        assert!(!habit.receive(), "and now it has not");
-        habit.post();
-        assert!(!habit.receive());
+    fn a_reply_pattern_takes_two_replies_and_ends_with_one_missing() {
+        let mut pattern = ReplyPattern::default();
+        assert!(!pattern.receive());
+        pattern.post();
+        assert!(!pattern.receive());
+        pattern.post();
+        pattern.post();
+        assert!(pattern.receive(), "it has replied twice");
+        assert!(!pattern.receive(), "and now it has not");
+        pattern.post();
+        assert!(!pattern.receive());
     }
 }
