@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use abi::reason::Cause;
-use protocol::{EARLY, Outcome, Service, Time, timeout};
+use protocol::{OUT_OF_ORDER_MAX, Outcome, Service, Time, timeout};
 use wire::Psn;
 
 use crate::access;
 use crate::cell::Packet;
-use crate::early::Overtaken;
+use crate::out_of_order::OutOfOrderBuffer;
 use crate::qp::{Inner, Qp};
 
 /// How long a program gets, in nanoseconds. Less than most ACK timeouts; more than processes usually wait for a processor.
@@ -36,15 +36,15 @@ pub(crate) struct Held {
     all: Arc<AtomicUsize>,
     /// When the peer is told.
     until: Time,
-    /// Packets that have overtaken others, if there are any.
-    pub(crate) early: Option<Box<Overtaken>>,
+    /// Out-of-order packets, if there are any.
+    pub(crate) out_of_order: Option<Box<OutOfOrderBuffer>>,
     /// The packet of which the peer was told last: when it comes again, it does not wait again.
     refused: Option<Psn>,
 }
 
 impl Held {
     pub(crate) fn new(all: Arc<AtomicUsize>) -> Self {
-        Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, early: None, refused: None }
+        Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, out_of_order: None, refused: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,7 +59,7 @@ impl Held {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         drop(self.take());
-        self.early = None;
+        self.out_of_order = None;
         self.refused = None;
     }
 
@@ -86,8 +86,12 @@ impl Held {
 
     /// How many of those that wait come before packet `psn`. None if it waits already, or is too late: then it counts as come again.
     fn before(&self, psn: Psn) -> Option<usize> {
-        let overtaken =
-            self.packets.iter().rev().take(EARLY + 1).position(|(kept, _)| kept.headers.psn.since(psn) <= 0)?;
+        let overtaken = self
+            .packets
+            .iter()
+            .rev()
+            .take(OUT_OF_ORDER_MAX + 1)
+            .position(|(kept, _)| kept.headers.psn.since(psn) <= 0)?;
         let before = self.packets.len() - overtaken;
         (self.packets[before - 1].0.headers.psn != psn).then_some(before)
     }
@@ -156,8 +160,8 @@ impl Qp {
                 return;
             }
         }
-        if inner.held.early.is_some() {
-            self.go_on_with_early(inner);
+        if inner.held.out_of_order.is_some() {
+            self.take_out_of_order(inner);
         }
     }
 

@@ -142,8 +142,8 @@ impl Qp {
         } else {
             return self.turn_down(inner, packet, origin);
         }
-        if inner.held.early.is_some() {
-            self.go_on_with_early(inner);
+        if inner.held.out_of_order.is_some() {
+            self.take_out_of_order(inner);
         }
         Arrival::Taken
     }
@@ -169,7 +169,7 @@ impl Qp {
         let now = if plain { self.time(inner) } else { self.engine().now() };
         let (slot, offset, len, bytes) = match inner.requester.handle_response(now, headers, u32::from(packet.len)) {
             Incoming::Nothing => (0, 0, 0, None),
-            Incoming::Early => {
+            Incoming::OutOfOrder => {
                 self.keep_answer(inner, packet, payload);
                 (0, 0, 0, None)
             }
@@ -219,7 +219,7 @@ impl Qp {
         let step = inner.responder.handle(&packet.headers, u32::from(packet.len));
         let mut pd = self.pd;
         if let Some(target) = &self.target
-            && !matches!(step, Step::Ignore(_) | Step::Reply | Step::Early)
+            && !matches!(step, Step::Ignore(_) | Step::Reply | Step::OutOfOrder)
         {
             pd = match self.enter_domain(inner, target, packet, &step) {
                 Ok(Some(pd)) => pd,
@@ -267,7 +267,7 @@ impl Qp {
                 self.drop_packet(inner, cause, packet, (got, expected));
             }
             Step::Reply => {}
-            Step::Early => self.keep_request(inner, packet, payload),
+            Step::OutOfOrder => self.keep_request(inner, packet, payload),
             Step::Receive { offset, len, first, last } => {
                 status = self.on_send(inner, packet, payload, (offset, len, first), last)
             }

@@ -105,7 +105,7 @@ impl SrqRequest {
             Step::Atomic { va, rkey, .. } => Self { va, rkey, ..nothing },
             Step::AtomicWrite { va, rkey } => Self { kind: Kind::AtomicWrite, va, rkey, ..nothing },
             Step::Flush { va, rkey, len, .. } => Self { kind: Kind::Flush, va, rkey, total: len, ..nothing },
-            Step::Ignore(_) | Step::Reply | Step::Early => nothing,
+            Step::Ignore(_) | Step::Reply | Step::OutOfOrder => nothing,
         }
     }
 

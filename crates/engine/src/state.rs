@@ -207,7 +207,7 @@ impl Qp {
             migrated: inner.migration.is_migrated(),
         });
         if self.service == Service::Rc {
-            inner.responder.keep_early();
+            inner.responder.keep_out_of_order();
         }
     }
 
@@ -236,7 +236,7 @@ impl Qp {
         });
         inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
         if self.service == Service::Rc {
-            inner.requester.keep_early();
+            inner.requester.keep_out_of_order();
         }
         self.narrow(inner);
     }

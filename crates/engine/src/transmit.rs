@@ -540,8 +540,8 @@ impl Qp {
 
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        let early = inner.held.early.as_ref().map(|early| early.until());
-        let waits = [inner.deadline, inner.held.until(), early, inner.unanswered.until(), Self::waits_until(inner)];
+        let reordered = inner.held.out_of_order.as_ref().map(|buffer| buffer.until());
+        let waits = [inner.deadline, inner.held.until(), reordered, inner.unanswered.until(), Self::waits_until(inner)];
         for at in waits.into_iter().flatten() {
             self.look_again(inner, at);
         }
@@ -573,7 +573,7 @@ impl Qp {
         if inner.held.until().is_some_and(|until| until <= now) {
             self.refuse_held(&mut inner);
         }
-        if inner.held.early.as_ref().is_some_and(|early| early.until() <= now) {
+        if inner.held.out_of_order.as_ref().is_some_and(|buffer| buffer.until() <= now) {
             self.miss(&mut inner, now);
         }
         self.answer_probes(&mut inner);

@@ -129,8 +129,8 @@ pub enum Incoming {
     /// Nothing. There may be completions and packets to send, as after every call.
     Nothing,
     /// It comes before data that is missing: keep it for a moment, or say [`crate::Requester::missed_data`]. Only where
-    /// [`crate::Requester::keep_early`] was said.
-    Early,
+    /// [`crate::Requester::keep_out_of_order`] was said.
+    OutOfOrder,
     /// The payload is bytes `[offset, offset + len)` of what the READ in `slot` asked for.
     Place {
         /// The READ.

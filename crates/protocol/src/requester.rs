@@ -144,8 +144,8 @@ pub struct Requester {
     pub(crate) spare: bool,
     /// This path has failed, and what was not answered goes once more, by the other one.
     pub(crate) failed_over: bool,
-    /// The caller keeps answers that come too early.
-    pub(crate) keeps_early: bool,
+    /// The caller keeps answers that come out of order.
+    pub(crate) keeps_out_of_order: bool,
     pub(crate) rc: Reliable,
     stop: Option<Stop>,
 }
@@ -171,7 +171,7 @@ impl Requester {
             losses: 0,
             spare: false,
             failed_over: false,
-            keeps_early: false,
+            keeps_out_of_order: false,
             rc: Reliable::default(),
             stop: None,
         }

@@ -81,10 +81,10 @@ pub struct Responder {
     pub(crate) abandoned: bool,
     /// RC: a NAK was sent for the awaited packet; what comes before it is dropped in silence.
     pub(crate) nak_sent: bool,
-    /// RC: the last packet that came too early.
+    /// RC: the last packet that came out of order.
     pub(crate) beyond: Psn,
-    /// RC: the caller keeps what comes too early.
-    pub(crate) keeps_early: bool,
+    /// RC: the caller keeps what comes out of order.
+    pub(crate) keeps_out_of_order: bool,
     pub(crate) answers: Answers,
     pub(crate) dead: Option<Refusal>,
     /// How something went that was not asked for here.
@@ -104,7 +104,7 @@ impl Responder {
             abandoned: false,
             nak_sent: false,
             beyond: Psn::default(),
-            keeps_early: false,
+            keeps_out_of_order: false,
             answers: Answers::default(),
             dead: None,
             unasked: None,

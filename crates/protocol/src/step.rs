@@ -13,8 +13,8 @@ pub enum Step {
     /// Nothing, but there is something to transmit: a repetition, or a refusal (then [`crate::Responder::dead`] says so).
     Reply,
     /// It comes before one that is missing: keep it for a moment, or say [`crate::Responder::missed`]. Only where
-    /// [`crate::Responder::keep_early`] was said.
-    Early,
+    /// [`crate::Responder::keep_out_of_order`] was said.
+    OutOfOrder,
     /// Payload for a receive request.
     Receive {
         /// Where in the message it begins. The 40 bytes before a datagram are not counted.

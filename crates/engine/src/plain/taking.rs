@@ -134,7 +134,7 @@ impl Qp {
             && !inner.ruled
             && inner.remote_srq.is_none()
             && inner.held.is_empty()
-            && inner.held.early.is_none()
+            && inner.held.out_of_order.is_none()
             && self.lint().is_none()
     }
 

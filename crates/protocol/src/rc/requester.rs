@@ -22,7 +22,7 @@
 //!
 //! What a receiver says about its receive requests is in [`super::credits`].
 
-use super::early::REACH;
+use super::out_of_order::REACH;
 use crate::ring::Entry;
 use crate::{Incoming, Operation, Reason, Requester, Status, Time};
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
@@ -77,7 +77,7 @@ pub(crate) struct Reliable {
     /// The last message that finds a receive request, if the peer says such things.
     pub(super) limit: Option<u32>,
     /// The answer at hand comes before data that is missing, and may be kept.
-    early: bool,
+    out_of_order: bool,
     /// Data of a READ or atomic is being placed.
     placing: bool,
     /// When something is to be done, or [`Time::NEVER`].
@@ -112,7 +112,7 @@ impl Reliable {
             rough: 0,
             lossy: false,
             limit: None,
-            early: false,
+            out_of_order: false,
             placing: false,
             deadline: Time::NEVER,
             expiry: Time::NEVER,
@@ -161,14 +161,14 @@ impl Requester {
         self.passed_data()
     }
 
-    /// An answer was heard, or comes too early.
+    /// An answer was heard, or comes out of order.
     fn passed_data(&mut self) -> Incoming {
-        if std::mem::take(&mut self.rc.early) { Incoming::Early } else { Incoming::Nothing }
+        if std::mem::take(&mut self.rc.out_of_order) { Incoming::OutOfOrder } else { Incoming::Nothing }
     }
 
-    /// The caller can keep answers that come too early for a moment: it is given [`Incoming::Early`].
-    pub fn keep_early(&mut self) {
-        self.keeps_early = true;
+    /// The caller can keep answers that come out of order for a moment: it is given [`Incoming::OutOfOrder`].
+    pub fn keep_out_of_order(&mut self) {
+        self.keeps_out_of_order = true;
     }
 
     /// What is sent from now on goes by another path, also where it was the peer that has changed over: tries on the old one do not count.
@@ -176,7 +176,7 @@ impl Requester {
         self.rc.retries = 0;
     }
 
-    /// Whether an answer would be too early now.
+    /// Whether an answer would be out of order now.
     #[must_use]
     pub fn lacks_data_before(&self, headers: &Headers) -> bool {
         // A refusal says of the packet that it names only that it came.
@@ -194,7 +194,7 @@ impl Requester {
         false
     }
 
-    /// What was missing before the answer of number `psn`, which came too early, has not come in time: it is asked for again.
+    /// What was missing before the answer of number `psn`, which came out of order, has not come in time: it is asked for again.
     pub fn missed_data(&mut self, now: Time, psn: Psn) {
         let is_ghost = psn - self.rc.unacked >= self.cursor.high - self.rc.unacked;
         if !is_ghost && !self.is_stopped() {
@@ -224,8 +224,8 @@ impl Requester {
     /// An answer that ends before `end` has passed data of a READ or atomic: that was lost.
     fn imply_loss(&mut self, now: Time, end: Psn) {
         let may_be_late = self.rc.wait == Wait::Answer && (self.rc.lossy || !self.config.lossless);
-        if self.keeps_early && may_be_late && !self.rc.again && end - self.rc.unacked <= REACH {
-            self.rc.early = true;
+        if self.keeps_out_of_order && may_be_late && !self.rc.again && end - self.rc.unacked <= REACH {
+            self.rc.out_of_order = true;
             return;
         }
         self.note_passed(now, end);

@@ -3,13 +3,13 @@
 //!
 //! A packet's number decides first:
 //! * the awaited one is checked, carried out, and acknowledged if that is asked for;
-//! * a later one means that something is missing, or late: one NAK, after a moment where the caller keeps such packets ([`super::early`]),
+//! * a later one means that something is missing, or late: one NAK, after a moment where the caller keeps such packets ([`super::out_of_order`]),
 //!   then silence until the awaited one comes, or is missing once more;
 //! * an earlier one is a repetition: SENDs and WRITEs are acknowledged again and not carried out, READs are read again, atomics
 //!   and what is only confirmed get the answer that they got.
 
 use super::answers::{Answer, Request};
-use super::early::REACH;
+use super::out_of_order::REACH;
 use crate::responder::Pending;
 use crate::{Fault, Nak, Open, Outcome, Refusal, Responder, Response, Step};
 use wire::{Headers, Psn};
@@ -21,7 +21,7 @@ impl Responder {
         }
         match headers.psn.since(self.expected) {
             0 => self.in_order(headers, len),
-            1.. => self.too_early(headers),
+            1.. => self.out_of_order(headers),
             _ => self.repeated(headers),
         }
     }
@@ -35,7 +35,7 @@ impl Responder {
         })
     }
 
-    fn too_early(&mut self, headers: &Headers) -> Step {
+    fn out_of_order(&mut self, headers: &Headers) -> Step {
         // Once is enough for all that follows the missing packet. But when the numbers begin anew, the requester sends again, and
         // the packet is lost again: silence would leave it to its timer.
         let anew = headers.psn.is_before(self.beyond);
@@ -43,19 +43,19 @@ impl Responder {
         if self.nak_sent && (!anew || matches!(self.answers.last, Answer::RnrNak)) {
             return Step::Ignore(Fault::Sequence { expected: self.expected, got: headers.psn });
         }
-        if self.keeps_early && !self.nak_sent && headers.psn - self.expected <= REACH {
-            return Step::Early;
+        if self.keeps_out_of_order && !self.nak_sent && headers.psn - self.expected <= REACH {
+            return Step::OutOfOrder;
         }
         self.tell_gap();
         Step::Reply
     }
 
-    /// The caller can keep packets that come too early for a moment: it is given [`Step::Early`].
-    pub fn keep_early(&mut self) {
-        self.keeps_early = true;
+    /// The caller can keep packets that come out of order for a moment: it is given [`Step::OutOfOrder`].
+    pub fn keep_out_of_order(&mut self) {
+        self.keeps_out_of_order = true;
     }
 
-    /// What was missing before packets that came too early has not come in time, or they are too many to be kept: the requester is told,
+    /// What was missing before packets that came out of order has not come in time, or they are too many to be kept: the requester is told,
     /// unless it has been.
     pub fn missed(&mut self) {
         if self.dead.is_none() && !self.nak_sent {

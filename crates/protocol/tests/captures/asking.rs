@@ -112,7 +112,7 @@ impl<'a> Asker<'a> {
     fn hear(&mut self, theirs: &Packet) {
         self.now = self.now.max(Time(theirs.time));
         match self.requester.handle_response(self.now, &theirs.headers, theirs.payload.len() as u32) {
-            Incoming::Nothing | Incoming::Early => {}
+            Incoming::Nothing | Incoming::OutOfOrder => {}
             Incoming::Place { slot, offset, len, .. } => {
                 let placed = self.placed.entry(slot).or_default();
                 assert_eq!((placed.len(), theirs.payload.len()), (offset as usize, len as usize), "{}", self.name);

@@ -61,7 +61,7 @@ impl<'a> Server<'a> {
     fn serve(&mut self, packet: &Packet, next: &[Packet]) {
         self.memory.learn(packet, next);
         match self.responder.handle(&packet.headers, packet.payload.len() as u32) {
-            Step::Ignore(_) | Step::Reply | Step::Early => {}
+            Step::Ignore(_) | Step::Reply | Step::OutOfOrder => {}
             step => {
                 let outcome = self.execute(&step, &packet.payload, packet.time);
                 self.responder.finish(outcome);
@@ -78,7 +78,7 @@ impl<'a> Server<'a> {
 
     fn execute(&mut self, step: &Step, payload: &[u8], time: u64) -> Outcome {
         match *step {
-            Step::Ignore(_) | Step::Reply | Step::Early => unreachable!("nothing to carry out"),
+            Step::Ignore(_) | Step::Reply | Step::OutOfOrder => unreachable!("nothing to carry out"),
             Step::Receive { offset, first, last, .. } => {
                 if first && !self.take_receive(time) {
                     return Outcome::Rnr;

@@ -51,7 +51,7 @@ fn answers() {
             }
             let (headers, payload) = anything(&mut random, requester.sq_psn() - 20);
             match requester.handle_response(now, &headers, payload) {
-                Incoming::Nothing | Incoming::Early => {}
+                Incoming::Nothing | Incoming::OutOfOrder => {}
                 Incoming::Place { offset, len, .. } => {
                     assert!(offset + len <= 1000 && len == payload);
                     requester.placed(now, Ok(()));
@@ -86,7 +86,7 @@ fn requests() {
             let (headers, payload) = anything(&mut random, near);
             let outcomes = [Outcome::Done, Outcome::Rnr, Outcome::Dropped, Outcome::Refused(Nak::RemoteAccess)];
             match responder.handle(&headers, payload) {
-                Step::Ignore(_) | Step::Reply | Step::Early => {}
+                Step::Ignore(_) | Step::Reply | Step::OutOfOrder => {}
                 Step::Write { total, offset, len, .. } => {
                     assert!(len == payload && len <= 256 && offset.checked_add(len).is_some_and(|end| end <= total));
                     responder.finish(outcomes[random.below(3) as usize]);

@@ -8,13 +8,13 @@ mod confirmed;
 mod corners;
 mod credits;
 mod duplicates;
-mod early;
 mod hostile;
 mod local;
 mod losses;
 mod lossless;
 mod migration;
 mod mixed;
+mod out_of_order;
 mod pieces;
 #[path = "../common/random.rs"]
 mod random;

@@ -30,7 +30,7 @@ impl Dice {
 
 fn one(responder: &mut Responder, headers: &Headers, len: u32, outcome: Outcome, done: &mut Vec<Done>) {
     match responder.handle(headers, len) {
-        Step::Ignore(_) | Step::Reply | Step::Early => return,
+        Step::Ignore(_) | Step::Reply | Step::OutOfOrder => return,
         Step::Receive { offset, len, first, last } => done.push(Done::Received { offset, len, first, last }),
         Step::Write { va, rkey, offset, len, imm, .. } => {
             done.push(Done::Written { at: va + u64::from(offset), rkey, len, imm });

@@ -189,7 +189,7 @@ impl Host {
     /// Carries out what the responder wants.
     fn execute(&mut self, step: Step, payload: &[u8]) -> Outcome {
         match step {
-            Step::Ignore(_) | Step::Reply | Step::Early => unreachable!("nothing to carry out"),
+            Step::Ignore(_) | Step::Reply | Step::OutOfOrder => unreachable!("nothing to carry out"),
             Step::Receive { offset, first, last, .. } => {
                 if first && !self.take_receive() {
                     return Outcome::Rnr;
@@ -459,7 +459,7 @@ impl World {
                 |slot: u32, host: &Host| if host.unwritable == Some(slot) { Err(Status::LocProtErr) } else { Ok(()) };
             match host.requester.handle_response(now, &headers, len) {
                 Incoming::Nothing => {}
-                Incoming::Early => host.requester.missed_data(now, headers.psn),
+                Incoming::OutOfOrder => host.requester.missed_data(now, headers.psn),
                 Incoming::Place { slot, offset, len, .. } => {
                     let (start, end) = (offset as usize, (offset + len) as usize);
                     host.local[slot as usize][start..end].copy_from_slice(payload);
@@ -480,7 +480,7 @@ impl World {
             match host.responder.handle(&headers, len) {
                 Step::Ignore(fault) => host.ignored.push(fault),
                 Step::Reply => {}
-                Step::Early => host.responder.missed(),
+                Step::OutOfOrder => host.responder.missed(),
                 step => {
                     let outcome = host.execute(step, payload);
                     host.responder.finish(outcome);

@@ -237,7 +237,7 @@ fn a_responder_is_the_same_whichever_way_its_messages_come() {
                 _ => Outcome::Done,
             };
             let carry_out = |responder: &mut Responder| {
-                if !matches!(responder.handle(&headers, len), Step::Ignore(_) | Step::Reply | Step::Early) {
+                if !matches!(responder.handle(&headers, len), Step::Ignore(_) | Step::Reply | Step::OutOfOrder) {
                     responder.finish(outcome);
                 }
             };

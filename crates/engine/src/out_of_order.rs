@@ -1,14 +1,14 @@
-//! Packets that have overtaken others: kept for a moment, and taken in their order once what they have overtaken has come.
+//! Out-of-order packets: kept for a moment, and taken in their order once what they have overtaken has come.
 //!
-//! The machines say which ones (`protocol::Early` says why); here is the memory for them, a few packets for each end of a connection and a
+//! The machines say which ones (`protocol::OutOfOrder` says why); here is the memory for them, a few packets for each end of a connection and a
 //! bounded number of bytes for the engine. They have been checked as all packets are before they get here, and are handed to the machines
 //! again as if they had come now. Everything here is cold: a connection whose packets come in order has nothing but an empty box.
-//! Principal type: [`Overtaken`].
+//! Principal type: [`OutOfOrderBuffer`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::{Early, Time};
+use protocol::{OutOfOrder, Time};
 use wire::Psn;
 
 use crate::access;
@@ -17,7 +17,7 @@ use crate::qp::{Inner, Qp};
 
 /// How long a packet waits for one that it has overtaken, in nanoseconds: longer than most packets are late that were not lost, and
 /// short beside what a loss costs.
-const MOMENT: u64 = 100_000;
+const REORDER_TIME: u64 = 100_000;
 /// How long it waits when the loss was told: about as long as it takes until what was lost comes again.
 const AFTERWARDS: u64 = 1_000_000;
 /// Bytes that wait at all connections of an engine, at most, with those that wait for receive requests.
@@ -52,12 +52,12 @@ impl Drop for Kept {
 
 /// What waits at one connection.
 #[derive(Default)]
-pub(crate) struct Overtaken {
-    requests: Early<Kept>,
-    answers: Early<Kept>,
+pub(crate) struct OutOfOrderBuffer {
+    requests: OutOfOrder<Kept>,
+    answers: OutOfOrder<Kept>,
 }
 
-impl Overtaken {
+impl OutOfOrderBuffer {
     /// When it has waited for long enough.
     pub(crate) fn until(&self) -> Time {
         self.requests.until().min(self.answers.until())
@@ -72,9 +72,9 @@ impl Qp {
     /// A request has overtaken another one.
     #[cold]
     pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
-        let until = self.engine().now().after(MOMENT);
-        let early = &mut inner.held.early.get_or_insert_default().requests;
-        if !early.keep(packet.headers.psn, until, || Kept::new(&self.engine().held, packet, payload)) {
+        let until = self.engine().now().after(REORDER_TIME);
+        let buffer = &mut inner.held.out_of_order.get_or_insert_default().requests;
+        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().held, packet, payload)) {
             self.miss_request(inner);
         }
     }
@@ -82,55 +82,60 @@ impl Qp {
     /// An answer has overtaken data of another one.
     #[cold]
     pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
-        let until = self.engine().now().after(MOMENT);
-        let early = &mut inner.held.early.get_or_insert_default().answers;
-        if !early.keep(packet.headers.psn, until, || Kept::new(&self.engine().held, packet, payload)) {
+        let until = self.engine().now().after(REORDER_TIME);
+        let buffer = &mut inner.held.out_of_order.get_or_insert_default().answers;
+        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().held, packet, payload)) {
             self.miss_answer(inner, packet.headers.psn);
         }
     }
 
     /// What was missing may have come: goes on with what has waited for it.
     #[cold]
-    pub(crate) fn go_on_with_early(&self, inner: &mut Inner) {
+    pub(crate) fn take_out_of_order(&self, inner: &mut Inner) {
         loop {
             let (waits, expected) = (!inner.held.is_empty(), inner.responder.expected_psn());
-            let Some(early) = &mut inner.held.early else { break };
+            let Some(buffer) = &mut inner.held.out_of_order else { break };
             // What waits for a receive request has all behind it wait, too.
-            let next = if waits { early.requests.take_first() } else { early.requests.take(expected) };
+            let next = if waits { buffer.requests.take_first() } else { buffer.requests.take(expected) };
             let Some(kept) = next else { break };
             let payload = kept.payload.as_ptr();
             if inner.held.is_empty() || !self.waits_behind(inner, &kept.packet, payload) {
                 self.on_request(inner, &kept.packet, payload);
             }
         }
-        while let Some(early) = &mut inner.held.early {
-            if early.answers.first().is_none_or(|(_, kept)| inner.requester.lacks_data_before(&kept.packet.headers)) {
+        while let Some(buffer) = &mut inner.held.out_of_order {
+            if buffer.answers.first().is_none_or(|(_, kept)| inner.requester.lacks_data_before(&kept.packet.headers)) {
                 break;
             }
-            let Some(kept) = early.answers.take_first() else { break };
+            let Some(kept) = buffer.answers.take_first() else { break };
             self.on_response(inner, &kept.packet, kept.payload.as_ptr());
         }
-        self.let_go_of_early(inner);
+        self.drop_empty_buffer(inner);
     }
 
     /// Time has passed: what has not come by now counts as lost.
     #[cold]
     pub(crate) fn miss(&self, inner: &mut Inner, now: Time) {
-        let Some(early) = &inner.held.early else { return };
-        let answer = early.answers.first().filter(|_| early.answers.until() <= now).map(|(psn, _)| psn);
-        if early.requests.until() <= now {
+        let Some(buffer) = &inner.held.out_of_order else { return };
+        let answer = buffer.answers.first().filter(|_| buffer.answers.until() <= now).map(|(psn, _)| psn);
+        if buffer.requests.until() <= now {
             self.miss_request(inner);
         }
         if let Some(psn) = answer {
             self.miss_answer(inner, psn);
         }
-        self.let_go_of_early(inner);
+        self.drop_empty_buffer(inner);
     }
 
     /// A request is lost that others have overtaken.
     fn miss_request(&self, inner: &mut Inner) {
         let until = self.engine().now().after(AFTERWARDS);
-        if inner.held.early.as_mut().is_none_or(|early| early.requests.is_empty() || early.requests.run_out(until)) {
+        if inner
+            .held
+            .out_of_order
+            .as_mut()
+            .is_none_or(|buffer| buffer.requests.is_empty() || buffer.requests.run_out(until))
+        {
             inner.responder.missed();
         }
     }
@@ -139,14 +144,19 @@ impl Qp {
     fn miss_answer(&self, inner: &mut Inner, psn: Psn) {
         let now = self.engine().now();
         let until = now.after(AFTERWARDS);
-        if inner.held.early.as_mut().is_none_or(|early| early.answers.is_empty() || early.answers.run_out(until)) {
+        if inner
+            .held
+            .out_of_order
+            .as_mut()
+            .is_none_or(|buffer| buffer.answers.is_empty() || buffer.answers.run_out(until))
+        {
             inner.requester.missed_data(now, psn);
         }
     }
 
-    fn let_go_of_early(&self, inner: &mut Inner) {
-        if inner.held.early.as_ref().is_some_and(|early| early.is_empty()) {
-            inner.held.early = None;
+    fn drop_empty_buffer(&self, inner: &mut Inner) {
+        if inner.held.out_of_order.as_ref().is_some_and(|buffer| buffer.is_empty()) {
+            inner.held.out_of_order = None;
         }
     }
 }

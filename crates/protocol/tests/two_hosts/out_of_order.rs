@@ -1,4 +1,4 @@
-//! Packets that have overtaken others, where the caller keeps them: what the machines say of them, and when the peer hears of a loss.
+//! Out-of-order packets, where the caller keeps them: what the machines say of them, and when the peer hears of a loss.
 
 use crate::corners::{request, responder, summary, take};
 use crate::world::{A, B, Scenario, World};
@@ -11,15 +11,15 @@ fn write(psn: u32) -> wire::Headers {
 
 fn keeping() -> Responder {
     let mut responder = responder(4);
-    responder.keep_early();
+    responder.keep_out_of_order();
     responder
 }
 
 #[test]
 fn a_gap_is_told_when_the_caller_says_so_and_once() {
     let mut responder = keeping();
-    assert_eq!(responder.handle(&write(2), 8), Step::Early);
-    assert_eq!(responder.handle(&write(1), 8), Step::Early);
+    assert_eq!(responder.handle(&write(2), 8), Step::OutOfOrder);
+    assert_eq!(responder.handle(&write(1), 8), Step::OutOfOrder);
     assert_eq!(responder.poll_transmit(), None, "nobody hears of it yet");
     responder.missed();
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 0, 0x60)));
@@ -31,7 +31,7 @@ fn a_gap_is_told_when_the_caller_says_so_and_once() {
     for psn in [0, 1, 2] {
         assert!(matches!(take(&mut responder, &write(psn), 8), Step::Write { .. }), "{psn}");
     }
-    assert_eq!(responder.handle(&write(4), 8), Step::Early, "another gap");
+    assert_eq!(responder.handle(&write(4), 8), Step::OutOfOrder, "another gap");
 }
 
 /// Whoever forges packets must hit a number: far away from the awaited one nothing is kept.
@@ -40,7 +40,7 @@ fn what_is_far_ahead_is_a_loss() {
     for (psn, early) in [(128, true), (129, false), (0x7f_ffff, false)] {
         let mut responder = keeping();
         let step = responder.handle(&write(psn), 8);
-        assert_eq!((step == Step::Early, responder.has_answers()), (early, !early), "{psn}");
+        assert_eq!((step == Step::OutOfOrder, responder.has_answers()), (early, !early), "{psn}");
     }
     let mut responder = keeping();
     assert!(matches!(responder.handle(&write(0xff_ffff), 8), Step::Reply), "a repetition");
@@ -50,7 +50,7 @@ fn what_is_far_ahead_is_a_loss() {
 #[test]
 fn an_answer_that_passes_data_waits_for_it() {
     let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, psn: 0xff_fffe, ..Scenario::default() });
-    world.hosts[A].requester.keep_early();
+    world.hosts[A].requester.keep_out_of_order();
     let mut answers = Vec::new();
     for _ in 0..2 {
         world.hosts[A].read(0, 2048);
@@ -65,7 +65,7 @@ fn an_answer_that_passes_data_waits_for_it() {
     for index in [2, 1, 3, 0] {
         let early = requester.lacks_data_before(&answers[index]);
         match requester.handle_response(Time(2), &answers[index], 1024) {
-            Incoming::Early => kept.push(index),
+            Incoming::OutOfOrder => kept.push(index),
             Incoming::Place { .. } => requester.placed(Time(2), Ok(())),
             other => panic!("{other:?}"),
         }
@@ -85,7 +85,7 @@ fn an_answer_that_passes_data_waits_for_it() {
 #[test]
 fn a_refusal_of_a_read_that_passes_data_waits_for_no_more_than_that() {
     let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, ..Scenario::default() });
-    world.hosts[A].requester.keep_early();
+    world.hosts[A].requester.keep_out_of_order();
     let mut answers = Vec::new();
     for outcome in [Outcome::Done, Outcome::Refused(Nak::RemoteAccess)] {
         world.hosts[A].read(0, 1024);
@@ -96,7 +96,7 @@ fn a_refusal_of_a_read_that_passes_data_waits_for_no_more_than_that() {
     }
     let requester = &mut world.hosts[A].requester;
     assert!(requester.lacks_data_before(&answers[1]));
-    assert_eq!(requester.handle_response(Time(2), &answers[1], 0), Incoming::Early);
+    assert_eq!(requester.handle_response(Time(2), &answers[1], 0), Incoming::OutOfOrder);
     assert!(matches!(requester.handle_response(Time(3), &answers[0], 1024), Incoming::Place { .. }));
     requester.placed(Time(3), Ok(()));
     assert!(!requester.lacks_data_before(&answers[1]), "it has come");
@@ -107,14 +107,14 @@ fn a_refusal_of_a_read_that_passes_data_waits_for_no_more_than_that() {
 #[test]
 fn data_that_does_not_come_is_asked_for_again() {
     let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, psn: 5, ..Scenario::default() });
-    world.hosts[A].requester.keep_early();
+    world.hosts[A].requester.keep_out_of_order();
     world.hosts[A].read(0, 3072);
     let asked = world.hosts[A].requester.poll_transmit(Time(1)).expect("a request");
     let _ = world.hosts[B].responder.handle(&asked.headers, 0);
     world.hosts[B].responder.finish(Outcome::Done);
     let answers: Vec<_> = std::iter::from_fn(|| world.hosts[B].responder.poll_transmit()).collect();
     let requester = &mut world.hosts[A].requester;
-    assert_eq!(requester.handle_response(Time(2), &answers[1].headers, 1024), Incoming::Early);
+    assert_eq!(requester.handle_response(Time(2), &answers[1].headers, 1024), Incoming::OutOfOrder);
     requester.missed_data(Time(3), answers[1].headers.psn);
     assert_eq!(requester.losses(), 1);
     let again = requester.poll_transmit(Time(3)).expect("asked again");
