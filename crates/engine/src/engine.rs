@@ -114,7 +114,7 @@ pub struct Engine {
     pub(crate) capture_hook: Arc<CaptureHook>,
     pub(crate) is_capturing: AtomicBool,
     /// Bytes of requests that wait for receive requests.
-    pub(crate) held: Arc<AtomicUsize>,
+    pub(crate) waiting_bytes: Arc<AtomicUsize>,
     is_gone: AtomicBool,
     /// A child process has been told that this engine is none of its own.
     told_of_fork: AtomicBool,
@@ -203,7 +203,7 @@ impl Engine {
             drops: Drops::new(page),
             capture_hook,
             is_capturing: AtomicBool::new(false),
-            held: Arc::default(),
+            waiting_bytes: Arc::default(),
             is_gone: AtomicBool::new(false),
             told_of_fork: AtomicBool::new(false),
             number: hello.engine,

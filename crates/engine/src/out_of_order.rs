@@ -73,8 +73,8 @@ impl Qp {
     #[cold]
     pub(crate) fn keep_request(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let until = self.engine().now().after(REORDER_TIME);
-        let buffer = &mut inner.held.out_of_order.get_or_insert_default().requests;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().held, packet, payload)) {
+        let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().requests;
+        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
             self.miss_request(inner);
         }
     }
@@ -83,8 +83,8 @@ impl Qp {
     #[cold]
     pub(crate) fn keep_answer(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let until = self.engine().now().after(REORDER_TIME);
-        let buffer = &mut inner.held.out_of_order.get_or_insert_default().answers;
-        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().held, packet, payload)) {
+        let buffer = &mut inner.rnr_grace.out_of_order.get_or_insert_default().answers;
+        if !buffer.keep(packet.headers.psn, until, || Kept::new(&self.engine().waiting_bytes, packet, payload)) {
             self.miss_answer(inner, packet.headers.psn);
         }
     }
@@ -93,17 +93,17 @@ impl Qp {
     #[cold]
     pub(crate) fn take_out_of_order(&self, inner: &mut Inner) {
         loop {
-            let (waits, expected) = (!inner.held.is_empty(), inner.responder.expected_psn());
-            let Some(buffer) = &mut inner.held.out_of_order else { break };
+            let (waits, expected) = (!inner.rnr_grace.is_empty(), inner.responder.expected_psn());
+            let Some(buffer) = &mut inner.rnr_grace.out_of_order else { break };
             // What waits for a receive request has all behind it wait, too.
             let next = if waits { buffer.requests.take_first() } else { buffer.requests.take(expected) };
             let Some(kept) = next else { break };
             let payload = kept.payload.as_ptr();
-            if inner.held.is_empty() || !self.waits_behind(inner, &kept.packet, payload) {
+            if inner.rnr_grace.is_empty() || !self.waits_behind(inner, &kept.packet, payload) {
                 self.on_request(inner, &kept.packet, payload);
             }
         }
-        while let Some(buffer) = &mut inner.held.out_of_order {
+        while let Some(buffer) = &mut inner.rnr_grace.out_of_order {
             if buffer.answers.first().is_none_or(|(_, kept)| inner.requester.lacks_data_before(&kept.packet.headers)) {
                 break;
             }
@@ -116,7 +116,7 @@ impl Qp {
     /// Time has passed: what has not come by now counts as lost.
     #[cold]
     pub(crate) fn miss(&self, inner: &mut Inner, now: Time) {
-        let Some(buffer) = &inner.held.out_of_order else { return };
+        let Some(buffer) = &inner.rnr_grace.out_of_order else { return };
         let answer = buffer.answers.first().filter(|_| buffer.answers.until() <= now).map(|(psn, _)| psn);
         if buffer.requests.until() <= now {
             self.miss_request(inner);
@@ -131,7 +131,7 @@ impl Qp {
     fn miss_request(&self, inner: &mut Inner) {
         let until = self.engine().now().after(AFTERWARDS);
         if inner
-            .held
+            .rnr_grace
             .out_of_order
             .as_mut()
             .is_none_or(|buffer| buffer.requests.is_empty() || buffer.requests.run_out(until))
@@ -145,7 +145,7 @@ impl Qp {
         let now = self.engine().now();
         let until = now.after(AFTERWARDS);
         if inner
-            .held
+            .rnr_grace
             .out_of_order
             .as_mut()
             .is_none_or(|buffer| buffer.answers.is_empty() || buffer.answers.run_out(until))
@@ -155,8 +155,8 @@ impl Qp {
     }
 
     fn drop_empty_buffer(&self, inner: &mut Inner) {
-        if inner.held.out_of_order.as_ref().is_some_and(|buffer| buffer.is_empty()) {
-            inner.held.out_of_order = None;
+        if inner.rnr_grace.out_of_order.as_ref().is_some_and(|buffer| buffer.is_empty()) {
+            inner.rnr_grace.out_of_order = None;
         }
     }
 }

@@ -22,7 +22,6 @@ use crate::cq::{Cq, Cqe};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::event::{Read, Source};
-use crate::held::Held;
 use crate::lane::Lane;
 use crate::lint::Lint;
 use crate::lock::{Mutex, MutexGuard};
@@ -38,6 +37,7 @@ use crate::pd::Pd;
 use crate::pollers::Concern;
 use crate::remote_srq::RemoteSrq;
 use crate::request;
+use crate::rnr_grace::RnrGraceQueue;
 use crate::srq::Srq;
 use crate::why::Why;
 use crate::wqe::{Layout, Ring};
@@ -169,7 +169,7 @@ pub(crate) struct Inner {
     pub(crate) rq_tail: u32,
     pub(crate) receive: Option<Receive>,
     /// Requests that came when there was no receive request.
-    pub(crate) held: Held,
+    pub(crate) rnr_grace: RnrGraceQueue,
     /// Probes of other hosts that wait for receive requests.
     pub(crate) unanswered: Unanswered,
     /// Receive completions that the program has not been shown yet, with whether they are solicited.
@@ -258,7 +258,7 @@ impl Inner {
         self.state = state;
         if !state.serves() {
             self.direct.withdraw();
-            self.held.clear();
+            self.rnr_grace.clear();
         }
         if let Some(view) = &self.view {
             // Release: the agent, which reads the word, finds what was written before.
@@ -403,7 +403,7 @@ impl Engine {
             rq_head: 0,
             rq_tail: 0,
             receive: None,
-            held: Held::new(Arc::clone(&self.held)),
+            rnr_grace: RnrGraceQueue::new(Arc::clone(&self.waiting_bytes)),
             unanswered: Unanswered::default(),
             arrived: Vec::new(),
             arrived_at: Vec::new(),

@@ -88,10 +88,10 @@ impl Qp {
         if inner.state == State::Err {
             self.flush_receives(&mut inner);
             self.show_arrived(&mut inner);
-        } else if !inner.held.is_empty()
+        } else if !inner.rnr_grace.is_empty()
             && let Some(qp) = self.arc()
         {
-            self.serve_held(&mut inner);
+            self.serve_rnr_grace(&mut inner);
             qp.pump(&mut inner);
         }
         Ok(())
@@ -136,13 +136,13 @@ impl Qp {
             {
                 return if waits { Arrival::Taken } else { Arrival::NotTaken };
             }
-            if inner.held.is_empty() || !self.waits_behind(inner, packet, payload) {
+            if inner.rnr_grace.is_empty() || !self.waits_behind(inner, packet, payload) {
                 self.on_request(inner, packet, payload);
             }
         } else {
             return self.turn_down(inner, packet, origin);
         }
-        if inner.held.out_of_order.is_some() {
+        if inner.rnr_grace.out_of_order.is_some() {
             self.take_out_of_order(inner);
         }
         Arrival::Taken

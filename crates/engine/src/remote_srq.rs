@@ -125,11 +125,11 @@ impl Qp {
     pub(crate) fn waits_for_remote_srq(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> Option<bool> {
         let remote = inner.remote_srq.as_mut().filter(|remote| remote.is_busy())?;
         let takes = size_of::<Packet>() + usize::from(packet.len);
-        let all = self.engine().held.load(Ordering::Relaxed);
+        let all = self.engine().waiting_bytes.load(Ordering::Relaxed);
         if remote.bytes + takes > AT_ONE || all + takes > AT_ALL {
             return Some(false);
         }
-        self.engine().held.fetch_add(takes, Ordering::Relaxed);
+        self.engine().waiting_bytes.fetch_add(takes, Ordering::Relaxed);
         remote.bytes += takes;
         remote.queue.push_back((*packet, copied(payload, packet.len)));
         Some(true)
@@ -372,7 +372,7 @@ impl Qp {
             let Some((packet, payload)) = remote.queue.pop_front() else { return };
             let takes = size_of::<Packet>() + payload.len();
             remote.bytes -= takes;
-            self.engine().held.fetch_sub(takes, Ordering::Relaxed);
+            self.engine().waiting_bytes.fetch_sub(takes, Ordering::Relaxed);
             if inner.is_dead() || !inner.state.serves() {
                 continue;
             }
@@ -414,7 +414,7 @@ impl Qp {
     /// The target serves no more: whoever has part of a message is told that there will be no more of it.
     pub(crate) fn abandon_remote_srq(&self, inner: &mut Inner) {
         let Some(remote) = &mut inner.remote_srq else { return };
-        self.engine().held.fetch_sub(std::mem::take(&mut remote.bytes), Ordering::Relaxed);
+        self.engine().waiting_bytes.fetch_sub(std::mem::take(&mut remote.bytes), Ordering::Relaxed);
         remote.queue.clear();
         (remote.fetch, remote.fetched) = (None, None);
         let by_current = remote.current.take().and_then(|away| match away.stage {

@@ -386,7 +386,7 @@ impl Qp {
     /// A send failed: unreliable queues halt, reliable QPs are in error altogether.
     fn end_sending(&self, inner: &mut Inner) {
         let next = self.service.after_send_error();
-        if !inner.held.is_empty() {
+        if !inner.rnr_grace.is_empty() {
             // Nobody has told the peer anything of what waits.
             self.say_gone(inner);
         }

@@ -336,7 +336,7 @@ impl Qp {
     /// The QP answers no more. What its peer has asked is as good as lost, and on a lane nothing else would tell it.
     pub(crate) fn say_gone(&self, inner: &Inner) {
         // Of a peer that has asked nothing yet, nothing is lost: what is on its way will be turned away when it comes.
-        let asked = inner.responder.expected_psn() != Psn::new(inner.attributes.rq_psn) || !inner.held.is_empty();
+        let asked = inner.responder.expected_psn() != Psn::new(inner.attributes.rq_psn) || !inner.rnr_grace.is_empty();
         if self.service.is_reliable() && asked {
             self.tell_peer_of_loss(inner);
         }

@@ -540,8 +540,9 @@ impl Qp {
 
     fn watch_deadline(&self, inner: &mut Inner) {
         inner.deadline = inner.requester.poll_timeout();
-        let reordered = inner.held.out_of_order.as_ref().map(|buffer| buffer.until());
-        let waits = [inner.deadline, inner.held.until(), reordered, inner.unanswered.until(), Self::waits_until(inner)];
+        let reordered = inner.rnr_grace.out_of_order.as_ref().map(|buffer| buffer.until());
+        let waits =
+            [inner.deadline, inner.rnr_grace.until(), reordered, inner.unanswered.until(), Self::waits_until(inner)];
         for at in waits.into_iter().flatten() {
             self.look_again(inner, at);
         }
@@ -570,10 +571,10 @@ impl Qp {
             // It may have waited for an answer for long enough.
             inner.blocked = false;
         }
-        if inner.held.until().is_some_and(|until| until <= now) {
-            self.refuse_held(&mut inner);
+        if inner.rnr_grace.until().is_some_and(|until| until <= now) {
+            self.end_rnr_grace(&mut inner);
         }
-        if inner.held.out_of_order.as_ref().is_some_and(|buffer| buffer.until() <= now) {
+        if inner.rnr_grace.out_of_order.as_ref().is_some_and(|buffer| buffer.until() <= now) {
             self.miss(&mut inner, now);
         }
         self.answer_probes(&mut inner);

@@ -72,7 +72,7 @@ impl Qp {
     /// What may come, if it may be carried out at once.
     fn awaited_run(&self, inner: &Inner) -> Option<Run> {
         let serves = inner.state.serves() && (inner.state != State::Rtr || inner.established);
-        if inner.is_dead() || !serves || !inner.held.is_empty() || inner.held.out_of_order.is_some() {
+        if inner.is_dead() || !serves || !inner.rnr_grace.is_empty() || inner.rnr_grace.out_of_order.is_some() {
             return None;
         }
         inner.responder.awaited_run()

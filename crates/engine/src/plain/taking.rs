@@ -133,8 +133,8 @@ impl Qp {
             && !inner.on_wire
             && !inner.ruled
             && inner.remote_srq.is_none()
-            && inner.held.is_empty()
-            && inner.held.out_of_order.is_none()
+            && inner.rnr_grace.is_empty()
+            && inner.rnr_grace.out_of_order.is_none()
             && self.lint().is_none()
     }
 

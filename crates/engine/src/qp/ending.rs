@@ -70,7 +70,7 @@ impl Qp {
         self.uncount(inner);
         self.abandon_remote_srq(inner);
         (inner.last_flow, inner.named) = (None, None);
-        inner.held.clear();
+        inner.rnr_grace.clear();
         inner.direct.forget();
         inner.view = None;
         inner.route = Route::Unknown;

@@ -1,10 +1,10 @@
-//! Requests that wait for a receive request.
+//! RNR grace: requests that wait for a receive request.
 //!
 //! An adapter takes packets at the speed of its link, and a program that posts receive requests keeps up with that, or not. Here
 //! whoever has a processor takes packets, and may take many while the program that is to post waits for one: it would be told that
 //! it was not ready for having been interrupted. So a reliable connection's request that finds no receive request is kept for a
 //! moment, with what comes behind it, and served when one is posted; only after that the peer hears that nobody was ready. To the
-//! peer it looks like an answer that takes its time. Principal type: [`Held`].
+//! peer it looks like an answer that takes its time. Principal type: [`RnrGraceQueue`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::out_of_order::OutOfOrderBuffer;
 use crate::qp::{Inner, Qp};
 
 /// How long a program gets, in nanoseconds. Less than most ACK timeouts; more than processes usually wait for a processor.
-const MOMENT: u64 = 50_000_000;
+const RNR_GRACE: u64 = 50_000_000;
 /// Bytes that wait at one QP, and at all of an engine, at most.
 const AT_ONE: usize = 512 * 1024;
 const AT_ALL: usize = 8 << 20;
@@ -29,7 +29,7 @@ const AT_ALL: usize = 8 << 20;
 type Kept = (Packet, Box<[u8]>);
 
 /// The requests of one QP that wait.
-pub(crate) struct Held {
+pub(crate) struct RnrGraceQueue {
     packets: VecDeque<Kept>,
     bytes: usize,
     /// What waits at all QPs of the engine.
@@ -42,7 +42,7 @@ pub(crate) struct Held {
     refused: Option<Psn>,
 }
 
-impl Held {
+impl RnrGraceQueue {
     pub(crate) fn new(all: Arc<AtomicUsize>) -> Self {
         Self { packets: VecDeque::new(), bytes: 0, all, until: Time::NEVER, out_of_order: None, refused: None }
     }
@@ -102,7 +102,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RnrGraceQueue {
     fn drop(&mut self) {
         self.clear();
     }
@@ -113,8 +113,8 @@ impl Qp {
     #[cold]
     pub(crate) fn lacks_receive(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) {
         let psn = packet.headers.psn;
-        let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.held.refused != Some(psn);
-        if !(may_wait && inner.held.keep(0, packet, payload)) {
+        let may_wait = self.service == Service::Rc && self.srq.is_none() && inner.rnr_grace.refused != Some(psn);
+        if !(may_wait && inner.rnr_grace.keep(0, packet, payload)) {
             self.lint().inspect(|lint| lint.not_ready(self, inner));
             if !self.service.is_reliable() {
                 self.drop_packet(inner, Cause::NoReceive, packet, (0, 0));
@@ -123,53 +123,53 @@ impl Qp {
         }
         inner.responder.finish(Outcome::Dropped);
         // The peer's timeout is likely to be ours: it shall not have to try again meanwhile.
-        let moment = timeout(inner.attributes.timeout).map_or(MOMENT, |timeout| timeout.min(MOMENT));
-        inner.held.until = self.engine().now().after(moment);
-        self.look_again(inner, inner.held.until);
+        let grace = timeout(inner.attributes.timeout).map_or(RNR_GRACE, |timeout| timeout.min(RNR_GRACE));
+        inner.rnr_grace.until = self.engine().now().after(grace);
+        self.look_again(inner, inner.rnr_grace.until);
     }
 
     /// Whether a request has to wait behind others, and does.
     #[cold]
     pub(crate) fn waits_behind(&self, inner: &mut Inner, packet: &Packet, payload: *const u8) -> bool {
         let psn = packet.headers.psn;
-        if inner.held.is_empty() || psn.is_before(inner.responder.expected_psn()) {
+        if inner.rnr_grace.is_empty() || psn.is_before(inner.responder.expected_psn()) {
             return false;
         }
         // Packets may overtake each other while they wait, too.
-        if let Some(before) = inner.held.before(psn)
-            && !inner.held.keep(before, packet, payload)
+        if let Some(before) = inner.rnr_grace.before(psn)
+            && !inner.rnr_grace.keep(before, packet, payload)
         {
-            self.refuse_held(inner);
+            self.end_rnr_grace(inner);
         }
         true
     }
 
     /// There is a receive request now: goes on with what waits, until one is lacking again.
     #[cold]
-    pub(crate) fn serve_held(&self, inner: &mut Inner) {
-        let mut packets = inner.held.take();
+    pub(crate) fn serve_rnr_grace(&self, inner: &mut Inner) {
+        let mut packets = inner.rnr_grace.take();
         while let Some((packet, payload)) = packets.pop_front() {
             if inner.is_dead() || !inner.state.serves() {
                 return;
             }
             self.on_request(inner, &packet, payload.as_ptr());
-            if !inner.held.is_empty() {
+            if !inner.rnr_grace.is_empty() {
                 for kept in packets {
-                    inner.held.add(inner.held.packets.len(), kept);
+                    inner.rnr_grace.add(inner.rnr_grace.packets.len(), kept);
                 }
                 return;
             }
         }
-        if inner.held.out_of_order.is_some() {
+        if inner.rnr_grace.out_of_order.is_some() {
             self.take_out_of_order(inner);
         }
     }
 
-    /// The moment is over: the peer is told, and sends it all again.
+    /// The grace time is over: the peer is told, and sends it all again.
     #[cold]
-    pub(crate) fn refuse_held(&self, inner: &mut Inner) {
-        if let Some((packet, payload)) = inner.held.take().pop_front() {
-            inner.held.refused = Some(packet.headers.psn);
+    pub(crate) fn end_rnr_grace(&self, inner: &mut Inner) {
+        if let Some((packet, payload)) = inner.rnr_grace.take().pop_front() {
+            inner.rnr_grace.refused = Some(packet.headers.psn);
             self.on_request(inner, &packet, payload.as_ptr());
         }
     }
