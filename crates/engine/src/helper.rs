@@ -19,17 +19,17 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use shm::denied::{denied, named};
 use shm::{Bell, Doorbell, Socket};
 
-use crate::attendance::Attendance;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::idle::{IdlePolicy, QUIET};
 use crate::lane::Lane;
-use crate::lateness::{SHARED_FOR, Times};
-use crate::pauses::{GAP, PAUSE, Pauses, Set};
-use crate::rests::{QUIET, Rests};
+use crate::progress_mode::ProgressMode;
+use crate::stall::{SHARED_FOR, StallDetector};
 use crate::tsc;
+use crate::watchdog::{GAP, PAUSE, Set, Watchdog};
 
 /// So long, and a pause, after the program was last seen polling the thread looks whether it still does. To look interrupts the program
-/// where processors are few, so a program that polls puts that off again and again, once in each pause ([`Pauses`]). What arrives after
+/// where processors are few, so a program that polls puts that off again and again, once in each pause ([`Watchdog`]). What arrives after
 /// it has stopped waits for a pause, this and [`RECENT`] at most: less than 1 ms, or where it had polled for long, than 7 ms.
 ///
 /// Most of what a timer costs is the processor's own, which is set when the next one of the kernel's changes: when that is taken away, and
@@ -69,7 +69,7 @@ pub(crate) struct Waker {
     timers: [OwnedFd; 2],
     /// Which of them is set next.
     turn: AtomicUsize,
-    pub(crate) pauses: Pauses,
+    pub(crate) watchdog: Watchdog,
     epoll: OwnedFd,
     push: Mutex<Option<Socket>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -84,7 +84,7 @@ pub(crate) struct Waker {
     pub(crate) polled_at: AtomicU64,
     /// Polls since the program last armed a CQ.
     pub(crate) polls: AtomicU32,
-    pub(crate) attendance: Attendance,
+    pub(crate) progress_mode: ProgressMode,
 }
 
 /// How watching has ended.
@@ -115,7 +115,7 @@ impl Waker {
             kick,
             timers,
             turn: AtomicUsize::new(0),
-            pauses: Pauses::new(),
+            watchdog: Watchdog::new(),
             epoll,
             push: Mutex::new(None),
             thread: Mutex::new(None),
@@ -125,7 +125,7 @@ impl Waker {
             resting: AtomicBool::new(true),
             polled_at: AtomicU64::new(0),
             polls: AtomicU32::new(0),
-            attendance: Attendance::default(),
+            progress_mode: ProgressMode::default(),
         };
         Ok((waker, fd))
     }
@@ -185,14 +185,14 @@ impl Waker {
             let now = tsc::now();
             // Not an atomic exchange: what several pollers leave is some time of one of them. Not with each poll: several would fight for the word.
             let before = self.polled_at.load(Ordering::Relaxed);
-            if now.abs_diff(before) > self.pauses.ticks() / FRESH {
+            if now.abs_diff(before) > self.watchdog.ticks() / FRESH {
                 self.polled_at.store(now, Ordering::Relaxed);
-                self.pauses.polled(before, now);
+                self.watchdog.polled(before, now);
             }
             self.put_look_off(now, false);
             return false;
         }
-        if self.attendance.is_on() {
+        if self.progress_mode.is_on() {
             return true;
         }
         // Not an atomic increment: of several pollers some may not count.
@@ -201,7 +201,7 @@ impl Waker {
         if polls >= POLLING {
             let now = tsc::now();
             self.polled_at.store(now, Ordering::Relaxed);
-            self.pauses.begin(now);
+            self.watchdog.begin(now);
             if !self.watching.swap(true, Ordering::Relaxed) {
                 self.polls.store(0, Ordering::Relaxed);
                 self.kick();
@@ -220,12 +220,12 @@ impl Waker {
     /// The thread need not look for some time, if it was not told so just now.
     #[inline]
     fn put_look_off(&self, now: u64, early: bool) {
-        match self.pauses.put_off(now, early) {
+        match self.watchdog.put_off(now, early) {
             None => {}
-            Some(Set::One(pauses)) => {
+            Some(Set::One(time)) => {
                 let turn = self.turn.load(Ordering::Relaxed) % 2;
                 self.turn.store(1 - turn, Ordering::Relaxed);
-                self.set_timer(turn, pauses + MARGIN);
+                self.set_timer(turn, time + MARGIN);
             }
             Some(Set::Both(pause)) => self.set_both(pause),
         }
@@ -256,7 +256,7 @@ impl Waker {
     /// Sleeps until the program has not polled for a pause.
     fn watch(&self) -> Watched {
         let (ticks, clock) = (tsc::now(), Instant::now());
-        self.set_both(self.pauses.restart(ticks));
+        self.set_both(self.watchdog.restart(ticks));
         let told = self.sleep(Some(ROUND));
         let now = tsc::now();
         // The unit of the ticks is measured while sleeping.
@@ -264,7 +264,7 @@ impl Waker {
         let in_ticks =
             |time: Duration| u128::from(now.saturating_sub(ticks)) * time.as_nanos() / slept.as_nanos().max(1);
         if slept > MEASURE {
-            self.pauses.measured(u64::try_from(in_ticks(PAUSE)).unwrap_or(u64::MAX));
+            self.watchdog.measured(u64::try_from(in_ticks(PAUSE)).unwrap_or(u64::MAX));
         }
         let recent = in_ticks(RECENT);
         let has_stopped = u128::from(now.saturating_sub(self.polled_at.load(Ordering::Relaxed))) > recent;
@@ -282,7 +282,7 @@ impl Waker {
     pub(crate) fn hand_over(&self) -> bool {
         self.polls.store(0, Ordering::Relaxed);
         let watched = self.watching.load(Ordering::Relaxed) && self.watching.swap(false, Ordering::Relaxed);
-        let shared = self.attendance.end();
+        let shared = self.progress_mode.end();
         if watched || shared {
             self.kick();
         }
@@ -309,7 +309,7 @@ impl Waker {
 
     /// Whether the program has not polled lately, as far as the unit of the ticks is known.
     fn has_stopped(&self) -> bool {
-        let recent = self.pauses.ticks() / u64::from(GAP);
+        let recent = self.watchdog.ticks() / u64::from(GAP);
         tsc::now().saturating_sub(self.polled_at.load(Ordering::Relaxed)) > recent
     }
 
@@ -337,7 +337,7 @@ impl Waker {
         // A counter at its end would wake nobody; emptied, it takes every write.
         self.kick.drain();
         let is_there = |kind| events[..count].iter().any(|event| event.data.u64() == kind);
-        if is_there(TIMER) && self.attendance.fired(self.has_stopped()) {
+        if is_there(TIMER) && self.progress_mode.fired(self.has_stopped()) {
             self.guard();
         }
         is_there(PUSH)
@@ -375,43 +375,43 @@ impl Engine {
         waker.thread_number.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         waker.goes_to_work();
         let mut told = true;
-        let mut times = Times::default();
-        let mut rests = Rests::default();
+        let mut stalls = StallDetector::default();
+        let mut idle = IdlePolicy::default();
         while !waker.stop.load(Ordering::Relaxed) {
             if std::mem::take(&mut told) {
                 self.listen();
             }
             self.do_pending_work();
             if waker.watching.load(Ordering::Relaxed) {
-                self.settle_down(&mut rests);
+                self.settle_down(&mut idle);
                 let watched = waker.watch();
                 told = watched.told;
-                rests.watched(tsc::now());
+                idle.watched(tsc::now());
                 if let Some(after) = watched.stopped {
                     let waited = self.progress(false);
-                    if times.took_over(after, waited) {
-                        self.share_work(&mut rests);
+                    if stalls.took_over(after, waited) {
+                        self.share_work(&mut idle);
                     }
                 }
                 continue;
             }
             if self.progress(false) {
-                if rests.worked() {
-                    self.settle_down(&mut rests);
+                if idle.worked() {
+                    self.settle_down(&mut idle);
                 }
                 continue;
             }
-            if !waker.attendance.is_on() && rests.looks_on(waker.pauses.ticks() / u64::from(GAP)) {
+            if !waker.progress_mode.is_on() && idle.looks_on(waker.watchdog.ticks() / u64::from(GAP)) {
                 std::hint::spin_loop();
                 continue;
             }
-            let sound = self.arm_to_rest(&mut rests);
+            let sound = self.arm_to_rest(&mut idle);
             if !self.looks_once_more() && !waker.stop.load(Ordering::Relaxed) {
                 let deadline = self.timers.next().map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
                 let limit = if sound { deadline } else { Some(deadline.unwrap_or(UNSURE).min(UNSURE)) };
-                let bulky = !rests.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
+                let bulky = !idle.gave_back && self.lanes.list().iter().any(|lane| lane.is_bulky());
                 let limit = if bulky { Some(limit.unwrap_or(QUIET).min(QUIET)) } else { limit };
-                let quiet = bulky.then(|| rests.quiet_since());
+                let quiet = bulky.then(|| idle.quiet_since());
                 told = match self.net.inbox().filter(|inbox| inbox.lease.as_ref().is_some_and(|c| c.is_ours(&self))) {
                     None => waker.sleep(limit),
                     Some(inbox) => {
@@ -421,12 +421,12 @@ impl Engine {
                 };
                 if quiet.is_some_and(|since| since.elapsed() >= QUIET) {
                     self.give_back();
-                    rests.gave_back = true;
+                    idle.gave_back = true;
                 }
             }
             waker.bell.disarm();
             waker.goes_to_work();
-            rests.woke(tsc::now());
+            idle.woke(tsc::now());
         }
     }
 
@@ -450,45 +450,45 @@ impl Engine {
     }
 
     /// Has peers ring from now on, if the program does not see to that; says whether they will for sure.
-    fn arm_to_rest(&self, rests: &mut Rests) -> bool {
+    fn arm_to_rest(&self, idle: &mut IdlePolicy) -> bool {
         let waker = &self.waker;
         let now = tsc::now();
         // A thread that sleeps again after a moment is likely to do so again.
-        let soon = rests.rest(now) < waker.pauses.ticks() / u64::from(GAP);
+        let soon = idle.rest(now) < waker.watchdog.ticks() / u64::from(GAP);
         waker.going_to_rest();
-        if waker.attendance.is_on() && rests.restless {
-            if !waker.attendance.is_attended() {
+        if waker.progress_mode.is_on() && idle.restless {
+            if !waker.progress_mode.is_polling() {
                 waker.bell.arm();
             }
             shm::sleeper_fence();
             return true;
         }
         waker.bell.arm();
-        if soon && rests.restless {
+        if soon && idle.restless {
             shm::sleeper_fence();
             return true;
         }
         waker.bell.set_restless(soon);
         let sound = shm::sleeper_barrier();
-        rests.restless = soon && sound;
+        idle.restless = soon && sound;
         sound
     }
 
     /// The thread does not sleep again and again any more: posters are spared their fences.
-    fn settle_down(&self, rests: &mut Rests) {
-        if rests.restless && !self.waker.attendance.is_on() {
-            rests.restless = false;
+    fn settle_down(&self, idle: &mut IdlePolicy) {
+        if idle.restless && !self.waker.progress_mode.is_on() {
+            idle.restless = false;
             self.waker.bell.set_restless(false);
         }
     }
 
     /// The program polls only now and then: it and the thread see to what comes by turns, for a while.
-    fn share_work(&self, rests: &mut Rests) {
+    fn share_work(&self, idle: &mut IdlePolicy) {
         self.waker.bell.set_restless(true);
-        rests.restless = shm::sleeper_barrier();
-        if rests.restless {
-            let pause = self.waker.pauses.ticks();
-            self.waker.attendance.begin(tsc::now().saturating_add(pause.saturating_mul(SHARED_FOR)));
+        idle.restless = shm::sleeper_barrier();
+        if idle.restless {
+            let pause = self.waker.watchdog.ticks();
+            self.waker.progress_mode.begin(tsc::now().saturating_add(pause.saturating_mul(SHARED_FOR)));
             self.poll_each_time(true);
         }
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 /// CQs with seats of their own.
 const SEATS: usize = 32;
 
-/// So long a thread that has polled is taken to poll still: this part of a pause of the helper's ([`crate::pauses`]), 24 µs.
+/// So long a thread that has polled is taken to poll still: this part of a pause of the helper's ([`crate::watchdog`]), 24 µs.
 const PATIENCE: u64 = 32;
 /// It says so again when this part of that is over: others look at that word all the time.
 const AGAIN: u64 = 8;

@@ -157,7 +157,7 @@ impl Engine {
         let watched = self.waker.is_watching() && self.clock.simulated().is_none();
         watched.then(|| {
             let now = self.waker.polled_at.load(Ordering::Relaxed);
-            self.pollers.sit(poller.who, now, self.waker.pauses.ticks())
+            self.pollers.sit(poller.who, now, self.waker.watchdog.ticks())
         })
     }
 

@@ -231,7 +231,7 @@ pub(crate) struct Inner {
     /// Kept for as long as it lives, on a parent domain.
     pub(crate) token: Option<Token>,
     /// When a peer that asks for it is woken.
-    pub(crate) wake: crate::attendance::Wake,
+    pub(crate) wake: crate::progress_mode::Wake,
 }
 
 impl Inner {

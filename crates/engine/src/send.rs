@@ -260,8 +260,8 @@ impl SendBatch<'_> {
     pub fn finish(self) {
         let Self { qp, mut inner } = self;
         inner.reply_pattern.post();
-        if qp.engine().waker.attendance.is_on() {
-            return qp.send_attending(inner);
+        if qp.engine().waker.progress_mode.is_on() {
+            return qp.send_in_shared_mode(inner);
         }
         qp.pump(&mut inner);
         let (on_wire, blocked) = (inner.on_wire, inner.blocked);

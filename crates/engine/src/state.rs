@@ -95,7 +95,7 @@ impl Qp {
                 abi::command::extended(command::EX_MODIFY_QP, &body, size_of::<ExModifyQpAnswer>(), 0)
             }
         };
-        let how = if self.is_foregone(&inner, &attributes) {
+        let how = if self.can_modify_async(&inner, &attributes) {
             self.engine().tell(&request)?;
             How::Told
         } else {

@@ -12,7 +12,6 @@ use shm::memory::CELL_DATA;
 use wire::{Operation, Qpn};
 
 use crate::access::{self, Refusal, Stretch};
-use crate::attendance::Wake;
 use crate::cell::{Envelope, Path};
 use crate::engine::Deferred;
 use crate::faults::Far;
@@ -21,6 +20,7 @@ use crate::lock::MutexGuard;
 use crate::net::ahead::Ahead;
 use crate::net::batch::Batch;
 use crate::net::flow::Flow;
+use crate::progress_mode::Wake;
 use crate::qp::{Inner, Qp, Route};
 use crate::remote_srq::Fetched;
 use crate::wqe::SendBrief;

@@ -3,7 +3,7 @@
 //! It is the agent that decides which changes are legal, and it decides about these as well. But of the steps on the way to RTS, and of the one
 //! to the error state, all that it looks at is known here: the transition table, the device's limits, and the board with ports and
 //! GIDs. Whatever is out of the ordinary is asked. Should an address go at this very moment, the agent refuses what it is told, and the QP is
-//! where it would be if the address had gone a moment later: it has no way out. Principal method: [`Qp::is_foregone`].
+//! where it would be if the address had gone a moment later: it has no way out. Principal method: [`Qp::can_modify_async`].
 
 use abi::ah::rate_mbps;
 use abi::mr::access;
@@ -37,7 +37,7 @@ const RIGHTS: u32 =
 
 impl Qp {
     /// Whether the agent is sure to allow a change.
-    pub(crate) fn is_foregone(&self, inner: &Inner, new: &ModifyQp) -> bool {
+    pub(crate) fn can_modify_async(&self, inner: &Inner, new: &ModifyQp) -> bool {
         let mask = new.attr_mask;
         let Some(next) = State::from_u32(u32::from(new.qp_state)).filter(|_| mask & attr::STATE != 0) else {
             return false;

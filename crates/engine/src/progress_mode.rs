@@ -1,12 +1,12 @@
 //! Who sees to what peers send, where the program polls only for the completions of what it posts, and in between spins on its memory or works.
 //! To leave the work to such a program for a millisecond, as to one that polls without end, makes its peers wait; to have peers ring while it polls
-//! has the helper thread take the processor from it. Principal type: [`Attendance`].
+//! has the helper thread take the processor from it. Principal type: [`ProgressMode`].
 //!
-//! So the bell is the program's as well. A poll that finds nothing is followed by another, and so is a post: the program *attends*, and the bell is silent. With one that
+//! So the bell is the program's as well. A poll that finds nothing is followed by another, and so is a post: the program *is polling*, and the bell is silent. With one that
 //! finds something it may be over: the program arms the bell and looks once more. A thread that has work does not arm the bell while the
-//! program attends. Should the program stop without having found anything, a timer tells the thread.
+//! program is polling. Should the program stop without having found anything, a timer tells the thread.
 //!
-//! The bell's sleeper is restless meanwhile ([`shm::bell`]), so that arming needs no system call. When this begins, [`crate::lateness`] says.
+//! The bell's sleeper is restless meanwhile ([`shm::bell`]), so that arming needs no system call. When this begins, [`crate::stall`] says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -17,16 +17,16 @@ use crate::lock::MutexGuard;
 use crate::qp::{Inner, Qp};
 use crate::tsc;
 
-/// So often the program may stop without having found anything while something waits for it: then peers ring even while it attends.
+/// So often the program may stop without having found anything while something waits for it: then peers ring even while it is polling.
 const FORGIVEN: u32 = 4;
 
 /// How program and thread share the work.
 #[derive(Default)]
-pub(crate) struct Attendance {
+pub(crate) struct ProgressMode {
     /// Until then, in ticks. 0: they do not share it like that.
     until: AtomicU64,
     /// The program has polled and found nothing: it polls again.
-    attends: AtomicBool,
+    polling: AtomicBool,
     /// A timer will fire.
     guarded: AtomicBool,
     /// How often the program has stopped where it should not.
@@ -47,7 +47,7 @@ pub(crate) enum Wake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// Nothing more.
-    Attends,
+    Polling,
     /// That a timer is set.
     Unguarded,
     /// That the bell is armed.
@@ -58,7 +58,7 @@ pub(crate) enum Polled {
     Over,
 }
 
-impl Attendance {
+impl ProgressMode {
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.until.load(Ordering::Relaxed) != 0
@@ -67,15 +67,15 @@ impl Attendance {
     /// From now on. Every poster knows that the sleeper is restless.
     pub(crate) fn begin(&self, until: u64) {
         self.deserted.store(0, Ordering::Relaxed);
-        self.attends.store(false, Ordering::Relaxed);
+        self.polling.store(false, Ordering::Relaxed);
         self.until.store(until.max(1), Ordering::Relaxed);
     }
 
     /// Whether the program polls and will poll again. Ask after disarming the bell.
-    pub(crate) fn is_attended(&self) -> bool {
+    pub(crate) fn is_polling(&self) -> bool {
         // Pairs with the fence in `polled`: either the program's arming comes after the thread's disarming, or the thread sees that it may have stopped.
         fence(Ordering::SeqCst);
-        self.is_on() && self.attends.load(Ordering::Relaxed)
+        self.is_on() && self.polling.load(Ordering::Relaxed)
     }
 
     /// The program has polled, and has `found` something or not.
@@ -83,39 +83,39 @@ impl Attendance {
         let until = self.until.load(Ordering::Relaxed);
         if now >= until {
             self.until.store(0, Ordering::Relaxed);
-            self.attends.store(false, Ordering::Relaxed);
+            self.polling.store(false, Ordering::Relaxed);
             return if until == 0 { Polled::Stands } else { Polled::Over };
         }
         if self.deserted.load(Ordering::Relaxed) >= FORGIVEN {
             return Polled::Stands;
         }
         if found {
-            if !self.attends.load(Ordering::Relaxed) {
+            if !self.polling.load(Ordering::Relaxed) {
                 return Polled::Stands;
             }
-            self.attends.store(false, Ordering::Relaxed);
-            // Pairs with the fence in `is_attended`.
+            self.polling.store(false, Ordering::Relaxed);
+            // Pairs with the fence in `is_polling`.
             fence(Ordering::SeqCst);
             return Polled::MayStop;
         }
-        if !self.attends.load(Ordering::Relaxed) {
-            self.attends.store(true, Ordering::SeqCst);
-            // Either this sees that the timer has fired, or `fired` sees that the program attends.
+        if !self.polling.load(Ordering::Relaxed) {
+            self.polling.store(true, Ordering::SeqCst);
+            // Either this sees that the timer has fired, or `fired` sees that the program is polling.
             if !self.guarded.swap(true, Ordering::SeqCst) {
                 return Polled::Unguarded;
             }
         }
-        Polled::Attends
+        Polled::Polling
     }
 
     /// The timer has fired; `stopped`: the program has not polled lately. Says whether it is to be set again.
     pub(crate) fn fired(&self, stopped: bool) -> bool {
         self.guarded.store(false, Ordering::SeqCst);
-        if !self.attends.load(Ordering::SeqCst) {
+        if !self.polling.load(Ordering::SeqCst) {
             return false;
         }
         if stopped {
-            self.attends.store(false, Ordering::Relaxed);
+            self.polling.store(false, Ordering::Relaxed);
             self.deserted.fetch_add(1, Ordering::Relaxed);
             return false;
         }
@@ -125,7 +125,7 @@ impl Attendance {
     /// The program is about to sleep on an event, and spins no more. Says whether that ends it.
     pub(crate) fn end(&self) -> bool {
         self.is_on() && {
-            self.attends.store(false, Ordering::SeqCst);
+            self.polling.store(false, Ordering::SeqCst);
             self.until.swap(0, Ordering::SeqCst) != 0
         }
     }
@@ -133,10 +133,10 @@ impl Attendance {
 
 impl Waker {
     /// The program has polled, and has `found` something or not. Says whether it has to look once more, for sure.
-    fn polled_attending(&self, found: bool) -> bool {
+    fn polled_in_shared_mode(&self, found: bool) -> bool {
         let now = tsc::now();
         self.polled_at.store(now, Ordering::Relaxed);
-        match self.attendance.polled(found, now) {
+        match self.progress_mode.polled(found, now) {
             Polled::Stands => return false,
             Polled::Over => {
                 self.polls.store(0, Ordering::Relaxed);
@@ -149,20 +149,20 @@ impl Waker {
                 return true;
             }
             Polled::Unguarded => self.guard(),
-            Polled::Attends => {}
+            Polled::Polling => {}
         }
         self.silence();
         false
     }
 
-    /// The program attends: peers need not ring. It may have lost its processor since it said so, and the helper, told by the timer, may have
+    /// The program is polling: peers need not ring. It may have lost its processor since it said so, and the helper, told by the timer, may have
     /// taken over and gone to sleep behind this bell; or another thread of the program has found something. Then the helper looks again.
     fn silence(&self) {
         if self.bell.is_armed() {
             self.bell.disarm();
-            // Pairs with the fence in `is_attended`, after which the helper arms the bell: who disarms that sees why it was armed.
+            // Pairs with the fence in `is_polling`, after which the helper arms the bell: who disarms that sees why it was armed.
             fence(Ordering::SeqCst);
-            if !self.attendance.attends.load(Ordering::Relaxed) {
+            if !self.progress_mode.polling.load(Ordering::Relaxed) {
                 self.kick();
             }
         }
@@ -182,11 +182,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn end_shared_poll(self: &Arc<Self>, found: bool) {
-        if self.waker.polled_attending(found) {
+        if self.waker.polled_in_shared_mode(found) {
             // What comes from now on, the bell tells.
             self.progress(true);
         }
-        if !self.waker.attendance.is_on() {
+        if !self.waker.progress_mode.is_on() {
             self.poll_each_time(false);
         }
     }
@@ -196,8 +196,8 @@ impl Qp {
     /// Sends what was posted, while program and thread share the work: the program is about to poll for its completions.
     #[cold]
     #[inline(never)]
-    pub(crate) fn send_attending(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
-        self.engine().waker.polled_attending(false);
+    pub(crate) fn send_in_shared_mode(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        self.engine().waker.polled_in_shared_mode(false);
         let peer = self.pump_quietly(&mut inner);
         let on_wire = inner.on_wire;
         drop(inner);
@@ -218,94 +218,97 @@ mod tests {
 
     use super::*;
 
-    fn began() -> Attendance {
-        let attendance = Attendance::default();
-        assert_eq!(attendance.polled(true, 5), Polled::Stands);
-        attendance.begin(1000);
-        attendance
+    fn began() -> ProgressMode {
+        let progress_mode = ProgressMode::default();
+        assert_eq!(progress_mode.polled(true, 5), Polled::Stands);
+        progress_mode.begin(1000);
+        progress_mode
     }
 
     #[test]
-    fn a_program_that_finds_nothing_attends_until_it_finds_something() {
-        let attendance = began();
-        assert!(!attendance.is_attended());
-        assert_eq!(attendance.polled(true, 10), Polled::Stands, "the thread has armed the bell");
-        for (now, first) in [(20, Polled::Unguarded), (30, Polled::Attends)] {
-            assert_eq!(attendance.polled(false, now), first, "one timer is enough");
-            assert_eq!(attendance.polled(false, now), Polled::Attends);
-            assert!(attendance.is_attended());
-            assert_eq!(attendance.polled(true, now), Polled::MayStop);
-            assert!(!attendance.is_attended());
+    fn a_program_that_finds_nothing_is_polling_until_it_finds_something() {
+        let progress_mode = began();
+        assert!(!progress_mode.is_polling());
+        assert_eq!(progress_mode.polled(true, 10), Polled::Stands, "the thread has armed the bell");
+        for (now, first) in [(20, Polled::Unguarded), (30, Polled::Polling)] {
+            assert_eq!(progress_mode.polled(false, now), first, "one timer is enough");
+            assert_eq!(progress_mode.polled(false, now), Polled::Polling);
+            assert!(progress_mode.is_polling());
+            assert_eq!(progress_mode.polled(true, now), Polled::MayStop);
+            assert!(!progress_mode.is_polling());
         }
     }
 
     #[test]
-    fn the_timer_is_set_for_as_long_as_the_program_attends() {
-        let attendance = began();
-        assert_eq!(attendance.polled(false, 10), Polled::Unguarded);
-        assert!(attendance.fired(false), "it goes on polling");
-        assert_eq!(attendance.polled(true, 20), Polled::MayStop);
-        assert!(!attendance.fired(false));
-        assert_eq!(attendance.polled(false, 30), Polled::Unguarded);
-        assert!(!attendance.fired(true) && !attendance.is_attended(), "it has stopped");
-        assert_eq!(attendance.polled(false, 40), Polled::Unguarded);
+    fn the_timer_is_set_for_as_long_as_the_program_is_polling() {
+        let progress_mode = began();
+        assert_eq!(progress_mode.polled(false, 10), Polled::Unguarded);
+        assert!(progress_mode.fired(false), "it goes on polling");
+        assert_eq!(progress_mode.polled(true, 20), Polled::MayStop);
+        assert!(!progress_mode.fired(false));
+        assert_eq!(progress_mode.polled(false, 30), Polled::Unguarded);
+        assert!(!progress_mode.fired(true) && !progress_mode.is_polling(), "it has stopped");
+        assert_eq!(progress_mode.polled(false, 40), Polled::Unguarded);
     }
 
     #[test]
     fn a_program_that_stops_without_a_find_is_not_relied_on_again_and_again() {
-        let attendance = began();
+        let progress_mode = began();
         for _ in 0..FORGIVEN {
-            assert_eq!(attendance.polled(false, 10), Polled::Unguarded);
-            assert!(!attendance.fired(true));
+            assert_eq!(progress_mode.polled(false, 10), Polled::Unguarded);
+            assert!(!progress_mode.fired(true));
         }
-        assert_eq!(attendance.polled(false, 10), Polled::Stands);
-        attendance.begin(1000);
-        assert_eq!(attendance.polled(false, 10), Polled::Unguarded);
+        assert_eq!(progress_mode.polled(false, 10), Polled::Stands);
+        progress_mode.begin(1000);
+        assert_eq!(progress_mode.polled(false, 10), Polled::Unguarded);
     }
 
     #[test]
     fn it_is_over_once_by_the_time_or_when_the_program_sleeps() {
-        let attendance = began();
-        assert_eq!(attendance.polled(false, 999), Polled::Unguarded);
-        assert_eq!((attendance.polled(false, 1000), attendance.polled(false, 1001)), (Polled::Over, Polled::Stands));
-        assert!(!attendance.is_on() && !attendance.is_attended() && !attendance.end());
-        let attendance = began();
-        assert_eq!(attendance.polled(false, 999), Polled::Unguarded);
-        assert!(attendance.end() && !attendance.end());
-        assert!(!attendance.is_on() && !attendance.is_attended());
+        let progress_mode = began();
+        assert_eq!(progress_mode.polled(false, 999), Polled::Unguarded);
+        assert_eq!(
+            (progress_mode.polled(false, 1000), progress_mode.polled(false, 1001)),
+            (Polled::Over, Polled::Stands)
+        );
+        assert!(!progress_mode.is_on() && !progress_mode.is_polling() && !progress_mode.end());
+        let progress_mode = began();
+        assert_eq!(progress_mode.polled(false, 999), Polled::Unguarded);
+        assert!(progress_mode.end() && !progress_mode.end());
+        assert!(!progress_mode.is_on() && !progress_mode.is_polling());
     }
 
     /// A waker whose thread sleeps, and what peers see of it.
     fn asleep() -> (Waker, BellView) {
         let (waker, fd) = Waker::new().expect("a waker");
         let view = BellView::map(fd.as_fd()).expect("its bell");
-        waker.attendance.begin(u64::MAX);
+        waker.progress_mode.begin(u64::MAX);
         waker.bell.arm();
         (waker, view)
     }
 
     #[test]
-    fn peers_do_not_ring_while_the_program_attends_and_ring_when_it_has_found_something() {
+    fn peers_do_not_notify_while_the_program_is_polling_and_notify_when_it_has_found_something() {
         let (waker, view) = asleep();
         for _ in 0..3 {
             assert!(view.armed().is_some());
             for _ in 0..3 {
-                assert!(waker.polled() && !waker.polled_attending(false));
+                assert!(waker.polled() && !waker.polled_in_shared_mode(false));
                 assert_eq!(view.armed(), None);
             }
-            assert!(waker.polled() && waker.polled_attending(true), "it has to look once more");
+            assert!(waker.polled() && waker.polled_in_shared_mode(true), "it has to look once more");
         }
         let word = view.armed();
-        assert!(waker.polled() && !waker.polled_attending(true));
+        assert!(waker.polled() && !waker.polled_in_shared_mode(true));
         assert_eq!(view.armed(), word, "it need not be armed again");
     }
 
     #[test]
     fn the_bell_stays_silent_although_a_thread_that_was_at_work_arms_it() {
         let (waker, view) = asleep();
-        assert!(!waker.polled_attending(false));
+        assert!(!waker.polled_in_shared_mode(false));
         waker.bell.arm();
-        assert!(!waker.polled_attending(false));
+        assert!(!waker.polled_in_shared_mode(false));
         assert_eq!(view.armed(), None);
     }
 
@@ -313,25 +316,25 @@ mod tests {
     fn the_thread_hears_of_a_program_that_was_taken_for_gone_and_silences_the_bell_after_all() {
         let (waker, view) = asleep();
         let kicked = || Doorbell::from(waker.kick_fd().try_clone_to_owned().expect("a descriptor")).drain();
-        assert_eq!(waker.attendance.polled(false, 10), Polled::Unguarded);
+        assert_eq!(waker.progress_mode.polled(false, 10), Polled::Unguarded);
         waker.silence();
-        assert!(view.armed().is_none() && !kicked(), "it attends");
+        assert!(view.armed().is_none() && !kicked(), "it is polling");
         // Here it loses its processor; the timer fires, and the thread goes to sleep.
-        assert_eq!(waker.attendance.polled(false, 20), Polled::Attends);
-        assert!(!waker.attendance.fired(true) && !waker.attendance.is_attended());
+        assert_eq!(waker.progress_mode.polled(false, 20), Polled::Polling);
+        assert!(!waker.progress_mode.fired(true) && !waker.progress_mode.is_polling());
         waker.bell.arm();
         waker.silence();
         assert!(view.armed().is_some() || kicked(), "nobody would see what peers send");
     }
 
     #[test]
-    fn the_thread_hears_when_a_program_that_attends_goes_to_sleep_and_when_it_is_over() {
+    fn the_thread_hears_when_a_polling_program_goes_to_sleep_and_when_it_is_over() {
         let (waker, _view) = asleep();
         let kicked = || Doorbell::from(waker.kick_fd().try_clone_to_owned().expect("a descriptor")).drain();
-        assert!(!waker.polled_attending(false) && !kicked());
+        assert!(!waker.polled_in_shared_mode(false) && !kicked());
         assert!(waker.hand_over() && kicked());
         assert!(!waker.hand_over() && !kicked());
-        waker.attendance.begin(1);
-        assert!(!waker.polled_attending(true) && kicked() && !waker.polled());
+        waker.progress_mode.begin(1);
+        assert!(!waker.polled_in_shared_mode(true) && kicked() && !waker.polled());
     }
 }

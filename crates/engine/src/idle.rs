@@ -1,7 +1,7 @@
 //! How long the helper thread looks for work before it sleeps, and what it remembers of its sleeps. Not the sleep itself: [`crate::helper`].
 //!
 //! To sleep and to be woken costs the thread and its peer some ten microseconds, and the peer's bytes wait meanwhile. Where bytes stream, with short
-//! pauses in between, the thread therefore looks on for a part of the time for which it has worked. Principal type: [`Rests`].
+//! pauses in between, the thread therefore looks on for a part of the time for which it has worked. Principal type: [`IdlePolicy`].
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub(crate) const QUIET: Duration = Duration::from_millis(20);
 
 /// What the thread knows of its sleeps.
 #[derive(Default)]
-pub(crate) struct Rests {
+pub(crate) struct IdlePolicy {
     /// When the last one began, in ticks.
     at: u64,
     /// When it ended.
@@ -38,7 +38,7 @@ pub(crate) struct Rests {
     quiet: Option<Instant>,
 }
 
-impl Rests {
+impl IdlePolicy {
     /// It sleeps no more.
     pub(crate) fn woke(&mut self, now: u64) {
         self.woke = now;
@@ -113,62 +113,59 @@ mod tests {
         assert!(is_kicked(&waker));
     }
 
-    fn after_work(woke: u64) -> Rests {
-        let mut rests = Rests::default();
-        rests.rest(woke / 2);
-        rests.woke(woke);
-        rests.worked();
-        rests.looks = LOOKS;
-        rests
+    fn after_work(woke: u64) -> IdlePolicy {
+        let mut idle = IdlePolicy::default();
+        idle.rest(woke / 2);
+        idle.woke(woke);
+        idle.worked();
+        idle.looks = LOOKS;
+        idle
     }
 
     #[test]
     fn a_thread_looks_on_for_half_of_the_time_that_it_has_been_awake_and_not_longer_than_it_may() {
-        let mut rests = after_work(1000);
-        assert!(rests.waits(3000, 10_000));
-        rests.looks += 1;
-        assert!(rests.waits(3999, 10_000) && !rests.waits(4000, 10_000));
-        let mut rests = after_work(1000);
-        assert!(rests.waits(3000, 10));
-        rests.looks += 1;
-        assert!(!rests.waits(3010, 10));
+        let mut idle = after_work(1000);
+        assert!(idle.waits(3000, 10_000));
+        idle.looks += 1;
+        assert!(idle.waits(3999, 10_000) && !idle.waits(4000, 10_000));
+        let mut idle = after_work(1000);
+        assert!(idle.waits(3000, 10));
+        idle.looks += 1;
+        assert!(!idle.waits(3010, 10));
     }
 
     #[test]
     fn work_begins_the_looks_anew_and_a_thread_that_woke_for_nothing_looks_no_longer_than_ever() {
-        let mut rests = after_work(1000);
-        assert!(rests.waits(3000, 1000));
-        rests.worked();
-        rests.looks = LOOKS;
-        assert!(rests.waits(9000, 1000), "the time counts from this look on");
-        let mut idle = Rests::default();
+        let mut idle = after_work(1000);
+        assert!(idle.waits(3000, 1000));
+        idle.worked();
+        idle.looks = LOOKS;
+        assert!(idle.waits(9000, 1000), "the time counts from this look on");
+        let mut idle = IdlePolicy::default();
         idle.woke(tsc::now());
         assert_eq!((1..).take_while(|_| idle.looks_on(u64::MAX / 4)).count() as u32, LOOKS - 1);
     }
 
     #[test]
     fn what_is_held_by_a_peer_that_does_not_move_is_tried_once_and_again_when_something_has_gone_on() {
-        let mut rests = after_work(1000);
-        let goes_on: [fn(&mut Rests); 2] = [|rests| _ = rests.worked(), |rests| rests.watched(1)];
+        let mut idle = after_work(1000);
+        let goes_on: [fn(&mut IdlePolicy); 2] = [|idle| _ = idle.worked(), |idle| idle.watched(1)];
         for goes_on in goes_on {
-            rests.gave_back = true;
-            let since = rests.quiet_since();
-            rests.rest(1);
-            rests.woke(2);
-            assert!(rests.gave_back && rests.quiet_since() == since, "a sleep alone is nothing that has gone on");
-            goes_on(&mut rests);
-            assert!(!rests.gave_back && rests.quiet.is_none());
+            idle.gave_back = true;
+            let since = idle.quiet_since();
+            idle.rest(1);
+            idle.woke(2);
+            assert!(idle.gave_back && idle.quiet_since() == since, "a sleep alone is nothing that has gone on");
+            goes_on(&mut idle);
+            assert!(!idle.gave_back && idle.quiet.is_none());
         }
     }
 
     #[test]
     fn sleeps_are_counted_from_the_beginning_of_one_to_that_of_the_next() {
-        let mut rests = after_work(1000);
-        assert_eq!(rests.rest(1700), 1200);
-        assert_eq!(rests.rest(1800), 100);
-        assert!(
-            (1..BUSY).all(|_| !rests.worked()) && rests.worked(),
-            "only with the last of so many rounds it is busy"
-        );
+        let mut idle = after_work(1000);
+        assert_eq!(idle.rest(1700), 1200);
+        assert_eq!(idle.rest(1800), 100);
+        assert!((1..BUSY).all(|_| !idle.worked()) && idle.worked(), "only with the last of so many rounds it is busy");
     }
 }

@@ -1,5 +1,5 @@
 //! How long a program that polls may go on before it has to say that it still does: the pauses between one setting of the helper's
-//! timers and the next ([`crate::helper`]). Not the timers themselves. Principal type: [`Pauses`].
+//! timers and the next ([`crate::helper`]). Not the timers themselves. Principal type: [`Watchdog`].
 //!
 //! In a virtual machine, to set a timer takes longer than a message to another host. A program that has polled for long without stopping is
 //! likely to go on, so its pauses become longer, and one that stops begins anew. Times are ticks, whose unit the helper measures.
@@ -21,7 +21,7 @@ const EARLY: u64 = 8;
 const FIRST: u64 = 1_000_000;
 
 /// The pauses of one program.
-pub(crate) struct Pauses {
+pub(crate) struct Watchdog {
     /// [`PAUSE`] in ticks.
     first: AtomicU64,
     /// Since when the program has polled without stopping.
@@ -43,7 +43,7 @@ pub(crate) enum Set {
     Both(Duration),
 }
 
-impl Pauses {
+impl Watchdog {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -139,11 +139,11 @@ mod tests {
     const FIRST_PAUSE: u64 = PAUSE.as_micros() as u64;
 
     /// Polls each microsecond from `from` to `to`; when timers were set, and which.
-    fn poll(pauses: &Pauses, from: u64, to: u64) -> Vec<(u64, Set)> {
+    fn poll(watchdog: &Watchdog, from: u64, to: u64) -> Vec<(u64, Set)> {
         (from..to)
             .filter_map(|now| {
-                pauses.polled(now - 1, now);
-                Some((now, pauses.put_off(now, false)?))
+                watchdog.polled(now - 1, now);
+                Some((now, watchdog.put_off(now, false)?))
             })
             .collect()
     }
@@ -152,12 +152,12 @@ mod tests {
         time.as_micros() as u64
     }
 
-    fn began() -> Pauses {
-        let pauses = Pauses::new();
-        pauses.measured(FIRST_PAUSE);
-        pauses.begin(1_000_000);
-        assert_eq!(pauses.restart(1_000_000), PAUSE);
-        pauses
+    fn began() -> Watchdog {
+        let watchdog = Watchdog::new();
+        watchdog.measured(FIRST_PAUSE);
+        watchdog.begin(1_000_000);
+        assert_eq!(watchdog.restart(1_000_000), PAUSE);
+        watchdog
     }
 
     #[test]
@@ -180,11 +180,11 @@ mod tests {
 
     #[test]
     fn a_program_that_stops_begins_anew_with_both_timers_but_not_at_each_stop() {
-        let pauses = began();
-        poll(&pauses, 1_000_001, 1_200_000);
+        let watchdog = began();
+        poll(&watchdog, 1_000_001, 1_200_000);
         let now = 1_201_000;
-        pauses.polled(1_200_000, now);
-        let set = poll(&pauses, now + 1, now + 3 * FIRST_PAUSE);
+        watchdog.polled(1_200_000, now);
+        let set = poll(&watchdog, now + 1, now + 3 * FIRST_PAUSE);
         assert_eq!(set[0].1, Set::Both(PAUSE));
         assert!(set[0].0 <= now + FIRST_PAUSE + 1);
         assert_eq!(set[1], (set[0].0 + FIRST_PAUSE + 1, Set::One(2 * PAUSE)));
@@ -192,8 +192,8 @@ mod tests {
         let (mut before, mut count) = (now + 3 * FIRST_PAUSE, 0);
         for _ in 0..100 {
             let now = before + 2 * FIRST_PAUSE / u64::from(GAP);
-            pauses.polled(before, now);
-            count += usize::from(pauses.put_off(now, false).is_some());
+            watchdog.polled(before, now);
+            count += usize::from(watchdog.put_off(now, false).is_some());
             before = now;
         }
         assert!(count <= 100 * 2 / GAP as usize, "{count}");
@@ -201,11 +201,11 @@ mod tests {
 
     #[test]
     fn early_is_a_part_of_a_pause_early_and_one_of_two_is_told() {
-        let pauses = began();
+        let watchdog = began();
         let early = 1_000_000 + FIRST_PAUSE - FIRST_PAUSE / EARLY;
-        assert_eq!(pauses.put_off(early, true), None);
-        assert_eq!(pauses.put_off(early + 2, false), None);
-        assert!(pauses.put_off(early + 2, true).is_some());
-        assert_eq!(pauses.put_off(early + 2, true), None, "it has been set");
+        assert_eq!(watchdog.put_off(early, true), None);
+        assert_eq!(watchdog.put_off(early + 2, false), None);
+        assert!(watchdog.put_off(early + 2, true).is_some());
+        assert_eq!(watchdog.put_off(early + 2, true), None, "it has been set");
     }
 }
