@@ -536,7 +536,7 @@ impl Engine {
         self.unrouted.lock().clear();
         self.unlocated.lock().clear();
         self.deferred.lock().clear();
-        self.forget_parcels();
+        self.forget_delayed_packets();
         for qp in self.qps.all() {
             self.qps.remove(qp.qpn());
             qp.abandon();

@@ -3,12 +3,12 @@
 //! The agent writes the rules behind the context page and says so by a push. Each queue pair has a flag, `Inner::ruled`, that says whether a
 //! rule may be for its packets ([`Armed::may_concern`]). The flag is set again when the rules or the queue pair's attributes change. The
 //! data path looks at the flag under the queue pair's lock, and all that follows is cold. What happens to a packet then is in
-//! `faults/packets.rs`, what waits meanwhile in `faults/parcels.rs`, and how a lane comes to lose packets as a wire does in
+//! `faults/packets.rs`, what waits meanwhile in `faults/delayed_packets.rs`, and how a lane comes to lose packets as a wire does in
 //! `faults/lossy.rs`. Principal type: [`Faults`].
 
+mod delayed_packets;
 mod lossy;
 mod packets;
-mod parcels;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use crate::memory::View;
 use crate::qp::{Inner, Qp};
 use crate::reason::{Kind, Note, note};
 
+pub(crate) use delayed_packets::DELAYED_PACKETS;
+use delayed_packets::DelayedPackets;
 pub(crate) use packets::{Far, Towards};
-pub(crate) use parcels::PARCELS;
-use parcels::Parcels;
 
 /// The rules that touch one engine, and those that touch its peers.
 pub(crate) struct Faults {
@@ -45,7 +45,7 @@ pub(crate) struct Faults {
     page: Option<View>,
     rules: ArcSwap<Vec<Arc<Armed>>>,
     losses: ArcSwap<Losses>,
-    parcels: Parcels,
+    delayed: DelayedPackets,
 }
 
 impl Faults {
@@ -56,7 +56,7 @@ impl Faults {
             page: (page.len() >= CONTEXT_LEN).then_some(page),
             rules: ArcSwap::default(),
             losses: ArcSwap::default(),
-            parcels: Parcels::default(),
+            delayed: DelayedPackets::default(),
         }
     }
 
@@ -263,8 +263,8 @@ impl Engine {
     }
 
     /// Nothing that waits comes any more.
-    pub(crate) fn forget_parcels(&self) {
-        self.faults.parcels.clear();
+    pub(crate) fn forget_delayed_packets(&self) {
+        self.faults.delayed.clear();
     }
 }
 

@@ -12,7 +12,7 @@ use wire::Qpn;
 
 use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
-use crate::faults::PARCELS;
+use crate::faults::DELAYED_PACKETS;
 use crate::lane::{Lane, Receiver};
 use crate::moderation::PERIODS;
 use crate::net::inbox::{Inbox, OTHERS};
@@ -385,8 +385,8 @@ impl Engine {
         if due.contains(&PERIODS) {
             self.end_periods(now);
         }
-        if due.contains(&PARCELS) {
-            self.send_parcels();
+        if due.contains(&DELAYED_PACKETS) {
+            self.send_delayed_packets();
         }
         for qp in due.iter().filter_map(|&qpn| self.qps.find(qpn)) {
             qp.on_timer(now);

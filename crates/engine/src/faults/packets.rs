@@ -9,7 +9,7 @@ use protocol::Outcome;
 use wire::grh::Network;
 use wire::{Headers, Syndrome};
 
-use super::parcels::{Parcel, To};
+use super::delayed_packets::{DelayedPacket, To};
 use crate::access::Refusal;
 use crate::capture::Ends;
 use crate::cell::Packet;
@@ -83,7 +83,7 @@ impl Qp {
         }
         let late = verdict.fate == Fate::Late;
         let waits =
-            verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.parcels.has_line(self.qpn()));
+            verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.delayed.has_line(self.qpn()));
         if late || waits {
             let bytes = match self.gather(from, len) {
                 Ok(bytes) => bytes,
@@ -97,8 +97,8 @@ impl Qp {
                     }
                     Exit::Wire(flow, ..) => To::Host { flow: Arc::clone(flow), headers: *headers, damage },
                 };
-                let parcel = Parcel { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late };
-                engine.keep_parcel(at, parcel);
+                let packet = DelayedPacket { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late };
+                engine.keep_delayed_packet(at, packet);
             };
             keep(headers);
             match verdict.fate {
@@ -121,7 +121,7 @@ impl Qp {
             Fate::Ghost => self.leave_now(exit, &ghost(headers), len, from),
             _ => Sent::Yes,
         };
-        engine.follow_with_parcels(self.qpn());
+        engine.follow_with_delayed_packets(self.qpn());
         sent
     }
 
@@ -143,11 +143,11 @@ impl Qp {
             _ => None,
         };
         let waits =
-            verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.parcels.has_line(self.qpn()));
+            verdict.until.is_some_and(|until| until > engine.now().0 || engine.faults.delayed.has_line(self.qpn()));
         let is_lane = matches!(to, Towards::Lane(..));
         let goes = verdict.fate == Fate::Good || verdict.fate == Fate::Ghost;
         if goes && !waits {
-            engine.follow_with_parcels(self.qpn());
+            engine.follow_with_delayed_packets(self.qpn());
             return Ok(true);
         }
         let bytes = self.gather(from, len)?;
@@ -166,7 +166,10 @@ impl Qp {
                 Towards::Lane(lane, path, grh) => To::Lane { lane: Arc::clone(lane), path, headers: *headers, grh },
                 Towards::Host(flow) => To::Host { flow: Arc::clone(flow), headers: *headers, damage },
             };
-            engine.keep_parcel(at, Parcel { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late });
+            engine.keep_delayed_packet(
+                at,
+                DelayedPacket { qp: self.weak(), qpn: self.qpn(), to, bytes: bytes.clone(), late },
+            );
         }
         Ok(false)
     }
@@ -254,9 +257,9 @@ impl Engine {
             }
             _ => {}
         }
-        let waits = verdict.until.is_some_and(|until| until > self.now().0 || self.faults.parcels.has_line(qp.qpn()));
+        let waits = verdict.until.is_some_and(|until| until > self.now().0 || self.faults.delayed.has_line(qp.qpn()));
         if !(late || waits) {
-            self.follow_with_parcels(qp.qpn());
+            self.follow_with_delayed_packets(qp.qpn());
             return false;
         }
         let mut bytes = vec![0; packet.len.into()].into_boxed_slice();
@@ -268,7 +271,10 @@ impl Engine {
         let at = verdict.until.unwrap_or(0).max(if late { self.now().0 + LATE } else { 0 });
         for _ in 0..if verdict.fate == Fate::Twice { 2 } else { 1 } {
             let to = To::Here { packet: *packet, addresses };
-            self.keep_parcel(at, Parcel { qp: Arc::downgrade(&qp), qpn: qp.qpn(), to, bytes: bytes.clone(), late });
+            self.keep_delayed_packet(
+                at,
+                DelayedPacket { qp: Arc::downgrade(&qp), qpn: qp.qpn(), to, bytes: bytes.clone(), late },
+            );
         }
         true
     }

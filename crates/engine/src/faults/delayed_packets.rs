@@ -1,7 +1,7 @@
 //! Packets that wait: because they are late, come behind another one, or the line is slow.
 //!
 //! They are put together when they would have left or arrived, so that what becomes of the program's memory meanwhile does not
-//! matter to them. Nobody waits for them: the timers say when one is due. Principal type: [`Parcels`].
+//! matter to them. Nobody waits for them: the timers say when one is due. Principal type: [`DelayedPackets`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +19,14 @@ use crate::qp::Qp;
 use crate::receive;
 use crate::transmit::{Origin, Sent};
 
-/// What stands in the timers for parcels.
-pub(crate) const PARCELS: u32 = u32::MAX - 1;
+/// What stands in the timers for delayed packets.
+pub(crate) const DELAYED_PACKETS: u32 = u32::MAX - 1;
 
 /// Bytes that wait, at most: what comes beyond is lost, as in a network whose queues are full.
 const MOST: usize = 64 << 20;
-/// What a parcel takes besides its payload.
+/// What a delayed packet takes besides its payload.
 const OWN: usize = 256;
-/// When a parcel is tried again that found its lane full: nanoseconds.
+/// When a delayed packet is tried again that found its lane full: nanoseconds.
 const AGAIN: u64 = 50_000;
 
 /// Where a packet was going.
@@ -50,7 +50,7 @@ pub(super) enum To {
 }
 
 /// A packet that waits.
-pub(super) struct Parcel {
+pub(super) struct DelayedPacket {
     pub(super) qp: Weak<Qp>,
     pub(super) qpn: u32,
     pub(super) to: To,
@@ -61,21 +61,21 @@ pub(super) struct Parcel {
 
 /// All that wait, by when they are due and in which order they came.
 #[derive(Default)]
-pub(super) struct Parcels {
+pub(super) struct DelayedPackets {
     waiting: Mutex<Waiting>,
     bytes: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Waiting {
-    parcels: BTreeMap<(u64, u64), Parcel>,
+    delayed_packets: BTreeMap<(u64, u64), DelayedPacket>,
     order: u64,
 }
 
-impl Parcels {
+impl DelayedPackets {
     /// Keeps a packet until `at`; false if there is no room.
-    fn keep(&self, at: u64, parcel: Parcel) -> bool {
-        let size = OWN + parcel.bytes.len();
+    fn keep(&self, at: u64, packet: DelayedPacket) -> bool {
+        let size = OWN + packet.bytes.len();
         if self.bytes.fetch_add(size, Ordering::Relaxed) + size > MOST {
             self.bytes.fetch_sub(size, Ordering::Relaxed);
             return false;
@@ -83,49 +83,50 @@ impl Parcels {
         let mut waiting = self.waiting.lock();
         waiting.order += 1;
         let order = waiting.order;
-        waiting.parcels.insert((at, order), parcel);
+        waiting.delayed_packets.insert((at, order), packet);
         true
     }
 
     /// Whether packets of a QP wait in the order in which they came.
     pub(super) fn has_line(&self, qpn: u32) -> bool {
-        self.waiting.lock().parcels.values().any(|parcel| parcel.qpn == qpn && !parcel.late)
+        self.waiting.lock().delayed_packets.values().any(|packet| packet.qpn == qpn && !packet.late)
     }
 
     /// What has waited for the next packet of a QP is due.
     fn follow(&self, qpn: u32, now: u64) -> bool {
         let mut waiting = self.waiting.lock();
-        let late = |parcel: &Parcel| parcel.qpn == qpn && parcel.late;
-        let keys: Vec<_> = waiting.parcels.iter().filter(|(_, parcel)| late(parcel)).map(|(key, _)| *key).collect();
+        let late = |packet: &DelayedPacket| packet.qpn == qpn && packet.late;
+        let keys: Vec<_> =
+            waiting.delayed_packets.iter().filter(|(_, packet)| late(packet)).map(|(key, _)| *key).collect();
         for key in &keys {
-            if let Some(parcel) = waiting.parcels.remove(key) {
-                waiting.parcels.insert((now.min(key.0), key.1), parcel);
+            if let Some(packet) = waiting.delayed_packets.remove(key) {
+                waiting.delayed_packets.insert((now.min(key.0), key.1), packet);
             }
         }
         !keys.is_empty()
     }
 
-    fn put_back(&self, key: (u64, u64), parcel: Parcel) {
-        self.bytes.fetch_add(OWN + parcel.bytes.len(), Ordering::Relaxed);
-        self.waiting.lock().parcels.insert(key, parcel);
+    fn put_back(&self, key: (u64, u64), packet: DelayedPacket) {
+        self.bytes.fetch_add(OWN + packet.bytes.len(), Ordering::Relaxed);
+        self.waiting.lock().delayed_packets.insert(key, packet);
     }
 
     /// Takes the first that is due.
-    fn take(&self, now: u64) -> Option<((u64, u64), Parcel)> {
+    fn take(&self, now: u64) -> Option<((u64, u64), DelayedPacket)> {
         let mut waiting = self.waiting.lock();
-        let (key, _) = waiting.parcels.first_key_value().filter(|((at, _), _)| *at <= now)?;
+        let (key, _) = waiting.delayed_packets.first_key_value().filter(|((at, _), _)| *at <= now)?;
         let key = *key;
-        let parcel = waiting.parcels.remove(&key)?;
-        self.bytes.fetch_sub(OWN + parcel.bytes.len(), Ordering::Relaxed);
-        Some((key, parcel))
+        let packet = waiting.delayed_packets.remove(&key)?;
+        self.bytes.fetch_sub(OWN + packet.bytes.len(), Ordering::Relaxed);
+        Some((key, packet))
     }
 
     fn next(&self) -> Option<u64> {
-        self.waiting.lock().parcels.first_key_value().map(|((at, _), _)| *at)
+        self.waiting.lock().delayed_packets.first_key_value().map(|((at, _), _)| *at)
     }
 
     pub(super) fn clear(&self) {
-        let gone = std::mem::take(&mut self.waiting.lock().parcels);
+        let gone = std::mem::take(&mut self.waiting.lock().delayed_packets);
         self.bytes.store(0, Ordering::Relaxed);
         drop(gone);
     }
@@ -133,38 +134,38 @@ impl Parcels {
 
 impl Engine {
     /// Keeps a packet until `at`, in nanoseconds; false if it is lost because there is no room.
-    pub(super) fn keep_parcel(&self, at: u64, parcel: Parcel) -> bool {
-        let kept = self.faults.parcels.keep(at, parcel);
-        if kept && self.timers.set(Time(at), PARCELS) {
+    pub(super) fn keep_delayed_packet(&self, at: u64, packet: DelayedPacket) -> bool {
+        let kept = self.faults.delayed.keep(at, packet);
+        if kept && self.timers.set(Time(at), DELAYED_PACKETS) {
             self.waker.attend();
         }
         kept
     }
 
     /// A packet of a QP has passed: what waited for that comes now.
-    pub(super) fn follow_with_parcels(&self, qpn: u32) {
+    pub(super) fn follow_with_delayed_packets(&self, qpn: u32) {
         let now = self.now();
-        if self.faults.parcels.follow(qpn, now.0) && self.timers.set(now, PARCELS) {
+        if self.faults.delayed.follow(qpn, now.0) && self.timers.set(now, DELAYED_PACKETS) {
             self.waker.attend();
         }
     }
 
     /// Sends and delivers what is due.
-    pub(crate) fn send_parcels(self: &Arc<Self>) {
+    pub(crate) fn send_delayed_packets(self: &Arc<Self>) {
         let now = self.now();
-        while let Some((key, parcel)) = self.faults.parcels.take(now.0) {
-            let Some(qp) = parcel.qp.upgrade() else { continue };
-            if !send(&qp, &parcel) {
+        while let Some((key, packet)) = self.faults.delayed.take(now.0) {
+            let Some(qp) = packet.qp.upgrade() else { continue };
+            if !send(&qp, &packet) {
                 // First again, before those that were behind it.
-                self.faults.parcels.put_back(key, parcel);
-                if self.timers.set(now.after(AGAIN), PARCELS) {
+                self.faults.delayed.put_back(key, packet);
+                if self.timers.set(now.after(AGAIN), DELAYED_PACKETS) {
                     self.waker.attend();
                 }
                 return;
             }
         }
-        if let Some(at) = self.faults.parcels.next()
-            && self.timers.set(Time(at), PARCELS)
+        if let Some(at) = self.faults.delayed.next()
+            && self.timers.set(Time(at), DELAYED_PACKETS)
         {
             self.waker.attend();
         }
@@ -172,9 +173,9 @@ impl Engine {
 }
 
 /// Has one go where it was going; false if there is no room.
-fn send(qp: &Arc<Qp>, parcel: &Parcel) -> bool {
-    let (len, from) = (parcel.bytes.len() as u32, Origin::Bytes(&parcel.bytes));
-    match &parcel.to {
+fn send(qp: &Arc<Qp>, delayed: &DelayedPacket) -> bool {
+    let (len, from) = (delayed.bytes.len() as u32, Origin::Bytes(&delayed.bytes));
+    match &delayed.to {
         To::Lane { lane, .. } if lane.is_dead() => true,
         To::Lane { lane, path, headers, grh } => {
             let sent = qp.put(lane, &mut lane.sender.lock(), *path, headers, *grh, len, &from);
@@ -198,7 +199,7 @@ fn send(qp: &Arc<Qp>, parcel: &Parcel) -> bool {
                 Some((from, to)) => receive::Origin::Host { from, to },
                 None => receive::Origin::Lane,
             };
-            qp.arrive(packet, parcel.bytes.as_ptr(), origin, false);
+            qp.arrive(packet, delayed.bytes.as_ptr(), origin, false);
             true
         }
     }
