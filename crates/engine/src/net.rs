@@ -8,6 +8,7 @@
 pub(crate) mod ahead;
 pub(crate) mod alike;
 pub(crate) mod batch;
+pub(crate) mod congestion;
 pub(crate) mod connected_receiver;
 pub(crate) mod connected_sender;
 mod connection;
@@ -16,7 +17,6 @@ pub(crate) mod deliver;
 pub(crate) mod flow;
 pub(crate) mod inbox;
 pub(crate) mod lease;
-pub(crate) mod marks;
 pub(crate) mod origins;
 pub(crate) mod peer;
 pub(crate) mod port;

@@ -15,7 +15,7 @@ use wire::icrc::Envelope;
 use crate::engine::Engine;
 use crate::net::FLOWS;
 use crate::net::batch::Target;
-use crate::net::marks::capable;
+use crate::net::congestion::capable;
 use crate::net::peer::Peer;
 use crate::net::port::{Port, STRIPES};
 use crate::network::{address, scope};

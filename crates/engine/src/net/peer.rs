@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use protocol::Time;
 
-use crate::net::marks::Told;
+use crate::net::congestion::Told;
 use crate::net::turns::Turns;
 use crate::net::window::Window;
 use crate::qp::Qp;

@@ -1,4 +1,4 @@
-//! Marks: congestion that is told before anything is lost.
+//! Congestion: CE marks and CNPs, by which congestion is told before anything is lost.
 //!
 //! Packets of connections leave as capable of ECN. A switch whose queue grows marks them (CE) instead of dropping them, and so does a
 //! receiver here that finds more than half of its own buffer full. Who receives a marked packet tells its sender by a CNP, as adapters do, once in
