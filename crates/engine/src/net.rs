@@ -1,7 +1,7 @@
 //! The wire: RoCEv2 between this engine and those of other agents, and real HCAs.
 //!
 //! Packets leave through [`port::Port`]s, many at a time ([`batch`]); which port and with which addresses is a [`flow::Flow`].
-//! How much may be under way towards a host is [`peer::Peer`]'s, and whose turn it is [`turns`] says. What arrives comes from the agent by ring, or out of the agent's
+//! How much may be under way towards a host is [`peer::Peer`]'s, and which connection sends next the send scheduler says ([`scheduler`]). What arrives comes from the agent by ring, or out of the agent's
 //! sockets where the agent lets this engine read them ([`inbox`], [`lease`]); [`deliver`] takes datagrams apart. The state machines
 //! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
 
@@ -20,8 +20,8 @@ pub(crate) mod lease;
 pub(crate) mod origins;
 pub(crate) mod peer;
 pub(crate) mod port;
+pub(crate) mod scheduler;
 mod train;
-pub(crate) mod turns;
 pub(crate) mod unanswered;
 pub(crate) mod window;
 

@@ -122,7 +122,7 @@ impl Engine {
         if self.timers.next().is_some() && poller.is_none_or(|poller| caller == Caller::Found || self.due(poller)) {
             worked |= self.look_at_timers();
         }
-        worked |= self.give_turns();
+        worked |= self.schedule_waiting();
         if self.has_deferred() {
             crate::usermem::prepare_thread();
             for work in self.deferred() {

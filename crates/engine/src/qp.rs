@@ -29,7 +29,7 @@ use crate::memory::View;
 use crate::migration::Migration;
 use crate::net::delayed_ack::ReplyPattern;
 use crate::net::flow::{Flow, Vector};
-use crate::net::turns::Share;
+use crate::net::scheduler::SendQuantum;
 use crate::net::unanswered::Unanswered;
 use crate::pace::Pace;
 use crate::parent::{Purpose, Token};
@@ -212,7 +212,7 @@ pub(crate) struct Inner {
     /// How often the requester had lost something when that was last looked at.
     pub(crate) losses: u32,
     /// What it has under way towards another host, and whether it waits for its turn.
-    pub(crate) share: Share,
+    pub(crate) quantum: SendQuantum,
     /// What the program does when it has received something from another host.
     pub(crate) reply_pattern: ReplyPattern,
     /// Why there is no way has been told.
@@ -426,7 +426,7 @@ impl Engine {
             peer_mtu: 0,
             last_flow: None,
             losses: 0,
-            share: Share::default(),
+            quantum: SendQuantum::default(),
             wake: Default::default(),
             reply_pattern: ReplyPattern::default(),
             complained: false,

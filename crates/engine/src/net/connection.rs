@@ -1,5 +1,5 @@
 //! What a QP does about the host at its other end: meters unreliable traffic, and answers probes. How connections keep to their window is
-//! in [`crate::net::turns`].
+//! in [`crate::net::scheduler`].
 //!
 //! The accounts themselves are [`crate::net::peer`]'s; here is who is charged when.
 

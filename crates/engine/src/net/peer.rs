@@ -1,7 +1,7 @@
 //! What may be under way towards one host.
 //!
 //! A host's buffers are small: a stock UDP socket holds a handful of large datagrams. For connections the bound is a window
-//! ([`crate::net::window`]), in which they take turns ([`crate::net::turns`]). Unreliable traffic is never acknowledged, so between
+//! ([`crate::net::window`]), in which they take turns ([`crate::net::scheduler`]). Unreliable traffic is never acknowledged, so between
 //! softhca hosts it is metered by probes: small packets of the manufacturers' range, which the far engine answers once it has taken
 //! everything before them. A host that never answers is foreign, and gets what it is sent. Principal type: [`Peer`].
 
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use protocol::Time;
 
 use crate::net::congestion::Told;
-use crate::net::turns::Turns;
+use crate::net::scheduler::SendScheduler;
 use crate::net::window::Window;
 use crate::qp::Qp;
 
@@ -35,7 +35,7 @@ pub(crate) struct Peer {
     /// What connections may have under way, all together.
     pub(crate) window: Window,
     /// How they share it.
-    pub(crate) turns: Turns,
+    pub(crate) scheduler: SendScheduler,
     /// When it was told last that its packets come marked.
     pub(crate) told: Told,
     meter: Mutex<Meter>,

@@ -19,7 +19,7 @@ mod nobody;
 mod random;
 mod retries;
 mod routes;
+mod scheduler;
 mod spinning;
 mod threads;
 mod trains;
-mod turns;

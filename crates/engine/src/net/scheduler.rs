@@ -1,13 +1,13 @@
-//! Turns: how the connections of an engine share what may be under way towards one host.
+//! The send scheduler: how the connections of an engine share what may be under way towards one host.
 //!
 //! What is under way is counted, all connections together. While there is room, or a connection is alone, it goes on. When there is
 //! none it waits in line, and so does everybody who comes later; room that acknowledgements make goes to the first in line, a burst
-//! for each turn, and whoever has more to send goes to the end. So each connection gets as many bytes as the others, and a thousand of
+//! for each quantum, and whoever has more to send goes to the end. So each connection gets as many bytes as the others, and a thousand of
 //! them fill a receiver's buffer no more than one does, and send in bursts as long as one's. A connection that has nothing under way and
 //! only a little to say need not stand in line as long as a reserve lasts.
 //!
 //! Who waits in line knows that something is under way, so something will come: an answer, or a timer. Should both fail because those
-//! who have something under way wait for ever, a packet goes all the same now and then. Principal types: [`Turns`], [`Share`].
+//! who have something under way wait for ever, a packet goes all the same now and then. Principal types: [`SendScheduler`], [`SendQuantum`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ const LONG: u32 = 4;
 const PLACES: u32 = 8 * 96;
 /// Places of a packet that may come alone.
 const SINGLE: u32 = 8;
-/// Packets that a turn may have more, where a message ends with them: what is left of it would take a call of its own the next time, and a WRITE's
+/// Packets that a quantum may have more, where a message ends with them: what is left of it would take a call of its own the next time, and a WRITE's
 /// first packet, which is longer, leaves in a call of its own anyway, with the one behind it.
 const REST: u32 = 2;
 /// A line in which nobody had a turn for so long stands still, in nanoseconds.
@@ -38,7 +38,7 @@ const STILL: u64 = 100_000_000;
 
 /// What is under way towards one host, and who waits for room.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct SendScheduler {
     /// Bytes under way, and above them places.
     load: AtomicU64,
     /// Not held: whoever is destroyed while it waits is gone.
@@ -46,23 +46,23 @@ pub(crate) struct Turns {
     /// How many stand in it.
     waiting: AtomicU32,
     /// When somebody had a turn last, in the engine's time.
-    turned_at: AtomicU64,
+    scheduled_at: AtomicU64,
 }
 
 /// One connection's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Share {
-    /// What it has under way, as it is counted in [`Turns`].
+pub(crate) struct SendQuantum {
+    /// What it has under way, as it is counted in [`SendScheduler`].
     load: u64,
     /// It has long messages.
     long: bool,
-    turn: Turn,
+    scheduled: Scheduled,
     /// It waits since then.
     since: Time,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Turn {
+enum Scheduled {
     /// It goes on while there is room.
     #[default]
     None,
@@ -77,7 +77,7 @@ fn load(bytes: u32, places: u32) -> u64 {
     u64::from(places) << 32 | u64::from(bytes)
 }
 
-impl Turns {
+impl SendScheduler {
     fn bytes(&self) -> u32 {
         self.load.load(Ordering::Relaxed) as u32
     }
@@ -117,7 +117,7 @@ impl Turns {
             let first = line.pop_front()?;
             self.waiting.store(line.len() as u32, Ordering::Relaxed);
             drop(line);
-            self.turned_at.store(now.0, Ordering::Relaxed);
+            self.scheduled_at.store(now.0, Ordering::Relaxed);
             if let Some(qp) = first.upgrade() {
                 return Some(qp);
             }
@@ -126,7 +126,7 @@ impl Turns {
 
     /// Whether nobody had a turn for too long.
     fn stands_still(&self, now: Time) -> bool {
-        now.0.saturating_sub(self.turned_at.load(Ordering::Relaxed)) >= STILL
+        now.0.saturating_sub(self.scheduled_at.load(Ordering::Relaxed)) >= STILL
     }
 }
 
@@ -149,31 +149,31 @@ impl Measure {
     }
 
     /// Packets for which there is room now.
-    fn room(&self, turns: &Turns) -> u32 {
-        let bytes = self.window.saturating_sub(turns.bytes()) / self.mtu;
-        bytes.min(PLACES.saturating_sub(turns.places()) / self.places)
+    fn room(&self, scheduler: &SendScheduler) -> u32 {
+        let bytes = self.window.saturating_sub(scheduler.bytes()) / self.mtu;
+        bytes.min(PLACES.saturating_sub(scheduler.places()) / self.places)
     }
 
-    /// Packets that one turn gives: what one system call may send.
+    /// Packets that one quantum gives: what one system call may send.
     fn burst(&self) -> u32 {
         (BATCH_MAX as u32 / (self.mtu + MIDDLE)).min(self.whole() / 2).max(1)
     }
 
     /// The same for a connection whose message has `left` packets left.
-    fn turn(&self, left: u32) -> u32 {
+    fn quantum(&self, left: u32) -> u32 {
         let burst = self.burst();
         if burst > REST && left > burst && left - burst <= REST { left } else { burst }
     }
 
     /// Whether somebody with little to say may go before his turn.
-    fn has_reserve(&self, turns: &Turns) -> bool {
-        turns.bytes() < self.window + self.window / 4 && turns.places() < PLACES + PLACES / 4
+    fn has_reserve(&self, scheduler: &SendScheduler) -> bool {
+        scheduler.bytes() < self.window + self.window / 4 && scheduler.places() < PLACES + PLACES / 4
     }
 }
 
 impl Engine {
-    /// Lets those who wait in line have their turns, as far as there is room. Says whether somebody had one.
-    pub(crate) fn give_turns(self: &Arc<Self>) -> bool {
+    /// Lets those who wait in line have their quantum each, as far as there is room. Says whether somebody had one.
+    pub(crate) fn schedule_waiting(self: &Arc<Self>) -> bool {
         if !self.net.crowded.load(Ordering::Acquire) {
             return false;
         }
@@ -181,18 +181,18 @@ impl Engine {
         // Before the lines are looked at: who comes later sets it again.
         self.net.crowded.store(false, Ordering::Release);
         let crowded =
-            self.net.peers.lock().values().filter(|peer| peer.turns.is_crowded()).cloned().collect::<Vec<_>>();
+            self.net.peers.lock().values().filter(|peer| peer.scheduler.is_crowded()).cloned().collect::<Vec<_>>();
         let (mut had, now) = (false, self.about_now());
         for peer in crowded {
             // Each one once, so that what acknowledgements bring is looked at again.
-            for _ in 0..peer.turns.waiting.load(Ordering::Relaxed) {
-                let Some(qp) = peer.turns.next(peer.window.bytes(), now) else { break };
+            for _ in 0..peer.scheduler.waiting.load(Ordering::Relaxed) {
+                let Some(qp) = peer.scheduler.next(peer.window.bytes(), now) else { break };
                 had = true;
                 let mut inner = qp.lock();
-                inner.share.turn = Turn::Has;
+                inner.quantum.scheduled = Scheduled::Has;
                 qp.pump(&mut inner);
             }
-            if peer.turns.is_crowded() {
+            if peer.scheduler.is_crowded() {
                 self.net.crowded.store(true, Ordering::Release);
             }
         }
@@ -216,20 +216,20 @@ impl Qp {
         }
         let mtu = inner.requester.mtu();
         let is_long = inner.requester.next_length() >= LONG * mtu;
-        inner.share.long = is_long;
-        let turns = &flow.peer.turns;
+        inner.quantum.long = is_long;
+        let scheduler = &flow.peer.scheduler;
         let now_under_way = Self::load(inner);
-        turns.change(&mut inner.share.load, now_under_way);
+        scheduler.change(&mut inner.quantum.load, now_under_way);
         let measure = Measure::of(&flow.peer, mtu, is_long);
         let (whole, burst) = (measure.whole(), measure.burst());
         let under_way = inner.requester.under_way();
-        let window = match std::mem::take(&mut inner.share.turn) {
-            Turn::Has => under_way + measure.turn(inner.requester.left_of_message()),
-            Turn::Alone => under_way + 1,
-            waits @ (Turn::None | Turn::Waits) => {
-                let is_crowded = waits == Turn::Waits || turns.is_crowded();
-                let is_alone = turns.load.load(Ordering::Relaxed) == inner.share.load;
-                let room = if is_alone { whole.saturating_sub(under_way) } else { measure.room(turns) };
+        let window = match std::mem::take(&mut inner.quantum.scheduled) {
+            Scheduled::Has => under_way + measure.quantum(inner.requester.left_of_message()),
+            Scheduled::Alone => under_way + 1,
+            waits @ (Scheduled::None | Scheduled::Waits) => {
+                let is_crowded = waits == Scheduled::Waits || scheduler.is_crowded();
+                let is_alone = scheduler.load.load(Ordering::Relaxed) == inner.quantum.load;
+                let room = if is_alone { whole.saturating_sub(under_way) } else { measure.room(scheduler) };
                 let wanted = if is_long { burst } else { 1 };
                 if is_alone && !is_crowded {
                     // A system call for a few packets costs nearly as much as one for many: what is long goes in full bursts, and
@@ -243,8 +243,8 @@ impl Qp {
                     }
                 } else if !is_crowded && room >= wanted {
                     under_way + room
-                } else if under_way == 0 && !is_long && measure.has_reserve(turns) {
-                    inner.share.turn = waits;
+                } else if under_way == 0 && !is_long && measure.has_reserve(scheduler) {
+                    inner.quantum.scheduled = waits;
                     LONG.min(burst)
                 } else {
                     self.stand_in_line(inner, flow, waits, now);
@@ -262,15 +262,15 @@ impl Qp {
             return 0;
         }
         let under_way = inner.requester.under_way();
-        load(under_way * inner.requester.mtu(), under_way * if inner.share.long { 1 } else { SINGLE })
+        load(under_way * inner.requester.mtu(), under_way * if inner.quantum.long { 1 } else { SINGLE })
     }
 
-    fn stand_in_line(&self, inner: &mut Inner, flow: &Flow, before: Turn, now: Time) {
-        inner.share.turn = Turn::Waits;
-        if before != Turn::Waits {
-            inner.share.since = now;
+    fn stand_in_line(&self, inner: &mut Inner, flow: &Flow, before: Scheduled, now: Time) {
+        inner.quantum.scheduled = Scheduled::Waits;
+        if before != Scheduled::Waits {
+            inner.quantum.since = now;
             if let Some(qp) = self.arc() {
-                flow.peer.turns.join(Arc::downgrade(&qp));
+                flow.peer.scheduler.join(Arc::downgrade(&qp));
             }
         }
         // Release: who finds it finds the line.
@@ -281,28 +281,28 @@ impl Qp {
     /// than there is room for.
     pub(crate) fn recount(&self, inner: &mut Inner) {
         let Route::Wire(flow) = &inner.route else { return };
-        let (flow, before) = (Arc::clone(flow), inner.share.load);
-        let turns = &flow.peer.turns;
+        let (flow, before) = (Arc::clone(flow), inner.quantum.load);
+        let scheduler = &flow.peer.scheduler;
         let now_under_way = Self::load(inner);
-        turns.change(&mut inner.share.load, now_under_way);
+        scheduler.change(&mut inner.quantum.load, now_under_way);
         // What sent nothing although it was its turn waits for something else.
-        let has_sent = inner.share.load > before;
+        let has_sent = inner.quantum.load > before;
         if has_sent
             && inner.requester.has_unsent()
-            && inner.share.turn == Turn::None
-            && turns.load.load(Ordering::Relaxed) != inner.share.load
+            && inner.quantum.scheduled == Scheduled::None
+            && scheduler.load.load(Ordering::Relaxed) != inner.quantum.load
         {
             let now = self.time(inner);
-            self.stand_in_line(inner, &flow, Turn::None, now);
+            self.stand_in_line(inner, &flow, Scheduled::None, now);
         }
     }
 
     /// The connection is over, or goes elsewhere.
     pub(crate) fn uncount(&self, inner: &mut Inner) {
-        let mut share = std::mem::take(&mut inner.share);
+        let mut quantum = std::mem::take(&mut inner.quantum);
         if let Route::Wire(flow) = &inner.route {
-            flow.peer.turns.change(&mut share.load, 0);
-            if flow.peer.turns.is_crowded() {
+            flow.peer.scheduler.change(&mut quantum.load, 0);
+            if flow.peer.scheduler.is_crowded() {
                 // Nobody's answer says that there is room now.
                 self.engine().net.crowded.store(true, Ordering::Release);
                 self.engine().waker.kick();
@@ -312,7 +312,7 @@ impl Qp {
 
     /// When this connection has to see whether the line stands still.
     pub(crate) fn waits_until(inner: &Inner) -> Option<Time> {
-        (inner.share.turn == Turn::Waits).then(|| inner.share.since.after(STILL))
+        (inner.quantum.scheduled == Scheduled::Waits).then(|| inner.quantum.since.after(STILL))
     }
 
     /// If nobody in its line has had a turn for long, it goes on all the same.
@@ -320,10 +320,10 @@ impl Qp {
         if Self::waits_until(inner).is_some_and(|until| until <= now)
             && let Route::Wire(flow) = &inner.route
         {
-            inner.share.since = now;
-            if flow.peer.turns.stands_still(now) {
-                flow.peer.turns.turned_at.store(now.0, Ordering::Relaxed);
-                inner.share.turn = Turn::Alone;
+            inner.quantum.since = now;
+            if flow.peer.scheduler.stands_still(now) {
+                flow.peer.scheduler.scheduled_at.store(now.0, Ordering::Relaxed);
+                inner.quantum.scheduled = Scheduled::Alone;
             }
         }
     }
@@ -335,43 +335,46 @@ mod tests {
 
     #[test]
     fn loads_add_up_in_both_halves() {
-        let turns = Turns::default();
+        let scheduler = SendScheduler::default();
         let (mut a, mut b) = (0, 0);
-        turns.change(&mut a, load(5000, 4));
-        turns.change(&mut b, load(100, 300));
-        turns.change(&mut a, load(10, 7));
-        assert_eq!((turns.bytes(), turns.places()), (110, 307));
-        turns.change(&mut b, 0);
-        turns.change(&mut a, 0);
-        assert_eq!(turns.load.load(Ordering::Relaxed), 0);
+        scheduler.change(&mut a, load(5000, 4));
+        scheduler.change(&mut b, load(100, 300));
+        scheduler.change(&mut a, load(10, 7));
+        assert_eq!((scheduler.bytes(), scheduler.places()), (110, 307));
+        scheduler.change(&mut b, 0);
+        scheduler.change(&mut a, 0);
+        assert_eq!(scheduler.load.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn how_many_packets_there_is_room_for() {
-        let turns = Turns::default();
+        let scheduler = SendScheduler::default();
         let small = Measure { window: 128 * 1024, mtu: 256, places: SINGLE };
-        assert_eq!((small.whole(), small.room(&turns)), (96, 96), "small packets take places");
+        assert_eq!((small.whole(), small.room(&scheduler)), (96, 96), "small packets take places");
         let long = Measure { window: 128 * 1024, mtu: 1024, places: 1 };
-        assert_eq!((long.whole(), long.room(&turns), long.burst()), (128, 128, 62));
-        assert_eq!([0, 1, 61, 62, 63, 64, 65, 1024].map(|left| long.turn(left)), [62, 62, 62, 62, 63, 64, 62, 62]);
-        turns.change(&mut 0, load(100 * 1024, 100));
-        assert_eq!((small.room(&turns), long.room(&turns)), (83, 28));
-        turns.change(&mut 0, load(100 * 1024, 300));
-        assert_eq!((small.room(&turns), long.room(&turns)), (0, 0));
+        assert_eq!((long.whole(), long.room(&scheduler), long.burst()), (128, 128, 62));
+        assert_eq!([0, 1, 61, 62, 63, 64, 65, 1024].map(|left| long.quantum(left)), [62, 62, 62, 62, 63, 64, 62, 62]);
+        scheduler.change(&mut 0, load(100 * 1024, 100));
+        assert_eq!((small.room(&scheduler), long.room(&scheduler)), (83, 28));
+        scheduler.change(&mut 0, load(100 * 1024, 300));
+        assert_eq!((small.room(&scheduler), long.room(&scheduler)), (0, 0));
         let narrow = Measure { window: 8 * 1024, mtu: 16 * 1024, places: 1 };
         assert_eq!((narrow.whole(), narrow.burst()), (1, 1), "one packet may always go");
-        assert_eq!(narrow.turn(2), 1);
+        assert_eq!(narrow.quantum(2), 1);
     }
 
     #[test]
     fn who_waits_has_a_turn_only_when_there_is_room() {
-        let turns = Turns::default();
-        turns.join(Weak::new());
-        turns.change(&mut 0, load(100 * 1024, 100));
-        assert!(turns.next(128 * 1024, Time(1)).is_none() && turns.is_crowded(), "there is no room for a burst");
+        let scheduler = SendScheduler::default();
+        scheduler.join(Weak::new());
+        scheduler.change(&mut 0, load(100 * 1024, 100));
+        assert!(
+            scheduler.next(128 * 1024, Time(1)).is_none() && scheduler.is_crowded(),
+            "there is no room for a burst"
+        );
         let mut rest = load(100 * 1024, 100);
-        turns.change(&mut rest, 0);
-        assert!(turns.next(128 * 1024, Time(1)).is_none() && !turns.is_crowded(), "who is gone has none");
-        assert!(turns.stands_still(Time(1 + STILL)) && !turns.stands_still(Time(STILL)));
+        scheduler.change(&mut rest, 0);
+        assert!(scheduler.next(128 * 1024, Time(1)).is_none() && !scheduler.is_crowded(), "who is gone has none");
+        assert!(scheduler.stands_still(Time(1 + STILL)) && !scheduler.stands_still(Time(STILL)));
     }
 }
