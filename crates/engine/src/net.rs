@@ -5,7 +5,6 @@
 //! sockets where the agent lets this engine read them ([`inbox`], [`lease`]); [`deliver`] takes datagrams apart. The state machines
 //! are those of the lanes; only what a path can lose, and how long a packet may be, differs.
 
-pub(crate) mod ahead;
 pub(crate) mod alike;
 pub(crate) mod batch;
 pub(crate) mod congestion;
@@ -17,11 +16,12 @@ pub(crate) mod deliver;
 pub(crate) mod flow;
 pub(crate) mod inbox;
 pub(crate) mod lease;
+pub(crate) mod next_segments;
 pub(crate) mod origins;
 pub(crate) mod peer;
 pub(crate) mod port;
 pub(crate) mod scheduler;
-mod train;
+mod segment_run;
 pub(crate) mod unanswered;
 pub(crate) mod window;
 

@@ -17,9 +17,9 @@ use crate::engine::Deferred;
 use crate::faults::Far;
 use crate::lane::{Lane, Sender};
 use crate::lock::MutexGuard;
-use crate::net::ahead::Ahead;
 use crate::net::batch::Batch;
 use crate::net::flow::Flow;
+use crate::net::next_segments::NextSegments;
 use crate::progress_mode::Wake;
 use crate::qp::{Inner, Qp, Route};
 use crate::remote_srq::Fetched;
@@ -206,7 +206,7 @@ impl Qp {
             }
         };
         let mut sent = false;
-        let mut ahead = None;
+        let mut next_segments = None;
         // On the wire an ACK or NAK goes last: shorter than what is before it, it leaves with it.
         let mut last_word = None;
         while let Some(response) = answer {
@@ -263,13 +263,13 @@ impl Qp {
                 inner.requester.untransmit();
                 break;
             }
-            let mut done = self.send_request(inner, &mut exit, &transmit, &mut ahead);
+            let mut done = self.send_request(inner, &mut exit, &transmit, &mut next_segments);
             if matches!(done, Sent::Yes)
                 && let Exit::Wire(flow, batch, _) = &mut exit
-                && let Some(ahead) = &ahead
+                && let Some(next_segments) = &next_segments
                 && inner.pace.is_none()
             {
-                done = self.send_middles(inner, (flow, batch), &transmit, ahead, now);
+                done = self.send_segment_run(inner, (flow, batch), &transmit, next_segments, now);
             }
             match done {
                 Sent::Yes => {
@@ -346,25 +346,25 @@ impl Qp {
         self.fill(&origin, transmit.len, vec![0; transmit.len as usize].as_mut_ptr())
     }
 
-    /// Sends a packet of a request. `ahead` is the memory that the ones behind it are likely to come from.
+    /// Sends a packet of a request. `next_segments` is the memory that the ones behind it are likely to come from.
     fn send_request<'a>(
         &'a self,
         inner: &Inner,
         exit: &mut Exit<'_>,
         transmit: &Transmit,
-        ahead: &mut Option<Ahead<'a>>,
+        next_segments: &mut Option<NextSegments<'a>>,
     ) -> Sent {
         if transmit.len == 0 {
             return self.leave_by(exit, &transmit.headers, 0, &Origin::Nothing);
         }
-        if let Some(ahead) = ahead
-            && let Some((stretch, at)) = ahead.place(transmit.slot, transmit.offset, transmit.len)
+        if let Some(next_segments) = next_segments
+            && let Some((stretch, at)) = next_segments.place(transmit.slot, transmit.offset, transmit.len)
         {
             return self.leave_by(exit, &transmit.headers, transmit.len, &Origin::Held { stretch, at });
         }
         let entry: SendBrief = inner.sq.read(transmit.slot);
         if matches!(exit, Exit::Wire(..)) {
-            *ahead = Ahead::find(self, inner, transmit, &entry);
+            *next_segments = NextSegments::find(self, inner, transmit, &entry);
         }
         let origin = Origin::Request { sq: &inner.sq, entry: &entry, index: transmit.slot, offset: transmit.offset };
         self.leave_by(exit, &transmit.headers, transmit.len, &origin)

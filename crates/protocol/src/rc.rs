@@ -1,17 +1,17 @@
 //! What makes the reliable connection reliable: the requester's side of answers and going back ([`requester`]), of timers
 //! ([`timers`]), of how much is under way ([`window`]) and of what the receiver can take ([`credits`]), and the responder's side of answering ([`responder`], [`answers`])
-//! and, on both sides, the middle of long messages ([`middle`], [`run`]) and out-of-order packets ([`out_of_order`]).
+//! and, on both sides, the middle of long messages ([`segment_run`], [`awaited_run`]) and out-of-order packets ([`out_of_order`]).
 //! IBA 9.7.
 
 pub(crate) mod answers;
+pub(crate) mod awaited_run;
 mod confirmed;
 mod credits;
-pub(crate) mod middle;
 pub(crate) mod out_of_order;
 pub(crate) mod plain;
 pub(crate) mod requester;
 mod responder;
-pub(crate) mod run;
+pub(crate) mod segment_run;
 pub(crate) mod standing;
 mod timers;
 mod window;

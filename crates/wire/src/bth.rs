@@ -92,23 +92,23 @@ impl Header {
 /// The headers of packets that differ in their numbers alone, like those of the middle of a long message: to be told without taking each
 /// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Series {
+pub struct SegmentRunHeader {
     /// Opcode and migration bit, where they are in the first word.
     first: u32,
     dest_qp: u32,
 }
 
-impl Series {
+impl SegmentRunHeader {
     /// Those with this opcode, for this queue pair.
     #[must_use]
-    pub fn new(opcode: Opcode, dest_qp: Qpn) -> Series {
-        Series { first: u32::from(opcode.as_u8()) << 24, dest_qp: dest_qp.value() }
+    pub fn new(opcode: Opcode, dest_qp: Qpn) -> SegmentRunHeader {
+        SegmentRunHeader { first: u32::from(opcode.as_u8()) << 24, dest_qp: dest_qp.value() }
     }
 
     /// With what they say about path migration when they are built.
     #[must_use]
-    pub fn migrated(self, migrated: bool) -> Series {
-        Series { first: self.first & 0xff00_0000 | u32::from(bit(migrated, MIGRATION)) << 16, ..self }
+    pub fn migrated(self, migrated: bool) -> SegmentRunHeader {
+        SegmentRunHeader { first: self.first & 0xff00_0000 | u32::from(bit(migrated, MIGRATION)) << 16, ..self }
     }
 
     /// Builds the header of number `psn`.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_knows_its_own_and_nothing_that_differs_from_it() {
+    fn a_segment_run_header_knows_its_own_and_nothing_that_differs_from_it() {
         let middle = Header {
             opcode: Opcode::new(Transport::Rc, Operation::WriteMiddle),
             dest_qp: Qpn::new(0x145),
@@ -205,19 +205,19 @@ mod tests {
             pkey: 0xffff,
             ..Header::default()
         };
-        let series = Series::new(middle.opcode, middle.dest_qp);
+        let header = SegmentRunHeader::new(middle.opcode, middle.dest_qp);
         for ack_req in [false, true] {
             let mut bytes = [0; LEN];
             Header { ack_req, ..middle }.emit(&mut bytes);
-            assert_eq!(series.ack_req(&bytes, middle.psn), Some(ack_req));
+            assert_eq!(header.ack_req(&bytes, middle.psn), Some(ack_req));
             let mut emitted = [0xaa; LEN];
-            series.emit(0xffff, middle.psn, ack_req, &mut emitted);
+            header.emit(0xffff, middle.psn, ack_req, &mut emitted);
             assert_eq!(emitted, bytes);
-            assert_eq!(series.ack_req(&bytes, middle.psn + 1), None);
+            assert_eq!(header.ack_req(&bytes, middle.psn + 1), None);
             for bit in 0..8 * LEN {
                 let mut other = bytes;
                 other[bit / 8] ^= 1 << (bit % 8);
-                let found = series.ack_req(&other, middle.psn);
+                let found = header.ack_req(&other, middle.psn);
                 // What a packet that is taken apart may have otherwise, too, without meaning anything else.
                 let may_differ = |parsed: Header| Header {
                     migrated: false,

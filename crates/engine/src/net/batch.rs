@@ -144,21 +144,21 @@ impl Batch {
         Ok(sent)
     }
 
-    /// Begins a row of packets of a series, each with `len` bytes of payload, a multiple of four. What is there and does not go with them is
-    /// sent before; the row is as long as what leaves with one call, and may be put in part.
-    pub(crate) fn row(
+    /// Begins a segment run, each with `len` bytes of payload, a multiple of four. What is there and does not go with them is
+    /// sent before; the run is as long as what leaves with one call, and may be put in part.
+    pub(crate) fn segment_run(
         &mut self,
         outlet: &dyn Outlet,
         (target, envelope): (&Target, &Envelope),
         len: usize,
-    ) -> (Row<'_>, io::Result<()>) {
+    ) -> (RunWriter<'_>, io::Result<()>) {
         let size = BTH + len + ICRC;
         let sent = if self.goes_with(target, size) { Ok(()) } else { self.flush(outlet) };
         let most = (SEGMENTS_MAX - self.count).min((BATCH_MAX - self.len) / size);
         // What is shorter than those before it is the last one.
         let left = if self.count > 0 && size < self.segment { most.min(1) } else { most };
         let (measured, target) = (self.measure(envelope, BTH + len), *target);
-        (Row { batch: self, measured, target, left }, sent)
+        (RunWriter { batch: self, measured, target, left }, sent)
     }
 
     /// Adds a packet that is complete but for its ICRC.
@@ -300,15 +300,15 @@ impl Batch {
     }
 }
 
-/// Packets of one series that are put together one behind the other: what is the same for all of them was looked at when it began.
-pub(crate) struct Row<'a> {
+/// Packets of one segment run that are put together one behind the other: what is the same for all of them was looked at when it began.
+pub(crate) struct RunWriter<'a> {
     batch: &'a mut Batch,
     measured: Measured,
     target: Target,
     left: usize,
 }
 
-impl Row<'_> {
+impl RunWriter<'_> {
     /// How many may still be put.
     pub(crate) fn room(&self) -> u32 {
         self.left as u32
@@ -460,14 +460,14 @@ mod tests {
         let source: Vec<u8> = (0..len).map(|at| at as u8).collect();
         let mut psn = 1;
         while psn <= count as u32 {
-            let (mut row, sent) = batch.row(&outlet, way, len);
+            let (mut writer, sent) = batch.segment_run(&outlet, way, len);
             sent.expect("sent");
-            assert!(row.room() > 0);
-            while row.room() > 0 && psn <= count as u32 {
+            assert!(writer.room() > 0);
+            while writer.room() > 0 && psn <= count as u32 {
                 let emit = |head: &mut [u8; BTH]| {
                     headers(psn).emit(head).expect("room");
                 };
-                let put = row.put::<()>(emit, |to, folding| {
+                let put = writer.put::<()>(emit, |to, folding| {
                     match folding {
                         Some(folding) => access::folded(to, &source, folding),
                         None => access::plain(to, source.as_ptr(), len),

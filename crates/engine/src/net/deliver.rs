@@ -301,7 +301,7 @@ impl Engine {
             match qp.take(&mut inner, &packet, payload.as_ptr(), origin) {
                 Outcome::Taken => {
                     taken = true;
-                    qp.take_train(&mut inner, packets);
+                    qp.take_segment_run(&mut inner, packets);
                 }
                 Outcome::NotTaken => {}
                 Outcome::Gone => self.drop_of_host(datagrams, &packet, Cause::NoQp),

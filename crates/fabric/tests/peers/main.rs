@@ -20,6 +20,6 @@ mod random;
 mod retries;
 mod routes;
 mod scheduler;
+mod segment_runs;
 mod spinning;
 mod threads;
-mod trains;

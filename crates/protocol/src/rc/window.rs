@@ -70,7 +70,7 @@ impl Requester {
     }
 
     /// For how many packets from `psn` on the window has room, and whether the one that fills it must ask for an acknowledgement.
-    pub(crate) fn room_for_middles(&self, psn: Psn) -> (u32, bool) {
+    pub(crate) fn room_for_segment_run(&self, psn: Psn) -> (u32, bool) {
         let under_way = psn - self.rc.unacked;
         let is_heard = self.alone && self.cursor.unasked < under_way;
         // Where nobody asked for what is under way, one more may.

@@ -1,13 +1,13 @@
-//! Trains: packets of the middle of one message that came together, which is what most packets of long messages are.
+//! Segment runs: packets of the middle of one message that came together, which is what most packets of long messages are.
 //!
 //! What is the same for all of them is found once: the QP with its lock, the key, the memory, the rest of the headers. What each says
 //! itself is checked for each: its headers against the ones that have to come next, its length, its ICRC. The first that differs in
-//! anything ends the train and goes the way of all packets ([`crate::net::deliver`]), which knows what is wrong with it; so nothing is
+//! anything ends the run and goes the way of all packets ([`crate::net::deliver`]), which knows what is wrong with it; so nothing is
 //! refused here. Adds to [`Packets`] and [`Qp`].
 
 use abi::mr::access as right;
-use protocol::{Place, Run, State};
-use wire::bth::{LEN as BTH, Series};
+use protocol::{AwaitedSegmentRun, Place, State};
+use wire::bth::{LEN as BTH, SegmentRunHeader};
 use wire::{Psn, Qpn};
 
 use crate::access::{self, Stretch, Use};
@@ -21,11 +21,11 @@ impl Packets<'_> {
         if self.segment == size { ((self.bytes.len() - self.at) / size) as u32 } else { 0 }
     }
 
-    /// Takes those that come next, are of the series and whole, at most `most`; `place` puts payload number `n` where it goes, or fails.
+    /// Takes those that come next, are of the run and whole, at most `most`; `place` puts payload number `n` where it goes, or fails.
     /// Gives how many there were, and whether one asks for an acknowledgement.
-    fn take_series(
+    fn take_segment_run(
         &mut self,
-        series: Series,
+        header: SegmentRunHeader,
         first: Psn,
         most: u32,
         mut place: impl FnMut(u32, &[u8]) -> bool,
@@ -36,7 +36,7 @@ impl Packets<'_> {
         for number in 0..most {
             let Some(packet) = self.bytes.get(self.at..self.at + size) else { return (number, asked) };
             let Some((head, rest)) = packet.split_first_chunk::<BTH>() else { return (number, asked) };
-            let Some(asks) = series.ack_req(head, first + number) else { return (number, asked) };
+            let Some(asks) = header.ack_req(head, first + number) else { return (number, asked) };
             if !measured.fits(packet, self.id) || !place(number, &rest[..rest.len() - ICRC]) {
                 return (number, asked);
             }
@@ -49,37 +49,37 @@ impl Packets<'_> {
 }
 
 impl Qp {
-    /// Takes the packets behind one that this QP has just taken, as long as they make a train.
-    pub(crate) fn take_train(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
+    /// Takes the packets behind one that this QP has just taken, as long as they make a segment run.
+    pub(crate) fn take_segment_run(&self, inner: &mut Inner, packets: &mut Packets<'_>) {
         // Whoever wants to see each packet sees it.
         let engine = self.engine();
         if tracing::enabled!(tracing::Level::TRACE) || engine.is_capturing() || inner.ruled {
             return;
         }
-        let Some(run) = self.awaited_run(inner) else { return };
+        let Some(run) = self.awaited_segment_run(inner) else { return };
         let most = run.most.min(packets.coming(BTH + run.len as usize + ICRC));
         if most == 0 {
             return;
         }
         let Some((stretch, most)) = self.room(inner, &run, most) else { return };
-        let series = Series::new(run.opcode, Qpn::new(self.qpn()));
-        let (taken, asked) = packets.take_series(series, run.first, most, |number, payload| {
+        let header = SegmentRunHeader::new(run.opcode, Qpn::new(self.qpn()));
+        let (taken, asked) = packets.take_segment_run(header, run.first, most, |number, payload| {
             stretch.write((number * run.len) as usize, payload).is_ok()
         });
-        inner.responder.finish_run(taken, asked);
+        inner.responder.finish_segment_run(taken, asked);
     }
 
     /// What may come, if it may be carried out at once.
-    fn awaited_run(&self, inner: &Inner) -> Option<Run> {
+    fn awaited_segment_run(&self, inner: &Inner) -> Option<AwaitedSegmentRun> {
         let serves = inner.state.serves() && (inner.state != State::Rtr || inner.established);
         if inner.is_dead() || !serves || !inner.rnr_grace.is_empty() || inner.rnr_grace.out_of_order.is_some() {
             return None;
         }
-        inner.responder.awaited_run()
+        inner.responder.awaited_segment_run()
     }
 
     /// The memory for as many packets of a run as lie in one piece, but not more than `most`; how many that are.
-    fn room(&self, inner: &Inner, run: &Run, most: u32) -> Option<(Stretch<'_>, u32)> {
+    fn room(&self, inner: &Inner, run: &AwaitedSegmentRun, most: u32) -> Option<(Stretch<'_>, u32)> {
         match run.place {
             Place::Write { va, rkey } => {
                 let place = (rkey, va, u64::from(most * run.len));

@@ -1,14 +1,14 @@
 //! Packets of the middle of a message, many at once. All that tells one from the next is its number and whether it asks for an
 //! acknowledgement, so a caller that has several in hand can be told beforehand which ones are welcome, and where their bytes go, and
 //! say afterwards how many of them it has carried out. It comes to the same as [`Responder::handle`] and [`Responder::finish`] for each;
-//! whatever is not in a run goes that way. Principal type: [`Run`].
+//! whatever is not in a run goes that way. Principal type: [`AwaitedSegmentRun`].
 
 use crate::{Access, MAX_MESSAGE, Open, Responder, Service};
 use wire::{Opcode, Operation, Psn, Transport};
 
 /// The packets that may come next, as long as they are of a message's middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct AwaitedSegmentRun {
     /// What each of them is.
     pub opcode: Opcode,
     /// The number of the first one; they are numbered on from there.
@@ -41,7 +41,7 @@ pub enum Place {
 impl Responder {
     /// The run that is awaited. None: only [`Responder::handle`] can tell what may come.
     #[must_use]
-    pub fn awaited_run(&self) -> Option<Run> {
+    pub fn awaited_segment_run(&self) -> Option<AwaitedSegmentRun> {
         if self.service != Service::Rc || self.dead.is_some() || self.pending.is_some() {
             return None;
         }
@@ -62,11 +62,11 @@ impl Responder {
             }
         };
         let opcode = Opcode::new(Transport::Rc, operation);
-        (most > 0).then_some(Run { opcode, first: self.expected, len, most, place })
+        (most > 0).then_some(AwaitedSegmentRun { opcode, first: self.expected, len, most, place })
     }
 
     /// The first `packets` of the run that is awaited have come and are carried out; `asked`: one of them asks for an acknowledgement.
-    pub fn finish_run(&mut self, packets: u32, asked: bool) {
+    pub fn finish_segment_run(&mut self, packets: u32, asked: bool) {
         if packets == 0 {
             return;
         }

@@ -42,7 +42,7 @@ fn one(responder: &mut Responder, headers: &Headers, len: u32, outcome: Outcome,
 
 /// How many of the packets are a run; carries them out.
 fn run(responder: &mut Responder, packets: &[(Headers, u32)], limit: u32, done: &mut Vec<Done>) -> usize {
-    let Some(run) = responder.awaited_run() else { return 0 };
+    let Some(run) = responder.awaited_segment_run() else { return 0 };
     let is_next = |(index, (headers, len)): &(u32, &(Headers, u32))| {
         headers.opcode == run.opcode && headers.psn == run.first + *index && *len == run.len
     };
@@ -58,7 +58,7 @@ fn run(responder: &mut Responder, packets: &[(Headers, u32)], limit: u32, done: 
             }
         });
     }
-    responder.finish_run(taken.len() as u32, taken.iter().any(|headers| headers.ack_req));
+    responder.finish_segment_run(taken.len() as u32, taken.iter().any(|headers| headers.ack_req));
     taken.len()
 }
 
@@ -162,7 +162,7 @@ fn a_run_comes_to_the_same_as_its_packets() {
             }
             let (expected, found) = (said(&mut alone), said(&mut together));
             assert_eq!(expected, found, "seed {seed}");
-            assert_eq!(alone.awaited_run(), together.awaited_run(), "seed {seed}");
+            assert_eq!(alone.awaited_segment_run(), together.awaited_segment_run(), "seed {seed}");
             lost += usize::from(expected.0.iter().any(|answer| answer.headers.aeth.syndrome.as_u8() == 0x60));
         }
         assert_eq!(done, done_together, "seed {seed}");
@@ -221,7 +221,7 @@ fn a_middle_is_what_would_have_been_sent() {
                 }
             }
             loop {
-                let row = together.next_middles(now).map(|row| row.at_most(1 + dice.below(20)));
+                let row = together.next_segment_run(now).map(|row| row.at_most(1 + dice.below(20)));
                 let mut expected = None;
                 if let Some(row) = row {
                     for number in 0..row.count {
@@ -236,7 +236,7 @@ fn a_middle_is_what_would_have_been_sent() {
                         assert_eq!((expected.slot, expected.offset, expected.len), place, "seed {seed}");
                         middles += 1;
                     }
-                    together.sent_middles(now, &row);
+                    together.sent_segment_run(now, &row);
                 } else {
                     expected = alone.poll_transmit(now);
                     let found = together.poll_transmit(now);
@@ -287,16 +287,16 @@ fn a_middle_is_what_would_have_been_sent() {
 #[test]
 fn a_run_leaves_the_last_packet_to_others() {
     let mut responder = responder(1);
-    assert_eq!(responder.awaited_run(), None, "no message has begun");
+    assert_eq!(responder.awaited_segment_run(), None, "no message has begun");
     let _ = crate::corners::take(&mut responder, &request(W::WriteFirst, 0, 0, 3 * MTU), MTU);
-    let run = responder.awaited_run().expect("a middle");
+    let run = responder.awaited_segment_run().expect("a middle");
     assert_eq!((run.first, run.most, run.len), (Psn::new(1), 1, MTU));
-    responder.finish_run(1, false);
-    assert_eq!(responder.awaited_run(), None, "only the last one may come");
+    responder.finish_segment_run(1, false);
+    assert_eq!(responder.awaited_segment_run(), None, "only the last one may come");
     let _ = crate::corners::take(&mut responder, &request(W::WriteLast, 2, 0, 0), MTU);
-    assert_eq!((responder.msn(), responder.awaited_run()), (1, None));
+    assert_eq!((responder.msn(), responder.awaited_segment_run()), (1, None));
     let _ = crate::corners::take(&mut responder, &request(W::WriteFirst, 3, 0, 3 * MTU), MTU);
-    assert!(responder.awaited_run().is_some());
+    assert!(responder.awaited_segment_run().is_some());
     responder.set_access(Access(0));
-    assert_eq!(responder.awaited_run(), None, "what is no longer allowed is refused one by one");
+    assert_eq!(responder.awaited_segment_run(), None, "what is no longer allowed is refused one by one");
 }

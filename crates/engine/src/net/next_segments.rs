@@ -1,10 +1,10 @@
 //! The middle of a long message on its way out: what is the same for all its packets is found once, as on its way in
-//! ([`crate::net::train`]). Its memory is looked up and held for as long as packets leave from it, and of each packet only what differs is
-//! asked for and written. Principal type: [`Ahead`].
+//! ([`crate::net::segment_run`]). Its memory is looked up and held for as long as packets leave from it, and of each packet only what differs is
+//! asked for and written. Principal type: [`NextSegments`].
 
 use abi::post::Sge;
-use protocol::{Middles, Time, Transmit};
-use wire::bth::Series;
+use protocol::{SegmentRun, Time, Transmit};
+use wire::bth::SegmentRunHeader;
 use wire::{Opcode, Operation};
 
 use crate::access::{self, LOCAL_READ, Stretch, Use};
@@ -15,7 +15,7 @@ use crate::transmit::Sent;
 use crate::wqe::SendBrief;
 
 /// The memory behind a packet, as far as it lies in one piece: where the packets that follow are likely to come from.
-pub(crate) struct Ahead<'a> {
+pub(crate) struct NextSegments<'a> {
     slot: u32,
     /// Where in the message it begins, and how long it is.
     offset: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Ahead<'a> {
     stretch: Stretch<'a>,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> NextSegments<'a> {
     /// What comes behind a packet of the request `entry`, if anything does, and if it may be read.
     #[inline(never)]
     pub(crate) fn find(qp: &'a Qp, inner: &Inner, transmit: &Transmit, entry: &SendBrief) -> Option<Self> {
@@ -55,12 +55,12 @@ impl<'a> Ahead<'a> {
 impl Qp {
     /// Sends what follows the packet that has just been sent, as long as it is the same message's middle and comes from `ahead`.
     #[inline(never)]
-    pub(crate) fn send_middles(
+    pub(crate) fn send_segment_run(
         &self,
         inner: &mut Inner,
         (flow, batch): (&Flow, &mut Batch),
         before: &Transmit,
-        ahead: &Ahead<'_>,
+        next_segments: &NextSegments<'_>,
         now: Time,
     ) -> Sent {
         let opcode = before.headers.opcode;
@@ -73,23 +73,25 @@ impl Qp {
         if tracing::enabled!(tracing::Level::TRACE) || inner.ruled {
             return Sent::Yes;
         }
-        let series = Series::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp)
+        let header = SegmentRunHeader::new(Opcode::new(opcode.transport, operation), before.headers.dest_qp)
             .migrated(before.headers.migrated);
         let (pkey, len) = (before.headers.pkey, before.len);
         let way = (&flow.target, &flow.envelope);
         loop {
-            let (mut row, sent) = batch.row(&*flow.port.outlet, way, len as usize);
+            let (mut writer, sent) = batch.segment_run(&*flow.port.outlet, way, len as usize);
             if let Err(error) = sent {
                 // Lost, as on any network.
                 flow.complain(&error);
             }
-            while row.room() > 0 {
-                let Some(next) = inner.requester.next_middles(now) else { return Sent::Yes };
-                let Some((stretch, at, there)) = ahead.places(next.slot, next.offset, len) else { return Sent::Yes };
-                let next = next.at_most(row.room().min(there));
+            while writer.room() > 0 {
+                let Some(next) = inner.requester.next_segment_run(now) else { return Sent::Yes };
+                let Some((stretch, at, there)) = next_segments.places(next.slot, next.offset, len) else {
+                    return Sent::Yes;
+                };
+                let next = next.at_most(writer.room().min(there));
                 for number in 0..next.count {
-                    let put = row.put(
-                        |head| series.emit(pkey, next.first + number, next.asks && number + 1 == next.count, head),
+                    let put = writer.put(
+                        |head| header.emit(pkey, next.first + number, next.asks && number + 1 == next.count, head),
                         |to, folding| {
                             let at = at + (number * len) as usize;
                             match folding {
@@ -101,14 +103,14 @@ impl Qp {
                     if let Err(refusal) = put {
                         // Those before it are sent, and this one counts as the one that could not be made.
                         if number > 0 {
-                            inner.requester.sent_middles(now, &next.at_most(number));
+                            inner.requester.sent_segment_run(now, &next.at_most(number));
                         }
-                        let refused = Middles { first: next.first + number, count: 1, asks: false, ..next };
-                        inner.requester.sent_middles(now, &refused);
+                        let refused = SegmentRun { first: next.first + number, count: 1, asks: false, ..next };
+                        inner.requester.sent_segment_run(now, &refused);
                         return Sent::Refused(refusal);
                     }
                 }
-                inner.requester.sent_middles(now, &next);
+                inner.requester.sent_segment_run(now, &next);
             }
         }
     }

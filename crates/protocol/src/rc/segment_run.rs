@@ -1,12 +1,12 @@
 //! Packets of the middle of a message, on their way out: of what [`Requester::poll_transmit`] says about each, only the number, the place
-//! and the wish for an acknowledgement change from one to the next. So they are asked for many at a time. Principal type: [`Middles`].
+//! and the wish for an acknowledgement change from one to the next. So they are asked for many at a time. Principal type: [`SegmentRun`].
 
 use crate::{Requester, Service, Time};
 use wire::Psn;
 
 /// Packets of the middle of a message that come one after the other: as long as the MTU, and nothing of a first or last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Middles {
+pub struct SegmentRun {
     /// The number of the first of them.
     pub first: Psn,
     /// How many.
@@ -19,18 +19,18 @@ pub struct Middles {
     pub offset: u32,
 }
 
-impl Middles {
+impl SegmentRun {
     /// The same, but at most `most` of them.
     #[must_use]
-    pub fn at_most(self, most: u32) -> Middles {
-        Middles { count: self.count.min(most), asks: self.asks && self.count <= most, ..self }
+    pub fn at_most(self, most: u32) -> SegmentRun {
+        SegmentRun { count: self.count.min(most), asks: self.asks && self.count <= most, ..self }
     }
 }
 
 impl Requester {
     /// What [`Requester::poll_transmit`] would return next, if those are packets of the middle of a message that has begun. The caller says by
-    /// [`Requester::sent_middles`] which of them it sends. `None` says nothing about other packets.
-    pub fn next_middles(&mut self, now: Time) -> Option<Middles> {
+    /// [`Requester::sent_segment_run`] which of them it sends. `None` says nothing about other packets.
+    pub fn next_segment_run(&mut self, now: Time) -> Option<SegmentRun> {
         let packet = self.cursor.packet;
         if self.service != Service::Rc || packet == 0 || !self.may_poll(now) {
             return None;
@@ -41,16 +41,16 @@ impl Requester {
         }
         let (first, slot) = (entry.first + packet, entry.op.slot);
         let left = entry.op.length.div_ceil(self.config.mtu).saturating_sub(packet + 1);
-        let (room, fills) = self.room_for_middles(first);
+        let (room, fills) = self.room_for_segment_run(first);
         let until_asked = self.ask_every.saturating_sub(self.cursor.unasked).max(1);
         let count = left.min(room).min(until_asked);
         let asks = count == until_asked || (count == room && fills);
-        (count > 0).then_some(Middles { first, count, asks, slot, offset: packet << self.mtu_shift })
+        (count > 0).then_some(SegmentRun { first, count, asks, slot, offset: packet << self.mtu_shift })
     }
 
-    /// These packets, which [`Requester::next_middles`] has just returned, or the first of them, were sent: they count as returned by
+    /// These packets, which [`Requester::next_segment_run`] has just returned, or the first of them, were sent: they count as returned by
     /// [`Requester::poll_transmit`] together.
-    pub fn sent_middles(&mut self, now: Time, sent: &Middles) {
+    pub fn sent_segment_run(&mut self, now: Time, sent: &SegmentRun) {
         self.note_undo();
         let before = self.cursor;
         self.cursor.unasked = if sent.asks { 0 } else { before.unasked + sent.count };
