@@ -1,6 +1,7 @@
-//! Tells the linker what makes this cdylib a drop-in: the version nodes, the soname, and that it stays loaded once it is
-//! loaded (its engine's thread must not lose its code to `dlclose`). It also lays `rdma/libibverbs.so.1` beside the
-//! library, so that `LD_LIBRARY_PATH=target/<profile>/rdma` is enough to try it.
+//! Tells the linker what makes this cdylib a drop-in replacement: the version nodes, the soname,
+//! and that the library stays loaded (`dlclose` must not unmap the code of the engine's thread). It
+//! also creates the link `rdma/libibverbs.so.1` beside the library, so that
+//! `LD_LIBRARY_PATH=target/<profile>/rdma` is enough to try it.
 
 #[allow(dead_code, reason = "abi-check uses more of it")]
 mod releases;
@@ -8,7 +9,7 @@ mod releases;
 use releases::Releases;
 use std::path::PathBuf;
 
-/// The node of what softhca alone has, found by dlsym (docs/why.md).
+/// The version node of softhca's own symbols, which programs find with dlsym (docs/why.md).
 const OWN: &str = "SOFTHCA_1.0";
 
 fn main() {

@@ -1,5 +1,7 @@
-//! The table `releases.txt` of a library: which release of rdma-core exports which symbol. The build scripts make the linker's version
-//! script from it, and `cargo xtask abi-check` compares each release with what is exported. What is exported, `src/exports.rs` says.
+//! The table `releases.txt` of a library: which release of rdma-core exports which symbol. The
+//! build scripts make the linker's version script from it, and `cargo xtask abi-check` compares
+//! each release with the exported symbols. The list of exported functions is in `src/exports.rs`,
+//! not here.
 //!
 //! The principal type is [`Releases`].
 
@@ -9,13 +11,13 @@ use std::ops::RangeInclusive;
 
 /// The first release in the table.
 const OLDEST: u32 = 44;
-/// Instead of the node of a symbol: the private node of each release.
+/// Stands for the private node of each release in place of a symbol's node.
 const PRIVATE: &str = "IBVERBS_PRIVATE";
 
 /// A name and its version node.
 pub(crate) type Symbol<'a> = (&'a str, &'a str);
 
-/// What has been in some releases.
+/// Something that exists in a range of releases.
 struct Row<T> {
     what: T,
     releases: RangeInclusive<u32>,
@@ -29,10 +31,10 @@ pub(crate) struct Releases<'a> {
 }
 
 impl<'a> Releases<'a> {
-    /// Reads the table.
+    /// Parses the table.
     ///
     /// # Errors
-    /// The line that is no row of the table.
+    /// The first line that is not a row of the table.
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
         let mut table = Self { newest: 0, nodes: Vec::new(), symbols: Vec::new() };
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -83,8 +85,10 @@ impl<'a> Releases<'a> {
         there.map(|row| row.what).map(|(name, node)| (name, if node == PRIVATE { private } else { node })).collect()
     }
 
-    /// The linker's version script: the public nodes, each one built on that before it, the private ones, and the nodes in `own`, whose
-    /// symbols no release of rdma-core has. Names must be in it because the linker hides an older version of a name that is not.
+    /// The linker's version script: the public nodes, each inheriting from the one before it, the
+    /// private nodes, and the nodes in `own`, whose symbols no release of rdma-core has. The script
+    /// must list every name, because the linker hides an older version of a name that it does not
+    /// list.
     pub(crate) fn version_script(&self, own: &[&str]) -> String {
         let all: BTreeSet<Symbol> = self.releases().flat_map(|release| self.symbols(release)).collect();
         let (mut script, mut before) = (String::new(), "");

@@ -1,9 +1,11 @@
-//! What a preloaded library needs that stands in front of the C library: the next function of each name, be it the C library's or
-//! another preloaded library's. [`functions!`] names them, and [`intercept!`] makes the functions that stand in front. The principal
-//! type is [`Next`].
+//! What a preloaded library needs to replace functions of the C library: for each name, the next
+//! function, which may belong to the C library or to another preloaded library. [`functions!`]
+//! lists the names, and [`intercept!`] makes the replacing functions. The principal type is
+//! [`Next`]. This file does not decide what a replacement does.
 //!
-//! Functions are looked up when the library is loaded, for the look-up takes a lock that no signal handler may take; one that is
-//! called by another library's constructor before that is looked up then. Nothing here allocates or panics.
+//! Functions are looked up when the library is loaded, because the look-up takes a lock that a
+//! signal handler must not take. If another library's constructor calls a function earlier, this
+//! function is looked up at that call. Nothing here allocates or panics.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute_copy;
@@ -18,20 +20,20 @@ pub struct Next<const N: usize> {
 }
 
 impl<const N: usize> Next<N> {
-    /// None is looked up yet.
+    /// Makes the table without looking anything up.
     #[must_use]
     pub const fn new(names: [&'static CStr; N]) -> Self {
         Self { names, found: [const { AtomicPtr::new(null_mut()) }; N] }
     }
 
-    /// The next function of the name with this index; `None` when there is none.
+    /// The next function of the name with this index, or `None` if no library has one.
     ///
     /// # Safety
     /// `F` is the function's type, as a pointer to an `extern "C"` function.
     #[must_use]
     pub unsafe fn get<F: Copy>(&self, index: usize) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        // The address is all there is to see: nothing is published with it.
+        // Relaxed is enough: the address is the only data, and nothing else is published with it.
         let mut found = self.found.get(index)?.load(Ordering::Relaxed);
         if found.is_null() {
             found = self.look_up(index);
@@ -46,7 +48,7 @@ impl<const N: usize> Next<N> {
         // SAFETY: a C string; RTLD_NEXT means the libraries behind this one.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         if found.is_null() {
-            // What went wrong here is not for the program to read.
+            // Clears the error of `dlsym`, which the program must not see.
             // SAFETY: takes nothing; the text stays the C library's.
             unsafe { libc::dlerror() };
         }
@@ -54,25 +56,26 @@ impl<const N: usize> Next<N> {
         found
     }
 
-    /// Looks all of them up: for the library's constructor.
+    /// Looks up all functions. The library's constructor calls this.
     pub fn look_up_all(&self) {
         for index in 0..N {
             self.look_up(index);
         }
     }
 
-    /// The names that nobody has a function of, once all were looked up.
+    /// The names for which no library has a function. Valid after [`Next::look_up_all`].
     pub fn missing(&self) -> impl Iterator<Item = &'static CStr> {
         let all = self.names.iter().zip(&self.found);
         all.filter(|(_, found)| found.load(Ordering::Relaxed).is_null()).map(|(name, _)| *name)
     }
 }
 
-/// Makes the type `Function` with a variant per name, whose `next` is the next function of that name, and `NEXT`, all of them.
+/// Makes the type `Function` with one variant for each name, whose `next` is the next function of
+/// that name. Also makes `NEXT`, the table of all of them.
 #[macro_export]
 macro_rules! functions {
     ($($name:ident),+ $(,)?) => {
-        /// A function that stands here, by its name in the C library.
+        /// A function that the library replaces, by its name in the C library.
         #[derive(Debug, Clone, Copy)]
         #[allow(non_camel_case_types, reason = "the names are the C library's")]
         #[repr(usize)]
@@ -88,7 +91,7 @@ macro_rules! functions {
         ),+]);
 
         impl Function {
-            /// The next function of this name; `None` when there is none.
+            /// The next function of this name, or `None` if no library has one.
             ///
             /// # Safety
             /// `F` is the function's type, as a pointer to an `extern "C"` function.
@@ -100,8 +103,9 @@ macro_rules! functions {
     };
 }
 
-/// Makes functions that stand in front of the C library's: `fn name(arguments) -> answer as next => body`, where `next` in the body
-/// is the next function of the same name. `Function` of [`functions!`] is in scope, and has the name.
+/// Makes functions that replace those of the C library:
+/// `fn name(arguments) -> answer as next => body`, where `next` in the body is the next function of
+/// the same name. `Function` of [`functions!`] must be in scope and must have the name.
 #[macro_export]
 macro_rules! intercept {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $answer:ty as $next:ident => $body:expr;)+) => {$(
@@ -115,16 +119,17 @@ macro_rules! intercept {
             // SAFETY: the type is the one that the C library's manual gives.
             let Some(found) = (unsafe { Function::$name.next::<Next>() }) else { return $crate::not_there() };
             #[allow(unused_variables, reason = "a few functions do without the next one")]
-            // SAFETY: what is passed on is what the program gave, or something of ours in place of it.
+            // SAFETY: the arguments are the program's own, or valid replacements made by this
+            // library.
             let $next = move |$($argument: $type),*| unsafe { found($($argument),*) };
             $body
         }
     )+};
 }
 
-/// What a function of the C library gives back.
+/// What a function of the C library returns.
 pub trait Answer {
-    /// The value that says "look at `errno`".
+    /// The return value that means "see `errno`".
     const FAILED: Self;
 }
 
@@ -140,27 +145,27 @@ impl<T> Answer for *mut T {
     const FAILED: Self = null_mut();
 }
 
-/// Puts a reason in `errno`.
+/// Sets `errno`.
 pub fn set_errno(errno: c_int) {
     // SAFETY: the C library gives every thread an `errno`, valid for as long as the thread lives.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// What `errno` says.
+/// The value of `errno`.
 #[must_use]
 pub fn errno() -> c_int {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
 }
 
-/// Fails with a reason.
+/// Sets `errno` and returns the failure value.
 #[must_use]
 pub fn refused<A: Answer>(errno: c_int) -> A {
     set_errno(errno);
     A::FAILED
 }
 
-/// Fails because nobody has the function.
+/// Fails with ENOSYS because no library has the function.
 #[must_use]
 pub fn not_there<A: Answer>() -> A {
     refused(libc::ENOSYS)

@@ -1,11 +1,12 @@
-//! Acknowledgements: how many of an object's events the program has said it is done with. Destroying an object waits until
-//! every event that was read is acknowledged (V-90), so that no handler is left with a pointer to nothing.
+//! Acknowledgements: how many events of an object the program has acknowledged. Destroying an
+//! object waits until every event that was read is acknowledged (V-90), so that no handler keeps a
+//! dangling pointer. The principal type is [`Acks`]; reading events is not here.
 
 use engine::lint::Lint;
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 
-/// Counts of acknowledged events. They wrap, as the counts of events that were read do.
+/// Counts of acknowledged events. They wrap, as the counts of read events do.
 #[derive(Default)]
 pub(crate) struct Acks {
     counts: Mutex<Counts>,
@@ -19,7 +20,7 @@ struct Counts {
 }
 
 impl Acks {
-    /// `count` completion events are done with; the total.
+    /// Acknowledges `count` completion events, and returns the total.
     pub(crate) fn completion(&self, count: u32) -> u32 {
         let mut counts = self.counts.lock();
         counts.completion = counts.completion.wrapping_add(count);
@@ -27,7 +28,7 @@ impl Acks {
         counts.completion
     }
 
-    /// One asynchronous event is done with; the total.
+    /// Acknowledges one asynchronous event, and returns the total.
     pub(crate) fn asynchronous(&self) -> u32 {
         let mut counts = self.counts.lock();
         counts.asynchronous = counts.asynchronous.wrapping_add(1);
@@ -35,8 +36,8 @@ impl Acks {
         counts.asynchronous
     }
 
-    /// Waits until as many are acknowledged as were read. More may be: another thread reads and acknowledges an event after
-    /// the number was taken.
+    /// Waits until at least as many events are acknowledged as were read. The count may be higher,
+    /// because another thread may read and acknowledge an event after the caller took the number.
     pub(crate) fn wait(&self, completion: u32, asynchronous: u32) {
         let mut counts = self.counts.lock();
         while missing(counts.completion, completion) || missing(counts.asynchronous, asynchronous) {
@@ -45,11 +46,12 @@ impl Acks {
     }
 }
 
-/// How long a destroyer waits before that is a finding of the strict mode. Who acknowledges on another thread does it sooner.
+/// How long a destroying thread waits before strict mode reports it. A program that acknowledges
+/// events on another thread does so sooner.
 const LONG: Duration = Duration::from_secs(1);
 
 impl Acks {
-    /// As [`Acks::wait`], for `call`; where there is a strict mode, a long wait is told there.
+    /// As [`Acks::wait`], for `call`. In strict mode, a long wait is reported.
     pub(crate) fn wait_for(&self, lint: Option<&Lint>, call: &'static str, completion: u32, asynchronous: u32) {
         if let Some(lint) = lint {
             let mut counts = self.counts.lock();
@@ -67,7 +69,7 @@ impl Acks {
     }
 }
 
-/// Whether fewer are acknowledged than were read; both counts wrap.
+/// Whether fewer events are acknowledged than were read. Both counts wrap.
 fn missing(acknowledged: u32, read: u32) -> bool {
     read.wrapping_sub(acknowledged).cast_signed() > 0
 }

@@ -1,4 +1,5 @@
-//! Address handles: where a datagram goes, from attributes or from a datagram that came.
+//! Address handles: the destination of a datagram, from attributes or from a received datagram. The
+//! principal type is [`AhObject`].
 
 use crate::context::OpenContext;
 use crate::entry::{self, Outcome, refuse};
@@ -10,10 +11,10 @@ use engine::{AddressVector, Ah as EngineAh, Engine};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// `struct ibv_ah` and the engine's.
+/// `struct ibv_ah` and the engine's AH.
 pub(crate) type AhObject = Object<Ah, Arc<EngineAh>>;
 
-/// `IBV_WC_GRH`: the completion says that a GRH lies in the buffer.
+/// `IBV_WC_GRH`: a GRH is in the receive buffer.
 const WC_GRH: u32 = 1;
 
 /// `ibv_create_ah`.
@@ -30,10 +31,11 @@ pub(crate) unsafe extern "C" fn create(pd: *mut Pd, attr: *mut AhAttr) -> *mut A
     })
 }
 
-/// `ibv_init_ah_from_wc`: the attributes that lead back to where a datagram came from.
+/// `ibv_init_ah_from_wc`: the attributes that address the sender of a received datagram.
 ///
 /// # Safety
-/// `context` is open, `wc` and `attr` valid; so is `grh` when the completion says that there is one.
+/// `context` is open, `wc` and `attr` valid; so is `grh` when the completion says that there is
+/// one.
 pub(crate) unsafe extern "C" fn init_from_wc(
     context: *mut Context,
     port: u8,
@@ -53,7 +55,7 @@ pub(crate) unsafe extern "C" fn init_from_wc(
     })
 }
 
-/// `ibv_create_ah_from_wc`: both in one.
+/// `ibv_create_ah_from_wc`: [`init_from_wc`] and [`create`] in one call.
 ///
 /// # Safety
 /// As [`init_from_wc`], and `pd` is live.
@@ -79,8 +81,9 @@ pub(crate) unsafe extern "C" fn destroy(ah: *mut Ah) -> c_int {
     entry::code("ibv_destroy_ah", || unsafe { AhObject::end(ah, |object| Ok(object.inner.destroy()?)) })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: the MAC address and VLAN of a destination. softhca's link has no MAC addresses of its own: a
-/// link-local GID gives the one that it was made of, any other one made of its last bytes.
+/// `ibv_resolve_eth_l2_from_gid`: the MAC address and VLAN of a destination. softhca's link has no
+/// MAC addresses. For a link-local GID the result is the address that the GID was made from; for
+/// other GIDs it is made from the GID's last bytes.
 ///
 /// # Safety
 /// `context` is open, `attr`, `mac` (6 bytes) and `vlan` (or NULL) valid.
@@ -94,7 +97,7 @@ pub(crate) unsafe extern "C" fn resolve_eth_l2(
         entry::not_null(attr)?;
         entry::not_null(mac)?;
         let (port, route) = (get!(attr, port_num), get!(attr, grh));
-        // SAFETY: the caller's promise. It must at least be an address that the port could use.
+        // SAFETY: the caller's promise. The source address must be one that the port can use.
         unsafe { OpenContext::of(context) }?.engine.query_gid(port, u32::from(route.sgid_index))?;
         // SAFETY: not NULL, and the caller's to write.
         unsafe { mac.write(mac_of(&route.dgid)) };
@@ -116,7 +119,8 @@ unsafe fn build(pd: *mut Pd, attr: &AhAttr) -> Outcome<*mut Ah> {
     Ok(AhObject::create(c, ah).cast())
 }
 
-/// The global route of an address vector; without one, what stands in its place means nothing and need not have been written.
+/// The global route of an address vector. Without `is_global` the field has no meaning, and the
+/// program need not have initialized it.
 pub(crate) fn route(attr: &AhAttr) -> GlobalRoute {
     if attr.is_global == 0 { GlobalRoute::zeroed() } else { attr.grh }
 }
@@ -169,8 +173,8 @@ unsafe fn way_back(engine: &Engine, port: u8, wc: *mut Wc, grh: *mut Grh) -> Out
     Ok(attr)
 }
 
-/// Where the GID that a datagram was sent to stands in the port's table. A group has no place there: answers to what came
-/// through one leave by the first GID.
+/// The index in the port's table of the GID to which a datagram was sent. A multicast group has no
+/// index: answers to its datagrams use the first GID.
 fn index_of(engine: &Engine, port: u8, gid: &Gid) -> Outcome<u8> {
     if gid.0[0] == 0xff {
         return Ok(0);
@@ -185,7 +189,7 @@ fn index_of(engine: &Engine, port: u8, gid: &Gid) -> Outcome<u8> {
     Err(refuse!(EINVAL, "GID {address}, to which the datagram came, is not in the table of port {port}"))
 }
 
-/// What the first 40 bytes of a UD receive buffer say: a GRH, or in the last 20 of them an IPv4 header.
+/// The first 40 bytes of a UD receive buffer: a GRH, or an IPv4 header in the last 20 bytes.
 struct NetworkHeader {
     source: Gid,
     destination: Gid,
@@ -219,7 +223,8 @@ impl NetworkHeader {
     }
 }
 
-/// Version 4, no options, and a checksum that is right: an IPv6 GID at this place almost never looks like it.
+/// Checks version 4, no options, and a correct checksum. An IPv6 GID at this place almost never
+/// passes this check.
 fn is_ipv4(header: &[u8; 20]) -> bool {
     let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff

@@ -1,4 +1,5 @@
-//! Buffers that the device allocates for the program: ordinary memory in whole pages, which belongs to a protection domain.
+//! Buffers that the device allocates for the program: ordinary memory in whole pages that belongs
+//! to a protection domain. The principal type is [`Buf`]; the engine does not know buffers.
 
 use crate::entry::{self, Outcome, Refusal, refuse};
 use crate::layout::{Mr, Pd};
@@ -9,7 +10,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
-/// `struct ibv_buf`, which programs do not look into.
+/// `struct ibv_buf`, which is opaque to programs.
 #[repr(C)]
 pub(crate) struct Buf {
     pd: *mut Pd,
@@ -18,14 +19,14 @@ pub(crate) struct Buf {
 /// The handle and its memory.
 type BufObject = Object<Buf, Pages>;
 
-/// What buffers are aligned to.
+/// The alignment of buffers.
 const PAGE: usize = 4096;
 
 /// The memory of a buffer.
 struct Pages {
     base: NonNull<u8>,
     layout: Layout,
-    /// What the program asked for.
+    /// The size that the program asked for.
     size: usize,
 }
 
@@ -54,7 +55,7 @@ impl Named for Buf {
     }
 }
 
-/// `ibv_alloc_buf`: the address of the memory; the handle goes to `buf`.
+/// `ibv_alloc_buf`: returns the address of the memory, and stores the handle in `buf`.
 ///
 /// # Safety
 /// `pd` is live, `buf` valid.
@@ -99,7 +100,7 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// `ibv_export_buf_dmabuf_fd`: ENODATA, as for every buffer that is ordinary memory.
+/// `ibv_export_buf_dmabuf_fd`: fails with ENODATA, because every buffer is ordinary memory.
 ///
 /// # Safety
 /// `buf` is live.
@@ -111,7 +112,7 @@ pub(crate) unsafe extern "C" fn export(buf: *mut Buf) -> c_int {
     })
 }
 
-/// Refuses what is not inside a buffer of this PD.
+/// Refuses a range that is not inside a buffer of this PD.
 ///
 /// # Safety
 /// `buf` is live.

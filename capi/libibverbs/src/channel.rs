@@ -11,10 +11,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// `struct ibv_comp_channel` and the engine's.
+/// `struct ibv_comp_channel` and the engine's channel.
 pub(crate) type ChannelObject = Object<CompChannel, Arc<Channel>>;
 
-/// `ibv_create_comp_channel`. Programs of the first interface call it as well, for it has never changed its version.
+/// `ibv_create_comp_channel`. Programs of the first interface call it too, because its version has
+/// never changed.
 ///
 /// # Safety
 /// `context` is open.
@@ -40,7 +41,7 @@ pub(crate) unsafe extern "C" fn destroy(channel: *mut CompChannel) -> c_int {
     })
 }
 
-/// `ibv_get_cq_event`: waits unless the channel's descriptor is set to O_NONBLOCK.
+/// `ibv_get_cq_event`: waits unless the channel's descriptor has O_NONBLOCK.
 ///
 /// # Safety
 /// `channel` is live; `cq` and `cq_context` are valid.
@@ -57,7 +58,7 @@ pub(crate) unsafe extern "C" fn get_cq_event(
         let found: *mut Cq = from_cookie(object.inner.next_event()?);
         // SAFETY: not NULL, and the caller's to write.
         unsafe { cq.write(found) };
-        // The CQ is live: its destroyer waits for this event to be acknowledged.
+        // The CQ is live: `ibv_destroy_cq` waits until this event is acknowledged.
         let named = get!(found, cq_context);
         // SAFETY: as above.
         unsafe { cq_context.write(named) };

@@ -1,7 +1,9 @@
-//! Contexts: opening and closing a device, and the two tables of operations that the inline functions of `verbs.h` call.
+//! Contexts: opening and closing a device, and the two tables of operations that the inline
+//! functions of `verbs.h` call.
 //!
-//! A program holds a pointer to the `context` inside [`VerbsContext`]; newer fields of that struct stand before it, so that
-//! programs of every age find theirs at the same distance. The principal type is [`OpenContext`].
+//! A program holds a pointer to the `context` inside [`VerbsContext`]. Newer fields of that struct
+//! stand before `context`, so their distance from it is the same for programs of every age. The
+//! principal type is [`OpenContext`].
 
 use crate::devices::KnownDevice;
 use crate::entry::{self, Outcome, refuse};
@@ -18,7 +20,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-/// The ABI profile of the commands: that of mainline Linux.
+/// The ABI profile of the commands: mainline Linux.
 const MAINLINE: u16 = 0;
 
 /// An open device: the C struct and the engine behind it.
@@ -34,7 +36,8 @@ impl OpenContext {
         Kind { id: TypeId::of::<Self>(), name: "open device", is_descriptor: true }
     }
 
-    /// The open device behind a program's pointer: EINVAL for NULL, EBADF for one that was closed.
+    /// The open device behind a program's pointer. Fails with EINVAL for NULL, and with EBADF for a
+    /// closed device.
     ///
     /// # Safety
     /// The device is not closed while the result is used.
@@ -45,7 +48,7 @@ impl OpenContext {
         unsafe { Self::of_live(context) }
     }
 
-    /// As [`OpenContext::of`], for what is asked with every completion: nothing but NULL is refused.
+    /// As [`OpenContext::of`], for calls made with every completion: only NULL is refused.
     ///
     /// # Safety
     /// `context` is NULL or was returned by `ibv_open_device` and is not closed.
@@ -75,10 +78,11 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context
     })
 }
 
-/// Opens the device whose context `cmd_fd` is a copy of the descriptor of.
+/// Opens the device for whose context `cmd_fd` is a copy of the descriptor.
 pub(crate) fn import(known: Vec<&'static KnownDevice>, cmd_fd: c_int) -> Outcome<*mut Context> {
     crate::log::start();
-    // SAFETY: a descriptor that the program says is open, borrowed for the calls below.
+    // SAFETY: the program says that the descriptor is open; it is borrowed only for the calls
+    // below.
     let fd = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
     for device in known {
         let Ok(control) = SocketControl::open(&device.node(), MAINLINE) else { continue };
@@ -91,7 +95,8 @@ pub(crate) fn import(known: Vec<&'static KnownDevice>, cmd_fd: c_int) -> Outcome
     Err(refuse!(EINVAL, "ibv_import_device: descriptor {cmd_fd} is that of no open device"))
 }
 
-/// Asks the device of a context something that is no object's affair. A child process may ask the device that its parent has open.
+/// Asks the device of a context something that concerns no other object. A child process may ask
+/// this of the device that its parent has open.
 ///
 /// # Safety
 /// `context` is NULL or open.
@@ -107,7 +112,8 @@ pub(crate) unsafe fn ask<T>(context: *mut Context, question: impl FnOnce(&Engine
     Ok(answer?)
 }
 
-/// One more engine on the device of a context, for what needs no other object of it.
+/// Opens a second engine on the device of a context, for work that needs no other object of the
+/// context.
 pub(crate) fn open_again(context: *mut Context) -> Outcome<Arc<Engine>> {
     // SAFETY: the device of a context that was opened is a known one.
     let known = unsafe { KnownDevice::of(get!(context, device)) }?;
@@ -125,7 +131,7 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
         let ending = Ending::begin(context.addr(), OpenContext::kind())?;
         // SAFETY: it is open, and only this thread closes it.
         let open = unsafe { OpenContext::of_live(context) }?;
-        // In a child process the device is still the parent's: nothing of it is taken apart here.
+        // In a child process the device still belongs to the parent, so nothing is torn down here.
         open.engine.check_process()?;
         open.engine.close();
         ending.done();
@@ -135,7 +141,7 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     })
 }
 
-/// A device that cannot be opened is worth a sentence: programs print only an errno.
+/// Explains in a sentence why a device cannot be opened, because programs print only an errno.
 fn told(error: Error) -> entry::Refusal {
     engine::reason::say(format_args!("{}", error.reason));
     error.into()
@@ -146,7 +152,7 @@ fn publish(known: &'static KnownDevice, engine: Arc<Engine>) -> *mut Context {
     let context = Context {
         device: known.as_c(),
         ops: operations(),
-        // There is no kernel file; but a copy of this descriptor imports the device, as one of a kernel's would.
+        // No kernel file exists. As with a kernel, a copy of this descriptor imports the device.
         cmd_fd: engine.share().as_raw_fd(),
         async_fd,
         num_comp_vectors: engine.comp_vectors().cast_signed(),
@@ -161,7 +167,8 @@ fn publish(known: &'static KnownDevice, engine: Arc<Engine>) -> *mut Context {
     context
 }
 
-/// What the inline functions call without a check. The other slots are of a time before symbol versions, and nobody calls them.
+/// The operations that the inline functions call without a check. The other slots date from before
+/// symbol versions, and nothing calls them.
 fn operations() -> ContextOps {
     ContextOps {
         alloc_mw: window::alloc as *const _,
@@ -176,7 +183,8 @@ fn operations() -> ContextOps {
     }
 }
 
-/// What the inline functions call when it is there; an operation that is not there is answered EOPNOTSUPP by them.
+/// The operations that the inline functions call if they are set. For an operation that is not set,
+/// the inline functions return EOPNOTSUPP.
 fn extended_operations() -> VerbsContext {
     VerbsContext {
         free_buf: buffer::free as *const _,

@@ -1,4 +1,5 @@
-//! Completion queues: creating, polling, arming, destroying. The extended polling functions are in `cq_ex`.
+//! Completion queues: creating, polling, arming, destroying. The extended polling functions are in
+//! `cq_ex`. The principal type is [`CqObject`].
 
 use crate::acks::Acks;
 use crate::channel::ChannelObject;
@@ -12,16 +13,17 @@ use engine::{Cq as EngineCq, CqSpec, Pd as EnginePd};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
-/// `struct ibv_cq_ex`, of which `struct ibv_cq` is the beginning, and the engine's.
+/// `struct ibv_cq_ex`, which begins with `struct ibv_cq`, and the engine's CQ.
 pub(crate) type CqObject = Object<CqEx, CqState>;
 
 /// What this library keeps about a CQ.
 pub(crate) struct CqState {
-    /// Set once, before the program has the pointer: the engine's CQ carries the address of this object as its cookie.
+    /// Set once, before the program gets the pointer: the engine's CQ stores the address of this
+    /// object as its cookie.
     queue: OnceLock<Arc<EngineCq>>,
-    /// Events that the program is done with.
+    /// Events that the program has acknowledged.
     pub(crate) acks: Acks,
-    /// Where extended polling stands.
+    /// The cursor of extended polling.
     pub(crate) cursor: Cursor,
 }
 
@@ -146,7 +148,7 @@ pub(crate) unsafe extern "C" fn destroy(cq: *mut Cq) -> c_int {
         object.inner.acks.wait_for(lint, "ibv_destroy_cq", read.completion, read.asynchronous);
         Ok(())
     };
-    // SAFETY: the caller's promise; and no event names it any more.
+    // SAFETY: the caller's promise; and no event refers to the CQ any more.
     entry::code("ibv_destroy_cq", || unsafe { CqObject::end(cq, work) })
 }
 
@@ -163,8 +165,9 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut Cq, count: c_int, wc: *mut Wc) -> 
         entry::not_null(wc)?;
         // SAFETY: the caller's promise.
         let object = unsafe { CqObject::of(cq) }?;
-        // SAFETY: the caller's array, only its to use during the call; the two records have the same layout (asserted above
-        // and by the ABI crate), and any bytes are a record.
+        // SAFETY: the caller's array, which nothing else uses during the call. The two records
+        // have the same layout (asserted above and by the ABI crate), and any bytes are a valid
+        // record.
         let room = unsafe { std::slice::from_raw_parts_mut(wc.cast::<abi::cq::Wc>(), count) };
         Ok(object.inner.queue()?.poll(room)?.cast_signed())
     });
@@ -192,11 +195,12 @@ pub(crate) unsafe fn queue<'a>(cq: *mut Cq) -> Outcome<&'a Arc<EngineCq>> {
     unsafe { CqObject::live(cq) }?.inner.queue()
 }
 
-/// Whether a CQ is given and belongs to a context: objects of different devices never mix. One that there is not is refused.
+/// Whether a CQ is given and belongs to a context: objects of different devices never mix. A CQ
+/// that is not live is refused.
 pub(crate) fn belongs(cq: *mut Cq, context: *mut Context) -> Outcome<bool> {
     if cq.is_null() {
         return Ok(false);
     }
-    // SAFETY: only while this function looks at it.
+    // SAFETY: the reference lives only during this function.
     Ok(get!(unsafe { CqObject::live(cq) }?.c(), context) == context)
 }

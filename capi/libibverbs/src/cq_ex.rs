@@ -1,7 +1,8 @@
-//! Extended completion queues: one completion at a time under a cursor, its fields through functions.
+//! Extended completion queues: one completion at a time under a cursor, whose fields the program
+//! reads through functions.
 //!
-//! A cursor holds the completion between `start_poll` and `end_poll`, and holds other threads off for as long, unless the
-//! program said that one thread polls. The principal type is [`Cursor`].
+//! A cursor holds the completion between `start_poll` and `end_poll`. Meanwhile other threads wait,
+//! unless the program said that only one thread polls. The principal type is [`Cursor`].
 
 use crate::context::OpenContext;
 use crate::cq::{self, CqObject};
@@ -18,7 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP` and `_WALLCLOCK`.
 const TIMESTAMP: u64 = 1 << 7;
 const WALLCLOCK: u64 = 1 << 11;
-/// `IBV_WC_EX_*`: the fields that a completion here has, byte length to destination path bits, and when it came.
+/// `IBV_WC_EX_*`: the fields that a completion offers: byte length to destination path bits, and
+/// the time of the completion.
 const OFFERED_FIELDS: u64 = 0x7f | TIMESTAMP | WALLCLOCK;
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS` and `_PD`.
 const MASK_FLAGS: u32 = 1;
@@ -26,7 +28,7 @@ const MASK_PD: u32 = 2;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`.
 const SINGLE_THREADED: u32 = 1;
 
-/// The completion that a program is looking at.
+/// The completion that a program is reading.
 pub(crate) struct Cursor {
     /// Held from a successful `start_poll` to `end_poll`.
     lock: parking_lot::RawMutex,
@@ -105,7 +107,7 @@ pub(crate) unsafe extern "C" fn create(context: *mut Context, attr: *mut CqInitA
     })
 }
 
-/// Sets the functions that the program asked for, and those that every completion has.
+/// Sets the functions that the program asked for, and those that every CQ has.
 fn fill_functions(cq: *mut CqEx, wc_flags: u64) {
     let asked = |bit: u32, function: Op| if wc_flags >> bit & 1 != 0 { function } else { std::ptr::null() };
     set!(cq, start_poll, start_poll as Op);
@@ -125,7 +127,8 @@ fn fill_functions(cq: *mut CqEx, wc_flags: u64) {
     set!(cq, read_completion_wallclock_ns, asked(11, read_completion_wallclock_ns as Op));
 }
 
-/// 0 with the first completion under the cursor, ENOENT when there is none, or another errno value.
+/// Returns 0 with the first completion under the cursor, ENOENT if the CQ is empty, or another
+/// errno value.
 unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     entry::value("ibv_start_poll", || {
         if !attr.is_null() && get!(attr, comp_mask) != 0 {
@@ -144,7 +147,8 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut PollCqAttr) -> c_int {
     })
 }
 
-/// 0 with the next completion under the cursor, ENOENT when there is none; the cursor stays entered.
+/// Returns 0 with the next completion under the cursor, or ENOENT if the CQ is empty. The cursor
+/// stays locked.
 unsafe extern "C" fn next_poll(cq: *mut CqEx) -> c_int {
     entry::value("ibv_next_poll", || {
         // SAFETY: the program calls it between `start_poll` and `end_poll`.
@@ -161,7 +165,7 @@ unsafe extern "C" fn end_poll(cq: *mut CqEx) {
     });
 }
 
-/// Takes one completion; `wr_id` and `status` are fields that programs read directly.
+/// Polls one completion. Programs read `wr_id` and `status` directly, as fields.
 fn advance(object: &CqObject) -> Outcome<()> {
     let Some((wc, came)) = object.inner.queue()?.poll_one()? else { return Err(Refusal(libc::ENOENT)) };
     set!(object.c(), wr_id, wc.wr_id);
@@ -176,7 +180,7 @@ fn current(cq: *mut CqEx) -> abi::cq::Wc {
     stamped(cq).0
 }
 
-/// The same with the time at which it came.
+/// The completion under the cursor, and its time.
 fn stamped(cq: *mut CqEx) -> (abi::cq::Wc, u64) {
     // SAFETY: the program calls the reading functions between `start_poll` and `end_poll`, on a live CQ.
     let object = unsafe { CqObject::of(cq) };
@@ -192,12 +196,12 @@ extern "C" fn read_vendor_err(cq: *mut CqEx) -> u32 {
     current(cq).vendor_err
 }
 
-/// In ticks of the device's clock, which are nanoseconds.
+/// The time in ticks of the device's clock, which are nanoseconds.
 extern "C" fn read_completion_ts(cq: *mut CqEx) -> u64 {
     stamped(cq).1
 }
 
-/// Nanoseconds since 1970.
+/// The time in nanoseconds since 1970.
 extern "C" fn read_completion_wallclock_ns(cq: *mut CqEx) -> u64 {
     // SAFETY: the program calls it on a live CQ, whose context is open.
     let open = unsafe { OpenContext::of_live(get!(cq, context)) };

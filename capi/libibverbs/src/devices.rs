@@ -1,8 +1,8 @@
-//! The device list: one device per node in the run directory, named and numbered by the agent's mirror of `/sys`.
-//! Connecting happens at open, not here.
+//! The device list: one device for each node in the run directory, named and numbered by the
+//! agent's mirror of `/sys`. Listing does not connect to the agent; opening does.
 //!
-//! A device that a program has seen stays in memory for the life of the process, so that a pointer kept past
-//! `ibv_free_device_list` still reads a device. The principal type is [`KnownDevice`].
+//! A device that a program has seen stays in memory until the process ends, so that a pointer kept
+//! after `ibv_free_device_list` still refers to a device. The principal type is [`KnownDevice`].
 
 use crate::entry::{self, Outcome, Refusal};
 use crate::layout::Device;
@@ -14,17 +14,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-/// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: what every RoCE device is.
+/// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: the values of every RoCE device.
 const NODE_CA: u32 = 1;
 const TRANSPORT_IB: u32 = 0;
 
-/// A device as programs see it, and what this library keeps about it.
+/// A device as programs see it, and this library's data about it.
 #[repr(C)]
 pub(crate) struct KnownDevice {
     /// What the program's pointer points to.
     device: Device,
-    /// Vendors' libraries compare the word behind the public struct with their own table of operations to find out whether a
-    /// device is theirs. These zeros say that it is not.
+    /// Vendors' libraries compare the word behind the public struct with their own table of
+    /// operations, to find out whether a device is theirs. These zeros say that it is not.
     not_a_vendors: [u64; 16],
     number: u32,
     guid: [u8; 8],
@@ -49,7 +49,7 @@ impl KnownDevice {
         std::ptr::from_ref(&self.device).cast_mut()
     }
 
-    /// The socket to connect to.
+    /// The path of the socket to connect to.
     pub(crate) fn node(&self) -> PathBuf {
         engine::rundir::node(sysfs::run_directory(), self.number)
     }
@@ -150,7 +150,8 @@ pub(crate) fn known_devices() -> Outcome<Vec<&'static KnownDevice>> {
 /// Every device that this process has seen.
 static REGISTRY: Mutex<Vec<&'static KnownDevice>> = Mutex::new(Vec::new());
 
-/// The known device with this number, name and GUID; a new one when the agent now serves another there.
+/// The known device with this number, name and GUID. Makes a new one if the agent now serves
+/// another device under the number.
 fn intern(registry: &mut Vec<&'static KnownDevice>, number: u32) -> &'static KnownDevice {
     let fresh = describe(number);
     let same = |known: &&&KnownDevice| {
@@ -179,7 +180,8 @@ fn describe(number: u32) -> KnownDevice {
     KnownDevice { device, not_a_vendors: [0; 16], number, guid }
 }
 
-/// Copies a string into a fixed array with its final zero. What does not fit is left out whole: half a path is a wrong path.
+/// Copies a string with its final zero into a fixed array. A string that does not fit is not copied
+/// at all: half a path is a wrong path.
 fn fill(array: &mut [c_char], text: &[u8]) {
     if text.len() < array.len() {
         for (to, from) in array.iter_mut().zip(text) {
@@ -194,12 +196,14 @@ fn parse_guid(text: &str) -> Option<[u8; 8]> {
     (digits.len() == 16).then(|| u64::from_str_radix(&digits, 16).ok()).flatten().map(u64::to_be_bytes)
 }
 
-/// Whether the run directory may be believed: somebody named it, or nobody but us and root could have made it.
+/// Whether the run directory can be trusted: the user named it, or only this user and root could
+/// have made it.
 fn trusted(directory: &Path) -> bool {
     engine::rundir::chosen().is_some() || engine::rundir::is_trusted(directory)
 }
 
-/// One sentence on standard error, the first time: an empty list alone would leave the user guessing.
+/// Prints one sentence on standard error, the first time only, because an empty list alone does not
+/// explain itself.
 fn tell_once(why: &str) {
     static TOLD: Once = Once::new();
     let directory = sysfs::run_directory().display();

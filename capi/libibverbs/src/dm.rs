@@ -1,4 +1,5 @@
-//! Device memory: allocating, copying, registering, importing.
+//! Device memory: allocating, copying, registering, importing. The memory itself belongs to the
+//! agent. The principal type is [`DmObject`].
 
 use crate::context::{self, OpenContext};
 use crate::entry::{self, Outcome, refuse};
@@ -10,13 +11,13 @@ use engine::{Dm as EngineDm, Engine};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// `struct ibv_dm` and the engine's.
+/// `struct ibv_dm` and the engine's DM.
 type DmObject = Object<Dm, Held>;
 
-/// Device memory, and the engine that was made for it alone.
+/// Device memory, and the engine that was opened only for it.
 pub(crate) struct Held {
     dm: Arc<EngineDm>,
-    /// In a child process, for the parent's engine is of no use there.
+    /// Set in a child process, where the parent's engine cannot be used.
     engine: Option<Arc<Engine>>,
 }
 
@@ -33,7 +34,8 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, attr: *mut AllocDmA
         }
         // SAFETY: the caller's promise.
         let open = unsafe { OpenContext::of(context) }?;
-        // A child process may go on to allocate from the device that its parent has open, as it may with a kernel.
+        // A child process may still allocate from the device that its parent has open, as with a
+        // kernel.
         let own = if open.engine.check_process().is_err() { Some(context::open_again(context)?) } else { None };
         let engine = own.as_ref().unwrap_or(&open.engine);
         let dm = engine.alloc_dm(get!(attr, length) as u64, get!(attr, log_align_req));
@@ -43,7 +45,7 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, attr: *mut AllocDmA
     })
 }
 
-/// `ibv_import_dm`: called by the handle that it has in the other process.
+/// `ibv_import_dm`: names the memory by its handle in the other process.
 ///
 /// # Safety
 /// `context` is open.
@@ -100,7 +102,7 @@ pub(crate) unsafe extern "C" fn register(
     })
 }
 
-/// `ibv_dm_export_dmabuf_fd`: device memory is the agent's, and no dma-buf.
+/// `ibv_dm_export_dmabuf_fd`: refused, because device memory is the agent's and not a dma-buf.
 ///
 /// # Safety
 /// `dm` is live.

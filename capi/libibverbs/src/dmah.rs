@@ -1,5 +1,6 @@
-//! DMA handles: what a program tells a device about how the memory of a region will be used (a processor, hints for the bus). A device
-//! that is software has no bus, so it offers the handle that says nothing, and refuses what it would not heed.
+//! DMA handles: a program's hints to a device about how it will use the memory of a region (a
+//! processor, hints for the bus). A software device has no bus. It offers the handle without hints,
+//! and refuses hints that it would not follow. The principal type is [`Hints`].
 
 use crate::context::OpenContext;
 use crate::entry::{self, Outcome, refuse};
@@ -8,10 +9,10 @@ use crate::object::{Named, Object, get};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// `struct ibv_dmah`, and what each region that was registered with it has a share of.
+/// `struct ibv_dmah`, and the value that every region registered with it shares.
 type DmahObject = Object<Dmah, Arc<Hints>>;
 
-/// What a handle says: nothing.
+/// The hints of a handle: none are offered.
 #[derive(Debug)]
 pub(crate) struct Hints;
 
@@ -65,7 +66,7 @@ pub(crate) unsafe extern "C" fn alloc(context: *mut Context, attr: *mut DmahInit
     })
 }
 
-/// `ibv_dealloc_dmah`: EBUSY while a region has it.
+/// `ibv_dealloc_dmah`: fails with EBUSY while a region uses the handle.
 ///
 /// # Safety
 /// `dmah` is live, and is not used afterwards when this succeeds.
@@ -80,7 +81,7 @@ pub(crate) unsafe extern "C" fn dealloc(dmah: *mut Dmah) -> c_int {
     })
 }
 
-/// A share of a handle, for a region of `context`.
+/// A share of a handle for a region of `context`.
 ///
 /// # Safety
 /// `dmah` is live.

@@ -1,5 +1,5 @@
-//! Enhanced connection establishment (`ibv_query_ece(3)`, `ibv_set_ece(3)`): options that one vendor's devices agree on. Which there are,
-//! the engine says.
+//! Enhanced connection establishment (`ibv_query_ece(3)`, `ibv_set_ece(3)`): options that the
+//! devices of one vendor agree on. The engine decides which options exist.
 
 use crate::entry::{self, refuse};
 use crate::layout::{Ece, Qp};
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn query(qp: *mut Qp, ece: *mut Ece) -> c_int {
     })
 }
 
-/// `ibv_set_ece`: what was accepted goes back into `ece.options`.
+/// `ibv_set_ece`: stores the accepted options in `ece.options`.
 ///
 /// # Safety
 /// `qp` is live, `ece` valid.

@@ -1,8 +1,9 @@
-//! The door of the library: every exported function and every function in an operations table does its work inside one of
-//! these, named after the way the C function reports failure. A panic ends the process with a sentence, because unwinding
-//! into C is undefined; a refusal becomes the return value and `errno` that the manual page promises.
+//! The entry to the library: every exported function and every function in an operations table does
+//! its work inside one of these wrappers. Each wrapper is named after the way in which the C
+//! function reports failure. A panic ends the process with a sentence, because unwinding into C is
+//! undefined. A refusal becomes the return value and `errno` that the manual page promises.
 //!
-//! The principal type is [`Refusal`]. What a function does is not decided here.
+//! The principal type is [`Refusal`]. This file does not decide what a function does.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +24,7 @@ impl From<engine::Error> for Refusal {
     }
 }
 
-/// What the body of an exported function gives back.
+/// The result of an exported function's body.
 pub(crate) type Outcome<T> = Result<T, Refusal>;
 
 /// For functions that return a pointer: the pointer, or NULL and `errno`.
@@ -66,7 +67,8 @@ pub(crate) fn value<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     shielded(name, body)
 }
 
-/// Makes a refusal that is decided here, and notes why. (What the engine refuses, it has explained itself.)
+/// Makes a refusal that this library decides, and notes the reason. (The engine notes the reasons
+/// of its own refusals.)
 macro_rules! refuse {
     ($errno:ident, $($why:tt)+) => {{
         engine::reason::note(engine::reason::Note::new(engine::reason::Kind::Refused), format_args!($($why)+));
@@ -75,7 +77,7 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// Refuses with EINVAL when a pointer that must not be NULL is.
+/// Refuses NULL with EINVAL where a pointer is required.
 pub(crate) fn not_null<T>(pointer: *const T) -> Outcome<()> {
     if pointer.is_null() {
         let name = std::any::type_name::<T>();
@@ -84,13 +86,14 @@ pub(crate) fn not_null<T>(pointer: *const T) -> Outcome<()> {
     Ok(())
 }
 
-/// Puts a refusal in the calling thread's `errno`.
+/// Stores a refusal in the calling thread's `errno`.
 pub(crate) fn set_errno(refusal: Refusal) {
     // SAFETY: the C library gives every thread an `errno`, and its address is valid for as long as the thread lives.
     unsafe { *libc::__errno_location() = refusal.0 };
 }
 
-/// Runs `body`; a panic in it is a fault of softhca, and ends the process with a sentence that says so.
+/// Runs `body`. A panic in it is a bug in softhca, and ends the process with a sentence that says
+/// so.
 fn shielded<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         engine::reason::say(format_args!("{name} met an internal error (above); the program cannot go on"));

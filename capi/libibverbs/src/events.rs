@@ -1,4 +1,5 @@
-//! Asynchronous events: what happened to a QP, CQ, SRQ, port or device outside of any completion.
+//! Asynchronous events: events of a QP, CQ, SRQ, port or device that are not completions. The
+//! principal type is [`Subject`].
 
 use crate::context::OpenContext;
 use crate::cq::CqObject;
@@ -10,7 +11,7 @@ use crate::srq::SrqObject;
 use abi::event::kind;
 use std::ffi::{c_int, c_void};
 
-/// What an event is about.
+/// The kind of object that an event is about.
 pub(crate) enum Subject {
     Cq,
     Srq,
@@ -20,7 +21,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// What an event of this kind is about.
+    /// The kind of object for this kind of event.
     pub(crate) fn of(event_type: u32) -> Self {
         match event_type {
             kind::CQ_ERR => Self::Cq,
@@ -38,7 +39,7 @@ impl Subject {
     }
 }
 
-/// `ibv_get_async_event`: waits unless the context's `async_fd` is set to O_NONBLOCK.
+/// `ibv_get_async_event`: waits unless the context's `async_fd` has O_NONBLOCK.
 ///
 /// # Safety
 /// `context` is open, `event` valid.
@@ -47,7 +48,8 @@ pub(crate) unsafe extern "C" fn get_async_event(context: *mut Context, event: *m
         entry::not_null(event)?;
         // SAFETY: the caller's promise.
         let found = unsafe { OpenContext::of(context) }?.engine.async_event()?;
-        // An object's event carries the object's address, a port's event the port number, which is its first four bytes.
+        // An object's event carries the object's address. A port's event carries the port number in
+        // its first four bytes.
         let element: *mut c_void = from_cookie(found.element);
         // SAFETY: not NULL, and the caller's to write.
         unsafe { event.write(AsyncEvent { element, event_type: found.kind }) };
@@ -67,7 +69,7 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *mut AsyncEvent) {
         let element = get!(event, element);
         match Subject::of(get!(event, event_type)) {
             Subject::Cq => {
-                // SAFETY: the CQ is live: its destroyer waits for this acknowledgement.
+                // SAFETY: the CQ is live: `ibv_destroy_cq` waits for this acknowledgement.
                 if let Ok(object) = unsafe { CqObject::of(element) } {
                     set!(object.c(), async_events_completed, object.inner.acks.asynchronous());
                 }

@@ -1,12 +1,15 @@
-//! How a function gets its names and versions in the dynamic symbol table: the `export!` macro. It decides nothing about
-//! what a function does; the lists are in `exports`, `exports_private` and `exports_first`.
+//! The `export!` macro: gives a function its names and versions in the dynamic symbol table. It
+//! decides nothing about the function's work; the lists are in `exports`, `exports_private` and
+//! `exports_first`.
 //!
-//! rustc links a cdylib with a version script of its own, and a `#[no_mangle]` name matched there stays without a version.
-//! So the functions here carry no exported name; a trampoline in assembly does, with one label for each version, and the `.symver`
-//! directives stand in the same assembly block, so that the split into codegen units cannot part them.
+//! rustc links a cdylib with a version script of its own, and a `#[no_mangle]` name that this
+//! script matches gets no version. So the functions here have no exported name. Instead, an
+//! assembly trampoline has one label for each version. The `.symver` directives stand in the same
+//! assembly block, so that the split into codegen units cannot separate them.
 
-/// Exports each `$function` as `$name` in all the versions of a list. They are written as readelf prints them: `@@NODE` is the version
-/// that new programs are linked with, `@NODE` one that only older programs ask for.
+/// Exports each `$function` as `$name` in all the versions of a list. Versions are written as
+/// readelf prints them: new programs are linked with `@@NODE`, and only older programs ask for
+/// `@NODE`.
 macro_rules! export {
     ($($version:literal)+: $($name:ident = $function:path),+ $(,)?) => {
         $crate::export::export!(@each [$($version)+] $($name = $function),+);
@@ -34,7 +37,7 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Exports a byte of writable data, zero at start, as `$name` in all the versions of a list.
+/// Exports a byte of writable data, initially zero, as `$name` in all the versions of a list.
 macro_rules! export_flag {
     ($($version:literal)+: $name:ident) => {
         std::arch::global_asm!(

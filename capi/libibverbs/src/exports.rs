@@ -1,5 +1,6 @@
-//! The export list of the public interface: every name and version that `libibverbs.so.1` has had since rdma-core v44, and
-//! the function behind it. What releases have is in `releases.txt`; `symbols.txt` is what is exported, for `cargo xtask abi-check`.
+//! The export list of the public interface: every name and version that `libibverbs.so.1` has had
+//! since rdma-core v44, and the function behind it. The names of each release are in
+//! `releases.txt`. `symbols.txt` lists the exported symbols for `cargo xtask abi-check`.
 
 use crate::export::export;
 use crate::provider::ignored;

@@ -1,4 +1,5 @@
-//! The export list of the first interface: what programs of 2006 ask for, whose objects are other structs than those of today.
+//! The export list of the first interface: the functions for programs of 2006, whose objects are
+//! other structs than today's.
 
 use crate::devices::free_device_list;
 use crate::export::export;

@@ -1,12 +1,15 @@
-//! The export list of the private interface: what vendors' libraries look up, which are linked into ordinary programs. A release
-//! of rdma-core has one private node, and changes its number when the vendors' side has to change; a library asks for the number
-//! of its own release. So every function is exported under the numbers of all releases that have it, and older ones keep working.
+//! The export list of the private interface: the functions that vendors' libraries look up, which
+//! are linked into ordinary programs. Each release of rdma-core has one private node, and changes
+//! its number when the vendors' side must change. A library asks for the number of its own release.
+//! So every function is exported under the numbers of all releases that have it, and older
+//! libraries keep working.
 
 use crate::export::{export, export_flag};
 use crate::provider::{final_num_attrs, ignored, refused_code, refused_minus_one, refused_pointer};
 use crate::{query, text};
 
-/// Exports what came while the private node had this number, and stayed: in that node and in all later ones.
+/// Exports functions that came while the private node had this number and stayed: in that node and
+/// in all later ones.
 macro_rules! export_since {
     (34: $($list:tt)+) => {
         export!("@IBVERBS_PRIVATE_34" "@IBVERBS_PRIVATE_57" "@IBVERBS_PRIVATE_59" "@IBVERBS_PRIVATE_64" "@@IBVERBS_PRIVATE_65": $($list)+);

@@ -1,5 +1,5 @@
-//! fork: nothing has to be prepared, because engine memory is never inherited and registered memory is not pinned. A child
-//! gets errors from inherited objects and may open the device again.
+//! fork: nothing has to be prepared, because children never inherit engine memory and registered
+//! memory is not pinned. A child gets errors from inherited objects and may open the device again.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -1,5 +1,5 @@
-//! Sharing a device, its PDs and MRs between processes. (Device memory is in `dm`.) What is imported keeps the handle that it has where
-//! it was made.
+//! Sharing a device, its PDs and MRs between processes. (Device memory is in `dm`.) An imported
+//! object keeps its handle from the process that made it.
 
 use crate::context;
 use crate::context::OpenContext;
@@ -11,7 +11,8 @@ use crate::pd::PdObject;
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// `ibv_import_device`: `cmd_fd` is ours from then on. Whose it is, the agent knows; each device is asked.
+/// `ibv_import_device`: this library owns `cmd_fd` from then on. The agent knows which device the
+/// descriptor belongs to, so each device is asked.
 ///
 /// # Safety
 /// `cmd_fd` is a descriptor that the program gives away.
@@ -21,7 +22,7 @@ pub(crate) unsafe extern "C" fn import_device(cmd_fd: c_int) -> *mut Context {
             return Err(refuse!(EBADF, "ibv_import_device: {cmd_fd} is no descriptor"));
         }
         let opened = context::import(devices::known_devices()?, cmd_fd)?;
-        // SAFETY: the program has given it away; the context has a copy of its own.
+        // SAFETY: the program has given the descriptor away; the context has its own copy.
         drop(unsafe { OwnedFd::from_raw_fd(cmd_fd) });
         Ok(opened)
     })
@@ -49,7 +50,7 @@ pub(crate) unsafe extern "C" fn unimport_pd(pd: *mut Pd) {
     unsafe { crate::pd::dealloc(pd) };
 }
 
-/// `ibv_import_mr`: without an address, for it need not mean anything here.
+/// `ibv_import_mr`: without an address, because the address need not mean anything in this process.
 ///
 /// # Safety
 /// `pd` is live.

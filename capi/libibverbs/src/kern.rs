@@ -1,6 +1,7 @@
-//! Copies between the kernel's form of an attribute struct and the program's: for libraries that get such structs from a
-//! kernel interface of their own (`librdmacm` from the CM). The kernel's form of an address vector and of a QP's attributes
-//! is in uverbs ABI v6, that of a path record in `rdma/ib_user_sa.h`.
+//! Copies attribute structs between the kernel's layout and the program's. Libraries use them that
+//! get such structs from a kernel interface of their own (`librdmacm` from the CM). The kernel's
+//! layout of an address vector and of a QP's attributes is in uverbs ABI v6, and that of a path
+//! record is in `rdma/ib_user_sa.h`. The principal type is [`KernQpAttr`].
 
 use crate::entry;
 use crate::layout::{AhAttr, Gid, GlobalRoute, QpAttr, QpCap, SaPathRec};

@@ -1,10 +1,11 @@
-//! `libibverbs.so.1`: the C face of softhca. Programs written for `verbs.h` find every function here under the name and version
-//! that they were linked with.
+//! `libibverbs.so.1`: the C interface of softhca. Programs written for `verbs.h` find every
+//! function here under the name and version that they were linked with.
 //!
-//! This crate translates and decides nothing: C structs to the engine's calls, refusals to errno values. The door for every
-//! call is [`entry`]; what the C structs look like is [`layout`]; which names are exported, and how, is in `exports`,
-//! `exports_first`, `exports_private` and `export`. It holds no state but the list of devices that the process has seen, and which objects are
-//! [`live`].
+//! This crate only translates: C structs to the engine's calls, and refusals to errno values. It
+//! decides nothing. Every call enters through [`entry`]. [`layout`] describes the C structs.
+//! `exports`, `exports_first`, `exports_private` and `export` say which names are exported, and
+//! how. The only state is the list of devices that the process has seen, and the table of [`live`]
+//! objects.
 
 mod acks;
 mod address;

@@ -1,6 +1,7 @@
-//! Which objects the program has: the address and kind of each C struct that this library has handed out and not taken back. A call
-//! that is given an address looks it up here first, so that an object that was destroyed is an errno and not a read of freed
-//! memory. Posting and polling do not look, and cost what they did. What an object is, [`crate::object`] knows.
+//! The table of live objects: the address and kind of each C struct that this library has handed
+//! out and not taken back. A call looks its address up here first. So a destroyed object leads to
+//! an errno and not to a read of freed memory. Posting and polling skip this check to save its
+//! cost. What an object contains is in [`crate::object`].
 //!
 //! The principal type is [`Ending`].
 
@@ -10,7 +11,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// What is known of an address.
+/// What the table stores for an address.
 struct Entry {
     kind: TypeId,
     /// A thread is destroying it.
@@ -19,7 +20,8 @@ struct Entry {
 
 type Table = BTreeMap<usize, Entry>;
 
-/// Not one that hands itself over to a thread that waits: in a child process there is no such thread.
+/// A std mutex. A lock of `parking_lot` may hand itself over to a waiting thread, and in a child
+/// process that thread does not exist.
 static LIVE: Mutex<Table> = Mutex::new(BTreeMap::new());
 
 fn table() -> MutexGuard<'static, Table> {
@@ -31,20 +33,21 @@ fn table() -> MutexGuard<'static, Table> {
 pub(crate) struct Kind {
     /// The type of the whole object.
     pub(crate) id: TypeId,
-    /// What refusals call it.
+    /// Its name in refusals.
     pub(crate) name: &'static str,
-    /// A descriptor names it, and not a handle: one that there is not is EBADF and not ENOENT, as in a kernel.
+    /// Whether a descriptor identifies it instead of a handle. A missing object is then EBADF and
+    /// not ENOENT, as with a kernel.
     pub(crate) is_descriptor: bool,
 }
 
 impl Kind {
-    /// Refuses an object that there is not.
+    /// Refuses a missing object.
     pub(crate) fn missing(self, why: std::fmt::Arguments<'_>) -> Refusal {
         if self.is_descriptor { refuse!(EBADF, "{why}") } else { refuse!(ENOENT, "{why}") }
     }
 }
 
-/// What an address is, for a call that expects a certain kind.
+/// The result of looking an address up, for a call that expects a certain kind.
 enum Found {
     Nothing,
     Another,
@@ -74,37 +77,37 @@ impl Found {
     }
 }
 
-/// Notes a new object.
+/// Adds a new object.
 pub(crate) fn enter(address: usize, kind: Kind) {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
-        // A child process must not get the table while another thread of its parent is changing it.
-        // SAFETY: functions that stay where they are, for this library is never unloaded.
+        // A child process must not inherit the table while another thread of the parent changes it.
+        // SAFETY: the functions stay where they are, because this library is never unloaded.
         let _ = unsafe { libc::pthread_atfork(Some(hold), Some(let_go), Some(let_go)) };
     });
     table().insert(address, Entry { kind: kind.id, ending: false });
 }
 
-/// Whether an address is that of an object of this kind.
+/// Whether an object of this kind is at the address.
 pub(crate) fn is(address: usize, kind: Kind) -> bool {
     matches!(Found::of(table().get(&address), kind), Found::Live | Found::Ending)
 }
 
-/// Refuses an address that is not that of an object of this kind.
+/// Refuses an address without an object of this kind.
 pub(crate) fn check(address: usize, kind: Kind) -> Outcome<()> {
     let found = Found::of(table().get(&address), kind);
     match found {
-        // Who destroys it may be waiting for acknowledgements, and fail yet.
+        // The destroying thread may be waiting for acknowledgements, and may still fail.
         Found::Live | Found::Ending => Ok(()),
         missing => Err(missing.refusal(address, kind)),
     }
 }
 
-/// An object that this thread is destroying. Unless it comes to [`Ending::done`], the object lives on.
+/// An object that this thread is destroying. Without [`Ending::done`], the object stays live.
 pub(crate) struct Ending(usize);
 
 impl Ending {
-    /// Refuses as [`check`], and what another thread is destroying.
+    /// Refuses as [`check`] does, and also if another thread is destroying the object.
     pub(crate) fn begin(address: usize, kind: Kind) -> Outcome<Self> {
         let found = {
             let mut live = table();
@@ -120,7 +123,8 @@ impl Ending {
         }
     }
 
-    /// The object is gone. Its memory is freed after this, so that no new object has the address yet.
+    /// Removes the object. Its memory is freed only after this, so that no new object can have the
+    /// address yet.
     pub(crate) fn done(self) {
         table().remove(&self.0);
     }
@@ -135,7 +139,7 @@ impl Drop for Ending {
 }
 
 thread_local! {
-    /// The table, while this thread forks.
+    /// The lock of the table, while this thread forks.
     static FORKING: RefCell<Option<MutexGuard<'static, Table>>> = const { RefCell::new(None) };
 }
 

@@ -1,4 +1,4 @@
-//! Multicast groups of a UD QP.
+//! Multicast groups of a UD QP: attaching and detaching.
 
 use crate::entry::{self, Outcome};
 use crate::layout::{Gid, Qp};

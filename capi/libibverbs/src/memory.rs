@@ -1,4 +1,4 @@
-//! Memory regions.
+//! Memory regions: registering, changing, deregistering. The principal type is [`MrObject`].
 
 use crate::buffer::{self, Buf};
 use crate::dmah::{self, Hints};
@@ -11,7 +11,7 @@ use engine::Mr as EngineMr;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// `struct ibv_mr` and the engine's.
+/// `struct ibv_mr` and the engine's MR.
 type MrObject = Object<Mr, Region>;
 
 /// A region, and its share of the DMA handle that it was registered with.
@@ -20,7 +20,7 @@ struct Region {
     _hints: Option<Arc<Hints>>,
 }
 
-/// Bits of `ibv_mr_init_attr.comp_mask`: which fields count.
+/// Bits of `ibv_mr_init_attr.comp_mask`: which fields are valid.
 mod field {
     pub(super) const IOVA: u64 = 1;
     pub(super) const ADDR: u64 = 2;
@@ -31,7 +31,7 @@ mod field {
     pub(super) const ALL: u64 = 63;
 }
 
-/// `IBV_REREG_MR_CHANGE_TRANSLATION` and `IBV_REREG_MR_CHANGE_PD`, and all flags that there are.
+/// `IBV_REREG_MR_CHANGE_TRANSLATION`, `IBV_REREG_MR_CHANGE_PD`, and all existing flags.
 const CHANGE_TRANSLATION: c_int = 1;
 const CHANGE_PD: c_int = 2;
 const CHANGE_ACCESS: c_int = 4;
@@ -68,7 +68,8 @@ pub(crate) unsafe extern "C" fn reg_iova(
     entry::pointer("ibv_reg_mr_iova", || unsafe { register(pd, addr, length, iova, access.cast_unsigned(), None) })
 }
 
-/// `ibv_reg_mr_iova2`: the same with flags that a device may ignore, which the engine does.
+/// `ibv_reg_mr_iova2`: as [`reg_iova`], with flags that a device may ignore. The engine ignores
+/// them.
 ///
 /// # Safety
 /// `pd` is live.
@@ -83,7 +84,7 @@ pub(crate) unsafe extern "C" fn reg_iova2(
     entry::pointer("ibv_reg_mr_iova2", || unsafe { register(pd, addr, length, iova, access, None) })
 }
 
-/// `ibv_reg_dmabuf_mr`: there is no device memory to share.
+/// `ibv_reg_dmabuf_mr`: refused, because there is no device memory to share.
 pub(crate) extern "C" fn reg_dmabuf(
     _pd: *mut Pd,
     _offset: u64,
@@ -99,7 +100,7 @@ fn no_dmabuf() -> Refusal {
     refuse!(EOPNOTSUPP, "dma-buf memory is not offered")
 }
 
-/// `ibv_reg_mr_ex`: each of the other ways to register, chosen by the fields that count.
+/// `ibv_reg_mr_ex`: any of the other ways to register, depending on the valid fields.
 ///
 /// # Safety
 /// `pd` is live, `attr` valid, and the objects in it live.
@@ -144,7 +145,8 @@ unsafe fn register_ex(pd: *mut Pd, attr: *mut MrInitAttr) -> Outcome<*mut Mr> {
     unsafe { register(pd, addr, length, iova, access, hints) }
 }
 
-/// `alloc_null_mr` of the extended context: as long as there are addresses, and only the lkey is good.
+/// `alloc_null_mr` of the extended context: the MR covers all addresses, and only its lkey is
+/// valid.
 ///
 /// # Safety
 /// `pd` is live.
@@ -181,10 +183,10 @@ pub(crate) unsafe extern "C" fn advise(pd: *mut Pd, advice: c_uint, flags: u32, 
     })
 }
 
-/// `ibv_rereg_mr`: 0, or a value of `enum ibv_rereg_mr_err_code` and `errno`.
+/// `ibv_rereg_mr`: returns 0, or a value of `enum ibv_rereg_mr_err_code` with `errno`.
 ///
 /// # Safety
-/// `mr` is live, and so is `pd` when the flags say that it counts.
+/// `mr` is live, and so is `pd` if the flags say that it is valid.
 pub(crate) unsafe extern "C" fn rereg(
     mr: *mut Mr,
     flags: c_int,
@@ -211,7 +213,7 @@ pub(crate) unsafe extern "C" fn rereg(
             ));
             return ERR_INPUT;
         }
-        // SAFETY: the caller's promise; what must not be NULL is not.
+        // SAFETY: the caller's promise; pointers that must not be NULL were checked.
         match unsafe { change(mr, flags, pd, addr, length, access) } {
             Ok(()) => 0,
             Err(refusal) => {
@@ -253,13 +255,14 @@ pub(crate) unsafe fn register(
 ) -> Outcome<*mut Mr> {
     // SAFETY: the caller's promise.
     let domain = unsafe { PdObject::live(pd) }?;
-    // The memory is the program's; exposing its address lets the engine's copies make a pointer of it.
+    // The memory is the program's. Exposing its address lets the engine's copies make a pointer
+    // from it.
     let mr = domain.inner.reg_mr(addr.expose_provenance() as u64, length as u64, iova, access)?;
     Ok(create_with(pd, addr, length, mr.handle(), Region { mr, _hints: hints }))
 }
 
 /// # Safety
-/// `mr` is live, and so is `pd` when the flags say that it counts.
+/// `mr` is live, and so is `pd` if the flags say that it is valid.
 unsafe fn change(
     mr: *mut Mr,
     flags: c_int,

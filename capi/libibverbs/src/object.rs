@@ -1,5 +1,6 @@
-//! How an object of `verbs.h` and its engine object live together: the C struct first, so that the program's pointer is the
-//! address of the whole, then what this library keeps. The principal type is [`Object`].
+//! How an object of `verbs.h` and its engine object are stored together: first the C struct, so
+//! that the program's pointer is the address of the whole object, then this library's data. The
+//! principal type is [`Object`].
 
 use crate::entry::{self, Outcome};
 use crate::layout::{Ah, CompChannel, CqEx, Dm, Mr, Mw, Pd, QpEx, Srq, Td, Xrcd};
@@ -8,27 +9,28 @@ use std::any::TypeId;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A C struct that objects begin with.
+/// A C struct at the beginning of an object.
 pub(crate) trait Named {
-    /// What refusals call it.
+    /// The object's name in refusals.
     const NAME: &'static str;
-    /// A descriptor names it to the device, and not a handle.
+    /// Whether a descriptor, and not a handle, identifies the object to the device.
     const IS_DESCRIPTOR: bool = false;
 
-    /// What names it to the device, as the program's struct says; always the same where nothing does.
+    /// The number that identifies the object to the device, read from the program's struct. A
+    /// constant for objects without such a number.
     fn name(c: *const Self) -> u32;
 }
 
-/// A C struct `C` and, behind it, `I`.
+/// A C struct `C` followed by `I`.
 ///
-/// The C part is shared with the program, which may read it (and write some of its fields) at any time: no reference to it is
-/// made here, only pointers.
+/// The program shares the C part. It may read it, and write some of its fields, at any time. So
+/// this library makes only pointers to it, no references.
 #[repr(C)]
 pub(crate) struct Object<C, I> {
     c: UnsafeCell<C>,
-    /// What this library keeps.
+    /// This library's data.
     pub(crate) inner: I,
-    /// [`Named::name`] when the program got it.
+    /// The value of [`Named::name`] when the program got the object.
     name: AtomicU32,
 }
 
@@ -45,24 +47,26 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
         made
     }
 
-    /// The C struct has got its handle only now.
+    /// Notes the handle, for an object whose C struct gets it only after [`Object::create`].
     pub(crate) fn named(&self) {
         self.name.store(C::name(self.c()), Ordering::Relaxed);
     }
 
-    /// The object behind a program's pointer, for posting, polling and acknowledging: EINVAL for NULL, and nothing else is
-    /// checked. `T` is `C` or the struct that `C` begins with.
+    /// The object behind a program's pointer, for posting, polling and acknowledging. NULL gives
+    /// EINVAL; nothing else is checked. `T` is `C` or the struct that `C` begins with.
     ///
     /// # Safety
-    /// `pointer` is NULL or came from [`Object::create`] of this very type, and the object is not freed while the result is used.
+    /// `pointer` is NULL or came from [`Object::create`] of this very type, and the object is not
+    /// freed while the result is used.
     pub(crate) unsafe fn of<'a, T>(pointer: *const T) -> Outcome<&'a Self> {
         entry::not_null(pointer)?;
         // SAFETY: the caller's promise; `c` is the first field, and it is in an UnsafeCell.
         Ok(unsafe { &*pointer.cast::<Self>() })
     }
 
-    /// The object behind a program's pointer, for every other call: EINVAL for NULL and for an object of another kind; ENOENT, or
-    /// EBADF where a descriptor names it, for one that was destroyed, or whose handle the program has changed.
+    /// The object behind a program's pointer, for every other call. NULL and an object of another
+    /// kind give EINVAL. A destroyed object, or one whose handle the program has changed, gives
+    /// ENOENT, or EBADF if a descriptor identifies it.
     ///
     /// # Safety
     /// The object is not freed while the result is used.
@@ -91,7 +95,8 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
         self.c.get()
     }
 
-    /// Ends an object for the program, if `work` succeeds. Refuses as [`Object::live`] does; EBUSY when another thread is at it.
+    /// Ends an object for the program if `work` succeeds. Refuses as [`Object::live`] does. Fails
+    /// with EBUSY if another thread is ending the object.
     ///
     /// # Safety
     /// Nobody uses the object when this succeeds.
@@ -106,22 +111,22 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
         Ok(())
     }
 
-    /// Takes back an object that the program has never got.
+    /// Frees an object that the program never got.
     ///
     /// # Safety
     /// As [`Object::of`], and nobody uses the object any more.
     pub(crate) unsafe fn free(pointer: *mut Self) {
-        // SAFETY: the caller's promise; what was just made is in nobody else's hands.
+        // SAFETY: the caller's promise; nothing else refers to an object that was just made.
         let _ = unsafe { Self::end(pointer, |_| Ok(())) };
     }
 }
 
-/// A program's pointer as the number that comes back with events.
+/// A program's pointer as a number that events carry.
 pub(crate) fn cookie<T>(pointer: *mut T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// The pointer that [`cookie`] was made of.
+/// The pointer from which [`cookie`] was made.
 pub(crate) fn from_cookie<T>(cookie: u64) -> *mut T {
     std::ptr::with_exposed_provenance_mut(usize::try_from(cookie).unwrap_or(0))
 }
@@ -130,7 +135,8 @@ pub(crate) fn from_cookie<T>(cookie: u64) -> *mut T {
 macro_rules! get {
     ($pointer:expr, $($field:tt)+) => {{
         let pointer = $pointer;
-        // SAFETY: `pointer` is to a live C struct; fields are plain numbers and pointers, read by value.
+        // SAFETY: `pointer` points to a live C struct; fields are plain numbers and pointers, read
+        // by value.
         #[allow(unused_unsafe, reason = "arguments of unsafe functions are read in their blocks")]
         let value = unsafe { (&raw const (*pointer).$($field)+).read() };
         value
@@ -142,13 +148,14 @@ pub(crate) use get;
 macro_rules! set {
     ($pointer:expr, $($field:ident).+, $value:expr) => {{
         let (pointer, value) = ($pointer, $value);
-        // SAFETY: `pointer` is to a live C struct of this library's; fields are plain numbers and pointers.
+        // SAFETY: `pointer` points to a live C struct of this library; fields are plain numbers and
+        // pointers.
         unsafe { (&raw mut (*pointer).$($field).+).write(value) }
     }};
 }
 pub(crate) use set;
 
-/// What objects are called, and the field of the C struct that names them to the device.
+/// The name of each kind of object, and the field of its C struct that identifies it to the device.
 macro_rules! named {
     ($($c:ty, $name:literal, |$pointer:ident| $value:expr;)+) => {$(
         impl Named for $c {

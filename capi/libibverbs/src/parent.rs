@@ -1,4 +1,5 @@
-//! Thread domains and parent domains, with the program's own allocators.
+//! Thread domains and parent domains, with the program's own allocators. The principal type is
+//! [`TdObject`].
 
 use crate::context::OpenContext;
 use crate::entry::{self, refuse};
@@ -12,20 +13,22 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// `struct ibv_td` and the engine's.
+/// `struct ibv_td` and the engine's thread domain.
 pub(crate) type TdObject = Object<Td, Arc<EngineTd>>;
 
 /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS` and `_PD_CONTEXT`.
 const ALLOCATORS: u32 = 1;
 const PD_CONTEXT: u32 = 2;
-/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`: leave to allocate memory outside of a confidential guest. A device that
-/// does not report `IBV_DEVICE_CC_DMA_BOUNCE` needs none, and takes the leave all the same.
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`: permission to allocate memory outside
+/// a confidential guest. A device that does not report `IBV_DEVICE_CC_DMA_BOUNCE` does not need it,
+/// but accepts it.
 const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 4;
 /// `IBV_ALLOCATOR_USE_DEFAULT`.
 const USE_DEFAULT: usize = usize::MAX;
-/// What queues are aligned to.
+/// The alignment of queues.
 const PAGE: usize = 4096;
-/// The upper half of a resource type: whose numbers the lower half has. `softhca` is not a vendor; the letters are its own.
+/// The upper half of a resource type: the owner of the numbers in the lower half. `softhca` is not
+/// a vendor, so it uses its own letters.
 const RESOURCES: u64 = 0x0053_4843 << 32;
 
 type Alloc = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, usize, u64) -> *mut c_void;
@@ -36,12 +39,12 @@ type Free = unsafe extern "C" fn(*mut Pd, *mut c_void, *mut c_void, u64);
 struct Callbacks {
     alloc: Alloc,
     free: Free,
-    /// Set when the domain has its address, before anything is made in it.
+    /// Set when the domain has its address, before any object is made in it.
     pd: AtomicPtr<Pd>,
     context: AtomicPtr<c_void>,
 }
 
-/// Memory that the program gave, for one purpose.
+/// Memory from the program, for one purpose.
 #[derive(Debug)]
 struct Lent {
     by: Arc<Callbacks>,
@@ -61,7 +64,7 @@ impl Allocator for Asked {
         let len = len.next_multiple_of(PAGE);
         let resource = RESOURCES | purpose as u64;
         let (pd, context) = self.0.domain();
-        // SAFETY: the program's function, called as it is declared in `verbs.h`.
+        // SAFETY: the program's function, called as `verbs.h` declares it.
         let given = unsafe { (self.0.alloc)(pd, context, len, PAGE, resource) };
         if given.addr() == USE_DEFAULT {
             return Ok(None);
@@ -78,7 +81,8 @@ impl Allocator for Asked {
             let reason = format!("the program's allocator gave memory at {base:p}, which is not aligned");
             return Err(Error { errno: Errno::EINVAL, reason });
         }
-        // SAFETY: the program promises that these bytes are the queue's until they are freed; aligned as was just seen.
+        // SAFETY: the program promises that these bytes belong to the queue until they are freed;
+        // the alignment was checked above.
         Ok(Some(unsafe { Region::lent(base, len, lender) }))
     }
 }
@@ -86,7 +90,8 @@ impl Allocator for Asked {
 impl Lender for Lent {
     fn take_back(&self, base: NonNull<u8>) {
         let (pd, context) = self.by.domain();
-        // SAFETY: the program's function, called as it is declared in `verbs.h`, with what its other one gave.
+        // SAFETY: the program's function, called as `verbs.h` declares it, with memory from the
+        // program's `alloc`.
         unsafe { (self.by.free)(pd, context, base.as_ptr().cast(), self.resource) };
     }
 }
@@ -117,7 +122,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     entry::code("ibv_dealloc_td", || unsafe { TdObject::end(td, |object| Ok(object.inner.dealloc()?)) })
 }
 
-/// `alloc_parent_domain` of the extended context. `ibv_dealloc_pd` ends it.
+/// `alloc_parent_domain` of the extended context. `ibv_dealloc_pd` frees the domain.
 ///
 /// # Safety
 /// `context` is open, `init` valid, and the objects in it live.

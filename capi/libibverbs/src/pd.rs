@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Protection domains. The principal type is [`PdObject`].
 
 use crate::context::OpenContext;
 use crate::entry;
@@ -8,7 +8,7 @@ use engine::Pd as EnginePd;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// `struct ibv_pd` and the engine's.
+/// `struct ibv_pd` and the engine's PD.
 pub(crate) type PdObject = Object<Pd, Arc<EnginePd>>;
 
 /// `ibv_alloc_pd`.

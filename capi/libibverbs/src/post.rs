@@ -1,4 +1,5 @@
-//! Posting work requests: the lists of C structs to the engine's queues. What was posted before a refused request stays posted.
+//! Posting work requests: from lists of C structs to the engine's queues. Requests before a refused
+//! one stay posted.
 
 use crate::address::AhObject;
 use crate::entry::{self, Outcome, Refusal, refuse};
@@ -9,7 +10,7 @@ use abi::post::opcode;
 use engine::{Bind, RecvWr as EngineRecv, SendWr as EngineSend};
 use std::ffi::c_int;
 
-/// More elements than any queue pair takes.
+/// More elements than any queue pair accepts.
 const COPIED_MAX: usize = 1024;
 
 const _: () = assert!(size_of::<Sge>() == size_of::<abi::post::Sge>());
@@ -90,7 +91,7 @@ pub(crate) unsafe fn each_recv(
     Ok(())
 }
 
-/// Notes which request was refused.
+/// Stores the refused request in `bad`.
 fn blame<T>(bad: *mut *mut T, wr: *mut T, refusal: Refusal) -> Refusal {
     if !bad.is_null() {
         // SAFETY: not NULL, and the caller's to write.
@@ -100,7 +101,7 @@ fn blame<T>(bad: *mut *mut T, wr: *mut T, refusal: Refusal) -> Refusal {
 }
 
 /// # Safety
-/// The request is valid: its list of elements, and what its opcode says that the unions hold.
+/// The request is valid: its list of elements, and the union members that its opcode selects.
 unsafe fn translate<'a>(
     request: &'a SendWr,
     datagram: bool,
@@ -118,7 +119,8 @@ unsafe fn translate<'a>(
         ..EngineSend::default()
     };
     if datagram {
-        // SAFETY: on a UD QP this member is the one that counts; all bytes of the union are the program's.
+        // SAFETY: on a UD QP this member is the valid one; all bytes of the union belong to the
+        // program.
         let target = unsafe { request.wr.ud };
         // SAFETY: the AH of a UD request is NULL or live.
         let ah = unsafe { AhObject::of(target.ah) }?;
@@ -127,13 +129,13 @@ unsafe fn translate<'a>(
     }
     match request.opcode {
         opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ | opcode::ATOMIC_WRITE => {
-            // SAFETY: with these opcodes this member is the one that counts.
+            // SAFETY: with these opcodes this member is the valid one.
             let target = unsafe { request.wr.rdma };
             translated.remote_addr = target.remote_addr;
             translated.rkey = target.rkey;
         }
         opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => {
-            // SAFETY: with these opcodes this member is the one that counts.
+            // SAFETY: with these opcodes this member is the valid one.
             let target = unsafe { request.wr.atomic };
             translated.remote_addr = target.remote_addr;
             translated.rkey = target.rkey;
@@ -157,19 +159,19 @@ unsafe fn bind(request: &SendWr, datagram: bool) -> Outcome<(EngineSend<'static>
     if datagram {
         return Err(refuse!(EINVAL, "IBV_WR_BIND_MW on a UD QP"));
     }
-    // SAFETY: with this opcode this member is the one that counts.
+    // SAFETY: with this opcode this member is the valid one.
     let target = unsafe { request.tail.bind_mw };
     // SAFETY: the caller's promise.
     Ok((translated, unsafe { window::posted(target.mw, target.rkey, &target.bind_info) }?))
 }
 
-/// The elements where they lie; in `copies` if they are not aligned, for there are programs that have them in packed structs
-/// (libiscsi).
+/// The elements in place, or copied to `copies` if they are not aligned: some programs keep them in
+/// packed structs (libiscsi).
 ///
 /// # Safety
 /// `list` has `count` elements.
 unsafe fn elements(list: *mut Sge, count: c_int, copies: &mut Vec<abi::post::Sge>) -> Outcome<&[abi::post::Sge]> {
-    // The two structs are the same three numbers, as `verbs.h` and the uverbs ABI have them.
+    // Both structs are the same three numbers, in `verbs.h` and in the uverbs ABI.
     let first = list.cast::<abi::post::Sge>();
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),

@@ -1,7 +1,8 @@
-//! The private interface between rdma-core's library and its vendors' drivers. Vendors' libraries (`libmlx5`, `libefa` …)
-//! are linked into ordinary programs and look these names up when the program starts, so each must be there. softhca has no
-//! vendor drivers: registering one does nothing, and everything else answers EOPNOTSUPP. That is also the answer a
-//! vendor's own call gets for a device that is not that vendor's.
+//! The private interface between rdma-core's library and vendors' drivers. Vendors' libraries
+//! (`libmlx5`, `libefa` …) are linked into ordinary programs and look these names up when the
+//! program starts, so each name must exist. softhca has no vendor drivers: registering one does
+//! nothing, and every other function answers EOPNOTSUPP. A vendor's own calls give the same answer
+//! for a device of another vendor.
 
 use crate::entry::{self, Refusal, refuse};
 use std::ffi::{c_int, c_uint, c_void};
@@ -28,10 +29,12 @@ pub(crate) extern "C" fn refused_minus_one() -> c_int {
     entry::or_minus_one("a driver function", || Err(no_driver()))
 }
 
-/// Functions of the private interface that return nothing: registration, log lines, tables of operations.
+/// Functions of the private interface that return nothing: registration, log lines, tables of
+/// operations.
 pub(crate) extern "C" fn ignored() {}
 
-/// `__ioctl_final_num_attrs`: how many attributes a command buffer has; no buffer is ever extended here.
+/// `__ioctl_final_num_attrs`: the number of attributes of a command buffer. No buffer is ever
+/// extended here.
 pub(crate) extern "C" fn final_num_attrs(count: c_uint, _link: *const c_void) -> c_uint {
     count
 }

@@ -1,4 +1,5 @@
-//! Queue pairs: creating, modifying, querying, destroying. Posting is in `post`.
+//! Queue pairs: creating, modifying, querying, destroying. Posting is in `post`. The principal type
+//! is [`QpObject`].
 
 use crate::acks::Acks;
 use crate::address;
@@ -19,21 +20,21 @@ use engine::{Caps, Hold, InitiatorSpec, Qp as EngineQp, QpSpec, RateLimit, Servi
 use std::ffi::{c_int, c_uint};
 use std::sync::{Arc, OnceLock};
 
-/// `struct ibv_qp_ex`, of which `struct ibv_qp` is the beginning, and the engine's.
+/// `struct ibv_qp_ex`, which begins with `struct ibv_qp`, and the engine's QP.
 pub(crate) type QpObject = Object<QpEx, QpState>;
 
 /// What this library keeps about a QP.
 pub(crate) struct QpState {
-    /// Set once, before the program has the pointer.
+    /// Set once, before the program gets the pointer.
     queue: OnceLock<Arc<EngineQp>>,
-    /// An XRC target: what holds it.
+    /// Only for an XRC target: the hold on it.
     hold: OnceLock<Arc<Hold>>,
     pub(crate) service: Service,
     /// Whether it was made for the extended posting functions.
     extended: bool,
-    /// The requests that those functions gather.
+    /// The requests that these functions collect.
     pub(crate) posting: Posting,
-    /// Events that the program is done with.
+    /// Events that the program has acknowledged.
     pub(crate) acks: Acks,
 }
 
@@ -55,7 +56,7 @@ const INIT_XRCD: u32 = 2;
 const INIT_CREATE_FLAGS: u32 = 4;
 const INIT_SEND_OPS_FLAGS: u32 = 64;
 
-/// `ibv_create_qp`: what was made goes back into `init.cap`.
+/// `ibv_create_qp`: stores the actual capacities in `init.cap`.
 ///
 /// # Safety
 /// `pd` is live, `init` valid, and the objects in it live.
@@ -64,7 +65,8 @@ pub(crate) unsafe extern "C" fn create(pd: *mut Pd, init: *mut QpInitAttr) -> *m
     entry::pointer("ibv_create_qp", || unsafe { build(pd, init, None) })
 }
 
-/// `create_qp_ex` of the extended context: with the extended posting functions, or one more way to say `ibv_create_qp`.
+/// `create_qp_ex` of the extended context: with the extended posting functions, or the same as
+/// `ibv_create_qp`.
 ///
 /// # Safety
 /// `init` is valid, and the objects in it live.
@@ -96,7 +98,7 @@ pub(crate) unsafe extern "C" fn create_ex(context: *mut Context, init: *mut QpIn
     })
 }
 
-/// The attributes that there are.
+/// All existing attributes.
 const KNOWN: u32 = ((attr::DEST_QPN << 1) - 1) | attr::RATE_LIMIT;
 
 /// `ibv_modify_qp`.
@@ -128,8 +130,8 @@ pub(crate) unsafe extern "C" fn modify(qp: *mut Qp, attr: *mut QpAttr, mask: c_i
     })
 }
 
-/// `modify_qp_rate_limit` of the extended context (`ibv_modify_qp_rate_limit`). How long packets typically are changes nothing: each
-/// counts as long as it is.
+/// `modify_qp_rate_limit` of the extended context (`ibv_modify_qp_rate_limit`). The typical packet
+/// size has no effect, because each packet counts with its actual length.
 ///
 /// # Safety
 /// `qp` is live, `attr` valid.
@@ -196,7 +198,7 @@ pub(crate) unsafe extern "C" fn destroy(qp: *mut Qp) -> c_int {
         object.inner.acks.wait_for(lint, "ibv_destroy_qp", 0, read);
         Ok(())
     };
-    // SAFETY: the caller's promise; and no event names it any more.
+    // SAFETY: the caller's promise; and no event refers to the QP any more.
     entry::code("ibv_destroy_qp", || unsafe { QpObject::end(qp, work) })
 }
 
@@ -212,7 +214,8 @@ pub(crate) unsafe extern "C" fn to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     })
 }
 
-/// `ibv_query_qp_data_in_order`: no promise is made about the order in which bytes of one message appear in memory.
+/// `ibv_query_qp_data_in_order`: softhca promises no order in which the bytes of one message appear
+/// in memory.
 pub(crate) extern "C" fn query_data_in_order(_qp: *mut Qp, _opcode: c_uint, _flags: u32) -> c_int {
     0
 }
@@ -326,7 +329,7 @@ unsafe fn build_target(context: *mut Context, init: *mut QpInitAttrEx) -> Outcom
     Ok(made)
 }
 
-/// Makes the object of a target QP that is made, or opened, by `hold`.
+/// Makes the object of a target QP that `hold` makes or opens.
 pub(crate) fn held(c: Qp, hold: impl FnOnce(u64) -> engine::Result<Arc<Hold>>) -> Outcome<*mut Qp> {
     let state = QpState {
         queue: OnceLock::new(),
@@ -357,7 +360,8 @@ pub(crate) fn held(c: Qp, hold: impl FnOnce(u64) -> engine::Result<Arc<Hold>>) -
     }
 }
 
-/// The service that a QP type stands for; the types that verbs know but this device does not are EOPNOTSUPP.
+/// The service for a QP type. Types that verbs define but this device does not offer are
+/// EOPNOTSUPP.
 fn service(qp_type: u32) -> Outcome<Service> {
     match u8::try_from(qp_type) {
         Ok(kind::RC) => Ok(Service::Rc),
@@ -372,7 +376,8 @@ fn service(qp_type: u32) -> Outcome<Service> {
     }
 }
 
-/// The command's form of what the program wants to change. A value that does not fit its field is refused when it counts.
+/// Translates the program's changes to the command. An attribute that the mask selects is refused
+/// if its value does not fit its field.
 fn modification(attr: &QpAttr, mask: u32) -> Outcome<ModifyQp> {
     let narrow = |bit: u32, value: u32| {
         if mask & bit == 0 {
@@ -412,7 +417,8 @@ fn modification(attr: &QpAttr, mask: u32) -> Outcome<ModifyQp> {
     }))
 }
 
-/// Of a request, only what its mask names: the rest is what happened to be in the program's memory, and does not leave it.
+/// Keeps only the fields that the mask selects. The other fields are uninitialized memory of the
+/// program, which must not leave it.
 fn named(request: ModifyQp) -> ModifyQp {
     let has = |bit| request.attr_mask & bit != 0;
     let byte = |bit, value: u8| if has(bit) { value } else { 0 };
@@ -435,7 +441,7 @@ fn named(request: ModifyQp) -> ModifyQp {
         rnr_retry: byte(attr::RNR_RETRY, request.rnr_retry),
         alt_port_num: byte(attr::ALT_PATH, request.alt_port_num),
         alt_timeout: byte(attr::ALT_PATH, request.alt_timeout),
-        // The others are looked at with their bits already.
+        // The remaining fields were already filled according to their bits.
         ..request
     }
 }

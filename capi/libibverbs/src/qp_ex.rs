@@ -1,9 +1,10 @@
-//! Extended posting: a list of requests built by calls between `wr_start` and `wr_complete`, posted at its end.
+//! Extended posting: the program builds a list of requests by calls between `wr_start` and
+//! `wr_complete`, which posts the list.
 //!
-//! A mistake in the list refuses it whole: nothing of it is posted. The list holds other threads off from `wr_start` to `wr_complete` or
-//! `wr_abort`. Inline data is copied when it is given. An operation that the program did not ask for when it made the QP, or that the QP's
-//! type does not have, is such a mistake too.
-//! The principal type is [`Posting`].
+//! A mistake refuses the whole list: nothing of it is posted. Mistakes include an operation that
+//! the program did not ask for when it made the QP, and an operation that the QP's type does not
+//! have. Other threads wait from `wr_start` to `wr_complete` or `wr_abort`. Inline data is copied
+//! when it is given. The principal type is [`Posting`].
 
 use crate::address::AhObject;
 use crate::entry::{self, Outcome, Refusal, refuse};
@@ -24,7 +25,7 @@ use std::sync::Arc;
 pub(crate) struct Posting {
     /// Held from `wr_start` to `wr_complete` or `wr_abort`.
     lock: parking_lot::RawMutex,
-    /// Touched by the thread that holds the lock.
+    /// Used only by the thread that holds the lock.
     list: UnsafeCell<List>,
 }
 
@@ -39,7 +40,7 @@ struct List {
     requests: Vec<Request>,
     elements: Vec<abi::post::Sge>,
     inline: Vec<u8>,
-    /// The first thing that went wrong; `wr_complete` tells.
+    /// The first mistake, which `wr_complete` reports.
     fault: Option<Refusal>,
 }
 
@@ -54,16 +55,16 @@ impl List {
 
 struct Request {
     head: SendWr<'static>,
-    /// What was set.
+    /// Which of the settable parts were set.
     set: u8,
     ud: Option<(Arc<EngineAh>, u32, u32)>,
     bind: Option<Bind>,
     data: Data,
 }
 
-/// `Request::set`: the data.
+/// `Request::set`: the data was set.
 const DATA: u8 = 1;
-/// `Request::set`: XRC's shared receive queue.
+/// `Request::set`: XRC's shared receive queue was set.
 const SRQ: u8 = 2;
 
 /// Where a request's data is, in the list's own vectors.
@@ -72,11 +73,11 @@ enum Data {
     Inline(Range<usize>),
 }
 
-/// `IBV_QP_EX_WITH_*`: what a service's QPs can be asked for.
+/// `IBV_QP_EX_WITH_*`: the operations that a QP of this service offers.
 fn offered(service: Service) -> u64 {
     match service {
-        // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap, fetch and add, local invalidate,
-        // bind, SEND with invalidate; FLUSH, ATOMIC WRITE.
+        // RDMA WRITE, WRITE with immediate, SEND, SEND with immediate, RDMA READ, compare and swap,
+        // fetch and add, local invalidate, bind, SEND with invalidate; FLUSH, ATOMIC WRITE.
         Service::Rc => 0x1bff,
         Service::XrcIni => 0x3ff,
         Service::Uc => 0x18f,
@@ -129,12 +130,14 @@ pub(crate) fn fill_functions(qp: *mut QpEx, service: Service, send_ops_flags: u6
 fn with_list<T>(qp: *mut QpEx, work: impl FnOnce(&QpObject, &mut List) -> T) -> Outcome<T> {
     // SAFETY: the program calls these functions on a live QP.
     let object = unsafe { QpObject::of(qp) }?;
-    // SAFETY: between `wr_start` and `wr_complete` the calling thread holds the lock, and `work` does not come back here.
+    // SAFETY: between `wr_start` and `wr_complete` the calling thread holds the lock, and `work`
+    // does not call this function again.
     let list = unsafe { &mut *object.inner.posting.list.get() };
     Ok(work(object, list))
 }
 
-/// Begins a request (one of `ibv_wr_send`, `ibv_wr_rdma_write` …): its name and flags are fields that the program has set.
+/// Begins a request (`ibv_wr_send`, `ibv_wr_rdma_write` …). The program has set its `wr_id` and
+/// flags in fields of the QP.
 fn begin(qp: *mut QpEx, head: SendWr<'static>) {
     entry::value("ibv_wr_*", || {
         let head = SendWr { wr_id: get!(qp, wr_id), send_flags: get!(qp, wr_flags) & !send_flags::INLINE, ..head };
@@ -145,7 +148,7 @@ fn begin(qp: *mut QpEx, head: SendWr<'static>) {
     });
 }
 
-/// Changes the request that was begun last.
+/// Changes the most recent request.
 fn change(qp: *mut QpEx, work: impl FnOnce(&mut Request, &mut Vec<abi::post::Sge>, &mut Vec<u8>) -> Outcome<()>) {
     entry::value("ibv_wr_set_*", || {
         let _ = with_list(qp, |_, list| {
@@ -160,21 +163,21 @@ fn change(qp: *mut QpEx, work: impl FnOnce(&mut Request, &mut Vec<abi::post::Sge
     });
 }
 
-/// Notes what went wrong; `wr_complete` tells.
+/// Notes the first mistake, which `wr_complete` reports.
 fn note(qp: *mut QpEx, refusal: Refusal) {
     let _ = with_list(qp, |_, list| {
         list.fault.get_or_insert(refusal);
     });
 }
 
-/// In the place of every operation that the QP was not made for. What else it is called with is not looked at.
+/// Takes the place of every operation that the QP was not made for. It ignores its other arguments.
 extern "C" fn not_asked(qp: *mut QpEx) {
     entry::value("ibv_wr_*", || {
         note(qp, refuse!(EINVAL, "ibv_wr_*: an operation that send_ops_flags did not ask for when the QP was made"));
     });
 }
 
-/// In the place of the setters of other types of QP.
+/// Takes the place of setters that belong to other QP types.
 extern "C" fn not_set(qp: *mut QpEx) {
     entry::value("ibv_wr_set_*", || {
         note(qp, refuse!(EINVAL, "ibv_wr_set_*: the QP's type has no such thing to set"));
@@ -206,7 +209,7 @@ extern "C" fn abort(qp: *mut QpEx) {
 fn unlock(qp: *mut QpEx) {
     // SAFETY: the program calls it on a live QP.
     if let Ok(object) = unsafe { QpObject::of(qp) } {
-        // SAFETY: locked by `wr_start`, which this call ends.
+        // SAFETY: `wr_start` locked it, and this call ends that list.
         unsafe { object.inner.posting.lock.unlock() };
     }
 }
@@ -254,7 +257,8 @@ fn post(object: &QpObject, list: &List) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether a request has what its operation needs, and nothing else. A message without data is one of no bytes.
+/// Whether a request has everything that its operation needs, and nothing else. A message without
+/// data has length zero.
 fn check_setters(service: Service, request: &Request) -> Outcome<()> {
     let data = request.set & DATA != 0;
     match request.head.opcode {
@@ -273,7 +277,7 @@ fn check_setters(service: Service, request: &Request) -> Outcome<()> {
     Ok(())
 }
 
-/// The data of a request is set once.
+/// Sets the data of a request, which is allowed once.
 fn set_data(request: &mut Request, data: Data) -> Outcome<()> {
     if request.set & DATA != 0 {
         return Err(refuse!(EINVAL, "ibv_wr_set_*: the data of one request is set twice"));
@@ -303,7 +307,8 @@ extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const MwBind
     begin(qp, SendWr { opcode: opcode::BIND_MW, ..SendWr::default() });
     change(qp, |request, _, _| {
         entry::not_null(info)?;
-        // SAFETY: not NULL, and the program's to give; the window and the MR in it are NULL or live.
+        // SAFETY: not NULL, and valid by the program's promise; the window and the MR in it are
+        // NULL or live.
         request.bind = Some(unsafe { window::posted(mw, rkey, &info.read()) }?);
         Ok(())
     });
@@ -341,7 +346,7 @@ extern "C" fn atomic_write(qp: *mut QpEx, rkey: u32, remote_addr: u64, value: *c
 
 extern "C" fn flush(qp: *mut QpEx, rkey: u32, remote_addr: u64, length: usize, placement: u8, selectivity: u8) {
     let feth = Feth { placement, selectivity };
-    // More than any request may be about, which its completion will say.
+    // Longer than any request may be. The completion reports this.
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     let flush = Flush { length, feth };
     begin(qp, SendWr { opcode: opcode::FLUSH, rkey, remote_addr, flush, ..SendWr::default() });

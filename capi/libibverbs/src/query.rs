@@ -1,4 +1,4 @@
-//! What programs ask about a device: its limits, its ports, and their GID and P_Key tables.
+//! Queries about a device: its limits, its ports, and their GID and P_Key tables.
 
 use crate::context::{self, OpenContext};
 use crate::entry::{self, Outcome, Refusal, refuse};
@@ -12,13 +12,14 @@ use bytemuck::Zeroable;
 use engine::Engine;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// How much of [`PortAttr`] a program that calls the exported `ibv_query_port` has room for: what the struct was before it grew.
+/// The size of [`PortAttr`] for a program that calls the exported `ibv_query_port`: the struct's
+/// size before it grew.
 const PORT_ATTR_COMPAT: usize = 48;
 
 /// `IBV_GID_TYPE_ROCE_V2`.
 const ROCE_V2: u32 = 2;
 
-/// `supported_qpts` of the packet pacing: everything that sends.
+/// `supported_qpts` of packet pacing: every type that sends.
 const PACED: u32 = 1 << kind::RC | 1 << kind::UC | 1 << kind::UD | 1 << kind::XRC_INI;
 
 /// `ibv_query_device`.
@@ -36,7 +37,7 @@ pub(crate) unsafe extern "C" fn query_device(context: *mut Context, attr: *mut D
     })
 }
 
-/// `query_device_ex` of the extended context: fills as much of the struct as the program knows.
+/// `query_device_ex` of the extended context: fills the part of the struct that the program knows.
 ///
 /// # Safety
 /// `context` is open, `attr` has room for `size` bytes.
@@ -84,7 +85,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// `query_rt_values` of the extended context: the device's clock. Ticks are all in the nanoseconds, as other libraries have them.
+/// `query_rt_values` of the extended context: the device's clock. As in other libraries, ticks are
+/// in the nanoseconds field.
 ///
 /// # Safety
 /// `context` is open, `values` valid.
@@ -114,7 +116,7 @@ pub(crate) unsafe extern "C" fn query_port(context: *mut Context, port: u8, attr
     entry::code("ibv_query_port", || unsafe { fill_port(context, port, attr, size) })
 }
 
-/// The exported `ibv_query_port`, which programs call whose struct is the older, shorter one.
+/// The exported `ibv_query_port`. Programs call it if their struct is the older, shorter one.
 ///
 /// # Safety
 /// `context` is open, `attr` has room for [`PORT_ATTR_COMPAT`] bytes.
@@ -123,7 +125,7 @@ pub(crate) unsafe extern "C" fn query_port_compat(context: *mut Context, port: u
     entry::code("ibv_query_port", || unsafe { fill_port(context, port, attr, PORT_ATTR_COMPAT) })
 }
 
-/// `ibv_query_port_speed`: what the link carries, in units of 100 Mb/s.
+/// `ibv_query_port_speed`: the speed of the link in units of 100 Mb/s.
 ///
 /// # Safety
 /// `context` is open, `speed` valid.
@@ -142,7 +144,7 @@ pub(crate) unsafe extern "C" fn query_port_speed(context: *mut Context, port: u3
     })
 }
 
-/// `ibv_query_gid`: an empty entry is all zeros.
+/// `ibv_query_gid`: all zeros for an empty entry.
 ///
 /// # Safety
 /// `context` is open, `gid` valid.
@@ -158,7 +160,7 @@ pub(crate) unsafe extern "C" fn query_gid(context: *mut Context, port: u8, index
     })
 }
 
-/// `_ibv_query_gid_ex`: an empty entry is ENODATA.
+/// `_ibv_query_gid_ex`: ENODATA for an empty entry.
 ///
 /// # Safety
 /// `context` is open, `entry` has room for `entry_size` bytes.
@@ -181,7 +183,8 @@ pub(crate) unsafe extern "C" fn query_gid_ex(
     })
 }
 
-/// `_ibv_query_gid_table`: every entry of every port that is not empty; EINVAL when there are more than `room`.
+/// `_ibv_query_gid_table`: every nonempty entry of every port; EINVAL if there are more than
+/// `room`.
 ///
 /// # Safety
 /// `context` is open, `entries` has room for `room` times `entry_size` bytes.
@@ -211,7 +214,7 @@ pub(crate) unsafe extern "C" fn query_gid_table(
     })
 }
 
-/// `ibv_query_gid_type`: 1 for RoCEv2, else 0; an empty entry is 0 too.
+/// `ibv_query_gid_type`: 1 for RoCEv2, else 0, also for an empty entry.
 ///
 /// # Safety
 /// `context` is open, `kind` valid.
@@ -235,7 +238,7 @@ pub(crate) unsafe extern "C" fn query_gid_type(
     })
 }
 
-/// `ibv_query_pkey`: in network order.
+/// `ibv_query_pkey`: the P_Key in network order.
 ///
 /// # Safety
 /// `context` is open, `pkey` valid.
@@ -251,7 +254,7 @@ pub(crate) unsafe extern "C" fn query_pkey(context: *mut Context, port: u8, inde
     })
 }
 
-/// `ibv_get_pkey_index`: where a P_Key (in network order) stands in the port's table.
+/// `ibv_get_pkey_index`: the index of a P_Key (in network order) in the port's table.
 ///
 /// # Safety
 /// `context` is open.
@@ -280,7 +283,8 @@ unsafe fn fill_port(context: *mut Context, port: u8, attr: *mut PortAttr, size: 
     Ok(())
 }
 
-/// Writes the first `size` bytes of `value`, and zeros for what the program knows and this library does not.
+/// Writes the first `size` bytes of `value`, and zeros for fields that the program knows and this
+/// library does not.
 ///
 /// # Safety
 /// `to` has room for `size` bytes.
@@ -314,7 +318,7 @@ fn gid_table(engine: &Engine) -> Outcome<Vec<GidEntry>> {
     let mut table = Vec::new();
     for port in 1..=engine.query_device()?.phys_port_cnt {
         for index in 0..engine.query_port(port)?.gid_tbl_len {
-            // The board answers cheaply which places are empty.
+            // The board shows cheaply which entries are empty.
             if engine.query_gid(port, index)? == [0; 16] {
                 continue;
             }
@@ -356,7 +360,7 @@ fn port_attr(answer: &QueryPortAnswer) -> PortAttr {
     }
 }
 
-/// The firmware version as text, ended by a zero.
+/// The firmware version as text with a final zero.
 fn firmware(version: u64) -> [c_char; 64] {
     let text = format!("{}.{}.{}", version >> 32, version >> 16 & 0xffff, version & 0xffff);
     let mut array = [0; 64];

@@ -1,11 +1,12 @@
-//! `enum ibv_rate` to and from multiples of 2.5 Gbit/s and Mbit/s. Unknown rates are -1, unknown speeds `IBV_RATE_MAX`.
+//! Converts `enum ibv_rate` to and from multiples of 2.5 Gbit/s and Mbit/s. Unknown rates give -1,
+//! unknown speeds `IBV_RATE_MAX`.
 
 use std::ffi::{c_int, c_uint};
 
-/// `IBV_RATE_MAX`: no limit but the port's.
+/// `IBV_RATE_MAX`: only the port limits the rate.
 const RATE_MAX: c_uint = 0;
 
-/// (`enum ibv_rate`, multiple of 2.5 Gbit/s where it is a round one, Mbit/s on the wire).
+/// (`enum ibv_rate`, the multiple of 2.5 Gbit/s if it is a whole number, Mbit/s on the wire).
 const RATES: [(c_uint, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2_500),
     (5, Some(2), 5_000),

@@ -1,4 +1,5 @@
-//! Shared receive queues.
+//! Shared receive queues: creating, modifying, querying, destroying, posting. The principal type is
+//! [`SrqObject`].
 
 use crate::acks::Acks;
 use crate::context::OpenContext;
@@ -13,14 +14,14 @@ use engine::{Engine, Srq as EngineSrq, SrqSpec};
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 
-/// `struct ibv_srq` and the engine's.
+/// `struct ibv_srq` and the engine's SRQ.
 pub(crate) type SrqObject = Object<Srq, SrqState>;
 
 /// What this library keeps about an SRQ.
 pub(crate) struct SrqState {
-    /// Set once, before the program has the pointer.
+    /// Set once, before the program gets the pointer.
     queue: OnceLock<Arc<EngineSrq>>,
-    /// Events that the program is done with.
+    /// Events that the program has acknowledged.
     pub(crate) acks: Acks,
 }
 
@@ -31,7 +32,7 @@ impl SrqState {
     }
 }
 
-/// `ibv_create_srq`: what was made goes back into `attr`.
+/// `ibv_create_srq`: stores the actual sizes in `init.attr`.
 ///
 /// # Safety
 /// `pd` is live, `init` valid.
@@ -58,7 +59,7 @@ pub(crate) unsafe fn build(
     let context = get!(pd, context);
     let c = Srq { context, srq_context: get!(init, srq_context), pd, ..Srq::zeroed() };
     let object = SrqObject::create(c, SrqState { queue: OnceLock::new(), acks: Acks::default() });
-    // The limit in `attr` is not looked at: it is armed by ibv_modify_srq only.
+    // The limit in `attr` is ignored: only ibv_modify_srq arms it.
     let spec = SrqSpec { max_wr: attr.max_wr, max_sge: attr.max_sge, cookie: cookie(object) };
     // SAFETY: the context of a live PD is open.
     let made = unsafe { OpenContext::of(context) }.and_then(|open| Ok(make(&open.engine, &spec)?));
@@ -90,7 +91,7 @@ pub(crate) unsafe extern "C" fn modify(srq: *mut Srq, attr: *mut SrqAttr, mask: 
         // SAFETY: the caller's promise.
         let object = unsafe { SrqObject::live(srq) }?;
         let mask = mask.cast_unsigned();
-        // What the mask does not name need not have been written.
+        // Fields that the mask does not select may be uninitialized.
         let max_wr = if mask & change::MAX_WR != 0 { get!(attr, max_wr) } else { 0 };
         let limit = if mask & change::LIMIT != 0 { get!(attr, srq_limit) } else { 0 };
         Ok(object.inner.queue()?.modify(mask, max_wr, limit)?)
@@ -124,7 +125,7 @@ pub(crate) unsafe extern "C" fn destroy(srq: *mut Srq) -> c_int {
         object.inner.acks.wait_for(lint, "ibv_destroy_srq", 0, read);
         Ok(())
     };
-    // SAFETY: the caller's promise; and no event names it any more.
+    // SAFETY: the caller's promise; and no event refers to the SRQ any more.
     entry::code("ibv_destroy_srq", || unsafe { SrqObject::end(srq, work) })
 }
 

@@ -1,5 +1,5 @@
-//! The agent's mirror of `/sys`: where programs find what the kernel would tell about a device in files.
-//! The files are the agent's; this module only names the directory and reads them.
+//! The agent's mirror of `/sys`: the files in which a kernel would describe a device. The agent
+//! writes the files; this module only names the directory and reads them.
 
 use crate::entry::{self, Refusal};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
@@ -10,24 +10,26 @@ use std::sync::OnceLock;
 
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// The run directory, as this process found it first: a program that changes its environment keeps its device.
+/// The run directory, as this process first found it: a program that changes its environment keeps
+/// its device.
 pub(crate) fn run_directory() -> &'static Path {
     DIRECTORY.get_or_init(engine::rundir::default)
 }
 
-/// Has this process's tests use a directory of their own.
+/// Makes the tests of this process use their own directory.
 #[cfg(test)]
 pub(crate) fn use_directory(path: &Path) {
     assert_eq!(DIRECTORY.get_or_init(|| path.to_owned()), path, "nobody asked for the directory before");
 }
 
-/// The first line of a file of the mirror, without its end; `None` when there is no such file.
+/// The first line of a file of the mirror, without its newline, or `None` if the file does not
+/// exist.
 pub(crate) fn read_line(relative: impl AsRef<Path>) -> Option<String> {
     let text = std::fs::read_to_string(engine::rundir::sysfs(run_directory()).join(relative)).ok()?;
     text.lines().next().map(str::to_owned)
 }
 
-/// `ibv_get_sysfs_path`: programs append `/class/infiniband/…` to it.
+/// `ibv_get_sysfs_path`: the directory to which programs append `/class/infiniband/…`.
 pub(crate) extern "C" fn get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     entry::value("ibv_get_sysfs_path", || {
@@ -36,8 +38,8 @@ pub(crate) extern "C" fn get_sysfs_path() -> *const c_char {
     })
 }
 
-/// `ibv_read_sysfs_file`: reads `directory/file` into `buffer`, ended by a zero where it fits and without the last newline;
-/// the length, or -1.
+/// `ibv_read_sysfs_file`: reads `directory/file` into `buffer`, without the last newline and, if
+/// there is room, with a final zero. Returns the length, or -1.
 ///
 /// # Safety
 /// `directory` and `file` are C strings, `buffer` has room for `size` bytes.

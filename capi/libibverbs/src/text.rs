@@ -1,5 +1,6 @@
-//! The string functions of `verbs.h`. Scripts match what these functions answer, so the strings are part of the interface: they
-//! are those of rdma-core. Every function answers any number, the unknown ones too.
+//! The string functions of `verbs.h`. Scripts match their results, so the strings are part of the
+//! interface: they are those of rdma-core. Every function accepts any number, including unknown
+//! ones.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -23,7 +24,8 @@ pub(crate) extern "C" fn port_state_str(state: c_uint) -> *const c_char {
     look_up(&PORT_STATE, state)
 }
 
-/// `ibv_wr_opcode_str`. Numbers that rdma-core leaves out of its table are NULL there; here they are unknown, too.
+/// `ibv_wr_opcode_str`. Numbers that rdma-core leaves out of its table are NULL there; here they
+/// are "unknown".
 pub(crate) extern "C" fn wr_opcode_str(opcode: c_uint) -> *const c_char {
     look_up(&WR_OPCODE, opcode)
 }
@@ -124,7 +126,8 @@ static WR_OPCODE: [&CStr; 16] = [
 mod tests {
     use super::*;
 
-    /// What rdma-core 44.0-2 of Debian 12 answers, value by value, beginning with -1, and what newer releases add.
+    /// The strings of rdma-core 44.0-2 of Debian 12, value by value, beginning with -1, and the
+    /// additions of newer releases.
     const SEEN: &str = include_str!("strings.txt");
 
     #[test]

@@ -1,5 +1,6 @@
-//! `softhca_why`: the sentence that says why a request failed; `softhca_note`: one more sentence, by which librdmacm has its own where
-//! the others are. Not of rdma-core; a program finds them by `dlsym` or goes without.
+//! `softhca_why` returns the sentence that says why a request failed. `softhca_note` adds a
+//! sentence, so that librdmacm's reasons are in the same place as the others. rdma-core has neither
+//! function. A program finds them by `dlsym` and must work without them.
 
 use crate::entry;
 use crate::layout::Qp;
@@ -8,9 +9,10 @@ use engine::reason::{self, Kind, Note};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
-/// `const char *softhca_why(struct ibv_qp *qp, uint64_t wr_id)`: why the last request of that name on this QP ended with an error, or
-/// was refused; of one that was flushed, why the QP went to the error state first. NULL where nothing has failed. The string is the
-/// thread's, until it asks again.
+/// `const char *softhca_why(struct ibv_qp *qp, uint64_t wr_id)`: why the last request with this
+/// `wr_id` on this QP ended with an error or was refused. For a flushed request, it says why the QP
+/// first went to the error state. NULL if nothing has failed. The string belongs to the calling
+/// thread and is valid until the thread's next call.
 ///
 /// # Safety
 /// `qp` is live, or NULL.
@@ -25,7 +27,7 @@ pub(crate) unsafe extern "C" fn why(qp: *mut Qp, wr_id: u64) -> *const c_char {
         // SAFETY: the caller's promise.
         let sentence = unsafe { QpObject::live(qp) }.ok().and_then(|object| object.inner.queue().ok()?.why(wr_id));
         let Some(sentence) = sentence else { return std::ptr::null() };
-        // Nothing that a sentence is made of may hold a NUL, but names from elsewhere.
+        // softhca's own text contains no NUL, but names from elsewhere may.
         let sentence = CString::new(sentence.replace('\0', "?")).unwrap_or_default();
         TOLD.try_with(|told| {
             told.replace(sentence);
@@ -35,8 +37,8 @@ pub(crate) unsafe extern "C" fn why(qp: *mut Qp, wr_id: u64) -> *const c_char {
     })
 }
 
-/// `void softhca_note(uint32_t kind, const char *sentence)`: notes a sentence as if this library had found it out; `kind` as in
-/// `abi::reason::Kind`.
+/// `void softhca_note(uint32_t kind, const char *sentence)`: notes a sentence as if this library
+/// had found the reason; `kind` as in `abi::reason::Kind`.
 ///
 /// # Safety
 /// `sentence` is a string, or NULL.

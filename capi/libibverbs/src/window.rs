@@ -1,4 +1,5 @@
-//! Memory windows: allocating, deallocating, and binding those of type 1. Those of type 2 are bound by posting (`post`, `qp_ex`).
+//! Memory windows: allocating, deallocating, and binding windows of type 1. Windows of type 2 are
+//! bound by posting (`post`, `qp_ex`). The principal type is [`MwObject`].
 
 use crate::entry::{self, Outcome, refuse};
 use crate::layout::{Mr, Mw, MwBind, MwBindInfo, Pd, Qp};
@@ -11,7 +12,7 @@ use engine::{Bind, Mw as EngineMw, SendWr};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// `struct ibv_mw` and the engine's.
+/// `struct ibv_mw` and the engine's window.
 type MwObject = Object<Mw, Arc<EngineMw>>;
 
 /// `alloc_mw` of the context's operations.
@@ -39,7 +40,8 @@ pub(crate) unsafe extern "C" fn dealloc(mw: *mut Mw) -> c_int {
     entry::code("ibv_dealloc_mw", || unsafe { MwObject::end(mw, |object| Ok(object.inner.dealloc()?)) })
 }
 
-/// `bind_mw` of the context's operations: posts the bind of a window of type 1, which has its next key at once.
+/// `bind_mw` of the context's operations: posts the bind of a window of type 1. The window has its
+/// next key at once.
 ///
 /// # Safety
 /// `qp` and `mw` are live, `bind` valid, and the MR in it NULL or live.
@@ -74,7 +76,7 @@ pub(crate) unsafe extern "C" fn bind(qp: *mut Qp, mw: *mut Mw, bind: *mut MwBind
     })
 }
 
-/// What a posted BIND_MW asks for.
+/// Translates a posted BIND_MW.
 ///
 /// # Safety
 /// `mw` is NULL or live, and so is the MR.

@@ -1,4 +1,5 @@
-//! Extended reliable connections: domains, shared receive queues in them, and target QPs that somebody else has made.
+//! Extended reliable connections (XRC): domains, their shared receive queues, and target QPs that
+//! another process made. The principal type is [`XrcdObject`].
 
 use crate::context::OpenContext;
 use crate::cq;
@@ -13,7 +14,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// `struct ibv_xrcd` and the engine's.
+/// `struct ibv_xrcd` and the engine's domain.
 pub(crate) type XrcdObject = Object<Xrcd, Arc<EngineXrcd>>;
 
 /// `IBV_XRCD_INIT_ATTR_FD` and `_OFLAGS`.
@@ -49,11 +50,13 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, init: *mut XrcdInitA
         let file = match fd {
             -1 => None,
             fd if fd < -1 => return Err(refuse!(EBADF, "ibv_open_xrcd: {fd} is no file descriptor")),
-            // SAFETY: the program's descriptor, open during this call; if it is not, sending it answers EBADF.
+            // SAFETY: the program's descriptor, open during this call; if it is not open, sending
+            // it fails with EBADF.
             fd => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
         };
         if let Some(file) = file {
-            // The agent's end is gone, says a socket that cannot send; a program's mistake is another thing.
+            // A failing send means to the socket that the agent is gone. So a wrong descriptor of
+            // the program must be found first.
             file.try_clone_to_owned().map_err(|_| refuse!(EBADF, "ibv_open_xrcd: {fd} is no file descriptor"))?;
         }
         let xrcd = engine.open_xrcd(file, oflags.cast_unsigned())?;
@@ -70,7 +73,8 @@ pub(crate) unsafe extern "C" fn close(xrcd: *mut Xrcd) -> c_int {
     entry::code("ibv_close_xrcd", || unsafe { XrcdObject::end(xrcd, |object| Ok(object.inner.close()?)) })
 }
 
-/// `create_srq_ex` of the extended context: an SRQ of a domain, or one more way to say `ibv_create_srq`.
+/// `create_srq_ex` of the extended context: an SRQ of an XRC domain, or the same as
+/// `ibv_create_srq`.
 ///
 /// # Safety
 /// `context` is open, `init` valid, and the objects in it live.
@@ -108,7 +112,8 @@ pub(crate) unsafe extern "C" fn create_srq(context: *mut Context, init: *mut Srq
     })
 }
 
-/// `get_srq_num` of the extended context: only peers of XRC name an SRQ.
+/// `get_srq_num` of the extended context: only XRC SRQs have a number, because only peers of XRC
+/// name an SRQ.
 ///
 /// # Safety
 /// `srq` is live, `number` valid.

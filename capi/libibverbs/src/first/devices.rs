@@ -1,4 +1,5 @@
-//! The first interface's devices and contexts: listing, opening, asking, events.
+//! The first interface's devices and contexts: listing, opening, querying, events. The principal
+//! type is [`Device`].
 
 use super::structs::{Context, ContextOps, Cq, Device, First};
 use super::{OldObject, answer, end, forward, last_refusal, now, work, wrap};
@@ -11,7 +12,8 @@ use bytemuck::Zeroable;
 use parking_lot::Mutex;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The device of each of today's devices that a program has seen. Like those they stay for the life of the process.
+/// The first interface's device for each of today's devices that a program has seen. Both stay
+/// until the process ends.
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy)]
@@ -20,7 +22,7 @@ struct Known(&'static Device);
 // SAFETY: a device is never written after it was made.
 unsafe impl Send for Known {}
 
-/// The device for one of today's.
+/// The first interface's device for one of today's devices.
 fn old(now: *mut layout::Device) -> *mut Device {
     let mut all = KNOWN.lock();
     let found = all.iter().find(|known| known.0.now == now).copied();
@@ -41,7 +43,7 @@ unsafe fn today(device: *mut Device) -> Outcome<*mut layout::Device> {
     Ok(get!(device, now))
 }
 
-/// `ibv_get_device_list`: freed by today's function, for only its elements differ.
+/// `ibv_get_device_list`: today's function frees the list, because only the elements differ.
 ///
 /// # Safety
 /// `count` is NULL or valid.
@@ -123,7 +125,7 @@ forward! {
     or_minus_one query_pkey(context: Context, port: u8, index: c_int, pkey: *mut u16) = query::query_pkey;
 }
 
-/// `ibv_get_async_event`: names the objects of the first interface.
+/// `ibv_get_async_event`: reports the objects of the first interface.
 ///
 /// # Safety
 /// `context` is open, `event` valid.
@@ -132,7 +134,7 @@ pub(crate) unsafe extern "C" fn get_async_event(context: *mut Context, event: *m
         // SAFETY: the caller's promise.
         answer::or_minus_one(unsafe { events::get_async_event(now(context)?, event) })?;
         let element = get!(event, element);
-        // The object is live: its destroyer waits for this event to be acknowledged.
+        // The object is live: its destroy function waits until this event is acknowledged.
         let old = match Subject::of(get!(event, event_type)) {
             Subject::Cq => get!(element.cast::<layout::Cq>(), cq_context),
             Subject::Qp => get!(element.cast::<Qp>(), qp_context),

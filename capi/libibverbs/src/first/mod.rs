@@ -1,5 +1,7 @@
-//! The first interface of libibverbs, that of 2006, whose functions have the version `IBVERBS_1.0`. Its contexts and some of its objects are
-//! other structs than today's. Each object here is such a struct with today's object behind it, and each function calls today's with that.
+//! The first interface of libibverbs, from 2006, whose functions have the version `IBVERBS_1.0`.
+//! Its contexts and some of its objects are other structs than today's. Each object here is such an
+//! old struct with today's object behind it, and each function calls today's function with that
+//! object.
 //!
 //! The principal type is [`Old`]. The export list is in `exports_first`.
 
@@ -19,10 +21,11 @@ pub(crate) trait Old: Named + 'static {
     type Now: 'static;
 }
 
-/// An object of the first interface: its struct and today's object.
+/// An object of the first interface: the old struct and today's object.
 type OldObject<C> = Object<C, *mut <C as Old>::Now>;
 
-/// Makes the object for one of today's, which may be NULL: then `errno` says why.
+/// Makes the old object for one of today's objects. NULL means that today's function failed and set
+/// `errno`.
 fn wrap<C: Old>(c: C, now: *mut C::Now) -> Outcome<*mut C> {
     if now.is_null() { Err(last_refusal()) } else { Ok(OldObject::<C>::create(c, now).cast()) }
 }
@@ -36,7 +39,7 @@ unsafe fn now<C: Old>(old: *mut C) -> Outcome<*mut C::Now> {
     Ok(unsafe { OldObject::<C>::live(old) }?.inner)
 }
 
-/// As [`now`], of an object that may be NULL.
+/// As [`now`], for an object that may be NULL.
 ///
 /// # Safety
 /// As [`now`].
@@ -45,7 +48,7 @@ unsafe fn now_or_null<C: Old>(old: *mut C) -> Outcome<*mut C::Now> {
     if old.is_null() { Ok(std::ptr::null_mut()) } else { unsafe { now(old) } }
 }
 
-/// As [`now`], for posting and polling, which check nothing but NULL.
+/// As [`now`], for posting and polling, which refuse only NULL.
 ///
 /// # Safety
 /// `old` is NULL or live.
@@ -54,7 +57,7 @@ unsafe fn now_unchecked<C: Old>(old: *mut C) -> Outcome<*mut C::Now> {
     Ok(unsafe { OldObject::<C>::of(old) }?.inner)
 }
 
-/// Ends an object when today's function has ended its own.
+/// Ends an object after today's function has ended today's object.
 ///
 /// # Safety
 /// `old` is live, and is not used afterwards when this succeeds.
@@ -63,14 +66,15 @@ unsafe fn end<C: Old>(name: &'static str, old: *mut C, with: unsafe extern "C" f
     entry::code(name, || unsafe { OldObject::<C>::end(old, |object| answer::code(with(object.inner))) })
 }
 
-/// The context to work with, where a program of the first interface calls a function that has never changed its version.
+/// Today's context, for functions whose version has never changed and which a program of the first
+/// interface also calls.
 pub(crate) fn todays(context: *mut layout::Context) -> *mut layout::Context {
     let old: *mut structs::Context = context.cast();
-    // SAFETY: only looked at if it is live.
+    // SAFETY: read only if it is live.
     if OldObject::<structs::Context>::is_live(old) { unsafe { now(old) }.unwrap_or(context) } else { context }
 }
 
-/// What today's function has answered, as an outcome again.
+/// Turns the return value of today's function into an outcome again.
 mod answer {
     use super::{Outcome, Refusal, c_int, last_refusal};
 
@@ -83,15 +87,15 @@ mod answer {
     }
 }
 
-/// Why today's function has refused.
+/// The reason why today's function failed.
 fn last_refusal() -> Refusal {
     Refusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
 }
 
-/// Functions of the first interface that do nothing but call today's function with today's object.
+/// Functions of the first interface that only call today's function with today's object.
 macro_rules! forward {
     ($($outcome:ident $name:ident($object:ident: $old:ty $(, $argument:ident: $type:ty)*) = $function:path;)+) => {$(
-        /// The function of this name with today's object.
+        /// Calls the function of this name with today's object.
         ///
         /// # Safety
         /// The object is live, and the pointers are valid.

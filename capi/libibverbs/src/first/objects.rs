@@ -1,4 +1,5 @@
-//! The first interface's objects: PD, MR, CQ, SRQ, QP and AH.
+//! The first interface's objects: PD, MR, CQ, SRQ, QP and AH. The structs are in `structs`; the
+//! principal type is [`First`].
 
 use super::structs::{Context, Cq, First, Mr};
 use super::{answer, end, forward, now, now_or_null, wrap};
@@ -57,7 +58,7 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
     unsafe { end("ibv_dereg_mr", mr, memory::dereg) }
 }
 
-/// `ibv_create_cq`. Today's CQ has this one as its context, so that events lead here.
+/// `ibv_create_cq`. Today's CQ has the old CQ as its context, so that events lead to the old CQ.
 ///
 /// # Safety
 /// `context` is open, `channel` NULL or live.

@@ -1,5 +1,5 @@
-//! The structs of the first interface. Those that have not changed since are today's, with [`First`] around them because the objects that
-//! they point to have changed.
+//! The structs of the first interface. A struct that has not changed since is today's struct inside
+//! [`First`], because the objects that it points to have changed.
 
 use super::Old;
 use crate::layout::{self, Ah, Mutex, Op, Pd, Qp, Sge, Srq, WrTarget, mirror};
@@ -7,12 +7,13 @@ use crate::object::{Named, get};
 use bytemuck::Zeroable;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// A struct that is laid out as today's, and points to structs of the first interface.
+/// A struct with today's layout that points to structs of the first interface.
 #[repr(transparent)]
 pub(crate) struct First<T>(pub(super) T);
 
 mirror! {
-    /// `struct ibv_device` of 2006, which programs do not look into; `now` is where a driver was.
+    /// `struct ibv_device` of 2006, which is opaque to programs. `now` takes the place of a driver
+    /// pointer.
     40 "first ibv_device" struct Device {
         0 obsolete: [Op; 2],
         16 now: *mut layout::Device,
@@ -21,7 +22,7 @@ mirror! {
 }
 
 mirror! {
-    /// The operations of a context: only these were called by inline functions.
+    /// The operations of a context. Inline functions called only the named ones.
     216 "first ibv_context_ops" struct ContextOps {
         0 before_poll: [Op; 7],
         56 poll_cq: Op,
@@ -95,7 +96,8 @@ mirror! {
     }
 }
 
-/// What objects are called, whether a descriptor names them, what else does, and what they are today.
+/// For each object: its name in refusals, whether a descriptor identifies it, the field that
+/// identifies it, and today's struct.
 macro_rules! old {
     ($($old:ty, $name:literal, $is_descriptor:literal, |$pointer:ident| $value:expr, $now:ty;)+) => {$(
         impl Named for $old {

@@ -1,5 +1,5 @@
-//! Posting and polling by programs of the first interface. Its work requests are other structs than today's, so each is translated and posted
-//! alone; nothing is allocated for it.
+//! Posting and polling for programs of the first interface. Its work requests are other structs
+//! than today's. Each request is translated and posted separately, without allocation.
 
 use super::now_unchecked;
 use super::structs::{Cq, First, RecvWr, SendWr};
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn send(qp: *mut First<Qp>, wr: *mut SendWr, bad: *
         let (now, mut request) =
             unsafe { (now_unchecked(qp)?, todays(request, get!(qp, 0.qp_type) == u32::from(UD))?) };
         let mut unused = std::ptr::null_mut();
-        // SAFETY: a list of one.
+        // SAFETY: a list of one request.
         super::answer::code(unsafe { post::send(now, &raw mut request, &raw mut unused) })
     };
     post_each("ibv_post_send", wr, bad, |request| get!(request, next), each)
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn recv(qp: *mut First<Qp>, wr: *mut RecvWr, bad: *
         // SAFETY: the caller's promise.
         let now: *mut Qp = unsafe { now_unchecked(qp) }?;
         let (mut request, mut unused) = (receive(request), std::ptr::null_mut());
-        // SAFETY: a list of one.
+        // SAFETY: a list of one request.
         super::answer::code(unsafe { post::recv(now, &raw mut request, &raw mut unused) })
     };
     post_each("ibv_post_recv", wr, bad, |request| get!(request, next), each)
@@ -69,13 +69,14 @@ pub(crate) unsafe extern "C" fn post_srq(srq: *mut First<Srq>, wr: *mut RecvWr, 
         // SAFETY: the caller's promise.
         let now: *mut Srq = unsafe { now_unchecked(srq) }?;
         let (mut request, mut unused) = (receive(request), std::ptr::null_mut());
-        // SAFETY: a list of one.
+        // SAFETY: a list of one request.
         super::answer::code(unsafe { srq::post(now, &raw mut request, &raw mut unused) })
     };
     post_each("ibv_post_srq_recv", wr, bad, |request| get!(request, next), each)
 }
 
-/// Posts the requests of a list until one is refused, which `bad` then names.
+/// Posts the requests of a list in order. Stops at the first refused request and stores it in
+/// `bad`.
 fn post_each<W>(
     name: &'static str,
     wr: *mut W,
@@ -106,7 +107,7 @@ unsafe fn todays(request: *mut SendWr, datagram: bool) -> Outcome<layout::SendWr
     // SAFETY: the caller's promise.
     let SendWr { wr_id, sg_list, num_sge, opcode, send_flags, imm_data, mut wr, .. } = unsafe { request.read() };
     if datagram {
-        // SAFETY: the member that requests of datagram QPs have; any bytes are a value of it.
+        // SAFETY: requests of datagram QPs use this member; any bytes are a valid value of it.
         let ud = unsafe { wr.ud };
         // SAFETY: the caller's promise.
         let ah: *mut Ah = unsafe { now_unchecked::<First<Ah>>(ud.ah.cast()) }?;

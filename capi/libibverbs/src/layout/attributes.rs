@@ -1,4 +1,5 @@
-//! What a program fills in to create, modify or address an object.
+//! The structs that a program fills in to create, modify or address an object. The longest is
+//! [`QpAttr`].
 
 use super::{CompChannel, Cq, Gid, Op, Pd, Srq, Td, mirror};
 use bytemuck::Zeroable;

@@ -1,5 +1,5 @@
-//! The device and the context: what a program holds open, and the two tables of operations that the inline functions of
-//! `verbs.h` call through.
+//! The device and the context: what a program holds open, and the two tables of operations that the
+//! inline functions of `verbs.h` call. The principal type is [`VerbsContext`].
 
 use super::{Mutex, Op, mirror};
 use bytemuck::Zeroable;

@@ -1,8 +1,10 @@
-//! The structs of `verbs.h` as Rust sees them: the same bytes at the same offsets (rdma-core v64's where a struct grew, which
-//! is compatible with v44's because it grew away from what older programs read).
+//! The structs of `verbs.h` as Rust sees them: the same bytes at the same offsets. Where a struct
+//! has grown, the layout is that of rdma-core v64. It is compatible with v44, because structs grow
+//! away from the fields that older programs read.
 //!
-//! The `mirror!` macro writes the offset of every field beside it and asserts it at compile time; `tests` compares the same
-//! offsets with the measured facts in `layout-v44.txt` and `layout-v64.txt`. Nothing here has behaviour.
+//! The `mirror!` macro writes the offset of every field beside it and asserts it at compile time.
+//! `tests` compares the same offsets with the measured facts in `layout-v44.txt` and
+//! `layout-v64.txt`. Nothing here has behaviour.
 
 mod attributes;
 mod device;
@@ -21,7 +23,7 @@ pub(crate) use work::*;
 use bytemuck::Zeroable;
 use std::ffi::c_void;
 
-/// A function pointer in a table or an object. Which signature it has is `verbs.h`'s business.
+/// A function pointer in a table or an object. `verbs.h` defines its signature.
 pub(crate) type Op = *const c_void;
 
 /// `union ibv_gid`: 16 bytes in network order.
@@ -29,7 +31,7 @@ pub(crate) type Op = *const c_void;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Zeroable)]
 pub(crate) struct Gid(pub(crate) [u8; 16]);
 
-/// The space of a `pthread_mutex_t`; this library locks with its own.
+/// The space of a `pthread_mutex_t`. This library uses its own locks instead.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Zeroable)]
 pub(crate) struct Mutex([u8; 40]);
@@ -39,7 +41,7 @@ pub(crate) struct Mutex([u8; 40]);
 #[derive(Clone, Copy, Zeroable)]
 pub(crate) struct Cond([u8; 48]);
 
-/// Declares one mirror: `SIZE "c_name" struct Name { OFFSET field: Type, … }`.
+/// Declares the mirror of one C struct: `SIZE "c_name" struct Name { OFFSET field: Type, … }`.
 macro_rules! mirror {
     ($(#[$meta:meta])* $size:literal $c_name:literal struct $name:ident { $($offset:literal $field:ident: $type:ty,)* }) => {
         $(#[$meta])*

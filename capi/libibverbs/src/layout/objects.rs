@@ -1,4 +1,4 @@
-//! The objects that live in a context: PD, MR, MW, completion channel, CQ, SRQ, QP, AH.
+//! The objects that belong to a context: PD, MR, MW, completion channel, CQ, SRQ, QP, AH.
 
 use super::{Cond, Context, Mutex, Op, mirror};
 use bytemuck::Zeroable;
@@ -26,7 +26,7 @@ mirror! {
 }
 
 mirror! {
-    /// `struct ibv_mr_init_attr`; programs of before v64 have no `buf`.
+    /// `struct ibv_mr_init_attr`. Programs built before v64 have no `buf`.
     72 "ibv_mr_init_attr" struct MrInitAttr {
         0 length: usize,
         8 access: c_int,

@@ -1,4 +1,4 @@
-//! What the query functions fill in: device and port attributes, GID entries.
+//! The structs that the query functions fill in: device and port attributes, GID entries.
 
 use super::{Gid, mirror};
 use bytemuck::Zeroable;

@@ -1,9 +1,10 @@
-//! The mirrors against facts measured from the public headers: `layout-v44.txt` (Debian 12's, by DWARF) and `layout-v64.txt`.
+//! Compares the mirrors with facts measured from the public headers: `layout-v44.txt` (Debian 12's,
+//! by DWARF) and `layout-v64.txt`.
 
 use super::*;
 use std::collections::HashMap;
 
-/// What the `mirror!` macro tells about a struct.
+/// What the `mirror!` macro records about a struct.
 pub(crate) trait Mirror {
     /// The struct's name in `verbs.h`.
     const C_NAME: &'static str;
@@ -13,7 +14,8 @@ pub(crate) trait Mirror {
     const FIELDS: &'static [(&'static str, usize)];
 }
 
-/// One struct of a facts file: its size, and every offset that each member name has in it (names repeat inside unions).
+/// One struct of a facts file: its size, and all offsets of each member name (names repeat inside
+/// unions).
 pub(crate) struct Fact {
     size: usize,
     offsets: HashMap<String, Vec<usize>>,
@@ -39,7 +41,7 @@ pub(crate) fn facts(text: &str) -> HashMap<String, Fact> {
     all
 }
 
-/// The C name of a field whose Rust name had to differ.
+/// The C name of a field, which may differ from the Rust name.
 fn c_field(field: &str) -> &str {
     if field == "kind" { "type" } else { field }
 }

@@ -46,7 +46,7 @@ pub(crate) struct WrBindMw {
     pub(crate) bind_info: MwBindInfo,
 }
 
-/// The `wr` union of `struct ibv_send_wr`: which member is meant, the opcode and the QP type say.
+/// The `wr` union of `struct ibv_send_wr`. The opcode and the QP type decide which member is valid.
 #[repr(C)]
 #[derive(Clone, Copy, Zeroable)]
 pub(crate) union WrTarget {

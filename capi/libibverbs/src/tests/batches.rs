@@ -1,4 +1,5 @@
-//! Lists of extended posting: what they hold leaves whole or not at all, and every mistake is told at the end of the list.
+//! Lists of extended posting: a list is posted whole or not at all, and every mistake is reported
+//! at the end of the list.
 
 use super::*;
 use crate::layout::{Op, QpEx, QpInitAttrEx, Sge};
@@ -17,14 +18,15 @@ type Sges = extern "C" fn(*mut QpEx, usize, *const Sge);
 type InlineData = extern "C" fn(*mut QpEx, *mut c_void, usize);
 type Complete = extern "C" fn(*mut QpEx) -> c_int;
 
-/// All that RC and UC have. Bit 11 is `IBV_QP_EX_WITH_FLUSH`, bit 12 `IBV_QP_EX_WITH_ATOMIC_WRITE`; bit 10 is TSO.
+/// All operations that RC and UC have. Bit 11 is `IBV_QP_EX_WITH_FLUSH`, bit 12
+/// `IBV_QP_EX_WITH_ATOMIC_WRITE`; bit 10 is TSO.
 const RC: u64 = 0x1bff;
 const UC: u64 = 0x18f;
 
 fn function<F: Copy>(op: Op) -> F {
     assert!(!op.is_null(), "every slot is callable");
     assert_eq!(size_of::<F>(), size_of::<Op>());
-    // SAFETY: `F` is the function pointer type that `verbs.h` has for the slot that `op` came from.
+    // SAFETY: `F` is the function pointer type that `verbs.h` gives the slot of `op`.
     unsafe { std::mem::transmute_copy(&op) }
 }
 
@@ -38,7 +40,7 @@ fn make(device: &Device, qp_type: u8, operations: u64) -> Result<*mut QpEx, c_in
     if qp.is_null() { Err(errno()) } else { Ok(call!(qp::to_qp_ex(qp))) }
 }
 
-/// The calls of a list, on one QP that is connected to itself.
+/// The list calls on one QP that is connected to itself.
 struct Lists {
     device: Device,
     ex: *mut QpEx,
@@ -86,7 +88,7 @@ impl Lists {
         self.sge(from, 8);
     }
 
-    /// What `list` ends with; it stands behind a WRITE that would be seen.
+    /// The result of completing `list`, which follows a WRITE that would be visible.
     fn refused(&self, list: impl FnOnce(&Self)) -> c_int {
         self.start();
         self.write(0, 64);
@@ -132,7 +134,7 @@ fn an_atomic_write_and_a_flush() {
     lists.end();
 }
 
-/// Each kind of mistake: nothing of the list is posted, neither what is before it nor what is behind.
+/// Each kind of mistake: nothing of the list is posted, neither before nor after the mistake.
 #[test]
 fn a_mistake_refuses_the_whole_list() {
     let mut lists = Lists::new(RC & !0x10);
@@ -170,14 +172,14 @@ fn a_mistake_refuses_the_whole_list() {
         }),
     ];
     assert_eq!(errors, [EINVAL; 13]);
-    // More than the queue takes, by one.
+    // One more than the queue accepts.
     let depth = lists.depth();
     assert_eq!(lists.refused(|it| (0..depth).for_each(|_| it.write(0, 64))), ENOMEM);
-    // And taken back on purpose.
+    // A list that the program aborts.
     lists.start();
     lists.write(0, 64);
     slot!(lists, wr_abort as Plain)(lists.ex);
-    // All that was ever posted is what comes now: the queue is as empty as it was.
+    // Only the requests posted from here on complete: the queue is as empty as before.
     assert_eq!(lists.device.memory[8], 0);
     lists.start();
     (0..depth).for_each(|_| lists.write(0, 72));
@@ -198,7 +200,7 @@ fn a_list_on_a_queue_that_takes_none_leaves_it_as_it_was() {
     let lists = Lists::new(RC);
     let mut attr = QpAttr { qp_state: 6, ..QpAttr::zeroed() };
     assert_eq!(call!(qp::modify(lists.ex.cast(), &raw mut attr, 1)), 0);
-    // In the error state what is posted is flushed; what is not posted gives no completion.
+    // In the error state a posted request is flushed; a refused one gives no completion.
     assert_eq!(lists.refused(|it| it.sge(0, 8)), EINVAL);
     let mut three: [Sge; 3] = std::array::from_fn(|_| lists.device.element(0, 8));
     let many = three.as_mut_ptr();

@@ -1,4 +1,5 @@
-//! Extended CQs and extended posting, called as the inline functions of `verbs.h` call them: through the objects' own pointers.
+//! Extended CQs and extended posting, called in the way of the inline functions of `verbs.h`:
+//! through the objects' own pointers.
 
 use super::*;
 use crate::cq_ex;
@@ -18,11 +19,11 @@ type OneSge = extern "C" fn(*mut QpEx, u32, u64, u32);
 type InlineData = extern "C" fn(*mut QpEx, *mut std::ffi::c_void, usize);
 type Complete = extern "C" fn(*mut QpEx) -> c_int;
 
-/// The function behind an object's pointer, with the signature that `verbs.h` gives it.
+/// The function behind an object's pointer, with its signature in `verbs.h`.
 fn function<F: Copy>(op: Op) -> F {
     assert!(!op.is_null(), "the function was asked for");
     assert_eq!(size_of::<F>(), size_of::<Op>());
-    // SAFETY: `F` is the function pointer type that `verbs.h` has for the slot that `op` came from.
+    // SAFETY: `F` is the function pointer type that `verbs.h` gives the slot of `op`.
     unsafe { std::mem::transmute_copy(&op) }
 }
 
@@ -86,7 +87,7 @@ fn a_list_is_posted_at_its_end_and_completions_come_one_by_one() {
     assert_eq!(call!(cq::destroy(cq.cast())), 0);
 }
 
-/// Completions say when they came, by the device's clock and by the time of day.
+/// Completions carry their time, by the device's clock and as time of day.
 #[test]
 fn completions_are_stamped() {
     type Read64 = extern "C" fn(*mut CqEx) -> u64;
@@ -108,7 +109,7 @@ fn completions_are_stamped() {
     let qp = call!(qp::create(device.pd, &raw mut init));
     device.connect(qp, object::get!(qp, qp_num));
     let (before, early) = (clock(), now());
-    // A WRITE of nothing needs no key (V-75).
+    // A WRITE of zero bytes needs no key (V-75).
     let mut send = SendWr { opcode: 0, send_flags: 2, ..SendWr::zeroed() };
     assert_eq!(call!(post::send(qp, &raw mut send, std::ptr::null_mut())), 0);
     let mut attr = PollCqAttr { comp_mask: 0 };
@@ -121,7 +122,7 @@ fn completions_are_stamped() {
     let wall = u128::from(function::<Read64>(object::get!(queue, read_completion_wallclock_ns))(queue));
     function::<extern "C" fn(*mut CqEx)>(object::get!(queue, end_poll))(queue);
     assert!((before..=clock()).contains(&came), "{before} {came}");
-    // Two clocks are read one after the other: not to the nanosecond.
+    // The two clocks are read one after the other, so they do not agree to the nanosecond.
     let slack = 100_000_000;
     assert!(wall + slack >= early && wall <= now() + slack, "{early} {wall}");
     assert_eq!(call!(qp::destroy(qp)), 0);

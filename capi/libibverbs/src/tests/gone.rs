@@ -1,4 +1,5 @@
-//! Objects that are no more, or that call themselves something else: every kind is refused with an errno, and nothing is touched.
+//! Objects that were destroyed, or whose handle was changed: every kind is refused with an errno,
+//! and nothing is changed.
 
 use super::*;
 use crate::layout::{
@@ -9,7 +10,7 @@ use libc::{EBADF, EBUSY, EINVAL, ENOENT};
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// Ends what `end` ends as a program with a mistake would: after its handle was changed, and a second time.
+/// Calls `end` as a program with a mistake would: after the handle was changed, and a second time.
 fn ends_once(name: &str, handle: Option<*mut u32>, missing: c_int, end: impl Fn() -> c_int) {
     if let Some(handle) = handle {
         let right = call!(handle.read());
@@ -89,11 +90,11 @@ fn what_is_gone_is_of_no_use_to_other_calls() {
     assert_eq!((call!(cq::destroy(cq)), call!(cq::resize(cq, 9))), (0, ENOENT));
     let mut init = QpInitAttr { recv_cq: cq, ..device.init(abi::qp::kind::RC) };
     nothing(!call!(qp::create(device.pd, &raw mut init)).is_null());
-    // One kind for another, though the address is good.
+    // One kind in place of another, although the address is good.
     assert_eq!(call!(memory::dereg(device.pd.cast())), EINVAL);
     assert_eq!(call!(pd::dealloc(device.cq.cast())), EINVAL);
     assert_eq!(call!(pd::dealloc((&raw mut gid).cast())), ENOENT, "memory of the program");
-    // What is in use is not destroyed, and stays what it is.
+    // An object in use is not destroyed, and stays valid.
     assert_eq!(call!(pd::dealloc(device.pd)), EBUSY);
     let mw = call!(window::alloc(device.pd, 1));
     assert_eq!(call!(window::dealloc(mw)), 0);
@@ -125,7 +126,8 @@ fn a_child_process_can_look_objects_up_however_busy_its_parent_was() {
             }
         });
         let ends = |_| {
-            // The child calls nothing but this and `_exit`; a lock that nobody opens would keep it for ever.
+            // The child calls only this and `_exit`. A lock that no thread releases would keep the
+            // child for ever.
             let child = call!(libc::fork());
             if child == 0 {
                 let answer = call!(crate::pd::PdObject::live(device.pd)).is_ok();

@@ -1,5 +1,6 @@
-//! The exported functions against a real agent in this process: what programs get back, value by value. The traffic of
-//! unmodified programs is the suite's business; here are the corners that they do not touch.
+//! The exported functions against a real agent in this process: the results that programs get,
+//! value by value. The suite tests the traffic of unmodified programs; these tests are for cases
+//! that such programs do not reach.
 
 mod batches;
 mod extended;
@@ -22,11 +23,12 @@ use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-/// Calls a function of the C face. Every test hands it live objects of its own and memory that it owns.
+/// Calls a function of the C interface. Every test passes its own live objects and memory that it
+/// owns.
 macro_rules! call {
     ($($call:tt)+) => {{
         $crate::entry::set_errno($crate::entry::Refusal(0));
-        // SAFETY: tests pass live objects and valid memory, or NULL where that is what they try.
+        // SAFETY: tests pass live objects and valid memory, or NULL where the test is about NULL.
         unsafe { $($call)+ }
     }};
 }
@@ -100,7 +102,7 @@ impl Device {
         gid
     }
 
-    /// What QPs of a test are made of: 4 requests each way, 2 elements, 16 bytes inline.
+    /// The attributes of a test's QPs: 4 requests each way, 2 elements, 16 bytes inline.
     fn init(&self, qp_type: u8) -> QpInitAttr {
         QpInitAttr {
             send_cq: self.cq,
@@ -149,7 +151,7 @@ impl Device {
         qp
     }
 
-    /// Polls until `count` completions came.
+    /// Polls until `count` completions have come.
     fn completions(&self, count: usize) -> Vec<Wc> {
         let mut all = Vec::new();
         let started = std::time::Instant::now();

@@ -1,4 +1,5 @@
-//! The calls that came with rdma-core v59 to v65: as functions, and through the operations that stand first in the extended context.
+//! The calls that came with rdma-core v59 to v65: as functions, and through the operations at the
+//! front of the extended context.
 
 use super::*;
 use crate::layout::{Dmah, DmahInitAttr, MrInitAttr, Op, ParentDomainInitAttr, SendWr, Sge, VerbsContext};
@@ -121,7 +122,7 @@ fn a_parent_domain_may_allow_unprotected_buffers() {
 fn reg_mr_ex_registers_by_the_fields_that_count() {
     let mut device = Device::open();
     let page: *mut c_void = device.memory.as_mut_ptr().cast();
-    // Both addresses are at the same place in their pages.
+    // Both addresses have the same offset in their pages.
     let iova = 0x5000 | page.addr() as u64 & 4095;
     let plain = MrInitAttr { length: 4096, access: 1, addr: page, iova, fd: 3, ..MrInitAttr::zeroed() };
     for mask in [ADDR, ADDR | IOVA] {
@@ -222,7 +223,7 @@ fn what_is_not_offered_is_eopnotsupp() {
     assert_eq!(errno(), libc::EINVAL);
 }
 
-/// Programs reach these operations backwards from the context, if `sz` says that they are there.
+/// Programs reach these operations backwards from the context if `sz` is large enough.
 #[test]
 fn the_extended_context_has_the_newest_operations() {
     let device = Device::open();

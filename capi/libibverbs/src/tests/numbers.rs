@@ -1,4 +1,4 @@
-//! The public values of `verbs.h` against those that are used here, name by name.
+//! Compares the public values of `verbs.h` with the values used here, name by name.
 
 use crate::layout::{Op, QpEx};
 use crate::object::get;
@@ -8,14 +8,14 @@ use bytemuck::Zeroable;
 use engine::Service;
 use std::collections::HashMap;
 
-/// Name and value, as a program has them that was compiled with the newest header.
+/// The names and values that a program has if it was compiled with the newest header.
 fn public() -> HashMap<&'static str, u64> {
     let rows = include_str!("numbers.txt").lines().filter(|line| !line.starts_with('#'));
     let pair = |row: &'static str| row.split_once(' ').map(|(name, value)| (name, value.parse::<i64>().unwrap()));
     rows.map(|row| pair(row).unwrap()).map(|(name, value)| (name, value.cast_unsigned())).collect()
 }
 
-/// What the kernel's header has and the public one does not, or under another name.
+/// Names that the kernel's header has, and that the public header lacks or calls differently.
 const NOT_PUBLIC: [&str; 17] = [
     "IBV_QPT_SMI",
     "IBV_QPT_GSI",
@@ -75,7 +75,7 @@ fn every_value_is_that_of_the_public_header() {
     assert_eq!(missing, NOT_PUBLIC);
 }
 
-/// Asks for each operation alone, by its public flag, and sees which function there is then.
+/// Asks for each operation separately, by its public flag, and checks which function is then set.
 #[test]
 fn every_extended_operation_has_the_flag_of_the_public_header() {
     let public = public();

@@ -1,4 +1,5 @@
-//! Objects over their lives: events and their acknowledgement, resizing, and the tables that inline functions call through.
+//! The lifetime of objects: events and their acknowledgement, resizing, and the tables that inline
+//! functions call through.
 
 use super::*;
 use crate::layout::{AsyncEvent, ContextOps, RecvWr, SendWr, SrqAttr, SrqInitAttr, VerbsContext};
@@ -63,7 +64,8 @@ fn a_resized_cq_says_its_size() {
 #[test]
 fn programs_of_v44_find_their_operations() {
     let device = Device::open();
-    // What `verbs.h` does: the size is 8 bytes before the context, and an operation at its distance from the context.
+    // As `verbs.h` does: the size is 8 bytes before the context, and each operation is at a fixed
+    // distance from the context.
     let before = |distance: usize| call!(device.context.byte_sub(distance).cast::<usize>().read());
     assert!(before(8) >= 648, "as large as v44's struct or larger");
     assert_eq!(object::get!(device.context, abi_compat).addr(), usize::MAX);

@@ -1,4 +1,5 @@
-//! Thread domains and parent domains: who holds what, and queues in the program's own memory.
+//! Thread domains and parent domains: which object keeps which in use, and queues in the program's
+//! own memory.
 
 use super::{Device, call, errno};
 use crate::layout::{CqInitAttrEx, ParentDomainInitAttr, Pd, Qp, QpInitAttr, SrqAttr, SrqInitAttr, TdInitAttr};
@@ -7,12 +8,12 @@ use bytemuck::Zeroable;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the program's allocator has been asked for.
+/// Counts the calls of the program's allocator.
 #[derive(Default)]
 struct Pool {
     given: AtomicUsize,
     freed: AtomicUsize,
-    /// 0: memory; 1: "use the default"; 2: none.
+    /// 0: memory; 1: "use the default"; 2: failure.
     answer: AtomicUsize,
 }
 
@@ -24,7 +25,7 @@ unsafe extern "C" fn alloc(_pd: *mut Pd, pool: *mut c_void, size: usize, align: 
             pool.given.fetch_add(1, Ordering::Relaxed);
             // SAFETY: plain allocation.
             let memory = unsafe { libc::aligned_alloc(align, size) };
-            // SAFETY: just allocated. Old rubbish must not matter.
+            // SAFETY: just allocated. Old contents must not matter.
             unsafe { memory.cast::<u8>().write_bytes(0xa5, size) };
             memory
         }
@@ -77,7 +78,7 @@ fn queues_lie_in_the_memory_that_the_program_gave_and_give_it_back() {
     assert_eq!(counts(&pool), (5, 1), "a send queue and a receive queue");
     assert_eq!(object::get!(made, pd), pd);
 
-    // What is registered on the PD is good for what is made in the parent domain.
+    // An MR that is registered on the PD is valid for objects made in the parent domain.
     device.connect(made, object::get!(made, qp_num));
     let mut element = device.element(0, 8);
     let mut receive = crate::layout::RecvWr { wr_id: 7, sg_list: &raw mut element, num_sge: 1, ..Zeroable::zeroed() };
@@ -120,7 +121,7 @@ fn an_allocator_may_leave_it_to_the_library_or_have_nothing() {
     assert!(call!(cq_ex::create(device.context, &raw mut attr)).is_null());
     assert_eq!(errno(), libc::ENOMEM);
     assert_eq!(counts(&pool), (0, 0));
-    // Nothing is left of what could not be made: neither domain is in use.
+    // The failed creations left nothing behind: neither domain is in use.
     assert_eq!(call!(pd::dealloc(pd)), 0);
 }
 
@@ -163,7 +164,7 @@ fn an_allocator_that_has_nothing_for_a_resize_changes_nothing() {
         let mut attr = SrqAttr { max_wr, max_sge: 1, srq_limit: 1 };
         call!(srq::modify(shared, &raw mut attr, mask))
     };
-    // What the agent has, as it says.
+    // The agent's value, as the query returns it.
     let size = || {
         let mut attr = SrqAttr::zeroed();
         assert_eq!(call!(srq::query(shared, &raw mut attr)), 0);
@@ -175,11 +176,11 @@ fn an_allocator_that_has_nothing_for_a_resize_changes_nothing() {
     assert_eq!((call!(cq::resize(queue, 500)), resize(100, max_wr)), (libc::ENOMEM, libc::ENOMEM));
     let cqe: std::ffi::c_int = object::get!(queue, cqe);
     assert_eq!((size(), cqe), (16, 128));
-    // A size that there is not is refused before anybody is asked for memory.
+    // An impossible size is refused before the allocator is called.
     pool.answer.store(0, Ordering::Relaxed);
     assert_eq!((call!(cq::resize(queue, 0)), call!(cq::resize(queue, 1 << 30))), (libc::EINVAL, libc::EINVAL));
     assert_eq!((resize(1 << 30, max_wr), counts(&pool)), (libc::EINVAL, (2, 0)));
-    // One that only the agent knows to be wrong: what was lent for it goes back.
+    // Only the agent knows that this size is wrong: the memory lent for it goes back.
     let mut receive = crate::layout::RecvWr { wr_id: 7, ..Zeroable::zeroed() };
     for _ in 0..3 {
         assert_eq!(call!(srq::post(shared, &raw mut receive, std::ptr::null_mut())), 0);

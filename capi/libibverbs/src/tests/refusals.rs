@@ -1,4 +1,4 @@
-//! What is refused, and the way in which each function says so.
+//! Refused calls, and the way in which each function reports the refusal.
 
 use super::*;
 use crate::layout::{DeviceAttrEx, Ece, GidEntry, PortAttr, QpRateLimitAttr, RecvWr, SendWr, Sge};
@@ -185,7 +185,7 @@ fn what_is_not_offered() {
     }
     assert!(call!(import::import_pd(device.context, 1)).is_null());
     assert_eq!(errno(), EINVAL, "the context has imported no other");
-    // Raw packets and a vendor's own kind of QP, steering and hashing, tag matching.
+    // Raw packets and a vendor's own QP type, steering and hashing, tag matching.
     for qp_type in [abi::qp::kind::RAW_PACKET, abi::qp::kind::DRIVER] {
         let mut init = device.init(qp_type);
         assert!(call!(qp::create(device.pd, &raw mut init)).is_null());
@@ -193,7 +193,7 @@ fn what_is_not_offered() {
     }
     let verbs = device.context.wrapping_byte_sub(std::mem::offset_of!(crate::layout::VerbsContext, context));
     let verbs = verbs.cast::<crate::layout::VerbsContext>();
-    // An operation that is NULL is EOPNOTSUPP in the inline functions of `verbs.h`.
+    // For an operation that is NULL, the inline functions of `verbs.h` return EOPNOTSUPP.
     for op in [
         object::get!(verbs, ibv_create_flow),
         object::get!(verbs, ibv_destroy_flow),
@@ -213,10 +213,10 @@ fn what_is_not_offered() {
     assert_eq!(call!(query::query_device_ex(device.context, std::ptr::null(), &raw mut facts, room)), 0);
     let DeviceAttrEx { tm_caps, rss_caps, tso_caps, .. } = facts;
     assert_eq!((tm_caps.max_num_tags, rss_caps.supported_qpts, tso_caps.max_tso, facts.raw_packet_caps), (0, 0, 0, 0));
-    // ATOMIC WRITE and FLUSH are, moderation too; persistence is not.
+    // ATOMIC WRITE and FLUSH are offered, and so is moderation; persistence is not.
     assert_eq!(facts.device_cap_flags_ex >> 38 & 7, 0b101);
     assert_eq!((facts.cq_mod_caps.max_cq_count, facts.cq_mod_caps.max_cq_period), (u16::MAX, u16::MAX));
-    // Windows: type 2B, and then not 2A.
+    // Windows: type 2B, which excludes 2A.
     assert_eq!(facts.orig_attr.device_cap_flags >> 23 & 3, 0b10);
     let mut local = crate::layout::AhAttr { port_num: 1, ..crate::layout::AhAttr::zeroed() };
     assert!(call!(address::create(device.pd, &raw mut local)).is_null(), "RoCE needs a GRH");

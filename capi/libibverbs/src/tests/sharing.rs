@@ -1,4 +1,5 @@
-//! Memory windows, device memory, null regions, advice and importing, through the tables that the inline functions call.
+//! Memory windows, device memory, null regions, advice and importing, through the tables that the
+//! inline functions call.
 
 use super::*;
 use crate::layout::{AllocDmAttr, Dm, MwBind, MwBindInfo, SendWr, Sge, WrBindMw, WrTail};
@@ -83,7 +84,8 @@ fn device_memory_and_its_import() {
     assert_eq!((object::get!(mr, addr), object::get!(mr, length)), (null_mut(), 64));
     assert_eq!(call!(memory::rereg(mr, 4, null_mut(), null_mut(), 0, 1)), -4, "errno {}", errno());
 
-    // A copy of the command's descriptor opens the device once more, and with it what was made.
+    // A copy of the command's descriptor opens the device once more, and gives access to its
+    // objects.
     let copy = call!(libc::dup(object::get!(device.context, cmd_fd)));
     let second = call!(import::import_device(copy));
     assert!(!second.is_null(), "errno {}", errno());

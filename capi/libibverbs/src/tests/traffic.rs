@@ -1,4 +1,5 @@
-//! Requests and their completions, through one QP that is connected to itself, and datagrams back to where they came from.
+//! Requests and their completions on one QP that is connected to itself, and datagrams that are
+//! answered to their sender.
 
 use super::*;
 use crate::layout::{AhAttr, RecvWr, SendWr, WrRdma, WrTarget, WrUd};
@@ -31,7 +32,7 @@ fn a_send_arrives_and_both_sides_complete() {
 #[test]
 fn a_wrong_key_is_a_completion_and_the_rest_is_flushed() {
     let mut device = Device::open();
-    // Two, because the responder's QP goes to the error state as well.
+    // Two QPs, because the responder's QP goes to the error state as well.
     let (qp, peer) = (device.qp(abi::qp::kind::RC), device.qp(abi::qp::kind::RC));
     device.connect(qp, object::get!(peer, qp_num));
     device.connect(peer, object::get!(qp, qp_num));
