@@ -1,8 +1,10 @@
-//! Tells the linker what makes this cdylib a drop-in (version nodes, soname, that it stays loaded), and what it imports: a stub of
-//! `libibverbs.so.1` with all its names and versions and nothing behind them, made from the other library's committed list of
-//! symbols. So this one needs the real one when it is loaded and not when it is built.
+//! Tells the linker what makes this cdylib a drop-in replacement (version nodes, soname, that it
+//! stays loaded), and what it imports: a stub of `libibverbs.so.1` with all its names and versions
+//! and no code behind them. The stub is made from the other library's committed list of symbols. So
+//! this library needs the real one when it is loaded, but not when it is built.
 //!
-//! It also lays `rdma/librdmacm.so.1` beside the library, as the other one does.
+//! It also creates the link `rdma/librdmacm.so.1` beside the library, as the build script of
+//! libibverbs does.
 
 #[allow(dead_code, reason = "abi-check uses more of it")]
 #[path = "../libibverbs/releases.rs"]
@@ -46,7 +48,8 @@ fn main() {
     }
 }
 
-/// Makes `libibverbs.so` in `out`, for the linker, and `libibverbs.so.1` beside it, so that this package's unit tests start.
+/// Makes `libibverbs.so` in `out` for the linker, and `libibverbs.so.1` beside it, so that this
+/// package's unit tests can start.
 fn stub(symbols: &str, out: &Path) {
     let (mut source, mut nodes) = (String::from(".text\n"), BTreeMap::<&str, String>::new());
     for (name, version) in

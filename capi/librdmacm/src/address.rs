@@ -1,4 +1,5 @@
-//! Addresses and routes of ids: bind, resolve, and what an id shows of both.
+//! Addresses and routes of ids: binding, resolving, and the fields of an id that show both. The id
+//! itself is in [`id`].
 
 use crate::cma::{CmId, Storage};
 use crate::devices;
@@ -69,7 +70,7 @@ pub(crate) unsafe extern "C" fn resolve_route(id: *mut CmId, timeout_ms: c_int) 
     })
 }
 
-/// `rdma_get_src_port`: in network order; 0 when there is none.
+/// `rdma_get_src_port`: the port in network order, or 0 without one.
 ///
 /// # Safety
 /// `id` is live.
@@ -78,7 +79,7 @@ pub(crate) unsafe extern "C" fn src_port(id: *mut CmId) -> u16 {
     entry::value("rdma_get_src_port", || unsafe { port(id, Side::Source) })
 }
 
-/// `rdma_get_dst_port`: in network order; 0 when there is none.
+/// `rdma_get_dst_port`: the port in network order, or 0 without one.
 ///
 /// # Safety
 /// `id` is live.
@@ -99,7 +100,7 @@ unsafe fn port(id: *mut CmId, side: Side) -> u16 {
     Address::from_bytes(&shown.0).map_or(0, |address| address.port().to_be())
 }
 
-/// The address behind a program's pointer: `None` for NULL, EINVAL for a family that is not known.
+/// The address behind a program's pointer: `None` for NULL, EINVAL for an unknown family.
 ///
 /// # Safety
 /// `address` is NULL or a valid `struct sockaddr` as long as its family says.
@@ -133,7 +134,7 @@ fn show(object: &IdObject, side: Side, address: &Address) {
     }
 }
 
-/// Shows the id's addresses in the C struct; and the device, once there is one.
+/// Shows the id's addresses in the C struct, and the device once the id has one.
 pub(crate) fn show_addresses(object: &IdObject, found: &Addresses) -> Outcome<()> {
     show(object, Side::Source, &found.source);
     show(object, Side::Destination, &found.destination);
@@ -144,7 +145,7 @@ pub(crate) fn show_addresses(object: &IdObject, found: &Addresses) -> Outcome<()
         set!(c, pd, device.pd);
         set!(c, port_num, found.port);
         set!(c, route.addr.addr.pkey, found.pkey);
-        // Only one thread resolves an id.
+        // Only one thread resolves an id, so `set` cannot fail.
         let _ = object.inner.device.set(device);
     }
     Ok(())
@@ -156,7 +157,8 @@ pub(crate) fn show_gids(object: &IdObject, gids: &Gids) {
     set!(object.c(), route.addr.addr.dgid, Gid(gids.destination));
 }
 
-/// Asks for the id's addresses and GIDs, and shows them. There are no GIDs without a device.
+/// Asks the agent for the id's addresses and GIDs, and shows them. Without a device there are no
+/// GIDs.
 pub(crate) fn ask_addresses(object: &IdObject) -> Outcome<()> {
     let channel = object.channel()?;
     let found = channel.query_addresses(object.inner.handle)?;
@@ -167,7 +169,7 @@ pub(crate) fn ask_addresses(object: &IdObject) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether the id shows a port of its own.
+/// Whether the id has a source port.
 pub(crate) fn is_bound(object: &IdObject) -> bool {
     Address::from_bytes(&get!(object.c(), route.addr.src_storage).0).is_some_and(|address| address.port() != 0)
 }
@@ -187,7 +189,7 @@ pub(crate) fn show_paths(object: &IdObject, paths: &[Path]) -> Outcome<()> {
     let before = get!(c, route.path_rec);
     set!(c, route.path_rec, array);
     set!(c, route.num_paths, c_int::try_from(paths.len()).unwrap_or(0));
-    // SAFETY: allocated here, at an earlier time; NULL is allowed.
+    // SAFETY: an earlier call allocated it here; NULL is allowed.
     unsafe { libc::free(before.cast()) };
     Ok(())
 }
@@ -205,7 +207,7 @@ pub(crate) fn show_known(object: &IdObject, known: &Known) -> Outcome<()> {
     Ok(())
 }
 
-/// "Exactly", of a selector.
+/// The value "exactly" of a selector.
 const EXACTLY: u8 = 2;
 
 /// A path as `struct ibv_sa_path_rec`, in which LIDs, flow label and partition key are in network order.

@@ -1,7 +1,9 @@
-//! `rdma_getaddrinfo(3)`: names and services to addresses, by the host's resolver. On Ethernet neither routes nor connection data
-//! are part of the answer, and there is no subnet administrator to ask for services.
+//! `rdma_getaddrinfo(3)`: looks names and services up with the host's resolver. On Ethernet the
+//! answer contains neither routes nor connection data, and no subnet administrator exists to ask
+//! for services.
 //!
-//! What is returned is allocated with the C library's allocator, piece by piece: programs replace pieces by their own.
+//! The result is allocated with the C library's allocator, piece by piece, because programs replace
+//! pieces by their own. The principal type is [`Found`].
 
 use crate::address;
 use crate::cma::{AddrInfo, ps, qpt};
@@ -20,11 +22,11 @@ const FAMILY: c_int = 0x08;
 const SA: c_int = 0x10;
 const AF_IB: c_int = 27;
 
-/// Which bits of a service id name the port space, and which the port.
+/// The bits of a service id that name the port space, and those that name the port.
 const SPACE_MASK: u64 = 0xffff_ffff_ffff_0000;
 const PORT_MASK: u64 = 0xffff;
 
-/// `rdma_getaddrinfo`: 0; -1 and `errno`; or a code of `getaddrinfo(3)`.
+/// `rdma_getaddrinfo`: returns 0; or -1 and `errno`; or a code of `getaddrinfo(3)`.
 ///
 /// # Safety
 /// `node` and `service` are NULL or C strings, `hints` is NULL or valid, `result` valid.
@@ -50,9 +52,9 @@ pub(crate) unsafe extern "C" fn get(
     if outcome == 0 { code } else { outcome }
 }
 
-/// What a look-up gives, if it is not refused.
+/// The result of a look-up that is not refused.
 pub(crate) enum Found {
-    /// The answer, which is the caller's to free.
+    /// The answer, which the caller must free.
     Info(*mut AddrInfo),
     /// A code of `getaddrinfo(3)`.
     Code(c_int),
@@ -117,7 +119,7 @@ pub(crate) unsafe fn release(mut info: *mut AddrInfo) {
     }
 }
 
-/// An answer in the making; freed unless it is given.
+/// An unfinished answer. It is freed unless [`Info::give`] hands it over.
 struct Info(*mut AddrInfo);
 
 impl Info {
@@ -128,7 +130,7 @@ impl Info {
 
     #[allow(clippy::mut_from_ref, reason = "the allocation is this value's own, and references to it are short")]
     fn get(&self) -> &mut AddrInfo {
-        // SAFETY: allocated in `new`, and nobody else has it.
+        // SAFETY: allocated in `new`, and nothing else refers to it.
         unsafe { &mut *self.0 }
     }
 
@@ -138,7 +140,7 @@ impl Info {
         info
     }
 
-    /// Without names the hints are the answer.
+    /// Without names, the answer is the hints.
     ///
     /// # Safety
     /// The hints' addresses are valid for their lengths.
@@ -180,7 +182,7 @@ impl Info {
     }
 
     /// # Safety
-    /// `answer` is of the resolver's list.
+    /// `answer` is from the resolver's list.
     unsafe fn fill(&self, hints: Option<&AddrInfo>, answer: &libc::addrinfo) -> Outcome<()> {
         let info = self.get();
         let hint = |of: fn(&AddrInfo) -> c_int| hints.map(of).filter(|hint| *hint != 0);
@@ -203,7 +205,7 @@ impl Info {
         info.ai_family = if native { AF_IB } else { answer.ai_family };
         let mut name = null_mut();
         if !answer.ai_canonname.is_null() {
-            // SAFETY: a C string of the resolver's.
+            // SAFETY: a C string of the resolver.
             name = unsafe { libc::strdup(answer.ai_canonname) };
         }
         if flags & PASSIVE != 0 {
@@ -218,12 +220,12 @@ impl Info {
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`, and not given to anybody.
+        // SAFETY: allocated in `new`, and not handed over.
         unsafe { release(self.0) };
     }
 }
 
-/// The hints as the resolver takes them.
+/// Translates the hints for the resolver.
 fn question(hints: &AddrInfo) -> libc::addrinfo {
     // SAFETY: a C struct of numbers and pointers; zeros are a valid one.
     let mut asked: libc::addrinfo = unsafe { std::mem::zeroed() };
@@ -247,10 +249,11 @@ fn question(hints: &AddrInfo) -> libc::addrinfo {
     asked
 }
 
-/// A numeric IPv6 address, taken for a GID, with the service id that stands for the port.
+/// Converts a numeric IPv6 address to an AF_IB address: the address is the GID, and a service id
+/// stands for the port.
 ///
 /// # Safety
-/// `answer` is of the resolver's list.
+/// `answer` is from the resolver's list.
 unsafe fn convert(space: c_int, answer: &libc::addrinfo) -> Outcome<Address> {
     // SAFETY: the resolver's address is as long as its family says.
     let found = unsafe { address::read(answer.ai_addr.cast()) }?.and_then(|found| found.socket_addr());
@@ -276,7 +279,7 @@ unsafe fn convert(space: c_int, answer: &libc::addrinfo) -> Outcome<Address> {
     .into())
 }
 
-/// A copy by the C library's allocator.
+/// A copy made with the C library's allocator.
 ///
 /// # Safety
 /// `from` is valid for `len` bytes.
@@ -284,7 +287,7 @@ unsafe fn copy(from: *const c_void, len: u32) -> Outcome<*mut c_void> {
     let len = usize::try_from(len).map_err(|_| Refusal(libc::EINVAL))?;
     // SAFETY: a plain allocation.
     let to = made(unsafe { libc::calloc(1, len.max(1)) })?;
-    // SAFETY: both sides have that many bytes, and one is new.
+    // SAFETY: both sides have that many bytes, and the destination is new.
     unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), len) };
     Ok(to)
 }

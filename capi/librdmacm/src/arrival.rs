@@ -1,5 +1,6 @@
-//! What an event does to its id before the program sees it: addresses and paths are shown, a request becomes an id, a response takes
-//! the QP to RTS and is answered, a join attaches the QP. Some events are none of the program's business and end here.
+//! The work that an event does on its id before the program sees the event. Addresses and paths are
+//! shown. A request becomes an id. A response takes the QP to RTS and is answered. A join attaches
+//! the QP. Some events do not concern the program and end here. The principal type is [`Arrival`].
 
 use crate::address;
 use crate::attributes;
@@ -19,17 +20,18 @@ use cm::{Event, EventKind};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-/// What becomes of an event: the program's struct, or `None` where there is nothing to tell.
+/// Processes an event: returns the program's struct, or `None` if the program need not know.
 ///
 /// # Safety
-/// The event was just taken from its channel, so that its id, which it counts against, is live.
+/// The event was just taken from its channel, so that its id, which counts the event, is live.
 pub(crate) unsafe fn process(event: &Event) -> Option<*mut CmEvent> {
     let (id, group) = match registry::find(event.cookie) {
         Some(Named::Id(id)) => (id, null_mut()),
-        // SAFETY: a membership lives as long as events count against it.
+        // SAFETY: a membership lives as long as unacknowledged events count against it.
         Some(Named::Group(group)) => (unsafe { (*group).id }, group),
         None => {
-            // A request that nobody has accepted yet has no name. What comes of it before that ends it, and accepting will say so.
+            // A request has no name until the program accepts it. An event that comes before that
+            // ends the request, and accepting it will fail.
             let id = registry::find_handle(event.id.0)?;
             if event.kind != EventKind::ESTABLISHED {
                 // SAFETY: as above.
@@ -54,25 +56,25 @@ pub(crate) unsafe fn process(event: &Event) -> Option<*mut CmEvent> {
     Some(arrival.publish(id, group))
 }
 
-/// With the agent the devices are gone: the next of a channel's ids that has one and whose program does not know. `None` when all
-/// have been told.
+/// The agent has ended, so the devices are gone. Returns the event for the channel's next id that
+/// has a device and whose program does not know yet, or `None` when all ids have been told.
 pub(crate) fn removal(channel: *mut EventChannel) -> Option<*mut CmEvent> {
     let id = registry::find_id(|id| {
-        // SAFETY: the registry shows ids that are not freed meanwhile.
+        // SAFETY: the registry shows only ids that cannot be freed meanwhile.
         unsafe { IdObject::of(id) }.is_ok_and(|object| get!(id, channel) == channel && object.take_removal())
     })?;
     let c = CmEvent { id, event: EventKind::DEVICE_REMOVAL.0, ..CmEvent::zeroed() };
     Some(Arrival { c, private_data: Box::default() }.publish(id, null_mut()))
 }
 
-/// An event on its way.
+/// An event while it is processed.
 struct Arrival {
     c: CmEvent,
     private_data: Box<[u8]>,
 }
 
 impl Arrival {
-    /// Whether the program is to know.
+    /// Whether the program must see the event.
     ///
     /// # Safety
     /// `group` is NULL or live.
@@ -92,7 +94,7 @@ impl Arrival {
                 self.connection(event);
                 self.response(event, object);
             }
-            // As when the agent goes: each id is told once.
+            // As when the agent ends: each id is told once.
             EventKind::DEVICE_REMOVAL => return object.take_removal(),
             EventKind::REJECTED => {
                 let (failed, established) = {
@@ -103,13 +105,14 @@ impl Arrival {
                     return false;
                 }
                 if established && !object.is_datagram() {
-                    // It crossed our last message: the program has heard that the connection stands.
+                    // It crossed our last message: the program already knows that the connection is
+                    // established.
                     self.c.event = EventKind::DISCONNECTED.0;
                     self.c.status = 0;
                     return true;
                 }
                 self.parameters(event, object);
-                // What is posted on the QP ends; if it cannot be told so, it is gone.
+                // Requests posted on the QP end. If the QP cannot be modified, it is gone.
                 let _ = attributes::fail(object);
             }
             EventKind::ESTABLISHED => {
@@ -129,12 +132,12 @@ impl Arrival {
                     self.datagram(event);
                     self.outcome(group.joined(event, object), EventKind::MULTICAST_ERROR);
                 }
-                // The one pointer of the struct is the program's own here.
+                // The struct's only pointer holds the program's own context here.
                 self.c.param.ud.private_data = group.context;
             }
             EventKind::ADDRINFO_ERROR => object.state().resolving = false,
             EventKind::USER => self.c.param = EventParam { arg: event.arg() },
-            // Written by `rdma_resolve_addrinfo`, whose answer waits already.
+            // Written by `rdma_resolve_addrinfo`, whose answer already waits.
             EventKind::INTERNAL if event.arg() == resolve_info::RESOLVED => {
                 self.c.event = EventKind::ADDRINFO_RESOLVED.0;
             }
@@ -148,7 +151,7 @@ impl Arrival {
         true
     }
 
-    /// What was done on the way may have failed; the event says so then.
+    /// If the work for the event failed, the event reports the failure instead.
     fn outcome(&mut self, done: Outcome<()>, failure: EventKind) {
         if let Err(Refusal(errno)) = done {
             self.c.event = failure.0;
@@ -191,7 +194,7 @@ impl Arrival {
         };
     }
 
-    /// Keeps private data for as long as the event lives; NULL for none.
+    /// Keeps private data as long as the event lives. Returns NULL for empty data.
     fn keep(&mut self, data: &[u8]) -> *const c_void {
         if data.is_empty() {
             return null();
@@ -200,7 +203,7 @@ impl Arrival {
         self.private_data.as_ptr().cast()
     }
 
-    /// The id that a request has made.
+    /// Makes the id of a connection request.
     fn request(&self, event: &Event, listener: &IdObject) -> Outcome<*mut CmId> {
         let c = listener.c();
         let channel = get!(c, channel);
@@ -219,19 +222,20 @@ impl Arrival {
         }
         let ready = || {
             if listener.state().sync {
-                // SAFETY: just made, and nobody else has it.
+                // SAFETY: just made, and nothing else refers to it.
                 unsafe { id::move_to(new, null_mut()) }?;
             }
             address::show_known(object, &event.known)
         };
         ready().map(|()| new).inspect_err(|_| {
-            // The program has never seen it, and it is rejected with this.
-            // SAFETY: just made, and nobody else has it.
+            // The program has never seen the id. Ending it rejects the request.
+            // SAFETY: just made, and nothing else refers to it.
             let _ = unsafe { id::end(new) };
         })
     }
 
-    /// The peer has accepted: the QP goes to RTS and the peer is told; without a QP that is the program's to do.
+    /// The peer has accepted: takes the QP to RTS and tells the peer. If the id has no QP, the
+    /// program does this.
     fn response(&mut self, event: &Event, object: &IdObject) {
         object.state().remote_ece = event.ece;
         object.keep_attributes(&event.known);
@@ -253,7 +257,7 @@ impl Arrival {
     }
 
     fn publish(self, id: *mut CmId, group: *mut Group) -> *mut CmEvent {
-        // The buffer does not move with its box.
+        // Moving the box does not move the buffer.
         EventObject::create(self.c, EventState { id, group, _private_data: self.private_data }).cast()
     }
 }

@@ -1,5 +1,5 @@
-//! The attributes with which an id's QP goes from state to state, and the going. Where an id has no QP of its own the program does
-//! that, with `rdma_init_qp_attr(3)`.
+//! The attributes with which an id's QP changes its state, and the changes. If an id has no QP of
+//! its own, the program makes these changes with `rdma_init_qp_attr(3)`.
 
 use crate::cma::{CmId, DEPTH_MAX};
 use crate::entry::{self, Outcome};
@@ -12,7 +12,7 @@ use bytemuck::Zeroable;
 use cm::{QpAttributes, QpState};
 use std::ffi::c_int;
 
-/// `rdma_init_qp_attr`: the attributes for the state that `attr` names, and which of them count.
+/// `rdma_init_qp_attr`: the attributes for the state in `attr`, and the mask of the valid ones.
 ///
 /// # Safety
 /// `id` is live, `attr` and `mask` are valid.
@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn init_qp_attr(id: *mut CmId, attr: *mut QpAttr, m
     })
 }
 
-/// Takes a new QP to INIT, or one for datagrams to RTS.
+/// Takes a new QP to INIT, or a datagram QP to RTS.
 ///
 /// # Safety
 /// `qp` is live, and of the id's device.
@@ -51,7 +51,8 @@ pub(crate) unsafe fn begin(object: &IdObject, qp: *mut Qp) -> Outcome<()> {
     unsafe { modify(qp, &mut next, attr::STATE | attr::SQ_PSN) }
 }
 
-/// Takes the id's QP, if it has one, from INIT to RTS: as much of READs and atomics as given, or as agreed (0xff).
+/// Takes the id's QP, if it has one, from INIT to RTS. The numbers of READs and atomics are the
+/// given ones, or the agreed ones for 0xff.
 pub(crate) fn connect(object: &IdObject, responder_resources: u8, initiator_depth: u8) -> Outcome<()> {
     let qp = get!(object.c(), qp);
     if qp.is_null() {
@@ -63,7 +64,7 @@ pub(crate) fn connect(object: &IdObject, responder_resources: u8, initiator_dept
     if responder_resources != DEPTH_MAX {
         attributes.max_dest_rd_atomic = responder_resources;
     }
-    // When the QP was made there was no peer, and so it gave no rights.
+    // The QP was made without a peer, and so without access rights.
     attributes.qp_access_flags = init.qp_access_flags;
     attributes.pkey_index = init.pkey_index;
     // SAFETY: the id's own QP.
@@ -79,7 +80,7 @@ pub(crate) fn connect(object: &IdObject, responder_resources: u8, initiator_dept
 /// `IBV_QPS_ERR`.
 const ERR: u32 = 6;
 
-/// Takes the id's QP, if it has one, to the error state: what is posted on it ends.
+/// Takes the id's QP, if it has one, to the error state, so that posted requests end.
 pub(crate) fn fail(object: &IdObject) -> Outcome<()> {
     let qp = get!(object.c(), qp);
     if qp.is_null() {
@@ -89,7 +90,7 @@ pub(crate) fn fail(object: &IdObject) -> Outcome<()> {
     unsafe { modify(qp, &mut QpAttr { qp_state: ERR, ..QpAttr::zeroed() }, attr::STATE) }
 }
 
-/// The attributes for a state as they came with an event; else they are asked for.
+/// The attributes for a state: those that came with an event, or else the agent's answer.
 fn known(object: &IdObject, state: QpState) -> Outcome<QpAttributes> {
     let index = [QpState::INIT, QpState::RTR, QpState::RTS].iter().position(|known| *known == state);
     let kept = index.and_then(|index| object.state().attributes[index].clone());
@@ -102,7 +103,7 @@ fn asked(object: &IdObject, state: QpState) -> Outcome<QpAttributes> {
 
 fn translate(from: &QpAttributes) -> QpAttr {
     let mut to = QpAttr::zeroed();
-    // SAFETY: the record is `struct ib_uverbs_qp_attr`, and `to` is ours.
+    // SAFETY: the record is `struct ib_uverbs_qp_attr`, and `to` is a local variable.
     unsafe { verbs::ibv_copy_qp_attr_from_kern(&raw mut to, std::ptr::from_ref(from).cast()) };
     to
 }

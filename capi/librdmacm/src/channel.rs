@@ -1,4 +1,5 @@
-//! Event channels: `struct rdma_event_channel` and the connection to the agent behind it.
+//! Event channels: `struct rdma_event_channel` and the connection to the agent behind it. The
+//! principal type is [`ChannelObject`].
 
 use crate::cma::EventChannel;
 use crate::entry::{self, Outcome, Refusal};
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// `struct rdma_event_channel` and the connection.
 pub(crate) type ChannelObject = Object<Shared, Channel>;
 
-/// What the program sees of a channel, and how many threads wait for an event in it.
+/// The part of a channel that the program sees, and the number of threads that wait for an event on
+/// it.
 #[repr(C)]
 pub(crate) struct Shared {
     seen: EventChannel,
@@ -31,7 +33,7 @@ impl Named for Shared {
     }
 }
 
-/// A thread that waits for an event.
+/// Counts a thread that waits for an event.
 pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -50,7 +52,8 @@ impl Drop for Waiting<'_> {
 }
 
 fn waiting(object: &ChannelObject) -> &AtomicUsize {
-    // SAFETY: it lives as long as the object, and an atomic is only ever used through shared references.
+    // SAFETY: the counter lives as long as the object, and an atomic is only used through shared
+    // references.
     unsafe { &(*object.c()).waiting }
 }
 
@@ -59,8 +62,9 @@ pub(crate) extern "C" fn create() -> *mut EventChannel {
     entry::pointer("rdma_create_event_channel", open)
 }
 
-/// `rdma_destroy_event_channel`. A channel in which a thread waits for an event stays, as an open file of the kernel does whose
-/// descriptor is closed meanwhile: that thread waits until the program ends.
+/// `rdma_destroy_event_channel`. A channel on which a thread waits for an event stays, as an open
+/// file of the kernel stays when its descriptor is closed meanwhile: that thread waits until the
+/// program ends.
 ///
 /// # Safety
 /// `channel` is live, and neither it nor ids on it are used afterwards.
@@ -68,7 +72,8 @@ pub(crate) unsafe extern "C" fn destroy(channel: *mut EventChannel) {
     entry::value("rdma_destroy_event_channel", || {
         // SAFETY: the caller's promise.
         let Ok(object) = (unsafe { ChannelObject::live(channel) }) else { return };
-        // Pairs with the end of `Waiting`, so that nobody is in there any more when the object goes.
+        // Pairs with the release in `Waiting::drop`, so that no thread uses the object any more
+        // when it is freed.
         if waiting(object).load(Ordering::Acquire) == 0 {
             // SAFETY: the caller's promise.
             unsafe { ChannelObject::free(channel.cast()) };
@@ -89,17 +94,18 @@ pub(crate) fn agent() -> Outcome<u32> {
     Ok(Channel::open(&run_directory()).map_err(told)?.agent())
 }
 
-/// The run directory, as the verbs library knows it: the mirror of `/sys` lies in it.
+/// The run directory, as the verbs library knows it: the mirror of `/sys` is in it.
 fn run_directory() -> PathBuf {
-    // Whatever fails from here on is told where the devices' reasons are.
+    // From here on, reasons for failures are stored where the devices' reasons are.
     crate::reasons::forward();
-    // SAFETY: a C string that lives for ever.
+    // SAFETY: a C string that is never freed.
     let path = unsafe { CStr::from_ptr(verbs::ibv_get_sysfs_path()) };
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     path.parent().unwrap_or(path).to_owned()
 }
 
-/// An agent that is not there is worth a sentence: programs print only an errno. To them there is no device then.
+/// Explains in a sentence that the agent is missing, because programs print only an errno. For
+/// programs this means that there is no device.
 fn told(error: cm::Error) -> Refusal {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| engine::reason::say(format_args!("{}", error.reason)));

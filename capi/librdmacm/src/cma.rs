@@ -1,5 +1,6 @@
-//! The structs of `rdma_cma.h` as Rust sees them: the same bytes at the same offsets as in rdma-core v44 to v65, checked against
-//! the measured facts as the structs of `verbs.h` are. Nothing here has behaviour.
+//! The structs of `rdma_cma.h` as Rust sees them: the same bytes at the same offsets as in
+//! rdma-core v44 to v65. As for the structs of `verbs.h`, tests check them against measured facts.
+//! Nothing here has behaviour. The principal type is [`CmId`].
 
 use crate::layout::{AhAttr, CompChannel, Context, Cq, Gid, Pd, Qp, SaPathRec, Srq, mirror};
 use bytemuck::Zeroable;
@@ -91,7 +92,8 @@ mirror! {
     }
 }
 
-/// The union `param` of `struct rdma_cm_event`: which member is meant, the event and the id's type say.
+/// The union `param` of `struct rdma_cm_event`. The event and the id's type decide which member is
+/// valid.
 #[repr(C)]
 #[derive(Clone, Copy, Zeroable)]
 pub(crate) union EventParam {
@@ -158,7 +160,7 @@ pub(crate) mod qpt {
     pub(crate) const XRC_RECV: u32 = 10;
 }
 
-/// "As much as the device has", for the depths in [`ConnParam`].
+/// "As many as the device has", for the depths in [`ConnParam`].
 pub(crate) const DEPTH_MAX: u8 = 0xff;
 
 #[cfg(test)]

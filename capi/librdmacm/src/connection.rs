@@ -1,6 +1,7 @@
 //! Connections: listen, connect, accept, reject, disconnect.
 //!
-//! What a program leaves open is filled in here: the QP's number, and as many READs and atomics as the device has.
+//! This module fills in values that the program leaves open: the QP number, and as many READs and
+//! atomics as the device has.
 
 use crate::address;
 use crate::attributes;
@@ -13,10 +14,10 @@ use cm::Ece;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
-/// How often a message is sent again, and after a receiver-not-ready (7: for ever), where the program does not say.
+/// The default number of retransmissions, and of retries after an RNR NAK (7: for ever).
 const RETRIES: u8 = 7;
 
-/// The IBA's reason for options of a vendor that are not understood (volume 1, 12.6.7.2).
+/// The IBA's reject reason for vendor options that are not understood (volume 1, 12.6.7.2).
 const VENDOR_OPTION: u8 = 35;
 
 /// `rdma_listen`.
@@ -28,7 +29,7 @@ pub(crate) unsafe extern "C" fn listen(id: *mut CmId, backlog: c_int) -> c_int {
         // SAFETY: the caller's promise.
         let object = unsafe { id::live(id) }?;
         object.channel()?.listen(object.inner.handle, backlog)?;
-        // Where it was bound, it listens.
+        // A bound id listens on its address, which is shown already.
         if !address::is_bound(object) {
             let found = object.channel()?.query_addresses(object.inner.handle)?;
             address::show_addresses(object, &found)?;
@@ -37,7 +38,8 @@ pub(crate) unsafe extern "C" fn listen(id: *mut CmId, backlog: c_int) -> c_int {
     })
 }
 
-/// `rdma_connect`: ESTABLISHED, or why not, follows; a synchronous id waits for it.
+/// `rdma_connect`: ESTABLISHED or the reason for a failure follows as an event; a synchronous id
+/// waits for it.
 ///
 /// # Safety
 /// `id` is live, `param` NULL or valid.
@@ -71,7 +73,8 @@ pub(crate) unsafe extern "C" fn connect(id: *mut CmId, param: *const ConnParam) 
     })
 }
 
-/// `rdma_accept`: the id's QP goes to RTS; a synchronous id waits until the connection stands.
+/// `rdma_accept`: the id's QP goes to RTS; a synchronous id waits until the connection is
+/// established.
 ///
 /// # Safety
 /// `id` is live, `param` NULL or valid.
@@ -93,7 +96,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
                 chosen(param.map(|param| param.initiator_depth), depth.min(device.max_initiator_depth));
             state.responder_resources =
                 chosen(param.map(|param| param.responder_resources), resources.min(device.max_responder_resources));
-            // The vendor is the one who asked.
+            // The vendor is that of the side that asked for the connection.
             let ece = Ece { vendor_id: state.remote_ece.vendor_id, options: state.local_ece.options };
             (state.responder_resources, state.initiator_depth, ece)
         };
@@ -110,7 +113,8 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
         object.inner.named.store(true, Ordering::Relaxed);
         if object.is_datagram() {
             if object.state().sync {
-                // SAFETY: the id's own event, which is valid until its next call.
+                // SAFETY: the id's own event, which is valid until the program's next call on the
+                // id.
                 unsafe { event::let_go(object) };
             }
         } else {
@@ -120,7 +124,8 @@ pub(crate) unsafe extern "C" fn accept(id: *mut CmId, param: *const ConnParam) -
     })
 }
 
-/// `rdma_establish`: the active side without a QP of the id's has taken its own to RTS.
+/// `rdma_establish`: for an active side whose id has no QP and whose program has taken its own QP
+/// to RTS.
 ///
 /// # Safety
 /// `id` is live.
@@ -146,7 +151,7 @@ pub(crate) unsafe extern "C" fn reject(id: *mut CmId, data: *const c_void, len: 
     entry::or_minus_one("rdma_reject", || unsafe { refuse_with(id, data, len, 0) })
 }
 
-/// `rdma_reject_ece`: because of the options of a vendor.
+/// `rdma_reject_ece`: rejects because of a vendor's options.
 ///
 /// # Safety
 /// As for [`reject`].
@@ -164,7 +169,8 @@ unsafe fn refuse_with(id: *mut CmId, data: *const c_void, len: u8, reason: u8) -
     Ok(0)
 }
 
-/// `rdma_notify`: of an async event of the QP, which the connection manager may not have seen.
+/// `rdma_notify`: reports an asynchronous event of the QP that the connection manager may not have
+/// seen.
 ///
 /// # Safety
 /// `id` is live.
@@ -187,7 +193,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
         let object = unsafe { id::live(id) }?;
         object.device()?;
         attributes::fail(object)?;
-        // Of a connection that stands, or has stood, it cannot be refused.
+        // A connection that is or was established cannot refuse this.
         if object.state().established && !object.is_datagram() {
             object.channel()?.disconnect_quietly(object.inner.handle)?;
         } else {
@@ -198,7 +204,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
     })
 }
 
-/// What the manual pages demand of the parameters of a connection.
+/// Checks the parameters of a connection as the manual pages demand.
 fn check(object: &IdObject, param: Option<&ConnParam>) -> Outcome<()> {
     if get!(object.c(), ps) != ps::TCP {
         return Ok(());
@@ -223,7 +229,7 @@ fn check(object: &IdObject, param: Option<&ConnParam>) -> Outcome<()> {
     Ok(())
 }
 
-/// The program's choice, or what there is.
+/// The program's choice, or else the maximum.
 fn chosen(asked: Option<u8>, most: u8) -> u8 {
     asked.filter(|asked| *asked != DEPTH_MAX).unwrap_or(most)
 }
@@ -257,7 +263,7 @@ fn asked<'a>(
 }
 
 /// # Safety
-/// `param`'s private data are NULL or valid.
+/// `param`'s private data is NULL or valid.
 unsafe fn private(param: Option<&ConnParam>) -> &[u8] {
     // SAFETY: the caller's promise.
     param.map_or(&[], |param| unsafe { bytes(param.private_data, param.private_data_len) })

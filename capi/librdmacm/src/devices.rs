@@ -1,7 +1,9 @@
-//! The devices that ids lead to: each is opened once in a process, and has the default PD of all ids on it.
+//! The devices that ids use. A process opens each device once, with one default PD for all ids on
+//! it.
 //!
-//! What is opened stays open while the process lives, for ids, QPs and programs point to it. A forked child opens its own: the
-//! parent's belong to the parent. The principal type is [`Opened`].
+//! An open device stays open while the process lives, because ids, QPs and programs point to it. A
+//! forked child opens its own devices: the parent's belong to the parent. The principal type is
+//! [`Opened`].
 
 use crate::channel;
 use crate::entry::{self, Outcome, refuse};
@@ -13,7 +15,7 @@ use std::ffi::c_int;
 
 /// A device that this process has opened.
 pub(crate) struct Opened {
-    /// The agent that has it; the devices of one that has ended are of no use any more.
+    /// The agent of the device. After the agent ends, the device cannot be used.
     agent: u32,
     index: c_int,
     guid: u64,
@@ -21,24 +23,25 @@ pub(crate) struct Opened {
     pub(crate) verbs: *mut Context,
     /// The default PD.
     pub(crate) pd: *mut Pd,
-    /// READs and atomics that a QP may have under way.
+    /// The number of READs and atomics that a QP may have outstanding.
     pub(crate) max_initiator_depth: u8,
-    /// READs and atomics that a QP answers at a time.
+    /// The number of READs and atomics that a QP answers at a time.
     pub(crate) max_responder_resources: u8,
 }
 
-// SAFETY: it is never written after it was made, and libibverbs' contexts and PDs may be used by every thread.
+// SAFETY: it is never written after it was made, and every thread may use libibverbs' contexts and
+// PDs.
 unsafe impl Sync for Opened {}
 
 struct Table {
-    /// The process that opened them.
+    /// The process that opened the devices.
     process: u32,
     opened: Vec<&'static Opened>,
 }
 
 static TABLE: Mutex<Table> = Mutex::new(Table { process: 0, opened: Vec::new() });
 
-/// The device with this number and GUID (in network order) of an agent.
+/// The agent's device with this number and GUID (in network order).
 pub(crate) fn find(agent: u32, index: u32, guid: [u8; 8]) -> Outcome<&'static Opened> {
     let (index, guid) = (index.cast_signed(), u64::from_ne_bytes(guid));
     let mut table = own();
@@ -48,7 +51,7 @@ pub(crate) fn find(agent: u32, index: u32, guid: [u8; 8]) -> Outcome<&'static Op
     }
     let list = List::get()?;
     for device in list.devices() {
-        // SAFETY: devices of the list live for ever in our libibverbs.
+        // SAFETY: in our libibverbs, devices of the list live for ever.
         if unsafe { (verbs::ibv_get_device_index(device), verbs::ibv_get_device_guid(device)) } == (index, guid) {
             return open(&mut table, agent, device);
         }
@@ -71,12 +74,12 @@ pub(crate) unsafe extern "C" fn get(count: *mut c_int) -> *mut *mut Context {
         let devices = List::get()?;
         let mut contexts = Vec::new();
         for device in devices.devices() {
-            // SAFETY: devices of the list live for ever in our libibverbs.
+            // SAFETY: in our libibverbs, devices of the list live for ever.
             let (index, guid) = unsafe { (verbs::ibv_get_device_index(device), verbs::ibv_get_device_guid(device)) };
             let same = |opened: &&&Opened| (opened.agent, opened.index, opened.guid) == (agent, index, guid);
             let known = table.opened.iter().find(same).copied();
             let opened = known.map_or_else(|| open(&mut table, agent, device), Ok);
-            // One that cannot be opened is left out.
+            // A device that cannot be opened is left out.
             contexts.extend(opened.ok().map(|opened| opened.verbs));
         }
         found = contexts.len();
@@ -116,7 +119,7 @@ fn own() -> parking_lot::MutexGuard<'static, Table> {
 }
 
 fn open(table: &mut Table, agent: u32, device: *mut Device) -> Outcome<&'static Opened> {
-    // SAFETY: `device` is of libibverbs' list; what is opened is not closed.
+    // SAFETY: `device` is from libibverbs' list; an opened device is never closed.
     let opened = unsafe {
         let verbs = made(verbs::ibv_open_device(device))?;
         let mut attr = DeviceAttr::zeroed();
@@ -137,7 +140,7 @@ fn open(table: &mut Table, agent: u32, device: *mut Device) -> Outcome<&'static 
     Ok(opened)
 }
 
-/// The devices that there are now.
+/// The devices that exist now.
 struct List {
     array: *mut *mut Device,
     len: usize,
@@ -160,7 +163,7 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: got from libibverbs, and freed once.
+        // SAFETY: from libibverbs, and freed once.
         unsafe { verbs::ibv_free_device_list(self.array) };
     }
 }

@@ -1,6 +1,7 @@
-//! Enhanced connection establishment (`rdma_set_local_ece(3)`, `rdma_get_remote_ece(3)`): options of a vendor are carried to the peer and
-//! shown. Programs that have QPs of their own set them; an id with a QP offers what the verbs say of that. What they mean is the
-//! verbs' affair.
+//! Enhanced connection establishment (`rdma_set_local_ece(3)`, `rdma_get_remote_ece(3)`): carries a
+//! vendor's options to the peer and shows the peer's. Programs with their own QPs set the options;
+//! an id with a QP offers the options that the verbs report. The verbs library decides what the
+//! options mean.
 
 use crate::cma::CmId;
 use crate::entry::{self, refuse};
@@ -52,14 +53,15 @@ pub(crate) unsafe extern "C" fn get_remote(id: *mut CmId, ece: *mut Ece) -> c_in
     })
 }
 
-/// A QP was made for an id: what is offered to the peer, and of what a peer has asked for, what is accepted.
+/// After a QP was made for an id: notes the options to offer to the peer, or the accepted part of
+/// the peer's options.
 ///
 /// # Safety
 /// `qp` is live.
 pub(crate) unsafe fn begin(object: &IdObject, qp: *mut Qp) {
     let remote = object.state().remote_ece;
     let mut offered = Ece::zeroed();
-    // SAFETY: the caller's promise, and a struct of ours. Without any options there is nothing to offer.
+    // SAFETY: the caller's promise, and a local struct. Without options there is nothing to offer.
     if unsafe { verbs::ibv_query_ece(qp, &raw mut offered) } != 0 {
         return;
     }
@@ -68,13 +70,13 @@ pub(crate) unsafe fn begin(object: &IdObject, qp: *mut Qp) {
     object.state().local_ece = cm::Ece { vendor_id: offered.vendor_id, options: accepted.unwrap_or(offered.options) };
 }
 
-/// Sets what the peer has offered, and says what of it is accepted. Another vendor's options are no reason not to connect: without
-/// them, the devices do what all do.
+/// Sets the peer's options on the QP, and returns the accepted ones. Another vendor's options do
+/// not prevent a connection: without options, the devices do what all devices do.
 ///
 /// # Safety
 /// `qp` is live.
 pub(crate) unsafe fn agree(qp: *mut Qp, remote: cm::Ece) -> Option<u32> {
     let mut wanted = Ece { vendor_id: remote.vendor_id, options: remote.options, comp_mask: 0 };
-    // SAFETY: the caller's promise, and a struct of ours.
+    // SAFETY: the caller's promise, and a local struct.
     (remote.vendor_id != 0 && unsafe { verbs::ibv_set_ece(qp, &raw mut wanted) } == 0).then_some(wanted.options)
 }

@@ -1,5 +1,5 @@
-//! Endpoints (`rdma_create_ep(3)`): a synchronous id with its QP from what `rdma_getaddrinfo(3)` has found, and the requests that
-//! arrive at a listening one.
+//! Endpoints (`rdma_create_ep(3)`): a synchronous id with its QP, made from the result of
+//! `rdma_getaddrinfo(3)`, and the requests that arrive at a listening endpoint.
 
 use crate::address::{self, bind_to, resolve_to};
 use crate::cma::{AddrInfo, CmEvent, CmId};
@@ -16,13 +16,14 @@ use std::ffi::c_int;
 /// `RAI_PASSIVE`.
 const PASSIVE: c_int = 1;
 
-/// How long addresses and routes of an endpoint may take.
+/// The time limit for resolving an endpoint's addresses and routes.
 const PATIENCE_MS: c_int = 2000;
 
 /// `rdma_create_ep`.
 ///
 /// # Safety
-/// `id` is valid, `info` came from `rdma_getaddrinfo` (or looks so), `pd` is NULL or live, `init` NULL or valid.
+/// `id` is valid, `info` came from `rdma_getaddrinfo` (or has the same form), `pd` is NULL or live,
+/// `init` NULL or valid.
 pub(crate) unsafe extern "C" fn create(
     id: *mut *mut CmId,
     info: *const AddrInfo,
@@ -48,7 +49,7 @@ pub(crate) unsafe extern "C" fn create(
             })
         };
         if let Err(refusal) = ready {
-            // SAFETY: nobody else has it.
+            // SAFETY: nothing else refers to it.
             unsafe { destroy(made) };
             return Err(refusal);
         }
@@ -103,7 +104,7 @@ unsafe fn passive(object: &IdObject, info: &AddrInfo, pd: *mut Pd, init: *mut Qp
     Ok(())
 }
 
-/// `rdma_destroy_ep`: the id with its QP and SRQ.
+/// `rdma_destroy_ep`: destroys the id with its QP and SRQ.
 ///
 /// # Safety
 /// `id` is live, and neither it nor what belongs to it is used afterwards.
@@ -120,7 +121,7 @@ pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) {
             if !get!(id, srq).is_null() {
                 srq::destroy(id);
             }
-            // An id that cannot be ended stays; nobody is there to be told.
+            // An id that cannot be ended stays, because the function cannot report a failure.
             let _ = id::end(id);
         }
     });
@@ -138,12 +139,13 @@ pub(crate) unsafe extern "C" fn get_request(listener: *mut CmId, id: *mut *mut C
         if !object.state().sync {
             return Err(refuse!(EINVAL, "rdma_get_request is for synchronous ids; this one has an event channel"));
         }
-        // SAFETY: a synchronous id's event is valid until its next call; the channel is the id's own.
+        // SAFETY: a synchronous id's event is valid until the next call on the id; the channel is
+        // the id's own.
         let event = unsafe {
             event::let_go(object);
             event::next(get!(object.c(), channel))
         }?;
-        // SAFETY: just given out.
+        // SAFETY: the event was just handed out.
         match unsafe { requested(object, event) } {
             Ok(new) => {
                 set!(new, event, event);
@@ -159,7 +161,7 @@ pub(crate) unsafe extern "C" fn get_request(listener: *mut CmId, id: *mut *mut C
     })
 }
 
-/// The id of a request, with the QP that the listening endpoint was given attributes for.
+/// The id of a request, with a QP made from the listening endpoint's attributes.
 ///
 /// # Safety
 /// `event` is live.

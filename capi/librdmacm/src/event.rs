@@ -1,7 +1,8 @@
-//! Events as programs get them: fetched, acknowledged, named, written. What an event does to its id on the way is in [`arrival`].
+//! Events as programs get them: fetched, acknowledged, named, written. The work that an event does
+//! on its id is in [`arrival`].
 //!
-//! The principal type is [`EventObject`]. An event that is given out counts against its id (and its membership) until it is
-//! acknowledged; ending the id waits for that.
+//! The principal type is [`EventObject`]. An event that was handed out counts against its id (and
+//! its membership) until it is acknowledged. Ending the id waits for this.
 
 use crate::arrival;
 use crate::channel::{ChannelObject, Waiting};
@@ -15,7 +16,7 @@ use cm::EventKind;
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null_mut;
 
-/// `struct rdma_cm_event` and what belongs to it.
+/// `struct rdma_cm_event` and the data that belongs to it.
 pub(crate) type EventObject = Object<CmEvent, EventState>;
 
 impl Named for CmEvent {
@@ -26,17 +27,17 @@ impl Named for CmEvent {
     }
 }
 
-/// What this library keeps about an event.
+/// This library's data about an event.
 pub(crate) struct EventState {
-    /// Against which id it counts: for a connection request the listening one.
+    /// The id that counts the event. For a connection request, this is the listening id.
     pub(crate) id: *mut CmId,
-    /// Against which membership, or NULL.
+    /// The membership that counts the event, or NULL.
     pub(crate) group: *mut Group,
-    /// To which the event points.
+    /// The private data that the event points to.
     pub(crate) _private_data: Box<[u8]>,
 }
 
-/// `rdma_get_cm_event`: waits unless the channel's descriptor is set to O_NONBLOCK.
+/// `rdma_get_cm_event`: waits unless the channel's descriptor has O_NONBLOCK.
 ///
 /// # Safety
 /// `channel` is live, `event` valid.
@@ -51,8 +52,9 @@ pub(crate) unsafe extern "C" fn get(channel: *mut EventChannel, event: *mut *mut
     })
 }
 
-/// The next event that is the program's business. With the agent the devices go: as when one is unplugged, the program hears of that
-/// for each id that has one, and gets EIO when it has heard all.
+/// The next event that concerns the program. When the agent ends, its devices go. The program then
+/// gets a DEVICE_REMOVAL event for each id with a device, as when a device is unplugged, and EIO
+/// after that.
 ///
 /// # Safety
 /// `channel` is live.
@@ -81,7 +83,7 @@ pub(crate) unsafe fn next(channel: *mut EventChannel) -> Outcome<*mut CmEvent> {
 /// `event` is NULL or was given out, and is not used afterwards.
 pub(crate) unsafe extern "C" fn ack(event: *mut CmEvent) -> c_int {
     entry::or_minus_one("rdma_ack_cm_event", || {
-        // SAFETY: only looked at here.
+        // SAFETY: the reference is used only here.
         unsafe { EventObject::live(event) }?;
         // SAFETY: the caller's promise.
         unsafe { acknowledge(event) };
@@ -92,12 +94,14 @@ pub(crate) unsafe extern "C" fn ack(event: *mut CmEvent) -> c_int {
 /// # Safety
 /// `event` is live, and is not used afterwards.
 pub(crate) unsafe fn acknowledge(event: *mut CmEvent) {
-    // SAFETY: the caller's promise. Its id is live: ending it waits for this.
+    // SAFETY: the caller's promise. The event's id is live, because ending it waits for this
+    // acknowledgement.
     unsafe {
         if let Ok(object) = EventObject::live(event) {
             let (id, group) = (object.inner.id, object.inner.group);
             EventObject::free(event.cast());
-            // With the agent gone nobody waits for events, and what they belong to may be gone before them.
+            // After the agent has ended, no call waits for events, and the id or membership of an
+            // event may already be gone.
             if !group.is_null() && registry::is_joined(group) {
                 (*group).complete_event();
             }
@@ -121,13 +125,14 @@ pub(crate) unsafe fn let_go(object: &IdObject) {
     }
 }
 
-/// After a call that began something: a synchronous id waits for the event that ends it, keeps the event, and makes of its status
-/// the result of the call.
+/// Called after a call that began an operation. A synchronous id waits for the event that ends the
+/// operation, keeps the event, and turns its status into the result of the call.
 pub(crate) fn wait_if_sync(object: &IdObject) -> Outcome<()> {
     if !object.state().sync {
         return Ok(());
     }
-    // SAFETY: a synchronous id's event is valid until its next call; the channel is the id's own.
+    // SAFETY: a synchronous id's event is valid until the next call on the id; the channel is the
+    // id's own.
     let event = unsafe {
         let_go(object);
         next(get!(object.c(), channel))
@@ -142,7 +147,7 @@ pub(crate) fn wait_if_sync(object: &IdObject) -> Outcome<()> {
     }
 }
 
-/// `rdma_write_cm_event`: only a program's own kind of event may be written.
+/// `rdma_write_cm_event`: programs may write only events of the kind `USER`.
 ///
 /// # Safety
 /// `id` is live.
@@ -162,7 +167,7 @@ pub(crate) unsafe extern "C" fn write(id: *mut CmId, event: c_uint, status: c_in
     })
 }
 
-/// `rdma_event_str`: the name in `rdma_cma.h`, as programs have always got it.
+/// `rdma_event_str`: the name in `rdma_cma.h`, as rdma-core returns it.
 pub(crate) extern "C" fn name(event: c_uint) -> *const c_char {
     const NAMES: [&std::ffi::CStr; 18] = [
         c"RDMA_CM_EVENT_ADDR_RESOLVED",
@@ -196,7 +201,7 @@ mod tests {
     #[test]
     fn names_are_those_of_the_kinds() {
         for number in 0..20 {
-            // SAFETY: a C string that lives for ever.
+            // SAFETY: a C string that is never freed.
             let name = unsafe { CStr::from_ptr(name(number)) }.to_str().expect("ASCII");
             match EventKind(number).name() {
                 Some(kind) if number < 18 => assert_eq!(name, format!("RDMA_CM_EVENT_{kind}")),

@@ -1,6 +1,7 @@
-//! The export list: every name and version that `librdmacm.so.1` has had since rdma-core v44, and the function behind it.
-//! `symbols.txt` is the same list for `cargo xtask abi-check`. The names of sockets over RDMA (`rsocket`, `rbind`, … `riowrite`, all
-//! RDMACM_1.0) are exported in `rsocket/exports.rs`.
+//! The export list: every name and version that `librdmacm.so.1` has had since rdma-core v44, and
+//! the function behind it. `symbols.txt` is the same list for `cargo xtask abi-check`. The
+//! functions of rsockets (`rsocket`, `rbind`, … `riowrite`, all RDMACM_1.0) are exported in
+//! `rsocket/exports.rs`.
 
 use crate::export::export;
 use crate::{

@@ -1,4 +1,5 @@
-//! Memberships in multicast groups (`rdma_join_multicast(3)`): joined through an id, whose QP is attached when the join is done.
+//! Memberships in multicast groups (`rdma_join_multicast(3)`). An id joins a group, and its QP is
+//! attached when the join is done. The principal type is [`Group`].
 
 use crate::address;
 use crate::cma::{CmId, JoinMcAttrEx};
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `RDMA_CM_JOIN_MC_ATTR_ADDRESS` and `_JOIN_FLAGS`; every bit above is unknown.
+/// `RDMA_CM_JOIN_MC_ATTR_ADDRESS` and `_JOIN_FLAGS`. All higher bits are unknown.
 const ATTR_ADDRESS: u32 = 1;
 const ATTR_JOIN_FLAGS: u32 = 2;
 const ATTR_UNKNOWN: u32 = 4;
@@ -27,7 +28,7 @@ const SEND_ONLY: u32 = 1;
 pub(crate) struct Group {
     /// The id through which it was joined.
     pub(crate) id: *mut CmId,
-    /// The program's own pointer, which comes with the group's events.
+    /// The program's own pointer, which the group's events carry.
     pub(crate) context: *const c_void,
     cookie: u64,
     address: Address,
@@ -37,19 +38,19 @@ pub(crate) struct Group {
 }
 
 struct Inner {
-    /// The agent's name for it.
+    /// The agent's handle of the membership.
     handle: Option<Multicast>,
-    /// Where the QP is attached.
+    /// The group and LID that the QP is attached to.
     attached: Option<(Gid, u16)>,
 }
 
 impl Group {
-    /// One event of it is done with.
+    /// Counts one acknowledged event.
     pub(crate) fn complete_event(&self) {
         self.completed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The join is done: the QP hears the group from now on.
+    /// Completes the join: the QP receives the group's datagrams from now on.
     pub(crate) fn joined(&self, event: &Event, object: &IdObject) -> Outcome<()> {
         let ah = event.ud().ah;
         let qp = get!(object.c(), qp);
@@ -63,10 +64,10 @@ impl Group {
         Ok(())
     }
 
-    /// Ends a membership of which nobody knows any more.
+    /// Frees a membership that nothing refers to any more.
     ///
     /// # Safety
-    /// `group` came from `join_group`, and no event of it is under way.
+    /// `group` came from `join_group`, and no event of it is unacknowledged.
     pub(crate) unsafe fn free(group: *mut Self) {
         // SAFETY: made by `Box::into_raw`, and the caller's promise.
         let group = unsafe { Box::from_raw(group) };
@@ -115,18 +116,18 @@ unsafe fn join_group(id: *mut CmId, address: *const c_void, flags: u32, context:
     let inner = Mutex::new(Inner { handle: None, attached: None });
     let group = Group { id, context, cookie, address, send_only, completed: AtomicU32::new(0), inner };
     let group = Box::into_raw(Box::new(group));
-    // Before the command: its event may be quicker than its answer.
+    // Before the command, because the event may arrive before the command's answer.
     registry::name_group(cookie, group);
     match object.channel()?.join_multicast(object.inner.handle, &MulticastJoin { group: address, send_only, cookie }) {
         Ok(handle) => {
-            // SAFETY: just made; only leaving it frees it, and nobody can leave it yet.
+            // SAFETY: just made; only leaving frees it, and no thread can leave it yet.
             unsafe { (*group).inner.lock().handle = Some(handle) };
             object.state().groups.push(group);
             event::wait_if_sync(object)?;
             Ok(0)
         }
         Err(error) => {
-            // SAFETY: nobody has heard of it.
+            // SAFETY: nothing else refers to it.
             unsafe { Group::free(group) };
             Err(error.into())
         }
@@ -149,7 +150,7 @@ pub(crate) unsafe extern "C" fn leave(id: *mut CmId, address: *const c_void) -> 
             position.map(|position| state.groups.remove(position))
         };
         let group = found.ok_or_else(|| refuse!(EADDRNOTAVAIL, "the rdma_cm_id has not joined {address}"))?;
-        // SAFETY: taken from the list, so nobody else leaves it.
+        // SAFETY: taken from the list, so no other thread leaves it.
         let membership = unsafe { &*group };
         let (handle, attached) = {
             let inner = membership.inner.lock();
@@ -157,7 +158,7 @@ pub(crate) unsafe extern "C" fn leave(id: *mut CmId, address: *const c_void) -> 
         };
         let qp = get!(object.c(), qp);
         if let Some((gid, lid)) = attached.filter(|_| !qp.is_null()) {
-            // SAFETY: the id's own QP. One that is not attached any more has left.
+            // SAFETY: the id's own QP. If the QP is no longer attached, it has left already.
             unsafe { verbs::ibv_detach_mcast(qp, &raw const gid, lid) };
         }
         let left = match handle {
@@ -167,7 +168,7 @@ pub(crate) unsafe extern "C" fn leave(id: *mut CmId, address: *const c_void) -> 
         if let Ok(reported) = left {
             object.wait_until(|_| membership.completed.load(Ordering::Relaxed) >= reported);
         }
-        // SAFETY: nobody knows it any more.
+        // SAFETY: nothing refers to it any more.
         unsafe { Group::free(group) };
         left.map(|_| 0)
     })

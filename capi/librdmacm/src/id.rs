@@ -1,8 +1,10 @@
-//! Ids: `struct rdma_cm_id` and what this library keeps about one; made, moved to another channel, ended.
+//! Ids: `struct rdma_cm_id` and this library's data about it; making an id, moving it to another
+//! channel, ending it.
 //!
-//! An id without a channel of its program's is *synchronous*: it has one of its own, and its calls wait until what they began has
-//! ended. Ending an id waits until every event of it that was given out is acknowledged (`rdma_destroy_id(3)`). The principal types
-//! are [`IdObject`] and [`State`].
+//! An id for which the program gave no channel is *synchronous*: it has its own channel, and its
+//! calls wait until the operation that they began has ended. Ending an id waits until every event
+//! of it that was handed out is acknowledged (`rdma_destroy_id(3)`). The principal types are
+//! [`IdObject`] and [`State`].
 
 use crate::addrinfo;
 use crate::channel::{self, ChannelObject};
@@ -21,7 +23,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// `struct rdma_cm_id` and what this library keeps.
+/// `struct rdma_cm_id` and this library's data.
 pub(crate) type IdObject = Object<CmId, IdState>;
 
 impl Named for CmId {
@@ -32,58 +34,62 @@ impl Named for CmId {
     }
 }
 
-/// What does not change, and what does.
+/// The constant part of an id, and its changing part.
 pub(crate) struct IdState {
-    /// The agent's name for it.
+    /// The agent's handle of the id.
     pub(crate) handle: Id,
-    /// By which its events name it.
+    /// The cookie that the id's events carry.
     pub(crate) cookie: u64,
-    /// The device that its address has led to.
+    /// The device that the id's address resolved to.
     pub(crate) device: OnceLock<&'static Opened>,
-    /// Events may name it: it was made by the program, or is a request that it has accepted.
+    /// Whether events may name the id: the program made it, or it is a request that the program has
+    /// accepted.
     pub(crate) named: AtomicBool,
-    /// Its program has been told that the device is gone.
+    /// Whether the program has been told that the device is gone.
     pub(crate) removed: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// What changes.
+/// The changing part of an id.
 pub(crate) struct State {
-    /// Events that the program is done with.
+    /// The number of acknowledged events.
     pub(crate) completed: u32,
-    /// Calls wait for what they began.
+    /// Whether calls wait until their operation has ended.
     pub(crate) sync: bool,
-    /// The response was good and our QP was not: what still comes of the connection is not the program's business.
+    /// The response was good, but modifying our QP failed. Later events of the connection do not
+    /// concern the program.
     pub(crate) connect_error: bool,
-    /// It was this side that asked for the connection.
+    /// Whether this side asked for the connection.
     pub(crate) has_asked: bool,
-    /// The program has heard, or hears now, that the connection stands.
+    /// Whether the program knows, or learns now, that the connection is established.
     pub(crate) established: bool,
-    /// READs and atomics of ours, as asked for or as agreed.
+    /// Our READs and atomics, as asked for or as agreed.
     pub(crate) initiator_depth: u8,
-    /// READs and atomics of the peer's.
+    /// The peer's READs and atomics.
     pub(crate) responder_resources: u8,
-    /// For the QP's next states, as they came with an event; of no use once anything has been asked for or set.
+    /// Attributes for the QP's next states, which came with an event. They are invalid once
+    /// anything has been asked for or set.
     pub(crate) attributes: [Option<Box<QpAttributes>>; 3],
-    /// An option was set, and events may have been on their way already: what they say of the QP's next states is of no use.
+    /// Whether an option was set. Events may have been under way then, so their attributes for the
+    /// QP's next states are ignored.
     pub(crate) optioned: bool,
     /// Enhanced connection establishment, ours and the peer's.
     pub(crate) local_ece: Ece,
     pub(crate) remote_ece: Ece,
-    /// What `rdma_getaddrinfo` wants at the beginning of the private data.
+    /// The data that `rdma_getaddrinfo` puts at the beginning of the private data.
     pub(crate) connect: Vec<u8>,
-    /// For the QPs of those who connect to a listening endpoint.
+    /// The attributes for QPs of requests to a listening endpoint.
     pub(crate) qp_init: Option<QpInitAttr>,
-    /// Memberships.
+    /// The memberships in multicast groups.
     pub(crate) groups: Vec<*mut Group>,
-    /// What `rdma_resolve_addrinfo` has found; the program takes it once.
+    /// The result of `rdma_resolve_addrinfo`, which the program takes once.
     pub(crate) resolved: *mut AddrInfo,
-    /// It was called, and nothing may be asked again.
+    /// Whether `rdma_resolve_addrinfo` was called. It may be called only once.
     pub(crate) resolving: bool,
 }
 
-/// The id behind a program's pointer; EINVAL for what is none (any more).
+/// The id behind a program's pointer. Fails with EINVAL if the pointer is not (or no longer) an id.
 ///
 /// # Safety
 /// The id is not destroyed while the result is used.
@@ -95,7 +101,7 @@ pub(crate) unsafe fn live<'a>(id: *mut CmId) -> Outcome<&'a IdObject> {
             "a call was made with an rdma_cm_id that is none: it has been destroyed, or was never made"
         ));
     }
-    // SAFETY: it is live, as was just seen, and stays so by the caller's promise.
+    // SAFETY: it was live just now, and stays so by the caller's promise.
     unsafe { IdObject::of(id) }
 }
 
@@ -105,13 +111,13 @@ impl IdObject {
         self.inner.state.lock()
     }
 
-    /// The channel that the id is on now.
+    /// The id's current channel.
     pub(crate) fn channel(&self) -> Outcome<&Channel> {
         // SAFETY: the program keeps the channel while ids are on it; a synchronous id has its own.
         unsafe { ChannelObject::live(get!(self.c(), channel)) }.map(|channel| &channel.inner)
     }
 
-    /// The device; EINVAL before there is one.
+    /// The device. Fails with EINVAL if the id has no device yet.
     pub(crate) fn device(&self) -> Outcome<&'static Opened> {
         self.inner
             .device
@@ -120,13 +126,13 @@ impl IdObject {
             .ok_or_else(|| refuse!(EINVAL, "the rdma_cm_id has no device yet: its address is not resolved"))
     }
 
-    /// Keeps what an event tells of the QP's next states.
+    /// Keeps an event's attributes for the QP's next states.
     pub(crate) fn keep_attributes(&self, known: &Known) {
         let mut state = self.state();
         state.attributes = if state.optioned { [const { None }; 3] } else { known.attributes.clone() };
     }
 
-    /// Whether its program is to be told that the device is gone, and has not been; it is from now on.
+    /// Whether the program must be told that the device is gone. Marks the program as told.
     pub(crate) fn take_removal(&self) -> bool {
         let inner = &self.inner;
         inner.device.get().is_some()
@@ -139,7 +145,8 @@ impl IdObject {
         get!(self.c(), qp_type) == qpt::UD
     }
 
-    /// Who has connected once will connect again, mostly in the same way: as what another id is to be made at once.
+    /// The port space and QP type of the next id, which can be made while this one is destroyed. A
+    /// program that has connected once will mostly connect again in the same way.
     fn renewable(&self) -> Option<(PortSpace, QpKind)> {
         let state = self.state();
         let number = |value: c_uint| u16::try_from(value).ok();
@@ -148,13 +155,13 @@ impl IdObject {
         space.zip(kind).filter(|_| state.has_asked && state.established && !state.sync)
     }
 
-    /// One event of the id is done with.
+    /// Counts one acknowledged event of the id.
     pub(crate) fn complete_event(&self) {
         self.state().completed += 1;
         self.inner.changed.notify_all();
     }
 
-    /// Waits until as many events are done with as were given out.
+    /// Waits until as many events are acknowledged as were handed out.
     fn wait_for_events(&self, reported: u32) {
         let mut state = self.state();
         while reported.wrapping_sub(state.completed).cast_signed() > 0 {
@@ -162,7 +169,7 @@ impl IdObject {
         }
     }
 
-    /// Waits, with the id's lock, until `ready`.
+    /// Waits until `ready`, which runs under the id's lock.
     pub(crate) fn wait_until(&self, mut ready: impl FnMut(&State) -> bool) {
         let mut state = self.state();
         while !ready(&state) {
@@ -171,7 +178,7 @@ impl IdObject {
     }
 }
 
-/// What an id begins with.
+/// The initial values of an id.
 pub(crate) struct Beginning {
     pub(crate) channel: *mut EventChannel,
     pub(crate) context: *mut c_void,
@@ -182,7 +189,7 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    /// The id of this handle, whose events carry `cookie`.
+    /// Makes the id for this handle, whose events carry `cookie`.
     pub(crate) fn publish(self, handle: Id, cookie: u64) -> *mut CmId {
         let c = CmId {
             channel: self.channel,
@@ -282,7 +289,7 @@ pub(crate) unsafe fn make(
     }
 }
 
-/// `rdma_destroy_id`: waits until every event that was given out is acknowledged.
+/// `rdma_destroy_id`: waits until every event that was handed out is acknowledged.
 ///
 /// # Safety
 /// `id` is live, and is not used afterwards when this succeeds.
@@ -303,7 +310,7 @@ pub(crate) unsafe fn end(id: *mut CmId) -> Outcome<()> {
     };
     let reported = match ended {
         Ok(reported) => reported,
-        // With the agent the id is gone as well, and so are its events.
+        // When the agent ends, the id and its events are gone as well.
         Err(error) if error.errno == abi::Errno::EIO => 0,
         Err(error) => return Err(error.into()),
     };
@@ -314,7 +321,8 @@ pub(crate) unsafe fn end(id: *mut CmId) -> Outcome<()> {
     let (sync, resolved) = {
         let mut state = object.state();
         for group in state.groups.drain(..) {
-            // SAFETY: the id's own memberships, and their events are acknowledged: they are the id's as well.
+            // SAFETY: the id's own memberships; their events are the id's events too, and are
+            // acknowledged.
             unsafe { Group::free(group) };
         }
         (state.sync, state.resolved)
@@ -323,17 +331,17 @@ pub(crate) unsafe fn end(id: *mut CmId) -> Outcome<()> {
     // SAFETY: allocated with calloc; NULL is allowed.
     unsafe { libc::free(get!(c, route.path_rec).cast()) };
     if sync {
-        // SAFETY: the id's own channel, on which nothing else is.
+        // SAFETY: the id's own channel, which nothing else uses.
         unsafe { ChannelObject::free(get!(c, channel).cast()) };
     }
-    // SAFETY: a list of ours that the program has not taken; NULL is allowed.
+    // SAFETY: a list of this library that the program has not taken; NULL is allowed.
     unsafe { addrinfo::release(resolved) };
     // SAFETY: the caller's promise.
     unsafe { IdObject::free(id.cast()) };
     Ok(())
 }
 
-/// `rdma_migrate_id`: to another channel, or to one of its own.
+/// `rdma_migrate_id`: moves an id to another channel, or to its own if `channel` is NULL.
 ///
 /// # Safety
 /// `id` is live, and no other call with it is under way; `channel` is NULL or live.
@@ -369,7 +377,7 @@ pub(crate) unsafe fn move_to(id: *mut CmId, given: *mut EventChannel) -> Outcome
     if was_sync {
         // SAFETY: the id's own event, if it keeps one.
         unsafe { event::let_go(object) };
-        // SAFETY: the id's own channel, on which nothing is any more.
+        // SAFETY: the id's own channel, which nothing uses any more.
         unsafe { ChannelObject::free(from.cast()) };
     }
     set!(object.c(), channel, to);

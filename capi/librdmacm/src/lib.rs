@@ -1,8 +1,10 @@
-//! `librdmacm.so.1`: the connection manager for C programs, by the names and versions that programs of rdma-core v44 to v65 look up.
+//! `librdmacm.so.1`: the connection manager for C programs, under the names and versions that
+//! programs of rdma-core v44 to v65 look up.
 //!
-//! It stands on two feet: the agent's `rdma_cm` node, through the `cm` crate, and the C functions of `libibverbs.so.1` ([`verbs`]),
-//! where the engine is. What the manual pages of `rdma_cma.h` promise is decided here: synchronous ids, the QP that goes with an
-//! id, events and their acknowledgement. The structs are in [`cma`]; the door of every call is [`entry`]. Sockets over RDMA
+//! It builds on two parts: the agent's `rdma_cm` node, through the `cm` crate, and the C functions
+//! of `libibverbs.so.1` ([`verbs`]), which contains the engine. This crate implements what the
+//! manual pages of `rdma_cma.h` promise: synchronous ids, the QP that belongs to an id, events and
+//! their acknowledgement. The structs are in [`cma`]. Every call enters through [`entry`]. Rsockets
 //! (`rsocket(7)`) are in `rsocket/`.
 
 mod address;

@@ -1,4 +1,4 @@
-//! Options of ids (`rdma_set_option(3)`).
+//! Options of ids (`rdma_set_option(3)`). The agent interprets them, not this file.
 
 use crate::cma::CmId;
 use crate::entry;

@@ -1,5 +1,6 @@
-//! The QP of an id, and the completion queues and channels that are made with it where the program gives none
-//! (`rdma_create_qp(3)`). The inline functions of `rdma_verbs.h` read all of them from `struct rdma_cm_id`.
+//! The QP of an id, and the completion queues and channels that are made with it if the program
+//! gives none (`rdma_create_qp(3)`). The inline functions of `rdma_verbs.h` read all of them from
+//! `struct rdma_cm_id`.
 
 use crate::attributes;
 use crate::cma::{CmId, qpt};
@@ -13,7 +14,8 @@ use bytemuck::Zeroable;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// `rdma_create_qp`: on `pd`, or on the id's default one. What was made goes back into `init`.
+/// `rdma_create_qp`: makes the QP on `pd`, or on the id's default PD. Stores the actual values in
+/// `init`.
 ///
 /// # Safety
 /// `id` is live, `pd` NULL or live, `init` valid, and the objects in it live.
@@ -42,7 +44,7 @@ pub(crate) unsafe fn build(id: *mut CmId, pd: *mut Pd, init: *mut QpInitAttr) ->
         pd: if pd.is_null() { get!(object.c(), pd) } else { pd },
         ..QpInitAttrEx::zeroed()
     };
-    // SAFETY: the caller's promise; `extended` is ours.
+    // SAFETY: the caller's promise; `extended` is a local variable.
     let built = unsafe { build_ex(object, &raw mut extended) };
     let plain = QpInitAttr {
         send_cq: extended.send_cq,
@@ -107,7 +109,7 @@ unsafe fn build_ex(object: &IdObject, init: *mut QpInitAttrEx) -> Outcome<()> {
         // SAFETY: just made.
         let begun = unsafe { attributes::begin(object, qp) };
         if begun.is_err() {
-            // SAFETY: just made, and nobody else has it.
+            // SAFETY: just made, and nothing else refers to it.
             unsafe { verbs::ibv_destroy_qp(qp) };
         }
         begun.map(|()| {
@@ -129,17 +131,17 @@ unsafe fn build_ex(object: &IdObject, init: *mut QpInitAttrEx) -> Outcome<()> {
     }
 }
 
-/// `rdma_destroy_qp`: with the queues that were made for it.
+/// `rdma_destroy_qp`: destroys the QP with the queues that were made for it.
 ///
 /// # Safety
-/// `id` is live, and nobody uses its QP any more.
+/// `id` is live, and nothing uses its QP any more.
 pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) {
     entry::value("rdma_destroy_qp", || {
         // SAFETY: the caller's promise.
         if let Ok(object) = unsafe { id::live(id) } {
             let qp = get!(object.c(), qp);
             if !qp.is_null() {
-                // SAFETY: the id's own QP, which nobody uses any more.
+                // SAFETY: the id's own QP, which nothing uses any more.
                 unsafe { verbs::ibv_destroy_qp(qp) };
                 set!(object.c(), qp, null_mut());
             }
@@ -148,7 +150,7 @@ pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) {
     });
 }
 
-/// Makes completion queues of these sizes, where they are not 0, each with a channel.
+/// Makes completion queues of these sizes, each with a channel. Size 0 makes none.
 pub(crate) fn create_cqs(object: &IdObject, send: u32, receive: u32) -> Outcome<()> {
     let c = object.c();
     let built = || {
@@ -180,7 +182,7 @@ fn create_cq(object: &IdObject, size: u32, channel: *mut CompChannel) -> Outcome
     made(unsafe { verbs::ibv_create_cq(get!(object.c(), verbs), size, object.c().cast(), channel, 0) })
 }
 
-/// Ends the completion queues and channels that were made for the id.
+/// Destroys the completion queues and channels that were made for the id.
 pub(crate) fn destroy_cqs(object: &IdObject) {
     let c = object.c();
     if get!(c, qp_type) == qpt::XRC_RECV && !get!(c, srq).is_null() {

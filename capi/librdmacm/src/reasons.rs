@@ -1,18 +1,18 @@
-//! Reasons of this library: they go to the verbs library, where those of the device are.
+//! Forwards the reasons of this library to the verbs library, which stores the device's reasons.
 
 use engine::reason::{self, Kind};
 use std::ffi::{CString, c_char};
 
-/// `softhca_note` of softhca's libibverbs; another one has none.
+/// `softhca_note` of softhca's libibverbs. Other verbs libraries do not have it.
 type Note = unsafe extern "C" fn(u32, *const c_char);
 
-/// From now on reasons are noted by the verbs library.
+/// From now on, the verbs library stores the reasons.
 pub(crate) fn forward() {
     reason::forward(to_verbs);
 }
 
 fn to_verbs(kind: Kind, sentence: &str) -> bool {
-    // SAFETY: a string, and the library that this code is in looks in its own scope.
+    // SAFETY: a string; the look-up uses the scope of the library that this code is in.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"softhca_note".as_ptr()) };
     if found.is_null() {
         return false;

@@ -1,7 +1,8 @@
-//! The cookies that events carry: which id or membership each stands for. An event names what it happened to by a number that this
-//! process chose; a number that is not here names nothing, whatever the agent says.
+//! The cookies that events carry: which id or membership each cookie names. This process chose the
+//! numbers. A number that is not in the table names nothing, whatever the agent says.
 //!
-//! An id that a request made has no cookie until it is accepted; it is known by its handle until then.
+//! An id made by a request has no cookie until it is accepted; until then, its handle names it. The
+//! principal type is [`Named`].
 
 use crate::cma::CmId;
 use crate::group::Group;
@@ -11,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a cookie stands for.
+/// The object that a cookie names.
 #[derive(Clone, Copy)]
 pub(crate) enum Named {
     /// An id.
@@ -20,7 +21,7 @@ pub(crate) enum Named {
     Group(*mut Group),
 }
 
-/// Pointers as numbers, so that threads may share the table.
+/// The table holds pointers as numbers, so that threads may share it.
 #[derive(Default)]
 struct Table {
     ids: HashMap<u64, u64>,
@@ -32,24 +33,26 @@ struct Table {
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A cookie that nothing has had.
+/// A cookie that was never used before.
 pub(crate) fn fresh() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// From now on `number` stands for the id.
+/// Lets `number` name the id from now on.
 pub(crate) fn name_id(number: u64, id: *mut CmId) {
     let mut table = TABLE.lock();
     table.ids.insert(number, cookie(id));
     table.live.insert(cookie(id));
 }
 
-/// Whether `id` is one. (Programs are known that go on with an id that they have destroyed, after a connection was refused.)
+/// Whether `id` is a live id. (Some programs go on with an id that they destroyed after a refused
+/// connection.)
 pub(crate) fn is_live(id: *mut CmId) -> bool {
     TABLE.lock().live.contains(&cookie(id))
 }
 
-/// The first id, by age, of which this holds. None is freed meanwhile; the question must not come back here.
+/// The first id, by age, for which `holds` is true. No id is freed meanwhile; `holds` must not call
+/// this module.
 pub(crate) fn find_id(mut holds: impl FnMut(*mut CmId) -> bool) -> Option<*mut CmId> {
     let table = TABLE.lock();
     let mut ids: Vec<(u64, u64)> = table.ids.iter().map(|(number, id)| (*number, *id)).collect();
@@ -57,22 +60,22 @@ pub(crate) fn find_id(mut holds: impl FnMut(*mut CmId) -> bool) -> Option<*mut C
     ids.into_iter().map(|(_, id)| from_cookie(id)).find(|id| holds(*id))
 }
 
-/// From now on `number` stands for the membership.
+/// Lets `number` name the membership from now on.
 pub(crate) fn name_group(number: u64, group: *mut Group) {
     TABLE.lock().groups.insert(number, cookie(group));
 }
 
-/// Whether `group` is a membership still.
+/// Whether `group` is still a membership.
 pub(crate) fn is_joined(group: *mut Group) -> bool {
     TABLE.lock().groups.values().any(|known| *known == cookie(group))
 }
 
-/// The id of a request, by its handle.
+/// Lets the handle name the id of a request.
 pub(crate) fn name_handle(handle: u32, id: *mut CmId) {
     TABLE.lock().handles.insert(handle, cookie(id));
 }
 
-/// What `number` stands for.
+/// The object that `number` names.
 pub(crate) fn find(number: u64) -> Option<Named> {
     let table = TABLE.lock();
     let id = table.ids.get(&number).map(|id| Named::Id(from_cookie(*id)));
@@ -84,7 +87,7 @@ pub(crate) fn find_handle(handle: u32) -> Option<*mut CmId> {
     TABLE.lock().handles.get(&handle).map(|id| from_cookie(*id))
 }
 
-/// The id is no more.
+/// Forgets a destroyed id.
 pub(crate) fn forget_id(number: u64, handle: u32) {
     let mut table = TABLE.lock();
     if let Some(id) = table.ids.remove(&number) {
@@ -93,7 +96,7 @@ pub(crate) fn forget_id(number: u64, handle: u32) {
     table.handles.remove(&handle);
 }
 
-/// The membership is no more.
+/// Forgets a membership that has ended.
 pub(crate) fn forget_group(number: u64) {
     TABLE.lock().groups.remove(&number);
 }

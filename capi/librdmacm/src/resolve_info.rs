@@ -1,5 +1,6 @@
-//! `rdma_resolve_addrinfo(3)`: looking up names for an id, with an event at the end, and `rdma_query_addrinfo(3)`, which takes the
-//! result. The look-up itself is `rdma_getaddrinfo`'s; its event goes by way of the agent, into the id's own channel.
+//! `rdma_resolve_addrinfo(3)` looks names up for an id and ends with an event.
+//! `rdma_query_addrinfo(3)` takes the result. The look-up itself is that of `rdma_getaddrinfo`. Its
+//! event goes through the agent to the id's own channel.
 
 use crate::addrinfo::{self, Found};
 use crate::cma::{AddrInfo, CmId};
@@ -10,11 +11,11 @@ use cm::EventKind;
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
-/// Hint flags: by the subnet administrator, by the host's resolver.
+/// Hint flags: ask the subnet administrator; ask the host's resolver.
 const SA: c_int = 0x10;
 const DNS: c_int = 0x20;
 
-/// What the event for ourselves says: which event the program is to see.
+/// The argument of the internal event: which event the program must see.
 pub(crate) const RESOLVED: u64 = 16;
 pub(crate) const FAILED: u64 = 17;
 
@@ -74,13 +75,13 @@ unsafe fn begin(
     let told = object.channel()?.write_event(object.inner.handle, EventKind::INTERNAL, status, arg);
     told.map_err(|error| {
         let info = std::mem::replace(&mut object.state().resolved, null_mut());
-        // SAFETY: found just now, and nobody has taken it.
+        // SAFETY: made just now, and not handed to the program.
         unsafe { addrinfo::release(info) };
         error.into()
     })
 }
 
-/// `rdma_query_addrinfo`: what has been found, once; it is the program's to free.
+/// `rdma_query_addrinfo`: returns the result once. The program must free it.
 ///
 /// # Safety
 /// `id` is live, `info` valid.
@@ -100,7 +101,7 @@ pub(crate) unsafe extern "C" fn query(id: *mut CmId, info: *mut *mut AddrInfo) -
     })
 }
 
-/// A code of `getaddrinfo(3)` as an error number, for an event's status.
+/// Translates a code of `getaddrinfo(3)` to an error number for an event's status.
 fn errno(code: c_int) -> c_int {
     match code {
         libc::EAI_AGAIN => libc::EAGAIN,

@@ -1,4 +1,4 @@
-//! The shared receive queue of an id (`rdma_create_srq(3)`).
+//! The shared receive queue of an id (`rdma_create_srq(3)`). The QP is in `qp`.
 
 use crate::cma::{CmId, qpt};
 use crate::entry::{self, Outcome, refuse};
@@ -11,7 +11,8 @@ use bytemuck::Zeroable;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// `rdma_create_srq`: on `pd`, or on the id's default one. What was made goes back into `init`.
+/// `rdma_create_srq`: makes the SRQ on `pd`, or on the id's default PD. Stores the actual sizes in
+/// `init`.
 ///
 /// # Safety
 /// `id` is live, `pd` NULL or live, `init` valid.
@@ -28,7 +29,7 @@ pub(crate) unsafe extern "C" fn create(id: *mut CmId, pd: *mut Pd, init: *mut Sr
             pd,
             ..SrqInitAttrEx::zeroed()
         };
-        // SAFETY: the caller's promise; `extended` is ours.
+        // SAFETY: the caller's promise; `extended` is a local variable.
         let built = unsafe { build(object, &raw mut extended) };
         set!(init, attr, extended.attr);
         built.map(|()| 0)
@@ -85,21 +86,21 @@ unsafe fn build(object: &IdObject, init: *mut SrqInitAttrEx) -> Outcome<()> {
     }
 }
 
-/// `rdma_destroy_srq`: with the queues that were made for it.
+/// `rdma_destroy_srq`: destroys the SRQ with the queues that were made for it.
 ///
 /// # Safety
-/// `id` is live, and nobody uses its SRQ any more.
+/// `id` is live, and nothing uses its SRQ any more.
 pub(crate) unsafe extern "C" fn destroy(id: *mut CmId) {
     entry::value("rdma_destroy_srq", || {
         // SAFETY: the caller's promise.
         if let Ok(object) = unsafe { id::live(id) } {
             let srq = get!(object.c(), srq);
             if !srq.is_null() {
-                // SAFETY: the id's own SRQ, which nobody uses any more.
+                // SAFETY: the id's own SRQ, which nothing uses any more.
                 unsafe { verbs::ibv_destroy_srq(srq) };
                 set!(object.c(), srq, null_mut());
             }
-            // A QP that is still there has the queues.
+            // An existing QP still uses the queues.
             if get!(object.c(), qp).is_null() {
                 destroy_cqs(object);
             }

@@ -1,7 +1,8 @@
-//! What this library takes from `libibverbs.so.1`: its C functions, by name and version, and the few that `verbs.h` has inline,
-//! which call through a context's operations. The engine is on the other side of these and nowhere else.
+//! The functions that this library calls in `libibverbs.so.1`: its C functions, by name and
+//! version, and the few functions that are inline in `verbs.h` and call a context's operations. All
+//! access to the engine goes through them.
 //!
-//! All of them are unsafe as C functions are: pointers are to live objects of that library.
+//! They are unsafe as all C functions are: pointers must point to live objects of that library.
 
 use crate::entry::{Outcome, Refusal, refuse};
 use crate::layout::{
@@ -103,7 +104,7 @@ pub(crate) unsafe fn create_srq_ex(context: *mut Context, attr: *mut SrqInitAttr
     made(srq)
 }
 
-/// An operation of the extended context; EOPNOTSUPP where there is none.
+/// An operation of the extended context. Fails with EOPNOTSUPP if the context does not have it.
 ///
 /// # Safety
 /// `context` is open; `offset` is that of an operation in [`VerbsContext`].
@@ -114,7 +115,8 @@ unsafe fn extended(context: *mut Context, offset: usize) -> Outcome<Op> {
         return Err(missing());
     }
     let whole = context.wrapping_byte_sub(offset_of!(VerbsContext, context)).cast::<VerbsContext>();
-    // SAFETY: a context that says so is the last part of a `struct verbs_context`, which has `sz` bytes.
+    // SAFETY: a context with this value is the last part of a `struct verbs_context`, which has
+    // `sz` bytes.
     let size = unsafe { (&raw const (*whole).sz).read() };
     if size < size_of::<VerbsContext>() - offset {
         return Err(missing());
@@ -124,12 +126,13 @@ unsafe fn extended(context: *mut Context, offset: usize) -> Outcome<Op> {
     if operation.is_null() { Err(missing()) } else { Ok(operation) }
 }
 
-/// What a call that returns a pointer made; the reason for NULL is in `errno`, and has been told.
+/// The result of a call that returns a pointer. For NULL the reason is in `errno`, and has been
+/// reported.
 pub(crate) fn made<T>(pointer: *mut T) -> Outcome<*mut T> {
     if pointer.is_null() { Err(last_error()) } else { Ok(pointer) }
 }
 
-/// What a call that returns 0 or an errno value said.
+/// The result of a call that returns 0 or an errno value.
 pub(crate) fn done(code: c_int) -> Outcome<()> {
     if code == 0 { Ok(()) } else { Err(Refusal(code)) }
 }

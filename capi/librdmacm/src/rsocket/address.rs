@@ -1,11 +1,11 @@
-//! Socket addresses as the program passes them: the bytes of a `struct sockaddr` and how many there are. The principal type is
-//! [`Name`].
+//! Socket addresses as the program passes them: the bytes of a `struct sockaddr` and their number.
+//! The principal type is [`Name`].
 
 use crate::entry::{Outcome, Refusal};
 use std::ffi::c_void;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// The most bytes of an address: `struct sockaddr_storage`.
+/// The maximum length of an address: `struct sockaddr_storage`.
 const ROOM: usize = 128;
 
 /// An address of any family.
@@ -17,7 +17,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Reads the program's.
+    /// Reads an address of the program.
     ///
     /// # Safety
     /// `address` is NULL or has `length` bytes.
@@ -30,7 +30,7 @@ impl Name {
             return Err(Refusal(libc::EINVAL));
         }
         let mut bytes = [0; ROOM];
-        // SAFETY: the caller's promise, and no more than there is room for.
+        // SAFETY: the caller's promise, and no more bytes than the array has.
         unsafe { std::ptr::copy_nonoverlapping(address.cast::<u8>(), bytes.as_mut_ptr(), length) };
         let name = Self { bytes, length };
         match name.family() {
@@ -40,10 +40,10 @@ impl Name {
         }
     }
 
-    /// Reads one whose family says how long it is.
+    /// Reads an address whose length follows from its family.
     ///
     /// # Safety
-    /// `address` is to a whole address of its family.
+    /// `address` points to a whole address of its family.
     pub(crate) unsafe fn known(address: *const c_void) -> Outcome<Self> {
         if address.is_null() {
             return Err(Refusal(libc::ENOTCONN));
@@ -60,7 +60,7 @@ impl Name {
         unsafe { Self::read(address, length) }
     }
 
-    /// No particular one of a family.
+    /// The wildcard address of a family.
     pub(crate) fn any(family: i32) -> Self {
         if family == libc::AF_INET6 {
             SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into()
@@ -69,7 +69,8 @@ impl Name {
         }
     }
 
-    /// Gives it to the program, shortened to the room that it has; the length is the whole one.
+    /// Copies the address to the program, shortened to the program's room. The stored length is the
+    /// whole length.
     ///
     /// # Safety
     /// `length` is valid; `address` has as many bytes as it says, or is NULL.
@@ -80,7 +81,7 @@ impl Name {
         // SAFETY: the caller's promise.
         let room = usize::try_from(unsafe { length.read() }).unwrap_or(0);
         if !address.is_null() {
-            // SAFETY: the caller's promise; no more than either has.
+            // SAFETY: the caller's promise; no more bytes than either side has.
             unsafe { std::ptr::copy_nonoverlapping(self.bytes.as_ptr(), address.cast::<u8>(), room.min(self.length)) };
         }
         // SAFETY: the caller's promise.
@@ -92,12 +93,12 @@ impl Name {
         u16::from_ne_bytes([self.bytes[0], self.bytes[1]]).into()
     }
 
-    /// For a C function.
+    /// The address as a pointer for a C function.
     pub(crate) fn as_ptr(&self) -> *mut c_void {
         self.bytes.as_ptr().cast_mut().cast()
     }
 
-    /// As an address of the internet; EAFNOSUPPORT if it is none.
+    /// The address as an internet address. Fails with EAFNOSUPPORT for other families.
     pub(crate) fn internet(&self) -> Outcome<SocketAddr> {
         let port = u16::from_be_bytes([self.bytes[2], self.bytes[3]]);
         let quad = |at: usize| std::array::from_fn::<u8, 4, _>(|index| self.bytes[at + index]);
@@ -144,8 +145,8 @@ impl From<SocketAddr> for Name {
     }
 }
 
-/// The address of a host as it is known inside: an IPv4 host has its IPv4 address, also to a socket of IPv6. The flow label is not the
-/// host's.
+/// The internal form of a host's address: an IPv4 host has its IPv4 address, also on an IPv6
+/// socket. The flow label is dropped, because it does not belong to the host.
 pub(crate) fn inward(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(address) => match address.ip().to_ipv4_mapped() {
@@ -156,7 +157,7 @@ pub(crate) fn inward(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The same address as a socket of a family shows it.
+/// The form of an address that a socket of this family shows.
 pub(crate) fn outward(address: SocketAddr, family: i32) -> SocketAddr {
     match address {
         SocketAddr::V4(address) if family == libc::AF_INET6 => (address.ip().to_ipv6_mapped(), address.port()).into(),
@@ -164,7 +165,7 @@ pub(crate) fn outward(address: SocketAddr, family: i32) -> SocketAddr {
     }
 }
 
-/// Where a datagram to an address goes: one to the wildcard address goes to this host.
+/// The destination of a datagram: the wildcard address means this host.
 pub(crate) fn aimed(to: SocketAddr) -> SocketAddr {
     let ip = match to.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -174,7 +175,7 @@ pub(crate) fn aimed(to: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, to.port())
 }
 
-/// Whether it names no host.
+/// Whether the address is the wildcard address.
 pub(crate) fn is_wild(ip: IpAddr) -> bool {
     ip.is_unspecified()
 }
@@ -191,7 +192,7 @@ mod tests {
             assert_eq!(name.internet().ok(), Some(address));
             assert_eq!(name.without_port().internet().ok().map(|address| address.port()), Some(0));
             let (mut room, mut length) = ([0_u8; ROOM], 128);
-            // SAFETY: as many bytes as it says.
+            // SAFETY: `room` has as many bytes as `length` says.
             unsafe { name.write(room.as_mut_ptr().cast(), &raw mut length) };
             // SAFETY: as above.
             let read = unsafe { Name::read(room.as_ptr().cast(), length) };
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn short_ones_are_refused() {
         let bytes = Name::any(libc::AF_INET6).bytes;
-        // SAFETY: more bytes than said.
+        // SAFETY: there are more bytes than the length says.
         let read = unsafe { Name::read(bytes.as_ptr().cast(), 16) };
         assert_eq!(read.err(), Some(Refusal(libc::EINVAL)));
     }

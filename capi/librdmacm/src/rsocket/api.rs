@@ -1,5 +1,5 @@
-//! The C functions of rsockets that make, connect and end sockets and wait for them (`rsocket(7)`). Those that move data are in
-//! `api_data`, options in `options`.
+//! The C functions of rsockets that make, connect and close sockets and wait for them
+//! (`rsocket(7)`). The functions that move data are in `api_data`, options in `options`.
 
 use super::address::{AF_IB, Name};
 use super::datagram::DatagramSocket;
@@ -184,10 +184,10 @@ pub(crate) unsafe extern "C" fn rpoll(fds: *mut pollfd, count: libc::nfds_t, mil
     })
 }
 
-/// The entries of a list of the program's.
+/// The entries of the program's list.
 ///
 /// # Safety
-/// `list` has `count` entries, and nobody else uses it meanwhile.
+/// `list` has `count` entries, and nothing else uses it meanwhile.
 unsafe fn entries<'a, T>(list: *mut T, count: usize) -> Outcome<&'a mut [T]> {
     if count == 0 {
         return Ok(&mut []);
@@ -231,7 +231,8 @@ pub(crate) unsafe extern "C" fn rselect(
     })
 }
 
-/// `rfcntl`. (It is variadic in C; the one argument that there may be is where the third argument of any function is.)
+/// `rfcntl`. (It is variadic in C; its only optional argument is passed like the third argument of
+/// any function.)
 pub(crate) extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     entry::or_minus_one("rfcntl", || {
         let flags = c_int::try_from(argument & 0x7FFF_FFFF).unwrap_or(0);
@@ -307,7 +308,7 @@ pub(crate) unsafe extern "C" fn repoll_wait(
         let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Refusal(libc::EINVAL))?;
         let found = epoll(list)?.wait(most, poll::patience(milliseconds))?;
         for (index, event) in found.iter().enumerate() {
-            // SAFETY: the caller's promise; no more than `most`.
+            // SAFETY: the caller's promise; no more than `most` entries.
             unsafe { events.wrapping_add(index).write_unaligned(*event) };
         }
         number(found.len())

@@ -1,4 +1,5 @@
-//! The C functions of rsockets that move data (`rsocket(7)`).
+//! The C functions of rsockets that move data (`rsocket(7)`). Making and closing sockets is in
+//! `api`.
 
 use super::address::Name;
 use super::bytes;
@@ -7,7 +8,8 @@ use super::vectors::Buffers;
 use crate::entry::{self, Outcome, Refusal};
 use libc::{c_int, c_void, iovec, msghdr, off_t, ssize_t};
 
-/// Receives into buffers; says how many bytes were copied and how many there were, and who sent them if that is asked for.
+/// Receives into buffers. Returns the number of bytes copied and the number that arrived. Stores
+/// the sender if the program asks for it.
 ///
 /// # Safety
 /// The buffers can be written; `address` and `length` are as for `recvfrom(2)`.
@@ -64,7 +66,7 @@ unsafe fn send(fd: c_int, buffers: Buffers<'_>, flags: c_int, address: *const c_
     }
 }
 
-/// What a call that receives answers: a datagram's whole length, if that is asked for (`MSG_TRUNC`).
+/// The result of a receiving call: with `MSG_TRUNC`, the whole length of the datagram.
 fn told((count, whole): (usize, usize), flags: c_int) -> usize {
     if flags & libc::MSG_TRUNC != 0 { whole } else { count }
 }
@@ -97,7 +99,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
     })
 }
 
-/// `rrecvmsg`. There is never anything beside the data.
+/// `rrecvmsg`. There is never ancillary data.
 ///
 /// # Safety
 /// As for `recvmsg(2)`.
@@ -168,7 +170,7 @@ pub(crate) unsafe extern "C" fn rsendto(
     bytes("rsendto", || unsafe { send(fd, Buffers::one(buffer, length), flags, address, address_length) })
 }
 
-/// `rsendmsg`. Nothing can be sent beside the data.
+/// `rsendmsg`. Ancillary data cannot be sent.
 ///
 /// # Safety
 /// As for `sendmsg(2)`.

@@ -1,6 +1,6 @@
-//! An id of the connection manager with an event channel of its own, as rsockets use them: every call here is one of
-//! `rdma_cma.h`, by this library's own functions. Nothing waits here: events are taken when there are any. The principal types
-//! are [`Endpoint`] and [`News`].
+//! An id of the connection manager with its own event channel, as rsockets use it. Every call here
+//! is a function of `rdma_cma.h`, implemented by this library. Nothing here waits: a call takes an
+//! event only if one is there. The principal types are [`Endpoint`] and [`News`].
 
 use super::address::Name;
 use super::verbs::never_waits;
@@ -15,7 +15,7 @@ use bytemuck::Zeroable;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// What has happened to an id (`enum rdma_cm_event_type`, as far as rsockets look).
+/// The kind of an event (`enum rdma_cm_event_type`, reduced to the kinds that rsockets use).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     AddressResolved,
@@ -55,25 +55,26 @@ impl Kind {
 pub(crate) struct News {
     pub(crate) kind: Kind,
     pub(crate) status: i32,
-    /// The peer's private data, of a request and its answer.
+    /// The peer's private data, for a request and its answer.
     pub(crate) private: Vec<u8>,
     /// The new id of a request, still on its listener's channel.
     pub(crate) request: Option<Incoming>,
 }
 
-/// A request that nobody has answered. It is rejected when it is dropped.
+/// A request that was not answered yet. Dropping it rejects the request.
 pub(crate) struct Incoming {
     id: *mut CmId,
     depths: (u8, u8),
 }
 
-// SAFETY: an id may be used by any thread.
+// SAFETY: any thread may use an id.
 unsafe impl Send for Incoming {}
 
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.id.is_null() {
-            // SAFETY: ours alone; rejecting one that is gone is an error that harms nobody.
+            // SAFETY: only this value refers to it; rejecting a request that is gone fails without
+            // harm.
             unsafe {
                 let _ = connection::reject(self.id, std::ptr::null(), 0);
                 let _ = id::destroy(self.id);
@@ -89,32 +90,32 @@ pub(crate) struct Endpoint {
     depths: (u8, u8),
 }
 
-// SAFETY: the functions of an id and a channel may be called by any thread; fields of the id are read while no call that changes
-// them is under way, which the socket's lock sees to.
+// SAFETY: any thread may call the functions of an id and a channel. The socket's lock ensures that
+// fields of the id are not read during a call that changes them.
 unsafe impl Send for Endpoint {}
 // SAFETY: as above.
 unsafe impl Sync for Endpoint {}
 
-/// How a queue pair is to be.
+/// The properties of a queue pair.
 pub(crate) struct Shape {
     pub(crate) datagrams: bool,
     pub(crate) cap: QpCap,
 }
 
 impl Endpoint {
-    /// A new id; for connections, or for datagrams.
+    /// Makes a new id for connections or for datagrams.
     pub(crate) fn new(datagrams: bool) -> Outcome<Self> {
         let mut endpoint = Self::on_channel()?;
         let space = if datagrams { ps::UDP } else { ps::TCP };
-        // SAFETY: the channel is live, the place is ours.
+        // SAFETY: the channel is live, and the id's place belongs to `endpoint`.
         answered(unsafe { id::create(endpoint.channel, &raw mut endpoint.id, std::ptr::null_mut(), space) })?;
         Ok(endpoint)
     }
 
-    /// The id of a request, on a channel of its own.
+    /// Moves the id of a request to its own channel.
     pub(crate) fn of_request(mut request: Incoming) -> Outcome<Self> {
         let mut endpoint = Self::on_channel()?;
-        // SAFETY: both live.
+        // SAFETY: both are live.
         answered(unsafe { id::migrate(request.id, endpoint.channel) })?;
         endpoint.id = std::mem::replace(&mut request.id, std::ptr::null_mut());
         endpoint.depths = request.depths;
@@ -128,19 +129,19 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Readable when an event waits.
+    /// The channel's descriptor, which is readable when an event waits.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: live.
         borrowed(unsafe { (*self.channel).fd })
     }
 
-    /// The number of that descriptor, which is the socket's.
+    /// The number of that descriptor, which is also the socket's number.
     pub(crate) fn number(&self) -> RawFd {
         self.fd().as_raw_fd()
     }
 
     pub(crate) fn bind(&self, name: &Name) -> Outcome<()> {
-        // SAFETY: the id is live, the address whole.
+        // SAFETY: the id is live, and the address is complete.
         answered(unsafe { address::bind(self.id, name.as_ptr().cast()) })
     }
 
@@ -151,7 +152,7 @@ impl Endpoint {
 
     pub(crate) fn resolve_address(&self, source: Option<&Name>, name: &Name, milliseconds: c_int) -> Outcome<()> {
         let source = source.map_or(std::ptr::null_mut(), Name::as_ptr);
-        // SAFETY: the id is live, the addresses whole.
+        // SAFETY: the id is live, and the addresses are complete.
         answered(unsafe { address::resolve_addr(self.id, source.cast(), name.as_ptr().cast(), milliseconds) })
     }
 
@@ -165,12 +166,12 @@ impl Endpoint {
         let mut attr = QpInitAttr::zeroed();
         (attr.send_cq, attr.recv_cq, attr.cap, attr.sq_sig_all) = (cq, cq, shape.cap, 1);
         attr.qp_type = if shape.datagrams { qpt::UD } else { qpt::RC };
-        // SAFETY: the id is live and has a device; the attributes are whole.
+        // SAFETY: the id is live and has a device; the attributes are complete.
         answered(unsafe { qp::create(self.id, std::ptr::null_mut(), &raw mut attr) })?;
         Ok(attr.cap)
     }
 
-    /// Ends the id's queue pair, if it has one.
+    /// Destroys the id's queue pair, if it has one.
     pub(crate) fn end_queue(&self) {
         if !self.id.is_null() && !self.qp().is_null() {
             // SAFETY: the id is live.
@@ -181,7 +182,7 @@ impl Endpoint {
     pub(crate) fn connect(&self, private: &[u8]) -> Outcome<()> {
         let mut param = Self::param(private);
         (param.flow_control, param.retry_count, param.rnr_retry_count) = (1, 7, 7);
-        // SAFETY: the id is live, the parameters are whole.
+        // SAFETY: the id is live, and the parameters are complete.
         answered(unsafe { connection::connect(self.id, &raw mut param) })
     }
 
@@ -189,7 +190,7 @@ impl Endpoint {
         let mut param = Self::param(private);
         (param.flow_control, param.rnr_retry_count) = (1, 7);
         (param.responder_resources, param.initiator_depth) = self.depths;
-        // SAFETY: the id is live, the parameters are whole.
+        // SAFETY: the id is live, and the parameters are complete.
         answered(unsafe { connection::accept(self.id, &raw mut param) })
     }
 
@@ -207,27 +208,28 @@ impl Endpoint {
 
     /// `rdma_set_option`.
     pub(crate) fn set_option(&self, level: c_int, name: c_int, value: &[u8]) -> Outcome<()> {
-        // SAFETY: the id is live, the value whole.
+        // SAFETY: the id is live, and the value is complete.
         answered(unsafe { option::set(self.id, level, name, value.as_ptr().cast_mut().cast(), value.len()) })
     }
 
     /// The next event, if one waits.
     pub(crate) fn news(&self) -> Outcome<Option<News>> {
         let mut found: *mut CmEvent = std::ptr::null_mut();
-        // SAFETY: the channel is live, the place is ours.
+        // SAFETY: the channel is live, and the id's place belongs to `endpoint`.
         if unsafe { event::get(self.channel, &raw mut found) } != 0 {
             let refusal = last_error();
             return if refusal == super::AGAIN { Ok(None) } else { Err(refusal) };
         }
-        // SAFETY: given out just now, and not acknowledged.
+        // SAFETY: handed out just now, and not acknowledged.
         let CmEvent { id, event: number, status, param, .. } = unsafe { found.read() };
         let kind = Kind::of(number);
         let mut news = News { kind, status, private: Vec::new(), request: None };
         if matches!(kind, Kind::Request | Kind::Established) {
-            // SAFETY: these events carry the parameters of a connection (datagram ids of ours never connect).
+            // SAFETY: these events carry the parameters of a connection (our datagram ids never
+            // connect).
             let conn = unsafe { param.conn };
             if !conn.private_data.is_null() && conn.private_data_len > 0 {
-                // SAFETY: as many bytes as the event says.
+                // SAFETY: the event says how many bytes there are.
                 let bytes =
                     unsafe { std::slice::from_raw_parts(conn.private_data.cast::<u8>(), conn.private_data_len.into()) };
                 news.private = bytes.to_vec();
@@ -237,7 +239,7 @@ impl Endpoint {
                 news.request = Some(Incoming { id, depths });
             }
         }
-        // SAFETY: given out above, and acknowledged once.
+        // SAFETY: handed out above, and acknowledged once.
         unsafe { event::ack(found) };
         Ok(Some(news))
     }
@@ -246,17 +248,17 @@ impl Endpoint {
         get!(self.id, qp)
     }
 
-    /// The id's queue pair, once it is made.
+    /// The id's queue pair, or NULL before it is made.
     pub(crate) fn queue_pair(&self) -> *mut Qp {
         self.qp()
     }
 
-    /// The device, once the id has one.
+    /// The device's context, or NULL before the id has a device.
     pub(crate) fn context(&self) -> *mut Context {
         get!(self.id, verbs)
     }
 
-    /// The protection domain that goes with the device.
+    /// The default protection domain of the device.
     pub(crate) fn pd(&self) -> *mut Pd {
         get!(self.id, pd)
     }
@@ -266,22 +268,22 @@ impl Endpoint {
         get!(self.id, port_num)
     }
 
-    /// The path to the peer, once it is resolved.
+    /// The path to the peer, if it is resolved.
     pub(crate) fn path(&self) -> Option<SaPathRec> {
         let (records, count) = (get!(self.id, route.path_rec), get!(self.id, route.num_paths));
-        // SAFETY: as many records as there are paths.
+        // SAFETY: there are as many records as paths.
         (count > 0 && !records.is_null()).then(|| unsafe { records.read() })
     }
 
-    /// The address on this side.
+    /// The local address.
     pub(crate) fn local(&self) -> Outcome<Name> {
-        // SAFETY: the id's own, in a `struct sockaddr_storage`.
+        // SAFETY: the id's own address, in a `struct sockaddr_storage`.
         unsafe { Name::known((&raw const (*self.id).route.addr.src_storage).cast::<c_void>()) }
     }
 
     /// The peer's address.
     pub(crate) fn peer(&self) -> Outcome<Name> {
-        // SAFETY: the id's own, in a `struct sockaddr_storage`.
+        // SAFETY: the id's own address, in a `struct sockaddr_storage`.
         unsafe { Name::known((&raw const (*self.id).route.addr.dst_storage).cast::<c_void>()) }
     }
 }
@@ -289,7 +291,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.end_queue();
-        // SAFETY: nobody uses them any more, and every event has been acknowledged.
+        // SAFETY: nothing uses them any more, and every event has been acknowledged.
         unsafe {
             if !self.id.is_null() {
                 let _ = id::destroy(self.id);
@@ -299,7 +301,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// What a function that answers 0, or -1 and `errno`, said.
+/// The outcome of a function that returns 0, or -1 and `errno`.
 fn answered(code: c_int) -> Outcome<()> {
     if code == 0 { Ok(()) } else { Err(last_error()) }
 }

@@ -1,10 +1,11 @@
-//! A datagram socket: a UDP socket, whose descriptor and port it has, and a UD queue pair for each local address that is used. The
-//! principal type is [`DatagramSocket`].
+//! A datagram socket: a UDP socket, whose descriptor and port it uses, and a UD queue pair for each
+//! local address in use. The principal type is [`DatagramSocket`].
 //!
-//! A datagram to somebody whose queue pair is not known goes over UDP, and asks for it; the answer goes to and fro while the
-//! program waits for datagrams, for there is no thread that would do it. What arrives is copied out of the registered memory at
-//! once. Inside, an IPv4 host has its IPv4 address, also if the socket is of IPv6 and shows the program a mapped one
-//! ([`inward`], [`outward`]). [`path`] is a queue pair, [`peers`] finds the ways to others.
+//! If the peer's queue pair is not known, a datagram goes over UDP and asks for it. No thread
+//! handles the answers; they are handled while the program waits for datagrams. Received data is
+//! copied out of the registered memory at once. Internally, an IPv4 host has its IPv4 address, even
+//! if the socket is an IPv6 socket and shows the program a mapped address ([`inward`],
+//! [`outward`]). [`path`] is a queue pair, and [`peers`] resolves the ways to peers.
 
 mod path;
 mod peers;
@@ -29,27 +30,29 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most bytes of a datagram, whichever way it takes.
+/// The maximum number of bytes in a datagram, over UD or over UDP.
 const LONGEST: usize = MAX_SIZE - MAX_HEADER;
-/// Others that are remembered; who floods us with addresses makes us forget.
+/// The maximum number of remembered peers. If a flood of addresses exceeds it, all peers are
+/// forgotten.
 const MOST_PEERS: usize = 4096;
-/// How often the UDP socket is looked at by who looks again and again.
+/// A polling caller looks at the UDP socket once in this many calls.
 const UDP_TURN: u32 = 8;
 
-/// A socket of datagrams.
+/// A datagram socket.
 pub(crate) struct DatagramSocket {
     udp: OwnedFd,
     family: c_int,
     state: Mutex<State>,
 }
 
-/// What changes.
+/// The changing part of a socket.
 pub(crate) struct State {
     pub(crate) settings: Settings,
     paths: Vec<Path>,
     peers: HashMap<SocketAddr, Peer>,
     connected: Option<SocketAddr>,
-    /// What the UDP socket has to say about what was sent, as that nobody is there; it is told once.
+    /// An error of the UDP socket about a sent datagram, for example that no receiver exists. It is
+    /// reported once.
     pub(crate) error: Option<Refusal>,
     inbox: VecDeque<(SocketAddr, Vec<u8>)>,
     waiters: Waiters,
@@ -60,7 +63,7 @@ pub(crate) struct State {
 }
 
 impl DatagramSocket {
-    /// A new one.
+    /// Makes a new socket.
     pub(crate) fn new(family: c_int, settings: Settings) -> Outcome<Self> {
         let domain = if family == libc::AF_INET6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = if settings.descriptor_flags == 0 { SocketFlags::empty() } else { SocketFlags::CLOEXEC };
@@ -81,7 +84,7 @@ impl DatagramSocket {
         Ok(Self { udp: udp.map_err(refusal)?, family, state: Mutex::new(state) })
     }
 
-    /// By which the program knows it.
+    /// The descriptor by which the program knows the socket.
     pub(crate) fn fd(&self) -> RawFd {
         self.udp.as_raw_fd()
     }
@@ -91,7 +94,7 @@ impl DatagramSocket {
         self.family
     }
 
-    /// What changes.
+    /// The changing part.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -109,7 +112,7 @@ impl DatagramSocket {
             return rustix::net::connect_unspec(&self.udp).map_err(refusal);
         }
         rustix::net::connect(&self.udp, &name.internet()?).map_err(refusal)?;
-        // As the kernel has understood it: the wildcard address is this host.
+        // The kernel's view of the address: the wildcard address means this host.
         let peer = rustix::net::getpeername(&self.udp).map_err(refusal)?.ok_or(Refusal(libc::ENOTCONN))?;
         let address = inward(SocketAddr::try_from(peer).map_err(refusal)?);
         state.connected = Some(address);
@@ -127,7 +130,8 @@ impl DatagramSocket {
         Ok(outward(connected, self.family).into())
     }
 
-    /// Where a program's address is. A socket of IPv6 takes both families, as the kernel's do.
+    /// The destination for an address of the program. As in the kernel, an IPv6 socket accepts both
+    /// families.
     fn target(&self, name: &Name) -> Outcome<SocketAddr> {
         let address = name.internet()?;
         if address.is_ipv6() && self.family == libc::AF_INET {
@@ -141,7 +145,7 @@ impl DatagramSocket {
         Ok(inward(SocketAddr::try_from(address).map_err(refusal)?))
     }
 
-    /// Binds it to a free port, if it is bound to none.
+    /// Binds the socket to a free port unless it is bound.
     fn bind_somewhere(&self) -> Outcome<SocketAddr> {
         let own = self.own_address()?;
         if own.port() != 0 {
@@ -151,7 +155,7 @@ impl DatagramSocket {
         self.own_address()
     }
 
-    /// `rsendto` and its kin.
+    /// `rsendto` and the other sending calls.
     ///
     /// # Safety
     /// The buffers can be read.
@@ -161,7 +165,7 @@ impl DatagramSocket {
             return Err(Refusal(libc::EMSGSIZE));
         }
         let mut data = [0; LONGEST];
-        // SAFETY: the caller's promise, and there is room.
+        // SAFETY: the caller's promise, and `data` has room.
         unsafe { buffers.cursor().copy_out(data.as_mut_ptr(), length) };
         let data = data.get(..length).unwrap_or_default();
         let to = to.map(|name| self.target(name)).transpose()?;
@@ -184,7 +188,8 @@ impl DatagramSocket {
         }
     }
 
-    /// `rrecvfrom` and its kin: the bytes that were copied, the length of the datagram, and who sent it.
+    /// `rrecvfrom` and the other receiving calls: the number of bytes copied, the length of the
+    /// datagram, and the sender.
     ///
     /// # Safety
     /// The buffers can be written.
@@ -203,7 +208,7 @@ impl DatagramSocket {
                 if let Some((source, data)) = next {
                     drop(state);
                     let length = data.len().min(buffers.length());
-                    // SAFETY: the caller's promise; no more than there is.
+                    // SAFETY: the caller's promise; no more bytes than the datagram has.
                     unsafe { buffers.cursor().copy_in(data.as_ptr(), length) };
                     return Ok((length, data.len(), outward(source, self.family)));
                 }
@@ -233,10 +238,10 @@ impl DatagramSocket {
         }
     }
 
-    /// Takes what has arrived over UDP.
+    /// Takes datagrams that have arrived over UDP.
     fn look_at_udp(&self, state: &mut State) {
         let mut room = [0; MAX_SIZE];
-        // A bounded number, for the lock's sake.
+        // A bounded number, so that the lock is not held for long.
         for _ in 0..64 {
             let (bytes, from) = match rustix::net::recvfrom(&self.udp, &mut room[..], RecvFlags::DONTWAIT) {
                 Ok((bytes, _, from)) => (bytes, from),
@@ -296,7 +301,7 @@ impl DatagramSocket {
         }
     }
 
-    /// Arms everything, looks, and gives the descriptors to sleep on.
+    /// Arms all completion queues, looks again, and collects the descriptors to sleep on.
     fn prepare(&self, state: &mut State, fds: &mut Vec<RawFd>) {
         for path in &mut state.paths {
             path.arm();
@@ -326,7 +331,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// `rclose`: what was sent leaves first.
+    /// `rclose`: first waits until sent datagrams have left.
     pub(crate) fn close(&self) {
         let patience = Patience::of(Some(std::time::Duration::from_millis(500)));
         let _ = self.wait(patience, |state| state.paths.iter().all(Path::all_sent));

@@ -1,5 +1,5 @@
-//! `repoll_create`, `repoll_ctl`, `repoll_wait` (rdma-core since RDMACM_1.5): a list of descriptors that is kept between the calls
-//! that wait. It is level-triggered. The principal type is [`Epoll`].
+//! `repoll_create`, `repoll_ctl`, `repoll_wait` (rdma-core since RDMACM_1.5): a list of descriptors
+//! that is kept between waiting calls. It is level-triggered. The principal type is [`Epoll`].
 
 use super::poll;
 use super::waiting::{Patience, no_eventfd};
@@ -12,7 +12,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// A list of descriptors to wait for.
 pub(crate) struct Epoll {
-    /// Its descriptor; written to when the list changes, so that who waits looks again.
+    /// The list's descriptor. It is written when the list changes, so that waiting threads look
+    /// again.
     fd: OwnedFd,
     list: Mutex<List>,
 }
@@ -20,7 +21,7 @@ pub(crate) struct Epoll {
 #[derive(Default)]
 struct List {
     entries: Vec<Entry>,
-    /// Where the next look begins, so that everyone's turn comes.
+    /// Where the next look begins, so that every entry is served.
     turn: usize,
 }
 
@@ -29,7 +30,7 @@ struct Entry {
     fd: RawFd,
     events: u32,
     data: u64,
-    /// Told once, and not asked for again (`EPOLLONESHOT`).
+    /// The event was reported once and is not asked for again (`EPOLLONESHOT`).
     resting: bool,
 }
 
@@ -44,12 +45,12 @@ impl Epoll {
         Ok(Self { fd, list: Mutex::default() })
     }
 
-    /// By which the program knows it.
+    /// The descriptor by which the program knows the list.
     pub(crate) fn number(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// Adds, changes or takes out a descriptor.
+    /// Adds, changes or removes a descriptor.
     pub(crate) fn control(&self, operation: c_int, fd: RawFd, event: Option<epoll_event>) -> Outcome<()> {
         let mut list = self.list.lock();
         let place = list.entries.iter().position(|entry| entry.fd == fd);
@@ -75,7 +76,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits until descriptors of the list are ready, and says which.
+    /// Waits until descriptors of the list are ready, and returns their events.
     pub(crate) fn wait(&self, most: usize, patience: Patience) -> Outcome<Vec<epoll_event>> {
         loop {
             let (asked, mut fds) = {

@@ -1,4 +1,5 @@
-//! The export list of rsockets: every name that `librdmacm.so.1` has had for them since rdma-core v44, and the function behind it.
+//! The export list of rsockets: every rsocket name that `librdmacm.so.1` has had since rdma-core
+//! v44, and the function behind it.
 
 use super::{api, api_data, options};
 use crate::export::export;

@@ -1,5 +1,5 @@
-//! Buffers of the program that the peer may write to directly (`riomap`), and those that are only registered. The principal type
-//! is [`Maps`].
+//! Buffers of the program that the peer may write to directly (`riomap`), and buffers that are only
+//! registered. The principal type is [`Maps`].
 
 use super::stream::{State, StreamSocket};
 use super::verbs::{self, Access, Load, Registered};
@@ -15,12 +15,13 @@ pub(crate) struct Maps {
     list: Vec<Mapped>,
 }
 
-/// One of them.
+/// One mapped buffer.
 struct Mapped {
     start: usize,
     length: usize,
     registration: Registration,
-    /// Its place in the peer's map, and whether the peer has been told; none for a buffer that is only registered.
+    /// The slot in the peer's map, or `None` for a buffer that is only registered. `told`: the peer
+    /// knows the buffer.
     slot: Option<u16>,
     told: bool,
     offset: u64,
@@ -29,7 +30,7 @@ struct Mapped {
 /// A registration that ends with its owner.
 struct Registration(*mut Mr, u32);
 
-// SAFETY: a registration may be ended by any thread.
+// SAFETY: any thread may end a registration.
 unsafe impl Send for Registration {}
 
 impl Drop for Registration {
@@ -39,14 +40,14 @@ impl Drop for Registration {
 }
 
 impl Maps {
-    /// Ends all of them.
+    /// Ends all mappings.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
     }
 }
 
 impl StreamSocket {
-    /// `riomap`; for a buffer that the peer may write to, it is told with the next thing that is sent.
+    /// `riomap`. If the peer may write to the buffer, the next message tells the peer about it.
     pub(crate) fn map(&self, start: *mut u8, length: usize, remote: bool, offset: Option<u64>) -> Outcome<u64> {
         let mut state = self.state();
         if self.link().is_none() {
@@ -69,7 +70,8 @@ impl StreamSocket {
         Ok(offset)
     }
 
-    /// `riounmap`. The peer is not told; what it writes there ends its connection.
+    /// `riounmap`. The peer is not told; a later write of the peer to the buffer ends its
+    /// connection.
     pub(crate) fn unmap(&self, start: *mut u8, length: usize) -> Outcome<()> {
         let mut state = self.state();
         let maps = &mut state.maps;
@@ -82,7 +84,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Tells the peer of the buffers that it has not heard of, as far as that can be sent now.
+    /// Tells the peer about new buffers, as far as they can be sent now.
     pub(crate) fn send_maps(&self, state: &mut State) {
         let (Some(stream), Some(link)) = (&mut state.stream, self.link()) else { return };
         for mapped in state.maps.list.iter_mut().filter(|mapped| !mapped.told) {

@@ -1,12 +1,13 @@
-//! Keepalives: one thread that now and then sends nothing over the connections that want it, so that a dead peer is noticed. It ends
-//! when no connection does. The principal type is [`Keepalive`].
+//! Keepalives: one thread that sometimes sends an empty message over the connections that want
+//! keepalives, so that a dead peer is noticed. The thread ends when no connection wants them. The
+//! principal type is [`Keepalive`].
 
 use super::stream::StreamSocket;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The connections that want it.
+/// The connections that want keepalives.
 #[derive(Default)]
 pub(crate) struct Keepalive {
     list: Mutex<List>,
@@ -26,7 +27,7 @@ struct Watch {
 }
 
 impl Keepalive {
-    /// Sends over a connection every so many seconds from now on; never, if there are none.
+    /// From now on sends a keepalive over the connection every `seconds` seconds. `None` ends this.
     pub(crate) fn set(&'static self, socket: &Arc<StreamSocket>, seconds: Option<u32>) {
         let mut list = self.list.lock();
         list.watched.retain(|watch| !std::ptr::eq(watch.socket.as_ptr(), Arc::as_ptr(socket)));

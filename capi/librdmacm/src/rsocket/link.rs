@@ -1,6 +1,7 @@
-//! What a connection is made of: a queue pair, its completions, and three pieces of registered memory, which are the send ring,
-//! the receive ring, and the list in which the peer tells of its buffers (with the I/O map behind it). None of it changes while the
-//! connection lives. The principal type is [`Link`].
+//! The parts of a connection: a queue pair, its completions, and three pieces of registered memory.
+//! These are the send ring, the receive ring, and the list in which the peer announces its buffers
+//! (followed by the I/O map). The parts do not change while the connection lives. The principal
+//! type is [`Link`].
 
 use super::cm::{Endpoint, Shape};
 use super::memory::Region;
@@ -16,7 +17,7 @@ use rsocket::ring::Pieces;
 use rsocket::stream::{ENTRIES, Sizes};
 use rsocket::{Order, Stream, Target};
 
-/// The least that a queue pair takes inline: an entry of an I/O map.
+/// The least inline size of a queue pair: an entry of an I/O map.
 const LEAST_INLINE: u32 = 32;
 
 /// The parts of a connection.
@@ -33,11 +34,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Makes the parts, on the device to which the id's address has led.
+    /// Makes the parts on the device that the id's address resolved to.
     pub(crate) fn new(endpoint: &Endpoint, settings: &Settings) -> Outcome<Self> {
         let context = endpoint.context();
         let mut device = DeviceAttr::zeroed();
-        // SAFETY: an id's context stays open, the place is ours.
+        // SAFETY: an id's context stays open, and `device` is a local variable.
         verbs::done(unsafe { verbs::ibv_query_device(context, &raw mut device) })?;
         let sizes = settings.sizes().fitted(u16::try_from(device.max_qp_wr).unwrap_or(u16::MAX));
         let completions = Completions::new(context, u32::from(sizes.send_queue) + u32::from(sizes.receive_queue))?;
@@ -73,7 +74,7 @@ impl Link {
         }
     }
 
-    /// What the peer is told of it.
+    /// The description of this side for the peer.
     pub(crate) fn hello(&self) -> Hello {
         let list = Target { address: self.list.address(), key: self.list.rkey(), length: 2 };
         let length = self.sizes.receive_ring;
@@ -81,44 +82,44 @@ impl Link {
         Hello { order: Order::NATIVE, credits: self.sizes.receive_queue, iomap: self.iomap, list, buffer }
     }
 
-    /// The connection, with what the peer has said of itself.
+    /// Makes the stream from the peer's description of itself.
     pub(crate) fn stream(&self, peer: &Hello) -> Stream {
         let mut stream = Stream::new(self.sizes, peer);
         stream.set_ring(self.inbox.address(), self.inbox.rkey());
         stream
     }
 
-    /// An entry of the list of buffers.
+    /// An entry of the list of buffers that the peer fills.
     pub(crate) fn entry(&self, index: usize) -> Target {
         Target::parse(&self.list.read(index * Target::SIZE), Order::NATIVE)
     }
 
-    /// Makes an entry empty.
+    /// Clears an entry of that list.
     pub(crate) fn clear_entry(&self, index: usize) {
         self.list.write(index * Target::SIZE, &[0; Target::SIZE]);
     }
 
-    /// Where the peer has mapped a buffer at an offset.
+    /// The place in the peer's memory that the peer has mapped at an offset.
     pub(crate) fn mapped(&self, offset: u64) -> Option<Target> {
         (0..usize::from(self.iomap))
             .map(|index| self.list.read(ENTRIES * Target::SIZE + index * Entry::SIZE))
             .find_map(|bytes| Entry::parse(&bytes, Order::NATIVE).at(offset))
     }
 
-    /// Pieces of the send ring, to post.
+    /// Pieces of the send ring, ready to post.
     pub(crate) fn load(&self, pieces: Pieces) -> Load {
         let start = self.outbox.address();
         let (offset, length) = pieces.first;
         Load::pieces(self.outbox.lkey(), (start + u64::from(offset), length), (start, pieces.second))
     }
 
-    /// How many entries its queues have: of the send queue and the receive queue.
+    /// The sizes of its queues and rings.
     pub(crate) fn sizes(&self) -> Sizes {
         self.sizes
     }
 }
 
-/// A number of bytes that is in memory.
+/// A number of bytes as a size in memory.
 pub(crate) fn size(bytes: u32) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }

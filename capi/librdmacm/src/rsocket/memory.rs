@@ -1,12 +1,13 @@
-//! Registered memory of a socket: whole pages, so that nothing else of the program is in them. The engine and the peer write to it
-//! at any time: it is only copied to and from, never seen as a reference. The principal type is [`Region`].
+//! Registered memory of a socket: whole pages, so that they contain no other data of the program.
+//! The engine and the peer may write to it at any time. So it is only copied to and from, and no
+//! reference to it exists. The principal type is [`Region`].
 
 use super::verbs::{self, Access};
 use crate::entry::{Outcome, Refusal};
 use crate::layout::{Mr, Pd};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Pages, and their registration.
+/// Pages and their registration.
 #[derive(Debug)]
 pub(crate) struct Region {
     start: *mut u8,
@@ -16,17 +17,17 @@ pub(crate) struct Region {
     rkey: u32,
 }
 
-// SAFETY: the memory is only copied to and from through raw pointers, by who has the right to the part in question (see the rings);
-// a registration may be ended by any thread.
+// SAFETY: the memory is only copied to and from through raw pointers, by the thread that owns the
+// part in question (see the rings); any thread may end a registration.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `length` bytes of zeros, registered.
+    /// Maps and registers `length` bytes of zeros.
     pub(crate) fn new(pd: *mut Pd, length: usize, access: Access) -> Outcome<Self> {
         let length = length.max(1);
-        // SAFETY: a new mapping harms nothing.
+        // SAFETY: a new mapping changes no existing memory.
         let mapped = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -42,7 +43,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The address of its first byte, as peers and work requests name it.
+    /// The address of its first byte, as used by peers and work requests.
     pub(crate) fn address(&self) -> u64 {
         self.start.expose_provenance() as u64
     }
@@ -57,12 +58,12 @@ impl Region {
         self.rkey
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// A place in it, of `length` bytes; NULL if it lies outside.
+    /// The address of `length` bytes at `offset`, or NULL if they are not all inside.
     pub(crate) fn at(&self, offset: usize, length: usize) -> *mut u8 {
         let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
         if inside { self.start.wrapping_add(offset) } else { std::ptr::null_mut() }
@@ -73,7 +74,8 @@ impl Region {
         let mut bytes = [0; N];
         let from = self.at(offset, N);
         if !from.is_null() {
-            // SAFETY: inside the mapping; what another writes meanwhile is a claim in any case.
+            // SAFETY: inside the mapping; the bytes are a claim in any case, so a concurrent write
+            // does no harm.
             unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), N) };
         }
         bytes
@@ -94,7 +96,7 @@ impl Drop for Region {
         if !self.mr.is_null() {
             verbs::deregister(self.mr);
         }
-        // SAFETY: mapped in `new`, and nobody copies any more.
+        // SAFETY: mapped in `new`, and nothing copies any more.
         let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.length) };
     }
 }

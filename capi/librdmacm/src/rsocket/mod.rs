@@ -1,11 +1,14 @@
-//! rsockets: sockets whose data travels by RDMA (`rsocket(7)`), so that a peer may be rdma-core's library.
+//! rsockets: sockets whose data travels by RDMA (`rsocket(7)`). The peer may use rdma-core's
+//! library.
 //!
-//! What is said on the wire is decided in the crate `rsocket`; here are the queue pairs, the memory, the descriptors, and who waits
-//! for what. [`stream`] is a connection or a listener, [`datagram`] a socket of datagrams, [`poll`] waits for many of them and for
-//! ordinary descriptors. [`table`] finds a socket by its descriptor, [`api`] and [`options`] are the C functions.
+//! The crate `rsocket` decides the protocol on the wire. This module has the queue pairs, the
+//! memory, the descriptors, and the waiting. [`stream`] is a connection or a listener, and
+//! [`datagram`] is a datagram socket. [`poll`] waits for many sockets and for ordinary descriptors.
+//! [`table`] finds a socket by its descriptor. [`api`] and [`options`] are the C functions.
 //!
-//! There are no threads but one for keepalives: a socket is driven by who calls its functions. Who waits sleeps on descriptors
-//! after a short spin; whoever finds something for others wakes them ([`waiting`]).
+//! The only thread is that for keepalives. The program's own threads drive a socket when they call
+//! its functions. A waiting thread spins for a short time and then sleeps on descriptors. A thread
+//! that finds work for other threads wakes them ([`waiting`]).
 
 mod address;
 mod api;
@@ -29,7 +32,7 @@ mod waiting;
 
 use crate::entry::{Outcome, Refusal};
 
-/// "Not now": what a socket that does not wait says.
+/// The answer "not now" of a nonblocking socket.
 pub(crate) const AGAIN: Refusal = Refusal(libc::EAGAIN);
 
 /// For functions that return a number of bytes, or -1 and `errno`.

@@ -1,5 +1,6 @@
-//! `rsetsockopt` and `rgetsockopt`: the options of `rsocket(7)`, those of sockets that have no effect here but that programs set as
-//! a matter of course, and for datagrams those of the UDP socket.
+//! `rsetsockopt` and `rgetsockopt`: the options of `rsocket(7)`; socket options that programs
+//! commonly set and that have no effect here; and for datagram sockets the options of the UDP
+//! socket.
 
 use super::datagram::DatagramSocket;
 use super::settings::Settings;
@@ -58,27 +59,27 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
     })
 }
 
-/// The option's value as a number; EINVAL if it is too short.
+/// The option's value as a number. Fails with EINVAL if it is too short.
 fn number(value: &[u8]) -> Outcome<c_int> {
     value.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes)).ok_or(INVALID)
 }
 
-/// A size: never negative.
+/// A size, which is never negative.
 fn count(value: &[u8]) -> Outcome<u32> {
     u32::try_from(number(value)?).map_err(|_| INVALID)
 }
 
-/// A size of a buffer, doubled as Linux doubles it.
+/// A buffer size, doubled as Linux doubles it.
 fn doubled(value: &[u8]) -> Outcome<u32> {
     Ok(count(value)?.saturating_mul(2).clamp(2 * LOW_WATER, 1 << 30))
 }
 
-/// A number of entries of a queue.
+/// A number of queue entries.
 fn entries(value: &[u8]) -> Outcome<u16> {
     Ok(u16::try_from(count(value)?).unwrap_or(MOST_QUEUE).min(MOST_QUEUE))
 }
 
-/// A limit of time; none for zero.
+/// A time limit; zero means no limit.
 fn limit(value: &[u8]) -> Outcome<Option<Duration>> {
     let (seconds, rest) = value.split_first_chunk::<8>().ok_or(INVALID)?;
     let micros = rest.first_chunk::<8>().ok_or(INVALID)?;
@@ -97,7 +98,7 @@ fn set(stream: &Arc<StreamSocket>, level: c_int, name: c_int, value: &[u8]) -> O
             (libc::SOL_SOCKET, libc::SO_REUSEADDR | libc::SO_REUSEPORT) => {
                 settings.reuse_address = number(value)? != 0;
                 let set = stream.endpoint().set_option(OPTION_ID, OPTION_ID_REUSEADDR, value);
-                // It is too late for a socket that has an address, and harmless.
+                // It is too late for a socket that has an address, and ignoring it does no harm.
                 return if fresh { set } else { Ok(()) };
             }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => {
@@ -139,7 +140,7 @@ fn set(stream: &Arc<StreamSocket>, level: c_int, name: c_int, value: &[u8]) -> O
     Ok(())
 }
 
-/// What is only remembered.
+/// Options whose values are only stored.
 fn set_common(settings: &mut Settings, level: c_int, name: c_int, value: &[u8]) -> Outcome<()> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => settings.receive_buffer = doubled(value)?,
@@ -152,7 +153,7 @@ fn set_common(settings: &mut Settings, level: c_int, name: c_int, value: &[u8]) 
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => settings.send_limit = limit(value)?,
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => settings.oob_inline = number(value)? != 0,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => settings.no_delay = number(value)? != 0,
-        // They say how a TCP would go about it; here the queue pair knows better.
+        // These options control how TCP works. The queue pair does not need them.
         (libc::SOL_SOCKET, libc::SO_BROADCAST | libc::SO_PRIORITY)
         | (
             libc::IPPROTO_TCP,
@@ -178,7 +179,7 @@ fn set_common(settings: &mut Settings, level: c_int, name: c_int, value: &[u8]) 
 fn set_datagram(datagram: &DatagramSocket, level: c_int, name: c_int, value: &[u8]) -> Outcome<()> {
     if level != SOL_RDMA {
         let length = u32::try_from(value.len()).map_err(|_| INVALID)?;
-        // SAFETY: the socket is open; the value is as long as said.
+        // SAFETY: the socket is open; `value` has `length` bytes.
         if unsafe { libc::setsockopt(datagram.fd(), level, name, value.as_ptr().cast(), length) } != 0 {
             return Err(crate::verbs::last_error());
         }
@@ -216,7 +217,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
             return Err(INVALID);
         }
         let count = room.min(answer.len());
-        // SAFETY: the caller's promise; no more than there is room for.
+        // SAFETY: the caller's promise; no more bytes than there is room for.
         unsafe { std::ptr::copy_nonoverlapping(answer.as_ptr(), value.cast::<u8>(), count) };
         // SAFETY: the caller's promise.
         unsafe { length.write(u32::try_from(count).unwrap_or(0)) };
@@ -257,7 +258,7 @@ fn get(stream: &StreamSocket, level: c_int, name: c_int) -> Outcome<Vec<u8>> {
     })
 }
 
-/// What was set, or holds when nothing was.
+/// The stored values, or the defaults.
 fn get_common(settings: &Settings, level: c_int, name: c_int) -> Outcome<Vec<u8>> {
     let switch = |on: bool| int(c_int::from(on));
     Ok(match (level, name) {
@@ -306,7 +307,7 @@ fn get_datagram(datagram: &DatagramSocket, level: c_int, name: c_int) -> Outcome
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => Ok(int(datagram.family())),
         _ => {
             let (mut room, mut length) = ([0_u8; 128], 128_u32);
-            // SAFETY: the socket is open; there is as much room as said.
+            // SAFETY: the socket is open; `room` has `length` bytes.
             let code =
                 unsafe { libc::getsockopt(datagram.fd(), level, name, room.as_mut_ptr().cast(), &raw mut length) };
             if code != 0 {
@@ -317,10 +318,11 @@ fn get_datagram(datagram: &DatagramSocket, level: c_int, name: c_int) -> Outcome
     }
 }
 
-/// A path as `struct ibv_path_data` (`sa.h`), which `RDMA_ROUTE` gives and takes: flags, and a path record of the IBA.
+/// A path as `struct ibv_path_data` (`sa.h`), the format of `RDMA_ROUTE`: flags and a path record
+/// of the IBA.
 fn path_data(path: &crate::layout::SaPathRec) -> Vec<u8> {
     let mut data = vec![0_u8; 72];
-    // "Exactly", in the upper two bits of what is chosen by comparing.
+    // The selector "exactly", in the upper two bits of fields that have a selector.
     let exactly = |value: u8| value | 2 << 6;
     data[0..4].copy_from_slice(&u32::from(path.preference).to_ne_bytes());
     let record = &mut data[8..];

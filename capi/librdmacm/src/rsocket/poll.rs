@@ -1,6 +1,7 @@
-//! `rpoll` and `rselect`: waiting for rsockets and ordinary descriptors together. An rsocket may be ready without any descriptor
-//! being readable, so all are looked at first; then the caller sleeps on the descriptors behind them, and looks again. The principal
-//! type is [`Watched`].
+//! `rpoll` and `rselect`: wait for rsockets and ordinary descriptors together. An rsocket may be
+//! ready although none of its descriptors is readable. So all sockets are checked first; then the
+//! caller sleeps on the descriptors behind them, and checks again. The principal type is
+//! [`Watched`].
 
 use super::table::{self, Socket};
 use super::waiting::{self, Patience, SPIN, Waker, borrowed, input, is_ready, next_spin};
@@ -12,16 +13,17 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Something that can be waited for.
+/// An object that a thread can wait for.
 pub(crate) trait Watched {
-    /// Which of `events` hold, and which others are always told.
+    /// The events that are true now: those of `events`, and those that are always reported.
     fn check(&self, events: i16) -> i16;
 
-    /// The same; and if it is none, `waker` is woken when something happens, and the descriptors to sleep on are added to `fds`
-    /// (-1 for one that is not there yet).
+    /// As `check`. If no event is true, registers `waker`, which is woken when something happens,
+    /// and adds the descriptors to sleep on to `fds` (-1 for one that does not exist yet).
     fn enlist(&self, events: i16, waker: &Arc<Waker>, fds: &mut Vec<RawFd>) -> i16;
 
-    /// The caller does not sleep any more; `ready` says which of the descriptors were.
+    /// Ends the registration after the caller has slept. `ready` says which of the descriptors were
+    /// ready.
     fn discharge(&self, waker: &Arc<Waker>, ready: &[bool]);
 }
 
@@ -30,7 +32,7 @@ pub(crate) fn fd_of(fd: BorrowedFd<'_>) -> RawFd {
     fd.as_raw_fd()
 }
 
-/// What one entry of a list stands for.
+/// The kind of one entry of a list.
 enum Item {
     Socket(Socket),
     Plain,
@@ -54,7 +56,7 @@ impl Item {
     }
 }
 
-/// Waits until an entry of the list is ready, and says how many are.
+/// Waits until an entry of the list is ready, and returns the number of ready entries.
 pub(crate) fn poll(fds: &mut [pollfd], patience: Patience) -> Outcome<usize> {
     let items: Vec<Item> = fds.iter().map(|fd| Item::of(fd.fd)).collect();
     let start = Instant::now();
@@ -64,7 +66,7 @@ pub(crate) fn poll(fds: &mut [pollfd], patience: Patience) -> Outcome<usize> {
         if ready > 0 || matches!(patience, Patience::None) {
             return Ok(ready);
         }
-        // Only who waits for rsockets has something to look for.
+        // Without rsockets in the list, spinning finds nothing.
         if start.elapsed() >= spin || items.iter().all(|item| item.watched().is_none()) {
             break;
         }
@@ -83,11 +85,11 @@ pub(crate) fn poll(fds: &mut [pollfd], patience: Patience) -> Outcome<usize> {
 }
 
 thread_local! {
-    /// How long the calling thread's next wait looks before it sleeps.
+    /// How long the calling thread's next wait spins before it sleeps.
     static NEXT_SPIN: Cell<Duration> = const { Cell::new(SPIN) };
 }
 
-/// Looks at all of them once.
+/// Checks all entries once.
 fn check(fds: &mut [pollfd], items: &[Item]) -> Outcome<usize> {
     let mut ready = 0;
     let mut plain = false;
@@ -114,7 +116,7 @@ fn plain_fd<'a>(fd: &pollfd) -> PollFd<'a> {
     PollFd::from_borrowed_fd(borrowed(fd.fd), PollFlags::from_bits_retain(fd.events.cast_unsigned()))
 }
 
-/// Sleeps until one of them may be ready.
+/// Sleeps until an entry may be ready.
 fn sleep(fds: &[pollfd], items: &[Item], waker: &Arc<Waker>, left: Option<&Timespec>) -> Outcome<()> {
     let mut behind: Vec<RawFd> = Vec::with_capacity(fds.len() * 2);
     let mut enlisted: Vec<(&dyn Watched, usize, usize)> = Vec::with_capacity(fds.len());
@@ -143,7 +145,7 @@ fn sleep(fds: &[pollfd], items: &[Item], waker: &Arc<Waker>, left: Option<&Times
     slept.map(|_| ())
 }
 
-/// The time that `poll(2)` is given: negative is for ever.
+/// The timeout of `poll(2)`: negative means for ever.
 pub(crate) fn patience(milliseconds: i32) -> Patience {
     match u64::try_from(milliseconds) {
         Err(_) => Patience::Endless,
@@ -152,10 +154,10 @@ pub(crate) fn patience(milliseconds: i32) -> Patience {
     }
 }
 
-/// Keeps the program's signals away from a thread of this library's.
+/// Blocks the program's signals in a thread of this library.
 pub(crate) fn block_signals() {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is filled before it is used; the calling thread is this library's.
+    // SAFETY: the set is filled before it is used; the calling thread belongs to this library.
     unsafe {
         libc::sigfillset(set.as_mut_ptr());
         for fault in [libc::SIGSEGV, libc::SIGBUS] {
@@ -165,12 +167,12 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// A set of descriptors of `select(2)`, or none.
+/// A descriptor set of `select(2)`, or NULL.
 #[derive(Clone, Copy)]
 pub(crate) struct Set(*mut libc::fd_set);
 
 impl Set {
-    /// The program's.
+    /// Wraps the program's set.
     ///
     /// # Safety
     /// `set` is NULL, or has a bit for every descriptor that is asked for.
@@ -178,20 +180,21 @@ impl Set {
         Self(set)
     }
 
-    /// The word of a descriptor and its bit in it. (Programs make sets for more descriptors than the C library's macros allow.)
+    /// The word of a descriptor and its bit in the word. (Some programs make larger sets than the C
+    /// library's macros allow.)
     fn bit(self, fd: RawFd) -> Option<(*mut u64, u64)> {
         let index = usize::try_from(fd).ok()?;
         (!self.0.is_null()).then(|| (self.0.cast::<u64>().wrapping_add(index / 64), 1 << (index % 64)))
     }
 
     fn has(self, fd: RawFd) -> bool {
-        // SAFETY: `new`'s promise.
+        // SAFETY: the promise of `new`.
         self.bit(fd).is_some_and(|(word, bit)| unsafe { word.read() } & bit != 0)
     }
 
     fn put(self, fd: RawFd, there: bool) -> usize {
         if let Some((word, bit)) = self.bit(fd) {
-            // SAFETY: `new`'s promise.
+            // SAFETY: the promise of `new`.
             unsafe { word.write(if there { word.read() | bit } else { word.read() & !bit }) };
             return usize::from(there);
         }
@@ -199,7 +202,7 @@ impl Set {
     }
 }
 
-/// Waits as `select(2)` does. The sets are for input, output, and what is exceptional.
+/// Waits as `select(2)` does. The sets are for input, output, and exceptional conditions.
 pub(crate) fn select(count: RawFd, sets: [Set; 3], patience: Patience) -> Outcome<usize> {
     const INPUT: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR;
     const OUTPUT: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;

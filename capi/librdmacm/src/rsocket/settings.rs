@@ -1,13 +1,14 @@
-//! What a program has set on a socket, and what holds when it has set nothing (rdma-core's defaults, but for the buffers). The
-//! principal type is [`Settings`].
+//! The options that a program has set on a socket, and the defaults (those of rdma-core, except for
+//! the buffer sizes). The principal type is [`Settings`].
 
 use super::waiting::Patience;
 use rsocket::stream::Sizes;
 use std::ffi::c_int;
 use std::time::Duration;
 
-/// How large a buffer is unless the program says. Where two programs share a processor, what one sends before the other runs is what
-/// a change between them is paid for. Pages that nothing was written to cost no memory.
+/// The default buffer size. If two programs share a processor, a large buffer lets one send more
+/// before the other runs, and so there are fewer context switches for each byte. Pages that were
+/// never written cost no memory.
 const BUFFER: u32 = 1 << 22;
 
 /// The options of one socket. A connection inherits its listener's.
@@ -34,7 +35,8 @@ pub(crate) struct Settings {
     /// `SO_RCVTIMEO`, `SO_SNDTIMEO`.
     pub(crate) receive_limit: Option<Duration>,
     pub(crate) send_limit: Option<Duration>,
-    /// Switches that are remembered: `SO_REUSEADDR`, `SO_OOBINLINE`, `TCP_NODELAY`, `IPV6_V6ONLY`; and `IP_TOS`.
+    /// Options that are only stored: `SO_REUSEADDR`, `SO_OOBINLINE`, `TCP_NODELAY`, `IPV6_V6ONLY`;
+    /// and `IP_TOS`.
     pub(crate) reuse_address: bool,
     pub(crate) oob_inline: bool,
     pub(crate) no_delay: bool,
@@ -79,17 +81,17 @@ impl Settings {
         }
     }
 
-    /// Whether calls do not wait.
+    /// Whether a call with these flags is nonblocking.
     pub(crate) fn never_waits(&self, flags: c_int) -> bool {
         self.status_flags & libc::O_NONBLOCK != 0 || flags & libc::MSG_DONTWAIT != 0
     }
 
-    /// How long a call that receives may wait.
+    /// How long a receiving call may wait.
     pub(crate) fn receive_patience(&self, flags: c_int) -> Patience {
         if self.never_waits(flags) { Patience::None } else { Patience::of(self.receive_limit) }
     }
 
-    /// How long a call that sends may wait.
+    /// How long a sending call may wait.
     pub(crate) fn send_patience(&self, flags: c_int) -> Patience {
         if self.never_waits(flags) { Patience::None } else { Patience::of(self.send_limit) }
     }

@@ -1,8 +1,11 @@
-//! A stream socket: unconnected, a listener, or a connection. The principal type is [`StreamSocket`].
+//! A stream socket: unconnected, a listener, or a connection. The principal type is
+//! [`StreamSocket`].
 //!
-//! Everything that changes is in [`State`], under one lock that nobody holds while he sleeps or copies data. [`opening`] brings
-//! a connection up, [`transfer`] moves bytes, [`closing`] ends it. Events of the connection manager are looked for while the
-//! connection comes up and when its descriptor says so; completions, in every call that needs something.
+//! All changing data is in [`State`], under one lock. No thread holds this lock while it sleeps or
+//! copies data. [`opening`] establishes a connection, [`transfer`] moves bytes, [`closing`] ends
+//! the connection. The socket takes events of the connection manager while the connection is being
+//! established, and when its descriptor is readable. It polls completions in every call that needs
+//! them.
 
 mod closing;
 mod opening;
@@ -28,12 +31,13 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How many completions are taken at a time.
+/// How many completions are polled at a time.
 const BATCH: usize = 32;
-/// After so many calls in vain a socket that never sleeps looks whether the connection manager has something to say.
+/// After this many unsuccessful calls, a socket that never sleeps looks for events of the
+/// connection manager.
 const IN_VAIN: u32 = 256;
 
-/// Where a socket stands.
+/// The state of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     New,
@@ -48,7 +52,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// Whether a connection is coming up.
+    /// Whether a connection is being established.
     pub(crate) fn is_opening(self) -> bool {
         matches!(self, Self::ResolvingAddress | Self::ResolvingRoute | Self::Connecting | Self::Accepting)
     }
@@ -56,44 +60,46 @@ impl Phase {
 
 /// A stream socket.
 pub(crate) struct StreamSocket {
-    /// The parts of a connection. They end before the id, whose queue pair ends before them.
+    /// The parts of a connection. They are dropped before the id, and the id's queue pair is
+    /// destroyed before them.
     link: OnceLock<Link>,
     endpoint: Endpoint,
     family: c_int,
     state: Mutex<State>,
-    /// Held by who sends, and by who takes what was received, so that bytes stay in order.
+    /// Held by the thread that sends, and by the thread that takes received bytes, so that bytes
+    /// stay in order.
     sending: Mutex<()>,
     receiving: Mutex<()>,
 }
 
-/// What changes.
+/// The changing part of a socket.
 pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) settings: Settings,
     /// The connection, from `Connecting` (or `Accepting`) on.
     pub(crate) stream: Option<Stream>,
-    /// Requests that a listener has not answered, with their private data.
+    /// Requests that the listener has not answered yet, with their private data.
     requests: VecDeque<(Incoming, Vec<u8>)>,
-    /// Where to, while a connection comes up, and how often that was tried.
+    /// The destination while a connection is being established, and the number of attempts.
     destination: Option<super::address::Name>,
     tries: u32,
     pub(crate) maps: Maps,
     /// `SO_ERROR`.
     pub(crate) error: c_int,
     waiters: Waiters,
-    /// The next completion makes an event.
+    /// Whether the next completion raises an event.
     armed: bool,
-    /// How long the next wait looks before it sleeps.
+    /// How long the next wait spins before it sleeps.
     spin: Duration,
-    /// Since when the send ring has had no room for who wants to send.
+    /// The time since when the send ring has had no room for a waiting sender.
     crowded: Option<Instant>,
     in_vain: u32,
-    /// The program has closed it; calls that are under way end.
+    /// Whether the program has closed the socket. Calls that are under way then end.
     closed: bool,
 }
 
 impl StreamSocket {
-    /// An unconnected one.
+    /// Makes an unconnected socket.
     pub(crate) fn new(family: c_int, settings: Settings) -> Outcome<Self> {
         Ok(Self::over(Endpoint::new(false)?, family, settings, Phase::New))
     }
@@ -125,7 +131,7 @@ impl StreamSocket {
         }
     }
 
-    /// The descriptor by which the program knows it.
+    /// The descriptor by which the program knows the socket.
     pub(crate) fn fd(&self) -> RawFd {
         self.endpoint.number()
     }
@@ -135,22 +141,23 @@ impl StreamSocket {
         self.family
     }
 
-    /// What changes.
+    /// The changing part.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Its id.
+    /// The socket's id.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The parts of the connection, once there are any.
+    /// The parts of the connection, once they exist.
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.get()
     }
 
-    /// Looks for what can be seen without asking the kernel: completions; while the connection comes up, also events.
+    /// Polls completions. While the connection is being established, also takes events. Neither
+    /// needs the kernel.
     fn look(&self, state: &mut State) {
         if state.phase.is_opening() || state.phase == Phase::Listening {
             self.look_for_news(state);
@@ -158,13 +165,13 @@ impl StreamSocket {
         self.look_for_completions(state);
     }
 
-    /// Takes the events of the connection manager.
+    /// Handles the events of the connection manager.
     fn look_for_news(&self, state: &mut State) {
         loop {
             match self.endpoint.news() {
                 Ok(Some(news)) => self.take_news(state, news),
                 Ok(None) => return,
-                // The agent is gone.
+                // The agent has ended.
                 Err(refusal) => {
                     if state.phase != Phase::Failed && state.phase != Phase::New {
                         self.fail(state, refusal.0);
@@ -183,7 +190,7 @@ impl StreamSocket {
             }
             (phase, _) if phase.is_opening() => self.open_further(state, &news),
             (Phase::Connected, Kind::Disconnected | Kind::DeviceRemoval) => {
-                // What was on its way has arrived before the peer's end was told.
+                // Data that was under way has arrived before the event about the peer's end.
                 self.look_for_completions(state);
                 if let Some(stream) = &mut state.stream {
                     stream.close();
@@ -194,7 +201,7 @@ impl StreamSocket {
         }
     }
 
-    /// Takes completions, posts receives for those that were used, and grants what is due.
+    /// Polls completions, posts new receives for the used ones, and sends grants that are due.
     fn look_for_completions(&self, state: &mut State) {
         let (Some(link), Some(stream)) = (self.link.get(), &mut state.stream) else { return };
         let mut room = [Wc::zeroed(); BATCH];
@@ -237,7 +244,7 @@ impl StreamSocket {
                 link.clear_entry(index);
             }
         }
-        // A peer that has not said that it is ready might lose them.
+        // A peer that has not yet said that it is ready might lose grants.
         if state.phase == Phase::Connected {
             grant(link, stream);
         }
@@ -249,7 +256,7 @@ impl StreamSocket {
         }
     }
 
-    /// The connection does not come up, or is lost.
+    /// Ends a connection that cannot be established or is lost.
     fn fail(&self, state: &mut State, errno: c_int) {
         if let Some(stream) = &mut state.stream {
             stream.fail();
@@ -261,7 +268,8 @@ impl StreamSocket {
         state.waiters.wake();
     }
 
-    /// Waits until `ready`; EAGAIN when patience is over, EBADF when the program closes the socket meanwhile.
+    /// Waits until `ready`. Fails with EAGAIN when the time is over, and with EBADF when the
+    /// program closes the socket meanwhile.
     pub(crate) fn wait(&self, patience: Patience, mut ready: impl FnMut(&mut State) -> bool) -> Outcome<()> {
         if self.try_once(&mut ready)? {
             return Ok(());
@@ -311,7 +319,8 @@ impl StreamSocket {
         if state.closed { Err(Refusal(libc::EBADF)) } else { Ok(ready(&mut state)) }
     }
 
-    /// Nothing, again: a program that never sleeps is told of the peer's end all the same.
+    /// Counts an unsuccessful call. Because of this count, a program that never sleeps also learns
+    /// that the peer has ended.
     fn in_vain(&self, ready: &mut impl FnMut(&mut State) -> bool) -> Outcome<()> {
         let mut state = self.state();
         state.in_vain = state.in_vain.wrapping_add(1);
@@ -321,7 +330,7 @@ impl StreamSocket {
         if ready(&mut state) { Ok(()) } else { Err(AGAIN) }
     }
 
-    /// Sees to it that the next completion makes an event.
+    /// Makes sure that the next completion raises an event.
     fn arm(&self, state: &mut State) {
         if let Some(link) = self.link.get()
             && !state.armed
@@ -331,7 +340,7 @@ impl StreamSocket {
         }
     }
 
-    /// A thread has slept: takes the events that woke it.
+    /// Called after a thread has slept: takes the events that woke it.
     fn woken(&self, waker: &Arc<Waker>, news: bool, completions: bool) {
         let mut state = self.state();
         state.waiters.remove(waker);
@@ -343,13 +352,13 @@ impl StreamSocket {
         }
     }
 
-    /// Posts a transfer; what cannot be posted ends the connection.
+    /// Posts a transfer. If posting fails, the connection ends.
     fn post(&self, state: &mut State, transfer: &Transfer, load: Load) -> Outcome<()> {
         let link = self.link.get().ok_or(Refusal(libc::ENOTCONN))?;
         link.queue.transfer(transfer, load).inspect_err(|_| self.fail(state, libc::ECONNRESET))
     }
 
-    /// Sends something that keeps the connection from looking dead.
+    /// Sends a keepalive, which shows a dead peer.
     pub(crate) fn keep_alive(&self) {
         let mut state = self.state();
         self.look(&mut state);
@@ -366,7 +375,7 @@ impl Drop for StreamSocket {
     }
 }
 
-/// Posts the grants that are due.
+/// Sends the grants that are due.
 fn grant(link: &Link, stream: &mut Stream) {
     while let Some(grant) = stream.grant() {
         let entry = grant.entry.unwrap_or_default();

@@ -1,5 +1,6 @@
-//! The sockets of the process, by their descriptors. A forked child has none: the objects of its parent are its parent's, so what it
-//! inherits of them is left as it is, and it may make its own. The principal type is [`Table`].
+//! The sockets of the process, by their descriptors. A forked child starts with an empty table:
+//! inherited objects belong to the parent and stay unchanged, and the child may make its own. The
+//! principal type is [`Table`].
 
 use super::datagram::DatagramSocket;
 use super::epoll::Epoll;
@@ -13,7 +14,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Once};
 
-/// What a descriptor may stand for.
+/// The object behind a descriptor.
 #[derive(Clone)]
 pub(crate) enum Socket {
     Stream(Arc<StreamSocket>),
@@ -22,7 +23,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// As something to wait for; nothing for what only waits itself.
+    /// The socket as an object to wait for; `None` for an epoll list.
     pub(crate) fn watched(&self) -> Option<&dyn Watched> {
         match self {
             Self::Stream(stream) => Some(&**stream),
@@ -32,7 +33,7 @@ impl Socket {
     }
 }
 
-/// The sockets, and who keeps them alive.
+/// The sockets, and the keepalives for them.
 #[derive(Default)]
 pub(crate) struct Table {
     sockets: RwLock<Vec<Option<Socket>>>,
@@ -41,14 +42,14 @@ pub(crate) struct Table {
 
 static CURRENT: AtomicPtr<Table> = AtomicPtr::new(null_mut());
 
-/// That of this process.
+/// The table of this process.
 pub(crate) fn current() -> &'static Table {
     static PREPARED: Once = Once::new();
     let mut table = CURRENT.load(Ordering::Acquire);
     if table.is_null() {
         PREPARED.call_once(|| {
             begin_anew();
-            // SAFETY: a function that stays where it is, for this library is never unloaded.
+            // SAFETY: the function stays where it is, because this library is never unloaded.
             let _ = unsafe { libc::pthread_atfork(None, None, Some(begin_anew)) };
         });
         table = CURRENT.load(Ordering::Acquire);
@@ -57,7 +58,7 @@ pub(crate) fn current() -> &'static Table {
     unsafe { &*table }
 }
 
-/// An empty table. The old one stays in memory, with what belongs to the parent.
+/// Starts an empty table. The old one stays in memory, with the objects of the parent.
 extern "C" fn begin_anew() {
     CURRENT.store(Box::into_raw(Box::default()), Ordering::Release);
 }
@@ -67,7 +68,7 @@ fn index(fd: RawFd) -> Outcome<usize> {
 }
 
 impl Table {
-    /// Adds a socket, and gives its descriptor back.
+    /// Adds a socket, and returns its descriptor.
     pub(crate) fn add(&self, fd: RawFd, socket: Socket) -> Outcome<RawFd> {
         let index = index(fd)?;
         let mut sockets = self.sockets.write();
@@ -79,19 +80,19 @@ impl Table {
         Ok(fd)
     }
 
-    /// The socket of a descriptor, if it is one.
+    /// The socket of a descriptor, or `None` if it is not an rsocket.
     pub(crate) fn find(&self, fd: RawFd) -> Option<Socket> {
         self.sockets.read().get(index(fd).ok()?)?.clone()
     }
 
-    /// Takes a socket out.
+    /// Removes a socket.
     pub(crate) fn remove(&self, fd: RawFd) -> Outcome<Socket> {
         let mut sockets = self.sockets.write();
         sockets.get_mut(index(fd)?).and_then(Option::take).ok_or(Refusal(libc::EBADF))
     }
 }
 
-/// The socket of a descriptor; EBADF if it is none.
+/// The socket of a descriptor. Fails with EBADF if it is not an rsocket.
 pub(crate) fn socket(fd: RawFd) -> Outcome<Socket> {
     match current().find(fd) {
         Some(Socket::Epoll(_)) | None => Err(Refusal(libc::EBADF)),
@@ -99,7 +100,8 @@ pub(crate) fn socket(fd: RawFd) -> Outcome<Socket> {
     }
 }
 
-/// The stream socket of a descriptor; EBADF if it is none, `other` if it is a socket of datagrams.
+/// The stream socket of a descriptor. Fails with EBADF if it is not an rsocket, and with `other`
+/// for a datagram socket.
 pub(crate) fn stream(fd: RawFd, other: i32) -> Outcome<Arc<StreamSocket>> {
     match socket(fd)? {
         Socket::Stream(stream) => Ok(stream),

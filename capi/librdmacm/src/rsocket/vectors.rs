@@ -1,15 +1,15 @@
-//! The buffers that a call passes: one, or a list of them (`struct iovec`), read or filled in order. The principal types are
-//! [`Buffers`] and [`Cursor`].
+//! The buffers of a call: one buffer, or a list (`struct iovec`), read or filled in order. The
+//! principal types are [`Buffers`] and [`Cursor`].
 
 use crate::entry::{Outcome, Refusal};
 
-/// The most entries of a list, as for sockets.
+/// The maximum number of list entries, as for sockets.
 const MOST: usize = 1024;
 
 /// The program's buffers.
 #[derive(Clone, Copy)]
 pub(crate) enum Buffers<'a> {
-    /// One.
+    /// One buffer.
     One(libc::iovec),
     /// A list.
     Many(&'a [libc::iovec]),
@@ -21,10 +21,10 @@ impl<'a> Buffers<'a> {
         Self::One(libc::iovec { iov_base: start.cast_mut().cast(), iov_len: length })
     }
 
-    /// A list.
+    /// Wraps a list of buffers.
     ///
     /// # Safety
-    /// `list` has `count` entries, which stay as they are for as long as the result is used.
+    /// `list` has `count` entries, which do not change while the result is used.
     pub(crate) unsafe fn list(list: *const libc::iovec, count: usize) -> Outcome<Self> {
         if count > MOST {
             return Err(Refusal(libc::EMSGSIZE));
@@ -37,7 +37,7 @@ impl<'a> Buffers<'a> {
         }
         // SAFETY: the caller's promise.
         let list = Self::Many(unsafe { std::slice::from_raw_parts(list, count) });
-        // More than a call can answer is no memory of anybody's.
+        // More bytes than a call can return are not valid memory.
         if isize::try_from(list.length()).is_err() {
             return Err(Refusal(libc::EINVAL));
         }
@@ -51,7 +51,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// How many bytes all of them have.
+    /// The total number of bytes.
     pub(crate) fn length(&self) -> usize {
         match self {
             Self::One(one) => one.iov_len,
@@ -59,13 +59,13 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// From the beginning on.
+    /// A cursor at the first byte.
     pub(crate) fn cursor(self) -> Cursor<'a> {
         Cursor { buffers: self, index: 0, offset: 0 }
     }
 }
 
-/// A place in the buffers.
+/// A position in the buffers.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     buffers: Buffers<'a>,
@@ -74,7 +74,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Steps over the next run of at most `most` bytes that lie together.
+    /// Steps over the next contiguous bytes, at most `most`.
     fn run(&mut self, most: usize) -> Option<(*mut u8, usize)> {
         loop {
             let entry = self.buffers.entry(self.index)?;
@@ -89,7 +89,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Copies the next `length` bytes of the program's to `to`.
+    /// Copies the next `length` bytes of the program to `to`.
     ///
     /// # Safety
     /// The buffers can be read; `to` has room.
@@ -97,13 +97,14 @@ impl Cursor<'_> {
         let mut done = 0;
         while done < length {
             let Some((from, run)) = self.run(length - done) else { return };
-            // SAFETY: the caller's promise; they are different memory, for `to` is this library's.
+            // SAFETY: the caller's promise; the two do not overlap, because `to` is this library's
+            // memory.
             unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(done), run) };
             done += run;
         }
     }
 
-    /// Copies `length` bytes from `from` to the program's next ones.
+    /// Copies `length` bytes from `from` to the next bytes of the program.
     ///
     /// # Safety
     /// The buffers can be written; `from` has as many bytes.
@@ -111,7 +112,8 @@ impl Cursor<'_> {
         let mut done = 0;
         while done < length {
             let Some((to, run)) = self.run(length - done) else { return };
-            // SAFETY: the caller's promise; they are different memory, for `from` is this library's.
+            // SAFETY: the caller's promise; the two do not overlap, because `from` is this
+            // library's memory.
             unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(done), to, run) };
             done += run;
         }
@@ -127,13 +129,13 @@ mod tests {
         let (a, b, empty, c) = (*b"abc", *b"de", [], *b"fghi");
         let list = [&a[..], &b[..], &empty[..], &c[..]]
             .map(|part: &[u8]| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
-        // SAFETY: four entries.
+        // SAFETY: the list has four entries.
         let Ok(buffers) = (unsafe { Buffers::list(list.as_ptr(), 4) }) else { panic!() };
         assert_eq!(buffers.length(), 9);
         let mut cursor = buffers.cursor();
         let mut room = [0; 9];
         for (at, length) in [(0, 1), (1, 5), (6, 3)] {
-            // SAFETY: inside the room.
+            // SAFETY: inside `room`.
             unsafe { cursor.copy_out(room.as_mut_ptr().wrapping_add(at), length) };
         }
         assert_eq!(&room, b"abcdefghi");

@@ -1,6 +1,7 @@
-//! The verbs of the data path, as rsockets use them: registered memory, a completion queue with its channel, a queue pair to post
-//! to, address handles. Each calls the C functions of `libibverbs.so.1` or those in a context's operations. The principal types are
-//! [`Completions`] and [`Queue`].
+//! The verbs of the data path, as rsockets use them: registered memory, a completion queue with its
+//! channel, a queue pair to post to, address handles. They call the C functions of
+//! `libibverbs.so.1` or those in a context's operations. The principal types are [`Completions`]
+//! and [`Queue`].
 
 use super::waiting::borrowed;
 use crate::entry::{Outcome, Refusal};
@@ -31,12 +32,12 @@ type RequestNotify = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
 type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
 type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int;
 
-/// Who may do what with registered memory (`enum ibv_access_flags`).
+/// The access rights of registered memory (`enum ibv_access_flags`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Access {
-    /// Work requests of ours.
+    /// Access by local work requests.
     Local = 1,
-    /// And writes of the peer's.
+    /// Also writes by the peer.
     RemoteWrite = 1 | 2,
 }
 
@@ -49,7 +50,8 @@ pub(crate) struct Registered {
 
 /// Registers memory.
 pub(crate) fn register(pd: *mut Pd, start: *mut u8, length: usize, access: Access) -> Outcome<Registered> {
-    // SAFETY: the PD is live as long as its id's device is open; the engine copes with memory that is not there.
+    // SAFETY: the PD is live as long as its id's device is open; the engine handles memory that is
+    // not mapped.
     let mr = made(unsafe { ibv_reg_mr(pd, start.cast(), length, access as c_int) })?;
     // SAFETY: just made.
     let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
@@ -58,27 +60,27 @@ pub(crate) fn register(pd: *mut Pd, start: *mut u8, length: usize, access: Acces
 
 /// Ends a registration.
 pub(crate) fn deregister(mr: *mut Mr) {
-    // SAFETY: made by `register`, and ended once, by its owner.
+    // SAFETY: made by `register`; its owner ends it once.
     let _ = unsafe { ibv_dereg_mr(mr) };
 }
 
-/// A completion queue and its channel, which never waits.
+/// A completion queue and its channel, which is nonblocking.
 pub(crate) struct Completions {
     channel: *mut CompChannel,
     cq: *mut Cq,
     poll: PollCq,
     notify: RequestNotify,
-    /// Events that were taken and not acknowledged.
+    /// The number of events that were taken and not acknowledged.
     taken: AtomicU32,
 }
 
-// SAFETY: the functions of a CQ and its channel may be called by any thread.
+// SAFETY: any thread may call the functions of a CQ and its channel.
 unsafe impl Send for Completions {}
 // SAFETY: as above.
 unsafe impl Sync for Completions {}
 
 impl Completions {
-    /// One with room for so many.
+    /// Makes a queue with this many entries.
     pub(crate) fn new(context: *mut Context, entries: u32) -> Outcome<Self> {
         // SAFETY: an id's context stays open.
         let ops = unsafe { &raw const (*context).ops };
@@ -95,7 +97,7 @@ impl Completions {
         // SAFETY: as above; the channel is new.
         let cq = made(unsafe { verbs::ibv_create_cq(context, entries, std::ptr::null_mut(), channel, 0) });
         let cq = cq.inspect_err(|_| {
-            // SAFETY: nothing is on it.
+            // SAFETY: no CQ uses it.
             let _ = unsafe { verbs::ibv_destroy_comp_channel(channel) };
         })?;
         let made = Self { channel, cq, poll, notify, taken: AtomicU32::new(0) };
@@ -103,21 +105,21 @@ impl Completions {
         Ok(made)
     }
 
-    /// For who makes a queue pair.
+    /// The CQ, to make a queue pair with it.
     pub(crate) fn cq(&self) -> *mut Cq {
         self.cq
     }
 
-    /// Readable when an event waits.
+    /// The channel's descriptor, which is readable when an event waits.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: live.
         borrowed(unsafe { (*self.channel).fd })
     }
 
-    /// Takes completions; says how many.
+    /// Polls completions, and returns their number.
     pub(crate) fn poll(&self, room: &mut [Wc]) -> usize {
         let most = c_int::try_from(room.len()).unwrap_or(c_int::MAX);
-        // SAFETY: live, and there is room for as many.
+        // SAFETY: live, and `room` has `most` entries.
         let count = unsafe { (self.poll)(self.cq, most, room.as_mut_ptr()) };
         usize::try_from(count).unwrap_or(0)
     }
@@ -131,7 +133,7 @@ impl Completions {
     /// Takes an event, if one waits.
     pub(crate) fn take_event(&self) -> bool {
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: live; the places are ours.
+        // SAFETY: live; `cq` and `context` are local variables.
         let taken = unsafe { ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) } == 0;
         if taken && self.taken.fetch_add(1, Ordering::Relaxed) >= 1000 {
             self.acknowledge();
@@ -142,7 +144,7 @@ impl Completions {
     fn acknowledge(&self) {
         let count = self.taken.swap(0, Ordering::Relaxed);
         if count > 0 {
-            // SAFETY: live, and so many were taken.
+            // SAFETY: live, and this many events were taken.
             unsafe { ibv_ack_cq_events(self.cq, count) };
         }
     }
@@ -151,7 +153,7 @@ impl Completions {
 impl Drop for Completions {
     fn drop(&mut self) {
         self.acknowledge();
-        // SAFETY: the queue pair went before; nobody uses them any more.
+        // SAFETY: the queue pair was destroyed before; nothing uses them any more.
         unsafe {
             let _ = verbs::ibv_destroy_cq(self.cq);
             let _ = verbs::ibv_destroy_comp_channel(self.channel);
@@ -174,7 +176,7 @@ const INLINE: u32 = 1 << 3;
 /// `RDMA_UDP_QKEY`.
 const UDP_QKEY: u32 = 0x0123_4567;
 
-/// What a work request carries: addresses, lengths and keys of up to two pieces.
+/// The data of a work request: addresses, lengths and keys of up to two pieces.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pieces: [Sge; 2],
@@ -183,16 +185,16 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Nothing.
+    /// No data.
     pub(crate) const EMPTY: Self = Self { pieces: [Sge { addr: 0, length: 0, lkey: 0 }; 2], count: 0, inline: false };
 
-    /// Bytes that are copied when they are posted, wherever they are.
+    /// Inline bytes, which posting copies. They may be in any memory.
     pub(crate) fn inline(start: *const u8, length: u32) -> Self {
         let piece = Sge { addr: start.expose_provenance() as u64, length, lkey: 0 };
         Self { pieces: [piece, Self::EMPTY.pieces[1]], count: 1, inline: true }
     }
 
-    /// Pieces of registered memory; an empty one is none.
+    /// Pieces of registered memory. An empty second piece is left out.
     pub(crate) fn pieces(key: u32, first: (u64, u32), second: (u64, u32)) -> Self {
         let piece = |(addr, length)| Sge { addr, length, lkey: key };
         Self { pieces: [piece(first), piece(second)], count: if second.1 > 0 { 2 } else { 1 }, inline: false }
@@ -206,13 +208,13 @@ pub(crate) struct Queue {
     receive: PostRecv,
 }
 
-// SAFETY: the functions of a queue pair may be called by any thread.
+// SAFETY: any thread may call the functions of a queue pair.
 unsafe impl Send for Queue {}
 // SAFETY: as above.
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// The queue pair of an id, which outlives this.
+    /// The queue pair of an id. The id must outlive the result.
     pub(crate) fn new(context: *mut Context, qp: *mut Qp) -> Self {
         // SAFETY: an id's context stays open; libibverbs keeps functions of these signatures there.
         let (send, receive) = unsafe {
@@ -225,7 +227,7 @@ impl Queue {
         Self { qp, send, receive }
     }
 
-    /// Its number.
+    /// The QP number.
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: live.
         unsafe { (*self.qp).qp_num }
@@ -255,11 +257,11 @@ impl Queue {
         wr.num_sge = load.count;
         wr.send_flags = if load.inline { INLINE } else { 0 };
         let mut bad = std::ptr::null_mut();
-        // SAFETY: live; the request and its list are whole.
+        // SAFETY: live; the request and its list are complete.
         verbs::done(unsafe { (self.send)(self.qp, wr, &raw mut bad) })
     }
 
-    /// Posts receives that take no bytes, for immediate data.
+    /// Posts receives without buffers, for immediate data.
     pub(crate) fn receive_words(&self, mut count: usize) -> Outcome<()> {
         const MOST: usize = 32;
         while count > 0 {
@@ -271,20 +273,20 @@ impl Queue {
                 wr.next = if index + 1 < part { start.wrapping_add(index + 1) } else { std::ptr::null_mut() };
             }
             let mut bad = std::ptr::null_mut();
-            // SAFETY: live; the list is whole, and each but the last names the next.
+            // SAFETY: live; the list is complete, and each entry but the last points to the next.
             verbs::done(unsafe { (self.receive)(self.qp, start, &raw mut bad) })?;
             count -= part;
         }
         Ok(())
     }
 
-    /// Posts a receive for a datagram: its GRH in the first piece, the rest in the second.
+    /// Posts a receive for a datagram: the GRH goes to the first piece, the rest to the second.
     pub(crate) fn receive_datagram(&self, id: u64, key: u32, grh: (u64, u32), data: (u64, u32)) -> Outcome<()> {
         let mut load = Load::pieces(key, grh, data);
         let mut wr = RecvWr::zeroed();
         (wr.wr_id, wr.sg_list, wr.num_sge) = (id, load.pieces.as_mut_ptr(), load.count);
         let mut bad = std::ptr::null_mut();
-        // SAFETY: live; the request and its list are whole.
+        // SAFETY: live; the request and its list are complete.
         verbs::done(unsafe { (self.receive)(self.qp, &raw mut wr, &raw mut bad) })
     }
 }
@@ -292,19 +294,19 @@ impl Queue {
 /// An address handle.
 pub(crate) struct Handle(*mut Ah);
 
-// SAFETY: it may be used and ended by any thread.
+// SAFETY: any thread may use and destroy it.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// Makes one.
+    /// Makes an address handle.
     pub(crate) fn new(pd: *mut Pd, mut attr: AhAttr) -> Outcome<Self> {
-        // SAFETY: the PD is live, the attributes are whole.
+        // SAFETY: the PD is live, and the attributes are complete.
         made(unsafe { ibv_create_ah(pd, &raw mut attr) }).map(Self)
     }
 
-    /// For a work request.
+    /// The handle as a pointer for a work request.
     pub(crate) fn as_ptr(&self) -> *mut Ah {
         self.0
     }
@@ -312,16 +314,16 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: made by `new`; posted requests have copied what they need.
+        // SAFETY: made by `new`; posted requests have copied the data that they need.
         let _ = unsafe { ibv_destroy_ah(self.0) };
     }
 }
 
-/// The index of a GID of a port.
+/// The index of a GID in a port's table.
 pub(crate) fn gid_index(context: *mut Context, port: u8, gid: Gid) -> Outcome<u8> {
     let mut found = Gid::zeroed();
     let index = (0..128_u8).find(|index| {
-        // SAFETY: an id's context stays open, the place is ours.
+        // SAFETY: an id's context stays open, and `found` is a local variable.
         unsafe { ibv_query_gid(context, port, c_int::from(*index), &raw mut found) == 0 && found == gid }
     });
     index.ok_or(Refusal(libc::EADDRNOTAVAIL))
@@ -330,7 +332,7 @@ pub(crate) fn gid_index(context: *mut Context, port: u8, gid: Gid) -> Outcome<u8
 /// The MTU of a port, in bytes.
 pub(crate) fn port_mtu(context: *mut Context, port: u8) -> Outcome<usize> {
     let mut attr = PortAttr::zeroed();
-    // SAFETY: an id's context stays open, the place is ours.
+    // SAFETY: an id's context stays open, and `attr` is a local variable.
     let code = unsafe { ibv_query_port(context, port, &raw mut attr) };
     if code == 0 { Ok(128 << attr.active_mtu.min(5)) } else { Err(last_error()) }
 }

@@ -1,6 +1,7 @@
-//! Threads that sleep until a socket has something for them. A sleeper waits on the socket's descriptors and on one of its own,
-//! its [`Waker`]: an event on a socket's descriptor is taken by one thread only, and what it finds may be for others, so it wakes
-//! everybody who is registered with the socket ([`Waiters`]).
+//! Sleeping threads that wait for a socket. A sleeping thread waits on the socket's descriptors and
+//! on its own descriptor, its [`Waker`]. Only one thread takes an event from a socket's descriptor,
+//! and the event may concern other threads. So this thread wakes all threads that are registered
+//! with the socket ([`Waiters`]).
 
 use super::AGAIN;
 use crate::entry::{Outcome, Refusal};
@@ -10,19 +11,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for completions before it sleeps (rdma-core's `polling_time`).
+/// How long a thread spins for completions before it sleeps (rdma-core's `polling_time`).
 pub(crate) const SPIN: Duration = Duration::from_micros(10);
-/// How long it does so where the last wait was not much longer than that: to fall asleep and be woken would take longer.
+/// How long a thread spins if its last wait was short: falling asleep and being woken would take
+/// longer.
 const LONG_SPIN: Duration = Duration::from_micros(50);
-/// What is not much longer.
+/// The limit of a short wait.
 const SHORT_WAIT: Duration = Duration::from_micros(150);
 
-/// How long to look before the next wait, after one of this length.
+/// How long to spin before the next wait, if the last wait took `waited`.
 pub(crate) fn next_spin(waited: Duration) -> Duration {
     if waited < SHORT_WAIT { LONG_SPIN } else { SPIN }
 }
 
-/// By which a sleeping thread is woken.
+/// Wakes a sleeping thread.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
@@ -31,7 +33,7 @@ thread_local! {
 }
 
 impl Waker {
-    /// The calling thread's.
+    /// The calling thread's waker.
     pub(crate) fn mine() -> Outcome<Arc<Self>> {
         let made = MINE.try_with(|mine| {
             let mut mine = mine.borrow_mut();
@@ -42,7 +44,7 @@ impl Waker {
             *mine = Some(Arc::clone(&waker));
             Ok(waker)
         });
-        // A thread that is ending has no place for one any more.
+        // A thread that is ending cannot keep a waker any more.
         made.unwrap_or_else(|_| Self::new().map(Arc::new))
     }
 
@@ -52,23 +54,23 @@ impl Waker {
 
     /// Wakes the thread.
     pub(crate) fn wake(&self) {
-        // The only refusal is that it has been woken very often already.
+        // A write fails only if the counter is full, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Takes the wake-ups that have been noticed.
+    /// Resets the waker after a wake-up.
     pub(crate) fn quiet(&self) {
-        // The only refusal is that there is none.
+        // A read fails only if there was no wake-up.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// To sleep on.
+    /// The descriptor to sleep on.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// The threads that sleep, or are about to, until something happens to a socket.
+/// The threads that sleep, or are about to sleep, until something happens on a socket.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Vec<Arc<Waker>>);
 
@@ -78,14 +80,14 @@ impl Waiters {
         self.0.push(Arc::clone(waker));
     }
 
-    /// Takes a thread out again.
+    /// Removes a thread.
     pub(crate) fn remove(&mut self, waker: &Arc<Waker>) {
         if let Some(place) = self.0.iter().position(|other| Arc::ptr_eq(other, waker)) {
             self.0.swap_remove(place);
         }
     }
 
-    /// Wakes all of them.
+    /// Wakes all threads.
     pub(crate) fn wake(&self) {
         for waker in &self.0 {
             waker.wake();
@@ -93,24 +95,25 @@ impl Waiters {
     }
 }
 
-/// Until when a call may wait.
+/// How long a call may wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Patience {
-    /// It may not.
+    /// It must not wait.
     None,
-    /// Until then.
+    /// Until this time.
     Until(Instant),
-    /// As long as it takes.
+    /// For ever.
     Endless,
 }
 
 impl Patience {
-    /// What `SO_RCVTIMEO` and `SO_SNDTIMEO` say.
+    /// The limit set by `SO_RCVTIMEO` or `SO_SNDTIMEO`.
     pub(crate) fn of(limit: Option<Duration>) -> Self {
         limit.and_then(|limit| Instant::now().checked_add(limit)).map_or(Self::Endless, Self::Until)
     }
 
-    /// What is left of it, as `poll(2)` takes it; `None` is for ever. EAGAIN when nothing is left.
+    /// The remaining time for `poll(2)`; `None` means for ever. Fails with EAGAIN when no time
+    /// remains.
     pub(crate) fn left(self) -> Outcome<Option<Timespec>> {
         match self {
             Self::None => Err(AGAIN),
@@ -123,12 +126,13 @@ impl Patience {
     }
 }
 
-/// Sleeps until one of the descriptors is ready or the time is over, and says how many are.
+/// Sleeps until a descriptor is ready or the time is over, and returns the number of ready
+/// descriptors.
 pub(crate) fn sleep(fds: &mut [PollFd<'_>], left: Option<&Timespec>) -> Outcome<usize> {
     rustix::event::poll(fds, left).map_err(refusal)
 }
 
-/// Whether what poll said of a descriptor is worth a look.
+/// Whether poll reported anything about a descriptor.
 pub(crate) fn is_ready(fd: &PollFd<'_>) -> bool {
     !fd.revents().is_empty()
 }
@@ -138,19 +142,20 @@ pub(crate) fn input(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
-/// What the C library's errno means here.
+/// Turns the C library's errno into a refusal.
 pub(crate) fn refusal(errno: rustix::io::Errno) -> Refusal {
     Refusal(errno.raw_os_error())
 }
 
-/// What a refused eventfd means to a program that asked for a socket: it is noted by name.
+/// The refusal for a program that asked for a socket when eventfd failed. The reason names
+/// eventfd2.
 pub(crate) fn no_eventfd(errno: rustix::io::Errno) -> Refusal {
     engine::Error::refuse(abi::Errno(errno.raw_os_error()), shm::denied::denied("eventfd2")(errno).to_string()).into()
 }
 
-/// A descriptor that somebody else owns, for the time of a call.
+/// Borrows a descriptor with another owner, for the time of a call.
 pub(crate) fn borrowed<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the number is that of a descriptor which lives as long as the socket that it is part of, or it is the program's
-    // own, and the kernel looks after numbers that are not open (EBADF, POLLNVAL). -1 is not passed.
+    // SAFETY: the descriptor lives as long as the socket that it is part of, or it is the program's
+    // own. The kernel reports numbers that are not open (EBADF, POLLNVAL). -1 is not passed.
     unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
 }

@@ -1,4 +1,5 @@
-//! A UD queue pair of a datagram socket, on one local address. The principal type is [`Path`].
+//! A UD queue pair of a datagram socket, on one local address. It does not know peers. The
+//! principal type is [`Path`].
 
 use super::peers::PATIENCE;
 use crate::entry::{Outcome, Refusal};
@@ -16,9 +17,9 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// The GRH before each datagram that is received (IBA, volume 1, 11.4.1.2).
+/// The length of the GRH before each received datagram (IBA, volume 1, 11.4.1.2).
 const GRH: u32 = 40;
-/// Marks the number of a receive.
+/// The bit that marks the work request id of a receive.
 const RECEIVE: u64 = 1 << 32;
 const BATCH: usize = 16;
 
@@ -28,16 +29,17 @@ pub(super) struct Path {
     queue: Queue,
     outbox: Region,
     inbox: Region,
-    /// Places of the send memory that are free, and how many there are.
+    /// The free slots of the send memory, and the number of all slots.
     free: Vec<u32>,
     places: usize,
     armed: bool,
     inline: u32,
-    /// The longest datagram that it sends, with its header.
+    /// The length of the longest datagram that it sends, including its header.
     longest: usize,
-    /// The socket's address, as others see it in every datagram.
+    /// The socket's address, which every datagram carries.
     pub(super) local: SocketAddr,
-    /// The address of the queue pair: the same one, or one of the device's where no device has that.
+    /// The address of the queue pair: the local address, or one of a device if no device has the
+    /// local address.
     pub(super) device: SocketAddr,
     pub(super) endpoint: Endpoint,
 }
@@ -49,7 +51,7 @@ impl Drop for Path {
 }
 
 impl Path {
-    /// One for a local address, to reach somebody.
+    /// Makes a path for a local address, to reach `to`.
     pub(super) fn new(local: SocketAddr, to: SocketAddr, settings: &Settings) -> Outcome<Self> {
         let (endpoint, device) = bound(local, to)?;
         let context = endpoint.context();
@@ -102,12 +104,12 @@ impl Path {
         self.queue.number()
     }
 
-    /// To sleep on.
+    /// The descriptor to sleep on.
     pub(super) fn fd(&self) -> RawFd {
         poll::fd_of(self.completions.fd())
     }
 
-    /// The next completion makes an event.
+    /// Makes the next completion raise an event.
     pub(super) fn arm(&mut self) {
         if !std::mem::replace(&mut self.armed, true) {
             self.completions.arm();
@@ -126,17 +128,17 @@ impl Path {
         !self.free.is_empty()
     }
 
-    /// Whether everything has left.
+    /// Whether all datagrams have left.
     pub(super) fn all_sent(&self) -> bool {
         self.free.len() == self.places
     }
 
-    /// Whether a datagram with so many bytes of data fits.
+    /// Whether a datagram with this many bytes of data fits.
     pub(super) fn takes(&self, data: usize) -> bool {
         data + Source(self.local).size() <= self.longest
     }
 
-    /// Sends a datagram; EAGAIN if there is no room now.
+    /// Sends a datagram. Fails with EAGAIN if there is no free slot now.
     pub(super) fn send(&mut self, handle: &Handle, qpn: u32, data: &[u8]) -> Outcome<()> {
         let place = self.free.pop().ok_or(AGAIN)?;
         let mut room = [0; MAX_SIZE];
@@ -154,10 +156,11 @@ impl Path {
         self.queue.datagram(u64::from(place), handle.as_ptr(), qpn, load).inspect_err(|_| self.free.push(place))
     }
 
-    /// Takes what has completed: datagrams go to `to`, as long as there are not too many, and only those of `only`, if that is given.
+    /// Takes completions. Datagrams go to `to` until it has `most` entries. With `only`, datagrams
+    /// of other senders are dropped.
     pub(super) fn look(&mut self, to: &mut VecDeque<(SocketAddr, Vec<u8>)>, most: usize, only: Option<SocketAddr>) {
         let mut room = [Wc::zeroed(); BATCH];
-        // Who only wants to send leaves datagrams where they are.
+        // A caller that only wants to send leaves datagrams where they are.
         while to.len() < most || self.free.is_empty() {
             let count = self.completions.poll(&mut room);
             for wc in room.iter().take(count) {
@@ -187,7 +190,7 @@ impl Path {
         if let (SocketAddr::V6(from), SocketAddr::V6(local)) = (&mut from, &self.local)
             && from.ip().is_unicast_link_local()
         {
-            // It is on the link that the queue pair is on.
+            // The sender is on the link of the queue pair.
             from.set_scope_id(local.scope_id());
         }
         Some((from, data.to_vec()))
@@ -195,7 +198,7 @@ impl Path {
 
     fn post_receive(&self, place: u32) -> Outcome<()> {
         let start = self.inbox.address();
-        // All GRHs go to one place behind the rest.
+        // All GRHs go to one place behind the slots.
         let grh = (start + u64::try_from(self.inbox_places() * MAX_SIZE).unwrap_or(0), GRH);
         let data = (start + u64::from(place) * MAX_SIZE as u64, u32::try_from(MAX_SIZE).unwrap_or(0));
         self.queue.receive_datagram(RECEIVE | u64::from(place), self.inbox.lkey(), grh, data)
@@ -211,8 +214,9 @@ fn same(a: SocketAddr, b: SocketAddr) -> bool {
     a.ip() == b.ip() && a.port() == b.port()
 }
 
-/// An id at a local address, and where it is. An address that is no device's, as the host chooses it between two others of its
-/// loopback, is replaced by the one from which the connection manager would reach the peer.
+/// Makes an id at a local address, and returns the id's address. On loopback, the host may choose
+/// an address that belongs to no device. The address from which the connection manager would reach
+/// the peer then takes its place.
 fn bound(local: SocketAddr, to: SocketAddr) -> Outcome<(Endpoint, SocketAddr)> {
     let endpoint = Endpoint::new(true)?;
     match endpoint.bind(&Name::from(local)) {
@@ -224,7 +228,8 @@ fn bound(local: SocketAddr, to: SocketAddr) -> Outcome<(Endpoint, SocketAddr)> {
     Ok((endpoint, device))
 }
 
-/// From which address the connection manager would reach somebody. It answers in limited time, mostly at once.
+/// The address from which the connection manager would reach `to`. It answers in limited time,
+/// mostly at once.
 fn source_towards(to: SocketAddr) -> Outcome<IpAddr> {
     let endpoint = Endpoint::new(true)?;
     endpoint.resolve_address(None, &Name::from(to), PATIENCE)?;

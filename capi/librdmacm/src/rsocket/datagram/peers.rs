@@ -1,5 +1,5 @@
-//! The ways of a datagram socket to others: found out over UDP, and by the connection manager, while the first datagrams are
-//! already going over UDP. The principal type is [`Peer`].
+//! The ways of a datagram socket to its peers: found over UDP and by the connection manager, while
+//! the first datagrams already go over UDP. The principal type is [`Peer`].
 
 use super::path::Path;
 use super::{AGAIN, DatagramSocket, MOST_PEERS, State};
@@ -16,28 +16,28 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// How long the address and the route may take, in milliseconds.
+/// The time limit for resolving an address or a route, in milliseconds.
 pub(super) const PATIENCE: i32 = 2000;
 
-/// Somebody else.
+/// A peer of the socket.
 pub(super) struct Peer {
-    /// The path to him, by its place in the list.
+    /// The path to the peer, as an index into the list of paths.
     path: usize,
-    /// His queue pair, once he has told it.
+    /// The peer's queue pair, once the peer has sent its number.
     qpn: Option<u32>,
     way: Way,
 }
 
-/// How far the way to somebody is known.
+/// The progress of resolving the way to a peer.
 enum Way {
     Unknown,
-    /// An id that is finding out.
+    /// An id that resolves the way.
     Asked(Endpoint),
     Known(Handle),
 }
 
 impl Peer {
-    /// To sleep on, while the way is being found.
+    /// The descriptor to sleep on while the way is being resolved.
     pub(super) fn fd(&self) -> Option<RawFd> {
         match &self.way {
             Way::Asked(endpoint) => Some(poll::fd_of(endpoint.fd())),
@@ -47,10 +47,10 @@ impl Peer {
 }
 
 impl DatagramSocket {
-    /// Sends to somebody: to his queue pair, or over UDP; EAGAIN if there is no room now.
+    /// Sends to a peer's queue pair, or over UDP. Fails with EAGAIN if there is no room now.
     pub(super) fn send_now(&self, state: &mut State, to: SocketAddr, data: &[u8]) -> Outcome<()> {
         self.way_to(state, to, to)?;
-        // Answers are taken here as well, for a program that only sends.
+        // This also takes answers, for a program that only sends.
         if matches!(state.peers.get(&to), Some(Peer { way: Way::Unknown | Way::Asked(_), .. })) {
             self.look_at_udp(state);
             self.look_for_ways(state);
@@ -79,7 +79,8 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Sees to it that somebody is known, and the path to him, whose device has the address `device`, is there.
+    /// Makes sure that the peer is known and that the path to it exists. `device` is the address of
+    /// the peer's device.
     pub(super) fn way_to(&self, state: &mut State, to: SocketAddr, device: SocketAddr) -> Outcome<usize> {
         if let Some(peer) = state.peers.get(&to) {
             return Ok(peer.path);
@@ -90,7 +91,7 @@ impl DatagramSocket {
             Some(path) => path,
             None => {
                 state.paths.push(Path::new(local, device, &state.settings)?);
-                // Who sleeps does not sleep on the new one.
+                // A sleeping thread does not wait for the new path yet.
                 state.waiters.wake();
                 state.paths.len() - 1
             }
@@ -102,7 +103,7 @@ impl DatagramSocket {
         Ok(path)
     }
 
-    /// Takes a datagram that came over UDP.
+    /// Handles a datagram that came over UDP.
     pub(super) fn over_udp(&self, state: &mut State, from: SocketAddr, bytes: &[u8]) {
         let Some((head, data)) = Resolve::parse(bytes) else { return };
         let device = device_of(from, head.address);
@@ -130,7 +131,7 @@ impl DatagramSocket {
         }
     }
 
-    /// Takes what the connection manager has found out.
+    /// Handles the answers of the connection manager.
     pub(super) fn look_for_ways(&self, state: &mut State) {
         let State { peers, paths, .. } = state;
         for peer in peers.values_mut() {
@@ -146,14 +147,15 @@ impl DatagramSocket {
             match next {
                 Ok(None) => {}
                 Ok(Some(handle)) => peer.way = Way::Known(handle),
-                // With the next datagram from there it is tried again; until then UDP is good enough.
+                // The next datagram from this peer starts another attempt. Until then UDP is used.
                 Err(_) => peer.way = Way::Unknown,
             }
         }
     }
 }
 
-/// Where the device of somebody is: it need not have the address from which UDP comes, and he says which it has.
+/// The address of a peer's device. It may differ from the address of its UDP datagrams, so the peer
+/// sends it.
 fn device_of(from: SocketAddr, said: IpAddr) -> SocketAddr {
     let of_use = said.is_ipv4() == from.is_ipv4() && !is_wild(said) && !said.is_multicast();
     let mut device = from;
@@ -168,7 +170,7 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// Begins to find out the way from a path to somebody.
+/// Begins to resolve the way from a path to a peer.
 fn ask(path: &Path, to: SocketAddr) -> Outcome<Endpoint> {
     let endpoint = Endpoint::new(true)?;
     let source = Name::from(path.device).without_port();
@@ -176,7 +178,7 @@ fn ask(path: &Path, to: SocketAddr) -> Outcome<Endpoint> {
     Ok(endpoint)
 }
 
-/// The address handle for the way that has been found.
+/// The address handle for a resolved way.
 fn handle(found: &Endpoint, path: &Path) -> Outcome<Handle> {
     let record = found.path().ok_or(Refusal(libc::EHOSTUNREACH))?;
     let (context, port) = (path.endpoint.context(), path.endpoint.port());
@@ -193,7 +195,7 @@ fn handle(found: &Endpoint, path: &Path) -> Outcome<Handle> {
     Handle::new(path.endpoint.pd(), attr)
 }
 
-/// The local address from which packets to somebody leave.
+/// The local address from which packets to a peer leave.
 fn towards(to: SocketAddr) -> Outcome<SocketAddr> {
     let domain = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let probe = rustix::net::socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(refusal)?;

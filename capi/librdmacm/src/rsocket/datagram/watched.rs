@@ -1,4 +1,4 @@
-//! What `rpoll` sees of a datagram socket.
+//! A datagram socket as `rpoll` sees it.
 
 use super::path::Path;
 use super::{DatagramSocket, State};
@@ -32,7 +32,7 @@ impl Watched for DatagramSocket {
     }
 }
 
-/// The events that hold.
+/// The requested events that are true now.
 fn seen(state: &State, events: i16) -> i16 {
     let asked = |event: i16, holds: bool| if holds { event & events } else { 0 };
     if state.closed {

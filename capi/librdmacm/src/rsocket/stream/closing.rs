@@ -1,4 +1,5 @@
-//! A connection ends: one side after the other, or both at once. What was sent before is delivered first, if the peer takes it.
+//! Ending a connection: one direction after the other, or both at once. Data sent before is
+//! delivered first, if the peer accepts it.
 
 use super::{Phase, State, StreamSocket};
 use crate::entry::{Outcome, Refusal};
@@ -8,11 +9,11 @@ use rsocket::Control;
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-/// How long closing waits for a peer that takes nothing, if the program has not said (`SO_LINGER`).
+/// How long closing waits for a peer that accepts no data, unless the program sets `SO_LINGER`.
 const LINGER: Duration = Duration::from_secs(20);
 
 impl StreamSocket {
-    /// `rshutdown`: 0 no more reading, 1 no more writing, 2 both.
+    /// `rshutdown`: 0 ends reading, 1 ends writing, 2 ends both.
     pub(crate) fn shut_down(&self, how: c_int) -> Outcome<()> {
         if !(0..=2).contains(&how) {
             return Err(Refusal(libc::EINVAL));
@@ -22,12 +23,12 @@ impl StreamSocket {
 
     fn finish(&self, reading: bool, writing: bool, until: Option<Instant>) -> Outcome<()> {
         let control = {
-            // Whoever is sending has finished what he posts.
+            // A thread that is sending finishes its posts first.
             let _turn = self.sending.lock();
             let mut state = self.state();
             match state.phase {
                 Phase::Connected | Phase::Accepting => {}
-                // A listener is no more one: who waits for connections gets an error.
+                // The socket stops listening: threads that wait for connections get an error.
                 Phase::Listening => {
                     state.phase = Phase::Failed;
                     state.error = libc::EINVAL;
@@ -51,13 +52,14 @@ impl StreamSocket {
         if writing {
             let sent =
                 |state: &mut State| state.stream.as_ref().is_none_or(|stream| stream.all_sent() || !stream.is_up());
-            // Who is not patient enough leaves the rest to the queue pair.
+            // If the time is over, the queue pair sends the rest.
             let _ = self.wait(patience, sent);
         }
         Ok(())
     }
 
-    /// Says it, if that is possible; it is done as well when the connection has ended.
+    /// Sends a control message, if possible. Returns whether this is done; it is also done if the
+    /// connection has ended.
     fn tell(&self, state: &mut State, control: Control) -> bool {
         let Some(stream) = &mut state.stream else { return true };
         if !stream.is_up() {
@@ -68,7 +70,8 @@ impl StreamSocket {
         true
     }
 
-    /// `rclose`: delivers what was sent, tells the peer, and ends calls that are under way. The rest goes with the last user.
+    /// `rclose`: delivers sent data, tells the peer, and ends calls that are under way. The last
+    /// user of the socket frees the rest.
     pub(crate) fn close(&self) {
         let linger = {
             let state = self.state();
@@ -83,7 +86,7 @@ impl StreamSocket {
         state.requests.clear();
         state.maps.clear();
         if self.link.get().is_some() && state.phase != Phase::Failed {
-            // An error says that the peer was faster, which is as well.
+            // An error means that the peer disconnected first, which has the same result.
             let _ = self.endpoint.disconnect();
         }
         state.waiters.wake();

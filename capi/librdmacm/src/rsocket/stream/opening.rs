@@ -1,5 +1,5 @@
-//! A connection comes up: binding, listening, connecting, accepting. The two sides tell each other their buffers in the private data
-//! of the request and its answer.
+//! Establishing a connection: binding, listening, connecting, accepting. The two sides exchange
+//! their buffers in the private data of the request and its answer.
 
 use super::{Phase, State, StreamSocket};
 use crate::entry::{Outcome, Refusal};
@@ -11,9 +11,10 @@ use rsocket::connect::Hello;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// How long the address and the route may take at first, in milliseconds; each further try may take twice as long.
+/// The time limit of the first attempt to resolve an address or a route, in milliseconds. Each
+/// further attempt may take twice as long.
 const FIRST_TRY: c_int = 1000;
-/// How often each is tried.
+/// The number of attempts for each.
 const TRIES: u32 = 4;
 /// `RDMA_OPTION_IB` and `RDMA_OPTION_IB_PATH`.
 const OPTION_IB: (c_int, c_int) = (1, 1);
@@ -129,18 +130,18 @@ impl StreamSocket {
         }
     }
 
-    /// Makes the parts of the connection and asks the peer.
+    /// Makes the parts of the connection and sends the request.
     fn request(&self, state: &mut State) -> Outcome<()> {
         let link = Link::new(&self.endpoint, &state.settings)?;
         let hello = link.hello();
         let link = self.link.get_or_init(|| link);
-        // Completions come to nobody before there is a stream.
+        // Before there is a stream, no thread takes completions.
         debug_assert!(state.stream.is_none() && link.sizes().send_queue > 0);
         state.phase = Phase::Connecting;
         self.endpoint.connect(&hello.emit())
     }
 
-    /// The peer has accepted.
+    /// Handles the peer's acceptance.
     fn answered(&self, state: &mut State, private: &[u8]) {
         match (Hello::parse(private), self.link.get()) {
             (Ok(hello), Some(link)) => {
@@ -162,7 +163,7 @@ impl StreamSocket {
         state.waiters.wake();
     }
 
-    /// `raccept`: a request that is no good is refused, and the next one taken.
+    /// `raccept`: refuses an invalid request and takes the next one.
     pub(crate) fn accept(&self) -> Outcome<Arc<Self>> {
         loop {
             let patience = {
@@ -177,7 +178,8 @@ impl StreamSocket {
             match Hello::parse(&private) {
                 Ok(hello) => match self.accepted(request, &hello) {
                     Ok(socket) => return Ok(Arc::new(socket)),
-                    // No descriptor, no memory: this program's own trouble. Anything else is between the peer and the agent.
+                    // A lack of descriptors or memory is a failure of this program. All other
+                    // failures are between the peer and the agent.
                     Err(refusal) if matches!(refusal.0, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO) => {
                         return Err(refusal);
                     }
@@ -209,7 +211,7 @@ fn errno_of(status: i32) -> Option<c_int> {
 }
 
 impl Refusal {
-    /// This one, or `errno` if it says nothing.
+    /// This refusal, or `errno` if its value is 0.
     fn or(self, errno: c_int) -> Self {
         if self.0 == 0 { Self(errno) } else { self }
     }

@@ -1,5 +1,6 @@
-//! Bytes go out and come in. The sender copies into the send ring and posts; the receiver copies out of the receive ring and
-//! grants what has become free. The socket's lock is not held while bytes are copied.
+//! Sending and receiving bytes. The sender copies into the send ring and posts. The receiver copies
+//! out of the receive ring and grants the space that has become free. The socket's lock is not held
+//! while bytes are copied.
 
 use super::{Phase, State, StreamSocket, grant};
 use crate::entry::{Outcome, Refusal};
@@ -12,18 +13,19 @@ use rsocket::stream::{End, Transfer};
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-/// The first message of a long transfer is short, so that a peer that has nothing to do can begin; then they grow.
+/// The first message of a long transfer is short, so that an idle peer can begin; then messages
+/// grow.
 const FIRST: usize = 4096;
 const LONGEST: usize = 1 << 16;
-/// A receiver that runs makes room in the send ring within this time.
+/// A running receiver makes room in the send ring within this time.
 const AT_ONCE: Duration = Duration::from_micros(150);
-/// How much is read before what has become free is granted.
+/// How many bytes are read before the free space is granted.
 const READ_STEP: u32 = 1 << 16;
-/// Room for what is posted inline from several buffers.
+/// The buffer size for inline data from several buffers.
 const GATHERED: usize = 512;
 
 impl StreamSocket {
-    /// `rsend` and its kin.
+    /// `rsend` and the other sending calls.
     ///
     /// # Safety
     /// The buffers can be read.
@@ -66,7 +68,7 @@ impl StreamSocket {
         }
     }
 
-    /// How many bytes can be sent now; `None` if that is worth waiting for.
+    /// How many bytes can be sent now; `None` if the caller must wait.
     fn outlet(&self, state: &mut State) -> Outcome<Option<usize>> {
         if state.phase.is_opening() {
             self.look(state);
@@ -113,14 +115,14 @@ impl StreamSocket {
         let count = u32::try_from(length).unwrap_or(u32::MAX);
         if count <= link.inline && length <= GATHERED {
             let mut gathered = [0_u8; GATHERED];
-            // SAFETY: the caller's promise, and there is room.
+            // SAFETY: the caller's promise, and `gathered` has room.
             unsafe { cursor.copy_out(gathered.as_mut_ptr(), length) };
             let transfer = stream.send_from_elsewhere(count);
             self.post(&mut state, &transfer, Load::inline(gathered.as_ptr(), count))?;
         } else {
             let (transfer, pieces) = stream.send(count);
             drop(state);
-            // SAFETY: the caller's promise; the pieces are ours until their completion.
+            // SAFETY: the caller's promise; the pieces are this thread's until their completion.
             unsafe { fill(link, pieces, cursor) };
             self.post_pieces(link, &transfer, pieces)?;
         }
@@ -134,7 +136,8 @@ impl StreamSocket {
         })
     }
 
-    /// `riowrite`: into buffers that the peer has mapped; stops where none is.
+    /// `riowrite`: writes into buffers that the peer has mapped. Stops at an offset that is not
+    /// mapped.
     ///
     /// # Safety
     /// The buffers can be read.
@@ -177,7 +180,8 @@ impl StreamSocket {
                     if length > 0 {
                         let (transfer, pieces) = stream.send_direct(u32::try_from(length).unwrap_or(u32::MAX), target);
                         drop(state);
-                        // SAFETY: the caller's promise; the pieces are ours until their completion.
+                        // SAFETY: the caller's promise; the pieces are this thread's until their
+                        // completion.
                         unsafe { fill(link, pieces, cursor) };
                         self.post_pieces(link, &transfer, pieces)?;
                         return Ok(length);
@@ -190,7 +194,7 @@ impl StreamSocket {
         }
     }
 
-    /// `rrecv` and its kin.
+    /// `rrecv` and the other receiving calls.
     ///
     /// # Safety
     /// The buffers can be written.
@@ -227,7 +231,7 @@ impl StreamSocket {
         }
     }
 
-    /// Takes what is there, no more than a step of it.
+    /// Takes bytes that have arrived, at most one step of them.
     ///
     /// # Safety
     /// As for [`StreamSocket::receive`].
@@ -242,7 +246,8 @@ impl StreamSocket {
             }
             match state.phase {
                 Phase::Connected => {}
-                // A peer that sends has heard of us, whatever became of its last word about the connection.
+                // A peer that sends knows that the connection is established, even if its last
+                // message about the connection was lost.
                 Phase::Accepting if there(&state) => {}
                 phase if phase.is_opening() => return Ok(Inlet::Nothing),
                 Phase::Failed => return Err(Refusal(take_error(&mut state, libc::ENOTCONN))),
@@ -278,24 +283,24 @@ impl StreamSocket {
     }
 }
 
-/// What came of an attempt to read.
+/// The result of an attempt to read.
 enum Inlet {
     Bytes(usize),
     Nothing,
     End,
 }
 
-/// Whether it is worth trying to send.
+/// Whether an attempt to send makes sense.
 pub(super) fn can_send(stream: &Stream) -> bool {
     stream.room() > 0 || !stream.is_writable()
 }
 
-/// Whether it is worth trying to receive.
+/// Whether an attempt to receive makes sense.
 pub(super) fn can_receive(stream: &Stream) -> bool {
     stream.inbox().unread() > 0 || !stream.is_readable()
 }
 
-/// The error that waits to be told, or another one.
+/// Takes the stored error, or returns `other` if there is none.
 fn take_error(state: &mut State, other: c_int) -> c_int {
     match std::mem::replace(&mut state.error, 0) {
         0 => other,
@@ -306,7 +311,7 @@ fn take_error(state: &mut State, other: c_int) -> c_int {
 /// Copies the program's bytes into pieces of the send ring.
 ///
 /// # Safety
-/// The buffers can be read, and nobody else writes these pieces.
+/// The buffers can be read, and no other thread writes these pieces.
 unsafe fn fill(link: &Link, pieces: Pieces, cursor: &mut Cursor<'_>) {
     for (offset, length) in [pieces.first, (0, pieces.second)] {
         let to = link.outbox.at(size(offset), size(length));

@@ -1,4 +1,4 @@
-//! What `rpoll` sees of a stream socket.
+//! A stream socket as `rpoll` sees it.
 
 use super::transfer::{can_receive, can_send};
 use super::{Phase, State, StreamSocket};
@@ -38,7 +38,7 @@ impl Watched for StreamSocket {
     }
 }
 
-/// The events that hold, of those asked for and of those that are always told.
+/// The events that are true: the requested ones, and those that are always reported.
 fn seen(state: &State, events: i16) -> i16 {
     let asked = |event: i16, holds: bool| if holds { event & events } else { 0 };
     let input = libc::POLLIN | libc::POLLRDNORM;
@@ -49,7 +49,8 @@ fn seen(state: &State, events: i16) -> i16 {
     match (state.phase, &state.stream) {
         (Phase::Listening, _) => asked(input, !state.requests.is_empty()),
         (Phase::Connected, Some(stream)) => {
-            // Programs take a hang-up for the end, and it is none while there is something to read.
+            // Programs take a hang-up for the end of the data, so it is not reported while there is
+            // something to read.
             let both = !stream.is_readable() && !stream.is_writable() && stream.inbox().unread() == 0;
             let failed = stream.end() == Some(End::Failed);
             asked(input, can_receive(stream))
