@@ -37,7 +37,7 @@ pub(crate) use packets::{Far, Towards};
 
 /// The rules that touch one engine, and those that touch its peers.
 pub(crate) struct Faults {
-    /// Whether there are rules: packets that come by the general way ask for their queue pair's flag.
+    /// Whether there are rules: packets that come by the general path ask for their queue pair's flag.
     on: AtomicBool,
     /// Whether commands may fail.
     commands: AtomicBool,

@@ -12,11 +12,11 @@ use wire::Qpn;
 
 use crate::cell::{self, Cell, Notice, Packet, Payload};
 use crate::engine::{Deferred, Engine};
+use crate::fast_path::receiving::{Done, RunEnd};
 use crate::faults::DELAYED_PACKETS;
 use crate::lane::{Lane, Receiver};
 use crate::moderation::PERIODS;
 use crate::net::inbox::{Inbox, OTHERS};
-use crate::plain::taking::{Done, Run};
 use crate::pollers::{Concern, Poller, Visitor};
 use crate::qp::Qp;
 use crate::receive::{Arrival, Origin};
@@ -168,7 +168,7 @@ impl Engine {
         }
         crate::usermem::prepare_thread();
         let Receiver { rx, touched, recent, record } = receiver;
-        let plainly = !self.is_capturing();
+        let fast_path = !self.is_capturing();
         let mut done = Done::default();
         while done.may_go_on() {
             let popped = rx.ring.pop(record);
@@ -177,14 +177,14 @@ impl Engine {
             }
             done.records += 1;
             let run = match popped {
-                Ok(Some(len)) if plainly => self.take_run(lane, (rx, record, len), &mut done, touched, recent),
-                Ok(len) => Run::Other(len.unwrap_or(0)),
-                Err(shm::Broken) => Run::Broken,
+                Ok(Some(len)) if fast_path => self.take_run(lane, (rx, record, len), &mut done, touched, recent),
+                Ok(len) => RunEnd::Other(len.unwrap_or(0)),
+                Err(shm::Broken) => RunEnd::Broken,
             };
             let cell = match run {
-                Run::Over => continue,
-                Run::Other(len) => cell::decode(&record[..len.min(RECORD_MAX)]),
-                Run::Broken => None,
+                RunEnd::Over => continue,
+                RunEnd::Other(len) => cell::decode(&record[..len.min(RECORD_MAX)]),
+                RunEnd::Broken => None,
             };
             // By reference: a cell is longer than what is moved without a call.
             let Some(cell) = &cell else {

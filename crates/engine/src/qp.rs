@@ -203,7 +203,7 @@ pub(crate) struct Inner {
     pub(crate) lossy: bool,
     /// A rule of this engine may be for its packets.
     pub(crate) ruled: bool,
-    pub(crate) plainly: crate::plain::Count,
+    pub(crate) fast_path: crate::fast_path::Count,
     /// The MTU code that our packets on a lane have, and that the peer's have; 0 is the lane's own.
     pub(crate) lane_mtu: u8,
     pub(crate) peer_mtu: u8,
@@ -421,7 +421,7 @@ impl Engine {
             on_wire: false,
             lossy: false,
             ruled: false,
-            plainly: Default::default(),
+            fast_path: Default::default(),
             lane_mtu: 0,
             peer_mtu: 0,
             last_flow: None,

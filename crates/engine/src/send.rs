@@ -368,7 +368,7 @@ impl Qp {
         }
         if let Some(index) = last {
             inner.store(word::SQ_HEAD, inner.sq.advance(index));
-            // Beside it, for what has gone the short way.
+            // Beside it, for what has taken the fast path.
             inner.store(word::SQ_PSN, inner.requester.sq_psn().value());
             if inner.requester.fatal().is_some() && matches!(inner.state, State::Rts | State::Sqd) {
                 self.end_sending(inner);

@@ -126,7 +126,7 @@ impl Qp {
                 self.pump_datagrams(inner);
             } else {
                 self.go_direct(inner);
-                if !self.pump_plain(inner) {
+                if !self.pump_fast_path(inner) {
                     self.pump_generally(inner);
                 }
             }

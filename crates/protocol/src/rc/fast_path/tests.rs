@@ -1,4 +1,4 @@
-//! Two of a kind, of which one goes the general way always and the other the plain way wherever it is offered: they must say the same and be
+//! Two of a kind, of which one takes the general path always and the other the fast path wherever it is offered: they must say the same and be
 //! the same after each step, whatever comes in between.
 
 use super::*;
@@ -73,15 +73,15 @@ fn answer(dice: &mut Dice, requester: &Requester) -> Headers {
     Headers { opcode, psn, aeth: Aeth { syndrome, msn: requester.cursor.begun }, ..Headers::default() }
 }
 
-/// Sends what can be sent by both; how many were plain.
+/// Sends what can be sent by both; how many were for the fast path.
 fn send(general: &mut Requester, other: &mut Requester, now: Time) -> u32 {
-    let mut plain = 0;
+    let mut fast = 0;
     while let Some(packet) = general.poll_transmit(now) {
-        let Some(Plain { psn, op }) = other.next_plain() else {
+        let Some(FastMessage { psn, op }) = other.next_fast_message() else {
             assert_eq!(other.poll_transmit(now), Some(packet));
             continue;
         };
-        plain += 1;
+        fast += 1;
         let headers = &packet.headers;
         let write = op.operation == Operation::Write;
         let operation = if write { W::WriteOnly } else { W::SendOnly };
@@ -92,10 +92,10 @@ fn send(general: &mut Requester, other: &mut Requester, now: Time) -> u32 {
             assert_eq!(headers.reth, Reth { va: op.remote_addr, rkey: op.rkey, len: op.length });
         }
         assert_eq!((packet.slot, packet.offset, packet.len), (op.slot, 0, op.length));
-        other.sent_plain();
+        other.sent_fast_message();
     }
-    assert!(other.next_plain().is_none() && other.poll_transmit(now).is_none());
-    plain
+    assert!(other.next_fast_message().is_none() && other.poll_transmit(now).is_none());
+    fast
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_requester_is_the_same_whichever_way_its_messages_go() {
                 9..13 => {
                     let headers = answer(&mut dice, &general);
                     let _ = general.handle_response(now, &headers, 0);
-                    if headers.aeth.syndrome == Syndrome::ACK && other.acknowledged_plain(now, headers.psn) {
+                    if headers.aeth.syndrome == Syndrome::ACK && other.acknowledged_on_fast_path(now, headers.psn) {
                         heard += 1;
                     } else {
                         let _ = other.handle_response(now, &headers, 0);
@@ -145,17 +145,17 @@ fn a_requester_is_the_same_whichever_way_its_messages_go() {
             same(&general, &other, step);
         }
     }
-    assert!(sent > 1000 && heard > 500, "{sent} sent and {heard} answers heard by the plain way");
+    assert!(sent > 1000 && heard > 500, "{sent} sent and {heard} answers heard by the fast path");
 }
 
 #[test]
-fn a_message_behind_one_that_was_not_ready_is_not_plain() {
+fn a_message_behind_one_that_was_not_ready_is_not_for_the_fast_path() {
     let mut requester = requester();
     for slot in 0..2 {
         requester.post(SendOp { slot, length: 8, ..SendOp::default() }).expect("room");
     }
-    assert!(requester.next_plain().is_some());
-    requester.sent_plain();
+    assert!(requester.next_fast_message().is_some());
+    requester.sent_fast_message();
     let headers = Headers {
         opcode: Opcode::new(Transport::Rc, W::Acknowledge),
         psn: Psn::new(0xff_fff0),
@@ -163,22 +163,22 @@ fn a_message_behind_one_that_was_not_ready_is_not_plain() {
         ..Headers::default()
     };
     let _ = requester.handle_response(Time(0), &headers, 0);
-    assert!(requester.next_plain().is_none(), "it would overtake the first one");
+    assert!(requester.next_fast_message().is_none(), "it would overtake the first one");
     let later = requester.poll_timeout().expect("it waits");
-    assert!(requester.next_plain().is_none());
+    assert!(requester.next_fast_message().is_none());
     assert_eq!(requester.poll_transmit(later).map(|packet| packet.slot), Some(0));
 }
 
 #[test]
-fn a_message_is_not_plain_while_another_one_is_carried_out() {
+fn a_message_is_not_for_the_fast_path_while_another_one_is_carried_out() {
     let mut responder = Responder::new(Service::Rc);
     responder.configure(ResponderConfig { mtu: MTU, access: Access(0xf), ..ResponderConfig::default() });
     let headers = Headers { opcode: Opcode::new(Transport::Rc, W::SendOnly), ..Headers::default() };
-    assert!(responder.awaits_plain(headers.psn, 8) && responder.awaits_plain_write(headers.psn, 8, 8));
+    assert!(responder.awaits_fast_message(headers.psn, 8) && responder.awaits_fast_write(headers.psn, 8, 8));
     assert!(matches!(responder.handle(&headers, 8), Step::Receive { .. }));
-    assert!(!responder.awaits_plain(headers.psn, 8) && !responder.awaits_plain_write(headers.psn, 8, 8));
+    assert!(!responder.awaits_fast_message(headers.psn, 8) && !responder.awaits_fast_write(headers.psn, 8, 8));
     responder.finish(Outcome::Done);
-    assert!(responder.awaits_plain(headers.psn + 1, 8));
+    assert!(responder.awaits_fast_message(headers.psn + 1, 8));
 }
 
 #[test]
@@ -204,14 +204,14 @@ fn a_responder_is_the_same_whichever_way_its_messages_come() {
         for step in 0..100 {
             if dice.below(4) == 0 {
                 let response = general.poll_transmit();
-                if let Some((psn, msn)) = other.plain_ack() {
+                if let Some((psn, msn)) = other.fast_ack() {
                     said += 1;
                     let headers = response.expect("the other one has something to say").headers;
                     let aeth = Aeth { syndrome: Syndrome::ACK, msn };
                     assert_eq!((headers.psn, headers.aeth), (psn, aeth));
                     assert_eq!(headers.opcode, Opcode::new(Transport::Rc, W::Acknowledge));
                     assert_eq!((headers.dest_qp, headers.pkey, headers.migrated), other.addresses());
-                    other.sent_plain_ack();
+                    other.sent_fast_ack();
                 } else {
                     assert_eq!(other.poll_transmit(), response);
                 }
@@ -242,20 +242,20 @@ fn a_responder_is_the_same_whichever_way_its_messages_come() {
                 }
             };
             carry_out(&mut general);
-            let plain = match kind {
-                0 => other.awaits_plain(headers.psn, len),
-                1 => other.awaits_plain_write(headers.psn, len, headers.reth.len),
+            let fast = match kind {
+                0 => other.awaits_fast_message(headers.psn, len),
+                1 => other.awaits_fast_write(headers.psn, len, headers.reth.len),
                 _ => false,
             };
-            assert!(!write || !plain || config.access.allows(Access::REMOTE_WRITE));
-            if plain && outcome == Outcome::Done {
+            assert!(!write || !fast || config.access.allows(Access::REMOTE_WRITE));
+            if fast && outcome == Outcome::Done {
                 taken += 1;
-                other.took_plain(headers.ack_req);
+                other.took_fast_message(headers.ack_req);
             } else {
                 carry_out(&mut other);
             }
             same(&general, &other, step);
         }
     }
-    assert!(taken > 1000 && said > 500, "{taken} taken and {said} acknowledged by the plain way");
+    assert!(taken > 1000 && said > 500, "{taken} taken and {said} acknowledged by the fast path");
 }

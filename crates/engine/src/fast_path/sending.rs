@@ -1,4 +1,4 @@
-//! How plain messages and ACKs leave. Adds to [`Qp`].
+//! How fast-path messages and ACKs leave. Adds to [`Qp`].
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use shm::memory::CELL_DATA;
 
 use crate::access::{self, Near};
 use crate::cell::Path;
+use crate::fast_path::{Envelope, What};
 use crate::lane::Sender;
-use crate::plain::{Envelope, What};
 use crate::qp::{Inner, Qp, Route};
 use crate::transmit::ring;
 use crate::wqe::{Ring, SendBrief};
 
 impl Qp {
-    /// Sends what is plain, in order. Says whether that was all that there is to send; else the general way goes on with the rest, and
+    /// Sends what is for the fast path, in order. Says whether that was all that there is to send; else the general path goes on with the rest, and
     /// finds out what is the matter with it.
     #[inline]
-    pub(crate) fn pump_plain(self: &Arc<Self>, inner: &mut Inner) -> bool {
+    pub(crate) fn pump_fast_path(self: &Arc<Self>, inner: &mut Inner) -> bool {
         if self.service != Service::Rc {
             return false;
         }
@@ -26,9 +26,9 @@ impl Qp {
         if !unsent && !inner.responder.has_answers() && !inner.on_wire {
             // Whose lane has ended has to be told of what is under way.
             return inner.requester.outstanding() == 0
-                || matches!(&inner.route, Route::Lane(lane) if !lane.is_dead() && inner.requester.is_plain());
+                || matches!(&inner.route, Route::Lane(lane) if !lane.is_dead() && inner.requester.may_use_fast_path());
         }
-        let (all, called) = self.send_plain(inner);
+        let (all, called) = self.send_fast_path(inner);
         if called {
             ring(inner);
         }
@@ -46,8 +46,8 @@ impl Qp {
         }
     }
 
-    /// What is plain; says whether that was all, and whether the peer is to be woken.
-    fn send_plain(&self, inner: &mut Inner) -> (bool, bool) {
+    /// What is for the fast path; says whether that was all, and whether the peer is to be woken.
+    fn send_fast_path(&self, inner: &mut Inner) -> (bool, bool) {
         let engine = self.engine();
         let odd = inner.on_wire
             || inner.lossy
@@ -55,14 +55,15 @@ impl Qp {
             || inner.pace.is_some()
             || inner.ruled
             || engine.is_capturing()
-            || !inner.requester.is_plain() && (inner.requester.has_unsent() || inner.requester.outstanding() > 0);
-        let Inner { requester, responder, sq, route, place, lane_mtu, plainly, .. } = inner;
+            || !inner.requester.may_use_fast_path()
+                && (inner.requester.has_unsent() || inner.requester.outstanding() > 0);
+        let Inner { requester, responder, sq, route, place, lane_mtu, fast_path, .. } = inner;
         let lane = match route {
             Route::Lane(lane) if !odd && !lane.is_dead() => lane,
             _ => return (false, false),
         };
         let answers = responder.has_answers();
-        let ack = responder.plain_ack();
+        let ack = responder.fast_ack();
         if answers && ack.is_none() {
             return (false, false);
         }
@@ -80,21 +81,21 @@ impl Qp {
             if tx.ring.push_cell(&cell).is_err() {
                 return (false, false);
             }
-            responder.sent_plain_ack();
+            responder.sent_fast_ack();
             sent = true;
         }
         let mut near = Near::new(engine);
-        while let Some(plain) = requester.next_plain() {
-            let op = plain.op;
+        while let Some(fast) = requester.next_fast_message() {
+            let op = fast.op;
             let what = match op.operation {
                 Operation::Write => What::Write { va: op.remote_addr, rkey: op.rkey, total: op.length },
                 _ => What::Send,
             };
-            let numbers = (plain.psn, op.solicited && what == What::Send);
+            let numbers = (fast.psn, op.solicited && what == What::Send);
             let (len, bytes) = (op.length as u16, what.record_with(op.length));
             let done = if bytes <= CELL_DATA {
                 let at = envelope.encode(numbers, len, what, &mut cell);
-                let filled = self.fill_plain(&mut near, sq, (op.slot, len), cell[at..].as_mut_ptr());
+                let filled = self.fill_fast_path(&mut near, sq, (op.slot, len), cell[at..].as_mut_ptr());
                 if requester.unsent() == 1 {
                     // Before the record goes: whatever is locked, or unlocked, behind it waits until the peer has let go of the cell's line.
                     near.forget();
@@ -103,12 +104,12 @@ impl Qp {
             } else if bytes <= RECORD_MAX {
                 let at = envelope.encode(numbers, len, what, record);
                 // Whole cells need no padding: what is behind the record has been the peer's to read before.
-                self.fill_plain(&mut near, sq, (op.slot, len), record[at..].as_mut_ptr())
+                self.fill_fast_path(&mut near, sq, (op.slot, len), record[at..].as_mut_ptr())
                     && tx.ring.push(&record[..bytes.next_multiple_of(CELL_DATA)]).is_ok()
             } else {
                 let Ok(Some(slot)) = tx.bulk.reserve(len.into()) else { break };
                 envelope.encode_bulk(numbers, len, what, slot.offset, &mut cell);
-                let done = self.fill_plain(&mut near, sq, (op.slot, len), slot.ptr.as_ptr())
+                let done = self.fill_fast_path(&mut near, sq, (op.slot, len), slot.ptr.as_ptr())
                     && tx.ring.push_cell(&cell).is_ok();
                 if !done {
                     tx.bulk.cancel(slot);
@@ -120,8 +121,8 @@ impl Qp {
             if !done {
                 break;
             }
-            requester.sent_plain();
-            plainly.sent += 1;
+            requester.sent_fast_message();
+            fast_path.sent += 1;
             sent = true;
         }
         drop(near);
@@ -131,7 +132,7 @@ impl Qp {
 
     /// Copies a request's payload to where it leaves from; says whether it did.
     #[inline(always)]
-    fn fill_plain(&self, near: &mut Near<'_>, sq: &Ring, (slot, len): (u32, u16), to: *mut u8) -> bool {
+    fn fill_fast_path(&self, near: &mut Near<'_>, sq: &Ring, (slot, len): (u32, u16), to: *mut u8) -> bool {
         let len = usize::from(len);
         if len == 0 {
             return true;

@@ -1,7 +1,7 @@
 //! Messages of one packet between two ends of which neither waits for anything: no loss, no wait for a receive request, no fence, no queue that
-//! stops. Most messages are like that, and of all that the general way works out for a packet they need only a number. So a caller may ask
+//! stops. Most messages are like that, and of all that the general path works out for a packet they need only a number. So a caller may ask
 //! beforehand, and say afterwards that it is done; it comes to the same as [`Requester::poll_transmit`], or as [`Responder::handle`] and
-//! [`Responder::finish`]. What is not offered here goes the general way. Principal type: [`Plain`].
+//! [`Responder::finish`]. What is not offered here takes the general path. Principal type: [`FastMessage`].
 
 use super::requester::Wait;
 use crate::{Access, Open, Operation, Requester, Responder, SendOp, Service, Time};
@@ -9,7 +9,7 @@ use wire::{Psn, Qpn};
 
 /// A SEND or WRITE that is one packet, and may be sent now. The packet asks for an acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain<'a> {
+pub struct FastMessage<'a> {
     /// Its number.
     pub psn: Psn,
     /// What is sent.
@@ -17,23 +17,23 @@ pub struct Plain<'a> {
 }
 
 impl Requester {
-    /// The message that [`Requester::poll_transmit`] would return next, if it is plain. Nothing has changed yet.
+    /// The message that [`Requester::poll_transmit`] would return next, if it is for the fast path. Nothing has changed yet.
     #[inline]
     #[must_use]
-    pub fn next_plain(&self) -> Option<Plain<'_>> {
+    pub fn next_fast_message(&self) -> Option<FastMessage<'_>> {
         let index = self.cursor.op;
-        if index == self.head() || index != self.cursor.started || !self.is_plain() {
+        if index == self.head() || index != self.cursor.started || !self.may_use_fast_path() {
             return None;
         }
         let op = &self.ops.at(index).op;
         let fits = matches!(op.operation, Operation::Send | Operation::Write) && op.length <= self.config.mtu;
         let under_way = self.cursor.high - self.rc.unacked;
-        (fits && !op.fence && under_way < self.window).then_some(Plain { psn: self.cursor.high, op })
+        (fits && !op.fence && under_way < self.window).then_some(FastMessage { psn: self.cursor.high, op })
     }
 
-    /// The message that [`Requester::next_plain`] has given is sent. Nothing may come between.
+    /// The message that [`Requester::next_fast_message`] has given is sent. Nothing may come between.
     #[inline]
-    pub fn sent_plain(&mut self) {
+    pub fn sent_fast_message(&mut self) {
         let index = self.cursor.op;
         let (first, number) = (self.cursor.high, self.cursor.begun.wrapping_add(1));
         let entry = self.ops.at_mut(index);
@@ -51,7 +51,7 @@ impl Requester {
     /// Whether nothing is waited for and nothing goes again.
     #[inline]
     #[must_use]
-    pub fn is_plain(&self) -> bool {
+    pub fn may_use_fast_path(&self) -> bool {
         self.service == Service::Rc
             && self.config.lossless
             && !self.rc.lossy
@@ -76,8 +76,8 @@ impl Requester {
     /// changed.
     #[inline]
     #[must_use]
-    pub fn acknowledged_plain(&mut self, now: Time, psn: Psn) -> bool {
-        if !self.is_plain() || psn - self.rc.unacked >= self.cursor.high - self.rc.unacked {
+    pub fn acknowledged_on_fast_path(&mut self, now: Time, psn: Psn) -> bool {
+        if !self.may_use_fast_path() || psn - self.rc.unacked >= self.cursor.high - self.rc.unacked {
             return false;
         }
         self.accepted(now, psn + 1);
@@ -89,7 +89,7 @@ impl Responder {
     /// Whether a SEND that is one packet, with so many bytes and this number, would be welcome. It takes a receive request.
     #[inline]
     #[must_use]
-    pub fn awaits_plain(&self, psn: Psn, len: u32) -> bool {
+    pub fn awaits_fast_message(&self, psn: Psn, len: u32) -> bool {
         psn == self.expected
             && self.service == Service::Rc
             && self.message == Open::None
@@ -101,13 +101,13 @@ impl Responder {
     /// The same of a WRITE, which says that it has `total` bytes.
     #[inline]
     #[must_use]
-    pub fn awaits_plain_write(&self, psn: Psn, len: u32, total: u32) -> bool {
-        self.awaits_plain(psn, len) && len == total && self.config.access.allows(Access::REMOTE_WRITE)
+    pub fn awaits_fast_write(&self, psn: Psn, len: u32, total: u32) -> bool {
+        self.awaits_fast_message(psn, len) && len == total && self.config.access.allows(Access::REMOTE_WRITE)
     }
 
     /// The message that was welcome is carried out. Nothing may come between.
     #[inline]
-    pub fn took_plain(&mut self, ack_req: bool) {
+    pub fn took_fast_message(&mut self, ack_req: bool) {
         self.nak_sent = false;
         self.answers.take_back_nak();
         self.expected += 1;
@@ -127,13 +127,13 @@ impl Responder {
     /// The number of the last packet and the count of messages that an ACK would say, if that is all that there is to say.
     #[inline]
     #[must_use]
-    pub fn plain_ack(&self) -> Option<(Psn, u32)> {
+    pub fn fast_ack(&self) -> Option<(Psn, u32)> {
         self.owes_only_ack().then(|| (self.expected - 1, self.msn()))
     }
 
-    /// The ACK that [`Responder::plain_ack`] has given is sent. Nothing may come between.
+    /// The ACK that [`Responder::fast_ack`] has given is sent. Nothing may come between.
     #[inline]
-    pub fn sent_plain_ack(&mut self) {
+    pub fn sent_fast_ack(&mut self) {
         self.answers.said();
     }
 }

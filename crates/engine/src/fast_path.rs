@@ -1,12 +1,12 @@
-//! The short way of the most ordinary messages on a lane: a SEND or WRITE of one packet, and the ACK for it, while nobody
-//! captures, nothing goes wrong and nothing waits. What they look like is here; the sending side is in `plain/sending.rs`, the receiving
-//! side in `plain/taking.rs`.
+//! The fast path of the most ordinary messages on a lane: a SEND or WRITE of one packet, and the ACK for it, while nobody
+//! captures, nothing goes wrong and nothing waits. What they look like is here; the sending side is in `fast_path/sending.rs`, the receiving
+//! side in `fast_path/receiving.rs`.
 //!
-//! It comes to the same as the general way of `transmit.rs` and `receive.rs`, which whatever is not plain takes: each looks first and changes
-//! nothing before it knows. So it explains no error, and needs none of what an error would be explained with. Principal type: [`Plain`].
+//! It comes to the same as the general path of `transmit.rs` and `receive.rs`, which whatever is not for the fast path takes: each looks first and changes
+//! nothing before it knows. So it explains no error, and needs none of what an error would be explained with. Principal type: [`FastRecord`].
 
+pub(crate) mod receiving;
 mod sending;
-pub(crate) mod taking;
 
 use shm::RECORD_MAX;
 use wire::{Opcode, Operation, Psn, Qpn, Transport};
@@ -40,9 +40,9 @@ pub(crate) enum What {
     Ack { msn: u32 },
 }
 
-/// A plain record, taken apart: a peer's claim, as [`cell::decode`] gives it.
+/// A fast-path record, parsed: a peer's claim, as [`cell::decode`] gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plain {
+pub(crate) struct FastRecord {
     pub(crate) path: Path,
     pub(crate) src_qp: u32,
     pub(crate) dest_qp: u32,
@@ -64,7 +64,7 @@ fn le32(record: &Record, at: usize) -> u32 {
     be32(record, at).swap_bytes()
 }
 
-/// For which QP a record is, if it may be plain.
+/// For which QP a record is, if it may be for the fast path.
 #[inline]
 pub(crate) fn destination(record: &Record) -> Option<u32> {
     let bth = match record[7] {
@@ -75,8 +75,8 @@ pub(crate) fn destination(record: &Record) -> Option<u32> {
     Some(be32(record, bth + 4) & 0xff_ffff)
 }
 
-impl Plain {
-    /// Takes a record of so many bytes apart. `None`: it is not plain, or not one that a sound peer writes.
+impl FastRecord {
+    /// Parses a record of so many bytes. `None`: it is not for the fast path, or not one that a sound peer writes.
     #[inline(always)]
     pub(crate) fn decode(record: &Record, bytes: usize) -> Option<Self> {
         match record[7] {
@@ -141,7 +141,7 @@ impl Plain {
     }
 }
 
-/// How many messages of a QP have gone the short way.
+/// How many messages of a QP have taken the fast path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Messages that it has sent.
@@ -151,15 +151,15 @@ pub struct Count {
 }
 
 impl Qp {
-    /// How many messages have gone the short way since the QP was made.
+    /// How many messages have taken the fast path since the QP was made.
     #[doc(hidden)]
     #[must_use]
-    pub fn plainly(&self) -> Count {
-        self.lock().plainly
+    pub fn fast_path(&self) -> Count {
+        self.lock().fast_path
     }
 }
 
-/// What all plain records of one QP begin with.
+/// What all fast-path records of one QP begin with.
 #[derive(Clone, Copy)]
 pub(crate) struct Envelope {
     pub(crate) path: Path,

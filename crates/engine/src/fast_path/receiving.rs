@@ -1,4 +1,4 @@
-//! What is done with plain records that have come: several in a row for one QP are taken under one lock. Adds to [`Engine`] and [`Qp`].
+//! What is done with fast-path records that have come: several in a row for one QP are taken under one lock. Adds to [`Engine`] and [`Qp`].
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::access::Near;
 use crate::cell::Payload;
 use crate::cq::{Cqe, FREES_RECV};
 use crate::engine::Engine;
+use crate::fast_path::{FastRecord, Record, What, destination};
 use crate::lane::Lane;
-use crate::plain::{Plain, Record, What, destination};
 use crate::progress::{BATCH, BULK_BATCH, place};
 use crate::qp::{Inner, Qp};
 use crate::wqe::RecvEntry;
@@ -22,8 +22,8 @@ use crate::wqe::RecvEntry;
 const RUN: usize = 16;
 const BULK_RUN: u32 = 32 * 1024;
 
-/// Where a run of plain records has ended.
-pub(crate) enum Run {
+/// Where a run of fast-path records has ended.
+pub(crate) enum RunEnd {
     /// Nothing else has come, or it is the others' turn.
     Over,
     /// The record at hand is not of it, and so long.
@@ -50,7 +50,7 @@ impl Done {
 }
 
 impl Engine {
-    /// Takes the record at hand, of so many bytes, and those behind it, as long as they are plain and for one QP.
+    /// Takes the record at hand, of so many bytes, and those behind it, as long as they are for the fast path and for one QP.
     pub(crate) fn take_run(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
@@ -58,57 +58,57 @@ impl Engine {
         done: &mut Done,
         touched: &mut Vec<Arc<Qp>>,
         recent: &mut Option<Arc<Qp>>,
-    ) -> Run {
-        let Some(dest) = destination(record) else { return Run::Other(len) };
+    ) -> RunEnd {
+        let Some(dest) = destination(record) else { return RunEnd::Other(len) };
         if recent.as_ref().is_none_or(|qp| qp.qpn() != dest) {
             *recent = self.qps.find(dest);
         }
-        let Some(qp) = recent else { return Run::Other(len) };
+        let Some(qp) = recent else { return RunEnd::Other(len) };
         let mut inner = qp.lock();
-        if !qp.takes_plain(&inner) {
-            return Run::Other(len);
+        if !qp.takes_fast_path(&inner) {
+            return RunEnd::Other(len);
         }
         let mut near = Near::new(self);
         let (mut count, until) = (0, done.bulk + BULK_RUN);
         let end = loop {
-            let Some(plain) = Plain::decode(record, len) else { break Run::Other(len) };
+            let Some(fast) = FastRecord::decode(record, len) else { break RunEnd::Other(len) };
             let from = inner.attributes.dest_qp_num;
-            let ours = plain.dest_qp == dest
-                && plain.src_qp == from
-                && u32::from(plain.path.device) == self.device()
+            let ours = fast.dest_qp == dest
+                && fast.src_qp == from
+                && u32::from(fast.path.device) == self.device()
                 && self.board.owner(from) == lane.peer;
             if !ours {
-                break Run::Other(len);
+                break RunEnd::Other(len);
             }
-            let Some(payload) = place(rx, record, plain.payload, plain.len) else { break Run::Broken };
-            if !qp.take_plain(&mut inner, &plain, payload, &mut near) {
-                break Run::Other(len);
+            let Some(payload) = place(rx, record, fast.payload, fast.len) else { break RunEnd::Broken };
+            if !qp.take_fast_path(&mut inner, &fast, payload, &mut near) {
+                break RunEnd::Other(len);
             }
-            if let Payload::Bulk(offset) = plain.payload {
-                rx.bulk.release(offset, plain.len.into());
-                done.bulk += u32::from(plain.len);
+            if let Payload::Bulk(offset) = fast.payload {
+                rx.bulk.release(offset, fast.len.into());
+                done.bulk += u32::from(fast.len);
             }
             count += 1;
             if count == RUN || done.bulk >= until || !done.may_go_on() {
-                break Run::Over;
+                break RunEnd::Over;
             }
             match rx.ring.pop(record) {
-                Ok(None) => break Run::Over,
+                Ok(None) => break RunEnd::Over,
                 Ok(Some(bytes)) => {
                     done.records += 1;
                     len = bytes;
                 }
-                Err(shm::Broken) => break Run::Broken,
+                Err(shm::Broken) => break RunEnd::Broken,
             }
         };
-        // Before anything is answered, as in `Qp::send_plain`; and whoever waits for the region may hold what is locked below.
+        // Before anything is answered, as in `Qp::send_fast_path`; and whoever waits for the region may hold what is locked below.
         drop(near);
         if count == 0 {
             return end;
         }
-        inner.plainly.taken += count as u64;
+        inner.fast_path.taken += count as u64;
         let is_last = touched.last().is_some_and(|last| Arc::ptr_eq(last, qp));
-        if matches!(end, Run::Over) && !(done.may_go_on() && rx.ring.has_next()) {
+        if matches!(end, RunEnd::Over) && !(done.may_go_on() && rx.ring.has_next()) {
             qp.pump(&mut inner);
             if is_last {
                 // Answered just now.
@@ -123,9 +123,9 @@ impl Engine {
 }
 
 impl Qp {
-    /// Whether nothing of this QP asks for the general way.
+    /// Whether nothing of this QP asks for the general path.
     #[inline]
-    fn takes_plain(&self, inner: &Inner) -> bool {
+    fn takes_fast_path(&self, inner: &Inner) -> bool {
         !inner.is_dead()
             && self.service == Service::Rc
             && inner.state.serves()
@@ -138,42 +138,42 @@ impl Qp {
             && self.lint().is_none()
     }
 
-    /// Takes one plain record, whose sender has been checked. False: it asks for the general way, and nothing has changed.
+    /// Takes one fast-path record, whose sender has been checked. False: it asks for the general path, and nothing has changed.
     #[inline]
-    fn take_plain(&self, inner: &mut Inner, plain: &Plain, payload: *const u8, near: &mut Near<'_>) -> bool {
-        if plain.path.mtu != inner.peer_mtu
-            || plain.path.port != inner.attributes.port_num
-            || inner.migration.heeds(plain.migrated)
+    fn take_fast_path(&self, inner: &mut Inner, fast: &FastRecord, payload: *const u8, near: &mut Near<'_>) -> bool {
+        if fast.path.mtu != inner.peer_mtu
+            || fast.path.port != inner.attributes.port_num
+            || inner.migration.heeds(fast.migrated)
         {
             return false;
         }
-        match plain.what {
-            What::Send => self.take_send(inner, plain, payload, near),
+        match fast.what {
+            What::Send => self.take_send(inner, fast, payload, near),
             What::Write { va, rkey, total } => {
                 let wanted = self.remote(self.pd, right::REMOTE_WRITE);
-                let done = inner.responder.awaits_plain_write(plain.psn, plain.len.into(), total)
-                    && (plain.len == 0 || near.write(wanted, (rkey, va), payload, plain.len.into()));
+                let done = inner.responder.awaits_fast_write(fast.psn, fast.len.into(), total)
+                    && (fast.len == 0 || near.write(wanted, (rkey, va), payload, fast.len.into()));
                 if done {
-                    inner.responder.took_plain(plain.ack_req);
+                    inner.responder.took_fast_message(fast.ack_req);
                 }
                 done
             }
             What::Ack { .. } => {
                 let now = self.time(inner);
-                plain.len == 0 && inner.requester.acknowledged_plain(now, plain.psn)
+                fast.len == 0 && inner.requester.acknowledged_on_fast_path(now, fast.psn)
             }
         }
     }
 
     #[inline]
-    fn take_send(&self, inner: &mut Inner, plain: &Plain, payload: *const u8, near: &mut Near<'_>) -> bool {
+    fn take_send(&self, inner: &mut Inner, fast: &FastRecord, payload: *const u8, near: &mut Near<'_>) -> bool {
         let index = inner.rq_head;
-        let len = u32::from(plain.len);
+        let len = u32::from(fast.len);
         if self.srq.is_some()
             || self.recv_cq.is_none()
             || index == inner.rq_tail
             || inner.receive.is_some()
-            || !inner.responder.awaits_plain(plain.psn, len)
+            || !inner.responder.awaits_fast_message(fast.psn, len)
         {
             return false;
         }
@@ -186,7 +186,7 @@ impl Qp {
         let freed = inner.rq.advance(index);
         inner.rq_head = freed;
         inner.store(word::RQ_HEAD, freed);
-        inner.responder.took_plain(plain.ack_req);
+        inner.responder.took_fast_message(fast.ack_req);
         let wc = Wc {
             wr_id: entry.wr_id,
             status: Status::Success.as_u32(),
@@ -195,11 +195,11 @@ impl Qp {
             qp_num: self.qpn(),
             src_qp: inner.attributes.dest_qp_num,
             port_num: inner.attributes.port_num,
-            sl: plain.path.sl,
-            slid: plain.path.slid,
+            sl: fast.path.sl,
+            slid: fast.path.slid,
             ..Wc::default()
         };
-        inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees: FREES_RECV }, plain.solicited));
+        inner.arrived.push((Cqe { wc, timestamp: 0, freed, frees: FREES_RECV }, fast.solicited));
         true
     }
 }

@@ -1,4 +1,4 @@
-//! That a plain record is the record that the general way writes, and is read as it reads it.
+//! That a fast-path record is the record that the general path writes, and is read as it reads it.
 
 use protocol::{Destination, Operation as Op, Requester, RequesterConfig, SendOp, Service, Time};
 use wire::{Aeth, Headers, Opcode, Reth, Syndrome};
@@ -19,7 +19,7 @@ fn headers(operation: Operation) -> Headers {
     }
 }
 
-/// Each kind of plain record, and its headers.
+/// Each kind of fast-path record, and its headers.
 fn kinds() -> [(What, Headers); 3] {
     let (va, rkey, total) = (0x1122_3344_5566_7788, 0x99aa_bbcc, 5);
     let reth = Reth { va, rkey, len: total };
@@ -31,7 +31,7 @@ fn kinds() -> [(What, Headers); 3] {
     ]
 }
 
-/// What the general way writes: headers, so many bytes of payload, and where in the bulk area these are; and how long it is.
+/// What the general path writes: headers, so many bytes of payload, and where in the bulk area these are; and how long it is.
 fn general(headers: &Headers, len: u16, bulk: Option<u32>) -> (Record, usize) {
     let mut record = [0; shm::RECORD_MAX];
     let about = cell::Envelope { path: PATH, src_qp: Qpn::new(0xab_cdef), len, grh: None };
@@ -62,20 +62,20 @@ fn both_ways_write_the_same_record_and_read_the_same_from_it() {
             assert_eq!(own, at);
             assert_eq!(record[..at], general[..at], "{what:?}");
 
-            let plain = Plain::decode(&record, shm::RECORD_MAX).expect("it is plain");
+            let fast = FastRecord::decode(&record, shm::RECORD_MAX).expect("it is for the fast path");
             let Some(Cell::Packet(packet)) = cell::decode(&record) else { panic!("it is a packet") };
-            assert_eq!((plain.path, plain.src_qp), (packet.path, packet.src_qp.value()));
-            assert_eq!((plain.dest_qp, plain.psn), (packet.headers.dest_qp.value(), packet.headers.psn));
-            assert_eq!((plain.solicited, plain.ack_req), (packet.headers.solicited, packet.headers.ack_req));
-            assert_eq!((plain.migrated, plain.what), (packet.headers.migrated, what));
-            assert_eq!((plain.len, plain.payload), (packet.len, packet.payload));
+            assert_eq!((fast.path, fast.src_qp), (packet.path, packet.src_qp.value()));
+            assert_eq!((fast.dest_qp, fast.psn), (packet.headers.dest_qp.value(), packet.headers.psn));
+            assert_eq!((fast.solicited, fast.ack_req), (packet.headers.solicited, packet.headers.ack_req));
+            assert_eq!((fast.migrated, fast.what), (packet.headers.migrated, what));
+            assert_eq!((fast.len, fast.payload), (packet.len, packet.payload));
             assert_eq!(packet.headers, headers);
         }
     }
 }
 
 #[test]
-fn what_differs_in_anything_that_matters_is_not_plain() {
+fn what_differs_in_anything_that_matters_is_not_for_the_fast_path() {
     for (what, headers) in kinds() {
         for (bulk, bth) in [(None, BTH), (Some(128), BTH_OF_BULK)] {
             let mut record = [0; shm::RECORD_MAX];
@@ -83,11 +83,11 @@ fn what_differs_in_anything_that_matters_is_not_plain() {
                 None => envelope(&headers).encode((headers.psn, false), 0, what, &mut record),
                 Some(offset) => envelope(&headers).encode_bulk((headers.psn, false), 0, what, offset, &mut record),
             };
-            assert!(Plain::decode(&record, end).is_some());
+            assert!(FastRecord::decode(&record, end).is_some());
             let odd = |at: usize, value: u8| {
                 let mut record = record;
                 record[at] = value;
-                Plain::decode(&record, end).is_some_and(|plain| plain.what == what)
+                FastRecord::decode(&record, end).is_some_and(|fast| fast.what == what)
             };
             for flag in 0..8 {
                 assert!(!odd(7, record[7] ^ 1 << flag), "a flag of the lane");
