@@ -1,5 +1,5 @@
-//! Gives the library its soname, and lays `rdma/libsofthca_preload.so` beside the verbs library of a build, so that the
-//! `softhca` of a build tree finds both in one folder.
+//! Gives the library its soname, and creates the link `rdma/libsofthca_preload.so` beside the verbs
+//! library of a build, so that the `softhca` of a build tree finds both in one folder.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Gives the library its soname, and lays `rdma/rsocket/librspreload.so` beside the other libraries of a build.
+//! Gives the library its soname, and creates the link `rdma/rsocket/librspreload.so` beside the
+//! other libraries of a build.
 
 use std::path::PathBuf;
 

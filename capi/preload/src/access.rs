@@ -1,6 +1,7 @@
-//! Asking for rights: `access` in all its spellings.
+//! Asking for access rights: `access` and its variants.
 //!
-//! A node may be read and written by everybody and executed by nobody; the rest of the mirror may not be written.
+//! Everybody may read and write a node, and nobody may execute it. The rest of the mirror cannot be
+//! written.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,5 @@
-//! Extended attributes: the mirror's files have what their file system gives them. `ls -l` asks.
+//! Extended attributes: the mirror's files have the attributes that their file system gives them.
+//! `ls -l` asks for them.
 
 use std::ffi::{c_char, c_void};
 

@@ -1,7 +1,7 @@
-//! Directories: opening and reading them, and standing in them.
+//! Directories: opening them, reading them, and making them the working directory.
 //!
-//! Whoever goes into a directory of the mirror is in the mirror, and names relative to it need no help. Only the way back, the
-//! name of where one stands, is translated.
+//! After a program has changed into a directory of the mirror, relative names need no translation.
+//! Only the name of the working directory is translated back.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ use crate::entry::{Text, Words, pass_on};
 use crate::links::with_official_name;
 use crate::next::Function;
 
-/// A `DIR`, a list of entries, and the functions that pick and sort them.
+/// A `DIR`, a list of entries, or a function that picks or sorts entries.
 type Opaque = *mut c_void;
 
 intercept! {

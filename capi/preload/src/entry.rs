@@ -1,9 +1,10 @@
-//! The door of the library: what every function here has in common, and the `unsafe` that C asks for.
+//! The entry to the library: what all functions here have in common, and the `unsafe` code for C.
 //!
-//! [`intercept!`](interpose::intercept) makes a function of the C library's name, which gets the next function of that name and its arguments;
-//! [`pass`] asks what the path means and takes one way or the other. Pointers from the program have a type of their own
-//! ([`Text`], [`Words`], [`Out`]), made nowhere but at this door. Nothing in this library panics; should something do so
-//! all the same, the process ends at the border to C.
+//! [`intercept!`](interpose::intercept) makes a function with the C library's name, which gets the
+//! next function of that name and the arguments. [`pass`] decides whether the path is redirected,
+//! and calls the next function or the replacement. Pointers from the program have their own types
+//! ([`Text`], [`Words`], [`Out`]), which are made only here. Nothing in this library panics. If
+//! something does, the process ends at the border to C.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -20,16 +21,17 @@ impl Answer for Words {
     const FAILED: Self = Self::NONE;
 }
 
-/// Where the mirror has what a path means.
+/// The place of an official path in the mirror.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     /// The path in the mirror.
     pub(crate) at: Text,
-    /// What the program asked for.
+    /// The path that the program asked for.
     pub(crate) official: &'a Official<'a>,
 }
 
-/// Calls `other` with the path if it is none of ours, else `ours` with its place in the mirror.
+/// Calls `other` with a path that is not redirected, and `ours` with the place in the mirror
+/// otherwise.
 #[inline]
 pub(crate) fn pass<R: Answer>(
     path: Text,
@@ -42,7 +44,7 @@ pub(crate) fn pass<R: Answer>(
     }
 }
 
-/// [`pass`] for functions that do the same to every file.
+/// [`pass`] for functions that treat every file in the same way.
 #[inline]
 pub(crate) fn pass_on<R: Answer>(path: Text, call: impl FnOnce(Text) -> R) -> R {
     match path.near().and_then(Official::read) {
@@ -51,7 +53,7 @@ pub(crate) fn pass_on<R: Answer>(path: Text, call: impl FnOnce(Text) -> R) -> R 
     }
 }
 
-/// Apart, so that only those who need it pay for the room on the stack.
+/// Not inlined, so that only redirected calls use the stack for the path.
 #[cold]
 #[inline(never)]
 fn redirected<R: Answer>(official: &Official<'_>, ours: impl FnOnce(&Place<'_>) -> Result<R, Refusal>) -> R {
@@ -60,32 +62,32 @@ fn redirected<R: Answer>(official: &Official<'_>, ours: impl FnOnce(&Place<'_>) 
     answer.unwrap_or_else(refused)
 }
 
-/// The path in the mirror, written into `room`.
+/// Writes the path in the mirror into `room`.
 fn mirrored(official: &Official<'_>, room: &mut Room) -> Result<Text, Refusal> {
     let root = root::path().ok_or(Refusal(libc::ENOENT))?;
     room.hold(root.chain(official.mirrored())).map(Text::of)
 }
 
-/// Puts the reason in `errno` and gives the value that says so.
+/// Sets `errno` and returns the failure value.
 pub(crate) fn refused<R: Answer>(refusal: Refusal) -> R {
     interpose::refused(refusal.0)
 }
 
-/// What the calling thread's `errno` says.
+/// The calling thread's `errno` as a refusal.
 pub(crate) fn last_refusal() -> Refusal {
     Refusal(interpose::errno())
 }
 
-/// Room for a path, with its final zero.
+/// Space for a path with its final zero.
 pub(crate) struct Room([u8; libc::PATH_MAX as usize]);
 
 impl Room {
-    /// Empty.
+    /// Makes an empty space.
     pub(crate) fn new() -> Self {
         Self([0; _])
     }
 
-    /// Writes a path, and gives it as a C string.
+    /// Writes a path, and returns it as a C string.
     pub(crate) fn hold(&mut self, path: impl Iterator<Item = u8>) -> Result<&CStr, Refusal> {
         let mut room = self.0.iter_mut();
         for byte in path {
@@ -96,27 +98,29 @@ impl Room {
     }
 }
 
-/// A C string that the program passes, or NULL.
+/// A C string from the program, or NULL.
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// A text of this library. It must not outlive `text`; nothing here keeps one.
+    /// A string of this library. The result must not outlive `text`; nothing here keeps one.
     pub(crate) fn of(text: &CStr) -> Self {
         Self(text.as_ptr())
     }
 
-    /// The bytes, without the final zero; none for NULL.
+    /// The bytes without the final zero; empty for NULL.
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.0.is_null() {
             return &[];
         }
-        // SAFETY: not NULL; who calls a function that takes a path passes a C string that lives as long as the call.
+        // SAFETY: not NULL; a caller that passes a path passes a C string that lives as long as the
+        // call.
         unsafe { CStr::from_ptr(self.0) }.to_bytes()
     }
 
-    /// The bytes of what may be ours by its first two characters: all that most calls pay for.
+    /// The bytes, if the first two characters allow an official path. Most calls do only this
+    /// check.
     #[inline]
     fn near(&self) -> Option<&[u8]> {
         if self.0.is_null() {
@@ -132,7 +136,7 @@ impl Text {
         matches!(second, b's' | b'd' | b'/' | b'.').then(|| self.bytes())
     }
 
-    /// Whether it begins with `words`; reads no further than that.
+    /// Whether the string begins with `words`. Reads no further than needed.
     pub(crate) fn begins(&self, words: &[u8]) -> bool {
         if self.0.is_null() {
             return false;
@@ -158,7 +162,7 @@ impl Words {
         if self.0.is_null() {
             return &[];
         }
-        // SAFETY: not NULL; a C string that the C library has just written.
+        // SAFETY: not NULL; the C library has just written a C string here.
         unsafe { CStr::from_ptr(self.0) }.to_bytes()
     }
 
@@ -172,7 +176,7 @@ impl Words {
         unsafe { std::ptr::copy(from, self.0, rest.wrapping_add(1)) };
     }
 
-    /// Writes a path into the buffer; where there is none, into an allocated one, as `realpath` does.
+    /// Writes a path into the buffer. Without a buffer, allocates one, as `realpath` does.
     pub(crate) fn filled(self, text: &CStr) -> Self {
         let bytes = text.to_bytes_with_nul();
         let target = if self.0.is_null() {
@@ -184,13 +188,14 @@ impl Words {
         if target.is_null() {
             return refused(Refusal(libc::ENOMEM));
         }
-        // SAFETY: the buffer has room for the longest path, the allocation for this one.
+        // SAFETY: a given buffer has room for the longest path, and the allocation has room for
+        // this one.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), target, bytes.len()) };
         Self(target)
     }
 }
 
-/// Where the program wants an answer.
+/// A place in the program's memory for a result.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
@@ -204,24 +209,26 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
-    /// A place of this library. It must not outlive the value; nothing here keeps one.
+    /// A place in this library's memory. The result must not outlive the value; nothing here keeps
+    /// one.
     pub(crate) fn of(value: &mut T) -> Self {
         Self(value)
     }
 
-    /// Looks at and changes an answer after the C library has written it.
+    /// Reads and changes a result after the C library has written it.
     pub(crate) fn change<R>(self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        // SAFETY: the C library has just written here, so it is NULL or a valid value that nobody else uses meanwhile.
+        // SAFETY: the C library has just written here, so it is NULL or a valid value that nothing
+        // else uses meanwhile.
         unsafe { self.0.as_mut() }.map(change)
     }
 }
 
-/// Reads a variable of the environment, without the program's own `getenv` (shells have one).
+/// Reads an environment variable without the program's own `getenv` (shells have one).
 pub(crate) fn environment<R>(name: &CStr, read: impl FnOnce(Option<&[u8]>) -> R) -> R {
     unsafe extern "C" {
         static environ: *const Text;
     }
-    // SAFETY: read when the process begins, before it has threads that could change it.
+    // SAFETY: read when the process starts, before it has threads that could change it.
     let mut entry = unsafe { environ };
     while !entry.is_null() {
         // SAFETY: the list ends in NULL, and the loop ends there.
@@ -249,7 +256,7 @@ extern "C" fn loaded() {
 
 #[cfg(not(test))]
 #[used]
-// SAFETY: the loader calls the functions in this section, which has one address in it.
+// SAFETY: the loader calls the functions in this section, which contains one address.
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 

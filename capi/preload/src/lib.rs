@@ -1,18 +1,21 @@
-//! `libsofthca_preload.so`: the path redirector. `softhca run` puts it into `LD_PRELOAD`, and for the program and its
-//! children `/sys/class/infiniband…` and `/dev/infiniband` are what the agent's mirror says, whatever the host has there.
+//! `libsofthca_preload.so`: the path redirector. `softhca run` puts it into `LD_PRELOAD`. For the
+//! program and its children, `/sys/class/infiniband…` and `/dev/infiniband` then come from the
+//! agent's mirror, whatever the host has there.
 //!
-//! Each function of the C library that takes a path stands here under its own name. It looks at the first characters of
-//! the path; if they are none of ours it calls the next function of that name with what it was given, and that is all.
-//! Else the next function gets the mirror's path instead. What a path means is decided in [`paths`], which is pure; where
-//! the mirror lies is [`root`]'s to know. [`entry`] is the one door: it makes the functions, and pointers of the program
-//! have types of their own behind it.
+//! Each function of the C library that takes a path is replaced here under its own name. It looks
+//! at the first characters of the path. If the path cannot be redirected, it only calls the next
+//! function of that name with its arguments. Otherwise the next function gets the mirror's path
+//! instead. [`paths`] decides what a path means, and is pure. [`root`] knows where the mirror is.
+//! [`entry`] is the only entry: it makes the functions, and gives pointers of the program their own
+//! types.
 //!
-//! One thing more is the agent's in place of the kernel's: sockets of NETLINK_RDMA ([`netlink`]).
+//! The agent also takes the kernel's place for sockets of NETLINK_RDMA ([`netlink`]).
 //!
-//! What holds for every function: no allocation where the C library makes none, no lock, no panic, so that it may be called
-//! in a signal handler, in a forked child and before `main`; `errno` is what the C library would have set. The work behind
-//! the door calls the *next* functions and never the ones here. Programs that do not call the C library (statically linked
-//! ones, Go) are out of reach.
+//! Rules for every function: it allocates only where the C library allocates, takes no lock and
+//! never panics. So a program may call it in a signal handler, in a forked child and before `main`.
+//! `errno` is what the C library would have set. The code behind the entry calls the *next*
+//! functions, never the functions of this library. Programs that do not call the C library
+//! (statically linked ones, Go) cannot be redirected.
 #![cfg_attr(test, allow(dead_code, reason = "a test program keeps the C library's own functions"))]
 
 mod access;

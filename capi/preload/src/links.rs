@@ -1,6 +1,6 @@
-//! Links and canonical names: `readlink` and `realpath` in all their spellings.
+//! Links and canonical names: `readlink` and `realpath` and their variants.
 //!
-//! A canonical name that lies in the mirror is given as the official one. A node is no link.
+//! A canonical name in the mirror is returned as the official name. A node is not a link.
 
 use std::ffi::{c_char, c_int};
 
@@ -22,7 +22,7 @@ intercept! {
     /// `readlink` of programs that were built with fortification.
     fn __readlink_chk(path: Text, buffer: *mut c_char, size: usize, room: usize) -> isize as next =>
         read(path, |path| next(path, buffer, size, room));
-    /// `readlinkat` of such programs.
+    /// `readlinkat` of programs that were built with fortification.
     fn __readlinkat_chk(from: c_int, path: Text, buffer: *mut c_char, size: usize, room: usize) -> isize as next =>
         read(path, |path| next(from, path, buffer, size, room));
     /// `realpath`.
@@ -56,7 +56,7 @@ fn resolve(path: Text, buffer: Words, resolve: impl Fn(Text) -> Words) -> Words 
     pass(path, |path| with_official_name(resolve(path)), ours)
 }
 
-/// A canonical name: the official one if it lies in the mirror.
+/// Translates a canonical name in the mirror to the official name.
 pub(crate) fn with_official_name(name: Words) -> Words {
     if let Some((root, official)) = paths::before_official(name.bytes()) {
         translated(name, root, official);
@@ -64,7 +64,7 @@ pub(crate) fn with_official_name(name: Words) -> Words {
     name
 }
 
-/// Apart, so that only those who need it pay for the room on the stack.
+/// Not inlined, so that only translated names use the stack for the paths.
 #[cold]
 #[inline(never)]
 fn translated(name: Words, root: usize, official: usize) {

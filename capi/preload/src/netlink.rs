@@ -1,10 +1,11 @@
-//! Sockets of NETLINK_RDMA, by which `rdma` and other programs ask the kernel for its devices: such a socket is a connection to the agent,
-//! which answers as a kernel does.
+//! Sockets of NETLINK_RDMA, with which `rdma` and other programs ask the kernel for its devices.
+//! Here, the socket is a connection to the agent, which answers as a kernel does.
 //!
-//! The socket is one of unix, of type SOCK_SEQPACKET: it keeps messages apart and takes no notice of the address that a message is sent
-//! to. What remains to be done here is what concerns addresses: `bind`, `getsockname` and where a message has come from. Which
-//! descriptors are ours, [`Marks`] remembers; a mark is only believed when the socket's peer is the agent's node, for a descriptor may
-//! have been closed and be somebody else's now.
+//! It is a unix socket of type SOCK_SEQPACKET, which preserves message boundaries and ignores the
+//! destination address of a message. So only addresses remain to be handled here: `bind`,
+//! `getsockname` and the sender of a message. [`Marks`] remembers the descriptors of these sockets.
+//! A mark counts only if the socket's peer is the agent's node, because the descriptor may have
+//! been closed and reused.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use crate::{root, socket};
 const NETLINK_RDMA: c_int = 20;
 /// The node in the run directory.
 const NODE: &[u8] = b"/rdma_netlink";
-/// Descriptors that can have a mark.
+/// The number of descriptors that can have a mark.
 const MARKS: usize = 65_536;
 
 intercept! {
@@ -62,9 +63,9 @@ intercept! {
         named(fd, from, length, || next(fd, buffer, size, room, flags, from, length));
 }
 
-/// Receives a message: from the kernel, as the program sees it.
+/// Receives a message and stores the kernel's netlink address as its sender.
 fn named(fd: c_int, from: Address, length: Out<u32>, receive: impl FnOnce() -> isize) -> isize {
-    // Without room for it, it is not asked for.
+    // If the program gives no room for an address, it does not want one.
     let room = if MARKED.has(fd) { length.change(|length| *length) } else { None };
     let received = receive();
     if let Some(room) = room.filter(|_| received >= 0 && is_ours(fd)) {
@@ -73,7 +74,7 @@ fn named(fd: c_int, from: Address, length: Out<u32>, receive: impl FnOnce() -> i
     received
 }
 
-/// A connection to the agent. Without an agent it is as with a kernel that knows nothing of RDMA.
+/// Makes a connection to the agent. Without an agent, the result is that of a kernel without RDMA.
 fn connected(open: impl Fn(c_int) -> c_int, kind: c_int) -> c_int {
     let (options, kind) = (kind & (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK), kind & 0xf);
     if kind != libc::SOCK_RAW && kind != libc::SOCK_DGRAM {
@@ -97,7 +98,7 @@ fn connect_to_agent(fd: c_int) -> Result<(), Refusal> {
     let (mut room, mut short) = (Room::new(), Room::new());
     let path = room.hold(root::run_directory().ok_or(NOBODY)?.chain(NODE.iter().copied()))?;
     match socket::connect_to(fd, path) {
-        // A path that is too long for an address goes by its folder's descriptor.
+        // A path that is too long for a socket address is reached through its folder's descriptor.
         Err(Refusal(libc::ENAMETOOLONG)) => {
             let folder = room.hold(root::run_directory().ok_or(NOBODY)?).and_then(socket::open_folder)?;
             let number = decimal(folder.unsigned_abs());
@@ -118,13 +119,13 @@ fn decimal(number: u32) -> impl Iterator<Item = u8> {
     digits.map(move |place| b'0' + (number / place % 10) as u8)
 }
 
-/// Whether a descriptor is such a socket.
+/// Whether a descriptor is a netlink socket made here.
 #[inline]
 fn is_ours(fd: c_int) -> bool {
     MARKED.has(fd) && is_ours_still(fd)
 }
 
-/// Apart, for hardly anybody gets here.
+/// Not inlined, because it is rarely called.
 #[cold]
 fn is_ours_still(fd: c_int) -> bool {
     let ours = socket::peer_ends_with(fd, NODE);
@@ -134,7 +135,7 @@ fn is_ours_still(fd: c_int) -> bool {
     ours
 }
 
-/// The descriptors that were made here; some may be others' by now.
+/// The descriptors that were made here. Some may have been closed and reused.
 static MARKED: Marks = Marks([const { AtomicU64::new(0) }; MARKS / 64]);
 
 /// A bit for each descriptor. Nothing else is published with it.

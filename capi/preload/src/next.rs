@@ -1,5 +1,5 @@
-//! The functions of the C library that stand here: each that takes a path, and those of sockets in which a netlink socket differs from
-//! one of unix.
+//! The functions of the C library that this library replaces: all that take a path, and the socket
+//! functions in which a netlink socket differs from a unix socket.
 
 interpose::functions!(
     // Opening.
@@ -17,7 +17,7 @@ interpose::functions!(
     fopen64,
     freopen,
     freopen64,
-    // Asking about a file.
+    // Querying files.
     stat,
     lstat,
     fstatat,

@@ -1,8 +1,8 @@
-//! Opening files: `open`, `openat`, `creat` and `fopen` in all their spellings.
+//! Opening files: `open`, `openat`, `creat`, `fopen` and their variants.
 //!
-//! The mirror may be read and not changed: who wants to write there is refused as the kernel's own files refuse. A device's
-//! node opens as `/dev/null`: the file is a character device, can be read and written without effect, and answers no
-//! ioctl. Opening a device in earnest is the verbs library's business.
+//! The mirror can be read but not changed: opening a file there for writing fails as for the
+//! kernel's own files. A device's node opens as `/dev/null`: a character device that can be read
+//! and written without effect and answers no ioctl. Only the verbs library really opens a device.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,7 +17,8 @@ use crate::stat;
 /// A `FILE` of the C library.
 type Stream = *mut c_void;
 
-// The mode is handed on whether the program gave one or not: it travels in a register, and nobody looks at it in vain.
+// The mode is always passed on, even if the program gave none: it is in a register, and the next
+// function reads it only if it is needed.
 intercept! {
     /// `open`.
     fn open(path: Text, flags: c_int, mode: mode_t) -> c_int as next =>
@@ -67,7 +68,7 @@ fn streamed(path: Text, mode: Text, open: impl Fn(Text) -> Stream) -> Stream {
     pass(path, &open, |place| allowed(place, flags_of(mode.bytes())).map(|_| open(place.at)))
 }
 
-/// What of `flags` holds for a file of the mirror.
+/// The part of `flags` that applies to a file of the mirror.
 fn allowed(place: &Place<'_>, flags: c_int) -> Result<c_int, Refusal> {
     let creates = flags & O_CREAT != 0;
     let writes = flags & O_ACCMODE != O_RDONLY || flags & O_TRUNC != 0;
@@ -86,7 +87,7 @@ fn allowed(place: &Place<'_>, flags: c_int) -> Result<c_int, Refusal> {
     Ok(followed & !(O_CREAT | O_EXCL | O_TRUNC))
 }
 
-/// What `fopen`'s mode asks `open` for.
+/// The flags of `open` for a mode of `fopen`.
 fn flags_of(mode: &[u8]) -> c_int {
     let options = mode.split(|byte| *byte == b',').next().unwrap_or_default();
     let update = options.contains(&b'+');

@@ -1,9 +1,9 @@
-//! What a path means: ours or not, and where the mirror has it. Pure: bytes in, bytes out.
+//! Decides whether a path is redirected, and its place in the mirror. Pure: bytes in, bytes out.
 //!
-//! Repeated slashes and `.` count for nothing, as in the kernel. `..` is followed by counting: a path that climbs out of
-//! our part of the tree is not ours. The principal type is [`Official`].
+//! As in the kernel, repeated slashes and `.` are ignored. `..` is followed by counting: a path
+//! that leaves our part of the tree is not redirected. The principal type is [`Official`].
 
-/// A path that is ours.
+/// A path that is redirected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Official<'a> {
     /// Its folder in the mirror.
@@ -16,9 +16,9 @@ pub(crate) struct Official<'a> {
 /// A file of `/dev/infiniband`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// A device's: the N of `uverbsN`.
+    /// A device's node: the N of `uverbsN`.
     Verbs(u32),
-    /// The connection manager's, `rdma_cm`.
+    /// The node of the connection manager, `rdma_cm`.
     Manager,
 }
 
@@ -28,15 +28,15 @@ const DEV: &[u8] = b"/dev/";
 
 /// The prefix of the names of our classes, and the name of the folder of nodes.
 const INFINIBAND: &[u8] = b"infiniband";
-/// How a device's node is called, and the connection manager's.
+/// The names of a device's node (without its number) and of the connection manager's node.
 const UVERBS: &[u8] = b"uverbs";
 const MANAGER: &[u8] = b"rdma_cm";
 
-/// How many nodes the kernel has room for under its first major number.
+/// The number of nodes under the kernel's first major number.
 const NODES: u32 = 32;
 
 impl<'a> Official<'a> {
-    /// Reads an absolute path; `None` when it is not ours.
+    /// Parses an absolute path. Returns `None` if it is not redirected.
     pub(crate) fn read(path: &'a [u8]) -> Option<Self> {
         if path.first() != Some(&b'/') {
             return None;
@@ -57,7 +57,7 @@ impl<'a> Official<'a> {
         }
     }
 
-    /// Which node it is, if it is one.
+    /// The node, if the path is one.
     pub(crate) fn node(&self) -> Option<Node> {
         self.node
     }
@@ -69,7 +69,7 @@ impl<'a> Official<'a> {
 }
 
 impl Node {
-    /// The node of a name in `/dev/infiniband` without anything behind it.
+    /// The node with this name in `/dev/infiniband`. Nothing may follow the name.
     pub(crate) fn named(name: &[u8]) -> Option<Self> {
         let name = trimmed(name);
         if name == MANAGER {
@@ -99,10 +99,11 @@ impl Node {
     }
 }
 
-/// How much of a path of the mirror comes before the part that has an official name: the official path is what follows.
-/// `None` when nothing in it looks like the mirror.
+/// Splits a path of the mirror: the length of the mirror's root, and the start of the official
+/// path. `None` if no part of the path looks like the mirror.
 pub(crate) fn before_official(path: &[u8]) -> Option<(usize, usize)> {
-    // What is cut off to get the mirror's root, and to get the official path.
+    // The mirror's root ends after `/sys`. The official path begins at the match, or after `/sys`
+    // for nodes.
     const SYS: &[u8] = b"/sys/class/infiniband";
     const SYS_DEV: &[u8] = b"/sys/dev/infiniband";
     const ROOT: usize = b"/sys".len();
@@ -118,7 +119,7 @@ pub(crate) fn before_official(path: &[u8]) -> Option<(usize, usize)> {
     })
 }
 
-/// The first component and what follows it; `None` at the end. `.` is no component.
+/// The first component and the rest; `None` at the end. `.` is not a component.
 fn component(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let path = trimmed(path);
     if path.is_empty() {
@@ -130,7 +131,7 @@ fn component(path: &[u8]) -> Option<(&[u8], &[u8])> {
     })
 }
 
-/// Without slashes and `.` components in front.
+/// The path without leading slashes and `.` components.
 fn trimmed(mut path: &[u8]) -> &[u8] {
     loop {
         path = match path {

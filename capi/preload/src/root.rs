@@ -1,28 +1,29 @@
-//! Where the mirror lies: `$SOFTHCA_DIR/sys`, as the environment said when the process began.
+//! Where the mirror is: `$SOFTHCA_DIR/sys`, from the environment at the start of the process.
 //!
-//! The name is kept in memory of this library, because programs write over their environment. It is written once, or a few
-//! times with the same bytes by callers that come before the constructor; nobody waits for anybody. It decides nothing: with no
-//! run directory there is no mirror, and what is looked up there does not exist.
+//! This library keeps its own copy of the name, because programs overwrite their environment. The
+//! copy is written once, or a few times with the same bytes by callers that come before the
+//! constructor. No caller waits for another. This module decides nothing else: without a run
+//! directory there is no mirror, and paths in it do not exist.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::entry;
 
-/// Longer names are no names: the sockets in a run directory need ones of a hundred bytes.
+/// Longer names are ignored: sockets in a run directory need names of at most a hundred bytes.
 const LONGEST: usize = 1024;
 
-/// What the mirror is called in the run directory.
+/// The name of the mirror in the run directory.
 const SYS: &[u8] = b"/sys";
 
-/// What [`LENGTH`] says before anybody has looked.
+/// The value of [`LENGTH`] before the first look-up.
 const UNKNOWN: usize = usize::MAX;
 
 static BYTES: [AtomicU8; LONGEST] = [const { AtomicU8::new(0) }; LONGEST];
 static LENGTH: AtomicUsize = AtomicUsize::new(UNKNOWN);
 
-/// The bytes of the mirror's path without a final slash; `None` when this process has none.
+/// The bytes of the mirror's path without a final slash, or `None` if this process has no mirror.
 pub(crate) fn path() -> Option<impl Iterator<Item = u8>> {
-    // Pairs with the store in `learn`, so that the bytes are there when their number is.
+    // Pairs with the store in `learn`: if the length is visible, the bytes are visible too.
     let mut length = LENGTH.load(Ordering::Acquire);
     if length == UNKNOWN {
         length = learn();
@@ -30,15 +31,15 @@ pub(crate) fn path() -> Option<impl Iterator<Item = u8>> {
     (length != 0).then(|| BYTES.iter().take(length).map(|byte| byte.load(Ordering::Relaxed)))
 }
 
-/// The bytes of the run directory's path; `None` when this process has none.
+/// The bytes of the run directory's path, or `None` if this process has none.
 pub(crate) fn run_directory() -> Option<impl Iterator<Item = u8>> {
     let mirror = path()?;
-    // Known now.
+    // The length is known now.
     let length = LENGTH.load(Ordering::Relaxed).saturating_sub(SYS.len());
     Some(mirror.take(length))
 }
 
-/// Reads the environment; gives the length of the path, 0 for none.
+/// Reads the environment. Returns the length of the path, or 0 without a mirror.
 pub(crate) fn learn() -> usize {
     let length = entry::environment(c"SOFTHCA_DIR", |run_directory| keep(run_directory.unwrap_or_default()));
     // Pairs with the load in `path`.

@@ -1,4 +1,5 @@
-//! What [`crate::netlink`] asks of C: the system calls on its sockets, and the program's addresses, each with a type of its own.
+//! The C parts of [`crate::netlink`]: the system calls on its sockets, and the program's addresses,
+//! each with its own type. The principal type is [`Address`].
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::{offset_of, zeroed};
@@ -9,7 +10,7 @@ use crate::entry::{Out, Refusal, last_refusal};
 pub(crate) struct Netlink(libc::sockaddr_nl);
 
 impl Netlink {
-    /// What a program is told that its own socket has.
+    /// The address that the program sees for its own socket.
     pub(crate) fn of_this_process() -> Self {
         let mut address = Self::of_the_kernel();
         // SAFETY: takes nothing and cannot fail.
@@ -17,32 +18,33 @@ impl Netlink {
         address
     }
 
-    /// From where answers come.
+    /// The address that the program sees as the sender of answers.
     pub(crate) fn of_the_kernel() -> Self {
-        // SAFETY: numbers only.
+        // SAFETY: a struct of numbers, which may all be zero.
         let mut address: libc::sockaddr_nl = unsafe { zeroed() };
         address.nl_family = libc::AF_NETLINK as u16;
         Self(address)
     }
 }
 
-/// Where the program wants an address, or NULL.
+/// A place for an address in the program's memory, or NULL.
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Address(*mut c_void);
 
 impl Address {
-    /// Writes an address as far as the program has room for it, and how long it is.
+    /// Writes an address into the program's room, and stores its whole length.
     pub(crate) fn fill(self, length: Out<u32>, address: &Netlink) {
         length.change(|length| *length = self.write(*length, address));
     }
 
-    /// Writes an address into so much room, and says how long it is.
+    /// Writes an address into `room` bytes, and returns its whole length.
     pub(crate) fn write(self, room: u32, address: &Netlink) -> u32 {
         let len = size_of::<libc::sockaddr_nl>();
         if !self.0.is_null() {
             let fits = len.min(room as usize);
-            // SAFETY: the program says that there is so much room, which is not ours.
+            // SAFETY: the program promises that there is this much room, and the room is not this
+            // library's memory.
             unsafe { std::ptr::copy_nonoverlapping((&raw const address.0).cast::<u8>(), self.0.cast(), fits) };
         }
         len as u32
@@ -55,26 +57,28 @@ impl Address {
 pub(crate) struct Message(*mut libc::msghdr);
 
 impl Message {
-    /// Writes where the message has come from; `room` is what the program had for that before it was received.
+    /// Stores the sender of a message. `room` is the program's room for it before the message was
+    /// received.
     pub(crate) fn fill_name(self, room: u32, address: &Netlink) {
-        // SAFETY: the C library has just received into it, so it is valid.
+        // SAFETY: the C library has just received into it, so it is NULL or valid.
         let Some(message) = (unsafe { self.0.as_mut() }) else { return };
         if !message.msg_name.is_null() {
             message.msg_namelen = Address(message.msg_name).write(room, address);
         }
     }
 
-    /// How much room there is for an address, before the message is received.
+    /// The program's room for an address, before the message is received.
     pub(crate) fn name_room(self) -> u32 {
-        // SAFETY: who calls `recvmsg` passes a valid message; the C library would read it now.
+        // SAFETY: a caller of `recvmsg` passes a valid message; the C library would read it now.
         unsafe { self.0.as_ref() }.map_or(0, |message| message.msg_namelen)
     }
 }
 
-/// Connects to the node with this path. By the system call, for `connect` stands here.
+/// Connects to the node with this path. Uses the system call, because this library replaces
+/// `connect`.
 pub(crate) fn connect_to(fd: c_int, path: &CStr) -> Result<(), Refusal> {
     let bytes = path.to_bytes();
-    // SAFETY: numbers only.
+    // SAFETY: a struct of numbers, which may all be zero.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
     // The last byte stays zero.
@@ -86,7 +90,7 @@ pub(crate) fn connect_to(fd: c_int, path: &CStr) -> Result<(), Refusal> {
     }
     let len = offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
     loop {
-        // SAFETY: an address of this function, and its length.
+        // SAFETY: a local address and its length.
         if unsafe { libc::syscall(libc::SYS_connect, fd, &raw const address, len) } == 0 {
             return Ok(());
         }
@@ -97,7 +101,8 @@ pub(crate) fn connect_to(fd: c_int, path: &CStr) -> Result<(), Refusal> {
     }
 }
 
-/// Opens a folder as a place. By the system call, for `open` stands here.
+/// Opens a folder as a path reference (O_PATH). Uses the system call, because this library replaces
+/// `open`.
 pub(crate) fn open_folder(path: &CStr) -> Result<c_int, Refusal> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: a C string.
@@ -105,13 +110,14 @@ pub(crate) fn open_folder(path: &CStr) -> Result<c_int, Refusal> {
     c_int::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(last_refusal)
 }
 
-/// Gives a connected socket, which has SOCK_CLOEXEC, the options that the program has asked `socket` for.
+/// Sets the options that the program asked `socket` for on a connected socket, which has
+/// SOCK_CLOEXEC.
 pub(crate) fn settle(fd: c_int, options: c_int) -> Result<(), Refusal> {
-    // SAFETY: numbers only.
+    // SAFETY: a struct of numbers, which may all be zero.
     if options & libc::SOCK_CLOEXEC == 0 && unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
         return Err(last_refusal());
     }
-    // SAFETY: numbers only.
+    // SAFETY: a struct of numbers, which may all be zero.
     if options & libc::SOCK_NONBLOCK != 0 && unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
         return Err(last_refusal());
     }
@@ -120,17 +126,18 @@ pub(crate) fn settle(fd: c_int, options: c_int) -> Result<(), Refusal> {
 
 /// Closes a descriptor of this library.
 pub(crate) fn close(fd: c_int) {
-    // SAFETY: nobody else knows it.
+    // SAFETY: nothing else uses the descriptor.
     unsafe { libc::close(fd) };
 }
 
-/// Whether the other end of a socket is one of unix whose name ends so. `errno` stays what it is.
+/// Whether the peer of a socket is a unix socket whose name ends with `name`. `errno` does not
+/// change.
 pub(crate) fn peer_ends_with(fd: c_int, name: &[u8]) -> bool {
     let before = interpose::errno();
-    // SAFETY: numbers only.
+    // SAFETY: a struct of numbers, which may all be zero.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     let mut len = size_of::<libc::sockaddr_un>() as u32;
-    // SAFETY: an address of this function with its length.
+    // SAFETY: a local address with its length.
     let found = unsafe { libc::syscall(libc::SYS_getpeername, fd, &raw mut address, &raw mut len) } == 0;
     interpose::set_errno(before);
     let len = (len as usize).saturating_sub(offset_of!(libc::sockaddr_un, sun_path)).min(address.sun_path.len());

@@ -1,8 +1,8 @@
-//! Asking about a file: `stat` in all its spellings, `statx`.
+//! Querying files: `stat` and its variants, `statx`.
 //!
-//! In the mirror a node is a link to `/dev/null`; whoever asks is told of a character device with the numbers that
-//! the kernel gives such nodes, which everybody may read and write. That holds for a node that is named from within its
-//! folder as well (`ls -l` there, `find`).
+//! In the mirror a node is a link to `/dev/null`. Programs see a character device with the numbers
+//! that the kernel gives such nodes, which everybody may read and write. This also applies to a
+//! node that is named relative to its folder (`ls -l` there, `find`).
 
 use std::ffi::c_int;
 
@@ -22,9 +22,10 @@ type Statted = Out<Stat>;
 /// The numbers of the kernel's uverbs nodes.
 const VERBS_MAJOR: u32 = 231;
 const FIRST_VERBS_MINOR: u32 = 192;
-/// Those of the connection manager's, as the mirror's `/sys` has them: `misc`, and one that is free.
+/// The numbers of the connection manager's node, as in the mirror's `/sys`: the major number
+/// `misc`, and a free minor number.
 const MANAGER: (u32, u32) = (10, 120);
-/// Type and rights of a node.
+/// The type and rights of a node.
 const MODE: u32 = S_IFCHR | 0o666;
 
 intercept! {
@@ -112,7 +113,7 @@ fn told_more(from: c_int, path: Text, out: Out<Statx>, flags: c_int, ask: impl F
     pass(path, other, ours)
 }
 
-/// What the kernel says of a node.
+/// Changes `stat` to the kernel's values for a node.
 pub(crate) fn disguise(stat: &mut Stat, node: Node) {
     let (major, minor) = numbers(node);
     stat.st_mode = MODE;
@@ -142,12 +143,12 @@ fn numbers(node: Node) -> (u32, u32) {
     }
 }
 
-/// Whether a name is worth a closer look.
+/// Whether a name may be that of a node.
 fn may_be_node(name: Text) -> bool {
     name.begins(b"uverbs") || name.begins(b"rdma_cm")
 }
 
-/// The node that a link called `name` is, if `from` is the mirror's folder of nodes.
+/// The node for a link called `name`, if `from` is the mirror's folder of nodes.
 fn node_from_within(from: c_int, name: Text) -> Option<Node> {
     let node = Node::named(name.bytes())?;
     let mut room = Room::new();
@@ -156,28 +157,28 @@ fn node_from_within(from: c_int, name: Text) -> Option<Node> {
     (identity(from, Text::of(c".")) == Some(wanted)).then_some(node)
 }
 
-/// Which file a path leads to.
+/// The identity of the file that a path leads to: device and inode.
 pub(crate) fn identity(from: c_int, path: Text) -> Option<(u64, u64)> {
     type Next = unsafe extern "C" fn(c_int, Text, Statted, c_int) -> c_int;
     // SAFETY: the type is the one that the C library's manual gives.
     let next = unsafe { Function::fstatat.next::<Next>() }?;
     let mut stat = empty();
-    // SAFETY: a C string, and a place for the answer.
+    // SAFETY: a C string, and a place for the result.
     let answer = unsafe { next(from, path, Out::of(&mut stat), 0) };
     (answer == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
-/// Whether something is there, be it a link that leads nowhere.
+/// Whether a file exists; a dangling link counts too.
 pub(crate) fn present(path: Text) -> Result<(), Refusal> {
     itself(path, Out::of(&mut empty()))
 }
 
-/// The next `lstat`.
+/// Calls the next `lstat`.
 fn itself(path: Text, out: Statted) -> Result<(), Refusal> {
     type Next = unsafe extern "C" fn(Text, Statted) -> c_int;
     // SAFETY: the type is the one that the C library's manual gives.
     let next = unsafe { Function::lstat.next::<Next>() }.ok_or(Refusal(libc::ENOSYS))?;
-    // SAFETY: a C string, and a place for the answer.
+    // SAFETY: a C string, and a place for the result.
     if unsafe { next(path, out) } == 0 { Ok(()) } else { Err(last_refusal()) }
 }
 

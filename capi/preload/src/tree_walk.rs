@@ -1,6 +1,8 @@
-//! `ftw` and `nftw`: the walk goes through the mirror, and the program's function is told official paths.
+//! `ftw` and `nftw`: the walk goes through the mirror, and the program's function gets official
+//! paths.
 //!
-//! The functions that a walk calls get no argument of their own, so what they need waits in a variable of the thread.
+//! The functions that a walk calls have no argument of their own, so their data is in a
+//! thread-local variable. The principal type is [`Walk`].
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
@@ -28,12 +30,12 @@ pub(crate) struct Position {
     level: c_int,
 }
 
-/// What a walk of this thread is about.
+/// The data of this thread's walk.
 #[derive(Clone, Copy)]
 struct Walk {
-    /// What the program calls the top.
+    /// The top as the program named it.
     top: Text,
-    /// How long the top's name in the mirror is.
+    /// The length of the top's name in the mirror.
     mirrored: usize,
     visit: Visit,
     visit_more: VisitMore,
@@ -63,7 +65,7 @@ fn walked(top: Text, visit: Visit, visit_more: VisitMore, walk: impl Fn(Text, bo
         top,
         |top| walk(top, false),
         |place| {
-            // A walk may be started by what an outer one calls.
+            // The program's function may start another walk.
             let outer = exchanged(Some(Walk { top, mirrored: place.at.bytes().len(), visit, visit_more }));
             let answer = walk(place.at, true);
             exchanged(outer);
@@ -72,7 +74,8 @@ fn walked(top: Text, visit: Visit, visit_more: VisitMore, walk: impl Fn(Text, bo
     )
 }
 
-/// Puts a walk in the thread's variable and gives the one that was there. (Without a destructor it is there to the end.)
+/// Stores a walk in the thread's variable and returns the previous one. (The variable has no
+/// destructor, so it exists until the thread ends.)
 fn exchanged(walk: Option<Walk>) -> Option<Walk> {
     WALK.try_with(|current| current.replace(walk)).ok().flatten()
 }
@@ -88,10 +91,10 @@ unsafe extern "C" fn visited(path: Text, stat: Out<Stat>, kind: c_int) -> c_int 
 unsafe extern "C" fn visited_more(path: Text, stat: Out<Stat>, kind: c_int, position: Out<Position>) -> c_int {
     shown(path, stat, kind, |walk, official, stat, kind| {
         let Some(visit) = walk.visit_more else { return 0 };
-        // The names end alike, so the last component is as far from the end in both.
+        // Both names have the same end, so the last component has the same distance from the end.
         let (own, given) = (path.bytes().len(), official.bytes().len());
         let shift = given.cast_signed().wrapping_sub(own.cast_signed()) as c_int;
-        // The C library goes on with its own one.
+        // The C library continues with its own value.
         let shifted = position.change(|own| Position { base: own.base.wrapping_add(shift), level: own.level });
         let Some(mut shifted) = shifted else { return 0 };
         let position = Out::of(&mut shifted);

@@ -1,7 +1,9 @@
-//! `glob`: it gets our functions to look at directories with, so that patterns and results are official paths.
+//! `glob`: the next function gets this library's functions to read directories, so that patterns
+//! and results are official paths.
 //!
-//! A program that brings functions of its own keeps them. What is not in a directory is not found: the mirror's folders are
-//! entered by name, they do not show up under `/sys/class` and `/dev`.
+//! A program that provides its own functions keeps them. Wildcards find only entries of a
+//! directory. The mirror's folders are reached by name; they do not appear under `/sys/class` and
+//! `/dev`.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,7 +14,7 @@ use crate::entry::{Out, Text};
 use crate::next::Function;
 use crate::stat::{lstat, stat};
 
-/// `GLOB_ALTDIRFUNC`: the functions in the struct are to be used.
+/// `GLOB_ALTDIRFUNC`: use the functions in the struct.
 const OWN_FUNCTIONS: c_int = 1 << 9;
 
 /// `glob_t`.
@@ -26,7 +28,7 @@ pub(crate) struct Glob {
     functions: Functions,
 }
 
-/// Its functions: addresses that are passed on and never called here.
+/// The functions of `glob_t`: addresses that are passed on and never called here.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct Functions {

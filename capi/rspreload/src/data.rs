@@ -1,4 +1,4 @@
-//! Data is sent and received.
+//! Sending and receiving data on sockets. Making and closing sockets is in `sockets`.
 
 use crate::next::Function;
 use crate::rdma::call;
@@ -6,18 +6,18 @@ use crate::{epoll, fork};
 use interpose::{intercept, refused, set_errno};
 use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
-/// The rsocket of a descriptor; one that was to become an rsocket later becomes it now.
+/// The rsocket of a descriptor. A connection that becomes an rsocket later becomes one now.
 fn inner(fd: c_int) -> Option<c_int> {
     fork::rsocket(fd)
 }
 
-/// Takes note of what came of receiving, for `epoll`.
+/// Tells `epoll` that the program has received.
 fn received(fd: c_int, answer: ssize_t) -> ssize_t {
     epoll::received(fd);
     answer
 }
 
-/// Takes note of what came of sending `wanted` bytes.
+/// Tells `epoll` if not all of `wanted` bytes were sent.
 fn sent(fd: c_int, answer: ssize_t, wanted: usize) -> ssize_t {
     if usize::try_from(answer).is_ok_and(|count| count < wanted) || answer < 0 {
         epoll::is_full(fd);
@@ -25,7 +25,7 @@ fn sent(fd: c_int, answer: ssize_t, wanted: usize) -> ssize_t {
     answer
 }
 
-/// How many bytes a list of buffers has.
+/// The total number of bytes in a list of buffers.
 ///
 /// # Safety
 /// `list` has `count` entries.
@@ -126,20 +126,20 @@ intercept! {
 
     /// `sendfile`.
     fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t as next => match inner(out) {
-        // SAFETY: as the program passes it.
+        // SAFETY: the program's arguments.
         Some(inner) => sent(out, unsafe { send_file(inner, input, offset, count) }, count),
         None => next(out, input, offset, count),
     };
 
     /// `sendfile64`.
     fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t as next => match inner(out) {
-        // SAFETY: as the program passes it.
+        // SAFETY: the program's arguments.
         Some(inner) => sent(out, unsafe { send_file(inner, input, offset, count) }, count),
         None => next(out, input, offset, count),
     };
 }
 
-/// Sends part of a file, from `offset` on or from where the file stands.
+/// Sends part of a file, from `offset` or from the file's current position.
 ///
 /// # Safety
 /// `offset` is NULL or valid.
@@ -154,7 +154,7 @@ unsafe fn send_file(inner: c_int, input: c_int, offset: *mut off_t, count: usize
     let mut at = start;
     let mut answer: ssize_t = 0;
     while let left @ 1.. = count.saturating_sub(usize::try_from(at - start).unwrap_or(count)) {
-        // SAFETY: the room is as large as said.
+        // SAFETY: `room` has at least this many bytes.
         let got = unsafe { libc::pread(input, room.as_mut_ptr().cast(), left.min(room.len()), at) };
         let Ok(part @ 1..) = usize::try_from(got) else {
             answer = got;

@@ -1,8 +1,9 @@
-//! `epoll` with rsockets. The kernel's epoll descriptor watches what the kernel knows; rsockets are in a list beside it, and who
-//! waits waits for the list and the descriptor together.
+//! `epoll` with rsockets. The kernel's epoll descriptor watches the kernel's descriptors. Rsockets
+//! are in a list beside it, and a waiting call waits for the list and the descriptor together.
 //!
-//! Edges (`EPOLLET`) are made of levels: what has been told is not told again until the program has received something, or has
-//! met a full socket. The principal type is [`Watch`].
+//! Edge triggering (`EPOLLET`) is derived from levels: an event that was reported is not reported
+//! again until the program has received something, or has met a full socket. The principal type is
+//! [`Watch`].
 
 use crate::next::Function;
 use crate::table::{self, Kind};
@@ -15,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What one epoll descriptor watches beside what the kernel does.
+/// The rsockets that one epoll descriptor watches.
 struct Watch {
-    /// Readable when the list has changed; the kernel's descriptor watches it too, for who waits there already.
+    /// An eventfd that is readable when the list has changed. The kernel's descriptor watches it
+    /// too, for threads that already wait there.
     bell: c_int,
     members: Vec<Member>,
 }
@@ -27,11 +29,11 @@ struct Member {
     fd: c_int,
     events: u32,
     data: u64,
-    /// Told, and not to be told again for now.
+    /// Events that were reported and must not be reported again for now.
     told: u32,
 }
 
-/// The data of the bell's events: no address, and no descriptor.
+/// The data of that eventfd's events, a value that is neither an address nor a descriptor.
 const BELL: u64 = 0xF1E2_D3C4_B5A6_9788;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
@@ -39,7 +41,7 @@ const ONCE: u32 = libc::EPOLLONESHOT as u32;
 const COMMON: u32 = 0x7FF | libc::EPOLLRDHUP as u32;
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// Whether anything is watched for edges, which every transfer looks at.
+/// Whether any watch is edge-triggered. Every transfer checks this.
 static EDGES: AtomicBool = AtomicBool::new(false);
 static WATCHES: Mutex<Option<HashMap<c_int, Watch>>> = Mutex::new(None);
 
@@ -53,7 +55,7 @@ intercept! {
         if table::rsocket(fd).is_none() {
             return next(list, operation, fd, event);
         }
-        // SAFETY: the program's, or none.
+        // SAFETY: the program's event, or NULL.
         let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
         control(list, operation, fd, event, |bell, event| next(list, libc::EPOLL_CTL_ADD, bell, event))
     };
@@ -67,7 +69,7 @@ intercept! {
             let answer = next(list, events, most, milliseconds);
             let bell = watches().as_ref().and_then(|watches| watches.get(&list)).map(|watch| watch.bell);
             let Some(bell) = bell.filter(|_| answer > 0) else { return answer };
-            // While this thread was waiting the first rsocket came into the list.
+            // While this thread waited, the first rsocket was added to the list.
             let kept = without_bell(events, usize::try_from(answer).unwrap_or(0), bell);
             if kept > 0 {
                 return c_int::try_from(kept).unwrap_or(0);
@@ -86,7 +88,7 @@ intercept! {
     };
 }
 
-/// Adds, changes or takes out an rsocket.
+/// Adds, changes or removes an rsocket.
 fn control(
     list: c_int,
     operation: c_int,
@@ -104,7 +106,7 @@ fn control(
             let mut own = epoll_event { events: libc::EPOLLIN as u32, u64: BELL };
             if bell < 0 || add(bell, &raw mut own) != 0 {
                 let why = errno();
-                // SAFETY: just made, if it was.
+                // SAFETY: takes a number; the descriptor was just made, or is -1.
                 unsafe { libc::close(bell) };
                 return refused(why);
             }
@@ -168,7 +170,7 @@ fn waited(
             let left = end.saturating_duration_since(Instant::now());
             c_int::try_from(left.as_millis() + u128::from(left.subsec_nanos() % 1_000_000 != 0)).unwrap_or(c_int::MAX)
         });
-        // What is always told, and was, would be found at once.
+        // Events that are always reported, and were, would be found again at once.
         quiet_edges(&mut fds, &members);
         let ready = wait::poll_own(&mut fds, left);
         if ready < 0 {
@@ -176,7 +178,7 @@ fn waited(
         }
         let mut count = 0;
         let mut put = |event: epoll_event| {
-            // SAFETY: the program's array, which has as much room as it says.
+            // SAFETY: the program's array, which has room for `most` events.
             unsafe { events.wrapping_add(count).write_unaligned(event) };
             count += 1;
         };
@@ -201,7 +203,7 @@ fn waited(
     }
 }
 
-/// Leaves out members whose end has been told as an edge.
+/// Leaves out edge-triggered members whose end has been reported.
 fn quiet_edges(fds: &mut [pollfd], members: &[Member]) {
     for (fd, member) in fds.iter_mut().zip(members) {
         if member.events & EDGE != 0 && member.told & ALWAYS != 0 {
@@ -210,17 +212,17 @@ fn quiet_edges(fds: &mut [pollfd], members: &[Member]) {
     }
 }
 
-/// Takes the bell's event out of those of the kernel; says how many are left.
+/// Removes the eventfd's event from the kernel's events. Returns how many are left.
 fn without_bell(start: *mut epoll_event, count: usize, bell: c_int) -> usize {
     let mut kept = 0;
     for index in 0..count {
-        // SAFETY: the kernel has written so many.
+        // SAFETY: the kernel has written `count` events.
         let event = unsafe { start.wrapping_add(index).read_unaligned() };
         if { event.u64 } == BELL {
             // SAFETY: eight bytes.
             let _ = unsafe { libc::read(bell, [0_u8; 8].as_mut_ptr().cast(), 8) };
         } else {
-            // SAFETY: no further than what was read.
+            // SAFETY: at or before the event that was just read.
             unsafe { start.wrapping_add(kept).write_unaligned(event) };
             kept += 1;
         }
@@ -228,7 +230,7 @@ fn without_bell(start: *mut epoll_event, count: usize, bell: c_int) -> usize {
     kept
 }
 
-/// Notes what has been told to those who want to hear it once, or at its edge.
+/// Notes the reported events of one-shot and edge-triggered members.
 fn note(list: c_int, told: &[(c_int, u32)]) {
     if told.is_empty() {
         return;
@@ -242,12 +244,12 @@ fn note(list: c_int, told: &[(c_int, u32)]) {
     }
 }
 
-/// The program has received from a descriptor: what is still there, or comes, is news.
+/// The program has received from a descriptor: data that remains or arrives must be reported again.
 pub(crate) fn received(fd: c_int) {
     news(fd, (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLRDNORM) as u32);
 }
 
-/// The program has met a full socket: room will be news.
+/// The program has met a full socket: free space must be reported again.
 pub(crate) fn is_full(fd: c_int) {
     news(fd, (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32);
 }
@@ -270,18 +272,18 @@ fn news(fd: c_int, events: u32) {
     set_errno(why);
 }
 
-/// A descriptor is closed: nobody watches it any more.
+/// Stops watching a descriptor that is being closed.
 pub(crate) fn forget(fd: c_int) {
     for watch in watches().iter_mut().flat_map(HashMap::values_mut) {
         watch.members.retain(|member| member.fd != fd);
     }
 }
 
-/// An epoll descriptor is closed.
+/// Ends the watch of an epoll descriptor that is being closed.
 pub(crate) fn end(list: c_int) {
     let watch = watches().as_mut().and_then(|watches| watches.remove(&list));
     if let Some(watch) = watch {
-        // SAFETY: ours.
+        // SAFETY: this library's descriptor.
         unsafe { libc::close(watch.bell) };
     }
 }

@@ -1,4 +1,4 @@
-//! Descriptors as files: flags, copies, and what kind of file they are.
+//! Descriptors as files: flags, copies, and the type of file.
 
 use crate::next::Function;
 use crate::rdma::call;
@@ -7,19 +7,21 @@ use crate::{epoll, fork};
 use interpose::{intercept, refused};
 use libc::{c_int, c_long, c_ulong, stat};
 
-/// `fcntl` of the C library.
+/// The C library's `fcntl`.
 ///
 /// # Safety
 /// As for `fcntl(2)`.
 pub(crate) unsafe fn real_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     type Next = unsafe extern "C" fn(c_int, c_int, c_long) -> c_int;
-    // SAFETY: variadic, and its one argument is where the third argument of any function is.
+    // SAFETY: the function is variadic, and its only optional argument is passed like the third
+    // argument of any function.
     let next = unsafe { Function::fcntl.next::<Next>() };
     // SAFETY: the caller's promise.
     next.map_or(-1, |next| unsafe { next(fd, command, argument) })
 }
 
-/// Puts what `other` is in the place of `fd`, which the table does not know any more or will soon not; `other` is closed.
+/// Replaces `fd` by a copy of `other`, and closes `other`. The table no longer has `fd`, or soon
+/// will not.
 pub(crate) fn replace(fd: c_int, other: c_int) {
     type Next = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
     // SAFETY: takes numbers.
@@ -34,11 +36,11 @@ pub(crate) fn replace(fd: c_int, other: c_int) {
     }
 }
 
-/// The C library's function behind `copy` has made `new`, a copy of `old`: it stands for the same.
+/// Notes that the C library has made `new` as a copy of `old`: it stands for the same object.
 fn copied(old: c_int, new: c_int) -> c_int {
     if new >= 0 && new != old {
         match table::find(old) {
-            // The list of an epoll descriptor is not shared with its copies.
+            // Copies of an epoll descriptor do not share its list.
             Kind::Plain | Kind::Epoll => {}
             kind => {
                 table::set(new, kind);
@@ -48,9 +50,9 @@ fn copied(old: c_int, new: c_int) -> c_int {
     new
 }
 
-/// Copies to a certain descriptor, which is closed if it is open.
+/// Copies to a given descriptor, which is closed first if it is open.
 fn copied_to(old: c_int, new: c_int, copy: impl FnOnce() -> c_int) -> c_int {
-    // A copy of a connection that is still to become an rsocket would part from it.
+    // A copy of a connection that becomes an rsocket later would not become one with it.
     let _ = fork::rsocket(old);
     if old != new {
         match table::take(new) {
@@ -67,7 +69,7 @@ fn copied_to(old: c_int, new: c_int, copy: impl FnOnce() -> c_int) -> c_int {
     copied(old, copy())
 }
 
-/// What `fcntl` does with an rsocket.
+/// `fcntl` on an rsocket.
 fn control(fd: c_int, inner: c_int, command: c_int, argument: c_long, next: impl FnOnce() -> c_int) -> c_int {
     match command {
         libc::F_GETFL | libc::F_SETFL => call!(rfcntl(inner, command, argument)),
@@ -78,7 +80,8 @@ fn control(fd: c_int, inner: c_int, command: c_int, argument: c_long, next: impl
 }
 
 intercept! {
-    /// `fcntl`. (It is variadic in C; the one argument that there may be is where the third argument of any function is.)
+    /// `fcntl`. (It is variadic in C; its only optional argument is passed like the third argument
+    /// of any function.)
     fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int as next => match table::find(fd) {
         Kind::Rsocket(inner) => control(fd, inner, command, argument, || next(fd, command, argument)),
         Kind::Later(_) if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
@@ -98,7 +101,7 @@ intercept! {
         _ => next(fd, command, argument),
     };
 
-    /// `ioctl`: of those for sockets, whether it waits.
+    /// `ioctl`: of the requests for sockets, only the nonblocking mode is handled.
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_int) -> c_int as next => match table::rsocket(fd) {
         Some(inner) if request == libc::FIONBIO && !argument.is_null() => {
             let flags: c_int = call!(rfcntl(inner, libc::F_GETFL, 0));
@@ -137,10 +140,10 @@ intercept! {
     fn __fxstat64(version: c_int, fd: c_int, answer: *mut stat) -> c_int as next => as_socket(fd, answer, next(version, fd, answer));
 }
 
-/// Says that a descriptor which stands for an rsocket is a socket.
+/// Reports a descriptor that stands for an rsocket as a socket.
 fn as_socket(fd: c_int, answer: *mut stat, code: c_int) -> c_int {
     if code == 0 && table::rsocket(fd).is_some() {
-        // SAFETY: the program's, and just filled.
+        // SAFETY: the program's struct, which was just filled.
         unsafe { (*answer).st_mode = (*answer).st_mode & !libc::S_IFMT | libc::S_IFSOCK };
     }
     code

@@ -1,8 +1,10 @@
-//! Connections of programs that fork (`RDMAV_FORK_SAFE`): a child cannot use its parent's rsockets. So a connection begins as one of
-//! TCP, and becomes an rsocket when its first byte is sent or received, in the process that does so. Who was accepted then listens
-//! for an rsocket on the same port and sends four bytes of zero; who was connected connects anew when these have come. (So does
-//! rdma-core's library, and both sides must.) One process at a time listens on a port, which a semaphore of that library's name
-//! sees to.
+//! Connections of programs that fork (`RDMAV_FORK_SAFE`). A child cannot use its parent's rsockets.
+//! So a connection begins as a TCP connection, and becomes an rsocket when its first byte is sent
+//! or received, in the process that does this. The accepting side then listens for an rsocket on
+//! the same port and sends four zero bytes. The connecting side connects again when these bytes
+//! have come. rdma-core's library does the same, and both sides must do it. A semaphore with that
+//! library's name ensures that only one process at a time listens on a port. The principal type is
+//! [`Turn`].
 
 use crate::next::Function;
 use crate::rdma::{self, call};
@@ -17,12 +19,12 @@ pub(crate) fn is_wanted() -> bool {
     *WANTED.get_or_init(|| {
         // SAFETY: a C string.
         let text = unsafe { libc::getenv(c"RDMAV_FORK_SAFE".as_ptr()) };
-        // SAFETY: the environment's C string.
+        // SAFETY: a C string of the environment.
         !text.is_null() && unsafe { libc::atoi(text) } != 0
     })
 }
 
-/// The rsocket of a descriptor; a connection that was to become one becomes it now.
+/// The rsocket of a descriptor. A connection that becomes an rsocket later becomes one now.
 #[inline]
 pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     match table::find(fd) {
@@ -32,7 +34,8 @@ pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Input is waited for: whoever was accepted speaks first here.
+/// Called before a wait for input: an accepted connection becomes an rsocket now, because the
+/// accepting side must send first.
 pub(crate) fn awaited(fd: c_int) {
     if table::find(fd) == Kind::Later(Later::Passive) {
         let _ = turn(fd, Later::Passive);
@@ -50,7 +53,7 @@ fn turn(fd: c_int, later: Later) -> Option<c_int> {
         Later::Passive => passive(fd),
     };
     let Some(inner) = inner else {
-        // It stays what it is.
+        // It stays a TCP socket.
         table::set(fd, Kind::Plain);
         return None;
     };
@@ -73,9 +76,9 @@ impl Name {
         type Next = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
         let mut length = socklen_t::try_from(size_of::<libc::sockaddr_storage>()).ok()?;
         let mut name = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();
-        // SAFETY: `getsockname` and `getpeername` have this type; the room is as large as said.
+        // SAFETY: `getsockname` and `getpeername` have this type; `name` has `length` bytes.
         let code = unsafe { function.next::<Next>()?(fd, name.as_mut_ptr().cast(), &raw mut length) };
-        // SAFETY: zeros are an address of no family.
+        // SAFETY: all zeros are a valid address without a family.
         (code == 0).then(|| Self(unsafe { name.assume_init() }, length))
     }
 
@@ -94,7 +97,7 @@ fn active(fd: c_int) -> Option<c_int> {
     let mut word = [1_u8; 4];
     let wait = libc::MSG_PEEK | libc::MSG_WAITALL;
     let flags = blocking(fd);
-    // SAFETY: the type is the one of the manual; there is room for four bytes.
+    // SAFETY: the type is the one of the manual page; `word` has four bytes.
     let got = unsafe { Function::recv.next::<Recv>()?(fd, word.as_mut_ptr().cast(), 4, wait) };
     restore(fd, flags);
     if got != 4 || word != [0; 4] {
@@ -134,7 +137,7 @@ fn passive(fd: c_int) -> Option<c_int> {
     let mut inner = -1;
     if listens {
         let flags = blocking(fd);
-        // SAFETY: the type is the one of the manual; there are four bytes.
+        // SAFETY: the type is the one of the manual page; the array has four bytes.
         let sent = unsafe { Function::write.next::<Write>()?(fd, [0_u8; 4].as_ptr().cast(), 4) };
         restore(fd, flags);
         if sent == 4 {
@@ -146,7 +149,7 @@ fn passive(fd: c_int) -> Option<c_int> {
     (inner >= 0).then_some(inner)
 }
 
-/// Makes a descriptor wait; says how it was.
+/// Makes a descriptor blocking. Returns its previous flags.
 fn blocking(fd: c_int) -> c_int {
     // SAFETY: takes numbers.
     unsafe {
@@ -161,14 +164,14 @@ fn restore(fd: c_int, flags: c_int) {
     unsafe { crate::files::real_fcntl(fd, libc::F_SETFL, flags.into()) };
 }
 
-/// The right to listen.
+/// The right to listen on a port, held through the semaphore.
 struct Turn(*mut libc::sem_t);
 
 impl Turn {
     fn take() -> Option<Self> {
         let mode: libc::c_uint = libc::S_IRWXU | libc::S_IRWXG;
         let first: libc::c_uint = 1;
-        // SAFETY: a C string, and what O_CREAT takes.
+        // SAFETY: a C string, and the arguments that O_CREAT needs.
         let semaphore = unsafe { libc::sem_open(c"/rsocket_fork".as_ptr(), libc::O_CREAT | libc::O_RDWR, mode, first) };
         if semaphore == libc::SEM_FAILED {
             return None;
@@ -185,7 +188,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // SAFETY: taken, and closed once.
+        // SAFETY: the semaphore was taken; it is closed once.
         unsafe {
             libc::sem_post(self.0);
             libc::sem_close(self.0);

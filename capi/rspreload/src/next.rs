@@ -1,7 +1,7 @@
-//! The functions of the C library that stand here: each that takes a socket.
+//! The functions of the C library that this library replaces: all that take a socket.
 
 interpose::functions!(
-    // Making and ending.
+    // Making and closing.
     socket,
     bind,
     listen,
@@ -61,7 +61,7 @@ extern "C" fn loaded() {
 
 #[cfg(not(test))]
 #[used]
-// SAFETY: the loader calls the functions in this section, which has one address in it.
+// SAFETY: the loader calls the functions in this section, which contains one address.
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 macro_rules! functions {
     ($($name:ident: fn($($type:ty),*) -> $answer:ty;)+) => {
-        /// What rsockets can do.
+        /// The rsocket functions.
         #[derive(Clone, Copy)]
         pub(crate) struct Rdma { $(pub(crate) $name: unsafe extern "C" fn($($type),*) -> $answer),+ }
 
@@ -20,7 +20,7 @@ macro_rules! functions {
                 }
                 let find = |name: &str| {
                     let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
-                    // SAFETY: just loaded; a C string.
+                    // SAFETY: the library was just loaded; the name is a C string.
                     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
                     (!found.is_null()).then_some(found)
                 };
@@ -59,11 +59,13 @@ functions! {
 }
 
 thread_local! {
-    /// The thread is in one of these functions: sockets that it makes now are that library's own.
+    /// Whether the thread is in one of these functions. Sockets that it makes meanwhile belong to
+    /// that library.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `body` with the functions; `None` if the library is not there, or if it is that library itself that calls.
+/// Calls `body` with the functions. Returns `None` if the library is missing, or if the library
+/// itself makes the call.
 pub(crate) fn with<A>(body: impl FnOnce(&Rdma) -> A) -> Option<A> {
     static LOADED: OnceLock<Option<Rdma>> = OnceLock::new();
     if is_inside() {
@@ -80,10 +82,11 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(true)
 }
 
-/// Calls one of the functions, for a descriptor that is an rsocket: so the library is there.
+/// Calls one of the functions for a descriptor that is an rsocket. So the library is loaded.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: what the program gave to the C library's function, which takes the same.
+        // SAFETY: the program's arguments for the C library's function, which takes the same
+        // arguments.
         $crate::rdma::with(|rdma| unsafe { (rdma.$name)($($argument),*) })
             .unwrap_or_else(|| interpose::refused(libc::EBADF))
     };

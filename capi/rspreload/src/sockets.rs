@@ -1,4 +1,4 @@
-//! Sockets are made, connected and ended.
+//! Sockets: making, connecting and closing them. Data transfer is in `data`.
 
 use crate::next::Function;
 use crate::rdma::{self, call};
@@ -8,12 +8,12 @@ use interpose::{errno, intercept, refused, set_errno};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use std::ffi::CStr;
 
-/// `SOL_RDMA` of `rsocket.h`, and the options that come from the environment.
+/// `SOL_RDMA` of `rsocket.h`, and the options that the environment sets.
 const SOL_RDMA: c_int = 0x10000;
 const SIZES: [(&CStr, c_int); 3] = [(c"RS_SQ_SIZE", 0), (c"RS_RQ_SIZE", 1), (c"RS_INLINE", 2)];
 
 intercept! {
-    /// `socket`: those of the internet become rsockets.
+    /// `socket`: internet sockets become rsockets.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int as next => {
         let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
         let internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
@@ -60,7 +60,7 @@ intercept! {
         accepted(fd, (address, length), flags, || next(fd, address, length, flags))
     };
 
-    /// `connect`: by TCP, if nobody takes it by RDMA.
+    /// `connect`: tries TCP if no peer accepts by RDMA.
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int as next => match table::find(fd) {
         Kind::Rsocket(inner) => {
             let answer = call!(rconnect(inner, address, length));
@@ -87,7 +87,7 @@ intercept! {
         None => next(fd, how),
     };
 
-    /// `close`: the rsocket ends with the last descriptor that stands for it.
+    /// `close`: closing the last descriptor of an rsocket closes the rsocket.
     fn close(fd: c_int) -> c_int as next => {
         match table::take(fd) {
             (Kind::Plain, _) => {}
@@ -132,7 +132,7 @@ intercept! {
     };
 }
 
-/// Makes an rsocket and a descriptor for the program; nothing if there is no RDMA here.
+/// Makes an rsocket and a descriptor for the program. Returns `None` without RDMA.
 fn rsocket(domain: c_int, kind: c_int) -> Option<c_int> {
     let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     // SAFETY: takes numbers.
@@ -140,14 +140,15 @@ fn rsocket(domain: c_int, kind: c_int) -> Option<c_int> {
     adopt(inner, kind)
 }
 
-/// A descriptor of the program for an rsocket, set as the flags of `socket` or `accept4` say.
+/// Makes the program's descriptor for an rsocket, with the flags of `socket` or `accept4`.
 pub(crate) fn adopt(inner: c_int, flags: c_int) -> Option<c_int> {
     let close = if flags & libc::SOCK_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     // SAFETY: a C string.
     let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | close) };
     if fd < 0 || !table::set(fd, Kind::Rsocket(inner)) {
         let why = errno();
-        // SAFETY: just opened, if it was; the rsocket is nobody's yet.
+        // SAFETY: takes a number; the descriptor was just opened, or is -1. Nothing else uses the
+        // rsocket yet.
         unsafe { libc::close(fd) };
         let _: c_int = call!(rclose(inner));
         set_errno(why);
@@ -159,14 +160,14 @@ pub(crate) fn adopt(inner: c_int, flags: c_int) -> Option<c_int> {
     Some(fd)
 }
 
-/// Sizes that the environment gives. Those that do not fit are not taken.
+/// Sets the sizes from the environment. Invalid ones are ignored.
 pub(crate) fn apply_sizes(inner: c_int) {
     let before = errno();
     for (variable, option) in SIZES {
         // SAFETY: a C string.
         let text = unsafe { libc::getenv(variable.as_ptr()) };
         if !text.is_null() {
-            // SAFETY: the environment's C string.
+            // SAFETY: a C string of the environment.
             let value: c_int = unsafe { libc::atoi(text) };
             let length = socklen_t::try_from(size_of::<c_int>()).unwrap_or(4);
             if value > 0 {
@@ -177,7 +178,8 @@ pub(crate) fn apply_sizes(inner: c_int) {
     set_errno(before);
 }
 
-/// Accepts an rsocket, or with `next` a connection of TCP that is to become one, or just that.
+/// Accepts an rsocket, or with `next` a TCP connection. The TCP connection may become an rsocket
+/// later.
 fn accepted(fd: c_int, name: (*mut sockaddr, *mut socklen_t), flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     match table::find(fd) {
         Kind::Rsocket(inner) => {
@@ -194,7 +196,7 @@ fn accepted(fd: c_int, name: (*mut sockaddr, *mut socklen_t), flags: c_int, next
     }
 }
 
-/// Puts a TCP socket in the place of an rsocket that could not connect.
+/// Replaces an rsocket that could not connect by a TCP socket.
 fn tcp_instead(fd: c_int, inner: c_int) -> bool {
     let (mut domain, mut length) = (0, socklen_t::try_from(size_of::<c_int>()).unwrap_or(4));
     let asked: c_int =
@@ -218,7 +220,7 @@ fn tcp_instead(fd: c_int, inner: c_int) -> bool {
     }
     let flags: c_int = call!(rfcntl(inner, libc::F_GETFL, 0));
     crate::files::replace(fd, tcp);
-    // SAFETY: numbers only.
+    // SAFETY: takes numbers.
     unsafe { crate::files::real_fcntl(fd, libc::F_SETFL, (flags & libc::O_NONBLOCK).into()) };
     if let (_, true) = table::take(fd) {
         let _: c_int = call!(rclose(inner));

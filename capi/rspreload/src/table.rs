@@ -1,26 +1,26 @@
-//! Which descriptors of the program are rsockets: an array of words that is read and written without locks, also in signal
-//! handlers and forked children. The principal type is [`Kind`].
+//! Which descriptors of the program are rsockets: an array of words that is read and written
+//! without locks, even in signal handlers and forked children. The principal type is [`Kind`].
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Descriptors beyond are never made rsockets.
+/// The number of descriptors that can be rsockets.
 const MOST: usize = 1 << 16;
 
-/// What a descriptor of the program stands for.
+/// The object behind a descriptor of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// What it is to the kernel.
+    /// An ordinary descriptor of the kernel.
     Plain,
-    /// An rsocket, by its own descriptor.
+    /// An rsocket, named by its own descriptor.
     Rsocket(c_int),
-    /// A TCP socket that is to become an rsocket, and how far it is.
+    /// A TCP socket that becomes an rsocket later, and its state.
     Later(Later),
-    /// An epoll descriptor with rsockets among what it watches.
+    /// An epoll descriptor that watches rsockets.
     Epoll,
 }
 
-/// How far a TCP socket is that is to become an rsocket.
+/// The state of a TCP socket that becomes an rsocket later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Later {
     /// It has been made.
@@ -34,7 +34,8 @@ pub(crate) enum Later {
 }
 
 static KINDS: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
-/// How many descriptors of the program stand for an rsocket, by its own descriptor.
+/// The number of the program's descriptors for each rsocket, indexed by the rsocket's own
+/// descriptor.
 static SHARES: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 
 const RSOCKET: u64 = 1 << 32;
@@ -49,7 +50,7 @@ fn share(fd: c_int) -> Option<&'static AtomicU32> {
     SHARES.get(usize::try_from(fd).ok()?)
 }
 
-/// What a descriptor stands for.
+/// The object behind a descriptor.
 #[inline]
 pub(crate) fn find(fd: c_int) -> Kind {
     let word = slot(fd).map_or(0, |slot| slot.load(Ordering::Acquire));
@@ -79,7 +80,7 @@ pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Says what a descriptor stands for; false if it is too large for that.
+/// Sets the object behind a descriptor. Returns false if the descriptor is too large.
 pub(crate) fn set(fd: c_int, kind: Kind) -> bool {
     let word = match kind {
         Kind::Plain => 0,
@@ -104,7 +105,8 @@ pub(crate) fn set(fd: c_int, kind: Kind) -> bool {
     true
 }
 
-/// A descriptor is closed: says what it stood for, and whether it was the last one that did.
+/// Removes a descriptor that is being closed. Returns its object, and whether it was the object's
+/// last descriptor.
 pub(crate) fn take(fd: c_int) -> (Kind, bool) {
     let kind = find(fd);
     if let Some(slot) = slot(fd)

@@ -1,4 +1,5 @@
-//! Waiting for descriptors, of which some are rsockets: `rpoll` does it, with the rsockets' own descriptors in place of the program's.
+//! Waiting for descriptors, some of which are rsockets. `rpoll` waits, with the rsockets' own
+//! descriptors in place of the program's.
 
 use crate::fork;
 use crate::next::Function;
@@ -7,7 +8,8 @@ use crate::table::{self, Kind};
 use interpose::intercept;
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-/// Whether a list of descriptors has rsockets; those that are to become rsockets become it now if input is waited for.
+/// Whether a list of descriptors has rsockets. If input is waited for, accepted connections become
+/// rsockets now.
 ///
 /// # Safety
 /// `fds` has `count` entries.
@@ -43,7 +45,7 @@ unsafe fn wait(fds: *mut pollfd, count: nfds_t, milliseconds: c_int) -> c_int {
     answer
 }
 
-/// Waits with another mask of signals.
+/// Runs `body` with another signal mask.
 ///
 /// # Safety
 /// `mask` is NULL or valid.
@@ -52,7 +54,7 @@ pub(crate) unsafe fn masked<A>(mask: *const sigset_t, body: impl FnOnce() -> A) 
     if mask.is_null() {
         return body();
     }
-    // SAFETY: the caller's promise; the other is filled here.
+    // SAFETY: the caller's promise; `before` is filled here.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr()) };
     let answer = body();
     let why = interpose::errno();
@@ -62,7 +64,7 @@ pub(crate) unsafe fn masked<A>(mask: *const sigset_t, body: impl FnOnce() -> A) 
     answer
 }
 
-/// A time as `poll` takes it: for ever if there is none, and no less than was asked for.
+/// A timeout for `poll`: for ever if `time` is NULL, and never shorter than `time`.
 ///
 /// # Safety
 /// `time` is NULL or valid.
@@ -121,7 +123,7 @@ intercept! {
         if !any_rsocket(count, sets) {
             return next(count, input, output, exceptional, time);
         }
-        // SAFETY: the program's, or none.
+        // SAFETY: the program's timeout, or NULL.
         let time = (!time.is_null()).then(|| unsafe { time.read() });
         let time = time.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec.saturating_mul(1000) });
         choose(count, sets, time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref))
@@ -140,12 +142,13 @@ intercept! {
     };
 }
 
-/// A set of descriptors of the program's, or none.
+/// A descriptor set of the program, or NULL.
 #[derive(Clone, Copy)]
 struct Set(*mut fd_set);
 
 impl Set {
-    /// The word of a descriptor and its bit in it. (Programs make sets for more descriptors than the C library's macros allow.)
+    /// The word of a descriptor and its bit in the word. (Some programs make larger sets than the C
+    /// library's macros allow.)
     fn bit(self, fd: c_int) -> Option<(*mut u64, u64)> {
         let index = usize::try_from(fd).ok()?;
         (!self.0.is_null()).then(|| (self.0.cast::<u64>().wrapping_add(index / 64), 1 << (index % 64)))
@@ -188,7 +191,7 @@ fn choose(count: c_int, sets: [Set; 3], time: *const timespec) -> c_int {
         })
         .collect();
     let length = nfds_t::try_from(fds.len()).unwrap_or(0);
-    // SAFETY: a list of ours; the program's time.
+    // SAFETY: a local list, and the program's timeout.
     let answer = unsafe { wait(fds.as_mut_ptr(), length, milliseconds(time)) };
     if answer < 0 {
         return answer;
@@ -207,13 +210,13 @@ fn choose(count: c_int, sets: [Set; 3], time: *const timespec) -> c_int {
     ready
 }
 
-/// Whether a descriptor is one that only this library can wait for.
+/// Polls a list in which rsockets already have their own descriptors.
 pub(crate) fn poll_own(fds: &mut [pollfd], milliseconds: c_int) -> c_int {
     let length = nfds_t::try_from(fds.len()).unwrap_or(0);
     call!(rpoll(fds.as_mut_ptr(), length, milliseconds))
 }
 
-/// What a descriptor stands for, when it is watched.
+/// The rsocket's own descriptor, if a descriptor to watch is an rsocket.
 pub(crate) fn watched(fd: c_int) -> Option<c_int> {
     match table::find(fd) {
         Kind::Rsocket(inner) => Some(inner),

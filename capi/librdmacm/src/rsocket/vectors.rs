@@ -11,7 +11,7 @@ const MOST: usize = 1024;
 pub(crate) enum Buffers<'a> {
     /// One buffer.
     One(libc::iovec),
-    /// A list.
+    /// A list of buffers.
     Many(&'a [libc::iovec]),
 }
 
