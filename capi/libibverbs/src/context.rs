@@ -54,7 +54,8 @@ impl OpenContext {
     /// `context` is NULL or was returned by `ibv_open_device` and is not closed.
     pub(crate) unsafe fn of_live<'a>(context: *mut Context) -> Outcome<&'a Self> {
         entry::not_null(context)?;
-        // SAFETY: every context that leaves this library is inside an `OpenContext`; the pointer was made from the whole.
+        // SAFETY: every context that leaves this library is inside an `OpenContext`; the pointer
+        // was made from the whole.
         Ok(unsafe { &*Self::start(context) })
     }
 

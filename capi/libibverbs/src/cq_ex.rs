@@ -182,7 +182,8 @@ fn current(cq: *mut CqEx) -> abi::cq::Wc {
 
 /// The completion under the cursor, and its time.
 fn stamped(cq: *mut CqEx) -> (abi::cq::Wc, u64) {
-    // SAFETY: the program calls the reading functions between `start_poll` and `end_poll`, on a live CQ.
+    // SAFETY: the program calls the reading functions between `start_poll` and `end_poll`, on a
+    // live CQ.
     let object = unsafe { CqObject::of(cq) };
     // SAFETY: as above: the calling thread has entered the cursor.
     object.map_or_else(|_| (abi::cq::Wc::zeroed(), 0), |object| unsafe { object.inner.cursor.current.get().read() })

@@ -40,7 +40,8 @@ impl KnownDevice {
     /// `device` came from `ibv_get_device_list`.
     pub(crate) unsafe fn of(device: *const Device) -> Outcome<&'static Self> {
         entry::not_null(device)?;
-        // SAFETY: every device that leaves this library is the first field of a `KnownDevice` that is never freed.
+        // SAFETY: every device that leaves this library is the first field of a `KnownDevice` that
+        // is never freed.
         Ok(unsafe { &*device.cast::<Self>() })
     }
 

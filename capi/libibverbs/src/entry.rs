@@ -88,7 +88,8 @@ pub(crate) fn not_null<T>(pointer: *const T) -> Outcome<()> {
 
 /// Stores a refusal in the calling thread's `errno`.
 pub(crate) fn set_errno(refusal: Refusal) {
-    // SAFETY: the C library gives every thread an `errno`, and its address is valid for as long as the thread lives.
+    // SAFETY: the C library gives every thread an `errno`, and its address is valid for as long as
+    // the thread lives.
     unsafe { *libc::__errno_location() = refusal.0 };
 }
 

@@ -106,7 +106,8 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
         // SAFETY: it is live, and only this thread ends it.
         work(unsafe { Self::of(pointer) }?.with_its_name()?)?;
         ending.done();
-        // SAFETY: made by `Box::into_raw` in `create`, and the caller says that it is not used any more.
+        // SAFETY: made by `Box::into_raw` in `create`, and the caller says that it is not used any
+        // more.
         drop(unsafe { Box::from_raw(pointer.cast::<Self>()) });
         Ok(())
     }

@@ -58,7 +58,8 @@ pub(crate) unsafe extern "C" fn read_sysfs_file(
         let path = Path::new(OsStr::from_bytes(directory.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));
         let text = read_at_most(&path, size)?;
         let text = text.strip_suffix(b"\n").unwrap_or(&text);
-        // SAFETY: the caller's buffer has `size` bytes, and `read_at_most` returned no more than that.
+        // SAFETY: the caller's buffer has `size` bytes, and `read_at_most` returned no more than
+        // that.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast::<u8>(), text.len()) };
         if text.len() < size {
             // SAFETY: `text.len()` lies inside the buffer.

@@ -33,7 +33,8 @@ pub(crate) fn bind_to(object: &IdObject, address: &Address) -> Outcome<()> {
 /// `rdma_resolve_addr`: ADDR_RESOLVED or ADDR_ERROR follows; a synchronous id waits for it.
 ///
 /// # Safety
-/// `id` is live; `source` is NULL, and `destination` is, a valid `struct sockaddr` as long as its family says.
+/// `id` is live; `source` is NULL, and `destination` is, a valid `struct sockaddr` as long as its
+/// family says.
 pub(crate) unsafe extern "C" fn resolve_addr(
     id: *mut CmId,
     source: *const c_void,
@@ -210,7 +211,8 @@ pub(crate) fn show_known(object: &IdObject, known: &Known) -> Outcome<()> {
 /// The value "exactly" of a selector.
 const EXACTLY: u8 = 2;
 
-/// A path as `struct ibv_sa_path_rec`, in which LIDs, flow label and partition key are in network order.
+/// A path as `struct ibv_sa_path_rec`, in which LIDs, flow label and partition key are in network
+/// order.
 fn record(path: &Path) -> SaPathRec {
     SaPathRec {
         dgid: Gid(path.dgid),

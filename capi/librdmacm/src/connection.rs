@@ -183,7 +183,8 @@ pub(crate) unsafe extern "C" fn notify(id: *mut CmId, event: c_uint) -> c_int {
     })
 }
 
-/// `rdma_disconnect`: the id's QP goes to the error state; a synchronous id waits until the connection has ended.
+/// `rdma_disconnect`: the id's QP goes to the error state; a synchronous id waits until the
+/// connection has ended.
 ///
 /// # Safety
 /// `id` is live.

@@ -87,7 +87,8 @@ pub(crate) unsafe extern "C" fn join(id: *mut CmId, address: *const c_void, cont
 /// `rdma_join_multicast_ex`.
 ///
 /// # Safety
-/// `id` is live, `attr` valid, and the address in it a valid `struct sockaddr` as long as its family says.
+/// `id` is live, `attr` valid, and the address in it a valid `struct sockaddr` as long as its
+/// family says.
 pub(crate) unsafe extern "C" fn join_ex(id: *mut CmId, attr: *const JoinMcAttrEx, context: *mut c_void) -> c_int {
     entry::or_minus_one("rdma_join_multicast_ex", || {
         entry::not_null(attr)?;

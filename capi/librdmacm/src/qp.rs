@@ -178,7 +178,8 @@ fn create_channel(object: &IdObject) -> Outcome<*mut CompChannel> {
 
 fn create_cq(object: &IdObject, size: u32, channel: *mut CompChannel) -> Outcome<*mut Cq> {
     let size = c_int::try_from(size).unwrap_or(c_int::MAX);
-    // SAFETY: the id's device is open, and `channel` just made; the CQ's context is the id, as the manual page says.
+    // SAFETY: the id's device is open, and `channel` just made; the CQ's context is the id, as the
+    // manual page says.
     made(unsafe { verbs::ibv_create_cq(get!(object.c(), verbs), size, object.c().cast(), channel, 0) })
 }
 

@@ -19,7 +19,8 @@ const DNS: c_int = 0x20;
 pub(crate) const RESOLVED: u64 = 16;
 pub(crate) const FAILED: u64 = 17;
 
-/// `rdma_resolve_addrinfo`: ADDRINFO_RESOLVED or ADDRINFO_ERROR follows; a synchronous id waits for it.
+/// `rdma_resolve_addrinfo`: ADDRINFO_RESOLVED or ADDRINFO_ERROR follows; a synchronous id waits for
+/// it.
 ///
 /// # Safety
 /// `id` is live; `node` and `service` are NULL or C strings, `hints` is NULL or valid.

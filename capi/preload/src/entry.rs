@@ -142,7 +142,8 @@ impl Text {
             return false;
         }
         words.iter().enumerate().all(|(index, wanted)| {
-            // SAFETY: `all` stops at the first byte that differs, so at the final zero at the latest.
+            // SAFETY: `all` stops at the first byte that differs, so at the final zero at the
+            // latest.
             unsafe { *self.0.add(index) }.cast_unsigned() == *wanted
         })
     }
@@ -172,7 +173,8 @@ impl Words {
         let Some(rest) = length.checked_sub(count) else { return };
         // SAFETY: `count` lies inside the string.
         let from = unsafe { self.0.add(count) };
-        // SAFETY: both ranges lie inside the string with its final zero; `copy` allows that they overlap.
+        // SAFETY: both ranges lie inside the string with its final zero; `copy` allows that they
+        // overlap.
         unsafe { std::ptr::copy(from, self.0, rest.wrapping_add(1)) };
     }
 

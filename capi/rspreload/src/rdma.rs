@@ -1,4 +1,5 @@
-//! The functions of `librdmacm.so.1`, which is loaded when the program makes its first socket. The principal type is [`Rdma`].
+//! The functions of `librdmacm.so.1`, which is loaded when the program makes its first socket. The
+//! principal type is [`Rdma`].
 
 use libc::{c_int, c_void, iovec, msghdr, nfds_t, pollfd, sockaddr, socklen_t};
 use std::cell::Cell;

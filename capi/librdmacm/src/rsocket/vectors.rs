@@ -16,7 +16,7 @@ pub(crate) enum Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// One buffer.
+    /// Wraps one buffer.
     pub(crate) fn one<T>(start: *const T, length: usize) -> Self {
         Self::One(libc::iovec { iov_base: start.cast_mut().cast(), iov_len: length })
     }
