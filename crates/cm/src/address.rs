@@ -1,5 +1,6 @@
-//! Addresses as the connection manager passes them: a `sockaddr` of IPv4, IPv6 or AF_IB, with its length. The principal type
-//! is [`Address`]; what the host's own types can say is converted, and the rest are bytes.
+//! Addresses as the connection manager passes them: a `sockaddr` of IPv4, IPv6 or AF_IB, with its
+//! length. Addresses that the standard library's types can represent are converted; the others stay
+//! bytes. The principal type is [`Address`].
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -9,10 +10,10 @@ const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 const AF_IB: u16 = 27;
 
-/// The room for any address: `struct sockaddr_storage`.
+/// The space for any address: `struct sockaddr_storage`.
 const ROOM: usize = 128;
 
-/// An address, or none (length 0).
+/// An address, or no address (length 0).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     bytes: [u8; ROOM],
@@ -22,7 +23,7 @@ pub struct Address {
 /// A native InfiniBand address (`struct sockaddr_ib`): a GID and a service id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressIb {
-    /// The partition key; 0xffff for any.
+    /// The partition key; 0xffff matches any.
     pub pkey: u16,
     /// Flow label and traffic class.
     pub flow_info: u32,
@@ -30,7 +31,7 @@ pub struct AddressIb {
     pub gid: [u8; 16],
     /// The service id.
     pub service: u64,
-    /// Which bits of the service id count.
+    /// The bits of the service id that are valid.
     pub service_mask: u64,
     /// The scope of a link-local address.
     pub scope: u64,
@@ -40,8 +41,8 @@ impl Address {
     /// No address.
     pub const NONE: Self = Self { bytes: [0; ROOM], len: 0 };
 
-    /// The first bytes of a `sockaddr`: as long as its family says, whatever follows; `None` when the family is another or the
-    /// bytes are too few.
+    /// Reads an address from the first bytes of a `sockaddr`. The family decides the length; bytes
+    /// after it are ignored. Returns `None` for an unknown family, or if there are too few bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
@@ -52,7 +53,7 @@ impl Address {
         Some(address)
     }
 
-    /// How long a `sockaddr` of a family is, of those that the connection manager knows.
+    /// The length of a `sockaddr` of a family, if the connection manager knows the family.
     #[must_use]
     pub fn len_of(family: u16) -> Option<usize> {
         match family {
@@ -63,7 +64,7 @@ impl Address {
         }
     }
 
-    /// The `sockaddr`'s bytes; none for no address.
+    /// The bytes of the `sockaddr`; empty without an address.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -75,30 +76,30 @@ impl Address {
         self.bytes
     }
 
-    /// How many bytes the address has; 0 for none.
+    /// The length of the address in bytes; 0 without an address.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// As the records say it.
+    /// The length as the records store it.
     pub(crate) fn size(&self) -> u16 {
         self.len.into()
     }
 
-    /// Whether there is none.
+    /// Whether there is no address.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The family's number; 0 for no address.
+    /// The family's number; 0 without an address.
     #[must_use]
     pub fn family(&self) -> u16 {
         u16::from_ne_bytes([self.bytes[0], self.bytes[1]])
     }
 
-    /// IP address and port, if it is one.
+    /// The IP address and port, if it is an IP address.
     #[must_use]
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.array(2));
@@ -126,7 +127,8 @@ impl Address {
         })
     }
 
-    /// The port, in host order: of an IP address its own, of a native one the low half of the service id.
+    /// The port in host order: that of an IP address, or the low half of the service id of a native
+    /// address.
     #[must_use]
     pub fn port(&self) -> u16 {
         match self.family() {

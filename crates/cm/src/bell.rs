@@ -1,8 +1,11 @@
-//! The *bell* of an event channel: the descriptor that programs poll, and what comes through it.
+//! The *bell* of an event channel: the socket that programs poll, and the messages that come
+//! through it.
 //!
-//! There are as many messages in the bell as there are events. Most of them are the events themselves; some say that one waits with
-//! the agent. When an id ends, its events go with it, wherever they are: all messages are taken out, those of the id are dropped, the
-//! others are kept here, and the agent is asked to ring as often as there are any. The principal type is [`Bell`].
+//! The bell always has as many messages as there are events. Most messages are the events
+//! themselves; the others say that an event waits with the agent. When an id ends, its events go
+//! with it. For this, the bell is emptied and the id's messages are dropped. The other messages are
+//! kept here, and the agent is asked to send one wake-up for each of them. This file sends no
+//! commands. The principal type is [`Bell`].
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -18,40 +21,40 @@ use rustix::net::RecvFlags;
 /// Longer than any message.
 const ROOM: usize = size_of::<NextEventAnswer>() + SENTENCE_MAX;
 
-/// The client's end.
+/// The client's end of the socket.
 pub(crate) struct Bell {
     pub(crate) fd: OwnedFd,
     reading: Mutex<Taken>,
 }
 
-/// The right to take messages, and what is known of those that were taken.
+/// The right to take messages, and the messages taken so far.
 pub(crate) type Reading<'a> = MutexGuard<'a, Taken>;
 
-/// What has been taken.
+/// Messages that were taken from the socket.
 pub(crate) struct Taken {
-    /// Taken out, but the program has not got it.
+    /// Messages that were taken from the socket, but not handed to the program.
     kept: VecDeque<Message>,
-    /// How many events of each id the program has got.
+    /// For each id, the number of events that the program has got.
     reported: HashMap<u32, u32>,
     buffer: Box<[u8; ROOM]>,
 }
 
-/// What stands for an event.
+/// A message for one event.
 pub(crate) enum Message {
-    /// It waits with the agent.
+    /// The event waits with the agent.
     Ask,
-    /// It is this.
+    /// The event itself.
     Told(Box<[u8]>),
 }
 
-/// What was found when an id ended or moved.
+/// The messages of an id that has ended or moved.
 #[derive(Default)]
 pub(crate) struct Purged {
-    /// Its events, oldest first.
+    /// The id's events, oldest first.
     pub(crate) messages: Vec<Message>,
-    /// The requests among them, which are ids themselves.
+    /// The connection requests among them, which are ids themselves.
     pub(crate) requests: Vec<u32>,
-    /// How often the bell has to ring for what is kept.
+    /// The number of wake-ups needed for the messages that are kept.
     pub(crate) rings: u32,
 }
 
@@ -61,17 +64,18 @@ impl Bell {
         Self { fd, reading: Mutex::new(taken) }
     }
 
-    /// Keeps others from taking messages.
+    /// Prevents other threads from taking messages.
     pub(crate) fn reading(&self) -> Reading<'_> {
         self.reading.lock()
     }
 
-    /// Looks whether there is a message, or waits for one.
+    /// Checks for a message, or waits for one.
     pub(crate) fn peek(&self, flags: RecvFlags) -> Result<()> {
         self.receive(&mut [0; 1], flags | RecvFlags::PEEK).map(drop)
     }
 
-    /// What the next message stands for: nothing if there is none, and nothing in it if it has come in vain.
+    /// Takes the next message. `None`: there is none. `Some(None)`: it was a wake-up without a kept
+    /// message.
     pub(crate) fn take(&self, taken: &mut Taken) -> Result<Option<Option<Message>>> {
         let message = match self.receive(&mut taken.buffer[..], RecvFlags::DONTWAIT) {
             Ok(len) => read(&taken.buffer[..len]),
@@ -85,13 +89,13 @@ impl Bell {
         Ok(Some(taken.kept.pop_front()))
     }
 
-    /// Takes out the events of an id, if there are any: so many have been told of it or given out, and for so many that the agent has
-    /// dropped there are messages.
+    /// Takes out the events of an id, if there are any. `told` events of the id have been sent or
+    /// handed out by the agent. `asks` messages belong to events that the agent has dropped.
     pub(crate) fn purge(&self, taken: &mut Taken, id: u32, told: u32, asks: u32) -> Purged {
         if asks == 0 && told == taken.reported(id) {
             return Purged::default();
         }
-        // Messages of kept events are not worth more than the events.
+        // A wake-up for a kept message needs no place of its own.
         while let Ok(len) = self.receive(&mut taken.buffer[..], RecvFlags::DONTWAIT) {
             let message = read(&taken.buffer[..len]);
             taken.kept.extend(message);
@@ -125,31 +129,32 @@ impl Bell {
 }
 
 impl Taken {
-    /// The program gets an event that counts against this id; 0 is none.
+    /// Counts an event that the program gets against this id. Id 0 counts nothing.
     pub(crate) fn count(&mut self, id: u32) {
         if id != 0 {
             *self.reported.entry(id).or_default() += 1;
         }
     }
 
-    /// How many events of an id the program has got.
+    /// The number of events of an id that the program has got.
     pub(crate) fn reported(&self, id: u32) -> u32 {
         self.reported.get(&id).copied().unwrap_or(0)
     }
 
-    /// The id is not on this channel any more; how many of its events the program has got.
+    /// Forgets an id that leaves this channel. Returns the number of its events that the program
+    /// has got.
     pub(crate) fn forget(&mut self, id: u32) -> u32 {
         self.reported.remove(&id).unwrap_or(0)
     }
 
-    /// An id has come from another channel, with so many events that the program has got and these that it has not; how often the bell
-    /// has to ring for them.
+    /// Adds an id that comes from another channel. The program has got `reported` of its events,
+    /// and has not got `messages`. Returns the number of wake-ups needed for `messages`.
     pub(crate) fn adopt(&mut self, id: u32, reported: u32, messages: Vec<Message>) -> u32 {
         if reported > 0 {
             *self.reported.entry(id).or_default() += reported;
         }
         let rings = u32::try_from(messages.len()).unwrap_or(u32::MAX);
-        // They are older than anything that has come of the id here.
+        // They are older than all events of the id on this channel.
         for message in messages.into_iter().rev() {
             self.kept.push_front(message);
         }
@@ -157,7 +162,7 @@ impl Taken {
     }
 }
 
-/// What a message stands for; nothing if it was only rung.
+/// Parses a message; `None` for a wake-up.
 fn read(bytes: &[u8]) -> Option<Message> {
     match bytes {
         [bell::RUNG] => None,
@@ -166,7 +171,7 @@ fn read(bytes: &[u8]) -> Option<Message> {
     }
 }
 
-/// The id against which a told event counts.
+/// The id against which an event counts.
 pub(crate) fn counts(bytes: &[u8]) -> u32 {
     NextEventAnswer::read_zero_extended(bytes).counts
 }

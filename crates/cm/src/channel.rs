@@ -1,8 +1,9 @@
 //! An event channel: one connection to the agent's node, and the [`Bell`] that brings the events.
 //!
-//! A reader takes a message from the bell, and asks for its event if need be, under one lock; whoever ends or moves an id takes out its
-//! messages under the same lock. So there are as many messages as events. Nobody waits with the lock held. The principal type is
-//! [`Channel`].
+//! A reader takes a message from the bell, and asks the agent for its event if necessary, under one
+//! lock. A thread that ends or moves an id takes out the id's messages under the same lock. So
+//! there are always as many messages as events. No thread waits while it holds the lock. The
+//! principal type is [`Channel`].
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -24,7 +25,7 @@ use crate::bell::{self, Bell, Message, Reading};
 use crate::event::{Event, EventKind};
 use crate::param::{Id, PortSpace, QpKind};
 
-/// How long who waits for an event looks for it before sleeping.
+/// How long a waiting thread polls for an event before it sleeps.
 const LINGER: Duration = Duration::from_micros(100);
 
 /// Longer than the time between the ends of an agent's two sockets.
@@ -35,9 +36,9 @@ pub struct Channel {
     control: Box<dyn Control>,
     pub(crate) bell: Bell,
     agent: u32,
-    /// An id that nobody has yet, with its cookie and what it is for.
+    /// An id made in advance, with its cookie, port space and QP type.
     pub(crate) kept: Mutex<Option<(u64, Id, PortSpace, QpKind)>>,
-    /// By which the agent knows this channel on another one.
+    /// The agent's number for this channel, used in commands on another channel.
     pub(crate) token: OnceLock<u32>,
 }
 
@@ -51,7 +52,7 @@ impl Channel {
     /// Opens a channel to the agent of a run directory.
     ///
     /// # Errors
-    /// No agent answers there, or one of another version.
+    /// No agent answers there, or its version differs.
     pub fn open(run_directory: &Path) -> Result<Self> {
         let (control, fds) = SocketControl::open_with_descriptors(&run_directory.join(NODE), 0, flag::TOLD)?;
         let bell = fds.into_iter().next();
@@ -60,35 +61,39 @@ impl Channel {
         Ok(Self { agent, ..Self::over(Box::new(control), bell) })
     }
 
-    /// A channel over any connection to an agent, with the bell that came with it, a socket of messages.
+    /// A channel over any connection to an agent, with the bell that came with the connection: a
+    /// message socket.
     #[must_use]
     pub fn over(control: Box<dyn Control>, bell: OwnedFd) -> Self {
         Self { control, bell: Bell::new(bell), agent: 0, kept: Mutex::new(None), token: OnceLock::new() }
     }
 
-    /// The agent's process; 0 where there is none of its own. What it tells of devices holds while it lives.
+    /// The process id of the agent, or 0 without an agent process. Its data about devices is valid
+    /// while it lives.
     #[must_use]
     pub fn agent(&self) -> u32 {
         self.agent
     }
 
-    /// The bell: readable while an event waits. O_NONBLOCK on it makes [`Channel::next_event`] answer EAGAIN.
+    /// The bell: readable while an event waits. With O_NONBLOCK on it, [`Channel::next_event`]
+    /// fails with EAGAIN.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.bell.fd.as_fd()
     }
 
-    /// The next event; waits for one unless the descriptor is set to O_NONBLOCK.
+    /// The next event. Waits for one unless the descriptor has O_NONBLOCK.
     ///
     /// # Errors
-    /// EAGAIN when there is none, EINTR after a signal whose handler does not restart calls, EIO when the agent is gone.
+    /// EAGAIN if there is none, EINTR after a signal whose handler does not restart calls, EIO if
+    /// the agent has ended.
     pub fn next_event(&self) -> Result<Event> {
         let mut looked = false;
         loop {
             if let Some(event) = self.try_event()? {
                 return Ok(event);
             }
-            // What is waited for is mostly the peer's next step, which takes less than being woken does.
+            // The event is mostly the peer's next step, which takes less time than being woken.
             if !looked
                 && self.waits()
                 && let Some(event) = self.look()?
@@ -100,12 +105,12 @@ impl Channel {
         }
     }
 
-    /// Whether the program has its descriptor wait.
+    /// Whether the program's descriptor is blocking.
     fn waits(&self) -> bool {
         rustix::fs::fcntl_getfl(&self.bell.fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 
-    /// Looks for an event for a moment. Whoever else wants the processor has it between two looks.
+    /// Polls for an event for a short time. Other threads get the processor between two attempts.
     fn look(&self) -> Result<Option<Event>> {
         let end = Instant::now() + LINGER;
         while Instant::now() < end {
@@ -117,10 +122,10 @@ impl Channel {
         Ok(None)
     }
 
-    /// The next event if there is one, whatever the descriptor is set to.
+    /// The next event if there is one, even if the descriptor is blocking.
     ///
     /// # Errors
-    /// EIO when the agent is gone.
+    /// EIO if the agent has ended.
     pub fn try_event(&self) -> Result<Option<Event>> {
         let mut reading = self.reading();
         let mut failed = None;
@@ -132,9 +137,10 @@ impl Channel {
                         reading.count(bell::counts(&answer.bytes));
                         Event::read(&answer.bytes)?
                     }
-                    // A message without its event: a question in vain.
+                    // A message without its event: the request found nothing.
                     Err(error) if error.errno == Errno::EAGAIN => continue,
-                    // The agent is gone with its events; behind their messages the bell says so.
+                    // The agent has ended, and its events are gone. After the last message, the
+                    // bell reports this.
                     Err(error) if error.errno == Errno::EIO => {
                         failed = Some(error);
                         continue;
@@ -148,7 +154,8 @@ impl Channel {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Whether the agent is gone, after a call has failed with EIO. Of its two sockets one may end a moment before the other.
+    /// Whether the agent has ended, after a call has failed with EIO. One of its two sockets may
+    /// end a short time before the other.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let mut bell = [PollFd::new(&self.bell.fd, PollFlags::IN)];
@@ -160,12 +167,12 @@ impl Channel {
         )
     }
 
-    /// An event that the bell has brought.
+    /// Handles an event that came through the bell.
     fn told(&self, reading: &mut Reading<'_>, bytes: &[u8]) -> Result<Event> {
         let (event, id) = (Event::read(bytes)?, bell::counts(bytes));
         reading.count(id);
         if event.kind == EventKind::CONNECT_REQUEST {
-            // With the agent gone nobody asks any more.
+            // If this fails, the agent has ended, and the count does not matter any more.
             let _ = self.say(&build(command::TAKEN, &Taken { id, count: 1 }, &[], 0));
         }
         Ok(event)
@@ -176,22 +183,23 @@ impl Channel {
         self.call(&build(command::NEXT_EVENT, &NextEvent { reserved: 0 }, &[], room), &[])
     }
 
-    /// Ends the channel, and with it all its ids, even where copies of its descriptors live on (in a forked child).
+    /// Closes the channel, and with it all its ids, even if copies of its descriptors exist (in a
+    /// forked child).
     pub fn close(&self) {
         self.control.close();
     }
 
-    /// Keeps others from reading.
+    /// Prevents other threads from reading.
     pub(crate) fn reading(&self) -> Reading<'_> {
         self.bell.reading()
     }
 
-    /// Carries out one command.
+    /// Sends a command and waits for its answer.
     pub(crate) fn call(&self, request: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Answer> {
         self.control.call(request, fds)
     }
 
-    /// Has one command carried out, of which nothing will be heard.
+    /// Sends a command without an answer.
     pub(crate) fn say(&self, request: &[u8]) -> Result<()> {
         self.control.tell(request)
     }

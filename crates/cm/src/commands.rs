@@ -1,4 +1,5 @@
-//! The node's commands as methods of [`Channel`]: each builds one request, and reads its answer.
+//! The node's commands as methods of [`Channel`]: each builds one request and reads its answer. The
+//! agent checks them.
 
 use abi::errno::Errno;
 use abi::ucma::address::{
@@ -26,34 +27,36 @@ use crate::param::{
     SetOption,
 };
 
-/// Most paths that are asked for.
+/// The maximum number of paths that are asked for.
 const PATHS: usize = 6;
 
 impl Channel {
-    /// Makes an id; its events will carry `cookie`.
+    /// Makes an id, whose events will carry `cookie`.
     ///
     /// # Errors
-    /// EINVAL for an unknown port space or QP type, ENOMEM when the channel has as many ids as it may.
+    /// EINVAL for an unknown port space or QP type, ENOMEM if the channel has its maximum number of
+    /// ids.
     pub fn create_id(&self, cookie: u64, space: PortSpace, kind: QpKind) -> Result<Id> {
         let body = CreateId { uid: cookie, response: RESPONSE, ps: space.0, qp_type: kind.0, ..CreateId::default() };
         let answer: CreateIdAnswer = self.ask(command::CREATE_ID, &body, &[])?;
         Ok(Id(answer.id))
     }
 
-    /// Ends an id, whatever it is doing; how many of its events have been given out.
+    /// Ends an id in any state. Returns the number of its events that have been handed out.
     ///
     /// # Errors
-    /// ENOENT when there is no such id here.
+    /// ENOENT if the channel has no such id.
     pub fn destroy_id(&self, id: Id) -> Result<u32> {
         let mut reading = self.reading();
         let answer = self.end(command::DESTROY_ID, id.0)?;
         self.clear(&mut reading, id, &answer)
     }
 
-    /// Takes what is left of an id that has ended out of the bell; how many of its events have been given out.
+    /// Removes the messages of an ended id from the bell. Returns the number of its events that
+    /// have been handed out.
     fn clear(&self, reading: &mut Reading<'_>, id: Id, answer: &DestroyIdAnswer) -> Result<u32> {
         let purged = self.bell.purge(reading, id.0, answer.events_reported, answer.bell_bytes);
-        // Requests that nobody has seen are rejected.
+        // Requests that the program has not seen are rejected.
         for request in &purged.requests {
             let _ = self.end(command::DESTROY_ID, *request);
         }
@@ -61,7 +64,8 @@ impl Channel {
         Ok(reading.forget(id.0))
     }
 
-    /// Ends an id and keeps another one in its place, whose events will carry `cookie`: [`Channel::kept_id`] has it.
+    /// Ends an id and makes another one, whose events will carry `cookie`. [`Channel::kept_id`]
+    /// returns it.
     ///
     /// # Errors
     /// As for [`Channel::destroy_id`].
@@ -78,14 +82,15 @@ impl Channel {
         Ok(reported)
     }
 
-    /// An id that is there already, with its cookie.
+    /// The id that was made in advance, with its cookie, if it fits.
     pub fn kept_id(&self, space: PortSpace, kind: QpKind) -> Option<(u64, Id)> {
         let mut kept = self.kept.lock();
         let fits = kept.is_some_and(|(_, _, of, as_kind)| (of, as_kind) == (space, kind));
         kept.take_if(|_| fits).map(|(cookie, id, ..)| (cookie, id))
     }
 
-    /// Binds an id to a local address; port 0 is any, and the wildcard address is all of them.
+    /// Binds an id to a local address. Port 0 means any port, and the wildcard address means all
+    /// addresses.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, EACCES, EINVAL, EAFNOSUPPORT.
@@ -97,7 +102,8 @@ impl Channel {
         )
     }
 
-    /// Finds the device and the source address for a destination; ADDR_RESOLVED or ADDR_ERROR follows.
+    /// Finds the device and the source address for a destination; ADDR_RESOLVED or ADDR_ERROR
+    /// follows.
     ///
     /// # Errors
     /// As for [`Channel::bind`].
@@ -126,7 +132,7 @@ impl Channel {
     /// The id's addresses and device.
     ///
     /// # Errors
-    /// ENOENT when there is no such id here.
+    /// ENOENT if the channel has no such id.
     pub fn query_addresses(&self, id: Id) -> Result<Addresses> {
         let answer: QueryAddrAnswer =
             self.ask(command::QUERY, &Query { response: RESPONSE, id: id.0, option: query::ADDR }, &[])?;
@@ -136,7 +142,7 @@ impl Channel {
     /// The id's GIDs.
     ///
     /// # Errors
-    /// ENOENT when there is no such id here.
+    /// ENOENT if the channel has no such id.
     pub fn query_gids(&self, id: Id) -> Result<Gids> {
         let answer: QueryAddrAnswer =
             self.ask(command::QUERY, &Query { response: RESPONSE, id: id.0, option: query::GID }, &[])?;
@@ -147,7 +153,7 @@ impl Channel {
     /// The paths to the id's peer.
     ///
     /// # Errors
-    /// ENOENT when there is no such id here.
+    /// ENOENT if the channel has no such id.
     pub fn query_paths(&self, id: Id) -> Result<Vec<Path>> {
         let room = size_of::<QueryPathAnswer>() + PATHS * size_of::<PathRecData>();
         let body = Query { response: RESPONSE, id: id.0, option: query::PATH };
@@ -158,34 +164,35 @@ impl Channel {
         Ok(records.chunks_exact(Path::DATA).take(count).filter_map(Path::read).collect())
     }
 
-    /// Listens on the bound address (a port is found when there is none): at most `backlog` requests wait.
+    /// Listens on the bound address with at most `backlog` waiting requests. An id without a port
+    /// gets one.
     ///
     /// # Errors
-    /// EADDRINUSE when another id listens there.
+    /// EADDRINUSE if another id listens there.
     pub fn listen(&self, id: Id, backlog: i32) -> Result<()> {
         self.tell(command::LISTEN, &Listen { id: id.0, backlog: backlog.cast_unsigned() }, &[])
     }
 
-    /// Asks the peer for a connection (for its QP, where the id is for datagrams).
+    /// Asks the peer for a connection, or for its QP if the id is for datagrams.
     ///
     /// # Errors
-    /// EINVAL in another state, or when the private data are longer than the message holds.
+    /// EINVAL in another state, or if the private data does not fit into the message.
     pub fn connect(&self, id: Id, param: &ConnParam<'_>) -> Result<()> {
         let body = Connect { conn_param: conn_record(param)?, id: id.0, reserved: 0, ece: ece_record(param.ece) };
         self.tell(command::CONNECT, &body, &[])
     }
 
-    /// Accepts a request; events of the new id will carry `cookie`.
+    /// Accepts a request. Events of the new id will carry `cookie`.
     ///
     /// # Errors
-    /// EINVAL in another state, or when the private data are longer than the message holds.
+    /// EINVAL in another state, or if the private data does not fit into the message.
     pub fn accept(&self, id: Id, cookie: u64, param: &ConnParam<'_>) -> Result<()> {
         let conn_param = ConnRecord { valid: 1, ..conn_record(param)? };
         let body = Accept { uid: cookie, conn_param, id: id.0, reserved: 0, ece: ece_record(param.ece) };
         self.tell(command::ACCEPT, &body, &[])
     }
 
-    /// Ends the handshake on the active side after CONNECT_RESPONSE: the QP is ready.
+    /// Ends the handshake on the active side after CONNECT_RESPONSE, when the QP is ready.
     ///
     /// # Errors
     /// EINVAL in another state.
@@ -193,15 +200,17 @@ impl Channel {
         self.tell(command::ACCEPT, &Accept { id: id.0, ..Accept::default() }, &[])
     }
 
-    /// The same where the id has told of its CONNECT_RESPONSE just now: what may have come in between comes as an event.
+    /// As [`Channel::establish`], directly after the id's CONNECT_RESPONSE and without an answer.
+    /// If something happened in between, an event reports it.
     ///
     /// # Errors
-    /// EIO when the agent is gone.
+    /// EIO if the agent has ended.
     pub fn establish_quietly(&self, id: Id) -> Result<()> {
         self.say(&build(command::ACCEPT, &Accept { id: id.0, ..Accept::default() }, &[], 0))
     }
 
-    /// Refuses a request or a response. `reason` 0 is the consumer's (28); 35 says that a vendor's option is not supported.
+    /// Rejects a request or a response. `reason` 0 stands for the consumer's reason (28); 35 means
+    /// that a vendor's option is not supported.
     ///
     /// # Errors
     /// EINVAL in another state.
@@ -210,26 +219,27 @@ impl Channel {
         self.tell(command::REJECT, &Reject { id: id.0, private_data_len, reason, reserved: [0; 2], private_data }, &[])
     }
 
-    /// Ends the connection; DISCONNECTED follows on both sides.
+    /// Ends the connection. DISCONNECTED follows on both sides.
     ///
     /// # Errors
-    /// EINVAL where there is none.
+    /// EINVAL without a connection.
     pub fn disconnect(&self, id: Id) -> Result<()> {
         self.tell(command::DISCONNECT, &Disconnect { id: id.0 }, &[])
     }
 
-    /// The same where the id has told that it is ESTABLISHED, for then it cannot be refused.
+    /// As [`Channel::disconnect`], without an answer. For an id that has reported ESTABLISHED,
+    /// because then the command cannot be refused.
     ///
     /// # Errors
-    /// EIO when the agent is gone.
+    /// EIO if the agent has ended.
     pub fn disconnect_quietly(&self, id: Id) -> Result<()> {
         self.say(&build(command::DISCONNECT, &Disconnect { id: id.0 }, &[], 0))
     }
 
-    /// The attributes with which the id's QP is to be taken to a state.
+    /// The attributes for taking the id's QP to a state.
     ///
     /// # Errors
-    /// EINVAL when the id is not that far.
+    /// EINVAL if the id does not know them yet.
     pub fn qp_attributes(&self, id: Id, state: QpState) -> Result<QpAttributes> {
         self.ask::<_, QpAttr>(
             command::INIT_QP_ATTR,
@@ -238,7 +248,7 @@ impl Channel {
         )
     }
 
-    /// Tells of an async event of the id's QP; COMM_EST stands for the RTU that was lost.
+    /// Reports an asynchronous event of the id's QP. COMM_EST replaces a lost RTU.
     ///
     /// # Errors
     /// EINVAL in another state.
@@ -249,7 +259,7 @@ impl Channel {
     /// Sets an option.
     ///
     /// # Errors
-    /// ENOSYS for an unknown one, EINVAL for a malformed value.
+    /// ENOSYS for an unknown option, EINVAL for a malformed value.
     pub fn set_option(&self, id: Id, chosen: SetOption<'_>) -> Result<()> {
         let flag = |flag: bool| i32::from(flag).to_ne_bytes();
         let (small, flags);
@@ -283,10 +293,10 @@ impl Channel {
         )
     }
 
-    /// Joins a group; MULTICAST_JOIN or MULTICAST_ERROR follows.
+    /// Joins a group. MULTICAST_JOIN or MULTICAST_ERROR follows.
     ///
     /// # Errors
-    /// EINVAL where the id has no device, ENOMEM when it has as many memberships as it may.
+    /// EINVAL if the id has no device, ENOMEM if it has its maximum number of memberships.
     pub fn join_multicast(&self, id: Id, join: &MulticastJoin) -> Result<Multicast> {
         let body = JoinMcast {
             response: RESPONSE,
@@ -300,10 +310,10 @@ impl Channel {
         Ok(Multicast(answer.id))
     }
 
-    /// Leaves a group; how many of the membership's events have been given out.
+    /// Leaves a group. Returns the number of the membership's events that have been handed out.
     ///
     /// # Errors
-    /// ENOENT when there is no such membership here.
+    /// ENOENT if the channel has no such membership.
     pub fn leave_multicast(&self, membership: Multicast) -> Result<u32> {
         let mut reading = self.reading();
         let answer = self.end(command::LEAVE_MCAST, membership.0)?;
@@ -312,10 +322,11 @@ impl Channel {
         Ok(answer.events_reported)
     }
 
-    /// Moves an id from another channel to this one, with the events that wait; how many have been given out.
+    /// Moves an id from another channel to this one, with its waiting events. Returns the number of
+    /// its events that have been handed out.
     ///
     /// # Errors
-    /// EINVAL when the id is not the other channel's.
+    /// EINVAL if the id does not belong to the other channel.
     pub fn migrate_id(&self, id: Id, from: &Self) -> Result<u32> {
         let fd = from.token()?;
         let fetch = |id: u32| self.ask(command::MIGRATE_ID, &MigrateId { response: RESPONSE, id, fd }, &[]);
@@ -324,7 +335,8 @@ impl Channel {
             let _: DestroyIdAnswer = fetch(id.0)?;
             return Ok(reading.reported(id.0));
         }
-        // Nobody reads either channel meanwhile, so that no event of the id overtakes another. All take the locks in one order.
+        // Both channels are locked meanwhile, so that the id's events stay in order. All threads
+        // take the locks in the same order.
         let (mut old, mut new) = if std::ptr::from_ref(from) < std::ptr::from_ref(self) {
             let old = from.reading();
             (old, self.reading())
@@ -343,7 +355,7 @@ impl Channel {
         Ok(reported)
     }
 
-    /// Puts an event into the id's channel: USER, or (for libraries) INTERNAL.
+    /// Puts an event into the id's channel: USER, or INTERNAL for libraries.
     ///
     /// # Errors
     /// EINVAL for any other kind.
@@ -353,11 +365,12 @@ impl Channel {
         self.tell(command::WRITE_CM_EVENT, &body, &[])
     }
 
-    /// Has MODIFY_QP of one of the caller's own QPs do nothing, or again what it says. Engines tell some changes and do not wait for
-    /// an answer: who wants an earlier change to be seen before the freeze asks for it first, with QUERY_QP.
+    /// Makes MODIFY_QP of one of the caller's own QPs have no effect, or ends this. Engines send
+    /// some changes without waiting for an answer. To make sure that the agent has seen an earlier
+    /// change before the freeze, send QUERY_QP first.
     ///
     /// # Errors
-    /// EINVAL when the caller has no such QP.
+    /// EINVAL if the caller has no such QP.
     pub fn freeze_qp(&self, qp_num: u32, frozen: bool) -> Result<()> {
         self.tell(command::FREEZE_QP, &FreezeQp { qp_num, frozen: u32::from(frozen) }, &[])
     }
@@ -374,7 +387,7 @@ impl Channel {
         self.ask(command, &DestroyId { response: RESPONSE, id: handle, reserved: 0 }, &[])
     }
 
-    /// Has the bell ring for messages that were taken out of it and are kept.
+    /// Asks the agent for wake-ups for messages that are kept here.
     fn ring(&self, count: u32) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -391,7 +404,7 @@ impl Channel {
     }
 }
 
-/// What the question for addresses is answered.
+/// Translates the answer to the query for addresses.
 pub(crate) fn addresses(answer: &QueryAddrAnswer) -> Addresses {
     let address = |bytes: &[u8; 128], size: u16| {
         let bytes = bytes.get(..usize::from(size)).unwrap_or(bytes);
@@ -432,7 +445,7 @@ fn ece_record(ece: Ece) -> EceRecord {
     EceRecord { vendor_id: ece.vendor_id, attr_mod: ece.options }
 }
 
-/// Private data in the room of a record, with their length.
+/// Private data, padded for a record, and its length.
 fn padded(data: &[u8]) -> Result<([u8; PRIVATE_DATA_MAX], u8)> {
     let too_long = || Error::refuse(Errno::EINVAL, format!("{} bytes of private data fit no message", data.len()));
     let len = u8::try_from(data.len()).map_err(|_| too_long())?;

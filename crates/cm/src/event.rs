@@ -1,4 +1,5 @@
-//! Events: what happened to an id (`enum rdma_cm_event_type`), with what the peer said. The principal type is [`Event`].
+//! Events: what happened to an id (`enum rdma_cm_event_type`), with the peer's data. The principal
+//! type is [`Event`].
 
 use std::fmt;
 
@@ -33,41 +34,41 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The address has led to a device.
+    /// The address was resolved to a device.
     ADDR_RESOLVED = 0;
-    /// It has not.
+    /// The address could not be resolved.
     ADDR_ERROR = 1;
-    /// There is a path.
+    /// The route was resolved.
     ROUTE_RESOLVED = 2;
-    /// There is none.
+    /// The route could not be resolved.
     ROUTE_ERROR = 3;
-    /// A peer wants to connect; the event's id is the new one, its cookie the listener's.
+    /// A peer asks for a connection. The event's id is the new id; its cookie is the listener's.
     CONNECT_REQUEST = 4;
-    /// The peer has accepted, and the caller is to accept in turn.
+    /// The peer has accepted, and the caller must establish the connection.
     CONNECT_RESPONSE = 5;
     /// The connection failed.
     CONNECT_ERROR = 6;
-    /// Nobody answers.
+    /// The peer does not answer.
     UNREACHABLE = 7;
-    /// The peer refused.
+    /// The peer rejected the request.
     REJECTED = 8;
-    /// The connection stands.
+    /// The connection is established.
     ESTABLISHED = 9;
-    /// It has ended.
+    /// The connection has ended.
     DISCONNECTED = 10;
     /// The device is gone.
     DEVICE_REMOVAL = 11;
-    /// The group has been joined; the event's cookie is the membership's.
+    /// The group was joined. The event's cookie is the membership's.
     MULTICAST_JOIN = 12;
-    /// It has not, or no longer.
+    /// Joining the group failed, or the membership was lost.
     MULTICAST_ERROR = 13;
     /// The interface's address has changed.
     ADDR_CHANGE = 14;
     /// The QP may be used again.
     TIMEWAIT_EXIT = 15;
-    /// Names have been looked up.
+    /// Names were looked up.
     ADDRINFO_RESOLVED = 16;
-    /// They have not.
+    /// Looking names up failed.
     ADDRINFO_ERROR = 17;
     /// Written by a program (`rdma_write_cm_event(3)`).
     USER = 18;
@@ -90,36 +91,37 @@ impl fmt::Debug for EventKind {
     }
 }
 
-/// What happened.
+/// One event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The number that the caller gave when the id (or the membership, or, for a request, the listener) was made.
+    /// The caller's number for the id, for the membership, or for the listener of a request.
     pub cookie: u64,
-    /// The id; for CONNECT_REQUEST the new one, which is the caller's to accept, reject or destroy.
+    /// The id. For CONNECT_REQUEST it is the new id, which the caller must accept, reject or
+    /// destroy.
     pub id: Id,
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
     /// 0; or a negative errno; or, for REJECTED, the reason of the IBA (volume 1, 12.6.7.2).
     pub status: i32,
-    /// Enhanced connection establishment, of requests and responses.
+    /// Enhanced connection establishment, in requests and responses.
     pub ece: Ece,
-    /// Why, in a sentence, if something went wrong; it has been noted already.
+    /// The reason for a failure in a sentence, which has been noted already.
     pub reason: Option<String>,
-    /// What the id knows at this point, so that it need not be asked.
+    /// What the agent knows about the id now, so that the caller need not ask.
     pub known: Known,
-    /// What it tells, in the larger of its two forms.
+    /// The event's parameters, in the larger of their two forms.
     param: Box<UdParam>,
 }
 
-/// What came with an event: the answers to what is asked next, of the event's id.
+/// Data that came with an event: answers to the questions that usually follow it.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// With ADDR_RESOLVED and CONNECT_REQUEST.
+    /// Comes with ADDR_RESOLVED and CONNECT_REQUEST.
     pub addresses: Option<(Addresses, Gids)>,
-    /// With ROUTE_RESOLVED and CONNECT_REQUEST.
+    /// Comes with ROUTE_RESOLVED and CONNECT_REQUEST.
     pub path: Option<Path>,
-    /// For INIT, RTR and RTS, in this order: the first with all of these events, the others with CONNECT_REQUEST and
-    /// CONNECT_RESPONSE.
+    /// Attributes for INIT, RTR and RTS, in this order. The first comes with all of these events,
+    /// the others with CONNECT_REQUEST and CONNECT_RESPONSE.
     pub attributes: [Option<Box<QpAttributes>>; 3],
 }
 
@@ -140,45 +142,46 @@ impl Known {
     }
 }
 
-/// Where the numbers of a connection begin among the bytes of `param`.
+/// The offset of a connection's numbers in the bytes of `param`.
 const CONN_NUMBERS: usize = 8 + PRIVATE_DATA_MAX;
 
-/// What an event of a connected id says.
+/// The parameters of a connected id's event.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnEvent<'a> {
     /// The peer's QP.
     pub qp_num: u32,
-    /// READs and atomics that we may have to answer at a time.
+    /// READs and atomics that this side may have to answer at a time.
     pub responder_resources: u8,
-    /// READs and atomics that we may have under way.
+    /// READs and atomics that this side may have outstanding.
     pub initiator_depth: u8,
     /// Whether the peer offers flow control.
     pub flow_control: bool,
-    /// How often the peer sends again.
+    /// How often the peer retransmits.
     pub retry_count: u8,
-    /// How often after a receiver-not-ready.
+    /// How often the peer retries after an RNR NAK.
     pub rnr_retry_count: u8,
-    /// The peer's QP receives from an SRQ.
+    /// Whether the peer's QP receives from an SRQ.
     pub srq: bool,
-    /// From the peer's program (with zeros up to what the message has room for).
+    /// The private data of the peer's program, with zeros up to the size of the message's field.
     pub private_data: &'a [u8],
 }
 
-/// What an event of a datagram id or a group says.
+/// The parameters of an event of a datagram id or a group.
 #[derive(Clone, Copy, Debug)]
 pub struct UdEvent<'a> {
-    /// The peer's QP; for a group 0xffffff.
+    /// The peer's QP; 0xffffff for a group.
     pub qp_num: u32,
     /// Its Q_Key.
     pub qkey: u32,
     /// Its address vector: `struct ib_uverbs_ah_attr`.
     pub ah: AhAttr,
-    /// From the peer's program.
+    /// The private data of the peer's program.
     pub private_data: &'a [u8],
 }
 
 impl Event {
-    /// Reads what the bell brought or NEXT_EVENT answered: the record, and maybe a sentence, which is noted.
+    /// Parses an event from the bell or from NEXT_EVENT's answer: the record, and possibly a
+    /// sentence, which is noted.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
         let short = || Error::refuse(Errno::EIO, "the agent's event is too short");
         let next = NextEventAnswer::read(bytes).ok_or_else(short)?;
@@ -200,7 +203,7 @@ impl Event {
         })
     }
 
-    /// What a connected id's event tells.
+    /// The parameters of a connected id's event.
     #[must_use]
     pub fn conn(&self) -> ConnEvent<'_> {
         let bytes = bytes_of(&*self.param);
@@ -217,7 +220,7 @@ impl Event {
         }
     }
 
-    /// What a datagram id's, or a group's, event tells.
+    /// The parameters of an event of a datagram id or a group.
     #[must_use]
     pub fn ud(&self) -> UdEvent<'_> {
         let param = &*self.param;
@@ -229,7 +232,7 @@ impl Event {
         }
     }
 
-    /// The number that was written with the event (USER and INTERNAL).
+    /// The number that was written with a USER or INTERNAL event.
     #[must_use]
     pub fn arg(&self) -> u64 {
         let bytes = bytes_of(&*self.param);

@@ -1,11 +1,13 @@
-//! The client half of the connection manager: event channels and ids over the agent's `rdma_cm` node.
+//! The client half of the connection manager: event channels and ids over the agent's `rdma_cm`
+//! node.
 //!
-//! A [`Channel`] is one open of the node, as `rdma_create_event_channel(3)` makes one. Ids live on a channel and are named by an
-//! [`Id`], a number that the agent gave out; events name them by the cookie that their maker chose. Every command of the kernel's
-//! `rdma_user_cm.h` is a method here; what the agent refuses comes back as errno and sentence ([`Error`]).
+//! A [`Channel`] is one open of the node, as `rdma_create_event_channel(3)` makes one. Ids belong
+//! to a channel. Commands name an id by its [`Id`], a number from the agent. Events name it by the
+//! cookie that its creator chose. Every command of the kernel's `rdma_user_cm.h` is a method here.
+//! A refusal of the agent is an errno with a sentence ([`Error`]).
 //!
-//! Not here: who owns an id and when it ends, QPs, and what to do about an event. `librdmacm` and `softhca::cm` do that, each in
-//! its own way.
+//! This crate does not decide who owns an id and when it ends, and it handles neither QPs nor
+//! events. `librdmacm` and `softhca::cm` do this, each in its own way.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,18 +1,20 @@
-//! What goes with the commands and comes with the answers, in host terms: port spaces, connection parameters, paths, options.
+//! The parameters of commands and answers in host terms: port spaces, connection parameters, paths,
+//! options. The principal type is [`ConnParam`].
 
 pub use abi::ucma::connection::QpAttr as QpAttributes;
 
 use crate::address::Address;
 
-/// The name of an id: a number that the agent gave out. It belongs to the channel on which it was made (or to which it was moved).
+/// A number from the agent that names an id. It belongs to the channel on which the id was made or
+/// to which it was moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Id(pub u32);
 
-/// The name of a membership in a multicast group.
+/// A number from the agent that names a membership in a multicast group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Multicast(pub u32);
 
-/// `enum rdma_port_space`: which ports an id binds, and so how its peers speak to it.
+/// `enum rdma_port_space`: which ports an id binds, and so which protocol its peers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortSpace(pub u16);
 
@@ -27,7 +29,7 @@ impl PortSpace {
     pub const IB: Self = Self(0x013f);
 }
 
-/// `enum ibv_qp_type`, as far as the connection manager tells types apart.
+/// `enum ibv_qp_type`, reduced to the types that the connection manager distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpKind(pub u8);
 
@@ -40,12 +42,12 @@ impl QpKind {
     pub const UD: Self = Self(4);
 }
 
-/// A QP state for which attributes are asked (`enum ibv_qp_state`).
+/// A QP state whose attributes can be asked for (`enum ibv_qp_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpState(pub u32);
 
 impl QpState {
-    /// Initialised: receives may be posted.
+    /// Initialized: receives may be posted.
     pub const INIT: Self = Self(1);
     /// Ready to receive.
     pub const RTR: Self = Self(2);
@@ -53,104 +55,104 @@ impl QpState {
     pub const RTS: Self = Self(3);
 }
 
-/// What an enhanced connection establishment tells of the other side (IBA volume 1, 12.6; `rdma_set_local_ece(3)`).
+/// The options of enhanced connection establishment (IBA volume 1, 12.6; `rdma_set_local_ece(3)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Who defines the options; 0 for none.
+    /// The vendor that defines the options; 0 for none.
     pub vendor_id: u32,
     /// The options.
     pub options: u32,
 }
 
-/// What CONNECT and ACCEPT say (`struct rdma_conn_param`, with the numbers of the QP).
+/// The parameters of CONNECT and ACCEPT (`struct rdma_conn_param`, with the numbers of the QP).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnParam<'a> {
-    /// The own QP.
+    /// This side's QP.
     pub qp_num: u32,
-    /// Its Q_Key, where datagrams are accepted; 0 for the default.
+    /// The Q_Key of this QP when it accepts datagrams; 0 for the default.
     pub qkey: u32,
-    /// The QP receives from an SRQ.
+    /// Whether the QP receives from an SRQ.
     pub srq: bool,
-    /// READs and atomics that the peer may have under way towards us.
+    /// READs and atomics that the peer may have outstanding towards this side.
     pub responder_resources: u8,
-    /// READs and atomics that we have under way.
+    /// READs and atomics that this side may have outstanding.
     pub initiator_depth: u8,
     /// Whether the hardware offers flow control.
     pub flow_control: bool,
-    /// How often an unanswered message is sent again (0 to 7).
+    /// How often an unanswered message is retransmitted (0 to 7).
     pub retry_count: u8,
-    /// How often after a receiver-not-ready (7: for ever).
+    /// How often a message is retried after an RNR NAK (7: for ever).
     pub rnr_retry_count: u8,
-    /// For the peer's program.
+    /// The private data for the peer's program.
     pub private_data: &'a [u8],
     /// Enhanced connection establishment.
     pub ece: Ece,
 }
 
-/// What QUERY says of an id's addresses (option ADDR), with the device that they led to.
+/// The answer of QUERY with option ADDR: an id's addresses and the device that they resolved to.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
-    /// GUID of the device in network order; zeros while there is none.
+    /// The device's GUID in network order; zeros without a device.
     pub node_guid: [u8; 8],
-    /// Number of the device.
+    /// The number of the device.
     pub device: u32,
-    /// Its port, from 1.
+    /// The port of the device, from 1.
     pub port: u8,
     /// The partition key.
     pub pkey: u16,
-    /// Ours.
+    /// The local address.
     pub source: Address,
-    /// The peer's.
+    /// The peer's address.
     pub destination: Address,
 }
 
-/// What QUERY says of an id's GIDs.
+/// The answer of QUERY with option GID: an id's GIDs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gids {
-    /// Ours.
+    /// The local address.
     pub source: [u8; 16],
-    /// The peer's.
+    /// The peer's address.
     pub destination: [u8; 16],
 }
 
-/// A path between two ports, as the SA's path record tells it (IBA volume 1, 15.2.5.16).
+/// A path between two ports, as in a path record of the SA (IBA volume 1, 15.2.5.16).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
-    /// `IBV_PATH_FLAG_…`: which of several paths it is.
+    /// `IBV_PATH_FLAG_…`: the role of this path among several.
     pub flags: u32,
     /// The peer's GID.
     pub dgid: [u8; 16],
-    /// Our GID.
+    /// The local GID.
     pub sgid: [u8; 16],
     /// The peer's LID; 0 on Ethernet.
     pub dlid: u16,
-    /// Our LID; 0 on Ethernet.
+    /// The local LID; 0 on Ethernet.
     pub slid: u16,
-    /// 20 bits.
+    /// The flow label, 20 bits.
     pub flow_label: u32,
     /// The GRH's hop limit.
     pub hop_limit: u8,
     /// The GRH's traffic class.
     pub traffic_class: u8,
-    /// The path works both ways.
+    /// Whether the path works both ways.
     pub reversible: bool,
     /// The partition key.
     pub pkey: u16,
     /// The service level.
     pub sl: u8,
-    /// Code of the largest packet.
+    /// The code of the MTU.
     pub mtu: u8,
-    /// Code of the rate.
+    /// The code of the rate.
     pub rate: u8,
-    /// 4.096 µs · 2^this: how long a packet lives.
+    /// The packet lifetime: 4.096 µs · 2^this.
     pub packet_life_time: u8,
 }
 
 impl Path {
-    /// Size of a path record with its flags (`struct ibv_path_data`).
+    /// The size of a path record with its flags (`struct ibv_path_data`).
     pub const DATA: usize = 72;
 
-    /// Reads one `struct ibv_path_data`; `None` when the bytes are too few.
+    /// Parses one `struct ibv_path_data`; `None` if there are too few bytes.
     #[must_use]
     pub fn read(data: &[u8]) -> Option<Self> {
         let data: &[u8; Self::DATA] = data.get(..Self::DATA)?.try_into().ok()?;
@@ -181,15 +183,15 @@ impl Path {
 pub enum SetOption<'a> {
     /// The quality of service: an IPv4 type of service or IPv6 traffic class.
     TypeOfService(u8),
-    /// Whether an address may be bound that another id has.
+    /// Whether the id may bind an address that another id has.
     ReuseAddress(bool),
-    /// Whether an id bound to `::` leaves IPv4 to others.
+    /// Whether an id bound to `::` leaves IPv4 to other ids.
     FamilyOnly(bool),
     /// The local ACK timeout: 4.096 µs · 2^this.
     AckTimeout(u8),
     /// The path to use: one or more `struct ibv_path_data`.
     IbPath(&'a [u8]),
-    /// Any, as numbers and bytes.
+    /// Any option, as numbers and bytes.
     Raw {
         /// `RDMA_OPTION_ID` (0) or `RDMA_OPTION_IB` (1).
         level: u32,
@@ -200,14 +202,14 @@ pub enum SetOption<'a> {
     },
 }
 
-/// How a group is joined.
+/// How to join a group.
 #[derive(Clone, Copy, Debug)]
 pub struct MulticastJoin {
     /// The group's address.
     pub group: Address,
-    /// Only for sending: the group's messages are not wanted.
+    /// Only for sending: the id does not receive the group's messages.
     pub send_only: bool,
-    /// Comes with the group's events.
+    /// The cookie that the group's events carry.
     pub cookie: u64,
 }
 

@@ -1,4 +1,5 @@
-//! A channel against a scripted agent: which commands it sends, what it makes of the answers, and that the bell is kept even.
+//! A channel against a scripted agent: which commands it sends, how it handles the answers, and
+//! that the bell keeps one message for each event.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,7 @@ use softhca_cm::{Channel, ConnParam, EventKind, Id, PortSpace, QpKind, SetOption
 
 type Script = VecDeque<(u32, Result<Vec<u8>, Errno>)>;
 
-/// Answers as it was told, and remembers the bodies of the commands.
+/// Answers as scripted, and records the bodies of the commands.
 #[derive(Default)]
 struct Agent {
     script: Mutex<Script>,
@@ -172,7 +173,7 @@ fn who_renews_an_id_keeps_the_new_one() {
     assert_eq!(room.channel.renew_id(Id(3), 70, PortSpace::TCP, QpKind::RC).expect("ended"), 0);
     assert_eq!(room.next(), None, "its event went with it");
     assert_eq!(room.channel.kept_id(PortSpace::TCP, QpKind::UC), None);
-    // One is kept, and not more.
+    // Only one id is kept.
     room.expects(command::RENEW_ID, answer(9));
     room.expects(command::DESTROY_ID, Ok(DestroyIdAnswer::default().bytes().to_vec()));
     assert_eq!(room.channel.renew_id(Id(4), 71, PortSpace::TCP, QpKind::RC).expect("ended"), 0);
@@ -211,7 +212,7 @@ fn told_events_go_with_their_id_and_requests_with_their_listener() {
     let ends: Vec<u32> = (0..3).map(|index| room.body::<DestroyId>(index).id).collect();
     assert_eq!(ends, [3, 9, 10]);
     assert_eq!((room.waiting(), room.body::<Ring>(3).count), (0, 2), "nothing is readable but what is rung for");
-    // What comes before the ring does not overtake what is kept.
+    // A message before the wake-up stays behind the kept messages.
     room.says(&told(EventKind::ADDR_RESOLVED, 5, 5));
     room.says(&[bell::RUNG]);
     room.says(&[bell::RUNG]);

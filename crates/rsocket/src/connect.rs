@@ -1,34 +1,35 @@
-//! The private data of a connection request and its reply, in which two rsockets tell each other their buffers and credits.
-//! The principal type is [`Hello`]. (`docs/rsocket`, "Connection Establishment".)
+//! The private data of a connection request and its reply, in which two rsockets exchange their
+//! buffers and credits. The principal type is [`Hello`]. (`docs/rsocket`, "Connection
+//! Establishment".)
 
 use crate::{Order, Target, Violation};
 
-/// The version that is spoken here.
+/// The protocol version.
 pub const VERSION: u8 = 1;
 
 const BIG_ENDIAN: u8 = 1 << 0;
 const HAS_IOMAP: u8 = 1 << 1;
 
-/// What one side tells the other when they connect.
+/// The data that one side sends when it connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// The order of bytes in its memory.
+    /// The byte order of this side's memory.
     pub order: Order,
-    /// How many messages it can take at first.
+    /// The number of messages that this side can receive at first.
     pub credits: u16,
-    /// How many entries its I/O map has, which follows its list of buffers in memory.
+    /// The number of entries of this side's I/O map, which follows the list of buffers in memory.
     pub iomap: u16,
-    /// Its list of buffers: where, and how many entries.
+    /// This side's list of buffers: its place, and the number of entries.
     pub list: Target,
     /// The first buffer to write to.
     pub buffer: Target,
 }
 
 impl Hello {
-    /// How many bytes it takes.
+    /// The encoded size in bytes.
     pub const SIZE: usize = 40;
 
-    /// Takes private data apart; what is behind it is padding.
+    /// Parses private data. Bytes after it are padding.
     ///
     /// # Errors
     /// [`Violation::Short`], [`Violation::Version`], [`Violation::NoEntries`].
@@ -54,7 +55,7 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Puts private data together.
+    /// Encodes private data.
     #[must_use]
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -68,18 +69,20 @@ impl Hello {
     }
 }
 
-/// A number of entries in one byte: up to 128 as it is, more as a multiple of 256 with the upper bit set.
+/// Encodes a number of entries in one byte: up to 128 directly, larger ones as a multiple of 256
+/// with the upper bit set.
 fn scale(entries: u16) -> u8 {
     u8::try_from(if entries <= 128 { entries } else { 128 | (entries >> 8).min(127) }).unwrap_or(u8::MAX)
 }
 
-/// The number that such a byte stands for.
+/// Decodes a number of entries.
 fn entries(scaled: u8) -> u16 {
     let scaled = u16::from(scaled);
     if scaled <= 128 { scaled } else { (scaled & 127) << 8 }
 }
 
-/// How many entries an I/O map really has when so many are asked for: what the byte can say.
+/// The real number of entries of an I/O map for which `asked` entries are asked: the number that
+/// the byte can encode.
 #[must_use]
 pub fn iomap_size(asked: u32) -> u16 {
     entries(scale(u16::try_from(asked).unwrap_or(u16::MAX)))

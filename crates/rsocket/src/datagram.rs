@@ -1,28 +1,30 @@
-//! The two headers of datagram sockets: [`Source`] stands before each datagram on a UD queue pair, [`Resolve`] before each that
-//! still travels over UDP, because the receiver's queue pair is not known yet. (`docs/rsocket`, "Datagram Overview".)
+//! The two headers of datagram sockets. [`Source`] precedes each datagram on a UD queue pair.
+//! [`Resolve`] precedes each datagram that still goes over UDP, because the receiver's queue pair
+//! is not known yet. (`docs/rsocket`, "Datagram Overview".)
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// The most bytes that a datagram and its header may have, on UD and on UDP: rdma-core's receivers have no more room.
+/// The maximum size of a datagram and its header, on UD and on UDP: rdma-core's receivers have no
+/// more room.
 pub const MAX_SIZE: usize = 2048;
 
-/// The longest header of the two.
+/// The size of the longest header.
 pub const MAX_HEADER: usize = 28;
 
 const TAG: u32 = 0x5555_5555;
 
-/// Who sent a datagram: the header before the data on a UD queue pair.
+/// The sender of a datagram: the header before the data on a UD queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source(pub SocketAddr);
 
 impl Source {
-    /// How many bytes it takes.
+    /// The encoded size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         if self.0.is_ipv4() { 8 } else { 24 }
     }
 
-    /// Takes a datagram apart: who sent it, and the data. `None` if it is none.
+    /// Parses a datagram: the sender, and the data. `None` if the header is invalid.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         match bytes {
@@ -40,7 +42,7 @@ impl Source {
         }
     }
 
-    /// Writes it to the start of `room`, and says how long it is; 0 if there is no room.
+    /// Encodes the header at the start of `room`, and returns its size; 0 if there is no room.
     #[must_use]
     pub fn emit(&self, room: &mut [u8]) -> usize {
         let Some(room) = room.get_mut(..self.size()) else { return 0 };
@@ -60,19 +62,19 @@ impl Source {
     }
 }
 
-/// What a UDP datagram between two datagram sockets is for.
+/// The purpose of a UDP datagram between two datagram sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// It carries data, and asks for the receiver's queue pair.
     Data,
-    /// It only tells the sender's queue pair.
+    /// It only announces the sender's queue pair.
     Answer,
 }
 
 /// The header before a UDP datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resolve {
-    /// What for.
+    /// The purpose of the datagram.
     pub purpose: Purpose,
     /// The sender's UD queue pair.
     pub qpn: u32,
@@ -81,13 +83,13 @@ pub struct Resolve {
 }
 
 impl Resolve {
-    /// How many bytes it takes.
+    /// The encoded size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         if self.address.is_ipv4() { 16 } else { 28 }
     }
 
-    /// Takes a UDP datagram apart. `None` if it is none of ours.
+    /// Parses a UDP datagram. `None` if the header is invalid.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = bytes.split_first_chunk::<12>()?;
@@ -108,7 +110,7 @@ impl Resolve {
         Some((Self { purpose, qpn: u32::from_be_bytes([q0, q1, q2, q3]) & 0xFF_FFFF, address }, data))
     }
 
-    /// Writes it to the start of `room`, and says how long it is; 0 if there is no room.
+    /// Encodes the header at the start of `room`, and returns its size; 0 if there is no room.
     #[must_use]
     pub fn emit(&self, room: &mut [u8]) -> usize {
         let size = self.size();

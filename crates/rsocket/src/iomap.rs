@@ -1,5 +1,6 @@
-//! I/O maps: buffers of one side that the other may write to directly, by an offset that both know. An entry in the map says
-//! which offsets a buffer stands for. The principal types are [`Entry`] and [`Slots`]. (`docs/rsocket`, "Iomapped Buffers".)
+//! I/O maps: buffers of one side that the other side may write to directly, at offsets that both
+//! know. An entry of the map says which offsets belong to a buffer. The principal types are
+//! [`Entry`] and [`Slots`]. (`docs/rsocket`, "Iomapped Buffers".)
 
 use crate::{Order, Target};
 
@@ -8,15 +9,15 @@ use crate::{Order, Target};
 pub struct Entry {
     /// The offset of its first byte.
     pub offset: u64,
-    /// Where it lies.
+    /// The place of the buffer in the peer's memory.
     pub target: Target,
 }
 
 impl Entry {
-    /// How many bytes it takes.
+    /// The encoded size in bytes.
     pub const SIZE: usize = 8 + Target::SIZE;
 
-    /// Takes it apart.
+    /// Parses an entry.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::SIZE], order: Order) -> Self {
         let (offset, target) = bytes.split_at(8);
@@ -26,7 +27,7 @@ impl Entry {
         }
     }
 
-    /// Puts it together.
+    /// Encodes an entry.
     #[must_use]
     pub fn emit(&self, order: Order) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -35,7 +36,8 @@ impl Entry {
         bytes
     }
 
-    /// Where `offset` lies in it: the address, its key, and how many bytes follow. `None` if it lies elsewhere.
+    /// The place of `offset` in the buffer: the address, its key, and the number of bytes that
+    /// follow. `None` if `offset` is outside.
     #[must_use]
     pub fn at(&self, offset: u64) -> Option<Target> {
         let inside = offset.checked_sub(self.offset)?;
@@ -48,20 +50,20 @@ impl Entry {
     }
 }
 
-/// Which entries of a peer's map are ours to write, and which of them are in use.
+/// The entries of a peer's map that this side may write, and which of them are in use.
 #[derive(Debug, Clone, Default)]
 pub struct Slots {
     used: Vec<bool>,
 }
 
 impl Slots {
-    /// A map with so many entries.
+    /// A map with this many entries.
     #[must_use]
     pub fn new(entries: u16) -> Self {
         Self { used: vec![false; entries.into()] }
     }
 
-    /// A free entry; `None` when all are in use.
+    /// Takes a free entry; `None` if all are in use.
     pub fn take(&mut self) -> Option<u16> {
         let index = self.used.iter().position(|used| !used)?;
         if let Some(used) = self.used.get_mut(index) {
@@ -70,7 +72,7 @@ impl Slots {
         u16::try_from(index).ok()
     }
 
-    /// Gives an entry back.
+    /// Frees an entry.
     pub fn give_back(&mut self, index: u16) {
         if let Some(used) = self.used.get_mut(usize::from(index)) {
             *used = false;

@@ -1,9 +1,10 @@
-//! Sockets over RDMA, without sockets and without RDMA: the messages, the credits and the rings of rdma-core's rsocket
-//! protocol, version 1 (its `librdmacm/docs/rsocket` describes it), so that a peer with rdma-core's library understands us.
+//! rsockets without sockets and without RDMA: the messages, the credits and the rings of
+//! rdma-core's rsocket protocol, version 1 (`librdmacm/docs/rsocket` of rdma-core describes it). So
+//! peers with rdma-core's library can connect.
 //!
-//! A connection is a [`Stream`]: it says what to post and is told what has completed; the bytes themselves lie in memory that
-//! it never sees. A datagram socket needs no state here, only the headers in [`datagram`]. There is no clock, no memory and no
-//! queue pair here; `librdmacm` has them.
+//! A connection is a [`Stream`]. It says what to post, and its owner tells it what has completed.
+//! It never sees the memory with the data. A datagram socket needs no state here, only the headers
+//! in [`datagram`]. This crate has no clock, no memory and no queue pair; `librdmacm` has them.
 //!
 //! Where to read first: [`message`], then [`stream`].
 #![forbid(unsafe_code)]
@@ -21,7 +22,8 @@ pub use message::{Control, Message};
 pub use stream::Stream;
 pub use target::{Order, Target};
 
-/// What a peer did that the protocol does not allow. Whatever a peer says is a claim; a false one ends the connection.
+/// A violation of the protocol by the peer. Data from a peer is a claim; a false one ends the
+/// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A message of a kind that the protocol reserves.
@@ -36,10 +38,10 @@ pub enum Violation {
     /// The private data of its connection request or reply is too short.
     #[error("its private data has {0} bytes, which is no rsocket's")]
     Short(usize),
-    /// It speaks another version.
+    /// The peer uses another version.
     #[error("it speaks version {0} of the rsocket protocol, and only version 1 is known")]
     Version(u8),
-    /// It has no place where it could be told of new buffers.
+    /// The peer's list of buffers has no entries, so no new buffer can be announced to it.
     #[error("its list of buffers has no entries")]
     NoEntries,
 }

@@ -1,34 +1,35 @@
-//! The 32 bits that travel as immediate data: the upper three say what kind of message it is. The principal type is
-//! [`Message`]. (`docs/rsocket`, "Message Format".)
+//! The 32 bits that travel as immediate data. The upper three bits are the kind of message. The
+//! principal type is [`Message`]. (`docs/rsocket`, "Message Format".)
 
 use crate::Violation;
 
 /// The longest transfer that one message can announce.
 pub const MAX_LENGTH: u32 = 0x1FFF_FFFF;
 
-/// What one RDMA WRITE with immediate data says.
+/// The meaning of one RDMA WRITE with immediate data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes have been written to the next place in the receive ring.
+    /// This many bytes have been written to the next place in the receive ring.
     Data(u32),
-    /// Messages up to this number may be sent, and the list of buffers may have changed.
+    /// The receiver may send messages up to this number, and its list of buffers may have changed.
     Credits(u16),
     /// An entry of the I/O map has been written.
     IomapUpdated(u16),
-    /// About the connection.
+    /// A message about the connection.
     Control(Control),
 }
 
-/// What a control message says.
+/// The kinds of control messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Control {
     /// Nothing more will be sent or received.
     Disconnect,
-    /// Only that the connection is alive. (It travels as an RDMA WRITE of no bytes, so a peer never sees it.)
+    /// The connection is alive. (It travels as an RDMA WRITE of zero bytes, so a peer never sees
+    /// it.)
     Keepalive,
     /// Nothing more will be sent.
     Shutdown,
-    /// One of a later version.
+    /// A control message of a later version.
     Unknown(u32),
 }
 
@@ -38,7 +39,7 @@ const IOMAP: u32 = 6;
 const CONTROL: u32 = 7;
 
 impl Message {
-    /// Takes the immediate data apart (in host order).
+    /// Parses the immediate data (in host order).
     ///
     /// # Errors
     /// [`Violation::Reserved`].
@@ -59,7 +60,7 @@ impl Message {
         }
     }
 
-    /// Puts the immediate data together.
+    /// Encodes the immediate data.
     #[must_use]
     pub fn emit(self) -> u32 {
         let (kind, rest) = match self {

@@ -1,25 +1,26 @@
-//! A ring of bytes that is filled at one end and emptied at the other, in order: where the next bytes go, and how many fit.
-//! The bytes themselves are elsewhere. An empty ring begins at its start again, so that who sends little uses little of the memory,
-//! and finds it in the processor's caches. The principal type is [`Ring`].
+//! A ring of bytes that is filled at one end and emptied at the other, in order: the place for the
+//! next bytes, and how many fit. The bytes themselves are elsewhere. An empty ring starts again at
+//! offset 0. So a program that sends little uses little memory, and this memory stays in the
+//! processor's caches. The principal type is [`Ring`].
 
-/// Where a run of bytes lies in a ring: one piece, or two when it runs over the end.
+/// The place of a range of bytes in a ring: one piece, or two pieces if the range wraps around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pieces {
-    /// The first: offset and length.
+    /// The first piece: offset and length.
     pub first: (u32, u32),
-    /// The second, at offset 0: its length, mostly 0.
+    /// The length of the second piece, which begins at offset 0. Mostly 0.
     pub second: u32,
 }
 
 impl Pieces {
-    /// `length` bytes from `offset` on in a ring of `size`.
+    /// The pieces of `length` bytes from `offset` on in a ring of `size` bytes.
     #[must_use]
     pub fn of(offset: u32, length: u32, size: u32) -> Self {
         let first = length.min(size.saturating_sub(offset));
         Self { first: (offset, first), second: length - first }
     }
 
-    /// All of them together.
+    /// The length of both pieces together.
     #[must_use]
     pub fn length(&self) -> u32 {
         self.first.1 + self.second
@@ -35,7 +36,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// An empty one.
+    /// Makes an empty ring.
     #[must_use]
     pub fn new(size: u32) -> Self {
         Self { size, head: 0, free: size }
@@ -47,19 +48,19 @@ impl Ring {
         self.free
     }
 
-    /// How many bytes fit while no more than `limit` may be in it.
+    /// How many bytes fit if the ring may hold at most `limit` bytes.
     #[must_use]
     pub fn free_within(&self, limit: u32) -> u32 {
         self.free.saturating_sub(self.size.saturating_sub(limit))
     }
 
-    /// How many bytes there are in all.
+    /// The size of the ring in bytes.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Takes room for `length` bytes (no more than are free).
+    /// Takes space for `length` bytes, but no more than are free.
     pub fn take(&mut self, length: u32) -> Pieces {
         if self.free == self.size {
             self.head = 0;
@@ -77,7 +78,7 @@ impl Ring {
         pieces
     }
 
-    /// Gives the oldest bytes back.
+    /// Frees the oldest bytes.
     pub fn give_back(&mut self, length: u32) {
         self.free = (self.free + length).min(self.size);
     }
@@ -107,7 +108,7 @@ mod tests {
             assert_eq!(ring.take(length), Pieces { first: (0, length), second: 0 });
             ring.give_back(length);
         }
-        // Not while a byte is in it.
+        // The ring does not start again while it holds a byte.
         ring.take(4);
         ring.give_back(3);
         assert_eq!(ring.take(2), Pieces { first: (4, 2), second: 0 });

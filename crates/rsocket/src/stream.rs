@@ -1,10 +1,11 @@
-//! One connection as a state machine: credits, the places to write to in the peer's memory, the rings on this side, and who has
-//! finished what. The principal type is [`Stream`].
+//! One connection as a state machine: credits, the places to write to in the peer's memory, the
+//! rings on this side, and which side has ended which direction. The principal type is [`Stream`].
 //!
-//! Its owner has the queue pair and the memory. It asks what it may send ([`Stream::room`]), tells what it sends, posts the
-//! [`Transfer`] that it gets, and says what has completed. Every message takes one of the peer's receives: those with data are
-//! bounded by credits, those about the connection by the few slots that are kept for them, and a queue pair that tries again
-//! when there is no receive does the rest. (`docs/rsocket`; the numbers are rdma-core's.)
+//! The owner has the queue pair and the memory. It asks how much it may send ([`Stream::room`]),
+//! tells the stream what it sends, posts the resulting [`Transfer`], and reports completions. Every
+//! message uses one of the peer's receives. Credits limit the messages with data. Messages about
+//! the connection use a few reserved slots. If the peer still has no receive, the queue pair
+//! retries. (`docs/rsocket`; the numbers are rdma-core's.)
 
 mod inbox;
 mod work;
@@ -22,23 +23,24 @@ use crate::ring::{Pieces, Ring};
 use crate::window::Window;
 use crate::{Control, Message, Order, Target, Violation};
 
-/// How many entries our list of buffers has.
+/// The number of entries in this side's list of buffers.
 pub const ENTRIES: usize = 2;
-/// How many places of the send queue are kept for messages about the connection.
+/// The number of send queue entries reserved for messages about the connection.
 pub const CONTROL_SLOTS: u16 = 4;
-/// The least room in the send ring with which a message is begun.
+/// The least room in the send ring for starting a message.
 pub const LOW_WATER: u32 = 2048;
-/// The smallest queue.
+/// The size of the smallest queue.
 pub const LEAST_QUEUE: u16 = 16;
-/// The largest queue: numbers of messages have 16 bits and are compared with half of them.
+/// The size of the largest queue: message numbers have 16 bits, and comparing them uses half of
+/// this range.
 pub const MOST_QUEUE: u16 = 0x7FFE;
-/// The largest ring: half of it must fit into one message.
+/// The size of the largest ring: half of it must fit into one message.
 const LARGEST_RING: u32 = 1 << 30;
 
-/// How large the rings and queues of a connection are.
+/// The sizes of a connection's rings and queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes that may be under way.
+    /// Bytes that may be outstanding.
     pub send_ring: u32,
     /// Bytes that may wait to be read.
     pub receive_ring: u32,
@@ -49,7 +51,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The nearest sizes with which a connection works, when a queue may have so many entries.
+    /// The nearest sizes with which a connection works, if a queue may have `most` entries.
     #[must_use]
     pub fn fitted(self, most: u16) -> Self {
         let most = most.clamp(LEAST_QUEUE, MOST_QUEUE);
@@ -62,25 +64,26 @@ impl Sizes {
     }
 }
 
-/// Something to post: an RDMA WRITE, mostly with immediate data. What it carries is said where it comes from.
+/// A transfer to post: an RDMA WRITE, mostly with immediate data. The function that returns it
+/// describes its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
-    /// What it is; [`Work::id`] is for the work request.
+    /// What the transfer does. [`Work::id`] is the id of the work request.
     pub work: Work,
-    /// The immediate data; none for a plain RDMA WRITE.
+    /// The immediate data; `None` for an RDMA WRITE without it.
     pub message: Option<Message>,
-    /// Where to, in the peer's memory.
+    /// The destination in the peer's memory.
     pub address: u64,
-    /// The key for it.
+    /// The remote key of the destination.
     pub key: u32,
 }
 
-/// A message that grants credits, perhaps with a new entry for the peer's list.
+/// A message that grants credits, and possibly writes a new entry of the peer's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// What to post.
+    /// The transfer to post.
     pub transfer: Transfer,
-    /// The bytes that it carries.
+    /// The payload of the transfer: the entry.
     pub entry: Option<[u8; Target::SIZE]>,
 }
 
@@ -89,7 +92,7 @@ pub struct Grant {
 pub enum End {
     /// One side has closed it.
     Closed,
-    /// Something went wrong.
+    /// The connection failed.
     Failed,
 }
 
@@ -99,13 +102,14 @@ pub struct Stream {
     outbox: Ring,
     window: Window,
     inbox: Inbox,
-    /// Where the next byte goes in the peer's ring.
+    /// The place of the next byte in the peer's ring.
     place: Target,
-    /// Which entry of our list says where to go on after that.
+    /// The entry of this side's list that names the next place after that.
     next_entry: usize,
-    /// Whether our list may have changed since it was last looked at.
+    /// Whether this side's list may have changed since the last look.
     news: bool,
-    /// The number of the next message with data, and of the first that the peer has not allowed.
+    /// The number of the next message with data, and the first number that the peer has not
+    /// allowed.
     sent: u16,
     allowed: u16,
     slots: u16,
@@ -117,7 +121,7 @@ pub struct Stream {
     end: Option<End>,
 }
 
-/// What the peer has told of its memory.
+/// The peer's description of its memory.
 #[derive(Debug, Clone, Copy)]
 struct Peer {
     order: Order,
@@ -127,7 +131,7 @@ struct Peer {
 }
 
 impl Stream {
-    /// A connection with what the peer has said. The sizes are [fitted](Sizes::fitted).
+    /// Makes a connection from the peer's description. The sizes must be [fitted](Sizes::fitted).
     #[must_use]
     pub fn new(sizes: Sizes, peer: &Hello) -> Self {
         let slots = sizes.send_queue.saturating_sub(CONTROL_SLOTS);
@@ -155,7 +159,7 @@ impl Stream {
         }
     }
 
-    /// How many bytes may be sent as one message now.
+    /// How many bytes can be sent as one message now.
     #[must_use]
     pub fn room(&self) -> u32 {
         if self.slots == 0 || self.sent == self.allowed || !self.writable {
@@ -164,29 +168,32 @@ impl Stream {
         self.ring_room().min(self.place.length).min(MAX_LENGTH)
     }
 
-    /// How many bytes may be put into the send ring now.
+    /// How many bytes can be put into the send ring now.
     fn ring_room(&self) -> u32 {
         let free = self.outbox.free_within(self.window.limit());
         if free < LOW_WATER.min(self.outbox.size()) { 0 } else { free }
     }
 
-    /// Whether the send ring is what keeps from sending, and not the peer.
+    /// Whether the send ring prevents sending, and not the peer.
     #[must_use]
     pub fn lacks_ring(&self) -> bool {
         self.ring_room() == 0
     }
 
-    /// Takes note that somebody has waited for the send ring, for longer than a receiver needs that runs, or not.
+    /// Notes that a thread has waited for the send ring. `long`: it waited longer than a running
+    /// receiver needs.
     pub fn waited(&mut self, long: bool) {
         self.window.waited(long);
     }
 
-    /// Sends `length` bytes, no more than there is [room](Self::room) for, that the owner has elsewhere.
+    /// Sends `length` bytes that are not in the send ring. `length` must not exceed the
+    /// [room](Self::room).
     pub fn send_from_elsewhere(&mut self, length: u32) -> Transfer {
         self.advance(length, 0)
     }
 
-    /// Sends `length` bytes, no more than there is [room](Self::room) for; they are to lie in these pieces of the send ring.
+    /// Sends `length` bytes. `length` must not exceed the [room](Self::room). The owner must put
+    /// the bytes into the returned pieces of the send ring.
     pub fn send(&mut self, length: u32) -> (Transfer, Pieces) {
         let pieces = self.outbox.take(length);
         (self.advance(length, length), pieces)
@@ -201,13 +208,14 @@ impl Stream {
         Transfer { work: Work::Data { ring }, message: Some(Message::Data(length)), address, key }
     }
 
-    /// How many bytes may be written into a mapped buffer of the peer's by one transfer now.
+    /// How many bytes one transfer can write into a mapped buffer of the peer now.
     #[must_use]
     pub fn direct_room(&self) -> u32 {
         if self.slots > 0 && self.writable { self.ring_room().min(MAX_LENGTH) } else { 0 }
     }
 
-    /// Writes `length` bytes into a mapped buffer of the peer's; they are to lie in these pieces of the send ring.
+    /// Writes `length` bytes into a mapped buffer of the peer. The owner must put the bytes into
+    /// the returned pieces of the send ring.
     pub fn send_direct(&mut self, length: u32, to: Target) -> (Transfer, Pieces) {
         let pieces = self.outbox.take(length);
         self.slots = self.slots.saturating_sub(1);
@@ -215,13 +223,13 @@ impl Stream {
         (Transfer { work, message: None, address: to.address, key: to.key }, pieces)
     }
 
-    /// How many mapped buffers the peer can know of.
+    /// The number of mapped buffers that the peer can store.
     #[must_use]
     pub fn iomap(&self) -> u16 {
         self.peer.iomap
     }
 
-    /// Tells the peer of a mapped buffer; `None` while that cannot be sent.
+    /// Announces a mapped buffer to the peer; `None` if the message cannot be sent now.
     pub fn map(&mut self, index: u16, entry: &Entry) -> Option<(Transfer, [u8; Entry::SIZE])> {
         if self.slots == 0 || self.sent == self.allowed || index >= self.peer.iomap || !self.is_up() {
             return None;
@@ -238,20 +246,20 @@ impl Stream {
         Some((transfer, entry.emit(self.peer.order)))
     }
 
-    /// Says something about the connection; `None` while that cannot be sent.
+    /// Sends a message about the connection; `None` if it cannot be sent now.
     pub fn control(&mut self, control: Control) -> Option<Transfer> {
         self.control_slots = self.control_slots.checked_sub(1)?;
         let message = (control != Control::Keepalive).then_some(Message::Control(control));
         Some(Transfer { work: Work::Control(control), message, address: 0, key: 0 })
     }
 
-    /// Whether a message about the connection can be sent.
+    /// Whether a message about the connection can be sent now.
     #[must_use]
     pub fn can_control(&self) -> bool {
         self.control_slots > 0
     }
 
-    /// The grant that is due, if one is and can be sent.
+    /// The grant that is due, if there is one and it can be sent now.
     pub fn grant(&mut self) -> Option<Grant> {
         if self.control_slots == 0 || !self.is_up() || !self.inbox.grant_due() {
             return None;
@@ -271,19 +279,19 @@ impl Stream {
         })
     }
 
-    /// Says where the receive ring lies, which grants need.
+    /// Sets the place of the receive ring, which grants need.
     pub fn set_ring(&mut self, address: u64, key: u32) {
         self.inbox.set_ring(address, key);
     }
 
-    /// Which entry of our list is to be looked at now, if one is.
+    /// The entry of this side's list that must be read now, if there is one.
     #[must_use]
     pub fn wanted_entry(&self) -> Option<usize> {
         (self.news && self.place.length == 0).then_some(self.next_entry)
     }
 
-    /// Tells what stands in the entry that is [wanted](Self::wanted_entry). If this says true, its length is to be made zero,
-    /// so that it is not taken again.
+    /// Takes the [wanted entry](Self::wanted_entry). If this returns true, the owner must set the
+    /// entry's length to zero, so that the entry is not taken again.
     pub fn take_entry(&mut self, entry: Target) -> bool {
         if entry.length == 0 {
             self.news = false;
@@ -294,10 +302,10 @@ impl Stream {
         true
     }
 
-    /// Takes what has been received.
+    /// Handles a received message.
     ///
     /// # Errors
-    /// What the peer did wrong; the connection has failed then.
+    /// The peer's violation. The connection has failed then.
     pub fn received(&mut self, immediate: u32) -> Result<(), Violation> {
         let taken = self.take(immediate);
         if taken.is_err() {
@@ -322,7 +330,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes note that something posted has completed, well or not.
+    /// Handles the completion of a transfer. `well`: it succeeded.
     pub fn completed(&mut self, work: Work, well: bool) {
         match work {
             Work::Data { ring } | Work::Direct { ring } => {
@@ -344,18 +352,18 @@ impl Stream {
         }
     }
 
-    /// What has been received and not read.
+    /// The bytes that have been received and not read.
     #[must_use]
     pub fn inbox(&self) -> &Inbox {
         &self.inbox
     }
 
-    /// Takes note that so many bytes have been read.
+    /// Notes that this many bytes have been read.
     pub fn consume(&mut self, length: u32) {
         self.inbox.consume(length);
     }
 
-    /// Finishes sending, reading or both on this side, and says what the peer is to be told.
+    /// Ends sending, reading or both on this side. Returns the message that the peer must get.
     pub fn shut_down(&mut self, reading: bool, writing: bool) -> Option<Control> {
         if !self.is_up() || !(self.readable && reading || self.writable && writing) {
             return None;
@@ -369,12 +377,12 @@ impl Stream {
         }
     }
 
-    /// The connection has been closed by one side.
+    /// Notes that one side has closed the connection.
     pub fn close(&mut self) {
         self.finish(End::Closed);
     }
 
-    /// The connection has failed.
+    /// Notes that the connection has failed.
     pub fn fail(&mut self) {
         self.finish(End::Failed);
     }
@@ -387,19 +395,19 @@ impl Stream {
         }
     }
 
-    /// How it ended, if it has.
+    /// How the connection ended, if it has.
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// Whether it has not ended.
+    /// Whether the connection has not ended.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.end.is_none()
     }
 
-    /// Whether more may come from the peer than what is there.
+    /// Whether more data may come from the peer.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
@@ -411,7 +419,7 @@ impl Stream {
         self.writable
     }
 
-    /// Whether everything that was posted has completed.
+    /// Whether all posted transfers have completed.
     #[must_use]
     pub fn all_sent(&self) -> bool {
         self.slots == self.send_queue.saturating_sub(CONTROL_SLOTS) && self.control_slots == CONTROL_SLOTS

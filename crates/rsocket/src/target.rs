@@ -1,18 +1,19 @@
-//! A place in a peer's memory, as it stands in private data, in the list of buffers and in the I/O map. The principal types
-//! are [`Target`] and [`Order`].
+//! A place in a peer's memory, as encoded in private data, in the list of buffers and in the I/O
+//! map. The principal types are [`Target`] and [`Order`].
 
-/// The order of bytes in what a peer writes into our memory, or we into its: the order that the owner of the memory uses.
+/// The byte order of data that one side writes into the other side's memory: the order of the
+/// memory's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// Least significant byte first.
     #[default]
     Little,
-    /// Most significant byte first; also that of private data.
+    /// Most significant byte first; also the order of private data.
     Big,
 }
 
 impl Order {
-    /// That of this machine.
+    /// The order of this machine.
     pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
     fn u32(self, bytes: [u8; 4]) -> u32 {
@@ -44,14 +45,14 @@ impl Order {
     }
 }
 
-/// An address, its key, and how many bytes (or entries) there are.
+/// An address, its key, and the number of bytes or entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Target {
     /// The address in the owner's memory.
     pub address: u64,
     /// The remote key.
     pub key: u32,
-    /// Bytes, or entries of a list.
+    /// The number of bytes, or of entries in a list.
     pub length: u32,
 }
 
@@ -59,7 +60,7 @@ impl Target {
     /// How many bytes it takes.
     pub const SIZE: usize = 16;
 
-    /// Takes it apart.
+    /// Parses a target.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::SIZE], order: Order) -> Self {
         let [a, b, c, d, e, f, g, h, k0, k1, k2, k3, l0, l1, l2, l3] = *bytes;
@@ -70,7 +71,7 @@ impl Target {
         }
     }
 
-    /// Puts it together.
+    /// Encodes a target.
     #[must_use]
     pub fn emit(&self, order: Order) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];

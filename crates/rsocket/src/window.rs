@@ -1,12 +1,14 @@
-//! How much of the send ring is used. Where sender and receiver run at the same time, little of it is faster: the same memory again and
-//! again, which the processor's caches hold. Where they take turns on a processor, each turn moves as much as is used, and more is
-//! faster. Who waits for room finds out which it is by how long that takes. The principal type is [`Window`].
+//! How much of the send ring is used. If sender and receiver run at the same time, a small part is
+//! faster, because the same memory stays in the processor's caches. If they share a processor, each
+//! time slice moves as much data as is used, so a large part is faster. The time that a sender
+//! waits for room shows which case it is. The principal type is [`Window`].
 //!
-//! A large window makes waits long by itself, and so they do not tell when turns are over: after [`TRIAL`] of them it begins anew.
+//! A large window makes waits long by itself, so long waits do not show when the programs stop
+//! sharing a processor. After [`TRIAL`] long waits, the window starts again with the least size.
 
-/// What is used at first, and at least.
+/// The size that is used at first, and the least size.
 pub const LEAST: u32 = 1 << 17;
-/// After so many long waits with all of the ring it is found out anew whether less will do.
+/// The number of long waits with the whole ring after which a smaller window is tried again.
 pub const TRIAL: u32 = 64;
 
 /// How many bytes of a ring may be used.
@@ -14,24 +16,25 @@ pub const TRIAL: u32 = 64;
 pub struct Window {
     limit: u32,
     size: u32,
-    /// Long waits with all of the ring.
+    /// The number of long waits with the whole ring.
     long: u32,
 }
 
 impl Window {
-    /// For a ring of this size.
+    /// Makes a window for a ring of this size.
     #[must_use]
     pub fn new(size: u32) -> Self {
         Self { limit: LEAST.min(size), size, long: 0 }
     }
 
-    /// The bytes.
+    /// The number of bytes that may be used.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Somebody has waited for room: for longer than a receiver needs that runs, or not.
+    /// Notes that a thread has waited for room. `long`: it waited longer than a running receiver
+    /// needs.
     pub fn waited(&mut self, long: bool) {
         let least = LEAST.min(self.size);
         if !long {

@@ -1,8 +1,9 @@
-//! The receiving half of a connection: which bytes of the receive ring wait to be read, which the peer may write to, and when it
-//! is to be told of more. The principal type is [`Inbox`].
+//! The receiving half of a connection: which bytes of the receive ring wait to be read, which bytes
+//! the peer may write, and when a grant is due. The principal type is [`Inbox`].
 //!
-//! The peer has all of the ring at first, so that it can fill it before our program looks. Then it is given back in halves: one is
-//! granted when as many bytes have been read as it has.
+//! At first the peer has the whole ring, so that it can fill the ring before the program reads.
+//! After that, the ring is granted in halves: one half is granted when as many bytes have been read
+//! as it has.
 
 use crate::ring::Pieces;
 use crate::{Target, Violation};
@@ -14,17 +15,18 @@ pub struct Inbox {
     address: u64,
     key: u32,
     size: u32,
-    /// Lengths of the messages that wait, as far as they have not been read.
+    /// The unread lengths of the waiting messages.
     messages: VecDeque<u32>,
     read_at: u32,
     unread: u32,
     /// Bytes that the peer may still write.
     granted: u32,
-    /// Bytes that are neither unread nor granted, and where the next half begins.
+    /// Bytes that are neither unread nor granted, and the start of the next half.
     free: u32,
     grant_at: u32,
     queue: u16,
-    /// The number of the first message that has not been read, and the number at which the peer is told again.
+    /// The number of the first message that has not been read, and the number at which the next
+    /// grant is due.
     consumed: u16,
     tell_at: u16,
 }
@@ -58,7 +60,8 @@ impl Inbox {
         self.unread
     }
 
-    /// Where `length` unread bytes lie, after `skip` others; fewer when there are not so many.
+    /// The place of `length` unread bytes, after `skip` others. Fewer bytes if there are not so
+    /// many.
     #[must_use]
     pub fn pieces(&self, skip: u32, length: u32) -> Pieces {
         let skip = skip.min(self.unread);
@@ -80,7 +83,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// A message has been received that nobody reads but that took a credit.
+    /// Counts a message without data, which also used a credit.
     pub(super) fn counted(&mut self) {
         self.consumed = self.consumed.wrapping_add(1);
     }
@@ -106,7 +109,7 @@ impl Inbox {
         self.free >= self.size / 2 || reached
     }
 
-    /// The number that the peer may send up to, and another half of the ring if one is free.
+    /// The number up to which the peer may send, and another half of the ring if one is free.
     pub(super) fn grant(&mut self) -> (u16, Option<Target>) {
         self.tell_at = self.consumed.wrapping_add(self.queue / 2);
         let number = self.consumed.wrapping_add(self.queue);

@@ -1,4 +1,5 @@
-//! Two streams with memories, queues and a wire between them, against the list of bytes that went in.
+//! Two streams with memory, queues and a wire between them, compared with the list of bytes that
+//! went in.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +8,7 @@ use std::collections::VecDeque;
 const LIST: u64 = 0x1000;
 const RING: u64 = 0x10_0000;
 
-/// What is under way: what was posted, and what it carries.
+/// The payload of a posted transfer that is under way.
 #[derive(Debug)]
 enum Payload {
     Nothing,
@@ -23,7 +24,7 @@ struct Side {
     wire: VecDeque<(Transfer, Payload)>,
     completions: VecDeque<Result<Work, u32>>,
     receives: usize,
-    /// What was sent and has not been read.
+    /// The bytes that were sent and have not been read.
     oracle: VecDeque<u8>,
     counter: u8,
 }
@@ -103,7 +104,7 @@ impl Side {
     }
 }
 
-/// Carries one transfer; says whether there was one that could be.
+/// Carries one transfer, and returns whether one could be carried.
 fn carry(from: &mut Side, to: &mut Side) -> bool {
     let Some((transfer, payload)) = from.wire.front() else { return false };
     if transfer.message.is_some() && to.receives == 0 {
@@ -196,7 +197,7 @@ proptest! {
         settle(&mut left, &mut right);
         prop_assert!(left.oracle.is_empty() && right.oracle.is_empty());
         prop_assert!(left.stream.all_sent() && right.stream.all_sent());
-        // And it still goes on.
+        // The connection still works.
         prop_assert!(left.send(1, false) == 1 && right.send(1, false) == 1);
     }
 
@@ -334,7 +335,7 @@ fn waits_tell_how_much_of_the_send_ring_is_used() {
     assert_eq!((left.stream.room(), left.stream.direct_room()), (LEAST, LEAST));
     left.stream.waited(true);
     assert_eq!(left.stream.room(), 3 * LEAST);
-    // What the program asked for is the most.
+    // The program's size is the maximum.
     left.stream.waited(true);
     assert_eq!(left.stream.room(), 3 * LEAST);
     left.stream.waited(false);

@@ -1,25 +1,26 @@
-//! What a work request was for, as the 64 bits that come back with its completion. The principal type is [`Work`].
+//! The purpose of a work request, as the 64 bits that come back with its completion. The principal
+//! type is [`Work`].
 
 use crate::Control;
 
-/// What was posted.
+/// The purpose of a work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// A receive.
     Receive,
-    /// A message with data, of which so many bytes lie in the send ring.
+    /// A message with data.
     Data {
-        /// Bytes of the send ring.
+        /// The bytes of the message that are in the send ring.
         ring: u32,
     },
-    /// A write into a mapped buffer, of which so many bytes lie in the send ring.
+    /// A write into a mapped buffer.
     Direct {
-        /// Bytes of the send ring.
+        /// The bytes of the message that are in the send ring.
         ring: u32,
     },
-    /// An entry of the peer's I/O map.
+    /// A new entry of the peer's I/O map.
     Map,
-    /// Credits.
+    /// A grant of credits.
     Credits,
     /// A message about the connection.
     Control(Control),
@@ -50,7 +51,7 @@ impl Work {
         kind << 32 | u64::from(rest)
     }
 
-    /// What a number stands for; `None` for a number that is none of ours.
+    /// The work for a number; `None` if the number is not from [`Work::id`].
     #[must_use]
     pub fn of(id: u64) -> Option<Self> {
         let ring = u32::try_from(id & 0xFFFF_FFFF).ok()?;
