@@ -1,29 +1,33 @@
-//! The communication manager of a whole agent as one state machine: queue pairs find each other, agree on numbers, and part. IBA
-//! chapter 12.
+//! The communication manager of a whole agent as one state machine. Through it, queue pairs find
+//! each other, agree on numbers, and disconnect. IBA chapter 12. Principal type: [`Cm`].
 //!
-//! No clock, no socket, no random source: [`Cm`] is told what its users want ([`Cm::request`], [`Cm::reply`], [`Cm::disconnect`] …),
-//! which datagrams came ([`Cm::on_mad`]) and what time it is ([`Cm::on_time`], at [`Cm::next_time`]); what is to be sent and what
-//! its users should know is taken with [`Cm::poll_output`] until nothing is left, after every call.
+//! [`Cm`] has no clock, no socket and no random source. Its users call it ([`Cm::request`],
+//! [`Cm::reply`], [`Cm::disconnect`] …). Its caller passes in the datagrams that arrive
+//! ([`Cm::on_mad`]) and the time ([`Cm::on_time`], at [`Cm::next_time`]). After every call, the
+//! caller takes datagrams to send and events for users with [`Cm::poll_output`], until there are no
+//! more.
 //!
 //! ```text
 //!  active                            passive
 //!  request()    ── REQ ──────────▶   Kind::Incoming
 //!  Kind::Later  ◀───────── MRA ───   mra()                     if it takes long
 //!  Kind::Agreed ◀───────── REP ───   reply()
-//!  ready()      ── RTU ──────────▶   Kind::Established         or established_by_data(), when data come first
+//!  ready()      ── RTU ──────────▶   Kind::Established         or established_by_data()
 //!  disconnect() ── DREQ ─────────▶   Kind::DisconnectWanted
 //!  Kind::Disconnected ◀─── DREP ──   disconnect()
 //!  Kind::Rested                      Kind::Rested              when the time-wait is over
 //! ```
 //!
-//! There is no table of listeners: every new REQ and SIDR_REQ is an event with an id of its own, which the user answers with
-//! [`Cm::reply`], [`Cm::reject`] (nobody listens: [`Reason::INVALID_SERVICE_ID`]) or, so that the peer tries again, [`Cm::forget`].
+//! There is no table of listeners. Every new REQ and SIDR_REQ is an event with an id of its own.
+//! The user answers it with [`Cm::reply`], or with [`Cm::reject`] (no listener:
+//! [`Reason::INVALID_SERVICE_ID`]), or drops it with [`Cm::forget`], so that the peer tries again.
 //!
-//! An [`Id`] that was given out stays until [`Cm::destroy`], in whichever state; that says to the peer what is left to say, and the
-//! machine goes on alone until the connection's time-wait is over. No event comes for an id that was destroyed.
+//! An [`Id`] stays valid until [`Cm::destroy`], in any state. `destroy` sends what the protocol
+//! still requires, and the machine then continues without its user until the connection's time-wait
+//! is over. A destroyed id gets no more events.
 //!
-//! Everything in a datagram is a claim. One that does not come from the address that its connection is with, or that names ids which
-//! do not belong together, is dropped, and [`Dropped`] says why.
+//! Everything in a datagram is a claim. A datagram is dropped if it does not come from its
+//! connection's peer, or if its ids do not belong together. [`Dropped`] says why.
 
 mod active;
 mod close;
@@ -55,27 +59,32 @@ pub use wire::mad::Mad;
 use std::collections::VecDeque;
 use table::Table;
 
-/// Names a connection, or a datagram service's question, from [`Cm::request`] or [`Kind::Incoming`] until [`Cm::destroy`]. Index
-/// and generation: one that was destroyed is [`Error::Stale`], never another's.
+/// Names a connection, or a SIDR request, from [`Cm::request`] or [`Kind::Incoming`] until
+/// [`Cm::destroy`]. It is an index and a generation: a destroyed id is [`Error::Stale`], and never
+/// names another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     index: u32,
     generation: u32,
 }
 
-/// How much a [`Cm`] may hold, and its secret.
+/// The limits of a [`Cm`], and its secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// A number that nobody can guess: communication ids, transaction ids and the tables' order come from it.
+    /// A number that nobody can guess. Communication ids, transaction ids and the order in the hash
+    /// tables depend on it.
     pub secret: u64,
-    /// Ids at a time, those included that only rest; at most 2^20. More requests find it [`Error::Full`], more REQs are dropped.
+    /// Maximum number of ids, including resting ones; at most 2^20. Beyond that, requests fail with
+    /// [`Error::Full`] and REQs are dropped.
     pub ids: u32,
-    /// REQs and SIDR_REQs at a time that nobody has answered yet; more are dropped, and their senders try again.
+    /// Maximum number of REQs and SIDR_REQs that no user has answered yet. Further ones are
+    /// dropped, and their senders try again.
     pub undecided: u32,
-    /// Ids at a time that only rest, in time-wait or to repeat an answer; with more, the rest is cut short.
+    /// Maximum number of resting ids: ids in time-wait, or kept only to repeat an answer. Beyond
+    /// that, the rest ends at once.
     pub resting: u32,
-    /// What a peer is told that repeats its REQ or REP while the user has not decided: how much longer that may take, a code of 5
-    /// bits. 0 tells it nothing, so that the user has as long as the peer's tries last.
+    /// The MRA service timeout, a code of 5 bits, for a peer that repeats its REQ or REP before the
+    /// user has decided. With 0 no MRA is sent, so the user has as long as the peer's retries last.
     pub patience: u8,
 }
 
@@ -85,41 +94,42 @@ impl Default for Config {
     }
 }
 
-/// How much a [`Cm`] holds.
+/// What a [`Cm`] holds at the moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Ids, those included that only rest.
+    /// Ids, including resting ones.
     pub ids: usize,
-    /// REQs and SIDR_REQs that nobody has answered yet.
+    /// REQs and SIDR_REQs that no user has answered yet.
     pub undecided: usize,
-    /// Ids that only rest.
+    /// Resting ids.
     pub resting: usize,
     /// Timers that run.
     pub timers: usize,
-    /// Peers' numbers that lead to an id.
+    /// Keys of peers that lead to an id.
     pub keys: usize,
 }
 
-/// The communication manager. Its calls stand with the side that makes them: the active side's in `active`, the passive side's in
-/// `passive`, what ends a connection in `close`, alternate paths in `paths`, datagram services in `sidr`; what datagrams do is in
-/// `receive`, what time does in `timers`.
+/// The communication manager. Its methods are in the file of the side that calls them: `active` for
+/// the active side, `passive` for the passive side, `close` for the end of a connection, `paths`
+/// for alternate paths, `sidr` for datagram services. `receive` handles incoming datagrams,
+/// `timers` handles time.
 #[derive(Debug)]
 pub struct Cm {
     config: Config,
     table: Table,
     outputs: VecDeque<Output>,
-    /// How many transactions we have begun.
+    /// The number of transactions that this side has begun.
     transactions: u32,
 }
 
 impl Cm {
-    /// One that holds nothing.
+    /// A communication manager without ids.
     #[must_use]
     pub fn new(config: Config) -> Cm {
         Cm { config, table: Table::new(&config), outputs: VecDeque::new(), transactions: 0 }
     }
 
-    /// In which state an id is.
+    /// The state of an id.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -127,7 +137,7 @@ impl Cm {
         Ok(self.table.entry(self.table.resolve(id)?).facts.state)
     }
 
-    /// What both sides have said so far: what a queue pair's attributes are made of.
+    /// What both sides have agreed on so far: the source of a queue pair's attributes.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -135,21 +145,21 @@ impl Cm {
         Ok(self.table.entry(self.table.resolve(id)?).facts)
     }
 
-    /// How much is held.
+    /// What is held at the moment.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.table.counts()
     }
 
-    /// What is to be sent or told next, in the order in which it happened.
+    /// The next datagram to send or event to report, in the order in which they arose.
     pub fn poll_output(&mut self) -> Option<Output> {
         loop {
             match self.outputs.pop_front() {
-                // Destroyed since: nobody is there to be told.
+                // The id was destroyed since, so no user waits for the event.
                 Some(Output::Event(event)) if self.table.resolve(event.id).is_err() => {}
                 Some(output) => return Some(output),
                 None => {
-                    // A burst leaves no memory behind.
+                    // The memory of a burst is given back.
                     if self.outputs.capacity() > 64 {
                         self.outputs = VecDeque::new();
                     }

@@ -1,12 +1,17 @@
-//! The transport as pure state machines: what a queue pair sends, what it answers, when it tries again and when it gives up.
+//! The transport as pure state machines. They decide what a queue pair sends, how it answers, when
+//! it retransmits and when it gives up.
 //!
-//! No clock, no socket, no thread, no memory of the program: time is an argument, packets are [`wire::Headers`] and a length, and
-//! where bytes have to be moved the machine says which, and its caller moves them. Four verbs move everything: a packet came
-//! ([`Requester::handle_response`], [`Responder::handle`]), time passed ([`Requester::handle_timeout`]), what is to be sent
-//! (`poll_transmit`), when to call again ([`Requester::poll_timeout`]).
+//! The machines have no clock, no socket, no thread and no access to the program's memory. Time is
+//! an argument. A packet is a [`wire::Headers`] and a payload length. Where bytes must be moved,
+//! the machine says which bytes, and its caller moves them. A caller uses four verbs: a packet
+//! arrived ([`Requester::handle_response`], [`Responder::handle`]); time passed
+//! ([`Requester::handle_timeout`]); return the next packet to send (`poll_transmit`); return the
+//! time of the next call ([`Requester::poll_timeout`]).
 //!
-//! Begin with [`qp`], the queue pair's states on one page; then [`Requester`] and [`Responder`], the two halves of a queue pair.
-//! The reliable connection's rules are in `rc/`. How queue pairs find each other is [`cm`]. Source: IBA volume 1, chapters 9 to 12.
+//! Read [`qp`] first: the states of the queue pair on one page. Then read [`Requester`] and
+//! [`Responder`], the two halves of a queue pair. The rules of the reliable connection are in
+//! `rc/`. [`cm`] is the connection manager, by which queue pairs find each other. Source: IBA
+//! volume 1, chapters 9 to 12.
 #![forbid(unsafe_code)]
 
 mod alone;

@@ -1,10 +1,12 @@
-//! Requests that send nothing: binding a memory window, invalidating a key. They take no packet number; each is carried out by the
-//! caller when its turn comes in the queue, once, however often the packets around it go again. Adds to [`Requester`]. IBA 10.8.2.3.
+//! Local requests, which send no packet: binding a memory window, invalidating a key. They take no
+//! packet number. When a local request reaches the head of the queue, the caller carries it out.
+//! This happens once, even if the packets around it are retransmitted. Adds to [`Requester`]. IBA
+//! 10.8.2.3.
 
 use crate::{Reason, Requester, SendOp, Status, Time};
 
 impl Requester {
-    /// Whether the request whose turn it is sends nothing.
+    /// Whether the next request is a local one.
     #[must_use]
     pub fn has_local(&self) -> bool {
         self.cursor.op != self.head()
@@ -12,8 +14,8 @@ impl Requester {
             && self.ops.at(self.cursor.op).op.operation.is_local()
     }
 
-    /// The request whose turn it is, if it is one that sends nothing and may begin now. The caller carries it out and says
-    /// [`Requester::local_done`]; nothing may come between.
+    /// The next request, if it is a local one and may begin now. The caller carries it out and
+    /// calls [`Requester::local_done`], without another call in between.
     pub fn poll_local(&mut self, now: Time) -> Option<SendOp> {
         if !self.has_local() || self.stops_here() {
             return None;
@@ -24,7 +26,8 @@ impl Requester {
         Some(self.ops.at(self.cursor.op).op)
     }
 
-    /// How the request went that [`Requester::poll_local`] has just given. It completes in its turn, with the status if there is one.
+    /// Reports the result of the request that [`Requester::poll_local`] has just returned. The
+    /// request completes in post order; if there is a status, it completes with that status.
     pub fn local_done(&mut self, result: Result<(), Status>) {
         let index = self.cursor.op;
         match result {
@@ -41,14 +44,14 @@ impl Requester {
         }
     }
 
-    /// Requests that were carried out here are complete as soon as everything before them is.
+    /// Completes local requests that were carried out, once everything before them is complete.
     pub(crate) fn pass_local(&mut self) {
         while self.done != self.cursor.started && self.ops.at(self.done).op.operation.is_local() {
             self.done = self.done.wrapping_add(1);
         }
     }
 
-    /// Going back does not carry anything out again that sends nothing.
+    /// Skips local requests after going back: they are not carried out again.
     pub(crate) fn skip_local(&mut self) {
         while self.cursor.op != self.cursor.started && self.ops.at(self.cursor.op).op.operation.is_local() {
             self.cursor.op = self.cursor.op.wrapping_add(1);

@@ -1,5 +1,6 @@
-//! Whether a queue pair may go from one state to another with these attributes: the rule over the table in [`crate::qp`]. Not
-//! whether the attributes' values make sense: that takes a device and its ports. Principal function: [`check`].
+//! Decides whether a queue pair may go from one state to another with given attributes, by the
+//! table in [`crate::qp`]. The values of the attributes are not checked here, because that needs a
+//! device and its ports. Principal function: [`check`].
 
 use crate::qp::{Service, State, TRANSITIONS};
 use std::fmt;
@@ -35,7 +36,7 @@ impl Attributes {
     pub const DEST_QPN: Attributes = Attributes(1 << 20);
     pub const RATE_LIMIT: Attributes = Attributes(1 << 25);
 
-    /// Nothing at all.
+    /// The empty set.
     pub const NONE: Attributes = Attributes(0);
 
     /// Whether all of `others` are in this set.
@@ -44,13 +45,13 @@ impl Attributes {
         self.0 & others.0 == others.0
     }
 
-    /// What is in this set and not in `others`.
+    /// The attributes that are in this set and not in `others`.
     #[must_use]
     pub const fn without(self, others: Attributes) -> Attributes {
         Attributes(self.0 & !others.0)
     }
 
-    /// Whether nothing is in it.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -64,7 +65,7 @@ impl BitOr for Attributes {
     }
 }
 
-/// Names by bit; RATE_LIMIT lies apart.
+/// Names of bits 0 to 20. RATE_LIMIT has a higher bit and is treated separately.
 const NAMES: [&str; 21] = [
     "STATE",
     "CUR_STATE",
@@ -112,39 +113,40 @@ pub enum ModifyError {
     NoSuchTransition {
         /// The service.
         service: Service,
-        /// Where it is.
+        /// The current state.
         current: State,
-        /// Where it should go.
+        /// The requested state.
         next: State,
     },
-    /// Something required is not given.
+    /// A required attribute is missing.
     #[error("{service} {current} to {next} needs {missing} too")]
     Missing {
         /// The service.
         service: Service,
-        /// Where it is.
+        /// The current state.
         current: State,
-        /// Where it should go.
+        /// The requested state.
         next: State,
-        /// What was not given.
+        /// The missing attributes.
         missing: Attributes,
     },
-    /// Something is given that this transition does not take.
+    /// An attribute is given that this transition does not take.
     #[error("{service} {current} to {next} does not take {extra}")]
     NotTaken {
         /// The service.
         service: Service,
-        /// Where it is.
+        /// The current state.
         current: State,
-        /// Where it should go.
+        /// The requested state.
         next: State,
-        /// What was given in vain.
+        /// The attributes that are not taken.
         extra: Attributes,
     },
 }
 
-/// The attributes of a mask that count for a service. Programs name for both ends of XRC what they name for RC, and those of the
-/// other end are passed over, as the verbs of Linux do.
+/// The attributes of `mask` that apply to a service. Programs name the attributes of RC for both
+/// ends of an XRC connection. Attributes of the other end are ignored, as the verbs of Linux ignore
+/// them.
 #[must_use]
 pub fn counting(service: Service, mask: Attributes) -> Attributes {
     let others = match service {
@@ -155,11 +157,11 @@ pub fn counting(service: Service, mask: Attributes) -> Attributes {
     mask.without(others)
 }
 
-/// Whether a queue pair of `service` may go from `current` to `next` when `mask` says which attributes come along. `STATE` itself
-/// may be in the mask or not; that `CUR_STATE`, if given, is true is for the caller to see.
+/// Whether a queue pair of `service` may go from `current` to `next` with the attributes in `mask`.
+/// `STATE` itself may be in the mask or not. If `CUR_STATE` is given, the caller checks its value.
 ///
 /// # Errors
-/// See [`ModifyError`]; to a program all of them are EINVAL.
+/// See [`ModifyError`]. A program gets EINVAL for all of them.
 pub fn check(service: Service, current: State, next: State, mask: Attributes) -> Result<(), ModifyError> {
     let rule = TRANSITIONS
         .iter()

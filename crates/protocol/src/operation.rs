@@ -1,5 +1,5 @@
-//! What passes between a requester and its caller: operations in, packets out, answers to place. Only data, no behaviour.
-//! Principal types: [`SendOp`], [`Transmit`], [`Incoming`].
+//! The data that pass between a requester and its caller: operations in, packets out, answers to
+//! place. Only data, no behaviour. Principal types: [`SendOp`], [`Transmit`], [`Incoming`].
 
 use std::fmt;
 use wire::{Feth, Headers, Qpn};
@@ -24,14 +24,14 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// RDMA READ, the atomics, ATOMIC WRITE and FLUSH: each has an answer of its own, their number is limited, and a fence waits for
-    /// them.
+    /// RDMA READ, the atomics, ATOMIC WRITE and FLUSH. Each has an answer of its own. Their number
+    /// is limited, and a fence waits for them.
     #[must_use]
     pub const fn is_read_or_atomic(self) -> bool {
         matches!(self, Operation::Read | Operation::CmpSwap | Operation::FetchAdd) || self.is_confirmed()
     }
 
-    /// ATOMIC WRITE and FLUSH: their answer is that of an RDMA READ of nothing.
+    /// ATOMIC WRITE and FLUSH. Their answer is that of an RDMA READ of zero bytes.
     #[must_use]
     pub const fn is_confirmed(self) -> bool {
         matches!(self, Operation::AtomicWrite | Operation::Flush)
@@ -43,7 +43,8 @@ impl Operation {
         matches!(self, Operation::CmpSwap | Operation::FetchAdd)
     }
 
-    /// Carried out at the requester, without a packet: see [`crate::Requester::poll_local`].
+    /// Operations that the requester's side carries out without a packet: see
+    /// [`crate::Requester::poll_local`].
     #[must_use]
     pub const fn is_local(self) -> bool {
         matches!(self, Operation::BindMw | Operation::LocalInv)
@@ -74,18 +75,21 @@ impl fmt::Display for Operation {
 pub struct Destination {
     /// The receiving queue pair.
     pub dest_qp: Qpn,
-    /// The key that it asks for. The rule for keys with the top bit set (the sender's own key is sent) is the caller's.
+    /// The receiver's Q_Key. The caller applies the rule for keys with the top bit set (then the
+    /// sender's own key is sent).
     pub qkey: u32,
 }
 
 /// One send work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOp {
-    /// The caller's name for it: comes back in [`Transmit`], [`Incoming`] and [`crate::Completion`].
+    /// The caller's name for the request. It comes back in [`Transmit`], [`Incoming`] and
+    /// [`crate::Completion`].
     pub slot: u32,
     /// What it does.
     pub operation: Operation,
-    /// Bytes of the message; 8 for the atomics and ATOMIC WRITE; those that a FLUSH is about.
+    /// Bytes of the message. 8 for the atomics and ATOMIC WRITE; the length of the range for a
+    /// FLUSH.
     pub length: u32,
     /// RDMA and atomics: address at the responder.
     pub remote_addr: u64,
@@ -99,9 +103,9 @@ pub struct SendOp {
     pub compare: u64,
     /// The value to swap in, or to add.
     pub swap_add: u64,
-    /// The receiver's completion is a solicited one.
+    /// The receiver's completion is solicited.
     pub solicited: bool,
-    /// Not to be started before all earlier READs and atomics are complete.
+    /// The request must not start before all earlier READs and atomics are complete.
     pub fence: bool,
     /// UD only.
     pub dest: Destination,
@@ -109,29 +113,31 @@ pub struct SendOp {
     pub xrc_srq: u32,
 }
 
-/// A packet to be sent: these headers, then bytes `[offset, offset + len)` of the gather list of the request in `slot`.
+/// A packet to be sent: these headers, then bytes `[offset, offset + len)` of the gather list of
+/// the request in `slot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The headers.
     pub headers: Headers,
-    /// The request that it belongs to.
+    /// The request that the packet belongs to.
     pub slot: u32,
-    /// Where its payload begins in the message.
+    /// The offset of its payload in the message.
     pub offset: u32,
     /// Bytes of payload; 0 for READ, atomic and FLUSH requests.
     pub len: u32,
 }
 
-/// What an answer asks the caller to do. After the two `Place` forms comes [`crate::Requester::placed`], before anything else.
+/// What the caller must do about an answer. After the two `Place` forms, the caller's next call
+/// must be [`crate::Requester::placed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Incoming {
-    /// Nothing. There may be completions and packets to send, as after every call.
+    /// Nothing. As after every call, there may be completions and packets to send.
     Nothing,
-    /// It comes before data that is missing: keep it for a moment, or say [`crate::Requester::missed_data`]. Only where
-    /// [`crate::Requester::keep_out_of_order`] was said.
+    /// The answer comes before data that is missing. Keep it for a short time, or call
+    /// [`crate::Requester::missed_data`]. Only after [`crate::Requester::keep_out_of_order`].
     OutOfOrder,
-    /// The payload is bytes `[offset, offset + len)` of what the READ in `slot` asked for.
+    /// The payload is bytes `[offset, offset + len)` of the data that the READ in `slot` requested.
     Place {
         /// The READ.
         slot: u32,
@@ -139,10 +145,10 @@ pub enum Incoming {
         offset: u32,
         /// Bytes of payload.
         len: u32,
-        /// With these the READ is complete.
+        /// These bytes complete the READ.
         last: bool,
     },
-    /// The word as it was before the atomic in `slot`.
+    /// The value that the word had before the atomic in `slot`.
     PlaceAtomic {
         /// The atomic.
         slot: u32,

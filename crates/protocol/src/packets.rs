@@ -1,12 +1,14 @@
-//! The packets of a request: how many there are, and what each of them says. Adds to [`Requester`]; when a packet is sent is decided
-//! in [`crate::requester`]. IBA 9.4 (operations), 9.7.2 (numbering), 9.7.5.1.2 (asking for acknowledgement).
+//! The packets of a request: how many there are, and what each of them contains. Adds to
+//! [`Requester`]. When a packet is sent is decided in [`crate::requester`]. IBA 9.4 (operations),
+//! 9.7.2 (numbering), 9.7.5.1.2 (asking for acknowledgement).
 
 use crate::ring::Entry;
 use crate::{MAX_MESSAGE, Operation, Reason, Requester, RequesterConfig, SendOp, Service, Status, Transmit};
 use wire::{AtomicEth, Deth, Headers, Opcode, Place, Psn, Reth};
 
 impl Requester {
-    /// The request packet of an atomic, an ATOMIC WRITE, a FLUSH, or of the next piece of a READ. A piece that was answered in part asks for the rest.
+    /// The request packet of an atomic, an ATOMIC WRITE, a FLUSH, or of the next piece of a READ.
+    /// For a piece that was answered in part, the packet asks for the rest.
     pub(crate) fn ask(&mut self, entry: &Entry) -> Transmit {
         let (op, skip) = (&entry.op, self.cursor.packet);
         let (packets, end) = (self.packets(op), self.piece_end(op, skip));
@@ -24,10 +26,10 @@ impl Requester {
         headers.feth = op.feth;
         headers.reth = Reth { va: op.remote_addr.wrapping_add(offset.into()), rkey: op.rkey, len };
         headers.atomic = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_add: op.swap_add, compare: op.compare };
-        // The answer takes a number per packet, all of them set aside by the request.
+        // Each packet of the answer takes a number. The request reserves all of them.
         self.advance(entry.first, end, end == packets);
         self.cursor.reads += 1;
-        // It answers what was sent before, too.
+        // Its answer also acknowledges what was sent before.
         self.cursor.unasked = 0;
         let payload = if op.operation == Operation::AtomicWrite { len } else { 0 };
         Transmit { headers, slot: op.slot, offset, len: payload }
@@ -70,7 +72,8 @@ impl Requester {
         }
     }
 
-    /// The packets before `end` of the operation that begins with number `first` are sent; perhaps these are all.
+    /// Records that the packets before `end` are sent, of the operation that begins with number
+    /// `first`. `whole`: these are all packets of the operation.
     pub(crate) fn advance(&mut self, first: Psn, end: u32, whole: bool) {
         if self.cursor.high.is_before(first + end) {
             self.cursor.high = first + end;
@@ -83,7 +86,7 @@ impl Requester {
         }
     }
 
-    /// How many packet numbers an operation takes: at least one, unless it sends nothing.
+    /// How many packet numbers an operation takes: at least one, or 0 if it is local.
     pub(crate) fn packets(&self, op: &SendOp) -> u32 {
         if op.operation.is_atomic() || op.operation.is_confirmed() {
             return 1;
@@ -94,7 +97,8 @@ impl Requester {
         (op.length >> self.mtu_shift) + u32::from(op.length & (self.config.mtu - 1) != 0) + u32::from(op.length == 0)
     }
 
-    /// Where the piece of a READ ends that has the packet `packet` numbers behind the first. An atomic is one piece.
+    /// The end of the READ piece that contains packet `packet`, counted from the first. An atomic
+    /// is one piece.
     pub(crate) fn piece_end(&self, op: &SendOp, packet: u32) -> u32 {
         let packets = self.packets(op);
         match packet.checked_div(self.config.read_piece) {
@@ -103,7 +107,7 @@ impl Requester {
         }
     }
 
-    /// What a READ's answer has in the packet `packet` numbers behind its first: where it begins, and its length.
+    /// The offset and length of packet `packet` in a READ's answer, counted from the first.
     pub(crate) fn part(&self, op: &SendOp, packet: u32) -> (u32, u32) {
         let offset = packet << self.mtu_shift;
         (offset, (op.length - offset).min(self.config.mtu))
@@ -111,7 +115,7 @@ impl Requester {
 }
 
 impl RequesterConfig {
-    /// Whether the operation can be sent at all.
+    /// Checks whether the operation can be sent at all.
     pub(crate) fn admit(&self, service: Service, op: &SendOp) -> Result<(), (Status, Reason)> {
         let operation = op.operation;
         let offered = match service {
@@ -138,7 +142,7 @@ impl RequesterConfig {
     }
 }
 
-/// The packet's operation, for SENDs and WRITEs.
+/// The wire operation of a SEND or WRITE packet.
 fn opcode(operation: Operation, place: Place) -> wire::Operation {
     use wire::Operation as W;
     let write = matches!(operation, Operation::Write | Operation::WriteImm);

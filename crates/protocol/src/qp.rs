@@ -1,29 +1,33 @@
-//! The queue pair on one page: its services, its states, and every transition with what it requires and what it allows.
+//! The queue pair on one page: its services, its states, and every transition with the attributes
+//! that it requires and allows.
 //!
 //! ```text
-//!              RESET ──▶ INIT ──▶ RTR ──▶ RTS ◀──▶ SQD          any state ──▶ RESET, by modify
-//!                                          ▲                    any state but RESET ──▶ ERR, by modify
-//!                                          │
-//!                         send error ──▶  SQE                   UC, UD: a send that fails stops only the send queue
-//!                                         ERR ◀── send error    RC, XRC; and receive errors, all services
+//!     RESET ──▶ INIT ──▶ RTR ──▶ RTS ◀──▶ SQD     any state ──▶ RESET, by modify
+//!                                 ▲               any state but RESET ──▶ ERR, by modify
+//!                                 │
+//!                send error ──▶  SQE              UC, UD: a failed send stops only the send queue
+//!                                ERR ◀── error    RC, XRC: send error; all: receive error
 //! ```
 //!
-//! | state | post send | post receive | incoming packets           | send queue                                  |
-//! |-------|-----------|--------------|----------------------------|---------------------------------------------|
-//! | RESET | refused   | refused      | dropped                    | –                                           |
-//! | INIT  | refused   | queued       | dropped                    | –                                           |
-//! | RTR   | refused   | queued       | served                     | –                                           |
-//! | RTS   | queued    | queued       | served                     | runs                                        |
-//! | SQD   | queued    | queued       | served                     | ends what it has begun, then stands drained |
-//! | SQE   | flushed   | queued       | served                     | flushes                                     |
-//! | ERR   | flushed   | flushed      | dropped                    | flushes                                     |
+//! | state | post send | post receive | packets | send queue                                     |
+//! |-------|-----------|--------------|---------|------------------------------------------------|
+//! | RESET | refused   | refused      | dropped | –                                              |
+//! | INIT  | refused   | queued       | dropped | –                                              |
+//! | RTR   | refused   | queued       | served  | –                                              |
+//! | RTS   | queued    | queued       | served  | runs                                           |
+//! | SQD   | queued    | queued       | served  | completes the requests that have begun, drains |
+//! | SQE   | flushed   | queued       | served  | flushes                                        |
+//! | ERR   | flushed   | flushed      | dropped | flushes                                        |
 //!
-//! Not here: the check itself ([`crate::modify`]), what a state does to packets ([`crate::Requester`], [`crate::Responder`]).
-//! Principal types: [`State`], [`Service`], [`TRANSITIONS`]. IBA 10.3.1 and 11.2.5.3.
+//! Not here: the check of a transition ([`crate::modify`]), and how a state treats packets
+//! ([`crate::Requester`], [`crate::Responder`]). Principal types: [`State`], [`Service`],
+//! [`TRANSITIONS`]. IBA 10.3.1 and 11.2.5.3.
 //!
-//! The rate limit, which the IBA does not know, is taken where Linux takes it (on the way to RTR and RTS, and in RTS), by everybody that sends.
+//! The IBA has no rate limit. softhca accepts one in the same transitions as Linux: INIT to RTR,
+//! RTR to RTS, and RTS to RTS, for every service that sends.
 //!
-//! RESET → ERR is refused: a queue pair in RESET has nothing to flush, and Linux, for which programs are written, refuses it too.
+//! RESET → ERR is refused. A queue pair in RESET has nothing to flush, and Linux, for which
+//! programs are written, refuses it too.
 
 use crate::modify::Attributes;
 use std::fmt;
@@ -37,11 +41,12 @@ pub enum Service {
     Rc,
     /// Unreliable connection: in order, but a message may be lost.
     Uc,
-    /// Unreliable datagram: messages of one packet, to and from anybody.
+    /// Unreliable datagram: messages of one packet, to and from any queue pair.
     Ud,
-    /// The end of an extended reliable connection that asks: it has a send queue only.
+    /// The initiator of an extended reliable connection: it has a send queue only.
     XrcIni,
-    /// The end that serves: what comes goes to the shared receive queue that it names.
+    /// The target of an extended reliable connection. Messages go to the shared receive queue that
+    /// they name.
     XrcTgt,
 }
 
@@ -49,27 +54,28 @@ pub enum Service {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum State {
-    /// Just made, or set back.
+    /// New, or reset.
     #[default]
     Reset = 0,
-    /// Initialised: receives may be posted.
+    /// Initialised: receive requests may be posted.
     Init = 1,
     /// Ready to receive.
     Rtr = 2,
     /// Ready to send.
     Rts = 3,
-    /// Send queue drains, or has drained.
+    /// The send queue is draining, or has drained.
     Sqd = 4,
     /// Send queue error; unreliable services only.
     Sqe = 5,
-    /// Error: everything is flushed.
+    /// Error: all requests are flushed.
     Err = 6,
 }
 
-/// One row: from the states in the first column to the second; per service what must be given and what may be given besides.
+/// One row of the table: the states before, the state after, and the rule of each service.
 pub type Transition = (&'static [State], State, [Rule; 5]);
 
-/// What a transition takes on one service: (required, optional), or nothing where it does not exist.
+/// The attributes of a transition for one service: (required, optional). `None` if the service has
+/// no such transition.
 pub type Rule = Option<(Attributes, Attributes)>;
 
 use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
@@ -95,7 +101,7 @@ const RTY: Attributes = Attributes::RETRY_CNT;
 const RTI: Attributes = Attributes::MIN_RNR_TIMER;
 const SQN: Attributes = Attributes::EN_SQD_ASYNC_NOTIFY;
 
-/// Any of these attributes.
+/// The union of these attributes.
 macro_rules! set {
     ($($attribute:ident)*) => { Attributes(0 $(| $attribute.0)*) };
 }
@@ -105,7 +111,8 @@ macro_rules! rule {
 }
 const NOTHING: Rule = rule!(;);
 
-/// Every transition that exists, each with its rules for RC, UC, UD, and XRC's two ends. What is not here is refused.
+/// Every transition that exists, with its rules for RC, UC, UD, XRC initiator and XRC target. Every
+/// other transition is refused.
 #[rustfmt::skip]
 pub const TRANSITIONS: &[Transition] = &[
     (&[Reset], Reset, [NOTHING, NOTHING, NOTHING, NOTHING, NOTHING]),
@@ -168,7 +175,7 @@ impl State {
     /// All states, in the order of their numbers.
     pub const ALL: [State; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err];
 
-    /// The state of a number.
+    /// The state with this number, if there is one.
     #[must_use]
     pub const fn from_u32(number: u32) -> Option<State> {
         if (number as usize) < State::ALL.len() { Some(State::ALL[number as usize]) } else { None }
@@ -180,13 +187,13 @@ impl State {
         self as u32
     }
 
-    /// Whether send requests may be posted (they may come back flushed).
+    /// Whether send requests may be posted. In some states they are flushed.
     #[must_use]
     pub const fn takes_sends(self) -> bool {
         matches!(self, Rts | Sqd | Sqe | Err)
     }
 
-    /// Whether receive requests may be posted (they may come back flushed).
+    /// Whether receive requests may be posted. In some states they are flushed.
     #[must_use]
     pub const fn takes_receives(self) -> bool {
         !matches!(self, Reset)
@@ -203,7 +210,8 @@ impl Service {
     /// All services, in the order of the columns of [`TRANSITIONS`].
     pub const ALL: [Service; 5] = [Service::Rc, Service::Uc, Service::Ud, Service::XrcIni, Service::XrcTgt];
 
-    /// Whether every message arrives exactly once and in order, or its sender hears why not.
+    /// Whether every message arrives exactly once and in order, or the sender learns why it did
+    /// not.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         matches!(self, Service::Rc | Service::XrcIni | Service::XrcTgt)
@@ -215,7 +223,7 @@ impl Service {
         !matches!(self, Service::XrcTgt)
     }
 
-    /// Whether it serves what peers ask for.
+    /// Whether the service serves requests of peers.
     #[must_use]
     pub const fn receives(self) -> bool {
         !matches!(self, Service::XrcIni)

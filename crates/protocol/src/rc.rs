@@ -1,7 +1,10 @@
-//! What makes the reliable connection reliable: the requester's side of answers and going back ([`requester`]), of timers
-//! ([`timers`]), of how much is under way ([`window`]) and of what the receiver can take ([`credits`]), and the responder's side of answering ([`responder`], [`answers`])
-//! and, on both sides, the middle of long messages ([`segment_run`], [`awaited_run`]) and out-of-order packets ([`out_of_order`]).
-//! IBA 9.7.
+//! The reliable connection's own rules; not what all services share, which is in
+//! [`crate::requester`] and [`crate::responder`]. On the requester's side: responses and going back
+//! ([`requester`]), timers ([`timers`]), the window ([`window`]) and end-to-end credits
+//! ([`credits`]). On the responder's side: checking requests ([`responder`]) and answering them
+//! ([`answers`]). On both sides: the middle packets of long messages ([`segment_run`],
+//! [`awaited_run`]) and out-of-order packets ([`out_of_order`]). Principal type: [`Reliable`]. IBA
+//! 9.7.
 
 pub(crate) mod answers;
 pub(crate) mod awaited_run;

@@ -1,6 +1,8 @@
-//! Why: sentences that name the numbers, for whoever has to find the mistake. [`Reason`] is why a requester failed a work
-//! request, [`Fault`] why a responder refused or ignored a packet. Each knows what a program can do about it. The caller adds what
-//! is not known here (its own QP number, process, memory regions). Nothing decides by these.
+//! The reasons of failures, as sentences that name the numbers, for the person who looks for the
+//! mistake. [`Reason`] says why a requester failed a work request. [`Fault`] says why a responder
+//! refused or ignored a packet. Both know what a program can do about it. The caller adds facts
+//! that are not known here: its own QP number, process and memory regions. No decision depends on
+//! these types.
 
 use crate::{Operation, Service, Status};
 use wire::{Feth, NakCode, Opcode, Psn, Qpn};
@@ -8,32 +10,32 @@ use wire::{Feth, NakCode, Opcode, Psn, Qpn};
 /// Why a requester failed a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The caller said so, and knows why.
+    /// The caller failed the request, and knows why.
     #[error("the device could not carry it out here")]
     Local,
-    /// The queue went to error.
+    /// The queue went to the error state.
     #[error("the queue pair was moved to the error state")]
     Flushed,
-    /// The responder refused.
+    /// The responder answered with a NAK.
     #[error("QP {dest_qp} answered NAK {code} to packet {psn}")]
     Refused {
         /// The responder.
         dest_qp: Qpn,
-        /// Its reason.
+        /// The NAK code.
         code: NakCode,
         /// The packet that it refused.
         psn: Psn,
     },
-    /// Nothing was heard, again and again.
+    /// No answer came in all tries.
     #[error("QP {dest_qp} did not acknowledge packet {psn} within {} tries (timeout code {timeout}, retry_cnt {retry_cnt})", u32::from(*retry_cnt) + 1)]
     Silence {
         /// The responder.
         dest_qp: Qpn,
         /// The oldest packet without an answer.
         psn: Psn,
-        /// The timeout's code.
+        /// The timeout code.
         timeout: u8,
-        /// Retries that were allowed.
+        /// The number of retries allowed.
         retry_cnt: u8,
     },
     /// The responder never had a receive request.
@@ -41,9 +43,9 @@ pub enum Reason {
     NotReady {
         /// The responder.
         dest_qp: Qpn,
-        /// The packet that needed one.
+        /// The packet that needed a receive request.
         psn: Psn,
-        /// Retries that were allowed.
+        /// The number of retries allowed.
         rnr_retry: u8,
     },
     /// An answer of the wrong kind.
@@ -53,9 +55,9 @@ pub enum Reason {
         dest_qp: Qpn,
         /// The packet that it answers.
         psn: Psn,
-        /// What it was part of.
+        /// The operation that the packet is part of.
         operation: Operation,
-        /// What came.
+        /// The opcode of the packet.
         opcode: Opcode,
     },
     /// A READ response of the wrong length.
@@ -65,20 +67,20 @@ pub enum Reason {
         dest_qp: Qpn,
         /// The packet that it answers.
         psn: Psn,
-        /// Bytes that belong there.
+        /// Bytes that were expected.
         expected: u32,
         /// Bytes that came.
         got: u32,
     },
-    /// Longer than any message may be.
+    /// The message is longer than any message may be.
     #[error("a message of {length} bytes{} is longer than max_msg_sz, which is {limit}", if *length == u32::MAX { " or more" } else { "" })]
     TooLong {
-        /// Bytes of the message, as far as a word can say it.
+        /// Bytes of the message; `u32::MAX` also stands for more.
         length: u32,
         /// The limit.
         limit: u32,
     },
-    /// A datagram that does not fit into one packet.
+    /// The datagram does not fit into one packet.
     #[error("a datagram of {length} bytes is longer than the port's MTU of {mtu}")]
     LongDatagram {
         /// Bytes of the datagram.
@@ -86,7 +88,7 @@ pub enum Reason {
         /// The MTU of the port.
         mtu: u32,
     },
-    /// Not an operation of this service.
+    /// The service does not have the operation.
     #[error("{operation} does not exist on {service}")]
     NotOffered {
         /// The operation.
@@ -100,7 +102,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether the peer has a part in it: what was refused here was never sent.
+    /// Whether the peer is involved. A request that was refused locally was never sent.
     #[must_use]
     pub const fn is_of_peer(&self) -> bool {
         match self {
@@ -118,7 +120,8 @@ impl Reason {
         }
     }
 
-    /// What a program can do about it. Nothing of what was flushed, for the cause was something else.
+    /// What a program can do about it. `None` for a flushed request, because the cause was another
+    /// failure.
     #[must_use]
     pub const fn advice(&self) -> Option<&'static str> {
         Some(match self {
@@ -152,29 +155,29 @@ impl Reason {
 /// Why a responder refused or ignored a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It refused an earlier packet and serves no more.
+    /// The QP refused an earlier packet and serves no more.
     #[error("the QP has refused an earlier request and serves no more")]
     Dead,
-    /// For another service than this queue pair's.
+    /// The packet is for another service than this queue pair's.
     #[error("{opcode} came to a {service} QP")]
     Service {
-        /// What came.
+        /// The opcode of the packet.
         opcode: Opcode,
-        /// What the queue pair is.
+        /// The queue pair's service.
         service: Service,
     },
-    /// Packets before it are missing; they have been asked for.
+    /// Packets before this one are missing. They have been requested again.
     #[error("packet {got} came while {expected} is awaited")]
     Sequence {
-        /// The packet that is awaited.
+        /// The expected packet.
         expected: Psn,
-        /// The packet that came.
+        /// The packet that arrived.
         got: Psn,
     },
-    /// A repeated READ or atomic that is no longer, or was never, remembered.
+    /// A repeated READ or atomic that is no longer remembered, or never was.
     #[error("repeated {opcode} with packet {psn} fits no remembered request")]
     Forgotten {
-        /// What came.
+        /// The opcode of the packet.
         opcode: Opcode,
         /// Its number.
         psn: Psn,
@@ -182,43 +185,43 @@ pub enum Fault {
     /// The rest of a message whose beginning was lost or dropped.
     #[error("{opcode} continues a message that was abandoned")]
     Abandoned {
-        /// What came.
+        /// The opcode of the packet.
         opcode: Opcode,
     },
     /// A datagram with another Q_Key.
     #[error("Q_Key {got:#x} came, the QP has {expected:#x}")]
     QKey {
-        /// What the queue pair has.
+        /// The queue pair's Q_Key.
         expected: u32,
-        /// What the packet has.
+        /// The packet's Q_Key.
         got: u32,
     },
     /// A packet that cannot follow the one before it.
     #[error("{opcode} came out of order within a message")]
     Order {
-        /// What came.
+        /// The opcode of the packet.
         opcode: Opcode,
     },
     /// The queue pair's access flags do not allow the operation.
     #[error("{opcode} came, but the QP's access flags {access:#x} do not allow it")]
     NotAllowed {
-        /// What came.
+        /// The opcode of the packet.
         opcode: Opcode,
         /// The queue pair's access flags.
         access: u32,
     },
-    /// More READs and atomics than agreed.
+    /// More READs and atomics than agreed are outstanding.
     #[error("more READs and atomics at once than max_dest_rd_atomic, which is {limit}")]
     TooManyReads {
-        /// What was agreed.
+        /// The agreed number.
         limit: u8,
     },
-    /// A payload or message whose length does not fit its place.
+    /// A payload or message with a wrong length.
     #[error("{opcode} with {got} bytes, MTU {mtu}: the length does not fit")]
     Length {
-        /// What came.
+        /// The opcode of the packet.
         opcode: Opcode,
-        /// Its payload.
+        /// Bytes of its payload.
         got: u32,
         /// The path MTU.
         mtu: u32,
@@ -229,22 +232,23 @@ pub enum Fault {
         /// The address.
         va: u64,
     },
-    /// A FLUSH that asks for what does not exist.
+    /// A FLUSH with an unknown placement or selectivity.
     #[error("FLUSH with placement {:#x}, selectivity {}: there is no such thing", feth.placement, feth.selectivity)]
     Placement {
-        /// What it asks for.
+        /// The FLUSH header.
         feth: Feth,
     },
-    /// The executor refused, and knows why.
+    /// The executor refused the packet, and knows why.
     #[error("the memory or the receive request did not fit")]
     Executor,
-    /// No receive request for an unreliable message.
+    /// An unreliable message found no receive request.
     #[error("no receive request was posted")]
     NoReceive,
 }
 
 impl Fault {
-    /// How the receive request that the message has taken ends. `Executor` is the caller's own to say.
+    /// The status of the receive request that the message has taken. For `Executor`, the caller
+    /// decides the status.
     #[must_use]
     pub const fn receive_status(&self) -> Status {
         match self {
@@ -254,7 +258,7 @@ impl Fault {
         }
     }
 
-    /// What a program can do about it, where that can be known here.
+    /// What a program can do about it, if that can be known here.
     #[must_use]
     pub const fn advice(&self) -> Option<&'static str> {
         Some(match self {

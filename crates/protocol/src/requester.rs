@@ -1,7 +1,9 @@
-//! The sending half of a queue pair: turns work requests into packets, and tells when they are complete. Principal type:
-//! [`Requester`]. What makes a connection reliable (answers, timers, going back) is in [`crate::rc`]; here is what all services share.
+//! The sending half of a queue pair: turns work requests into packets, and reports when they are
+//! complete. Principal type: [`Requester`]. This file holds what all services share. [`crate::rc`]
+//! adds what makes a connection reliable: answers, timers and going back.
 //!
-//! The operations are numbered as they are posted. Four marks move through them, never past each other:
+//! The operations are numbered as they are posted. Four positions move through them, and never pass
+//! each other:
 //!
 //! ```text
 //!              tail               done              cursor             head
@@ -9,50 +11,56 @@
 //!     forgotten   complete, to be    sent, answers      to be sent, or     not posted
 //!                 polled             awaited            sent once more
 //! ```
-//! An error stops the queue at one operation: those before it end as they end, it gets the error, those behind it are flushed.
+//! An error stops the queue at one operation. Earlier operations end normally, this one gets the
+//! error, and later ones are flushed.
 
 use crate::rc::Reliable;
 use crate::ring::Ring;
 use crate::{Incoming, Operation, Reason, SendOp, Service, Status, Time, Transmit};
 use wire::{Headers, Psn, Qpn};
 
-/// What a requester has to know before it may send: the attributes of the transition to RTS, and of the path.
+/// The configuration that a requester needs before it may send: attributes of the transition to
+/// RTS, and of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequesterConfig {
     /// Bytes of payload in one packet; a power of two.
     pub mtu: u32,
-    /// Our own number.
+    /// Our own QP number.
     pub src_qp: Qpn,
-    /// The peer's number; unused on UD.
+    /// The peer's QP number; unused on UD.
     pub dest_qp: Qpn,
     /// The partition.
     pub pkey: u16,
-    /// The first packet's number.
+    /// The number of the first packet.
     pub sq_psn: Psn,
     /// Code of the local ACK timeout.
     pub timeout: u8,
-    /// How often to try again when nothing is heard.
+    /// Retries when no answer comes.
     pub retry_cnt: u8,
-    /// How often to try again when the peer has no receive request; 7 is without end.
+    /// Retries when the peer has no receive request; 7 is unlimited.
     pub rnr_retry: u8,
-    /// READs and atomics at once.
+    /// READs and atomics that may be outstanding.
     pub max_rd_atomic: u8,
-    /// The path loses nothing unless [`Requester::note_loss`] says so: no timer runs meanwhile.
+    /// The path is lossless, so no timer runs, until [`Requester::note_loss`] reports a loss.
     pub lossless: bool,
-    /// A READ is asked for in pieces of so many packets, each a request of its own; 0 is in one piece, however long.
+    /// Packets of one piece of a READ; each piece is a request of its own. With 0, a READ is one
+    /// piece, however long.
     pub read_piece: u32,
-    /// At most so many packets of a message without one that asks for an acknowledgement; 0 leaves it to the requester.
+    /// Every this many packets of a message, one packet requests an acknowledgement. With 0, the
+    /// requester decides.
     pub ack_every: u32,
-    /// Waits up to this many times the local ACK timeout; 0 is once. The IBA lets an adapter take up to four (9.7.6.1.3).
+    /// The timeout is this many times the local ACK timeout; 0 counts as 1. The IBA lets an adapter
+    /// wait up to four times as long (9.7.6.1.3).
     pub patience: u8,
-    /// Where packets may be lost: nanoseconds without an answer after which the oldest packet is sent once more, long before the
-    /// timeout, and without using up a try; 0 is never.
+    /// Where packets may be lost: nanoseconds without an answer after which the oldest packet is
+    /// sent again as a probe. This is long before the timeout, and does not use up a retry. 0 is
+    /// never.
     pub probe_after: u32,
-    /// Packets say that the path is the one to stay on: path migration is not armed.
+    /// The migration bit of packets: path migration is not armed.
     pub migrated: bool,
 }
 
-/// The end of a work request. There is one for each, unsignalled ones too, in the order of posting.
+/// The end of a work request. Each request has one, also an unsignalled one, in post order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The caller's name for the request.
@@ -75,7 +83,7 @@ pub struct Failure {
 #[error("the send queue is full")]
 pub struct Full;
 
-/// How far posting had come.
+/// The position of posting, for [`Requester::take_back`].
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
     head: u32,
@@ -86,25 +94,26 @@ pub struct Posted {
 #[derive(Clone, Copy, Debug)]
 struct Stop {
     at: u32,
-    /// Everything before it is complete: the failure is a fact.
+    /// Everything before it is complete, so the failure is final.
     reached: bool,
     failure: Failure,
 }
 
-/// How far sending has come. Sending goes back by setting the first two fields back.
+/// How far sending has come. To go back, the first two fields are set back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     /// The operation to send from next.
     pub(crate) op: u32,
-    /// And its packet.
+    /// The packet of that operation to send next.
     pub(crate) packet: u32,
     /// The first operation that was never begun.
     pub(crate) started: u32,
     /// The first packet number that was never sent.
     pub(crate) high: Psn,
-    /// Atomics and pieces of READs before here that are not answered in full: what the responder has to remember.
+    /// Atomics and pieces of READs before the cursor that are not answered in full. The responder
+    /// must remember this many.
     pub(crate) reads: u32,
-    /// Packets since the last that asked for an acknowledgement.
+    /// Packets since the last one that requested an acknowledgement.
     pub(crate) unasked: u32,
     /// Messages begun.
     pub(crate) begun: u32,
@@ -123,7 +132,7 @@ struct Undo {
 pub struct Requester {
     pub(crate) service: Service,
     draining: bool,
-    /// The MTU as a power of two: offsets and packet numbers turn into each other by shifts.
+    /// The base-2 logarithm of the MTU: shifts convert between offsets and packet numbers.
     pub(crate) mtu_shift: u8,
     pub(crate) config: RequesterConfig,
     pub(crate) ops: Ring,
@@ -134,17 +143,17 @@ pub struct Requester {
     undo: Undo,
     /// How many packets may be under way.
     pub(crate) window: u32,
-    /// At most so many packets of a message without one that asks for an acknowledgement.
+    /// Every this many packets of a message, one packet requests an acknowledgement.
     pub(crate) ask_every: u32,
-    /// Nobody else is on the path: see [`Requester::set_window_alone`].
+    /// This requester is the only one on the path: see [`Requester::set_window_alone`].
     pub(crate) alone: bool,
-    /// How often something was sent again because it, or its answer, was lost.
+    /// Retransmissions because a packet, or its answer, was lost.
     pub(crate) losses: u32,
-    /// There is another path, to be tried when this one fails.
+    /// An alternate path exists, to be tried when this path fails.
     pub(crate) spare: bool,
-    /// This path has failed, and what was not answered goes once more, by the other one.
+    /// This path has failed. Everything that was not answered is sent again on the alternate path.
     pub(crate) failed_over: bool,
-    /// The caller keeps answers that come out of order.
+    /// The caller keeps out-of-order answers.
     pub(crate) keeps_out_of_order: bool,
     pub(crate) rc: Reliable,
     stop: Option<Stop>,
@@ -177,7 +186,8 @@ impl Requester {
         }
     }
 
-    /// Sets what the transition to RTS sets. The numbering of packets begins here, and with as wide a window as there is.
+    /// Sets the attributes of the transition to RTS. Packet numbering starts here, with the widest
+    /// window.
     pub fn configure(&mut self, config: RequesterConfig) {
         self.mtu_shift = config.mtu.max(1).ilog2() as u8;
         self.config = RequesterConfig { mtu: 1 << self.mtu_shift, ..config };
@@ -191,17 +201,17 @@ impl Requester {
         self.config.timeout = code;
     }
 
-    /// Changes how often to try again when nothing is heard.
+    /// Changes the number of retries when no answer comes.
     pub fn set_retry_cnt(&mut self, count: u8) {
         self.config.retry_cnt = count;
     }
 
-    /// Changes how often to try again when the peer has no receive request.
+    /// Changes the number of retries when the peer has no receive request.
     pub fn set_rnr_retry(&mut self, count: u8) {
         self.config.rnr_retry = count;
     }
 
-    /// Changes how many READs and atomics may be under way.
+    /// Changes how many READs and atomics may be outstanding.
     pub fn set_max_rd_atomic(&mut self, count: u8) {
         self.config.max_rd_atomic = count;
     }
@@ -211,37 +221,40 @@ impl Requester {
         self.config.pkey = pkey;
     }
 
-    /// Changes what packets say about path migration, and whether another path is to be tried when this one fails.
+    /// Changes the migration bit of packets, and whether an alternate path is tried when this path
+    /// fails.
     pub fn set_migration(&mut self, migrated: bool, spare: bool) {
         self.config.migrated = migrated;
         self.spare = spare;
     }
 
-    /// Whether the path has failed: all tries were in vain, and there was another one. To be asked before packets are polled; what
-    /// is polled from then on is for the other path.
+    /// Whether the path has failed: all retries failed, and there was an alternate path. Call this
+    /// before polling packets. Packets that are polled after that are for the alternate path.
     #[inline]
     pub fn has_failed_over(&mut self) -> bool {
         self.failed_over && std::mem::take(&mut self.failed_over)
     }
 
-    /// The path is another one.
+    /// The path has changed: says whether the new one is lossless.
     pub fn set_lossless(&mut self, lossless: bool) {
         self.config.lossless = lossless;
     }
 
-    /// The path has come to lose packets: from now on the timers run, for what is under way too, with this patience and these probes.
+    /// The path has started to lose packets. From now on the timers run, also for packets under
+    /// way, with this patience and these probes.
     pub fn doubt(&mut self, now: Time, patience: u8, probe_after: u32) {
         self.config = RequesterConfig { lossless: false, patience, probe_after, ..self.config };
         self.doubted(now);
     }
 
-    /// Whether no message has begun that is not answered: then the MTU may change.
+    /// Whether every message that has begun is answered. Only then may the MTU change.
     #[must_use]
     pub fn is_between_messages(&self) -> bool {
         self.cursor.op == self.cursor.started && (!self.service.is_reliable() || self.rc.unacked == self.cursor.high)
     }
 
-    /// Changes how much one packet carries, and of how many a piece of a READ is made. Only between messages.
+    /// Changes the payload size of a packet, and the number of packets in a piece of a READ. Only
+    /// between messages.
     pub fn set_mtu(&mut self, mtu: u32, read_piece: u32) {
         if self.is_between_messages() {
             self.mtu_shift = mtu.max(1).ilog2() as u8;
@@ -256,10 +269,7 @@ impl Requester {
         self.cursor.high
     }
 
-    /// Queues a request. On a queue that has failed it completes at once, flushed.
-    ///
-    /// # Errors
-    /// The queue is full.
+    /// Queues a request. On a queue that has failed, the request completes at once, flushed.
     pub fn post(&mut self, op: SendOp) -> Result<(), Full> {
         if !self.ops.put(self.tail, self.head, op) {
             return Err(Full);
@@ -271,30 +281,31 @@ impl Requester {
         Ok(())
     }
 
-    /// How far posting has come, for [`Requester::take_back`].
+    /// The current position of posting, for [`Requester::take_back`].
     #[must_use]
     pub fn posted(&self) -> Posted {
         Posted { head: self.head, done: self.done }
     }
 
-    /// Takes back what was posted since: it never was. Only posting may have come between.
+    /// Takes back the requests that were posted since `posted`. Only posting may have happened in
+    /// between.
     pub fn take_back(&mut self, posted: Posted) {
         (self.head, self.done) = (posted.head, posted.done);
     }
 
-    /// Requests that are posted and whose completion was not polled.
+    /// Requests that are posted and whose completion is not polled.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.head.wrapping_sub(self.tail)
     }
 
-    /// Whether something was posted that is not sent, or has to be sent once more.
+    /// Whether a request was posted that is not sent, or must be retransmitted.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.cursor.op != self.head
     }
 
-    /// Requests that were posted and not sent in full, or have to be sent once more.
+    /// Requests that are not sent in full, or must be retransmitted.
     #[inline]
     #[must_use]
     pub fn unsent(&self) -> u32 {
@@ -307,7 +318,7 @@ impl Requester {
         self.config.mtu
     }
 
-    /// Bytes of the message that is sent next; a FLUSH has none.
+    /// Bytes of the next message to send; a FLUSH has none.
     #[must_use]
     pub fn next_length(&self) -> u32 {
         if !self.has_unsent() {
@@ -317,7 +328,8 @@ impl Requester {
         if op.operation == Operation::Flush { 0 } else { op.length }
     }
 
-    /// RC: packets of the SEND or WRITE at hand that have not been sent yet, all of them if it has not begun; 0 when there is none.
+    /// RC: packets of the current SEND or WRITE that are not sent yet: all of them if it has not
+    /// begun, 0 if there is no such request.
     #[must_use]
     pub fn left_of_message(&self) -> u32 {
         if !self.has_unsent() {
@@ -327,8 +339,8 @@ impl Requester {
         if op.operation.is_read_or_atomic() { 0 } else { self.packets(op).saturating_sub(self.cursor.packet) }
     }
 
-    /// The next packet to send, if one may be sent now. The caller sends it, or says [`Requester::untransmit`], or
-    /// [`Requester::fail_current`].
+    /// The next packet to send, if one may be sent now. The caller sends it, or calls
+    /// [`Requester::untransmit`] or [`Requester::fail_current`].
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         if self.cursor.op != self.cursor.started {
             self.skip_local();
@@ -353,13 +365,13 @@ impl Requester {
         if self.service.is_reliable() {
             self.note_sent(now, packet.headers.psn, packet.headers.ack_req || asks, self.undo.cursor);
         } else {
-            // What is not reliable is complete as soon as it is sent.
+            // On an unreliable service, a request is complete as soon as it is sent.
             self.done = self.cursor.op;
         }
         Some(packet)
     }
 
-    /// Whether there is a request to send a packet of, and nothing forbids it.
+    /// Whether a request has a packet to send, and nothing forbids sending.
     pub(crate) fn may_poll(&mut self, now: Time) -> bool {
         if self.cursor.op == self.head || self.stops_here() {
             return false;
@@ -367,26 +379,27 @@ impl Requester {
         !self.service.is_reliable() || !self.is_waiting(now)
     }
 
-    /// A packet is about to be returned, and may be taken back.
+    /// Remembers the state before a packet, which may be taken back.
     pub(crate) fn note_undo(&mut self) {
         self.undo = Undo { cursor: self.cursor, done: self.done, deadline: self.rc.deadline };
     }
 
-    /// Takes back the packet that [`Requester::poll_transmit`] has just returned: the path is full. Nothing may come between.
+    /// Takes back the packet that [`Requester::poll_transmit`] has just returned, because the path
+    /// is full. No other call may come in between.
     pub fn untransmit(&mut self) {
         self.cursor = self.undo.cursor;
         self.done = self.undo.done;
         self.note_not_sent(self.undo.deadline);
     }
 
-    /// The packet that [`Requester::poll_transmit`] has just returned cannot be made: its request fails with `status`, as soon
-    /// as all requests before it are complete.
+    /// The packet that [`Requester::poll_transmit`] has just returned cannot be built. Its request
+    /// fails with `status`, as soon as all requests before it are complete.
     pub fn fail_current(&mut self, status: Status) {
         self.untransmit();
         self.stop_at(self.cursor.op, status, Reason::Local);
     }
 
-    /// The next completion, in the order of posting.
+    /// The next completion, in post order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         if self.tail == self.done {
             return None;
@@ -401,31 +414,32 @@ impl Requester {
         Some(Completion { slot: self.ops.at(index).op.slot, status })
     }
 
-    /// The queue pair goes to ERR: every request that is not complete is flushed, and so is every later one.
+    /// The queue pair goes to ERR: every incomplete request is flushed, and so is every later one.
     pub fn flush(&mut self) {
         if !self.is_stopped() {
             self.fail(Status::WrFlushErr, Reason::Flushed);
         }
     }
 
-    /// The status that stopped the queue. On RC the queue pair has to go to ERR now, on UC and UD to SQE.
+    /// The status that stopped the queue. An RC queue pair must then go to ERR, a UC or UD one to
+    /// SQE.
     #[must_use]
     pub fn fatal(&self) -> Option<Status> {
         self.failure().map(|failure| failure.status)
     }
 
-    /// What stopped the queue, with the reason.
+    /// The failure that stopped the queue, with its reason.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.stop.as_ref().filter(|stop| stop.reached).map(|stop| &stop.failure)
     }
 
-    /// SQD: begin no further request.
+    /// SQD: begins no further request.
     pub fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Whether [`Requester::drain`] was asked for and everything that was begun is complete.
+    /// Whether [`Requester::drain`] was called and every request that has begun is complete.
     #[must_use]
     pub fn drained(&self) -> bool {
         self.draining && (self.is_stopped() || self.done == self.cursor.started)
@@ -435,12 +449,13 @@ impl Requester {
         self.draining
     }
 
-    /// SQD to RTS: go on.
+    /// SQD to RTS: continues.
     pub fn resume(&mut self) {
         self.draining = false;
     }
 
-    /// SQE to RTS: requests posted from now on are carried out. Does nothing, and says so, while completions wait to be polled.
+    /// SQE to RTS: requests posted from now on are carried out. Does nothing and returns false
+    /// while completions wait to be polled.
     pub fn recover(&mut self) -> bool {
         if self.tail != self.head {
             return false;
@@ -465,19 +480,19 @@ impl Requester {
         self.head
     }
 
-    /// Whether the queue has stopped, or will.
+    /// Whether the queue has stopped, or will stop.
     pub(crate) fn has_stop(&self) -> bool {
         self.stop.is_some()
     }
 
-    /// Whether [`Requester::poll_completion`] has something.
+    /// Whether a completion waits to be polled.
     #[inline]
     #[must_use]
     pub fn has_completions(&self) -> bool {
         self.tail != self.done
     }
 
-    /// Whether nothing further is begun.
+    /// Whether no further request may begin.
     pub(crate) fn stops_here(&self) -> bool {
         self.stop.is_some_and(|stop| stop.reached || stop.at == self.cursor.op)
     }
@@ -487,7 +502,8 @@ impl Requester {
         self.settle();
     }
 
-    /// To be called whenever `done` has moved: perhaps it has come to where the queue stops.
+    /// Stops the queue if `done` has reached the failed request. Call this whenever `done` has
+    /// moved.
     pub(crate) fn settle(&mut self) {
         if let Some(stop) = &mut self.stop
             && stop.at == self.done
@@ -520,7 +536,8 @@ impl Requester {
         true
     }
 
-    /// An answer came. Only reliable services have answers; what does not fit is a ghost, and ignored.
+    /// Handles an answer. Only reliable services have answers. An answer that does not match is a
+    /// ghost answer and is ignored.
     pub fn handle_response(&mut self, now: Time, headers: &Headers, payload_len: u32) -> Incoming {
         let ours = headers.opcode.transport == self.service.transport();
         if !ours || !self.service.is_reliable() || self.is_stopped() {

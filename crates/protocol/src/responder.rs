@@ -1,14 +1,18 @@
-//! The receiving half of a queue pair: checks what comes and says what is to be done about it. Principal type: [`Responder`].
+//! The receiving half of a queue pair: checks each packet and says what must be done about it.
+//! Principal type: [`Responder`].
 //!
-//! It moves no bytes and knows no keys: a packet that is welcome becomes a [`Step`], the caller's executor carries it out, and
-//! [`Responder::finish`] hears how it went. Here is what the connected services share, the course of a message; what RC adds is in
-//! [`crate::rc`], UC and UD are in [`crate::unreliable`]. IBA 9.7.4 (what is checked, and in which order), 9.8.2, 9.8.3.
+//! The responder moves no bytes and knows no keys. An accepted packet becomes a [`Step`]. The
+//! caller's executor carries out the step, and [`Responder::finish`] takes the result. This file
+//! holds what the connected services share: the course of a message. [`crate::rc`] adds the rules
+//! of RC, and [`crate::unreliable`] those of UC and UD. IBA 9.7.4 (what is checked, and in which
+//! order), 9.8.2, 9.8.3.
 
 use crate::rc::answers::Answers;
 use crate::{AtomicOp, Fault, MAX_MESSAGE, Open, Outcome, RecvEnd, Refusal, Service, Step};
 use wire::{Headers, Operation, Psn, Qpn};
 
-/// Which operations a queue pair serves: bits of the verbs' access flags. Other bits mean nothing here.
+/// The operations that a queue pair serves: bits of the verbs' access flags. Other bits are ignored
+/// here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Access(pub u32);
@@ -20,9 +24,9 @@ impl Access {
     pub const REMOTE_READ: Access = Access(1 << 2);
     /// Atomics.
     pub const REMOTE_ATOMIC: Access = Access(1 << 3);
-    /// FLUSH, so that everybody on the host sees what was written.
+    /// FLUSH that makes written data visible to the whole host.
     pub const FLUSH_GLOBAL: Access = Access(1 << 8);
-    /// FLUSH, so that what was written survives a loss of power.
+    /// FLUSH that makes written data survive a loss of power.
     pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
 
     /// Whether all of `others` are allowed.
@@ -32,37 +36,38 @@ impl Access {
     }
 }
 
-/// What a responder has to know before it may serve: the attributes of the transition to RTR, and of the path.
+/// The configuration that a responder needs before it may serve: attributes of the transition to
+/// RTR, and of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponderConfig {
     /// Bytes of payload in one packet; a power of two.
     pub mtu: u32,
-    /// The peer's number, for the answers; unused on UD.
+    /// The peer's QP number, for the answers; unused on UD.
     pub dest_qp: Qpn,
     /// The partition, for the answers.
     pub pkey: u16,
-    /// The number of the first packet that is awaited.
+    /// The number of the first expected packet.
     pub rq_psn: Psn,
-    /// READs and atomics that are remembered, and served at once.
+    /// READs and atomics that are remembered and served at once.
     pub max_dest_rd_atomic: u8,
-    /// Code of the time after which a requester may try again when no receive request was there.
+    /// RNR timer code: when a requester may retry after an RNR NAK.
     pub min_rnr_timer: u8,
-    /// What is served.
+    /// The operations that are served.
     pub access: Access,
     /// UD: the key that datagrams must show.
     pub qkey: u32,
-    /// The service, whose answers they are; [`Responder::configure`] knows it.
+    /// The service of the answers; [`Responder::configure`] sets it.
     pub service: Service,
-    /// Answers say that the path is the one to stay on: path migration is not armed.
+    /// The migration bit of answers: path migration is not armed.
     pub migrated: bool,
 }
 
-/// What `finish` makes of the packet that is being carried out.
+/// The accepted packet that is being executed, and what [`Responder::finish`] needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     pub(crate) step: Step,
     pub(crate) ack_req: bool,
-    /// XRC: the shared receive queue that it names.
+    /// XRC: the shared receive queue that the packet names.
     pub(crate) xrc_srq: u32,
     /// The message after this packet.
     pub(crate) next: Open,
@@ -73,21 +78,22 @@ pub(crate) struct Pending {
 pub struct Responder {
     pub(crate) service: Service,
     pub(crate) config: ResponderConfig,
-    /// The number of the packet that is awaited.
+    /// The number of the expected packet.
     pub(crate) expected: Psn,
     pub(crate) message: Open,
     pub(crate) pending: Option<Pending>,
-    /// UC: the rest of the message is not wanted.
+    /// UC: the rest of the message is dropped.
     pub(crate) abandoned: bool,
-    /// RC: a NAK was sent for the awaited packet; what comes before it is dropped in silence.
+    /// RC: a NAK was sent for the expected packet. Later packets are dropped silently until it
+    /// arrives.
     pub(crate) nak_sent: bool,
-    /// RC: the last packet that came out of order.
+    /// RC: the last out-of-order packet.
     pub(crate) beyond: Psn,
-    /// RC: the caller keeps what comes out of order.
+    /// RC: the caller keeps out-of-order packets.
     pub(crate) keeps_out_of_order: bool,
     pub(crate) answers: Answers,
     pub(crate) dead: Option<Refusal>,
-    /// How something went that was not asked for here.
+    /// The outcome of a step that this responder has not returned.
     pub(crate) unasked: Option<Outcome>,
 }
 
@@ -111,29 +117,31 @@ impl Responder {
         }
     }
 
-    /// Sets what the transition to RTR sets. Takes the memory for `max_dest_rd_atomic` READs and atomics.
+    /// Sets the attributes of the transition to RTR. Allocates memory for `max_dest_rd_atomic`
+    /// READs and atomics.
     pub fn configure(&mut self, config: ResponderConfig) {
         self.config = ResponderConfig { mtu: config.mtu.max(1), service: self.service, ..config };
         self.expected = config.rq_psn;
         self.set_max_dest_rd_atomic(config.max_dest_rd_atomic);
     }
 
-    /// Changes how much one packet carries. Only between messages.
+    /// Changes the payload size of a packet. Only between messages.
     pub fn set_mtu(&mut self, mtu: u32) {
         self.config.mtu = mtu.max(1);
     }
 
-    /// Changes what is served.
+    /// Changes which operations are served.
     pub fn set_access(&mut self, access: Access) {
         self.config.access = access;
     }
 
-    /// Changes the time after which a requester may try again.
+    /// Changes the RNR timer code.
     pub fn set_min_rnr_timer(&mut self, code: u8) {
         self.config.min_rnr_timer = code;
     }
 
-    /// Changes how many READs and atomics are served at once. Those that are remembered are forgotten.
+    /// Changes how many READs and atomics are served at once. All remembered requests are
+    /// forgotten.
     pub fn set_max_dest_rd_atomic(&mut self, count: u8) {
         self.config.max_dest_rd_atomic = count;
         if self.service.is_reliable() {
@@ -141,7 +149,7 @@ impl Responder {
         }
     }
 
-    /// Changes what answers say about path migration.
+    /// Changes the migration bit of answers.
     pub fn set_migrated(&mut self, migrated: bool) {
         self.config.migrated = migrated;
     }
@@ -156,7 +164,7 @@ impl Responder {
         self.config.qkey = qkey;
     }
 
-    /// The number of the packet that is awaited.
+    /// The number of the expected packet.
     #[must_use]
     pub fn expected_psn(&self) -> Psn {
         self.expected
@@ -168,13 +176,13 @@ impl Responder {
         self.answers.msn
     }
 
-    /// Why this responder serves no more.
+    /// Why this responder serves no more, if it has refused a request.
     #[must_use]
     pub fn dead(&self) -> Option<&Refusal> {
         self.dead.as_ref()
     }
 
-    /// A packet came.
+    /// Handles a request packet.
     pub fn handle(&mut self, headers: &Headers, payload_len: u32) -> Step {
         let served = self.service.receives() && headers.opcode.transport == self.service.transport();
         if !served || headers.opcode.is_response() {
@@ -187,7 +195,7 @@ impl Responder {
         }
     }
 
-    /// How the step of the last [`Responder::handle`] went.
+    /// Takes the outcome of the step that [`Responder::handle`] returned last.
     pub fn finish(&mut self, outcome: Outcome) {
         let Some(pending) = self.pending.take() else {
             self.unasked = Some(outcome);
@@ -200,7 +208,8 @@ impl Responder {
         }
     }
 
-    /// Makes a welcome packet of a connection a step, and remembers what [`Responder::finish`] needs.
+    /// Turns an accepted packet of a connection into a step, and remembers what
+    /// [`Responder::finish`] needs.
     pub(crate) fn welcome(&mut self, headers: &Headers, len: u32) -> Result<Step, Fault> {
         let (step, next) = match headers.opcode {
             opcode if opcode.is_send() => self.send(headers, len)?,
@@ -289,7 +298,7 @@ impl Responder {
         Ok((Step::Atomic { op, va, rkey, swap_add, compare }, Open::None))
     }
 
-    /// Not inside another message.
+    /// Checks that no other message is open.
     pub(crate) fn check_alone(&self, headers: &Headers) -> Result<(), Fault> {
         if self.message == Open::None { Ok(()) } else { Err(Fault::Order { opcode: headers.opcode }) }
     }
@@ -304,7 +313,8 @@ impl Responder {
         if self.answers.has_room() { Ok(()) } else { Err(Fault::TooManyReads { limit }) }
     }
 
-    /// All packets of a message but the last are full, and the last is not empty unless it is the only one.
+    /// Every packet of a message except the last must be full. The last must not be empty, unless
+    /// it is the only one.
     fn check_payload(&self, headers: &Headers, len: u32) -> Result<(), Fault> {
         let place = headers.opcode.place();
         let fits = match (place.begins(), place.ends()) {

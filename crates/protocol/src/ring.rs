@@ -1,14 +1,16 @@
-//! The send operations of one queue pair, oldest to newest. An operation's name is a running number that wraps; the requester
-//! keeps the numbers, the ring keeps the operations. Memory is taken with the first post and doubled while the queue fills, up to
-//! its depth: a queue pair that is idle, or that was only ever used a little, stays small. Principal type: [`Ring`].
+//! The send operations of one queue pair, oldest to newest. Each operation has a running number
+//! that wraps. The requester keeps the positions, the ring keeps the operations. The first post
+//! allocates memory. The memory doubles while the queue fills, up to the depth. So an idle or
+//! little used queue pair stays small. Principal type: [`Ring`].
 
 use crate::SendOp;
 use wire::Psn;
 
-/// Entries that the first post makes room for.
+/// Entries that the first post allocates.
 const FIRST: u32 = 8;
 
-/// An operation, and once it has begun the number of its first packet and its own among the messages, from 1 on.
+/// An operation. Once it has begun, also the number of its first packet, and its message number,
+/// counted from 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) op: SendOp,
@@ -18,7 +20,7 @@ pub(crate) struct Entry {
 
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// None, or a power of two.
+    /// Its length is 0 or a power of two.
     entries: Box<[Entry]>,
     depth: u32,
 }
@@ -33,7 +35,7 @@ impl Ring {
         self.entries.len() as u32
     }
 
-    /// Puts `op` at `head`, when the oldest entry still in use is `tail`. False when the queue is full.
+    /// Puts `op` at `head`. `tail` is the oldest entry in use. Returns false if the queue is full.
     #[inline]
     pub(crate) fn put(&mut self, tail: u32, head: u32, op: SendOp) -> bool {
         let used = head.wrapping_sub(tail);
@@ -59,7 +61,7 @@ impl Ring {
         *self = larger;
     }
 
-    /// The entry of a number that was put and is still in use.
+    /// The entry with a number that was put and is still in use.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &Entry {
         let mask = self.entries.len() - 1;
@@ -86,7 +88,7 @@ mod tests {
         let mut ring = Ring::new(20);
         assert_eq!(ring.capacity(), 0, "nothing before the first post");
         let (mut tail, mut head) = (u32::MAX - 5, u32::MAX - 5);
-        // Entries stay where they are named while the ring grows under them, also across the wrap of the numbers.
+        // Entries keep their numbers while the ring grows, also across the wrap of the numbers.
         for round in 0..1000u32 {
             while ring.put(tail, head, op(head)) {
                 head = head.wrapping_add(1);

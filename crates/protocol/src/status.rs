@@ -1,5 +1,5 @@
-//! How a work request ended: the status of its completion, with the verbs' numbers. Principal type: [`Status`].
-//! Not why: see [`crate::Reason`] and [`crate::Fault`].
+//! The status of a completion: how a work request ended, with the verbs' numbers. Not the reason:
+//! see [`crate::Reason`] and [`crate::Fault`]. Principal type: [`Status`].
 
 use std::fmt;
 

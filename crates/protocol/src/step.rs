@@ -1,88 +1,92 @@
-//! What passes between a responder and its caller: steps to carry out, how they went, answers to send. Only data, no behaviour.
-//! Principal types: [`Step`], [`Outcome`], [`Response`].
+//! The data that pass between a responder and its caller: steps to carry out, their outcomes,
+//! answers to send. Only data, no behaviour. Principal types: [`Step`], [`Outcome`], [`Response`].
 
 use crate::{Access, Fault};
 use wire::{Headers, NakCode};
 
-/// What the executor has to do about a packet. After any but the first three comes [`crate::Responder::finish`].
+/// What the executor must do about a packet. After every step except the first three, the caller
+/// calls [`crate::Responder::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
     /// Nothing: the packet is dropped.
     Ignore(Fault),
-    /// Nothing, but there is something to transmit: a repetition, or a refusal (then [`crate::Responder::dead`] says so).
+    /// Nothing, but there is an answer to transmit: for a repetition, or a refusal (then
+    /// [`crate::Responder::dead`] returns it).
     Reply,
-    /// It comes before one that is missing: keep it for a moment, or say [`crate::Responder::missed`]. Only where
-    /// [`crate::Responder::keep_out_of_order`] was said.
+    /// The packet comes before one that is missing. Keep it for a short time, or call
+    /// [`crate::Responder::missed`]. Only after [`crate::Responder::keep_out_of_order`].
     OutOfOrder,
     /// Payload for a receive request.
     Receive {
-        /// Where in the message it begins. The 40 bytes before a datagram are not counted.
+        /// The payload's offset in the message. The 40 bytes before a datagram are not counted.
         offset: u32,
         /// Bytes of payload.
         len: u32,
-        /// A message begins: take a receive request, or the one still held from a message that was abandoned.
+        /// A message begins: take a receive request, or the one that an abandoned message still
+        /// holds.
         first: bool,
-        /// The message ends: complete the receive request so.
+        /// The message ends: complete the receive request with these values.
         last: Option<RecvEnd>,
     },
-    /// Payload for memory: bytes `[offset, offset + len)` of the `total` that begin at `va`.
+    /// Payload for memory: bytes `[offset, offset + len)` of the `total` bytes that begin at `va`.
     Write {
-        /// Where the message goes.
+        /// Where the message begins in memory.
         va: u64,
-        /// The key that opens it; not to be looked at when `total` is 0.
+        /// The rkey; it must not be checked when `total` is 0.
         rkey: u32,
         /// Bytes of the whole message.
         total: u32,
-        /// Where in the message the payload begins.
+        /// The payload's offset in the message.
         offset: u32,
         /// Bytes of payload.
         len: u32,
-        /// The message begins: check the key for all of it.
+        /// The message begins: check the key for the whole message.
         first: bool,
         /// The message ends.
         last: bool,
-        /// Immediate data: take a receive request and complete it so. See that there is one before writing.
+        /// Immediate data: take a receive request and complete it with these values. Make sure that
+        /// there is one before writing.
         imm: Option<RecvEnd>,
     },
-    /// Check that `len` bytes may be read; they are asked for later, by [`crate::Responder::poll_transmit`].
+    /// Check that `len` bytes may be read. [`crate::Responder::poll_transmit`] requests them later.
     Read {
-        /// Where they are.
+        /// Where the bytes are.
         va: u64,
-        /// The key that opens them; not to be looked at when `len` is 0.
+        /// The rkey; it must not be checked when `len` is 0.
         rkey: u32,
-        /// How many.
+        /// How many bytes.
         len: u32,
     },
-    /// Carry it out once, now, and say what the word was.
+    /// Carry out the atomic once, now, and return the word's old value.
     Atomic {
-        /// Which.
+        /// Which operation.
         op: AtomicOp,
         /// Where the word is; a multiple of 8.
         va: u64,
-        /// The key that opens it.
+        /// The rkey.
         rkey: u32,
-        /// The new value, or what is added.
+        /// The new value, or the value to add.
         swap_add: u64,
         /// The value that compare-and-swap expects.
         compare: u64,
     },
-    /// Put the payload, eight bytes, there at one moment.
+    /// Write the payload, eight bytes, atomically.
     AtomicWrite {
         /// Where the word is; a multiple of 8.
         va: u64,
-        /// The key that opens it.
+        /// The rkey.
         rkey: u32,
     },
-    /// See that what was written before is where it shall be; then say so.
+    /// Make sure that earlier writes have reached their placement, then report it.
     Flush {
         /// Where the range begins.
         va: u64,
-        /// The key that opens it, which is looked at even if `len` is 0.
+        /// The rkey, which is checked even if `len` is 0.
         rkey: u32,
         /// Bytes of the range.
         len: u32,
-        /// All of the key's region is meant, whatever the range.
+        /// The whole region of the key is meant, whatever the range.
         region: bool,
         /// The rights that the memory must give.
         access: Access,
@@ -97,7 +101,7 @@ pub enum AtomicOp {
     FetchAdd,
 }
 
-/// What the completion of a receive request says.
+/// The values for the completion of a receive request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecvEnd {
     /// Bytes of the message. The 40 bytes before a datagram are not counted.
@@ -106,35 +110,36 @@ pub struct RecvEnd {
     pub imm: Option<u32>,
     /// The key to invalidate.
     pub invalidate: Option<u32>,
-    /// It is a solicited one.
+    /// The completion is solicited.
     pub solicited: bool,
 }
 
-/// How a step went.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done.
+    /// The step is done.
     Done,
-    /// The atomic is done; the word was this.
+    /// The atomic is done; this was the word's value before.
     AtomicDone(u64),
-    /// No receive request is there; nothing was changed.
+    /// There is no receive request. Nothing was changed.
     Rnr,
-    /// It cannot be done. RC: the requester is told and the responder is dead; UC and UD: the message is abandoned.
+    /// The step cannot be done. RC: the requester is told, and the responder is dead. UC and UD:
+    /// the message is abandoned.
     Refused(Nak),
-    /// As if the packet had never come.
+    /// The packet counts as never received.
     Dropped,
 }
 
-/// What a requester is told when it is refused.
+/// The NAK that a refused requester gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nak {
-    /// Not a request that is served; or a message longer than its receive request.
+    /// The request is not served, or the message is longer than its receive request.
     InvalidRequest,
-    /// The key, the range or the right does not fit.
+    /// The key, the range or the access right is wrong.
     RemoteAccess,
-    /// The responder's own memory failed it.
+    /// An access to the responder's own memory failed.
     RemoteOperational,
-    /// XRC: the shared receive queue that it names is not one of the domain.
+    /// XRC: the shared receive queue that the packet names does not belong to the domain.
     InvalidRd,
 }
 
@@ -149,40 +154,42 @@ impl From<Nak> for NakCode {
     }
 }
 
-/// The end of an RC responder: what the requester is told, and why. The queue pair goes to ERR, once the NAK is sent.
+/// The end of an RC responder: its NAK, and the reason. The queue pair goes to ERR once the NAK is
+/// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the requester is told.
+    /// The NAK for the requester.
     pub nak: Nak,
-    /// Why.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// A packet to be sent in answer.
+/// A packet to send as an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The headers.
     pub headers: Headers,
-    /// Where the payload comes from.
+    /// The source of the payload.
     pub source: Source,
 }
 
-/// Where an answer's payload comes from.
+/// The source of an answer's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// There is none.
+    /// The answer has no payload.
     None,
-    /// Bytes `[va + offset, va + offset + len)`, if `rkey` still opens them; else say [`crate::Responder::read_failed`].
+    /// Bytes `[va + offset, va + offset + len)`, if `rkey` still permits access. Otherwise call
+    /// [`crate::Responder::read_failed`].
     Read {
-        /// Where the READ began.
+        /// The READ's start address.
         va: u64,
-        /// The key; not to be looked at when `len` is 0.
+        /// The rkey; it must not be checked when `len` is 0.
         rkey: u32,
-        /// Where this packet is in the READ.
+        /// This packet's offset in the READ.
         offset: u32,
         /// Bytes of payload.
         len: u32,
-        /// XRC: the shared receive queue on whose protection domain the key is.
+        /// XRC: the shared receive queue whose protection domain has the key.
         xrc_srq: u32,
     },
 }

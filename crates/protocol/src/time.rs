@@ -1,22 +1,24 @@
-//! Time as the state machines know it: a number that the caller hands in. No clock is read here. Principal type: [`Time`].
+//! The time of the state machines: a number that the caller passes in. No clock is read here.
+//! Principal type: [`Time`].
 
-/// A moment, in nanoseconds since whatever moment the caller likes.
+/// A point in time, in nanoseconds since any origin that the caller chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// Later than every moment that comes.
+    /// Later than every point in time.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// The moment so many nanoseconds later.
+    /// The point in time `nanoseconds` later.
     #[must_use]
     pub const fn after(self, nanoseconds: u64) -> Time {
         Time(self.0.saturating_add(nanoseconds))
     }
 }
 
-/// The time that a 5-bit timeout code stands for, in nanoseconds: 4.096 µs × 2^code, and `None` for code 0, which waits for
-/// ever. Codes for the local ACK timeout and for the CM's timeouts are alike. IBA 9.7.6.1.3.
+/// The duration of a 5-bit timeout code, in nanoseconds: 4.096 µs × 2^code. `None` for code 0,
+/// which waits for ever. The local ACK timeout and the CM's timeouts use the same codes. IBA
+/// 9.7.6.1.3.
 #[must_use]
 pub const fn timeout(code: u8) -> Option<u64> {
     match code & 0x1f {

@@ -1,6 +1,7 @@
-//! The unreliable services, receiving side. UC: messages in order, and one that lacks a packet is abandoned; its receive request
-//! serves the next message. UD: messages of one packet, from anybody who shows the key. Nothing is answered. IBA 9.8.2, 9.8.3.
-//! Adds to [`Responder`].
+//! The receiving side of the unreliable services. UC: messages in order. A message that lacks a
+//! packet is abandoned, and its receive request serves the next message. UD: messages of one
+//! packet, from any sender that shows the Q_Key. Nothing is answered. Adds to [`Responder`]; the
+//! checks that UC shares with RC are in [`crate::responder`]. IBA 9.8.2, 9.8.3.
 
 use crate::responder::Pending;
 use crate::{Fault, Open, Outcome, RecvEnd, Responder, Step};
@@ -12,7 +13,7 @@ impl Responder {
         let in_order = headers.psn == self.expected;
         self.expected = headers.psn + 1;
         if opcode.place().begins() {
-            // Whatever was under way has lost its end.
+            // The end of any earlier message is lost.
             self.message = Open::None;
             self.abandoned = false;
         } else if !in_order || self.abandoned || self.message == Open::None {

@@ -1,4 +1,5 @@
-//! The side that asks: REQ, what a REP leads to, RTU. Adds to [`Cm`]. IBA 12.9.5 (active states).
+//! The active side: REQ, the handling of REP, RTU. Adds to [`Cm`]; the passive side is in
+//! [`super::passive`]. IBA 12.9.5 (active states).
 
 use super::entry::{Entry, together};
 use super::messages::fit;
@@ -8,8 +9,8 @@ use wire::cm::{Message, Rej, Rejected, Rep, Req, Rtu};
 use wire::mad::Header;
 
 impl Cm {
-    /// Asks for a connection: sends REQ, and again until the peer answers or the retries are used up.
-    /// Then comes [`Kind::Agreed`], [`Kind::Rejected`] or [`Kind::TimedOut`].
+    /// Requests a connection: sends REQ, and repeats it until the peer answers or the retries are
+    /// used up. After that comes [`Kind::Agreed`], [`Kind::Rejected`] or [`Kind::TimedOut`].
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::PrivateData`] beyond 92 bytes.
@@ -66,7 +67,7 @@ impl Cm {
         Ok(self.table.id(index))
     }
 
-    /// Uses a connection that the peer agreed to: sends RTU, and the connection is established.
+    /// Accepts the peer's REP: sends RTU, and the connection is established.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 224 bytes.
@@ -86,7 +87,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A REP came.
+    /// Handles a REP.
     pub(super) fn on_rep(
         &mut self,
         now: Time,
@@ -110,7 +111,7 @@ impl Cm {
             return Err(Dropped::Mismatch { message, comm_id });
         }
         if entry.knows_remote() && facts.remote_comm_id != rep.local_comm_id {
-            // Two agree to one REQ: the peer began anew in between. The second has not been heard of.
+            // Two REPs answer one REQ: the peer restarted in between. The second REP is rejected.
             self.reject_rep(origin, header, rep, Reason::INVALID_COMM_INSTANCE);
             return Err(Dropped::Mismatch { message, comm_id });
         }
@@ -121,12 +122,12 @@ impl Cm {
                 self.calm(index);
                 Err(repeated)
             }
-            // MRA, or RTU.
+            // The last message was MRA or RTU.
             State::MraRepSent | State::Established => {
                 self.repeat(index);
                 Err(repeated)
             }
-            // We have ended, and the peer has not heard of it.
+            // This side has rejected the REP, and the peer has not received the REJ.
             State::Idle | State::TimeWait if self.said(index, Attribute::Rej) => {
                 self.repeat(index);
                 Err(repeated)
@@ -140,7 +141,7 @@ impl Cm {
         }
     }
 
-    /// The peer agrees for the first time.
+    /// Handles the first REP.
     fn agreed(
         &mut self,
         now: Time,
@@ -161,7 +162,8 @@ impl Cm {
         };
         facts.remote_qkey = rep.local_qkey;
         facts.send_psn = rep.starting_psn;
-        // What we have under way, the peer can answer; what it has under way, it was told.
+        // We start no more READs and atomics than the peer can answer. The peer knows our own
+        // limit.
         facts.initiator_depth = facts.initiator_depth.min(rep.responder_resources);
         facts.responder_resources = facts.responder_resources.min(rep.initiator_depth);
         facts.rnr_retry_count = rep.rnr_retry_count;
@@ -184,7 +186,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Says that nobody waits for a REP.
+    /// Rejects a REP that no connection waits for.
     fn reject_rep(&mut self, origin: &Origin, header: &Header, rep: &Rep, reason: Reason) {
         let (local_comm_id, remote_comm_id) = (rep.remote_comm_id, rep.local_comm_id);
         let rej = Rej { local_comm_id, remote_comm_id, message: Rejected::Rep, ..Rej::new(reason) };

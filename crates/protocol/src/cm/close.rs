@@ -1,5 +1,5 @@
-//! How connections end, or do not begin: REJ, MRA, DREQ, DREP, the rest that follows, and ids given back. Adds to [`Cm`]. IBA 12.9.7,
-//! 12.9.8.
+//! How connections end or fail to begin: REJ, MRA timeouts, DREQ, DREP, the time-wait that follows,
+//! and ids that are destroyed. Adds to [`Cm`]. IBA 12.9.7, 12.9.8.
 
 use super::entry::Key;
 use super::messages::{fit, fit_info};
@@ -9,11 +9,12 @@ use wire::cm::{Data, Drep, Dreq, Message, Rej, SidrStatus};
 use wire::mad::Header;
 
 impl Cm {
-    /// Declines what the peer sent, a REQ or a REP, or takes back our REP, or our REQ (then the reason is [`Reason::TIMEOUT`],
-    /// whatever is given here): sends REJ. A REQ that comes again for a while gets the same answer.
+    /// Sends REJ. Rejects the peer's REQ or REP, or withdraws our own REP or REQ. For our own REQ,
+    /// the reason is always [`Reason::TIMEOUT`]. A repeated REQ gets the same answer for a while.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 148 bytes, or 72 of `info`.
+    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 148 bytes, or 72 of
+    /// `info`.
     pub fn reject(&mut self, now: Time, id: Id, reason: Reason, info: &[u8], private: &[u8]) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         let state = self.table.entry(index).facts.state;
@@ -23,7 +24,8 @@ impl Cm {
         match state {
             State::ReqRcvd | State::MraReqSent => {
                 self.say(index, &Message::Rej(rej), 0);
-                // Who asks again where nobody listens is told so again without an entry.
+                // A repeated REQ to a service id without a listener is rejected again anyway, so no
+                // entry is needed.
                 if reason == Reason::INVALID_SERVICE_ID {
                     self.idle(index)
                 } else {
@@ -47,7 +49,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Forgets an incoming request without a word, and its id: the peer sends it again, as for a full backlog.
+    /// Drops an incoming request and its id without an answer. The peer repeats the request, as
+    /// with a full backlog.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::State`].
@@ -60,8 +63,9 @@ impl Cm {
         Ok(())
     }
 
-    /// Ends an established connection: sends DREQ, and again until DREP comes ([`Kind::Disconnected`]) or the retries are used up
-    /// ([`Kind::TimedOut`]); where the peer's DREQ came first, sends DREP. Then the id rests until [`Kind::Rested`].
+    /// Ends an established connection. Sends DREQ, and repeats it until DREP comes
+    /// ([`Kind::Disconnected`]) or the retries are used up ([`Kind::TimedOut`]). If the peer's DREQ
+    /// came first, sends DREP. Then the id rests until [`Kind::Rested`].
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 220 bytes.
@@ -83,8 +87,10 @@ impl Cm {
         }
     }
 
-    /// Gives an id back. What is not finished is ended as the specification asks: REJ for what was asked for or not yet agreed to,
-    /// DREQ (repeated until its answer) for what is established, a SIDR_REP that declines; and the time-wait is kept.
+    /// Destroys an id. Unfinished work ends as the specification asks: with REJ for a connection
+    /// that is requested or not yet agreed, with DREQ (repeated until its answer) for an
+    /// established connection, and with a declining SIDR_REP for a SIDR request. The time-wait is
+    /// kept.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -118,7 +124,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A REJ came.
+    /// Handles a REJ.
     pub(super) fn on_rej(&mut self, now: Time, origin: &Origin, rej: &Rej) -> Result<(), Dropped> {
         let message = Attribute::Rej;
         let index = match self.rejected_by_adapter(origin, rej) {
@@ -131,7 +137,8 @@ impl Cm {
                 self.tell(index, Kind::Rejected(*rej));
                 self.idle(index);
             }
-            // Our answer is not wanted any more. A late repetition of the REQ must not look like a new one.
+            // The peer no longer wants our answer. The id rests, so that a late repetition of the
+            // REQ does not look like a new REQ.
             State::ReqRcvd | State::MraReqSent | State::RepSent | State::MraRepRcvd => {
                 self.tell(index, Kind::Rejected(*rej));
                 self.table.entry_mut(index).last = None;
@@ -150,7 +157,8 @@ impl Cm {
         Ok(())
     }
 
-    /// A peer that never learned our number says that it waited too long: it names its adapter and its own number.
+    /// Finds the id for a REJ with reason timeout from a peer that never learned our number. That
+    /// REJ names the peer's adapter and its own number.
     pub(super) fn rejected_by_adapter(&self, origin: &Origin, rej: &Rej) -> Option<u32> {
         let ca_guid = rej.told().first_chunk::<8>()?;
         if rej.reason != Reason::TIMEOUT || rej.remote_comm_id != 0 {
@@ -159,7 +167,8 @@ impl Cm {
         self.table.find_key(&Key::number(rej.local_comm_id, u64::from_be_bytes(*ca_guid), origin.source))
     }
 
-    /// Says that we do not wait any longer for an answer; by our adapter, for the peer's number may not be known.
+    /// Sends REJ with reason timeout. It names our adapter, because the peer's number may not be
+    /// known.
     pub(super) fn reject_for_time(&mut self, index: u32) {
         let ca_guid = self.table.entry(index).ca_guid.to_be_bytes();
         let info = Data::new(&ca_guid).unwrap_or_default();
@@ -167,14 +176,14 @@ impl Cm {
         self.say(index, &Message::Rej(rej), 0);
     }
 
-    /// A DREQ came.
+    /// Handles a DREQ.
     pub(super) fn on_dreq(&mut self, now: Time, origin: &Origin, header: &Header, dreq: &Dreq) -> Result<(), Dropped> {
         let message = Attribute::Dreq;
         let comm_id = dreq.remote_comm_id;
         let index = match self.connection_of(origin, message, comm_id, dreq.local_comm_id) {
             Ok(index) => index,
             Err(foreign @ Dropped::Foreign { .. }) => return Err(foreign),
-            // It has ended here already, or never was: that is what the peer wants to hear.
+            // The connection has ended here already, or never existed. DREP tells the peer so.
             Err(dropped) => {
                 let (local_comm_id, remote_comm_id) = (dreq.remote_comm_id, dreq.local_comm_id);
                 let drep = Drep { local_comm_id, remote_comm_id, private_data: Data::default() };
@@ -195,7 +204,7 @@ impl Cm {
                 self.table.entry_mut(index).last = None;
                 self.tell(index, Kind::DisconnectWanted(*dreq));
             }
-            // Both asked at once, and both may stop.
+            // Both sides sent DREQ at once, and both may stop.
             State::DreqSent => {
                 entry.transaction = header.transaction;
                 self.tell(index, Kind::Disconnected { private_data: None });
@@ -216,7 +225,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A DREP came.
+    /// Handles a DREP.
     pub(super) fn on_drep(&mut self, now: Time, origin: &Origin, drep: &Drep) -> Result<(), Dropped> {
         let message = Attribute::Drep;
         let index = self.connection_of(origin, message, drep.remote_comm_id, drep.local_comm_id)?;
@@ -230,7 +239,7 @@ impl Cm {
         }
     }
 
-    /// Sends DREQ until it is answered.
+    /// Sends DREQ, and repeats it until it is answered.
     fn ask_for_end(&mut self, now: Time, index: u32, private_data: Data<220>) {
         self.stop_suggesting(index);
         self.begin_transaction(index);
@@ -245,7 +254,7 @@ impl Cm {
         self.await_answer(now, index, State::DreqSent);
     }
 
-    /// Answers DREQ.
+    /// Answers DREQ with DREP.
     fn agree_to_end(&mut self, now: Time, index: u32, private_data: Data<224>) {
         self.say_drep(index, private_data);
         self.rest(now, index, State::TimeWait);
@@ -257,7 +266,7 @@ impl Cm {
         self.say(index, &Message::Drep(Drep { local_comm_id, remote_comm_id, private_data }), 0);
     }
 
-    /// The queue pair at the other end turned out to be used for another connection, so this one is gone.
+    /// The peer uses its queue pair for another connection, so this connection is gone.
     pub(super) fn forgotten(&mut self, now: Time, index: u32) {
         self.tell(index, Kind::PeerForgot);
         match self.table.entry(index).facts.state {
@@ -288,7 +297,7 @@ impl Cm {
         entry.suggested = None;
     }
 
-    /// Enters a state that ends by itself. Where too many rest already, it has ended at once.
+    /// Enters a state that ends by itself. If too many ids rest already, the state ends at once.
     pub(super) fn rest(&mut self, now: Time, index: u32, state: State) {
         if self.table.counts().resting >= self.config.resting as usize
             && !self.table.entry(index).facts.state.is_resting()
@@ -301,7 +310,7 @@ impl Cm {
         self.table.enter(index, state, Some(now.after(time)));
     }
 
-    /// A rest is over.
+    /// The time of a resting id is over.
     pub(super) fn rested(&mut self, index: u32, state: State) {
         if state == State::TimeWait {
             self.tell(index, Kind::Rested);
@@ -309,13 +318,14 @@ impl Cm {
         self.idle(index);
     }
 
-    /// There is nothing more to do for an id; if its user has gone, it goes.
+    /// Puts an id to the idle state, without a message to repeat. Removes it if its user has
+    /// destroyed it.
     pub(super) fn idle(&mut self, index: u32) {
         self.table.entry_mut(index).last = None;
         self.idle_but_heard(index);
     }
 
-    /// The same, but what was said last can be said again.
+    /// Like [`Cm::idle`], but keeps the last message for repetition.
     fn idle_but_heard(&mut self, index: u32) {
         self.stop_suggesting(index);
         self.table.enter(index, State::Idle, None);

@@ -1,93 +1,98 @@
-//! One id as the communication manager keeps it. Principal type: [`Entry`].
+//! One id as the communication manager keeps it; not its keys and timers, which are in
+//! [`super::table`]. Principal type: [`Entry`].
 
 use super::{Connection, Origin, PathState, State};
 use crate::Time;
 use wire::cm::{Attribute, Gid, PathInfo};
 use wire::mad::Mad;
 
-/// Times shorter than this are not kept, whatever a peer asks for: it would make us send a message many times at once.
+/// The shortest time that is used, whatever a peer asks for. With a shorter time, this side would
+/// send a message many times at once.
 const SHORTEST: u64 = span(8);
-/// What a peer says of times counts up to here, about 17 seconds: how long it may take to answer, how old its packets get. Else
-/// it could make us keep things for hours.
+/// The longest time that a peer's claims count for, about 17 seconds: how long the peer may take to
+/// answer, and how old its packets get. With a longer time, a peer could make this side keep things
+/// for hours.
 const LONGEST: u64 = span(22);
 
-/// The time that a timeout code stands for: 4.096 µs × 2^code. For the communication manager code 0 is no exception.
+/// The duration of a timeout code: 4.096 µs × 2^code. For the communication manager, code 0 is no
+/// exception.
 pub(super) const fn span(code: u8) -> u64 {
     4096 << (code & 0x1f)
 }
 
-/// The smallest code whose time is about as long as these two together. IBA 12.7.34 (local ACK timeout).
+/// The smallest code whose time is about the sum of these two. IBA 12.7.34 (local ACK timeout).
 pub(super) fn together(first: u8, second: u8) -> u8 {
     let sum = span(first) + span(second);
     (0..31).find(|code| sum < span(*code) / 2 * 3).unwrap_or(31)
 }
 
-/// The message that says all again, should the peer ask.
+/// The last message, for repetition.
 #[derive(Debug)]
 pub(super) struct Last {
-    /// Which it is.
+    /// The kind of message.
     pub(super) attribute: Attribute,
-    /// As it was sent.
+    /// The datagram as it was sent.
     pub(super) mad: Box<Mad>,
 }
 
-/// What is said about another alternate path. Its timer is the entry's, which no one else uses in [`State::Established`].
+/// A suggestion for another alternate path. It uses the entry's timer, which nothing else uses in
+/// [`State::Established`].
 #[derive(Debug)]
 pub(super) struct Suggested {
-    /// Which LAP it is.
+    /// The transaction of the LAP.
     pub(super) transaction: u64,
-    /// The path, in the words of the LAP's sender.
+    /// The path as seen by the LAP's sender.
     pub(super) info: PathInfo,
-    /// How long a packet may be on its way along it; only its sender knows.
+    /// The packet life time on the path; only its sender knows it.
     pub(super) packet_life: u8,
-    /// LAP, MRA or APR as we sent it; `None` while a LAP waits for its answer.
+    /// The LAP, MRA or APR that this side sent; `None` while a received LAP waits for its answer.
     pub(super) said: Option<Mad>,
 }
 
 /// One id.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// What has been agreed on, and the state. Only the table changes the state.
+    /// What both sides have agreed on, and the state. Only the table changes the state.
     pub(super) facts: Connection,
-    /// Where a suggestion for another path stands.
+    /// The state of the suggestion for another path.
     pub(super) path_state: PathState,
-    /// The suggestion, or the last one.
+    /// The current or the last suggestion.
     pub(super) suggested: Option<Box<Suggested>>,
-    /// Its user has destroyed it: it ends alone, and without a word to him.
+    /// The user has destroyed the id. It ends by itself, without events.
     pub(super) orphan: bool,
-    /// In its user's words, whose it is; 0 where nobody has said.
+    /// The owner's number; 0 if none was set.
     pub(super) owner: u32,
     /// Our adapter.
     pub(super) ca_guid: u64,
-    /// What our next message answers, or what we asked last.
+    /// The transaction that our next message answers, or that we began last.
     pub(super) transaction: u64,
     /// How long to wait for an answer.
     pub(super) interval: u64,
-    /// How long a declined REQ's sender may still repeat it.
+    /// How long the sender of a declined REQ may still repeat it.
     pub(super) echo: u64,
-    /// How often a message is repeated.
+    /// The number of repetitions of a message.
     pub(super) max_retries: u8,
-    /// How often the last one still is.
+    /// The repetitions that are left for the last message.
     pub(super) retries: u8,
-    /// What was said last.
+    /// The last message.
     pub(super) last: Option<Last>,
-    /// When something is to happen; [`Time::NEVER`] when nothing is. Only the table changes it.
+    /// When the timer ends; [`Time::NEVER`] if it does not run. Only the table changes it.
     pub(super) deadline: Time,
-    /// Which of the table's keys lead here. Only the table changes them.
+    /// The table's keys that lead here. Only the table changes them.
     pub(super) known: Known,
 }
 
-/// Which keys lead to an entry.
+/// The keys that lead to an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// The peer's communication id, or the id of its question.
+    /// The peer's communication id, or its SIDR request id.
     pub(super) number: bool,
     /// The peer's queue pair.
     pub(super) qpn: bool,
 }
 
 impl Entry {
-    /// One that knows these facts.
+    /// An entry with these facts.
     pub(super) fn new(facts: Connection) -> Entry {
         Entry {
             facts,
@@ -107,24 +112,25 @@ impl Entry {
         }
     }
 
-    /// Sets how long to wait for the peer's answers: what our user gives it, a code, and both ways of the packets.
+    /// Sets how long to wait for the peer's answers: the response timeout, a code from our user,
+    /// plus the packets' way in both directions.
     pub(super) fn set_interval(&mut self, response_timeout: u8) {
         let ways = 2 * span(self.facts.path.packet_life);
         self.interval = (span(response_timeout) + ways).max(SHORTEST);
     }
 
-    /// The same, but it is the peer who says how long it takes.
+    /// Like [`Entry::set_interval`], but the peer supplies the response timeout.
     pub(super) fn set_claimed_interval(&mut self, response_timeout: u8) {
         self.set_interval(response_timeout);
         self.interval = self.interval.min(LONGEST);
     }
 
-    /// Sets how long the peer may go on repeating its request: for its first tries.
+    /// Sets how long the peer may repeat its request: the time of its first tries.
     pub(super) fn set_echo(&mut self, response_timeout: u8) {
         self.echo = (3 * span(response_timeout)).clamp(SHORTEST, LONGEST);
     }
 
-    /// How long packets of the connection may be on their way: what an acknowledgement may take.
+    /// How long packets of the connection may be on their way: the acknowledgement timeout.
     pub(super) fn rest(&self) -> u64 {
         span(self.facts.ack_timeout).clamp(SHORTEST, LONGEST)
     }
@@ -140,7 +146,7 @@ impl Entry {
         !matches!(self.facts.state, State::ReqSent | State::MraReqRcvd | State::SidrReqSent)
     }
 
-    /// The key by which its number leads here.
+    /// The key of the peer's number for the connection.
     pub(super) fn number_key(&self) -> Key {
         let facts = &self.facts;
         match facts.state {
@@ -149,15 +155,15 @@ impl Entry {
         }
     }
 
-    /// The key by which its queue pair leads here.
+    /// The key of the peer's queue pair.
     pub(super) fn qpn_key(&self) -> Key {
         let facts = &self.facts;
         Key::qpn(facts.remote_qpn.value(), facts.remote_ca_guid, facts.path.dgid)
     }
 }
 
-/// By what a peer's message leads to an entry when it does not carry our number. The address is part of it: what another
-/// address says about an adapter is not believed.
+/// Finds the entry of a peer's message that does not contain our number. The address is part of the
+/// key, because another address's claims about an adapter are not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     kind: u8,
@@ -167,17 +173,17 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// A connection by the peer's number for it.
+    /// The key of a connection, by the peer's number for it.
     pub(super) fn number(number: u32, ca_guid: u64, gid: Gid) -> Key {
         Key { kind: 0, number, ca_guid, gid }
     }
 
-    /// A connection by the peer's queue pair.
+    /// The key of a connection, by the peer's queue pair.
     pub(super) fn qpn(number: u32, ca_guid: u64, gid: Gid) -> Key {
         Key { kind: 1, number, ca_guid, gid }
     }
 
-    /// A datagram service's question by the peer's number for it.
+    /// The key of a SIDR request, by the peer's number for it.
     pub(super) fn question(number: u32, gid: Gid) -> Key {
         Key { kind: 2, number, ca_guid: 0, gid }
     }

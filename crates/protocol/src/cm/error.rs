@@ -1,4 +1,5 @@
-//! What can be wrong with a user's call, and why a datagram is dropped. Principal types: [`Error`], [`Dropped`].
+//! The errors of a user's call, and the reasons for which a datagram is dropped. Principal types:
+//! [`Error`], [`Dropped`].
 
 use super::State;
 use wire::cm::{Attribute, Gid};
@@ -6,28 +7,28 @@ use wire::cm::{Attribute, Gid};
 /// Why a call did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The id was destroyed, or never given out.
+    /// The id was destroyed or never existed.
     #[error("the id was destroyed")]
     Stale,
     /// The call does not fit the id's state.
     #[error("{call} is not possible in state {state}")]
     State {
-        /// What was called for.
+        /// The operation.
         call: &'static str,
-        /// The state that the id is in.
+        /// The id's state.
         state: State,
     },
-    /// There are as many ids as there may be.
+    /// The maximum number of ids is reached.
     #[error("the communication manager holds as many ids as it may")]
     Full,
-    /// More private data, or additional information, than the message has room for.
+    /// The private data or additional information is longer than the message allows.
     #[error("{len} bytes of private data do not fit into the {max} of a {message}")]
     PrivateData {
         /// The message.
         message: Attribute,
-        /// How many bytes there were.
+        /// Bytes given.
         len: usize,
-        /// How many there may be.
+        /// Bytes allowed.
         max: usize,
     },
 }
@@ -35,10 +36,10 @@ pub enum Error {
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dropped {
-    /// It is not a message of the communication manager.
+    /// The datagram is not a message of the communication manager.
     #[error("{0}")]
     Malformed(#[from] wire::Error),
-    /// It names a connection that is not here.
+    /// The message names a connection that does not exist here.
     #[error("a {message} for {comm_id:#010x}, which is no connection here")]
     Unknown {
         /// The message.
@@ -46,17 +47,17 @@ pub enum Dropped {
         /// The receiver's id in it.
         comm_id: u32,
     },
-    /// It comes from another address than its connection is with.
+    /// The message comes from an address that is not its connection's peer.
     #[error("a {message} for {comm_id:#010x} from {}, which is not the connection's peer", std::net::Ipv6Addr::from(*from))]
     Foreign {
         /// The message.
         message: Attribute,
         /// The receiver's id in it.
         comm_id: u32,
-        /// Where it came from.
+        /// The sender.
         from: Gid,
     },
-    /// Its ids, or its queue pair, do not belong together.
+    /// The ids or the queue pair in the message do not belong together.
     #[error("a {message} for {comm_id:#010x} whose other numbers are not that connection's")]
     Mismatch {
         /// The message.
@@ -64,7 +65,7 @@ pub enum Dropped {
         /// The receiver's id in it.
         comm_id: u32,
     },
-    /// It does not fit the connection's state; most often it is a late repetition.
+    /// The message does not fit the connection's state. Most often it is a late repetition.
     #[error("a {message} in state {state}")]
     Unexpected {
         /// The message.
@@ -72,18 +73,18 @@ pub enum Dropped {
         /// The state.
         state: State,
     },
-    /// It is a repetition of what is being answered, or was answered, which has been said again.
+    /// The message is a repetition. If it was answered before, the answer was sent again.
     #[error("a {message} that came before")]
     Repeated {
         /// The message.
         message: Attribute,
     },
-    /// A REQ or SIDR_REQ too many.
+    /// There are too many REQs or SIDR_REQs.
     #[error("a {message} too many: {held} are held already")]
     Full {
         /// The message.
         message: Attribute,
-        /// How many there are.
+        /// How many are held.
         held: usize,
     },
     /// A request that the communication manager itself has rejected.

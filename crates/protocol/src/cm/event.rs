@@ -1,52 +1,52 @@
-//! What the communication manager gives out: datagrams to send, and what its users should know. Principal types: [`Output`],
-//! [`Event`], [`Kind`].
+//! The output of the communication manager: datagrams to send, and events for its users. Only data,
+//! no behaviour. Principal types: [`Output`], [`Event`], [`Kind`].
 
 use super::{Id, Origin, Path};
 use wire::cm::{Apr, Attribute, Data, Dreq, Ece, Lap, Mra, Rej, Rep, Req, SidrRep, SidrReq};
 use wire::mad::Mad;
 
-/// One thing to send or to tell.
+/// A datagram or an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "they are taken out one at a time and live on the stack")]
 pub enum Output {
     /// Send this datagram to QP 1 at the path's other end.
     Send {
-        /// The way: from `sgid` to `dgid`.
+        /// The path: from `sgid` to `dgid`.
         path: Path,
         /// The datagram.
         mad: Mad,
-        /// Whose it is: the owner of the id that says it, 0 where there is none.
+        /// The owner of the id that sends the datagram; 0 if there is no owner.
         owner: u32,
     },
-    /// Tell the user of an id.
+    /// Report this event to the user of an id.
     Event(Event),
 }
 
-/// Something happened to an id.
+/// An event of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which.
+    /// The id.
     pub id: Id,
-    /// What.
+    /// What happened.
     pub kind: Kind,
 }
 
-/// What happened. Where a message is the cause, it is in here with all its fields.
+/// What happened. If a message is the cause, the event has all fields of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "they are taken out one at a time and live on the stack")]
 pub enum Kind {
-    /// A peer asks for a connection. The id is new: reply, reject, forget or destroy it.
+    /// A peer requests a connection. The id is new: reply, reject, forget or destroy it.
     Incoming {
-        /// What it asks for.
+        /// The request.
         req: Req,
-        /// Where it came from.
+        /// The sender.
         origin: Origin,
         /// Its vendor options.
         ece: Ece,
     },
-    /// The peer agrees: [`super::Cm::ready`] or [`super::Cm::reject`] follow.
+    /// The peer agrees. Call [`super::Cm::ready`] or [`super::Cm::reject`].
     Agreed {
-        /// To what.
+        /// The reply.
         rep: Rep,
         /// Its vendor options.
         ece: Ece,
@@ -58,40 +58,44 @@ pub enum Kind {
         /// The RTU's private data; `None` when data came before it.
         private_data: Option<Data<224>>,
     },
-    /// The peer rejects, or ends without a DREQ. The id has nothing more to do, but may rest ([`Kind::Rested`]) if its state says so.
+    /// The peer rejects the connection, or ends it without a DREQ. The id has nothing more to do;
+    /// in some states it rests until [`Kind::Rested`].
     Rejected(Rej),
-    /// The queue pair at the other end asked for another connection while this one was thought to be up, so this one is gone: of
-    /// an established one, DREQ has been sent as by [`super::Cm::disconnect`]; of another, REJ.
+    /// The peer's queue pair requested another connection while this one seemed to be up, so this
+    /// one is gone. For an established connection, DREQ has been sent as by
+    /// [`super::Cm::disconnect`]; in other states, REJ has been sent.
     PeerForgot,
-    /// The peer did not answer this message, often enough repeated. After REQ, REP and SIDR_REQ there is no connection, after DREQ
-    /// the id rests as if DREP had come; after LAP the connection goes on.
+    /// The peer did not answer this message, although it was repeated. After REQ, REP and SIDR_REQ
+    /// there is no connection. After DREQ, the id rests as if DREP had come. After LAP, the
+    /// connection continues.
     TimedOut {
         /// Which message.
         message: Attribute,
     },
-    /// The peer ends the connection: [`super::Cm::disconnect`] answers it.
+    /// The peer ends the connection. Answer with [`super::Cm::disconnect`].
     DisconnectWanted(Dreq),
-    /// The connection has ended, on our wish: DREP came, or the peer's own DREQ.
+    /// The connection has ended at our request: DREP came, or the peer's own DREQ.
     Disconnected {
-        /// The DREP's private data, or none when both sides asked at once.
+        /// The DREP's private data; `None` if both sides sent DREQ at once.
         private_data: Option<Data<224>>,
     },
     /// The time-wait is over: the queue pair may be used for another connection.
     Rested,
-    /// The peer suggests another alternate path: [`super::Cm::answer_path`] follows.
+    /// The peer suggests another alternate path. Answer with [`super::Cm::answer_path`].
     PathSuggested(Lap),
     /// The peer answered our suggestion.
     PathAnswered(Apr),
-    /// A peer asks for the queue pair of a service. The id is new: [`super::Cm::sidr_reply`] follows.
+    /// A peer asks for the queue pair of a service. The id is new: answer with
+    /// [`super::Cm::sidr_reply`].
     SidrIncoming {
-        /// What it asks for.
+        /// The request.
         req: SidrReq,
-        /// Where it came from.
+        /// The sender.
         origin: Origin,
     },
-    /// The peer answered our question, well or badly.
+    /// The peer answered our SIDR request, with success or failure.
     SidrAnswered {
-        /// What it says.
+        /// The answer.
         rep: SidrRep,
         /// Its vendor options.
         ece: Ece,

@@ -1,4 +1,5 @@
-//! What a REQ leads to: a new id, the last answer once more, or a rejection that needs no user. Adds to [`Cm`]. IBA 12.9.8.
+//! The handling of a REQ: a new id, a repetition of the last answer, or a rejection that needs no
+//! user. Adds to [`Cm`]; the user's reply is in [`super::passive`]. IBA 12.9.8.
 
 use super::entry::{Entry, Key};
 use super::{Attribute, Cm, Connection, Dropped, Ece, Kind, Origin, Path, Reason, State, TransportType};
@@ -7,7 +8,7 @@ use wire::cm::{Data, Message, Rej, Rejected, Req};
 use wire::mad::{Header, Mad};
 
 impl Cm {
-    /// A REQ came.
+    /// Handles a REQ.
     pub(super) fn on_req(
         &mut self,
         now: Time,
@@ -17,7 +18,7 @@ impl Cm {
         ece: Ece,
     ) -> Result<(), Dropped> {
         let message = Attribute::Req;
-        // The path is a claim about others: it is believed of its sender alone.
+        // The path in a REQ is a claim. It is believed only about the sender itself.
         if req.primary.local_gid != origin.source {
             return Err(Dropped::Foreign { message, comm_id: 0, from: origin.source });
         }
@@ -53,7 +54,8 @@ impl Cm {
         Ok(())
     }
 
-    /// A REQ came whose number is known: once more the same, or another by mistake.
+    /// Handles a REQ whose number is known: a repetition, or another REQ that reuses the number by
+    /// mistake.
     fn on_req_again(&mut self, index: u32, origin: &Origin, header: &Header, req: &Req) -> Result<(), Dropped> {
         let message = Attribute::Req;
         let known = &self.table.entry(index).facts;
@@ -64,7 +66,7 @@ impl Cm {
         }
         match known.state {
             State::ReqRcvd => self.calm(index),
-            // MRA, REP, REJ.
+            // The last message was MRA, REP or REJ.
             State::MraReqSent | State::RepSent | State::MraRepRcvd | State::Declined => self.repeat(index),
             State::TimeWait if self.said(index, Attribute::Rej) => self.repeat(index),
             state => return Err(Dropped::Unexpected { message, state }),
@@ -72,7 +74,7 @@ impl Cm {
         Err(Dropped::Repeated { message })
     }
 
-    /// Says that there will be no connection, without an entry.
+    /// Rejects a REQ without an entry.
     fn reject_req(&mut self, origin: &Origin, header: &Header, comm_id: u32, reason: Reason, info: &[u8]) -> Dropped {
         let rej = Rej {
             remote_comm_id: comm_id,
@@ -85,7 +87,7 @@ impl Cm {
         Dropped::Rejected { message: Attribute::Req, reason }
     }
 
-    /// A message came in a version that is not ours: the sender of a REQ is told so.
+    /// A message has an unsupported version. The sender of a REQ is told.
     pub(super) fn on_other_version(&mut self, origin: &Origin, mad: &Mad) {
         let header = Header::of(mad);
         if header.attribute == Attribute::Req as u16 {
@@ -95,7 +97,7 @@ impl Cm {
     }
 }
 
-/// Why a REQ cannot be what it says, and what would be accepted.
+/// Why a REQ is unacceptable, and the acceptable value.
 fn unfit(origin: &Origin, req: &Req) -> Option<(Reason, Vec<u8>)> {
     match req.transport {
         TransportType::Rc | TransportType::Uc | TransportType::Xrc => {}
@@ -110,7 +112,7 @@ fn unfit(origin: &Origin, req: &Req) -> Option<(Reason, Vec<u8>)> {
     None
 }
 
-/// What a REQ says, from the side that is asked.
+/// The connection that a REQ describes, as seen by the passive side.
 fn facts(req: &Req) -> Connection {
     let path = Path::back(&req.primary, req.pkey, req.mtu);
     Connection {
@@ -125,8 +127,8 @@ fn facts(req: &Req) -> Connection {
         remote_qpn: req.local_qpn,
         remote_qkey: req.local_qkey,
         send_psn: req.starting_psn,
-        // Known before the reply is given, as the QP may be taken to RTR before that: the same in both directions, unless
-        // the reply has another.
+        // Set before the reply, because the QP may go to RTR before that. The PSN is the same in
+        // both directions unless the reply has another one.
         receive_psn: req.starting_psn,
         responder_resources: req.initiator_depth,
         initiator_depth: req.responder_resources,

@@ -1,4 +1,5 @@
-//! How the communication manager says something: to a peer, once or until it answers, and to a user. Adds to [`Cm`].
+//! How the communication manager sends a message to a peer, once or until the peer answers, and an
+//! event to a user. The messages themselves are in [`wire::cm`]. Adds to [`Cm`].
 
 use super::entry::Last;
 use super::{Cm, Event, Kind, Origin, Output, Path, State};
@@ -7,7 +8,7 @@ use wire::cm::{Attribute, Data, Message, Reason, Rej, Rejected};
 use wire::mad::Mad;
 
 impl Cm {
-    /// Hands out a datagram. Without memory it is lost, as on a network.
+    /// Queues a datagram. If memory is short, the datagram is lost, as on a network.
     pub(super) fn send(&mut self, path: Path, mad: Mad, owner: u32) {
         if self.outputs.try_reserve(1).is_err() {
             return;
@@ -15,7 +16,7 @@ impl Cm {
         self.outputs.push_back(Output::Send { path, mad, owner });
     }
 
-    /// Says something to an entry's peer, in the entry's transaction, and keeps it to be said again.
+    /// Sends a message to an entry's peer, in the entry's transaction, and keeps it for repetition.
     pub(super) fn say(&mut self, index: u32, message: &Message, options: u32) {
         let entry = self.table.entry_mut(index);
         let mad = message.emit(entry.transaction, options);
@@ -24,7 +25,7 @@ impl Cm {
         self.send(path, mad, owner);
     }
 
-    /// Says the last message again.
+    /// Sends the last message again.
     pub(super) fn repeat(&mut self, index: u32) {
         let entry = self.table.entry(index);
         if let Some(last) = &entry.last {
@@ -33,12 +34,12 @@ impl Cm {
         }
     }
 
-    /// Whether the last message was this one.
+    /// Whether the last message was of this kind.
     pub(super) fn said(&self, index: u32, attribute: Attribute) -> bool {
         self.table.entry(index).last.as_ref().is_some_and(|last| last.attribute == attribute)
     }
 
-    /// Enters a state in which an answer is awaited, and the last message repeated until it comes.
+    /// Enters a state that awaits an answer. The last message is repeated until the answer comes.
     pub(super) fn await_answer(&mut self, now: Time, index: u32, state: State) {
         let entry = self.table.entry_mut(index);
         entry.retries = entry.max_retries;
@@ -46,12 +47,12 @@ impl Cm {
         self.table.enter(index, state, Some(deadline));
     }
 
-    /// Answers a message that belongs to no entry, along the way that it came.
+    /// Answers a message that belongs to no entry, on the path on which it came.
     pub(super) fn answer(&mut self, origin: &Origin, transaction: u64, message: &Message) {
         self.send(origin.back(), message.emit(transaction, 0), 0);
     }
 
-    /// Tells the user of an entry.
+    /// Reports an event to the user of an entry.
     pub(super) fn tell(&mut self, index: u32, kind: Kind) {
         if !self.table.entry(index).orphan {
             let id = self.table.id(index);
@@ -59,7 +60,7 @@ impl Cm {
         }
     }
 
-    /// A number for a question of ours that no other question has.
+    /// Begins a transaction, whose number no other transaction of ours has.
     pub(super) fn begin_transaction(&mut self, index: u32) -> u64 {
         self.transactions = self.transactions.wrapping_add(1);
         let entry = self.table.entry_mut(index);
@@ -79,18 +80,18 @@ impl Cm {
         Rej { local_comm_id: facts.local_comm_id, remote_comm_id: facts.remote_comm_id, message, ..Rej::new(reason) }
     }
 
-    /// A state error of a call.
+    /// The error of a call that does not fit the state.
     pub(super) fn misplaced(&self, index: u32, call: &'static str) -> Error {
         Error::State { call, state: self.table.entry(index).facts.state }
     }
 }
 
-/// Private data of a message, if they fit.
+/// The private data of a message, if it fits.
 pub(super) fn fit<const N: usize>(message: Attribute, bytes: &[u8]) -> Result<Data<N>, Error> {
     Data::new(bytes).ok_or(Error::PrivateData { message, len: bytes.len(), max: N })
 }
 
-/// Additional information of a message and how long it is, if it fits.
+/// The additional information of a message and its length, if it fits.
 pub(super) fn fit_info(message: Attribute, bytes: &[u8]) -> Result<(Data<72>, u8), Error> {
     let info = fit(message, bytes)?;
     Ok((info, u8::try_from(bytes.len()).unwrap_or(72)))

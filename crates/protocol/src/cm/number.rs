@@ -1,24 +1,25 @@
-//! Our communication ids: index and generation, mixed so that who knows some of them cannot guess another. A cipher of 32 bits in the
-//! small; not against somebody who reads the packets. Principal type: [`Numbers`].
+//! Our communication ids: index and generation, mixed so that a peer that knows some ids cannot
+//! guess another. This is a small 32-bit cipher. It does not protect against somebody who reads the
+//! packets. Principal type: [`Numbers`].
 
 /// Bits of a number that are the index; the rest are the low bits of the generation.
 pub(super) const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
-/// Makes numbers of indices and generations, and takes them apart.
+/// Turns an index and a generation into a number, and back.
 #[derive(Debug)]
 pub(super) struct Numbers {
     keys: [u16; 4],
 }
 
 impl Numbers {
-    /// With this secret.
+    /// Creates the numbers of this secret.
     pub(super) fn new(secret: u64) -> Numbers {
         let [a, b, c, d, e, f, g, h] = secret.to_be_bytes();
         Numbers { keys: [[a, b], [c, d], [e, f], [g, h]].map(u16::from_be_bytes) }
     }
 
-    /// The number of an index in a generation.
+    /// The number for an index and a generation.
     pub(super) fn number(&self, index: u32, generation: u32) -> u32 {
         let plain = generation << INDEX_BITS | index & INDEX_MASK;
         let (left, right) =
@@ -26,7 +27,7 @@ impl Numbers {
         u32::from(left) << 16 | u32::from(right)
     }
 
-    /// The index that a number has, if it is one of ours.
+    /// The index in a number, if it is one of ours.
     pub(super) fn index(&self, number: u32) -> u32 {
         let round = |(left, right): (u16, u16), key: &u16| (right ^ scatter(left, *key), left);
         let (left, right) = self.keys.iter().rev().fold(halves(number), round);
@@ -39,7 +40,7 @@ fn halves(word: u32) -> (u16, u16) {
     (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
 }
 
-/// A function of half a number and a key that looks like chance.
+/// A function of half a number and a key that looks random.
 fn scatter(half: u16, key: u16) -> u16 {
     let word = (u32::from(half ^ key) | u32::from(key) << 16).wrapping_mul(0x9e37_79b1);
     let word = (word ^ word >> 15).wrapping_mul(0x85eb_ca77);

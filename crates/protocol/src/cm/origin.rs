@@ -1,8 +1,10 @@
-//! Where datagrams come from and go to. Principal types: [`Path`], [`Origin`].
+//! Where datagrams come from and go to; not how they are sent. Principal types: [`Path`],
+//! [`Origin`].
 
 use wire::cm::{Gid, PathInfo};
 
-/// A way between two ports, seen from here: from `sgid` to `dgid`. IBA 15.2.5.16 (path record).
+/// A path between two ports, as seen from this side: from `sgid` to `dgid`. IBA 15.2.5.16 (path
+/// record).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     /// Our port.
@@ -21,14 +23,14 @@ pub struct Path {
     pub pkey: u16,
     /// The path MTU's code: 1 for 256 bytes to 5 for 4096.
     pub mtu: u8,
-    /// Static rate's code; 0 is what the port gives.
+    /// The static rate's code; 0 is the port's own rate.
     pub rate: u8,
-    /// How long a packet may be on its way: a code of 5 bits.
+    /// The packet life time: a code of 5 bits.
     pub packet_life: u8,
 }
 
 impl Path {
-    /// The path as our REQ or LAP describes it. RoCE knows no LIDs: they are all ones.
+    /// The path as our REQ or LAP describes it. RoCE has no LIDs: they are all ones.
     #[must_use]
     pub fn info(&self, ack_timeout: u8) -> PathInfo {
         PathInfo {
@@ -46,7 +48,7 @@ impl Path {
         }
     }
 
-    /// From where what goes this way comes, for who gets it.
+    /// The origin that the receiver sees for datagrams on this path.
     #[must_use]
     pub fn origin(&self) -> Origin {
         Origin {
@@ -60,8 +62,8 @@ impl Path {
         }
     }
 
-    /// The way back along a path that the peer's REQ or LAP describes. Of the peer's acknowledgement timeout, the packet life time
-    /// is half.
+    /// The reverse of a path that the peer's REQ or LAP describes. The packet life time is half of
+    /// the peer's acknowledgement timeout.
     #[must_use]
     pub fn back(info: &PathInfo, pkey: u16, mtu: u8) -> Path {
         Path {
@@ -84,7 +86,7 @@ impl Path {
 pub struct Origin {
     /// The sender's port.
     pub source: Gid,
-    /// The port that it came to: one of ours.
+    /// The port that received the datagram: one of ours.
     pub destination: Gid,
     /// The partition.
     pub pkey: u16,
@@ -92,14 +94,14 @@ pub struct Origin {
     pub flow_label: u32,
     /// Traffic class.
     pub traffic_class: u8,
-    /// How many hops were left.
+    /// The remaining hops.
     pub hop_limit: u8,
     /// Service level.
     pub sl: u8,
 }
 
 impl Origin {
-    /// The way back to where it came from.
+    /// The path back to the sender.
     #[must_use]
     pub fn back(&self) -> Path {
         Path {

@@ -1,12 +1,13 @@
-//! Whose a datagram is: a user of [`Cm`] may give each id an owner, a number that means nothing here, and hears for whom a datagram is and
-//! who has sent one. What is left of an id that was destroyed still has its owner. Adds to [`Cm`].
+//! The owners of datagrams. A user of [`Cm`] may give each id an owner, a number without meaning
+//! here. [`Cm`] then tells the owner of each datagram that arrives or is sent. A destroyed id keeps
+//! its owner until it has ended. Owners decide nothing here. Adds to [`Cm`].
 
 use super::entry::Key;
 use super::{Cm, Error, Id, Mad, Origin};
 use wire::cm::Message;
 
 impl Cm {
-    /// Whose an id is from now on; 0 is nobody.
+    /// Sets the owner of an id; 0 is no owner.
     ///
     /// # Errors
     /// [`Error::Stale`].
@@ -16,7 +17,8 @@ impl Cm {
         Ok(())
     }
 
-    /// For whom a datagram is that has come: the owner of the id that it names, or that it has become. 0: for nobody.
+    /// The owner of a datagram that has arrived: the owner of the id that the datagram names or has
+    /// created. 0: no owner.
     #[must_use]
     pub fn addressee(&self, origin: &Origin, mad: &Mad) -> u32 {
         let Ok((_, message)) = Message::parse(mad) else { return 0 };
@@ -35,7 +37,7 @@ impl Cm {
             Message::Apr(apr) => self.table.find(apr.remote_comm_id),
         };
         let entry = index.map(|index| self.table.entry(index));
-        // Another host that guesses a number has nothing to say to its owner.
+        // A datagram from another host that guessed the number does not belong to the owner.
         entry.filter(|entry| entry.is_from(origin)).map_or(0, |entry| entry.owner)
     }
 }

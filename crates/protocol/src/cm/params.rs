@@ -1,49 +1,52 @@
-//! What users ask for, and what both sides have agreed on. Principal types: [`Request`], [`Reply`], [`Connection`].
+//! The parameters of users' requests and replies, and what both sides have agreed on. Only data, no
+//! behaviour. Principal types: [`Request`], [`Reply`], [`Connection`].
 
 use super::{Path, State};
 use wire::cm::{Ece, SidrStatus, TransportType};
 use wire::{Psn, Qpn};
 
-/// A connection to ask for: what goes into a REQ. Timeouts are codes of 5 bits ([`crate::timeout`]).
+/// The parameters of a connection request: the contents of a REQ. Timeouts are codes of 5 bits
+/// ([`crate::timeout`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// Whose it is ([`super::Cm::set_owner`]).
+    /// The owner ([`super::Cm::set_owner`]).
     pub owner: u32,
-    /// The way there; its MTU is the connection's.
+    /// The path to the peer; its MTU is the connection's.
     pub path: Path,
-    /// Where to migrate to.
+    /// The alternate path.
     pub alternate: Option<Path>,
-    /// What the connection is for.
+    /// The service id.
     pub service_id: u64,
-    /// What kind of connection.
+    /// The transport type.
     pub transport: TransportType,
     /// Our adapter.
     pub ca_guid: u64,
     /// Our queue pair.
     pub qpn: Qpn,
-    /// The first PSN that we receive: each side chooses what the other begins with.
+    /// The first PSN that we receive: each side chooses the PSN with which the other begins.
     pub psn: Psn,
     /// Our queue key, where the transport has one.
     pub qkey: u32,
-    /// READs and atomics that we can answer at a time.
+    /// READs and atomics that we can answer at once.
     pub responder_resources: u8,
-    /// READs and atomics that we want to have under way.
+    /// READs and atomics that we want to have outstanding.
     pub initiator_depth: u8,
-    /// Our queue pair heeds credits.
+    /// Our queue pair uses end-to-end credits.
     pub flow_control: bool,
-    /// How often the peer's queue pair tries again, and ours.
+    /// The retry count of the peer's queue pair, and of ours.
     pub retry_count: u8,
-    /// How often the peer's queue pair tries again after RNR.
+    /// The RNR retry count of the peer's queue pair.
     pub rnr_retry_count: u8,
     /// Our queue pair has a shared receive queue.
     pub srq: bool,
-    /// How long a queue pair waits for an acknowledgement: twice the packet life time and what acknowledging takes.
+    /// How long a queue pair waits for an acknowledgement: twice the packet life time, plus the
+    /// time to acknowledge.
     pub ack_timeout: u8,
     /// How long the peer may take to answer our messages.
     pub remote_response_timeout: u8,
     /// How long we may take to answer its messages.
     pub local_response_timeout: u8,
-    /// How often either side repeats a message, up to 15.
+    /// Repetitions of a message by either side, up to 15.
     pub max_cm_retries: u8,
     /// Vendor options.
     pub ece: Ece,
@@ -51,28 +54,28 @@ pub struct Request<'a> {
     pub private_data: &'a [u8],
 }
 
-/// How to agree to a REQ: what goes into a REP.
+/// The parameters of a reply: the contents of a REP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reply<'a> {
     /// Our adapter.
     pub ca_guid: u64,
     /// Our queue pair.
     pub qpn: Qpn,
-    /// The first PSN that we receive: each side chooses what the other begins with.
+    /// The first PSN that we receive: each side chooses the PSN with which the other begins.
     pub psn: Psn,
     /// Our queue key, where the transport has one.
     pub qkey: u32,
-    /// READs and atomics that we can answer at a time.
+    /// READs and atomics that we can answer at once.
     pub responder_resources: u8,
-    /// READs and atomics that we want to have under way.
+    /// READs and atomics that we want to have outstanding.
     pub initiator_depth: u8,
-    /// How long our adapter takes to acknowledge: a code of 5 bits.
+    /// The time in which our adapter acknowledges: a code of 5 bits.
     pub target_ack_delay: u8,
-    /// What becomes of the alternate path: 0 accepted, 1 not supported, 2 rejected.
+    /// The decision on the alternate path: 0 accepted, 1 not supported, 2 rejected.
     pub failover_accepted: u8,
-    /// Our queue pair heeds credits.
+    /// Our queue pair uses end-to-end credits.
     pub flow_control: bool,
-    /// How often the peer's queue pair tries again after RNR.
+    /// The RNR retry count of the peer's queue pair.
     pub rnr_retry_count: u8,
     /// Our queue pair has a shared receive queue.
     pub srq: bool,
@@ -82,12 +85,12 @@ pub struct Reply<'a> {
     pub private_data: &'a [u8],
 }
 
-/// Another alternate path: what goes into a LAP.
+/// A suggestion of another alternate path: the contents of a LAP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Suggestion<'a> {
     /// The path.
     pub path: Path,
-    /// How long a queue pair waits for an acknowledgement on it: a code of 5 bits.
+    /// How long a queue pair waits for an acknowledgement on the path: a code of 5 bits.
     pub ack_timeout: u8,
     /// How long the peer may take to answer: a code of 5 bits.
     pub remote_response_timeout: u8,
@@ -95,80 +98,81 @@ pub struct Suggestion<'a> {
     pub private_data: &'a [u8],
 }
 
-/// A datagram service to look for: what goes into a SIDR_REQ.
+/// A lookup of a datagram service: the contents of a SIDR_REQ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SidrRequest<'a> {
-    /// Whose it is ([`super::Cm::set_owner`]).
+    /// The owner ([`super::Cm::set_owner`]).
     pub owner: u32,
-    /// The way there.
+    /// The path to the peer.
     pub path: Path,
-    /// The service.
+    /// The service id.
     pub service_id: u64,
     /// How long the peer may take to answer: a code of 5 bits.
     pub remote_response_timeout: u8,
-    /// How often the question is repeated, up to 15.
+    /// Repetitions of the SIDR_REQ, up to 15.
     pub max_cm_retries: u8,
     /// Up to 216 bytes.
     pub private_data: &'a [u8],
 }
 
-/// The answer to a SIDR_REQ.
+/// The answer to a SIDR_REQ: the contents of a SIDR_REP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SidrReply<'a> {
-    /// How it is answered.
+    /// The status.
     pub status: SidrStatus,
     /// The queue pair that serves.
     pub qpn: Qpn,
-    /// Its key.
+    /// Its Q_Key.
     pub qkey: u32,
     /// Vendor options.
     pub ece: Ece,
-    /// What else there is to say about the status; up to 72 bytes.
+    /// Additional information about the status; up to 72 bytes.
     pub info: &'a [u8],
     /// Up to 136 bytes.
     pub private_data: &'a [u8],
 }
 
-/// What both sides have said so far: what queue pair attributes are made of. What has not been said is 0. IBA 12.9.8.
+/// What both sides have agreed on so far: the source of queue pair attributes. Values that are not
+/// known yet are 0. IBA 12.9.8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connection {
-    /// Where it stands.
+    /// The connection's state.
     pub state: State,
-    /// We asked for it.
+    /// This side is the active side.
     pub active: bool,
-    /// What it is for.
+    /// The service id.
     pub service_id: u64,
-    /// What kind it is.
+    /// The transport type.
     pub transport: TransportType,
-    /// The way to the peer; its `mtu` and `pkey` are the connection's.
+    /// The path to the peer; its `mtu` and `pkey` are the connection's.
     pub path: Path,
-    /// Where to migrate to.
+    /// The alternate path.
     pub alternate: Option<Path>,
-    /// Our number for it.
+    /// Our number for the connection.
     pub local_comm_id: u32,
-    /// The peer's number for it.
+    /// The peer's number for the connection.
     pub remote_comm_id: u32,
     /// The peer's adapter.
     pub remote_ca_guid: u64,
     /// Our queue pair.
     pub local_qpn: Qpn,
-    /// The peer's queue pair; for a SIDR question the one that serves.
+    /// The peer's queue pair; for a SIDR request, the queue pair that serves.
     pub remote_qpn: Qpn,
     /// The first PSN that we send: the peer's choice.
     pub send_psn: Psn,
     /// The first PSN that the peer sends: our choice.
     pub receive_psn: Psn,
-    /// READs and atomics that we answer at a time: our queue pair's `max_dest_rd_atomic`.
+    /// READs and atomics that we answer at once: our queue pair's `max_dest_rd_atomic`.
     pub responder_resources: u8,
-    /// READs and atomics that we have under way: our queue pair's `max_rd_atomic`.
+    /// READs and atomics that we may have outstanding: our queue pair's `max_rd_atomic`.
     pub initiator_depth: u8,
-    /// How often our queue pair tries again.
+    /// Our queue pair's retry count.
     pub retry_count: u8,
-    /// How often our queue pair tries again after RNR.
+    /// Our queue pair's RNR retry count.
     pub rnr_retry_count: u8,
     /// How long our queue pair waits for an acknowledgement: a code of 5 bits.
     pub ack_timeout: u8,
-    /// The peer's queue key: of a SIDR answer.
+    /// The peer's Q_Key, from a SIDR_REP.
     pub remote_qkey: u32,
     /// The peer's queue pair has a shared receive queue.
     pub srq: bool,

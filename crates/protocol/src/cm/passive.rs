@@ -1,5 +1,5 @@
-//! The side that is asked: REP, what RTU leads to. Adds to [`Cm`]; what a REQ leads to is in [`super::incoming`]. IBA 12.9.6
-//! (passive states).
+//! The passive side: REP, the handling of RTU. Adds to [`Cm`]; the handling of REQ is in
+//! [`super::incoming`]. IBA 12.9.6 (passive states).
 
 use super::messages::fit;
 use super::{Attribute, Cm, Dropped, Error, Id, Kind, Origin, Reply, State, TransportType};
@@ -7,8 +7,9 @@ use crate::Time;
 use wire::cm::{Message, Rep, Rtu};
 
 impl Cm {
-    /// Agrees to an incoming request: sends REP, and again until RTU, data or the end of the retries.
-    /// Then comes [`Kind::Established`], [`Kind::Rejected`] or [`Kind::TimedOut`].
+    /// Accepts an incoming request: sends REP, and repeats it until RTU or data come, or the
+    /// retries are used up. After that comes [`Kind::Established`], [`Kind::Rejected`] or
+    /// [`Kind::TimedOut`].
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 196 bytes.
@@ -37,7 +38,8 @@ impl Cm {
             local_ca_guid: reply.ca_guid,
             private_data,
         };
-        // The target queue pair of an extended reliable connection stands where the context of a reliable datagram does.
+        // For an XRC connection, the target's queue pair takes the field of the RD end-to-end
+        // context.
         if entry.facts.transport == TransportType::Xrc {
             rep = Rep { local_eecn: reply.qpn.value(), local_qpn: wire::Qpn::default(), srq: true, ..rep };
         }
@@ -55,11 +57,11 @@ impl Cm {
         Ok(())
     }
 
-    /// Data came, so the peer is ready although its RTU has not come: the connection is established, and [`Kind::Established`]
-    /// follows. IBA 12.9.7.2 calls it the communication-established event.
+    /// Data came before the RTU, so the peer is ready: the connection is established, and
+    /// [`Kind::Established`] follows. IBA 12.9.7.2 calls this the communication-established event.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::State`]: also when it is established already.
+    /// [`Error::Stale`]; [`Error::State`], also if the connection is already established.
     pub fn established_by_data(&mut self, id: Id) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         if !matches!(self.table.entry(index).facts.state, State::RepSent | State::MraRepRcvd) {
@@ -69,7 +71,7 @@ impl Cm {
         Ok(())
     }
 
-    /// An RTU came.
+    /// Handles an RTU.
     pub(super) fn on_rtu(&mut self, origin: &Origin, rtu: &Rtu) -> Result<(), Dropped> {
         let message = Attribute::Rtu;
         let index = self.connection_of(origin, message, rtu.remote_comm_id, rtu.local_comm_id)?;

@@ -1,4 +1,6 @@
-//! Other alternate paths for an established connection, LAP and APR, and MRA, which asks for time. Adds to [`Cm`]. IBA 12.8, 12.6.6.
+//! Other alternate paths for an established connection, LAP and APR, and MRA, which asks for more
+//! time. The paths that REQ and REP agree on are not handled here. Adds to [`Cm`]. IBA 12.8,
+//! 12.6.6.
 
 use super::entry::{Suggested, span};
 use super::messages::{fit, fit_info};
@@ -8,7 +10,8 @@ use wire::cm::{Apr, AprStatus, Data, Lap, Message, Mra, Mraed};
 use wire::mad::{Header, Mad};
 
 impl Cm {
-    /// Tells the peer that the answer to its REQ, REP or LAP takes longer, up to `service_timeout` (a code of 5 bits): sends MRA.
+    /// Sends MRA: the answer to the peer's REQ, REP or LAP takes longer, up to `service_timeout` (a
+    /// code of 5 bits).
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 222 bytes.
@@ -18,7 +21,7 @@ impl Cm {
         self.ask_for_time(index, service_timeout, private_data).ok_or_else(|| self.misplaced(index, "MRA"))
     }
 
-    /// Tells the peer that its answer takes longer, if it waits for one and has not been told.
+    /// Sends MRA if the peer waits for an answer and has not got an MRA yet.
     pub(super) fn ask_for_time(&mut self, index: u32, service_timeout: u8, private_data: Data<222>) -> Option<()> {
         let entry = self.table.entry(index);
         let (message, next) = match (entry.facts.state, entry.path_state) {
@@ -38,14 +41,15 @@ impl Cm {
         Some(())
     }
 
-    /// The peer repeats what the user has not decided about.
+    /// The peer repeats a message about which the user has not decided: answers with MRA if
+    /// configured.
     pub(super) fn calm(&mut self, index: u32) {
         if self.config.patience != 0 {
             let _ = self.ask_for_time(index, self.config.patience, Data::default());
         }
     }
 
-    /// An MRA came.
+    /// Handles an MRA.
     pub(super) fn on_mra(&mut self, now: Time, origin: &Origin, mra: &Mra) -> Result<(), Dropped> {
         let message = Attribute::Mra;
         let index = self.connection_of(origin, message, mra.remote_comm_id, mra.local_comm_id)?;
@@ -68,8 +72,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Suggests another alternate path for an established connection: sends LAP. Then comes [`Kind::PathAnswered`] or
-    /// [`Kind::TimedOut`]. Only the active side may.
+    /// Suggests another alternate path for an established connection: sends LAP. After that comes
+    /// [`Kind::PathAnswered`] or [`Kind::TimedOut`]. Only the active side may suggest a path.
     ///
     /// # Errors
     /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 168 bytes.
@@ -104,10 +108,12 @@ impl Cm {
         Ok(())
     }
 
-    /// Answers [`Kind::PathSuggested`]: sends APR. With [`AprStatus::LOADED`] the suggested path is the alternate one from now on.
+    /// Answers [`Kind::PathSuggested`]: sends APR. With [`AprStatus::LOADED`], the suggested path
+    /// becomes the alternate path.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 148 bytes, or 72 of `info`.
+    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 148 bytes, or 72 of
+    /// `info`.
     pub fn answer_path(&mut self, id: Id, status: AprStatus, info: &[u8], private: &[u8]) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         let entry = self.table.entry(index);
@@ -133,7 +139,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A LAP came.
+    /// Handles a LAP.
     pub(super) fn on_lap(&mut self, origin: &Origin, header: &Header, lap: &Lap) -> Result<(), Dropped> {
         let message = Attribute::Lap;
         let index = match self.connection_of(origin, message, lap.remote_comm_id, lap.local_comm_id) {
@@ -174,14 +180,14 @@ impl Cm {
         Ok(())
     }
 
-    /// Refuses what was suggested for a connection that there is not, or not with this queue pair.
+    /// Refuses a suggestion for a connection that does not exist, or that has another queue pair.
     fn refuse_path(&mut self, origin: &Origin, header: &Header, lap: &Lap, status: AprStatus) {
         let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
         let apr = Apr { local_comm_id, remote_comm_id, status, ..Apr::default() };
         self.answer(origin, header.transaction, &Message::Apr(apr));
     }
 
-    /// An APR came.
+    /// Handles an APR.
     pub(super) fn on_apr(&mut self, origin: &Origin, header: &Header, apr: &Apr) -> Result<(), Dropped> {
         let message = Attribute::Apr;
         let index = self.connection_of(origin, message, apr.remote_comm_id, apr.local_comm_id)?;
@@ -207,7 +213,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Says something about the suggested path, and keeps it to be said again; RTU stays the connection's last message.
+    /// Sends a message about the suggested path, and keeps it for repetition. RTU stays the
+    /// connection's last message.
     fn say_of_path(&mut self, index: u32, message: &Message, next: PathState) {
         let entry = self.table.entry_mut(index);
         entry.path_state = next;
@@ -217,7 +224,7 @@ impl Cm {
         self.repeat_of_path(index);
     }
 
-    /// Says again what was said of the suggested path.
+    /// Repeats the last message about the suggested path.
     pub(super) fn repeat_of_path(&mut self, index: u32) {
         let entry = self.table.entry(index);
         let said: Option<Mad> = entry.suggested.as_ref().and_then(|suggested| suggested.said);

@@ -1,15 +1,17 @@
-//! Datagrams that come: which message it is, and to which id it belongs. Adds to [`Cm`]; what each message does is with the side that
-//! it reaches.
+//! Incoming datagrams: which message each one is, and to which id it belongs. Adds to [`Cm`]. How
+//! each message is handled is in the file of the side that receives it.
 
 use super::{Attribute, Cm, Dropped, Mad, Origin};
 use crate::Time;
 use wire::cm::Message;
 
 impl Cm {
-    /// A datagram came to QP 1, from `origin`. A datagram that is none of the CM's is [`Dropped::Malformed`].
+    /// Handles a datagram for QP 1 from `origin`. A datagram that is not a CM message is
+    /// [`Dropped::Malformed`].
     ///
     /// # Errors
-    /// Why it was dropped. There may be an answer all the same: the last message once more, or a REJ to a REP that nobody waits for.
+    /// Why it was dropped. An answer may still be sent: the last message again, or a REJ to a REP
+    /// that no connection waits for.
     pub fn on_mad(&mut self, now: Time, origin: &Origin, mad: &Mad) -> Result<(), Dropped> {
         let (header, message) = match Message::parse(mad) {
             Ok(parsed) => parsed,
@@ -36,7 +38,8 @@ impl Cm {
         }
     }
 
-    /// The connection that a message is for: it must name both of its numbers, and come from its peer.
+    /// The connection of a message. The message must have both of the connection's numbers, and
+    /// come from its peer.
     pub(super) fn connection_of(
         &self,
         origin: &Origin,

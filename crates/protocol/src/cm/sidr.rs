@@ -1,4 +1,5 @@
-//! Datagram services: which queue pair serves a service id. Adds to [`Cm`]. IBA 12.11.
+//! Datagram services (SIDR): which queue pair serves a service id. Connections are not handled
+//! here. Adds to [`Cm`]. IBA 12.11.
 
 use super::entry::{Entry, Key};
 use super::messages::{fit, fit_info};
@@ -7,12 +8,12 @@ use crate::Time;
 use wire::cm::{Message, SidrRep, SidrReq};
 use wire::mad::Header;
 
-/// How long the asker may go on repeating a question, as far as we know: the code of a few seconds.
+/// How long the requester may repeat a SIDR_REQ, as far as is known: the code of a few seconds.
 const ECHO: u8 = 20;
 
 impl Cm {
-    /// Asks which queue pair serves a service id with datagrams: sends SIDR_REQ, and again until [`Kind::SidrAnswered`] or
-    /// [`Kind::TimedOut`].
+    /// Asks which queue pair serves a service id with datagrams. Sends SIDR_REQ, and repeats it
+    /// until [`Kind::SidrAnswered`] or [`Kind::TimedOut`].
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::PrivateData`] beyond 216 bytes.
@@ -40,11 +41,12 @@ impl Cm {
         Ok(self.table.id(index))
     }
 
-    /// Answers [`Kind::SidrIncoming`], also when it declines: sends SIDR_REP. The id has nothing more to do. A question that comes
-    /// again for a while gets the same answer.
+    /// Answers [`Kind::SidrIncoming`], also to decline: sends SIDR_REP. The id then has nothing
+    /// more to do. A repeated SIDR_REQ gets the same answer for a while.
     ///
     /// # Errors
-    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 136 bytes, or 72 of `info`.
+    /// [`Error::Stale`], [`Error::State`]; [`Error::PrivateData`] beyond 136 bytes, or 72 of
+    /// `info`.
     pub fn sidr_reply(&mut self, now: Time, id: Id, reply: &SidrReply<'_>) -> Result<(), Error> {
         let index = self.table.resolve(id)?;
         let entry = self.table.entry_mut(index);
@@ -70,7 +72,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A SIDR_REQ came.
+    /// Handles a SIDR_REQ.
     pub(super) fn on_sidr_req(&mut self, origin: &Origin, header: &Header, req: &SidrReq) -> Result<(), Dropped> {
         let message = Attribute::SidrReq;
         if let Some(index) = self.table.find_key(&Key::question(req.request_id, origin.source)) {
@@ -107,7 +109,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A SIDR_REP came.
+    /// Handles a SIDR_REP.
     pub(super) fn on_sidr_rep(&mut self, origin: &Origin, rep: &SidrRep, ece: Ece) -> Result<(), Dropped> {
         let message = Attribute::SidrRep;
         let comm_id = rep.request_id;

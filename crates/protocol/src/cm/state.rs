@@ -1,28 +1,29 @@
-//! The states of a connection. IBA 12.9.5 to 12.9.7, in the specification's words. Principal type: [`State`].
+//! The states of a connection, with the specification's names; not their transitions. IBA 12.9.5 to
+//! 12.9.7. Principal type: [`State`].
 
 use std::fmt;
 
-/// Where a connection, or a question for a datagram service, stands.
+/// The state of a connection, or of a SIDR request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// It has nothing more to do.
+    /// The id has nothing more to do.
     #[default]
     Idle,
     /// REQ was sent.
     ReqSent,
-    /// REQ was sent, and the peer needs longer.
+    /// REQ was sent, and MRA came: the peer needs longer.
     MraReqRcvd,
     /// REQ came.
     ReqRcvd,
-    /// REQ came, and the peer knows that we need longer.
+    /// REQ came, and MRA was sent: this side needs longer.
     MraReqSent,
     /// REP was sent.
     RepSent,
-    /// REP was sent, and the peer needs longer.
+    /// REP was sent, and MRA came: the peer needs longer.
     MraRepRcvd,
     /// REP came.
     RepRcvd,
-    /// REP came, and the peer knows that we need longer.
+    /// REP came, and MRA was sent: this side needs longer.
     MraRepSent,
     /// Both sides may use the connection.
     Established,
@@ -30,20 +31,20 @@ pub enum State {
     DreqSent,
     /// DREQ came.
     DreqRcvd,
-    /// It has ended; packets of it may still be on their way.
+    /// The connection has ended, but its packets may still be on their way.
     TimeWait,
-    /// REQ came and was rejected; should it come again, it gets the same answer.
+    /// REQ came and was rejected. A repeated REQ gets the same answer.
     Declined,
     /// SIDR_REQ was sent.
     SidrReqSent,
     /// SIDR_REQ came.
     SidrReqRcvd,
-    /// SIDR_REQ came and was answered; should it come again, it gets the same answer.
+    /// SIDR_REQ came and was answered. A repeated SIDR_REQ gets the same answer.
     SidrAnswered,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [State; 17] = [
         State::Idle,
         State::ReqSent,
@@ -64,7 +65,8 @@ impl State {
         State::SidrAnswered,
     ];
 
-    /// Whether the peer's queue pair is taken by the connection: from the message that names it until one side ends it.
+    /// Whether the connection occupies the peer's queue pair: from the message that names the queue
+    /// pair until one side ends the connection.
     #[must_use]
     pub const fn holds_qpn(self) -> bool {
         matches!(
@@ -79,20 +81,20 @@ impl State {
         )
     }
 
-    /// Whether a peer waits for what the user says to its request.
+    /// Whether a peer waits for the user's decision on its request.
     #[must_use]
     pub const fn is_undecided(self) -> bool {
         matches!(self, State::ReqRcvd | State::MraReqSent | State::SidrReqRcvd)
     }
 
-    /// Whether nothing will happen any more but the end of a rest.
+    /// Whether only the end of a rest is still to come.
     #[must_use]
     pub const fn is_resting(self) -> bool {
         matches!(self, State::TimeWait | State::Declined | State::SidrAnswered)
     }
 }
 
-/// As the specification writes it.
+/// The specification's spelling.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -117,18 +119,19 @@ impl fmt::Display for State {
     }
 }
 
-/// Where a suggestion for another alternate path stands; only in [`State::Established`] it is anything but `Idle`.
+/// The state of a suggestion for another alternate path. In all states except
+/// [`State::Established`] it is `Idle`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathState {
-    /// There is none.
+    /// There is no suggestion.
     #[default]
     Idle,
     /// LAP was sent.
     LapSent,
-    /// LAP was sent, and the peer needs longer.
+    /// LAP was sent, and MRA came: the peer needs longer.
     MraLapRcvd,
     /// LAP came.
     LapRcvd,
-    /// LAP came, and the peer knows that we need longer.
+    /// LAP came, and MRA was sent: this side needs longer.
     MraLapSent,
 }

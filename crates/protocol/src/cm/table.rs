@@ -1,6 +1,6 @@
-//! Where the communication manager keeps its ids: by index, by our number, by the peer's numbers and by time, each without a
-//! search. A change of state is one call here, so that no key and no timer outlives what it belongs to.
-//! Principal type: [`Table`].
+//! The table of all ids: it finds them by index, by our number, by the peer's numbers and by time,
+//! without a search. Each change of state is one call here, so no key and no timer outlives its
+//! state. The protocol's rules are not here. Principal type: [`Table`].
 
 use super::entry::{Entry, Key};
 use super::number::{INDEX_BITS, Numbers};
@@ -10,9 +10,10 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 
-/// An index rests until so many others were given back, so that our numbers do not come again soon.
+/// A freed index is reused only after this many others were freed, so that our numbers do not
+/// return soon.
 const FREE_AT_LEAST: usize = 256;
-/// Below this nothing is given back to the system.
+/// Below this size, no memory is given back to the system.
 const SMALL: usize = 1024;
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// An empty table.
     pub(super) fn new(config: &Config) -> Table {
         Table {
             limit: config.ids.min(1 << INDEX_BITS) as usize,
@@ -53,7 +54,7 @@ impl Table {
         }
     }
 
-    /// How much is in it.
+    /// The number of ids, timers and keys.
     pub(super) fn counts(&self) -> Counts {
         Counts {
             ids: self.used,
@@ -64,13 +65,13 @@ impl Table {
         }
     }
 
-    /// Whether there is no room for another.
+    /// Whether the table is full.
     pub(super) fn is_full(&self) -> bool {
         self.used >= self.limit
     }
 
-    /// Takes an entry in, and gives it our number. It is in no state yet that counts: [`Table::enter`] follows. `None`: there is no
-    /// room, or no memory.
+    /// Inserts an entry and gives it our number. The entry has no counted state yet: call
+    /// [`Table::enter`] next. `None`: there is no room, or no memory.
     pub(super) fn insert(&mut self, mut entry: Entry) -> Option<u32> {
         if self.is_full() || !self.reserve() {
             return None;
@@ -84,7 +85,7 @@ impl Table {
             self.free.pop_front()?
         };
         let slot = &mut self.slots[index as usize];
-        // The number 0 means "none" in a REJ.
+        // In a REJ, the number 0 means "none".
         if self.numbers.number(index, slot.generation) == 0 {
             slot.generation = slot.generation.wrapping_add(1);
         }
@@ -95,7 +96,8 @@ impl Table {
         Some(index)
     }
 
-    /// Has memory for one more entry: its slot, its place among the free ones and its two keys. Nothing grows elsewhere.
+    /// Reserves memory for one more entry: its slot, its place in the free list, and its two keys.
+    /// These three grow nowhere else.
     fn reserve(&mut self) -> bool {
         let keys = 2 * (self.used + 1);
         self.slots.try_reserve(1).is_ok()
@@ -103,7 +105,7 @@ impl Table {
             && self.keys.try_reserve(keys.saturating_sub(self.keys.len())).is_ok()
     }
 
-    /// Takes an entry out, with all that leads to it.
+    /// Removes an entry and all its keys.
     pub(super) fn remove(&mut self, index: u32) {
         self.enter(index, State::Idle, None);
         let slot = &mut self.slots[index as usize];
@@ -114,19 +116,19 @@ impl Table {
         self.give_back();
     }
 
-    /// The index of a number of ours, as a message claims it.
+    /// The index of our number, as a message claims it.
     pub(super) fn find(&self, comm_id: u32) -> Option<u32> {
         let index = self.numbers.index(comm_id);
         let entry = self.slots.get(index as usize)?.entry.as_ref()?;
         (entry.facts.local_comm_id == comm_id).then_some(index)
     }
 
-    /// The index that a peer's number leads to.
+    /// The index for a peer's key.
     pub(super) fn find_key(&self, key: &Key) -> Option<u32> {
         self.keys.get(key).copied()
     }
 
-    /// The index of a user's id.
+    /// The index for a user's id.
     pub(super) fn resolve(&self, id: Id) -> Result<u32, Error> {
         let slot = self.slots.get(id.index as usize).filter(|slot| slot.generation == id.generation);
         match slot.and_then(|slot| slot.entry.as_ref()) {
@@ -145,12 +147,12 @@ impl Table {
         self.slots[index as usize].entry.as_ref().expect("an index is found only while its entry is there")
     }
 
-    /// The same, to change it.
+    /// Like [`Table::entry`], mutable.
     pub(super) fn entry_mut(&mut self, index: u32) -> &mut Entry {
         self.slots[index as usize].entry.as_mut().expect("an index is found only while its entry is there")
     }
 
-    /// A change of state, and when something is to happen next. Keys go with the states that they belong to.
+    /// Changes the state and sets the timer. Keys are removed with the states that they belong to.
     pub(super) fn enter(&mut self, index: u32, state: State, deadline: Option<Time>) {
         self.arm(index, deadline);
         let entry = self.entry(index);
@@ -171,7 +173,7 @@ impl Table {
         entry.facts.state = state;
     }
 
-    /// When something is to happen next.
+    /// Sets or stops the entry's timer.
     pub(super) fn arm(&mut self, index: u32, deadline: Option<Time>) {
         let entry = self.entry_mut(index);
         let new = deadline.unwrap_or(Time::NEVER);
@@ -184,14 +186,14 @@ impl Table {
         }
     }
 
-    /// From now on the peer's number leads to the entry.
+    /// Adds the key of the peer's number.
     pub(super) fn link_number(&mut self, index: u32) {
         let key = self.entry(index).number_key();
         self.entry_mut(index).known.number = true;
         self.keys.insert(key, index);
     }
 
-    /// From now on the peer's queue pair leads to the entry. Queue pair 0 is nobody's: whoever names it has none.
+    /// Adds the key of the peer's queue pair. A peer that names queue pair 0 has no queue pair.
     pub(super) fn link_qpn(&mut self, index: u32) {
         let entry = self.entry(index);
         if entry.facts.remote_qpn.value() != 0 {
@@ -201,12 +203,12 @@ impl Table {
         }
     }
 
-    /// The next moment at which something is to happen.
+    /// When the next timer ends.
     pub(super) fn next_time(&self) -> Option<Time> {
         self.timers.first().map(|(time, _)| *time)
     }
 
-    /// The next entry for which the time has come.
+    /// The next entry whose timer has ended. Its timer stops.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<u32> {
         let (time, index) = *self.timers.first()?;
         (time <= now).then(|| {
@@ -215,14 +217,15 @@ impl Table {
         })
     }
 
-    /// A key may lead to a newer entry by now.
+    /// Removes a key, unless it leads to a newer entry by now.
     fn unlink(&mut self, key: Key, index: u32) {
         if self.keys.get(&key) == Some(&index) {
             self.keys.remove(&key);
         }
     }
 
-    /// Memory of a crowd that has gone goes back, in steps that cost no more than the crowd did.
+    /// Gives memory back after a large number of ids has gone, in steps that cost no more than
+    /// those ids did.
     fn give_back(&mut self) {
         let keys = 2 * self.used;
         if self.keys.capacity() > SMALL && keys < self.keys.capacity() / 8 {
@@ -241,7 +244,8 @@ impl Table {
     }
 }
 
-/// A hash that begins with the secret: peers choose their numbers, and must not choose where they lie in the map.
+/// A hash that begins with the secret. Peers choose their numbers, and must not choose the
+/// positions in the map.
 #[derive(Clone, Debug)]
 struct Keyed(u64);
 

@@ -1,22 +1,23 @@
-//! What time does: messages again, and again, until it is enough; rests that end. Adds to [`Cm`]. IBA 12.7.1 (retries), 12.9.8.4
-//! (time-wait).
+//! The timers: messages are repeated until the retries are used up, and rests end. What a message
+//! does when it arrives is not here. Adds to [`Cm`]. IBA 12.7.1 (retries), 12.9.8.4 (time-wait).
 
 use super::{Attribute, Cm, Kind, PathState, State};
 use crate::Time;
 
 impl Cm {
-    /// When to call [`Cm::on_time`]; `None` while nothing is waited for.
+    /// When to call [`Cm::on_time`]; `None` while no timer runs.
     #[must_use]
     pub fn next_time(&self) -> Option<Time> {
         self.table.next_time()
     }
 
-    /// Time passed. Too early a call does nothing.
+    /// Time has passed. A call that is too early does nothing.
     pub fn on_time(&mut self, now: Time) {
         self.on_time_some(now, usize::MAX);
     }
 
-    /// The same for the first `most` times that have come; [`Cm::next_time`] says whether there are more.
+    /// Like [`Cm::on_time`], but handles at most `most` timers. [`Cm::next_time`] says whether
+    /// there are more.
     pub fn on_time_some(&mut self, now: Time, most: usize) {
         for _ in 0..most {
             let Some(index) = self.table.pop_due(now) else { return };
@@ -24,12 +25,12 @@ impl Cm {
         }
     }
 
-    /// The time of an entry has come, and its timer does not run any more.
+    /// Handles the end of an entry's timer, which has stopped.
     fn expire(&mut self, now: Time, index: u32) {
         let entry = self.table.entry_mut(index);
         let state = entry.facts.state;
         match state {
-            // Who has asked for time once is not waited for so long again.
+            // A peer that has sent MRA does not get the longer time again.
             State::ReqSent
             | State::MraReqRcvd
             | State::RepSent
@@ -38,7 +39,7 @@ impl Cm {
             | State::SidrReqSent => self.again(now, index, state),
             State::Established => self.suggest_again(now, index),
             State::TimeWait | State::Declined | State::SidrAnswered => self.rested(index, state),
-            // These wait for users.
+            // These states wait for users.
             State::Idle
             | State::ReqRcvd
             | State::MraReqSent
@@ -49,7 +50,7 @@ impl Cm {
         }
     }
 
-    /// No answer: says the last message again, or gives up.
+    /// No answer came: repeats the last message, or gives up.
     fn again(&mut self, now: Time, index: u32, state: State) {
         let entry = self.table.entry_mut(index);
         if let Some(left) = entry.retries.checked_sub(1) {
@@ -81,7 +82,7 @@ impl Cm {
         }
     }
 
-    /// No answer to LAP: says it again, or gives up; the connection goes on.
+    /// No answer to LAP came: repeats it, or gives up. The connection continues.
     fn suggest_again(&mut self, now: Time, index: u32) {
         let entry = self.table.entry_mut(index);
         if let Some(left) = entry.retries.checked_sub(1) {

@@ -1,9 +1,12 @@
-//! What an RC responder still has to say, in order: answers to READs, atomics, ATOMIC WRITEs and FLUSHes, each remembered in case it is asked for again,
-//! and behind them one ACK or NAK. Principal type: [`Answers`]. IBA 9.7.5.1 (acknowledging), 9.7.5.2.6 (repetitions), C9-150 (what
-//! is remembered).
+//! The pending answers of an RC responder, in order: answers to READs, atomics, ATOMIC WRITEs and
+//! FLUSHes, and behind them one ACK or NAK. Each answered request is remembered, because the
+//! requester may repeat it. Not here: whether a request is accepted, which [`super::responder`]
+//! decides. Principal type: [`Answers`]. IBA 9.7.5.1 (acknowledging), 9.7.5.2.6 (repetitions),
+//! C9-150 (what is remembered).
 //!
-//! An answer's number answers all packets before it, so an ACK may be held back and joined with later ones, but must never pass
-//! a READ or atomic that is not answered: hence one place for it, behind them all.
+//! An answer's number answers all packets before it. So an ACK may be delayed and coalesced with
+//! later ones. But it must never pass a READ or atomic that is not answered. Therefore there is
+//! only one place for an ACK or NAK, behind all other answers.
 
 use super::standing::KEPT;
 use crate::{Nak, ResponderConfig, Response, Source};
@@ -12,44 +15,45 @@ use wire::{Aeth, Headers, NakCode, Opcode, Operation, Place, Psn, Syndrome};
 /// A READ or an atomic that was carried out.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request {
-    /// Read `len` bytes, of which those before `until` were asked for last.
+    /// Read `len` bytes. The last request asked for those before `until`.
     Read { len: u32, until: u32 },
-    /// The word was this.
+    /// The word had this value before.
     Atomic { value: u64 },
-    /// It is done, and there is no more to say: ATOMIC WRITE, or FLUSH.
+    /// ATOMIC WRITE or FLUSH. It is done, and its answer has no data.
     Confirmed { flush: bool },
 }
 
-/// A request that is remembered, and how far its answer has been sent.
+/// A remembered request, and how far its answer has been sent.
 #[derive(Clone, Copy, Debug)]
 struct Saved {
     request: Request,
-    /// Its numbers: `packets` of them from `first` on.
+    /// Its packet numbers: `packets` of them from `first` on.
     first: Psn,
     packets: u32,
     va: u64,
     rkey: u32,
     xrc_srq: u32,
     msn: u32,
-    /// The answer, as it was asked for last: from `begin`, next to send is `next`, up to `end`. Packets behind `first`.
+    /// The answer as the last request asked for it: packets `begin` to `end`, of which `next` is
+    /// the next to send. All three count from `first`.
     begin: u32,
     next: u32,
     end: u32,
-    /// It was answered in full at least once.
+    /// Whether it was answered in full at least once.
     answered: bool,
 }
 
-/// What was carried out, and what its answer says.
+/// A request that was carried out, and what its answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// A READ of so many bytes.
+    /// A READ.
     Read {
-        /// How many bytes.
+        /// Bytes that were read.
         len: u32,
     },
     /// An atomic.
     Atomic {
-        /// What the word was.
+        /// The word's value before.
         value: u64,
     },
     /// An ATOMIC WRITE.
@@ -64,45 +68,45 @@ impl Default for Carried {
     }
 }
 
-/// A request with an answer of its own that was carried out, for [`super::standing::Standing`].
+/// An executed request with an answer of its own, for [`super::standing::Standing`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The number of its first answer.
     pub first: Psn,
-    /// How many packets the answer has.
+    /// Packets of the answer.
     pub packets: u32,
-    /// Where the memory is.
+    /// The address.
     pub va: u64,
-    /// The key that opened it.
+    /// The rkey.
     pub rkey: u32,
-    /// The shared receive queue on whose domain the key is.
+    /// The shared receive queue whose domain has the key.
     pub xrc_srq: u32,
-    /// Messages completed with it.
+    /// The message sequence number of its answer.
     pub msn: u32,
-    /// What it was.
+    /// The operation and its result.
     pub what: Carried,
-    /// It was answered in full.
+    /// Whether it was answered in full.
     pub answered: bool,
 }
 
-/// What follows the answers to READs and atomics.
+/// The ACK or NAK behind the answers to READs and atomics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Answer {
     #[default]
     None,
-    /// Everything before the awaited packet has come.
+    /// Everything before the expected packet has arrived.
     Ack,
-    /// This packet was repeated, and has come before.
+    /// This packet is a duplicate: it arrived before.
     AckAgain(Psn),
-    /// The awaited packet is missing.
+    /// The expected packet is missing.
     SequenceNak,
-    /// The awaited packet needs a receive request.
+    /// The expected packet needs a receive request.
     RnrNak,
-    /// The packet of this number is refused.
+    /// The packet with this number is refused.
     FatalNak(Nak, Psn),
 }
 
-/// What the last poll took.
+/// The answer that the last poll returned.
 #[derive(Clone, Copy, Debug, Default)]
 enum Taken {
     #[default]
@@ -114,14 +118,14 @@ enum Taken {
     Last(Answer),
 }
 
-/// Everything that is still to be said.
+/// All pending answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The last requests, a ring.
+    /// The last requests, as a ring.
     saved: Box<[Option<Saved>]>,
-    /// Where the next one goes: over the oldest.
+    /// Where the next request goes: over the oldest one.
     oldest: usize,
-    /// How many of them have something to send.
+    /// Requests in `saved` with packets to send.
     unsent: usize,
     pub(super) last: Answer,
     taken: Taken,
@@ -139,13 +143,14 @@ impl Answers {
         }
     }
 
-    /// Whether one more READ or atomic may come. The place that it takes must have been answered: then a requester that keeps to
-    /// the agreed number has gone on from there.
+    /// Whether one more READ or atomic may come. It would replace the oldest remembered request,
+    /// which must have been answered. A requester that respects the agreed number has then gone on
+    /// from there.
     pub(crate) fn has_room(&self) -> bool {
         self.saved.get(self.oldest).is_some_and(|place| place.is_none_or(|saved| saved.answered))
     }
 
-    /// What is remembered, oldest first; the newest ones where that is too much.
+    /// The remembered requests, oldest first. If there are more than [`KEPT`], the newest ones.
     pub(super) fn kept(&self) -> [Option<Kept>; KEPT] {
         let (newer, older) = self.saved.split_at(self.oldest.min(self.saved.len()));
         let all = older.iter().chain(newer).flatten();
@@ -164,7 +169,8 @@ impl Answers {
         kept
     }
 
-    /// Remembers that, with nothing to send: whoever misses an answer asks for it again.
+    /// Remembers these requests, with nothing to send. A requester that misses an answer repeats
+    /// its request.
     pub(super) fn restore(&mut self, msn: u32, kept: &[Option<Kept>]) {
         self.msn = msn;
         let room = self.saved.len();
@@ -179,7 +185,8 @@ impl Answers {
                 Carried::Written => Request::Confirmed { flush: false },
                 Carried::Flushed => Request::Confirmed { flush: true },
             };
-            // Answered, for else a requester that has had its answer would find no room for the next one.
+            // Marked as answered. Otherwise a requester that already has its answer would find no
+            // room for the next request.
             let saved = Saved {
                 request,
                 first,
@@ -202,15 +209,16 @@ impl Answers {
         self.msn = (self.msn + 1) & 0xff_ffff;
     }
 
-    /// Something is to be acknowledged.
+    /// A packet must be acknowledged.
     pub(super) fn acknowledge(&mut self) {
         if matches!(self.last, Answer::None | Answer::AckAgain(_)) {
             self.last = Answer::Ack;
         }
     }
 
-    /// A SEND or WRITE is to be acknowledged again, packet `psn` of it, and with it what came behind; but not a READ or atomic
-    /// that came behind: it was answered, but that is perhaps what was lost, and it will be asked for again.
+    /// Packet `psn` of a SEND or WRITE is a duplicate and is acknowledged again, together with all
+    /// that came after it. The ACK must not pass a later READ or atomic: its answer may be what was
+    /// lost, and the requester will ask for it again.
     pub(super) fn acknowledge_again(&mut self, psn: Psn, expected: Psn) {
         let next = self.saved.iter().flatten().map(|saved| saved.first).filter(|first| psn.is_before(*first));
         let until = next.fold(expected, |end, first| if first.is_before(end) { first } else { end }) - 1;
@@ -221,15 +229,15 @@ impl Answers {
         }
     }
 
-    /// The packet that a waiting NAK asks for has come.
+    /// The packet that a pending NAK asks for has arrived.
     pub(super) fn take_back_nak(&mut self) {
         if matches!(self.last, Answer::SequenceNak | Answer::RnrNak) {
-            // What came before has been received, and perhaps nobody has said so yet.
+            // Earlier packets have been received, and perhaps they are not acknowledged yet.
             self.last = Answer::Ack;
         }
     }
 
-    /// A READ or atomic was carried out: answer it, and remember it.
+    /// A READ or atomic was carried out: answers and remembers it.
     pub(super) fn answer(&mut self, first: Psn, packets: u32, (va, rkey, xrc_srq): (u64, u32, u32), request: Request) {
         self.count_message();
         let place = &mut self.saved[self.oldest];
@@ -252,11 +260,12 @@ impl Answers {
         });
         self.oldest = (self.oldest + 1) % self.saved.len();
         self.unsent += 1;
-        // The answer's number says that everything before has come.
+        // The answer's number acknowledges everything before.
         self.last = Answer::None;
     }
 
-    /// The remembered request that has packet `psn`, newest first, and how far into it that is.
+    /// Finds the remembered request that has packet `psn`, newest first, and the packet's position
+    /// in it.
     fn find(&mut self, psn: Psn) -> Option<(&mut Saved, u32)> {
         let (newer, older) = self.saved.split_at_mut(self.oldest);
         let newest_first = newer.iter_mut().rev().chain(older.iter_mut().rev());
@@ -266,7 +275,7 @@ impl Answers {
         })
     }
 
-    /// Answers an atomic again, as the first time. False when it is not remembered.
+    /// Repeats the answer to an atomic. Returns false if it is not remembered.
     pub(super) fn repeat_atomic(&mut self, headers: &Headers) -> bool {
         let wire::AtomicEth { va, rkey, .. } = headers.atomic;
         match self.find(headers.psn) {
@@ -281,7 +290,7 @@ impl Answers {
         }
     }
 
-    /// Answers an ATOMIC WRITE or FLUSH again, as the first time. False when it is not remembered.
+    /// Repeats the answer to an ATOMIC WRITE or FLUSH. Returns false if it is not remembered.
     pub(super) fn repeat_confirmation(&mut self, headers: &Headers) -> bool {
         let wire::Reth { va, rkey, .. } = headers.reth;
         let Some((saved, _)) = self.find(headers.psn) else { return false };
@@ -294,7 +303,8 @@ impl Answers {
         true
     }
 
-    /// Answers a READ again, all of it or a part. False when it is not remembered, or was another READ.
+    /// Answers a READ again, in full or in part. Returns false if it is not remembered, or if this
+    /// is another READ.
     pub(super) fn repeat_read(&mut self, headers: &Headers, mtu: u32) -> bool {
         let wire::Reth { va, rkey, len } = headers.reth;
         let Some((saved, packet)) = self.find(headers.psn) else { return false };
@@ -310,12 +320,12 @@ impl Answers {
         true
     }
 
-    /// Whether an ACK is all that there is to say.
+    /// Whether an ACK is the only pending answer.
     pub(super) fn only_ack(&self) -> bool {
         self.unsent == 0 && matches!(self.last, Answer::Ack)
     }
 
-    /// What is left to say is said.
+    /// The caller has sent the last ACK or NAK.
     pub(super) fn said(&mut self) {
         self.taken = Taken::Last(std::mem::take(&mut self.last));
     }
@@ -394,8 +404,8 @@ impl Answers {
         }
     }
 
-    /// The READ whose packet was polled last cannot be read. Its number, if the requester must be told: then nothing else is
-    /// said any more.
+    /// The READ whose packet was polled last cannot be read. Returns its number if the requester
+    /// must be told. Then all other answers are dropped.
     pub(super) fn give_up_read(&mut self) -> Option<Psn> {
         self.unpoll_packet().and_then(|(psn, answered)| {
             if answered {
@@ -409,7 +419,7 @@ impl Answers {
         })
     }
 
-    /// Takes the packet that was polled last, and all that follow it in its answer, off what is to be said.
+    /// Drops the packet that was polled last, and all later packets of its answer.
     fn unpoll_packet(&mut self) -> Option<(Psn, bool)> {
         let Taken::Packet { of, answered } = std::mem::take(&mut self.taken) else { return None };
         let saved = self.saved[of].as_mut()?;
@@ -423,7 +433,8 @@ impl Answers {
 }
 
 impl Saved {
-    /// Sends packets `[begin, end)` again. True if nothing of it was waiting to be sent.
+    /// Sends packets `[begin, end)` again. Returns true if no packet of this answer was waiting to
+    /// be sent.
     fn again(&mut self, begin: u32, end: u32) -> bool {
         let idle = self.next == self.end;
         (self.begin, self.next, self.end) = (begin, begin, end);

@@ -1,45 +1,47 @@
-//! Packets of the middle of a message, many at once. All that tells one from the next is its number and whether it asks for an
-//! acknowledgement, so a caller that has several in hand can be told beforehand which ones are welcome, and where their bytes go, and
-//! say afterwards how many of them it has carried out. It comes to the same as [`Responder::handle`] and [`Responder::finish`] for each;
-//! whatever is not in a run goes that way. Principal type: [`AwaitedSegmentRun`].
+//! Segment runs of a responder: the middle packets of a message, handled many at a time. One middle
+//! packet differs from the next only in its number and in whether it requests an acknowledgement.
+//! So a caller that holds several packets asks beforehand which ones are expected and where their
+//! bytes go, and reports afterwards how many it has carried out. The result is the same as
+//! [`Responder::handle`] and [`Responder::finish`] for each packet. Packets outside a run take that
+//! path. Principal type: [`AwaitedSegmentRun`].
 
 use crate::{Access, MAX_MESSAGE, Open, Responder, Service};
 use wire::{Opcode, Operation, Psn, Transport};
 
-/// The packets that may come next, as long as they are of a message's middle.
+/// The packets that may come next, as long as they are middle packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AwaitedSegmentRun {
-    /// What each of them is.
+    /// The opcode of each packet.
     pub opcode: Opcode,
-    /// The number of the first one; they are numbered on from there.
+    /// The number of the first packet; the others follow it.
     pub first: Psn,
-    /// Bytes of payload in each.
+    /// Bytes of payload in each packet.
     pub len: u32,
-    /// So many, at most: one of another kind has to come then.
+    /// The maximum number of middle packets. After that, a packet of another kind must come.
     pub most: u32,
-    /// Where the payload of the first one goes; that of the others goes behind it.
+    /// Where the first packet's payload goes. The payload of the others goes behind it.
     pub place: Place,
 }
 
 /// Where a run's payload goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Into the receive request at hand.
+    /// Into the current receive request.
     Receive {
-        /// Where in the message.
+        /// The offset in the message.
         offset: u32,
     },
     /// Into memory.
     Write {
         /// The address.
         va: u64,
-        /// The key that opens it.
+        /// The rkey.
         rkey: u32,
     },
 }
 
 impl Responder {
-    /// The run that is awaited. None: only [`Responder::handle`] can tell what may come.
+    /// The run that is expected. `None`: only [`Responder::handle`] can tell which packet may come.
     #[must_use]
     pub fn awaited_segment_run(&self) -> Option<AwaitedSegmentRun> {
         if self.service != Service::Rc || self.dead.is_some() || self.pending.is_some() {
@@ -53,7 +55,7 @@ impl Responder {
                 if !self.config.access.allows(Access::REMOTE_WRITE) {
                     return None;
                 }
-                // At least a byte is left for the last packet.
+                // At least one byte must be left for the last packet.
                 (
                     Operation::WriteMiddle,
                     total.saturating_sub(done + 1) / len,
@@ -65,7 +67,8 @@ impl Responder {
         (most > 0).then_some(AwaitedSegmentRun { opcode, first: self.expected, len, most, place })
     }
 
-    /// The first `packets` of the run that is awaited have come and are carried out; `asked`: one of them asks for an acknowledgement.
+    /// The first `packets` of the expected run have arrived and are carried out. `asked`: one of
+    /// them requests an acknowledgement.
     pub fn finish_segment_run(&mut self, packets: u32, asked: bool) {
         if packets == 0 {
             return;

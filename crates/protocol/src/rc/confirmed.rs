@@ -1,6 +1,7 @@
-//! ATOMIC WRITE and FLUSH, receiving side: requests of one packet whose answer is that of an RDMA READ of nothing. They are limited in
-//! number and remembered as READs and atomics are, and a repetition gets its answer again without being carried out. Adds to
-//! [`Responder`]. IBA annex A19.
+//! ATOMIC WRITE and FLUSH, receiving side: requests of one packet, whose answer is that of an RDMA
+//! READ of zero bytes. They are limited in number and remembered like READs and atomics. A
+//! repetition gets its answer again without being executed. The answers are in [`super::answers`].
+//! Adds to [`Responder`]. IBA annex A19.
 
 use crate::{Access, Fault, MAX_MESSAGE, Open, Responder, Step};
 use wire::feth::{placement, selectivity};
@@ -42,7 +43,7 @@ impl Access {
     /// The rights that a FLUSH needs, of the queue pair and of the memory.
     ///
     /// # Errors
-    /// It asks for what does not exist.
+    /// The FLUSH has an unknown placement or selectivity.
     pub fn for_flush(feth: Feth) -> Result<Access, Fault> {
         let known = matches!(feth.selectivity, selectivity::RANGE | selectivity::REGION);
         match feth.placement {

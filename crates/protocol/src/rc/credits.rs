@@ -1,21 +1,25 @@
-//! End-to-end credits, sending side: a responder may say in each acknowledgement how many messages more would find a receive request. Adds to
-//! [`Requester`]. IBA 9.7.7.2.
+//! End-to-end credits, sending side: in each acknowledgement, a responder may say how many more
+//! messages would find a receive request. Adds to [`Requester`]. softhca's responders send no
+//! credits. IBA 9.7.7.2.
 //!
-//! Messages are numbered as they are begun. Who has completed `msn` of them and has receive requests for so many more takes those up to
-//! their sum, the limit; what needs no receive request goes whatever it is. A message beyond the limit is sent all the same, but *limited*:
-//! when everything before it is answered, and at first one packet of it, which asks. So nothing ever stops, and a receiver that is not ready gets
-//! one packet in vain, not a window of them. Our own responders say nothing about credits (code 31), for what they have is asked of
-//! a program's memory at the last moment; and while nobody says anything there is no limit.
+//! Messages are numbered as they begin. A responder that has completed `msn` messages and has `n`
+//! receive requests takes messages up to `msn + n`, the limit. Messages that need no receive
+//! request are not limited. A message beyond the limit is still sent, but *limited*: it waits until
+//! everything before it is answered, and then only one packet is sent, which requests an
+//! acknowledgement. So a queue never stops for good, and a receiver that is not ready gets one
+//! packet in vain, not a window of them. softhca's responders use code 31, no credits, because the
+//! executor looks for a receive request in the program's memory only at the last moment. While no
+//! credits arrive, there is no limit.
 
 use crate::ring::Entry;
 use crate::{Operation, Requester};
 use wire::{Headers, Syndrome, aeth};
 
-/// Numbers of messages have so many bits.
+/// Bits of a message number.
 const BITS: u32 = 24;
 
 impl Requester {
-    /// The messages that an operation is: a READ is one for each of its pieces.
+    /// The number of messages in an operation. Each piece of a READ is one message.
     pub(crate) fn messages(&self, entry: &Entry) -> u32 {
         match entry.op.operation {
             operation if operation.is_local() => 0,
@@ -24,7 +28,7 @@ impl Requester {
         }
     }
 
-    /// An answer that is not a ghost, or that repeats the last one, says how far messages may go.
+    /// Reads the credits of an answer that is not a ghost, or that repeats the last one.
     pub(super) fn note_credits(&mut self, headers: &Headers) {
         let Syndrome::Ack(code) = headers.aeth.syndrome else { return };
         if !headers.opcode.has_aeth() {
@@ -35,24 +39,25 @@ impl Requester {
             return;
         };
         let limit = headers.aeth.msn.wrapping_add(credits);
-        // Codes are rounded down, so a later limit may look smaller. What was promised stays.
+        // Codes are rounded down, so a later limit may look smaller. An earlier promise stays
+        // valid.
         if self.rc.limit.is_none_or(|before| is_beyond(limit, before)) {
             self.rc.limit = Some(limit);
         }
     }
 
-    /// Whether the next packet of `entry` would find a receive request, for all that is known.
+    /// Whether the next packet of `entry` would find a receive request, as far as is known.
     pub(crate) fn has_credit(&self, entry: &Entry) -> bool {
         let Some(limit) = self.rc.limit else { return true };
         let takes = matches!(
             entry.op.operation,
             Operation::Send | Operation::SendImm | Operation::SendInv | Operation::WriteImm
         );
-        // Of a message that has begun to arrive the rest will.
+        // If the beginning of a message has arrived, the rest will find its receive request.
         !takes || !is_beyond(entry.number, limit) || entry.first.is_before(self.rc.unacked)
     }
 
-    /// Whether it may be sent: with a credit, or limited.
+    /// Whether the next packet of `entry` may be sent, with a credit or limited.
     pub(crate) fn may_carry(&self, entry: &Entry) -> bool {
         self.rc.limit.is_none() || entry.first + self.cursor.packet == self.rc.unacked || self.has_credit(entry)
     }

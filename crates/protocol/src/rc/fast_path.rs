@@ -1,23 +1,27 @@
-//! Messages of one packet between two ends of which neither waits for anything: no loss, no wait for a receive request, no fence, no queue that
-//! stops. Most messages are like that, and of all that the general path works out for a packet they need only a number. So a caller may ask
-//! beforehand, and say afterwards that it is done; it comes to the same as [`Requester::poll_transmit`], or as [`Responder::handle`] and
-//! [`Responder::finish`]. What is not offered here takes the general path. Principal type: [`FastMessage`].
+//! The fast path for messages of one packet, when no special case applies: no loss, no wait for a
+//! receive request, no fence, and a queue that does not stop. Most messages are like that. The
+//! general path does much work for a packet, and these packets need only a number. So a caller asks
+//! beforehand whether the fast path is possible, and reports afterwards that it has sent or
+//! executed the message. The result is the same as with [`Requester::poll_transmit`], or with
+//! [`Responder::handle`] and [`Responder::finish`]. All other messages take the general path.
+//! Principal type: [`FastMessage`].
 
 use super::requester::Wait;
 use crate::{Access, Open, Operation, Requester, Responder, SendOp, Service, Time};
 use wire::{Psn, Qpn};
 
-/// A SEND or WRITE that is one packet, and may be sent now. The packet asks for an acknowledgement.
+/// A SEND or WRITE of one packet that may be sent now. The packet requests an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct FastMessage<'a> {
-    /// Its number.
+    /// The packet number.
     pub psn: Psn,
-    /// What is sent.
+    /// The request.
     pub op: &'a SendOp,
 }
 
 impl Requester {
-    /// The message that [`Requester::poll_transmit`] would return next, if it is for the fast path. Nothing has changed yet.
+    /// The message that [`Requester::poll_transmit`] would return next, if it may take the fast
+    /// path. Changes nothing.
     #[inline]
     #[must_use]
     pub fn next_fast_message(&self) -> Option<FastMessage<'_>> {
@@ -31,7 +35,8 @@ impl Requester {
         (fits && !op.fence && under_way < self.window).then_some(FastMessage { psn: self.cursor.high, op })
     }
 
-    /// The message that [`Requester::next_fast_message`] has given is sent. Nothing may come between.
+    /// Reports that the message of [`Requester::next_fast_message`] is sent. No other call may come
+    /// in between.
     #[inline]
     pub fn sent_fast_message(&mut self) {
         let index = self.cursor.op;
@@ -43,12 +48,12 @@ impl Requester {
         self.cursor.op = index.wrapping_add(1);
         self.cursor.started = self.cursor.op;
         self.cursor.unasked = 0;
-        // As its timer would be set, which does not run.
+        // The same values as starting the timer on a lossless path, where the timer does not run.
         self.rc.expiry = Time::NEVER;
         self.rc.probes = 0;
     }
 
-    /// Whether nothing is waited for and nothing goes again.
+    /// Whether the requester waits for no timer, credit or path change, and retransmits nothing.
     #[inline]
     #[must_use]
     pub fn may_use_fast_path(&self) -> bool {
@@ -65,15 +70,16 @@ impl Requester {
             && !self.has_stop()
     }
 
-    /// What its packets say of where they go: the queue pair, the partition and whether path migration is armed.
+    /// The addressing of its packets: destination QP, P_Key, and the migration state (true if path
+    /// migration is not armed).
     #[inline]
     #[must_use]
     pub fn addresses(&self) -> (Qpn, u16, bool) {
         (self.config.dest_qp, self.config.pkey, self.config.migrated)
     }
 
-    /// An ACK that says nothing about credits, as [`Requester::handle_response`] takes it. False: it is not a plain one, and nothing has
-    /// changed.
+    /// Handles an ACK without credits like [`Requester::handle_response`]. Returns false, without
+    /// changing anything, if the ACK must take the general path.
     #[inline]
     #[must_use]
     pub fn acknowledged_on_fast_path(&mut self, now: Time, psn: Psn) -> bool {
@@ -86,7 +92,8 @@ impl Requester {
 }
 
 impl Responder {
-    /// Whether a SEND that is one packet, with so many bytes and this number, would be welcome. It takes a receive request.
+    /// Whether a SEND of one packet, with this number and length, would be accepted. It takes a
+    /// receive request.
     #[inline]
     #[must_use]
     pub fn awaits_fast_message(&self, psn: Psn, len: u32) -> bool {
@@ -98,14 +105,14 @@ impl Responder {
             && len <= self.config.mtu
     }
 
-    /// The same of a WRITE, which says that it has `total` bytes.
+    /// Like [`Responder::awaits_fast_message`], for a WRITE that announces `total` bytes.
     #[inline]
     #[must_use]
     pub fn awaits_fast_write(&self, psn: Psn, len: u32, total: u32) -> bool {
         self.awaits_fast_message(psn, len) && len == total && self.config.access.allows(Access::REMOTE_WRITE)
     }
 
-    /// The message that was welcome is carried out. Nothing may come between.
+    /// Reports that the accepted message is carried out. No other call may come in between.
     #[inline]
     pub fn took_fast_message(&mut self, ack_req: bool) {
         self.nak_sent = false;
@@ -117,21 +124,21 @@ impl Responder {
         }
     }
 
-    /// What its answers say of where they go, as [`Requester::addresses`].
+    /// The addressing of its answers, like [`Requester::addresses`].
     #[inline]
     #[must_use]
     pub fn addresses(&self) -> (Qpn, u16, bool) {
         (self.config.dest_qp, self.config.pkey, self.config.migrated)
     }
 
-    /// The number of the last packet and the count of messages that an ACK would say, if that is all that there is to say.
+    /// The packet number and the message count of an ACK, if an ACK is the only pending answer.
     #[inline]
     #[must_use]
     pub fn fast_ack(&self) -> Option<(Psn, u32)> {
         self.owes_only_ack().then(|| (self.expected - 1, self.msn()))
     }
 
-    /// The ACK that [`Responder::fast_ack`] has given is sent. Nothing may come between.
+    /// Reports that the ACK of [`Responder::fast_ack`] is sent. No other call may come in between.
     #[inline]
     pub fn sent_fast_ack(&mut self) {
         self.answers.said();

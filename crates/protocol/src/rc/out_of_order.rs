@@ -1,22 +1,26 @@
-//! Out-of-order packets: packets of a connection that come before one that they follow. Most often that one is not lost but late by a
-//! few places, and going back for it would cost as much as a loss. So a caller that has memory for it may keep such packets for a moment
-//! ([`crate::Responder::keep_out_of_order`], [`crate::Requester::keep_out_of_order`]), and bring them again in their order once the missing one has come.
-//! When the moment is over, or more have come than it keeps, the missing one counts as lost; those at hand are kept for a while longer, for
-//! then they need not come twice.
+//! Out-of-order packets, which arrive before a packet that they follow. Most often that packet is
+//! not lost but late by a few places, and going back for it would cost as much as a loss. So a
+//! caller that has memory for out-of-order packets may keep them for a short time
+//! ([`crate::Responder::keep_out_of_order`], [`crate::Requester::keep_out_of_order`]). It passes
+//! them in again, in order, once the missing packet has arrived. If the time ends, or if more
+//! packets have come than it keeps, the missing packet counts as lost. The kept packets stay a
+//! while longer, so that they need not be sent twice.
 //!
-//! A packet that is kept is to the machines a packet that has not come: it is looked at when it is brought again, as any other. So nothing
-//! can be done with it that a network could not do by being slow, and only by as much as a caller's moment. Principal type: [`OutOfOrder`].
+//! The state machines treat a kept packet as one that has not arrived. They check it like any other
+//! when it is passed in again. So a kept packet can do nothing that a slow network could not do,
+//! and it is late only by the time for which the caller keeps it. Principal type: [`OutOfOrder`].
 
 use crate::Time;
 use wire::Psn;
 
-/// How many packets one end of a connection keeps, at most: a burst of them, which one that is late may come behind.
+/// How many packets one end of a connection keeps at most: one burst, which a late packet may
+/// follow.
 pub const OUT_OF_ORDER_MAX: usize = 64;
-/// How far behind the awaited number the number of a packet may be that is kept: as far as packets overtake each other, and no farther, for
-/// whoever forges packets must hit a number.
+/// How far the number of a kept packet may be from the expected number. This is as far as packets
+/// overtake each other, and no farther, because a forger of packets must hit a number.
 pub(super) const REACH: u32 = 128;
 
-/// Packets that came out of order, in their order.
+/// Packets that came out of order, sorted by number.
 #[derive(Debug)]
 pub struct OutOfOrder<T> {
     kept: Vec<(Psn, T)>,
@@ -31,26 +35,27 @@ impl<T> Default for OutOfOrder<T> {
 }
 
 impl<T> OutOfOrder<T> {
-    /// Whether there are none.
+    /// Whether no packet is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// When they have been kept for long enough; [`Time::NEVER`] if there are none.
+    /// When the packets have been kept for long enough; [`Time::NEVER`] if there is no packet.
     #[must_use]
     pub fn until(&self) -> Time {
         if self.kept.is_empty() { Time::NEVER } else { self.until }
     }
 
-    /// Whether one more may be kept.
+    /// Whether one more packet may be kept.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.kept.len() < OUT_OF_ORDER_MAX
     }
 
-    /// Keeps packet `psn`, which `make` makes, if it is not here. The first one, and the first since a loss was told, sets `until` when.
-    /// False if there is no room for it.
+    /// Keeps packet `psn`, which `make` makes, unless it is already here. The first packet sets
+    /// `until`, and so does the first packet after a loss was reported. Returns false if there is
+    /// no room.
     pub fn keep(&mut self, psn: Psn, until: Time, make: impl FnOnce() -> Option<T>) -> bool {
         let is_new = !self.kept.iter().any(|(kept, _)| *kept == psn);
         if is_new {
@@ -67,24 +72,25 @@ impl<T> OutOfOrder<T> {
         true
     }
 
-    /// Takes packet `psn` out, and forgets those before it: what comes too late for its turn has come before.
+    /// Takes packet `psn` out, and drops earlier packets: they have arrived before.
     pub fn take(&mut self, psn: Psn) -> Option<T> {
         self.kept.retain(|(kept, _)| !kept.is_before(psn));
         self.kept.first().is_some_and(|(kept, _)| *kept == psn).then(|| self.kept.remove(0).1)
     }
 
-    /// The number of the first one, and the packet.
+    /// The number of the first packet, and the packet.
     #[must_use]
     pub fn first(&self) -> Option<(Psn, &T)> {
         self.kept.first().map(|(psn, packet)| (*psn, packet))
     }
 
-    /// Takes the first one out.
+    /// Takes the first packet out.
     pub fn take_first(&mut self) -> Option<T> {
         (!self.kept.is_empty()).then(|| self.kept.remove(0).1)
     }
 
-    /// Time has passed: true if the peer is to be told now of what is missing; they are kept `until` then. The second time they are forgotten.
+    /// Time has passed. Returns true if the peer must be told now that a packet is missing; the
+    /// packets are then kept `until` the given time. The second time, the packets are dropped.
     pub fn run_out(&mut self, until: Time) -> bool {
         if self.told || self.kept.is_empty() {
             self.kept.clear();
@@ -137,7 +143,8 @@ mod tests {
         buffer.keep(psn(2), Time(10), || Some(2));
         buffer.keep(psn(4), Time(11), || Some(4));
         assert!(buffer.until() == Time(10) && buffer.run_out(Time(20)) && buffer.until() == Time(20));
-        // What was lost comes, and what it is kept for is missing once more: that is another loss.
+        // The lost packet arrives, and the packet behind the next gap waits again: that is another
+        // loss.
         assert_eq!(buffer.take(psn(2)), Some(2));
         buffer.keep(psn(4), Time(30), || Some(4));
         assert!(buffer.until() == Time(30) && buffer.run_out(Time(40)));

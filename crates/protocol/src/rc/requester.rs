@@ -1,8 +1,9 @@
-//! The reliable connection, sending side: what an answer means, when to send again, and when to give up. IBA 9.7.5 to 9.7.7.
-//! Principal type: [`Reliable`], the part of a [`Requester`] that only RC has.
+//! The sending side of the reliable connection: what an answer means, when to retransmit, and when
+//! to give up. IBA 9.7.5 to 9.7.7. Principal type: [`Reliable`], the part of a [`Requester`] that
+//! only RC has.
 //!
-//! One number tells the progress of everything: `unacked`, the oldest packet number without an answer. It lies in the oldest
-//! incomplete operation, because operations complete in order:
+//! One number holds the progress: `unacked`, the oldest packet number without an answer. It lies in
+//! the oldest incomplete operation, because operations complete in order:
 //!
 //! ```text
 //!                   unacked              cursor                 high
@@ -10,79 +11,85 @@
 //!     answered            answer awaited       sent before, to be     never sent
 //!                                              sent once more
 //! ```
-//! * An answer whose number is not in `[unacked, high)` is a ghost: of a packet that was answered before, or of nothing.
-//! * An ACK answers all packets up to its own, except READs and atomics: they are answered by their data alone. An answer that
-//!   passes one of those says that its data was lost (an implied NAK).
-//! * Trying again is going back: the cursor returns to `unacked`, and everything from there on is sent once more. A READ, or a
-//!   piece of one, that was answered in part asks for the rest.
-//! * A loss is reported by whatever comes behind it, and often more than once. Reports that come sooner than an answer to what is
-//!   sent again could, and those whose numbers only go on, are of the loss that is known; the others are of a new one. On a path that
-//!   reorders any late packet may have its report, so each try waits longer before the next one counts.
-//! * Any progress forgives: the counters of tries begin anew.
+//! * An answer whose number is not in `[unacked, high)` is a ghost answer: it belongs to a packet
+//!   that was answered before, or to no packet.
+//! * An ACK answers all packets up to its own number, except READs and atomics. Only their data
+//!   answers them. An answer that passes one of them shows that its data was lost (an implied NAK).
+//! * To retry, the requester goes back: the cursor returns to `unacked`, and everything from there
+//!   on is retransmitted. A READ, or a piece of one, that was answered in part asks for the rest.
+//! * Every packet behind a lost one can report the loss, so one loss is often reported more than
+//!   once. A report belongs to the known loss if it comes before the retransmission can have been
+//!   answered, or if its number only continues the earlier reports. Any other report is of a new
+//!   loss. On a path that reorders packets, every late packet may cause a report, so after each try
+//!   the requester waits longer before it counts the next one.
+//! * Any progress resets the retry counters.
 //!
-//! What a receiver says about its receive requests is in [`super::credits`].
+//! Credits, by which a receiver tells how many receive requests it has, are in [`super::credits`].
 
 use super::out_of_order::REACH;
 use crate::ring::Entry;
 use crate::{Incoming, Operation, Reason, Requester, Status, Time};
 use wire::{Headers, NakCode, Psn, Syndrome, rnr};
 
-/// How often something has to be answered until a loss is forgotten.
+/// Progress steps after which a loss is forgotten.
 pub(super) const ROUGH: u16 = 1024;
 
 /// What the running timer is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// An answer; when it ends, go back.
+    /// An answer. When the timer ends, the requester goes back.
     #[default]
     Answer,
-    /// The receiver to be ready; nothing is sent before it ends.
+    /// The receiver to be ready. Nothing is sent before the timer ends.
     Ready,
 }
 
-/// What only a reliable requester knows.
+/// The state that only a reliable requester has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reliable {
     /// The oldest packet number without an answer.
     pub(crate) unacked: Psn,
     pub(super) wait: Wait,
-    /// Tries since the last progress, when nothing was heard or something was lost.
+    /// Retries since the last progress, after silence or a loss.
     retries: u8,
-    /// Tries since the last progress, when the receiver was not ready.
+    /// Retries since the last progress, because the receiver was not ready.
     rnr_retries: u8,
-    /// Something was lost since the last progress, and is sent again.
+    /// A packet was lost since the last progress, and is retransmitted.
     pub(super) again: bool,
-    /// If so: when sending again began.
+    /// If `again`: when retransmission began.
     pub(super) again_since: Time,
-    /// If so: the number of the last answer that passed data of a READ or atomic.
+    /// If `again`: the number of the last answer that passed data of a READ or atomic.
     passed: Psn,
-    /// When something was lost last, the responder had accepted nothing from this number on.
+    /// At the last loss, the responder had accepted no packet from this number on.
     accepted: Psn,
-    /// The packet that is being timed, and when it was sent, or [`Time::NEVER`].
+    /// The packet whose round trip is being timed, and when it was sent, or [`Time::NEVER`].
     pub(super) timed: (Psn, Time),
-    /// The shortest time in which an answer ever came, in nanoseconds; 0 while that is not known.
+    /// The shortest time in which an answer ever came, in nanoseconds; 0 while unknown.
     pub(super) soonest: u64,
-    /// The oldest packet is sent once more and alone, because nothing was heard; what follows waits for its answer.
+    /// The oldest packet is retransmitted alone as a probe, because no answer came. Later packets
+    /// wait for its answer.
     pub(super) probing: bool,
-    /// How often that was done since the last progress, or since the timer ended.
+    /// Probes since the last progress, or since the timer ended.
     pub(super) probes: u8,
-    /// A report came too soon to be of a new loss.
+    /// A report of a loss came too soon to be of a new loss.
     pub(super) reported: bool,
-    /// What was sent once more was all that was under way, and it was answered: once only, so far.
+    /// The packet of the last probe was the only one under way, and it was answered: only once, so
+    /// far.
     pub(super) doubted: bool,
-    /// The path has lost something not long ago: so many more times of progress until that is forgotten.
+    /// The path has recently lost a packet: how many progress steps remain until that is forgotten.
     pub(super) rough: u16,
-    /// A path that loses nothing has lost something: the timer runs until everything sent is answered.
+    /// A path that is configured as lossless has lost a packet. The timer runs until everything
+    /// sent is answered.
     pub(super) lossy: bool,
-    /// The last message that finds a receive request, if the peer says such things.
+    /// The last message that finds a receive request, if the peer sends credits.
     pub(super) limit: Option<u32>,
-    /// The answer at hand comes before data that is missing, and may be kept.
+    /// The current answer comes before data that is missing, and may be kept.
     out_of_order: bool,
     /// Data of a READ or atomic is being placed.
     placing: bool,
-    /// When something is to be done, or [`Time::NEVER`].
+    /// When the timer ends, or [`Time::NEVER`].
     pub(crate) deadline: Time,
-    /// While an answer is awaited: when that counts as a try that was in vain.
+    /// While an answer is awaited: when the wait counts as an unsuccessful try.
     pub(super) expiry: Time,
 }
 
@@ -119,7 +126,7 @@ impl Reliable {
         }
     }
 
-    /// Nothing is awaited any more.
+    /// Resets everything: no answer is awaited any more.
     pub(crate) fn rest(&mut self) {
         *self = Reliable::new(self.unacked);
     }
@@ -131,14 +138,15 @@ impl Requester {
         let psn = headers.psn;
         let is_ghost = psn - self.rc.unacked >= self.cursor.high - self.rc.unacked;
         if is_ghost {
-            // What a probe has asked for was answered twice: it was late, and not lost.
+            // A probe was answered twice, so its packet was late and not lost.
             self.rc.doubted = false;
             if psn + 1 == self.rc.unacked && headers.opcode.operation == wire::Operation::Acknowledge {
-                // The last answer once more, perhaps because there are more receive requests now.
+                // The last answer is repeated, perhaps because there are more receive requests now.
                 self.note_credits(headers);
             }
             if self.config.lossless {
-                // Nothing was lost, so the ends do not count alike, and the right answer may never come.
+                // Nothing should have been lost, so the two ends disagree on the count, and the
+                // right answer may never come.
                 self.note_loss(now);
             }
             return Incoming::Nothing;
@@ -161,25 +169,27 @@ impl Requester {
         self.passed_data()
     }
 
-    /// An answer was heard, or comes out of order.
+    /// The result for the caller after an answer: whether it is out of order.
     fn passed_data(&mut self) -> Incoming {
         if std::mem::take(&mut self.rc.out_of_order) { Incoming::OutOfOrder } else { Incoming::Nothing }
     }
 
-    /// The caller can keep answers that come out of order for a moment: it is given [`Incoming::OutOfOrder`].
+    /// Says that the caller can keep out-of-order answers for a short time. Such an answer then
+    /// gives [`Incoming::OutOfOrder`].
     pub fn keep_out_of_order(&mut self) {
         self.keeps_out_of_order = true;
     }
 
-    /// What is sent from now on goes by another path, also where it was the peer that has changed over: tries on the old one do not count.
+    /// Packets sent from now on take another path, also if the peer has migrated first. Retries on
+    /// the old path do not count.
     pub fn begin_path(&mut self) {
         self.rc.retries = 0;
     }
 
-    /// Whether an answer would be out of order now.
+    /// Whether this answer would be out of order now.
     #[must_use]
     pub fn lacks_data_before(&self, headers: &Headers) -> bool {
-        // A refusal says of the packet that it names only that it came.
+        // A NAK says about the packet that it names only that it arrived.
         let is_ack = headers.opcode.operation == wire::Operation::Acknowledge
             && matches!(headers.aeth.syndrome, Syndrome::Ack(_));
         let end = headers.psn + u32::from(is_ack);
@@ -194,7 +204,8 @@ impl Requester {
         false
     }
 
-    /// What was missing before the answer of number `psn`, which came out of order, has not come in time: it is asked for again.
+    /// Data that was missing before the out-of-order answer `psn` has not come in time. It is
+    /// requested again.
     pub fn missed_data(&mut self, now: Time, psn: Psn) {
         let is_ghost = psn - self.rc.unacked >= self.cursor.high - self.rc.unacked;
         if !is_ghost && !self.is_stopped() {
@@ -202,17 +213,18 @@ impl Requester {
         }
     }
 
-    /// Everything before `end` has arrived, and SENDs and WRITEs need to know no more.
+    /// Everything before `end` has arrived. This suffices for SENDs and WRITEs.
     pub(super) fn accepted(&mut self, now: Time, end: Psn) {
-        // To what is sent again a responder may say how far it had come before. That passes READs whose answers are still to come.
+        // A responder may acknowledge a retransmission with the highest number that it had reached
+        // before. Such an ACK passes READs whose answers are still to come.
         if self.answers_all_before(now, end) || end.since(self.rc.accepted) <= 0 {
             return;
         }
         self.imply_loss(now, end);
     }
 
-    /// Everything before `end` has arrived. False when that cannot be: data of a READ or atomic before it is missing, which is to
-    /// be sent again, if that has not happened yet.
+    /// Everything before `end` has arrived. Returns false if data of a READ or atomic before `end`
+    /// is missing. That data is requested again, unless it has been already.
     fn acknowledge(&mut self, now: Time, end: Psn) -> bool {
         let complete = self.answers_all_before(now, end);
         if !complete {
@@ -221,7 +233,8 @@ impl Requester {
         complete && !self.is_stopped()
     }
 
-    /// An answer that ends before `end` has passed data of a READ or atomic: that was lost.
+    /// An answer that ends before `end` has passed data of a READ or atomic, which was therefore
+    /// lost.
     fn imply_loss(&mut self, now: Time, end: Psn) {
         let may_be_late = self.rc.wait == Wait::Answer && (self.rc.lossy || !self.config.lossless);
         if self.keeps_out_of_order && may_be_late && !self.rc.again && end - self.rc.unacked <= REACH {
@@ -231,9 +244,10 @@ impl Requester {
         self.note_passed(now, end);
     }
 
-    /// Data that an answer which ends before `end` has passed is lost.
+    /// Counts the data as lost that an answer ending before `end` has passed.
     fn note_passed(&mut self, now: Time, end: Psn) {
-        // The stragglers behind the first one say nothing new; but when the numbers begin anew, what was sent again was lost.
+        // Further answers behind the first one say nothing new. But if the numbers start again from
+        // a lower one, the retransmission itself was lost.
         let anew = !self.rc.again || end.since(self.rc.passed) <= 0;
         self.rc.passed = end;
         if anew {
@@ -241,7 +255,8 @@ impl Requester {
         }
     }
 
-    /// Moves on to `end`, or to the READ or atomic before it that lacks its data: then false.
+    /// Moves `unacked` to `end`. Stops at a READ or atomic that lacks its data, and then returns
+    /// false.
     fn answers_all_before(&mut self, now: Time, end: Psn) -> bool {
         let before = self.rc.unacked;
         let mut complete = true;
@@ -281,7 +296,7 @@ impl Requester {
         self.rc.deadline = now.after(rnr::nanoseconds(code));
     }
 
-    /// The responder awaits packet `psn` and got a later one.
+    /// The responder expects packet `psn` and received a later one.
     fn missed(&mut self, now: Time, psn: Psn) {
         let losses = self.losses;
         if self.acknowledge(now, psn) {
@@ -292,23 +307,25 @@ impl Requester {
         }
     }
 
-    /// The responder lacks something. Sends again, unless that was done already: reports that come sooner than an answer could are
-    /// repetitions, and would use up all tries.
+    /// The responder lacks a packet. Retransmits, unless that was done already. Reports that come
+    /// sooner than an answer can come are repetitions, and would use up all retries.
     fn hear_of_loss(&mut self, now: Time) {
-        // Half, for what was timed may have waited behind others; longer with each try, for now many wait behind what is sent again.
+        // Half of it, because the timed packet may have waited behind others. Longer with each
+        // retry, because then many packets wait behind the retransmission.
         let pause = (self.rc.soonest / 2) << (self.rc.retries.clamp(1, 8) - 1);
         let until = self.rc.again_since.after(pause);
         let known = self.rc.again && (self.has_gone_back() || now < until);
         if known || self.rc.wait == Wait::Ready || self.is_stopped() {
             if known && self.rc.retries > 1 && self.rc.wait == Wait::Answer && !self.has_gone_back() {
-                // If it was of another loss after all, nobody may say so again: unless something is heard, it is believed then.
+                // If the report was of another loss after all, the peer may not report it again. So
+                // unless an answer comes before `until`, the report is believed then.
                 self.rc.deadline = self.rc.deadline.min(until);
                 self.rc.reported = true;
             }
             return;
         }
         if self.rc.soonest == 0 {
-            // Nothing better is known yet of how long an answer takes.
+            // No better estimate of the round trip exists yet.
             self.rc.soonest = now.0.saturating_sub(self.rc.timed.1.0) / 2;
         }
         self.rc.rough = ROUGH;
@@ -344,7 +361,8 @@ impl Requester {
         }
         let packet = headers.psn - first;
         let last = packet + 1 == self.packets(&op);
-        // The answer to the rest of a piece may begin with a first or with a middle packet: responders differ.
+        // The answer to the rest of a piece may begin with a first or with a middle packet, because
+        // responders differ.
         if headers.opcode.place().ends() != (packet + 1 == self.piece_end(&op, packet)) {
             return self.wrong_answer(headers);
         }
@@ -370,7 +388,7 @@ impl Requester {
         Incoming::PlaceAtomic { slot: op.slot, value: headers.atomic_ack }
     }
 
-    /// The caller has placed what [`Requester::handle_response`] gave it, or could not.
+    /// Reports whether the caller has placed the data that [`Requester::handle_response`] returned.
     pub fn placed(&mut self, now: Time, result: Result<(), Status>) {
         if !std::mem::take(&mut self.rc.placing) {
             return;
@@ -382,7 +400,8 @@ impl Requester {
         let packet = self.rc.unacked - entry.first;
         let (packets, piece_end) = (self.packets(&entry.op), self.piece_end(&entry.op, packet));
         if packet + 1 == piece_end {
-            // Having gone back, the cursor may not have come to this piece again: then none is counted.
+            // After going back, the cursor may not have reached this piece again. Then no piece is
+            // counted.
             self.cursor.reads = self.cursor.reads.saturating_sub(1);
         }
         self.rc.unacked += 1;
@@ -401,7 +420,7 @@ impl Requester {
     }
 }
 
-/// Progress, and the lack of it.
+/// Progress and retries.
 impl Requester {
     /// `unacked` has moved.
     fn progress(&mut self, now: Time) {
@@ -423,7 +442,7 @@ impl Requester {
         self.settle();
     }
 
-    /// What was to be sent again may have been answered meanwhile.
+    /// Moves the cursor past packets that were to be retransmitted but were answered meanwhile.
     fn skip_answered(&mut self) {
         let behind = self.done.wrapping_sub(self.cursor.op).cast_signed();
         if behind > 0 || (behind == 0 && self.cursor.packet < self.answered_packets()) {
@@ -432,17 +451,18 @@ impl Requester {
         }
     }
 
-    /// Packets of the oldest incomplete operation that are answered.
+    /// The number of packets of the oldest incomplete operation that are answered.
     pub(super) fn answered_packets(&self) -> u32 {
         if self.done == self.cursor.started { 0 } else { self.rc.unacked - self.ops.at(self.done).first }
     }
 
-    /// Something was lost: once more from the oldest unanswered packet, if that was not done too often.
+    /// A packet was lost: goes back to the oldest unanswered packet, unless the retries are used
+    /// up.
     pub(super) fn retry(&mut self, now: Time) {
         let (dest_qp, psn) = (self.config.dest_qp, self.rc.unacked);
         let (timeout, retry_cnt) = (self.config.timeout, self.config.retry_cnt);
         if self.rc.retries >= retry_cnt && std::mem::take(&mut self.spare) {
-            // Another path, another history.
+            // The retries on the old path do not count on the new one.
             self.rc.retries = 0;
             self.failed_over = true;
         } else if self.rc.retries >= retry_cnt {
@@ -455,7 +475,7 @@ impl Requester {
         self.arm(now);
     }
 
-    /// Everything that is not answered may be lost.
+    /// Goes back because all unanswered packets may be lost.
     pub(super) fn send_again(&mut self) {
         self.rc.again = true;
         self.rc.accepted = self.cursor.high;
@@ -472,7 +492,7 @@ impl Requester {
         self.cursor.unasked = 0;
     }
 
-    /// Whether nothing was sent since going back.
+    /// Whether no packet was sent since going back.
     pub(super) fn has_gone_back(&self) -> bool {
         (self.cursor.op, self.cursor.packet) == (self.done, self.answered_packets())
     }

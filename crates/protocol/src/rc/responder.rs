@@ -1,12 +1,13 @@
-//! The reliable connection, receiving side: exactly once and in order. Adds to [`Responder`]; what it says in return is in
-//! [`super::answers`]. IBA 9.7.4 and 9.7.5.1.
+//! The receiving side of the reliable connection: every packet exactly once and in order. Adds to
+//! [`Responder`]. Its answers are in [`super::answers`]. IBA 9.7.4 and 9.7.5.1.
 //!
-//! A packet's number decides first:
-//! * the awaited one is checked, carried out, and acknowledged if that is asked for;
-//! * a later one means that something is missing, or late: one NAK, after a moment where the caller keeps such packets ([`super::out_of_order`]),
-//!   then silence until the awaited one comes, or is missing once more;
-//! * an earlier one is a repetition: SENDs and WRITEs are acknowledged again and not carried out, READs are read again, atomics
-//!   and what is only confirmed get the answer that they got.
+//! A packet's number is checked first:
+//! * The expected packet is checked, executed, and acknowledged if it requests that.
+//! * A later packet means that a packet is missing or late. The responder sends one NAK, then stays
+//!   silent until the expected packet arrives or is missing again. If the caller keeps out-of-order
+//!   packets ([`super::out_of_order`]), it waits for a short time before the NAK.
+//! * An earlier packet is a duplicate. SENDs and WRITEs are acknowledged again and not executed.
+//!   READs are read again. Atomics, ATOMIC WRITEs and FLUSHes get their first answer again.
 
 use super::answers::{Answer, Request};
 use super::out_of_order::REACH;
@@ -36,8 +37,9 @@ impl Responder {
     }
 
     fn out_of_order(&mut self, headers: &Headers) -> Step {
-        // Once is enough for all that follows the missing packet. But when the numbers begin anew, the requester sends again, and
-        // the packet is lost again: silence would leave it to its timer.
+        // One NAK is enough for all packets behind the missing one. But if the numbers start again
+        // from a lower one, the requester retransmits and the packet is lost again. Silence would
+        // leave the requester to its timer.
         let anew = headers.psn.is_before(self.beyond);
         self.beyond = headers.psn;
         if self.nak_sent && (!anew || matches!(self.answers.last, Answer::RnrNak)) {
@@ -50,13 +52,14 @@ impl Responder {
         Step::Reply
     }
 
-    /// The caller can keep packets that come out of order for a moment: it is given [`Step::OutOfOrder`].
+    /// Says that the caller can keep out-of-order packets for a short time. Such a packet then
+    /// gives [`Step::OutOfOrder`].
     pub fn keep_out_of_order(&mut self) {
         self.keeps_out_of_order = true;
     }
 
-    /// What was missing before packets that came out of order has not come in time, or they are too many to be kept: the requester is told,
-    /// unless it has been.
+    /// The packet before the kept out-of-order packets has not come in time, or they are too many
+    /// to be kept. The requester is told, unless it has been already.
     pub fn missed(&mut self) {
         if self.dead.is_none() && !self.nak_sent {
             self.tell_gap();
@@ -125,8 +128,9 @@ impl Responder {
         self.answers.last = Answer::FatalNak(nak, psn);
     }
 
-    /// The next answer to send. The caller sends it, or says [`Responder::untransmit`], or [`Responder::read_failed`]. Call it
-    /// when a batch of packets is handled, not after each: one ACK answers them all.
+    /// The next answer to send. The caller sends it, or calls [`Responder::untransmit`] or
+    /// [`Responder::read_failed`]. Poll after a batch of packets, not after each packet: then one
+    /// ACK answers all of them.
     pub fn poll_transmit(&mut self) -> Option<Response> {
         self.answers.poll(&self.config, self.expected)
     }
@@ -137,19 +141,22 @@ impl Responder {
         self.answers.any()
     }
 
-    /// Whether an ACK is all that [`Responder::poll_transmit`] has to send: it may wait for something that goes the same way.
+    /// Whether an ACK is all that [`Responder::poll_transmit`] has to send. Such an ACK may be
+    /// delayed until another packet goes the same way.
     #[must_use]
     pub fn owes_only_ack(&self) -> bool {
         self.answers.only_ack()
     }
 
-    /// Takes back the answer that [`Responder::poll_transmit`] has just returned: the path is full. Nothing may come between.
+    /// Takes back the answer that [`Responder::poll_transmit`] has just returned, because the path
+    /// is full. No other call may come in between.
     pub fn untransmit(&mut self) {
         self.answers.unpoll();
     }
 
-    /// The bytes that [`Responder::poll_transmit`] has just asked for cannot be read. A READ that was answered before, and only
-    /// repeated, is let drop: its requester may have had its answer, and its memory be closed with good right.
+    /// The bytes that [`Responder::poll_transmit`] has just asked for cannot be read. If the READ
+    /// was answered before and is only repeated, its answer is dropped: the requester may already
+    /// have the data, so the program may have deregistered the memory with good reason.
     pub fn read_failed(&mut self, nak: Nak) {
         if let Some(psn) = self.answers.give_up_read() {
             self.refuse(nak, Fault::Executor, psn);

@@ -1,26 +1,29 @@
-//! Packets of the middle of a message, on their way out: of what [`Requester::poll_transmit`] says about each, only the number, the place
-//! and the wish for an acknowledgement change from one to the next. So they are asked for many at a time. Principal type: [`SegmentRun`].
+//! Segment runs of a requester: the middle packets of a message, requested many at a time. From one
+//! middle packet to the next, [`Requester::poll_transmit`] changes only the number, the offset and
+//! the request for an acknowledgement. First and last packets are not in a run. Principal type:
+//! [`SegmentRun`].
 
 use crate::{Requester, Service, Time};
 use wire::Psn;
 
-/// Packets of the middle of a message that come one after the other: as long as the MTU, and nothing of a first or last one.
+/// Consecutive middle packets of one message. Each has one MTU of payload and only the headers of a
+/// middle packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentRun {
-    /// The number of the first of them.
+    /// The number of the first packet.
     pub first: Psn,
-    /// How many.
+    /// How many packets.
     pub count: u32,
-    /// Whether the last of them asks for an acknowledgement; the others do not.
+    /// Whether the last packet requests an acknowledgement; the others do not.
     pub asks: bool,
     /// The caller's name for the request.
     pub slot: u32,
-    /// Where in the message the first one's payload begins.
+    /// Where in the message the first packet's payload begins.
     pub offset: u32,
 }
 
 impl SegmentRun {
-    /// The same, but at most `most` of them.
+    /// The first `most` packets of the run.
     #[must_use]
     pub fn at_most(self, most: u32) -> SegmentRun {
         SegmentRun { count: self.count.min(most), asks: self.asks && self.count <= most, ..self }
@@ -28,8 +31,9 @@ impl SegmentRun {
 }
 
 impl Requester {
-    /// What [`Requester::poll_transmit`] would return next, if those are packets of the middle of a message that has begun. The caller says by
-    /// [`Requester::sent_segment_run`] which of them it sends. `None` says nothing about other packets.
+    /// The packets that [`Requester::poll_transmit`] would return next, if they are middle packets
+    /// of a message that has begun. The caller reports with [`Requester::sent_segment_run`] how
+    /// many it sends. `None` says nothing about other packets.
     pub fn next_segment_run(&mut self, now: Time) -> Option<SegmentRun> {
         let packet = self.cursor.packet;
         if self.service != Service::Rc || packet == 0 || !self.may_poll(now) {
@@ -48,8 +52,8 @@ impl Requester {
         (count > 0).then_some(SegmentRun { first, count, asks, slot, offset: packet << self.mtu_shift })
     }
 
-    /// These packets, which [`Requester::next_segment_run`] has just returned, or the first of them, were sent: they count as returned by
-    /// [`Requester::poll_transmit`] together.
+    /// Reports that these packets, which [`Requester::next_segment_run`] has just returned, or the
+    /// first of them, were sent. Together they count as returned by [`Requester::poll_transmit`].
     pub fn sent_segment_run(&mut self, now: Time, sent: &SegmentRun) {
         self.note_undo();
         let before = self.cursor;

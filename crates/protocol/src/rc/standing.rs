@@ -1,67 +1,69 @@
-//! How far a responder has come, as another one can go on with it: for a connection whose responder may have to be served by somebody
-//! else, because whoever served it is gone. What was not said yet is not part of it, for its requester asks again. Principal type:
+//! The state of a responder that another responder can continue from. It is needed when the process
+//! that served a connection is gone, and another process may have to serve its responder. Answers
+//! that were not sent yet are not part of it, because the requester asks again. Principal type:
 //! [`Standing`].
 
 use super::answers::Kept;
 use crate::{Outcome, Responder};
 use wire::Psn;
 
-/// READs and atomics that a [`Standing`] remembers: the newest ones.
+/// How many READs and atomics a [`Standing`] remembers: the newest ones.
 pub const KEPT: usize = 16;
 
-/// The message of which some packets have come.
+/// The message of which some packets have arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Open {
-    /// None.
+    /// No message.
     #[default]
     None,
-    /// A SEND, of which `done` bytes have come.
+    /// A SEND, of which `done` bytes have arrived.
     Send {
         /// Bytes so far.
         done: u32,
     },
-    /// A WRITE, of which `done` bytes have come.
+    /// A WRITE, of which `done` bytes have arrived.
     Write {
-        /// Where it goes.
+        /// The address.
         va: u64,
-        /// The key that opens it.
+        /// The rkey.
         rkey: u32,
-        /// All bytes of it.
+        /// Bytes of the whole message.
         total: u32,
         /// Bytes so far.
         done: u32,
     },
 }
 
-/// How far a responder has come.
+/// The state of a responder that another one can continue from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The number of the packet that is awaited.
+    /// The number of the expected packet.
     pub expected: Psn,
     /// Messages completed.
     pub msn: u32,
-    /// The message at hand.
+    /// The message that has begun.
     pub open: Open,
-    /// What was asked for last, oldest first.
+    /// The last READs and atomics, oldest first.
     pub answers: [Option<Kept>; KEPT],
 }
 
 impl Responder {
-    /// How far this responder has come.
+    /// The state that another responder can continue from.
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing { expected: self.expected, msn: self.answers.msn, open: self.message, answers: self.answers.kept() }
     }
 
-    /// Goes on from there. The responder is configured, and has not handled anything yet.
+    /// Continues from that state. The responder must be configured, and must not have handled a
+    /// packet.
     pub fn resume(&mut self, standing: &Standing) {
         self.expected = standing.expected;
         self.message = standing.open;
         self.answers.restore(standing.msn & 0xff_ffff, &standing.answers);
     }
 
-    /// How a step went that this responder has not asked for: what another one asks for is carried out where this one is, which then is
-    /// nothing but a place for the outcome.
+    /// The outcome of a step that this responder has not returned. When another responder's step is
+    /// carried out with this object, the object only stores the outcome.
     pub fn take_outcome(&mut self) -> Option<Outcome> {
         self.unasked.take()
     }

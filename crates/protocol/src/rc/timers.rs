@@ -1,32 +1,34 @@
-//! What a reliable requester does when it hears nothing: one timer, for an answer or for a receiver that was not ready. Adds to
-//! [`Requester`]; what is heard is in [`super::requester`]. IBA 9.7.6.1.3.
+//! The timer of a reliable requester: what it does when no answer comes, or when the receiver was
+//! not ready. Adds to [`Requester`]. Answers are in [`super::requester`]. IBA 9.7.6.1.3.
 //!
-//! The timer for an answer runs while one is awaited, and begins anew with all progress. When it ends, a try was in vain. Programs
-//! choose it long, for a peer may be slow; but where packets are lost it is a long time to stand still for each that nothing
-//! follows. So a caller who knows that the path loses packets may ask for probes: when nothing was heard for a little while, the oldest
-//! packet is sent once more and alone, later again after twice the time, and so on; the rest follows when something is heard.
-//! So a peer that is only slow is bothered with few packets. Probes count neither as tries nor as losses.
+//! The timer for an answer runs while an answer is awaited, and restarts with every progress. When
+//! it ends, one try has failed. Programs choose a long timeout because a peer may be slow. But
+//! where packets are lost, that is a long pause for each lost packet that no other packet follows.
+//! So a caller that knows that the path loses packets may ask for probes. When no answer has come
+//! for a short time, the requester retransmits only the oldest packet. It sends the next probe
+//! after twice that time, and so on. The other packets follow when an answer comes. So a peer that
+//! is only slow gets few extra packets. Probes count neither as retries nor as losses.
 //!
-//! A little while is long where every twentieth packet is lost, and short where a peer waits for a processor. So a path that has lost
-//! something not long ago is asked sooner. A loss that nothing follows is known by its probe: what was late is answered twice, what was
-//! lost once.
+//! A short time is long where every twentieth packet is lost, and short where a peer waits for a
+//! processor. So a path that has lost a packet recently is probed sooner. A probe recognises a loss
+//! that no other packet follows: a late packet is answered twice, a lost packet once.
 
 use super::requester::{ROUGH, Wait};
 use crate::requester::Cursor;
 use crate::{Requester, Time, timeout};
 use wire::Psn;
 
-/// A path that loses packets is probed so many times sooner.
+/// A path that has recently lost a packet is probed sooner, by this factor.
 const SOONER: u64 = 8;
 
 impl Requester {
-    /// When to call [`Requester::handle_timeout`], if nothing happens before.
+    /// When to call [`Requester::handle_timeout`] if nothing happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         (self.rc.deadline != Time::NEVER).then_some(self.rc.deadline)
     }
 
-    /// Time has passed. Too early a call does nothing.
+    /// Time has passed. A call that is too early does nothing.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.rc.deadline == Time::NEVER || now < self.rc.deadline {
             return;
@@ -35,7 +37,7 @@ impl Requester {
         match self.rc.wait {
             Wait::Answer if self.rc.reported => self.retry(now),
             Wait::Answer if now < self.rc.expiry => self.probe(now),
-            // The path was full all the while: that is not the peer's silence.
+            // The path was full the whole time, so the peer's silence does not count.
             Wait::Answer if self.has_gone_back() => self.arm(now),
             Wait::Answer => self.retry(now),
             Wait::Ready => {
@@ -45,8 +47,8 @@ impl Requester {
         }
     }
 
-    /// A packet of ours, or its answer, was lost on a path that loses nothing: from now on the ordinary timer runs, until
-    /// everything that was sent is answered.
+    /// A packet of ours, or its answer, was lost on a lossless path. From now on the ordinary timer
+    /// runs, until everything that was sent is answered.
     pub fn note_loss(&mut self, now: Time) {
         if self.service.is_reliable() && !self.is_stopped() && self.rc.unacked != self.cursor.high {
             self.rc.lossy = true;
@@ -54,7 +56,7 @@ impl Requester {
         }
     }
 
-    /// The path loses packets, as is known only now.
+    /// The path turns out to lose packets.
     pub(crate) fn doubted(&mut self, now: Time) {
         let is_waiting = self.rc.wait == Wait::Answer && self.rc.unacked != self.cursor.high;
         if self.service.is_reliable() && !self.is_stopped() && is_waiting {
@@ -62,7 +64,7 @@ impl Requester {
         }
     }
 
-    /// Whether the receiver was not ready and its time has not passed.
+    /// Whether the receiver was not ready and the RNR time has not passed.
     pub(crate) fn is_waiting(&mut self, now: Time) -> bool {
         if self.rc.wait == Wait::Ready && now >= self.rc.deadline {
             self.handle_timeout(now);
@@ -70,7 +72,8 @@ impl Requester {
         self.rc.wait == Wait::Ready
     }
 
-    /// A packet is sent, perhaps one that must be answered. `before` is where the cursor was before it.
+    /// A packet is sent, perhaps one that requests an answer. `before` is the cursor before the
+    /// packet.
     pub(crate) fn note_sent(&mut self, now: Time, psn: Psn, asks: bool, before: Cursor) {
         if self.rc.again && (before.op, before.packet) == (self.done, self.answered_packets()) {
             self.rc.again_since = now;
@@ -79,13 +82,14 @@ impl Requester {
             return;
         }
         self.arm(now);
-        // From when it is sent for the first time: too long if it is lost, but the shortest time is what counts.
+        // Timed from the first transmission. If the packet is lost, the measured time is too long,
+        // but only the shortest time counts.
         if !self.config.lossless && self.rc.timed.1 == Time::NEVER && before.high != self.cursor.high {
             self.rc.timed = (psn, now);
         }
     }
 
-    /// The packet that was sent last was not sent after all.
+    /// Takes back [`Requester::note_sent`] for the last packet.
     pub(crate) fn note_not_sent(&mut self, deadline: Time) {
         self.rc.deadline = deadline;
         if !self.rc.timed.0.is_before(self.cursor.high) {
@@ -93,7 +97,7 @@ impl Requester {
         }
     }
 
-    /// If the packet that is being timed is answered, remember how long that took.
+    /// If the timed packet is answered, remembers the shortest time that an answer took.
     pub(super) fn stop_watch(&mut self, now: Time) {
         let (psn, sent) = self.rc.timed;
         if sent != Time::NEVER && psn.is_before(self.rc.unacked) {
@@ -103,7 +107,7 @@ impl Requester {
         }
     }
 
-    /// Starts the timer for an answer, unless it runs.
+    /// Starts the timer for an answer unless it runs already.
     pub(super) fn arm(&mut self, now: Time) {
         if self.rc.deadline == Time::NEVER {
             self.start_timer(now);
@@ -122,9 +126,9 @@ impl Requester {
         self.rc.deadline = self.rc.expiry.min(self.next_probe(now));
     }
 
-    /// Nothing was heard for a while that is not yet too long.
+    /// No answer came for a while, but the timeout has not passed.
     fn probe(&mut self, now: Time) {
-        // While nothing has left since going back, nothing can be heard.
+        // If nothing was sent since going back, no answer can come.
         if !self.has_gone_back() {
             self.send_again();
             self.rc.probing = true;
@@ -133,10 +137,10 @@ impl Requester {
         self.rc.deadline = self.rc.expiry.min(self.next_probe(now));
     }
 
-    /// What progress tells of the path.
+    /// Notes what the progress says about losses on the path.
     pub(super) fn note_road(&mut self) {
         self.rc.rough = if self.rc.doubted { ROUGH } else { self.rc.rough.saturating_sub(1) };
-        // Behind it nothing was under way: whatever is answered next was sent later.
+        // Nothing was under way behind the probe, so any later answer belongs to a later packet.
         self.rc.doubted = std::mem::take(&mut self.rc.probing) && self.rc.unacked == self.cursor.high;
     }
 
@@ -144,7 +148,8 @@ impl Requester {
         if self.config.probe_after == 0 || self.rc.expiry == Time::NEVER {
             return Time::NEVER;
         }
-        // Some times what an answer takes at best, or it comes while we ask.
+        // Several times the shortest response time. Otherwise the answer arrives while the probe is
+        // sent.
         let quiet = u64::from(self.config.probe_after) / if self.rc.rough > 0 { SOONER } else { 1 };
         let first = quiet.max(4 * self.rc.soonest);
         now.after(first << self.rc.probes.min(16))

@@ -1,4 +1,4 @@
-//! The table alone: numbers, keys, timers and counts.
+//! Tests of the table alone: numbers, keys, timers and counts. The protocol is not used.
 
 use super::*;
 use crate::cm::{Connection, Path};

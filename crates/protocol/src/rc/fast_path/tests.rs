@@ -1,5 +1,6 @@
-//! Two of a kind, of which one takes the general path always and the other the fast path wherever it is offered: they must say the same and be
-//! the same after each step, whatever comes in between.
+//! Compares two equal ends: one always takes the general path, the other takes the fast path where
+//! possible. Their output and their state must be equal after each step, whatever happens in
+//! between. Not the tests of the transport itself, which are in `tests/two_hosts`.
 
 use super::*;
 use crate::{Nak, Outcome, RequesterConfig, ResponderConfig, Step};
@@ -7,7 +8,7 @@ use wire::{Aeth, Headers, NakCode, Opcode, Operation as W, Qpn, Reth, Syndrome, 
 
 const MTU: u32 = 64;
 
-/// Chance, the same in every run.
+/// Random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -73,7 +74,7 @@ fn answer(dice: &mut Dice, requester: &Requester) -> Headers {
     Headers { opcode, psn, aeth: Aeth { syndrome, msn: requester.cursor.begun }, ..Headers::default() }
 }
 
-/// Sends what can be sent by both; how many were for the fast path.
+/// Sends everything that both ends can send. Returns how many messages took the fast path.
 fn send(general: &mut Requester, other: &mut Requester, now: Time) -> u32 {
     let mut fast = 0;
     while let Some(packet) = general.poll_transmit(now) {
