@@ -1,4 +1,4 @@
-//! Completion channels and their events.
+//! Completion channels and their events. The principal type is [`ChannelObject`].
 
 use crate::context::OpenContext;
 use crate::cq::CqObject;

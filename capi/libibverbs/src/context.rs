@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context
     })
 }
 
-/// Opens the device for whose context `cmd_fd` is a copy of the descriptor.
+/// Opens the device to which `cmd_fd` belongs, a copy of a context's descriptor.
 pub(crate) fn import(known: Vec<&'static KnownDevice>, cmd_fd: c_int) -> Outcome<*mut Context> {
     crate::log::start();
     // SAFETY: the program says that the descriptor is open; it is borrowed only for the calls

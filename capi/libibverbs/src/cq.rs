@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 /// `struct ibv_cq_ex`, which begins with `struct ibv_cq`, and the engine's CQ.
 pub(crate) type CqObject = Object<CqEx, CqState>;
 
-/// What this library keeps about a CQ.
+/// This library's data about a CQ.
 pub(crate) struct CqState {
     /// Set once, before the program gets the pointer: the engine's CQ stores the address of this
     /// object as its cookie.
@@ -80,7 +80,7 @@ pub(crate) unsafe fn build(
     let object = CqObject::create(CqEx { context, channel, cq_context, ..CqEx::zeroed() }, state);
     let spec = CqSpec { cqe, channel: notified, comp_vector, cookie: cookie(object) };
     let made = open.engine.create_cq_in(domain, &spec);
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and nothing else refers to it.
     let whole = unsafe { CqObject::of(object) }?;
     match made {
         Ok(queue) => {
@@ -91,7 +91,7 @@ pub(crate) unsafe fn build(
             Ok(whole.c())
         }
         Err(error) => {
-            // SAFETY: nobody else has it.
+            // SAFETY: nothing else refers to it.
             unsafe { CqObject::free(object) };
             Err(error.into())
         }

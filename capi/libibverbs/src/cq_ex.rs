@@ -170,7 +170,7 @@ fn advance(object: &CqObject) -> Outcome<()> {
     let Some((wc, came)) = object.inner.queue()?.poll_one()? else { return Err(Refusal(libc::ENOENT)) };
     set!(object.c(), wr_id, wc.wr_id);
     set!(object.c(), status, wc.status);
-    // SAFETY: this thread has entered the cursor, so nobody else reads or writes it.
+    // SAFETY: this thread has entered the cursor, so no other thread reads or writes it.
     unsafe { object.inner.cursor.current.get().write((wc, came)) };
     Ok(())
 }

@@ -21,7 +21,7 @@ const TRANSPORT_IB: u32 = 0;
 /// A device as programs see it, and this library's data about it.
 #[repr(C)]
 pub(crate) struct KnownDevice {
-    /// What the program's pointer points to.
+    /// The public struct, to which the program's pointer points.
     device: Device,
     /// Vendors' libraries compare the word behind the public struct with their own table of
     /// operations, to find out whether a device is theirs. These zeros say that it is not.

@@ -99,7 +99,7 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
     /// with EBUSY if another thread is ending the object.
     ///
     /// # Safety
-    /// Nobody uses the object when this succeeds.
+    /// The object is not used afterwards when this succeeds.
     pub(crate) unsafe fn end<T>(pointer: *mut T, work: impl FnOnce(&Self) -> Outcome<()>) -> Outcome<()> {
         entry::not_null(pointer)?;
         let ending = Ending::begin(pointer.addr(), Self::kind())?;
@@ -115,7 +115,7 @@ impl<C: Named + 'static, I: 'static> Object<C, I> {
     /// Frees an object that the program never got.
     ///
     /// # Safety
-    /// As [`Object::of`], and nobody uses the object any more.
+    /// As [`Object::of`], and the object is not used any more.
     pub(crate) unsafe fn free(pointer: *mut Self) {
         // SAFETY: the caller's promise; nothing else refers to an object that was just made.
         let _ = unsafe { Self::end(pointer, |_| Ok(())) };

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 /// `struct ibv_qp_ex`, which begins with `struct ibv_qp`, and the engine's QP.
 pub(crate) type QpObject = Object<QpEx, QpState>;
 
-/// What this library keeps about a QP.
+/// This library's data about a QP.
 pub(crate) struct QpState {
     /// Set once, before the program gets the pointer.
     queue: OnceLock<Arc<EngineQp>>,
@@ -286,7 +286,7 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
         let spec = InitiatorSpec { send_cq, caps, sq_sig_all, cookie };
         engine.create_initiator(&domain.inner, &spec).map_err(Refusal::from)
     };
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and nothing else refers to it.
     let whole = unsafe { QpObject::of(object) }?;
     match made {
         Ok(queue) => {
@@ -310,7 +310,7 @@ unsafe fn build(pd: *mut Pd, init: *mut QpInitAttr, operations: Option<u64>) -> 
             Ok(c)
         }
         Err(refusal) => {
-            // SAFETY: nobody else has it.
+            // SAFETY: nothing else refers to it.
             unsafe { QpObject::free(object) };
             Err(refusal)
         }
@@ -343,7 +343,7 @@ pub(crate) fn held(c: Qp, hold: impl FnOnce(u64) -> engine::Result<Arc<Hold>>) -
     let object = QpObject::create(QpEx { qp_base: c, ..QpEx::zeroed() }, state);
     match hold(cookie(object)) {
         Ok(hold) => {
-            // SAFETY: just made, and nobody else has it.
+            // SAFETY: just made, and nothing else refers to it.
             let whole = unsafe { QpObject::of(object) }?;
             let c = whole.c().cast::<Qp>();
             set!(c, handle, hold.handle());
@@ -354,7 +354,7 @@ pub(crate) fn held(c: Qp, hold: impl FnOnce(u64) -> engine::Result<Arc<Hold>>) -
             Ok(c)
         }
         Err(error) => {
-            // SAFETY: nobody else has it.
+            // SAFETY: nothing else refers to it.
             unsafe { QpObject::free(object) };
             Err(error.into())
         }

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 /// `struct ibv_srq` and the engine's SRQ.
 pub(crate) type SrqObject = Object<Srq, SrqState>;
 
-/// What this library keeps about an SRQ.
+/// This library's data about an SRQ.
 pub(crate) struct SrqState {
     /// Set once, before the program gets the pointer.
     queue: OnceLock<Arc<EngineSrq>>,
@@ -63,7 +63,7 @@ pub(crate) unsafe fn build(
     let spec = SrqSpec { max_wr: attr.max_wr, max_sge: attr.max_sge, cookie: cookie(object) };
     // SAFETY: the context of a live PD is open.
     let made = unsafe { OpenContext::of(context) }.and_then(|open| Ok(make(&open.engine, &spec)?));
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and nothing else refers to it.
     let whole = unsafe { SrqObject::of(object) }?;
     match made {
         Ok(queue) => {
@@ -74,7 +74,7 @@ pub(crate) unsafe fn build(
             Ok(whole.c())
         }
         Err(refusal) => {
-            // SAFETY: nobody else has it.
+            // SAFETY: nothing else refers to it.
             unsafe { SrqObject::free(object) };
             Err(refusal)
         }

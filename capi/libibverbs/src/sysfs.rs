@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn read_sysfs_file(
         // that.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast::<u8>(), text.len()) };
         if text.len() < size {
-            // SAFETY: `text.len()` lies inside the buffer.
+            // SAFETY: `text.len()` is inside the buffer.
             unsafe { buffer.add(text.len()).write(0) };
         }
         c_int::try_from(text.len()).map_err(|_| Refusal(libc::EFBIG))

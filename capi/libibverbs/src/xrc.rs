@@ -55,8 +55,8 @@ pub(crate) unsafe extern "C" fn open(context: *mut Context, init: *mut XrcdInitA
             fd => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
         };
         if let Some(file) = file {
-            // A failing send means to the socket that the agent is gone. So a wrong descriptor of
-            // the program must be found first.
+            // The control socket takes a failing send for the end of the agent. So a wrong
+            // descriptor of the program must be found before.
             file.try_clone_to_owned().map_err(|_| refuse!(EBADF, "ibv_open_xrcd: {fd} is no file descriptor"))?;
         }
         let xrcd = engine.open_xrcd(file, oflags.cast_unsigned())?;
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpen
         let engine = &unsafe { OpenContext::of(context) }?.engine;
         let c = Qp { context, qp_context, qp_type, ..bytemuck::Zeroable::zeroed() };
         let opened = qp::held(c, |cookie| engine.open_target(&xrcd.inner, qpn, cookie))?;
-        // SAFETY: just made, and nobody else has it.
+        // SAFETY: just made, and nothing else refers to it.
         let queue = unsafe { qp::QpObject::of(opened) }?.inner.queue()?;
         set!(opened, state, queue.state());
         Ok(opened)

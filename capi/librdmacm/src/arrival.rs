@@ -30,8 +30,8 @@ pub(crate) unsafe fn process(event: &Event) -> Option<*mut CmEvent> {
         // SAFETY: a membership lives as long as unacknowledged events count against it.
         Some(Named::Group(group)) => (unsafe { (*group).id }, group),
         None => {
-            // A request has no name until the program accepts it. An event that comes before that
-            // ends the request, and accepting it will fail.
+            // A request has no name until the program accepts it. An event other than ESTABLISHED
+            // that comes before that ends the request, and accepting it will fail.
             let id = registry::find_handle(event.id.0)?;
             if event.kind != EventKind::ESTABLISHED {
                 // SAFETY: as above.

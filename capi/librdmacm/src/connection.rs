@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
         let object = unsafe { id::live(id) }?;
         object.device()?;
         attributes::fail(object)?;
-        // A connection that is or was established cannot refuse this.
+        // The agent cannot refuse this for a connection that is or was established.
         if object.state().established && !object.is_datagram() {
             object.channel()?.disconnect_quietly(object.inner.handle)?;
         } else {

@@ -281,7 +281,7 @@ pub(crate) unsafe fn make(
         }
         Err(refusal) => {
             if sync {
-                // SAFETY: just opened, and nobody else has it.
+                // SAFETY: just opened, and nothing else refers to it.
                 unsafe { ChannelObject::free(channel.cast()) };
             }
             Err(refusal)
@@ -367,7 +367,7 @@ pub(crate) unsafe fn move_to(id: *mut CmId, given: *mut EventChannel) -> Outcome
         Ok(reported) => reported,
         Err(refusal) => {
             if sync {
-                // SAFETY: just opened, and nobody else has it.
+                // SAFETY: just opened, and nothing else refers to it.
                 unsafe { ChannelObject::free(to.cast()) };
             }
             return Err(refusal);

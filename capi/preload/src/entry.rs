@@ -171,9 +171,9 @@ impl Words {
     pub(crate) fn keep_from(self, count: usize) {
         let length = self.bytes().len();
         let Some(rest) = length.checked_sub(count) else { return };
-        // SAFETY: `count` lies inside the string.
+        // SAFETY: `count` is inside the string.
         let from = unsafe { self.0.add(count) };
-        // SAFETY: both ranges lie inside the string with its final zero; `copy` allows that they
+        // SAFETY: both ranges are inside the string with its final zero; `copy` allows that they
         // overlap.
         unsafe { std::ptr::copy(from, self.0, rest.wrapping_add(1)) };
     }

@@ -68,8 +68,8 @@ impl Channel {
         Self { control, bell: Bell::new(bell), agent: 0, kept: Mutex::new(None), token: OnceLock::new() }
     }
 
-    /// The process id of the agent, or 0 without an agent process. Its data about devices is valid
-    /// while it lives.
+    /// The process id of the agent, or 0 if the agent has no process of its own. Its data about
+    /// devices is valid while it lives.
     #[must_use]
     pub fn agent(&self) -> u32 {
         self.agent

@@ -1,5 +1,5 @@
-//! The structs that a program fills in to create, modify or address an object. The longest is
-//! [`QpAttr`].
+//! The structs that a program fills in to create, modify or address an object. The principal
+//! type is [`QpAttr`].
 
 use super::{CompChannel, Cq, Gid, Op, Pd, Srq, Td, mirror};
 use bytemuck::Zeroable;

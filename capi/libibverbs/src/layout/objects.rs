@@ -1,4 +1,5 @@
 //! The objects that belong to a context: PD, MR, MW, completion channel, CQ, SRQ, QP, AH.
+//! The principal type is [`Qp`].
 
 use super::{Cond, Context, Mutex, Op, mirror};
 use bytemuck::Zeroable;

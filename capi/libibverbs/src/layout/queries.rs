@@ -1,4 +1,5 @@
-//! The structs that the query functions fill in: device and port attributes, GID entries.
+//! The structs that the query functions fill in: device and port attributes, GID entries. The
+//! principal type is [`DeviceAttr`].
 
 use super::{Gid, mirror};
 use bytemuck::Zeroable;

@@ -1,4 +1,4 @@
-//! Work requests, work completions and asynchronous events.
+//! Work requests, work completions and asynchronous events. The principal type is [`SendWr`].
 
 use super::{Ah, Mr, Mw, mirror};
 use bytemuck::Zeroable;
