@@ -211,7 +211,7 @@ fn an_address_that_is_not_there_is_told() {
     assert!(outcome.code == 125 && outcome.errors.contains("203.0.113.7 is not an address"), "{}", outcome.told());
     room.finish(room.softhca(&["run", "--address", "127.0.0.1", "--", "true"])).expect("it ends").expect_success();
     let other = room.finish(room.softhca(&["run", "--address", "127.0.0.2", "--", "true"])).expect("it ends");
-    assert!(other.code == 125 && other.errors.contains("other addresses"), "{}", other.told());
+    assert!(other.code == 125 && other.errors.contains("different addresses"), "{}", other.told());
 }
 
 #[test]
