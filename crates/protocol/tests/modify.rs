@@ -1,5 +1,6 @@
-//! Every state × state × service, asked of `modify::check` and compared with a committed table: required attributes, then
-//! optional ones. Run with `UPDATE_SNAPSHOT=1` to write the table anew after a change that is meant.
+//! Asks `modify::check` about every state × state × service, and compares the result with a
+//! committed table: required attributes, then optional ones. Attribute values are not tested here.
+//! Run with `UPDATE_SNAPSHOT=1` to write the table after an intended change.
 
 use softhca_protocol::modify::{Attributes, ModifyError, check, counting};
 use softhca_protocol::{Service, State};
@@ -7,7 +8,7 @@ use std::fmt::Write;
 
 const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/modify.snapshot");
 
-/// What `check` says about one transition, found out by asking.
+/// The attributes of one transition, found by calling `check`.
 fn ask(service: Service, current: State, next: State) -> String {
     let required = match check(service, current, next, Attributes::NONE) {
         Ok(()) => Attributes::NONE,
@@ -89,7 +90,8 @@ fn what_each_state_takes() {
     assert_eq!(State::from_u32(7), None);
 }
 
-/// Both ends of XRC are told what RC is told; neither end's own table has what is the other's.
+/// Programs name the same attributes for both ends of XRC as for RC. The table of each end lacks
+/// the attributes of the other end.
 #[test]
 fn what_counts_for_the_other_end_of_xrc_is_passed_over() {
     let rc = |next, more| {

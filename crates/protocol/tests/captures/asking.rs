@@ -1,5 +1,5 @@
-//! Our requester in place of the driver's: it is asked for what the program asked for, and hears what the driver heard. Principal type:
-//! [`Asker`].
+//! Our requester in place of the driver's: it posts the program's requests, and gets the answers
+//! that the driver got. Principal type: [`Asker`].
 
 use crate::memory::Memory;
 use crate::script::{Packet, Script, Side, as_sent, is_reliable};
@@ -8,20 +8,20 @@ use softhca_protocol::{Incoming, Operation, Requester, RequesterConfig, Service,
 use std::collections::{BTreeMap, VecDeque};
 use wire::{Headers, Psn, Qpn};
 
-/// How far a timer of the driver, which has ticks of 4 ms in an emulated machine, is off.
+/// The tolerance for a timer of the driver, which has ticks of 4 ms in an emulated machine.
 const TICKS: u64 = 12_000_000;
 
-/// A requester of ours.
+/// Our requester.
 struct Asker<'a> {
     name: &'a str,
     script: &'a Script,
     requester: Requester,
     now: Time,
-    /// Of the program's work requests, those posted.
+    /// How many of the program's work requests are posted.
     posted: usize,
-    /// What was sent and when, and is not compared.
+    /// Packets that were sent, with their times, and are not compared yet.
     sent: VecDeque<(Time, Headers, Vec<u8>)>,
-    /// What READs and atomics brought, by slot.
+    /// The data of READs and atomics, by slot.
     placed: BTreeMap<u32, Vec<u8>>,
     ends: Vec<Status>,
     differences: BTreeMap<Difference, usize>,
@@ -62,7 +62,7 @@ impl<'a> Asker<'a> {
         self.transmit();
     }
 
-    /// Sends all that may be sent.
+    /// Sends everything that may be sent.
     fn transmit(&mut self) {
         while let Some(packet) = self.requester.poll_transmit(self.now) {
             let message = &self.script.asked[packet.slot as usize].message;
@@ -76,7 +76,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// The driver sent this: so do we.
+    /// The driver sent this packet, so our requester must send it.
     fn expect(&mut self, theirs: &Packet) {
         self.now = self.now.max(Time(theirs.time));
         if self.sent.is_empty()
@@ -108,7 +108,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// The driver heard this: so do we.
+    /// The driver received this packet, so our requester gets it.
     fn hear(&mut self, theirs: &Packet) {
         self.now = self.now.max(Time(theirs.time));
         match self.requester.handle_response(self.now, &theirs.headers, theirs.payload.len() as u32) {
@@ -127,7 +127,7 @@ impl<'a> Asker<'a> {
         self.transmit();
     }
 
-    /// Everything is as it was with the driver.
+    /// Checks that the end state is that of the driver.
     fn finish(&mut self, conversation: &Conversation) {
         assert!(self.sent.is_empty(), "{}: we sent more: {:?}", self.name, self.sent.front());
         assert_eq!(self.posted, self.script.asked.len(), "{}", self.name);
@@ -177,7 +177,8 @@ fn a_requester_sends_what_the_driver_sent() {
     }
 }
 
-/// A program that posts all at once: the same packets; and of the acknowledgements, the last is enough.
+/// A program that posts everything at once: the packets are the same, and of the acknowledgements,
+/// the last one is enough.
 #[test]
 fn one_answer_is_enough_for_all_before_it() {
     let mut count = 0;
@@ -199,14 +200,15 @@ fn one_answer_is_enough_for_all_before_it() {
             asker.expect(packet);
         }
         asker.hear(answers.last().unwrap());
-        // The packets that the driver sent later, after an answer each, we sent at once.
+        // The driver sent these packets later, each after an answer; our requester sent them at
+        // once.
         asker.differences.remove(&Difference::Sooner);
         asker.finish(conversation);
     }
     assert_eq!(count, 17);
 }
 
-/// The answers to one connection are nothing to another service, and those of before are ghosts.
+/// Answers of another service are ignored, and answers of earlier connections are ghost answers.
 #[test]
 fn answers_that_are_heard_again_change_nothing() {
     for conversation in CONVERSATIONS {

@@ -1,7 +1,9 @@
-//! What two Linux hosts with the Soft-RoCE driver said to each other (`crates/wire/tests/fixtures`), one of them replaced by our state
-//! machines: a requester that hears the driver's answers sends the driver's requests, and a responder that hears the requests gives the
-//! driver's answers. Equal is every field of every header and every byte of payload; what may differ is in [`table::Difference`], with
-//! the reason, and each conversation of [`table::CONVERSATIONS`] says how often it does.
+//! Captures of two Linux hosts with the Soft-RoCE driver (`crates/wire/tests/fixtures`). Our state
+//! machines replace one of the hosts. A requester that gets the driver's answers must send the
+//! driver's requests, and a responder that gets the requests must give the driver's answers. Every
+//! field of every header and every byte of payload must be equal. [`table::Difference`] lists the
+//! allowed differences with their reasons, and each conversation of [`table::CONVERSATIONS`] says
+//! how often each one occurs.
 #![allow(clippy::unwrap_used, reason = "a test ends where it meets what it does not expect")]
 
 // The captures belong to the package of the headers.

@@ -1,4 +1,4 @@
-//! What the responder's program registered. Principal type: [`Memory`].
+//! The memory that the responder's program registered. Principal type: [`Memory`].
 
 use crate::script::Packet;
 use crate::table::Conversation;
@@ -16,8 +16,9 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// As the program had filled it: byte i is 7 i + 3 + i / 256. Where the capture does not say where it is, it is wherever requests
-    /// go, and [`Memory::learn`] says what it held.
+    /// The memory as the program filled it: byte i is 7 i + 3 + i / 256. If the capture does not
+    /// show its address, the memory is wherever requests go, and [`Memory::learn`] learns its
+    /// contents.
     pub(crate) fn new(conversation: &Conversation) -> Memory {
         let (base, keys) = conversation.memory;
         let mut bytes = BTreeMap::new();
@@ -28,12 +29,12 @@ impl Memory {
         Memory { base, keys, bytes }
     }
 
-    /// Whether all is known of it.
+    /// Whether its contents are known.
     pub(crate) fn is_known(&self) -> bool {
         self.base != 0
     }
 
-    /// A READ is served. Where nothing is known of what the program had there, it is what comes next in answer.
+    /// Handles a READ. If the contents are unknown, the following answers supply them.
     pub(crate) fn learn(&mut self, request: &Packet, next: &[Packet]) {
         let is_read = request.headers.opcode.operation == wire::Operation::ReadRequest;
         if let Some(answer) = next.iter().find(|packet| packet.headers.opcode.is_read_response())
@@ -58,7 +59,7 @@ impl Memory {
         (va..va + u64::from(len)).map(|at| self.bytes[&at]).collect()
     }
 
-    /// Puts a new word there; what it was.
+    /// Writes a new word, and returns the old one.
     pub(crate) fn update(&mut self, va: u64, new: impl FnOnce(u64) -> u64) -> u64 {
         let old = u64::from_le_bytes(self.read(va, 8).try_into().unwrap());
         self.write(va, &new(old).to_le_bytes());

@@ -1,4 +1,5 @@
-//! The packets of one conversation, and the work requests that they carry out. Principal type: [`Script`].
+//! The packets of one conversation, and the work requests that they carry out. Principal type:
+//! [`Script`].
 
 use crate::pcap::{self, Captured};
 use crate::table::Conversation;
@@ -18,15 +19,15 @@ pub(crate) struct Asked {
     pub message: Vec<u8>,
 }
 
-/// What is said in a conversation.
+/// The packets and requests of a conversation.
 pub(crate) struct Script {
-    /// In the order of the capture.
+    /// The packets, in the order of the capture.
     pub packets: Vec<Packet>,
-    /// What the requests ask for, repetitions left out.
+    /// The work requests, without repetitions.
     pub asked: Vec<Asked>,
 }
 
-/// On which side of a loss to look.
+/// The side of a loss from which to look.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Requester,
@@ -75,7 +76,7 @@ fn asked(conversation: &Conversation, packets: &[Packet]) -> Vec<Asked> {
     let mut next = Psn::new(conversation.psn);
     for Packet { headers, payload, .. } in packets {
         if headers.opcode.is_response() || headers.psn != next {
-            continue; // A repetition, or what comes behind a loss.
+            continue; // A repetition, or a packet behind a loss.
         }
         let is_read = headers.opcode.operation == wire::Operation::ReadRequest;
         next += if is_read { headers.reth.len.div_ceil(conversation.mtu).max(1) } else { 1 };
@@ -121,7 +122,7 @@ fn operation(headers: &Headers) -> Operation {
     }
 }
 
-/// What a program asked for, in short. Places are shown where it is known from where they are counted.
+/// A short form of a work request. Addresses are relative to the base, where it is known.
 fn summary(op: &SendOp, base: u64) -> String {
     let at = if base == 0 { String::new() } else { format!(" at {}", op.remote_addr.wrapping_sub(base)) };
     let text = match op.operation {
@@ -138,7 +139,7 @@ fn summary(op: &SendOp, base: u64) -> String {
     if op.solicited { text + " solicited" } else { text }
 }
 
-/// As on the wire: padded, and with nothing in the headers that the opcode does not call for.
+/// The headers as on the wire: with padding, and without fields that the opcode does not have.
 pub(crate) fn as_sent(headers: &Headers, payload: &[u8]) -> Headers {
     let mut bytes = [0; wire::MAX_LEN];
     let headers = Headers { pad: (payload.len().wrapping_neg() & 3) as u8, ..*headers };
@@ -146,7 +147,7 @@ pub(crate) fn as_sent(headers: &Headers, payload: &[u8]) -> Headers {
     Headers::parse(&bytes[..len]).unwrap()
 }
 
-/// Conversations whose answers count.
+/// Conversations of a reliable service, which has answers.
 pub(crate) fn is_reliable(conversation: &&Conversation) -> bool {
     conversation.service == Service::Rc
 }

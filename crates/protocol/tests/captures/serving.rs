@@ -1,5 +1,5 @@
-//! Our responder in place of the driver's: it gets the driver's requests, and gives the answers that the driver gave. Principal type:
-//! [`Server`].
+//! Our responder in place of the driver's: it gets the driver's requests, and must give the
+//! driver's answers. Principal type: [`Server`].
 
 use crate::memory::Memory;
 use crate::script::{Packet, Script, Side, as_sent, is_reliable};
@@ -10,7 +10,7 @@ use softhca_protocol::{
 use std::collections::{BTreeMap, VecDeque};
 use wire::{Headers, NakCode, Psn, Qpn, Syndrome};
 
-/// A responder of ours, and what carries out its steps.
+/// Our responder, and the executor of its steps.
 struct Server<'a> {
     conversation: &'a Conversation,
     responder: Responder,
@@ -21,7 +21,7 @@ struct Server<'a> {
     message: Vec<u8>,
     /// Messages received, and immediate data.
     received: Vec<(Vec<u8>, Option<u32>, Option<u32>)>,
-    /// Answers that are not compared.
+    /// Answers that are not compared yet.
     said: VecDeque<(Headers, Vec<u8>)>,
     /// The last answer of the driver.
     last: Option<Headers>,
@@ -57,7 +57,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// A request came.
+    /// Handles a request.
     fn serve(&mut self, packet: &Packet, next: &[Packet]) {
         self.memory.learn(packet, next);
         match self.responder.handle(&packet.headers, packet.payload.len() as u32) {
@@ -125,7 +125,7 @@ impl<'a> Server<'a> {
         Outcome::Done
     }
 
-    /// Says all that there is to say.
+    /// Sends all answers.
     fn answer(&mut self) {
         while let Some(response) = self.responder.poll_transmit() {
             let payload = match response.source {
@@ -140,7 +140,7 @@ impl<'a> Server<'a> {
         *self.differences.entry(difference).or_default() += 1;
     }
 
-    /// The driver answered this: so do we.
+    /// The driver gave this answer, so our responder must give it.
     fn expect(&mut self, theirs: &Packet) {
         let name = self.conversation.file;
         let before = self.last.replace(theirs.headers);
@@ -168,7 +168,7 @@ impl<'a> Server<'a> {
         assert_eq!(payload, theirs.payload, "{name}: {ours}");
     }
 
-    /// The differences are those that the table names.
+    /// Checks that the differences are those in the table.
     fn check_differences(&self) {
         let Conversation { file, differ, .. } = self.conversation;
         let mine = [Difference::NoNakBehindRnr, Difference::AnsweredAnew, Difference::TooLong];
@@ -176,7 +176,7 @@ impl<'a> Server<'a> {
         assert_eq!(self.differences, expected, "{file}");
     }
 
-    /// The program got what it got with the driver.
+    /// Checks that the program got the same messages as with the driver.
     fn check_received(&self, script: &Script) {
         let Conversation { file, ends, .. } = self.conversation;
         let done = script.asked.len() - usize::from(*ends != Status::Success);
@@ -215,9 +215,10 @@ fn a_responder_says_what_the_driver_said() {
     }
 }
 
-/// The driver acknowledges each packet that asks for it. We answer when a batch of packets is handled; however large that is, the
-/// last answer is the same, and there are no more of them than the driver gave. (READs and atomics may not wait: a requester sends the
-/// next when it has the answer.)
+/// The driver acknowledges each packet that requests it. Our responder answers after a batch of
+/// packets. Whatever the size of the batch, the last answer is the same, and there are no more
+/// answers than the driver gave. (Answers to READs and atomics may not wait, because a requester
+/// sends the next request only after the answer.)
 #[test]
 fn answers_that_are_given_late_end_the_same() {
     let mut joined = 0;

@@ -1,33 +1,38 @@
-//! What is in the captures: who asks whom, for what, with which attributes, and where the driver and we differ. Principal type:
-//! [`Conversation`].
+//! The contents of the captures: the queue pairs, requests and attributes, and where the driver and
+//! softhca differ. Principal type: [`Conversation`].
 
 use Difference::{
     AnsweredAnew as ANEW, NoNakBehindRnr as ONE_NAK, NoWishToHear as NO_WISH, Sooner as SOON, TooLong as LONG,
 };
 use softhca_protocol::{Service, Status};
 
-/// Where the driver and we do not say the same, and why both are right.
+/// A difference between the driver and softhca, and why both are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Difference {
-    /// Requester. The driver sets the AckReq bit of READs and atomics; we do not. Their answer is the acknowledgement, so nobody
-    /// acts upon the bit.
+    /// Requester. The driver sets the AckReq bit of READs and atomics; softhca does not. Their
+    /// answer is the acknowledgement, so the bit has no effect.
     NoWishToHear,
-    /// Requester. When an answer passes data of a READ, the data is lost: an implied NAK, and we ask for the rest at once. The driver takes no notice of the gap, and asks for the same when its timer ends.
+    /// Requester. An answer that passes data of a READ shows that the data is lost: an implied NAK.
+    /// softhca's requester asks for the rest at once. The driver ignores the gap, and asks for the
+    /// same data when its timer ends.
     Sooner,
-    /// Responder. After an RNR NAK the driver also sends a PSN sequence NAK of the same number, for the packets that were behind. The
-    /// requester knows that it has to begin again there, so one NAK is enough, and we send one.
+    /// Responder. After an RNR NAK, the driver also sends a PSN sequence NAK of the same number,
+    /// for the packets behind. The requester knows that it must restart there. So one NAK is
+    /// enough, and softhca sends one.
     NoNakBehindRnr,
-    /// Responder. A READ request for the rest of a READ is a request of its own: our answer begins with a packet called first, or only.
-    /// The driver goes on with a middle or last one. Number, payload and end are the same, and as a requester we take both.
+    /// Responder. A READ request for the rest of a READ is a new request: softhca's answer begins
+    /// with a first or only packet. The driver continues with a middle or last one. Number, payload
+    /// and end are the same, and softhca's requester accepts both.
     AnsweredAnew,
-    /// Responder. A message that is longer than its receive request: our executor says invalid request, as the IBA has it (9.7.5.2.6),
-    /// the driver says remote operational error.
+    /// Responder. A message that is longer than its receive request: softhca's executor answers
+    /// invalid request, as the IBA says (9.7.5.2.6); the driver answers remote operational error.
     TooLong,
 }
 
-/// Requests that go one way between two queue pairs.
+/// Requests in one direction between two queue pairs.
 pub(crate) struct Conversation {
-    /// The capture. One that is called `drop_*` was taken on both sides of a loss: the requester's is `.tap2`, the responder's `.tap1`.
+    /// The capture. A capture named `drop_*` was taken on both sides of a loss: the requester's is
+    /// `.tap2`, the responder's `.tap1`.
     pub file: &'static str,
     pub service: Service,
     /// The last byte of the requester's address.
@@ -36,21 +41,22 @@ pub(crate) struct Conversation {
     pub qps: (u32, u32),
     pub mtu: u32,
     pub psn: u32,
-    /// What the requester's program asked for.
+    /// The requests of the requester's program.
     pub asks: &'static str,
-    /// How the last of it ended; the others were successful.
+    /// The status of the last request; the others were successful.
     pub ends: Status,
-    /// The responder's memory: where it begins, and the keys that open it. The captures that say nothing of it have 0.
+    /// The responder's memory: its address and its keys. Captures that do not show it have 0.
     pub memory: (u64, &'static [u32]),
-    /// Receive requests: how many, how long, and so many nanoseconds after the first packet.
+    /// Receive requests: their number, their length, and when they are posted, in nanoseconds after
+    /// the first packet.
     pub receives: (usize, usize, u64),
     pub min_rnr_timer: u8,
     pub rnr_retry: u8,
-    /// Differences of requester and responder, and how often.
+    /// The differences of requester and responder, and how often each occurs.
     pub differ: &'static [(Difference, usize)],
 }
 
-/// What most of them have in common.
+/// The values that most conversations share.
 const RC: Conversation = Conversation {
     file: "",
     service: Service::Rc,
@@ -82,7 +88,7 @@ const READS: &str = "READ 3000 at 64, READ 1024 at 64, READ 64 at 64, READ 5 at 
 const READS_4096: &str =
     "READ 8000 at 64, READ 4096 at 64, READ 64 at 64, READ 5 at 64, READ 2048 at 0, READ 2048 at 2048";
 
-/// All of them.
+/// All conversations.
 pub(crate) const CONVERSATIONS: &[Conversation] = &[
     Conversation { file: "rc_send", qps: both(0x2f), asks: SENDS, ..RC },
     Conversation { file: "rc_send_tos", qps: both(0x3f), asks: SENDS, ..RC },
@@ -227,7 +233,7 @@ pub(crate) const CONVERSATIONS: &[Conversation] = &[
         differ: &[(NO_WISH, 3)],
         ..RC
     },
-    // The 60 lines of a program with a plain socket that speak to the driver, both ways.
+    // A program of 60 lines that speaks to the driver through a plain socket, in both directions.
     Conversation {
         file: "host_userspace_rc",
         from: 1,
@@ -238,7 +244,8 @@ pub(crate) const CONVERSATIONS: &[Conversation] = &[
         ..RC
     },
     Conversation { file: "host_userspace_rc", from: 11, qps: (0x62, 0x777), psn: 0x300, asks: "SEND 2000", ..RC },
-    // rping: the server reads the client's buffer and writes into it. The numbers are those of REQ and REP.
+    // rping: the server reads the client's buffer and writes into it. The numbers are those of REQ
+    // and REP.
     Conversation {
         file: "cm_rping",
         qps: both(0x4b),

@@ -1,4 +1,5 @@
-//! What was said last is said again, word for word, to whoever has not heard it; and not to whoever has no right to it.
+//! Repetitions: the last message is sent again, byte for byte, to a peer that has not received it,
+//! and to no other host.
 
 use super::world::{A, B, World};
 use softhca_protocol::cm::{Attribute, Dropped, Id, Kind, Reason, Request, State, Suggestion};
@@ -32,7 +33,7 @@ fn who_declined_the_answer_declines_it_again_in_the_same_words() {
 #[test]
 fn who_agreed_to_the_end_agrees_again_in_the_same_words() {
     let mut world = World::new();
-    // Packets live long, so that the time-wait is longer than the time between tries.
+    // The packet life time is long, so that the time-wait is longer than the time between retries.
     let request = Request { ack_timeout: 20, ..world.asking(A, B) };
     let active = world.call(A, |cm, now| cm.request(now, &request)).unwrap();
     world.run_for(1);
@@ -161,7 +162,7 @@ fn suggestions_and_their_answers_belong_together() {
     world.call(A, |cm, now| cm.load_path(now, active, &suggestion)).unwrap();
     let facts = world.hosts[A].cm.connection(active).unwrap();
     let apr = Apr { local_comm_id: facts.remote_comm_id, remote_comm_id: facts.local_comm_id, ..Apr::default() };
-    // In another transaction: the late answer to an earlier suggestion.
+    // Another transaction: the late answer to an earlier suggestion.
     assert!(matches!(world.claim(B, A, &Message::Apr(apr)), Err(Dropped::Unexpected { .. })));
     assert_eq!(world.hosts[A].cm.connection(active).unwrap().alternate, None);
 
@@ -176,7 +177,7 @@ fn suggestions_and_their_answers_belong_together() {
     let dropped = world.hosts[B].cm.on_mad(world.now, &from, &Message::Lap(lap).emit(3, 0));
     assert!(matches!(dropped, Err(Dropped::Mismatch { .. })), "{dropped:?}");
 
-    // The end of the connection takes the suggestion with it at once.
+    // The end of the connection removes the suggestion at once.
     world.run_for(1);
     world.call(A, |cm, now| cm.disconnect(now, active, &[])).unwrap();
     world.run_for(1);

@@ -1,4 +1,5 @@
-//! What two Linux drivers said to each other for rping, ucmatose and udaddy, byte for byte: one of them is replaced by ours.
+//! Captured messages of two Linux drivers for rping, ucmatose and udaddy, byte for byte. Our
+//! communication manager replaces one of the drivers.
 
 use super::world::{SERVICE, outputs};
 use softhca_protocol::Time;
@@ -25,9 +26,9 @@ const REP: &str = "010702030000000000000002024016090013000000000000\
 const RTU: &str = "01070203000000000000000202401609001400000000000009164002f5283db4";
 const DREQ: &str = "01070203000000000000000202401609001500000000000009164002f5283db400004b";
 const DREP: &str = "010702030000000000000002024016090016000000000000f5283db409164002";
-/// ucmatose, where nobody listens.
+/// ucmatose without a listener: REJ.
 const REJ: &str = "0107020300000000000000020240160c0012000000000000000000000c16400200000008";
-/// udaddy.
+/// udaddy: SIDR_REQ.
 const SIDR_REQ: &str = "0107020300000000000000020240160d0017000000000000\
     0d164002ffff00000000000001111c060040cc280000000000000000000000000a4d000c0000000000000000000000000a4d000b";
 const SIDR_REP: &str = "0107020300000000000000020240160d0018000000000000\
@@ -47,7 +48,7 @@ fn mad(hex: &str) -> Mad {
     mad
 }
 
-/// The same with one of its numbers replaced, for ours are not Linux's.
+/// The message with one of its numbers replaced, because our numbers differ from Linux's.
 fn with(hex: &str, at: usize, number: u32) -> Mad {
     let mut mad = mad(hex);
     mad[24 + at..28 + at].copy_from_slice(&number.to_be_bytes());
@@ -72,7 +73,7 @@ fn told(output: &Output) -> Event {
     }
 }
 
-/// A server of ours that has taken rping's REQ.
+/// Our server, after rping's REQ.
 fn asked() -> (Cm, Id) {
     let mut cm = Cm::new(Config::default());
     cm.on_mad(Time(1), &from(CLIENT, SERVER), &mad(REQ)).unwrap();
@@ -153,7 +154,8 @@ fn a_client_asks_linux_as_linux_did() {
     cm.on_mad(Time(2), &from(SERVER, CLIENT), &with(REP, 4, comm_id)).unwrap();
     assert!(matches!(told(&outputs(&mut cm)[0]).kind, Kind::Agreed { .. }));
     let facts = cm.connection(id).unwrap();
-    // With these the data of the same capture begins: the client's at the server's number and the other way about.
+    // The data of the same capture begin with these PSNs: the client's with the server's number,
+    // and the other way round.
     assert_eq!((facts.send_psn.value(), facts.receive_psn.value()), (3_554_441, 11_852_083));
     assert_eq!(facts.remote_qpn.value(), 0x4b);
     assert_eq!((facts.initiator_depth, facts.responder_resources, facts.rnr_retry_count), (1, 1, 7));

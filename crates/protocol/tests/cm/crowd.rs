@@ -1,4 +1,4 @@
-//! Many connections at once: all of them work, tables keep their bounds, and memory is given back.
+//! Many connections at once: all of them work, tables keep their limits, and memory is given back.
 
 use super::world::{A, B, Manner, World};
 use softhca_protocol::cm::{Attribute, Config, Counts, Dropped, Kind, Reason, State};
@@ -6,7 +6,8 @@ use softhca_protocol::cm::{Attribute, Config, Counts, Dropped, Kind, Reason, Sta
 #[test]
 fn ten_thousand_connections() {
     const CROWD: usize = 10_000;
-    // Nobody's choice of numbers may make the tables slow, and the test would be if they were searched.
+    // No choice of numbers may make the tables slow. This test would be slow if the tables were
+    // searched.
     let mut world = World::new().willing();
     world.keeps = false;
     let config = Config { undecided: 20_000, ..Config::default() };
@@ -79,7 +80,7 @@ fn when_too_many_rest_the_rest_is_cut_short() {
     world.run_for(1);
     assert_eq!((world.counts(A).ids, world.counts(A).resting), (3, 3));
     for id in &ids[3..] {
-        // By then the connection has nothing more to do, and its user has given it back.
+        // By then the connection has nothing more to do, and its user has destroyed the id.
         let events = world.hosts[A].events_of(*id);
         assert!(matches!(events[1..], [Kind::Disconnected { .. }]), "{events:?}");
     }

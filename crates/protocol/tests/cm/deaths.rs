@@ -1,10 +1,10 @@
-//! One side dies without a word, at each moment of a connection's life: the other comes to an end, and nothing stays behind.
+//! One side dies silently, at each stage of a connection. The other side ends, and no id remains.
 
 use super::world::{A, B, Manner, World};
 use softhca_protocol::cm::{Attribute, Counts, Id, Kind, Reason, State};
 
-/// Brings two hosts to a stage of a connection's life: 0 nothing, then REQ sent, REQ came, REP sent, REP came, RTU sent, RTU came,
-/// DREQ sent, DREQ came, DREP sent, DREP came.
+/// Brings two hosts to a stage of a connection: 0 nothing, then REQ sent, REQ received, REP sent,
+/// REP received, RTU sent, RTU received, DREQ sent, DREQ received, DREP sent, DREP received.
 fn stage(world: &mut World, stage: u32) -> (Id, Option<Id>) {
     let id = world.request(A, B);
     let deliver = |world: &mut World| {
@@ -32,7 +32,8 @@ fn stage(world: &mut World, stage: u32) -> (Id, Option<Id>) {
     (id, passive)
 }
 
-/// After the death of the other, the user of what lives gives up as soon as it is told, or when it has waited.
+/// After the death of one side, the user of the other side gives up as soon as it is told, or after
+/// waiting.
 fn outlive(world: &mut World, host: usize, id: Id) {
     world.run();
     if world.hosts[host].cm.state(id).is_ok() {
@@ -74,14 +75,14 @@ fn the_asked_begins_anew_and_says_what_it_does_not_know() {
         world.run();
         let state = world.state(A, id);
         match at {
-            // The request is asked again, and the new one agrees; until it is tired of waiting for RTU.
+            // The REQ is repeated, and the restarted host agrees, until it stops waiting for RTU.
             1 | 2 => {
                 let events = world.hosts[A].events_of(id);
                 assert!(matches!(events[..], [Kind::Agreed { .. }, Kind::Rejected(_)]), "at {at}: {events:?}");
             }
-            // The answer of the old one is under way, or came.
+            // The REP of the old instance is under way or has arrived.
             3..=6 => assert!(matches!(state, State::RepRcvd | State::Established), "at {at}: {state}"),
-            // Whoever is told to end what he does not know says that it has ended.
+            // A host that gets DREQ for an unknown connection answers that it has ended.
             _ => {
                 assert_eq!(state, State::Idle, "at {at}");
                 assert!(world.hosts[A].events_of(id).contains(&Kind::Rested), "at {at}");
@@ -107,7 +108,7 @@ fn the_asker_begins_anew_and_says_what_it_does_not_know() {
         let events = world.hosts[B].events_of(passive);
         match at {
             2 => assert_eq!(state, State::ReqRcvd),
-            // REP comes to somebody who knows nothing of it.
+            // REP arrives at a host that does not know the request.
             3 | 4 => {
                 assert_eq!(state, State::Idle, "at {at}");
                 let told = matches!(events.last(), Some(Kind::Rejected(rej)) if rej.reason == Reason::INVALID_COMM_ID);
@@ -134,7 +135,7 @@ fn users_give_ids_back_at_each_moment() {
             world.hosts[B].manner = Manner::Willing;
             world.run();
             if let Some(passive) = passive.filter(|_| !both) {
-                // It was told of the end, whichever way.
+                // It learned of the end, in one way or another.
                 let told = world.hosts[B].events_of(passive);
                 let ended = |kind: &Kind| {
                     matches!(kind, Kind::Rejected(_) | Kind::DisconnectWanted(_) | Kind::TimedOut { .. } | Kind::Rested)

@@ -1,4 +1,5 @@
-//! Datagrams that lie, and users that call anything at any time: nothing of others changes, nothing panics, nothing stays behind.
+//! False datagrams, and users that make arbitrary calls at any time. Other connections do not
+//! change, nothing panics, and no id remains.
 
 use super::world::{A, B, Random, World};
 use softhca_protocol::cm::{
@@ -85,7 +86,7 @@ fn a_request_speaks_for_nobody_else() {
     let mut other = req;
     other.primary.local_gid[15] = 99;
     assert!(matches!(world.claim(A, B, &Message::Req(other)), Err(Dropped::Foreign { .. })));
-    // Somebody else names the queue pair of a connection: it stays.
+    // Another host names the queue pair of a connection: the connection stays.
     let (active, passive) = world.connect(A, B);
     let facts = world.hosts[B].cm.connection(passive).unwrap();
     let mut from = world.path(A, B).origin();
@@ -116,7 +117,7 @@ fn requests_that_cannot_be_are_rejected_with_what_could() {
         let Some((B, Message::Rej(rej))) = world.sent.last() else { panic!("{:?}", world.sent.last()) };
         assert_eq!((rej.reason, rej.told(), rej.remote_comm_id), (reason, info, req.local_comm_id));
     }
-    // Another version is told so.
+    // The sender of another version gets a REJ.
     let mut mad = Message::Req(req).emit(1, 0);
     mad[2] = 3;
     let origin = world.path(A, B).origin();
@@ -141,7 +142,7 @@ fn who_gave_up_is_known_by_his_adapter() {
     assert_eq!(world.counts(A).ids, 0);
 }
 
-/// A user that calls anything at any time, and a network that brings anything.
+/// A user that makes arbitrary calls, and a network that delivers arbitrary datagrams.
 struct Chaos {
     cm: [Cm; 2],
     gids: [Gid; 2],

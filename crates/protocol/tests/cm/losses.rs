@@ -1,10 +1,11 @@
-//! Messages that are lost, repeated and reordered: each one lost alone, and then everything at random.
+//! Messages that are lost, duplicated and reordered: each one lost alone, and then everything at
+//! random.
 
 use super::world::{A, B, Harm, LATENCY, RETRIES, World};
 use softhca_protocol::Time;
 use softhca_protocol::cm::{Attribute, Config, Kind, Request, State};
 
-/// Asks, uses the connection for a while, and parts; by both users alone.
+/// A whole connection: request, use, disconnect, with both users acting by themselves.
 fn life(world: &mut World) {
     let id = world.request(A, B);
     world.run_for(60_000);
@@ -12,7 +13,8 @@ fn life(world: &mut World) {
         world.call(A, |cm, now| cm.disconnect(now, id, &[])).unwrap();
     }
     world.run();
-    // Who is still connected was not told of the end: its user notices by the data path, and gives up.
+    // A side that is still connected did not learn of the end. Its user notices on the data path,
+    // and gives up.
     for host in [A, B] {
         let known: Vec<_> = world.hosts[host].events.iter().map(|event| event.id).collect();
         for id in known.into_iter().chain([id].into_iter().filter(|_| host == A)) {
@@ -78,14 +80,15 @@ fn nothing_comes_back() {
     world.run();
     assert_eq!(world.hosts[A].events_of(id), [Kind::TimedOut { message: Attribute::Req }]);
     assert_eq!(world.times(A, Attribute::Req), 1 + usize::from(RETRIES));
-    // Eight times the response time and both ways; then REJ is on its way.
+    // Eight times the response time and both directions; then the REJ is on its way.
     let each = (4096 << 18) + 2 * (4096 << 14);
     assert_eq!(world.now.0 - start.0, 8 * each + LATENCY);
     assert_eq!(world.times(A, Attribute::Rej), 1);
     world.assert_empty();
 }
 
-/// A peer that may take hours, as it says, is not waited for so long; nor are our messages repeated at once many times.
+/// A peer that claims to need hours is not waited for so long. A peer that claims no time does not
+/// make us send many repetitions at once.
 #[test]
 fn what_a_peer_says_of_times_has_bounds() {
     for (code, longest) in [(31, 18_000), (0, 20)] {
@@ -148,14 +151,14 @@ fn no_rtu_ever() {
     world.reply(B, passive);
     world.run_for(1);
     assert_eq!(world.state(A, id), State::RepRcvd);
-    // The asker's user does not decide: the answer is repeated, and at last taken back.
+    // The active side's user does not decide: the REP is repeated, and finally withdrawn.
     world.run();
     let events = world.hosts[B].events_of(passive);
     assert!(
         matches!(events[1..], [Kind::Later(_), Kind::TimedOut { message: Attribute::Rep }, Kind::Rested]),
         "{events:?}"
     );
-    // Linux knows who gave up by the adapter alone.
+    // Linux identifies the sender of this REJ by the adapter alone.
     let told = world.hosts[A].events_of(id);
     let guid = world.hosts[B].ca_guid.to_be_bytes();
     assert!(matches!(told.last(), Some(Kind::Rejected(rej)) if rej.told() == guid), "{told:?}");
@@ -178,7 +181,8 @@ fn a_late_repetition_of_the_request_is_no_new_one() {
     world.assert_empty();
 }
 
-/// Whatever happens to the datagrams: everybody comes to an end, nobody is told what cannot be, and nothing stays behind.
+/// Whatever happens to the datagrams, both sides come to an end, no user gets an impossible event,
+/// and no id remains.
 #[test]
 fn everything_at_random() {
     for seed in 0..400 {
@@ -197,7 +201,7 @@ fn everything_at_random() {
     }
 }
 
-/// Each id is told a story that makes sense.
+/// Checks that each id gets its events in a possible order.
 fn check_order(world: &World, host: usize, seed: u64, harm: Harm) {
     let events = &world.hosts[host].events;
     for id in events.iter().map(|event| event.id) {

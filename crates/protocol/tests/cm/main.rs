@@ -1,5 +1,5 @@
-//! Communication managers that talk to each other over a network that loses, repeats and reorders as it is told: everything in
-//! simulated time, which jumps to whatever happens next.
+//! Communication managers that talk to each other over a network that loses, duplicates and
+//! reorders datagrams as configured. Time is simulated and jumps to the next event.
 #![allow(clippy::unwrap_used, reason = "a test ends where it meets what it does not expect")]
 
 mod again;

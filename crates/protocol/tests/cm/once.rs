@@ -1,4 +1,5 @@
-//! Each message once more than it should come, in every state that it can find: it is answered as before, or dropped.
+//! Each message arrives once more than it should, in every state: it is answered as before, or
+//! dropped.
 
 use super::world::{A, B, World};
 use softhca_protocol::cm::{Attribute, Kind};
@@ -15,7 +16,7 @@ fn every_message_of_a_life_comes_three_times() {
     let told = (world.hosts[A].events.len(), world.hosts[B].events.len());
     for _ in 0..2 {
         for (host, message) in &said {
-            // DREQ is answered again; all else is late.
+            // DREQ is answered again; all other messages are late.
             let before = world.sent.len();
             assert!(world.claim(*host, 1 - *host, message).is_err(), "{message}");
             let answers = world.sent.len() - before;
@@ -45,7 +46,7 @@ fn a_repeated_question_gets_the_answer_of_the_moment() {
         said
     };
     let passive = world.incoming(B);
-    // By itself, and then the same once more.
+    // First by itself, then again for the repetition.
     assert_eq!(last(&mut world), [(B, Attribute::Mra)]);
     assert_eq!(last(&mut world), [(B, Attribute::Mra)]);
     world.reply(B, passive);

@@ -1,4 +1,5 @@
-//! Other alternate paths for connections that are up.
+//! Other alternate paths for established connections (LAP, APR). The paths of REQ are not tested
+//! here.
 
 use super::world::{A, B, RETRIES, World};
 use softhca_protocol::cm::{Attribute, Error, Id, Kind, Path, State, Suggestion};
@@ -40,7 +41,7 @@ fn a_suggestion_is_accepted() {
     let other = world.hosts[B].cm.connection(passive).unwrap().alternate.unwrap();
     assert_eq!((other.sgid, other.dgid), (path.dgid, path.sgid));
     assert!(world.hosts[A].cm.next_time().is_none());
-    // Another one may follow.
+    // Another suggestion may follow.
     suggest(&mut world, active).unwrap();
     world.run_for(1);
     assert!(matches!(world.hosts[B].events_of(passive).last(), Some(Kind::PathSuggested(_))));
@@ -121,7 +122,7 @@ fn what_comes_along_the_alternate_path_is_the_peers() {
     assert_eq!(world.state(B, passive), State::DreqRcvd);
 }
 
-/// The status of the APR that was said last.
+/// The status of the last APR.
 fn refusal(world: &World) -> Option<AprStatus> {
     match world.sent.last() {
         Some((B, Message::Apr(apr))) => Some(apr.status),
@@ -146,13 +147,13 @@ fn a_suggestion_for_no_connection_or_for_another_queue_pair_is_refused() {
         assert!(world.call(B, |cm, _| cm.on_mad(now, &origin, &mad)).is_err());
         assert_eq!(refusal(&world), Some(status));
     }
-    // To whom it does not belong, nothing is told.
+    // A host that does not belong to the connection gets no answer.
     let stranger = another_path(&world).origin();
     let sent = world.sent.len();
     let mad = Message::Lap(Lap { remote_qpn: Qpn::new(1), ..lap }).emit(78, 0);
     assert!(world.call(B, |cm, _| cm.on_mad(now, &stranger, &mad)).is_err());
     assert_eq!(world.sent.len(), sent);
-    // None of it was in the way of the right one.
+    // This did not disturb the correct answer.
     world.run_for(1);
     assert!(matches!(world.hosts[B].events_of(passive).last(), Some(Kind::PathSuggested(_))));
 }
@@ -167,7 +168,7 @@ fn the_path_in_use_is_no_alternate() {
     let suggestion = Suggestion { path, ack_timeout: 15, remote_response_timeout: 18, private_data: &[] };
     world.call(A, |cm, now| cm.load_path(now, active, &suggestion)).unwrap();
     world.run_for(5_000);
-    // Its user is not asked; and whoever has not heard the answer is told again.
+    // Its user gets no event. A peer that missed the answer gets it again.
     assert_eq!(world.hosts[B].events_of(passive).len(), before);
     assert_eq!((world.times(A, Attribute::Lap), world.times(B, Attribute::Apr)), (2, 2));
     let told = world.hosts[A].events_of(active);

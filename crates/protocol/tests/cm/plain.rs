@@ -1,4 +1,4 @@
-//! Connections without harm: who says what, what both sides know then, and how they part.
+//! Connections without faults: the messages, the facts that both sides then know, and the end.
 
 use super::world::{A, B, LIFE, Manner, SERVICE, World};
 use softhca_protocol::cm::{Attribute, Ece, Error, Kind, Reason, Request, State, TransportType};
@@ -49,10 +49,10 @@ fn both_sides_agree_on_what_their_queue_pairs_need() {
     assert_eq!((one.local_comm_id, one.remote_comm_id), (other.remote_comm_id, other.local_comm_id));
     assert_eq!((one.path.sgid, one.path.dgid), (other.path.dgid, other.path.sgid));
     assert_eq!((other.path.mtu, other.path.pkey, other.path.packet_life), (3, 0xffff, LIFE));
-    // The asker can answer 4 and wants 3; the asked can answer 2 and wants 7.
+    // The active side can answer 4 and wants 3; the passive side can answer 2 and wants 7.
     assert_eq!((one.responder_resources, one.initiator_depth), (4, 2));
     assert_eq!((other.responder_resources, other.initiator_depth), (2, 7));
-    // How often a queue pair tries again, the other side has said.
+    // The other side sets a queue pair's retry counts.
     assert_eq!((one.retry_count, one.rnr_retry_count), (6, 4));
     assert_eq!((other.retry_count, other.rnr_retry_count), (6, 5));
     assert_eq!((one.ack_timeout, other.ack_timeout), (LIFE + 1, LIFE + 1));
@@ -167,7 +167,7 @@ fn patience_ends_and_the_question_is_asked_again() {
     let passive = world.incoming(B);
     world.call(B, |cm, _| cm.mra(passive, 20, &[])).unwrap();
     world.run_for(5_000);
-    // The question came again, and got the same answer; but time is given once.
+    // The REQ was repeated and got the same answer. But more time is granted only once.
     assert_eq!((world.times(A, Attribute::Req), world.times(B, Attribute::Mra)), (2, 2));
     assert_eq!(world.state(A, id), State::MraReqRcvd);
     world.run_for(12_000);

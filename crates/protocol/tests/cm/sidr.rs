@@ -1,4 +1,4 @@
-//! Questions for datagram services.
+//! SIDR: requests for datagram services. Connections are not tested here.
 
 use super::world::{A, B, RETRIES, World};
 use softhca_protocol::cm::{Attribute, Counts, Error, Kind, SidrReply, State};
@@ -84,7 +84,7 @@ fn a_new_question_with_an_old_number_is_a_new_question() {
     let (_, question) = world.sent[0];
     assert!(world.claim(A, B, &question).is_err());
     assert_eq!((world.times(B, Attribute::SidrRep), world.hosts[B].events.len()), (2, 1));
-    // The same number, in another transaction: somebody began anew.
+    // The same number in another transaction: the peer has restarted.
     let origin = world.path(A, B).origin();
     world.hosts[B].cm.on_mad(world.now, &origin, &question.emit(77, 0)).unwrap();
     world.collect(B);

@@ -1,11 +1,12 @@
-//! Queue pairs that are still connected here when their owner asks for another connection; numbers that are used twice.
+//! Stale connections: queue pairs that are still connected here when their owner requests another
+//! connection, and numbers that are used twice.
 
 use super::world::{A, B, Manner, World};
 use softhca_protocol::cm::{Attribute, Dropped, Kind, Reason, Request, State};
 use wire::Qpn;
 use wire::cm::{Message, Req};
 
-/// A request with the queue pair of an earlier one.
+/// A request with the queue pair of an earlier request.
 fn same_qpn(world: &mut World, qpn: Qpn) -> Request<'static> {
     Request { qpn, ..world.asking(A, B) }
 }
@@ -22,14 +23,14 @@ fn a_queue_pair_that_comes_again_ends_its_old_connection() {
     let events = world.hosts[A].events_of(id);
     assert!(matches!(&events[..], [Kind::Rejected(rej)] if rej.reason == Reason::STALE_CONNECTION), "{events:?}");
     let events = world.hosts[B].events_of(passive);
-    // The restarted peer confirms the end of what it does not know.
+    // The restarted peer confirms the end of a connection that it does not know.
     assert!(matches!(events[2..], [Kind::PeerForgot, Kind::Disconnected { .. }, Kind::Rested]), "{events:?}");
     assert!(
         world.hosts[B]
             .dropped
             .contains(&Dropped::Rejected { message: Attribute::Req, reason: Reason::STALE_CONNECTION })
     );
-    // And now it may.
+    // Now the request succeeds.
     world.hosts[B].manner = Manner::Willing;
     let request = same_qpn(&mut world, qpn);
     let id = world.call(A, |cm, now| cm.request(now, &request)).unwrap();
@@ -109,7 +110,8 @@ fn a_number_used_twice_is_refused() {
 
 #[test]
 fn two_agree_to_one_request() {
-    // The asked dies after REP, begins anew, and agrees to a repetition of REQ that was on its way.
+    // The passive side dies after REP, restarts, and agrees to a repetition of the REQ that was on
+    // its way.
     let mut world = World::new();
     let id = world.request(A, B);
     world.run_for(1);

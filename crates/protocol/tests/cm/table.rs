@@ -1,5 +1,5 @@
-//! Every state × every message: what is said, what the user is told and which state follows, compared with a committed table. Run
-//! with `UPDATE_SNAPSHOT=1` to write the table anew after a change that is meant.
+//! Every state × every message: the answer, the event and the next state, compared with a committed
+//! table. Run with `UPDATE_SNAPSHOT=1` to write the table after an intended change.
 
 use super::world::{A, B, World};
 use softhca_protocol::cm::{Attribute, Id, Kind, Reason, State};
@@ -8,7 +8,7 @@ use wire::cm::{Apr, Drep, Dreq, Lap, Message, Mra, Mraed, Rej, Rejected, Rep, Rt
 
 const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cm/table.snapshot");
 
-/// A world in which an id is in a state: the host and the id.
+/// A world with an id in this state: the host and the id.
 fn in_state(state: State) -> (World, usize, Id) {
     let mut world = World::new();
     if matches!(state, State::SidrReqSent | State::SidrReqRcvd | State::SidrAnswered) {

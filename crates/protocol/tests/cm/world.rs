@@ -1,4 +1,5 @@
-//! The harness: hosts, a network and a clock. Principal types: [`World`], [`Host`]; what a host's user does by himself is [`Manner`].
+//! The harness: hosts, a network and a clock. Principal types: [`World`], [`Host`], and [`Manner`],
+//! the behaviour of a host's user.
 
 pub(crate) use crate::random::Random;
 use softhca_protocol::Time;
@@ -13,16 +14,16 @@ use wire::{Psn, Qpn};
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
 pub(crate) const SERVICE: u64 = 0x0106_1d2f;
-/// A code of timeouts: 1.07 seconds.
+/// A timeout code: 1.07 seconds.
 pub(crate) const RESPONSE: u8 = 18;
 pub(crate) const LIFE: u8 = 14;
 pub(crate) const RETRIES: u8 = 7;
 /// Nanoseconds that a datagram is on its way.
 pub(crate) const LATENCY: u64 = 10_000;
-/// No run takes longer than this.
+/// The maximum time of a run.
 const END: Time = Time(3_600_000_000_000);
 
-/// What the network does to datagrams, in percent.
+/// Faults of the network, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Harm {
     pub loss: u32,
@@ -30,14 +31,14 @@ pub(crate) struct Harm {
     pub reordering: u32,
 }
 
-/// What a host's user does by himself.
+/// The behaviour of a host's user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// Nothing: the test does it.
+    /// The user does nothing; the test makes the calls.
     Silent,
-    /// Agrees to everything, and gives ids back when they have nothing more to do.
+    /// The user agrees to everything, and destroys ids that have nothing more to do.
     Willing,
-    /// The same, but listens to nothing.
+    /// Like `Willing`, but the user listens to no service.
     Deaf,
 }
 
@@ -67,7 +68,7 @@ impl Host {
         }
     }
 
-    /// The events of one id, without what came before it was given out.
+    /// The events of one id, without events of earlier ids with its index.
     pub(crate) fn events_of(&self, id: Id) -> Vec<Kind> {
         self.events.iter().filter(|event| event.id == id).map(|event| event.kind).collect()
     }
@@ -85,13 +86,13 @@ pub(crate) struct World {
     pub random: Random,
     /// Messages to lose: each entry loses one.
     pub lose: Vec<(usize, Attribute)>,
-    /// A host that nothing reaches and that nothing leaves.
+    /// A host that no datagram reaches or leaves.
     pub cut_off: Option<usize>,
-    /// Everything that was sent, by whom, in order; lost or not.
+    /// Every message that was sent, by whom, in order; lost or not.
     pub sent: Vec<(usize, Message)>,
-    /// The transactions of what was sent.
+    /// The transactions of the messages that were sent.
     transactions: Vec<u64>,
-    /// Keep what was sent.
+    /// Whether to keep the messages that were sent.
     pub keeps: bool,
     network: BTreeMap<(Time, u64), (Gid, Origin, Mad)>,
     sequence: u64,
@@ -118,7 +119,7 @@ impl World {
         }
     }
 
-    /// Both users do what is to be done by themselves.
+    /// Both users act by themselves.
     pub(crate) fn willing(mut self) -> World {
         for host in &mut self.hosts {
             host.manner = Manner::Willing;
@@ -139,7 +140,7 @@ impl World {
         }
     }
 
-    /// What a request of one host to another looks like.
+    /// A request of one host to another.
     pub(crate) fn asking(&mut self, from: usize, to: usize) -> Request<'static> {
         let path = self.path(from, to);
         let host = &mut self.hosts[from];
@@ -171,7 +172,7 @@ impl World {
         id
     }
 
-    /// What agreeing looks like.
+    /// A reply that agrees.
     pub(crate) fn agreeing(&mut self, host: usize) -> Reply<'static> {
         let host = &mut self.hosts[host];
         let qpn = host.new_qpn();
@@ -208,7 +209,7 @@ impl World {
         id
     }
 
-    /// A call on a host's communication manager, whatever it hands out included.
+    /// Calls a host's communication manager, and collects its output.
     pub(crate) fn call<R>(&mut self, host: usize, call: impl FnOnce(&mut Cm, Time) -> R) -> R {
         let result = call(&mut self.hosts[host].cm, self.now);
         self.collect(host);
@@ -223,14 +224,14 @@ impl World {
         self.hosts[host].cm.counts()
     }
 
-    /// The id of the newest request that a host was told of.
+    /// The id of the newest incoming request of a host.
     pub(crate) fn incoming(&self, host: usize) -> Id {
         let told = self.hosts[host].events.iter().rev();
         let mut requests = told.filter(|event| matches!(event.kind, Kind::Incoming { .. } | Kind::SidrIncoming { .. }));
         requests.next().expect("a request has come").id
     }
 
-    /// Takes what a host hands out: datagrams to the network, events to its user.
+    /// Takes a host's output: datagrams to the network, events to its user.
     pub(crate) fn collect(&mut self, host: usize) {
         while let Some(output) = self.hosts[host].cm.poll_output() {
             match output {
@@ -260,7 +261,7 @@ impl World {
         }
         let copies = 1 + u32::from(self.random.percent(self.harm.duplication));
         for _ in 0..copies {
-            // Reordered datagrams come anywhere within what a packet may live.
+            // Reordered datagrams arrive at any time within the packet life time.
             let late = if self.random.percent(self.harm.reordering) { self.random.below(60_000_000) } else { 0 };
             self.inject(path.dgid, path.origin(), mad, LATENCY + u64::from(late));
         }
@@ -272,7 +273,8 @@ impl World {
         self.network.insert((self.now.after(delay), self.sequence), (to, origin, mad));
     }
 
-    /// A message from one host's address to another, now, and what came of it. One that was sent before is in its transaction.
+    /// Delivers a message from one host's address to another, now, and returns the result. A
+    /// message that was sent before keeps its transaction.
     pub(crate) fn claim(&mut self, from: usize, to: usize, message: &Message) -> Result<(), Dropped> {
         let origin = self.path(from, to).origin();
         let place = self.sent.iter().position(|sent| *sent == (from, *message));
@@ -309,7 +311,7 @@ impl World {
         }
     }
 
-    /// The next datagram or timer, if there is one before `until`.
+    /// Handles the next datagram or timer, if there is one before `until`.
     pub(crate) fn step(&mut self, until: Time) -> bool {
         let packet = self.network.first_key_value().map(|((time, _), _)| *time);
         let timer = self.hosts.iter().filter_map(|host| host.cm.next_time()).min();
@@ -335,20 +337,20 @@ impl World {
         true
     }
 
-    /// Until nothing more happens.
+    /// Runs until no event is left.
     pub(crate) fn run(&mut self) {
         while self.step(END) {}
         assert!(self.hosts.iter().all(|host| host.cm.next_time().is_none()), "something goes on for ever");
     }
 
-    /// What happens within so many milliseconds.
+    /// Runs for so many milliseconds.
     pub(crate) fn run_for(&mut self, milliseconds: u64) {
         let until = self.now.after(milliseconds * 1_000_000);
         while self.step(until) {}
         self.now = until;
     }
 
-    /// A host dies and begins anew, as if it had never been.
+    /// A host dies and restarts without memory.
     pub(crate) fn restart(&mut self, host: usize) {
         let secret = self.random.next();
         let old = &self.hosts[host];
@@ -357,17 +359,17 @@ impl World {
         self.hosts[host] = Host { manner, next_qpn, ..Host::new(number, Config { secret, ..Config::default() }) };
     }
 
-    /// Which messages were sent, in order.
+    /// The messages that were sent, in order.
     pub(crate) fn said(&self) -> Vec<(usize, Attribute)> {
         self.sent.iter().map(|(host, message)| (*host, message.attribute())).collect()
     }
 
-    /// How often a host sent a message.
+    /// How often a host sent this message.
     pub(crate) fn times(&self, host: usize, attribute: Attribute) -> usize {
         self.said().iter().filter(|said| **said == (host, attribute)).count()
     }
 
-    /// A connection between two hosts, by hand.
+    /// Connects two hosts, step by step.
     pub(crate) fn connect(&mut self, from: usize, to: usize) -> (Id, Id) {
         let active = self.request(from, to);
         self.run_for(1);
@@ -380,7 +382,7 @@ impl World {
         (active, passive)
     }
 
-    /// Both hosts hold nothing.
+    /// Asserts that neither host holds anything.
     pub(crate) fn assert_empty(&self) {
         for (number, host) in self.hosts.iter().enumerate() {
             assert_eq!(host.cm.counts(), Counts::default(), "host {number} still holds something");
@@ -388,7 +390,7 @@ impl World {
     }
 }
 
-/// The queue of outputs of a lone communication manager.
+/// The outputs of a single communication manager.
 pub(crate) fn outputs(cm: &mut Cm) -> VecDeque<Output> {
     std::iter::from_fn(|| cm.poll_output()).collect()
 }

@@ -1,6 +1,6 @@
-//! Numbers for tests that look like chance and are not. Principal type: [`Random`].
+//! Pseudo-random numbers for tests; not for secrets. Principal type: [`Random`].
 
-/// A generator of numbers that depend on nothing but the seed (splitmix64).
+/// A generator whose numbers depend only on the seed (splitmix64).
 pub(crate) struct Random(pub u64);
 
 impl Random {

@@ -1,4 +1,5 @@
-//! Requests that are carried out without a packet: whose turn it is, and what they wait for.
+//! Requests that the caller carries out without a packet: when they may run, and what they wait
+//! for.
 
 use softhca_protocol::{Operation, Requester, RequesterConfig, SendOp, Service, Status, Time};
 use wire::{Aeth, Headers, Opcode, Operation as W, Psn, Qpn, Syndrome, Transport};
@@ -15,7 +16,7 @@ fn post(requester: &mut Requester, slot: u32, operation: Operation) {
     requester.post(SendOp { slot, operation, length: 8, ..SendOp::default() }).expect("room");
 }
 
-/// The peer has everything up to a packet.
+/// The peer acknowledges everything up to a packet.
 fn acknowledge(requester: &mut Requester, psn: u32) {
     let opcode = Opcode { transport: Transport::Rc, operation: W::Acknowledge };
     let aeth = Aeth { syndrome: Syndrome::Ack(31), msn: 0 };
@@ -23,7 +24,7 @@ fn acknowledge(requester: &mut Requester, psn: u32) {
     let _ = requester.handle_response(NOW, &headers, 0);
 }
 
-/// Slots and statuses of what is complete.
+/// Slots and statuses of the completions.
 fn completions(requester: &mut Requester) -> Vec<(u32, Status)> {
     std::iter::from_fn(|| requester.poll_completion()).map(|end| (end.slot, end.status)).collect()
 }
@@ -49,14 +50,14 @@ fn a_write_waits_for_writes_and_lets_everything_else_go_by_packets() {
     post(&mut one, 0, Operation::Write);
     assert!(one.poll_transmit(NOW).is_some());
     post(&mut one, 1, Operation::Write);
-    // The first is not answered: not its turn, but soon.
+    // The first request is not answered, so the second must wait.
     assert_eq!(one.poll_alone(NOW), None);
     assert_eq!((one.next_fit().map(|op| op.slot), one.awaits_alike()), (Some(1), true));
     acknowledge(&mut one, 0);
     assert!(!one.awaits_alike(), "nothing is under way");
     assert_eq!(one.poll_alone(NOW).map(|op| op.slot), Some(1));
     one.alone_done(Ok(()));
-    // A SEND may wait for its receiver for ever.
+    // A SEND may wait for its receiver without limit.
     for operation in [Operation::Send, Operation::WriteImm] {
         let mut two = requester();
         post(&mut two, 0, operation);
@@ -66,13 +67,14 @@ fn a_write_waits_for_writes_and_lets_everything_else_go_by_packets() {
     }
 }
 
-/// A queue that failed counts everything as done, what was never begun as well: counted back from there, four thousand million
-/// requests were under way, and the search through them took as long as that.
+/// A failed queue counts all requests as done, also those that never began. Counted back from
+/// there, four thousand million requests seemed to be under way, and the search through them took
+/// that long.
 #[test]
 fn a_queue_that_has_stopped_awaits_nothing() {
     for begun in 0..3 {
         let mut one = requester();
-        // As many as there is room for, so that the search meets nothing else.
+        // The queue is full, so that the search finds no other entry.
         for slot in 0..16 {
             post(&mut one, slot, Operation::Write);
         }

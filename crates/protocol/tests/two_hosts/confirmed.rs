@@ -1,5 +1,5 @@
-//! ATOMIC WRITE and FLUSH: answered by a READ response of nothing, in order with everything else, exactly once, and within the
-//! depth that READs and atomics share.
+//! ATOMIC WRITE and FLUSH. They are answered by a READ response of zero bytes, in order with all
+//! other requests, exactly once, and within the depth that READs and atomics share.
 
 use crate::corners::{answer, request, responder, summary, take};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
@@ -24,7 +24,7 @@ fn what_they_look_like_on_the_wire() {
     let sent: Vec<Headers> = world.sent.iter().filter(|(from, _)| *from == A).map(|(_, headers)| *headers).collect();
     assert_eq!(sent[0].reth, Reth { va: BASE + 16, rkey: RKEY, len: 8 });
     assert_eq!((sent[0].len(), sent[1].len()), (12 + 16, 12 + 4 + 16));
-    // A FLUSH is one packet, however much it is about.
+    // A FLUSH is one packet, whatever the length of its range.
     assert_eq!(sent[1].reth, Reth { va: BASE, rkey: RKEY, len: 5000 });
     assert_eq!(sent[1].feth, Feth { placement: placement::GLOBAL, selectivity: selectivity::RANGE });
     assert_eq!((sent[0].psn, sent[1].psn), (Psn::new(100), Psn::new(101)));
@@ -56,7 +56,8 @@ fn in_order_and_exactly_once_on_bad_networks() {
         world.run();
         let [a, b] = &world.hosts;
         assert_eq!(a.statuses(), [Status::Success; 45], "{scenario:?}");
-        // A FLUSH sees what was written before it, an atomic what the ATOMIC WRITE before it has put there.
+        // A FLUSH sees the data of earlier WRITEs. An atomic sees the value of the ATOMIC WRITE
+        // before it.
         let flushed: Vec<_> = (1..=9u8).map(|value| vec![value; 1500]).collect();
         assert!(b.flushed == flushed, "{scenario:?}");
         for value in 1..=9usize {
@@ -82,7 +83,7 @@ fn a_repetition_is_answered_and_not_carried_out() {
     assert_eq!(responder.handle(&written, 8), Step::Reply);
     assert_eq!([(); 2].map(|()| summary(responder.poll_transmit())), both);
     assert_eq!(responder.poll_transmit(), None);
-    // One that is not what was asked for then is nobody's.
+    // A repetition that differs from the remembered request is ignored.
     let elsewhere = request(W::AtomicWrite, 0, 16, 8);
     let another = Headers { psn: Psn::new(0), ..flushed };
     for (headers, payload) in [(elsewhere, 8), (another, 0)] {
@@ -118,7 +119,7 @@ fn what_is_refused() {
         assert_eq!(responder.handle(&headers, payload), Step::Reply, "{what}");
         assert_eq!(responder.dead().map(|dead| dead.nak), Some(Nak::InvalidRequest), "{what}");
     }
-    // Within another message.
+    // Inside another message.
     let mut responder = responder(2);
     let _ = take(&mut responder, &request(W::SendFirst, 0, 0, 0), 1024);
     assert_eq!(responder.handle(&request(W::AtomicWrite, 1, 0, 8), 8), Step::Reply);
@@ -160,7 +161,7 @@ fn they_share_the_depth_of_reads() {
     let confirmation = answer(W::ReadResponseOnly, 100, Syndrome::ACK);
     assert_eq!(requester.handle_response(Time(1), &confirmation, 0), Incoming::Nothing);
     assert!(requester.poll_transmit(Time(1)).is_some());
-    // Without a depth there are none.
+    // With a depth of 0, they are not possible.
     let mut world = World::new(Scenario { rd_atomic: 0, ..Scenario::default() });
     world.hosts[A].flush(0, 8);
     world.run();
@@ -179,7 +180,7 @@ fn an_answer_of_another_kind_ends_the_queue() {
         let got = requester.handle_response(Time(1), &answer(operation, 100, Syndrome::ACK), payload);
         assert_eq!((got, requester.fatal()), (Incoming::Nothing, Some(Status::BadRespErr)), "{operation}");
     }
-    // A plain ACK says no more than that the answer was lost.
+    // A plain ACK says only that the answer was lost.
     let mut world = World::new(Scenario::default());
     world.hosts[A].flush(0, 8);
     let requester = &mut world.hosts[A].requester;

@@ -1,4 +1,5 @@
-//! Corners of the reliable connection that take a packet at the right moment: each case hands the packets over itself.
+//! Corner cases of the reliable connection, in which a packet must arrive at an exact time. Each
+//! test delivers the packets itself, without a network.
 
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
@@ -55,11 +56,12 @@ fn a_late_ack_spares_what_was_to_be_sent_again() {
     while requester.poll_transmit(Time(0)).is_some() {}
     let expiry = requester.poll_timeout().expect("a timer");
     requester.handle_timeout(expiry);
-    // Everything is to be sent again, but the answer to the first three of six packets was only late.
+    // Everything must be retransmitted, but the answer to the first three of six packets was only
+    // late.
     let _ = requester.handle_response(expiry, &answer(W::Acknowledge, 102, Syndrome::ACK), 0);
     let next = requester.poll_transmit(expiry).expect("the fourth packet");
     assert_eq!((next.headers.psn, next.headers.opcode.operation, next.offset), (Psn::new(103), W::WriteLast, 1024));
-    // And now the rest is answered too.
+    // Now the rest is answered too.
     let _ = requester.handle_response(expiry, &answer(W::Acknowledge, 105, Syndrome::ACK), 0);
     assert_eq!((requester.poll_transmit(expiry), requester.poll_timeout()), (None, None));
     assert_eq!(std::iter::from_fn(|| requester.poll_completion()).count(), 3);
@@ -76,7 +78,7 @@ fn a_repeated_rnr_nak_counts_once() {
         assert_eq!(requester.poll_transmit(Time(now)), None);
     }
     assert_eq!(requester.poll_timeout(), Some(Time(10_001)), "from the first one on");
-    // A sequence NAK meanwhile does not cut the wait short.
+    // A sequence NAK during the wait does not shorten it.
     let nak = Syndrome::Nak(wire::NakCode::PsnSequence);
     let _ = requester.handle_response(Time(4), &answer(W::Acknowledge, 100, nak), 0);
     assert_eq!(requester.poll_transmit(Time(4)), None);
@@ -94,7 +96,7 @@ fn an_ack_ends_the_wait_for_a_receiver() {
     let requester = &mut world.hosts[A].requester;
     while requester.poll_transmit(Time(0)).is_some() {}
     let _ = requester.handle_response(Time(1), &answer(W::Acknowledge, 100, Syndrome::RnrNak(1)), 0);
-    // A repetition of the request, made by the network, has found a receive request.
+    // A repetition of the request by the network found a receive request.
     let _ = requester.handle_response(Time(2), &answer(W::Acknowledge, 100, Syndrome::ACK), 0);
     assert_eq!(requester.poll_transmit(Time(2)).expect("at once").headers.psn, Psn::new(101));
 }
@@ -182,10 +184,10 @@ fn an_answer_that_was_taken_back_was_not_given() {
     responder.untransmit();
     assert_eq!(responder.poll_transmit(), first, "it comes again");
     responder.untransmit();
-    // The one place is not answered, so a second READ is one too many.
+    // The only slot is not answered yet, so a second READ is one too many.
     assert_eq!(take(&mut responder, &request(W::ReadRequest, 1, 0, 8), 0), Step::Reply);
     assert!(responder.dead().is_some());
-    // What was promised before is still said before the refusal.
+    // The answers due before the refusal are still sent first.
     assert_eq!(responder.poll_transmit(), first);
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x61)));
     responder.untransmit();
@@ -253,7 +255,8 @@ fn a_requester_that_goes_on_needs_no_repetition() {
     let first = request(W::ReadRequest, 0, 0, 8);
     let _ = take(&mut responder, &first, 0);
     assert!(responder.poll_transmit().is_some());
-    // The network repeats the first READ, the requester asks for a second: its one place now belongs to that.
+    // The network repeats the first READ, and the requester sends a second one. The only slot now
+    // belongs to the second.
     assert_eq!(responder.handle(&first, 0), Step::Reply);
     let _ = take(&mut responder, &request(W::ReadRequest, 1, 0, 8), 0);
     assert_eq!(summary(responder.poll_transmit()), Some((W::ReadResponseOnly, 1, 0x1f)));

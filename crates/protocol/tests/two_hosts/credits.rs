@@ -1,5 +1,6 @@
-//! What a responder says about its receive requests, and what a requester makes of it: no window full of packets for a receiver that is not
-//! ready, and no standstill.
+//! End-to-end credits: how a requester uses what a responder says about its receive requests. A
+//! receiver that is not ready does not get a window full of packets, and the queue never stops for
+//! good.
 
 use crate::corners::answer;
 use crate::reliable::pattern;
@@ -8,7 +9,7 @@ use softhca_protocol::{Requester, Status, Time};
 use wire::{Aeth, Headers, NakCode, Operation as W, Syndrome};
 
 const MTU: usize = 1024;
-/// Code of no credits, of one and of six.
+/// The codes of no credits, one credit and six credits.
 const NONE: u8 = 0;
 const ONE: u8 = 1;
 const SIX: u8 = 5;
@@ -17,13 +18,14 @@ fn world() -> World {
     World::new(Scenario { mtu: MTU as u32, ..Scenario::default() })
 }
 
-/// Sends all that may be sent: the numbers behind the first of the connection, and whether they ask for an acknowledgement.
+/// Sends everything that may be sent. Returns the packet numbers, counted from the connection's
+/// first, and whether each packet requests an acknowledgement.
 fn burst(requester: &mut Requester) -> Vec<(u32, bool)> {
     let packets = std::iter::from_fn(|| requester.poll_transmit(Time(1)));
     packets.map(|packet| (packet.headers.psn.value() - 100, packet.headers.ack_req)).collect()
 }
 
-/// Everything up to `number` has come, `msn` messages are complete, and this is said about credits.
+/// An ACK up to `number`, with `msn` completed messages and this credit code.
 fn ack(number: u32, msn: u32, code: u8) -> Headers {
     let aeth = Aeth { syndrome: Syndrome::Ack(code), msn };
     Headers { aeth, ..answer(W::Acknowledge, 100 + number, aeth.syndrome) }
@@ -33,7 +35,7 @@ fn hear(requester: &mut Requester, headers: &Headers) {
     let _ = requester.handle_response(Time(1), headers, 0);
 }
 
-/// A requester that was told that one message was received, and how many more may come.
+/// A requester whose peer has received one message and given these credits.
 fn told(world: &mut World, code: u8) -> &mut Requester {
     world.hosts[A].send(b"first");
     let requester = &mut world.hosts[A].requester;
@@ -59,7 +61,8 @@ fn without_a_credit_one_packet_goes_and_asks() {
     world.hosts[A].send(b"behind");
     let requester = &mut world.hosts[A].requester;
     assert_eq!(burst(requester), [(1, true)]);
-    // It was taken: the rest of the message needs no more. What is behind it does.
+    // The first packet was accepted: the rest of the message needs no more credit. The next message
+    // does.
     hear(requester, &ack(1, 1, NONE));
     assert_eq!(burst(requester), [(2, false), (3, true)]);
     hear(requester, &ack(3, 2, NONE));
@@ -80,7 +83,7 @@ fn as_many_go_as_there_are_credits() {
     assert_eq!(burst(requester), [(1, true)]);
     hear(requester, &ack(1, 2, SIX));
     assert_eq!(burst(requester).len(), 6);
-    // An older answer, or one whose number of credits is rounded down, takes nothing back.
+    // An older answer, or one whose credits are rounded down, withdraws nothing.
     hear(requester, &ack(2, 3, ONE));
     assert_eq!(burst(requester), []);
     hear(requester, &ack(7, 8, NONE));
@@ -97,7 +100,7 @@ fn what_needs_no_receive_request_needs_no_credit() {
     world.hosts[A].send(b"message");
     let requester = &mut world.hosts[A].requester;
     assert_eq!(burst(requester).len(), 4, "all but the last");
-    // They count as messages.
+    // The pieces count as messages.
     hear(requester, &ack(2, 2, SIX));
     assert_eq!(burst(requester), [(5, true)]);
 }
@@ -113,7 +116,7 @@ fn the_last_answer_may_be_repeated_with_more_credits() {
     assert_eq!(burst(requester), [(1, true)]);
     hear(requester, &ack(0, 1, SIX));
     assert_eq!(burst(requester), [(2, true), (3, true)]);
-    // Who says nothing about credits any more sets no limit.
+    // A responder that sends no credits any more sets no limit.
     hear(requester, &ack(3, 4, 31));
     for _ in 0..9 {
         world.hosts[A].send(b"message");

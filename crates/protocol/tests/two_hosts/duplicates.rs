@@ -1,10 +1,12 @@
-//! Requests that have come before: what a responder does about each kind. IBA 9.7.5.2.6, C9-150.
+//! Duplicate requests: how a responder treats each kind. First requests are not tested here. IBA
+//! 9.7.5.2.6, C9-150.
 
 use crate::corners::{request, responder, summary, take};
 use softhca_protocol::{Fault, Outcome, Responder, Source, Step};
 use wire::{Headers, Operation as W};
 
-/// READ 0 of 3000 bytes takes packets 0 to 2, an atomic packet 3, a WRITE packet 4; all are answered.
+/// A READ of 3000 bytes takes packets 0 to 2, an atomic packet 3, a WRITE packet 4. All are
+/// answered.
 fn served() -> Responder {
     let mut responder = responder(4);
     let _ = take(&mut responder, &request(W::ReadRequest, 0, 0, 3000), 0);

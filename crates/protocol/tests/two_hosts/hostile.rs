@@ -1,4 +1,5 @@
-//! A peer that sends anything at all: neither half panics, completions stay in order, and an honest program's requests all end.
+//! A peer that sends arbitrary packets. Neither half panics, completions stay in order, and an
+//! honest program's requests all end.
 
 use crate::world::{A, BASE, RKEY, Random, Scenario, World};
 use softhca_protocol::{Access, Incoming, Nak, Outcome, Responder, ResponderConfig, Service, Step, Time};

@@ -1,4 +1,5 @@
-//! Requests that send nothing: they are carried out once and in their turn, whatever happens to the packets around them.
+//! Local requests, which send no packet: they are carried out once and in order, whatever happens
+//! to the packets around them.
 
 use crate::reliable::{LONG, is, pattern};
 use crate::world::{A, B, Scenario, World};
@@ -9,7 +10,7 @@ fn local(operation: Operation) -> SendOp {
     SendOp { operation, ..SendOp::default() }
 }
 
-/// V-60: a bind behind a message begins when the message has been sent, and completes behind it.
+/// V-60: a bind behind a message begins when the message has been sent, and completes after it.
 #[test]
 fn in_the_order_of_posting() {
     let mut world = World::new(Scenario::default());
@@ -37,7 +38,7 @@ fn alone_and_many() {
     }
 }
 
-/// Sending again goes past what was carried out.
+/// Retransmission skips local requests that were carried out.
 #[test]
 fn once_though_packets_go_again() {
     for lost in 0..3 {
@@ -55,7 +56,8 @@ fn once_though_packets_go_again() {
     }
 }
 
-/// V-65: with a fence it waits for the answers of READs and atomics; without one it does not.
+/// V-65: with a fence, a local request waits for the answers of READs and atomics; without a fence,
+/// it does not.
 #[test]
 fn a_fence_holds_it_back() {
     for fence in [false, true] {
@@ -69,7 +71,7 @@ fn a_fence_holds_it_back() {
     }
 }
 
-/// V-33, V-81: what is before a refused bind ends as it ends, what is behind it is flushed.
+/// V-33, V-81: requests before a refused bind end normally, requests behind it are flushed.
 #[test]
 fn a_refused_one_stops_the_queue() {
     let mut world = World::new(Scenario::default());

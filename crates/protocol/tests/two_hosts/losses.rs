@@ -1,5 +1,5 @@
-//! A path as it is between hosts: a packet takes a while, packets follow each other at a distance, and some are lost. Long runs,
-//! both ways at once; and loss by loss, what needs the timer and what does not.
+//! A path as between hosts: packets have a latency and a spacing, and some are lost. First long
+//! runs in both directions; then single losses, to see which ones need the timer and which do not.
 
 use crate::corners::{answer, request, responder, summary, take};
 use crate::mixed::{Expectation, READ, WORDS, post};
@@ -8,7 +8,8 @@ use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Outcome, Requester, Status, Time, timeout};
 use wire::{NakCode, Operation as W, Syndrome};
 
-/// Keeps both queues full until each has sent `total` messages; compares everything with the model as it comes.
+/// Keeps both queues full until each has sent `total` messages, and compares everything with the
+/// model.
 fn stream(scenario: Scenario, total: usize) -> World {
     let mut world = World::new(scenario);
     let reads = [A, B].map(|_| world.random.bytes(0x4_0000));
@@ -29,7 +30,7 @@ fn stream(scenario: Scenario, total: usize) -> World {
             while world.hosts[host].local.len() < total && world.hosts[host].requester.outstanding() < 64 {
                 let World { random, hosts, .. } = &mut world;
                 if post(random, scenario.mtu, &mut hosts[host], &reads[1 - host], &mut models[host]) {
-                    // Some receive requests come late.
+                    // Some receive requests are posted late.
                     let late = if random.percent(2) { u64::from(random.below(200_000)) } else { 0 };
                     world.post_receive_later(1 - host, late, 0x4_0000);
                 }
@@ -91,7 +92,7 @@ const PATH: Scenario = Scenario {
     spacing: 1_000,
 };
 
-/// As programs choose it: 67 ms.
+/// A timeout as programs choose it: 67 ms.
 const LONG_WAIT: u64 = 4096 << 14;
 
 #[test]
@@ -103,7 +104,7 @@ fn ten_thousand_messages_and_nothing_lost() {
 #[test]
 fn ten_thousand_messages_with_one_percent_lost() {
     let world = stream(PATH, 10_000);
-    // Hardly any but what nothing follows waits for the timer.
+    // Almost only losses that no packet follows wait for the timer.
     let losses = world.hosts[A].requester.losses() + world.hosts[B].requester.losses();
     assert!(world.now.0 / LONG_WAIT < u64::from(losses) / 10, "{} timers for {losses} losses", world.now.0 / LONG_WAIT);
 }
@@ -119,7 +120,7 @@ fn ten_thousand_messages_with_loss_and_probes() {
     assert!(took[1] < 3 * took[0] && took[2] < 10 * took[0], "{took:?} ns with 0, 1 and 5 % loss");
 }
 
-/// A bit of everything, so much of it that the window is full until the end draws near.
+/// All kinds of requests, so many that the window is full until near the end.
 fn workload(world: &mut World) {
     world.hosts[B].memory[..60_000].copy_from_slice(&pattern(60_000));
     world.hosts[B].receives.extend([20_000; 6]);
@@ -153,14 +154,14 @@ fn of_all_packets_only_the_last_needs_the_timer() {
             assert_eq!(world.hosts[A].statuses(), [Status::Success; 12], "{what}");
             let last = n + 1 == packets.len();
             assert_eq!(world.now.0 > LONG_WAIT, last, "{what}");
-            // One loss, and one only; an ACK is made up for by the next.
+            // Exactly one loss is counted. The next ACK makes up for a lost ACK.
             let expected = u32::from(last || *operation != W::Acknowledge);
             assert_eq!(world.hosts[A].requester.losses(), expected, "{what}");
         }
     }
 }
 
-/// Loses the packets of `host` for which `is` holds, the first `times` times.
+/// Loses the first `times` packets of `host` for which `is` holds.
 fn lose(world: &mut World, host: usize, times: u32, is: impl Fn(&wire::Headers) -> bool + 'static) {
     let mut left = times;
     world.lose = Box::new(move |from, headers| {
@@ -172,7 +173,7 @@ fn lose(world: &mut World, host: usize, times: u32, is: impl Fn(&wire::Headers) 
 
 #[test]
 fn what_is_lost_again_and_again_needs_no_timer() {
-    // Seven times, which is all that retry_cnt allows.
+    // The packet is lost seven times, which is all that `retry_cnt` allows.
     let scenario = Scenario { loss: 0, psn: 100, ..PATH };
     let mut world = World::new(scenario);
     lose(&mut world, A, 7, |headers| headers.psn.value() == 105);
@@ -214,7 +215,7 @@ fn a_lost_nak_is_the_business_of_the_timer_or_of_a_probe() {
     }
 }
 
-/// Sends all that may be sent.
+/// Sends everything that may be sent.
 fn burst(requester: &mut Requester, now: u64) -> usize {
     std::iter::from_fn(|| requester.poll_transmit(Time(now))).count()
 }
@@ -232,13 +233,14 @@ fn a_report_that_is_repeated_counts_once() {
         }
         let requester = &mut world.hosts[A].requester;
         let _ = burst(requester, 0);
-        // The first report tells, for want of anything better, how long an answer takes: about 30 µs.
+        // There is no better estimate, so the first report sets the response time: about 30 µs.
         for now in 30_000..37_000 {
             let _ = requester.handle_response(Time(now), &report, 1024);
             let _ = burst(requester, now);
         }
         assert_eq!((requester.losses(), requester.fatal()), (1, None));
-        // Later it can be another loss of what was sent again, and is taken for one: each time somewhat later.
+        // A later report may be of another loss, of the retransmission, and counts as one. The
+        // limit becomes longer each time.
         for round in 1..=7 {
             let now = 30_000 + (15_000 << round);
             let _ = requester.handle_response(Time(now), &report, 1024);
@@ -260,7 +262,7 @@ fn a_responder_reports_once_what_is_sent_once() {
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 0, 0x1f)));
     let _ = take(&mut responder, &request(W::WriteOnly, 2, 0, 8), 8);
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 1, 0x60)));
-    // What follows a packet that found no receive request is to come again anyway.
+    // Packets behind one that found no receive request will be retransmitted anyway.
     let _ = take(&mut responder, &request(W::WriteOnly, 9, 0, 8), 8);
     let _ = responder.handle(&request(W::SendOnly, 1, 0, 8), 8);
     responder.finish(Outcome::Rnr);
@@ -300,7 +302,7 @@ fn an_ack_of_what_was_received_before_is_no_report() {
     let ack = answer(W::Acknowledge, 104, Syndrome::ACK);
     let _ = requester.handle_response(Time(now + 30_000), &ack, 0);
     assert_eq!((requester.losses(), requester.under_way()), (1, 5), "the atomics are still to be answered");
-    // When something new is sent, and answered before them, they are lost.
+    // When a newer request is answered before the atomics, they are lost.
     world.hosts[A].write(0, b"data");
     let requester = &mut world.hosts[A].requester;
     assert_eq!(burst(requester, now), 1);
@@ -340,11 +342,12 @@ fn a_slow_peer_is_bothered_with_single_packets() {
     world.hosts[A].read(0, 3_000);
     world.run();
     assert_eq!((world.hosts[A].statuses(), world.hosts[A].requester.losses()), (vec![Status::Success; 2], 0));
-    // After 2, 6 and 14 ms; and when the first answer comes, the rest may as well be lost.
+    // Probes leave after 2, 6 and 14 ms. When the first answer comes, the rest may have been lost,
+    // so it is sent again.
     let sent = psns(&world, A).len();
     assert!(sent < 31 + 3 + 31, "{sent}");
     assert_eq!(psns(&world, A)[31..34], [100; 3]);
-    // By now it is known for slow.
+    // By now the path is known to be slow.
     world.hosts[A].write(0, &pattern(30_000));
     world.run();
     assert_eq!(psns(&world, A).len(), sent + 30);

@@ -1,4 +1,4 @@
-//! A path that loses nothing: no timer runs, until the path itself says that it has lost something.
+//! A lossless path: no timer runs until the path itself reports a loss.
 
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Status, Time, timeout};
@@ -16,7 +16,8 @@ fn nothing_is_timed_while_nothing_is_lost() {
     let now = world.now;
     while world.hosts[A].requester.poll_transmit(now).is_some() {}
     assert_eq!(world.hosts[A].requester.poll_timeout(), None);
-    // Those packets went nowhere, and nobody says so: the requester waits for ever, as a slow peer may take for ever.
+    // These packets are lost without a report. The requester waits for ever, because a slow peer
+    // may take that long.
     world.run();
     assert_eq!(world.hosts[A].completions.len(), 0);
     world.hosts[A].requester.note_loss(now);
@@ -34,7 +35,7 @@ fn a_peer_that_is_gone_ends_the_connection_within_the_retry_time() {
     world.run();
     assert_eq!(world.hosts[A].statuses(), [Status::RetryExcErr, Status::WrFlushErr]);
     assert_eq!(world.count(A, W::WriteOnly), 8);
-    // The first notice comes after 2 µs; then the timer runs without it.
+    // The first report comes after 2 µs. From then on the timer runs by itself.
     assert_eq!(world.hosts[A].requester.poll_timeout(), None);
     let retry_time = 4 * timeout(10).expect("a time");
     assert!((Time(2_000 + retry_time)..=Time(10_000 + retry_time)).contains(&world.now), "{:?}", world.now);
@@ -49,7 +50,7 @@ fn a_peer_that_comes_in_time_serves() {
     world.run();
     assert_eq!(world.hosts[A].statuses(), [Status::Success]);
     assert_eq!(world.count(A, W::WriteOnly), 3);
-    // All is answered: the path counts as lossless again.
+    // Everything is answered, so the path counts as lossless again.
     world.hosts[A].write(0, b"more");
     let now = world.now;
     assert!(world.hosts[A].requester.poll_transmit(now).is_some());
@@ -83,8 +84,8 @@ fn a_notice_when_nothing_is_under_way_means_nothing() {
     assert_eq!(world.hosts[A].requester.poll_timeout(), None);
 }
 
-/// The caller may read its clock only while a timer runs (or for a NAK): whenever one is to be started, one runs already, but for
-/// the loss itself.
+/// The caller may read its clock only while a timer runs, or for a NAK. So whenever a timer must be
+/// started, one runs already; the loss itself is the only exception.
 #[test]
 fn after_a_loss_the_timer_runs_without_a_gap_until_all_is_answered() {
     let mut world = world();

@@ -1,7 +1,8 @@
-//! Two queue pairs, each with memory and receive requests, and a network between them that loses, repeats and reorders as it is
-//! told: everything in simulated time, which jumps to whatever happens next. Every packet is made into bytes and back.
+//! Two queue pairs, each with memory and receive requests, and a network between them that loses,
+//! duplicates and reorders packets as configured. Time is simulated and jumps to the next event.
+//! Every packet is encoded to bytes and parsed again.
 //!
-//! A run is named by its `Scenario`, the seed included; a run that fails prints it.
+//! A `Scenario`, including its seed, identifies a run. A run that fails prints it.
 
 mod alone;
 mod confirmed;

@@ -1,11 +1,13 @@
-//! Path migration, as far as it is the transport's: what packets say about it, and what becomes of a path that has failed.
+//! Path migration, as far as the transport handles it: the migration bit of packets, and what
+//! happens when a path fails.
 
 use crate::corners::{answer, request, responder, take};
 use crate::world::{A, Scenario, World};
 use softhca_protocol::{Requester, Status, Time};
 use wire::{Operation as W, Psn, Syndrome};
 
-/// Sends everything, and lets the timer end until the queue stops or the path has failed. Says how often that took.
+/// Sends everything, and lets the timer expire until the queue stops or the path has failed.
+/// Returns the number of expiries.
 fn wait_in_vain(requester: &mut Requester) -> u32 {
     let mut tries = 0;
     loop {

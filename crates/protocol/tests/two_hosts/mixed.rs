@@ -1,23 +1,25 @@
-//! All operations mixed, both ways at once, over every kind of network and packet size: what arrives is compared with a model
-//! that has no packets. The seeds are pinned: a run that ever failed stays in the table.
+//! All operations mixed, in both directions at once, over every kind of network and packet size.
+//! The results are compared with a model that has no packets. The seeds are pinned: a run that ever
+//! failed stays in the table.
 
 use crate::world::{A, B, BASE, Host, RKEY, Random, Scenario, World};
 use softhca_protocol::{Operation, RecvEnd, SendOp, Status};
 
-/// Areas of a host's memory: what peers write, what they read (nobody changes it), words for atomics.
+/// Areas of a host's memory: one that peers write, one that they read (nobody changes it), and
+/// words for atomics.
 pub(crate) const WRITTEN: u32 = 0;
 pub(crate) const READ: u32 = 0x4_0000;
 pub(crate) const WORDS: u32 = 0x8_0000;
 
-/// What one direction must lead to.
+/// The expected result of one direction.
 pub(crate) struct Expectation {
     pub written: Vec<u8>,
     pub words: [u64; 4],
     pub messages: Vec<(Vec<u8>, RecvEnd)>,
-    /// What each request's local memory must hold at the end.
+    /// The expected final contents of each request's local memory.
     pub local: Vec<Vec<u8>>,
     pub atomics: u32,
-    /// Requests that send nothing.
+    /// Local requests.
     pub carried_out: Vec<u32>,
 }
 
@@ -31,7 +33,7 @@ fn random_length(random: &mut Random, mtu: u32) -> u32 {
     }
 }
 
-/// Posts one random request and tells the model.
+/// Posts one random request and updates the model.
 pub(crate) fn post(random: &mut Random, mtu: u32, host: &mut Host, peer_reads: &[u8], model: &mut Expectation) -> bool {
     let length = random_length(random, mtu).min(0x3_0000);
     let at = random.below(0x4_0000 - length);
@@ -122,7 +124,7 @@ fn run(scenario: Scenario) {
     for host in [A, B] {
         world.hosts[host].memory[READ as usize..][..0x4_0000].copy_from_slice(&reads[host]);
     }
-    // Twice as many requests as the queue holds at the first posting, in two portions.
+    // Twice as many requests as the queue holds at the first post, in two batches.
     for portion in 0..2 {
         for host in [A, B] {
             let mut receives = 0;
@@ -131,7 +133,7 @@ fn run(scenario: Scenario) {
                 let takes = post(random, scenario.mtu, &mut hosts[host], &reads[1 - host], &mut models[host]);
                 receives += u32::from(takes);
             }
-            // Receive requests appear one by one, often too late.
+            // Receive requests are posted one by one, often too late.
             for number in 0..receives {
                 let after = u64::from(number * world.random.below(20_000));
                 world.post_receive_later(1 - host, after, 0x4_0000);
@@ -153,7 +155,7 @@ fn run(scenario: Scenario) {
         assert!(host.local == model.local, "data read by {from}: {scenario:?}");
         assert!(peer.received == model.messages, "messages from {from}: {scenario:?}");
         assert_eq!(peer.responder.dead(), None, "{scenario:?}");
-        // To the responder each piece is a message.
+        // The responder counts each piece as a message.
         let messages = peer.responder.msn() + model.carried_out.len() as u32;
         let carried_out: Vec<_> = host.carried_out.iter().map(|done| done.0).collect();
         assert_eq!(carried_out, model.carried_out, "once and in order: {scenario:?}");
@@ -170,9 +172,9 @@ fn sweep(faults: (u32, u32, u32, u32)) {
     let (loss, duplication, reordering, path_full) = faults;
     for mtu in MTUS {
         for seed in 1..=12 {
-            // Half of the runs cross the end of the numbers.
+            // Half of the runs wrap the packet numbers.
             let psn = if seed % 2 == 0 { 0xff_ffe0 } else { 100 };
-            // A responder may remember one request or many, and READs come in one piece or in several.
+            // A responder may remember one request or many. READs may have one piece or several.
             let rd_atomic = [1, 4, 16][seed as usize % 3];
             let read_piece = [0, 0, 1, 3][seed as usize % 4];
             let window = if seed % 5 == 0 { 1 + seed as u32 } else { u32::MAX };

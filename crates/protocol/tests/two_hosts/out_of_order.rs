@@ -1,4 +1,5 @@
-//! Out-of-order packets, where the caller keeps them: what the machines say of them, and when the peer hears of a loss.
+//! Out-of-order packets, if the caller keeps them: what the state machines return for them, and
+//! when the peer learns of a loss. The buffer itself is tested beside its code.
 
 use crate::corners::{request, responder, summary, take};
 use crate::world::{A, B, Scenario, World};
@@ -23,18 +24,18 @@ fn a_gap_is_told_when_the_caller_says_so_and_once() {
     assert_eq!(responder.poll_transmit(), None, "nobody hears of it yet");
     responder.missed();
     assert_eq!(summary(responder.poll_transmit()), Some((W::Acknowledge, 0, 0x60)));
-    // Of what goes on behind it nothing more is kept, and nothing is said.
+    // Later packets are not kept, and no further NAK is sent.
     assert!(matches!(responder.handle(&write(3), 8), Step::Ignore(_)));
     responder.missed();
     assert_eq!(responder.poll_transmit(), None);
-    // What was kept is brought when the missing one has come.
+    // The kept packets are passed in when the missing one has arrived.
     for psn in [0, 1, 2] {
         assert!(matches!(take(&mut responder, &write(psn), 8), Step::Write { .. }), "{psn}");
     }
     assert_eq!(responder.handle(&write(4), 8), Step::OutOfOrder, "another gap");
 }
 
-/// Whoever forges packets must hit a number: far away from the awaited one nothing is kept.
+/// A forger of packets must hit a number: packets far from the expected number are not kept.
 #[test]
 fn what_is_far_ahead_is_a_loss() {
     for (psn, early) in [(128, true), (129, false), (0x7f_ffff, false)] {
@@ -46,7 +47,7 @@ fn what_is_far_ahead_is_a_loss() {
     assert!(matches!(responder.handle(&write(0xff_ffff), 8), Step::Reply), "a repetition");
 }
 
-/// Two READs of two packets each, whose answers come in another order.
+/// Two READs of two packets each, whose answers arrive in another order.
 #[test]
 fn an_answer_that_passes_data_waits_for_it() {
     let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, psn: 0xff_fffe, ..Scenario::default() });
@@ -81,7 +82,8 @@ fn an_answer_that_passes_data_waits_for_it() {
     assert_eq!(std::iter::from_fn(|| requester.poll_completion()).count(), 2);
 }
 
-/// It waits for the data before it, and not for an answer to what it refuses: there is none.
+/// The NAK waits for the data before it. It does not wait for an answer to the READ that it
+/// refuses, because there is no such answer.
 #[test]
 fn a_refusal_of_a_read_that_passes_data_waits_for_no_more_than_that() {
     let mut world = World::new(Scenario { service: Service::Rc, mtu: 1024, ..Scenario::default() });
@@ -119,7 +121,7 @@ fn data_that_does_not_come_is_asked_for_again() {
     assert_eq!(requester.losses(), 1);
     let again = requester.poll_transmit(Time(3)).expect("asked again");
     assert_eq!((again.headers.psn, again.headers.reth.len), (asked.headers.psn, 3072));
-    // Those behind are of the loss that is known; ghosts are of none.
+    // Later answers belong to the known loss. Ghost answers belong to no loss.
     assert_eq!(requester.handle_response(Time(4), &answers[2].headers, 1024), Incoming::Nothing);
     requester.missed_data(Time(4), answers[0].headers.psn - 1);
     assert_eq!((requester.losses(), requester.fatal()), (1, None));

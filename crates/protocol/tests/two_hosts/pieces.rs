@@ -1,5 +1,5 @@
-//! READs that are asked for piece by piece: where the pieces end, how many are under way, and that this stays true when something
-//! is lost.
+//! READs that are requested in pieces: where the pieces end, how many are outstanding, and that
+//! this stays true after losses.
 
 use crate::corners::answer;
 use crate::reliable::{LONG, is, pattern, psns};
@@ -17,7 +17,7 @@ fn requests(world: &World) -> Vec<(u32, u64, u32)> {
     asked.map(|(_, it)| (it.psn.value() - 100, it.reth.va - BASE, it.reth.len)).collect()
 }
 
-/// Hands over one answer to a READ, and says that it was placed.
+/// Delivers one answer to a READ, and reports that its data was placed.
 fn bring(requester: &mut Requester, operation: W, psn: u32, len: u32) {
     let response = answer(operation, psn, Syndrome::ACK);
     let Incoming::Place { .. } = requester.handle_response(Time(1), &response, len) else { panic!("data") };
@@ -82,17 +82,17 @@ fn an_answer_that_comes_after_going_back_frees_no_place_that_was_not_taken() {
     let requester = &mut world.hosts[A].requester;
     assert_eq!([next_psn(requester), next_psn(requester)], [Some(100), None]);
     requester.handle_timeout(requester.poll_timeout().expect("a timer"));
-    // The answer was only late, and comes before anything is sent again.
+    // The answer was only late, and arrives before anything is retransmitted.
     bring(requester, W::ReadResponseFirst, 100, 1024);
     bring(requester, W::ReadResponseLast, 101, 1024);
     assert_eq!([next_psn(requester), next_psn(requester)], [Some(102), None]);
-    // Half of it comes before, half of it after the rest was asked for again.
+    // Half of the answer arrives before the rest is requested again, half after.
     requester.handle_timeout(requester.poll_timeout().expect("a timer"));
     bring(requester, W::ReadResponseFirst, 102, 1024);
     assert_eq!([next_psn(requester), next_psn(requester)], [Some(103), None]);
     bring(requester, W::ReadResponseLast, 103, 1024);
     assert_eq!([next_psn(requester), next_psn(requester)], [Some(104), None]);
-    // All of it comes after; what is asked for again is no longer awaited.
+    // The whole answer arrives afterwards. The repeated request is no longer awaited.
     requester.handle_timeout(requester.poll_timeout().expect("a timer"));
     assert_eq!([next_psn(requester), next_psn(requester)], [Some(104), None]);
     bring(requester, W::ReadResponseFirst, 104, 1024);
@@ -153,8 +153,8 @@ fn an_answer_that_does_not_end_with_its_piece_is_none() {
     }
 }
 
-/// However the network behaves, a responder that remembers as many requests as were agreed never finds one too many. The mixed
-/// runs check the same; here it is READs alone, long ones, with few places.
+/// Whatever the network does, a responder that remembers the agreed number of requests never gets
+/// one too many. The mixed runs check this too. Here there are only long READs, and few slots.
 #[test]
 fn no_responder_is_ever_asked_for_more_than_was_agreed() {
     for seed in 0..240 {

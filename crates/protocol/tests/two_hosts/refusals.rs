@@ -1,4 +1,5 @@
-//! What a responder refuses, with which NAK, and what the requester makes of it; and answers that a requester cannot accept.
+//! Which requests a responder refuses, with which NAK, and how the requester ends; and answers that
+//! a requester cannot accept.
 
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{
@@ -6,7 +7,7 @@ use softhca_protocol::{
 };
 use wire::{Headers, Opcode, Operation as W, Psn, Transport};
 
-/// Posts a request that is refused between two that are not, and compares the status and the reason.
+/// Posts a refused request between two valid ones, and compares the status and the reason.
 fn refused(prepare: impl Fn(&mut World), op: SendOp, len: usize, status: Status, fault: &str) {
     let mut world = World::new(Scenario::default());
     prepare(&mut world);
@@ -75,7 +76,8 @@ fn reads_where_none_were_agreed_or_more_than_were() {
     let none = |world: &mut World| world.hosts[B].responder.set_max_dest_rd_atomic(0);
     refused(none, to(Operation::Read, 0, RKEY), 8, Status::RemInvReqErr, "max_dest_rd_atomic, which is 0");
 
-    // Four at once from the requester, where the responder remembers one: the second comes before the first is answered.
+    // The requester sends four at once, and the responder remembers one: the second arrives before
+    // the first is answered.
     let mut world = World::new(Scenario::default());
     world.hosts[B].responder.set_max_dest_rd_atomic(1);
     world.hosts[A].read(0, 8);
@@ -124,7 +126,7 @@ fn every_nak_of_the_executor_has_its_status() {
         let mut world = World::new(Scenario::default());
         world.hosts[A].write(0, &[1; 3000]);
         let now = world.now;
-        // The second packet is refused: the request that it is part of fails.
+        // The second packet is refused, so its request fails.
         for outcome in [Outcome::Done, Outcome::Refused(nak)] {
             let packet = world.hosts[A].requester.poll_transmit(now).expect("a packet");
             let responder = &mut world.hosts[B].responder;
@@ -136,10 +138,10 @@ fn every_nak_of_the_executor_has_its_status() {
     }
 }
 
-/// Requests as (operation, number behind the first, payload, RETH length).
+/// Requests as (operation, packet number counted from the first, payload, RETH length).
 type Requests<'a> = &'a [(W, u32, u32, u32)];
 
-/// What an RC responder says to the last of some requests, the others being in order.
+/// An RC responder's step for the last of some requests. The requests before it are in order.
 fn last_step(requests: Requests<'_>) -> (Step, Responder) {
     let mut responder = Responder::new(Service::Rc);
     responder.configure(ResponderConfig {

@@ -1,4 +1,5 @@
-//! The reliable connection rule by rule: what is sent again when something is lost, what is answered, what waits.
+//! The rules of the reliable connection, one by one: what is retransmitted after a loss, what is
+//! answered, what waits.
 
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
 use softhca_protocol::{Operation, SendOp, Status, Time, timeout};
@@ -47,7 +48,7 @@ fn messages_without_bytes() {
         world.hosts[A].post(SendOp { operation, ..nowhere }, Vec::new());
     }
     world.run();
-    // Neither address nor key of a message without bytes is looked at.
+    // Neither address nor key of an empty message is checked.
     assert_eq!(world.operations(A), [W::SendOnly, W::WriteOnly, W::WriteOnlyImm, W::ReadRequest]);
     assert_eq!(world.hosts[A].statuses(), [Status::Success; 4]);
     assert_eq!(world.hosts[B].received[1].1.imm, Some(7));
@@ -76,7 +77,7 @@ fn an_ack_never_passes_the_answer_to_a_read() {
     world.hosts[A].send(b"after");
     world.run();
     assert_eq!(world.operations(B), [W::ReadResponseFirst, W::ReadResponseMiddle, W::ReadResponseLast, W::Acknowledge]);
-    // A READ takes as many numbers as its answer has packets.
+    // A READ takes as many packet numbers as its answer has packets.
     assert_eq!(psns(&world, A), [100, 101, 104]);
     assert_eq!(psns(&world, B), [101, 102, 103, 104]);
     let msns: Vec<_> =
@@ -240,7 +241,7 @@ fn a_receiver_that_is_not_ready_gets_the_same_packet_after_its_time() {
     world.hosts[A].send(b"early");
     world.hosts[A].write(0, b"behind");
     world.run();
-    // The receiver asks for 10 µs each time: the tries are at 0, 12, 24 and 36 µs.
+    // The receiver's RNR time is 10 µs: the tries are at 0, 12, 24 and 36 µs.
     assert_eq!(psns(&world, A), [100, 101, 100, 101, 100, 101, 100, 101]);
     assert_eq!(world.operations(B).len(), 4, "three RNR NAKs, one ACK; what follows them is dropped in silence");
     assert_eq!(world.now, Time(38_000));
@@ -284,7 +285,7 @@ fn silence_ends_the_connection_after_all_retries() {
     world.run();
     assert_eq!(world.hosts[A].statuses(), [Status::Success, Status::RetryExcErr, Status::WrFlushErr]);
     assert_eq!(psns(&world, A), [100, 101, 102, 101, 102, 101, 102, 101, 102]);
-    // The first ACK restarted the timer at 2 µs; after that nothing did.
+    // The first ACK restarted the timer at 2 µs. After that, no answer came.
     assert_eq!(world.now, Time(2_000 + 4 * timeout(10).expect("a time")));
     let failure = world.hosts[A].requester.failure().expect("failed");
     assert_eq!(
@@ -295,7 +296,7 @@ fn silence_ends_the_connection_after_all_retries() {
 
 #[test]
 fn progress_forgives() {
-    // Every other packet is lost, and one retry allowed: each loss is followed by progress.
+    // Every other packet is lost, and one retry is allowed: each loss is followed by progress.
     let mut world = World::new(Scenario { retry_cnt: 1, ..Scenario::default() });
     let mut count = 0;
     world.lose = Box::new(move |from, _| {
@@ -359,7 +360,7 @@ fn the_longest_read_fills_the_window_and_the_next_request_waits() {
     assert!(requester.poll_transmit(Time(0)).is_some());
     assert_eq!(requester.sq_psn(), Psn::new(100 + (1 << 23)));
     assert_eq!(requester.poll_transmit(Time(0)), None);
-    // One more byte does not fit into a message.
+    // One more byte exceeds the maximum message.
     requester.post(SendOp { length: (1 << 31) + 1, ..longest }).expect("room");
     requester.flush();
     let mut requester = World::new(Scenario::default()).hosts.into_iter().next().expect("a host").requester;
@@ -377,7 +378,7 @@ fn a_request_that_cannot_be_gathered_fails_in_its_place() {
     world.run();
     assert_eq!(world.hosts[A].statuses(), [Status::Success, Status::LocProtErr, Status::WrFlushErr]);
     assert_eq!(world.operations(A), [W::ReadRequest], "nothing of it and nothing behind it is sent");
-    // What is posted afterwards comes back flushed.
+    // Later requests are flushed.
     world.hosts[A].write(0, b"too late");
     world.run();
     assert_eq!(world.hosts[A].statuses()[3..], [Status::WrFlushErr]);
@@ -426,7 +427,7 @@ fn draining_ends_what_was_begun_and_begins_nothing() {
     requester.drain();
     assert!(!requester.drained());
     world.hosts[A].write(0, b"behind");
-    // The first packet went nowhere; the rest makes the receiver ask for it.
+    // The first packet is lost; the next ones make the receiver ask for it.
     world.run();
     assert!(world.hosts[A].requester.drained());
     assert_eq!(world.hosts[A].completions, [(0, Status::Success)]);

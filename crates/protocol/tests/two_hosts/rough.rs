@@ -1,12 +1,13 @@
-//! Paths that lose more than a packet now and then, repeat and reorder: how soon what nothing follows is asked about again. A path that
-//! has lost something is asked sooner; one that is only slow is not taken for such a path.
+//! Paths that often lose, duplicate and reorder packets: how soon a loss that no packet follows is
+//! probed. A path that has lost a packet is probed sooner. A path that is only slow is not treated
+//! like that.
 
 use crate::reliable::{is, psns};
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::Status;
 use wire::Operation as W;
 
-/// As between hosts: a probe after 20 ms.
+/// As between hosts: the first probe after 20 ms.
 const PROBE: u32 = 20_000_000;
 
 const PATH: Scenario = Scenario {
@@ -31,7 +32,7 @@ const PATH: Scenario = Scenario {
     spacing: 1_000,
 };
 
-/// Sends long messages, one after the other; says how many milliseconds that took.
+/// Sends long messages, one after the other. Returns the time in milliseconds.
 fn messages(scenario: Scenario, count: u32) -> u64 {
     let mut world = World::new(scenario);
     let data = world.random.bytes(64 << 10);
@@ -67,7 +68,7 @@ fn a_path_that_loses_much_does_not_stand_still() {
     }
 }
 
-/// Every eighth request of a ping-pong is lost: nothing follows it, and no NAK tells of it.
+/// Every eighth request of a ping-pong is lost. No packet follows it, so no NAK reports it.
 #[test]
 fn after_the_first_loss_that_nothing_follows_the_next_is_found_sooner() {
     let mut world = World::new(PATH);
@@ -87,13 +88,13 @@ fn after_the_first_loss_that_nothing_follows_the_next_is_found_sooner() {
         }
     }
     assert_eq!(world.hosts[A].statuses(), vec![Status::Success; 64]);
-    // The first answer after it tells that the probe was needed.
+    // The first answer after the probe shows that the probe was needed.
     let expected = [vec![20], vec![2; waits.len() - 1]].concat();
     assert!(waits.len() > 5 && waits == expected, "{waits:?}");
     assert_eq!(world.hosts[A].requester.losses(), 0);
 }
 
-/// The peer waits for a processor: it answers, late, both what was sent and the probe.
+/// The peer waits for a processor. It answers late, both the packet and the probe.
 #[test]
 fn a_peer_that_is_late_now_and_then_is_not_asked_sooner() {
     let mut world = World::new(Scenario { latency: 12_000_000, ..PATH });
@@ -101,7 +102,7 @@ fn a_peer_that_is_late_now_and_then_is_not_asked_sooner() {
         world.hosts[A].write(0, b"data");
         world.run();
     }
-    // It is known for slow after its first answer; the rest is sent once.
+    // After its first answer the peer is known to be slow; the rest is sent once.
     assert_eq!((psns(&world, A).len(), world.hosts[A].statuses().len()), (21, 20));
     world.scenario.latency = 15_000;
     for _ in 0..5 {
@@ -113,7 +114,7 @@ fn a_peer_that_is_late_now_and_then_is_not_asked_sooner() {
     world.hosts[A].write(0, b"data");
     world.run();
     assert_eq!(psns(&world, A).len(), sent + 2);
-    // Then one is lost: it is asked for as late as ever.
+    // Then a packet is lost: the first probe comes as late as before.
     world.scenario.latency = 15_000;
     let before = world.now;
     world.lose_nth(A, 0, is(W::WriteOnly));
@@ -122,7 +123,7 @@ fn a_peer_that_is_late_now_and_then_is_not_asked_sooner() {
     assert!(world.now.0 - before.0 >= u64::from(PROBE), "{:?}", world.now);
 }
 
-/// Once nothing has been lost for long, the path is as good as any.
+/// After a long time without losses, the path counts as good again.
 #[test]
 fn a_loss_is_forgotten() {
     for (messages, sooner) in [(1, true), (2000, false)] {

@@ -1,4 +1,5 @@
-//! What a run is named by: everything that may be different, and the seed of its chances. Principal type: [`Scenario`].
+//! The parameters of a run: everything that can vary, including the random seed. Principal type:
+//! [`Scenario`].
 
 use softhca_protocol::Service;
 
@@ -17,11 +18,11 @@ pub(crate) struct Scenario {
     pub seed: u64,
     pub mtu: u32,
     pub psn: u32,
-    /// Percent of packets.
+    /// Percent of packets that are lost.
     pub loss: u32,
     pub duplication: u32,
     pub reordering: u32,
-    /// Percent of attempts to send that find the path full.
+    /// Percent of send attempts that find the path full.
     pub path_full: u32,
     pub lossless: bool,
     pub timeout: u8,
@@ -32,7 +33,7 @@ pub(crate) struct Scenario {
     pub window: u32,
     pub probe_after: u32,
     pub patience: u8,
-    /// Nanoseconds that a packet is on its way, and between two packets.
+    /// Latency of a packet, and spacing between two packets, in nanoseconds.
     pub latency: u64,
     pub spacing: u64,
 }

@@ -1,5 +1,6 @@
-//! Packets of a message's middle, taken as runs by one responder and one by one by another: both must do and say the same, whatever comes
-//! in between. And the same for two requesters that send them.
+//! Segment runs. One responder takes middle packets as runs, another one by one: both must give the
+//! same answers and states, whatever happens in between. Two requesters that send them are compared
+//! in the same way.
 
 use crate::corners::{request, responder};
 use softhca_protocol::{
@@ -18,7 +19,7 @@ enum Done {
     Other,
 }
 
-/// Chance, the same in every run.
+/// Random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -40,7 +41,7 @@ fn one(responder: &mut Responder, headers: &Headers, len: u32, outcome: Outcome,
     responder.finish(outcome);
 }
 
-/// How many of the packets are a run; carries them out.
+/// Carries out the packets that are a run, and returns their number.
 fn run(responder: &mut Responder, packets: &[(Headers, u32)], limit: u32, done: &mut Vec<Done>) -> usize {
     let Some(run) = responder.awaited_segment_run() else { return 0 };
     let is_next = |(index, (headers, len)): &(u32, &(Headers, u32))| {
@@ -62,7 +63,7 @@ fn run(responder: &mut Responder, packets: &[(Headers, u32)], limit: u32, done: 
     taken.len()
 }
 
-/// Messages as a requester sends them, from `psn` on, with something wrong here and there.
+/// Messages as a requester sends them, from `psn` on, with occasional mistakes.
 fn packets(dice: &mut Dice, mut psn: Psn) -> Vec<(Headers, u32)> {
     let mut packets = Vec::new();
     for _ in 0..8 {
@@ -86,7 +87,8 @@ fn packets(dice: &mut Dice, mut psn: Psn) -> Vec<(Headers, u32)> {
             headers.ack_req = index + 1 == count || dice.below(4) == 0;
             let mut len = if index + 1 == count { end } else { MTU };
             match harm {
-                // A middle packet that is too short, too long, too many, of the other operation.
+                // A middle packet that is too short, too long, one too many, or of another
+                // operation.
                 0 if index == 3 => len -= 1,
                 1 if index == 3 => len += 4,
                 2 if index == 1 => headers.reth.len = 2 * MTU,
@@ -98,7 +100,7 @@ fn packets(dice: &mut Dice, mut psn: Psn) -> Vec<(Headers, u32)> {
             }
             psn += 1;
             match dice.below(60) {
-                // Lost; repeated; repeated from far back.
+                // The packet is lost, repeated, or repeated from much earlier.
                 0 => continue,
                 1 => packets.push((headers, len)),
                 2 => {
@@ -115,7 +117,7 @@ fn packets(dice: &mut Dice, mut psn: Psn) -> Vec<(Headers, u32)> {
     packets
 }
 
-/// What is said, and what is remembered.
+/// The pending answers, and the remembered state.
 fn said(responder: &mut Responder) -> (Vec<Response>, Psn, u32, bool) {
     let answers = std::iter::from_fn(|| responder.poll_transmit()).collect();
     (answers, responder.expected_psn(), responder.msn(), responder.dead().is_some())
@@ -149,7 +151,7 @@ fn a_run_comes_to_the_same_as_its_packets() {
                 }
                 taken += run;
                 let Some((headers, len)) = burst.get(taken).filter(|_| run == 0) else { continue };
-                // What is not of a run may fail: no receive request, no memory.
+                // Packets outside a run may fail: no receive request, no memory.
                 let outcome = match dice.below(200) {
                     0 => Outcome::Refused(Nak::RemoteAccess),
                     1..4 => Outcome::Rnr,
@@ -175,7 +177,7 @@ fn responder_config() -> softhca_protocol::ResponderConfig {
     softhca_protocol::ResponderConfig { mtu: MTU, access: Access(14), max_dest_rd_atomic: 4, ..Default::default() }
 }
 
-/// A requester with some requests, a window and a habit of asking, by chance.
+/// A requester with random requests, window and acknowledgement interval.
 fn requester(dice: &mut Dice, service: Service) -> Requester {
     let mut requester = Requester::new(service, 64);
     let (sq_psn, ack_every) = (Psn::new(0xff_ffe0 + dice.below(64)), dice.below(9));
@@ -259,7 +261,7 @@ fn a_middle_is_what_would_have_been_sent() {
             }
             assert_eq!((alone.under_way(), alone.poll_timeout()), (together.under_way(), together.poll_timeout()));
             if service == Service::Rc && alone.under_way() > 0 {
-                // Some of it is answered, or missing; or nothing is heard.
+                // Some packets are answered or reported missing; or no answer comes.
                 let newest = alone.sq_psn() - 1;
                 let psn = newest - dice.below(alone.under_way());
                 let syndrome = match dice.below(10) {

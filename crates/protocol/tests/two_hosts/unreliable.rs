@@ -1,4 +1,5 @@
-//! UC and UD: sent is complete; what is lost is lost, whole messages at a time.
+//! UC and UD: a request is complete as soon as it is sent. Losses are not repaired, and lose whole
+//! messages.
 
 use crate::world::{A, B, Scenario, World};
 use softhca_protocol::{Fault, Operation, SendOp, Service, Status, Time};

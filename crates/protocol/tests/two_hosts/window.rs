@@ -1,4 +1,5 @@
-//! How much is under way: never more than the window, also when something is sent again; and never so little that nothing moves.
+//! The window: never more than the window is under way, also after retransmission, and never so
+//! little that the queue stops.
 
 use crate::corners::answer;
 use crate::reliable::pattern;
@@ -10,7 +11,8 @@ fn world(window: u32) -> World {
     World::new(Scenario { window, read_piece: 4, ..Scenario::default() })
 }
 
-/// Sends all that may be sent: the numbers behind the first of the connection, and whether they ask for an acknowledgement.
+/// Sends everything that may be sent. Returns the packet numbers, counted from the connection's
+/// first, and whether each packet requests an acknowledgement.
 fn burst(requester: &mut Requester) -> Vec<(u32, bool)> {
     let packets = std::iter::from_fn(|| requester.poll_transmit(Time(1)));
     packets.map(|packet| (packet.headers.psn.value() - 100, packet.headers.ack_req)).collect()
@@ -58,7 +60,7 @@ fn going_back_empties_the_window_and_fills_it_again() {
     requester.set_window(4);
     assert_eq!(burst(requester).iter().map(|sent| sent.0).collect::<Vec<_>>(), [3, 4, 5, 6]);
     assert_eq!(requester.under_way(), 4);
-    // What was sent before and is not sent again yet is answered after all.
+    // Packets that were sent before, and not retransmitted yet, are answered after all.
     acknowledge(requester, 7);
     assert_eq!(requester.under_way(), 0);
     assert_eq!(burst(requester).iter().map(|sent| sent.0).collect::<Vec<_>>(), [8, 9, 10, 11]);
@@ -77,7 +79,7 @@ fn a_window_that_closes_over_packets_that_did_not_ask_lets_one_ask() {
     assert_eq!((burst(requester), requester.under_way()), (vec![(5, true)], 6));
     acknowledge(requester, 5);
     assert_eq!(burst(requester), [(6, true), (7, true)]);
-    // The same, when what was asked for is answered and the rest is more than the window.
+    // The same, if everything with a request is answered and the rest is more than the window.
     requester.set_window(1000);
     assert_eq!(burst(requester).first(), Some(&(8, false)));
     requester.set_window(1);
@@ -121,7 +123,7 @@ fn answers_to_reads_are_under_way_too() {
     world.hosts[A].write(0, b"one packet");
     world.hosts[A].read(0, 16 * 1024);
     let requester = &mut world.hosts[A].requester;
-    // A piece of four beside the one packet; a second piece does not fit.
+    // One piece of four packets fits beside the one packet; a second piece does not.
     assert_eq!((burst(requester), requester.under_way()), (vec![(0, true), (1, false)], 5));
     acknowledge(requester, 0);
     assert_eq!((burst(requester), requester.under_way()), (vec![], 4));

@@ -1,4 +1,5 @@
-//! The harness: hosts, network and clock. Principal type: [`World`]; [`Host`] is a queue pair with an executor of its own.
+//! The harness: hosts, network and clock. Principal type: [`World`]; [`Host`] is a queue pair with
+//! an executor of its own.
 
 pub(crate) use crate::random::Random;
 pub(crate) use crate::scenario::Scenario;
@@ -20,7 +21,7 @@ pub(crate) const B: usize = 1;
 pub(crate) struct Host {
     pub requester: Requester,
     pub responder: Responder,
-    /// What the peer may reach, from [`BASE`] on with [`RKEY`].
+    /// The memory that the peer may access, from [`BASE`] on with [`RKEY`].
     pub memory: Vec<u8>,
     /// Local memory of each send request, by slot.
     pub local: Vec<Vec<u8>>,
@@ -39,11 +40,11 @@ pub(crate) struct Host {
     pub flushed: Vec<Vec<u8>>,
     /// The queue pair is in a state that serves.
     pub serves: bool,
-    /// Local errors to come: gathering or placing for this slot fails.
+    /// A local error to inject: gathering or placing for this slot fails.
     pub unreadable: Option<u32>,
     pub unwritable: Option<u32>,
     pub unbindable: Option<u32>,
-    /// Requests that send nothing, as they were carried out, with how many packets had been sent before.
+    /// Local requests, in the order of execution, with the number of packets sent before each.
     pub carried_out: Vec<(u32, Psn)>,
 }
 
@@ -51,7 +52,7 @@ impl Host {
     fn new(scenario: &Scenario, me: usize) -> Host {
         let (own, peer) = (Qpn::new(0x11 + me as u32), Qpn::new(0x12 - me as u32));
         let psn = |host: usize| Psn::new(scenario.psn + 1000 * host as u32);
-        // Of XRC, one end asks and the other serves.
+        // XRC has an initiator at one end and a target at the other.
         let service = if me == 1 && scenario.service == Service::XrcIni { Service::XrcTgt } else { scenario.service };
         let mut requester = Requester::new(service, 64);
         requester.configure(RequesterConfig {
@@ -186,7 +187,7 @@ impl Host {
         true
     }
 
-    /// Carries out what the responder wants.
+    /// Carries out a step of the responder.
     fn execute(&mut self, step: Step, payload: &[u8]) -> Outcome {
         match step {
             Step::Ignore(_) | Step::Reply | Step::OutOfOrder => unreachable!("nothing to carry out"),
@@ -276,14 +277,14 @@ impl Host {
     }
 }
 
-/// What happens at a moment.
+/// A scheduled event.
 enum Event {
     Packet {
         to: usize,
         bytes: Vec<u8>,
         payload: Vec<u8>,
     },
-    /// A lossless path tells that it has lost something.
+    /// A lossless path reports a loss.
     Notice {
         to: usize,
     },
@@ -316,7 +317,7 @@ pub(crate) struct World {
     free: [u64; 2],
     /// Every packet sent: from whom, and its headers.
     pub sent: Vec<(usize, Headers)>,
-    /// Says of each packet whether it is lost, besides what chance does.
+    /// Decides for each packet whether it is lost, in addition to random losses.
     pub lose: Filter,
 }
 
@@ -336,7 +337,7 @@ impl World {
         }
     }
 
-    /// Loses the `n`th (from 0) packet from `host` that `is` holds for.
+    /// Loses the `n`th packet (from 0) of `host` for which `is` holds.
     pub(crate) fn lose_nth(&mut self, host: usize, n: usize, is: impl Fn(&Headers) -> bool + 'static) {
         let mut seen = 0;
         self.lose = Box::new(move |from, headers| {
@@ -382,7 +383,7 @@ impl World {
         }
     }
 
-    /// Sends all that may be sent now. True if something was.
+    /// Sends everything that may be sent now. Returns true if there was any packet.
     fn transmit(&mut self, host: usize) -> bool {
         let mut any = false;
         loop {
@@ -490,7 +491,7 @@ impl World {
         self.hosts[to].complete();
     }
 
-    /// Runs until nothing is left to happen.
+    /// Runs until no event is left.
     pub(crate) fn run(&mut self) {
         for _ in 0..1_000_000 {
             if !self.step() {
@@ -500,7 +501,7 @@ impl World {
         panic!("no end in sight: {:?}", self.scenario);
     }
 
-    /// Sends what there is to send, and goes on to the next moment. False when nothing is left to happen.
+    /// Sends everything, and goes on to the next event. Returns false if no event is left.
     pub(crate) fn step(&mut self) -> bool {
         while self.transmit(A) | self.transmit(B) {}
         let next = self.events.peek().map(|Reverse(next)| next.0);
@@ -511,7 +512,7 @@ impl World {
         for host in &mut self.hosts {
             host.requester.handle_timeout(now);
         }
-        // All that happens at this moment is one batch: the answers to it are sent together.
+        // All events of this time are one batch: their answers are sent together.
         while let Some(&Reverse((time, number))) = self.events.peek() {
             if time > now {
                 break;
@@ -528,7 +529,7 @@ impl World {
         true
     }
 
-    /// Packets that `host` sent, as operations.
+    /// The operations of the packets that `host` sent.
     pub(crate) fn operations(&self, host: usize) -> Vec<wire::Operation> {
         self.sent.iter().filter(|packet| packet.0 == host).map(|packet| packet.1.opcode.operation).collect()
     }

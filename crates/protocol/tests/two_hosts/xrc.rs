@@ -1,6 +1,6 @@
-//! Extended reliable connections: one end asks, the other serves, every request names a shared receive queue, and all else is as
-//! with RC. What the number means is the executor's affair; that it comes with every request, and with every READ's answer, is
-//! shown here.
+//! Extended reliable connections: one end is the initiator, the other the target. Every request
+//! names a shared receive queue; everything else is as with RC. The executor resolves the queue's
+//! number. The tests show that the number comes with every request and with every READ's answer.
 
 use crate::mixed::{Expectation, READ, post};
 use crate::world::{A, B, BASE, RKEY, Scenario, World};
@@ -13,7 +13,7 @@ fn scenario() -> Scenario {
     Scenario { service: Service::XrcIni, ..Scenario::default() }
 }
 
-/// Every operation of RC, over networks that lose, repeat and reorder.
+/// Every operation of RC, over networks that lose, duplicate and reorder packets.
 #[test]
 fn all_operations_from_the_initiator_to_the_target() {
     for seed in 1..=12 {
@@ -47,7 +47,7 @@ fn all_operations_from_the_initiator_to_the_target() {
     }
 }
 
-/// IBA annex A14: the number is on every packet of a request, on no answer.
+/// IBA annex A14: every packet of a request has the number, no answer has it.
 #[test]
 fn every_packet_of_a_request_names_the_shared_receive_queue() {
     let mut world = World::new(scenario());
@@ -85,7 +85,8 @@ fn read(transport: Transport) -> Headers {
     }
 }
 
-/// The key of a READ is on the protection domain of the queue that it names, also when it is answered, and answered again.
+/// The key of a READ belongs to the protection domain of the queue that it names, also when the
+/// READ is answered and answered again.
 #[test]
 fn the_answer_to_a_read_knows_which_queue_it_named() {
     let mut responder = target();
@@ -99,7 +100,8 @@ fn the_answer_to_a_read_knows_which_queue_it_named() {
     }
 }
 
-/// A number that names nothing in the domain: NAK "invalid RD request", and its own status at the other end.
+/// A number that names no queue of the domain: NAK "invalid RD request", and its own status at the
+/// requester.
 #[test]
 fn a_queue_of_another_domain_is_an_invalid_rd_request() {
     let mut responder = target();
@@ -118,7 +120,7 @@ fn a_queue_of_another_domain_is_an_invalid_rd_request() {
     assert_eq!(world.hosts[A].statuses(), [Status::RemInvRdReqErr]);
 }
 
-/// What RC sends is nothing to XRC, and an initiator serves nobody.
+/// Packets of RC mean nothing to XRC, and an initiator serves no requests.
 #[test]
 fn other_services_packets_are_ignored() {
     assert!(matches!(target().handle(&read(Transport::Rc), 0), Step::Ignore(_)));
