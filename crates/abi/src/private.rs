@@ -3,7 +3,7 @@
 //! A client that only wants the slow path needs none of them.
 
 record! {
-    /// ENGINE_HELLO (192), request: the client runs an engine. Two fds ride along: the bell's memfd and the eventfd
+    /// ENGINE_HELLO (192), request: the client runs an engine. Two fds ride along: the wake word's memfd and the eventfd
     /// that wakes the engine.
     pub struct EngineHello[8] {
         /// Process id, for people to read; the agent believes the socket's credentials.
@@ -36,7 +36,7 @@ record! {
 
     /// LANE_OPEN (193), answer, and the body of a push. Four fds ride along: the lane's memfd, the eventfd that wakes
     /// the receiver of this record, the eventfd that wakes its peer (another user's: by way of the agent), and the peer's
-    /// bell memfd.
+    /// wake word memfd.
     pub struct LaneOut[32] {
         /// Number of the lane, from 1.
         0 => lane: u32,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shm::denied::named;
-use shm::eventfd::Doorbell;
+use shm::notifier::Notifier;
 use shm::socket::Socket;
 
 use crate::addresses::{chosen, host_addresses};
@@ -77,7 +77,7 @@ impl Agent {
             world.numbers.scatter(|| chance.another());
         }
         let (sender, messages) = channel();
-        let inbox = Inbox::new(sender, Doorbell::new()?);
+        let inbox = Inbox::new(sender, Notifier::new()?);
         // Engines are woken by every thread of this process that hands something on.
         shm::register_barrier();
         let forwarder = Arc::clone(world.wire.forwarder());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use abi::layout::Record;
 use abi::private::{Push, push};
 use rustix::io::Errno;
-use shm::eventfd::Doorbell;
+use shm::notifier::Notifier;
 use shm::socket::Socket;
 
 use crate::foreign::Foreign;
@@ -29,7 +29,7 @@ const IN_FLIGHT: usize = 6 * 1024;
 /// The agent's end of one engine.
 pub struct EngineLink {
     /// The memory with the engine's wake word; given to peers, never mapped here.
-    bell: Arc<Foreign>,
+    wake_word: Arc<Foreign>,
     /// What wakes the engine.
     kick: Arc<Foreign>,
     /// It takes nothing from the engine, so closing it blocks nobody.
@@ -56,13 +56,13 @@ enum State {
 
 impl EngineLink {
     /// A link, and the engine's end of its push socket.
-    pub fn new(bell: Foreign, kick: Foreign) -> io::Result<(Self, OwnedFd)> {
+    pub fn new(wake_word: Foreign, kick: Foreign) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = Socket::pair()?;
         ours.only_send()?;
         ours.set_send_room(IN_FLIGHT)?;
-        let (bell, kick) = (Arc::new(bell), Arc::new(kick));
+        let (wake_word, kick) = (Arc::new(wake_word), Arc::new(kick));
         let (backlog, state) = (Backlog::default(), State::Listens);
-        let link = Self { bell, kick, socket: Arc::new(ours), backlog, state, owing: None, watched: false };
+        let link = Self { wake_word, kick, socket: Arc::new(ours), backlog, state, owing: None, watched: false };
         Ok((link, theirs.into()))
     }
 
@@ -72,8 +72,8 @@ impl EngineLink {
     }
 
     /// The memory with the engine's wake word.
-    pub(crate) fn bell(&self) -> &Arc<Foreign> {
-        &self.bell
+    pub(crate) fn wake_word(&self) -> &Arc<Foreign> {
+        &self.wake_word
     }
 
     /// The eventfd that wakes the engine.
@@ -85,7 +85,7 @@ impl EngineLink {
     pub(crate) fn waker(&self, safely: bool) -> io::Result<Waker> {
         Ok(match safely {
             true => Waker::Push(Arc::clone(&self.socket)),
-            false => Waker::Eventfd(Doorbell::from(self.kick.try_clone()?)),
+            false => Waker::Eventfd(Notifier::from(self.kick.try_clone()?)),
         })
     }
 
@@ -230,8 +230,8 @@ mod tests {
     const A: ContextId = ContextId(1);
 
     fn link() -> (EngineLink, Socket) {
-        let (bell, kick) = (event_file().expect("fd"), event_file().expect("fd"));
-        let (link, theirs) = EngineLink::new(Foreign::ours(bell), Foreign::ours(kick)).expect("a link");
+        let (wake_word, kick) = (event_file().expect("fd"), event_file().expect("fd"));
+        let (link, theirs) = EngineLink::new(Foreign::ours(wake_word), Foreign::ours(kick)).expect("a link");
         (link, theirs.into())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 
 use engine::Network;
-use shm::eventfd::Doorbell;
+use shm::notifier::Notifier;
 use shm::socket::Socket;
 
 use crate::cm::ChannelId;
@@ -19,25 +19,25 @@ use crate::refusal::Refusal;
 #[derive(Debug, Clone)]
 pub(crate) struct Inbox {
     sender: Sender<Message>,
-    wake: Arc<Doorbell>,
+    wake: Arc<Notifier>,
 }
 
 impl Inbox {
     /// Where `sender` puts messages, and what wakes who takes them.
-    pub(crate) fn new(sender: Sender<Message>, wake: Doorbell) -> Self {
+    pub(crate) fn new(sender: Sender<Message>, wake: Notifier) -> Self {
         Self { sender, wake: Arc::new(wake) }
     }
 
     /// Hands the agent a message; false when it is gone.
     pub(crate) fn send(&self, message: Message) -> bool {
         let sent = self.sender.send(message).is_ok();
-        self.wake.ring();
+        self.wake.notify();
         sent
     }
 
     /// Has the agent's thread look again: messages are left.
     pub(crate) fn wake_again(&self) {
-        self.wake.ring();
+        self.wake.notify();
     }
 
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {

@@ -21,7 +21,7 @@ pub const STRIPES: u32 = 64;
 pub struct LaneEnd {
     /// The record, its process and device fields still to be filled in.
     pub out: LaneOut,
-    /// Lane memory, what wakes the receiver, what wakes its peer, the peer's bell.
+    /// Lane memory, what wakes the receiver, what wakes its peer, the peer's wake word.
     pub fds: Vec<Arc<Foreign>>,
 }
 
@@ -79,7 +79,7 @@ impl Lanes {
             len: LANE_LEN as u64,
             ..LaneOut::default()
         };
-        let fds = [&held.memory, me.kick(), peer.kick(), peer.bell()];
+        let fds = [&held.memory, me.kick(), peer.kick(), peer.wake_word()];
         Ok(LaneEnd { out, fds: fds.map(Arc::clone).into() })
     }
 

@@ -17,7 +17,7 @@ use engine::capture::CaptureHook;
 use engine::{Network, Outlet};
 use parking_lot::Mutex;
 use protocol::cm::Origin;
-use shm::Doorbell;
+use shm::Notifier;
 use udp::Outgoing;
 use wire::icrc::{self, Envelope};
 use wire::mad::{GSI_QKEY, MAD_LEN, Mad};
@@ -71,7 +71,7 @@ impl Arrived {
 #[derive(Debug)]
 pub(crate) struct Inlet {
     queue: Mutex<VecDeque<Arrived>>,
-    bell: Doorbell,
+    notifier: Notifier,
     lost: AtomicU64,
     capture_hook: Arc<CaptureHook>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Inlet {
 impl Inlet {
     /// An empty one, whose packets `capture_hook` sees.
     pub(crate) fn new(capture_hook: Arc<CaptureHook>) -> io::Result<Self> {
-        Ok(Self { queue: Mutex::default(), bell: Doorbell::new()?, lost: AtomicU64::new(0), capture_hook })
+        Ok(Self { queue: Mutex::default(), notifier: Notifier::new()?, lost: AtomicU64::new(0), capture_hook })
     }
 
     /// Takes datagrams for QP 0 or 1. The number of those that are of no use.
@@ -110,13 +110,13 @@ impl Inlet {
         }
         queue.push_back(arrived);
         if queue.len() == 1 {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
     /// What becomes readable when something comes.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn notifier(&self) -> BorrowedFd<'_> {
+        self.notifier.as_fd()
     }
 
     /// Whether something waits.
@@ -124,14 +124,14 @@ impl Inlet {
         !self.queue.lock().is_empty()
     }
 
-    /// The first that wait, `most` at most. If more do, the bell goes on to say so.
+    /// The first that wait, `most` at most. If more do, the notifier goes on to say so.
     pub(crate) fn take_some(&self, most: usize) -> VecDeque<Arrived> {
-        self.bell.drain();
+        self.notifier.drain();
         let mut queue = self.queue.lock();
         if queue.len() <= most {
             return std::mem::take(&mut *queue);
         }
-        self.bell.ring();
+        self.notifier.notify();
         // As many as one piece of work takes.
         queue.drain(..most).collect()
     }

@@ -2,7 +2,7 @@
 //!
 //! Whoever holds an engine's eventfd can drain it, or fill it and make the next ring wait. So a lane between two users comes
 //! with eventfds of the agent's own, one per user and target: whoever rings one wakes the agent, which looks at the target's
-//! bell and, if that is armed, wakes the target by its push socket. Nobody reads these eventfds, and the agent writes none.
+//! wake word and, if that is armed, wakes the target by its push socket. Nobody reads these eventfds, and the agent writes none.
 //! The principal type is [`Relays`].
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use shm::BellView;
-use shm::eventfd::Doorbell;
+use shm::WakeWordView;
+use shm::notifier::Notifier;
 
 use crate::engine_link::EngineLink;
 use crate::ids::ContextId;
@@ -30,8 +30,8 @@ pub struct Relays {
 }
 
 struct Relay {
-    doorbell: OwnedFd,
-    bell: BellView,
+    notifier: OwnedFd,
+    wake_word: WakeWordView,
     waker: Waker,
     /// The arming for which the target has been woken.
     woken: u32,
@@ -45,17 +45,22 @@ impl Relays {
     }
 
     /// What the user `uid` rings in order to wake `target`.
-    pub fn doorbell(&mut self, target: ContextId, link: &EngineLink, uid: u32) -> io::Result<OwnedFd> {
+    pub fn notifier(&mut self, target: ContextId, link: &EngineLink, uid: u32) -> io::Result<OwnedFd> {
         if let Some(relay) = self.by_way.get(&(target, uid)).and_then(|id| self.relays.get(id)) {
-            return relay.doorbell.try_clone();
+            return relay.notifier.try_clone();
         }
-        let doorbell = OwnedFd::from(Doorbell::new()?);
-        let theirs = doorbell.try_clone()?;
+        let notifier = OwnedFd::from(Notifier::new()?);
+        let theirs = notifier.try_clone()?;
         let id = self.last.wrapping_add(1);
-        let relay = Relay { doorbell, bell: BellView::map(link.bell().as_fd())?, waker: link.waker(true)?, woken: 0 };
+        let relay = Relay {
+            notifier,
+            wake_word: WakeWordView::map(link.wake_word().as_fd())?,
+            waker: link.waker(true)?,
+            woken: 0,
+        };
         // Every ring is an event of its own, though nobody drains it.
         let each = EventFlags::IN | EventFlags::ET;
-        epoll::add(&self.epoll, &relay.doorbell, EventData::new_u64(id.into()), each)?;
+        epoll::add(&self.epoll, &relay.notifier, EventData::new_u64(id.into()), each)?;
         self.last = id;
         self.relays.insert(id, relay);
         self.by_way.insert((target, uid), id);
@@ -69,7 +74,7 @@ impl Relays {
             self.by_way.remove(&way);
             if let Some(relay) = self.relays.remove(&id) {
                 // Others hold the eventfd, too: closing ours would not end the watch.
-                let _ = epoll::delete(&self.epoll, &relay.doorbell);
+                let _ = epoll::delete(&self.epoll, &relay.notifier);
             }
         }
     }
@@ -82,7 +87,7 @@ impl Relays {
         for event in events {
             let id = u32::try_from(event.data.u64()).unwrap_or_default();
             if let Some(relay) = self.relays.get_mut(&id)
-                && let Some(word) = relay.bell.armed()
+                && let Some(word) = relay.wake_word.armed()
                 && std::mem::replace(&mut relay.woken, word) != word
             {
                 relay.waker.wake();
@@ -114,39 +119,39 @@ mod tests {
     use crate::foreign::Foreign;
     use abi::layout::Record;
     use abi::private::{Push, push};
-    use shm::{Bell, Socket};
+    use shm::{Socket, WakeWord};
 
     const TARGET: ContextId = ContextId(7);
 
     #[test]
     fn a_ring_becomes_one_push_per_arming() {
-        let (bell, fd) = Bell::create().expect("a bell");
+        let (wake_word, fd) = WakeWord::create().expect("a wake word");
         let kick = crate::context::event_file().expect("an eventfd");
         let (link, theirs) = EngineLink::new(Foreign::ours(fd), Foreign::ours(kick)).expect("a link");
         let pushes = Socket::from(theirs);
         let mut relays = Relays::new().expect("none yet");
-        let doorbell = Doorbell::from(relays.doorbell(TARGET, &link, 1000).expect("a way"));
-        relays.doorbell(TARGET, &link, 1000).expect("the same way");
+        let notifier = Notifier::from(relays.notifier(TARGET, &link, 1000).expect("a way"));
+        relays.notifier(TARGET, &link, 1000).expect("the same way");
         assert_eq!(relays.len(), 1);
         let mut buffer = [0; 256];
         let mut pushed = || pushes.try_recv(&mut buffer).ok().and_then(|received| Push::read(&buffer[..received.len]));
-        doorbell.ring();
+        notifier.notify();
         relays.hand_on();
         assert!(pushed().is_none(), "who is awake is not woken");
-        bell.arm();
+        wake_word.arm();
         for _ in 0..3 {
-            doorbell.ring();
+            notifier.notify();
             relays.hand_on();
         }
         assert_eq!(pushed().map(|push| push.kind), Some(push::WAKE));
         assert!(pushed().is_none(), "once is enough");
-        bell.disarm();
-        bell.arm();
-        doorbell.ring();
+        wake_word.disarm();
+        wake_word.arm();
+        notifier.notify();
         relays.hand_on();
         assert!(pushed().is_some());
         relays.forget(TARGET);
-        doorbell.ring();
+        notifier.notify();
         relays.hand_on();
         assert!(relays.is_empty() && pushed().is_none());
     }

@@ -131,7 +131,7 @@ impl Server {
         world.follow_wire(Instant::now);
         let mut manager = Manager::new(&world, Outside::real()?)?;
         manager.follow_addresses(&world);
-        poller.watch(manager.inlet().bell(), Token::Management, EventFlags::IN)?;
+        poller.watch(manager.inlet().notifier(), Token::Management, EventFlags::IN)?;
         let wire = world.wire.start()?;
         let mut server = Self {
             world,

@@ -120,14 +120,14 @@ impl Wire {
     /// Gives an engine its wire lane. `own`: it belongs to the agent's user.
     pub(crate) fn open(&self, number: u32, engine: &EngineLink, own: bool) -> io::Result<Opened> {
         let shared = self.intake.is_some() && own && !self.apart;
-        let (link, EngineEnd { memory, doorbell }) =
-            Link::new(engine.bell().as_fd(), engine.waker(self.apart || !own)?, shared, self.intake.is_some())?;
-        let mut fds = vec![memory, doorbell];
+        let (link, EngineEnd { memory, notifier }) =
+            Link::new(engine.wake_word().as_fd(), engine.waker(self.apart || !own)?, shared, self.intake.is_some())?;
+        let mut fds = vec![memory, notifier];
         if let Some(intake) = &self.intake {
             if shared {
                 fds.push(intake.page_descriptor()?);
             }
-            intake.hear(number, link.doorbell())?;
+            intake.hear(number, link.notifier())?;
         }
         self.forwarder.add(number, link);
         Ok(Opened { fds, shared })
@@ -138,7 +138,7 @@ impl Wire {
         if let Some(link) = self.forwarder.remove(number)
             && let Some(intake) = &self.intake
         {
-            intake.forget(link.doorbell());
+            intake.forget(link.notifier());
         }
     }
 

@@ -207,23 +207,23 @@ fn a_domain_is_for_those_who_may_open_its_file() {
 fn what_an_engine_hands_over_is_what_it_should_be() {
     let agent = TestAgent::start();
     let event = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
-    let (_, bell) = shm::Region::create("bell", 4096).expect("memory");
-    let (_, long) = shm::Region::create("bell", 1 << 20).expect("memory");
-    let loose = rustix::fs::memfd_create("bell", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+    let (_, wake_word) = shm::Region::create("wake-word", 4096).expect("memory");
+    let (_, long) = shm::Region::create("wake-word", 1 << 20).expect("memory");
+    let loose = rustix::fs::memfd_create("wake-word", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
     let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
     let by_path = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("opened");
     let refused = [
         (&long, event(), Errno::EINVAL),
         (&loose, event(), Errno::EINVAL),
-        (&bell, pipe, Errno::EINVAL),
-        (&bell, by_path, Errno::EBADF),
+        (&wake_word, pipe, Errno::EINVAL),
+        (&wake_word, by_path, Errno::EBADF),
     ];
     let mut client = agent.client();
-    for (bell, kick, errno) in refused {
-        let answer = client.call_with(&hello(), &[bell.as_fd(), kick.as_fd()]);
+    for (wake_word, kick, errno) in refused {
+        let answer = client.call_with(&hello(), &[wake_word.as_fd(), kick.as_fd()]);
         assert_eq!(answer.status, errno.to_status(), "{}", answer.reason());
     }
-    assert_eq!(client.call_with(&hello(), &[bell.as_fd(), event().as_fd()]).status, 0);
+    assert_eq!(client.call_with(&hello(), &[wake_word.as_fd(), event().as_fd()]).status, 0);
 }
 
 /// REG_MR of memory in a file that was never written, so that it takes address space and nothing else.

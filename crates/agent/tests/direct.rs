@@ -10,18 +10,18 @@ use agent::dispatch::dispatch;
 use agent::foreign::Passed;
 use agent::world::World;
 use rustix::event::{EventfdFlags, eventfd};
-use shm::{Bell, Socket};
+use shm::{Socket, WakeWord};
 
 /// An engine of a user: its context, its number and where it is told things.
 fn engine(world: &mut World, uid: u32) -> (ContextId, u32, Socket) {
     let id = world.open(0, 0, Peer { pid: 1, uid, comm: "test".into() }).expect("open");
     let get = legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], 48);
     assert_eq!(dispatch(world, id, &get, Vec::new()).status, 0);
-    let (_, bell) = Bell::create().expect("a bell");
+    let (_, wake_word) = WakeWord::create().expect("a wake word");
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     let body = EngineHello { pid: std::process::id(), flags: 0 };
     let hello = extended(number::ENGINE_HELLO, &body, size_of::<EngineHelloAnswer>(), 0);
-    let mut reply = dispatch(world, id, &hello, [bell, kick].map(Passed::ours).into());
+    let mut reply = dispatch(world, id, &hello, [wake_word, kick].map(Passed::ours).into());
     assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
     let number = EngineHelloAnswer::read(&reply.bytes).expect("an answer").engine;
     (id, number, reply.fds.pop().expect("the push socket").into())

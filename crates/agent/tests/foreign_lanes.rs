@@ -21,17 +21,17 @@ use common::Client;
 use common::hostile::{HANG, OTHER, as_user, for_everybody};
 use engine::{Engine, SocketControl};
 use rustix::event::{EventfdFlags, eventfd};
-use shm::{Bell, Socket};
+use shm::{Socket, WakeWord};
 
 /// An engine of a user in a process: its context and its push socket.
 fn engine(world: &mut World, uid: u32, pid: u32) -> (ContextId, Socket) {
     let id = world.open(0, 0, Peer { pid, uid, comm: "test".into() }).expect("open");
     let get = legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], 48);
     assert_eq!(dispatch(world, id, &get, Vec::new()).status, 0);
-    let (_, bell) = Bell::create().expect("a bell");
+    let (_, wake_word) = WakeWord::create().expect("a wake word");
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     let hello = extended(number::ENGINE_HELLO, &EngineHello { pid, flags: 0 }, size_of::<EngineHelloAnswer>(), 0);
-    let mut reply = dispatch(world, id, &hello, [bell, kick].map(Passed::ours).into());
+    let mut reply = dispatch(world, id, &hello, [wake_word, kick].map(Passed::ours).into());
     assert_eq!(reply.status, 0, "{}", String::from_utf8_lossy(&reply.bytes));
     (id, reply.fds.pop().expect("the push socket").into())
 }

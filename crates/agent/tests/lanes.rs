@@ -181,14 +181,16 @@ fn what_could_make_peers_wait_is_refused() {
     let mut client = agent.client();
     let hello = extended(number::ENGINE_HELLO, &EngineHello::default(), 24, 0);
     let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
-    let (_, bell) = Region::create("bell", 4096).expect("a bell");
+    let (_, wake_word) = Region::create("wake-word", 4096).expect("a wake word");
     let file = std::fs::File::open("/dev/null").expect("there");
-    for fds in [vec![], vec![bell.as_fd()], vec![bell.as_fd(), pipe.as_fd()], vec![file.as_fd(), file.as_fd()]] {
+    for fds in
+        [vec![], vec![wake_word.as_fd()], vec![wake_word.as_fd(), pipe.as_fd()], vec![file.as_fd(), file.as_fd()]]
+    {
         assert_eq!(client.call_with(&hello, &fds).status, Errno::EINVAL.to_status());
     }
     assert_eq!(open_lane(&mut client, 1, 0).status, Errno::EINVAL.to_status(), "no hello, no lane");
     let (engine, ..) = client.hello();
-    assert_eq!(client.call_with(&hello, &[bell.as_fd(), pipe.as_fd()]).status, Errno::EEXIST.to_status());
+    assert_eq!(client.call_with(&hello, &[wake_word.as_fd(), pipe.as_fd()]).status, Errno::EEXIST.to_status());
     assert_eq!(open_lane(&mut client, engine, 64).status, Errno::EINVAL.to_status());
 }
 

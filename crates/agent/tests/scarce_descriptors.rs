@@ -79,6 +79,6 @@ fn who_waits_for_descriptors_gets_them_when_there_is_room() {
     let pushed = Push::read(&bytes[..received.len]).expect("whole");
     assert_eq!((pushed.kind, received.fds.len()), (push::LANE, 4));
     one.qp();
-    let error = control.call(&hello, &[file.as_fd(), file.as_fd()]).expect_err("those are no bell and no eventfd");
+    let error = control.call(&hello, &[file.as_fd(), file.as_fd()]).expect_err("those are no wake word and no eventfd");
     assert_eq!(error.errno, Errno::EINVAL, "the agent has heard it");
 }

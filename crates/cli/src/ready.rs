@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use shm::denied::{Denied, denied, named};
-use shm::{Doorbell, Region, Socket};
+use shm::{Notifier, Region, Socket};
 
 use crate::admin::Connection;
 use crate::finding::Finding;
@@ -246,7 +246,7 @@ fn system_calls(_: &Surroundings<'_>) -> Finding {
     let tried = Region::create("softhca-doctor", 4096)
         .map(drop)
         .and_then(|()| Region::create_published("softhca-doctor", 4096).map(drop))
-        .and_then(|()| Doorbell::new().map(drop))
+        .and_then(|()| Notifier::new().map(drop))
         .and_then(|()| epoll().map_err(denied("epoll_create1")))
         .and_then(|()| timer().map_err(denied("timerfd_create")))
         .and_then(|()| thread().map(drop).map_err(named("pthread_create")))

@@ -157,11 +157,11 @@ impl Engine {
         let page = memory.view(&out.page, &mut fds)?;
 
         shm::register_barrier();
-        let (waker, bell) = Waker::new()?;
+        let (waker, wake_word) = Waker::new()?;
         let flags = if is_home { Faults::ask(&page)? } else { 0 };
         let hello = EngineHello { pid: std::process::id(), flags };
         let request = request::private(command::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>());
-        let answer = control.call(&request, &[bell.as_fd(), waker.kick_fd()])?;
+        let answer = control.call(&request, &[wake_word.as_fd(), waker.kick_fd()])?;
         let hello: EngineHelloAnswer = answer.get(0)?;
         let [board, push] = <[OwnedFd; 2]>::try_from(answer.fds)
             .map_err(|_| Error::refuse(Errno::EIO, "ENGINE_HELLO came without its descriptors"))?;

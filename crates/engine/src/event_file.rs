@@ -32,7 +32,7 @@ impl<R> EventFile<R> {
     pub(crate) fn push(&self, record: R) {
         let mut queue = self.queue.lock();
         queue.push_back(record);
-        self.ring();
+        self.notify();
     }
 
     /// Takes out the records that `keep` refuses: those of an object that is being destroyed.
@@ -48,7 +48,7 @@ impl<R> EventFile<R> {
     pub(crate) fn kill(&self) {
         let _queue = self.queue.lock();
         self.dead.store(true, Ordering::Relaxed);
-        self.ring();
+        self.notify();
     }
 
     /// The next record. `foreign` gives one of the agent's and says whether more wait there; those go first. `count` is told of it
@@ -81,7 +81,7 @@ impl<R> EventFile<R> {
         let record = record.or_else(|| queue.pop_front());
         let dead = self.dead.load(Ordering::Relaxed);
         if more || dead || !queue.is_empty() {
-            self.ring();
+            self.notify();
         }
         record.iter().for_each(count);
         match record {
@@ -90,7 +90,7 @@ impl<R> EventFile<R> {
         }
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         // EAGAIN means that the counter is as high as it goes, hence not zero.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }

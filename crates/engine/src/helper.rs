@@ -2,7 +2,7 @@
 //!
 //! While the program polls its CQs, it does the engine's work itself, and the thread only looks now and then whether that is
 //! still so. When the program has stopped (it sleeps on an event, or computes), the thread takes over: works while there is work,
-//! then arms the bell, looks once more, and sleeps until a peer, a timer, the agent or the program wakes it. An idle engine uses no CPU.
+//! then arms the wake word, looks once more, and sleeps until a peer, a timer, the agent or the program wakes it. An idle engine uses no CPU.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rustix::event::epoll;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use shm::denied::{denied, named};
-use shm::{Bell, Doorbell, Socket};
+use shm::{Notifier, Socket, WakeWord};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -63,8 +63,8 @@ const TIMER: u64 = 2;
 
 /// What wakes the thread, and what it knows of the program.
 pub(crate) struct Waker {
-    pub(crate) bell: Bell,
-    kick: Doorbell,
+    pub(crate) wake_word: WakeWord,
+    kick: Notifier,
     /// The first fires when the program has not polled for a pause.
     timers: [OwnedFd; 2],
     /// Which of them is set next.
@@ -96,10 +96,10 @@ struct Watched {
 }
 
 impl Waker {
-    /// The waker, and the bell's descriptor for the agent.
+    /// The waker, and the wake word's descriptor for the agent.
     pub(crate) fn new() -> Result<(Self, OwnedFd)> {
-        let (bell, fd) = Bell::create()?;
-        let kick = Doorbell::new()?;
+        let (wake_word, fd) = WakeWord::create()?;
+        let kick = Notifier::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(denied("epoll_create1"))?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, kick.as_fd(), epoll::EventData::new_u64(KICK), edge)?;
@@ -111,7 +111,7 @@ impl Waker {
             epoll::add(&epoll, timer, epoll::EventData::new_u64(TIMER), edge)?;
         }
         let waker = Self {
-            bell,
+            wake_word,
             kick,
             timers,
             turn: AtomicUsize::new(0),
@@ -143,7 +143,7 @@ impl Waker {
 
     /// Wakes the thread: there is something to do that it cannot see by itself.
     pub(crate) fn kick(&self) {
-        self.kick.ring();
+        self.kick.notify();
     }
 
     /// Somebody was blocked, or there is a nearer deadline. While the program polls, it finds out itself when it is time; else the
@@ -424,7 +424,7 @@ impl Engine {
                     idle.gave_back = true;
                 }
             }
-            waker.bell.disarm();
+            waker.wake_word.disarm();
             waker.goes_to_work();
             idle.woke(tsc::now());
         }
@@ -458,17 +458,17 @@ impl Engine {
         waker.going_to_rest();
         if waker.progress_mode.is_on() && idle.restless {
             if !waker.progress_mode.is_polling() {
-                waker.bell.arm();
+                waker.wake_word.arm();
             }
             shm::sleeper_fence();
             return true;
         }
-        waker.bell.arm();
+        waker.wake_word.arm();
         if soon && idle.restless {
             shm::sleeper_fence();
             return true;
         }
-        waker.bell.set_restless(soon);
+        waker.wake_word.set_restless(soon);
         let sound = shm::sleeper_barrier();
         idle.restless = soon && sound;
         sound
@@ -478,13 +478,13 @@ impl Engine {
     fn settle_down(&self, idle: &mut IdlePolicy) {
         if idle.restless && !self.waker.progress_mode.is_on() {
             idle.restless = false;
-            self.waker.bell.set_restless(false);
+            self.waker.wake_word.set_restless(false);
         }
     }
 
     /// The program polls only now and then: it and the thread see to what comes by turns, for a while.
     fn share_work(&self, idle: &mut IdlePolicy) {
-        self.waker.bell.set_restless(true);
+        self.waker.wake_word.set_restless(true);
         idle.restless = shm::sleeper_barrier();
         if idle.restless {
             let pause = self.waker.watchdog.ticks();
@@ -505,7 +505,7 @@ impl Engine {
     /// peers ring from now on.
     pub(crate) fn take_turn(self: &Arc<Self>) -> bool {
         self.waker.kick.drain();
-        self.waker.bell.disarm();
+        self.waker.wake_word.disarm();
         self.listen();
         self.do_pending_work();
         if self.progress(false) {
@@ -513,10 +513,10 @@ impl Engine {
         }
         // No barrier: whoever posts does so on this same thread.
         self.give_back();
-        self.waker.bell.arm();
+        self.waker.wake_word.arm();
         let worked = self.looks_once_more();
         if worked {
-            self.waker.bell.disarm();
+            self.waker.wake_word.disarm();
         }
         worked
     }

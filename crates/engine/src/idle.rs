@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_kicked_when_it_rests_and_not_when_it_is_at_work() {
-        let (waker, _bell) = Waker::new().unwrap();
+        let (waker, _wake_word) = Waker::new().unwrap();
         waker.goes_to_work();
         assert!(!is_kicked(&waker));
         waker.going_to_rest();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use abi::errno::Errno;
 use abi::private::LaneOut;
 use arc_swap::ArcSwap;
-use shm::{BellView, Doorbell, Glance, LANE_LEN, LaneRx, LaneTx, Side};
+use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, Side, WakeWordView};
 
 use crate::capture::Ends;
 use crate::cell::Notice;
@@ -113,8 +113,8 @@ pub(crate) struct Lane {
     concern: Apart,
     blocked: Mutex<Blocked>,
     pub(crate) has_blocked: AtomicBool,
-    peer_bell: BellView,
-    peer_wake: Doorbell,
+    peer_wake_word: WakeWordView,
+    peer_wake: Notifier,
     /// The arming for which the peer has been rung.
     rung: AtomicU32,
     /// The peer is gone, or has broken the rules: nothing goes in or out any more.
@@ -128,9 +128,9 @@ struct Blocked {
 }
 
 impl Lane {
-    /// Takes our side of the lane that the agent describes; `fds` are its memory, our wake-up, the peer's and the peer's bell.
+    /// Takes our side of the lane that the agent describes; `fds` are its memory, our wake-up, the peer's and the peer's wake word.
     pub(crate) fn new(out: &LaneOut, fds: Vec<OwnedFd>) -> Result<Arc<Self>> {
-        let [memory, _our_kick, peer_wake, bell] = <[OwnedFd; 4]>::try_from(fds)
+        let [memory, _our_kick, peer_wake, wake_word] = <[OwnedFd; 4]>::try_from(fds)
             .map_err(|_| Error::refuse(Errno::EIO, "a lane came without its descriptors"))?;
         let region = shm::Region::map(memory.as_fd(), LANE_LEN)?;
         let side = if out.side == 0 { Side::A } else { Side::B };
@@ -154,8 +154,8 @@ impl Lane {
             concern: Apart::default(),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
-            peer_bell: BellView::map(bell.as_fd())?,
-            peer_wake: Doorbell::from(peer_wake),
+            peer_wake_word: WakeWordView::map(wake_word.as_fd())?,
+            peer_wake: Notifier::from(peer_wake),
             rung: AtomicU32::new(0),
             dead: AtomicBool::new(false),
         }))
@@ -196,7 +196,7 @@ impl Lane {
     /// After pushing: wakes the peer if it has asked for that.
     pub(crate) fn notify(&self) {
         if self.is_called_for() {
-            self.ring();
+            self.wake_peer();
         }
     }
 
@@ -204,13 +204,13 @@ impl Lane {
     #[inline]
     pub(crate) fn is_called_for(&self) -> bool {
         shm::poster_fence();
-        self.peer_bell.armed().is_some_and(|word| self.rung.swap(word, Ordering::Relaxed) != word)
+        self.peer_wake_word.armed().is_some_and(|word| self.rung.swap(word, Ordering::Relaxed) != word)
     }
 
     /// Wakes the peer.
     #[cold]
-    pub(crate) fn ring(&self) {
-        self.peer_wake.ring();
+    pub(crate) fn wake_peer(&self) {
+        self.peer_wake.notify();
     }
 
     /// Puts a QP that found the lane full on the list of those to go on with.

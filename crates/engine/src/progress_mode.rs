@@ -2,11 +2,11 @@
 //! To leave the work to such a program for a millisecond, as to one that polls without end, makes its peers wait; to have peers ring while it polls
 //! has the helper thread take the processor from it. Principal type: [`ProgressMode`].
 //!
-//! So the bell is the program's as well. A poll that finds nothing is followed by another, and so is a post: the program *is polling*, and the bell is silent. With one that
-//! finds something it may be over: the program arms the bell and looks once more. A thread that has work does not arm the bell while the
+//! So the wake word is the program's as well. A poll that finds nothing is followed by another, and so is a post: the program *is polling*, and the wake word is disarmed. With one that
+//! finds something it may be over: the program arms the wake word and looks once more. A thread that has work does not arm the wake word while the
 //! program is polling. Should the program stop without having found anything, a timer tells the thread.
 //!
-//! The bell's sleeper is restless meanwhile ([`shm::bell`]), so that arming needs no system call. When this begins, [`crate::stall`] says.
+//! The wake word's sleeper is restless meanwhile ([`shm::wake_word`]), so that arming needs no system call. When this begins, [`crate::stall`] says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -50,9 +50,9 @@ pub(crate) enum Polled {
     Polling,
     /// That a timer is set.
     Unguarded,
-    /// That the bell is armed.
+    /// That the wake word is armed.
     MayStop,
-    /// Nothing: the bell is not the program's.
+    /// Nothing: the wake word is not the program's.
     Stands,
     /// That the thread sees to everything again.
     Over,
@@ -71,7 +71,7 @@ impl ProgressMode {
         self.until.store(until.max(1), Ordering::Relaxed);
     }
 
-    /// Whether the program polls and will poll again. Ask after disarming the bell.
+    /// Whether the program polls and will poll again. Ask after disarming the wake word.
     pub(crate) fn is_polling(&self) -> bool {
         // Pairs with the fence in `polled`: either the program's arming comes after the thread's disarming, or the thread sees that it may have stopped.
         fence(Ordering::SeqCst);
@@ -144,7 +144,7 @@ impl Waker {
                 return false;
             }
             Polled::MayStop => {
-                self.bell.arm();
+                self.wake_word.arm();
                 shm::sleeper_fence();
                 return true;
             }
@@ -156,11 +156,11 @@ impl Waker {
     }
 
     /// The program is polling: peers need not ring. It may have lost its processor since it said so, and the helper, told by the timer, may have
-    /// taken over and gone to sleep behind this bell; or another thread of the program has found something. Then the helper looks again.
+    /// taken over and gone to sleep behind this wake word; or another thread of the program has found something. Then the helper looks again.
     fn silence(&self) {
-        if self.bell.is_armed() {
-            self.bell.disarm();
-            // Pairs with the fence in `is_polling`, after which the helper arms the bell: who disarms that sees why it was armed.
+        if self.wake_word.is_armed() {
+            self.wake_word.disarm();
+            // Pairs with the fence in `is_polling`, after which the helper arms the wake word: who disarms that sees why it was armed.
             fence(Ordering::SeqCst);
             if !self.progress_mode.polling.load(Ordering::Relaxed) {
                 self.kick();
@@ -183,7 +183,7 @@ impl Engine {
     #[inline(never)]
     fn end_shared_poll(self: &Arc<Self>, found: bool) {
         if self.waker.polled_in_shared_mode(found) {
-            // What comes from now on, the bell tells.
+            // What comes from now on, the wake word tells.
             self.progress(true);
         }
         if !self.waker.progress_mode.is_on() {
@@ -202,7 +202,7 @@ impl Qp {
         let on_wire = inner.on_wire;
         drop(inner);
         if let Some(lane) = peer {
-            lane.ring();
+            lane.wake_peer();
         }
         if on_wire {
             self.engine().waker.sent();
@@ -214,7 +214,7 @@ impl Qp {
 mod tests {
     use std::os::fd::AsFd;
 
-    use shm::{BellView, Doorbell};
+    use shm::{Notifier, WakeWordView};
 
     use super::*;
 
@@ -229,7 +229,7 @@ mod tests {
     fn a_program_that_finds_nothing_is_polling_until_it_finds_something() {
         let progress_mode = began();
         assert!(!progress_mode.is_polling());
-        assert_eq!(progress_mode.polled(true, 10), Polled::Stands, "the thread has armed the bell");
+        assert_eq!(progress_mode.polled(true, 10), Polled::Stands, "the thread has armed the wake word");
         for (now, first) in [(20, Polled::Unguarded), (30, Polled::Polling)] {
             assert_eq!(progress_mode.polled(false, now), first, "one timer is enough");
             assert_eq!(progress_mode.polled(false, now), Polled::Polling);
@@ -279,11 +279,11 @@ mod tests {
     }
 
     /// A waker whose thread sleeps, and what peers see of it.
-    fn asleep() -> (Waker, BellView) {
+    fn asleep() -> (Waker, WakeWordView) {
         let (waker, fd) = Waker::new().expect("a waker");
-        let view = BellView::map(fd.as_fd()).expect("its bell");
+        let view = WakeWordView::map(fd.as_fd()).expect("its wake word");
         waker.progress_mode.begin(u64::MAX);
-        waker.bell.arm();
+        waker.wake_word.arm();
         (waker, view)
     }
 
@@ -304,25 +304,25 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_stays_silent_although_a_thread_that_was_at_work_arms_it() {
+    fn the_wake_word_stays_disarmed_although_a_thread_that_was_at_work_arms_it() {
         let (waker, view) = asleep();
         assert!(!waker.polled_in_shared_mode(false));
-        waker.bell.arm();
+        waker.wake_word.arm();
         assert!(!waker.polled_in_shared_mode(false));
         assert_eq!(view.armed(), None);
     }
 
     #[test]
-    fn the_thread_hears_of_a_program_that_was_taken_for_gone_and_silences_the_bell_after_all() {
+    fn the_thread_hears_of_a_program_that_was_taken_for_gone_and_disarms_the_wake_word_after_all() {
         let (waker, view) = asleep();
-        let kicked = || Doorbell::from(waker.kick_fd().try_clone_to_owned().expect("a descriptor")).drain();
+        let kicked = || Notifier::from(waker.kick_fd().try_clone_to_owned().expect("a descriptor")).drain();
         assert_eq!(waker.progress_mode.polled(false, 10), Polled::Unguarded);
         waker.silence();
         assert!(view.armed().is_none() && !kicked(), "it is polling");
         // Here it loses its processor; the timer fires, and the thread goes to sleep.
         assert_eq!(waker.progress_mode.polled(false, 20), Polled::Polling);
         assert!(!waker.progress_mode.fired(true) && !waker.progress_mode.is_polling());
-        waker.bell.arm();
+        waker.wake_word.arm();
         waker.silence();
         assert!(view.armed().is_some() || kicked(), "nobody would see what peers send");
     }
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn the_thread_hears_when_a_polling_program_goes_to_sleep_and_when_it_is_over() {
         let (waker, _view) = asleep();
-        let kicked = || Doorbell::from(waker.kick_fd().try_clone_to_owned().expect("a descriptor")).drain();
+        let kicked = || Notifier::from(waker.kick_fd().try_clone_to_owned().expect("a descriptor")).drain();
         assert!(!waker.polled_in_shared_mode(false) && !kicked());
         assert!(waker.hand_over() && kicked());
         assert!(!waker.hand_over() && !kicked());

@@ -31,8 +31,8 @@ impl Engine {
         let mut far = None;
         if peer == self.number() {
             // Both sides are ours: the other one sees the wake-ups the other way round.
-            let [memory, mine, other, bell] = answer.fds.as_slice() else { return Err(Errno::EIO.into()) };
-            let copies = [memory, other, mine, bell].map(OwnedFd::try_clone);
+            let [memory, mine, other, wake_word] = answer.fds.as_slice() else { return Err(Errno::EIO.into()) };
+            let copies = [memory, other, mine, wake_word].map(OwnedFd::try_clone);
             let copies = copies.into_iter().collect::<std::io::Result<Vec<_>>>().map_err(Error::from)?;
             far = Some(Lane::new(&LaneOut { side: 1 - out.side.min(1), ..out }, copies)?);
         }

@@ -90,9 +90,9 @@ pub(crate) enum Origin<'a> {
 
 /// The peer at the far end of the QP's lane has to be woken.
 #[cold]
-pub(crate) fn ring(inner: &mut Inner) {
+pub(crate) fn wake_peer(inner: &mut Inner) {
     match (&inner.route, inner.wake) {
-        (Route::Lane(lane), Wake::AtOnce) => lane.ring(),
+        (Route::Lane(lane), Wake::AtOnce) => lane.wake_peer(),
         (Route::Lane(_), _) => inner.wake = Wake::Owed,
         _ => {}
     }
@@ -293,7 +293,7 @@ impl Qp {
         let wakes = exit.finish(self, inner.blocked, sent);
         inner.route = route;
         if wakes {
-            ring(inner);
+            wake_peer(inner);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Simulation`] is one thread without a clock. Packets, timers, the turns of engines and the [alarms](Simulation::alarm) of the one who
 //! simulates are events in a queue; when each comes is decided by the seed, and time jumps from one to the next. The engines are those of real
-//! time, with their lanes, doorbells and state machines: only their helper threads are missing, whose turns are events. What happens once with
+//! time, with their lanes, notifiers and state machines: only their helper threads are missing, whose turns are events. What happens once with
 //! a seed happens with it again, to the last byte of the last packet ([`Simulation::digest`] tells), so that a failure can be looked at as
 //! often as one likes, with more and more said about it ([`Simulation::watch`]).
 //!

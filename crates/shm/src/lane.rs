@@ -76,7 +76,7 @@ pub struct LaneRx {
 }
 
 impl LaneRx {
-    /// Does the peer wait for space? Ask after publishing or releasing some; if so, clear first, then ring its doorbell.
+    /// Does the peer wait for space? Ask after publishing or releasing some; if so, clear first, then ring its notifier.
     pub fn peer_waiting(&self) -> bool {
         said_waiting(&self.control)
     }

@@ -3,8 +3,8 @@
 //! * [`Region`]: a mapping of a sealed memfd, which the other party can neither shrink under us nor (when published) write.
 //! * [`ring`] and [`bulk`]: single-producer single-consumer rings, of 64-byte cells and of bytes.
 //! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
-//! * [`bell`]: the word by which a sleeper says that it wants to be woken, and the barriers that make this safe.
-//! * [`eventfd`] and [`socket`]: the doorbell that wakes it, and the socket that carries descriptors.
+//! * [`wake word`]: the word by which a sleeper says that it wants to be woken, and the barriers that make this safe.
+//! * [`eventfd`] and [`socket`]: the notifier that wakes it, and the socket that carries descriptors.
 //! * [`life`]: a word that says that a thread has ended, however it did.
 //! * [`share`]: a mapping of somebody else's file, which may be cut short.
 //! * [`capture_ring`]: a ring of records that loses what it has no room for.
@@ -23,11 +23,9 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p softhca-shm --release --lib loom
 //! ```
 
-pub mod bell;
 pub mod bulk;
 pub mod capture_ring;
 pub mod denied;
-pub mod eventfd;
 pub mod file_limit;
 pub mod inherit;
 pub mod lane;
@@ -36,17 +34,19 @@ pub mod life;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod memory;
+pub mod notifier;
 pub mod region;
 pub mod ring;
 pub mod share;
 pub mod socket;
 #[cfg(all(test, not(loom)))]
 mod tests;
+pub mod wake_word;
 
-pub use bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier, sleeper_fence};
 pub use bulk::{BulkRx, BulkSlot, BulkTx, PIECE_MAX};
-pub use eventfd::Doorbell;
 pub use lane::{BULK, LANE_LEN, LaneRx, LaneTx, Side, ends};
+pub use notifier::Notifier;
 pub use region::{Region, mapped_regions};
 pub use ring::{Broken, CELLS, Consumer, Glance, Producer, PushError, RECORD_CELLS, RECORD_MAX};
 pub use socket::{Credentials, FDS_MAX, Listener, Received, Socket};
+pub use wake_word::{WakeWord, WakeWordView, poster_fence, register_barrier, sleeper_barrier, sleeper_fence};

@@ -12,17 +12,17 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use crate::bell::{Bell, BellView};
 use crate::lane::{said_waiting, say_waiting};
 use crate::layout::{BULK, BULK_HEAD, CELL, CELLS, CELLS_AT, RING_HEAD, WAITING};
 use crate::memory::{CELL_DATA, Memory};
 use crate::ring::{Consumer, Producer, PushError, RECORD_MAX};
+use crate::wake_word::{WakeWord, WakeWordView};
 use crate::{bulk, ring};
 
 const CONTROL: [usize; 3] = [RING_HEAD, BULK_HEAD, WAITING];
 const LINES: usize = BULK / CELL;
 
-/// One direction of a lane, and the lines of its bulk ring. The first control word doubles as a bell.
+/// One direction of a lane, and the lines of its bulk ring. The first control word doubles as a wake word.
 #[derive(Clone)]
 struct Model(Arc<Parts>);
 
@@ -266,41 +266,41 @@ impl Engine {
 }
 
 /// The poster's three steps; membarrier(2) is a fence on both sides by definition.
-fn post(ring: &mut Producer<Model>, bell: &BellView<Model>, doorbell: &AtomicBool) {
+fn post(ring: &mut Producer<Model>, wake_word: &WakeWordView<Model>, notifier: &AtomicBool) {
     ring.push(&record(1, 1)).unwrap();
     fence(Ordering::SeqCst);
-    if bell.armed().is_some() {
-        doorbell.store(true, Ordering::Relaxed);
+    if wake_word.armed().is_some() {
+        notifier.store(true, Ordering::Relaxed);
     }
 }
 
 /// The sleeper's steps up to the sleep itself; true when it has gone to sleep.
-fn go_to_sleep(engine: &Engine, bell: &Bell<Model>) -> bool {
-    bell.arm();
+fn go_to_sleep(engine: &Engine, wake_word: &WakeWord<Model>) -> bool {
+    wake_word.arm();
     fence(Ordering::SeqCst);
     if engine.poll() {
-        bell.disarm();
+        wake_word.disarm();
         return false;
     }
     true
 }
 
 /// Posters on a lane each, a sleeper, and perhaps an application that polls now and then. Whatever the order: when all is
-/// quiet, every record has been seen, or the doorbell has been rung.
+/// quiet, every record has been seen, or the notifier has been rung.
 fn wake(posts: &[usize], application_polls: bool) {
     let lanes = posts.iter().map(|_| ring::used_until(Model::new(), 0));
     let memory = Model::new();
-    let bell = Bell::in_memory(memory.clone());
-    let doorbell = Arc::new(AtomicBool::new(false));
+    let wake_word = WakeWord::in_memory(memory.clone());
+    let notifier = Arc::new(AtomicBool::new(false));
     let (producers, consumers): (Vec<_>, Vec<_>) = lanes.unzip();
     let engine = Arc::new(Engine { rings: Mutex::new(consumers), seen: AtomicU32::new(0), epoch: AtomicU32::new(0) });
     let mut threads = Vec::new();
     for (mut ring, posts) in producers.into_iter().zip(posts.to_vec()) {
-        let (view, doorbell) = (BellView::of_memory(memory.clone()), doorbell.clone());
-        threads.push(thread::spawn(move || (0..posts).for_each(|_| post(&mut ring, &view, &doorbell))));
+        let (view, notifier) = (WakeWordView::of_memory(memory.clone()), notifier.clone());
+        threads.push(thread::spawn(move || (0..posts).for_each(|_| post(&mut ring, &view, &notifier))));
     }
     if application_polls {
-        // One last poll, then never again. It leaves the bell alone: only the sleeper disarms.
+        // One last poll, then never again. It leaves the wake word alone: only the sleeper disarms.
         let engine = engine.clone();
         threads.push(thread::spawn(move || {
             engine.epoch.fetch_add(1, Ordering::Relaxed);
@@ -312,7 +312,7 @@ fn wake(posts: &[usize], application_polls: bool) {
     loop {
         thread::yield_now();
         let now = engine.epoch.load(Ordering::Relaxed);
-        if std::mem::replace(&mut epoch, now) == now && go_to_sleep(&engine, &bell) {
+        if std::mem::replace(&mut epoch, now) == now && go_to_sleep(&engine, &wake_word) {
             break;
         }
     }
@@ -320,7 +320,7 @@ fn wake(posts: &[usize], application_polls: bool) {
         thread.join().unwrap();
     }
     let all_seen = engine.seen.load(Ordering::Relaxed) as usize == posts.iter().sum();
-    assert!(all_seen || doorbell.load(Ordering::Relaxed), "a record waits, the sleeper sleeps, and nobody rang");
+    assert!(all_seen || notifier.load(Ordering::Relaxed), "a record waits, the sleeper sleeps, and nobody rang");
 }
 
 #[test]
@@ -343,9 +343,9 @@ fn wake_after_the_last_poll() {
 enum Program {
     /// It leaves everything to the thread.
     Away,
-    /// It attends at first, finds something, and arms the bell.
+    /// It attends at first, finds something, and arms the wake word.
     Finds,
-    /// It attends at first and is about to silence the bell, when it loses its processor: the thread, told by a timer, takes over.
+    /// It attends at first and is about to silence the wake word, when it loses its processor: the thread, told by a timer, takes over.
     IsLate,
 }
 
@@ -353,40 +353,40 @@ enum Program {
 fn attend(posts: usize, does: Program) {
     let (mut ring, consumer) = ring::used_until(Model::new(), 0);
     let memory = Model::new();
-    let bell = Arc::new(Bell::in_memory(memory.clone()));
+    let wake_word = Arc::new(WakeWord::in_memory(memory.clone()));
     // Every poster has seen that: a barrier has followed it.
-    bell.set_restless(true);
-    let doorbell = Arc::new(AtomicBool::new(false));
+    wake_word.set_restless(true);
+    let notifier = Arc::new(AtomicBool::new(false));
     let attending = Arc::new(AtomicBool::new(does != Program::Away));
     let engine =
         Arc::new(Engine { rings: Mutex::new(vec![consumer]), seen: AtomicU32::new(0), epoch: AtomicU32::new(0) });
     let poster = {
-        let (view, doorbell) = (BellView::of_memory(memory), doorbell.clone());
+        let (view, notifier) = (WakeWordView::of_memory(memory), notifier.clone());
         thread::spawn(move || {
             for _ in 0..posts {
                 ring.push(&record(1, 1)).unwrap();
                 if view.armed().is_some() {
-                    doorbell.store(true, Ordering::Relaxed);
+                    notifier.store(true, Ordering::Relaxed);
                 }
             }
         })
     };
-    let (its_engine, its_bell, attends) = (engine.clone(), bell.clone(), attending.clone());
+    let (its_engine, its_wake_word, attends) = (engine.clone(), wake_word.clone(), attending.clone());
     let program = match does {
         Program::Away => None,
         Program::Finds => Some(thread::spawn(move || {
             // It has found what it waited for, and may not poll any more.
             attends.store(false, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            its_bell.arm();
+            its_wake_word.arm();
             fence(Ordering::SeqCst);
             its_engine.poll();
         })),
         Program::IsLate => {
-            let kick = doorbell.clone();
+            let kick = notifier.clone();
             Some(thread::spawn(move || {
-                if its_bell.is_armed() {
-                    its_bell.disarm();
+                if its_wake_word.is_armed() {
+                    its_wake_word.disarm();
                     fence(Ordering::SeqCst);
                     if !attends.load(Ordering::Relaxed) {
                         kick.store(true, Ordering::Relaxed);
@@ -395,12 +395,12 @@ fn attend(posts: usize, does: Program) {
             }))
         }
     };
-    // The thread, which was at work just now: it arms the bell, unless the program is to do that, looks, and sleeps.
+    // The thread, which was at work just now: it arms the wake word, unless the program is to do that, looks, and sleeps.
     let rest = || {
-        bell.disarm();
+        wake_word.disarm();
         fence(Ordering::SeqCst);
         if !attending.load(Ordering::Relaxed) {
-            bell.arm();
+            wake_word.arm();
         }
         fence(Ordering::SeqCst);
         engine.poll()
@@ -415,7 +415,7 @@ fn attend(posts: usize, does: Program) {
         program.join().unwrap();
     }
     let all_seen = engine.seen.load(Ordering::Relaxed) as usize == posts;
-    assert!(all_seen || doorbell.load(Ordering::Relaxed), "a record waits, the sleeper sleeps, and nobody rang");
+    assert!(all_seen || notifier.load(Ordering::Relaxed), "a record waits, the sleeper sleeps, and nobody rang");
 }
 
 #[test]
@@ -436,13 +436,13 @@ fn wake_after_the_program_has_found_something() {
 }
 
 #[test]
-fn wake_after_the_program_was_late_to_silence_the_bell() {
+fn wake_after_the_program_was_late_to_disarm_the_wake_word() {
     attend_with_few_preemptions(Program::IsLate);
 }
 
-/// A thread that goes to rest, and somebody who leaves it something of which no bell tells: a queue that is blocked, or a nearer deadline.
+/// A thread that goes to rest, and somebody who leaves it something of which no wake word tells: a queue that is blocked, or a nearer deadline.
 #[test]
-fn wake_for_what_no_bell_tells() {
+fn wake_for_what_no_wake_word_tells() {
     loom::model(|| {
         let [left, resting, kicked] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let (to_leave, rests, kick) = (left.clone(), resting.clone(), kicked.clone());

@@ -135,7 +135,7 @@ impl Memory for Window {
     }
 
     fn sleeper_barrier(&self) {
-        // Where it is not to be had, whoever sleeps has been told so by the bell's barrier and sleeps with a timeout.
+        // Where it is not to be had, whoever sleeps has been told so by the wake word's barrier and sleeps with a timeout.
         let _ = crate::sleeper_barrier();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use softhca_shm::{Bell, BellView, Region, mapped_regions};
+use softhca_shm::{Region, WakeWord, WakeWordView, mapped_regions};
 
 #[test]
 #[allow(clippy::unwrap_used, reason = "a test")]
@@ -14,9 +14,9 @@ fn mapped_regions_counts() {
     assert_eq!(mapped_regions(), 2);
     assert!(Region::map(fd.as_fd(), 8192).is_err());
     assert_eq!(mapped_regions(), 2);
-    let (bell, fd) = Bell::create().unwrap();
-    let view = BellView::map(fd.as_fd()).unwrap();
+    let (wake_word, fd) = WakeWord::create().unwrap();
+    let view = WakeWordView::map(fd.as_fd()).unwrap();
     assert_eq!(mapped_regions(), 4);
-    drop((first, second, bell, view));
+    drop((first, second, wake_word, view));
     assert_eq!(mapped_regions(), 0);
 }

@@ -453,12 +453,12 @@ pub static ROWS: &[Row] = &[
     Row::extended(192, "ENGINE_HELLO", "private::engine_hello")
         .request::<private::EngineHello>()
         .answer::<private::EngineHelloAnswer>()
-        .extras("request fds: bell memfd, eventfd; answer fds: board, push socket")
+        .extras("request fds: wake word memfd, eventfd; answer fds: board, push socket")
         .errors(&[
             NO_RIGHT,
             (
                 Errno::EINVAL,
-                "not two fds, the bell not a memfd of one page (4096 bytes) that is sealed against shrinking and growing, the other one no \
+                "not two fds, the wake word not a memfd of one page (4096 bytes) that is sealed against shrinking and growing, the other one no \
                  eventfd, or a flag set",
             ),
             (Errno::EEXIST, "the context has an engine already, its own or the agent's"),
@@ -466,7 +466,7 @@ pub static ROWS: &[Row] = &[
     Row::extended(193, "LANE_OPEN", "private::lane_open")
         .request::<private::LaneOpen>()
         .answer::<private::LaneOut>()
-        .extras("answer fds: lane memfd, eventfd that wakes the caller, eventfd that wakes the peer, peer's bell")
+        .extras("answer fds: lane memfd, eventfd that wakes the caller, eventfd that wakes the peer, peer's wake word")
         .errors(&[(Errno::ESRCH, "no such engine"), (Errno::EINVAL, "no ENGINE_HELLO, or stripe out of range"), FULL]),
     Row::extended(194, "MCAST_RESOLVE", "private::mcast_resolve")
         .request::<private::McastResolve>()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use abi::Errno;
 use abi::board::BOARD_LEN;
 use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut, Push, hello as flag, push};
-use shm::bell::BELL_LEN;
+use shm::wake_word::WAKE_WORD_LEN;
 
 use super::{Answer, Call};
 use crate::engine_link::EngineLink;
@@ -32,8 +32,8 @@ pub fn hello(world: &mut World, call: &mut Call<'_>) -> Outcome<Answer> {
     if context.engine.is_some() {
         return refuse(Errno::EEXIST, format!("context {} has an engine already", call.context.0));
     }
-    let (bell, kick) = two(fds)?;
-    let (mut link, theirs) = EngineLink::new(bell, kick)?;
+    let (wake_word, kick) = two(fds)?;
+    let (mut link, theirs) = EngineLink::new(wake_word, kick)?;
     link.note_at(owing);
     context.engine = Some(link);
     {
@@ -117,7 +117,7 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
         && ours != others
     {
         // What wakes another user's engine stays with the agent.
-        end.fds[WAKES_PEER] = Arc::new(Foreign::ours(world.relays.doorbell(other, theirs, ours)?));
+        end.fds[WAKES_PEER] = Arc::new(Foreign::ours(world.relays.notifier(other, theirs, ours)?));
     }
     if let Some(context) = world.contexts.get(&other) {
         end.out.pid = context.peer.pid;
@@ -126,12 +126,12 @@ fn describe(world: &mut World, lane: u32, side: usize, to: ContextId, other: Con
     Ok(end)
 }
 
-/// The bell's memory and the eventfd that wakes the engine; anything else could make peers wait or fault.
+/// The wake word's memory and the eventfd that wakes the engine; anything else could make peers wait or fault.
 fn two(fds: Vec<Passed>) -> Outcome<(Foreign, Foreign)> {
-    let Ok([bell, kick]) = <[Passed; 2]>::try_from(fds) else {
-        return refuse(Errno::EINVAL, "ENGINE_HELLO comes with two descriptors: the bell's memory and an eventfd");
+    let Ok([wake_word, kick]) = <[Passed; 2]>::try_from(fds) else {
+        return refuse(Errno::EINVAL, "ENGINE_HELLO comes with two descriptors: the wake word's memory and an eventfd");
     };
-    bell.memory_of(BELL_LEN as u64, "ENGINE_HELLO: the bell's memory")?;
+    wake_word.memory_of(WAKE_WORD_LEN as u64, "ENGINE_HELLO: the wake word's memory")?;
     kick.eventfd("ENGINE_HELLO: what shall wake the engine")?;
-    Ok((bell.into_foreign(), kick.into_foreign()))
+    Ok((wake_word.into_foreign(), kick.into_foreign()))
 }

@@ -1,4 +1,4 @@
-//! What the wire thread waits for: the receiving sockets, the engines' doorbells and the lease page.
+//! What the wire thread waits for: the receiving sockets, the engines' notifiers and the lease page.
 //!
 //! The agent's thread opens and closes, the wire thread reads; both hold the same [`Intake`], and what one changes the other
 //! sees at once. Which sockets there ought to be is [`super::receivers`]', who reads them just now [`super::lease`]'s.
@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use shm::Doorbell;
+use shm::Notifier;
 use shm::region::Region;
 
 use super::forwarder::{Forwarder, Incoming};
@@ -28,7 +28,7 @@ const BURST: u32 = 8;
 /// Sockets that are looked after in one go.
 const READY: usize = 16;
 
-/// Tokens of the outer epoll; an engine's doorbell is [`ENGINE`] and its number.
+/// Tokens of the outer epoll; an engine's notifier is [`ENGINE`] and its number.
 const WAKE: u64 = 0;
 const SOCKETS: u64 = 1;
 const GROUPS: u64 = 2;
@@ -44,7 +44,7 @@ pub(crate) struct Intake {
     inner: OwnedFd,
     /// Those of groups, which are always read here: what comes is for several engines.
     groups: OwnedFd,
-    wake: Doorbell,
+    wake: Notifier,
     sockets: RwLock<BTreeMap<u64, Receiver>>,
     /// Whether the sockets of addresses are read here; changes while `sockets` is locked for writing.
     listens: AtomicBool,
@@ -91,7 +91,7 @@ impl Intake {
     pub(crate) fn new(shared: bool) -> io::Result<Self> {
         let [outer, inner, groups] = [(); 3].map(|()| crate::poller::new_epoll());
         let (outer, inner, groups) = (outer?, inner?, groups?);
-        let wake = Doorbell::new()?;
+        let wake = Notifier::new()?;
         epoll::add(&outer, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&outer, &inner, EventData::new_u64(SOCKETS), EventFlags::IN)?;
         epoll::add(&outer, &groups, EventData::new_u64(GROUPS), EventFlags::IN)?;
@@ -181,17 +181,17 @@ impl Intake {
         self.page_fd.try_clone()
     }
 
-    /// Begins to hear an engine's doorbell. Rings are taken from the epoll alone: to read an eventfd that somebody else holds
+    /// Begins to hear an engine's notifier. Rings are taken from the epoll alone: to read an eventfd that somebody else holds
     /// could wait.
-    pub(crate) fn hear(&self, engine: u32, doorbell: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn hear(&self, engine: u32, notifier: BorrowedFd<'_>) -> io::Result<()> {
         let token = EventData::new_u64(ENGINE | u64::from(engine));
-        Ok(epoll::add(&self.outer, doorbell, token, EventFlags::IN | EventFlags::ET)?)
+        Ok(epoll::add(&self.outer, notifier, token, EventFlags::IN | EventFlags::ET)?)
     }
 
-    /// Forgets an engine's doorbell, and has its lease looked at.
-    pub(crate) fn forget(&self, doorbell: BorrowedFd<'_>) {
-        let _ = epoll::delete(&self.outer, doorbell);
-        self.wake.ring();
+    /// Forgets an engine's notifier, and has its lease looked at.
+    pub(crate) fn forget(&self, notifier: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.outer, notifier);
+        self.wake.notify();
     }
 
     /// Whether the sockets of addresses are listened to. What is in them when that begins is seen.
@@ -276,7 +276,7 @@ impl Intake {
     /// Tells the wire thread to end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.wake.ring();
+        self.wake.notify();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -14,7 +14,7 @@ use abi::layout::Record;
 use abi::private::{Push, push};
 use abi::wire::{Arrival, arrival_flags, arrival_kind, inline_max};
 use parking_lot::Mutex;
-use shm::{BellView, Broken, Doorbell, LANE_LEN, LaneRx, LaneTx, PushError, RECORD_MAX, Region, Side, Socket};
+use shm::{Broken, LANE_LEN, LaneRx, LaneTx, Notifier, PushError, RECORD_MAX, Region, Side, Socket, WakeWordView};
 
 use super::forwarder::Incoming;
 
@@ -32,12 +32,12 @@ const MISDELIVERED: usize = 64;
 pub(crate) struct Link {
     sender: Mutex<Sender>,
     receiver: Mutex<LaneRx>,
-    bell: BellView,
+    wake_word: WakeWordView,
     waker: Waker,
     /// The arming for which the engine has been woken.
     woken: AtomicU32,
     /// By what the engine wakes the wire thread. Nobody reads it: the engine could make that wait.
-    doorbell: Doorbell,
+    notifier: Notifier,
     shared: bool,
     /// The engine has broken the rules.
     broken: AtomicBool,
@@ -59,7 +59,7 @@ struct Sender {
 #[derive(Debug)]
 pub(crate) enum Waker {
     /// By its eventfd. A program could make that wait, so this is for programs of the agent's own user.
-    Eventfd(Doorbell),
+    Eventfd(Notifier),
     /// By a message on its push socket, which never waits.
     Push(Arc<Socket>),
 }
@@ -69,7 +69,7 @@ pub(crate) struct EngineEnd {
     /// The lane's memory.
     pub(crate) memory: OwnedFd,
     /// What wakes the wire thread.
-    pub(crate) doorbell: OwnedFd,
+    pub(crate) notifier: OwnedFd,
 }
 
 /// What became of datagrams.
@@ -84,13 +84,18 @@ pub(crate) enum Delivery {
 }
 
 impl Link {
-    /// Both ends of a new wire lane. `shared`: the engine may read the agent's sockets. `heard`: its doorbell is heard, and
+    /// Both ends of a new wire lane. `shared`: the engine may read the agent's sockets. `heard`: its notifier is heard, and
     /// [`Link::go_on`] called then.
-    pub(crate) fn new(bell: BorrowedFd<'_>, waker: Waker, shared: bool, heard: bool) -> io::Result<(Self, EngineEnd)> {
+    pub(crate) fn new(
+        wake_word: BorrowedFd<'_>,
+        waker: Waker,
+        shared: bool,
+        heard: bool,
+    ) -> io::Result<(Self, EngineEnd)> {
         let (region, memory) = Region::create("softhca-wire", LANE_LEN)?;
         let (tx, rx) = shm::ends(Arc::new(region), Side::A);
-        let doorbell = Doorbell::new()?;
-        let end = EngineEnd { memory, doorbell: doorbell.try_clone()?.into() };
+        let notifier = Notifier::new()?;
+        let end = EngineEnd { memory, notifier: notifier.try_clone()?.into() };
         let link = Self {
             sender: Mutex::new(Sender {
                 tx,
@@ -100,18 +105,18 @@ impl Link {
                 most: if heard { WAITING_MAX } else { 0 },
             }),
             receiver: Mutex::new(rx),
-            bell: BellView::map(bell)?,
+            wake_word: WakeWordView::map(wake_word)?,
             waker,
             woken: AtomicU32::new(0),
-            doorbell,
+            notifier,
             shared,
             broken: AtomicBool::new(false),
         };
         Ok((link, end))
     }
 
-    pub(crate) fn doorbell(&self) -> BorrowedFd<'_> {
-        self.doorbell.as_fd()
+    pub(crate) fn notifier(&self) -> BorrowedFd<'_> {
+        self.notifier.as_fd()
     }
 
     /// Whether the engine may read the agent's sockets: as long as it keeps to the rules.
@@ -196,7 +201,7 @@ impl Link {
     /// After pushing: wakes the engine if it has asked for that.
     fn wake(&self) {
         shm::poster_fence();
-        if let Some(word) = self.bell.armed()
+        if let Some(word) = self.wake_word.armed()
             && self.woken.swap(word, Ordering::Relaxed) != word
         {
             self.waker.wake();
@@ -216,7 +221,7 @@ impl Waker {
     /// By its push socket if users are kept apart, else by its eventfd.
     pub(crate) fn wake(&self) {
         match self {
-            Self::Eventfd(doorbell) => doorbell.ring(),
+            Self::Eventfd(notifier) => notifier.notify(),
             // A socket that is full of messages wakes the engine, too.
             Self::Push(socket) => drop(socket.try_send(Push { kind: push::WAKE, ..Push::default() }.bytes(), &[])),
         }

@@ -12,7 +12,7 @@ use abi::board;
 use abi::layout::Record;
 use abi::wire::{Arrival, arrival_flags, arrival_kind};
 use proptest::prelude::*;
-use shm::{Bell, Doorbell, LANE_LEN, RECORD_MAX, Region, Side};
+use shm::{LANE_LEN, Notifier, RECORD_MAX, Region, Side, WakeWord};
 
 use super::link::{Delivery, Link, Waker};
 
@@ -124,8 +124,8 @@ fn an_address_that_goes_while_it_is_waited_for_is_forgotten() {
 #[test]
 fn what_a_lane_has_no_room_for_waits_in_order() {
     for (len, records) in [(64_usize, 1000), (1000, 900), (60_000, 16)] {
-        let bell = Bell::create().unwrap().1;
-        let (link, end) = Link::new(bell.as_fd(), Waker::Eventfd(Doorbell::new().unwrap()), true, true).unwrap();
+        let wake_word = WakeWord::create().unwrap().1;
+        let (link, end) = Link::new(wake_word.as_fd(), Waker::Eventfd(Notifier::new().unwrap()), true, true).unwrap();
         let (_, mut rx) = shm::ends(Arc::new(Region::map(end.memory.as_fd(), LANE_LEN).unwrap()), Side::B);
         let head = Arrival { kind: arrival_kind::DATAGRAMS, segment: len as u16, ..Arrival::default() };
         for number in 0..records {
@@ -161,10 +161,10 @@ fn what_a_lane_has_no_room_for_waits_in_order() {
 
 #[test]
 fn not_everything_waits() {
-    let bell = Bell::create().unwrap().1;
+    let wake_word = WakeWord::create().unwrap().1;
     for heard in [true, false] {
-        let kick = Doorbell::new().unwrap();
-        let (link, _end) = Link::new(bell.as_fd(), Waker::Eventfd(kick), true, heard).unwrap();
+        let kick = Notifier::new().unwrap();
+        let (link, _end) = Link::new(wake_word.as_fd(), Waker::Eventfd(kick), true, heard).unwrap();
         let deliver = || link.deliver(1, &Arrival { segment: 1000, ..Arrival::default() }, &[0; 1000]);
         let taken = (0..10_000).take_while(|_| deliver() == Delivery::Done).count();
         assert!((100..3000).contains(&taken), "{taken}");
@@ -189,9 +189,9 @@ proptest! {
 
     #[test]
     fn an_engine_may_give_back_anything(records in prop::collection::vec(record(), 1..40)) {
-        let bell = Bell::create().unwrap().1;
-        let kick = Doorbell::new().unwrap();
-        let (link, end) = Link::new(bell.as_fd(), Waker::Eventfd(kick), true, true).unwrap();
+        let wake_word = WakeWord::create().unwrap().1;
+        let kick = Notifier::new().unwrap();
+        let (link, end) = Link::new(wake_word.as_fd(), Waker::Eventfd(kick), true, true).unwrap();
         let lane = Arc::new(Region::map(end.memory.as_fd(), LANE_LEN).unwrap());
         let (mut tx, _) = shm::ends(lane, Side::B);
         let mut buffer = vec![0; 64 * 1024];

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::event::{EventfdFlags, eventfd};
-use shm::bell::Bell;
 use shm::socket::Socket;
+use shm::wake_word::WakeWord;
 
 use crate::harness::{Client, EBUSY, EINVAL, Kind, Node, Request, Row, check, compare, digits, hex, word};
 
@@ -15,8 +15,8 @@ fn wake() -> OwnedFd {
 }
 
 pub(crate) fn hello() -> Request {
-    let (_, bell) = Bell::create().unwrap();
-    Request { bytes: hex(HELLO), fds: vec![bell, wake()] }
+    let (_, wake_word) = WakeWord::create().unwrap();
+    Request { bytes: hex(HELLO), fds: vec![wake_word, wake()] }
 }
 
 #[test]
@@ -28,13 +28,13 @@ fn engine_hello() {
         ..Row::new(8, |_| hello())
     });
     let mut client = Client::alone();
-    let bell = || Bell::create().unwrap().1;
+    let wake_word = || WakeWord::create().unwrap().1;
     for (fds, what) in [
         (vec![], "no descriptors"),
-        (vec![bell()], "one descriptor"),
-        (vec![bell(), wake(), wake()], "three descriptors"),
-        (vec![wake(), wake()], "a bell that is not memory"),
-        (vec![bell(), bell()], "a kick that is not an eventfd"),
+        (vec![wake_word()], "one descriptor"),
+        (vec![wake_word(), wake(), wake()], "three descriptors"),
+        (vec![wake(), wake()], "a wake word that is not memory"),
+        (vec![wake_word(), wake_word()], "a kick that is not an eventfd"),
     ] {
         client.refused(&Request { bytes: hex(HELLO), fds }, EINVAL, what);
     }

@@ -165,11 +165,11 @@ impl Client {
 
     /// ENGINE_HELLO; the engine's number, its push socket and its wake eventfd.
     pub(crate) fn hello(&mut self) -> (u32, Socket, OwnedFd) {
-        let (_, bell) = Region::create("bell", 4096).expect("a bell");
+        let (_, wake_word) = Region::create("wake-word", 4096).expect("a wake word");
         let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
         let body = EngineHello { pid: std::process::id(), flags: 0 };
         let command = extended(number::ENGINE_HELLO, &body, size_of::<EngineHelloAnswer>(), 0);
-        let mut answer = self.call_with(&command, &[bell.as_fd(), kick.as_fd()]);
+        let mut answer = self.call_with(&command, &[wake_word.as_fd(), kick.as_fd()]);
         let out: EngineHelloAnswer = answer.get(0);
         let push = answer.fds.pop().expect("the push socket");
         (out.engine, push.into(), kick)

@@ -11,9 +11,9 @@ use abi::mcast::AttachMcast;
 use abi::private::{EngineHello, EngineHelloAnswer};
 use abi::qp::kind;
 use abi::wire::{Arrival, WireOpen, WireOut, WireSockets, WireSocketsAnswer, arrival_flags, arrival_kind};
-use shm::bell::Bell;
 use shm::region::Region;
-use shm::{Doorbell, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side, Socket};
+use shm::wake_word::WakeWord;
+use shm::{LANE_LEN, LaneRx, LaneTx, Notifier, RECORD_MAX, Side, Socket};
 
 use crate::common::{Client, TestAgent};
 
@@ -25,13 +25,13 @@ pub(crate) struct Ear {
     pub(crate) client: Client,
     pub(crate) engine: u32,
     pub(crate) push: Socket,
-    pub(crate) bell: Bell,
-    pub(crate) kick: Doorbell,
+    pub(crate) wake_word: WakeWord,
+    pub(crate) kick: Notifier,
     pub(crate) board: Region,
     pub(crate) lane: Arc<Region>,
     pub(crate) tx: LaneTx,
     pub(crate) rx: LaneRx,
-    pub(crate) agent: Doorbell,
+    pub(crate) agent: Notifier,
     pub(crate) lease: Option<Region>,
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct Heard {
 impl Ear {
     pub(crate) fn new(agent: &TestAgent) -> Self {
         let mut client = agent.client();
-        let (bell, bell_fd) = Bell::create().expect("a bell");
-        let kick = Doorbell::new().expect("a doorbell");
+        let (wake_word, wake_word_fd) = WakeWord::create().expect("a wake word");
+        let kick = Notifier::new().expect("a notifier");
         let body = EngineHello { pid: std::process::id(), flags: 0 };
         let hello = extended(number::ENGINE_HELLO, &body, size_of::<EngineHelloAnswer>(), 0);
-        let mut answer = client.call_with(&hello, &[bell_fd.as_fd(), kick.as_fd()]);
+        let mut answer = client.call_with(&hello, &[wake_word_fd.as_fd(), kick.as_fd()]);
         let hello: EngineHelloAnswer = answer.get(0);
         let push = Socket::from(answer.fds.pop().expect("the push socket"));
         let board = Region::map_read_only(answer.fds[0].as_fd(), BOARD_LEN).expect("the board");
@@ -61,9 +61,9 @@ impl Ear {
         let mut next = || fds.next().expect("counted");
         let lane = Arc::new(Region::map(next().as_fd(), LANE_LEN).expect("the lane"));
         let (tx, rx) = shm::ends(lane.clone(), Side::B);
-        let agent = Doorbell::from(next());
+        let agent = Notifier::from(next());
         let lease = (out.flags == 1).then(|| Region::map(next().as_fd(), 4096).expect("the lease page"));
-        Self { client, engine: hello.engine, push, bell, kick, board, lane, tx, rx, agent, lease }
+        Self { client, engine: hello.engine, push, wake_word, kick, board, lane, tx, rx, agent, lease }
     }
 
     /// A new QP's number.

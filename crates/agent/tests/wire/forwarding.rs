@@ -190,13 +190,13 @@ fn an_engine_is_woken_once_for_each_time_it_falls_asleep() {
     forwarder.take(&incoming(&datagram(qpn, 64, 1), 64));
     assert!(!ear.kick.drain(), "it is awake");
     for _ in 0..3 {
-        ear.bell.arm();
+        ear.wake_word.arm();
         assert!(shm::sleeper_barrier());
         forwarder.take(&incoming(&datagram(qpn, 64, 1), 64));
         assert!(ear.kick.drain());
         forwarder.take(&incoming(&datagram(qpn, 64, 1), 64));
         assert!(!ear.kick.drain());
-        ear.bell.disarm();
+        ear.wake_word.disarm();
     }
 }
 

@@ -58,7 +58,7 @@ fn take_lease(ear: &Ear) {
     eventually("the grant", || {
         let word = ear.lease.as_ref().expect("shared").word(lease::LEASE);
         if word.compare_exchange(0, ear.engine, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            ear.agent.ring();
+            ear.agent.notify();
         }
         beat(ear);
         (lease_of(ear) == ear.engine | GRANTED).then_some(())
@@ -71,7 +71,7 @@ fn beat(ear: &Ear) {
 
 fn release(ear: &Ear) {
     ear.lease.as_ref().expect("shared").word(lease::LEASE).store(0, Ordering::Release);
-    ear.agent.ring();
+    ear.agent.notify();
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_sleeping_engine_is_woken() {
     let agent = agent_at(here);
     let mut ear = Ear::new(&agent);
     let qpn = ear.qpn();
-    ear.bell.arm();
+    ear.wake_word.arm();
     assert!(shm::sleeper_barrier());
     Sender::new(here).send(&datagram(qpn, 64, 1));
     eventually("the kick", || ear.kick.drain().then_some(()));
@@ -136,7 +136,7 @@ fn an_engine_that_is_slow_hears_everything_all_the_same() {
             let heard = ear.hear();
             if ear.rx.peer_waiting() {
                 ear.rx.clear_waiting();
-                ear.agent.ring();
+                ear.agent.notify();
             }
             heard
         });
@@ -219,7 +219,7 @@ fn a_holder_reads_the_sockets_itself_and_gives_back_what_is_others() {
             (arrival.flags, arrival.bulk) = (arrival_flags::BULK, slot.offset);
             one.tx.ring.push(arrival.bytes()).expect("room");
         }
-        one.agent.ring();
+        one.agent.notify();
         beat(&one);
         assert!(two.await_record().bytes == misdelivered);
     }
@@ -298,11 +298,11 @@ fn an_engine_that_writes_nonsense_to_the_agent_is_cut_off() {
     let (mut bad, mut good) = (Ear::new(&agent), Ear::new(&agent));
     let qpn = good.qpn();
     bad.tx.ring.push(&[0xff; 200]).expect("room");
-    bad.agent.ring();
+    bad.agent.notify();
     let refused = || {
         let page = bad.lease.as_ref().expect("shared");
         page.word(lease::LEASE).store(bad.engine, Ordering::Release);
-        bad.agent.ring();
+        bad.agent.notify();
         std::thread::sleep(Duration::from_millis(1));
         (page.word(lease::LEASE).load(Ordering::Acquire) == 0).then_some(())
     };
@@ -349,7 +349,7 @@ fn where_users_are_kept_apart_nobody_gets_the_sockets() {
     let mut ear = Ear::new(&agent);
     assert!(ear.lease.is_none());
     let qpn = ear.qpn();
-    ear.bell.arm();
+    ear.wake_word.arm();
     assert!(shm::sleeper_barrier());
     Sender::new(here).send(&datagram(qpn, 64, 1));
     rustix::net::sockopt::set_socket_timeout(&ear.push, rustix::net::sockopt::Timeout::Recv, Some(LONG)).expect("set");

@@ -11,7 +11,7 @@ use crate::cell::Path;
 use crate::fast_path::{Envelope, What};
 use crate::lane::Sender;
 use crate::qp::{Inner, Qp, Route};
-use crate::transmit::ring;
+use crate::transmit::wake_peer;
 use crate::wqe::{Ring, SendBrief};
 
 impl Qp {
@@ -30,7 +30,7 @@ impl Qp {
         }
         let (all, called) = self.send_fast_path(inner);
         if called {
-            ring(inner);
+            wake_peer(inner);
         }
         all
     }

@@ -18,7 +18,7 @@ use abi::wire::{
     arrival_kind, inline_max, open_flags, socket_flags,
 };
 use arc_swap::ArcSwap;
-use shm::{Doorbell, Glance, LANE_LEN, LaneRx, LaneTx, RECORD_MAX, Side};
+use shm::{Glance, LANE_LEN, LaneRx, LaneTx, Notifier, RECORD_MAX, Side};
 use udp::Received;
 
 use crate::access;
@@ -56,7 +56,7 @@ pub(crate) struct Inbox {
     position: AtomicU32,
     /// The way back to the agent.
     misdelivered: Mutex<LaneTx>,
-    agent: Doorbell,
+    agent: Notifier,
     /// The right to read the agent's sockets, where it is given to engines at all.
     pub(crate) lease: Option<ReceiveLease>,
     sockets: ArcSwap<Vec<Shared>>,
@@ -212,7 +212,7 @@ impl Engine {
             reception.rx.ring.publish();
             if reception.rx.peer_waiting() {
                 reception.rx.clear_waiting();
-                inbox.ring();
+                inbox.notify_agent();
             }
         }
         taken
@@ -382,7 +382,7 @@ impl Inbox {
         let mut next = || fds.next().ok_or_else(|| Error::refuse(Errno::EIO, "WIRE_OPEN came without its descriptors"));
         let region = shm::Region::map(next()?.as_fd(), LANE_LEN)?;
         let (misdelivered, rx) = shm::ends(Arc::new(region), Side::B);
-        let agent = Doorbell::from(next()?);
+        let agent = Notifier::from(next()?);
         let lease = match out.flags & open_flags::SHARED {
             0 => None,
             _ => Some(ReceiveLease::new(shm::Region::map(next()?.as_fd(), LEASE_PAGE_LEN)?)),
@@ -446,14 +446,14 @@ impl Inbox {
     }
 
     /// Wakes the agent: a lease has changed, or there are misdelivered packets.
-    pub(crate) fn ring(&self) {
-        self.agent.ring();
+    pub(crate) fn notify_agent(&self) {
+        self.agent.notify();
     }
 
     /// Hands the agent what is another engine's; lost where there is no room, as on a network.
     pub(crate) fn give_back(&self, engine: &Engine, datagrams: &Datagrams, bytes: &[u8]) {
         if self.push_misdelivered(datagrams, bytes).is_some() {
-            self.ring();
+            self.notify_agent();
         } else {
             tracing::debug!("{} bytes for another engine were dropped: the way to the agent is full", bytes.len());
             engine.drop_datagram(datagrams, bytes, (Cause::NoRoom, 0), (0, 0));

@@ -91,7 +91,7 @@ impl ReceiveLease {
         self.misdelivered.store(0, Ordering::Relaxed);
         if self.word().compare_exchange(0, engine.number(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             tracing::debug!("engine {} asks to read the agent's sockets", engine.number());
-            inbox.ring();
+            inbox.notify_agent();
         }
     }
 
@@ -114,7 +114,7 @@ impl ReceiveLease {
             // Release: pairs with the agent's acquire, so that misdelivered packets that were handed over are seen before.
             if self.word().compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 tracing::debug!("engine {number} gives the agent's sockets back");
-                inbox.ring();
+                inbox.notify_agent();
                 return;
             }
         }

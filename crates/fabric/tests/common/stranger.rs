@@ -12,7 +12,7 @@ use abi::private::{EngineHello, EngineHelloAnswer, LaneOpen, LaneOut};
 use abi::qp::{CreateQp, CreateQpAnswer, kind};
 use engine::{Answer, Control, SocketControl};
 use rustix::event::EventfdFlags;
-use shm::{Doorbell, LANE_LEN, Region, Side};
+use shm::{LANE_LEN, Notifier, Region, Side};
 
 use super::Fabric;
 
@@ -28,7 +28,7 @@ pub(crate) struct StrangersLane {
     pub(crate) region: Arc<Region>,
     pub(crate) side: Side,
     /// Wakes the other end.
-    pub(crate) peer: Doorbell,
+    pub(crate) peer: Notifier,
 }
 
 impl Stranger {
@@ -48,11 +48,11 @@ impl Stranger {
             call(legacy(number::GET_CONTEXT, &GetContext { response: 1 }, &[], size_of::<GetContextAnswer>() + 64)).fds;
 
         if has_engine {
-            let (_, bell) = Region::create("bell", 4096).expect("a bell");
+            let (_, wake_word) = Region::create("wake-word", 4096).expect("a wake word");
             let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
             let hello = EngineHello { pid: 1, flags: 0 };
             let hello = extended(number::ENGINE_HELLO, &hello, size_of::<EngineHelloAnswer>(), 0);
-            held.extend(control.call(&hello, &[bell.as_fd(), kick.as_fd()]).expect("an engine's number").fds);
+            held.extend(control.call(&hello, &[wake_word.as_fd(), kick.as_fd()]).expect("an engine's number").fds);
             held.push(kick);
         }
         let pd: AllocPdAnswer = get(&call(legacy(number::ALLOC_PD, &AllocPd { response: 1 }, &[], 12)));
@@ -81,7 +81,7 @@ impl Stranger {
         let out: LaneOut = get(&answer);
         let region = Region::map(answer.fds[0].as_fd(), LANE_LEN).expect("its memory");
         let side = if out.side == 0 { Side::A } else { Side::B };
-        StrangersLane { region: Arc::new(region), side, peer: Doorbell::from(answer.fds.remove(2)) }
+        StrangersLane { region: Arc::new(region), side, peer: Notifier::from(answer.fds.remove(2)) }
     }
 }
 

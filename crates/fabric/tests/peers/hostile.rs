@@ -80,7 +80,7 @@ fn memory_full_of_noise() {
         let bystanders = Bystanders::new(&fabric, &side);
         bystanders.go_on();
         Noise(0x9e37_79b9_7f4a_7c15 >> seed).fill(&lane.region);
-        lane.peer.ring();
+        lane.peer.notify();
         assert_ended(&side);
         bystanders.go_on();
         let reasons = engine::reason::last(64);
@@ -116,7 +116,7 @@ fn noise_while_traffic_runs() {
                     // The control words more often than their share.
                     lane.region.write(noise.next() as usize % 32 * 64, &noise.next());
                 }
-                lane.peer.ring();
+                lane.peer.notify();
             });
             (0..5).for_each(|_| bystanders.go_on());
             noise.join().expect("it ends");
@@ -153,7 +153,7 @@ fn sound_records_with_nonsense_in_them() {
                 forged[at] = noise.next() as u8;
             }
             match tx.ring.push(&forged[..len]) {
-                Ok(()) | Err(PushError::Full) => lane.peer.ring(),
+                Ok(()) | Err(PushError::Full) => lane.peer.notify(),
                 Err(PushError::Broken(_)) => break,
             }
         }
@@ -186,7 +186,7 @@ fn packets_in_the_name_of_others_are_dropped() {
         // The same in one cell: what is so short goes a way of its own.
         forged[12..14].copy_from_slice(&8_u16.to_le_bytes());
         until("room", || tx.ring.push(&forged[..CELL_DATA]).ok());
-        lane.peer.ring();
+        lane.peer.notify();
     };
     for src in [pretended.qp.qpn(), target.qp.qpn(), side.qp.qpn(), stranger.qpn, 0, 0xff_ffff] {
         (0..16).for_each(|psn| push(src, target.qp.qpn(), psn));

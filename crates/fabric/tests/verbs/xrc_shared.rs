@@ -331,7 +331,7 @@ fn xrc_shared_requests_of_other_engines_are_refused() {
         record.extend(&head[..len]);
         record.extend([0xee; 8]);
         until("room", || tx.ring.push(&record).ok());
-        lane.peer.ring();
+        lane.peer.notify();
     };
     // As the owner of a number that is not its own: not even answered.
     send_request(shared.target.qp().qpn(), 0, Operation::WriteOnly, 1, 1);

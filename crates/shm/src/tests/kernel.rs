@@ -1,4 +1,4 @@
-//! What we rely on the kernel for: seals, fork, doorbells, descriptors over sockets.
+//! What we rely on the kernel for: seals, fork, notifiers, descriptors over sockets.
 
 use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
@@ -11,11 +11,11 @@ use rustix::io::FdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::lane;
-use crate::bell::{Bell, BellView};
-use crate::eventfd::Doorbell;
 use crate::lane::{BULK, LANE_LEN, Side, ends};
+use crate::notifier::Notifier;
 use crate::region::Region;
 use crate::socket::{FDS_MAX, Listener, Peeked, Socket};
+use crate::wake_word::{WakeWord, WakeWordView};
 
 #[test]
 fn region_is_shared_memory() {
@@ -92,7 +92,7 @@ fn region_refuses_what_could_fault() {
     refused(&unsealed, usize::MAX);
     refused(&unsealed, 0);
     refused(&std::fs::File::open("/dev/zero").unwrap().into(), 4096);
-    refused(&Doorbell::new().unwrap().into(), 4096);
+    refused(&Notifier::new().unwrap().into(), 4096);
 }
 
 #[test]
@@ -157,57 +157,57 @@ fn fork_leaves_the_region_behind() {
 }
 
 #[test]
-fn bell_counts_its_armings() {
-    let (bell, fd) = Bell::create().unwrap();
-    let view = BellView::map(fd.as_fd()).unwrap();
+fn a_wake_word_counts_its_armings() {
+    let (wake_word, fd) = WakeWord::create().unwrap();
+    let view = WakeWordView::map(fd.as_fd()).unwrap();
     assert_eq!(view.armed(), None);
-    let first = bell.arm();
+    let first = wake_word.arm();
     assert_eq!(view.armed(), Some(first));
-    bell.disarm();
-    bell.disarm();
+    wake_word.disarm();
+    wake_word.disarm();
     assert_eq!(view.armed(), None);
-    let (second, third) = (bell.arm(), bell.arm());
+    let (second, third) = (wake_word.arm(), wake_word.arm());
     assert_eq!(view.armed(), Some(third));
     assert!(first % 2 == 1 && second % 2 == 1 && third % 2 == 1 && first != second && second != third);
 }
 
 #[test]
-fn a_restless_bell_is_armed_like_any_other() {
-    let (bell, fd) = Bell::create().unwrap();
-    let view = BellView::map(fd.as_fd()).unwrap();
-    bell.set_restless(true);
-    assert_eq!((view.armed(), bell.is_armed()), (None, false));
-    let first = bell.arm();
-    assert!(view.armed().is_some() && bell.is_armed());
+fn a_restless_wake_word_is_armed_like_any_other() {
+    let (wake_word, fd) = WakeWord::create().unwrap();
+    let view = WakeWordView::map(fd.as_fd()).unwrap();
+    wake_word.set_restless(true);
+    assert_eq!((view.armed(), wake_word.is_armed()), (None, false));
+    let first = wake_word.arm();
+    assert!(view.armed().is_some() && wake_word.is_armed());
     let seen = view.armed();
-    bell.set_restless(false);
+    wake_word.set_restless(false);
     assert_eq!(view.armed(), seen, "it is the same arming: nobody rings for it again");
-    bell.disarm();
-    bell.set_restless(true);
+    wake_word.disarm();
+    wake_word.set_restless(true);
     assert_eq!(view.armed(), None);
-    assert_ne!(bell.arm(), first);
+    assert_ne!(wake_word.arm(), first);
     assert!(view.armed() != seen && view.armed().is_some());
 }
 
 #[test]
-fn doorbell_never_blocks() {
+fn a_notifier_never_blocks() {
     let blocking = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
-    let doorbell = Doorbell::from(blocking);
-    assert!(!doorbell.drain());
-    doorbell.ring();
-    doorbell.ring();
-    assert!(doorbell.drain() && !doorbell.drain());
-    rustix::io::write(&doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    doorbell.ring();
-    assert!(doorbell.drain());
+    let notifier = Notifier::from(blocking);
+    assert!(!notifier.drain());
+    notifier.notify();
+    notifier.notify();
+    assert!(notifier.drain() && !notifier.drain());
+    rustix::io::write(&notifier, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    notifier.notify();
+    assert!(notifier.drain());
 }
 
 #[test]
 fn socket_carries_messages_and_descriptors() {
     let (a, b) = Socket::pair().unwrap();
     let (region, fd) = Region::create("softhca-test", 4096).unwrap();
-    let doorbell = Doorbell::new().unwrap();
-    a.send(b"two", &[fd.as_fd(), doorbell.as_fd()]).unwrap();
+    let notifier = Notifier::new().unwrap();
+    a.send(b"two", &[fd.as_fd(), notifier.as_fd()]).unwrap();
     a.send(b"none", &[]).unwrap();
     let mut buf = [0; 16];
     let received = b.recv(&mut buf).unwrap();
@@ -216,8 +216,8 @@ fn socket_carries_messages_and_descriptors() {
     assert_eq!(rustix::io::fcntl_getfd(&memfd).unwrap(), FdFlags::CLOEXEC);
     region.word(0).store(5, Ordering::Relaxed);
     assert_eq!(Region::map(memfd.as_fd(), 4096).unwrap().word(0).load(Ordering::Relaxed), 5);
-    Doorbell::from(eventfd).ring();
-    assert!(doorbell.drain());
+    Notifier::from(eventfd).notify();
+    assert!(notifier.drain());
     let received = b.recv(&mut buf).unwrap();
     assert_eq!((&buf[..received.len], received.fds.len()), (&b"none"[..], 0));
 }

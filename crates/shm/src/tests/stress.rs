@@ -7,42 +7,42 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{lane, untouched};
-use crate::bell::{Bell, BellView, poster_fence, register_barrier, sleeper_barrier};
 use crate::bulk::PIECE_MAX;
-use crate::eventfd::Doorbell;
 use crate::lane::{LaneRx, LaneTx, Side, ends};
+use crate::notifier::Notifier;
 use crate::region::Region;
 use crate::ring::RECORD_MAX;
+use crate::wake_word::{WakeWord, WakeWordView, poster_fence, register_barrier, sleeper_barrier};
 
-/// One side: its ends, its own bell and doorbell, and the other side's.
+/// One side: its ends, its own wake word and notifier, and the other side's.
 struct Party {
     tx: LaneTx,
     rx: LaneRx,
-    bell: Bell,
-    doorbell: Doorbell,
-    peer_bell: BellView,
-    peer_doorbell: Doorbell,
+    wake_word: WakeWord,
+    notifier: Notifier,
+    peer_wake_word: WakeWordView,
+    peer_notifier: Notifier,
     sleeps: usize,
 }
 
 fn parties(region: &Arc<Region>) -> (Party, Party) {
     assert!(register_barrier(), "Linux has had global expedited barriers since 4.16");
-    let ((bell_a, fd_a), (bell_b, fd_b)) = (Bell::create().unwrap(), Bell::create().unwrap());
-    let (door_a, door_b) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
-    let make = |side, bell, peer_bell: &std::os::fd::OwnedFd, doorbell: &Doorbell, peer: &Doorbell| {
+    let ((wake_word_a, fd_a), (wake_word_b, fd_b)) = (WakeWord::create().unwrap(), WakeWord::create().unwrap());
+    let (door_a, door_b) = (Notifier::new().unwrap(), Notifier::new().unwrap());
+    let make = |side, wake_word, peer_wake_word: &std::os::fd::OwnedFd, notifier: &Notifier, peer: &Notifier| {
         let (tx, rx) = ends(region.clone(), side);
         Party {
             tx,
             rx,
-            bell,
-            doorbell: doorbell.try_clone().unwrap(),
-            peer_bell: BellView::map(peer_bell.as_fd()).unwrap(),
-            peer_doorbell: peer.try_clone().unwrap(),
+            wake_word,
+            notifier: notifier.try_clone().unwrap(),
+            peer_wake_word: WakeWordView::map(peer_wake_word.as_fd()).unwrap(),
+            peer_notifier: peer.try_clone().unwrap(),
             sleeps: 0,
         }
     };
-    let a = make(Side::A, bell_a, &fd_b, &door_a, &door_b);
-    let b = make(Side::B, bell_b, &fd_a, &door_b, &door_a);
+    let a = make(Side::A, wake_word_a, &fd_b, &door_a, &door_b);
+    let b = make(Side::B, wake_word_b, &fd_a, &door_b, &door_a);
     (a, b)
 }
 
@@ -65,8 +65,8 @@ impl Party {
         }
         self.until_space(|tx| tx.ring.push(&record[..length]).ok());
         poster_fence();
-        if self.peer_bell.armed().is_some() {
-            self.peer_doorbell.ring();
+        if self.peer_wake_word.armed().is_some() {
+            self.peer_notifier.notify();
         }
     }
 
@@ -88,14 +88,14 @@ impl Party {
     fn recv(&mut self, payload: &mut Vec<u8>) -> u32 {
         let mut record = [0; RECORD_MAX];
         while self.rx.ring.pop(&mut record).unwrap().is_none() {
-            self.bell.arm();
+            self.wake_word.arm();
             assert!(sleeper_barrier());
             if self.rx.ring.pop(&mut record).unwrap().is_some() {
-                self.bell.disarm();
+                self.wake_word.disarm();
                 break;
             }
             self.sleep();
-            self.bell.disarm();
+            self.wake_word.disarm();
         }
         let word = |at: usize| u32::from_ne_bytes(record[at..at + 4].try_into().unwrap());
         let (number, len, offset) = (word(0), word(4), word(8));
@@ -111,7 +111,7 @@ impl Party {
         self.rx.ring.publish();
         if self.rx.peer_waiting() {
             self.rx.clear_waiting();
-            self.peer_doorbell.ring();
+            self.peer_notifier.notify();
         }
         number
     }
@@ -119,9 +119,9 @@ impl Party {
     fn sleep(&mut self) {
         self.sleeps += 1;
         let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
-        let woken = poll(&mut [PollFd::new(&self.doorbell, PollFlags::IN)], Some(&patience)).unwrap();
+        let woken = poll(&mut [PollFd::new(&self.notifier, PollFlags::IN)], Some(&patience)).unwrap();
         assert_eq!(woken, 1, "a wake was lost");
-        self.doorbell.drain();
+        self.notifier.drain();
     }
 }
 

@@ -11,7 +11,7 @@ use abi::pd::{AllocPd, AllocPdAnswer};
 use abi::private::{EngineHello, EngineHelloAnswer};
 use abi::qp::{CreateQp, CreateQpAnswer, kind};
 use engine::{Answer, Control, Error, SocketControl};
-use shm::eventfd::Doorbell;
+use shm::notifier::Notifier;
 use shm::region::Region;
 
 /// One open of the device.
@@ -39,11 +39,11 @@ impl Client {
 
     /// Says that it does its own data path.
     pub(crate) fn hello(&mut self) -> Result<(), Error> {
-        let (_, bell) = Region::create("bell", 4096).map_err(told)?;
-        let kick = OwnedFd::from(Doorbell::new().map_err(told)?);
+        let (_, wake_word) = Region::create("wake-word", 4096).map_err(told)?;
+        let kick = OwnedFd::from(Notifier::new().map_err(told)?);
         let hello =
             extended(number::ENGINE_HELLO, &EngineHello { pid: 1, flags: 0 }, size_of::<EngineHelloAnswer>(), 0);
-        self._held.extend(self.control.call(&hello, &[bell.as_fd(), kick.as_fd()])?.fds);
+        self._held.extend(self.control.call(&hello, &[wake_word.as_fd(), kick.as_fd()])?.fds);
         self._held.push(kick);
         Ok(())
     }

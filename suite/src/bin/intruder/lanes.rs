@@ -54,8 +54,8 @@ fn open(report: &mut Report, client: &Client, engine: u32, stripe: u32) -> Optio
     let flags = fcntl_getfl(wake).unwrap_or(OFlags::NONBLOCK);
     let _ = rustix::io::write(wake, &(u64::MAX - 1).to_ne_bytes());
     let _ = fcntl_setfl(wake, flags - OFlags::NONBLOCK);
-    // The victim's bell is for looking only.
-    report.attempt("another's bell", Region::map(answer.fds[3].as_fd(), 4096));
+    // The victim's wake word is for looking only.
+    report.attempt("another's wake word", Region::map(answer.fds[3].as_fd(), 4096));
     let (tx, _) = ends(Arc::clone(&region), side);
     Some((region, tx))
 }

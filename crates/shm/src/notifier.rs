@@ -1,8 +1,8 @@
-//! The doorbell: an eventfd that wakes whoever polls it. It counts nothing that matters: rings merge. Principal type:
-//! [`Doorbell`].
+//! The notifier: an eventfd that wakes whoever polls it. It counts nothing that matters: notifications merge. Principal type:
+//! [`Notifier`].
 //!
 //! O_NONBLOCK belongs to the eventfd, not to the descriptor: all who hold one share it, and whoever clears it and fills the
-//! counter makes the next ring wait. Hand a doorbell only to processes that may hold up its ringers.
+//! counter makes the next notification wait. Hand a notifier only to processes that may hold up whoever notifies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,14 @@ use rustix::io::Errno;
 
 use crate::denied::denied;
 
-/// An eventfd, readable while there are rings that nobody has drained. No operation blocks.
+/// An eventfd, readable while there are notifications that nobody has drained. No operation blocks.
 #[derive(Debug)]
-pub struct Doorbell {
+pub struct Notifier {
     fd: OwnedFd,
 }
 
-impl Doorbell {
-    /// Makes a silent one.
+impl Notifier {
+    /// Makes one without a notification.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { fd: rustix::event::eventfd(0, flags).map_err(denied("eventfd2"))? })
@@ -32,14 +32,14 @@ impl Doorbell {
         Ok(Self { fd })
     }
 
-    /// Wakes the other side. A counter that is full wakes it as well, and a doorbell that cannot be rung any more has nobody
+    /// Wakes the other side. A counter that is full wakes it as well, and a notifier that cannot be notified any more has nobody
     /// to wake: there is nothing to report.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         let one = 1_u64.to_ne_bytes();
         while rustix::io::write(&self.fd, &one) == Err(Errno::INTR) {}
     }
 
-    /// Takes all rings; says whether there were any.
+    /// Takes all notifications; says whether there were any.
     pub fn drain(&self) -> bool {
         let mut count = [0; 8];
         loop {
@@ -51,7 +51,7 @@ impl Doorbell {
     }
 }
 
-impl From<OwnedFd> for Doorbell {
+impl From<OwnedFd> for Notifier {
     /// Takes over an eventfd, and makes it non-blocking if it is not yet.
     fn from(fd: OwnedFd) -> Self {
         if let Ok(flags) = rustix::fs::fcntl_getfl(&fd)
@@ -64,13 +64,13 @@ impl From<OwnedFd> for Doorbell {
     }
 }
 
-impl From<Doorbell> for OwnedFd {
-    fn from(doorbell: Doorbell) -> Self {
-        doorbell.fd
+impl From<Notifier> for OwnedFd {
+    fn from(notifier: Notifier) -> Self {
+        notifier.fd
     }
 }
 
-impl AsFd for Doorbell {
+impl AsFd for Notifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -1,5 +1,5 @@
 //! The wake word: one word per sleeper, in a region that only the sleeper can write, by which posters learn whether it has to
-//! be woken. It does not wake anybody: that is [`crate::Doorbell`]. Principal types: [`Bell`] and [`BellView`].
+//! be woken. It does not wake anybody: that is [`crate::Notifier`]. Principal types: [`WakeWord`] and [`WakeWordView`].
 //!
 //! The protocol, for any number of posters and lanes:
 //!
@@ -7,8 +7,8 @@
 //! poster                               sleeper
 //! push the record                      arm()
 //! poster_fence()                       sleeper_barrier()
-//! armed()? ring the doorbell           look at all rings once more: something there? disarm() and work
-//!                                      sleep on the doorbell; disarm()
+//! armed()? notify           look at all rings once more: something there? disarm() and work
+//!                                      sleep on the notifier; disarm()
 //! ```
 //!
 //! Either the poster sees the word armed, or the sleeper's last look sees the record. That takes a full barrier on both
@@ -29,8 +29,8 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use crate::memory::{Memory, Window};
 use crate::region::Region;
 
-/// Bytes of a bell's region: a page.
-pub const BELL_LEN: usize = 4096;
+/// Bytes of a wake word's region: a page.
+pub const WAKE_WORD_LEN: usize = 4096;
 
 const WORD: usize = 0;
 
@@ -41,21 +41,21 @@ const RESTLESS: u32 = 2;
 /// What is above is the number of the arming.
 const ARMING: u32 = 4;
 
-/// The sleeper's word. Odd means armed; every arming has a number of its own, so that a poster needs to ring only once for it.
+/// The sleeper's word. Odd means armed; every arming has a number of its own, so that a poster needs to notify only once for it.
 #[derive(Debug)]
-pub struct Bell<M: Memory = Window> {
+pub struct WakeWord<M: Memory = Window> {
     memory: M,
 }
 
-impl Bell {
-    /// Makes a disarmed bell, and the memfd by which others can look at it but not write it.
+impl WakeWord {
+    /// Makes a disarmed wake word, and the memfd by which others can look at it but not write it.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
-        let (region, fd) = Region::create_published("softhca-bell", BELL_LEN)?;
-        Ok((Self::in_memory(Window::new(Arc::new(region), 0, BELL_LEN)), fd))
+        let (region, fd) = Region::create_published("softhca-wake-word", WAKE_WORD_LEN)?;
+        Ok((Self::in_memory(Window::new(Arc::new(region), 0, WAKE_WORD_LEN)), fd))
     }
 }
 
-impl<M: Memory> Bell<M> {
+impl<M: Memory> WakeWord<M> {
     pub(crate) fn in_memory(memory: M) -> Self {
         Self { memory }
     }
@@ -69,7 +69,7 @@ impl<M: Memory> Bell<M> {
 
     /// Takes the wish back: we are awake.
     pub fn disarm(&self) {
-        // Relaxed: a poster that still sees the word armed rings once too often, which is harmless.
+        // Relaxed: a poster that still sees the word armed notifies once too often, which is harmless.
         self.memory.update(WORD, |word| word & !ARMED);
     }
 
@@ -86,21 +86,21 @@ impl<M: Memory> Bell<M> {
     }
 }
 
-/// A poster's view of somebody's bell.
+/// A poster's view of somebody's wake word.
 #[derive(Debug)]
-pub struct BellView<M: Memory = Window> {
+pub struct WakeWordView<M: Memory = Window> {
     memory: M,
 }
 
-impl BellView {
-    /// Maps the memfd of a [`Bell`].
+impl WakeWordView {
+    /// Maps the memfd of a [`WakeWord`].
     pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        let region = Region::map_read_only(fd, BELL_LEN)?;
-        Ok(Self::of_memory(Window::new(Arc::new(region), 0, BELL_LEN)))
+        let region = Region::map_read_only(fd, WAKE_WORD_LEN)?;
+        Ok(Self::of_memory(Window::new(Arc::new(region), 0, WAKE_WORD_LEN)))
     }
 }
 
-impl<M: Memory> BellView<M> {
+impl<M: Memory> WakeWordView<M> {
     pub(crate) fn of_memory(memory: M) -> Self {
         Self { memory }
     }
@@ -137,12 +137,12 @@ pub fn register_barrier() -> bool {
     registered
 }
 
-/// The poster's side of the barrier, between pushing and looking at the bell.
+/// The poster's side of the barrier, between pushing and looking at the wake word.
 #[inline]
 pub fn poster_fence() {
     if REGISTERED.load(Ordering::Relaxed) {
         // Pairs with `sleeper_barrier`, whose system call puts a barrier here in our stead; only the compiler has to be kept
-        // from moving the load of the bell before the push.
+        // from moving the load of the wake word before the push.
         compiler_fence(Ordering::SeqCst);
     } else {
         // Pairs with `sleeper_barrier`.
@@ -151,10 +151,10 @@ pub fn poster_fence() {
 }
 
 /// The sleeper's side of the barrier, between arming and the last look. False means that posters who rely on it may
-/// miss the bell: sleep only with a timeout then.
+/// miss the wake word: sleep only with a timeout then.
 #[must_use]
 pub fn sleeper_barrier() -> bool {
-    // Pairs with `poster_fence`: of the two parties (the poster pushes, then loads the bell; the sleeper arms, then looks at
+    // Pairs with `poster_fence`: of the two parties (the poster pushes, then loads the wake word; the sleeper arms, then looks at
     // the rings) at least one sees what the other stored.
     fence(Ordering::SeqCst);
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
@@ -162,6 +162,6 @@ pub fn sleeper_barrier() -> bool {
 
 /// The same for a sleeper that posters know as restless.
 pub fn sleeper_fence() {
-    // Pairs with the fence in `BellView::armed`, which every poster makes who sees that the sleeper is restless.
+    // Pairs with the fence in `WakeWordView::armed`, which every poster makes who sees that the sleeper is restless.
     fence(Ordering::SeqCst);
 }
