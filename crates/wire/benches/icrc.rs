@@ -1,12 +1,13 @@
-//! What the ICRC of a packet costs, by its length: `cargo bench -p softhca-wire --bench icrc`.
+//! The cost of a packet's ICRC, by its length: `cargo bench -p softhca-wire --bench icrc`.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use softhca_wire::icrc::Envelope;
 use std::hint::black_box;
 
-/// Covered bytes: an acknowledgement, a small message, and packets of an MTU of 1024 and of 4096 with their headers.
+/// Covered bytes: an acknowledgement, a small message, and packets with MTUs of 1024 and 4096 with
+/// their headers.
 const LENGTHS: [usize; 4] = [16, 12 + 64, 28 + 1024, 28 + 4096];
-/// Two addresses that are an IPv4 host's.
+/// The GIDs of two IPv4 hosts.
 const HOSTS: [[u8; 16]; 2] =
     [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]];
 

@@ -1,9 +1,9 @@
-//! The acknowledge extended transport header: how a request was received. IBA 9.7.5.1. Principal type: [`Header`], with its
-//! [`Syndrome`].
+//! The acknowledge extended transport header: whether a request was received. Not the retry logic.
+//! IBA 9.7.5.1. Principal type: [`Header`], with its [`Syndrome`].
 //!
 //! ```text
 //!   0 | syndrome: 0 kind(2) value(5) |  message sequence number (24)  |
-//!     kind 00 ACK, value = credit code     01 RNR NAK, value = timer code     11 NAK, value = reason
+//!     kind 00 ACK, value = credit code    01 RNR NAK, value = timer code    11 NAK, value = reason
 //! ```
 
 use crate::bytes::{be24, put24};
@@ -15,22 +15,24 @@ pub const LEN: usize = 4;
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// What became of it.
+    /// The result.
     pub syndrome: Syndrome,
     /// Messages that the responder has completed, modulo 2^24.
     pub msn: u32,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// Received, with a credit code: how many messages more would find a receive request. See [`credits`].
+    /// ACK, with a credit code: how many more messages would find a receive request. See
+    /// [`credits`].
     Ack(u8),
-    /// No receive request was there: try again after the time of this code, see [`crate::rnr`].
+    /// RNR NAK: there was no receive request. Retry after the time of this code, see
+    /// [`crate::rnr`].
     RnrNak(u8),
-    /// Not accepted.
+    /// NAK.
     Nak(NakCode),
-    /// A reserved value, kept as it came.
+    /// A reserved value, kept unchanged.
     Reserved(u8),
 }
 
@@ -38,20 +40,21 @@ pub enum Syndrome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet is missing before it.
+    /// An earlier packet is missing.
     PsnSequence = 0,
-    /// The request is not one that this queue pair serves.
+    /// The queue pair does not serve this request.
     InvalidRequest = 1,
-    /// The key, the range or the right does not fit.
+    /// The key, the range or the access right is wrong.
     RemoteAccess = 2,
-    /// The responder could not do it, through no fault of the request.
+    /// The responder failed; the request was correct.
     RemoteOperational = 3,
-    /// The domain of what it names is another one, or it names nothing: of XRC here, and of RD where that exists.
+    /// XRC here, and RD elsewhere: the named object is in another domain, or does not exist.
     InvalidRd = 4,
 }
 
 impl Syndrome {
-    /// An ACK that says nothing about credits: the requester may send as it likes and finds out by RNR NAK.
+    /// An ACK without credits: the requester may send freely, and learns from an RNR NAK if the
+    /// receiver is not ready.
     pub const ACK: Syndrome = Syndrome::Ack(31);
 
     /// The syndrome of a byte.
@@ -81,14 +84,15 @@ impl Syndrome {
     }
 }
 
-/// The syndrome that promises nothing: [`Syndrome::ACK`].
+/// The syndrome without credits: [`Syndrome::ACK`].
 impl Default for Syndrome {
     fn default() -> Syndrome {
         Syndrome::ACK
     }
 }
 
-/// How many receive requests a credit code stands for, or `None` for code 31: no end-to-end flow control.
+/// The number of receive requests that a credit code stands for. `None` for code 31: no end-to-end
+/// flow control.
 #[must_use]
 pub const fn credits(code: u8) -> Option<u32> {
     match code & 0x1f {
@@ -101,13 +105,13 @@ pub const fn credits(code: u8) -> Option<u32> {
 }
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header { syndrome: Syndrome::from_u8(bytes[0]), msn: be24(bytes, 1) }
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         bytes[0] = self.syndrome.as_u8();
         put24(bytes, 1, self.msn);

@@ -1,4 +1,5 @@
-//! The atomic acknowledge extended transport header: the word as it was before. IBA 9.5.3. Principal type: [`Header`].
+//! The atomic acknowledge extended transport header: the word's old value. Not the operation. IBA
+//! 9.5.3. Principal type: [`Header`].
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ pub const LEN: usize = 8;
 pub struct Header(pub u64);
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header(u64::from_be_bytes(*bytes))
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         *bytes = self.0.to_be_bytes();
     }

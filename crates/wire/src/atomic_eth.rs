@@ -1,4 +1,5 @@
-//! The atomic extended transport header: compare-and-swap and fetch-and-add. IBA 9.3.5. Principal type: [`Header`].
+//! The atomic extended transport header: compare-and-swap and fetch-and-add. Not how they are
+//! executed. IBA 9.3.5. Principal type: [`Header`].
 
 use crate::bytes::{be32, be64, put32, put64};
 use std::fmt;
@@ -11,22 +12,22 @@ pub const LEN: usize = 28;
 pub struct Header {
     /// Address of the 64-bit word at the responder.
     pub va: u64,
-    /// The key that opens the memory there.
+    /// The rkey.
     pub rkey: u32,
-    /// The new value, or what is added.
+    /// The new value, or the value to add.
     pub swap_add: u64,
-    /// The value that is expected; nothing to fetch-and-add.
+    /// The expected value; fetch-and-add ignores it.
     pub compare: u64,
 }
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header { va: be64(bytes, 0), rkey: be32(bytes, 8), swap_add: be64(bytes, 12), compare: be64(bytes, 20) }
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         put64(bytes, 0, self.va);
         put32(bytes, 8, self.rkey);

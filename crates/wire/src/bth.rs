@@ -1,4 +1,5 @@
-//! The base transport header: the first 12 bytes of every transport packet. IBA 9.2.
+//! The base transport header: the first 12 bytes of every transport packet. Not the headers behind
+//! it. IBA 9.2. Principal type: [`Header`].
 //!
 //! ```text
 //!      0                   1                   2                   3
@@ -7,11 +8,11 @@
 //!   4 |F|B| reserved  |           destination queue pair              |
 //!   8 |A|  reserved   |            packet sequence number             |
 //! ```
-//! S solicited event, M migration request, Pad bytes of padding behind the payload, F and B congestion marks, A acknowledge
-//! request. The byte at 4 may change on the way and is not covered by the ICRC.
+//! S solicited event, M migration request, Pad bytes of padding behind the payload, F FECN, B BECN,
+//! A acknowledge request. The byte at 4 may change on the way and is not covered by the ICRC.
 //!
-//! Which headers follow, [`Opcode`] says; the whole stack is [`crate::Headers`]. This is the module to read first: the other
-//! headers have the same shape.
+//! [`Opcode`] says which headers follow. [`crate::Headers`] is the whole stack. Read this module
+//! first: the other headers have the same shape.
 
 use crate::bytes::{be16, be24, be32, put16, put24, put32};
 use crate::{Error, Opcode, Psn, Qpn};
@@ -31,9 +32,9 @@ const ACK_REQ: u8 = 0x80;
 /// The base transport header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is, and which headers follow.
+    /// The packet's type, which also says which headers follow.
     pub opcode: Opcode,
-    /// The completion that this packet causes at the receiver is a solicited one.
+    /// The completion that this packet causes at the receiver is solicited.
     pub solicited: bool,
     /// Path migration: set in the migrated state.
     pub migrated: bool,
@@ -41,23 +42,23 @@ pub struct Header {
     pub pad: u8,
     /// The partition.
     pub pkey: u16,
-    /// A switch on the way was congested.
+    /// FECN: a switch on the path was congested.
     pub fecn: bool,
-    /// The receiver of our packets was told so.
+    /// BECN: the receiver of our packets saw congestion.
     pub becn: bool,
     /// The queue pair that the packet is for.
     pub dest_qp: Qpn,
     /// The requester asks for an acknowledgement of this packet.
     pub ack_req: bool,
-    /// The packet's place in the sequence.
+    /// The packet sequence number.
     pub psn: Psn,
 }
 
 impl Header {
-    /// Takes the header apart. Reserved bits are ignored, as the specification demands.
+    /// Parses the header. Reserved bits are ignored, as the specification demands.
     ///
     /// # Errors
-    /// An opcode that softhca does not speak, or a transport version other than 0.
+    /// The opcode is unknown to softhca, or the transport version is not 0.
     pub fn parse(bytes: &[u8; LEN]) -> Result<Header, Error> {
         let opcode = Opcode::from_u8(bytes[0]).ok_or(Error::Opcode(bytes[0]))?;
         if bytes[1] & VERSION != 0 {
@@ -77,7 +78,7 @@ impl Header {
         })
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         bytes[0] = self.opcode.as_u8();
         bytes[1] = bit(self.solicited, SOLICITED) | bit(self.migrated, MIGRATION) | (self.pad & 3) << PAD_SHIFT;
@@ -89,29 +90,29 @@ impl Header {
     }
 }
 
-/// The headers of packets that differ in their numbers alone, like those of the middle of a long message: to be told without taking each
-/// apart.
+/// The headers of packets that differ only in their numbers, like the middle packets of a long
+/// message. Such headers are recognised without parsing each one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentRunHeader {
-    /// Opcode and migration bit, where they are in the first word.
+    /// The opcode and the migration bit, at their positions in the first word.
     first: u32,
     dest_qp: u32,
 }
 
 impl SegmentRunHeader {
-    /// Those with this opcode, for this queue pair.
+    /// The headers with this opcode, for this queue pair.
     #[must_use]
     pub fn new(opcode: Opcode, dest_qp: Qpn) -> SegmentRunHeader {
         SegmentRunHeader { first: u32::from(opcode.as_u8()) << 24, dest_qp: dest_qp.value() }
     }
 
-    /// With what they say about path migration when they are built.
+    /// The same headers with this migration bit, for encoding.
     #[must_use]
     pub fn migrated(self, migrated: bool) -> SegmentRunHeader {
         SegmentRunHeader { first: self.first & 0xff00_0000 | u32::from(bit(migrated, MIGRATION)) << 16, ..self }
     }
 
-    /// Builds the header of number `psn`.
+    /// Encodes the header of packet `psn`.
     #[inline]
     pub fn emit(&self, pkey: u16, psn: Psn, ack_req: bool, bytes: &mut [u8; LEN]) {
         put32(bytes, 0, self.first | u32::from(pkey));
@@ -119,13 +120,15 @@ impl SegmentRunHeader {
         put32(bytes, 8, u32::from(bit(ack_req, ACK_REQ)) << 24 | psn.value());
     }
 
-    /// Whether a header is the one of number `psn`, in the default partition, without padding and not solicited; if so, whether it asks for
-    /// an acknowledgement. Others may be good headers all the same.
+    /// Whether this is the header of packet `psn`, in the default partition, without padding and
+    /// not solicited. If so, returns whether it requests an acknowledgement. Other headers may be
+    /// valid too.
     #[inline]
     #[must_use]
     pub fn ack_req(&self, bytes: &[u8; LEN], psn: Psn) -> Option<bool> {
         let [a, b, c] = [be32(bytes, 0), be32(bytes, 4), be32(bytes, 8)];
-        // The partition's upper bit says whether its member is a full one, and the migration bit is nobody's business here.
+        // The upper bit of the P_Key says whether the member is a full member. The migration bit is
+        // ignored here.
         let alike = a & !(u32::from(MIGRATION) << 16 | 0x8000) == self.first & 0xff00_0000 | 0x7fff;
         let fits = alike && b & 0xff_ffff == self.dest_qp && c & 0xff_ffff == psn.value();
         fits.then_some(bytes[8] & ACK_REQ != 0)
@@ -218,7 +221,7 @@ mod tests {
                 let mut other = bytes;
                 other[bit / 8] ^= 1 << (bit % 8);
                 let found = header.ack_req(&other, middle.psn);
-                // What a packet that is taken apart may have otherwise, too, without meaning anything else.
+                // These fields may differ in an equivalent packet.
                 let may_differ = |parsed: Header| Header {
                     migrated: false,
                     fecn: false,

@@ -1,5 +1,6 @@
-//! Big-endian fields of a header: read and write at a byte offset. Not for lengths that come from a peer: every caller has an
-//! array of the header's exact length and constant offsets, so that the bounds checks vanish.
+//! Big-endian fields of a header: read and write at a byte offset. Not for lengths that come from a
+//! peer. Every caller has an array of the header's exact length and constant offsets, so the
+//! compiler removes the bounds checks.
 
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])

@@ -1,9 +1,11 @@
-//! The messages of the communication manager: management datagrams of class 7 by which queue pairs are connected. IBA 12.6, 12.11.
+//! The messages of the communication manager: management datagrams of class 7, which connect queue
+//! pairs. IBA 12.6, 12.11.
 //!
-//! One module is one message, or two that belong together, and has one shape: a struct with the message's fields, `parse` from a
-//! whole datagram, `emit` behind the header of one, and tests against literal bytes. [`Message`] is any of them. What a message is
-//! rejected for is a [`Reason`]. The header that the RDMA IP CM service puts before the private data, and its service numbers,
-//! are in [`ip`]. Not in here: which message is welcome when; that is the business of `protocol::cm`.
+//! Each module is one message, or two related ones. All have the same shape: a struct with the
+//! message's fields, `parse` from a whole datagram, `emit` behind a datagram's header, and tests
+//! with literal bytes. [`Message`] is any of them. [`Reason`] says why a message is rejected.
+//! [`ip`] holds the header that the RDMA IP CM service puts before the private data, and its
+//! service ids. Not here: which message is valid in which state, which `protocol::cm` decides.
 //! Principal types: [`Message`], [`Req`], [`Rep`].
 
 mod apr;
@@ -38,17 +40,18 @@ use crate::mad;
 /// The version of this class.
 pub const CLASS_VERSION: u8 = 2;
 
-/// A global identifier; of a RoCE port an IPv6 address or an IPv4 address in one.
+/// A global identifier. For a RoCE port, it is an IPv6 address, or an IPv4 address mapped into one.
 pub type Gid = [u8; 16];
 
-/// Where the data of a message begins in its datagram: offsets in the message's tables count from here.
+/// The offset of a message's data in its datagram. Offsets in the messages' tables count from here.
 const DATA: usize = mad::LEN;
 
-/// What the two sides of a connection agree on beyond the specification: a vendor, and options that it knows. Enhanced
-/// connection establishment, IBA A19 (vendor ID in REQ, REP and SIDR_REP, the options in the datagram's attribute modifier).
+/// Options beyond the specification that the two sides of a connection agree on: a vendor, and
+/// options that this vendor defines. Enhanced connection establishment, IBA A19 (vendor ID in REQ,
+/// REP and SIDR_REP, the options in the datagram's attribute modifier).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Whose options, 24 bits.
+    /// The vendor, 24 bits.
     pub vendor_id: u32,
     /// The options.
     pub options: u32,

@@ -1,5 +1,6 @@
-//! The congestion notification packet: what a receiver of a packet that was marked on its way (ECN's CE) tells the queue pair that sent it. It
-//! is no part of a transport: no acknowledgement, no number of its own. RoCEv2 annex A17.9.3. Principal type: [`Cnp`].
+//! The congestion notification packet: the receiver of a packet with a CE mark (ECN) sends it to
+//! the queue pair that sent the packet. It is not part of a transport: it has no acknowledgement
+//! and no sequence number. RoCEv2 annex A17.9.3. Principal type: [`Cnp`].
 //!
 //! ```text
 //!   0 | BTH: opcode 0x81; P_Key; BECN; destination queue pair; PSN 0 |
@@ -11,11 +12,11 @@ use crate::bytes::{be16, be24, put16, put24};
 use crate::number::Qpn;
 use std::fmt;
 
-/// Bytes of the packet from its BTH on; behind it stands the ICRC.
+/// Bytes of the packet from its BTH on; the ICRC follows.
 pub const LEN: usize = 28;
-/// Its opcode.
+/// The opcode of a CNP.
 pub const OPCODE: u8 = 0x81;
-/// The DSCP with which adapters send it unless told otherwise, in its place in the traffic class.
+/// The default DSCP of adapters for CNPs, at its position in the traffic class.
 pub const TRAFFIC_CLASS: u8 = 48 << 2;
 
 const VERSION: u8 = 0x0f;
@@ -26,15 +27,15 @@ const BECN: u8 = 0x40;
 pub struct Cnp {
     /// The partition.
     pub pkey: u16,
-    /// The queue pair whose packet was marked.
+    /// The queue pair whose packet had the CE mark.
     pub dest_qp: Qpn,
 }
 
 impl Cnp {
-    /// Takes the packet apart. Reserved fields are ignored; BECN too, which says nothing more than the opcode.
+    /// Parses the packet. Reserved fields are ignored, and also BECN, which the opcode implies.
     ///
     /// # Errors
-    /// Another opcode, or a transport version other than 0.
+    /// The opcode is another one, or the transport version is not 0.
     pub fn parse(bytes: &[u8; LEN]) -> Result<Cnp, Error> {
         if bytes[0] != OPCODE {
             return Err(Error::Opcode(bytes[0]));
@@ -45,7 +46,7 @@ impl Cnp {
         Ok(Cnp { pkey: be16(bytes, 2), dest_qp: Qpn::new(be24(bytes, 5)) })
     }
 
-    /// Builds the packet.
+    /// Encodes the packet.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         *bytes = [0; LEN];
         bytes[0] = OPCODE;

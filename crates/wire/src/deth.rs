@@ -1,4 +1,5 @@
-//! The datagram extended transport header: which Q_Key opens the receiver, and who sends. IBA 9.3.2. Principal type: [`Header`].
+//! The datagram extended transport header: the Q_Key for the receiver, and the sender. Not the
+//! check of the key. IBA 9.3.2. Principal type: [`Header`].
 
 use crate::Qpn;
 use crate::bytes::{be24, be32, put24, put32};
@@ -7,23 +8,23 @@ use std::fmt;
 /// Bytes of this header.
 pub const LEN: usize = 8;
 
-/// The sender of a datagram and the key it shows.
+/// The sender of a datagram and the Q_Key that it shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Must equal the receiver's, or the datagram is dropped.
+    /// Must equal the receiver's Q_Key, or the datagram is dropped.
     pub qkey: u32,
     /// The queue pair that sent it.
     pub src_qp: Qpn,
 }
 
 impl Header {
-    /// Takes the header apart; the reserved byte is ignored.
+    /// Parses the header; the reserved byte is ignored.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header { qkey: be32(bytes, 0), src_qp: Qpn::new(be24(bytes, 5)) }
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         put32(bytes, 0, self.qkey);
         bytes[4] = 0;

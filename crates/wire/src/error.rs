@@ -1,6 +1,6 @@
-//! What can be wrong with the bytes of a packet. Principal type: [`Error`].
+//! The errors in the bytes of a packet; not those of a protocol state. Principal type: [`Error`].
 
-/// Why bytes are not a packet, or why a packet does not fit.
+/// Why bytes are not a packet, or why a packet does not fit into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The bytes end inside a header.
@@ -8,21 +8,21 @@ pub enum Error {
     Truncated {
         /// The header's name.
         header: &'static str,
-        /// Bytes that it takes.
+        /// Bytes that the header needs.
         needed: usize,
-        /// Bytes that were there.
+        /// Bytes that were left.
         left: usize,
     },
-    /// The opcode is reserved, or of a transport that softhca does not speak.
+    /// The opcode is reserved, or of a transport that softhca does not support.
     #[error("opcode {0:#04x} is not one that softhca speaks")]
     Opcode(u8),
     /// The transport version is not 0.
     #[error("transport header version {0}, only 0 exists")]
     Version(u8),
-    /// The network header is neither IPv6 nor IPv4 in the place that RoCEv2 gives it.
+    /// The network header is neither IPv6 nor IPv4 at the position that RoCEv2 defines.
     #[error("neither an IPv6 header nor an IPv4 header in its lower half")]
     Network,
-    /// A management datagram that is not the communication manager's.
+    /// A management datagram that is not a message of the communication manager.
     #[error("a management datagram of class {class:#04x} and method {method:#04x}, not a message of the CM")]
     NotCm {
         /// Its class.
@@ -30,7 +30,7 @@ pub enum Error {
         /// Its method.
         method: u8,
     },
-    /// A message of the communication manager in another version.
+    /// A message of the communication manager with another version.
     #[error("version {0} of the CM's messages, only 2 is known")]
     CmVersion(u8),
     /// The communication manager has no such message.
@@ -39,9 +39,9 @@ pub enum Error {
     /// The buffer to emit into is too small.
     #[error("{needed} bytes of headers do not fit into {room}")]
     NoRoom {
-        /// Bytes that the headers take.
+        /// Bytes that the headers need.
         needed: usize,
-        /// Bytes that were offered.
+        /// Bytes of the buffer.
         room: usize,
     },
 }

@@ -1,4 +1,5 @@
-//! The flush extended transport header: what a FLUSH waits for, and of which memory. IBA annex A19. Principal type: [`Header`].
+//! The flush extended transport header: what a FLUSH waits for, and which memory it covers. Not the
+//! flush itself. IBA annex A19. Principal type: [`Header`].
 //!
 //! ```text
 //!  31            6 5         4 3             0
@@ -11,40 +12,40 @@ use std::fmt;
 /// Bytes of this header.
 pub const LEN: usize = 4;
 
-/// What a FLUSH waits for, and of which memory.
+/// What a FLUSH waits for, and which memory it covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Bits of what the memory shall be: see [`placement`]. Four bits.
+    /// The placement that the data must reach, as bits: see [`placement`]. Four bits.
     pub placement: u8,
-    /// Which memory: see [`selectivity`]. Two bits.
+    /// The memory that is covered: see [`selectivity`]. Two bits.
     pub selectivity: u8,
 }
 
 /// Bits of [`Header::placement`].
 pub mod placement {
-    /// Everybody on the responder's host sees what was written.
+    /// Global visibility: the whole host of the responder sees the written data.
     pub const GLOBAL: u8 = 1;
-    /// What was written survives a loss of power.
+    /// Persistence: the written data survives a loss of power.
     pub const PERSISTENT: u8 = 2;
 }
 
 /// Values of [`Header::selectivity`].
 pub mod selectivity {
-    /// The range that the RETH names.
+    /// The range in the RETH.
     pub const RANGE: u8 = 0;
-    /// The whole region that the RETH's key opens.
+    /// The whole region of the RETH's key.
     pub const REGION: u8 = 1;
 }
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         let word = be32(bytes, 0);
         Header { placement: (word & 0xf) as u8, selectivity: (word >> 4 & 3) as u8 }
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         put32(bytes, 0, u32::from(self.selectivity & 3) << 4 | u32::from(self.placement & 0xf));
     }

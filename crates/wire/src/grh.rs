@@ -1,8 +1,10 @@
-//! The global routing header, and what stands in its place before a datagram's payload in a receive buffer. IBA 8.3, A17.4.5.
+//! The global routing header, and the network header that stands before a datagram's payload in a
+//! receive buffer. IBA 8.3, A17.4.5.
 //!
-//! A UD receive buffer begins with 40 bytes that say where the datagram came from: a GRH when it came over IPv6 (or InfiniBand),
-//! or 20 unused bytes and the IPv4 header. [`Network`] is either of the two. Not an IP stack: options and fragments do not occur.
-//! Principal types: [`Grh`], [`Ipv4`], [`Network`].
+//! A UD receive buffer begins with 40 bytes that show where the datagram came from. They hold a GRH
+//! if it came over IPv6 (or InfiniBand), or 20 unused bytes and the IPv4 header. [`Network`] is
+//! either of the two. This is not an IP stack: options and fragments do not occur. Principal types:
+//! [`Grh`], [`Ipv4`], [`Network`].
 
 use crate::Error;
 use crate::bytes::{be16, be32, put16, put32};
@@ -18,18 +20,18 @@ pub const NEXT_HEADER_UDP: u8 = 17;
 
 const IPV4_AT: usize = 20;
 
-/// The global routing header: the shape of an IPv6 header.
+/// The global routing header, which has the layout of an IPv6 header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grh {
     /// Traffic class.
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes behind this header up to and with the ICRC.
+    /// Bytes behind this header, including the ICRC.
     pub payload_len: u16,
     /// What follows: [`NEXT_HEADER_IBA`] or [`NEXT_HEADER_UDP`].
     pub next_header: u8,
-    /// Routers that it may still pass.
+    /// The number of routers that the packet may still pass.
     pub hop_limit: u8,
     /// Source GID.
     pub sgid: [u8; 16],
@@ -42,7 +44,7 @@ pub struct Grh {
 pub struct Ipv4 {
     /// DSCP and ECN.
     pub tos: u8,
-    /// Bytes from this header up to and with the ICRC.
+    /// Bytes from this header on, including the ICRC.
     pub total_len: u16,
     /// Identification.
     pub id: u16,
@@ -64,7 +66,7 @@ pub enum Network {
 }
 
 impl Grh {
-    /// Takes the header apart.
+    /// Parses the header.
     ///
     /// # Errors
     /// The version is not 6.
@@ -84,7 +86,7 @@ impl Grh {
         })
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         put32(bytes, 0, 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff);
         put16(bytes, 4, self.payload_len);
@@ -129,8 +131,9 @@ impl Ipv4 {
 }
 
 impl Network {
-    /// What a packet of `payload_len` bytes behind the network header (BTH up to and with the ICRC; with RoCEv2 the UDP header
-    /// too) between two GIDs has here. GIDs that are IPv4 addresses (`::ffff:a.b.c.d`) make it an IPv4 header.
+    /// The network header of a packet between two GIDs. `payload_len` counts the bytes behind the
+    /// network header: from the BTH to the ICRC inclusive, and with RoCEv2 also the UDP header.
+    /// GIDs that are IPv4 addresses (`::ffff:a.b.c.d`) give an IPv4 header.
     #[must_use]
     pub fn between(
         sgid: [u8; 16],
@@ -161,15 +164,15 @@ impl Network {
         }
     }
 
-    /// Takes the 40 bytes apart.
+    /// Parses the 40 bytes.
     ///
     /// # Errors
-    /// Neither of the two headers is there.
+    /// The bytes contain neither of the two headers.
     pub fn parse(bytes: &[u8; LEN]) -> Result<Network, Error> {
         Grh::parse(bytes).map(Network::V6).or_else(|_| Ipv4::parse(bytes).map(Network::V4))
     }
 
-    /// Builds the 40 bytes.
+    /// Encodes the 40 bytes.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         match self {
             Network::V6(grh) => grh.emit(bytes),

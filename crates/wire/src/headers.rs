@@ -1,5 +1,6 @@
-//! All headers of one transport packet, flat: what the transport state machines read and write. The order on the wire and which
-//! of them are present follow from the opcode. Not the payload, the padding bytes or the ICRC. Principal type: [`Headers`].
+//! All headers of one transport packet in a flat struct, which the transport state machines read
+//! and write. The opcode decides which headers are present, and their order. Not the payload, the
+//! padding bytes or the ICRC. Principal type: [`Headers`].
 
 use crate::{Aeth, AtomicEth, Deth, Error, Feth, Opcode, Psn, Qpn, Reth};
 use crate::{aeth, atomic_ack, atomic_eth, bth, deth, feth, ieth, immdt, reth, xrceth};
@@ -8,22 +9,23 @@ use std::fmt;
 /// The longest stack: XRC compare-and-swap. Every packet's headers fit into this many bytes.
 pub const MAX_LEN: usize = bth::LEN + xrceth::LEN + atomic_eth::LEN;
 
-/// The headers of one transport packet. Fields whose header the opcode does not call for are ignored, and zero after `parse`.
+/// The headers of one transport packet. `emit` ignores fields whose header the opcode does not
+/// have; `parse` sets them to zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// What the packet is.
+    /// The packet's type.
     pub opcode: Opcode,
-    /// The completion at the receiver is a solicited one.
+    /// The completion at the receiver is solicited.
     pub solicited: bool,
-    /// An acknowledgement is wanted.
+    /// The packet requests an acknowledgement.
     pub ack_req: bool,
     /// Path migration: set in the migrated state.
     pub migrated: bool,
     /// Bytes of padding behind the payload.
     pub pad: u8,
-    /// Place in the sequence.
+    /// The packet sequence number.
     pub psn: Psn,
-    /// The queue pair that it is for.
+    /// The destination queue pair.
     pub dest_qp: Qpn,
     /// The partition.
     pub pkey: u16,
@@ -35,20 +37,20 @@ pub struct Headers {
     pub xrc_srq: u32,
     /// FETH: what a FLUSH waits for.
     pub feth: Feth,
-    /// RETH: where an RDMA operation goes.
+    /// RETH: the target of an RDMA operation.
     pub reth: Reth,
-    /// AtomicETH: what an atomic operation does.
+    /// AtomicETH: the parameters of an atomic operation.
     pub atomic: AtomicEth,
-    /// AETH: the answer.
+    /// AETH: the acknowledgement.
     pub aeth: Aeth,
-    /// AtomicAckETH: the word as it was.
+    /// AtomicAckETH: the word's old value.
     pub atomic_ack: u64,
-    /// DETH: who sends a datagram.
+    /// DETH: the sender of a datagram.
     pub deth: Deth,
 }
 
 impl Headers {
-    /// Bytes that these headers take.
+    /// Bytes of these headers.
     #[must_use]
     pub const fn len(&self) -> usize {
         let opcode = self.opcode;
@@ -83,16 +85,17 @@ impl Headers {
         len
     }
 
-    /// Never: every packet has a BTH.
+    /// Always false: every packet has a BTH.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Takes the headers apart; what follows them is payload, padding and ICRC. Their length is [`Headers::len`].
+    /// Parses the headers. Behind them, after [`Headers::len`] bytes, are payload, padding and
+    /// ICRC.
     ///
     /// # Errors
-    /// The bytes end too early, or the BTH is not one that softhca speaks.
+    /// The bytes end too early, or softhca does not support the BTH.
     pub fn parse(bytes: &[u8]) -> Result<Headers, Error> {
         let mut rest = bytes;
         let bth = bth::Header::parse(take(&mut rest, "BTH")?)?;
@@ -138,7 +141,7 @@ impl Headers {
         Ok(headers)
     }
 
-    /// Builds the headers at the beginning of `bytes` and returns their length.
+    /// Encodes the headers at the beginning of `bytes` and returns their length.
     ///
     /// # Errors
     /// `bytes` is shorter than [`Headers::len`].

@@ -1,14 +1,17 @@
-//! The invariant CRC of a RoCEv2 packet: four bytes behind its last pad byte that cover everything that no router changes.
-//! Not the framing around it and not a socket. Principal type: [`Envelope`]. IBA 9.4.1, A17.3.3.
+//! The invariant CRC of a RoCEv2 packet: four bytes behind its last pad byte, which cover
+//! everything that routers do not change. Not the framing around it and not a socket. Principal
+//! type: [`Envelope`]. IBA 9.4.1, A17.3.3.
 //!
-//! It is Ethernet's CRC-32 over eight bytes of ones, the IP header, the UDP header and the packet from its BTH on, where ones
-//! stand for what may change on the way: TOS, TTL and checksum (IPv6: traffic class, flow label and hop limit), the UDP
-//! checksum, and the BTH's fifth byte, which carries the congestion marks.
+//! The ICRC is Ethernet's CRC-32 over eight bytes of ones, the IP header, the UDP header and the
+//! packet from its BTH on. Fields that may change on the way count as ones: TOS, TTL and checksum
+//! (IPv6: traffic class, flow label and hop limit), the UDP checksum, and the BTH's fifth byte,
+//! which holds FECN and BECN.
 //!
-//! IPv4's identification is covered too, but a UDP socket does not show it. The CRC is linear in it, so that [`Envelope::check`]
-//! computes which of the 65536 makes a packet whole; at most one does. What is left of the CRC are 16 bits: one of 65536 damaged
-//! packets passes, after the UDP checksum and the link's CRC. With a right guess nothing needs to be computed. A packet in
-//! fragments has no ICRC that would fit, for DF is covered as well.
+//! IPv4's identification is covered too, but a UDP socket does not show it. The CRC is linear in
+//! it, so [`Envelope::check`] computes which of the 65536 values makes the packet correct; at most
+//! one does. This leaves 16 bits of the CRC: one of 65536 damaged packets passes, after the UDP
+//! checksum and the link's CRC. With a right guess nothing needs to be computed. A fragmented
+//! packet never has a correct ICRC, because DF is covered as well.
 
 mod field;
 mod fold;
@@ -29,21 +32,22 @@ const UDP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 
-/// Bytes of the BTH that are taken through the tables: those around the one that may change.
+/// Bytes of the BTH that go through the tables: those around the byte that may change.
 const HEAD: usize = 8;
 const MASKED: usize = 4;
 
-/// What the ICRC covers outside of the packet: the IP and UDP headers of one direction of one flow, already taken through the CRC
-/// as far as they do not depend on the packet.
+/// What the ICRC covers outside of the packet: the IP and UDP headers of one direction of one flow.
+/// They are already in the CRC register, as far as they do not depend on the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The CRC's register before the BTH, if all lengths and the identification were 0.
+    /// The CRC register before the BTH, if all lengths and the identification were 0.
     register: u32,
     v4: bool,
 }
 
 impl Envelope {
-    /// The envelope of packets from one GID to another. It is IPv4 when both are IPv4 addresses (`::ffff:a.b.c.d`).
+    /// The envelope of packets from one GID to another. It is IPv4 if both are IPv4 addresses
+    /// (`::ffff:a.b.c.d`).
     #[must_use]
     pub fn new(source: &[u8; 16], destination: &[u8; 16], source_port: u16) -> Envelope {
         let mut headers = [0; IPV6_LEN + UDP_LEN];
@@ -65,15 +69,16 @@ impl Envelope {
         Envelope { register: field::through(ONES, &headers[..ip_len + UDP_LEN]), v4 }
     }
 
-    /// The ICRC of a packet from its BTH to its last pad byte, as it stands on the wire. `id` is the IPv4 identification; IPv6
-    /// has none.
+    /// The ICRC of a packet from its BTH to its last pad byte, as on the wire. `id` is the IPv4
+    /// identification; IPv6 has none.
     #[must_use]
     pub fn icrc(&self, id: u16, packet: &[u8]) -> [u8; 4] {
         self.crc(id, packet).to_le_bytes()
     }
 
-    /// Checks a packet that ends with its ICRC. The identification that it was sent with, or `None`: it is damaged. The guess is
-    /// tried first and costs nothing when it is right. With IPv6 there is nothing to find, and what fits is the guess.
+    /// Checks a packet that ends with its ICRC. Returns the identification with which it was sent,
+    /// or `None` if it is damaged. The guess is tried first; a right guess costs nothing extra.
+    /// With IPv6 there is no identification, and a correct packet returns the guess.
     #[must_use]
     pub fn check(&self, packet: &[u8], guess: u16) -> Option<u16> {
         let (covered, icrc) = packet.split_last_chunk::<LEN>()?;
@@ -92,10 +97,10 @@ impl Envelope {
         field::two_bytes_before(behind, difference).map(|id| guess ^ id)
     }
 
-    /// What is the same for all packets of `len` bytes, from the BTH to the last pad byte.
+    /// The state that all packets of `len` bytes share, from the BTH to the last pad byte.
     #[must_use]
     pub fn of_length(&self, len: usize) -> Measured {
-        // A packet with its ICRC and the UDP header; more than 16 bits cannot be sent.
+        // The packet with its ICRC and the UDP header; more than 16 bits cannot be sent.
         let udp_len = (len + LEN + UDP_LEN) as u16;
         let lengths = if self.v4 {
             field::UDP_LENGTH.at(udp_len) ^ field::IPV4_LENGTH.at(udp_len.wrapping_add(IPV4_LEN as u16))
@@ -110,10 +115,10 @@ impl Envelope {
     }
 }
 
-/// An [`Envelope`] of packets of one length: what many of them in a row need not compute each.
+/// An [`Envelope`] for packets of one length: the part that need not be computed for each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// The CRC's register before the BTH, if the identification were 0.
+    /// The CRC register before the BTH, if the identification were 0.
     register: u32,
     v4: bool,
     len: usize,
@@ -126,7 +131,7 @@ impl Measured {
         self.len
     }
 
-    /// The ICRC of a packet of this length, as [`Envelope::icrc`] says it.
+    /// The ICRC of a packet of this length, as in [`Envelope::icrc`].
     #[inline]
     #[must_use]
     pub fn icrc(&self, id: u16, packet: &[u8]) -> [u8; 4] {
@@ -134,7 +139,8 @@ impl Measured {
         self.crc(id, packet).to_le_bytes()
     }
 
-    /// Whether the ICRC of a packet of this length can be computed while its payload is copied: the payload has whole strides.
+    /// Whether the ICRC of a packet of this length can be computed while its payload is copied: the
+    /// payload must consist of whole strides.
     #[inline]
     #[must_use]
     pub fn is_foldable(&self) -> bool {
@@ -142,16 +148,16 @@ impl Measured {
         self.len.checked_sub(bth::LEN).is_some_and(|len| len > 0 && len.is_multiple_of(Folding::STRIDE))
     }
 
-    /// Begins to compute the ICRC of a packet of this length, which is foldable, while its payload, which lies behind `head`, is copied; whoever copies takes
-    /// the bytes through ([`Folding`]).
+    /// Starts the ICRC of a foldable packet of this length, whose payload follows `head`. The
+    /// caller then passes the payload through [`Folding`] while it copies the payload.
     #[inline]
     pub fn begin(&self, folding: &mut Folding, id: u16, head: &[u8; bth::LEN]) {
         debug_assert!(self.is_foldable());
         folding.begin(self.register_of(id), head);
     }
 
-    /// Whether a packet of this length, which ends with its ICRC, was sent with the identification `id` and is whole. Another identification
-    /// is not looked for: that is [`Envelope::check`]'s.
+    /// Whether a packet of this length, which ends with its ICRC, is correct with the
+    /// identification `id`. Only [`Envelope::check`] looks for another identification.
     #[inline]
     #[must_use]
     pub fn fits(&self, packet: &[u8], id: u16) -> bool {

@@ -1,4 +1,5 @@
-//! The invalidate extended transport header: the key that a SEND with invalidate closes at the receiver. IBA 9.3.7. Principal type: [`Header`].
+//! The invalidate extended transport header: the R_Key that a SEND with invalidate invalidates at
+//! the receiver. Not the invalidation. IBA 9.3.7. Principal type: [`Header`].
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ pub const LEN: usize = 4;
 pub struct Header(pub u32);
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header(u32::from_be_bytes(*bytes))
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         *bytes = self.0.to_be_bytes();
     }

@@ -1,22 +1,23 @@
-//! ImmDt, immediate data: four bytes that the sender's program hands to the receiver's. IBA 9.3.6. Principal type: [`Header`].
+//! ImmDt, immediate data: four bytes from the sender's program for the receiver's program. Not
+//! payload. IBA 9.3.6. Principal type: [`Header`].
 
 use std::fmt;
 
 /// Bytes of this header.
 pub const LEN: usize = 4;
 
-/// Immediate data, as the number that its big-endian bytes spell: verbs programs keep it in network order.
+/// Immediate data, read as a big-endian number. Verbs programs keep it in network order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header(pub u32);
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header(u32::from_be_bytes(*bytes))
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         *bytes = self.0.to_be_bytes();
     }

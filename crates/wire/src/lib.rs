@@ -1,13 +1,16 @@
-//! Every byte that crosses a network: the headers of InfiniBand transport packets, taken apart and put together.
+//! Every byte that crosses a network: parses and encodes the headers of InfiniBand transport
+//! packets.
 //!
-//! One module is one header and has one shape: a struct named `Header` with the header's fields, `LEN`, `parse` from exactly
-//! `LEN` bytes, `emit` into exactly `LEN` bytes, `Display`, and tests against literal bytes. Read [`bth`] and you know them all.
-//! [`Headers`] is the whole stack of one packet behind its network header, flat, as the transport thinks of it. Between hosts a
-//! packet ends with its [`icrc`], and [`probe`] is a packet of our own. A management datagram ([`mad`]) is the payload of a UD packet;
-//! the communication manager's are in [`cm`].
+//! Each module is one header. All have the same shape: a struct `Header` with the header's fields,
+//! `LEN`, `parse` from exactly `LEN` bytes, `emit` into exactly `LEN` bytes, `Display`, and tests
+//! with literal bytes. If you read [`bth`], you know them all. [`Headers`] is the flat stack of one
+//! packet behind its network header, as the transport uses it. Between hosts a packet ends with its
+//! [`icrc`]. [`probe`] is a packet of softhca's own. A management datagram ([`mad`]) is the payload
+//! of a UD packet; [`cm`] holds the communication manager's datagrams.
 //!
-//! Nothing here decides anything: whether a packet is welcome is the business of the `protocol` crate.
-//! Sources: IBA volume 1, chapters 9 (transport), 12 (communication management), 13 (management), annexes A11 and A17 (RoCEv2), A19 (FLUSH and ATOMIC WRITE).
+//! Nothing here decides anything: the `protocol` crate decides whether a packet is accepted.
+//! Sources: IBA volume 1, chapters 9 (transport), 12 (communication management), 13 (management),
+//! annexes A11 and A17 (RoCEv2), A19 (FLUSH and ATOMIC WRITE).
 #![deny(unsafe_code)]
 
 pub mod aeth;
@@ -40,13 +43,13 @@ pub use headers::{Headers, MAX_LEN};
 pub use number::{Psn, Qpn};
 pub use opcode::{Opcode, Operation, Place, Transport};
 
-/// The atomic request header as [`Headers`] holds it.
+/// The atomic request header, as in [`Headers`].
 pub type AtomicEth = atomic_eth::Header;
-/// The acknowledgement header as [`Headers`] holds it.
+/// The acknowledgement header, as in [`Headers`].
 pub type Aeth = aeth::Header;
-/// The datagram header as [`Headers`] holds it.
+/// The datagram header, as in [`Headers`].
 pub type Deth = deth::Header;
-/// The flush header as [`Headers`] holds it.
+/// The flush header, as in [`Headers`].
 pub type Feth = feth::Header;
-/// The RDMA header as [`Headers`] holds it.
+/// The RDMA header, as in [`Headers`].
 pub type Reth = reth::Header;

@@ -1,4 +1,5 @@
-//! The management datagram: 256 bytes in one UD packet to QP 1 (or 0), and the 24 bytes that every one begins with. IBA 13.4.2.
+//! The management datagram: 256 bytes in one UD packet to QP 1 (or 0), of which the first 24 bytes
+//! are a common header. IBA 13.4.2.
 //!
 //! ```text
 //!      0                   1                   2                   3
@@ -10,16 +11,17 @@
 //!  16 |         attribute id          |           reserved            |
 //!  20 |                      attribute modifier                       |
 //! ```
-//! What follows belongs to the class; the communication manager's messages are in [`crate::cm`]. Principal type: [`Header`].
+//! The rest depends on the class; the communication manager's messages are in [`crate::cm`].
+//! Principal type: [`Header`].
 
 use crate::bytes::{be16, be32, be64, put16, put32, put64};
 use std::fmt;
 
-/// Bytes of a management datagram: always all of them are sent.
+/// Bytes of a management datagram; all of them are always sent.
 pub const MAD_LEN: usize = 256;
 /// Bytes of this header.
 pub const LEN: usize = 24;
-/// The only base version there is.
+/// The only base version.
 pub const BASE_VERSION: u8 = 1;
 /// The class of the communication manager.
 pub const CLASS_CM: u8 = 0x07;
@@ -27,43 +29,44 @@ pub const CLASS_CM: u8 = 0x07;
 pub const CLASS_SA: u8 = 0x03;
 /// The class of performance management.
 pub const CLASS_PM: u8 = 0x04;
-/// The method that asks for an attribute.
+/// The method that requests an attribute.
 pub const METHOD_GET: u8 = 0x01;
-/// The method that sends, without an answer at this level: all that the communication manager uses.
+/// The method that sends, without an answer at this level. The communication manager uses only this
+/// one.
 pub const METHOD_SEND: u8 = 0x03;
 /// The bit of a method that marks a response.
 pub const RESPONSE: u8 = 0x80;
 /// The queue key of QP 1, the general services interface.
 pub const GSI_QKEY: u32 = 0x8001_0000;
 
-/// A management datagram as it travels.
+/// A management datagram on the wire.
 pub type Mad = [u8; MAD_LEN];
 
-/// What every management datagram begins with.
+/// The header of every management datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The version of this header: [`BASE_VERSION`].
     pub base_version: u8,
-    /// Who the datagram is for.
+    /// The management class.
     pub class: u8,
-    /// The version of what follows this header.
+    /// The version of the class's format.
     pub class_version: u8,
-    /// What is asked for, with the bit [`RESPONSE`].
+    /// The method, and the bit [`RESPONSE`].
     pub method: u8,
-    /// How it went, in a response.
+    /// The status of a response.
     pub status: u16,
-    /// Belongs to the class.
+    /// Class-specific.
     pub class_specific: u16,
-    /// Which request a response belongs to.
+    /// The transaction, which relates a response to its request.
     pub transaction: u64,
-    /// What it is about.
+    /// The attribute id.
     pub attribute: u16,
-    /// Which part or kind of it.
+    /// The attribute modifier.
     pub modifier: u32,
 }
 
 impl Header {
-    /// Takes the header apart. Reserved bits are ignored.
+    /// Parses the header. Reserved bits are ignored.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header {
@@ -79,7 +82,7 @@ impl Header {
         }
     }
 
-    /// Takes apart the header of a whole datagram.
+    /// Parses the header of a whole datagram.
     #[must_use]
     pub fn of(mad: &Mad) -> Header {
         let mut bytes = [0; LEN];
@@ -87,7 +90,7 @@ impl Header {
         Header::parse(&bytes)
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         bytes[0] = self.base_version;
         bytes[1] = self.class;
@@ -101,7 +104,7 @@ impl Header {
         put32(bytes, 20, self.modifier);
     }
 
-    /// Builds the header at the front of a whole datagram.
+    /// Encodes the header at the front of a whole datagram.
     pub fn emit_to(&self, mad: &mut Mad) {
         let mut bytes = [0; LEN];
         self.emit(&mut bytes);
@@ -127,7 +130,7 @@ impl fmt::Display for Header {
 mod tests {
     use super::*;
 
-    /// What the Linux driver put before a REQ.
+    /// The header of a REQ of the Linux driver.
     const BYTES: [u8; LEN] = [1, 7, 2, 3, 0, 0, 0, 0, 0, 0, 0, 2, 2, 0x40, 0x16, 9, 0, 0x10, 0, 0, 0, 0, 0, 0];
 
     fn header() -> Header {

@@ -1,18 +1,21 @@
-//! The two 24-bit numbers of the transport: packet sequence numbers, which wrap, and queue pair numbers, which do not.
-//! Principal types: [`Psn`], [`Qpn`]. IBA 9.7.1 (PSN arithmetic), 3.5.3 (QP numbers).
+//! The two 24-bit numbers of the transport: packet sequence numbers, which wrap, and queue pair
+//! numbers, which do not. IBA 9.7.1 (PSN arithmetic), 3.5.3 (QP numbers). Principal types: [`Psn`],
+//! [`Qpn`].
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
 const MASK: u32 = 0x00ff_ffff;
 
-/// A packet sequence number. It wraps at 2^24, so it has no order of its own: ask for the signed distance with [`Psn::since`].
+/// A packet sequence number. It wraps at 2^24, so it has no order: use the signed distance of
+/// [`Psn::since`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// Half of the number space: no more packets than this may wait for an answer, or old and new could not be told apart.
+    /// Half of the number space. No more packets may wait for an answer, because old and new
+    /// numbers would be ambiguous.
     pub const WINDOW: u32 = 1 << 23;
 
     /// The low 24 bits of `value`.
@@ -27,14 +30,15 @@ impl Psn {
         self.0
     }
 
-    /// How far this number is ahead of `other`: negative when it lies behind, from -2^23 to 2^23 - 1.
+    /// How far this number is ahead of `other`, from -2^23 to 2^23 - 1; negative if it is behind.
     #[must_use]
     pub const fn since(self, other: Psn) -> i32 {
-        // The difference is moved to the top of the word, so that the arithmetic shift extends its sign.
+        // The difference is shifted to the top of the word, so that the arithmetic shift extends
+        // its sign.
         ((self.0.wrapping_sub(other.0) << 8).cast_signed()) >> 8
     }
 
-    /// Whether this number lies behind `other`.
+    /// Whether this number is behind `other`.
     #[must_use]
     pub const fn is_before(self, other: Psn) -> bool {
         self.since(other) < 0
@@ -54,7 +58,7 @@ impl AddAssign<u32> for Psn {
     }
 }
 
-/// Steps back.
+/// Subtracts, modulo 2^24.
 impl Sub<u32> for Psn {
     type Output = Psn;
     fn sub(self, packets: u32) -> Psn {
@@ -62,7 +66,8 @@ impl Sub<u32> for Psn {
     }
 }
 
-/// Packets from `other` up to this number, for callers that know it is not behind: from 0 to 2^24 - 1.
+/// Packets from `other` up to this number, from 0 to 2^24 - 1. The caller knows that this number is
+/// not behind `other`.
 impl Sub<Psn> for Psn {
     type Output = u32;
     fn sub(self, other: Psn) -> u32 {

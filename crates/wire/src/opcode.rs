@@ -1,11 +1,12 @@
-//! The opcode of a transport packet: which transport, which operation, and with them which headers follow. Not what a queue pair
-//! does about it. Principal type: [`Opcode`]. IBA 9.2.1.
+//! The opcode of a transport packet: its transport and its operation, which also say which headers
+//! follow. Not how a queue pair handles it. Principal type: [`Opcode`]. IBA 9.2.1.
 //!
 //! ```text
 //!   7 6 5   4 3 2 1 0
 //!  transport  operation      RC 0x00, UC 0x20, UD 0x60, XRC 0xa0
 //! ```
-//! RD (0x40), the congestion notification packet (0x81) and the manufacturers' range are not spoken; FLUSH and ATOMIC WRITE are on RC alone.
+//! RD (0x40), the congestion notification packet (0x81) and the manufacturers' range are not
+//! opcodes here. FLUSH and ATOMIC WRITE exist on RC only.
 
 use std::fmt;
 
@@ -55,7 +56,7 @@ pub enum Operation {
     AtomicWrite = 0x1d,
 }
 
-/// Where in its message a packet stands.
+/// A packet's place in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the IBA's own names")]
 pub enum Place {
@@ -66,7 +67,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place of a packet that does or does not begin and end its message.
+    /// The place of a packet that begins its message or not, and ends it or not.
     #[must_use]
     pub const fn of(first: bool, last: bool) -> Place {
         match (first, last) {
@@ -95,7 +96,7 @@ impl Place {
 pub struct Opcode {
     /// The transport service.
     pub transport: Transport,
-    /// What the packet does.
+    /// The operation.
     pub operation: Operation,
 }
 
@@ -107,13 +108,14 @@ impl Default for Opcode {
 }
 
 impl Opcode {
-    /// Puts the two together. Not every pair exists on the wire: see [`Opcode::from_u8`].
+    /// Combines a transport and an operation. Not every pair exists on the wire: see
+    /// [`Opcode::from_u8`].
     #[must_use]
     pub const fn new(transport: Transport, operation: Operation) -> Opcode {
         Opcode { transport, operation }
     }
 
-    /// The opcode of a byte, or `None` for one that is reserved or not spoken.
+    /// The opcode of a byte, or `None` if the byte is reserved or unsupported.
     #[must_use]
     pub const fn from_u8(byte: u8) -> Option<Opcode> {
         use Operation as O;
@@ -167,13 +169,14 @@ impl Opcode {
         self.transport as u8 | self.operation as u8
     }
 
-    /// Whether the packet answers a request: it goes to the requester of the addressed queue pair, all others to its responder.
+    /// Whether the packet is a response. Responses go to the requester of the destination queue
+    /// pair, all other packets to its responder.
     #[must_use]
     pub const fn is_response(self) -> bool {
         matches!(self.operation as u8, 0x0d..=0x12)
     }
 
-    /// Where in its message the packet stands. A request or answer of one packet stands alone.
+    /// The packet's place in its message. A request or response of one packet is the only packet.
     #[must_use]
     pub const fn place(self) -> Place {
         use Operation as O;
@@ -189,37 +192,37 @@ impl Opcode {
         }
     }
 
-    /// Part of a SEND of any kind.
+    /// Whether the packet is part of a SEND of any kind.
     #[must_use]
     pub const fn is_send(self) -> bool {
         matches!(self.operation as u8, 0x00..=0x05 | 0x16..=0x17)
     }
 
-    /// Part of an RDMA WRITE of any kind.
+    /// Whether the packet is part of an RDMA WRITE of any kind.
     #[must_use]
     pub const fn is_write(self) -> bool {
         matches!(self.operation as u8, 0x06..=0x0b)
     }
 
-    /// A compare-and-swap or fetch-and-add request.
+    /// Whether the packet is a compare-and-swap or fetch-and-add request.
     #[must_use]
     pub const fn is_atomic(self) -> bool {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
-    /// An ATOMIC WRITE.
+    /// Whether the packet is an ATOMIC WRITE.
     #[must_use]
     pub const fn is_atomic_write(self) -> bool {
         matches!(self.operation, Operation::AtomicWrite)
     }
 
-    /// A FLUSH; its own header comes before the RDMA header.
+    /// Whether the packet is a FLUSH, whose own header comes before the RDMA header.
     #[must_use]
     pub const fn is_flush(self) -> bool {
         matches!(self.operation, Operation::Flush)
     }
 
-    /// A packet of the answer to an RDMA READ.
+    /// Whether the packet is part of an RDMA READ response.
     #[must_use]
     pub const fn is_read_response(self) -> bool {
         matches!(self.operation as u8, 0x0d..=0x10)
@@ -254,7 +257,7 @@ impl Opcode {
         )
     }
 
-    /// Whether an acknowledgement header follows. The middle of a READ response has none.
+    /// Whether an acknowledgement header follows. The middle packets of a READ response have none.
     #[must_use]
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !matches!(self.operation, Operation::ReadResponseMiddle)
@@ -266,7 +269,7 @@ impl Opcode {
         matches!(self.transport, Transport::Ud)
     }
 
-    /// Whether an XRC header follows: on every XRC request, on no response.
+    /// Whether an XRC header follows: every XRC request has one, no response has.
     #[must_use]
     pub const fn has_xrceth(self) -> bool {
         matches!(self.transport, Transport::Xrc) && !self.is_response()
@@ -342,8 +345,8 @@ mod tests {
         }
     }
 
-    /// Operation byte, place, and the headers and payload behind the BTH: I ImmDt, K key to invalidate, R RETH, A AETH,
-    /// T AtomicETH, F FETH, P payload.
+    /// Operation byte, place, and the headers and payload behind the BTH: I ImmDt, K key to
+    /// invalidate, R RETH, A AETH, T AtomicETH, F FETH, P payload.
     #[test]
     fn the_header_table() {
         use Place::{First, Last, Middle, Only};

@@ -1,7 +1,8 @@
-//! The probe: a question between two of softhca's own engines, whether everything sent before it has been taken, and its
-//! answer. Unreliable traffic has no acknowledgements, and this is how its sender learns that the receiver keeps up. It is not a
-//! packet of the IBA: its opcodes are of the range left to manufacturers (IBA 9.2.1), and other adapters drop it unseen.
-//! Principal type: [`Probe`].
+//! The probe: one softhca engine asks another whether everything sent before the probe has been
+//! taken, and the other engine answers. Unreliable traffic has no acknowledgements, so its sender
+//! learns this way that the receiver keeps up. The probe is not a packet of the IBA. Its opcodes
+//! are in the manufacturers' range (IBA 9.2.1), and other adapters drop it. Principal type:
+//! [`Probe`].
 //!
 //! ```text
 //!   0 | BTH: opcode 0xd0 probe, 0xd1 answer; P_Key 0xffff; destination queue pair; PSN 0 |
@@ -13,9 +14,9 @@ use crate::bytes::{be24, be32, be64, put16, put24, put32, put64};
 use crate::{Error, Qpn};
 use std::fmt;
 
-/// Bytes of a probe from its BTH on; behind it stands the ICRC.
+/// Bytes of a probe from its BTH on; the ICRC follows.
 pub const LEN: usize = 28;
-/// The opcode of the question.
+/// The opcode of the probe.
 pub const PROBE: u8 = 0xd0;
 /// The opcode of the answer.
 pub const ANSWER: u8 = 0xd1;
@@ -23,30 +24,30 @@ pub const ANSWER: u8 = 0xd1;
 const DEFAULT_PKEY: u16 = 0xffff;
 const VERSION: u8 = 0x0f;
 
-/// The question, or the answer to it.
+/// A probe, or the answer to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probe {
-    /// It is the answer.
+    /// Whether it is the answer.
     pub answer: bool,
-    /// The queue pair that it is for.
+    /// The destination queue pair.
     pub dest_qp: Qpn,
-    /// The queue pair that it is from.
+    /// The source queue pair.
     pub source_qp: Qpn,
-    /// Chosen by who asks, repeated by who answers.
+    /// The requester chooses it, and the answer repeats it.
     pub cookie: u64,
 }
 
 impl Probe {
-    /// The answer to this question.
+    /// The answer to this probe.
     #[must_use]
     pub const fn answered(&self) -> Probe {
         Probe { answer: true, dest_qp: self.source_qp, source_qp: self.dest_qp, cookie: self.cookie }
     }
 
-    /// Takes the packet apart. Reserved fields are ignored.
+    /// Parses the packet. Reserved fields are ignored.
     ///
     /// # Errors
-    /// Another opcode, or a transport version other than 0.
+    /// The opcode is another one, or the transport version is not 0.
     pub fn parse(bytes: &[u8; LEN]) -> Result<Probe, Error> {
         let answer = match bytes[0] {
             PROBE => false,
@@ -64,7 +65,7 @@ impl Probe {
         })
     }
 
-    /// Builds the packet.
+    /// Encodes the packet.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         *bytes = [0; LEN];
         bytes[0] = if self.answer { ANSWER } else { PROBE };
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(Probe::parse(&bytes), Err(Error::Version(1)));
     }
 
-    /// An adapter that does not know it must not take it for one of its own packets.
+    /// Other adapters must not take the probe for one of their own packets.
     #[test]
     fn it_is_no_packet_of_the_transport() {
         for opcode in [PROBE, ANSWER] {

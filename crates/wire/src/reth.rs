@@ -1,4 +1,5 @@
-//! The RDMA extended transport header: where an RDMA WRITE or READ goes. IBA 9.3.3. Principal type: [`Header`].
+//! The RDMA extended transport header: the memory of an RDMA WRITE or READ. Not the check of the
+//! key. IBA 9.3.3. Principal type: [`Header`].
 
 use crate::bytes::{be32, be64, put32, put64};
 use std::fmt;
@@ -6,25 +7,25 @@ use std::fmt;
 /// Bytes of this header.
 pub const LEN: usize = 16;
 
-/// Where an RDMA WRITE or READ goes.
+/// The memory of an RDMA WRITE or READ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Address at the responder.
     pub va: u64,
-    /// The key that opens the memory there.
+    /// The rkey.
     pub rkey: u32,
     /// Bytes of the whole message.
     pub len: u32,
 }
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header { va: be64(bytes, 0), rkey: be32(bytes, 8), len: be32(bytes, 12) }
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         put64(bytes, 0, self.va);
         put32(bytes, 8, self.rkey);

@@ -1,5 +1,5 @@
-//! The receiver-not-ready timer: a 5-bit code stands for the time after which the requester may try again. IBA 9.7.5.2.8.
-//! Not the timer itself. Principal function: [`nanoseconds`].
+//! The receiver-not-ready timer codes: a 5-bit code is the time after which the requester may
+//! retry. Not the timer itself. IBA 9.7.5.2.8. Principal function: [`nanoseconds`].
 
 /// Hundredths of a millisecond per code; code 0 is the longest.
 const TABLE: [u32; 32] = [
@@ -7,7 +7,7 @@ const TABLE: [u32; 32] = [
     6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// The time that `code` (its low five bits) stands for, in nanoseconds.
+/// The time of `code` (its low five bits), in nanoseconds.
 #[must_use]
 pub const fn nanoseconds(code: u8) -> u64 {
     TABLE[(code & 0x1f) as usize] as u64 * 10_000

@@ -1,5 +1,5 @@
-//! The XRC extended transport header: the shared receive queue that an XRC request is for. IBA annex A14. Principal type:
-//! [`Header`].
+//! The XRC extended transport header: the shared receive queue of an XRC request. Not its lookup.
+//! IBA annex A14. Principal type: [`Header`].
 
 use crate::bytes::{be24, put24};
 use std::fmt;
@@ -12,13 +12,13 @@ pub const LEN: usize = 4;
 pub struct Header(pub u32);
 
 impl Header {
-    /// Takes the header apart; the reserved first byte is ignored.
+    /// Parses the header; the reserved first byte is ignored.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Header {
         Header(be24(bytes, 1))
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         bytes[0] = 0;
         put24(bytes, 1, self.0);

@@ -1,9 +1,9 @@
-//! Headers of packets that the Linux kernel's Soft-RoCE driver sent (Debian 12, Linux 6.1): taken apart, shown, put together
-//! again. Each row is what lies between the UDP header and the payload.
+//! Headers of packets that the Linux kernel's Soft-RoCE driver sent (Debian 12, Linux 6.1): parsed,
+//! displayed, and encoded again. Each row holds the bytes between the UDP header and the payload.
 
 use softhca_wire::Headers;
 
-/// (Headers as hex digits, how they read.)
+/// (Headers as hex digits, their display.)
 const PACKETS: &[(&str, &str)] = &[
     ("0000ffff0000002f00000200", "RC SEND first to QP 0x2f psn 512"),
     ("0100ffff0000004100000201", "RC SEND middle to QP 0x41 psn 513"),

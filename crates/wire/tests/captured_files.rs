@@ -1,5 +1,6 @@
-//! Every packet of every capture: taken apart, put together again byte for byte, and its ICRC. The captures are of two Linux hosts with
-//! the Soft-RoCE driver (Debian 12, Linux 6.1); in `host_userspace_rc` one end is a program with a plain socket.
+//! Parses every packet of every capture, encodes it again byte for byte, and checks its ICRC. The
+//! captures are of two Linux hosts with the Soft-RoCE driver (Debian 12, Linux 6.1). In
+//! `host_userspace_rc` one end is a program with a plain socket.
 
 mod pcap;
 
@@ -9,8 +10,9 @@ use softhca_wire::cm::Message;
 use softhca_wire::mad::{GSI_QKEY, Mad};
 use std::collections::BTreeSet;
 
-/// (Capture, its packets.) The driver's own names for what was done; `drop_*` are of a packet lost on the way, seen from the responder's
-/// side (tap1) and the requester's (tap2).
+/// (Capture, its number of packets.) The names are the driver's own for the operations. `drop_*`
+/// show a packet that is lost on the way, from the responder's side (tap1) and the requester's side
+/// (tap2).
 const CAPTURES: &[(&str, usize)] = &[
     ("cm_reject", 2),
     ("cm_rping", 29),
@@ -59,7 +61,8 @@ const CAPTURES: &[(&str, usize)] = &[
     ("ud_ipv6", 4),
 ];
 
-/// What is in them: every opcode but those of XRC, and the last packet of a SEND with invalidate.
+/// The opcodes in the captures: all except those of XRC, and the last packet of a SEND with
+/// invalidate.
 const OPCODES: &[u8] = &[
     0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12,
     0x13, 0x14, 0x17, // RC
@@ -82,7 +85,8 @@ fn every_capture_is_looked_at() {
     assert_eq!(opcodes, OPCODES.iter().copied().collect());
 }
 
-/// The packet as we would send it with this identification: the same headers and payload, and what follows from them.
+/// The packet as softhca would send it with this identification: the same headers and payload, and
+/// the fields that follow from them.
 fn again(captured: &Captured, id: u16) -> Vec<u8> {
     let (headers, payload) = captured.parts();
     let pad = payload.len().wrapping_neg() & 3;
@@ -103,7 +107,8 @@ fn every_packet_comes_back_byte_for_byte() {
         let id = captured.id.unwrap_or(0);
         let (ours, theirs) = (again(&captured, id), &captured.packet);
         if name == "host_udp_ipid" && id != 0 {
-            // The kernel numbered these, and their senders did not know; `captured_icrc.rs` says what becomes of them.
+            // The kernel chose the identification of these packets, and their senders did not know
+            // it. `captured_icrc.rs` shows the result.
             let end = theirs.len() - 4;
             assert_eq!(ours[..end], theirs[..end], "{name}: {headers}");
             assert_ne!(ours[end..], theirs[end..], "{name}: {headers}");

@@ -1,12 +1,13 @@
-//! The ICRC of packets that the Linux kernel's Soft-RoCE driver and plain sockets sent (`fixtures`, Ethernet frames in pcap
-//! files): IPv4 with and without an identification, IPv6, multicast, and some that are wrong.
+//! The ICRC of packets that the Linux kernel's Soft-RoCE driver and plain sockets sent (`fixtures`,
+//! Ethernet frames in pcap files): IPv4 with and without an identification, IPv6, multicast, and
+//! some packets with errors.
 
 mod pcap;
 
 use pcap::read;
 use softhca_wire::icrc::Envelope;
 
-/// Captures in which all is right, and how many packets they have. `captured_files.rs` has them all.
+/// Captures without errors, and the number of their packets. `captured_files.rs` has all captures.
 const GOOD: &[(&str, usize)] = &[
     ("rc_atomic", 8),
     ("rc_nak_access", 4),
@@ -36,8 +37,9 @@ fn what_another_implementation_sent_is_whole() {
     assert!(with_id >= 20, "the driver numbers its packets: {with_id}");
 }
 
-/// Frames 1 and 2 come from an unconnected socket that forbids fragments. The kernel numbered the others, which
-/// their senders did not know of: 3 and 4 come from a connected socket, 5 and 6 from one that allows fragments, and says so.
+/// Frames 1 and 2 come from an unconnected socket that forbids fragments. The kernel chose the
+/// identification of the others, which their senders did not know: 3 and 4 come from a connected
+/// socket. 5 and 6 come from a socket that allows fragments, and their headers say so.
 #[test]
 fn what_a_plain_socket_sent_is_whole_if_nobody_looks_at_its_number() {
     let packets = read("host_udp_ipid");
@@ -47,7 +49,8 @@ fn what_a_plain_socket_sent_is_whole_if_nobody_looks_at_its_number() {
         let id = captured.id.expect("IPv4");
         assert_eq!(id == 0, index < 2);
         assert_eq!(captured.envelope().icrc(id, covered) == *icrc, index < 2, "frame {index}");
-        // The number is found that the sender thought of; a packet that allows fragments is none of ours.
+        // The check finds the identification that the sender assumed. A packet that allows
+        // fragments is not accepted.
         assert_eq!(captured.envelope().check(&captured.packet, id), (index < 4).then_some(0), "frame {index}");
     }
 }
@@ -61,7 +64,7 @@ fn any_damaged_bit_shows() {
             let mut packet = captured.packet.clone();
             for bit in 0..8 * packet.len() {
                 packet[bit / 8] ^= 1 << (bit % 8);
-                // The congestion marks are not covered.
+                // FECN and BECN are not covered.
                 assert_eq!(whole(&packet), bit / 8 == 4, "{name}: bit {bit} of a packet of {} bytes", packet.len());
                 packet[bit / 8] ^= 1 << (bit % 8);
             }

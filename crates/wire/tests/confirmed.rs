@@ -1,4 +1,4 @@
-//! The headers of ATOMIC WRITE and FLUSH as literal bytes, both ways.
+//! The headers of ATOMIC WRITE and FLUSH as literal bytes, parsed and encoded.
 
 use softhca_wire::{Feth, Headers, MAX_LEN, Opcode, Operation, Psn, Qpn, Reth, Transport};
 

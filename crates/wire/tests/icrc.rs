@@ -1,4 +1,5 @@
-//! The ICRC against one that is computed bit by bit over headers that are really put together, on packets and flows by chance.
+//! Compares the ICRC with one that is computed bit by bit over complete headers, for random packets
+//! and flows.
 
 use proptest::prelude::{Just, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Strategy;
@@ -21,7 +22,8 @@ impl Flow {
         [self.source, self.destination].iter().all(|gid| gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
     }
 
-    /// The ICRC as the specification has it: what is covered, put together, with ones for what may change on the way.
+    /// The ICRC by the specification: all covered bytes, with ones for fields that may change on
+    /// the way.
     fn icrc(&self, id: u16, packet: &[u8]) -> [u8; 4] {
         let udp_len = (8 + packet.len() + 4) as u16;
         let mut covered = vec![0xff; 8];
@@ -100,7 +102,7 @@ proptest! {
         prop_assert_eq!(flow.envelope().icrc(id, &packet), before);
     }
 
-    /// A packet of a run is looked at for one number and one length, and is whole or not.
+    /// A packet of a segment run is checked for one number and one length. It is correct or not.
     #[test]
     fn packets_of_one_length_are_checked_alike(flow in flow(), id: u16, packet in packet(), bit: usize, other: u16) {
         let measured = flow.envelope().of_length(packet.len());
@@ -115,7 +117,7 @@ proptest! {
         prop_assert_eq!(measured.fits(&sent, id), bit / 8 == 4, "bit {}", bit);
     }
 
-    /// What is received may be anything, and of any length.
+    /// Received bytes may be arbitrary and of any length.
     #[test]
     fn any_bytes_are_checked(flow in flow(), guess: u16, bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         if let Some(id) = flow.envelope().check(&bytes, guess) {
@@ -126,7 +128,7 @@ proptest! {
     }
 }
 
-/// Every number there is, with a wrong guess for all but one of them.
+/// Every identification, with a wrong guess for all but one of them.
 #[test]
 fn every_number_is_found() {
     let gid = |last| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last];

@@ -11,7 +11,7 @@ pub struct Path {
     pub sgid: Gid,
     /// The other port.
     pub dgid: Gid,
-    /// 20 bits that mark packets of one flow.
+    /// Flow label, 20 bits.
     pub flow_label: u32,
     /// Traffic class.
     pub traffic_class: u8,
@@ -90,7 +90,7 @@ pub struct Origin {
     pub destination: Gid,
     /// The partition.
     pub pkey: u16,
-    /// 20 bits that mark packets of one flow.
+    /// Flow label, 20 bits.
     pub flow_label: u32,
     /// Traffic class.
     pub traffic_class: u8,

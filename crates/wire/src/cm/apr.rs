@@ -1,11 +1,12 @@
-//! APR: the answer to a suggested alternate path. IBA 12.8.2. Principal type: [`Apr`].
+//! APR: the answer to a suggested alternate path. Not the decision. IBA 12.8.2. Principal type:
+//! [`Apr`].
 
 use super::{DATA, Data};
 use crate::bytes::{be32, put32};
 use crate::mad::Mad;
 use std::fmt;
 
-/// What became of a suggested path. Codes without a name here are kept as they came.
+/// The result of a suggested path. Codes without a name here are kept unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AprStatus(pub u8);
 
@@ -16,13 +17,13 @@ impl AprStatus {
     pub const INVALID_COMM_ID: AprStatus = AprStatus(1);
     /// Alternate paths are not supported.
     pub const UNSUPPORTED: AprStatus = AprStatus(2);
-    /// Not wanted.
+    /// The path is rejected.
     pub const REJECTED: AprStatus = AprStatus(3);
-    /// Suggest it elsewhere.
+    /// The path must be suggested elsewhere.
     pub const REDIRECT: AprStatus = AprStatus(4);
-    /// It is the path that is in use.
+    /// The path is already in use.
     pub const IS_CURRENT: AprStatus = AprStatus(5);
-    /// The queue pair is another's.
+    /// The queue pair does not belong to the connection.
     pub const INVALID_QPN: AprStatus = AprStatus(6);
     /// The LID is not accepted.
     pub const INVALID_LID: AprStatus = AprStatus(7);
@@ -45,20 +46,20 @@ impl AprStatus {
 pub struct Apr {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// The receiver's number for it.
+    /// The receiver's number for this connection.
     pub remote_comm_id: u32,
-    /// How many bytes of `info` count.
+    /// The number of valid bytes in `info`.
     pub info_len: u8,
-    /// What became of the path.
+    /// The result.
     pub status: AprStatus,
-    /// What else there is to say about the status.
+    /// Additional information about the status.
     pub info: Data<72>,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<148>,
 }
 
 impl Apr {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Apr {
         Apr {
@@ -71,7 +72,7 @@ impl Apr {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         put32(mad, DATA, self.local_comm_id);
         put32(mad, DATA + 4, self.remote_comm_id);

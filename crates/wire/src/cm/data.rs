@@ -1,18 +1,19 @@
-//! Bytes of a fixed size that the communication manager carries and does not read: private data, and what explains a rejection.
-//! Principal type: [`Data`].
+//! Bytes of a fixed size that the communication manager carries and does not read: private data,
+//! and additional information of a rejection. Principal type: [`Data`].
 
 use std::fmt;
 use std::ops::Deref;
 
-/// `N` bytes of a message; what a user has not filled is zero, and how much that is, the message does not say.
+/// `N` bytes of a message. Bytes that a user has not filled are zero. The message does not say how
+/// many bytes are filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Data<const N: usize>([u8; N]);
 
 impl<const N: usize> Data<N> {
-    /// How many bytes there are.
+    /// The number of bytes.
     pub const LEN: usize = N;
 
-    /// These bytes and zeroes behind them, or `None` when there are too many.
+    /// These bytes, padded with zeroes, or `None` if there are too many.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Data<N>> {
         let mut data = [0; N];
@@ -27,12 +28,12 @@ impl<const N: usize> Data<N> {
         Data(data)
     }
 
-    /// Writes all of them at `at`.
+    /// Writes all bytes at `at`.
     pub(super) fn emit(&self, mad: &mut [u8], at: usize) {
         mad[at..at + N].copy_from_slice(&self.0);
     }
 
-    /// Whether nothing but zeroes is in it.
+    /// Whether all bytes are zero.
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.0.iter().all(|byte| *byte == 0)

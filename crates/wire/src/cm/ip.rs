@@ -1,5 +1,6 @@
-//! The RDMA IP CM service: connections named by IP addresses and ports. Its service ids, and the header that it puts before the
-//! private data of REQ and SIDR_REQ. IBA annex A11. Principal types: [`Service`], [`Header`].
+//! The RDMA IP CM service: connections by IP address and port. Its service ids, and the header that
+//! it puts before the private data of REQ and SIDR_REQ. Not the resolution of addresses. IBA annex
+//! A11. Principal types: [`Service`], [`Header`].
 
 use crate::bytes::{be16, put16};
 use std::fmt;
@@ -14,21 +15,21 @@ const PREFIX_MASK: u64 = 0xffff_ffff_ff00_0000;
 /// A service of the IP CM: an IP protocol number and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Service {
-    /// The IP protocol whose port numbers these are: 6 for TCP, 17 for UDP, 0x3f for IB.
+    /// The IP protocol of the port number: 6 for TCP, 17 for UDP, 0x3f for IB.
     pub protocol: u8,
     /// The port.
     pub port: u16,
 }
 
 impl Service {
-    /// TCP's port numbers: reliable connections.
+    /// The port numbers of TCP: reliable connections.
     pub const TCP: u8 = 6;
-    /// UDP's port numbers: datagrams.
+    /// The port numbers of UDP: datagrams.
     pub const UDP: u8 = 17;
     /// The port numbers of the InfiniBand port space.
     pub const IB: u8 = 0x3f;
 
-    /// The service with this id, or `None` when the id is not of the IP CM.
+    /// The service with this id, or `None` if the id is not one of the IP CM.
     #[must_use]
     pub const fn from_id(service_id: u64) -> Option<Service> {
         if service_id & PREFIX_MASK != PREFIX {
@@ -56,33 +57,34 @@ impl fmt::Display for Service {
     }
 }
 
-/// Why private data do not begin with this header.
+/// Why private data does not begin with this header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// There are other versions than 0, but not here.
+    /// The version of the header is not 0.
     #[error("version {0:#04x} of the IP CM header, only 0 is known")]
     Version(u8),
-    /// Neither IPv4 nor IPv6.
+    /// The IP version is neither 4 nor 6.
     #[error("IP version {0}, neither 4 nor 6")]
     IpVersion(u8),
 }
 
-/// Who connects to whom, in the words of IP. Both addresses are of one version: [`Header::emit`] goes by the source's.
+/// The IP addresses of a connection. Both have the same IP version: [`Header::emit`] uses the
+/// source's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The port of the asking side.
+    /// The port of the active side.
     pub source_port: u16,
-    /// The address of the asking side.
+    /// The address of the active side.
     pub source: IpAddr,
-    /// The address that it asks for; its port is in the service id.
+    /// The destination address; its port is in the service id.
     pub destination: IpAddr,
 }
 
 impl Header {
-    /// Takes the header apart.
+    /// Parses the header.
     ///
     /// # Errors
-    /// Another version of this header or of IP.
+    /// The header's version or the IP version is unknown.
     pub fn parse(bytes: &[u8; LEN]) -> Result<Header, Malformed> {
         if bytes[0] != 0 {
             return Err(Malformed::Version(bytes[0]));
@@ -95,7 +97,7 @@ impl Header {
         Ok(Header { source_port: be16(bytes, 2), source, destination })
     }
 
-    /// Builds the header.
+    /// Encodes the header.
     pub fn emit(&self, bytes: &mut [u8; LEN]) {
         bytes.fill(0);
         bytes[1] = if self.source.is_ipv4() { 0x40 } else { 0x60 };
@@ -121,7 +123,7 @@ fn v6(bytes: &[u8; LEN], at: usize) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// An IPv4 address lies in the last four of the sixteen bytes.
+/// An IPv4 address takes the last four of the sixteen bytes.
 fn put_address(bytes: &mut [u8; LEN], at: usize, address: IpAddr) {
     match address {
         IpAddr::V4(address) => bytes[at + 12..at + 16].copy_from_slice(&address.octets()),
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(service.to_string(), "TCP port 7471");
     }
 
-    /// What rping's REQ carried on Linux.
+    /// The header in rping's REQ on Linux.
     #[test]
     fn ipv4_both_ways() {
         let mut bytes = [0; LEN];

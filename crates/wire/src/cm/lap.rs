@@ -1,4 +1,5 @@
-//! LAP: the active side suggests another alternate path. IBA 12.8.1. Principal type: [`Lap`].
+//! LAP: the active side suggests another alternate path. Not the choice of the path. IBA 12.8.1.
+//! Principal type: [`Lap`].
 
 use super::path::gid;
 use super::{DATA, Data, PathInfo};
@@ -12,7 +13,7 @@ use std::fmt;
 pub struct Lap {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// The receiver's number for it.
+    /// The receiver's number for this connection.
     pub remote_comm_id: u32,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
@@ -20,12 +21,12 @@ pub struct Lap {
     pub remote_response_timeout: u8,
     /// The path.
     pub alternate: PathInfo,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<168>,
 }
 
 impl Lap {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Lap {
         Lap {
@@ -50,7 +51,7 @@ impl Lap {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         let path = &self.alternate;
         put32(mad, DATA, self.local_comm_id);

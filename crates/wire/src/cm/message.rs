@@ -1,34 +1,35 @@
-//! Any message of the communication manager, and the attribute that says which. IBA 12.6. Principal type: [`Message`].
+//! Any message of the communication manager, and the attribute that identifies it. The messages
+//! themselves are in their own modules. IBA 12.6. Principal type: [`Message`].
 
 use super::{Apr, CLASS_VERSION, Drep, Dreq, Ece, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 use crate::Error;
 use crate::mad::{BASE_VERSION, CLASS_CM, Header, MAD_LEN, METHOD_SEND, Mad};
 use std::fmt;
 
-/// Which message: the attribute of its datagram.
+/// The type of a message: the attribute of its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Attribute {
-    /// Request for a connection.
+    /// REQ: requests a connection.
     Req = 0x10,
-    /// The answer takes longer.
+    /// MRA: the answer takes longer.
     Mra = 0x11,
-    /// Rejection.
+    /// REJ: rejects.
     Rej = 0x12,
-    /// Agreement.
+    /// REP: agrees to a connection.
     Rep = 0x13,
-    /// Ready to use.
+    /// RTU: ready to use.
     Rtu = 0x14,
-    /// The connection is to end.
+    /// DREQ: ends the connection.
     Dreq = 0x15,
-    /// The connection has ended.
+    /// DREP: the connection has ended.
     Drep = 0x16,
-    /// Which queue pair serves.
+    /// SIDR_REQ: asks which queue pair serves a service.
     SidrReq = 0x17,
-    /// This one.
+    /// SIDR_REP: answers a SIDR_REQ.
     SidrRep = 0x18,
-    /// Another alternate path.
+    /// LAP: suggests another alternate path.
     Lap = 0x19,
-    /// The answer to that.
+    /// APR: answers a LAP.
     Apr = 0x1a,
 }
 
@@ -90,10 +91,10 @@ pub enum Message {
 }
 
 impl Message {
-    /// Takes a datagram apart. The header's `transaction` and `modifier` are left to the caller.
+    /// Parses a datagram. The caller handles the header's `transaction` and `modifier`.
     ///
     /// # Errors
-    /// Not a message of the communication manager, or one of another version.
+    /// The datagram is not a message of the communication manager, or has another version.
     pub fn parse(mad: &Mad) -> Result<(Header, Message), Error> {
         let header = Header::of(mad);
         if header.base_version != BASE_VERSION || header.class != CLASS_CM || header.method != METHOD_SEND {
@@ -119,7 +120,8 @@ impl Message {
         Ok((header, message))
     }
 
-    /// Builds the whole datagram. `options` are the attribute modifier: the options of [`Ece`], 0 without.
+    /// Encodes the whole datagram. `options` is the attribute modifier: the options of [`Ece`], or
+    /// 0.
     #[must_use]
     pub fn emit(&self, transaction: u64, options: u32) -> Mad {
         let mut mad = [0; MAD_LEN];
@@ -151,7 +153,7 @@ impl Message {
         mad
     }
 
-    /// Which message it is.
+    /// The type of this message.
     #[must_use]
     pub const fn attribute(&self) -> Attribute {
         match self {
@@ -169,7 +171,7 @@ impl Message {
         }
     }
 
-    /// What a message with these header options says of vendor options: REQ, REP and SIDR_REP carry them.
+    /// The vendor options of a message with this header. REQ, REP and SIDR_REP carry them.
     #[must_use]
     pub const fn ece(&self, header: &Header) -> Ece {
         let vendor_id = match self {
@@ -214,7 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes is read, and reads the same after it has been written: nothing but reserved bits is lost.
+        /// Arbitrary input is parsed, and is equal after encoding and parsing again: only reserved
+        /// bits are lost.
         #[test]
         fn everything_that_was_read_is_written(attribute in 0x10u16..0x1b, bytes in proptest::collection::vec(any::<u8>(), MAD_LEN)) {
             let (header, message) = Message::parse(&mad(attribute, &bytes)).unwrap();

@@ -1,41 +1,42 @@
-//! MRA: the message came, its answer takes longer. IBA 12.6.6. Principal type: [`Mra`].
+//! MRA: the message arrived, and its answer takes longer. Not the timer. IBA 12.6.6. Principal
+//! type: [`Mra`].
 
 use super::{DATA, Data};
 use crate::bytes::{be32, put32};
 use crate::mad::Mad;
 use std::fmt;
 
-/// Which message's answer takes longer.
+/// The message whose answer takes longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mraed {
-    /// A REQ's.
+    /// A REQ.
     #[default]
     Req,
-    /// A REP's.
+    /// A REP.
     Rep,
-    /// A LAP's.
+    /// A LAP.
     Lap,
-    /// A code that does not exist.
+    /// An unknown code.
     Unknown,
 }
 
-/// The message came, its answer takes longer.
+/// The message arrived, and its answer takes longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mra {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// The receiver's number for it.
+    /// The receiver's number for this connection.
     pub remote_comm_id: u32,
-    /// Which message came.
+    /// The message that arrived.
     pub message: Mraed,
-    /// How much longer than the path's packet life time: a code of 5 bits.
+    /// How long the answer may take, in addition to the path's packet life time: a code of 5 bits.
     pub service_timeout: u8,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<222>,
 }
 
 impl Mra {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Mra {
         Mra {
@@ -52,7 +53,7 @@ impl Mra {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         put32(mad, DATA, self.local_comm_id);
         put32(mad, DATA + 4, self.remote_comm_id);

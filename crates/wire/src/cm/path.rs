@@ -1,13 +1,13 @@
-//! One path as a REQ describes it, seen by its sender: *local* is the sender. IBA 12.6.5 (REQ, from byte 52 and from byte 96).
-//! Principal type: [`PathInfo`].
+//! One path as a REQ describes it, from the view of its sender: *local* is the sender. Not a route.
+//! IBA 12.6.5 (REQ, from byte 52 and from byte 96). Principal type: [`PathInfo`].
 
 use super::Gid;
 use crate::bytes::{be16, be32, put16, put32};
 
-/// A path of a REQ, in the words of the REQ's sender.
+/// A path of a REQ, from the view of the REQ's sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathInfo {
-    /// The sender's LID; on RoCE all ones, as there are none.
+    /// The sender's LID. RoCE has no LIDs, so there it is all ones.
     pub local_lid: u16,
     /// The receiver's LID.
     pub remote_lid: u16,
@@ -15,9 +15,9 @@ pub struct PathInfo {
     pub local_gid: Gid,
     /// The receiver's port.
     pub remote_gid: Gid,
-    /// 20 bits that mark packets of one flow.
+    /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Static rate, a code of 6 bits; 0 is what the port gives.
+    /// The static rate, a code of 6 bits; 0 is the port's own rate.
     pub rate: u8,
     /// Traffic class.
     pub traffic_class: u8,
@@ -35,7 +35,7 @@ impl PathInfo {
     /// Bytes in a REQ.
     pub(super) const LEN: usize = 44;
 
-    /// Takes apart what begins at `at`.
+    /// Parses the path that begins at `at`.
     pub(super) fn parse(mad: &[u8], at: usize) -> PathInfo {
         PathInfo {
             local_lid: be16(mad, at),
@@ -52,7 +52,7 @@ impl PathInfo {
         }
     }
 
-    /// Writes it at `at`. The low three bits of the last byte are left to the caller.
+    /// Encodes the path at `at`. The caller writes the low three bits of the last byte.
     pub(super) fn emit(&self, mad: &mut [u8], at: usize) {
         put16(mad, at, self.local_lid);
         put16(mad, at + 2, self.remote_lid);
@@ -65,7 +65,7 @@ impl PathInfo {
         mad[at + 43] = self.ack_timeout << 3;
     }
 
-    /// Whether nothing is described: an alternate path that is not there.
+    /// Whether the path is all zeroes: there is no alternate path.
     pub(super) fn is_absent(&self) -> bool {
         self.local_gid == [0; 16] && self.local_lid == 0
     }

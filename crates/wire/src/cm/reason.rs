@@ -1,8 +1,9 @@
-//! Why a message is rejected: the codes of REJ. IBA 12.6.7.2. Principal type: [`Reason`].
+//! The reason of a rejection: the codes of REJ. Not the additional information. IBA 12.6.7.2.
+//! Principal type: [`Reason`].
 
 use std::fmt;
 
-/// Why a message is rejected. Codes without a name here are kept as they came.
+/// The reason of a rejection. Codes without a name here are kept unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason(pub u16);
 
@@ -14,10 +15,10 @@ macro_rules! reasons {
                 pub const $name: Reason = Reason($code);
             )*
 
-            /// All that have a name.
+            /// All reasons that have a name.
             pub const ALL: &'static [Reason] = &[$(Reason::$name),*];
 
-            /// What the code means, in a few words.
+            /// The meaning of the code, in a few words.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self.0 {

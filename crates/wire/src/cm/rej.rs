@@ -1,11 +1,12 @@
-//! REJ: no connection, or no longer. IBA 12.6.7. Principal type: [`Rej`].
+//! REJ: there is no connection, or no longer one. Not the decision. IBA 12.6.7. Principal type:
+//! [`Rej`].
 
 use super::{DATA, Data, Reason};
 use crate::bytes::{be16, be32, put16, put32};
 use crate::mad::Mad;
 use std::fmt;
 
-/// Which message is rejected.
+/// The message that is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rejected {
     /// A REQ.
@@ -13,31 +14,31 @@ pub enum Rejected {
     Req,
     /// A REP.
     Rep,
-    /// Another, or none in particular.
+    /// Another message, or no particular one.
     Other,
 }
 
-/// No connection, or no longer.
+/// There is no connection, or no longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rej {
-    /// The sender's number for this connection; 0 when it never gave one.
+    /// The sender's number for this connection; 0 if the sender never gave one.
     pub local_comm_id: u32,
-    /// The receiver's number for it; 0 when the sender never learned it.
+    /// The receiver's number for this connection; 0 if the sender never learned it.
     pub remote_comm_id: u32,
-    /// Which message is rejected.
+    /// The message that is rejected.
     pub message: Rejected,
-    /// How many bytes of `info` count; 7 bits.
+    /// The number of valid bytes in `info`; 7 bits.
     pub info_len: u8,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What else there is to say about the reason; its form belongs to the reason.
+    /// Additional information about the reason, in a format that depends on the reason.
     pub info: Data<72>,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<148>,
 }
 
 impl Rej {
-    /// One that names no connection and says nothing but the reason.
+    /// A REJ that names no connection and contains only the reason.
     #[must_use]
     pub fn new(reason: Reason) -> Rej {
         Rej {
@@ -51,7 +52,7 @@ impl Rej {
         }
     }
 
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Rej {
         Rej {
@@ -69,7 +70,7 @@ impl Rej {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         put32(mad, DATA, self.local_comm_id);
         put32(mad, DATA + 4, self.remote_comm_id);
@@ -84,7 +85,7 @@ impl Rej {
         self.private_data.emit(mad, DATA + 84);
     }
 
-    /// The bytes of `info` that count, as far as there are so many.
+    /// The valid bytes of `info`, as far as there are so many.
     #[must_use]
     pub fn told(&self) -> &[u8] {
         &self.info[..usize::from(self.info_len).min(72)]
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(Rej::parse(&mad).told().len(), 72);
     }
 
-    /// What the Linux driver says when nobody listens.
+    /// The REJ of the Linux driver if there is no listener.
     #[test]
     fn nobody_listens_as_linux_says_it() {
         let mut mad = [0; MAD_LEN];

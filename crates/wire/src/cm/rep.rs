@@ -1,4 +1,4 @@
-//! REP: the passive side agrees. IBA 12.6.8. Principal type: [`Rep`].
+//! REP: the passive side agrees. Not the negotiation. IBA 12.6.8. Principal type: [`Rep`].
 
 use super::{DATA, Data};
 use crate::bytes::{be24, be32, be64, put24, put32, put64};
@@ -6,45 +6,46 @@ use crate::mad::Mad;
 use crate::{Psn, Qpn};
 use std::fmt;
 
-/// The answer to a REQ that agrees. *Local* is its sender, the passive side.
+/// The answer that agrees to a REQ. *Local* is its sender, the passive side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rep {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// The receiver's number for it, from the REQ.
+    /// The receiver's number for this connection, from the REQ.
     pub remote_comm_id: u32,
     /// The sender's queue key, for reliable datagrams.
     pub local_qkey: u32,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// Whose vendor options are in the attribute modifier; 24 bits.
+    /// The vendor whose options are in the attribute modifier; 24 bits.
     pub vendor_id: u32,
-    /// The sender's end-to-end context; for extended reliable connections its target queue pair.
+    /// The sender's end-to-end context; for XRC, the sender's target queue pair.
     pub local_eecn: u32,
-    /// The first PSN that the receiver of this message sends: its sender awaits it. IBA 12.7.31.
+    /// The first PSN that the receiver of this message sends, as the sender expects it. IBA
+    /// 12.7.31.
     pub starting_psn: Psn,
-    /// READs and atomics that the sender can answer at a time.
+    /// READs and atomics that the sender can answer at once.
     pub responder_resources: u8,
-    /// READs and atomics that the sender wants to have under way.
+    /// READs and atomics that the sender wants to have outstanding.
     pub initiator_depth: u8,
-    /// How long the sender's adapter takes to acknowledge: a code of 5 bits.
+    /// The time in which the sender's adapter acknowledges: a code of 5 bits.
     pub target_ack_delay: u8,
-    /// What became of the alternate path: 0 accepted, 1 not supported, 2 rejected.
+    /// The decision on the alternate path: 0 accepted, 1 not supported, 2 rejected.
     pub failover_accepted: u8,
-    /// The sender's queue pair heeds credits.
+    /// The sender's queue pair uses end-to-end credits.
     pub flow_control: bool,
-    /// How often the receiver's queue pair tries again after RNR; 7 is for ever.
+    /// The RNR retry count of the receiver's queue pair; 7 is unlimited.
     pub rnr_retry_count: u8,
     /// The sender's queue pair has a shared receive queue.
     pub srq: bool,
     /// The sender's adapter.
     pub local_ca_guid: u64,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<196>,
 }
 
 impl Rep {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Rep {
         Rep {
@@ -67,7 +68,7 @@ impl Rep {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         let [_, high, middle, low] = self.vendor_id.to_be_bytes();
         put32(mad, DATA, self.local_comm_id);
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use crate::mad::MAD_LEN;
 
-    /// What the Linux driver answered to rping, with every field that was zero there filled.
+    /// The Linux driver's answer to rping, with every field filled that was zero there.
     #[test]
     fn literal_bytes_both_ways() {
         let mut mad = [0; MAD_LEN];

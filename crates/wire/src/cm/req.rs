@@ -1,4 +1,5 @@
-//! REQ: the active side asks for a connection. IBA 12.6.5. Principal type: [`Req`].
+//! REQ: the active side requests a connection. Not the negotiation. IBA 12.6.5. Principal type:
+//! [`Req`].
 
 use super::{DATA, Data, PathInfo};
 use crate::bytes::{be16, be24, be32, be64, put16, put24, put32, put64};
@@ -10,7 +11,7 @@ const PRIMARY: usize = DATA + 52;
 const ALTERNATE: usize = PRIMARY + PathInfo::LEN;
 const PRIVATE: usize = DATA + 140;
 
-/// What kind of connection is asked for: the two-bit type and, for type 3, the extended one.
+/// The requested type of connection: the two-bit type and, for type 3, the extended one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportType {
     /// Reliable connection.
@@ -22,7 +23,7 @@ pub enum TransportType {
     Rd,
     /// Extended reliable connection.
     Xrc,
-    /// An extended type that does not exist.
+    /// An unknown extended type.
     Unknown(u8),
 }
 
@@ -53,9 +54,9 @@ impl TransportType {
 pub struct Req {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// Whose vendor options are in the attribute modifier; 24 bits.
+    /// The vendor whose options are in the attribute modifier; 24 bits.
     pub vendor_id: u32,
-    /// What the connection is for.
+    /// The service id.
     pub service_id: u64,
     /// The sender's adapter.
     pub local_ca_guid: u64,
@@ -63,25 +64,26 @@ pub struct Req {
     pub local_qkey: u32,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// READs and atomics that the sender can answer at a time.
+    /// READs and atomics that the sender can answer at once.
     pub responder_resources: u8,
     /// The sender's end-to-end context, for reliable datagrams.
     pub local_eecn: u32,
-    /// READs and atomics that the sender wants to have under way.
+    /// READs and atomics that the sender wants to have outstanding.
     pub initiator_depth: u8,
     /// The receiver's end-to-end context, for reliable datagrams.
     pub remote_eecn: u32,
     /// How long the receiver may take to answer: a code of 5 bits.
     pub remote_response_timeout: u8,
-    /// What kind of connection.
+    /// The type of connection.
     pub transport: TransportType,
-    /// The sender's queue pair heeds credits.
+    /// The sender's queue pair uses end-to-end credits.
     pub flow_control: bool,
-    /// The first PSN that the receiver of this message sends: its sender awaits it. IBA 12.7.31.
+    /// The first PSN that the receiver of this message sends, as the sender expects it. IBA
+    /// 12.7.31.
     pub starting_psn: Psn,
     /// How long the sender may take to answer: a code of 5 bits.
     pub local_response_timeout: u8,
-    /// How often the receiver's queue pair tries again; 3 bits.
+    /// The retry count of the receiver's queue pair; 3 bits.
     pub retry_count: u8,
     /// The partition.
     pub pkey: u16,
@@ -89,24 +91,24 @@ pub struct Req {
     pub mtu: u8,
     /// A reliable datagram channel exists.
     pub rdc_exists: bool,
-    /// How often the receiver's queue pair tries again after RNR; 7 is for ever.
+    /// The RNR retry count of the receiver's queue pair; 7 is unlimited.
     pub rnr_retry_count: u8,
-    /// How often either side repeats a message; 4 bits.
+    /// Repetitions of a message by either side; 4 bits.
     pub max_cm_retries: u8,
     /// The sender's queue pair has a shared receive queue.
     pub srq: bool,
-    /// The path that is to be used.
+    /// The primary path.
     pub primary: PathInfo,
-    /// The path to migrate to.
+    /// The alternate path.
     pub alternate: Option<PathInfo>,
-    /// The sender understands other suggestions for the alternate path (it supports the SAP message).
+    /// The sender accepts suggestions for other alternate paths (it supports the SAP message).
     pub sap_supported: bool,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<92>,
 }
 
 impl Req {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Req {
         let alternate = PathInfo::parse(mad, ALTERNATE);
@@ -140,7 +142,7 @@ impl Req {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         let (kind, extended) = self.transport.codes();
         put32(mad, DATA, self.local_comm_id);

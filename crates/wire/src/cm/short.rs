@@ -1,5 +1,5 @@
-//! RTU, DREQ, DREP: the connection is ready, is to end, has ended. IBA 12.6.9 to 12.6.11. Principal types: [`Rtu`], [`Dreq`],
-//! [`Drep`].
+//! RTU, DREQ, DREP: the connection is ready, shall end, has ended. Not the time-wait. IBA 12.6.9 to
+//! 12.6.11. Principal types: [`Rtu`], [`Dreq`], [`Drep`].
 
 use super::{DATA, Data};
 use crate::Qpn;
@@ -12,14 +12,14 @@ use std::fmt;
 pub struct Rtu {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// The receiver's number for it.
+    /// The receiver's number for this connection.
     pub remote_comm_id: u32,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<224>,
 }
 
 impl Rtu {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Rtu {
         Rtu {
@@ -29,7 +29,7 @@ impl Rtu {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         put32(mad, DATA, self.local_comm_id);
         put32(mad, DATA + 4, self.remote_comm_id);
@@ -43,21 +43,21 @@ impl fmt::Display for Rtu {
     }
 }
 
-/// The connection is to end.
+/// The sender ends the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dreq {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// The receiver's number for it.
+    /// The receiver's number for this connection.
     pub remote_comm_id: u32,
     /// The receiver's queue pair.
     pub remote_qpn: Qpn,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<220>,
 }
 
 impl Dreq {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Dreq {
         Dreq {
@@ -68,7 +68,7 @@ impl Dreq {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         put32(mad, DATA, self.local_comm_id);
         put32(mad, DATA + 4, self.remote_comm_id);
@@ -88,21 +88,21 @@ impl fmt::Display for Dreq {
 pub struct Drep {
     /// The sender's number for this connection.
     pub local_comm_id: u32,
-    /// The receiver's number for it.
+    /// The receiver's number for this connection.
     pub remote_comm_id: u32,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<224>,
 }
 
 impl Drep {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> Drep {
         let Rtu { local_comm_id, remote_comm_id, private_data } = Rtu::parse(mad);
         Drep { local_comm_id, remote_comm_id, private_data }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         let Drep { local_comm_id, remote_comm_id, private_data } = *self;
         Rtu { local_comm_id, remote_comm_id, private_data }.emit(mad);

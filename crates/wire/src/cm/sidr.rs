@@ -1,4 +1,5 @@
-//! SIDR_REQ and SIDR_REP: which queue pair serves a service id with datagrams. IBA 12.11. Principal types: [`SidrReq`], [`SidrRep`].
+//! SIDR_REQ and SIDR_REP: which queue pair serves a service id with datagrams. Not the lookup. IBA
+//! 12.11. Principal types: [`SidrReq`], [`SidrRep`].
 
 use super::{DATA, Data};
 use crate::Qpn;
@@ -6,21 +7,21 @@ use crate::bytes::{be16, be24, be32, be64, put16, put24, put32, put64};
 use crate::mad::Mad;
 use std::fmt;
 
-/// The question.
+/// The request: which queue pair serves this service?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SidrReq {
-    /// The asker's number for this question.
+    /// The requester's number for this request.
     pub request_id: u32,
     /// The partition.
     pub pkey: u16,
-    /// The service that is looked for.
+    /// The service id.
     pub service_id: u64,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<216>,
 }
 
 impl SidrReq {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> SidrReq {
         SidrReq {
@@ -31,7 +32,7 @@ impl SidrReq {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         put32(mad, DATA, self.request_id);
         put16(mad, DATA + 4, self.pkey);
@@ -46,50 +47,50 @@ impl fmt::Display for SidrReq {
     }
 }
 
-/// How a question is answered. Codes without a name here are kept as they came.
+/// The result of a request. Codes without a name here are kept unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
-    /// Here it is.
+    /// The queue pair serves the service.
     pub const OK: SidrStatus = SidrStatus(0);
-    /// Nobody serves this service id.
+    /// No queue pair serves this service id.
     pub const UNSUPPORTED: SidrStatus = SidrStatus(1);
-    /// Declined.
+    /// The request is declined.
     pub const REJECTED: SidrStatus = SidrStatus(2);
-    /// No queue pair.
+    /// There is no queue pair.
     pub const NO_QP: SidrStatus = SidrStatus(3);
-    /// Ask elsewhere.
+    /// The request must be sent elsewhere.
     pub const REDIRECT: SidrStatus = SidrStatus(4);
     /// The class version is not supported.
     pub const UNSUPPORTED_VERSION: SidrStatus = SidrStatus(5);
 }
 
-/// The answer.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SidrRep {
-    /// The asker's number for the question.
+    /// The requester's number for the request.
     pub request_id: u32,
-    /// How it is answered.
+    /// The result.
     pub status: SidrStatus,
-    /// How many bytes of `info` count.
+    /// The number of valid bytes in `info`.
     pub info_len: u8,
-    /// Whose vendor options are in the attribute modifier; 24 bits.
+    /// The vendor whose options are in the attribute modifier; 24 bits.
     pub vendor_id: u32,
     /// The queue pair that serves.
     pub qpn: Qpn,
-    /// The service that was looked for.
+    /// The service id.
     pub service_id: u64,
-    /// The queue pair's key.
+    /// The queue pair's Q_Key.
     pub qkey: u32,
-    /// What else there is to say about the status.
+    /// Additional information about the status.
     pub info: Data<72>,
-    /// The user's.
+    /// The user's private data.
     pub private_data: Data<136>,
 }
 
 impl SidrRep {
-    /// Takes the message apart.
+    /// Parses the message.
     #[must_use]
     pub fn parse(mad: &Mad) -> SidrRep {
         SidrRep {
@@ -105,7 +106,7 @@ impl SidrRep {
         }
     }
 
-    /// Writes the message behind the datagram's header.
+    /// Encodes the message behind the datagram's header.
     pub(super) fn emit(&self, mad: &mut Mad) {
         let [_, high, middle, low] = self.vendor_id.to_be_bytes();
         put32(mad, DATA, self.request_id);
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
     use crate::mad::MAD_LEN;
 
-    /// The question of Linux's udaddy.
+    /// The SIDR_REQ of Linux's udaddy.
     #[test]
     fn question_both_ways() {
         let mut mad = [0; MAD_LEN];

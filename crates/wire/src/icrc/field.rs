@@ -1,18 +1,19 @@
-//! The arithmetic behind the ICRC: polynomials over GF(2) modulo Ethernet's, bit-reflected as CRC-32 has them (bit 31 is x^0).
-//! Not for long runs of bytes, for which there are instructions: for heads, and for going backwards. Principal types: none, the
-//! CRC's register is a `u32`; [`Packed`] is what a field of two bytes adds to it.
+//! The arithmetic of the ICRC: polynomials over GF(2) modulo Ethernet's polynomial, bit-reflected
+//! as in CRC-32 (bit 31 is x^0). It serves headers, and calculation backwards. Not long runs of
+//! bytes, for which there are instructions. Principal types: the CRC register is a `u32`;
+//! [`Packed`] is the contribution of a field of two bytes.
 
 /// Ethernet's polynomial.
 const POLYNOMIAL: u32 = 0xedb8_8320;
-/// One.
+/// The number one.
 const ONE: u32 = 1 << 31;
-/// 1/x: what becomes one when it is multiplied by x.
+/// 1/x: the number that gives one when multiplied by x.
 const BACK: u32 = (ONE ^ POLYNOMIAL) << 1 | 1;
 
-/// The register after eight bytes of ones: where every RoCEv2 ICRC starts.
+/// The register after eight bytes of ones, where every RoCEv2 ICRC starts.
 pub(super) const ONES: u32 = ones();
 
-/// `TABLES[k][b]`: the register when it was 0 and the byte b and k bytes of zeros have gone through it.
+/// `TABLES[k][b]`: the register after the byte b and k bytes of zeros, starting from 0.
 static TABLES: [[u32; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut behind = 0;
@@ -23,16 +24,16 @@ static TABLES: [[u32; 256]; 8] = {
     tables
 };
 
-/// The UDP length: its two bytes have two more behind them before the BTH.
+/// The UDP length: two more bytes stand between it and the BTH.
 pub(super) static UDP_LENGTH: Packed = Packed::before(2);
-/// The total length of IPv4: behind it the 16 bytes of the rest, and UDP's.
+/// The total length of IPv4: behind it stand 16 more bytes of the IPv4 header, and the UDP header.
 pub(super) static IPV4_LENGTH: Packed = Packed::before(24);
 /// The identification of IPv4.
 pub(super) static IPV4_ID: Packed = Packed::before(22);
 /// The payload length of IPv6.
 pub(super) static IPV6_LENGTH: Packed = Packed::before(42);
 
-/// What a big-endian field of two bytes adds to the register at the BTH.
+/// The contribution of a big-endian field of two bytes to the register at the BTH.
 pub(super) struct Packed {
     high: [u32; 256],
     low: [u32; 256],
@@ -49,10 +50,11 @@ impl Packed {
     }
 }
 
-/// What 128 bits weigh that have `bits` bits more behind them: the factors of their first half and of their second, as an instruction takes
-/// them that multiplies without taking the rest.
+/// The weights of 128 bits that have `bits` more bits behind them: the factors of their first and
+/// their second half, in the form that the carry-less multiplication takes.
 pub(super) const fn weights(bits: u32) -> [i64; 2] {
-    // The product of two reversed numbers is one bit short of the reversed product: so each has one bit more.
+    // The product of two reversed numbers is one bit shorter than the reversed product. So each
+    // factor has one more bit.
     [(power(bits + 32) as i64) << 1, (power(bits - 32) as i64) << 1]
 }
 
@@ -68,8 +70,8 @@ pub(super) fn eight_through(register: u32, bytes: [u8; 8]) -> u32 {
     (0..8).fold(0, |sum, index| sum ^ TABLES[7 - index][usize::from(bytes[index])])
 }
 
-/// The two bytes, as a big-endian number, that with `behind` bytes of zeros behind them make this `register` out of 0. For most
-/// registers there are none.
+/// Finds the two bytes, as a big-endian number, that give this `register` when `behind` bytes of
+/// zeros follow them, starting from 0. For most registers there are no such bytes.
 pub(super) fn two_bytes_before(behind: usize, register: u32) -> Option<u16> {
     // The register is the two bytes times x^32 times x^(8 * behind).
     let behind = behind + 4;
@@ -78,16 +80,16 @@ pub(super) fn two_bytes_before(behind: usize, register: u32) -> Option<u16> {
     if behind >= STEP * STEP {
         bytes = product(bytes, BACK_4096[behind / (STEP * STEP) % STEP]);
     }
-    // Bytes stand in the register with their first bit as the highest power, which is the lowest bit.
+    // In the register, the first bit of a byte is the highest power, which is the lowest bit.
     (bytes & 0xffff == 0).then(|| ((bytes >> 16) as u16).swap_bytes())
 }
 
 const STEP: usize = 64;
-/// `BACK_1[n]`: what takes n bytes of zeros back.
+/// `BACK_1[n]`: the factor that removes n bytes of zeros.
 static BACK_1: [u32; STEP] = powers(squared(BACK, 3));
-/// The same, of 64 bytes each.
+/// The same for units of 64 bytes.
 static BACK_64: [u32; STEP] = powers(squared(BACK, 3 + 6));
-/// The same, of 4096 bytes each.
+/// The same for units of 4096 bytes.
 static BACK_4096: [u32; STEP] = powers(squared(BACK, 3 + 12));
 
 const fn ones() -> u32 {
@@ -131,9 +133,10 @@ const fn product(left: u32, mut right: u32) -> u32 {
     sum
 }
 
-/// The polynomial with its highest power, which a register leaves out, as a factor like those of [`weights`].
+/// The polynomial with its highest power, which a register leaves out, as a factor like those of
+/// [`weights`].
 pub(super) const DIVISOR: i64 = (POLYNOMIAL as i64) << 1 | 1;
-/// How often it is in x^64, without the rest.
+/// The quotient of x^64 by the polynomial.
 pub(super) const QUOTIENT: i64 = {
     let mut rest = 1_u128 << 64;
     let mut quotient = 0;

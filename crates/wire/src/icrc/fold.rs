@@ -1,12 +1,17 @@
-//! Whole packets through the CRC's register, 64 bytes at a time: for processors that multiply polynomials in wide registers. All others,
-//! and short packets, go through the tables and `crc32fast`.
+//! Computes the CRC of whole packets, 64 bytes at a time, on processors that multiply polynomials
+//! in wide registers. On other processors, and for short packets, [`super::field`] and `crc32fast`
+//! do it.
 //!
-//! 64 bytes that have D bits behind them weigh as much as other bytes, with none behind: the sum of the products of each half of their four
-//! parts of 128 bits with a power of x. So they can be added to what stands D bits on. Four sums of 64 bytes go over the bytes side by
-//! side; in the end they are added to one, its four parts to one, and what is left of those 128 bits after division by the polynomial is
-//! the CRC's register. Zeros before the first byte change nothing, so what is odd is filled up there.
+//! 64 bytes with D bits behind them contribute the same to the CRC as other 64 bytes with no bits
+//! behind them. Those bytes are computed from the four parts of 128 bits: each half of a part is
+//! multiplied by a power of x, and the products are added. So the result can be added to the 64
+//! bytes that stand D bits further on. Four sums of 64 bytes run over the packet side by side. In
+//! the end, they are added to one sum, and its four parts to one part. The remainder of these 128
+//! bits modulo the polynomial is the CRC register. Zeros before the first byte change nothing, so a
+//! partial block is padded at its front.
 //!
-//! Principal types: [`Folding`], and the [`Width`] of the registers that it is done in. [`whole`] and [`half`] do the same in different ones.
+//! Principal types: [`Folding`], and the [`Width`] of its registers. [`whole`] and [`half`] do the
+//! same work in registers of different widths.
 
 #![allow(unsafe_code, reason = "wide loads, and functions that only some processors can carry out")]
 
@@ -22,27 +27,27 @@ use std::arch::x86_64::{
 
 /// Bytes of one sum.
 const WIDE: usize = 64;
-/// What four sums take at once; shorter packets are not worth it.
+/// Bytes that four sums take at once. For shorter packets folding is not worthwhile.
 const STRIDE: usize = 4 * WIDE;
-/// So many bytes ahead memory is fetched.
+/// How many bytes ahead memory is prefetched.
 const AHEAD: usize = 8 * STRIDE;
 
-/// The registers in which a processor multiplies polynomials.
+/// The width of the registers in which a processor multiplies polynomials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// Of 32 bytes: AVX2 and VPCLMULQDQ.
+    /// 32 bytes: AVX2 and VPCLMULQDQ.
     Half,
-    /// Of 64 bytes: AVX-512F and VPCLMULQDQ.
+    /// 64 bytes: AVX-512F and VPCLMULQDQ.
     Whole,
 }
 
 impl Width {
-    /// Those of this processor, the widest first.
+    /// The widths of this processor, the widest first.
     pub fn all() -> impl Iterator<Item = Width> {
         [Width::Whole, Width::Half].into_iter().filter(|width| width.is_there())
     }
 
-    /// The widest of this processor.
+    /// The widest width of this processor.
     #[inline]
     fn widest() -> Option<Width> {
         if Width::Whole.is_there() { Some(Width::Whole) } else { Width::Half.is_there().then_some(Width::Half) }
@@ -58,23 +63,25 @@ impl Width {
     }
 }
 
-/// The register after a packet, with ones in the place of its fifth byte; or `None`: this processor cannot do it so, or it is no gain.
+/// The register after a packet, whose fifth byte counts as ones. `None`: this processor cannot
+/// compute it in this way, or it would gain nothing.
 #[inline]
 pub(super) fn packet_through(register: u32, packet: &[u8]) -> Option<u32> {
     // SAFETY: the processor has the registers.
     unsafe { packet_through_in(Width::widest()?, register, packet) }
 }
 
-/// The same in registers of one width.
+/// Like [`packet_through`], in registers of one width.
 ///
 /// # Safety
-/// The processor has them.
+/// The processor has registers of this width.
 #[inline]
 unsafe fn packet_through_in(width: Width, register: u32, packet: &[u8]) -> Option<u32> {
-    // What fills no sum has to have the fifth byte, and words are the smallest that is loaded.
+    // The bytes before the first whole sum must include the fifth byte. They must consist of words,
+    // because a word is the smallest unit that is loaded.
     let odd = packet.len() % WIDE;
     let can = packet.len() >= WIDE + STRIDE && odd >= 8 && odd.is_multiple_of(4);
-    // SAFETY: the processor has the registers, as the caller vouches for.
+    // SAFETY: the processor has the registers, as the caller guarantees.
     can.then(|| unsafe {
         match width {
             Width::Half => half::packet_through(register, packet),
@@ -83,12 +90,14 @@ unsafe fn packet_through_in(width: Width, register: u32, packet: &[u8]) -> Optio
     })
 }
 
-/// A packet on its way through the register while its payload is copied: whoever copies has each byte in a register anyway. The copy begins with four
-/// sums, all zeros but for the last 16 bytes, which are [`Folding::LAST`]. Of each [`Folding::STRIDE`] bytes it multiplies the sums by the weights and
-/// adds the bytes; then it leaves the sums. (In registers of [`Width::Half`] there are two sums, which take half a stride at once.) This module says only
-/// how one begins and what comes out.
+/// The CRC of a packet that is computed while its payload is copied, because the copying code has
+/// each byte in a register anyway. The copy starts with four sums. They are all zeros except the
+/// last 16 bytes of the last sum, which are [`Folding::LAST`]. For each [`Folding::STRIDE`] bytes,
+/// the copy multiplies the sums by the weights and adds the bytes. At the end it stores the sums.
+/// (With [`Width::Half`] there are two sums, which take half a stride at once.) This type provides
+/// only the start values and the result.
 ///
-/// That there is one says that the processor has registers of its width.
+/// A value of this type proves that the processor has registers of its width.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Folding {
@@ -99,25 +108,27 @@ pub struct Folding {
 }
 
 impl Folding {
-    /// Bytes that go through at once.
+    /// Bytes that the four sums take at once.
     pub const STRIDE: usize = STRIDE;
-    /// Where the sums go, as far as who copies needs to know: 64 bytes each, in the order of the bytes that they belong to.
+    /// The offset where the copying code stores the sums: 64 bytes each, in the order of the bytes
+    /// that they belong to.
     pub const SUMS: usize = std::mem::offset_of!(Folding, sums);
-    /// Where the weights are: in each 16 bytes, of the lower half of a sum's 16 and of the upper one.
+    /// The offset of the weights. Each 16 bytes hold the weight of the lower half and of the upper
+    /// half of 16 bytes of a sum.
     pub const WEIGHTS: usize = std::mem::offset_of!(Folding, weights);
-    /// Where the last 16 bytes are that a sum begins with.
+    /// The offset of the last 16 bytes of the last initial sum.
     pub const LAST: usize = std::mem::offset_of!(Folding, last);
 
-    /// One in the widest registers of this processor; `None`: it has none that are wide enough.
+    /// A value for the widest registers of this processor. `None`: no registers are wide enough.
     #[must_use]
     pub fn new() -> Option<Folding> {
         Width::widest().map(Folding::within)
     }
 
-    /// One in registers of this width.
+    /// A value for registers of this width.
     ///
     /// # Panics
-    /// This processor has none such.
+    /// This processor has no such registers.
     #[must_use]
     pub fn of_width(width: Width) -> Folding {
         assert!(width.is_there(), "{width:?}: this processor has no such registers");
@@ -132,28 +143,31 @@ impl Folding {
         Folding { sums: [[0; WIDE]; 4], weights: [weights; 4], last: low(0), width }
     }
 
-    /// The registers that whoever copies is to do it in.
+    /// The width of the registers that the copying code must use.
     #[inline]
     #[must_use]
     pub fn width(&self) -> Width {
         self.width
     }
 
-    /// Begins anew, and has gone over `head`, of which the fifth byte counts as ones; all strides of the payload are to follow, in one copy.
+    /// Restarts with `head`, whose fifth byte counts as ones. All strides of the payload must
+    /// follow, in one copy.
     #[inline]
     pub(super) fn begin(&mut self, register: u32, head: &[u8; bth::LEN]) {
-        // As if a stride had come before, of which only the last twelve bytes are not zero: those of the head, with ones in the place of the
-        // fifth. By words: so the head was written just now, and what is read at once must not be wider than what was written.
+        // The start looks like a previous stride whose bytes are zero except the last twelve: the
+        // bytes of `head`, with ones as the fifth byte. `head` is read in words, because it has
+        // just been written, and a load must not be wider than the recent stores.
         let word = |at| u32::from_le_bytes(std::array::from_fn(|index| head[at + index]));
         let [a, b, c] = [word(0) ^ register, word(4) | 0xff, word(8)].map(u32::cast_signed);
         self.last = words([0, a, b, c]);
     }
 
-    /// The ICRC, behind the last stride.
+    /// The ICRC, after the last stride.
     #[inline]
     #[must_use]
     pub fn icrc(&self) -> [u8; 4] {
-        // SAFETY: the processor has the registers, or there would be no such value.
+        // SAFETY: the processor has the registers, because otherwise no value of this type would
+        // exist.
         let register = unsafe {
             match self.width {
                 Width::Half => half::end_folding(&self.sums),
@@ -164,11 +178,11 @@ impl Folding {
     }
 }
 
-/// The register that 128 bits leave which have nothing behind them.
+/// The register of 128 bits with no bits behind them.
 #[inline]
 #[target_feature(enable = "sse4.1,pclmulqdq")]
 fn reduce(part: __m128i) -> u32 {
-    // 128 bits to 96, to 64, and those divided by the polynomial.
+    // Reduces 128 bits to 96, then to 64, and divides those by the polynomial.
     let [shorten, shorter] = const { [weights(128)[1], weights(96)[1]] };
     let part = _mm_xor_si128(_mm_clmulepi64_si128(part, low(shorten), 0), _mm_srli_si128(part, 8));
     let part = _mm_xor_si128(_mm_clmulepi64_si128(word(part), low(shorter), 0), _mm_srli_si128(part, 4));
@@ -196,7 +210,8 @@ fn word(number: __m128i) -> __m128i {
     _mm_and_si128(number, words([-1, 0, 0, 0]))
 }
 
-/// Fetches what comes some strides later, perhaps of the next packet: where a page begins the processor does not guess it.
+/// Prefetches memory some strides ahead, perhaps of the next packet. The processor does not guess
+/// the access across the start of a page.
 #[inline]
 #[target_feature(enable = "sse")]
 fn fetch_ahead(stride: &[u8; STRIDE]) {
@@ -215,7 +230,8 @@ mod tests {
     use super::super::field::through;
     use super::*;
 
-    /// Every length around those at which something changes, from every alignment; on a processor that cannot, it is not done.
+    /// Every length around those where the algorithm changes, from every alignment. A processor
+    /// without the registers skips the test.
     #[test]
     fn packets_are_as_through_the_tables() {
         let bytes: Vec<u8> = (0..4500_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
@@ -223,7 +239,7 @@ mod tests {
             for (index, len) in (0..1400).chain([2060, 2076, 4108, 4124, 4156, 4160]).enumerate() {
                 let packet = &bytes[index % 70..][..len];
                 for register in [0, 1, u32::MAX, 0xdebb_20e3] {
-                    // SAFETY: it is one of this processor's.
+                    // SAFETY: the width is one of this processor's.
                     let found = unsafe { packet_through_in(width, register, packet) };
                     assert_eq!(
                         found.is_some(),

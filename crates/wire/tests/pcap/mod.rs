@@ -1,5 +1,5 @@
-//! The RoCEv2 packets of a capture in `tests/fixtures`: Ethernet frames in a pcap file, as tcpdump writes it. For the tests of this package
-//! and of the transport. Principal type: [`Captured`].
+//! The RoCEv2 packets of a capture in `tests/fixtures`: Ethernet frames in a pcap file, as tcpdump
+//! writes it. Used by the tests of this package and of the transport. Principal type: [`Captured`].
 #![allow(dead_code, reason = "each test looks at other parts of a packet")]
 
 use softhca_wire::Headers;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 /// A RoCEv2 packet as it was captured.
 pub(crate) struct Captured {
-    /// When, in nanoseconds since 1970.
+    /// Time of capture, in nanoseconds since 1970.
     pub time: u64,
     pub source: [u8; 16],
     pub destination: [u8; 16],
     pub source_port: u16,
     /// The IPv4 identification.
     pub id: Option<u16>,
-    /// From the BTH up to and with the ICRC.
+    /// The packet from the BTH to the ICRC inclusive.
     pub packet: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn folder() -> PathBuf {
-    // The transport's package lies beside this one.
+    // The transport's package is in the folder beside this one.
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/fixtures")
 }
 

@@ -1,4 +1,5 @@
-//! A REQ's bytes: the Linux driver's own, and one with every field set.
+//! Tests of a REQ's bytes: the Linux driver's own REQ, and one with every field set. The
+//! negotiation is tested in `protocol`.
 
 use super::*;
 use crate::mad::MAD_LEN;

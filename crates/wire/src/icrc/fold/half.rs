@@ -1,5 +1,8 @@
-//! In registers of 32 bytes, two for each sum: for processors without AVX-512, or whose makers have switched it off. What is folded while it is copied
-//! goes through two sums: four registers keep such a processor's multiplier busy, and more would only have to be added up in the end.
+//! Folding in registers of 32 bytes, two for each sum, for processors without AVX-512, or with
+//! AVX-512 switched off by their makers. Folding during a copy uses two sums: four registers keep
+//! the multiplier of such a processor busy, and more registers would only have to be added up in
+//! the end. Wider registers are in [`super::whole`]. Principal functions: [`packet_through`],
+//! [`end_folding`].
 
 use super::super::field::weights;
 use super::{STRIDE, WIDE, fetch_ahead, reduce};
@@ -13,16 +16,17 @@ use std::arch::x86_64::{
 const HALF: usize = WIDE / 2;
 /// Registers of four sums.
 const COUNT: usize = STRIDE / HALF;
-/// Registers of what is folded while it is copied.
+/// Registers that fold during a copy.
 const FOLDED: usize = COUNT / 2;
 
-/// The weights of what is folded while it is copied, which has two sums behind it.
+/// The weights of folding during a copy, where two sums follow.
 pub(super) const WEIGHTS: [i64; 2] = weights(8 * (FOLDED * HALF) as u32);
 
-/// The register that the first two sums leave when they have gone over a packet.
+/// The register of the first two sums after a copied packet.
 #[target_feature(enable = "avx2,pclmulqdq,vpclmulqdq")]
 pub(super) fn end_folding(sums: &[[u8; WIDE]; 4]) -> u32 {
-    // Each 128 bits of the sums have a weight of their own, so that none has to wait for another. The last register is left.
+    // Each 128 bits of the sums have a weight of their own, so that no multiplication waits for
+    // another. The last register is left.
     let (halves, _) = sums.as_flattened().as_chunks::<HALF>();
     let own = const { own_weights() };
     let mut sum = zero();
@@ -32,7 +36,7 @@ pub(super) fn end_folding(sums: &[[u8; WIDE]; 4]) -> u32 {
     reduce_with(load(&halves[FOLDED - 1]), sum)
 }
 
-/// Of each 128 bits in all registers but the last.
+/// The weights of each 128 bits in all registers except the last.
 const fn own_weights() -> [[i64; 4]; FOLDED - 1] {
     let mut own = [[0; 4]; FOLDED - 1];
     let mut index = 0;
@@ -45,7 +49,8 @@ const fn own_weights() -> [[i64; 4]; FOLDED - 1] {
     own
 }
 
-/// The register after a packet, which is longer than a stride, and of which what fills no sum has the fifth byte and consists of words.
+/// The register after a packet that is longer than a stride. The bytes before the first whole sum
+/// include the fifth byte and consist of words.
 #[target_feature(enable = "avx2,pclmulqdq,vpclmulqdq")]
 pub(super) fn packet_through(register: u32, packet: &[u8]) -> u32 {
     let (odd, rest) = packet.split_at(packet.len() % WIDE);
@@ -76,9 +81,10 @@ pub(super) fn packet_through(register: u32, packet: &[u8]) -> u32 {
     reduce_with(sum[1], add(sum[0], pair([a, b, c, d]), zero()))
 }
 
-/// Words that are all zeros up to the middle and all ones behind it; read from further on, the ones begin earlier.
+/// Words of zeros in the first half and of ones in the second. Read from a later index, the ones
+/// begin earlier.
 static BEHIND: [i32; 32] = marked(16);
-/// The same where only the first word behind the middle is all ones.
+/// The same, but only the first word of the second half is all ones.
 static FIRST: [i32; 32] = marked(1);
 
 const fn marked(count: usize) -> [i32; 32] {
@@ -91,7 +97,8 @@ const fn marked(count: usize) -> [i32; 32] {
     words
 }
 
-/// The first bytes, which fill no sum, behind zeros; the fifth is ones, and the first four have the register added.
+/// The bytes before the first whole sum, with zeros in front. The fifth byte counts as ones, and
+/// the register is added to the first four bytes.
 #[target_feature(enable = "avx2")]
 fn begin(register: u32, odd: &[u8]) -> [__m256i; 2] {
     let zeros = 16 - odd.len() / 4;
@@ -99,7 +106,7 @@ fn begin(register: u32, odd: &[u8]) -> [__m256i; 2] {
     std::array::from_fn(|half| {
         let at = 16 - zeros + 8 * half;
         let (behind, first, second) = (eight(&BEHIND, at), eight(&FIRST, at), eight(&FIRST, at - 1));
-        // SAFETY: only those words are read that lie in `odd`, at its end.
+        // SAFETY: the mask selects only the words that lie in `odd`, at its end.
         let words = unsafe { _mm256_maskload_epi32(from.wrapping_add(HALF * half).cast(), behind) };
         let marked = _mm256_or_si256(words, _mm256_and_si256(second, _mm256_set1_epi32(0xff)));
         _mm256_xor_si256(marked, _mm256_and_si256(first, _mm256_set1_epi32(register.cast_signed())))
@@ -115,7 +122,7 @@ fn eight(words: &[i32; 32], at: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
-/// `next`, and what `sum` weighs there.
+/// `next` plus `sum` times its weights.
 #[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
 fn add(sum: __m256i, weights: __m256i, next: __m256i) -> __m256i {
@@ -123,11 +130,12 @@ fn add(sum: __m256i, weights: __m256i, next: __m256i) -> __m256i {
     _mm256_xor_si256(_mm256_xor_si256(low, next), high)
 }
 
-/// The register that these 32 bytes leave, with 128 bits in each part of `more` that have nothing behind them.
+/// The register of these 32 bytes and of `more`, each of whose parts of 128 bits has no bits behind
+/// it.
 #[inline]
 #[target_feature(enable = "avx2,pclmulqdq,vpclmulqdq")]
 fn reduce_with(last: __m256i, more: __m256i) -> u32 {
-    // The upper part has nothing behind it.
+    // The upper part has no bits behind it.
     let [a, b] = const { weights(128) };
     let sum = add(last, pair([a, b, 0, 0]), more);
     let upper = _mm_xor_si128(_mm256_extracti128_si256(sum, 1), _mm256_extracti128_si256(last, 1));

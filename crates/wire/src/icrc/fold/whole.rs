@@ -1,4 +1,5 @@
-//! In registers of 64 bytes: a sum in each.
+//! Folding in registers of 64 bytes, one for each sum. Narrower registers are in [`super::half`].
+//! Principal functions: [`packet_through`], [`end_folding`].
 
 use super::super::field::weights;
 use super::{STRIDE, WIDE, fetch_ahead, reduce};
@@ -9,20 +10,21 @@ use std::arch::x86_64::{
     _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
-/// The weights of what is folded while it is copied, which has four sums behind it.
+/// The weights of folding during a copy, where four sums follow.
 pub(super) const WEIGHTS: [i64; 2] = weights(8 * STRIDE as u32);
 
-/// The register that four sums leave which have gone over a packet.
+/// The register of four sums after a copied packet.
 #[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
 pub(super) fn end_folding(sums: &[[u8; WIDE]; 4]) -> u32 {
-    // Each 128 bits of the sums have a weight of their own, so that none has to wait for another.
+    // Each 128 bits of the sums have a weight of their own, so that no multiplication waits for
+    // another.
     let own = const { [own_weights(3), own_weights(2), own_weights(1)] };
     let [a, b, c, d] = sums;
     let sum = add(load(a), eight(own[0]), add(load(b), eight(own[1]), add(load(c), eight(own[2]), zero())));
     reduce_with(load(d), sum)
 }
 
-/// Of each 128 bits of a sum that has `behind` others of 64 bytes behind it.
+/// The weights of each 128 bits of a sum with `behind` other sums of 64 bytes behind it.
 const fn own_weights(behind: u32) -> [i64; 8] {
     let bits = 8 * WIDE as u32 * behind;
     let [[a, b], [c, d], [e, f], [g, h]] =
@@ -36,7 +38,8 @@ fn eight([a, b, c, d, e, f, g, h]: [i64; 8]) -> __m512i {
     _mm512_set_epi64(h, g, f, e, d, c, b, a)
 }
 
-/// The register after a packet, which is longer than a stride, and of which what fills no sum has the fifth byte and consists of words.
+/// The register after a packet that is longer than a stride. The bytes before the first whole sum
+/// include the fifth byte and consist of words.
 #[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
 pub(super) fn packet_through(register: u32, packet: &[u8]) -> u32 {
     let (odd, rest) = packet.split_at(packet.len() % WIDE);
@@ -61,18 +64,19 @@ pub(super) fn packet_through(register: u32, packet: &[u8]) -> u32 {
     reduce_with(wides.iter().fold(sums[0], |sum, wide| add(sum, near, load(wide))), zero())
 }
 
-/// The first bytes, which fill no sum, behind zeros; the fifth is ones, and the first four have the register added.
+/// The bytes before the first whole sum, with zeros in front. The fifth byte counts as ones, and
+/// the register is added to the first four bytes.
 #[target_feature(enable = "avx512f")]
 fn begin(register: u32, odd: &[u8]) -> __m512i {
     let zeros = 16 - odd.len() / 4;
     let from = odd.as_ptr().wrapping_add(odd.len()).wrapping_sub(WIDE);
-    // SAFETY: only those words are read that lie in `odd`, at its end.
+    // SAFETY: the mask selects only the words that lie in `odd`, at its end.
     let words = unsafe { _mm512_maskz_loadu_epi32(0xffff << zeros, from.cast()) };
     let marked = _mm512_mask_or_epi32(words, 2 << zeros, words, _mm512_set1_epi32(0xff));
     _mm512_xor_si512(marked, _mm512_maskz_set1_epi32(1 << zeros, register.cast_signed()))
 }
 
-/// `next`, and what `sum` weighs there.
+/// `next` plus `sum` times its weights.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn add(sum: __m512i, weights: __m512i, next: __m512i) -> __m512i {
@@ -80,11 +84,12 @@ fn add(sum: __m512i, weights: __m512i, next: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64(low, high, next, 0x96) // all three exclusive-ored
 }
 
-/// The register that these 64 bytes leave, with 128 bits in each part of `more` that have nothing behind them.
+/// The register of these 64 bytes and of `more`, each of whose parts of 128 bits has no bits behind
+/// it.
 #[inline]
 #[target_feature(enable = "avx512f,pclmulqdq,vpclmulqdq")]
 fn reduce_with(sum: __m512i, more: __m512i) -> u32 {
-    // The last part has nothing behind it.
+    // The last part has no bits behind it.
     let [[a, b], [c, d], [e, f]] = const { [weights(384), weights(256), weights(128)] };
     let steps = _mm512_set_epi64(0, 0, f, e, d, c, b, a);
     let sum = add(sum, steps, _mm512_mask_xor_epi64(more, 0b1100_0000, more, sum));
