@@ -270,6 +270,9 @@ impl Requester {
     }
 
     /// Queues a request. On a queue that has failed, the request completes at once, flushed.
+    ///
+    /// # Errors
+    /// The queue is full.
     pub fn post(&mut self, op: SendOp) -> Result<(), Full> {
         if !self.ops.put(self.tail, self.head, op) {
             return Err(Full);

@@ -47,7 +47,7 @@ pub type Gid = [u8; 16];
 const DATA: usize = mad::LEN;
 
 /// Options beyond the specification that the two sides of a connection agree on: a vendor, and
-/// options that this vendor defines. Enhanced connection establishment, IBA A19 (vendor ID in REQ,
+/// options that this vendor defines. Enhanced connection establishment, IBA A20 (vendor ID in REQ,
 /// REP and SIDR_REP, the options in the datagram's attribute modifier).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
