@@ -1,9 +1,10 @@
-//! Batches: requests that are posted with one call, of which only the last has a completion (IBA volume 1, 10.8.6:
-//! unsignaled completions; `ibv_post_send(3)`, IBV_SEND_SIGNALED).
-//! Principal type: [`Batch`].
+//! Batches: several requests posted with one call, of which only the last has a completion (IBA
+//! volume 1, 10.8.6: unsignaled completions; `ibv_post_send(3)`, IBV_SEND_SIGNALED). Principal
+//! type: [`Batch`].
 //!
-//! What the requests use is kept as one request keeps it, and comes back with the one completion. The CQ keeps room for one completion
-//! of each request all the same, for so many come when one of them fails.
+//! The batch keeps the memory of its requests as a single request does. The one completion gives
+//! this memory back. The CQ still reserves room for one completion of each request: if a request
+//! fails, all of them complete.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,7 +22,7 @@ use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Request, Sges};
 use crate::remote::RemoteRegion;
 
-/// Requests that are to be posted together: see [`Qp::batch`].
+/// Requests that are posted together: see [`Qp::batch`].
 ///
 /// ```no_run
 /// # fn example(qp: softhca::Qp<softhca::Reliable>, cq: softhca::Cq, rows: Vec<softhca::Buffer>,
@@ -30,15 +31,16 @@ use crate::remote::RemoteRegion;
 /// for (number, row) in rows.into_iter().enumerate() {
 ///     batch = batch.write(row, &table.part(number * 4096..)?);
 /// }
-/// batch.write_inline(&1_u64.to_ne_bytes(), &flag).post(7)?; // All or none is posted.
-/// let rows = cq.wait()?.ok()?.into_buffers(); // One completion, with id 7, gives all of them back.
+/// batch.write_inline(&1_u64.to_ne_bytes(), &flag).post(7)?; // Posts all requests, or none.
+/// let rows = cq.wait()?.ok()?.into_buffers(); // One completion, with id 7, gives all back.
 /// # drop(rows); Ok(()) }
 /// ```
 ///
-/// It has taken the buffers, which cannot be touched until it gives them back:
+/// The batch owns the buffers. The program cannot touch them until the completion gives them back:
 ///
 /// ```compile_fail,E0382
-/// # fn example(qp: softhca::Qp<softhca::Reliable>, mut row: softhca::Buffer) -> softhca::Result<()> {
+/// # fn example(qp: softhca::Qp<softhca::Reliable>, mut row: softhca::Buffer)
+/// #     -> softhca::Result<()> {
 /// qp.batch().send(row).send_inline(b"that was it", None).post(1)?;
 /// row[0] = 1;
 /// # Ok(()) }
@@ -79,14 +81,15 @@ impl Payload<'_> {
 }
 
 impl<S: Connected> Qp<S> {
-    /// Begins a batch: requests that are posted with one call and completed with one completion. It costs less than posting them one by one.
+    /// Begins a batch: requests that are posted with one call and complete with one completion. A
+    /// batch costs less than posting its requests one by one.
     pub fn batch(&self) -> Batch<'_, S> {
         Batch::new(&self.inner)
     }
 }
 
 impl DatagramQp {
-    /// Begins a batch: datagrams that are posted with one call and completed with one completion.
+    /// Begins a batch: datagrams that are posted with one call and complete with one completion.
     pub fn batch(&self) -> Batch<'_, Datagram> {
         Batch::new(&self.inner)
     }
@@ -108,25 +111,26 @@ impl<'a, S> Batch<'a, S> {
         self
     }
 
-    /// How many requests are in it.
+    /// Number of requests in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.work.len()
     }
 
-    /// Whether there is none yet.
+    /// Whether the batch has no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
 
-    /// Posts them, all or none. They are carried out in their order, as if they had been posted one by one; `id` comes back with
-    /// their one completion, when all of them are over. If one fails, its status is the completion's, and those after it are
-    /// not carried out.
+    /// Posts all requests, or none. The adapter executes them in order, as if the program had
+    /// posted them one by one. When all of them have completed, their one completion comes with
+    /// `id`. If a request fails, the completion has its status, and the requests after it are not
+    /// executed.
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ has no room for all of them; EINVAL for an empty batch, and for whatever a request alone would
-    /// be refused for.
+    /// ENOMEM when the queue or its CQ has no room for all requests. EINVAL for an empty batch.
+    /// Otherwise the errors that a single request can have.
     pub fn post(mut self, id: u64) -> Result<(), Rejected> {
         self.check()?;
         match self.try_post(id, Owner::Poller) {
@@ -135,7 +139,7 @@ impl<'a, S> Batch<'a, S> {
         }
     }
 
-    /// What can be said without looking at the queue.
+    /// Checks everything that does not depend on the queue.
     pub(crate) fn check(&mut self) -> Result<(), Rejected> {
         let checked = self.checked();
         checked.map_err(|error| self.rejected(error))
@@ -166,7 +170,7 @@ impl<'a, S> Batch<'a, S> {
         Ok(())
     }
 
-    /// Posts what [`Batch::check`] has accepted. When it is refused the batch is as before.
+    /// Posts what [`Batch::check`] has accepted. After an error the batch is unchanged.
     pub(crate) fn try_post(&mut self, id: u64, owner: Owner) -> Result<(), (Error, Owner)> {
         let qp = self.qp;
         let count = self.work.len() as u32;
@@ -200,10 +204,10 @@ impl<'a, S> Batch<'a, S> {
                 false => (earlier, 0),
             };
             let Err(errno) = batch.push(&work.request.work(name, work.flags, sges.as_slice(), bits)) else { continue };
-            // There is room, so what is refused is the state, and that at the first request.
+            // There is room, so an error is about the QP's state, and the first request has it.
             batch.finish();
             if number > 0 {
-                // Their memory stays with the queue pair.
+                // The memory of the posted requests stays with the queue pair.
                 return Err((refused(errno), Owner::Poller));
             }
             qp.send_cq.release(count);
@@ -215,7 +219,8 @@ impl<'a, S> Batch<'a, S> {
         Ok(())
     }
 
-    /// The memory of all requests as one list; `counts` says how many each had.
+    /// Moves the memory of all requests into one list; `counts` gets the number of parts of each
+    /// request.
     fn collect(&mut self, counts: &mut Vec<usize>) -> Parts {
         let mut all = Vec::with_capacity(self.work.len());
         for work in &mut self.work {
@@ -260,7 +265,7 @@ impl<'a, S: Connected> Batch<'a, S> {
         self.with(Request::new(Operation::Send, None), message.into())
     }
 
-    /// Adds a message of a few bytes, which are copied when the batch is posted.
+    /// Adds a message of a few bytes, which `post` copies.
     pub fn send_inline(self, bytes: &'a [u8], immediate: Option<u32>) -> Self {
         self.with_inline(Request::new(Operation::Send, None), bytes, immediate)
     }
@@ -270,17 +275,19 @@ impl<'a, S: Connected> Batch<'a, S> {
         self.with(Request::new(Operation::Write, Some(*to)), message.into())
     }
 
-    /// Adds a write of a few bytes, which are copied when the batch is posted.
+    /// Adds a write of a few bytes, which `post` copies.
     pub fn write_inline(self, bytes: &'a [u8], to: &RemoteRegion) -> Self {
         self.with_inline(Request::new(Operation::Write, Some(*to)), bytes, None)
     }
 }
 
 impl Batch<'_, Reliable> {
-    /// Adds a read of the peer's memory: see [`Qp::read`]. What was read is in the buffer that comes back.
+    /// Adds a read of the peer's memory: see [`Qp::read`]. The buffer that comes back has the data.
     ///
     /// ```compile_fail,E0599
-    /// # fn example(qp: softhca::Qp<softhca::Unreliable>, b: softhca::Buffer, there: softhca::RemoteRegion) -> softhca::Result<()> {
+    /// # fn example(qp: softhca::Qp<softhca::Unreliable>, b: softhca::Buffer,
+    /// #     there: softhca::RemoteRegion)
+    /// #     -> softhca::Result<()> {
     /// qp.batch().read(b, &there).post(1)?; // Only the reliable service reads.
     /// # Ok(()) }
     /// ```
@@ -288,13 +295,15 @@ impl Batch<'_, Reliable> {
         self.with(Request::new(Operation::Read, Some(*from)), into.into())
     }
 
-    /// Adds an addition at the peer: see [`Qp::fetch_add`]. What stood there before is in the buffer that comes back.
+    /// Adds a fetch-and-add: see [`Qp::fetch_add`]. The buffer that comes back has the previous
+    /// value.
     pub fn fetch_add(self, into: impl Into<Part>, at: &RemoteRegion, value: u64) -> Self {
         let request = Request { compare_add: value, ..Request::new(Operation::FetchAdd, Some(*at)) };
         self.with(request, into.into().into())
     }
 
-    /// Adds an exchange at the peer: see [`Qp::compare_swap`]. What stood there before is in the buffer that comes back.
+    /// Adds a compare-and-swap: see [`Qp::compare_swap`]. The buffer that comes back has the
+    /// previous value.
     pub fn compare_swap(self, into: impl Into<Part>, at: &RemoteRegion, expected: u64, new: u64) -> Self {
         let request = Request { compare_add: expected, swap: new, ..Request::new(Operation::CompareSwap, Some(*at)) };
         self.with(request, into.into().into())
@@ -307,7 +316,7 @@ impl<'a> Batch<'a, Datagram> {
         self.with(to.request(), message.into())
     }
 
-    /// Adds a datagram of a few bytes, which are copied when the batch is posted.
+    /// Adds a datagram of a few bytes, which `post` copies.
     pub fn send_inline(self, bytes: &'a [u8], to: &'a Peer, immediate: Option<u32>) -> Self {
         self.with_inline(to.request(), bytes, immediate)
     }

@@ -1,4 +1,5 @@
-//! How queue pairs are made: sizes, queues, addresses and timers, each with a value that suits most. Principal type: [`QpBuilder`].
+//! Builders of queue pairs: sizes, queues, addresses and timers, each with a default that suits
+//! most programs. Principal type: [`QpBuilder`].
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -25,14 +26,14 @@ use crate::queue_pair::QpInner;
 use crate::srq::Srq;
 use crate::timing::{Patience, Retries, RnrRetries, Timing};
 
-/// The Q_Key of those who do not choose one: no secret.
+/// The default Q_Key. It is public, not a secret.
 const QKEY: u32 = 0x1111_1111;
-/// Packet numbers have 24 bits.
+/// PSNs have 24 bits.
 const PSN_MASK: u32 = 0x00ff_ffff;
-/// Places in a table of addresses, at most.
+/// Maximum number of entries in a GID table.
 pub(crate) const GIDS: u8 = 64;
 
-/// Makes a queue pair; from [`Pd::reliable`], [`Pd::unreliable`] or [`Pd::datagrams`].
+/// Builds a queue pair; from [`Pd::reliable`], [`Pd::unreliable`] or [`Pd::datagrams`].
 #[must_use = "a builder makes nothing until it is told to build"]
 pub struct QpBuilder<'a, Kind> {
     pd: &'a Pd,
@@ -68,46 +69,48 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
         }
     }
 
-    /// Receives complete on a CQ of their own.
+    /// Receives complete on this CQ instead of the CQ of the sends.
     pub fn receive_cq(self, cq: &'a Cq) -> Self {
         Self { receive_cq: cq, ..self }
     }
 
-    /// Receives come from a shared queue.
+    /// The queue pair takes its receives from this shared receive queue.
     pub fn srq(self, srq: &'a Srq) -> Self {
         Self { srq: Some(srq), ..self }
     }
 
-    /// Room for so many sends (64).
+    /// Size of the send queue in requests (default 64).
     pub fn sends(mut self, requests: u32) -> Self {
         self.caps.max_send_wr = requests;
         self
     }
 
-    /// Room for so many receives (64).
+    /// Size of the receive queue in requests (default 64).
     pub fn receives(mut self, requests: u32) -> Self {
         self.caps.max_recv_wr = requests;
         self
     }
 
-    /// Up to so many parts in a request (4).
+    /// Maximum number of parts of a request (default 4).
     pub fn parts(mut self, parts: u32) -> Self {
         (self.caps.max_send_sge, self.caps.max_recv_sge) = (parts, parts);
         self
     }
 
-    /// Up to so many bytes in a request that copies them at once (64).
+    /// Maximum number of bytes of an inline request, which copies its bytes when it is posted
+    /// (default 64).
     pub fn inline(mut self, bytes: u32) -> Self {
         self.caps.max_inline_data = bytes;
         self
     }
 
-    /// The port (1) and the index of the address there (the first that is an address of the host): which network it talks in.
+    /// The port (default 1) and the index in its GID table (default: the first that is an address
+    /// of the host). They choose the network that the queue pair uses.
     pub fn address(self, port: u8, gid_index: u8) -> Self {
         Self { port, gid_index: Some(gid_index), ..self }
     }
 
-    /// Makes the queue pair, in RESET.
+    /// Creates the queue pair in RESET.
     fn bare(&self, service: Service) -> Result<QpInner> {
         let ctx = &self.pd.inner.ctx;
         for cq in [self.send_cq, self.receive_cq] {
@@ -125,7 +128,7 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             recv_cq: &self.receive_cq.inner.cq,
             srq: self.srq.map(|srq| &srq.inner.srq),
             caps: self.caps,
-            // Of a batch only the last request asks for a completion.
+            // In a batch only the last request asks for a completion.
             sq_sig_all: false,
             cookie,
         };
@@ -160,7 +163,7 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
         })
     }
 
-    /// Makes the queue pair, and brings it to INIT.
+    /// Creates the queue pair and moves it to INIT.
     fn make(&self, service: Service, qkey: Option<u32>) -> Result<QpInner> {
         let inner = self.bare(service)?;
         let mut init = ModifyQp {
@@ -173,7 +176,7 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
             Some(qkey) => (init.attr_mask, init.qkey) = (init.attr_mask | attr::QKEY, qkey),
             None => {
                 init.attr_mask |= attr::ACCESS_FLAGS;
-                // What peers may touch is said where memory is exposed.
+                // The rights of peers are set where memory is exposed.
                 init.qp_access_flags = right::REMOTE_WRITE;
                 if service == Service::Rc {
                     init.qp_access_flags |= right::REMOTE_READ | right::REMOTE_ATOMIC;
@@ -184,12 +187,12 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
         Ok(inner)
     }
 
-    /// The index of the address, and the address.
+    /// The GID index and the GID.
     fn gid(&self) -> Result<(u8, Gid)> {
         let query = |index: u8| Ok::<_, Error>(Gid(self.pd.inner.ctx.engine.query_gid(self.port, u32::from(index))?));
         let index = match self.gid_index {
             Some(index) => index,
-            // Index 0 is no address of the host: it leads to programs of the same agent only.
+            // Index 0 is not an address of the host: it reaches only programs of the same agent.
             None => (1..GIDS).find(|index| query(*index).is_ok_and(|gid| !gid.is_empty())).unwrap_or(0),
         };
         let gid = query(index)?;
@@ -201,7 +204,7 @@ impl<'a, Kind> QpBuilder<'a, Kind> {
 }
 
 impl<Kind: Connected> QpBuilder<'_, Kind> {
-    /// Makes the queue pair for a connection of this context, in RESET.
+    /// Creates the queue pair for a connection of this context, in RESET.
     pub(crate) fn bare_for(&self, ctx: &Arc<ContextInner>) -> Result<QpInner> {
         if !Arc::ptr_eq(&self.pd.inner.ctx, ctx) {
             return Err(Error::refused(Errno::EINVAL, "the PD is on another open device than the connection"));
@@ -209,66 +212,72 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
         self.bare(Kind::SERVICE)
     }
 
-    /// Timers and retries as the verbs have them.
+    /// Timers and retries as verbs codes.
     pub(crate) fn timing(&self) -> Result<Timing> {
         self.patience.timing()
     }
 
-    /// How many READs and atomics at a time, asked as well as served.
+    /// Maximum number of READs and atomics in flight, in each direction.
     pub(crate) fn most_reads(&self) -> Result<u8> {
         let device = self.pd.inner.ctx.engine.query_device()?;
         let most = device.max_qp_rd_atom.min(device.max_qp_init_rd_atom);
         Ok(self.reads.min(u8::try_from(most).unwrap_or(u8::MAX)))
     }
 
-    /// The longest packet (what the port takes). The lesser of both sides counts.
+    /// The path MTU (default: the port's MTU). The connection uses the lesser MTU of both sides.
     pub fn mtu(self, mtu: Mtu) -> Self {
         Self { mtu: Some(mtu), ..self }
     }
 
-    /// So many READs and atomics at a time, asked as well as served (16). The lesser of both sides counts.
+    /// Maximum number of READs and atomics in flight, in each direction (default 16). The
+    /// connection uses the lesser value of both sides.
     pub fn reads(self, reads: u8) -> Self {
         Self { reads, ..self }
     }
 
-    /// How long it waits for an acknowledgement before it sends again (67.1 ms).
+    /// How long the queue pair waits for an acknowledgement before it retransmits (default 67.1
+    /// ms).
     ///
-    /// Adapters know only 4.096 µs × 2ⁿ, with n from 1 to 31: 8.192 µs, 16.384 µs … 2.4 hours. `limit` is rounded up to the next of them.
-    /// With a longer one, such as [`Duration::MAX`], it waits for ever.
+    /// Adapters support only 4.096 µs × 2ⁿ, with n from 1 to 31: 8.192 µs, 16.384 µs … 2.4 hours.
+    /// `limit` is rounded up to the next of these values. For a longer limit, such as
+    /// [`Duration::MAX`], the queue pair waits for ever.
     ///
-    /// A connection of [`cm`](crate::cm) takes the time-out of its route instead.
+    /// A connection of [`cm`](crate::cm) uses the time-out of its route instead.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.patience.timeout = limit;
         self
     }
 
-    /// How often it sends again when no acknowledgement comes (7 times); then the request fails with
-    /// [`RetryExcErr`](crate::Status::RetryExcErr).
+    /// How often the queue pair retransmits when no acknowledgement comes (default 7 times). Then
+    /// the request fails with [`RetryExcErr`](crate::Status::RetryExcErr).
     pub fn retries(mut self, retries: Retries) -> Self {
         self.patience.retries = retries;
         self
     }
 
-    /// How often it sends again when the peer has posted no receive (for ever); then the request fails with
-    /// [`RnrRetryExcErr`](crate::Status::RnrRetryExcErr).
+    /// How often the queue pair retransmits when the peer has posted no receive (default: for
+    /// ever). Then the request fails with [`RnrRetryExcErr`](crate::Status::RnrRetryExcErr).
     pub fn rnr_retries(mut self, retries: RnrRetries) -> Self {
         self.patience.rnr_retries = retries;
         self
     }
 
-    /// How long the peer is asked to wait when this side has posted no receive for its message (640 µs).
+    /// How long the peer is asked to wait when this side has posted no receive for its message
+    /// (default 640 µs).
     ///
-    /// Adapters know 32 times from 10 µs to 655.36 ms. `pause` is rounded up to the next of them; a longer one is refused where the queue
-    /// pair is made.
+    /// Adapters support 32 times from 10 µs to 655.36 ms. `pause` is rounded up to the next of
+    /// them. `build` refuses a longer time.
     pub fn min_rnr_timer(mut self, pause: Duration) -> Self {
         self.patience.min_rnr_timer = pause;
         self
     }
 
-    /// Makes it. It may post receives already, and waits to be connected.
+    /// Creates the queue pair. It can already post receives, and must be connected before it can
+    /// send.
     ///
     /// # Errors
-    /// EINVAL or ENOMEM beyond the device's limits, EINVAL for an MTU or a timer that is too long; ENODATA without an address.
+    /// EINVAL or ENOMEM beyond the device's limits. EINVAL for an MTU or a timer that is too long.
+    /// ENODATA without an address.
     pub fn build(self) -> Result<Unconnected<Kind>> {
         let timing = self.timing()?;
         let active = Mtu::of_code(self.pd.inner.ctx.engine.query_port(self.port)?.active_mtu);
@@ -291,12 +300,13 @@ impl<Kind: Connected> QpBuilder<'_, Kind> {
 }
 
 impl QpBuilder<'_, Datagram> {
-    /// The key that datagrams have to show (0x11111111). Its top bit is for privileged programs.
+    /// The Q_Key that datagrams must carry (default 0x11111111). Only privileged programs may set
+    /// its top bit.
     pub fn qkey(self, qkey: u32) -> Self {
         Self { qkey, ..self }
     }
 
-    /// Makes it, ready to send and to receive.
+    /// Creates the queue pair, ready to send and to receive.
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits; ENODATA without an address.
@@ -317,7 +327,7 @@ impl QpBuilder<'_, Datagram> {
     }
 }
 
-/// A PSN that nobody guesses easily: late packets of an earlier connection shall not fit.
+/// A random PSN, so that late packets of an earlier connection do not match.
 fn random(engine: &Engine) -> u32 {
     engine.chance() as u32 & PSN_MASK
 }

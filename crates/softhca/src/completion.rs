@@ -1,4 +1,5 @@
-//! Completions: how a request ended, and the memory that it gives back. Principal type: [`Completion`].
+//! Completions: how a request ended, and the memory that it gives back. Principal type:
+//! [`Completion`].
 
 use std::fmt;
 
@@ -15,28 +16,28 @@ use crate::memory::Buffer;
 use crate::message::Parts;
 use crate::pending::Pending;
 
-/// Bytes before the payload of a received datagram.
+/// Number of bytes before the payload of a received datagram.
 pub(crate) const DATAGRAM_HEADER: usize = wire::grh::LEN;
 
-/// What a request did.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
-    /// A message went to the peer's next receive.
+    /// A message that takes the peer's next receive.
     Send,
-    /// Memory at the peer was written.
+    /// A write to the peer's memory.
     Write,
-    /// Memory at the peer was read.
+    /// A read of the peer's memory.
     Read,
-    /// A word at the peer was added to.
+    /// A fetch-and-add on a word at the peer.
     FetchAdd,
-    /// A word at the peer was compared and perhaps replaced.
+    /// A compare-and-swap on a word at the peer.
     CompareSwap,
-    /// A message came.
+    /// A received message.
     Receive,
-    /// The peer has written to exposed memory, and sent a number along that took this receive.
+    /// A write of the peer to exposed memory with an immediate, which took this receive.
     ReceiveWrite,
-    /// Several requests were posted together; all of them are over.
+    /// Several requests that were posted together. All of them are complete.
     Batch,
 }
 
@@ -46,7 +47,7 @@ impl Operation {
     }
 }
 
-/// The end of a request, good or bad. The buffers that were posted are in it.
+/// The end of a request, successful or not. It contains the buffers that were posted.
 pub struct Completion {
     id: u64,
     qp: u32,
@@ -54,15 +55,15 @@ pub struct Completion {
     status: Status,
     bytes: usize,
     immediate: Option<u32>,
-    /// Of the sender of a datagram.
+    /// QPN of a datagram's sender.
     source_qp: Option<u32>,
-    /// Why it failed.
+    /// Why the request failed.
     why: Option<Box<str>>,
     parts: Parts,
 }
 
 impl Completion {
-    /// Of a request on one of the engine's queue pairs.
+    /// The completion of a request on one of the engine's queue pairs.
     pub(crate) fn new(wc: &Wc, pending: Pending, datagrams: bool, engine: &Engine) -> Self {
         let Pending { id, operation: posted, parts, .. } = pending;
         let status = status(wc.status);
@@ -87,7 +88,7 @@ impl Completion {
         }
     }
 
-    /// The name that the request was posted with.
+    /// The id that the request was posted with.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
@@ -99,31 +100,32 @@ impl Completion {
         self.qp
     }
 
-    /// What was done, or tried.
+    /// The operation that was executed, or tried.
     #[must_use]
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// How it ended.
+    /// The status of the request.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// Bytes that were moved; of a datagram without the header before it, of a batch those of all its buffers. 0 when the request failed.
+    /// Number of bytes that were transferred; 0 when the request failed. For a datagram the header
+    /// before the payload is not counted. For a batch the bytes of all its buffers are counted.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The number that came along.
+    /// The immediate data of the message.
     #[must_use]
     pub fn immediate(&self) -> Option<u32> {
         self.immediate
     }
 
-    /// Who sent the datagram, where one was received.
+    /// The sender of a received datagram.
     #[must_use]
     pub fn source(&self) -> Option<Source> {
         let mut header = [0; DATAGRAM_HEADER];
@@ -133,8 +135,9 @@ impl Completion {
         Some(Source { gid: Gid(source), qpn, destination: Gid(destination) })
     }
 
-    /// What was received, or read, as far as it is in the first buffer; a datagram's payload. Nothing when the request failed, and
-    /// of a batch, which gives its buffers back.
+    /// The data that was received or read, as far as it is in the first buffer. For a datagram this
+    /// is its payload. Empty when the request failed, and for a batch, which gives its buffers
+    /// back.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         use Operation as O;
@@ -146,7 +149,7 @@ impl Completion {
         &buffer[part.at() + before.min(end)..part.at() + end]
     }
 
-    /// What stood in the peer's word before an atomic, in native byte order.
+    /// The previous value of the peer's word after an atomic, in native byte order.
     #[must_use]
     pub fn word(&self) -> Option<u64> {
         let mut bytes = [0; 8];
@@ -155,10 +158,11 @@ impl Completion {
         Some(u64::from_ne_bytes(bytes))
     }
 
-    /// The completion if the request succeeded.
+    /// Returns the completion if the request succeeded.
     ///
     /// # Errors
-    /// The status with its reason. The buffers are dropped then; look at [`Completion::status`] first to keep them.
+    /// The status with its reason. The buffers are dropped then; look at [`Completion::status`]
+    /// first to keep them.
     pub fn ok(self) -> Result<Self> {
         match self.error() {
             None => Ok(self),
@@ -166,7 +170,7 @@ impl Completion {
         }
     }
 
-    /// The completion if the request succeeded, else its buffers with the reason.
+    /// Returns the completion if the request succeeded, else its buffers with the reason.
     #[cfg(feature = "tokio")]
     pub(crate) fn settled(self) -> Result<Self, Rejected> {
         match self.error() {
@@ -183,23 +187,25 @@ impl Completion {
         Some(Error::Failed { status, id, qp, reason })
     }
 
-    /// The sentence that says why the request failed, and what to do where that is known. Of one that was flushed: why its queue pair
-    /// went to the error state first.
+    /// The sentence that says why the request failed and, where known, what to do. For a flushed
+    /// request: why its queue pair entered the error state first.
     #[must_use]
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// The buffer that was posted, whole; the first where there were several.
+    /// The whole buffer that was posted; the first if there were several.
     ///
     /// # Panics
-    /// When there was none: inline data and exposed memory. Where that may be, take [`Completion::into_buffers`].
+    /// If no buffer was posted: inline data and exposed memory. Use [`Completion::into_buffers`]
+    /// where that is possible.
     #[must_use]
     pub fn into_buffer(self) -> Buffer {
         self.parts.into_buffer().expect("the request was posted with a buffer")
     }
 
-    /// The buffers that were posted, whole, in their order; of a batch all of them.
+    /// The whole buffers that were posted, in their order; for a batch the buffers of all its
+    /// requests.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         self.parts.into_buffers()
@@ -219,13 +225,13 @@ impl fmt::Debug for Completion {
     }
 }
 
-/// The error of a request, with its sentence.
+/// The error of a failed request, with its sentence.
 pub(crate) fn failure(wc: &Wc, id: u64, engine: &Engine) -> Error {
     let status = status(wc.status);
     Error::Failed { status, id, qp: wc.qp_num, reason: reason(status, wc, engine).into() }
 }
 
-/// The sentence that the engine has for a request that failed. `wc` has its name at the adapter.
+/// The engine's sentence about a failed request. `wc` has the request's name at the adapter.
 fn reason(status: Status, wc: &Wc, engine: &Engine) -> Box<str> {
     match engine.why(wc.qp_num, wc.wr_id) {
         Some(sentence) => sentence.into(),
@@ -234,7 +240,7 @@ fn reason(status: Status, wc: &Wc, engine: &Engine) -> Box<str> {
     }
 }
 
-/// The status with a number; one that the engine does not give is a general error.
+/// The status with this number. A number that the engine does not use is a general error.
 pub(crate) fn status(number: u32) -> Status {
     use Status as S;
     const ALL: [Status; 22] = [

@@ -1,6 +1,7 @@
-//! Connected queue pairs: [`Unconnected`] until it has met its peer, [`Qp`] from then on.
+//! Connected queue pairs: [`Unconnected`] before it is connected to its peer, [`Qp`] afterwards.
 //!
-//! The service is in the type: what only the reliable one offers does not compile on the other.
+//! The service is part of the type: an operation that only the reliable service offers does not
+//! compile on the unreliable one.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,16 +24,16 @@ mod sealed {
 
 /// The services that connect two queue pairs.
 pub trait Connected: sealed::Sealed {
-    /// Which.
+    /// The service as a value.
     #[doc(hidden)]
     const SERVICE: Service;
 }
 
-/// Messages arrive once and in order, or the sender is told (RC).
+/// Messages arrive once and in order, or the sender gets an error (RC).
 #[derive(Debug)]
 pub enum Reliable {}
 
-/// Messages may be lost, as the packets that they are made of (UC).
+/// The network can lose messages, because lost packets are not retransmitted (UC).
 #[derive(Debug)]
 pub enum Unreliable {}
 
@@ -47,12 +48,13 @@ impl Connected for Unreliable {
     const SERVICE: Service = Service::Uc;
 }
 
-/// A queue pair that has not met its peer. It may post receives, and tells what the peer has to know.
+/// A queue pair that is not connected to its peer yet. It can post receives, and it tells what the
+/// peer must know.
 ///
 /// ```compile_fail,E0599
 /// # fn example(pd: softhca::Pd, cq: softhca::Cq) -> softhca::Result<()> {
 /// let qp = pd.reliable(&cq).build()?;
-/// qp.send(1, pd.buffer(64)?)?; // To whom?
+/// qp.send(1, pd.buffer(64)?)?; // It has no peer.
 /// # Ok(()) }
 /// ```
 pub struct Unconnected<Service> {
@@ -69,25 +71,28 @@ impl<S: Connected> Unconnected<S> {
         Self { inner, endpoint, port, gid_index, timing, service: PhantomData }
     }
 
-    /// What the peer has to know to connect.
+    /// What the peer must know to connect.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
     }
 
-    /// Posts a receive; `id` comes back with its completion. Best before the peer is told who we are.
+    /// Posts a receive; its completion comes with `id`. Post receives before the peer gets the
+    /// endpoint.
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many
+    /// parts.
     pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
         self.inner.receive(id, into.into().parts)
     }
 
-    /// Connects with a peer, which has to do the same with [`Unconnected::endpoint`]. It may send at once; what it sends before
-    /// the peer has connected is tried again for a while (and lost on the unreliable service).
+    /// Connects to a peer, which must do the same with [`Unconnected::endpoint`]. The queue pair
+    /// can send at once. On the reliable service, packets sent before the peer has connected are
+    /// retransmitted for a while. On the unreliable service they are lost.
     ///
     /// # Errors
-    /// EINVAL for an endpoint of another service, or an address that cannot be reached from here.
+    /// EINVAL for an endpoint of another service, or an unreachable address.
     pub fn connect(self, peer: &Endpoint) -> Result<Qp<S>> {
         let reliable = S::SERVICE == Service::Rc;
         if peer.reliable != reliable {
@@ -149,10 +154,11 @@ impl<S> fmt::Debug for Unconnected<S> {
     }
 }
 
-/// A connected queue pair. Posting takes `&self`, so threads may share one; they also share its lock.
+/// A connected queue pair. Posting takes `&self`, so threads may share one; they also share its
+/// lock.
 ///
-/// Dropping it ends what is under way, which may not have arrived then: wait for the completions first. Buffers that are under way
-/// are freed when nothing uses them any more.
+/// Dropping the queue pair ends its requests, whose data may not have arrived yet: wait for the
+/// completions first. The adapter frees the buffers of these requests when it no longer uses them.
 pub struct Qp<Service> {
     pub(crate) inner: QpInner,
     endpoint: Endpoint,
@@ -165,43 +171,44 @@ impl<S: Connected> Qp<S> {
         Self { inner, endpoint, peer, service: PhantomData }
     }
 
-    /// This end.
+    /// The endpoint of this side.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
     }
 
-    /// The other end.
+    /// The endpoint of the peer.
     #[must_use]
     pub fn peer(&self) -> Endpoint {
         self.peer
     }
 
-    /// Its number, by which completions and events call it.
+    /// The QPN, which completions and events contain.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.endpoint.qpn
     }
 
-    /// Why the queue pair went to the error state, and everything that waited on it was flushed: what failed first. `None` while nothing
-    /// has.
+    /// Why the queue pair entered the error state and flushed its requests: the first failure.
+    /// `None` if nothing has failed.
     #[must_use]
     pub fn why(&self) -> Option<String> {
         self.inner.qp.cause()
     }
 
-    /// Posts a receive; `id` comes back with its completion.
+    /// Posts a receive; its completion comes with `id`.
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many
+    /// parts.
     pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
         self.inner.receive(id, into.into().parts)
     }
 
-    /// Sends a message to the peer's next receive; `id` comes back with the completion.
+    /// Sends a message to the peer's next receive; its completion comes with `id`.
     ///
-    /// Only registered memory can be sent; for a few bytes of any other there is [`Qp::send_inline`], and
-    /// [`Qp::scope`] registers for a while.
+    /// Only registered memory can be sent. [`Qp::send_inline`] sends a few bytes of any memory, and
+    /// [`Qp::scope`] registers memory for a while.
     ///
     /// ```compile_fail,E0277
     /// # fn example(qp: softhca::Qp<softhca::Reliable>) -> softhca::Result<()> {
@@ -210,7 +217,8 @@ impl<S: Connected> Qp<S> {
     /// ```
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ is full, EINVAL for too many parts or when the queue pair is in error.
+    /// ENOMEM when the queue or its CQ is full, EINVAL for too many parts or when the queue pair is
+    /// in the error state.
     pub fn send(&self, id: u64, message: impl Into<Message>) -> Result<(), Rejected> {
         self.inner.send(id, message.into(), Request::new(Operation::Send, None))
     }
@@ -218,16 +226,16 @@ impl<S: Connected> Qp<S> {
     /// Sends a few bytes, which are copied at once.
     ///
     /// # Errors
-    /// EINVAL for more than the queue pair takes inline; else as [`Qp::send`].
+    /// EINVAL for more bytes than the queue pair's inline limit; else the errors of [`Qp::send`].
     pub fn send_inline(&self, id: u64, bytes: &[u8], immediate: Option<u32>) -> Result<()> {
         self.inner.inline(id, bytes, Request::new(Operation::Send, None), immediate)
     }
 
-    /// Writes to exposed memory of the peer, from its beginning (see [`RemoteRegion::part`]). With an immediate number the peer's
-    /// next receive completes as well.
+    /// Writes to exposed memory of the peer, from the beginning of the region (see
+    /// [`RemoteRegion::part`]). With immediate data the peer's next receive completes as well.
     ///
     /// # Errors
-    /// EINVAL when the message is longer than the region; else as [`Qp::send`].
+    /// EINVAL when the message is longer than the region; else the errors of [`Qp::send`].
     pub fn write(&self, id: u64, message: impl Into<Message>, to: &RemoteRegion) -> Result<(), Rejected> {
         self.inner.send(id, message.into(), Request::new(Operation::Write, Some(*to)))
     }
@@ -235,51 +243,54 @@ impl<S: Connected> Qp<S> {
     /// Writes a few bytes, which are copied at once.
     ///
     /// # Errors
-    /// As [`Qp::send_inline`] and [`Qp::write`].
+    /// The errors of [`Qp::send_inline`] and [`Qp::write`].
     pub fn write_inline(&self, id: u64, bytes: &[u8], to: &RemoteRegion) -> Result<()> {
         self.inner.inline(id, bytes, Request::new(Operation::Write, Some(*to)), None)
     }
 
-    /// Ends every request that is under way: their completions come with an error, and give the buffers back. Nothing can be
-    /// sent afterwards.
+    /// Flushes every request in progress: their completions come with an error and give the buffers
+    /// back. The queue pair cannot send afterwards.
     ///
     /// # Errors
-    /// EIO when the agent is gone; then it has happened already.
+    /// EIO when the agent is gone. Then the requests have been flushed already.
     pub fn flush(&self) -> Result<()> {
         self.inner.flush()
     }
 }
 
 impl Qp<Reliable> {
-    /// Reads exposed memory of the peer, from its beginning, as much as the buffer takes.
+    /// Reads exposed memory of the peer, from the beginning of the region, until the buffer is
+    /// full.
     ///
     /// ```compile_fail,E0599
-    /// # fn example(qp: softhca::Qp<softhca::Unreliable>, b: softhca::Buffer, there: softhca::RemoteRegion) -> softhca::Result<()> {
+    /// # fn example(qp: softhca::Qp<softhca::Unreliable>, b: softhca::Buffer,
+    /// #     there: softhca::RemoteRegion)
+    /// #     -> softhca::Result<()> {
     /// qp.read(1, b, &there)?; // Only the reliable service reads.
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// EINVAL when the buffer is longer than the region; else as [`Qp::send`].
+    /// EINVAL when the buffer is longer than the region; else the errors of [`Qp::send`].
     pub fn read(&self, id: u64, into: impl Into<Message>, from: &RemoteRegion) -> Result<(), Rejected> {
         self.inner.send(id, into.into(), Request::new(Operation::Read, Some(*from)))
     }
 
-    /// Adds to the word at the beginning of the region, wrapping around; the completion's [`word`](crate::Completion::word) is
-    /// what stood there before.
+    /// Adds to the word at the beginning of the region, wrapping around. The completion's
+    /// [`word`](crate::Completion::word) is the previous value.
     ///
     /// # Errors
-    /// EINVAL when there are not 8 bytes on either side; else as [`Qp::send`].
+    /// EINVAL when either side has less than 8 bytes; else the errors of [`Qp::send`].
     pub fn fetch_add(&self, id: u64, into: impl Into<Part>, at: &RemoteRegion, value: u64) -> Result<(), Rejected> {
         let request = Request { compare_add: value, ..Request::new(Operation::FetchAdd, Some(*at)) };
         self.inner.send(id, into.into().into(), request)
     }
 
-    /// Puts `new` in the place of `expected`, if that is the word at the beginning of the region; the completion's
-    /// [`word`](crate::Completion::word) is what stood there before.
+    /// Replaces the word at the beginning of the region with `new` if the word is `expected`. The
+    /// completion's [`word`](crate::Completion::word) is the previous value.
     ///
     /// # Errors
-    /// As [`Qp::fetch_add`].
+    /// The errors of [`Qp::fetch_add`].
     pub fn compare_swap(
         &self,
         id: u64,

@@ -1,4 +1,5 @@
-//! Contexts: an open device, which makes everything else and answers what the device is. Principal type: [`Context`].
+//! Contexts: an open device, which creates all other objects and reports its properties. Principal
+//! type: [`Context`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +19,8 @@ use crate::gid::Gid;
 use crate::mtu::Mtu;
 use crate::pd::Pd;
 
-/// An open device. Clones are the same; the device is closed when the last clone and the last object made with it are gone.
+/// An open device. Clones refer to the same device. It is closed when the last clone and the last
+/// object made with it are dropped.
 #[derive(Clone)]
 pub struct Context {
     pub(crate) inner: Arc<ContextInner>,
@@ -26,16 +28,16 @@ pub struct Context {
 
 pub(crate) struct ContextInner {
     pub(crate) engine: Arc<Engine>,
-    /// What the cookies in async events stand for.
+    /// The objects that the cookies in async events stand for.
     pub(crate) named: Mutex<HashMap<u64, About>>,
     next: AtomicU64,
     opener: Option<Opener>,
-    /// Open from the first connection on.
+    /// Opened by the first connection.
     manager: Mutex<Option<Arc<Manager>>>,
 }
 
 impl ContextInner {
-    /// The connections of this device.
+    /// The connection manager of this device, opened if necessary.
     pub(crate) fn manager(&self) -> Result<Arc<Manager>> {
         let opener = self.opener.as_ref().ok_or_else(cm::none)?;
         let mut manager = self.manager.lock();
@@ -57,29 +59,29 @@ impl Drop for ContextInner {
     }
 }
 
-/// What a device is and how much it can hold.
+/// The properties and limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// Its node GUID.
+    /// The node GUID.
     pub guid: u64,
-    /// How many ports it has, from 1.
+    /// Number of ports; port numbers begin at 1.
     pub ports: u8,
-    /// Most queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qp: u32,
-    /// Most requests in one queue.
+    /// Maximum number of requests in one queue.
     pub max_requests: u32,
-    /// Most parts of one request.
+    /// Maximum number of parts of one request.
     pub max_parts: u32,
-    /// Most completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: u32,
-    /// Most completions in one queue.
+    /// Maximum number of completions in one queue.
     pub max_completions: u32,
-    /// Most registrations of memory.
+    /// Maximum number of memory registrations.
     pub max_regions: u32,
-    /// Most shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq: u32,
-    /// Most READs and atomics that a queue pair serves at a time.
+    /// Maximum number of READs and atomics that a queue pair serves at the same time.
     pub max_reads: u8,
 }
 
@@ -100,19 +102,19 @@ impl From<QueryDeviceAnswer> for DeviceInfo {
     }
 }
 
-/// A port's state.
+/// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortInfo {
-    /// It can be used.
+    /// Whether the port can be used.
     pub active: bool,
-    /// The longest packet now.
+    /// The active MTU.
     pub mtu: Mtu,
-    /// The longest packet that is possible at all.
+    /// The largest MTU that the port supports.
     pub max_mtu: Mtu,
-    /// Places in its table of GIDs.
+    /// Number of entries in the GID table.
     pub gids: u32,
-    /// The longest message, in bytes.
+    /// Maximum length of a message in bytes.
     pub max_message: u32,
 }
 
@@ -120,28 +122,29 @@ pub struct PortInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// Index in the GID table.
     pub index: u32,
     /// The address.
     pub gid: Gid,
-    /// The network interface that it belongs to, 0 for none.
+    /// Index of the network interface that has this address; 0 for none.
     pub interface: u32,
 }
 
 impl Context {
-    /// Opens a device through a connection of another kind than the agent's socket: this is how the crate `fabric` reaches the
-    /// agents that it embeds.
+    /// Opens a device through a control connection other than the agent's socket. The crate
+    /// `fabric` reaches its embedded agents this way.
     ///
     /// # Errors
-    /// What the other end refuses.
+    /// The other end's refusal.
     pub fn with_control(control: Box<dyn Control>) -> Result<Self> {
         Self::with(control, None)
     }
 
-    /// The same, with a way to the agent's connection manager: what [`cm`](crate::cm) opens at the first connection.
+    /// As [`Context::with_control`], with a way to the agent's connection manager, which
+    /// [`cm`](crate::cm) opens at the first connection.
     ///
     /// # Errors
-    /// What the other end refuses.
+    /// The other end's refusal.
     pub fn with_manager(
         control: Box<dyn Control>,
         manager: impl Fn() -> ::cm::Result<::cm::Channel> + Send + Sync + 'static,
@@ -149,7 +152,8 @@ impl Context {
         Self::with(control, Some(Box::new(manager)))
     }
 
-    /// Takes over an engine that has been opened already, for whoever drives it in simulated time; there is no connection manager.
+    /// Makes a context from an open engine, for a caller that drives the engine in simulated time.
+    /// There is no connection manager.
     ///
     /// # Errors
     /// The system refuses to change a descriptor's flags.
@@ -163,7 +167,8 @@ impl Context {
 
     fn around(engine: Arc<Engine>, opener: Option<Opener>) -> Result<Self> {
         let fd = engine.async_fd();
-        // Readers here wait by poll, with a limit; the descriptor is this context's own.
+        // Readers in this crate wait with poll and a time limit; the descriptor belongs to this
+        // context alone.
         let flags = rustix::fs::fcntl_getfl(fd)?;
         rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
         let inner = ContextInner {
@@ -176,7 +181,7 @@ impl Context {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What the device is and how much it can hold.
+    /// The properties and limits of the device.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -184,7 +189,7 @@ impl Context {
         Ok(self.inner.engine.query_device()?.into())
     }
 
-    /// A port's state; the first is 1.
+    /// The state of a port; port numbers begin at 1.
     ///
     /// # Errors
     /// EINVAL for a port that the device does not have.
@@ -202,7 +207,7 @@ impl Context {
     /// One address of a port.
     ///
     /// # Errors
-    /// ENODATA for an empty place, EINVAL for an index beyond the table.
+    /// ENODATA for an empty entry, EINVAL for an index beyond the table.
     pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
         let entry = self.inner.engine.gid_entry(u32::from(port), index)?;
         Ok(GidEntry { index, gid: Gid(entry.gid), interface: entry.ifindex })
@@ -215,7 +220,7 @@ impl Context {
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>> {
         let mut entries = Vec::new();
         for index in 0..self.port(port)?.gids {
-            // The board says which places are empty without a question to the agent.
+            // The board shows which entries are empty, without a command to the agent.
             if !Gid(self.inner.engine.query_gid(port, index)?).is_empty() {
                 match self.gid(port, index) {
                     Err(Error::Refused { errno, .. }) if errno == Errno::ENODATA.0 => {}
@@ -226,14 +231,14 @@ impl Context {
         Ok(entries)
     }
 
-    /// What this device has dropped, by cause and queue pair: how many packets, why, and which was the last one. Nothing while nothing
-    /// was.
+    /// The packets that this device has dropped, by cause and queue pair: how many, why, and the
+    /// last one. Empty if no packet was dropped.
     #[must_use]
     pub fn drops(&self) -> Vec<String> {
         self.inner.engine.drops().iter().map(abi::reason::DropRecord::sentence).collect()
     }
 
-    /// A protection domain: what belongs together shares one.
+    /// Creates a protection domain. Objects that are used together share a domain.
     ///
     /// # Errors
     /// ENOMEM beyond the device's limit.
@@ -241,10 +246,10 @@ impl Context {
         Pd::new(&self.inner)
     }
 
-    /// A completion queue for at least so many completions.
+    /// Creates a completion queue with room for at least this many completions.
     ///
     /// # Errors
-    /// EINVAL for a size that the device does not have.
+    /// EINVAL for a size beyond the device's limit.
     pub fn cq(&self, completions: u32) -> Result<Cq> {
         Cq::new(&self.inner, completions)
     }

@@ -1,7 +1,9 @@
-//! Completion queues: where requests end, and their buffers come back. Principal type: [`Cq`].
+//! Completion queues: they report the end of requests and give the buffers back. Principal type:
+//! [`Cq`].
 //!
-//! A CQ never overruns: as many requests as it has room for may be under way on it, and the next is refused where it is
-//! posted (but for shared receive queues, whose requests belong to no CQ until a message comes).
+//! A CQ never overruns. The number of requests in progress on it is limited by its size, and
+//! posting one more request fails. The requests of shared receive queues are not counted: they
+//! belong to no CQ until a message comes.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,14 +26,15 @@ use crate::error::{Error, Result};
 use crate::event::About;
 use crate::pending::{Owner, Queues, is_receive};
 
-/// Completions taken at once.
+/// Number of completions taken from the adapter at once.
 const BATCH: usize = 16;
-/// Looks before a waiting thread goes to sleep: some tens of microseconds, for to be woken takes longer.
+/// Number of polls before a waiting thread sleeps. They take some tens of microseconds, because a
+/// wake-up takes longer.
 const LOOKS: u32 = 400;
 
-/// A completion queue. Clones are the same queue.
+/// A completion queue. Clones refer to the same queue.
 ///
-/// Polling it drives the device; a thread of the library does so while nobody polls.
+/// Polling the queue drives the device. While nobody polls, a thread of the library drives it.
 #[derive(Clone)]
 pub struct Cq {
     pub(crate) inner: Arc<CqInner>,
@@ -44,26 +47,26 @@ pub(crate) struct CqInner {
     cookie: u64,
     capacity: u32,
     under_way: AtomicU32,
-    /// The queues that complete here, by QP number.
+    /// The queue pairs that complete on this CQ, by QPN.
     pub(crate) queues: RwLock<HashMap<u32, Arc<Queues>>>,
-    /// Completions that somebody took who did not want them, oldest first.
+    /// Completions that a caller took while it looked for others, oldest first.
     stash: Mutex<VecDeque<Completion>>,
     has_stash: AtomicBool,
-    /// One thread sleeps on the descriptor; the others wait for it.
+    /// One thread sleeps on the descriptor; the other threads wait for this lock.
     sleeping: Mutex<()>,
-    /// Tasks of a runtime that wait here.
+    /// Tasks of a runtime that wait for completions of this CQ.
     #[cfg(feature = "tokio")]
     pub(crate) tasks: std::sync::OnceLock<Tasks>,
 }
 
-/// What a completion of the adapter is to the program.
+/// What becomes of a completion of the adapter.
 enum Ended {
-    /// Whoever polls gets it.
+    /// The next poll returns the completion.
     Polled(Completion),
-    /// Somebody is to be told of it.
+    /// A task is told of the completion.
     #[cfg(feature = "tokio")]
     Told(crate::aio::Told),
-    /// A scope was told of it, or its queue pair is gone.
+    /// A scope was told of the completion, or its queue pair is gone.
     Over,
 }
 
@@ -92,19 +95,19 @@ impl Cq {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The number that async events call it by.
+    /// The number of the queue in async events.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.inner.cq.handle()
     }
 
-    /// How many requests may be under way on it.
+    /// Maximum number of requests in progress on this queue.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.inner.capacity
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     ///
     /// # Errors
     /// EIO in a process that inherited the queue over a fork.
@@ -112,11 +115,11 @@ impl Cq {
         self.inner.poll()
     }
 
-    /// Waits for the next completion: looks for some tens of microseconds, then sleeps.
+    /// Waits for the next completion: polls for some tens of microseconds, then sleeps.
     ///
     /// # Errors
-    /// EIO when the device is gone and nothing more will come. EBUSY for a queue that tasks wait on (feature `tokio`): they take its
-    /// events.
+    /// EIO when the device is gone and no more completions can come. EBUSY for a queue that tasks
+    /// wait on (feature `tokio`): they take its events.
     pub fn wait(&self) -> Result<Completion> {
         loop {
             if let Some(completion) = self.wait_for(Duration::MAX)? {
@@ -125,10 +128,10 @@ impl Cq {
         }
     }
 
-    /// Waits for the next completion, but not longer than `limit`.
+    /// Waits for the next completion, at most for `limit`.
     ///
     /// # Errors
-    /// As [`Cq::wait`].
+    /// The errors of [`Cq::wait`].
     pub fn wait_for(&self, limit: Duration) -> Result<Option<Completion>> {
         let inner = &*self.inner;
         for _ in 0..LOOKS {
@@ -153,7 +156,7 @@ impl Cq {
         loop {
             let alive = self.take_event();
             self.arm()?;
-            // What came before the arming gives no event.
+            // Completions that came before the arming give no event, so poll again.
             if let Some(completion) = inner.poll()? {
                 return Ok(Some(completion));
             }
@@ -164,8 +167,8 @@ impl Cq {
         }
     }
 
-    /// Asks that the descriptor becomes readable at the next completion. Holds once; poll afterwards, for what came before
-    /// gives no event.
+    /// Asks that the descriptor becomes readable at the next completion. Each call is good for one
+    /// event. Poll after arming, because completions that came earlier give no event.
     ///
     /// # Errors
     /// EIO in a process that inherited the queue over a fork.
@@ -173,15 +176,16 @@ impl Cq {
         Ok(self.inner.cq.req_notify(false)?)
     }
 
-    /// The same for the next completion that its sender marked as solicited, or that is an error.
+    /// As [`Cq::arm`], for the next completion that its sender marked as solicited, or that is an
+    /// error.
     ///
     /// # Errors
-    /// As [`Cq::arm`].
+    /// The errors of [`Cq::arm`].
     pub fn arm_solicited(&self) -> Result<()> {
         Ok(self.inner.cq.req_notify(true)?)
     }
 
-    /// Takes the events that made the descriptor readable; says whether there were some.
+    /// Takes the events that made the descriptor readable. Returns whether there were any.
     ///
     /// # Errors
     /// EIO when the device is gone.
@@ -190,7 +194,8 @@ impl Cq {
     }
 }
 
-/// Readable when there is an event that [`Cq::arm`] asked for: for `poll`, `epoll`, or an async runtime.
+/// Readable when there is an event that [`Cq::arm`] asked for: for `poll`, `epoll`, or an async
+/// runtime.
 impl AsFd for Cq {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.channel.fd()
@@ -211,7 +216,7 @@ impl fmt::Debug for Cq {
 
 impl CqInner {
     pub(crate) fn poll(&self) -> Result<Option<Completion>> {
-        // What is for tasks stays in order only where one at a time takes it.
+        // Completions for tasks stay in order only if one thread at a time takes them.
         #[cfg(feature = "tokio")]
         if self.tasks.get().is_some() {
             self.gather()?;
@@ -234,7 +239,7 @@ impl CqInner {
         }
     }
 
-    /// The oldest completion that somebody took who did not want it.
+    /// The oldest stashed completion.
     pub(crate) fn unstash(&self) -> Option<Completion> {
         if !self.has_stash.load(Ordering::Acquire) {
             return None;
@@ -245,13 +250,13 @@ impl CqInner {
         completion
     }
 
-    /// Takes every completion there is, and keeps them for those who poll.
+    /// Takes all completions from the adapter and stashes them for later polls.
     pub(crate) fn gather(&self) -> Result<()> {
         loop {
             let mut wcs = [Wc::default(); BATCH];
             #[cfg(feature = "tokio")]
             let mut telling = Vec::new();
-            // Held while polling, so that completions stay in order.
+            // The lock is held while polling, so that completions stay in order.
             let mut stash = self.stash.lock();
             let taken = self.cq.poll(&mut wcs)?;
             #[cfg(feature = "tokio")]
@@ -268,7 +273,7 @@ impl CqInner {
             let kept = stash.len() - before;
             self.has_stash.store(!stash.is_empty(), Ordering::Release);
             drop(stash);
-            // Who is told may do anything, also come back here.
+            // The wakers run without the lock: they may call this CQ again.
             #[cfg(feature = "tokio")]
             if let Some(tasks) = self.tasks.get() {
                 telling.into_iter().for_each(crate::aio::Told::tell);
@@ -280,7 +285,7 @@ impl CqInner {
         }
     }
 
-    /// Lets `take` look at each completion that waits to be polled, and keeps those that it gives back.
+    /// Calls `take` with each stashed completion, and keeps those that `take` returns.
     #[cfg(feature = "tokio")]
     pub(crate) fn sift(&self, take: impl FnMut(Completion) -> Option<Completion>) {
         let mut stash = self.stash.lock();
@@ -288,7 +293,7 @@ impl CqInner {
         self.has_stash.store(!stash.is_empty(), Ordering::Release);
     }
 
-    /// Ends the request that a completion of the adapter is about.
+    /// Ends the request of a completion of the adapter.
     fn finish(&self, wc: &Wc) -> Ended {
         let Some(queues) = self.queues.read().get(&wc.qp_num).map(Arc::clone) else { return Ended::Over };
         let Some((mut pending, wc)) = queues.end(wc) else { return Ended::Over };
@@ -331,7 +336,7 @@ impl CqInner {
         self.capacity
     }
 
-    /// Makes room for so many more completions.
+    /// Reserves room for this many more completions.
     pub(crate) fn reserve(&self, wanted: u32) -> Result<()> {
         let more = |count: u32| count.checked_add(wanted).filter(|count| *count <= self.capacity);
         match self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
@@ -363,20 +368,20 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // Refused only when the agent is gone, or in a child process, which owns nothing of it.
+        // Fails only when the agent is gone, or in a child process, which does not own the object.
         let _ = self.cq.destroy();
         let _ = self.channel.destroy();
         self.ctx.named.lock().remove(&self.cookie);
     }
 }
 
-/// Whether a descriptor becomes readable before `end`.
+/// Waits until a descriptor is readable, at most until `end`. Returns whether it is readable.
 pub(crate) fn readable(fd: BorrowedFd<'_>, end: Option<Instant>) -> Result<bool> {
     let limit = end.map(|end| end.saturating_duration_since(Instant::now()));
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref()) {
         Ok(ready) => Ok(ready > 0),
-        // Whoever waits looks again.
+        // After an interruption the caller checks again.
         Err(rustix::io::Errno::INTR) => Ok(end.is_none_or(|end| end > Instant::now())),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,5 @@
-//! Datagrams: a queue pair that sends to many and hears many, and the peers that it sends to. Principal types: [`DatagramQp`], [`Peer`].
+//! Datagrams: a queue pair that sends to many peers and receives from many, and the peers that it
+//! sends to. Principal types: [`DatagramQp`], [`Peer`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +15,13 @@ use crate::message::Message;
 use crate::pd::PdInner;
 use crate::queue_pair::{QpInner, Request};
 
-/// One packet per message, to anybody, perhaps lost (UD).
+/// One packet per message, to any queue pair; the packet may be lost (UD).
 #[derive(Debug)]
 pub enum Datagram {}
 
-/// A datagram queue pair. Receives need [`DatagramQp::HEADER`] bytes more than the message, for where it came from;
-/// [`Completion::data`](crate::Completion::data) leaves them out.
+/// A datagram queue pair. A receive needs [`DatagramQp::HEADER`] bytes more than the message, for
+/// the header with the sender's address. [`Completion::data`](crate::Completion::data) leaves the
+/// header out.
 pub struct DatagramQp {
     pub(crate) inner: QpInner,
     endpoint: DatagramEndpoint,
@@ -27,7 +29,7 @@ pub struct DatagramQp {
     gid_index: u8,
 }
 
-/// Somebody to send datagrams to. Clones are the same.
+/// A destination of datagrams. Clones refer to the same peer.
 #[derive(Clone)]
 pub struct Peer {
     ah: Arc<AhInner>,
@@ -41,42 +43,42 @@ struct AhInner {
 
 impl Drop for AhInner {
     fn drop(&mut self) {
-        // Refused only when the agent is gone, or in a child process, which owns nothing of it.
+        // Fails only when the agent is gone, or in a child process, which does not own the object.
         let _ = self.ah.destroy();
     }
 }
 
 impl DatagramQp {
-    /// Bytes before each message in its receive buffer.
+    /// Number of bytes before each message in its receive buffer.
     pub const HEADER: usize = DATAGRAM_HEADER;
 
     pub(crate) fn new(inner: QpInner, endpoint: DatagramEndpoint, (port, gid_index): (u8, u8)) -> Self {
         Self { inner, endpoint, port, gid_index }
     }
 
-    /// What others have to know to send to it.
+    /// What other programs must know to send to this queue pair.
     #[must_use]
     pub fn endpoint(&self) -> DatagramEndpoint {
         self.endpoint
     }
 
-    /// Its number, by which completions and events call it.
+    /// The QPN, which completions and events contain.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.endpoint.qpn
     }
 
-    /// Why the queue pair went to the error state, and everything that waited on it was flushed: what failed first. `None` while nothing
-    /// has.
+    /// Why the queue pair entered the error state and flushed its requests: the first failure.
+    /// `None` if nothing has failed.
     #[must_use]
     pub fn why(&self) -> Option<String> {
         self.inner.qp.cause()
     }
 
-    /// Somebody to send to.
+    /// A peer to send to.
     ///
     /// # Errors
-    /// EINVAL for an address that cannot be reached from here.
+    /// EINVAL for an unreachable address.
     pub fn peer(&self, endpoint: &DatagramEndpoint) -> Result<Peer> {
         let vector = AhAttr {
             dgid: endpoint.gid.0,
@@ -89,13 +91,14 @@ impl DatagramQp {
         self.peer_at(&vector, *endpoint)
     }
 
-    /// Somebody to send to, by an address vector.
+    /// A peer to send to, by its address vector.
     pub(crate) fn peer_at(&self, vector: &AhAttr, endpoint: DatagramEndpoint) -> Result<Peer> {
         let ah = AhInner { ah: self.inner.pd.pd.create_ah(vector)?, _pd: Arc::clone(&self.inner.pd) };
         Ok(Peer { ah: Arc::new(ah), endpoint })
     }
 
-    /// The index of the address to send to `gid` from: this queue pair's own, or else the first one of the other family.
+    /// The index of the source address for packets to `gid`: this queue pair's own address, or else
+    /// the first address of the other family.
     fn source(&self, gid: Gid) -> u8 {
         let fits = |own: Gid| own.ip().is_ipv4() == gid.ip().is_ipv4();
         let query = |index: u8| self.inner.pd.ctx.engine.query_gid(self.port, u32::from(index)).map(Gid);
@@ -103,26 +106,26 @@ impl DatagramQp {
         if fits(self.endpoint.gid) { self.gid_index } else { other().unwrap_or(self.gid_index) }
     }
 
-    /// Whoever sent a datagram, to answer with this queue pair's own key.
+    /// The sender of a datagram as a peer, with this queue pair's own Q_Key.
     ///
     /// # Errors
-    /// As [`DatagramQp::peer`].
+    /// The errors of [`DatagramQp::peer`].
     pub fn answer(&self, source: &Source) -> Result<Peer> {
         self.peer(&DatagramEndpoint { qpn: source.qpn, qkey: self.endpoint.qkey, gid: source.gid })
     }
 
-    /// Every member of a multicast group, with this queue pair's own key.
+    /// All members of a multicast group as one peer, with this queue pair's own Q_Key.
     ///
     /// # Errors
-    /// As [`DatagramQp::peer`].
+    /// The errors of [`DatagramQp::peer`].
     pub fn group(&self, group: Gid) -> Result<Peer> {
         self.peer(&DatagramEndpoint { qpn: DatagramEndpoint::GROUP, qkey: self.endpoint.qkey, gid: group })
     }
 
-    /// Receives what is sent to a multicast group, from now on.
+    /// Joins a multicast group: from now on the queue pair receives datagrams to the group.
     ///
     /// # Errors
-    /// EINVAL for a GID that is no group.
+    /// EINVAL for a GID that is not a multicast group.
     pub fn join(&self, group: Gid) -> Result<()> {
         self.inner.qp.attach_mcast(&group.0, 0)?;
         let mut groups = self.inner.groups.lock();
@@ -135,25 +138,27 @@ impl DatagramQp {
     /// Leaves a multicast group.
     ///
     /// # Errors
-    /// EINVAL when it is not in it.
+    /// EINVAL when the queue pair is not in the group.
     pub fn leave(&self, group: Gid) -> Result<()> {
         self.inner.qp.detach_mcast(&group.0, 0)?;
         self.inner.groups.lock().retain(|joined| *joined != group);
         Ok(())
     }
 
-    /// Posts a receive; `id` comes back with its completion.
+    /// Posts a receive; its completion comes with `id`.
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many
+    /// parts.
     pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
         self.inner.receive(id, into.into().parts)
     }
 
-    /// Sends a datagram, at most as long as the port's MTU; `id` comes back with the completion.
+    /// Sends a datagram, at most as long as the port's MTU; its completion comes with `id`.
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ is full, EINVAL for too many parts or when the queue pair is in error.
+    /// ENOMEM when the queue or its CQ is full, EINVAL for too many parts or when the queue pair is
+    /// in the error state.
     pub fn send(&self, id: u64, message: impl Into<Message>, to: &Peer) -> Result<(), Rejected> {
         self.inner.send(id, message.into(), to.request())
     }
@@ -161,29 +166,30 @@ impl DatagramQp {
     /// Sends a few bytes, which are copied at once.
     ///
     /// # Errors
-    /// EINVAL for more than the queue pair takes inline; else as [`DatagramQp::send`].
+    /// EINVAL for more bytes than the queue pair's inline limit; else the errors of
+    /// [`DatagramQp::send`].
     pub fn send_inline(&self, id: u64, bytes: &[u8], to: &Peer, immediate: Option<u32>) -> Result<()> {
         self.inner.inline(id, bytes, to.request(), immediate)
     }
 
-    /// Ends every request that is under way: their completions come with an error, and give the buffers back. Nothing can be
-    /// sent afterwards.
+    /// Flushes every request in progress: their completions come with an error and give the buffers
+    /// back. The queue pair cannot send afterwards.
     ///
     /// # Errors
-    /// EIO when the agent is gone; then it has happened already.
+    /// EIO when the agent is gone. Then the requests have been flushed already.
     pub fn flush(&self) -> Result<()> {
         self.inner.flush()
     }
 }
 
 impl Peer {
-    /// Where it is.
+    /// The address of the peer.
     #[must_use]
     pub fn endpoint(&self) -> DatagramEndpoint {
         self.endpoint
     }
 
-    /// A message to it.
+    /// A send request to the peer.
     pub(crate) fn request(&self) -> Request<'_> {
         Request { to: Some((&self.ah.ah, self.endpoint)), ..Request::new(Operation::Send, None) }
     }

@@ -1,6 +1,7 @@
-//! Devices: what an agent on this host offers, before it is opened. Principal type: [`Device`].
+//! Devices that an agent on this host offers, before they are opened. Principal type: [`Device`].
 //!
-//! They are found as the C library finds them: by the nodes in the run directory, and the agent's mirror of `/sys` for their names.
+//! This crate finds devices as the C library does: by the nodes in the run directory, and by the
+//! agent's mirror of `/sys` for their names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,12 @@ pub struct Device {
     name: String,
 }
 
-/// The devices of the agent that this process uses: that of `$SOFTHCA_DIR`, else the user's own, else the system's.
+/// The devices of the agent that this process uses: the agent of `$SOFTHCA_DIR`, else the user's
+/// own, else the system's.
 ///
 /// # Errors
-/// The run directory belongs to another user. No agent is no error, but an empty list.
+/// The run directory belongs to another user. If there is no agent, the list is empty and there is
+/// no error.
 pub fn devices() -> Result<Vec<Device>> {
     let directory = rundir::default();
     let devices = devices_in(&directory);
@@ -37,7 +40,7 @@ pub fn devices() -> Result<Vec<Device>> {
     Ok(devices)
 }
 
-/// The devices of the agent that serves a run directory; none when nobody does.
+/// The devices of the agent that serves a run directory; empty if no agent serves it.
 #[must_use]
 pub fn devices_in(directory: &Path) -> Vec<Device> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("uverbs")?.parse().ok();
@@ -53,7 +56,7 @@ pub fn devices_in(directory: &Path) -> Vec<Device> {
 /// Opens the first device of the agent that this process uses.
 ///
 /// # Errors
-/// There is no agent, with a sentence that says how to get one, or it refuses.
+/// There is no agent (the sentence says how to start one), or the agent refuses.
 pub fn open() -> Result<Context> {
     match devices()?.first() {
         Some(device) => device.open(),
@@ -75,16 +78,16 @@ impl Device {
         Self { directory: directory.to_owned(), number, name }
     }
 
-    /// Its name, such as `softhca0`.
+    /// The name of the device, such as `softhca0`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
-    /// Nobody serves it, or an agent of another version does, or the agent refuses.
+    /// No agent serves the device, an agent of another version serves it, or the agent refuses.
     pub fn open(&self) -> Result<Context> {
         let control = SocketControl::open(&rundir::node(&self.directory, self.number), abi::open::profile::MAINLINE)?;
         let directory = self.directory.clone();

@@ -1,6 +1,8 @@
-//! What two sides tell each other to talk: [`Endpoint`] of a connected queue pair, [`DatagramEndpoint`] of a datagram one.
+//! Addresses that two sides exchange before they communicate: [`Endpoint`] of a connected queue
+//! pair, [`DatagramEndpoint`] of a datagram queue pair.
 //!
-//! Plain data, as bytes or as a line of text; how they travel is the program's affair (a socket, a file, a job launcher).
+//! They are plain data, encoded as bytes or as a line of text. The program carries them to the peer
+//! (by a socket, a file, a job launcher).
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,31 +11,31 @@ use crate::error::{Error, Result};
 use crate::gid::Gid;
 use crate::mtu::Mtu;
 
-/// Numbers of queue pairs and packets have 24 bits.
+/// QPNs and PSNs have 24 bits.
 const NUMBER: u32 = 0x00ff_ffff;
 
-/// One end of a connection: what the peer's [`connect`](crate::Unconnected::connect) needs.
+/// One end of a connection: the peer needs it for [`connect`](crate::Unconnected::connect).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Whether the service is reliable.
     pub reliable: bool,
-    /// Number of the queue pair.
+    /// The QPN.
     pub qpn: u32,
-    /// The first packet number that it sends.
+    /// The first PSN that the queue pair sends.
     pub psn: u32,
-    /// Address of its port.
+    /// Address of the queue pair's port.
     pub gid: Gid,
-    /// The longest packet that its port takes.
+    /// MTU of the queue pair's port.
     pub mtu: Mtu,
-    /// How many READs and atomics of the peer it serves at a time.
+    /// Maximum number of the peer's READs and atomics that the queue pair serves at the same time.
     pub reads: u8,
 }
 
 impl Endpoint {
-    /// Bytes of [`Endpoint::to_bytes`].
+    /// Length of [`Endpoint::to_bytes`].
     pub const LEN: usize = 28;
 
-    /// As bytes, the same on every machine.
+    /// Encodes the endpoint; the bytes are the same on every machine.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -46,10 +48,10 @@ impl Endpoint {
         bytes
     }
 
-    /// From [`Endpoint::to_bytes`].
+    /// Parses [`Endpoint::to_bytes`].
     ///
     /// # Errors
-    /// The bytes are no endpoint.
+    /// The bytes are not an endpoint.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let mut gid = [0; 16];
@@ -72,7 +74,7 @@ impl Endpoint {
     }
 }
 
-/// `rc,0x100,1234567,4096,16,fe80::1`: service, QP number, first packet number, MTU, READs, GID.
+/// `rc,0x100,1234567,4096,16,fe80::1`: service, QPN, first PSN, MTU, READs, GID.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { qpn, psn, gid, mtu, reads, .. } = self;
@@ -110,24 +112,24 @@ impl FromStr for Endpoint {
     }
 }
 
-/// Where datagrams for a queue pair go.
+/// The address of a queue pair for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DatagramEndpoint {
-    /// Number of the queue pair; [`DatagramEndpoint::GROUP`] for a multicast group.
+    /// The QPN; [`DatagramEndpoint::GROUP`] for a multicast group.
     pub qpn: u32,
-    /// The key that datagrams have to show.
+    /// The Q_Key that datagrams must carry.
     pub qkey: u32,
-    /// Address of its port, or the group.
+    /// Address of the queue pair's port, or of the group.
     pub gid: Gid,
 }
 
 impl DatagramEndpoint {
-    /// Bytes of [`DatagramEndpoint::to_bytes`].
+    /// Length of [`DatagramEndpoint::to_bytes`].
     pub const LEN: usize = 24;
-    /// The number that stands for every member of a multicast group.
+    /// The QPN that stands for all members of a multicast group.
     pub const GROUP: u32 = NUMBER;
 
-    /// As bytes, the same on every machine.
+    /// Encodes the endpoint; the bytes are the same on every machine.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -137,10 +139,10 @@ impl DatagramEndpoint {
         bytes
     }
 
-    /// From [`DatagramEndpoint::to_bytes`].
+    /// Parses [`DatagramEndpoint::to_bytes`].
     ///
     /// # Errors
-    /// The bytes are no endpoint.
+    /// The bytes are not an endpoint.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self> {
         let [a, b, c, d, e, f, g, h, gid @ ..] = *bytes;
         Self { qpn: u32::from_be_bytes([a, b, c, d]), qkey: u32::from_be_bytes([e, f, g, h]), gid: Gid(gid) }.checked()
@@ -154,7 +156,7 @@ impl DatagramEndpoint {
     }
 }
 
-/// `ud,0x100,0x11111111,fe80::1`: QP number, Q_Key, GID.
+/// `ud,0x100,0x11111111,fe80::1`: QPN, Q_Key, GID.
 impl fmt::Display for DatagramEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ud,{:#x},{:#x},{}", self.qpn, self.qkey, self.gid)
@@ -179,14 +181,14 @@ impl FromStr for DatagramEndpoint {
     }
 }
 
-/// Where a datagram came from, as its header says.
+/// The sender of a datagram, as the datagram's header states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// Address of the sender's port.
     pub gid: Gid,
     /// The sending queue pair.
     pub qpn: u32,
-    /// The address that it was sent to: a port of ours, or a multicast group.
+    /// The destination address of the datagram: one of our ports, or a multicast group.
     pub destination: Gid,
 }
 

@@ -1,6 +1,8 @@
-//! What may go wrong, each with the errno that a C program would see and the sentence that says why. Principal type: [`Error`].
+//! Errors, each with the errno that a C program would see and the sentence that says why. Principal
+//! type: [`Error`].
 //!
-//! The sentences are the engine's own: they are made where a failure is decided, and found again here by the request's name.
+//! The sentences are the engine's own. The engine makes them where it decides a failure; this crate
+//! finds them by the request's name.
 
 use std::fmt;
 use std::io;
@@ -10,50 +12,53 @@ use protocol::Status;
 
 use crate::memory::Buffer;
 
-/// The result of everything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something failed.
+/// Why a call or a request failed.
 ///
-/// `Debug` writes the same sentence as `Display`: a `main` that returns an error shows it to a person.
+/// `Debug` writes the same sentence as `Display`, so that a `main` that returns an error prints a
+/// readable message.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call was refused, and nothing was done.
+    /// A call was refused, and had no effect.
     #[error("{reason} ({})", Errno(*errno))]
     Refused {
-        /// The error number that the manual pages name.
+        /// The errno that the manual pages name.
         errno: i32,
         /// Which objects, and why.
         reason: String,
     },
-    /// A request was carried out, or tried, and ended with an error.
+    /// A request was executed, or tried, and ended with an error.
     #[error("request {id} (wr_id {id:#x}) on QP {qp:#x} failed: {reason}")]
     Failed {
-        /// How it ended.
+        /// The status of the completion.
         status: Status,
-        /// The name that it was posted with.
+        /// The id that the request was posted with.
         id: u64,
-        /// The queue pair.
+        /// The QPN.
         qp: u32,
-        /// Why.
+        /// Why the request failed.
         reason: String,
     },
-    /// The peer does not want a connection, or nobody listens there.
+    /// The peer refuses a connection, or nobody listens at its address.
     #[error("{reason}")]
     Declined {
-        /// The reason of the IBA (volume 1, 12.6.7.2): 8 when nobody listens, 28 when the peer's program has rejected it.
-        /// Of a datagram queue pair the status of the answer (12.11.2.2): 1 when nobody listens, 2 when the peer's program has declined.
+        /// The reason of the IBA (volume 1, 12.6.7.2): 8 when nobody listens, 28 when the peer's
+        /// program has rejected the connection. For a datagram queue pair the status of the answer
+        /// (12.11.2.2): 1 when nobody listens, 2 when the peer's program has declined.
         code: u16,
-        /// What the peer's program has sent along. Zeros follow it, up to what the message has room for.
+        /// The private data of the peer's program. Zeros follow it, up to the size of the message's
+        /// field.
         private_data: Vec<u8>,
         /// Which connection, and why.
         reason: String,
     },
-    /// Bytes or text from elsewhere that are not what they should be.
+    /// Bytes or text from outside are malformed.
     #[error("{reason}")]
     Malformed {
-        /// What they should be, and where they are wrong.
+        /// What was expected, and where the input is wrong.
         reason: String,
     },
 }
@@ -67,13 +72,14 @@ impl Error {
         Self::Malformed { reason: reason.into() }
     }
 
-    /// For a call whose refusal the engine has explained in a sentence that begins with `prefix`.
+    /// The error of a refused call that the engine has explained in a sentence that begins with
+    /// `prefix`.
     pub(crate) fn explained(errno: Errno, prefix: &str) -> Self {
         Self::refused(errno, sentence(prefix).unwrap_or_else(|| errno.meaning().into()))
     }
 
-    /// The error number: of a refused call the one that the manual pages name, EIO for a request that failed, ECONNREFUSED
-    /// for a peer that declined, EINVAL for what is malformed.
+    /// The errno: for a refused call the one that the manual pages name, EIO for a request that
+    /// failed, ECONNREFUSED for a peer that declined, EINVAL for malformed input.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -102,8 +108,8 @@ impl fmt::Debug for Error {
     }
 }
 
-/// The last `n` sentences of this process about what failed, oldest first: of its engines' refusals and of failed requests, also of
-/// those that only a peer was told about.
+/// The last `n` sentences of this process about failures, oldest first. They are about refusals of
+/// its engines and failed requests, including failures that only a peer was told about.
 #[must_use]
 pub fn reasons(n: usize) -> Vec<String> {
     engine::reason::last(n)
@@ -142,13 +148,14 @@ impl From<Error> for io::Error {
     }
 }
 
-/// A request that was not posted, or that a task has awaited and that failed, with its buffers.
+/// A request that was not posted, or that a task awaited and that failed, with its buffers.
 ///
-/// `?` turns it into an [`Error`] and drops the buffers. `Debug` and `Display` write the sentence of the error.
+/// `?` turns it into an [`Error`] and drops the buffers. `Debug` and `Display` write the sentence
+/// of the error.
 pub struct Rejected {
-    /// Why it was not posted, or failed.
+    /// Why the request was not posted, or failed.
     pub error: Error,
-    /// What was to be sent, or received into, in its order.
+    /// The buffers of the request, in their order.
     pub buffers: Vec<Buffer>,
 }
 
@@ -164,10 +171,10 @@ impl fmt::Display for Rejected {
     }
 }
 
-// Without a source: its sentence is that of the error, which would be printed twice.
+// No source: the sentence of `Rejected` is the sentence of the error, which would be printed twice.
 impl std::error::Error for Rejected {}
 
-/// Without buffers: nothing was taken, or it stays with the queue.
+/// Without buffers: the call took none, or they stay with the queue.
 impl From<Error> for Rejected {
     fn from(error: Error) -> Self {
         Self { error, buffers: Vec::new() }

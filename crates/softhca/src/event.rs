@@ -1,4 +1,5 @@
-//! Async events: what happens to a queue, a port or the device outside of any completion. Principal type: [`Event`].
+//! Async events: what happens to a queue, a port or the device without a completion. Principal
+//! type: [`Event`].
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::context::Context;
 use crate::cq::readable;
 use crate::error::{Error, Result};
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum About {
@@ -29,17 +30,17 @@ pub enum About {
 /// An async event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of event.
     pub kind: EventType,
-    /// To whom.
+    /// The object that the event is about.
     pub about: About,
 }
 
 impl Context {
-    /// The next async event, if one waits.
+    /// Returns the next async event, if there is one.
     ///
     /// # Errors
-    /// EIO when the device is gone and all events are read.
+    /// EIO when the device is gone and all events have been read.
     pub fn poll_event(&self) -> Result<Option<Event>> {
         loop {
             let event = match self.inner.engine.async_event() {
@@ -63,7 +64,7 @@ impl Context {
                 _ if port => About::Port(event.element as u8),
                 Some(about) => *about,
                 None if kind == EventType::DeviceFatal => About::Device,
-                // Of an object that is gone.
+                // The event of an object that is gone.
                 None => continue,
             };
             return Ok(Some(Event { kind, about }));
@@ -73,7 +74,7 @@ impl Context {
     /// Waits for the next async event.
     ///
     /// # Errors
-    /// As [`Context::poll_event`].
+    /// The errors of [`Context::poll_event`].
     pub fn wait_event(&self) -> Result<Event> {
         loop {
             if let Some(event) = self.wait_event_for(Duration::MAX)? {
@@ -82,10 +83,10 @@ impl Context {
         }
     }
 
-    /// Waits for the next async event, but not longer than `limit`.
+    /// Waits for the next async event, at most for `limit`.
     ///
     /// # Errors
-    /// As [`Context::poll_event`].
+    /// The errors of [`Context::poll_event`].
     pub fn wait_event_for(&self, limit: Duration) -> Result<Option<Event>> {
         let end = Instant::now().checked_add(limit);
         loop {
@@ -99,7 +100,7 @@ impl Context {
     }
 }
 
-/// Readable when an async event waits.
+/// Readable when there is an async event.
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.engine.async_fd()

@@ -1,4 +1,4 @@
-//! GIDs: the addresses of ports, which look like IPv6 addresses. Principal type: [`Gid`].
+//! GIDs: the addresses of ports, in the format of IPv6 addresses. Principal type: [`Gid`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,20 +11,20 @@ use crate::error::{Error, Result};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IP address that it is.
+    /// The GID as an IP address.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         let address = Ipv6Addr::from(self.0);
         address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
     }
 
-    /// Whether it is nobody's: all zeros.
+    /// Whether the GID is empty: all zeros.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == [0; 16]
     }
 
-    /// Whether it names a multicast group, of either family.
+    /// Whether the GID names a multicast group, of either address family.
     #[must_use]
     pub fn is_multicast(self) -> bool {
         self.ip().is_multicast()

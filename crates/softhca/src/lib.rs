@@ -1,22 +1,24 @@
-//! RDMA verbs in safe Rust, on softhca: queue pairs, completions and registered memory, with no RDMA hardware, kernel module or root.
+//! RDMA verbs in safe Rust, on softhca: queue pairs, completions and registered memory, without
+//! RDMA hardware, kernel module or root.
 //!
-//! It runs on Linux 5.11 or newer on x86-64, in a process that can reach a softhca agent; it does not run on macOS, Windows or other
-//! processors.
+//! This crate runs on Linux 5.11 or newer on x86-64, in a process that can reach a softhca agent.
+//! It does not run on macOS, Windows or other processors.
 //!
-//! A program [opens](open) a device of the agent on its host (`softhca run -- PROGRAM` starts one) and makes everything else from
-//! its [`Context`]: a protection domain ([`Pd`]), registered memory ([`Buffer`], [`Exposed`]), completion queues ([`Cq`]) and queue
-//! pairs ([`Qp`], [`DatagramQp`]). For tests, the crate `fabric` has agents inside the process, as here:
+//! A program [opens](open) a device of the agent on its host (`softhca run -- PROGRAM` starts one).
+//! It creates everything else from its [`Context`]: a protection domain ([`Pd`]), registered memory
+//! ([`Buffer`], [`Exposed`]), completion queues ([`Cq`]) and queue pairs ([`Qp`], [`DatagramQp`]).
+//! For tests, the crate `fabric` runs agents inside the process, as in this example:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let fabric = fabric::Fabric::start()?;
-//! let device = fabric.open()?; // In a program of its own: softhca::open()?
+//! let device = fabric.open()?; // In a real program: softhca::open()?
 //!
 //! let (pd, cq) = (device.pd()?, device.cq(16)?);
 //! let (left, right) = (pd.reliable(&cq).build()?, pd.reliable(&cq).build()?);
 //! right.receive(1, pd.buffer(64)?)?;
 //!
-//! // Elsewhere the endpoints travel over a socket, as bytes or as text.
+//! // Real programs exchange the endpoints over a socket, as bytes or as text.
 //! let (to_left, to_right) = (left.endpoint(), right.endpoint());
 //! let (left, right) = (left.connect(&to_right)?, right.connect(&to_left)?);
 //!
@@ -27,23 +29,26 @@
 //!     let completion = cq.wait()?.ok()?;
 //!     match completion.id() {
 //!         1 => assert_eq!(completion.data(), b"hello"),
-//!         _ => assert_eq!(completion.into_buffer().len(), 64), // It is ours again.
+//!         _ => assert_eq!(completion.into_buffer().len(), 64), // The program owns it again.
 //!     }
 //! }
 //! # drop((left, right)); Ok(()) }
 //! ```
 //!
-//! # Who has the memory
+//! # Memory ownership
 //!
-//! The adapter reads and writes memory while the program does something else; in C it is the program's duty to leave that memory alone.
-//! Here it is in the types:
+//! The adapter reads and writes memory while the program runs. In C the program itself must not
+//! touch that memory. In this crate the types guarantee it:
 //!
-//! * A [`Buffer`] is a slice of bytes that its owner reads and writes. Posting moves it into the request; the [`Completion`] gives
-//!   it back. A request that is refused gives it back at once ([`Rejected`]). A queue pair that is dropped frees what was under way
-//!   when the adapter has let go of it, and what is leaked stays registered and allocated: nothing is ever freed under a request.
-//! * Memory that peers may touch is [`Exposed`]. They may do so at any time, so it is only ever copied from and to, and never a
-//!   reference. Peers name it by a [`RemoteRegion`], which is plain data.
-//! * [`Qp::scope`] posts requests on borrowed memory, and does not return before they are over.
+//! * A [`Buffer`] is a slice of bytes that its owner reads and writes. Posting moves the buffer
+//!   into the request; the [`Completion`] gives it back. A refused request gives it back at once
+//!   ([`Rejected`]). When a queue pair is dropped, the buffers of its requests are freed as soon as
+//!   the adapter no longer uses them. Leaked buffers stay registered and allocated. So memory is
+//!   never freed while a request uses it.
+//! * Memory that peers may access is [`Exposed`]. Peers access it at any time, so the program only
+//!   copies from and to it, and gets no reference. Peers name it by a [`RemoteRegion`], which is
+//!   plain data.
+//! * [`Qp::scope`] posts requests on borrowed memory, and returns only after they have completed.
 //!
 //! # One-sided operations
 //!
@@ -58,7 +63,7 @@
 //! use softhca::{Access, RemoteRegion};
 //!
 //! let window = pd.expose(4096, Access::WRITE | Access::ATOMIC)?;
-//! let token: RemoteRegion = window.token().to_string().parse()?; // It has travelled.
+//! let token: RemoteRegion = window.token().to_string().parse()?; // Sent to the peer as text.
 //!
 //! left.write_inline(1, b"written", &token.part(100..)?)?;
 //! cq.wait()?.ok()?;
@@ -69,16 +74,18 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # When something fails
+//! # Errors and failed requests
 //!
-//! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. A request that failed is a completion
-//! like others, because it gives its buffers back: see [`Completion::status`], [`Completion::ok`] and [`Completion::error`].
-//! [`reasons`] has what else went wrong in this process.
+//! An [`Error`] has the errno of the verbs' manual pages and a sentence that names the objects. A
+//! failed request has a completion like any other request, because the completion gives its buffers
+//! back: see [`Completion::status`], [`Completion::ok`] and [`Completion::error`]. [`reasons`]
+//! lists the other failures of this process.
 //!
 //! # Tasks
 //!
-//! With the feature `tokio`, which is off by default, the module `aio` has the same verbs for tasks: `qp.send(buffer).await` gives
-//! the buffer back, and every future may be dropped at any time.
+//! With the feature `tokio`, which is off by default, the module `aio` offers the same verbs to
+//! tasks: `qp.send(buffer).await` gives the buffer back, and every future may be dropped at any
+//! time.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "tokio")]

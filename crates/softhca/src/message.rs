@@ -1,4 +1,5 @@
-//! What is posted: parts of memory, and a message made of them with what goes along. Principal types: [`Part`], [`Message`].
+//! Messages: parts of memory, and a message made of parts and flags. Principal types: [`Part`],
+//! [`Message`].
 
 use abi::post::Sge;
 
@@ -27,7 +28,7 @@ impl Part {
         Self { memory: Memory::Shared(memory), at, len }
     }
 
-    /// Where it begins in its buffer.
+    /// Offset of the part in its buffer.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
@@ -50,7 +51,7 @@ impl Part {
         }
     }
 
-    /// Copies `into.len()` bytes of the part, from its beginning; `None` when it is shorter.
+    /// Copies `into.len()` bytes from the beginning of the part; `None` when the part is shorter.
     pub(crate) fn head(&self, into: &mut [u8]) -> Option<()> {
         if self.len < into.len() {
             return None;
@@ -77,7 +78,7 @@ impl From<Buffer> for Part {
     }
 }
 
-/// The parts of one request, which mostly is one.
+/// The parts of one request; usually one.
 #[derive(Debug, Default)]
 pub(crate) enum Parts {
     #[default]
@@ -124,11 +125,12 @@ impl Parts {
     }
 }
 
-/// What a send or write takes with it: its parts, in order, and more where it is wanted. A [`Buffer`], a [`Part`] and a list of parts
-/// are messages as they are.
+/// What a send or write transfers: its parts, in order, and optionally immediate data and flags. A
+/// [`Buffer`], a [`Part`] and a list of parts convert to a message.
 ///
 /// ```no_run
-/// # fn example(qp: softhca::Qp<softhca::Reliable>, head: softhca::Buffer, body: softhca::Buffer) -> softhca::Result<()> {
+/// # fn example(qp: softhca::Qp<softhca::Reliable>, head: softhca::Buffer, body: softhca::Buffer)
+/// #     -> softhca::Result<()> {
 /// use softhca::Message;
 /// qp.send(1, Message::from(vec![head.into(), body.part(..100)]).immediate(7).solicited())?;
 /// # Ok(()) }
@@ -148,19 +150,20 @@ impl Message {
         Self::default()
     }
 
-    /// Takes a number along, which the receiver's completion shows.
+    /// Adds immediate data, which the receiver's completion shows.
     #[must_use]
     pub fn immediate(self, number: u32) -> Self {
         Self { immediate: Some(number), ..self }
     }
 
-    /// Wakes a receiver that armed its CQ for solicited completions only.
+    /// Marks the message as solicited: it wakes a receiver that armed its CQ for solicited
+    /// completions only.
     #[must_use]
     pub fn solicited(self) -> Self {
         Self { solicited: true, ..self }
     }
 
-    /// Waits for the READs and atomics before it.
+    /// Makes the message wait for the READs and atomics before it.
     #[must_use]
     pub fn fenced(self) -> Self {
         Self { fenced: true, ..self }

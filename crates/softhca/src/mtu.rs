@@ -1,10 +1,10 @@
-//! The MTUs of InfiniBand and RoCE: the longest payload of a packet. Principal type: [`Mtu`].
+//! The MTUs of InfiniBand and RoCE: the maximum payload of a packet. Principal type: [`Mtu`].
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// The longest payload of a packet. There are five (IBA volume 1, 7.7.8).
+/// The maximum payload of a packet. There are five values (IBA volume 1, 7.7.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
@@ -22,24 +22,24 @@ pub enum Mtu {
 impl Mtu {
     const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
 
-    /// In bytes.
+    /// The MTU in bytes.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         128 << self.code()
     }
 
-    /// The number that stands for it in the verbs.
+    /// The verbs code of the MTU.
     pub(crate) const fn code(self) -> u8 {
         self as u8
     }
 
-    /// That of a code in the verbs; the nearest where there is none.
+    /// The MTU of a verbs code; the nearest one for an unknown code.
     pub(crate) fn of_code(code: u8) -> Self {
         Self::ALL[usize::from(code.clamp(1, 5)) - 1]
     }
 }
 
-/// From its bytes: 256, 512, 1024, 2048 or 4096.
+/// Converts a number of bytes: 256, 512, 1024, 2048 or 4096.
 impl TryFrom<u32> for Mtu {
     type Error = Error;
 
@@ -49,7 +49,7 @@ impl TryFrom<u32> for Mtu {
     }
 }
 
-/// The bytes, as a number.
+/// Writes the number of bytes.
 impl fmt::Display for Mtu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes().fmt(f)

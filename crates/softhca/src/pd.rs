@@ -1,4 +1,5 @@
-//! Protection domains: what memory, queue pairs and peers must share to be used together. Principal type: [`Pd`].
+//! Protection domains: memory, queue pairs and peers must be in the same domain to be used
+//! together. Principal type: [`Pd`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::memory::{Buffer, Exposed, Kept, Memory};
 use crate::remote::Access;
 use crate::srq::Srq;
 
-/// A protection domain. Clones are the same; it ends with the last clone and the last object in it.
+/// A protection domain. Clones refer to the same domain. It ends with the last clone and the last
+/// object in it.
 #[derive(Clone)]
 pub struct Pd {
     pub(crate) inner: Arc<PdInner>,
@@ -26,7 +28,7 @@ pub(crate) struct PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Refused only when the agent is gone, or in a child process, which owns nothing of it.
+        // Fails only when the agent is gone, or in a child process, which does not own the object.
         let _ = self.pd.dealloc();
     }
 }
@@ -36,22 +38,22 @@ impl Pd {
         Ok(Self { inner: Arc::new(PdInner { pd: ctx.engine.alloc_pd()?, ctx: Arc::clone(ctx) }) })
     }
 
-    /// Registered memory of one's own, zeroed. Registering takes a question to the agent: make buffers beforehand, or a large one, and
-    /// cut it with [`Buffer::pieces`].
+    /// Allocates registered memory, zeroed. Registration needs a command to the agent: allocate
+    /// buffers beforehand, or split a large one with [`Buffer::pieces`].
     ///
     /// # Errors
     /// ENOMEM beyond the device's limit.
     ///
     /// # Panics
-    /// When there is no such length of memory.
+    /// If this length of memory is impossible.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         Buffer::new(&self.inner, len)
     }
 
-    /// Registered memory that peers may touch, zeroed.
+    /// Allocates registered memory that peers may access, zeroed.
     ///
     /// # Errors
-    /// As [`Pd::buffer`].
+    /// The errors of [`Pd::buffer`].
     ///
     /// # Panics
     /// As [`Pd::buffer`].
@@ -59,8 +61,8 @@ impl Pd {
         Exposed::new(&self.inner, len, access)
     }
 
-    /// Registers memory that the program has already, such as a `Vec<u8>`, and takes it over: nothing is copied.
-    /// [`Buffer::into_inner`] gives it back.
+    /// Registers existing memory of the program, such as a `Vec<u8>`, and takes ownership of it,
+    /// without a copy. [`Buffer::into_inner`] gives the memory back.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,41 +84,46 @@ impl Pd {
     /// ```compile_fail,E0382
     /// # fn example(pd: softhca::Pd, words: Vec<u8>) -> softhca::Result<()> {
     /// let buffer = pd.register(words)?;
-    /// println!("{words:?}"); // It is the buffer's.
+    /// println!("{words:?}"); // The buffer owns `words`.
     /// # drop(buffer); Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// EINVAL for memory of 0 bytes, ENOMEM beyond the device's limit. The memory is in the error.
+    /// EINVAL for memory of 0 bytes, ENOMEM beyond the device's limit. The error contains the
+    /// memory.
     pub fn register<M: Memory>(&self, memory: M) -> Result<Buffer, Kept<M>> {
         Buffer::over(&self.inner, memory)
     }
 
-    /// Registers memory that the program has already, such as a [`Mapping`](crate::Mapping), for peers to touch, and takes it over.
-    /// [`Exposed::into_inner`] gives it back when no peer can touch it any more.
+    /// Registers existing memory of the program, such as a [`Mapping`](crate::Mapping), takes
+    /// ownership of it, and lets peers access it. [`Exposed::into_inner`] gives the memory back
+    /// when no peer can access it any more.
     ///
     /// # Errors
-    /// As [`Pd::register`].
+    /// The errors of [`Pd::register`].
     pub fn expose_memory<M: Memory>(&self, memory: M, access: Access) -> Result<Exposed, Kept<M>> {
         Exposed::over(&self.inner, memory, access)
     }
 
-    /// A connected queue pair whose messages arrive, in order and once (RC): SEND, RDMA WRITE and READ, atomics.
+    /// Builds a connected queue pair whose messages arrive once and in order (RC): SEND, RDMA WRITE
+    /// and READ, atomics.
     pub fn reliable<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Reliable> {
         QpBuilder::new(self, cq)
     }
 
-    /// A connected queue pair whose messages may be lost (UC): SEND and RDMA WRITE.
+    /// Builds a connected queue pair whose messages may be lost (UC): SEND and RDMA WRITE.
     pub fn unreliable<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Unreliable> {
         QpBuilder::new(self, cq)
     }
 
-    /// A queue pair that sends to everybody and hears everybody, one packet per message (UD).
+    /// Builds a queue pair that sends to, and receives from, any number of peers, one packet per
+    /// message (UD).
     pub fn datagrams<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a, Datagram> {
         QpBuilder::new(self, cq)
     }
 
-    /// A queue of at least so many receives, from which several queue pairs take.
+    /// Creates a shared receive queue for at least this many receives, from which several queue
+    /// pairs take.
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits.

@@ -1,10 +1,11 @@
-//! Requests that are under way, with the memory that they use: who posts puts one in, whoever polls its completion takes it out.
+//! Requests in progress, with the memory that they use. The poster adds a request; the thread that
+//! polls its completion removes it. Principal type: [`Slots`].
 //!
-//! A request's name at the adapter says where it waits: its place, whether it is a receive, and a count that no two requests of a
-//! process share for a long time: a completion that comes late finds nothing, and the reason of a failure is found by it. No user
-//! sees it: sentences about a request show the id that the program gave ([`Queues::id`]).
-//! The requests of a batch before its last share one name; they have no completion unless one fails.
-//! Principal type: [`Slots`].
+//! A request's name at the adapter (`wr_id`) contains its slot, whether it is a receive, and a
+//! count. The count keeps the names of a process distinct for a long time: a late completion finds
+//! no request, and the reason of a failure is found by the name. Users do not see names: sentences
+//! about a request show the id that the program gave ([`Queues::id`]). The requests of a batch
+//! before its last one share one name. They have no completion unless one fails.
 
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
@@ -21,33 +22,33 @@ use crate::scope::Tally;
 
 /// Set in the names of receives.
 const RECEIVE: u64 = 1 << 63;
-/// The low bits of a name are the place; no queue is longer.
+/// The low bits of a name are the slot; no queue is longer.
 const PLACE_BITS: u32 = 20;
-/// Then comes the request's number in its queue, then the queue's.
+/// The next bits are the request's number in its queue; the rest is the queue.
 const COUNT_BITS: u32 = 23;
 
-/// A request under way, or a batch of them.
+/// A request in progress, or a batch of them.
 pub(crate) struct Pending {
-    /// The name that the program gave.
+    /// The id that the program gave.
     pub(crate) id: u64,
-    /// What is known of the operation even where the completion does not say.
+    /// The operation, because a completion does not always tell it.
     pub(crate) operation: Operation,
-    /// The memory that is used, unless a scope keeps it.
+    /// The memory of the request, unless a scope keeps it.
     pub(crate) parts: Parts,
     pub(crate) owner: Owner,
-    /// How many completions its CQ keeps room for.
+    /// Number of completions that the CQ reserves for the request.
     pub(crate) weight: u32,
-    /// Of the last request of a batch: the name of those before it.
+    /// For the last request of a batch: the name of the requests before it.
     pub(crate) earlier: Option<u64>,
 }
 
-/// Who hears of a request's end.
+/// Who is told of a request's end.
 pub(crate) enum Owner {
-    /// Whoever polls the CQ.
+    /// The caller that polls the CQ.
     Poller,
-    /// A scope, which waits for it.
+    /// A scope, which waits for the request.
     Scope(Arc<Tally>),
-    /// A task, unless it has given up.
+    /// A task, unless it has dropped its future.
     #[cfg(feature = "tokio")]
     Task(tokio::sync::oneshot::Sender<crate::Completion>),
 }
@@ -58,16 +59,17 @@ impl Pending {
     }
 }
 
-/// What waits under one name.
+/// The entry of one name.
 enum Entry {
     Request(Pending),
-    /// Requests of a batch before the last one: the batch's id, and how the first of them failed.
+    /// Requests of a batch before the last one: the batch's id, and the completion of the first
+    /// that failed.
     Earlier(u64, Option<Wc>),
 }
 
 /// The requests of one queue.
 pub(crate) struct Slots {
-    /// In every name.
+    /// Part of every name.
     queue: u64,
     slab: Mutex<Slab>,
 }
@@ -121,31 +123,32 @@ fn place(name: u64) -> usize {
 }
 
 impl Slots {
-    /// `cookie` tells it from other queues of the context.
+    /// `cookie` distinguishes the queue from other queues of the context.
     pub(crate) fn new(cookie: u64) -> Self {
         Self { queue: cookie << (PLACE_BITS + COUNT_BITS) & !RECEIVE, slab: Mutex::default() }
     }
 
-    /// Keeps a request; answers its name at the adapter.
+    /// Adds a request and returns its name at the adapter.
     pub(crate) fn put(&self, pending: Pending) -> u64 {
         let receive = if pending.operation.is_receive() { RECEIVE } else { 0 };
         self.slab.lock().put(receive | self.queue, Entry::Request(pending))
     }
 
-    /// Keeps a batch: answers the name of the requests before the last one, and the last one's.
+    /// Adds a batch. Returns the name of the requests before the last one, and the name of the last
+    /// one.
     pub(crate) fn put_batch(&self, pending: Pending) -> (u64, u64) {
         let mut slab = self.slab.lock();
         let earlier = slab.put(self.queue, Entry::Earlier(pending.id, None));
         (earlier, slab.put(self.queue, Entry::Request(Pending { earlier: Some(earlier), ..pending })))
     }
 
-    /// Takes the request of this name out, which was not posted after all.
+    /// Removes the request with this name, which could not be posted.
     pub(crate) fn take(&self, name: u64) -> Option<Pending> {
         Some(self.slab.lock().take_request(name)?.0)
     }
 
-    /// The request that a completion ends, and the completion: of a batch the first bad one. `None` while others of its batch are
-    /// under way.
+    /// Returns the request that a completion ends, with the completion; for a batch the first
+    /// completion with an error. `None` while other requests of its batch are in progress.
     pub(crate) fn end(&self, wc: &Wc) -> Option<(Pending, Wc)> {
         let mut slab = self.slab.lock();
         if let Entry::Earlier(_, failed) = slab.find(wc.wr_id)? {
@@ -156,7 +159,7 @@ impl Slots {
         Some((pending, failed.unwrap_or(*wc)))
     }
 
-    /// The id that the program gave to the request of this name.
+    /// The id that the program gave to the request with this name.
     fn id(&self, name: u64) -> Option<u64> {
         match self.slab.lock().find(name)? {
             Entry::Request(pending) => Some(pending.id),
@@ -164,7 +167,7 @@ impl Slots {
         }
     }
 
-    /// Takes all of them out.
+    /// Removes all requests.
     pub(crate) fn drain(&self) -> Vec<Pending> {
         let mut slab = self.slab.lock();
         slab.free.clear();
@@ -183,7 +186,7 @@ impl Slots {
         slab.entries.len() == slab.free.len()
     }
 
-    /// Tasks shall wait no more: answers what they wait by, and keeps the memory.
+    /// Ends the waiting of tasks: returns their owners, and keeps the memory.
     pub(crate) fn disown(&self) -> Vec<Owner> {
         let mut slab = self.slab.lock();
         let pending = slab.entries.iter_mut().flatten().filter_map(|(_, entry)| match entry {
@@ -197,13 +200,13 @@ impl Slots {
 /// The two queues of a queue pair, as its CQs know them.
 pub(crate) struct Queues {
     pub(crate) sends: Slots,
-    /// Shared with the SRQ where the QP has one.
+    /// Shared with the SRQ if the QP has one.
     pub(crate) receives: Arc<Slots>,
-    /// Receives come from an SRQ, and were not counted against the CQ.
+    /// Receives come from an SRQ, and are not counted against the CQ.
     pub(crate) shared: bool,
-    /// Completions of receives begin with 40 bytes of network header.
+    /// The buffers of received messages begin with 40 bytes of network header.
     pub(crate) datagrams: bool,
-    /// Where messages wait for tasks.
+    /// Messages that wait for tasks.
     #[cfg(feature = "tokio")]
     pub(crate) inbox: OnceLock<Arc<Inbox>>,
 }
@@ -213,7 +216,7 @@ impl Queues {
         self.of(wc.wr_id).end(wc)
     }
 
-    /// The id that the program gave to the request of this name.
+    /// The id that the program gave to the request with this name.
     pub(crate) fn id(&self, name: u64) -> Option<u64> {
         self.of(name).id(name)
     }

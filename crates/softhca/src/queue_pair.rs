@@ -1,4 +1,5 @@
-//! What every queue pair is made of, connected or not: posting, ending, and the memory that is under way. Principal type: [`QpInner`].
+//! The parts that every queue pair has, connected or not: posting, ending, and the memory of
+//! requests in progress. Principal type: [`QpInner`].
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -27,18 +28,19 @@ pub(crate) struct QpInner {
     pub(crate) queues: Arc<Queues>,
     pub(crate) send_cq: Arc<CqInner>,
     pub(crate) receive_cq: Arc<CqInner>,
-    /// Kept while the QP may take from it.
+    /// Kept while the QP may take receives from it.
     pub(crate) _srq: Option<Arc<SrqInner>>,
     pub(crate) pd: Arc<PdInner>,
     pub(crate) cookie: u64,
-    /// Multicast groups that it has joined.
+    /// Multicast groups that the queue pair has joined.
     pub(crate) groups: Mutex<Vec<Gid>>,
-    /// Tasks send one after the other, in the order in which they came, also where they wait for room.
+    /// Makes tasks send one after the other, in the order in which they came, also while they wait
+    /// for room.
     #[cfg(feature = "tokio")]
     pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
-/// A send request, but for its memory.
+/// A send request without its memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) operation: Operation,
@@ -53,7 +55,7 @@ impl Request<'_> {
         Self { operation, remote, compare_add: 0, swap: 0, to: None }
     }
 
-    /// Whether the memory at the peer is as long as what is to be done there.
+    /// Checks that the memory at the peer is long enough for the operation.
     pub(crate) fn check(&self, bytes: u64) -> Result<()> {
         let (wanted, what) = match self.operation {
             Operation::FetchAdd | Operation::CompareSwap => (8, "an atomic works on 8"),
@@ -69,7 +71,7 @@ impl Request<'_> {
         }
     }
 
-    /// The work request of this name.
+    /// The work request with this name.
     pub(crate) fn work<'s>(&'s self, name: u64, flags: Flags, sges: &'s [Sge], bits: u32) -> SendWr<'s> {
         let remote = self.remote.unwrap_or(RemoteRegion { addr: 0, rkey: 0, len: 0 });
         SendWr {
@@ -101,7 +103,7 @@ impl Request<'_> {
     }
 }
 
-/// What goes along with a send request's memory.
+/// The flags and immediate data of a send request.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags {
     pub(crate) immediate: Option<u32>,
@@ -115,13 +117,13 @@ impl Flags {
         Self { immediate: message.immediate, bits: solicited | fenced }
     }
 
-    /// Of bytes that are copied when they are posted.
+    /// Flags for bytes that are copied when the request is posted.
     pub(crate) fn inline(immediate: Option<u32>) -> Self {
         Self { immediate, bits: send_flags::INLINE }
     }
 }
 
-/// Why a request was not posted, and the request.
+/// Why a request was not posted, with the request.
 pub(crate) struct Refusal {
     pub(crate) error: Error,
     pub(crate) pending: Box<Pending>,
@@ -145,7 +147,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// The scatter/gather elements of a request, which mostly is one.
+/// The scatter/gather elements of a request; usually one.
 pub(crate) struct Sges {
     one: [Sge; 1],
     many: Vec<Sge>,
@@ -163,7 +165,7 @@ impl Sges {
         sges
     }
 
-    /// Bytes that are copied when they are posted.
+    /// Inline bytes, which are copied when the request is posted.
     pub(crate) fn inline(bytes: &[u8]) -> Self {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let sge = Sge::new(bytes.as_ptr().expose_provenance() as u64, length, 0);
@@ -180,7 +182,7 @@ impl Sges {
 }
 
 impl QpInner {
-    /// Posts a send request that takes its memory along.
+    /// Posts a send request that owns its memory.
     pub(crate) fn send(&self, id: u64, message: Message, request: Request<'_>) -> Result<(), Rejected> {
         let flags = Flags::of(&message);
         let parts = message.parts;
@@ -214,7 +216,7 @@ impl QpInner {
             Ok(batch) => batch,
             Err(errno) => return Err(self.refusal(errno, "post_send", &self.send_cq, pending)),
         };
-        // Who waits for room is not to be told about it each time.
+        // A task that waits for room does not need the sentence of each refusal.
         #[cfg(feature = "tokio")]
         if matches!(pending.owner, Owner::Task(_)) && batch.room() == 0 {
             drop(batch);
@@ -231,7 +233,7 @@ impl QpInner {
         Ok(())
     }
 
-    /// That so many more requests do not fit into the send queue.
+    /// The error for a send queue that has no room for this many more requests.
     pub(crate) fn full(&self, requests: u32) -> Error {
         let (qpn, most) = (self.qp.qpn(), self.qp.caps().max_send_wr);
         Error::refused(
@@ -240,7 +242,7 @@ impl QpInner {
         )
     }
 
-    /// Posts a receive that takes its memory along.
+    /// Posts a receive that owns its memory.
     pub(crate) fn receive(&self, id: u64, parts: Parts) -> Result<(), Rejected> {
         let sges = Sges::of(&parts);
         let pending = Pending::new(id, Operation::Receive, parts, Owner::Poller);
@@ -272,23 +274,27 @@ impl QpInner {
         Refusal::new(error, pending)
     }
 
-    /// Ends every request that is under way: their completions come with an error, and give the buffers back.
+    /// Flushes every request in progress: their completions come with an error and give the buffers
+    /// back.
     pub(crate) fn flush(&self) -> Result<()> {
         let end = ModifyQp { attr_mask: attr::STATE, qp_state: state::ERR, ..ModifyQp::default() };
         Ok(self.qp.modify(&end)?)
     }
 
-    /// The QP's end. Answers the requests that were under way; `None` when it is not known that they are over.
+    /// Destroys the QP. Returns the requests that were in progress, or `None` if they may still be
+    /// in progress.
     fn end(&self) -> Option<Vec<Pending>> {
         for gid in std::mem::take(&mut *self.groups.lock()) {
             let _ = self.qp.detach_mcast(&gid.0, 0);
         }
         if self.queues.shared {
-            // What it has taken from the SRQ is to come back, and what it has completed there would be lost with it.
+            // The flush brings back the receives taken from the SRQ. Without it their completions
+            // would be lost with the QP.
             let _ = self.flush();
             let _ = self.receive_cq.gather();
         }
-        // When it returns nothing is copied for this QP any more, and its completions are out of the CQs.
+        // When `destroy` returns, the adapter copies nothing more for this QP, and its completions
+        // are out of the CQs.
         let over = self.qp.destroy().is_ok();
         self.pd.ctx.named.lock().remove(&self.cookie);
         self.send_cq.forget(self.qp.qpn());
@@ -310,13 +316,13 @@ impl QpInner {
 impl Drop for QpInner {
     fn drop(&mut self) {
         if self.end().is_none() {
-            // The adapter may still use what was posted: that memory stays for ever.
+            // The adapter may still use what was posted, so that memory stays for ever.
             let _ = ManuallyDrop::new(Arc::clone(&self.queues));
         }
     }
 }
 
-/// What both sides of a connection agree on.
+/// Values that both sides of a connection agree on.
 pub(crate) struct Agreed {
     pub(crate) mtu: Mtu,
     pub(crate) reads: u8,

@@ -1,4 +1,5 @@
-//! Memory at the peer: the token that names it, and the rights that its owner gives. Principal type: [`RemoteRegion`].
+//! Memory at the peer: the token that names it, and the rights that its owner grants. Principal
+//! type: [`RemoteRegion`].
 
 use std::fmt;
 use std::ops::{BitOr, Bound, RangeBounds};
@@ -21,7 +22,7 @@ impl Access {
     pub const WRITE: Self = Self(right::REMOTE_WRITE);
     /// Fetch-and-add and compare-and-swap.
     pub const ATOMIC: Self = Self(right::REMOTE_ATOMIC);
-    /// All of them.
+    /// All rights.
     pub const ALL: Self = Self(right::REMOTE_READ | right::REMOTE_WRITE | right::REMOTE_ATOMIC);
 
     pub(crate) fn bits(self) -> u32 {
@@ -37,28 +38,29 @@ impl BitOr for Access {
     }
 }
 
-/// Names memory at a peer: address, key and length. Plain data, to be sent to those who may use it, as bytes or as text.
+/// Names memory at a peer: address, key and length. It is plain data, which a program sends as
+/// bytes or as text to those who may use the memory.
 ///
-/// It is a claim of whoever sent it: the peer's adapter checks every use.
+/// A region is a claim of its sender: the peer's adapter checks every access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {
-    /// Address of the first byte, as the peer's adapter counts.
+    /// Address of the first byte, in the address space of the peer's adapter.
     pub addr: u64,
-    /// The key that gives access.
+    /// The rkey.
     pub rkey: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl RemoteRegion {
-    /// Bytes of [`RemoteRegion::to_bytes`].
+    /// Length of [`RemoteRegion::to_bytes`].
     pub const LEN: usize = 20;
 
-    /// A part of it: `region.part(64..72)?` names 8 bytes. The region came from a peer, so a range outside of it is an error and
-    /// not a panic.
+    /// A part of the region: `region.part(64..72)?` names 8 bytes. The region comes from a peer, so
+    /// a range outside is an error, not a panic.
     ///
     /// # Errors
-    /// EINVAL when the range is not inside, or would go beyond the end of the address space.
+    /// EINVAL when the range is not inside, or goes beyond the end of the address space.
     pub fn part(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let shown = (range.start_bound().cloned(), range.end_bound().cloned());
         let part = || {
@@ -73,7 +75,7 @@ impl RemoteRegion {
         })
     }
 
-    /// As bytes, the same on every machine.
+    /// Encodes the region; the bytes are the same on every machine.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -83,7 +85,8 @@ impl RemoteRegion {
         bytes
     }
 
-    /// From [`RemoteRegion::to_bytes`]. Any bytes name some memory; whether it is there is the peer's to say.
+    /// Parses [`RemoteRegion::to_bytes`]. Any bytes name some memory; the peer decides whether it
+    /// exists.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, rest @ ..] = *bytes;
@@ -95,7 +98,7 @@ impl RemoteRegion {
     }
 }
 
-/// A range as it is written in Rust.
+/// Formats a range as Rust writes it.
 struct Shown((Bound<usize>, Bound<usize>));
 
 impl fmt::Display for Shown {

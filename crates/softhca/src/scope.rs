@@ -1,8 +1,9 @@
-//! Scopes: requests on memory that is only borrowed, as `std::thread::scope` has threads on it. Principal type: [`Scope`].
+//! Scopes: requests on borrowed memory, in the manner of `std::thread::scope`. Principal type:
+//! [`Scope`].
 //!
-//! A scope registers each slice for itself. It ends when every request in it has; when its closure panics, they are flushed. Before it
-//! returns, all its registrations have ended, which waits for the last copy: whatever becomes of the requests, nobody
-//! touches the memory afterwards.
+//! A scope registers each slice separately. It ends when all its requests have completed; when its
+//! closure panics, they are flushed. Before the scope returns, it deregisters all memory, which
+//! waits for the last copy. So nobody touches the memory afterwards, however the requests ended.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,7 +25,7 @@ use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Request};
 use crate::remote::RemoteRegion;
 
-/// The longest time between two looks at the CQs while a scope waits.
+/// The longest time between two polls of the CQs while a scope waits.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Counts the requests of a scope.
@@ -42,13 +43,13 @@ struct Count {
 }
 
 impl Tally {
-    /// One request is over.
+    /// Counts the end of one request.
     pub(crate) fn done(&self, wc: &Wc, id: u64, engine: &Engine) {
         let mut count = self.state.lock();
         count.under_way -= 1;
         match status(wc.status) {
             Status::Success => count.received.push((id, wc.byte_len as usize)),
-            // The first is the cause, the others follow from it.
+            // The first failure is the cause; the others follow from it.
             _ if count.failed.is_none() => count.failed = Some(failure(wc, id, engine)),
             _ => {}
         }
@@ -61,16 +62,18 @@ pub struct Scope<'env, S> {
     qp: &'env QpInner,
     tally: Arc<Tally>,
     regions: Mutex<Vec<Arc<engine::Mr>>>,
-    /// Invariant: memory that lives shorter than the whole call must not do.
+    /// Makes `'env` invariant, so that memory with a shorter lifetime is not accepted.
     env: PhantomData<&'env mut &'env ()>,
     service: PhantomData<fn() -> S>,
 }
 
 impl<S: Connected> Qp<S> {
-    /// Sends from, and receives into, memory that is borrowed: the arrays and vectors of the program. The scope ends when all that was
-    /// posted in it is over, and then the memory is the program's again. A receive that nothing comes for waits for ever.
+    /// Sends from, and receives into, borrowed memory: the arrays and vectors of the program. The
+    /// scope ends when all its requests have completed. Then the program can use the memory again.
+    /// A receive that gets no message waits for ever.
     ///
-    /// Each request registers its memory, which takes a question to the agent: [`Buffer`](crate::Buffer)s are faster.
+    /// Each request registers its memory with a command to the agent: [`Buffer`](crate::Buffer)s
+    /// are faster.
     ///
     /// ```no_run
     /// # fn example(qp: softhca::Qp<softhca::Reliable>) -> softhca::Result<()> {
@@ -84,13 +87,14 @@ impl<S: Connected> Qp<S> {
     /// # Ok(()) }
     /// ```
     ///
-    /// Memory that does not outlive the scope does not compile, and neither does looking at what is still being received:
+    /// Memory that does not outlive the scope does not compile. Access to memory that is still
+    /// being received into does not compile either:
     ///
     /// ```compile_fail,E0597
     /// # fn example(qp: softhca::Qp<softhca::Reliable>) -> softhca::Result<()> {
     /// qp.scope(|s| {
     ///     let question = *b"how many?";
-    ///     s.send(2, &question) // It is gone before the scope ends.
+    ///     s.send(2, &question) // `question` is dropped before the scope ends.
     /// })
     /// # }
     /// ```
@@ -107,7 +111,7 @@ impl<S: Connected> Qp<S> {
     /// ```
     ///
     /// # Errors
-    /// The closure's, else that of the first request that failed.
+    /// The closure's error, else the error of the first request that failed.
     pub fn scope<'env, T>(&'env self, body: impl FnOnce(&Scope<'env, S>) -> Result<T>) -> Result<T> {
         let scope = Scope {
             qp: &self.inner,
@@ -116,7 +120,7 @@ impl<S: Connected> Qp<S> {
             env: PhantomData,
             service: PhantomData,
         };
-        // Ends the scope however the closure does.
+        // Ends the scope, also when the closure panics.
         let mut end = End { scope: &scope, flush: true };
         let value = body(&scope);
         end.flush = false;
@@ -130,7 +134,8 @@ impl<S: Connected> Qp<S> {
 }
 
 impl<'env, S> Scope<'env, S> {
-    /// The element of borrowed memory; of no bytes none, for such a slice need not be memory at all.
+    /// Registers borrowed memory and returns its element; `None` for an empty slice, which need not
+    /// point to memory.
     fn register(&self, addr: usize, len: usize, rights: u32) -> Result<Option<Sge>> {
         if len == 0 {
             return Ok(None);
@@ -168,7 +173,7 @@ impl<'env, S> Scope<'env, S> {
     /// Receives a message into borrowed memory.
     ///
     /// # Errors
-    /// EFAULT for memory that cannot be written; else as [`Qp::receive`].
+    /// EFAULT for memory that cannot be written; else the errors of [`Qp::receive`].
     pub fn receive(&self, id: u64, into: &'env mut [u8]) -> Result<()> {
         let sge = self.writable(into)?;
         self.posted(id, Operation::Receive, |pending| Ok(self.qp.post_receive(sge.as_slice(), pending)?))
@@ -177,23 +182,24 @@ impl<'env, S> Scope<'env, S> {
     /// Sends borrowed memory.
     ///
     /// # Errors
-    /// As [`Qp::send`].
+    /// The errors of [`Qp::send`].
     pub fn send(&self, id: u64, bytes: &'env [u8]) -> Result<()> {
         self.send_on(id, Request::new(Operation::Send, None), self.readable(bytes)?)
     }
 
-    /// Writes borrowed memory to the peer's.
+    /// Writes borrowed memory to the peer's memory.
     ///
     /// # Errors
-    /// As [`Qp::write`].
+    /// The errors of [`Qp::write`].
     pub fn write(&self, id: u64, bytes: &'env [u8], to: &RemoteRegion) -> Result<()> {
         self.send_on(id, Request::new(Operation::Write, Some(*to)), self.readable(bytes)?)
     }
 
-    /// Waits until everything that was posted so far is over. The memory stays borrowed until the scope ends.
+    /// Waits until all requests posted so far have completed. The memory stays borrowed until the
+    /// scope ends.
     ///
     /// # Errors
-    /// That of the first request that failed.
+    /// The error of the first request that failed.
     pub fn settle(&self) -> Result<()> {
         self.wait();
         match &self.tally.state.lock().failed {
@@ -202,7 +208,8 @@ impl<'env, S> Scope<'env, S> {
         }
     }
 
-    /// How many bytes came for the receive (or moved for the send) with this name, when it is over.
+    /// Number of bytes that the completed request with this id received or sent; `None` before it
+    /// completes.
     #[must_use]
     pub fn bytes(&self, id: u64) -> Option<usize> {
         self.tally.state.lock().received.iter().find(|(known, _)| *known == id).map(|(_, bytes)| *bytes)
@@ -211,10 +218,10 @@ impl<'env, S> Scope<'env, S> {
     fn wait(&self) {
         let mut pause = Duration::from_micros(1);
         loop {
-            // Completions of others are kept for them.
+            // Completions of other requests are kept for their programs' polls.
             let gathered = self.qp.send_cq.gather().and_then(|()| self.qp.receive_cq.gather());
             let mut count = self.tally.state.lock();
-            // An error: we are in a child process, where nobody touches the memory.
+            // An error means that this is a child process, where nobody touches the memory.
             if count.under_way == 0 || gathered.is_err() {
                 return;
             }
@@ -228,7 +235,7 @@ impl<'env> Scope<'env, Reliable> {
     /// Reads the peer's memory into borrowed memory.
     ///
     /// # Errors
-    /// As [`Qp::read`].
+    /// The errors of [`Qp::read`].
     pub fn read(&self, id: u64, into: &'env mut [u8], from: &RemoteRegion) -> Result<()> {
         self.send_on(id, Request::new(Operation::Read, Some(*from)), self.writable(into)?)
     }
@@ -240,7 +247,7 @@ impl<S> fmt::Debug for Scope<'_, S> {
     }
 }
 
-/// The end of a scope.
+/// Ends a scope when it is dropped.
 struct End<'a, 'env, S> {
     scope: &'a Scope<'env, S>,
     flush: bool,
@@ -253,7 +260,8 @@ impl<S> Drop for End<'_, '_, S> {
         }
         self.scope.wait();
         for mr in self.scope.regions.lock().drain(..) {
-            // The memory must not be given back while somebody may touch it, and there is no other way to be sure.
+            // The memory must not be given back while somebody may touch it. There is no other way
+            // to be sure.
             if mr.dereg().is_err() && self.scope.qp.pd.ctx.engine.check_process().is_ok() {
                 engine::reason::say(format_args!("a registration of borrowed memory could not be ended"));
                 std::process::abort();

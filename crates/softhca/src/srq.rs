@@ -1,4 +1,5 @@
-//! Shared receive queues: receives that the next message takes, whichever queue pair it comes to. Principal type: [`Srq`].
+//! Shared receive queues: the next message takes the next receive, whichever queue pair it arrives
+//! at. Principal type: [`Srq`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +14,11 @@ use crate::message::{Message, Parts};
 use crate::pd::PdInner;
 use crate::pending::{Owner, Pending, Slots};
 
-/// Parts of one receive.
+/// Maximum number of parts of one receive.
 const PARTS: u32 = 4;
 
-/// A shared receive queue. Clones are the same queue. Its completions come to the CQ of the queue pair that took the receive.
+/// A shared receive queue. Clones refer to the same queue. A receive completes on the CQ of the
+/// queue pair that took it.
 #[derive(Clone)]
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
@@ -32,7 +34,7 @@ pub(crate) struct SrqInner {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         if self.srq.destroy().is_err_and(|error| !self.pd.ctx.engine.has_lost(&error)) {
-            // It may still take what was posted: that memory stays for ever.
+            // The adapter may still use what was posted, so that memory stays for ever.
             let _ = std::mem::ManuallyDrop::new(Arc::clone(&self.slots));
         }
         self.pd.ctx.named.lock().remove(&self.cookie);
@@ -47,22 +49,23 @@ impl Srq {
         Ok(Self { inner: Arc::new(SrqInner { srq, slots: Arc::new(Slots::new(cookie)), pd: Arc::clone(pd), cookie }) })
     }
 
-    /// The number that async events call it by.
+    /// The number of the queue in async events.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.inner.srq.handle()
     }
 
-    /// How many receives it holds.
+    /// Maximum number of receives in the queue.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.inner.srq.max_wr()
     }
 
-    /// Posts a receive; `id` comes back with its completion, which belongs to the queue pair that took it.
+    /// Posts a receive. Its completion comes with `id`, and belongs to the queue pair that took the
+    /// receive.
     ///
     /// # Errors
-    /// ENOMEM when it is full, EINVAL for too many parts.
+    /// ENOMEM when the queue is full, EINVAL for too many parts.
     pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
         let parts = into.into().parts;
         let sges: Vec<_> = parts.as_slice().iter().map(crate::message::Part::sge).collect();
@@ -79,10 +82,11 @@ impl Srq {
         })
     }
 
-    /// Asks for one [`SrqLimitReached`](crate::EventKind::SrqLimitReached) when fewer receives than this wait; 0 takes it back.
+    /// Asks for one [`SrqLimitReached`](crate::EventKind::SrqLimitReached) event when fewer than
+    /// `receives` receives are left; 0 cancels the request.
     ///
     /// # Errors
-    /// EINVAL for more than it holds.
+    /// EINVAL for more than the queue's capacity.
     pub fn limit(&self, receives: u32) -> Result<()> {
         Ok(self.inner.srq.modify(attr::LIMIT, 0, receives)?)
     }

@@ -1,4 +1,4 @@
-//! Timers and retries of a connection, as people write them, and the codes that the verbs have for them.
+//! Timers and retries of a connection, as people write them, and the verbs codes for them.
 //! Principal types: [`Retries`], [`RnrRetries`].
 
 use std::time::Duration;
@@ -7,17 +7,17 @@ use abi::errno::Errno;
 
 use crate::error::{Error, Result};
 
-/// How often a request is sent again before it fails: 0 to 7 times.
+/// How often a request is retransmitted before it fails: 0 to 7 times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Retries(u8);
 
 impl Retries {
-    /// Not at all.
+    /// No retries.
     pub const NONE: Self = Self(0);
-    /// 7 times, as often as possible.
+    /// 7 retries, the maximum.
     pub const MOST: Self = Self(7);
 
-    /// So many times.
+    /// This number of retries.
     ///
     /// # Errors
     /// EINVAL for more than 7.
@@ -25,24 +25,25 @@ impl Retries {
         checked(times, Self::MOST.0, "retries").map(Self)
     }
 
-    /// How often.
+    /// Number of retries.
     #[must_use]
     pub const fn times(self) -> u8 {
         self.0
     }
 }
 
-/// How often a request is sent again when the peer has posted no receive for it (RNR): 0 to 6 times, or for ever.
+/// How often a request is retransmitted when the peer has posted no receive for it (RNR): 0 to 6
+/// times, or for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrRetries(u8);
 
 impl RnrRetries {
-    /// Not at all.
+    /// No retries.
     pub const NONE: Self = Self(0);
-    /// Until the peer posts a receive.
+    /// Retries until the peer posts a receive.
     pub const INFINITE: Self = Self(7);
 
-    /// So many times.
+    /// This number of retries.
     ///
     /// # Errors
     /// EINVAL for more than 6.
@@ -50,7 +51,7 @@ impl RnrRetries {
         checked(times, 6, "RNR retries").map(Self)
     }
 
-    /// How often; `None` for ever.
+    /// Number of retries; `None` means for ever.
     #[must_use]
     pub fn times(self) -> Option<u8> {
         (self != Self::INFINITE).then_some(self.0)
@@ -64,7 +65,7 @@ fn checked(times: u8, most: u8, what: &str) -> Result<u8> {
     }
 }
 
-/// Timers and retries as the verbs have them.
+/// Timers and retries as verbs codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Timing {
     pub(crate) timeout: u8,
@@ -73,7 +74,7 @@ pub(crate) struct Timing {
     pub(crate) rnr_timer: u8,
 }
 
-/// Timers and retries as the program has chosen them.
+/// Timers and retries as the program chose them.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     pub(crate) timeout: Duration,
@@ -94,7 +95,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// As the verbs have them.
+    /// Converts to verbs codes.
     pub(crate) fn timing(self) -> Result<Timing> {
         Ok(Timing {
             timeout: timeout_code(self.timeout),
@@ -105,14 +106,15 @@ impl Patience {
     }
 }
 
-/// The code of the next longer time-out (IBA volume 1, 9.9.2.1.1: 4.096 µs × 2^code), 0 for none at all.
+/// The code of the next longer time-out (IBA volume 1, 9.9.2.1.1: 4.096 µs × 2^code); 0 for no
+/// time-out.
 fn timeout_code(limit: Duration) -> u8 {
     (1..=31).find(|code| limit <= Duration::from_nanos(4096 << code)).unwrap_or(0)
 }
 
 /// The code of the next longer RNR timer (IBA volume 1, 9.7.5.2.8).
 fn rnr_code(pause: Duration) -> Result<u8> {
-    // 0 stands for the longest.
+    // Code 0 is the longest time.
     let mut codes = (1..32).chain([0]);
     codes.find(|code| pause <= Duration::from_nanos(protocol::rnr::nanoseconds(*code))).ok_or_else(|| {
         let longest = Duration::from_nanos(protocol::rnr::nanoseconds(0));

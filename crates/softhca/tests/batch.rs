@@ -1,4 +1,5 @@
-//! Batches: posted all or none, carried out in order, completed once, and what becomes of their memory.
+//! Batches: posted all or none, carried out in order, completed once, and what becomes of their
+//! memory.
 
 mod common;
 

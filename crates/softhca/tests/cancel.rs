@@ -1,4 +1,5 @@
-//! Futures that are dropped at every point where they wait: nothing is freed too early, no message is lost, and everything works on.
+//! Futures that are dropped at every point where they wait: nothing is freed too early, no message
+//! is lost, and everything works on.
 
 mod common;
 

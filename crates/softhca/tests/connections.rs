@@ -1,4 +1,5 @@
-//! Connections by address: on one host and between hosts, by threads, with every refusal and every end.
+//! Connections by address: on one host and between hosts, by threads, with every refusal and every
+//! end.
 
 mod common;
 

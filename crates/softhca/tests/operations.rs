@@ -1,4 +1,5 @@
-//! Every operation of every service through the safe API: what arrives, and what the completions say.
+//! Every operation of every service through the safe API: what arrives, and what the completions
+//! say.
 
 mod common;
 

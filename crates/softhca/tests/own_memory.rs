@@ -1,4 +1,5 @@
-//! Memory that the program brings: registered as it is, never copied, and given back when nobody else can touch it.
+//! Memory that the program brings: registered as it is, never copied, and given back when nobody
+//! else can touch it.
 
 mod common;
 

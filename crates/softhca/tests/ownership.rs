@@ -1,4 +1,5 @@
-//! What becomes of memory: refused, flushed, dropped while under way, borrowed, and after the device is gone.
+//! What becomes of memory: refused, flushed, dropped while under way, borrowed, and after the
+//! device is gone.
 
 mod common;
 

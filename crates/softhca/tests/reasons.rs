@@ -1,4 +1,5 @@
-//! Reasons in the safe API: a completion says why it failed, a queue pair why it is in error, a context what it has dropped.
+//! Reasons in the safe API: a completion says why it failed, a queue pair why it is in error, a
+//! context what it has dropped.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Connections by address, for tasks: what is awaited, futures that are dropped at every point, and ends.
+//! Connections by address, for tasks: what is awaited, futures that are dropped at every point, and
+//! ends.
 
 mod common;
 
@@ -151,7 +152,8 @@ async fn a_dropped_connection_in_the_making_is_given_up() {
         let to = reach(&listener, host);
         for polls in 0..4 {
             abandon(Connector::new(&asks.device).resolve(to), polls).await;
-            // The one that asks gives up: whoever answers hears of it, now or after it has accepted.
+            // The one that asks gives up: whoever answers hears of it, now or after it has
+            // accepted.
             let asking = async { abandon(asks.outgoing(to).await.connect(b""), polls.max(1)).await };
             let answering = async {
                 let incoming = listens.incoming(&listener).await;

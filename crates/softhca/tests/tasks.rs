@@ -1,4 +1,5 @@
-//! Verbs for tasks: what is awaited, many tasks on one CQ, queues that are full, and the ends of devices and runtimes.
+//! Verbs for tasks: what is awaited, many tasks on one CQ, queues that are full, and the ends of
+//! devices and runtimes.
 
 mod common;
 

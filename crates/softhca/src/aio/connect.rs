@@ -1,8 +1,8 @@
-//! Connections by address, for tasks: the types of [`cm`](crate::cm) under the same names, whose waiting is awaited. Principal types:
-//! [`Listener`], [`Connector`], [`Connection`].
+//! Connections by address, for tasks: the types of [`cm`](crate::cm) under the same names, with
+//! async methods where those wait. Principal types: [`Listener`], [`Connector`], [`Connection`].
 //!
-//! A future that is dropped gives up what it was about: the peer of a half-made connection is told so. [`Listener::accept`] loses no
-//! request, and [`Connection::closed`] nothing at all.
+//! Dropping a future cancels its operation: the peer of an unfinished connection is told.
+//! [`Listener::accept`] loses no request, and [`Connection::closed`] loses nothing.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,26 +20,26 @@ use crate::context::Context;
 use crate::error::{Rejected, Result};
 use crate::message::Message;
 
-/// Hears requests for connections at an address; see [`cm::Listener`]. Several tasks may accept.
+/// Receives requests for connections at an address; see [`cm::Listener`]. Several tasks may accept.
 #[derive(Debug)]
 pub struct Listener(cm::Listener);
 
 impl Listener {
-    /// Listens at an address of the host, or at all of them; port 0 chooses one.
+    /// Listens at an address of the host, or at all of them; port 0 chooses a port.
     ///
     /// # Errors
-    /// As [`cm::Listener::bind`].
+    /// The errors of [`cm::Listener::bind`].
     pub fn bind(device: &Context, address: SocketAddr) -> Result<Self> {
         cm::Listener::bind(device, address).map(Self)
     }
 
-    /// Where it listens.
+    /// The address that the listener is bound to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.0.local_addr()
     }
 
-    /// Waits for the next request. None is lost when the future is dropped.
+    /// Waits for the next request. No request is lost when the future is dropped.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -48,30 +48,31 @@ impl Listener {
     }
 }
 
-/// One that was made with options of one's choice.
+/// Converts a listener that was built with other options.
 impl From<cm::Listener> for Listener {
     fn from(listener: cm::Listener) -> Self {
         Self(listener)
     }
 }
 
-/// A peer that wants to connect; see [`cm::Request`], which it dereferences to. Dropping it rejects the peer.
+/// A peer that wants to connect; see [`cm::Request`], which it dereferences to. Dropping it rejects
+/// the peer.
 #[derive(Debug)]
 pub struct Request(cm::Request);
 
 impl Request {
-    /// Makes the queue pair for it.
+    /// Creates the queue pair for the connection.
     ///
     /// # Errors
-    /// As [`cm::Request::prepare`].
+    /// The errors of [`cm::Request::prepare`].
     pub fn prepare(self, qp: QpBuilder<'_, Reliable>) -> Result<Incoming> {
         self.0.prepare(qp).map(Incoming)
     }
 
-    /// Rejects it, with up to 148 bytes for the peer.
+    /// Rejects the peer, with up to 148 bytes for it.
     ///
     /// # Errors
-    /// As [`cm::Request::reject`].
+    /// The errors of [`cm::Request::reject`].
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.0.reject(private_data)
     }
@@ -90,18 +91,20 @@ impl Deref for Request {
 pub struct Incoming(cm::Incoming);
 
 impl Incoming {
-    /// Gives the queue a buffer to receive into; the connection's [`message`](Qp::message) has what comes.
+    /// Adds a receive buffer to the queue; the connection's [`message`](Qp::message) returns the
+    /// message that fills it.
     ///
     /// # Errors
-    /// As [`Qp::post_receive`].
+    /// The errors of [`Qp::post_receive`].
     pub fn post_receive(&self, into: impl Into<Message>) -> Result<(), Rejected> {
         self.0.receive(0, into)
     }
 
-    /// Accepts the peer, with up to 196 bytes for it, and waits until it has heard of it. Dropping the future ends the connection.
+    /// Accepts the peer, with up to 196 bytes for it, and waits until the peer confirms. Dropping
+    /// the future ends the connection.
     ///
     /// # Errors
-    /// As [`cm::Incoming::accept`]; EINVAL outside of a runtime.
+    /// The errors of [`cm::Incoming::accept`]; EINVAL outside of a runtime.
     pub async fn accept(self, private_data: &[u8]) -> Result<Connection> {
         let ends = self.0.answer(private_data)?;
         self.0.prepared.id.expected(EventKind::ESTABLISHED).await?;
@@ -109,69 +112,72 @@ impl Incoming {
     }
 }
 
-/// Finds the way to a peer; see [`cm::Connector`].
+/// Resolves the address of a peer; see [`cm::Connector`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a connector does nothing until it is told where to"]
 pub struct Connector<'a>(cm::Connector<'a>);
 
 impl<'a> Connector<'a> {
-    /// Connections of this device.
+    /// A connector for connections of this device.
     pub fn new(device: &'a Context) -> Self {
         Self(cm::Connector::new(device))
     }
 
-    /// From this address of the host; port 0 chooses one. Else the host's routes choose.
+    /// Uses this source address of the host; port 0 chooses a port. By default the host's routes
+    /// choose the address.
     pub fn source(self, address: SocketAddr) -> Self {
         Self(self.0.source(address))
     }
 
-    /// The type of service (IPv4) or traffic class (IPv6) of its packets.
+    /// Sets the type of service (IPv4) or traffic class (IPv6) of the packets.
     pub fn type_of_service(self, value: u8) -> Self {
         Self(self.0.type_of_service(value))
     }
 
-    /// How long the search may take (2 seconds, for the address and for the path).
+    /// Sets the time limit (default 2 seconds), for the address and for the path.
     pub fn patience(self, limit: Duration) -> Self {
         Self(self.0.patience(limit))
     }
 
-    /// Finds the way to a listener's address.
+    /// Resolves a listener's address and the route to it.
     ///
     /// # Errors
-    /// As [`cm::Connector::resolve`].
+    /// The errors of [`cm::Connector::resolve`].
     pub async fn resolve(self, to: SocketAddr) -> Result<Route> {
         self.0.resolved(to).await.map(Route)
     }
 
-    /// Finds the datagram queue pair that serves an address, to send to it from `qp`; with up to 180 bytes for whoever answers.
+    /// Finds the datagram queue pair that serves an address, so that `qp` can send to it. The
+    /// request carries up to 180 bytes.
     ///
     /// # Errors
-    /// As [`cm::Connector::find`].
+    /// The errors of [`cm::Connector::find`].
     pub async fn find(self, qp: &DatagramQp, to: SocketAddr, private_data: &[u8]) -> Result<cm::Found> {
         self.0.found(qp.verbs(), to, private_data).await
     }
 }
 
-/// Hears who looks for a datagram queue pair at an address; see [`cm::DatagramListener`].
+/// Receives the requests of peers that look for a datagram queue pair at an address; see
+/// [`cm::DatagramListener`].
 #[derive(Debug)]
 pub struct DatagramListener(cm::DatagramListener);
 
 impl DatagramListener {
-    /// Listens at an address of the host, or at all of them; port 0 chooses one.
+    /// Listens at an address of the host, or at all of them; port 0 chooses a port.
     ///
     /// # Errors
-    /// As [`cm::DatagramListener::bind`].
+    /// The errors of [`cm::DatagramListener::bind`].
     pub fn bind(device: &Context, address: SocketAddr) -> Result<Self> {
         cm::DatagramListener::bind(device, address).map(Self)
     }
 
-    /// Where it listens.
+    /// The address that the listener is bound to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.0.local_addr()
     }
 
-    /// Waits for the next one who looks. None is lost when the future is dropped.
+    /// Waits for the next request. No request is lost when the future is dropped.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -180,15 +186,16 @@ impl DatagramListener {
     }
 }
 
-/// The way to a peer, which has not been asked yet; see [`cm::Route`], which it dereferences to.
+/// The route to a peer that this side has not contacted yet; see [`cm::Route`], which it
+/// dereferences to.
 #[derive(Debug)]
 pub struct Route(cm::Route);
 
 impl Route {
-    /// Makes the queue pair for the connection.
+    /// Creates the queue pair for the connection.
     ///
     /// # Errors
-    /// As [`cm::Route::prepare`].
+    /// The errors of [`cm::Route::prepare`].
     pub fn prepare(self, qp: QpBuilder<'_, Reliable>) -> Result<Outgoing> {
         self.0.prepare(qp).map(Outgoing)
     }
@@ -202,23 +209,25 @@ impl Deref for Route {
     }
 }
 
-/// A queue pair for a peer that is to be asked; see [`cm::Outgoing`].
+/// A queue pair for a peer that this side will ask; see [`cm::Outgoing`].
 #[derive(Debug)]
 pub struct Outgoing(cm::Outgoing);
 
 impl Outgoing {
-    /// Gives the queue a buffer to receive into; the connection's [`message`](Qp::message) has what comes.
+    /// Adds a receive buffer to the queue; the connection's [`message`](Qp::message) returns the
+    /// message that fills it.
     ///
     /// # Errors
-    /// As [`Qp::post_receive`].
+    /// The errors of [`Qp::post_receive`].
     pub fn post_receive(&self, into: impl Into<Message>) -> Result<(), Rejected> {
         self.0.receive(0, into)
     }
 
-    /// Asks the peer for a connection, with up to 56 bytes for it, and waits for its answer. Dropping the future takes the question back.
+    /// Asks the peer for a connection, with up to 56 bytes for it, and waits for the answer.
+    /// Dropping the future cancels the request.
     ///
     /// # Errors
-    /// As [`cm::Outgoing::connect`]; EINVAL outside of a runtime.
+    /// The errors of [`cm::Outgoing::connect`]; EINVAL outside of a runtime.
     pub async fn connect(self, private_data: &[u8]) -> Result<Connection> {
         self.0.ask(private_data)?;
         let answer = self.0.prepared.id.expected(EventKind::CONNECT_RESPONSE).await?;
@@ -226,17 +235,19 @@ impl Outgoing {
     }
 }
 
-/// A connected queue pair of a runtime, whose peer was found by its address. It is a [`Qp`]: its operations are there.
+/// A connected queue pair of a runtime, whose peer was found by its address. It dereferences to
+/// [`Qp`], which has the operations.
 ///
-/// Dropping it disconnects. When the peer disconnects or dies, whoever awaits an operation gets an error.
+/// Dropping the connection disconnects. When the peer disconnects or dies, awaited operations end
+/// with errors.
 pub struct Connection {
-    // Ends first: the peer is told before the queue pair is gone.
+    // Dropped first: the peer is told before the queue pair is gone.
     tie: Tie,
     qp: Qp<Reliable>,
 }
 
 impl Connection {
-    /// Makes a connection the current runtime's.
+    /// Attaches a connection to the current runtime.
     ///
     /// # Errors
     /// EINVAL outside of a runtime.
@@ -260,19 +271,21 @@ impl Connection {
         self.tie.ends.peer
     }
 
-    /// What the peer has sent along when it connected or accepted. Zeros follow it, up to what the message has room for.
+    /// The private data that the peer sent when it connected or accepted. Zeros follow it, up to
+    /// the size of the message's field.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.tie.private_data
     }
 
-    /// Whether it has ended.
+    /// Whether the connection has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.tie.id.mailbox.is_closed()
     }
 
-    /// Waits until it has ended: until the peer disconnects or dies, or has heard that this side has. Several tasks may wait.
+    /// Waits until the connection has ended: until the peer disconnects or dies, or confirms that
+    /// this side has disconnected. Several tasks may wait.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -280,10 +293,11 @@ impl Connection {
         self.tie.id.mailbox.closed().await
     }
 
-    /// Ends it, on both sides: who awaits an operation gets an error. It does not wait for the peer.
+    /// Ends the connection on both sides: awaited operations end with errors. The call does not
+    /// wait for the peer.
     ///
     /// # Errors
-    /// EIO when the agent is gone; then it has ended already.
+    /// EIO when the agent is gone. Then the connection has ended already.
     pub fn disconnect(&self) -> Result<()> {
         self.tie.disconnect()
     }

@@ -10,14 +10,15 @@ use crate::datagram::{Datagram, Peer};
 use crate::error::{Rejected, Result};
 use crate::message::Message;
 
-/// A datagram queue pair of a runtime; see [`aio::Qp`](crate::aio::Qp) for what holds for both.
+/// A datagram queue pair of a runtime. What [`aio::Qp`](crate::aio::Qp) says about futures and
+/// order holds here too.
 pub struct DatagramQp {
     verbs: crate::DatagramQp,
     inbox: Arc<Inbox>,
 }
 
 impl DatagramQp {
-    /// Makes a queue pair the current runtime's. Its receives that are under way stay so.
+    /// Attaches a queue pair to the current runtime. Its posted receives stay posted.
     ///
     /// # Errors
     /// EINVAL outside of a runtime.
@@ -38,44 +39,50 @@ impl DatagramQp {
         &self.verbs
     }
 
-    /// Gives the queue a buffer to receive into, with [`HEADER`](crate::DatagramQp::HEADER) bytes more than the message, and does not wait.
+    /// Adds a receive buffer to the queue, and does not wait. The buffer needs
+    /// [`HEADER`](crate::DatagramQp::HEADER) bytes more than the message.
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many
+    /// parts.
     pub fn post_receive(&self, into: impl Into<Message>) -> Result<(), Rejected> {
         self.verbs.receive(0, into)
     }
 
-    /// Waits for the next datagram; [`Completion::source`] says who sent it. Dropping the future loses nothing.
+    /// Waits for the next datagram; [`Completion::source`] is its sender. Dropping the future loses
+    /// nothing.
     ///
     /// # Errors
-    /// The receive failed, and its buffers are in the error.
+    /// The receive failed. The error contains its buffers.
     pub async fn message(&self) -> Result<Completion, Rejected> {
         let inner = &self.verbs.inner;
         self.inbox.next(&inner.queues, &inner.receive_cq).await
     }
 
-    /// Gives the queue a buffer and waits for the next datagram. When the future is dropped the buffer is still the queue's.
+    /// Adds a receive buffer to the queue and waits for the next datagram. The buffer stays in the
+    /// queue when the future is dropped.
     ///
     /// # Errors
-    /// As [`DatagramQp::post_receive`] and [`DatagramQp::message`].
+    /// The errors of [`DatagramQp::post_receive`] and [`DatagramQp::message`].
     pub async fn receive(&self, into: impl Into<Message>) -> Result<Completion, Rejected> {
         self.post_receive(into)?;
         self.message().await
     }
 
-    /// Sends a datagram, at most as long as the port's MTU. Ready when it has left; the buffer is in the completion.
+    /// Sends a datagram, at most as long as the port's MTU. The future is ready when the datagram
+    /// has left; the completion contains the buffer.
     ///
     /// # Errors
-    /// The request was refused, or failed; its buffers are in the error.
+    /// The request was refused, or failed. The error contains its buffers.
     pub async fn send(&self, message: impl Into<Message>, to: &Peer) -> Result<Completion, Rejected> {
         self.verbs.inner.carry_out(message.into(), to.request()).await
     }
 
-    /// Sends a few bytes, which are copied when it is posted.
+    /// Sends a few bytes, which are copied when the request is posted.
     ///
     /// # Errors
-    /// EINVAL for more than the queue pair takes inline; else as [`DatagramQp::send`].
+    /// EINVAL for more bytes than the queue pair's inline limit; else the errors of
+    /// [`DatagramQp::send`].
     pub async fn send_inline(&self, bytes: &[u8], to: &Peer, immediate: Option<u32>) -> Result<()> {
         self.verbs.inner.carry_out_inline(bytes, to.request(), immediate).await
     }

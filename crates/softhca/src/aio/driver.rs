@@ -1,8 +1,10 @@
-//! What drives a CQ for tasks: those that wait look for a while and then sleep, and one task of the runtime has the descriptor.
-//! Principal types: [`Tasks`], what a CQ knows of its tasks, and [`Drive`], a future that drives the CQ while it waits for another.
+//! Drives a CQ for tasks: waiting tasks poll for a while and then sleep, and one task of the
+//! runtime owns the descriptor. Principal types: [`Tasks`], a CQ's state about its tasks, and
+//! [`Drive`], a future that drives the CQ while it waits for another future.
 //!
-//! Nobody's completion depends on somebody else's future being polled: who takes completions hands each to whom it belongs, and the
-//! runtime's task is always there to take them. [`Cq::req_notify`](engine::Cq::req_notify) is done once for all sleepers.
+//! No completion depends on the polling of an unrelated future. A task that takes completions
+//! delivers each to its owner, and the runtime's task is always there to take them.
+//! [`Cq::req_notify`](engine::Cq::req_notify) is called once for all sleepers.
 
 use std::future::Future;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,35 +26,37 @@ use crate::cq::{Cq, CqInner};
 use crate::error::{Error, Result};
 use crate::pending::Owner;
 
-/// Looks before a waiting task goes to sleep, each with a turn for the others: some tens of microseconds.
+/// Number of polls before a waiting task sleeps; other tasks run in between. They take some tens of
+/// microseconds.
 const LOOKS: u32 = 100;
 
-/// What a CQ knows of the tasks that wait on it.
+/// A CQ's state about the tasks that wait on it.
 pub(crate) struct Tasks {
-    /// Completions were taken: there is room in queues.
+    /// Notified when completions were taken, because queues have room then.
     pub(crate) room: Notify,
-    /// There are completions for those who poll.
+    /// Notified when there are stashed completions.
     stashed: Notify,
-    /// Tasks that sleep, or are about to: they want the CQ to be armed.
+    /// Number of tasks that sleep, or are about to sleep: they need the CQ to be armed.
     sleepers: AtomicUsize,
-    /// The CQ is armed, or is being armed by somebody who looks at it afterwards.
+    /// The CQ is armed, or a task is arming it and polls afterwards.
     armed: AtomicBool,
-    /// One of the tasks is looking.
+    /// Set while one of the tasks polls before it sleeps.
     looking: AtomicBool,
-    /// Nothing more comes, and why.
+    /// Set when no more completions can come; the reason.
     ended: OnceLock<Error>,
-    /// The task that has the descriptor.
+    /// The task that owns the descriptor.
     driver: AbortHandle,
 }
 
-/// Somebody who is to hear of a completion.
+/// The owner of a completion.
 pub(crate) enum Told {
     Task(oneshot::Sender<Completion>, Completion),
     Inbox(Arc<Inbox>),
 }
 
 impl Told {
-    /// Wakes whom it concerns. A task that has given up leaves the completion, and its buffers are freed here.
+    /// Wakes the owner. If the task has dropped its future, the completion and its buffers are
+    /// freed here.
     pub(crate) fn tell(self) {
         match self {
             Self::Task(task, completion) => drop(task.send(completion)),
@@ -62,7 +66,7 @@ impl Told {
 }
 
 impl Tasks {
-    /// So many completions were taken, of which some are kept for those who poll.
+    /// Wakes waiters after `taken` completions were taken, of which `kept` are stashed.
     pub(crate) fn gathered(&self, taken: usize, kept: usize) {
         if taken > 0 {
             self.room.notify_waiters();
@@ -80,11 +84,12 @@ impl Drop for Tasks {
 }
 
 impl Cq {
-    /// Waits for the next completion of a request that was posted with an id, and lets other tasks run meanwhile (feature `tokio`).
-    /// Messages of a queue pair of [`aio`](crate::aio) come out of that queue pair. No completion is lost when the future is dropped.
+    /// Waits for the next completion of a request that was posted with an id, and lets other tasks
+    /// run meanwhile (feature `tokio`). The messages of a queue pair of [`aio`](crate::aio) come
+    /// from that queue pair instead. No completion is lost when the future is dropped.
     ///
     /// # Errors
-    /// EINVAL outside of a runtime; EIO when the device is gone and nothing more will come.
+    /// EINVAL outside of a runtime; EIO when the device is gone and no more completions can come.
     ///
     /// # Panics
     /// In a runtime without `enable_io`.
@@ -101,7 +106,7 @@ impl Cq {
 }
 
 impl CqInner {
-    /// What it knows of its tasks: from now on they may wait on it.
+    /// The CQ's state about its tasks, created if necessary: from now on tasks may wait on the CQ.
     pub(crate) fn tasks(self: &Arc<Self>) -> Result<&Tasks> {
         if let Some(tasks) = self.tasks.get() {
             return Ok(tasks);
@@ -125,17 +130,17 @@ impl CqInner {
         Drive { cq: self, tasks, wanted, looks: LOOKS, looking: false, asleep: false }.await
     }
 
-    /// Why nothing more comes.
+    /// Why no more completions can come.
     pub(crate) fn ended(&self) -> Error {
         let ended = self.tasks.get().and_then(|tasks| tasks.ended.get().cloned());
         ended.unwrap_or_else(|| Error::refused(Errno::EIO, "the queue pair was dropped"))
     }
 
-    /// Takes the events of the channel, and every completion there is; arms it again for those who still sleep.
+    /// Takes the events of the channel and all completions; arms the CQ again if tasks still sleep.
     fn rung(&self, tasks: &Tasks) -> Result<()> {
         let alive = self.take_event();
-        // SeqCst, here and in `Drive`: a sleeper counts itself and then looks whether the CQ is armed; this side takes the mark
-        // away and then looks for sleepers. One of the two sees the other.
+        // SeqCst, here and in `Drive`: a sleeper counts itself and then checks `armed`; this side
+        // clears `armed` and then checks for sleepers. At least one side sees the other's store.
         tasks.armed.store(false, Ordering::SeqCst);
         self.gather()?;
         if tasks.sleepers.load(Ordering::SeqCst) > 0 {
@@ -152,7 +157,7 @@ impl CqInner {
         Ok(())
     }
 
-    /// Nothing more comes: wakes everybody to be told so.
+    /// No more completions can come: wakes all waiters with the error.
     fn end(&self, error: Error) {
         let Some(tasks) = self.tasks.get() else { return };
         let _ = tasks.ended.set(error);
@@ -169,7 +174,8 @@ impl CqInner {
     }
 }
 
-/// Tells who waits when the task is dropped, with its runtime; also one that has never run.
+/// Tells the waiters when the runtime's task is dropped with its runtime, even if the task has
+/// never run.
 struct Watching(Weak<CqInner>);
 
 impl Drop for Watching {
@@ -180,11 +186,11 @@ impl Drop for Watching {
     }
 }
 
-/// The runtime's task that has the descriptor of a CQ.
+/// The runtime's task that owns the descriptor of a CQ.
 async fn watch(file: AsyncFd<OwnedFd>, watching: Watching) {
     loop {
         let Ok(mut ready) = file.readable().await else { return };
-        // What comes from here on makes it ready again.
+        // Later events make the descriptor ready again.
         ready.clear_ready();
         let Some(inner) = watching.0.upgrade() else { return };
         let Some(tasks) = inner.tasks.get() else { continue };
@@ -206,7 +212,7 @@ struct Drive<'a, F> {
 }
 
 impl<F> Drive<'_, F> {
-    /// Whether it is to look again, instead of going to sleep.
+    /// Whether to poll again instead of going to sleep.
     fn looks_again(&mut self) -> bool {
         let may = self.looks > 0 && (self.looking || !self.tasks.looking.swap(true, Ordering::Relaxed));
         if may {
@@ -246,7 +252,7 @@ impl<F: Future> Future for Drive<'_, F> {
             this.tasks.sleepers.fetch_add(1, Ordering::SeqCst);
         }
         this.cq.arm(this.tasks)?;
-        // What came before the arming gives no event.
+        // Completions that came before the arming give no event.
         this.cq.gather()?;
         if let Poll::Ready(value) = this.wanted.as_mut().poll(context) {
             return Poll::Ready(Ok(value));
@@ -267,7 +273,7 @@ impl<F> Drop for Drive<'_, F> {
     }
 }
 
-/// Another descriptor of the same file, which the current runtime watches: it may be dropped after the first.
+/// Duplicates the descriptor, for the current runtime to watch: either copy may be dropped first.
 #[allow(
     deprecated,
     reason = "what replaces it is unsafe, for types whose descriptor may change; that of an OwnedFd, which nobody takes out, does not"
@@ -279,7 +285,7 @@ pub(crate) fn watched(fd: BorrowedFd<'_>) -> Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE).map_err(failed)
 }
 
-/// What a runtime refuses.
+/// The error of a runtime that refuses.
 pub(crate) fn failed(error: std::io::Error) -> Error {
     Error::refused(Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)), error.to_string())
 }

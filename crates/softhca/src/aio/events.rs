@@ -8,10 +8,11 @@ use crate::error::Result;
 use crate::event::Event;
 
 impl Context {
-    /// Waits for the next async event, and lets other tasks run meanwhile (feature `tokio`). No event is lost when the future is dropped.
+    /// Waits for the next async event, and lets other tasks run meanwhile (feature `tokio`). No
+    /// event is lost when the future is dropped.
     ///
     /// # Errors
-    /// EINVAL outside of a runtime; else as [`Context::poll_event`].
+    /// EINVAL outside of a runtime; else the errors of [`Context::poll_event`].
     ///
     /// # Panics
     /// In a runtime without `enable_io`.

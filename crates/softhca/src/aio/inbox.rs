@@ -1,6 +1,7 @@
-//! Where messages wait for tasks, in the order in which they came: one for each queue pair. Principal type: [`Inbox`].
+//! Queues of messages that wait for tasks, in order of arrival, one for each queue pair. Principal
+//! type: [`Inbox`].
 //!
-//! A message belongs to no future, so that none is lost when a future is dropped.
+//! A message belongs to no future, so it is not lost when a future is dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,16 +26,17 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct State {
     messages: VecDeque<Completion>,
-    /// Why the first receive failed that did.
+    /// Why the first failed receive failed.
     failed: Option<Error>,
 }
 
 impl Inbox {
-    /// The inbox of a queue pair, from now on.
+    /// The inbox of a queue pair, created if necessary.
     pub(crate) fn of(queues: &Queues, qpn: u32, cq: &CqInner) -> Arc<Self> {
         let inbox = Arc::default();
         let _ = queues.inbox.set(Arc::clone(&inbox));
-        // What has come before goes first, but for what comes at this very moment, which no task has seen.
+        // Messages that came earlier go first, except messages that arrive at this moment, which no
+        // task has seen.
         cq.sift(|completion| {
             if completion.qp() != qpn || !completion.operation().is_receive() {
                 return Some(completion);
@@ -45,7 +47,7 @@ impl Inbox {
         inbox
     }
 
-    /// Keeps a message; [`Told::tell`] wakes who waits for it.
+    /// Adds a message; [`Told::tell`] wakes a task that waits for it.
     pub(crate) fn put(self: Arc<Self>, completion: Completion) -> Told {
         self.state.lock().put(completion);
         Told::Inbox(self)
@@ -59,7 +61,7 @@ impl Inbox {
         self.came.notify_waiters();
     }
 
-    /// The next message of the queue pair with these queues.
+    /// Waits for the next message of the queue pair with these queues.
     pub(crate) async fn next(&self, queues: &Queues, cq: &Arc<CqInner>) -> Result<Completion, Rejected> {
         loop {
             let came = self.came.notified();
@@ -74,7 +76,7 @@ impl Inbox {
         }
     }
 
-    /// Why no message comes any more, if the receives have failed and none is left.
+    /// Why no more messages can come, if the receives have failed and none is left.
     fn over(&self, queues: &Queues) -> Option<Error> {
         let failed = self.state.lock().failed.clone()?;
         (!queues.shared && queues.receives.is_empty()).then_some(failed)

@@ -1,12 +1,14 @@
-//! Verbs for tasks of a tokio runtime (feature `tokio`): `qp.send(buffer).await` gives the buffer back when the message has arrived.
+//! Verbs for tasks of a tokio runtime (feature `tokio`): `qp.send(buffer).await` gives the buffer
+//! back when the message has arrived.
 //!
-//! Queue pairs are made and connected as ever; then [`Qp::new`] or [`DatagramQp::new`] makes them a runtime's:
+//! Queue pairs are created and connected as usual; then [`Qp::new`] or [`DatagramQp::new`] attaches
+//! them to a runtime:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
 //! let fabric = fabric::Fabric::start()?;
-//! let device = fabric.open()?; // In a program of its own: softhca::open()?
+//! let device = fabric.open()?; // In a real program: softhca::open()?
 //! let (pd, cq) = (device.pd()?, device.cq(64)?);
 //! let (left, right) = (pd.reliable(&cq).build()?, pd.reliable(&cq).build()?);
 //! let (to_left, to_right) = (left.endpoint(), right.endpoint());
@@ -17,42 +19,51 @@
 //! question[..5].copy_from_slice(b"hello");
 //! let (sent, came) = tokio::join!(left.send(question.part(..5)), right.receive(pd.buffer(64)?));
 //! assert_eq!(came?.data(), b"hello");
-//! let question = sent?.into_buffer(); // It is ours again.
+//! let question = sent?.into_buffer(); // The program owns the buffer again.
 //! # drop(question); Ok(()) }) }
 //! ```
 //!
-//! # Futures that are dropped
+//! # Dropped futures
 //!
-//! Every future here may be dropped at any time, as `select!` and timeouts do:
+//! Every future of this module may be dropped at any time, as `select!` and timeouts do:
 //!
-//! * One that has not posted yet, for it waits for room in the queue, has done nothing. Its buffers are freed.
-//! * One that has posted leaves the request to the adapter, which carries it out. Its memory stays with the queue pair until the
-//!   completion has come, and is freed then: never before, and also when the queue pair is dropped meanwhile.
-//! * No message is lost: those that come wait in the queue pair, in their order, and [`Qp::message`] takes the next. A dropped
-//!   [`Qp::receive`] has left its buffer with the queue, and the message that fills it is that of the next call.
+//! * A future that has not posted yet, because it waits for room in the queue, has had no effect.
+//!   Its buffers are freed.
+//! * A future that has posted leaves the request to the adapter, which executes it. The memory
+//!   stays with the queue pair and is freed when the completion has come, never earlier. This also
+//!   holds when the queue pair is dropped meanwhile.
+//! * No message is lost. Messages wait in the queue pair in order of arrival, and [`Qp::message`]
+//!   takes the next. A dropped [`Qp::receive`] leaves its buffer in the queue, and the next call
+//!   gets the message that fills it.
 //!
 //! ```compile_fail,E0382
-//! # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, mut buffer: softhca::Buffer) -> softhca::Result<()> {
+//! # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, mut buffer: softhca::Buffer)
+//! #     -> softhca::Result<()> {
 //! let sending = qp.send(buffer);
-//! buffer[0] = 1; // It is being sent.
+//! buffer[0] = 1; // The adapter sends it.
 //! sending.await?;
 //! # Ok(()) }
 //! ```
 //!
-//! # Who wakes whom
+//! # Wake-ups
 //!
-//! A task that waits looks for its completion a few times, and lets the others run in between; one of those that wait on a CQ looks for all
-//! of them. Then it arms the CQ and sleeps. A small task of the runtime, one for each CQ, has the descriptor of the completion channel
-//! ([`AsyncFd`](tokio::io::unix::AsyncFd)) and wakes exactly those whose completions have come. Any number of queue pairs may share a
-//! CQ, and any number of tasks a queue pair. Nothing runs while all of them sleep. A future that is kept and not polled holds up no other,
-//! but for one: while a send queue is full its sends wait in line, and the first in the line has to be polled or dropped.
+//! A waiting task polls the CQ a few times and lets other tasks run in between. At any time only
+//! one task of a CQ polls; it polls for all of them. Then the task arms the CQ and sleeps. A small
+//! task of the runtime, one for each CQ, owns the descriptor of the completion channel
+//! ([`AsyncFd`](tokio::io::unix::AsyncFd)). It wakes exactly the tasks whose completions have come.
+//! Any number of queue pairs may share a CQ, and any number of tasks may share a queue pair.
+//! Nothing runs while all of them sleep.
 //!
-//! Queue pairs belong to the runtime in which they became its own: when it has ended, who waits gets an error. Requests that are
-//! posted with an id go on to work on the same CQ, and [`Cq::next`](crate::Cq::next) awaits their completions.
+//! A future that is kept and not polled delays no other future, with one exception. While a send
+//! queue is full, its sends wait in order, and the first of them must be polled or dropped.
 //!
-//! Making, connecting and dropping objects and registering memory are questions to the agent: they take some ten microseconds and do not
-//! yield. The same goes for a buffer that is the last of its registration and whose future was dropped: it is freed where its
-//! completion is seen.
+//! A queue pair belongs to the runtime that it was attached to. When that runtime has ended,
+//! waiting tasks get an error. Requests that are posted with an id still work on the same CQ, and
+//! [`Cq::next`](crate::Cq::next) awaits their completions.
+//!
+//! Creating, connecting and dropping objects and registering memory are commands to the agent: they
+//! take some ten microseconds and do not yield. If a dropped future leaves the last buffer of a
+//! registration, the buffer is freed where its completion is polled, which takes the same time.
 
 mod connect;
 mod datagram;

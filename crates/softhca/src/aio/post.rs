@@ -1,5 +1,5 @@
-//! How tasks post: in turn, with patience where a queue is full, and awaiting what becomes of it. The functions are those that
-//! all kinds of queue pairs share.
+//! Posting by tasks: in order, waiting while a queue is full, and awaiting the completion. All
+//! kinds of queue pairs share these functions.
 
 use abi::errno::Errno;
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ use crate::pending::{Owner, Pending};
 use crate::queue_pair::{Flags, QpInner, Request, Sges};
 
 impl QpInner {
-    /// Posts a send request as soon as there is room, and waits for its end.
+    /// Posts a send request as soon as there is room, and waits for its completion.
     pub(crate) async fn carry_out(&self, message: Message, request: Request<'_>) -> Result<Completion, Rejected> {
         let flags = Flags::of(&message);
         let parts = message.parts;
@@ -22,7 +22,7 @@ impl QpInner {
         self.post_in_turn(request, flags, None, parts).await
     }
 
-    /// The same for bytes that are copied when it is posted.
+    /// As `carry_out`, for bytes that are copied when the request is posted.
     pub(crate) async fn carry_out_inline(
         &self,
         bytes: &[u8],
@@ -61,7 +61,7 @@ impl QpInner {
         self.ended(ended).await
     }
 
-    /// Whether what was refused may be posted when something else has ended.
+    /// Whether a refused request can be posted later, when other requests have completed.
     fn has_room_later(&self, error: &Error) -> bool {
         error.errno() == Errno::ENOMEM.0 && self.qp.caps().max_send_wr > 0
     }
@@ -76,19 +76,21 @@ impl QpInner {
 }
 
 impl<S> Batch<'_, S> {
-    /// Posts them together as soon as there is room for all, and waits for their end (feature `tokio`). Otherwise as
-    /// [`Batch::post`]; what [`aio`](crate::aio) says about futures that are dropped holds for the whole batch.
+    /// Posts the requests together as soon as there is room for all of them, and waits for their
+    /// completion (feature `tokio`). Otherwise as [`Batch::post`]. What [`aio`](crate::aio) says
+    /// about dropped futures holds for the whole batch.
     ///
     /// ```no_run
-    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, rows: Vec<softhca::Buffer>, table: softhca::RemoteRegion)
-    /// #     -> softhca::Result<()> {
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, rows: Vec<softhca::Buffer>,
+    /// #     table: softhca::RemoteRegion) -> softhca::Result<()> {
     /// let batch = rows.into_iter().fold(qp.batch(), |batch, row| batch.write(row, &table));
     /// let rows = batch.run().await?.into_buffers();
     /// # drop(rows); Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// That of the first request that failed, with the buffers of all; EINVAL as for [`Batch::post`], and outside of a runtime.
+    /// The error of the first request that failed, with the buffers of all; EINVAL as for
+    /// [`Batch::post`], and outside of a runtime.
     pub async fn run(mut self) -> Result<Completion, Rejected> {
         self.check()?;
         let qp = self.qp();

@@ -13,18 +13,20 @@ use crate::message::{Message, Part};
 use crate::queue_pair::Request;
 use crate::remote::RemoteRegion;
 
-/// A connected queue pair of a runtime. All methods take `&self`: tasks may share one, in an [`Arc`] or by reference.
+/// A connected queue pair of a runtime. All methods take `&self`: tasks may share one, in an
+/// [`Arc`] or by reference.
 ///
-/// Requests are posted in the order in which their futures are first polled. When the send queue or its CQ is full, they wait for
-/// room, in that order. See [the module](crate::aio) for what becomes of futures that are dropped.
+/// Requests are posted in the order in which their futures are first polled. When the send queue or
+/// its CQ is full, they wait for room in that order. See [the module](crate::aio) for dropped
+/// futures.
 pub struct Qp<Service> {
     verbs: crate::Qp<Service>,
     inbox: Arc<Inbox>,
 }
 
 impl<S: Connected> Qp<S> {
-    /// Makes a queue pair the current runtime's. Its receives that are under way stay so, and their messages come out of
-    /// [`Qp::message`].
+    /// Attaches a queue pair to the current runtime. Its posted receives stay posted, and
+    /// [`Qp::message`] returns their messages.
     ///
     /// # Errors
     /// EINVAL outside of a runtime.
@@ -39,45 +41,48 @@ impl<S: Connected> Qp<S> {
         Ok(Self { verbs: qp, inbox })
     }
 
-    /// This end.
+    /// The endpoint of this side.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         self.verbs.endpoint()
     }
 
-    /// The other end.
+    /// The endpoint of the peer.
     #[must_use]
     pub fn peer(&self) -> Endpoint {
         self.verbs.peer()
     }
 
-    /// Its number, by which events call it.
+    /// The QPN, which events contain.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.verbs.number()
     }
 
-    /// The same queue pair, for requests with ids: [`Cq::next`](crate::Cq::next) awaits their completions. What is received is a task's all
-    /// the same.
+    /// The same queue pair, for requests with ids: [`Cq::next`](crate::Cq::next) awaits their
+    /// completions. Received messages still go to tasks.
     #[must_use]
     pub fn verbs(&self) -> &crate::Qp<S> {
         &self.verbs
     }
 
-    /// Gives the queue a buffer to receive into, and does not wait. Messages come out of [`Qp::message`].
+    /// Adds a receive buffer to the queue, and does not wait. [`Qp::message`] returns the messages.
     ///
     /// # Errors
-    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many parts.
+    /// ENOMEM when the queue or its CQ is full, EINVAL with a shared receive queue or for too many
+    /// parts.
     pub fn post_receive(&self, into: impl Into<Message>) -> Result<(), Rejected> {
         self.verbs.receive(0, into)
     }
 
-    /// Waits for the next message, in whichever buffer of the queue it is. When several tasks wait, each gets one.
+    /// Waits for the next message, in any buffer of the queue. When several tasks wait, each gets
+    /// one message.
     ///
     /// Dropping the future loses nothing.
     ///
     /// ```no_run
-    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, pd: softhca::Pd) -> softhca::Result<()> {
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, pd: softhca::Pd)
+    /// #     -> softhca::Result<()> {
     /// for buffer in pd.buffer(64 * 1024)?.pieces(1024) {
     ///     qp.post_receive(buffer)?;
     /// }
@@ -90,44 +95,49 @@ impl<S: Connected> Qp<S> {
     /// ```
     ///
     /// # Errors
-    /// The receive failed, and its buffers are in the error; when none is left, why the first one failed.
+    /// The receive failed; the error contains its buffers. If no receive is left: why the first one
+    /// failed.
     pub async fn message(&self) -> Result<Completion, Rejected> {
         let inner = &self.verbs.inner;
         self.inbox.next(&inner.queues, &inner.receive_cq).await
     }
 
-    /// Gives the queue a buffer and waits for the next message, which is in this buffer if the queue had no other.
+    /// Adds a receive buffer to the queue and waits for the next message. The message is in this
+    /// buffer if the queue had no other.
     ///
-    /// When the future is dropped the buffer is still the queue's; the next call gets the message.
+    /// The buffer stays in the queue when the future is dropped; the next call gets the message.
     ///
     /// # Errors
-    /// As [`Qp::post_receive`] and [`Qp::message`].
+    /// The errors of [`Qp::post_receive`] and [`Qp::message`].
     pub async fn receive(&self, into: impl Into<Message>) -> Result<Completion, Rejected> {
         self.post_receive(into)?;
         self.message().await
     }
 
-    /// Sends a message to the peer's next receive. Ready when the peer has acknowledged it (on the unreliable service: when it has
-    /// left); the buffer is in the completion.
+    /// Sends a message to the peer's next receive. The future is ready when the peer has
+    /// acknowledged the message (on the unreliable service: when the message has left). The
+    /// completion contains the buffer.
     ///
-    /// Borrowed memory cannot be sent: the future may be dropped, and the borrow would end before the request.
+    /// Borrowed memory cannot be sent: the future may be dropped, and the borrow would end before
+    /// the request.
     ///
     /// ```compile_fail,E0277
-    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, buffer: softhca::Buffer) -> softhca::Result<()> {
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Reliable>, buffer: softhca::Buffer)
+    /// #     -> softhca::Result<()> {
     /// qp.send(&buffer[..8]).await?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// The request was refused, or failed; its buffers are in the error.
+    /// The request was refused, or failed. The error contains its buffers.
     pub async fn send(&self, message: impl Into<Message>) -> Result<Completion, Rejected> {
         self.verbs.inner.carry_out(message.into(), Request::new(Operation::Send, None)).await
     }
 
-    /// Sends a few bytes, which are copied when it is posted.
+    /// Sends a few bytes, which are copied when the request is posted.
     ///
     /// # Errors
-    /// EINVAL for more than the queue pair takes inline; else as [`Qp::send`].
+    /// EINVAL for more bytes than the queue pair's inline limit; else the errors of [`Qp::send`].
     pub async fn send_inline(&self, bytes: &[u8], immediate: Option<u32>) -> Result<()> {
         self.verbs.inner.carry_out_inline(bytes, Request::new(Operation::Send, None), immediate).await
     }
@@ -135,15 +145,15 @@ impl<S: Connected> Qp<S> {
     /// Writes to exposed memory of the peer, as [`crate::Qp::write`] does.
     ///
     /// # Errors
-    /// EINVAL when the message is longer than the region; else as [`Qp::send`].
+    /// EINVAL when the message is longer than the region; else the errors of [`Qp::send`].
     pub async fn write(&self, message: impl Into<Message>, to: &RemoteRegion) -> Result<Completion, Rejected> {
         self.verbs.inner.carry_out(message.into(), Request::new(Operation::Write, Some(*to))).await
     }
 
-    /// Writes a few bytes, which are copied when it is posted.
+    /// Writes a few bytes, which are copied when the request is posted.
     ///
     /// # Errors
-    /// As [`Qp::send_inline`] and [`Qp::write`].
+    /// The errors of [`Qp::send_inline`] and [`Qp::write`].
     pub async fn write_inline(&self, bytes: &[u8], to: &RemoteRegion) -> Result<()> {
         self.verbs.inner.carry_out_inline(bytes, Request::new(Operation::Write, Some(*to)), None).await
     }
@@ -153,37 +163,39 @@ impl<S: Connected> Qp<S> {
         self.verbs.batch()
     }
 
-    /// Ends every request that is under way: who waits for them gets an error with the buffers. Nothing can be sent afterwards.
+    /// Flushes every request in progress: awaiting tasks get an error with the buffers. The queue
+    /// pair cannot send afterwards.
     ///
     /// # Errors
-    /// EIO when the agent is gone; then it has happened already.
+    /// EIO when the agent is gone. Then the requests have been flushed already.
     pub fn flush(&self) -> Result<()> {
         self.verbs.flush()
     }
 }
 
 impl Qp<Reliable> {
-    /// Reads exposed memory of the peer, from its beginning, as much as the buffer takes; it is the completion's
-    /// [`data`](Completion::data).
+    /// Reads exposed memory of the peer, from the beginning of the region, until the buffer is
+    /// full. The data is the completion's [`data`](Completion::data).
     ///
     /// ```compile_fail,E0599
-    /// # async fn example(qp: softhca::aio::Qp<softhca::Unreliable>, b: softhca::Buffer, there: softhca::RemoteRegion)
+    /// # async fn example(qp: softhca::aio::Qp<softhca::Unreliable>, b: softhca::Buffer,
+    /// #     there: softhca::RemoteRegion)
     /// #     -> softhca::Result<()> {
     /// qp.read(b, &there).await?; // Only the reliable service reads.
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// EINVAL when the buffer is longer than the region; else as [`Qp::send`].
+    /// EINVAL when the buffer is longer than the region; else the errors of [`Qp::send`].
     pub async fn read(&self, into: impl Into<Message>, from: &RemoteRegion) -> Result<Completion, Rejected> {
         self.verbs.inner.carry_out(into.into(), Request::new(Operation::Read, Some(*from))).await
     }
 
-    /// Adds to the word at the beginning of the region, wrapping around; the completion's [`word`](Completion::word) is what stood
-    /// there before.
+    /// Adds to the word at the beginning of the region, wrapping around. The completion's
+    /// [`word`](Completion::word) is the previous value.
     ///
     /// # Errors
-    /// EINVAL when there are not 8 bytes on either side; else as [`Qp::send`].
+    /// EINVAL when either side has less than 8 bytes; else the errors of [`Qp::send`].
     pub async fn fetch_add(
         &self,
         into: impl Into<Part>,
@@ -194,11 +206,11 @@ impl Qp<Reliable> {
         self.verbs.inner.carry_out(into.into().into(), request).await
     }
 
-    /// Puts `new` in the place of `expected`, if that is the word at the beginning of the region; the completion's
-    /// [`word`](Completion::word) is what stood there before.
+    /// Replaces the word at the beginning of the region with `new` if the word is `expected`. The
+    /// completion's [`word`](Completion::word) is the previous value.
     ///
     /// # Errors
-    /// As [`Qp::fetch_add`].
+    /// The errors of [`Qp::fetch_add`].
     pub async fn compare_swap(
         &self,
         into: impl Into<Part>,

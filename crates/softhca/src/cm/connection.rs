@@ -1,5 +1,5 @@
-//! Connections that the connection manager has made: a queue pair with the addresses of both sides, and an end. Principal type:
-//! [`Connection`].
+//! Connections that the connection manager has made: a queue pair with the addresses of both sides,
+//! and a way to disconnect. Principal type: [`Connection`].
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,16 +13,18 @@ use crate::cm::id::{Ends, Id};
 use crate::connected::{Qp, Reliable};
 use crate::error::Result;
 
-/// A connected queue pair whose peer was found by its address. It is a [`Qp`]: post to it as to any other.
+/// A connected queue pair whose peer was found by its address. It dereferences to [`Qp`]: post to
+/// it as to any other queue pair.
 ///
-/// Dropping it disconnects. When the peer disconnects or dies, requests that are under way end with errors.
+/// Dropping the connection disconnects. When the peer disconnects or dies, the requests in progress
+/// end with errors.
 pub struct Connection {
-    // Ends first: the peer is told before the queue pair is gone.
+    // Dropped first: the peer is told before the queue pair is gone.
     pub(crate) tie: Tie,
     pub(crate) qp: Qp<Reliable>,
 }
 
-/// What a connection has besides its queue pair.
+/// The part of a connection besides its queue pair.
 pub(crate) struct Tie {
     pub(crate) id: Id,
     qp: Arc<engine::Qp>,
@@ -31,12 +33,13 @@ pub(crate) struct Tie {
 }
 
 impl Tie {
-    /// Ends the queue pair and then the connection: what it has received is acknowledged before the peer is told.
+    /// Flushes the queue pair, then disconnects: received data is acknowledged before the peer is
+    /// told.
     pub(crate) fn disconnect(&self) -> Result<()> {
         self.end()?;
         if !self.id.mailbox.is_closed() {
             let (channel, id) = self.id.command()?;
-            // Refused when the peer was faster.
+            // Fails if the peer disconnected first.
             let _ = channel.disconnect(id);
         }
         Ok(())
@@ -51,7 +54,7 @@ impl Tie {
 impl Drop for Tie {
     fn drop(&mut self) {
         if !self.id.mailbox.is_closed() {
-            // Refused when the device is gone, or in a child process; then there is nobody to tell.
+            // Fails when the device is gone, or in a child process. Then there is no peer to tell.
             let _ = self.end();
         }
     }
@@ -74,19 +77,21 @@ impl Connection {
         self.tie.ends.peer
     }
 
-    /// What the peer has sent along when it connected or accepted. Zeros follow it, up to what the message has room for.
+    /// The private data that the peer sent when it connected or accepted. Zeros follow it, up to
+    /// the size of the message's field.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.tie.private_data
     }
 
-    /// Whether it has ended.
+    /// Whether the connection has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.tie.id.mailbox.is_closed()
     }
 
-    /// Waits until it has ended: until the peer disconnects or dies, or has heard that this side has.
+    /// Waits until the connection has ended: until the peer disconnects or dies, or confirms that
+    /// this side has disconnected.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -94,18 +99,19 @@ impl Connection {
         self.wait_closed_for(Duration::MAX).map(drop)
     }
 
-    /// Waits until it has ended, but not longer than `limit`; says whether it has.
+    /// Waits until the connection has ended, at most for `limit`. Returns whether it has ended.
     ///
     /// # Errors
-    /// As [`Connection::wait_closed`].
+    /// The errors of [`Connection::wait_closed`].
     pub fn wait_closed_for(&self, limit: Duration) -> Result<bool> {
         self.tie.id.mailbox.wait_closed(Instant::now().checked_add(limit))
     }
 
-    /// Ends it, on both sides (`rdma_disconnect(3)`): what is under way ends with errors. It does not wait for the peer.
+    /// Ends the connection on both sides (`rdma_disconnect(3)`): the requests in progress end with
+    /// errors. The call does not wait for the peer.
     ///
     /// # Errors
-    /// EIO when the agent is gone; then it has ended already.
+    /// EIO when the agent is gone. Then the connection has ended already.
     pub fn disconnect(&self) -> Result<()> {
         self.tie.disconnect()
     }

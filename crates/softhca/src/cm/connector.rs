@@ -1,4 +1,4 @@
-//! The side that asks: a [`Connector`] finds the way to an address, and a [`Route`] is the way.
+//! The active side: a [`Connector`] resolves an address, and a [`Route`] is the result.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::connected::Reliable;
 use crate::context::Context;
 use crate::error::Result;
 
-/// How long the search for an address or a path takes at most, where nobody says.
+/// Default time limit for resolving an address or a path.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Finds the way to a peer.
+/// Resolves the address of a peer.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a connector does nothing until it is told where to"]
 pub struct Connector<'a> {
@@ -27,30 +27,32 @@ pub struct Connector<'a> {
 }
 
 impl<'a> Connector<'a> {
-    /// Connections of this device.
+    /// A connector for connections of this device.
     pub fn new(device: &'a Context) -> Self {
         Self { device, source: None, type_of_service: None, patience: PATIENCE }
     }
 
-    /// From this address of the host; port 0 chooses one. Else the host's routes choose.
+    /// Uses this source address of the host; port 0 chooses a port. By default the host's routes
+    /// choose the address.
     pub fn source(self, address: SocketAddr) -> Self {
         Self { source: Some(address), ..self }
     }
 
-    /// The type of service (IPv4) or traffic class (IPv6) of its packets.
+    /// Sets the type of service (IPv4) or traffic class (IPv6) of the packets.
     pub fn type_of_service(self, value: u8) -> Self {
         Self { type_of_service: Some(value), ..self }
     }
 
-    /// How long the search may take (2 seconds, for the address and for the path).
+    /// Sets the time limit (default 2 seconds), for the address and for the path.
     pub fn patience(self, limit: Duration) -> Self {
         Self { patience: limit, ..self }
     }
 
-    /// Finds the way to a listener's address (`rdma_resolve_addr(3)`, `rdma_resolve_route(3)`).
+    /// Resolves a listener's address and the route to it (`rdma_resolve_addr(3)`,
+    /// `rdma_resolve_route(3)`).
     ///
     /// # Errors
-    /// EADDRNOTAVAIL, ENETUNREACH, ENODEV or ETIMEDOUT when there is none.
+    /// EADDRNOTAVAIL, ENETUNREACH, ENODEV or ETIMEDOUT when there is no route.
     pub fn resolve(self, to: SocketAddr) -> Result<Route> {
         let id = self.start(to, PortSpace::TCP, QpKind::RC)?;
         id.expect(EventKind::ADDR_RESOLVED)?;
@@ -89,7 +91,7 @@ impl<'a> Connector<'a> {
     }
 }
 
-/// The way to a peer, which has not been asked yet.
+/// The route to a peer that this side has not contacted yet.
 pub struct Route {
     id: Id,
     ends: Ends,
@@ -101,19 +103,20 @@ impl Route {
         Ok(Self { id, ends })
     }
 
-    /// Which of our addresses it begins at.
+    /// The local address of the route.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.ends.local
     }
 
-    /// Where it leads.
+    /// The address of the peer.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.ends.peer
     }
 
-    /// Makes the queue pair for the connection. Address, MTU and timeout are those of the route, whatever the builder says.
+    /// Creates the queue pair for the connection. Address, MTU and timeout come from the route; the
+    /// builder's values are ignored.
     ///
     /// # Errors
     /// EINVAL or ENOMEM beyond the device's limits, or for a builder of another open device.

@@ -1,8 +1,10 @@
-//! Datagram queue pairs by address (IBA volume 1, 12.11, service id resolution): one side asks which queue pair serves an address and
-//! port, the other names one. Principal types: [`DatagramListener`], [`DatagramRequest`], [`Found`].
+//! Datagram queue pairs by address (IBA volume 1, 12.11, service id resolution): one side asks
+//! which queue pair serves an address and port, the other side answers. Principal types:
+//! [`DatagramListener`], [`DatagramRequest`], [`Found`].
 //!
-//! Nothing is connected: who has found a peer sends to it, and who has named its queue pair keeps no record of that. Groups need no
-//! connection manager here: [`DatagramQp::join`] takes the group's address.
+//! There is no connection: the side that has found a peer sends to it, and the side that answered
+//! keeps no record. Groups need no connection manager in this crate: [`DatagramQp::join`] takes the
+//! group's address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,7 +21,8 @@ use crate::endpoint::DatagramEndpoint;
 use crate::error::Result;
 use crate::gid::Gid;
 
-/// Hears who looks for a datagram queue pair at an address. Ports of datagrams are not those of connections.
+/// Receives the requests of peers that look for a datagram queue pair at an address. The ports of
+/// datagrams are a separate port space from those of connections.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,22 +53,23 @@ pub struct DatagramListener {
 }
 
 impl DatagramListener {
-    /// Listens at an address of the host, or at all of them (`0.0.0.0` or `::`); port 0 chooses one.
+    /// Listens at an address of the host, or at all of them (`0.0.0.0` or `::`); port 0 chooses a
+    /// port.
     ///
     /// # Errors
-    /// As [`Listener::bind`](crate::cm::Listener::bind).
+    /// The errors of [`Listener::bind`](crate::cm::Listener::bind).
     pub fn bind(device: &Context, address: SocketAddr) -> Result<Self> {
         let id = Id::new(&device.inner, PortSpace::UDP, QpKind::UD)?;
         Ok(Self { hearing: Hearing::begin(id, address, BACKLOG)? })
     }
 
-    /// Where it listens.
+    /// The address that the listener is bound to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.hearing.local
     }
 
-    /// Waits for the next one who looks.
+    /// Waits for the next request.
     ///
     /// # Errors
     /// EIO when the agent is gone.
@@ -73,10 +77,10 @@ impl DatagramListener {
         Ok(DatagramRequest { asked: self.hearing.next()? })
     }
 
-    /// Waits for the next one who looks, but not longer than `limit`.
+    /// Waits for the next request, at most for `limit`.
     ///
     /// # Errors
-    /// As [`DatagramListener::accept`].
+    /// The errors of [`DatagramListener::accept`].
     pub fn accept_for(&self, limit: Duration) -> Result<Option<DatagramRequest>> {
         Ok(self.hearing.next_for(limit)?.map(|asked| DatagramRequest { asked }))
     }
@@ -87,31 +91,34 @@ impl DatagramListener {
     }
 }
 
-/// Somebody who looks for a datagram queue pair. Dropping it says that there is none.
+/// A peer's request for a datagram queue pair. Dropping the request answers that there is no queue
+/// pair.
 pub struct DatagramRequest {
     asked: Asked,
 }
 
 impl DatagramRequest {
-    /// Which of our addresses is asked for.
+    /// The local address that the peer asks for.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.asked.ends.local
     }
 
-    /// Who asks.
+    /// The address of the peer.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.asked.ends.peer
     }
 
-    /// What the peer has sent along. Zeros follow it, up to what the message has room for (180 bytes).
+    /// The private data of the peer. Zeros follow it, up to the size of the message's field (180
+    /// bytes).
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.asked.event.ud().private_data
     }
 
-    /// Names a queue pair, which should have receives by now, with up to 136 bytes for the peer (`rdma_accept(3)`).
+    /// Answers with a queue pair, which should have receives by now, and up to 136 bytes for the
+    /// peer (`rdma_accept(3)`).
     ///
     /// # Errors
     /// EINVAL for too much private data.
@@ -122,7 +129,7 @@ impl DatagramRequest {
         Ok(channel.accept(number, self.asked.id.cookie, &parameters)?)
     }
 
-    /// Says that there is none, with up to 136 bytes for the peer.
+    /// Answers that there is no queue pair, with up to 136 bytes for the peer.
     ///
     /// # Errors
     /// EINVAL for too much private data.
@@ -139,13 +146,13 @@ pub struct Found {
 }
 
 impl Found {
-    /// Somebody to send to.
+    /// The peer to send to.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// What was sent along with the answer. Zeros follow it, up to what the message has room for.
+    /// The private data of the answer. Zeros follow it, up to the size of the message's field.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -153,10 +160,12 @@ impl Found {
 }
 
 impl Connector<'_> {
-    /// Finds the datagram queue pair that serves an address, to send to it from `qp`; with up to 180 bytes for whoever answers.
+    /// Finds the datagram queue pair that serves an address, so that `qp` can send to it. The
+    /// request carries up to 180 bytes.
     ///
     /// # Errors
-    /// As [`Connector::resolve`]; [`Declined`](crate::Error::Declined) when nobody listens, ETIMEDOUT when nobody answers.
+    /// The errors of [`Connector::resolve`]; [`Declined`](crate::Error::Declined) when nobody
+    /// listens, ETIMEDOUT when nobody answers.
     pub fn find(self, qp: &DatagramQp, to: SocketAddr, private_data: &[u8]) -> Result<Found> {
         let id = self.start(to, PortSpace::UDP, QpKind::UD)?;
         id.expect(EventKind::ADDR_RESOLVED)?;
@@ -178,7 +187,7 @@ impl Connector<'_> {
 }
 
 fn ask(id: &Id, qp: &DatagramQp, private_data: &[u8]) -> Result<()> {
-    // An address of another device would be no use to this queue pair.
+    // This queue pair cannot use an address of another device.
     id.ends()?;
     let (channel, number) = id.command()?;
     Ok(channel.connect(number, &ConnParam { qp_num: qp.number(), private_data, ..ConnParam::default() })?)

@@ -1,5 +1,5 @@
-//! What all listeners have in common: an id that hears requests, and a request with the id that the agent has made for it. Principal
-//! types: [`Hearing`] and [`Asked`].
+//! The common part of all listeners: an id that receives requests, and a request with the id that
+//! the agent has made for it. Principal types: [`Hearing`] and [`Asked`].
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use ::cm::{Event, EventKind};
 use crate::cm::id::{Ends, Id};
 use crate::error::Result;
 
-/// How many requests wait to be looked at, where nobody says.
+/// Default number of requests that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 128;
 
 /// An id that listens.
@@ -27,7 +27,7 @@ pub(crate) struct Asked {
 }
 
 impl Hearing {
-    /// Listens at an address, with an id on which all else is settled.
+    /// Listens at an address, with an id that has all its other options.
     pub(crate) fn begin(id: Id, address: SocketAddr, backlog: i32) -> Result<Self> {
         let (channel, number) = id.command()?;
         channel.bind(number, &address.into())?;
@@ -46,7 +46,7 @@ impl Hearing {
         }
     }
 
-    /// Waits for the next request, but not longer than `limit`.
+    /// Waits for the next request, at most for `limit`.
     pub(crate) fn next_for(&self, limit: Duration) -> Result<Option<Asked>> {
         let end = Instant::now().checked_add(limit);
         while let Some(event) = self.id.expect_until(EventKind::CONNECT_REQUEST, end)? {
@@ -68,7 +68,7 @@ impl Hearing {
         }
     }
 
-    /// `None` for a peer that has given up already.
+    /// The request of an event; `None` if the peer has given up already.
     fn asked(&self, event: Event) -> Option<Asked> {
         let id = self.id.requested(&event);
         let ends = id.ends().ok()?;
@@ -77,13 +77,13 @@ impl Hearing {
 }
 
 impl Asked {
-    /// Says no, with up to 136 or 148 bytes for the peer, by the port space.
+    /// Rejects the request, with up to 136 or 148 bytes for the peer, depending on the port space.
     pub(crate) fn reject(self, private_data: &[u8]) -> Result<()> {
         let (channel, number) = self.id.command()?;
         Ok(channel.reject(number, 0, private_data)?)
     }
 
-    /// How it is shown.
+    /// Writes the `Debug` form.
     pub(crate) fn show(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{name}({} to {})", self.ends.peer, self.ends.local)
     }

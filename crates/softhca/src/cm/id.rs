@@ -1,4 +1,5 @@
-//! The ids of the connection manager, and how a queue pair gets from one state to the next by them. Principal type: [`Id`].
+//! The ids of the connection manager, and the state changes of a queue pair that they control.
+//! Principal type: [`Id`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 /// The reason of the IBA for a rejection by the peer's program (volume 1, 12.6.7.2).
 const CONSUMER: i32 = 28;
 
-/// An id; it ends with the value, whatever it is doing, and the agent tells the peer.
+/// An id. Dropping it ends the id in any state, and the agent tells the peer.
 pub(crate) struct Id {
     pub(crate) ctx: Arc<ContextInner>,
     manager: Arc<Manager>,
@@ -52,13 +53,13 @@ impl Id {
         Self { ctx: Arc::clone(&self.ctx), manager, id: event.id, cookie, mailbox }
     }
 
-    /// The way to carry out a command on this id.
+    /// The channel and the id, for a command on this id.
     pub(crate) fn command(&self) -> Result<(&Channel, ::cm::Id)> {
         self.ctx.engine.check_process()?;
         Ok((self.manager.channel(), self.id))
     }
 
-    /// Both addresses, as far as they are known; the agent's device has to be this one.
+    /// Both addresses, as far as they are known; checks that the agent chose this device.
     pub(crate) fn ends(&self) -> Result<Ends> {
         let (channel, id) = self.command()?;
         let addresses = channel.query_addresses(id)?;
@@ -72,14 +73,15 @@ impl Id {
         Ok(Ends { local: known(addresses.source), peer: known(addresses.destination) })
     }
 
-    /// What a queue pair needs for a state, as the connection manager knows it.
+    /// The connection manager's attributes for a queue pair that goes to `state`.
     pub(crate) fn attributes(&self, state: QpState) -> Result<ModifyQp> {
         let (channel, id) = self.command()?;
         let attributes = channel.qp_attributes(id, state)?;
         Ok(modify(&attributes))
     }
 
-    /// Waits for an event of this kind; without limit, for the agent sees to its coming.
+    /// Waits for an event of this kind, without a limit, because the agent guarantees that the
+    /// event comes.
     pub(crate) fn expect(&self, kind: EventKind) -> Result<Event> {
         loop {
             let event = self.mailbox.wait(None)?;
@@ -89,7 +91,7 @@ impl Id {
         }
     }
 
-    /// The same for tasks.
+    /// [`Id::expect`] for tasks.
     #[cfg(feature = "tokio")]
     pub(crate) async fn expected(&self, kind: EventKind) -> Result<Event> {
         loop {
@@ -99,7 +101,7 @@ impl Id {
         }
     }
 
-    /// Waits for an event of this kind, but not longer than until `end`.
+    /// Waits for an event of this kind, at most until `end`.
     pub(crate) fn expect_until(&self, kind: EventKind, end: Option<Instant>) -> Result<Option<Event>> {
         while let Some(event) = self.mailbox.wait(end)? {
             if let Some(event) = expected(event, kind)? {
@@ -113,14 +115,14 @@ impl Id {
 impl Drop for Id {
     fn drop(&mut self) {
         if self.ctx.engine.check_process().is_ok() {
-            // Refused only when the agent is gone, and the id with it.
+            // Fails only when the agent is gone, and the id with it.
             let _ = self.manager.channel().destroy_id(self.id);
         }
         self.manager.forget(self.cookie);
     }
 }
 
-/// The event if it is the one that is waited for; `None` for one that changes nothing.
+/// Returns the event if it is of the expected kind; `None` for an event that changes nothing.
 fn expected(event: Event, kind: EventKind) -> Result<Option<Event>> {
     if event.kind == kind {
         return Ok(Some(event));
@@ -131,7 +133,7 @@ fn expected(event: Event, kind: EventKind) -> Result<Option<Event>> {
     }
 }
 
-/// What an event says that was not hoped for.
+/// The error of an unexpected event.
 fn failure(event: &Event) -> Error {
     let sentence = |otherwise: &str| event.reason.clone().unwrap_or_else(|| otherwise.to_owned());
     let refused = |errno: Errno, otherwise: &str| {
@@ -141,11 +143,11 @@ fn failure(event: &Event) -> Error {
     match event.kind {
         EventKind::REJECTED => Error::Declined {
             code: u16::try_from(event.status).unwrap_or(0),
-            // Only a program has something to say.
+            // Only a program sends private data.
             private_data: if event.status == CONSUMER { event.conn().private_data.to_vec() } else { Vec::new() },
             reason: sentence("the peer has rejected the connection"),
         },
-        // The status of an answer about a datagram queue pair.
+        // The status is the status of an answer about a datagram queue pair.
         EventKind::UNREACHABLE if event.status > 0 => Error::Declined {
             code: u16::try_from(event.status).unwrap_or(0),
             private_data: event.ud().private_data.to_vec(),
@@ -160,7 +162,7 @@ fn failure(event: &Event) -> Error {
     }
 }
 
-/// The same attributes as the verbs have them.
+/// Converts attributes to those of the verbs.
 fn modify(from: &QpAttributes) -> ModifyQp {
     let path = &from.ah_attr;
     ModifyQp {

@@ -1,4 +1,5 @@
-//! The side that is asked: [`Listener`] hears requests, and a [`Request`] is answered by a queue pair or a rejection.
+//! The passive side: [`Listener`] receives requests, and the program answers a [`Request`] with a
+//! queue pair or a rejection.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,12 +15,12 @@ use crate::connected::Reliable;
 use crate::context::Context;
 use crate::error::Result;
 
-/// Hears requests for connections at an address. Several threads or tasks may accept.
+/// Receives requests for connections at an address. Several threads or tasks may accept.
 pub struct Listener {
     hearing: Hearing,
 }
 
-/// What a [`Listener`] is to be like.
+/// The options of a [`Listener`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a builder makes nothing until it is told to bind"]
 pub struct ListenerBuilder<'a> {
@@ -30,22 +31,22 @@ pub struct ListenerBuilder<'a> {
 }
 
 impl Listener {
-    /// Listens at an address of the host, or at all of them (`0.0.0.0` or `::`); port 0 chooses one (`rdma_bind_addr(3)`,
-    /// `rdma_listen(3)`).
+    /// Listens at an address of the host, or at all of them (`0.0.0.0` or `::`); port 0 chooses a
+    /// port (`rdma_bind_addr(3)`, `rdma_listen(3)`).
     ///
     /// # Errors
-    /// EADDRINUSE when somebody listens there, EADDRNOTAVAIL for an address that is not the host's, EOPNOTSUPP for a device that was
-    /// opened without a connection manager.
+    /// EADDRINUSE when somebody listens at the address already, EADDRNOTAVAIL for an address that
+    /// is not the host's, EOPNOTSUPP for a device that was opened without a connection manager.
     pub fn bind(device: &Context, address: SocketAddr) -> Result<Self> {
         Self::builder(device).bind(address)
     }
 
-    /// A listener of one's choice.
+    /// A builder for a listener with other options.
     pub fn builder(device: &Context) -> ListenerBuilder<'_> {
         ListenerBuilder { device, backlog: BACKLOG, reuse: false, family_only: false }
     }
 
-    /// Where it listens.
+    /// The address that the listener is bound to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.hearing.local
@@ -59,10 +60,10 @@ impl Listener {
         Ok(Request { asked: self.hearing.next()? })
     }
 
-    /// Waits for the next request, but not longer than `limit`.
+    /// Waits for the next request, at most for `limit`.
     ///
     /// # Errors
-    /// As [`Listener::accept`].
+    /// The errors of [`Listener::accept`].
     pub fn accept_for(&self, limit: Duration) -> Result<Option<Request>> {
         Ok(self.hearing.next_for(limit)?.map(|asked| Request { asked }))
     }
@@ -74,25 +75,25 @@ impl Listener {
 }
 
 impl ListenerBuilder<'_> {
-    /// At most so many requests wait to be accepted (128); more are rejected.
+    /// Sets how many requests can wait to be accepted (default 128); more are rejected.
     pub fn backlog(self, requests: u16) -> Self {
         Self { backlog: i32::from(requests).max(1), ..self }
     }
 
-    /// Others that want the same may have the address as well (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Shares the address with other listeners that set this option (`RDMA_OPTION_ID_REUSEADDR`).
     pub fn reuse_address(self) -> Self {
         Self { reuse: true, ..self }
     }
 
-    /// `::` leaves IPv4 to others (`RDMA_OPTION_ID_AFONLY`).
+    /// A listener at `::` does not receive IPv4 requests (`RDMA_OPTION_ID_AFONLY`).
     pub fn only_v6(self) -> Self {
         Self { family_only: true, ..self }
     }
 
-    /// Listens there.
+    /// Listens at this address.
     ///
     /// # Errors
-    /// As [`Listener::bind`].
+    /// The errors of [`Listener::bind`].
     pub fn bind(self, address: SocketAddr) -> Result<Listener> {
         let id = Id::new(&self.device.inner, PortSpace::TCP, QpKind::RC)?;
         let (channel, number) = id.command()?;
@@ -106,12 +107,13 @@ impl ListenerBuilder<'_> {
     }
 }
 
-/// A peer that wants to connect. Dropping it rejects the peer.
+/// A peer that wants to connect. Dropping the request rejects the peer.
 ///
 /// ```compile_fail,E0382
-/// # fn example(request: softhca::cm::Request, pd: softhca::Pd, cq: softhca::Cq) -> softhca::Result<()> {
+/// # fn example(request: softhca::cm::Request, pd: softhca::Pd, cq: softhca::Cq)
+/// #     -> softhca::Result<()> {
 /// request.reject(b"no")?;
-/// request.prepare(pd.reliable(&cq))?; // It has been answered.
+/// request.prepare(pd.reliable(&cq))?; // The request has been answered.
 /// # Ok(()) }
 /// ```
 pub struct Request {
@@ -119,34 +121,37 @@ pub struct Request {
 }
 
 impl Request {
-    /// Which of our addresses it wants.
+    /// The local address that the peer wants to connect to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.asked.ends.local
     }
 
-    /// Who asks.
+    /// The address of the peer.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.asked.ends.peer
     }
 
-    /// What the peer has sent along. Zeros follow it, up to what the message has room for (56 bytes).
+    /// The private data of the peer. Zeros follow it, up to the size of the message's field (56
+    /// bytes).
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.asked.event.conn().private_data
     }
 
-    /// Makes the queue pair for it. Address, MTU and timeout are those of the connection, whatever the builder says.
+    /// Creates the queue pair for the connection. Address, MTU and timeout come from the
+    /// connection; the builder's values are ignored.
     ///
     /// # Errors
-    /// EINVAL or ENOMEM beyond the device's limits, or for a builder of another open device; the peer is rejected then.
+    /// EINVAL or ENOMEM beyond the device's limits, or for a builder of another open device. After
+    /// an error the peer is rejected.
     pub fn prepare(self, qp: QpBuilder<'_, Reliable>) -> Result<Incoming> {
         let prepared = Prepared::new(self.asked.id, self.asked.ends, &qp)?;
         Ok(Incoming::new(prepared, &self.asked.event.conn()))
     }
 
-    /// Rejects it, with up to 148 bytes for the peer (`rdma_reject(3)`).
+    /// Rejects the peer, with up to 148 bytes for it (`rdma_reject(3)`).
     ///
     /// # Errors
     /// EINVAL when the peer has given up, or for too much private data.

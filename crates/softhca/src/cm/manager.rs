@@ -1,8 +1,9 @@
-//! What an open device has for its connections: an event channel to the agent, and a thread that hands each event to the id that it is
-//! about. Principal type: [`Manager`].
+//! The connection manager's side of an open device: an event channel to the agent, and a thread
+//! that delivers each event to its id. Principal type: [`Manager`].
 //!
-//! The thread sleeps on the channel's descriptor. When a peer disconnects, it answers, and ends the queue pair of the connection, so that
-//! whoever waits for its completions is woken, also where nobody asks for the event.
+//! The thread sleeps on the channel's descriptor. When a peer disconnects, the thread answers and
+//! flushes the queue pair of the connection. So threads that wait for its completions wake up, even
+//! if the program never asks for the event.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,13 +38,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// By cookie.
+    /// Mailboxes by cookie.
     boxes: HashMap<u64, Arc<Mailbox>>,
-    /// Nothing more comes, and why.
+    /// Set when no more events can come; the reason.
     ended: Option<Error>,
 }
 
-/// What happened to one id, and who waits to hear of it.
+/// The events of one id, and its waiters.
 #[derive(Default)]
 pub(crate) struct Mailbox {
     mail: Mutex<Mail>,
@@ -58,9 +59,9 @@ pub(crate) struct Mailbox {
 struct Mail {
     events: VecDeque<Event>,
     ended: Option<Error>,
-    /// The connection is over.
+    /// The connection has ended.
     closed: bool,
-    /// What ends with it.
+    /// The queue pair that ends with the connection.
     guarded: Option<Guarded>,
 }
 
@@ -86,7 +87,7 @@ impl Manager {
         &self.shared.channel
     }
 
-    /// A mailbox for a new id, and the cookie by which its events find it.
+    /// Creates a mailbox for a new id. Returns it with the cookie that its events carry.
     pub(crate) fn mailbox(&self) -> (u64, Arc<Mailbox>) {
         let cookie = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let mailbox = Arc::<Mailbox>::default();
@@ -96,7 +97,8 @@ impl Manager {
         (cookie, mailbox)
     }
 
-    /// The id of this mailbox is no more: requests that nobody has seen are rejected.
+    /// Removes the mailbox of an id that has ended, and rejects the requests in it that nobody has
+    /// accepted.
     pub(crate) fn forget(&self, cookie: u64) {
         let mailbox = self.shared.state.lock().boxes.remove(&cookie);
         let events = mailbox.map(|mailbox| std::mem::take(&mut mailbox.mail.lock().events));
@@ -107,7 +109,7 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         self.shared.channel.close();
-        // The thread sees the end of the stream, whatever becomes of the agent's side.
+        // The thread sees the end of the stream, whatever happens on the agent's side.
         let _ = rustix::net::shutdown(self.shared.channel.fd(), rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
@@ -135,7 +137,8 @@ impl Shared {
     fn deliver(&self, event: Event) {
         let mailbox = self.state.lock().boxes.get(&event.cookie).map(Arc::clone);
         if event.kind == EventKind::DISCONNECTED {
-            // The peer waits for an answer (DREP). It is refused where the peer's own was the answer.
+            // The peer waits for an answer (DREP). The call fails if the peer's own message was the
+            // answer.
             let _ = self.channel.disconnect(event.id);
         }
         match mailbox {
@@ -144,10 +147,10 @@ impl Shared {
         }
     }
 
-    /// A request that nobody will answer is rejected.
+    /// Rejects a request that nobody will answer.
     fn refuse(&self, event: &Event) {
         if event.kind == EventKind::CONNECT_REQUEST {
-            // Refused only when the agent is gone, and then there is nobody to reject.
+            // Fails only when the agent is gone. Then there is no peer to reject.
             let _ = self.channel.destroy_id(event.id);
         }
     }
@@ -162,7 +165,7 @@ impl Shared {
 }
 
 impl Mailbox {
-    /// The queue pair that ends with the connection.
+    /// Sets the queue pair that ends with the connection.
     pub(crate) fn guard(&self, qp: &QpInner) {
         let guarded = Guarded { qp: Arc::downgrade(&qp.qp), engine: Arc::downgrade(&qp.pd.ctx.engine) };
         let mut mail = self.mail.lock();
@@ -178,7 +181,7 @@ impl Mailbox {
         self.mail.lock().closed
     }
 
-    /// Waits until the connection is over, but not longer than until `end`; says whether it is.
+    /// Waits until the connection has ended, at most until `end`. Returns whether it has ended.
     pub(crate) fn wait_closed(&self, end: Option<Instant>) -> Result<bool> {
         let mut mail = self.mail.lock();
         loop {
@@ -196,7 +199,7 @@ impl Mailbox {
         }
     }
 
-    /// Waits for the next event, but not longer than until `end`.
+    /// Waits for the next event, at most until `end`.
     pub(crate) fn wait(&self, end: Option<Instant>) -> Result<Option<Event>> {
         let mut mail = self.mail.lock();
         loop {
@@ -211,7 +214,8 @@ impl Mailbox {
         }
     }
 
-    /// Waits for the next event, and lets other tasks run meanwhile. None is lost when the future is dropped.
+    /// Waits for the next event, and lets other tasks run meanwhile. No event is lost when the
+    /// future is dropped.
     #[cfg(feature = "tokio")]
     pub(crate) async fn event(&self) -> Result<Event> {
         loop {
@@ -223,7 +227,7 @@ impl Mailbox {
         }
     }
 
-    /// Waits until the connection is over.
+    /// Waits until the connection has ended.
     #[cfg(feature = "tokio")]
     pub(crate) async fn closed(&self) -> Result<()> {
         loop {
@@ -282,10 +286,11 @@ impl Mail {
 }
 
 impl Guarded {
-    /// Ends what is under way. Where that is refused, it has ended already.
+    /// Flushes the queue pair. If the flush fails, the queue pair has ended already.
     fn flush(&self) {
         let Some(qp) = self.qp.upgrade() else { return };
-        // What the peer has acknowledged before it went has arrived: its acknowledgement may still lie here.
+        // Everything that the peer acknowledged before it ended has arrived. Its acknowledgement
+        // may still be unread here, so poll once more.
         if let Some(engine) = self.engine.upgrade() {
             engine.catch_up();
         }
@@ -293,7 +298,7 @@ impl Guarded {
     }
 }
 
-/// What a device says that was opened without a way to the connection manager.
+/// The error of a device that was opened without a connection manager.
 pub(crate) fn none() -> Error {
     Error::refused(
         Errno::EOPNOTSUPP,

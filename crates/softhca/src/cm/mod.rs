@@ -1,14 +1,16 @@
-//! Connections by IP address and port, as `rdma_cm(7)` makes them: the peers need no socket to tell each other about their queue pairs.
+//! Connections by IP address and port, as `rdma_cm(7)` makes them: the peers need no socket to
+//! exchange their endpoints.
 //!
-//! One side has a [`Listener`], which gives a [`Request`] for each peer that asks; the other finds the way by a [`Connector`]. Both make
-//! a queue pair for the connection, post its first receives, and then agree ([`Incoming::accept`], [`Outgoing::connect`]).
-//! Either can send a few bytes of private data along.
+//! The passive side has a [`Listener`], which returns a [`Request`] for each peer that asks. The
+//! active side resolves the address with a [`Connector`]. Both create a queue pair for the
+//! connection, post its first receives, and then agree ([`Incoming::accept`],
+//! [`Outgoing::connect`]). Each side can send a few bytes of private data.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use softhca::cm::{Connector, Listener};
 //!
-//! let fabric = fabric::Fabric::two_hosts()?; // 10.0.0.1 and 10.0.0.2; in a program of its own: softhca::open()?
+//! let fabric = fabric::Fabric::two_hosts()?; // A program calls softhca::open()?
 //! let (here, there) = (fabric.host(0).open()?, fabric.host(1).open()?);
 //!
 //! let listener = Listener::bind(&there, "10.0.0.2:7471".parse()?)?;
@@ -27,7 +29,7 @@
 //! let route = Connector::new(&here).resolve("10.0.0.2:7471".parse()?)?;
 //! let connection = route.prepare(pd.reliable(&cq))?.connect(b"it is me")?;
 //! assert!(connection.private_data().starts_with(b"welcome"));
-//! connection.send_inline(1, b"hello", None)?; // It is a softhca::Qp as well.
+//! connection.send_inline(1, b"hello", None)?; // A connection is a softhca::Qp as well.
 //! cq.wait()?.ok()?;
 //! connection.disconnect()?;
 //! server.join().expect("no panic")?;
@@ -36,19 +38,22 @@
 //!
 //! Datagram queue pairs are found the same way: see [`DatagramListener`].
 //!
-//! With the feature `tokio`, the module `aio` has the same for tasks, under the same names.
+//! With the feature `tokio`, the module `aio` has the same types for tasks, under the same names.
 //!
-//! # Ends
+//! # Disconnection
 //!
-//! When one side disconnects, is dropped or dies, the requests that are under way on the other end with errors, as after
-//! [`Qp::flush`](crate::Qp::flush). Whoever wants to know that its last messages have arrived waits for their completions first.
+//! When one side disconnects, is dropped or dies, the other side's requests in progress end with
+//! errors, as after [`Qp::flush`](crate::Qp::flush). A program that must know that its last
+//! messages have arrived waits for their completions first.
 //!
-//! A request that is dropped is rejected, a connection that is not finished is given up; the peer is told in each case. A peer that
-//! rejects gives [`Error::Declined`](crate::Error::Declined), with its private data; a wrong port too, with reason 8 of the IBA
+//! Dropping a request rejects it, and dropping an unfinished connection gives it up. In both cases
+//! the peer is told. A peer that rejects gives [`Error::Declined`](crate::Error::Declined), with
+//! its private data. A port without a listener gives the same error, with reason 8 of the IBA
 //! (volume 1, 12.6.7.2).
 //!
-//! The agent speaks for the program (IBA volume 1, chapter 12): what one side says arrives also where the other is slow. A small thread of
-//! this crate, one for each open device that has connections, hears what happened.
+//! The agent runs the protocol for the program (IBA volume 1, chapter 12), so a slow program does
+//! not delay the messages. A small thread of this crate, one for each open device that has
+//! connections, receives the events.
 
 mod connection;
 mod connector;

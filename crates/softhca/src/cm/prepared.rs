@@ -1,8 +1,8 @@
-//! Queue pairs that are made for a connection, before both sides have agreed: [`Incoming`] by the side that was asked, [`Outgoing`] by
-//! the one that asks.
+//! Queue pairs for a connection that both sides have not agreed on yet: [`Incoming`] on the passive
+//! side, [`Outgoing`] on the active side.
 //!
-//! They may post receives, so that there is room for the peer's first message. The attributes of each state come from the
-//! connection manager (`rdma_init_qp_attr(3)`).
+//! They can post receives, so that there is room for the peer's first message. The attributes of
+//! each state come from the connection manager (`rdma_init_qp_attr(3)`).
 
 use std::fmt;
 
@@ -24,16 +24,16 @@ use crate::timing::Timing;
 
 /// A queue pair and the id that will connect it.
 pub(crate) struct Prepared {
-    // Ends first: the peer is told before the queue pair is gone.
+    // Dropped first: the peer is told before the queue pair is gone.
     pub(crate) id: Id,
     inner: QpInner,
     pub(crate) ends: Ends,
     timing: Timing,
-    /// READs and atomics at a time, asked as well as served.
+    /// Maximum number of READs and atomics in flight, in each direction.
     reads: u8,
 }
 
-/// READs and atomics at a time, as both sides have agreed.
+/// Numbers of READs and atomics in flight that both sides have agreed on.
 #[derive(Clone, Copy)]
 struct Depth {
     served: u8,
@@ -46,7 +46,7 @@ impl Prepared {
         let inner = qp.bare_for(&id.ctx)?;
         let mut init = id.attributes(QpState::INIT)?;
         init.attr_mask |= attr::ACCESS_FLAGS;
-        // What peers may touch is said where memory is exposed.
+        // The rights of peers are set where memory is exposed.
         init.qp_access_flags = right::REMOTE_WRITE | right::REMOTE_READ | right::REMOTE_ATOMIC;
         inner.qp.modify(&init)?;
         let reads = qp.most_reads()?;
@@ -66,12 +66,12 @@ impl Prepared {
         }
     }
 
-    /// What both sides can, where the peer has said what it can.
+    /// The lesser of both sides' limits, if the peer has told its limits.
     fn agreed(&self, peer: &ConnEvent<'_>) -> Depth {
         Depth { served: peer.responder_resources.min(self.reads), asked: peer.initiator_depth.min(self.reads) }
     }
 
-    /// Takes the queue pair to where it can send, and answers both ends of the connection.
+    /// Moves the queue pair to a state in which it can send. Returns both endpoints.
     fn ready(&self, depth: Depth) -> Result<(Endpoint, Endpoint)> {
         let mut rtr = self.id.attributes(QpState::RTR)?;
         rtr.attr_mask |= attr::MAX_DEST_RD_ATOMIC | attr::MIN_RNR_TIMER;
@@ -114,7 +114,7 @@ impl Prepared {
 /// ```compile_fail,E0382
 /// # fn example(incoming: softhca::cm::Incoming) -> softhca::Result<()> {
 /// let connection = incoming.accept(b"")?;
-/// incoming.accept(b"again")?; // It has become the connection.
+/// incoming.accept(b"again")?; // `incoming` has become the connection.
 /// # drop(connection); Ok(()) }
 /// ```
 pub struct Incoming {
@@ -129,18 +129,20 @@ impl Incoming {
         Self { prepared, depth, private_data: peer.private_data.to_vec() }
     }
 
-    /// Posts a receive; `id` comes back with its completion.
+    /// Posts a receive; its completion comes with `id`.
     ///
     /// # Errors
-    /// As [`Qp::receive`].
+    /// The errors of [`Qp::receive`].
     pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
         self.prepared.inner.receive(id, into.into().parts)
     }
 
-    /// Accepts the peer, with up to 196 bytes for it, and waits until it has heard of it (`rdma_accept(3)`).
+    /// Accepts the peer, with up to 196 bytes for it, and waits until the peer confirms
+    /// (`rdma_accept(3)`).
     ///
     /// # Errors
-    /// [`Declined`](crate::Error::Declined) when the peer has changed its mind, ETIMEDOUT when it is not heard of any more.
+    /// [`Declined`](crate::Error::Declined) when the peer has given up, ETIMEDOUT when the peer
+    /// does not answer any more.
     pub fn accept(self, private_data: &[u8]) -> Result<Connection> {
         let ends = self.answer(private_data)?;
         self.prepared.id.expect(EventKind::ESTABLISHED)?;
@@ -160,11 +162,12 @@ impl Incoming {
     }
 }
 
-/// A queue pair for a peer that is to be asked: post receives, then [`connect`](Outgoing::connect).
+/// A queue pair for a peer that this side will ask: post receives, then
+/// [`connect`](Outgoing::connect).
 ///
 /// ```compile_fail,E0599
 /// # fn example(outgoing: softhca::cm::Outgoing) -> softhca::Result<()> {
-/// outgoing.send_inline(1, b"hello", None)?; // Nobody has agreed to listen.
+/// outgoing.send_inline(1, b"hello", None)?; // It is not connected yet.
 /// # Ok(()) }
 /// ```
 pub struct Outgoing {
@@ -172,18 +175,20 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Posts a receive; `id` comes back with its completion.
+    /// Posts a receive; its completion comes with `id`.
     ///
     /// # Errors
-    /// As [`Qp::receive`].
+    /// The errors of [`Qp::receive`].
     pub fn receive(&self, id: u64, into: impl Into<Message>) -> Result<(), Rejected> {
         self.prepared.inner.receive(id, into.into().parts)
     }
 
-    /// Asks the peer for a connection, with up to 56 bytes for it, and waits for its answer (`rdma_connect(3)`).
+    /// Asks the peer for a connection, with up to 56 bytes for it, and waits for the answer
+    /// (`rdma_connect(3)`).
     ///
     /// # Errors
-    /// [`Declined`](crate::Error::Declined) when the peer rejects it or nobody listens, ETIMEDOUT when nobody answers.
+    /// [`Declined`](crate::Error::Declined) when the peer rejects the connection or nobody listens,
+    /// ETIMEDOUT when nobody answers.
     pub fn connect(self, private_data: &[u8]) -> Result<Connection> {
         self.ask(private_data)?;
         let answer = self.prepared.id.expect(EventKind::CONNECT_RESPONSE)?;

@@ -1,9 +1,11 @@
-//! Registered memory: [`Buffer`], which one party at a time has, and [`Exposed`], which peers may touch.
+//! Registered memory: [`Buffer`], which has one owner at a time, and [`Exposed`], which peers may
+//! access.
 //!
-//! The only module with `unsafe`. A buffer's bytes are references only while nobody else can touch them: posting moves the buffer away, and
-//! no peer has a right on it. Exposed memory is never a reference, only copied to and from. Memory is freed, or given back to the program
-//! that brought it, after the registration has ended, which waits for every copy under way; where it cannot be ended, the memory is kept
-//! for ever.
+//! This is the only module with `unsafe`. References to a buffer's bytes exist only while nobody
+//! else can access them: posting moves the buffer away, and no peer has a right on it. Exposed
+//! memory is never referenced, only copied to and from. Memory is freed, or given back to the
+//! program, after its registration has ended, which waits for every copy in progress. If the
+//! registration cannot be ended, the memory is kept for ever.
 
 mod own;
 mod region;
@@ -24,30 +26,35 @@ use crate::remote::{Access, RemoteRegion};
 
 pub use self::own::{Kept, Mapping, Memory};
 
-/// Registered memory of one's own, to send from and to receive into; a slice of bytes.
+/// Registered memory of one owner, to send from and to receive into. It dereferences to a slice of
+/// bytes.
 ///
-/// Posting moves it into the request, and the completion gives it back: what the adapter uses cannot be touched meanwhile.
-/// [`Pd::buffer`](crate::Pd::buffer) makes one; [`Pd::register`](crate::Pd::register) makes one of memory that the program has
-/// already. No peer can reach it by a key.
+/// Posting moves the buffer into the request, and the completion gives it back. So the program
+/// cannot touch memory that the adapter uses. [`Pd::buffer`](crate::Pd::buffer) allocates a buffer;
+/// [`Pd::register`](crate::Pd::register) makes one from existing memory of the program. No peer can
+/// access a buffer by a key.
 ///
 /// ```compile_fail,E0382
-/// # fn example(qp: softhca::Qp<softhca::Reliable>, mut buffer: softhca::Buffer) -> softhca::Result<()> {
+/// # fn example(qp: softhca::Qp<softhca::Reliable>, mut buffer: softhca::Buffer)
+/// #     -> softhca::Result<()> {
 /// qp.send(1, buffer)?;
-/// buffer[0] = 1; // It is being sent.
+/// buffer[0] = 1; // The adapter sends it.
 /// # Ok(()) }
 /// ```
 ///
 /// ```compile_fail,E0382
-/// # fn example(qp: softhca::Qp<softhca::Reliable>, buffer: softhca::Buffer) -> softhca::Result<()> {
+/// # fn example(qp: softhca::Qp<softhca::Reliable>, buffer: softhca::Buffer)
+/// #     -> softhca::Result<()> {
 /// qp.receive(1, buffer)?;
 /// println!("{:?}", &buffer[..4]); // Nothing has arrived yet.
 /// # Ok(()) }
 /// ```
 ///
 /// ```compile_fail,E0382
-/// # fn example(qp: softhca::Qp<softhca::Reliable>, buffer: softhca::Buffer) -> softhca::Result<()> {
+/// # fn example(qp: softhca::Qp<softhca::Reliable>, buffer: softhca::Buffer)
+/// #     -> softhca::Result<()> {
 /// qp.send(1, buffer)?;
-/// drop(buffer); // Its memory is being read.
+/// drop(buffer); // The adapter reads its memory.
 /// # Ok(()) }
 /// ```
 pub struct Buffer {
@@ -67,17 +74,20 @@ impl Buffer {
         Ok(Self { region, at: 0, len })
     }
 
-    /// Ends the registration and gives back the memory that [`Pd::register`](crate::Pd::register) took, with the bytes as they are now.
+    /// Ends the registration and gives back the memory that [`Pd::register`](crate::Pd::register)
+    /// took, with its current bytes.
     ///
     /// # Errors
-    /// EINVAL when the memory is of another type, EBUSY while another piece of it exists ([`Buffer::split_at`], [`Buffer::pieces`]), EIO
-    /// in a process that inherited it over a fork. The buffer is in the error.
+    /// EINVAL when the memory is of another type, EBUSY while another piece of it exists
+    /// ([`Buffer::split_at`], [`Buffer::pieces`]), EIO in a process that inherited it over a fork.
+    /// The error contains the buffer.
     pub fn into_inner<M: Memory>(self) -> Result<M, Kept<Self>> {
         let Self { region, at, len } = self;
         Region::release(region).map_err(|(error, region)| Kept { error, memory: Self { region, at, len } })
     }
 
-    /// Two buffers, before and from `mid`. They share the registration, which ends with the last of them.
+    /// Splits the buffer into the bytes before `mid` and the bytes from `mid`. Both share the
+    /// registration, which ends with the last of them.
     ///
     /// # Panics
     /// When `mid` is beyond the end.
@@ -89,7 +99,8 @@ impl Buffer {
         (self, behind)
     }
 
-    /// Cuts it into buffers of `size` bytes; a shorter rest is left out. One registration serves many requests that way.
+    /// Splits the buffer into pieces of `size` bytes; a shorter remainder is left out. So one
+    /// registration serves many requests.
     ///
     /// # Panics
     /// When `size` is 0.
@@ -100,7 +111,7 @@ impl Buffer {
         (0..self.len / size).map(piece).collect()
     }
 
-    /// A part of it, to post; the completion gives back the whole.
+    /// A part of the buffer, to post. The completion gives back the whole buffer.
     ///
     /// # Panics
     /// When the range is not inside.
@@ -120,9 +131,10 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: inside the block, which is initialised and lives as long as the region. This buffer alone has these bytes: other
-        // buffers of the region have others, the adapter touches them only for a request that has taken the buffer, and
-        // peers have no right on the registration.
+        // SAFETY: the range is inside the block, which is initialised and lives as long as the
+        // region. Only this buffer has these bytes: other buffers of the region have other bytes,
+        // the adapter touches them only for a request that has taken the buffer, and peers have no
+        // right on the registration.
         unsafe { std::slice::from_raw_parts(self.region.pointer(self.at), self.len) }
     }
 }
@@ -140,12 +152,14 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Registered memory that peers may read, write or change atomically, as [`Access`] says; they name it by its [`RemoteRegion`].
+/// Registered memory that peers may read, write or change atomically, as [`Access`] allows. Peers
+/// name it by its [`RemoteRegion`].
 ///
-/// A peer may write while we look, so it is never a slice: bytes are copied in and out, and words of 8 bytes are atomic with the
-/// peers' atomics. [`Pd::expose`](crate::Pd::expose) makes it; [`Pd::expose_memory`](crate::Pd::expose_memory) makes it of memory that
-/// the program has already. Clones are the same memory; the registration ends with the last of them, and peers that still use its token
-/// then get errors.
+/// A peer may write at any time, so the memory is never a slice: bytes are copied in and out, and
+/// words of 8 bytes are atomic with the peers' atomics. [`Pd::expose`](crate::Pd::expose) allocates
+/// it; [`Pd::expose_memory`](crate::Pd::expose_memory) makes it from existing memory of the
+/// program. Clones refer to the same memory. The registration ends with the last clone, and peers
+/// that use its token afterwards get errors.
 ///
 /// ```compile_fail
 /// # fn example(window: softhca::Exposed) {
@@ -169,56 +183,61 @@ impl Exposed {
         Ok(Self { region, len })
     }
 
-    /// Ends the registration and gives back the memory that [`Pd::expose_memory`](crate::Pd::expose_memory) took, with all that peers
-    /// have written. When it returns, no peer can read or write the memory any more; peers that try get errors.
+    /// Ends the registration and gives back the memory that
+    /// [`Pd::expose_memory`](crate::Pd::expose_memory) took, with everything that peers have
+    /// written. When the call returns, no peer can access the memory any more; peers that try get
+    /// errors.
     ///
     /// # Errors
-    /// EINVAL when the memory is of another type, EBUSY while a clone exists or a posted request uses the memory, EIO in a process that
-    /// inherited it over a fork. The exposed memory is in the error.
+    /// EINVAL when the memory is of another type, EBUSY while a clone exists or a posted request
+    /// uses the memory, EIO in a process that inherited it over a fork. The error contains the
+    /// exposed memory.
     pub fn into_inner<M: Memory>(self) -> Result<M, Kept<Self>> {
         let Self { region, len } = self;
         Region::release(region).map_err(|(error, region)| Kept { error, memory: Self { region, len } })
     }
 
-    /// Its length in bytes.
+    /// Length of the memory in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes at all.
+    /// Whether the memory has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What a peer needs to know to address all of it.
+    /// The token that a peer needs to access the whole memory.
     #[must_use]
     pub fn token(&self) -> RemoteRegion {
         RemoteRegion { addr: self.region.addr(0), rkey: self.region.rkey(), len: self.len() as u64 }
     }
 
-    /// Copies bytes out, from `at` on. What a peer writes meanwhile may be in the copy or not.
+    /// Copies bytes from the memory, beginning at `at`. The copy may or may not contain what a peer
+    /// writes at the same time.
     ///
     /// # Panics
     /// When the range is not inside.
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: both sides are mapped and of this length; no reference to the region's bytes exists anywhere.
+        // SAFETY: both sides are mapped and of this length; no reference to the region's bytes
+        // exists anywhere.
         unsafe { usermem::copy(into.as_mut_ptr(), self.region.pointer(at), into.len()) }.expect("our own memory");
     }
 
-    /// Copies bytes in, from `at` on.
+    /// Copies bytes into the memory, beginning at `at`.
     ///
     /// # Panics
     /// When the range is not inside.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         self.check(at, bytes.len());
-        // SAFETY: as for reading.
+        // SAFETY: as for `read`.
         unsafe { usermem::copy(self.region.pointer(at), bytes.as_ptr(), bytes.len()) }.expect("our own memory");
     }
 
-    /// The bytes of a range, copied.
+    /// A copy of the bytes of a range.
     ///
     /// # Panics
     /// When the range is not inside.
@@ -230,17 +249,18 @@ impl Exposed {
         bytes
     }
 
-    /// The word at `at`, in native byte order, at one moment; what the peer wrote before it is seen after.
+    /// Loads the word at `at` atomically, in native byte order. What the peer wrote before the word
+    /// is visible afterwards.
     ///
     /// # Panics
-    /// When the 8 bytes are not inside, or `at` is no multiple of 8.
+    /// When the 8 bytes are not inside, or `at` is not a multiple of 8.
     #[must_use]
     pub fn load(&self, at: usize) -> u64 {
         // SAFETY: a word of our own memory, to which no reference exists.
         unsafe { usermem::load(self.word(at)) }.expect("our own memory")
     }
 
-    /// Sets the word at `at`, in one store.
+    /// Stores the word at `at` atomically.
     ///
     /// # Panics
     /// As [`Exposed::load`].
@@ -249,7 +269,8 @@ impl Exposed {
         self.write(at, &value.to_ne_bytes());
     }
 
-    /// Adds to the word at `at`, wrapping around; atomic with the peers' atomics. Answers what stood there before.
+    /// Adds to the word at `at`, wrapping around; atomic with the peers' atomics. Returns the
+    /// previous value.
     ///
     /// # Panics
     /// As [`Exposed::load`].
@@ -258,7 +279,8 @@ impl Exposed {
         unsafe { usermem::fetch_add(self.word(at), value) }.expect("our own memory")
     }
 
-    /// Puts `new` in the place of `expected`, if that stands at `at`; atomic with the peers' atomics. Answers what stood there before.
+    /// Replaces the word at `at` with `new` if it is `expected`; atomic with the peers' atomics.
+    /// Returns the previous value.
     ///
     /// # Panics
     /// As [`Exposed::load`].
@@ -267,7 +289,7 @@ impl Exposed {
         unsafe { usermem::compare_swap(self.word(at), expected, new) }.expect("our own memory")
     }
 
-    /// A part of it, to send from or to receive or read into.
+    /// A part of the memory, to send from or to receive or read into.
     ///
     /// # Panics
     /// When the range is not inside.
@@ -302,7 +324,7 @@ impl fmt::Debug for Exposed {
     }
 }
 
-/// Start and length of a range inside of `len` bytes.
+/// Start and length of a range inside `len` bytes.
 ///
 /// # Panics
 /// When the range is not inside.
@@ -311,7 +333,7 @@ pub(crate) fn inside(range: impl RangeBounds<usize>, len: usize) -> (usize, usiz
     checked(range, len).unwrap_or_else(|| panic!("the range {shown:?} is not inside of {len} bytes"))
 }
 
-/// Start and length of a range, if it is inside of `len` bytes.
+/// Start and length of a range if it is inside `len` bytes.
 pub(crate) fn checked(range: impl RangeBounds<usize>, len: usize) -> Option<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

@@ -1,4 +1,5 @@
-//! One registration and the memory that it owns. Not who may touch the bytes: that is for its users. Principal type: [`Region`].
+//! One registration and the memory that it owns. It does not decide who may touch the bytes: its
+//! users do. Principal type: [`Region`].
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -13,7 +14,8 @@ use super::own::{Held, Kept, Memory};
 use crate::error::{Error, Result};
 use crate::pd::PdInner;
 
-/// A registration. Its memory is freed after the registration has ended, which waits for every copy under way.
+/// A registration. Its memory is freed after the registration has ended, which waits for every copy
+/// in progress.
 pub(crate) struct Region {
     mr: Arc<engine::Mr>,
     base: NonNull<u8>,
@@ -23,8 +25,8 @@ pub(crate) struct Region {
     _pd: Arc<PdInner>,
 }
 
-// SAFETY: a region is an address, a length and an owner that nobody calls. Who may touch the bytes when is decided by `Buffer` and
-// `Exposed`.
+// SAFETY: a region is an address, a length and an owner that nobody calls. `Buffer` and `Exposed`
+// decide who may touch the bytes and when.
 unsafe impl Send for Region {}
 // SAFETY: as above; the region itself is never changed while it is shared.
 unsafe impl Sync for Region {}
@@ -64,7 +66,8 @@ impl Region {
         Sge::new(self.addr(at), u32::try_from(len).unwrap_or(u32::MAX), self.mr.lkey())
     }
 
-    /// Ends the registration and gives the memory back. When it returns, nobody touches the memory through its key any more.
+    /// Ends the registration and gives the memory back. When the call returns, nobody can access
+    /// the memory through its key.
     pub(super) fn release<M: Memory>(region: Arc<Self>) -> Result<M, (Error, Arc<Self>)> {
         if !region.memory.as_deref().is_some_and(<dyn Any + Send>::is::<Held<M>>) {
             let reason = format!("the registered memory is not of type {}", std::any::type_name::<M>());
@@ -85,8 +88,8 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        // In a process that inherited the memory over a fork, or when the agent refuses, it is not known whether somebody still
-        // touches it: then the memory stays for ever.
+        // If deregistration fails (in a process that inherited the memory over a fork, or when the
+        // agent refuses), somebody may still touch the memory. So the memory stays for ever.
         if self.mr.dereg().is_err() {
             let _ = ManuallyDrop::new(memory);
         }
