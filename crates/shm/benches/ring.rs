@@ -1,5 +1,5 @@
-//! What a record costs that goes through a lane's ring, in and out, on one thread, without a second processor's cache:
-//! `cargo bench -p softhca-shm --bench ring`.
+//! What a record costs that goes through a lane's ring, in and out, on one thread, without a second
+//! processor's cache: `cargo bench -p softhca-shm --bench ring`.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! The bulk ring: a byte ring for payload that is too large for cells, in contiguous pieces. It carries no lengths and no
-//! commits of its own: a cell names the (offset, length) of each piece, so the cell ring orders and publishes it.
-//! Principal types: [`BulkTx`] and [`BulkRx`].
+//! The bulk ring: a byte ring for payload that is too large for cells, in contiguous pieces. It
+//! carries no lengths and no commits of its own: a cell names the (offset, length) of each piece,
+//! so the cell ring orders and publishes it. Principal types: [`BulkTx`] and [`BulkRx`].
 //!
-//! Pieces are rounded up to cache lines and released in the order in which they were reserved. A piece never straddles the
-//! end: what is left there is skipped and freed together with the piece.
+//! Pieces are rounded up to cache lines and released in the order in which they were reserved. A
+//! piece never straddles the end: what is left there is skipped and freed together with the piece.
 
 use std::io;
 use std::ptr::NonNull;
@@ -22,11 +22,11 @@ const LINE: u32 = 64;
 /// A reserved piece of the ring, to be filled before the cell that names it is pushed.
 #[derive(Debug)]
 pub struct BulkSlot {
-    /// Where in the ring it begins: what the cell says.
+    /// Offset in the ring, which the cell contains.
     pub offset: u32,
-    /// Where it begins in this process.
+    /// Address in this process.
     pub ptr: NonNull<u8>,
-    /// How many bytes were asked for.
+    /// Number of bytes that were reserved.
     pub len: u32,
     claim: Claim,
 }
@@ -44,7 +44,8 @@ impl BulkTx {
         Self { claims: Claims::new(control), bytes }
     }
 
-    /// Reserves `len` contiguous bytes (1 to [`PIECE_MAX`], else it panics); None when the consumer has to release some first.
+    /// Reserves `len` contiguous bytes (1 to [`PIECE_MAX`], else it panics); `None` when the
+    /// consumer must release some first.
     pub fn reserve(&mut self, len: usize) -> Result<Option<BulkSlot>, Broken> {
         let Some(claim) = self.claims.claim(len)? else {
             return Ok(None);
@@ -53,27 +54,29 @@ impl BulkTx {
         Ok(Some(BulkSlot { offset: claim.offset, ptr, len: len as u32, claim }))
     }
 
-    /// Like [`BulkTx::reserve`] for as many bytes as there are in `bytes`, which it copies in.
+    /// Reserves room for `bytes` as [`BulkTx::reserve`] does, and copies `bytes` in.
     pub fn put(&mut self, bytes: &[u8]) -> Result<Option<BulkSlot>, Broken> {
         let Some(slot) = self.reserve(bytes.len())? else {
             return Ok(None);
         };
-        // SAFETY: the slot is as long as `bytes` and lies inside the mapping, which the window keeps alive.
+        // SAFETY: the slot is as long as `bytes` and lies inside the mapping, which the window
+        // keeps alive.
         unsafe { store_bytes(slot.ptr.as_ptr(), bytes) };
         Ok(Some(slot))
     }
 
-    /// Undoes the latest reservation, whose cell could not be pushed. Panics when it is not the latest.
+    /// Undoes the latest reservation, whose cell could not be pushed. Panics when it is not the
+    /// latest.
     pub fn cancel(&mut self, slot: BulkSlot) {
         self.claims.cancel(slot.claim);
     }
 
-    /// Has the consumer released everything?
+    /// Whether the consumer has released everything.
     pub fn idle(&mut self) -> bool {
         self.claims.idle()
     }
 
-    /// Gives the ring's pages back to the system if it is idle, and says whether it did.
+    /// Gives the ring's pages back to the system if the ring is idle; returns whether it was.
     pub fn give_back(&mut self) -> io::Result<bool> {
         if !self.idle() {
             return Ok(false);
@@ -96,7 +99,8 @@ impl BulkRx {
         Self { releases: Releases::new(control), bytes }
     }
 
-    /// The piece that a cell names; None when there can be no such piece. The bytes stay the peer's to scribble over.
+    /// The piece that a cell names; `None` when no such piece is possible. The peer can still
+    /// change the bytes at any time.
     pub fn slice(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
         if !plausible(offset, len) {
             return None;
@@ -104,21 +108,22 @@ impl BulkRx {
         self.bytes.pointer(offset as usize, len as usize)
     }
 
-    /// Copies out the piece of `into.len()` bytes that a cell names, and gives it back to the producer. False when there can be
-    /// no such piece.
+    /// Copies out the piece of `into.len()` bytes that a cell names, and gives it back to the
+    /// producer. False when no such piece is possible.
     #[must_use]
     pub fn take(&mut self, offset: u32, into: &mut [u8]) -> bool {
         let Some((len, piece)) = u32::try_from(into.len()).ok().and_then(|len| Some((len, self.slice(offset, len)?)))
         else {
             return false;
         };
-        // SAFETY: `slice` checked that the bytes are inside the mapping, which the window keeps alive.
+        // SAFETY: `slice` checked that the bytes are inside the mapping, which the window keeps
+        // alive.
         unsafe { load_bytes(piece.as_ptr(), into) };
         self.release(offset, len);
         true
     }
 
-    /// Gives a piece back to the producer, and with it all pieces before it. One that cannot exist is ignored.
+    /// Gives a piece and all pieces before it back to the producer. An impossible piece is ignored.
     pub fn release(&mut self, offset: u32, len: u32) {
         self.releases.release(offset, len);
     }
@@ -138,7 +143,7 @@ pub(crate) struct Claims<M: Memory = Window> {
     control: M,
     /// The end of the latest reservation.
     tail: u32,
-    /// The consumer's head as last seen.
+    /// The consumer's head when it was last read.
     head: u32,
     broken: bool,
 }
@@ -178,10 +183,10 @@ impl<M: Memory> Claims<M> {
     }
 
     fn look_at_head(&mut self) -> Result<(), Broken> {
-        // Acquire: pairs with the release store in `Releases::release`, so that the consumer has finished with the bytes
-        // that are about to be written again.
+        // Acquire: pairs with the release store in `Releases::release`, so that the consumer has
+        // finished with the bytes that are about to be overwritten.
         let head = self.control.load(BULK_HEAD, Ordering::Acquire);
-        // It only moves forward, and not past what was reserved.
+        // A valid head only moves forward, and never past the tail.
         let forward = head.wrapping_sub(self.head) <= self.tail.wrapping_sub(self.head);
         if self.broken || !forward {
             self.broken = true;
@@ -215,12 +220,12 @@ impl<M: Memory> Releases<M> {
         }
         let skipped = offset.wrapping_sub(self.head) % SIZE;
         self.head = self.head.wrapping_add(skipped).wrapping_add(round_up(len));
-        // Release: pairs with the acquire load in `Claims::look_at_head`, see there.
+        // Release: pairs with the acquire load in `Claims::look_at_head`.
         self.control.store(BULK_HEAD, self.head, Ordering::Release);
     }
 }
 
-/// Could the producer have reserved this?
+/// Whether the producer could have reserved this piece.
 fn plausible(offset: u32, len: u32) -> bool {
     offset.is_multiple_of(LINE)
         && offset < SIZE
@@ -228,7 +233,7 @@ fn plausible(offset: u32, len: u32) -> bool {
         && round_up(len) <= SIZE - offset
 }
 
-/// To whole cache lines; the length is at most [`PIECE_MAX`].
+/// Rounds up to whole cache lines; the length is at most [`PIECE_MAX`].
 fn round_up(len: u32) -> u32 {
     len.next_multiple_of(LINE)
 }

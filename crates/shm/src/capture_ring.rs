@@ -1,13 +1,15 @@
-//! A capture ring: a ring of records of any length, from one process to another, that loses what it has no room for rather than wait.
+//! A capture ring: a ring of records of any length, from one process to another. If there is no
+//! room for a record, the writer drops the record and does not wait.
 //!
 //! ```text
 //!   0  bytes ever written u64         (the writer's)
 //!  64  bytes ever read u64            (the reader's)
 //! 128  records lost u64 · attached u32 (the writer's)
-//! 256  records: length u32, 0 u32, bytes, up to a multiple of 8; one that reaches the end goes on at the beginning
+//! 256  records: length u32, 0 u32, bytes, up to a multiple of 8;
+//!      a record that reaches the end continues at the beginning
 //! ```
-//! It is for what is shown to people: nobody is woken, the reader looks now and then. What the other side has written is a claim. Principal
-//! types: [`CaptureRingTx`], [`CaptureRingRx`].
+//! The ring carries diagnostics: nobody is woken, and the reader polls from time to time. Words of
+//! the other side are untrusted. Principal types: [`CaptureRingTx`], [`CaptureRingRx`].
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,15 +23,16 @@ const READ: usize = 64;
 const LOST: usize = 128;
 const ATTACHED: usize = 136;
 const RECORDS: usize = 256;
-/// Bytes before a record's own.
+/// Length of a record's header.
 const HEAD: usize = 8;
 
-/// The smallest and the largest capture ring, in bytes of records.
+/// The smallest size of a capture ring, in bytes of records.
 pub const CAPTURE_RING_MIN: usize = 64 * 1024;
-/// See [`CAPTURE_RING_MIN`].
+/// The largest size of a capture ring, in bytes of records.
 pub const CAPTURE_RING_MAX: usize = 1 << 30;
 
-/// Makes the memory of a capture ring with room for `room` bytes, a power of two between [`CAPTURE_RING_MIN`] and [`CAPTURE_RING_MAX`].
+/// Creates the memory of a capture ring of `room` bytes, a power of two between
+/// [`CAPTURE_RING_MIN`] and [`CAPTURE_RING_MAX`].
 pub fn create_capture_ring(room: usize) -> io::Result<OwnedFd> {
     Ok(Region::create("softhca-capture-ring", RECORDS + sound(room)?)?.1)
 }
@@ -44,31 +47,32 @@ fn sound(room: usize) -> io::Result<usize> {
 pub struct CaptureRingTx {
     region: Region,
     room: usize,
-    /// What stands in the memory as WRITTEN and LOST, where nobody else can change it.
+    /// Private copies of WRITTEN and LOST, which nobody else can change.
     written: u64,
     lost: u64,
 }
 
 impl CaptureRingTx {
-    /// Maps a capture ring to write to it.
+    /// Maps a capture ring for writing.
     pub fn map(fd: BorrowedFd<'_>, room: usize) -> io::Result<Self> {
         let region = Region::map(fd, RECORDS + sound(room)?)?;
         Ok(Self { region, room, written: 0, lost: 0 })
     }
 
-    /// Tells the reader that everything is written from now on.
+    /// Tells the reader that every packet is written from now on.
     pub fn attach(&self) {
         // Release: pairs with the reader's acquire in `is_attached`.
         self.region.word(ATTACHED).store(1, Ordering::Release);
     }
 
-    /// Writes one record of several parts, or counts it as lost; says which.
+    /// Writes one record of several parts, or counts it as lost; returns whether it was written.
     pub fn push(&mut self, parts: &[&[u8]]) -> bool {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let size = HEAD + len.next_multiple_of(8);
-        // Acquire: pairs with the reader's release, so that it has copied what is overwritten.
+        // Acquire: pairs with the reader's release, so that the reader has copied the bytes that
+        // are about to be overwritten.
         let used = self.written.wrapping_sub(self.region.word64(READ).load(Ordering::Acquire));
-        // A reader that claims to be ahead of us is not believed: there is no room.
+        // A reader's position ahead of the writer is invalid: treat the ring as full.
         let free = usize::try_from(used).ok().and_then(|used| self.room.checked_sub(used)).unwrap_or(0);
         if size > free {
             self.lost += 1;
@@ -104,17 +108,17 @@ pub struct CaptureRingRx {
 }
 
 impl CaptureRingRx {
-    /// Begins to read a capture ring.
+    /// Maps a capture ring for reading.
     pub fn map(fd: BorrowedFd<'_>, room: usize) -> io::Result<Self> {
         Ok(Self { region: Region::map(fd, RECORDS + sound(room)?)?, room, read: 0 })
     }
 
-    /// Whether the writer has said that it writes everything.
+    /// Whether the writer has said that it writes every packet.
     pub fn is_attached(&self) -> bool {
         self.region.word(ATTACHED).load(Ordering::Acquire) != 0
     }
 
-    /// Records that there was no room for, as the writer says.
+    /// Number of records that had no room, as the writer reports.
     pub fn lost(&self) -> u64 {
         self.region.word64(LOST).load(Ordering::Relaxed)
     }
@@ -127,7 +131,7 @@ impl CaptureRingRx {
     /// Takes the next record; false when there is none.
     ///
     /// # Errors
-    /// The writer has written what no sound one writes.
+    /// The writer has written something that no correct writer writes.
     pub fn pop(&mut self, into: &mut Vec<u8>) -> Result<bool, Broken> {
         // Acquire: pairs with the writer's release.
         let ready = self.region.word64(WRITTEN).load(Ordering::Acquire).wrapping_sub(self.read);

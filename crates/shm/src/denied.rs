@@ -1,8 +1,9 @@
-//! A system call that the kernel refuses where softhca cannot do without it: which call, the error, and what to do next.
+//! A system call that the kernel refuses where softhca cannot do without it: which call, the error,
+//! and what to do next.
 //!
-//! "Operation not permitted" alone helps nobody: in a container it is usually the seccomp profile. The error stays an
-//! [`io::Error`] for all who pass it on; [`errno`] finds its number again. Not for calls that fail in the course of things.
-//! Principal type: [`Denied`].
+//! "Operation not permitted" alone helps nobody: in a container it is usually the seccomp profile.
+//! The error stays an [`io::Error`] for all who pass it on; [`errno`] finds its number again. Not
+//! for calls that fail in the course of things. Principal type: [`Denied`].
 
 use std::error::Error;
 use std::fmt;
@@ -71,7 +72,8 @@ pub fn named(call: &'static str) -> impl Fn(io::Error) -> io::Error {
     }
 }
 
-/// Names the call only if the kernel forbids it, for calls that fail in the course of things as well.
+/// Names the call only if the kernel forbids it, for calls that fail in the course of things as
+/// well.
 pub fn forbidden(call: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| match errno {
         Errno::PERM | Errno::NOSYS => Denied { call, errno }.into(),
@@ -79,7 +81,8 @@ pub fn forbidden(call: &'static str) -> impl Fn(Errno) -> io::Error {
     }
 }
 
-/// What an error says. Where a limit of open files is reached, whatever the call, that needs no name to be mended.
+/// What an error says. Where a limit of open files is reached, whatever the call, that needs no
+/// name to be mended.
 #[must_use]
 pub fn told(error: &io::Error) -> String {
     let limit = Errno::from_io_error(error).filter(|errno| matches!(*errno, Errno::MFILE | Errno::NFILE | Errno::FBIG));

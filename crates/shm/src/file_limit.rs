@@ -1,14 +1,17 @@
-//! Writing files in a process that may be limited in how long its files get (`ulimit -f`): an error instead of a signal.
+//! Writing files in a process that may be limited in how long its files get (`ulimit -f`): an error
+//! instead of a signal.
 //!
-//! The kernel answers a write or an `ftruncate` beyond the limit with EFBIG, and with SIGXFSZ, which ends the process. A library must not
-//! end its program for a line of a log, and must not change what the program does about signals either. [`without_signal`] blocks the
-//! signal for the calling thread, and takes it away again if it came.
+//! The kernel answers a write or an `ftruncate` beyond the limit with EFBIG, and with SIGXFSZ,
+//! which ends the process. A library must not end its program for a line of a log, and must not
+//! change what the program does about signals either. [`without_signal`] blocks the signal for the
+//! calling thread, and takes it away again if it came.
 
 use std::mem::MaybeUninit;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Calls `act`, which may write files, and whose errors may be EFBIG. Without a limit it costs one system call.
+/// Calls `act`, which may write files, and whose errors may be EFBIG. Without a limit it costs one
+/// system call.
 pub fn without_signal<T>(act: impl FnOnce() -> T) -> T {
     let _blocked = getrlimit(Resource::Fsize).current.and_then(|_| Blocked::new());
     act()
@@ -40,7 +43,8 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         let (set, now) = (only(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-        // SAFETY: the set and the time are valid for the call, which writes nothing else. It takes the signal if it waits for this thread.
+        // SAFETY: the set and the time are valid for the call, which writes nothing else. It takes
+        // the signal if it waits for this thread.
         unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now) };
         // SAFETY: the set is the one that was in effect before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };

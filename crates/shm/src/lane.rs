@@ -1,5 +1,6 @@
-//! A lane: one region between two parties, with a cell ring and a bulk ring in each direction. It is not a transport: what
-//! the records mean is the caller's business. Principal items: [`ends`], [`LaneTx`] and [`LaneRx`].
+//! A lane: one region between two parties, with a cell ring and a bulk ring in each direction. It
+//! is not a transport: the caller defines the meaning of the records. Principal items: [`ends`],
+//! [`LaneTx`] and [`LaneRx`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,22 +11,22 @@ use crate::memory::{Memory, Window};
 use crate::region::Region;
 use crate::ring::{Consumer, Glance, Producer};
 
-/// Bytes of a lane's region.
+/// Length of a lane's region.
 pub const LANE_LEN: usize = layout::LANE_LEN;
-/// Bytes of each bulk ring of a lane.
+/// Length of each bulk ring of a lane.
 pub const BULK: usize = layout::BULK;
 
-/// The two parties of a lane; who is which is agreed when the lane is opened.
+/// The two parties of a lane. Which party is which side is agreed when the lane is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The party that writes the first cell ring and the first bulk ring.
     A,
-    /// The other.
+    /// The other party.
     B,
 }
 
-/// One side's ends of a lane in a fresh region. Each side takes its ends once in the region's life; both may live in one
-/// process. Panics when the region is shorter than [`LANE_LEN`].
+/// One side's ends of a lane in a fresh region. Each side takes its ends once in the region's life;
+/// both may live in one process. Panics when the region is shorter than [`LANE_LEN`].
 pub fn ends(region: Arc<Region>, side: Side) -> (LaneTx, LaneRx) {
     let direction = |i: usize| Window::new(region.clone(), i * DIRECTION, DIRECTION_LEN);
     let bytes = |i: usize| Window::new(region.clone(), BULK_AT + i * BULK, BULK);
@@ -57,9 +58,10 @@ pub struct LaneTx {
 }
 
 impl LaneTx {
-    /// Tells the peer whether we wait for space: only for going to sleep, because saying so costs a system call. After
-    /// `set_waiting(true)` try once more to push or reserve: space made before the peer could see the word is found then,
-    /// and for all other space the peer wakes us.
+    /// Tells the peer whether this side waits for space. Use it only before sleeping, because it
+    /// costs a system call. After `set_waiting(true)` try once more to push or reserve. That
+    /// attempt finds space that the peer freed before it could see the word; for space freed later
+    /// the peer notifies this side.
     pub fn set_waiting(&self, waiting: bool) {
         say_waiting(&self.control, waiting);
     }
@@ -76,17 +78,18 @@ pub struct LaneRx {
 }
 
 impl LaneRx {
-    /// Does the peer wait for space? Ask after publishing or releasing some; if so, clear first, then ring its notifier.
+    /// Whether the peer waits for space. Check it after publishing or releasing space; if true,
+    /// clear it first, then notify the peer.
     pub fn peer_waiting(&self) -> bool {
         said_waiting(&self.control)
     }
 
-    /// What somebody looks at who does not hold this half.
+    /// A view of this half for a caller that does not hold it.
     pub fn glance(&self) -> Glance {
         Glance::new(self.control.clone())
     }
 
-    /// Forgets that the peer waits; it says so again if it has to.
+    /// Clears the peer's waiting word; the peer sets it again if necessary.
     pub fn clear_waiting(&self) {
         self.control.store(WAITING, 0, Ordering::Relaxed);
     }
@@ -96,9 +99,9 @@ impl LaneRx {
 pub(crate) fn say_waiting(control: &impl Memory, waiting: bool) {
     control.store(WAITING, u32::from(waiting), Ordering::Relaxed);
     if waiting {
-        // Pairs with the fence in `said_waiting`: of the two parties (the producer stores `waiting`, then loads a head; the
-        // consumer stores a head, then loads `waiting`) at least one sees what the other stored. The producer pays, because
-        // it has nothing better to do.
+        // Pairs with the fence in `said_waiting`: of the two parties (the producer stores
+        // `waiting`, then loads a head; the consumer stores a head, then loads `waiting`) at least
+        // one sees what the other stored. The producer pays, because it has nothing better to do.
         control.sleeper_barrier();
     }
 }

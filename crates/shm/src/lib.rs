@@ -1,23 +1,27 @@
-//! Memory that two processes share, and the few kernel objects that go with it.
+//! Memory that two processes share, and the kernel objects that go with it.
 //!
-//! * [`Region`]: a mapping of a sealed memfd, which the other party can neither shrink under us nor (when published) write.
+//! * [`Region`]: a mapping of a sealed memfd, which the other party cannot shrink and (when
+//!   published) cannot write.
 //! * [`ring`] and [`bulk`]: single-producer single-consumer rings, of 64-byte cells and of bytes.
 //! * [`lane`]: the layout of one region that holds a cell ring and a bulk ring in each direction.
-//! * [`wake word`]: the word by which a sleeper says that it wants to be woken, and the barriers that make this safe.
-//! * [`eventfd`] and [`socket`]: the notifier that wakes it, and the socket that carries descriptors.
-//! * [`life`]: a word that says that a thread has ended, however it did.
-//! * [`share`]: a mapping of somebody else's file, which may be cut short.
-//! * [`capture_ring`]: a ring of records that loses what it has no room for.
+//! * [`wake_word`]: the word with which a sleeper asks to be woken, and the barriers that make this
+//!   safe.
+//! * [`notifier`] and [`socket`]: the eventfd that wakes the sleeper, and the socket that carries
+//!   descriptors.
+//! * [`life`]: a word that shows that a thread has ended, however it ended.
+//! * [`share`]: a mapping of another owner's file, which may be truncated.
+//! * [`capture_ring`]: a ring of records that drops records when it is full.
 //! * [`denied`]: system calls that the kernel refuses, by name.
-//! * [`file_limit`]: writing files in a process that may be limited in how long they get.
-//! * [`inherit`]: keeping descriptors from programs that are started from here.
+//! * [`file_limit`]: writing files in a process that may have a limit on file size.
+//! * [`inherit`]: keeps descriptors from programs that this process starts.
 //!
-//! This crate knows nothing of RDMA. Everything that it reads from shared memory is a claim of a peer that may be
-//! mistaken or hostile: it is copied to private memory first and checked there, and what does not hold ends in
-//! [`Broken`], never in a panic or an access outside the region. No Rust reference to bytes that a peer may write is
-//! formed; words are reached as atomics, bytes through raw pointers.
+//! This crate knows nothing of RDMA. All values read from shared memory are untrusted: the peer may
+//! be faulty or hostile. The crate copies them to private memory first and checks them there. An
+//! invalid value ends in [`Broken`], never in a panic or an access outside the region. The crate
+//! forms no Rust reference to bytes that a peer may write: it accesses words as atomics, and bytes
+//! through raw pointers.
 //!
-//! The interleavings of the rings and of the wake protocol are checked exhaustively by loom:
+//! Loom checks the interleavings of the rings and of the wake protocol exhaustively:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p softhca-shm --release --lib loom

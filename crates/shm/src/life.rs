@@ -1,8 +1,9 @@
-//! A word of shared memory in which everybody sees that a thread has ended, however it ended: the kernel itself writes it there when the
-//! thread's process is killed, or becomes another program, before anybody can know of that by other means. Principal type: [`Life`].
+//! A word of shared memory that shows to everybody that a thread has ended, however it ended. The
+//! kernel itself writes the word when the thread's process is killed or executes another program,
+//! before anybody can learn of it in another way. Principal type: [`Life`].
 //!
-//! It is done with the thread's list of robust futexes (get_robust_list(2)), of which there is one. The C library's is put aside for as
-//! long, so that a thread with a life must take no robust mutexes.
+//! This uses the thread's list of robust futexes (get_robust_list(2)), of which there is one. The C
+//! library's list is replaced meanwhile, so a thread with a life must not lock robust mutexes.
 
 use std::io;
 use std::marker::PhantomData;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use crate::Region;
 
-/// The bit that the word has when the thread has ended (FUTEX_OWNER_DIED).
+/// The bit that the kernel sets in the word when the thread has ended (FUTEX_OWNER_DIED).
 pub const ENDED: u32 = 0x4000_0000;
 
 /// `struct robust_list` of `linux/futex.h`.
@@ -24,7 +25,7 @@ struct Entry {
 #[repr(C)]
 struct Head {
     first: Entry,
-    /// From an entry to its word.
+    /// Distance from an entry to its word.
     offset: isize,
     pending: *const Entry,
 }
@@ -36,10 +37,10 @@ struct List {
     entry: Entry,
 }
 
-/// The calling thread, as far as a word tells of it. It has to be dropped by the same thread, or not at all.
+/// Registers the calling thread for a word. The same thread must drop the value, or nobody.
 pub struct Life {
     list: *mut List,
-    /// What the C library has told the kernel.
+    /// The C library's list.
     before: (*mut Head, usize),
     region: Arc<Region>,
     offset: usize,
@@ -47,10 +48,10 @@ pub struct Life {
 }
 
 impl Life {
-    /// From now on the word at `offset` says whether the calling thread has ended.
+    /// From now on the word at `offset` shows whether the calling thread has ended.
     ///
     /// # Errors
-    /// The kernel does not do such things.
+    /// The kernel does not support robust futexes.
     pub fn begin(region: Arc<Region>, offset: usize) -> io::Result<Self> {
         let mut before = (std::ptr::null_mut::<Head>(), 0usize);
         // SAFETY: the kernel writes two words, for which there is room.
@@ -68,7 +69,7 @@ impl Life {
         list_ref.entry.next = &raw const list_ref.head.first;
         list_ref.head.first.next = &raw const list_ref.entry;
         list_ref.head.offset = word.as_ptr().addr().wrapping_sub((&raw const list_ref.entry).addr()).cast_signed();
-        // From here on, so that what was begun ends in any case.
+        // Created here, so that its drop undoes the registration on every path.
         let life = Self { list, before, region, offset, _of_one_thread: PhantomData };
         set_list(list.cast(), size_of::<Head>()).map(|()| life)
     }
@@ -86,9 +87,9 @@ fn set_list(head: *mut Head, len: usize) -> io::Result<()> {
 impl Drop for Life {
     fn drop(&mut self) {
         self.region.word(self.offset).store(ENDED, Ordering::SeqCst);
-        // What was the list before can be it again.
+        // Restores the previous list.
         let _ = set_list(self.before.0, self.before.1);
-        // SAFETY: made by `Box::into_raw`, and the kernel knows of it no more.
+        // SAFETY: made by `Box::into_raw`, and the kernel does not know the list any more.
         drop(unsafe { Box::from_raw(self.list) });
     }
 }
@@ -108,7 +109,7 @@ mod tests {
                 let life = Life::begin(Arc::clone(&region), 8).expect("a life");
                 assert!(region.word(8).load(Ordering::SeqCst) & ENDED == 0);
                 drop(life);
-                // Another one, in its turn.
+                // The thread can have another life afterwards.
                 let life = Life::begin(Arc::clone(&region), 12).expect("a life");
                 assert!(region.word(12).load(Ordering::SeqCst) & ENDED == 0);
                 drop(life);
@@ -120,7 +121,8 @@ mod tests {
     #[test]
     fn a_process_that_is_killed_is_seen_to_have_ended_before_its_parent_knows() {
         let (region, fd) = Region::create("life", 4096).expect("a region");
-        // SAFETY: the child calls nothing that another thread's locks could matter to but the allocator, which survives forks.
+        // SAFETY: the child calls nothing that needs a lock of another thread, except the
+        // allocator, which survives forks.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // Mappings of regions are not inherited.

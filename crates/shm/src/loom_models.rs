@@ -1,6 +1,7 @@
-//! Exhaustive interleavings of everything in this crate that two parties do at once. Not a load test: each model takes a
-//! few steps, in every order and with every value that the memory model allows. Principal type: [`Model`], shared memory in
-//! which loom also notices when two parties touch the same cell or line at once.
+//! Exhaustive interleavings of everything in this crate that two parties do at once. Not a load
+//! test: each model takes a few steps, in every order and with every value that the memory model
+//! allows. Principal type: [`Model`], shared memory in which loom also notices when two parties
+//! touch the same cell or line at once.
 //!
 //! See the crate's documentation for the command.
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
@@ -22,7 +23,8 @@ use crate::{bulk, ring};
 const CONTROL: [usize; 3] = [RING_HEAD, BULK_HEAD, WAITING];
 const LINES: usize = BULK / CELL;
 
-/// One direction of a lane, and the lines of its bulk ring. The first control word doubles as a wake word.
+/// One direction of a lane, and the lines of its bulk ring. The first control word doubles as a
+/// wake word.
 #[derive(Clone)]
 struct Model(Arc<Parts>);
 
@@ -145,14 +147,16 @@ fn ring_publish_consume() {
 
 #[test]
 fn ring_index_wraps() {
-    // The lap counter of the commit words wraps between the first record and the second, the 32-bit counters likewise.
+    // The lap counter of the commit words wraps between the first record and the second, the 32-bit
+    // counters likewise.
     loom::model(|| publish_consume((1 << 28) - CELLS - 1));
     loom::model(|| publish_consume(u32::MAX));
 }
 
 #[test]
 fn ring_full() {
-    // One cell is left when the two parties start: a cell may be written again only after the consumer published it.
+    // One cell is left when the two parties start: a cell may be written again only after the
+    // consumer published it.
     loom::model(|| {
         let (mut producer, mut consumer) = ring::used_until(Model::new(), 3);
         let mut pushed = vec![1, 2];
@@ -180,8 +184,8 @@ fn ring_full() {
 
 #[test]
 fn bulk_pieces() {
-    // A lap and a half through a bulk ring of four lines: the bytes of a piece are read only after they were written
-    // (ordered by the cell), and written again only after they were released.
+    // A lap and a half through a bulk ring of four lines: the bytes of a piece are read only after
+    // they were written (ordered by the cell), and written again only after they were released.
     loom::model(|| {
         let memory = Model::new();
         let (mut ring, mut consumer) = ring::used_until(memory.clone(), 0);
@@ -219,7 +223,8 @@ fn bulk_pieces() {
 
 #[test]
 fn wait_for_space() {
-    // A producer that finds the ring full twice, and so goes to sleep, is woken when there is space.
+    // A producer that finds the ring full twice, and so goes to sleep, is woken when there is
+    // space.
     loom::model(|| {
         let memory = Model::new();
         let (mut producer, mut consumer) = ring::used_until(memory.clone(), 0);
@@ -285,8 +290,8 @@ fn go_to_sleep(engine: &Engine, wake_word: &WakeWord<Model>) -> bool {
     true
 }
 
-/// Posters on a lane each, a sleeper, and perhaps an application that polls now and then. Whatever the order: when all is
-/// quiet, every record has been seen, or the notifier has been rung.
+/// Posters on a lane each, a sleeper, and perhaps an application that polls now and then. Whatever
+/// the order: when all is quiet, every record has been seen, or the notifier has been rung.
 fn wake(posts: &[usize], application_polls: bool) {
     let lanes = posts.iter().map(|_| ring::used_until(Model::new(), 0));
     let memory = Model::new();
@@ -307,7 +312,8 @@ fn wake(posts: &[usize], application_polls: bool) {
             engine.poll();
         }));
     }
-    // While the application polls, the sleeper naps with a timeout, and takes over when the epoch has not moved.
+    // While the application polls, the sleeper naps with a timeout, and takes over when the epoch
+    // has not moved.
     let mut epoch = engine.epoch.load(Ordering::Relaxed);
     loop {
         thread::yield_now();
@@ -345,7 +351,8 @@ enum Program {
     Away,
     /// It attends at first, finds something, and arms the wake word.
     Finds,
-    /// It attends at first and is about to silence the wake word, when it loses its processor: the thread, told by a timer, takes over.
+    /// It attends at first and is about to silence the wake word, when it loses its processor: the
+    /// thread, told by a timer, takes over.
     IsLate,
 }
 
@@ -395,7 +402,8 @@ fn attend(posts: usize, does: Program) {
             }))
         }
     };
-    // The thread, which was at work just now: it arms the wake word, unless the program is to do that, looks, and sleeps.
+    // The thread, which was at work just now: it arms the wake word, unless the program is to do
+    // that, looks, and sleeps.
     let rest = || {
         wake_word.disarm();
         fence(Ordering::SeqCst);
@@ -423,7 +431,8 @@ fn wake_a_restless_sleeper() {
     loom::model(|| attend(2, Program::Away));
 }
 
-/// Three parties with a fence or two each: all orders would take hours, those with three preemptions take seconds.
+/// Three parties with a fence or two each: all orders would take hours, those with three
+/// preemptions take seconds.
 fn attend_with_few_preemptions(does: Program) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -440,7 +449,8 @@ fn wake_after_the_program_was_late_to_disarm_the_wake_word() {
     attend_with_few_preemptions(Program::IsLate);
 }
 
-/// A thread that goes to rest, and somebody who leaves it something of which no wake word tells: a queue that is blocked, or a nearer deadline.
+/// A thread that goes to rest, and somebody who leaves it something of which no wake word tells: a
+/// queue that is blocked, or a nearer deadline.
 #[test]
 fn wake_for_what_no_wake_word_tells() {
     loom::model(|| {

@@ -1,6 +1,7 @@
-//! Access to memory that somebody else may write at any moment: words as atomics, bytes as copies that load or store each
-//! byte exactly once. It is not a layout and not a protocol. Principal types: the trait [`Memory`], which the rings are
-//! written against, and [`Window`], a part of a [`Region`]; the second implementor is the loom model in the tests.
+//! Access to memory that somebody else may write at any moment: words as atomics, bytes as copies
+//! that load or store each byte exactly once. It is not a layout and not a protocol. Principal
+//! types: the trait [`Memory`], which the rings are written against, and [`Window`], a part of a
+//! [`Region`]; the second implementor is the loom model in the tests.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,13 +12,15 @@ use crate::region::Region;
 /// Data bytes of a cell: the rest of its line is the commit word.
 pub const CELL_DATA: usize = 60;
 
-/// Shared memory as the rings see it. Offsets are in bytes; one outside the memory is a programming error and panics.
+/// Shared memory as the rings see it. Offsets are in bytes; one outside the memory is a programming
+/// error and panics.
 pub trait Memory {
     /// Loads the word at `at` (a multiple of 4).
     fn load(&self, at: usize, order: Ordering) -> u32;
     /// Stores the word at `at` (a multiple of 4).
     fn store(&self, at: usize, value: u32, order: Ordering);
-    /// Replaces the word at `at` by what `change` makes of it, atomically and relaxed; returns the new value.
+    /// Replaces the word at `at` by what `change` makes of it, atomically and relaxed; returns the
+    /// new value.
     fn update(&self, at: usize, change: impl Fn(u32) -> u32) -> u32;
     /// Copies the data of the cell at `at` (a multiple of 64) out.
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]);
@@ -40,13 +43,15 @@ pub struct Window {
     len: usize,
 }
 
-// SAFETY: a pointer into a region is as good in any thread as the region itself, which is Send and Sync.
+// SAFETY: a pointer into a region is as good in any thread as the region itself, which is Send and
+// Sync.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// The `len` bytes of `region` that begin at `start`, a multiple of 64. Panics when they are not all in it.
+    /// The `len` bytes of `region` that begin at `start`, a multiple of 64. Panics when they are
+    /// not all in it.
     pub fn new(region: Arc<Region>, start: usize, len: usize) -> Self {
         assert!(start.is_multiple_of(64), "a window that begins at {start}");
         let Some(base) = region.pointer(start, len) else {
@@ -79,7 +84,8 @@ impl Window {
     fn word(&self, at: usize) -> &AtomicU32 {
         let word = self.pointer(at, 4).filter(|_| at.is_multiple_of(4));
         let word = word.expect("the layout keeps every word inside its window");
-        // SAFETY: inside the mapping, which the window keeps alive; aligned; atomics may race with anybody.
+        // SAFETY: inside the mapping, which the window keeps alive; aligned; atomics may race with
+        // anybody.
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
@@ -110,7 +116,8 @@ impl Memory for Window {
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]) {
         let cell = self.cell(at);
         let (words, half) = into.split_at_mut(CELL_DATA - 4);
-        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps alive.
+        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps
+        // alive.
         unsafe { load_bytes(cell.as_ptr(), words) }
         half.copy_from_slice(&self.load(at + CELL_DATA - 4, Ordering::Relaxed).to_ne_bytes());
     }
@@ -119,7 +126,8 @@ impl Memory for Window {
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]) {
         let cell = self.cell(at);
         let (words, half) = from.split_last_chunk().expect("a cell is longer than a word");
-        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps alive.
+        // SAFETY: `cell` checked that the bytes are inside the mapping, which this window keeps
+        // alive.
         unsafe { store_bytes(cell.as_ptr(), words) }
         self.store(at + CELL_DATA - 4, u32::from_ne_bytes(*half), Ordering::Relaxed);
     }
@@ -135,13 +143,14 @@ impl Memory for Window {
     }
 
     fn sleeper_barrier(&self) {
-        // Where it is not to be had, whoever sleeps has been told so by the wake word's barrier and sleeps with a timeout.
+        // Where it is not to be had, whoever sleeps has been told so by the wake word's barrier and
+        // sleeps with a timeout.
         let _ = crate::sleeper_barrier();
     }
 }
 
-/// Copies shared bytes out, loading each once: the compiler may neither repeat a load nor read the source again later, as
-/// it may with an ordinary copy.
+/// Copies shared bytes out, loading each once: the compiler may neither repeat a load nor read the
+/// source again later, as it may with an ordinary copy.
 ///
 /// # Safety
 /// `from` is readable for `into.len()` bytes; others may write them meanwhile.
@@ -211,7 +220,8 @@ unsafe fn store_odd(to: *mut u8, from: &[u8]) {
 #[inline]
 unsafe fn load_words(from: *mut u8, into: &mut [u8]) {
     for (i, bytes) in into.chunks_exact_mut(8).enumerate() {
-        // SAFETY: word i lies within the bytes that the caller vouches for, and is aligned as the first is.
+        // SAFETY: word i lies within the bytes that the caller vouches for, and is aligned as the
+        // first is.
         let word = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) };
         bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
     }
@@ -225,7 +235,8 @@ unsafe fn load_words(from: *mut u8, into: &mut [u8]) {
 unsafe fn store_words(to: *mut u8, from: &[u8]) {
     let (words, _) = from.as_chunks::<8>();
     for (i, bytes) in words.iter().enumerate() {
-        // SAFETY: word i lies within the bytes that the caller vouches for, and is aligned as the first is.
+        // SAFETY: word i lies within the bytes that the caller vouches for, and is aligned as the
+        // first is.
         let word = unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) };
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }

@@ -1,8 +1,9 @@
-//! The notifier: an eventfd that wakes whoever polls it. It counts nothing that matters: notifications merge. Principal type:
-//! [`Notifier`].
+//! The notifier: an eventfd that wakes a thread that polls it. Its counter has no meaning:
+//! notifications merge. Principal type: [`Notifier`].
 //!
-//! O_NONBLOCK belongs to the eventfd, not to the descriptor: all who hold one share it, and whoever clears it and fills the
-//! counter makes the next notification wait. Hand a notifier only to processes that may hold up whoever notifies.
+//! O_NONBLOCK belongs to the eventfd, not to the descriptor: all holders share it. A holder that
+//! clears it and fills the counter makes the next notification block. Give a notifier only to
+//! processes that may block the notifying process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +21,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Makes one without a notification.
+    /// Creates a notifier without a notification.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { fd: rustix::event::eventfd(0, flags).map_err(denied("eventfd2"))? })
@@ -32,14 +33,14 @@ impl Notifier {
         Ok(Self { fd })
     }
 
-    /// Wakes the other side. A counter that is full wakes it as well, and a notifier that cannot be notified any more has nobody
-    /// to wake: there is nothing to report.
+    /// Wakes the other side. A full counter wakes the other side as well. If the notifier cannot be
+    /// notified any more, there is nobody to wake. So there is no error to report.
     pub fn notify(&self) {
         let one = 1_u64.to_ne_bytes();
         while rustix::io::write(&self.fd, &one) == Err(Errno::INTR) {}
     }
 
-    /// Takes all notifications; says whether there were any.
+    /// Takes all notifications; returns whether there were any.
     pub fn drain(&self) -> bool {
         let mut count = [0; 8];
         loop {
@@ -52,12 +53,12 @@ impl Notifier {
 }
 
 impl From<OwnedFd> for Notifier {
-    /// Takes over an eventfd, and makes it non-blocking if it is not yet.
+    /// Wraps an eventfd, and makes it non-blocking if necessary.
     fn from(fd: OwnedFd) -> Self {
         if let Ok(flags) = rustix::fs::fcntl_getfl(&fd)
             && !flags.contains(OFlags::NONBLOCK)
         {
-            // Fails for no descriptor that could be read: the flags were.
+            // Cannot fail for a descriptor whose flags could be read.
             rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).ok();
         }
         Self { fd }

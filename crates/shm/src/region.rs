@@ -1,8 +1,9 @@
-//! A mapping of a sealed memfd, or memory that somebody lends in its place. It is not an allocator and gives no meaning to the bytes.
-//! Principal type: [`Region`].
+//! A mapping of a sealed memfd, or memory that somebody lends in its place. It is not an allocator
+//! and gives no meaning to the bytes. Principal type: [`Region`].
 //!
-//! The seals are what makes a peer's region safe to touch: without F_SEAL_SHRINK its owner could cut it short and our next
-//! access would be a SIGBUS. Mappings are not inherited over fork (MADV_DONTFORK).
+//! The seals are what makes a peer's region safe to touch: without F_SEAL_SHRINK its owner could
+//! cut it short and our next access would be a SIGBUS. Mappings are not inherited over fork
+//! (MADV_DONTFORK).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,8 +32,9 @@ pub fn mapped_regions() -> usize {
 
 /// A shared mapping of the first `len` bytes of a memfd that cannot shrink; unmapped when dropped.
 ///
-/// The bytes may change at any moment. Offsets given to methods are the caller's own: one that is out of bounds is a
-/// programming error and panics. Offsets that a peer claimed go through [`Region::pointer`] and [`Region::try_word`].
+/// The bytes may change at any moment. Offsets given to methods are the caller's own: one that is
+/// out of bounds is a programming error and panics. Offsets that a peer claimed go through
+/// [`Region::pointer`] and [`Region::try_word`].
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
@@ -49,13 +51,15 @@ pub trait Lender: std::fmt::Debug + Send + Sync {
     fn take_back(&self, base: NonNull<u8>);
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and all access is by atomics or raw copies.
+// SAFETY: the mapping belongs to the process, not to a thread, and all access is by atomics or raw
+// copies.
 unsafe impl Send for Region {}
 // SAFETY: as above; no method gives out a plain reference to the bytes.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a memfd of `len` zero bytes, its size sealed, and maps it. `name` shows up in `/proc/<pid>/maps`.
+    /// Makes a memfd of `len` zero bytes, its size sealed, and maps it. `name` shows up in
+    /// `/proc/<pid>/maps`.
     pub fn create(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd(name, len)?;
         seal(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -63,7 +67,8 @@ impl Region {
         Ok((region, fd))
     }
 
-    /// Like [`Region::create`], but this mapping stays the only writable one: everybody else can only map it read-only.
+    /// Like [`Region::create`], but this mapping stays the only writable one: everybody else can
+    /// only map it read-only.
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd(name, len)?;
         let region = Self::map_with(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
@@ -72,12 +77,14 @@ impl Region {
         Ok((region, fd))
     }
 
-    /// Maps the first `len` bytes of somebody's memfd; refuses one that could shrink or is too short.
+    /// Maps the first `len` bytes of somebody's memfd; refuses one that could shrink or is too
+    /// short.
     pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map_part(fd, 0, len)
     }
 
-    /// Like [`Region::map`], but maps the `len` bytes from `offset` on, a multiple of the page size.
+    /// Like [`Region::map`], but maps the `len` bytes from `offset` on, a multiple of the page
+    /// size.
     pub fn map_part(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         check(fd, offset.saturating_add(len as u64))?;
         Self::map_with(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)
@@ -96,7 +103,8 @@ impl Region {
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         MAPPED.fetch_add(1, Ordering::Relaxed);
         let region = Self { base, len, owner: getpid(), lender: None };
-        // SAFETY: the range is the mapping just made; the advice changes only what a forked child gets.
+        // SAFETY: the range is the mapping just made; the advice changes only what a forked child
+        // gets.
         unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
         Ok(region)
     }
@@ -104,7 +112,8 @@ impl Region {
     /// Memory of this process in place of a mapping; it goes back when the region is dropped.
     ///
     /// # Safety
-    /// `len` bytes from `base` on are readable and writable, aligned to 8, and nobody else's until the lender has them back.
+    /// `len` bytes from `base` on are readable and writable, aligned to 8, and nobody else's until
+    /// the lender has them back.
     pub unsafe fn lent(base: NonNull<u8>, len: usize, lender: Box<dyn Lender>) -> Self {
         Self { base, len, owner: getpid(), lender: Some(lender) }
     }
@@ -129,7 +138,8 @@ impl Region {
         Some(unsafe { self.base.add(offset) })
     }
 
-    /// The word at `offset`. Panics when it is out of bounds or misaligned. On a read-only mapping only loads are allowed.
+    /// The word at `offset`. Panics when it is out of bounds or misaligned. On a read-only mapping
+    /// only loads are allowed.
     #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         self.try_word(offset).unwrap_or_else(|| self.misplaced("word", offset, 4))
@@ -139,7 +149,8 @@ impl Region {
     #[inline]
     pub fn try_word(&self, offset: usize) -> Option<&AtomicU32> {
         let word = self.pointer(offset, 4).filter(|_| offset.is_multiple_of(4))?;
-        // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics may race with anybody.
+        // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics
+        // may race with anybody.
         Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
     }
 
@@ -153,7 +164,8 @@ impl Region {
     #[inline]
     pub fn try_word64(&self, offset: usize) -> Option<&AtomicU64> {
         let word = self.pointer(offset, 8).filter(|_| offset.is_multiple_of(8))?;
-        // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics may race with anybody.
+        // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics
+        // may race with anybody.
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) })
     }
 
@@ -187,12 +199,13 @@ impl Region {
         unsafe { store_bytes(to.as_ptr(), from) }
     }
 
-    /// Gives the pages of a range back to the system; they read as zeros from then on. Needs no descriptor, so that a region
-    /// costs none. Fails where the program has locked its memory, which then stays as it is.
+    /// Gives the pages of a range back to the system; they read as zeros from then on. Needs no
+    /// descriptor, so that a region costs none. Fails where the program has locked its memory,
+    /// which then stays as it is.
     pub fn punch(&self, offset: usize, len: usize) -> io::Result<()> {
         let start = self.pointer(offset, len).unwrap_or_else(|| self.misplaced("punch", offset, len));
-        // SAFETY: `pointer` checked that the range is inside the mapping; to read zeros there is no worse than what a peer
-        // may write at any time.
+        // SAFETY: `pointer` checked that the range is inside the mapping; to read zeros there is no
+        // worse than what a peer may write at any time.
         Ok(unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxRemove) }?)
     }
 
@@ -204,7 +217,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses may be another's there.
+        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses
+        // may be another's there.
         if getpid() != self.owner {
             return;
         }
@@ -212,14 +226,15 @@ impl Drop for Region {
             return lender.take_back(self.base);
         }
         MAPPED.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: the range is the mapping made in `map_with`, and nothing borrowed from self is left.
+        // SAFETY: the range is the mapping made in `map_with`, and nothing borrowed from self is
+        // left.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
 }
 
-/// Whether a descriptor is of a file of tmpfs, as ordinary memfds are: to touch its memory is to wait for nobody. To ask may
-/// block while a file system of somebody else's does not answer.
+/// Whether a descriptor is of a file of tmpfs, as ordinary memfds are: to touch its memory is to
+/// wait for nobody. To ask may block while a file system of somebody else's does not answer.
 pub fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
@@ -245,7 +260,8 @@ fn check(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     if !seals.contains(SealFlags::SHRINK) {
         return refuse("the memfd is not sealed against shrinking");
     }
-    // Huge pages can be sealed too, but the system may have none left when we touch one: SIGBUS again.
+    // Huge pages can be sealed too, but the system may have none left when we touch one: SIGBUS
+    // again.
     if !is_on_tmpfs(fd) {
         return refuse("not an ordinary memfd");
     }

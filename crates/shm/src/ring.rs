@@ -1,26 +1,29 @@
-//! The cell ring: one producer, one consumer, small records, one release store per record. It is not a byte stream and does
-//! not wake anybody. Principal types: [`Producer`] and [`Consumer`].
+//! The cell ring: one producer, one consumer, small records, one release store per record. It is
+//! not a byte stream and does not wake anybody. Principal types: [`Producer`] and [`Consumer`].
 //!
-//! A cell is one cache line: 60 data bytes, then a commit word. The commit word of a record's first cell is
-//! `index << 4 | n`, where the index counts cells (28 bits of it, from the second lap on, so that the zeros of fresh memory
-//! are no commit) and n is the number of cells of the record; its other cells carry their index and n = 0. So a cell says
-//! by itself whether it was written in this lap: the consumer needs no word of the producer's, data can never look like a
-//! commit, and in the steady state only the cells' own lines move between the two caches. The consumer's head word is read
-//! only when the ring looks full.
+//! A cell is one cache line: 60 data bytes, then a commit word. The commit word of a record's first
+//! cell is `index << 4 | n`. The index counts cells (28 bits, from the second lap on, so that the
+//! zeros of fresh memory are not a commit), and n is the number of cells of the record. The
+//! record's other cells carry their index and n = 0.
+//!
+//! So each cell shows by itself whether it was written in this lap. The consumer needs no shared
+//! word of the producer, and data can never look like a commit. In the steady state only the cells'
+//! own lines move between the two caches. The producer reads the consumer's head word only when the
+//! ring looks full.
 
 use std::sync::atomic::Ordering;
 
 use crate::layout::{RING_HEAD, cell_at};
 use crate::memory::{CELL_DATA, Memory, Window};
 
-/// Cells of a ring.
+/// Number of cells in a ring.
 pub const CELLS: u32 = crate::layout::CELLS;
-/// The most cells that a record takes.
+/// Maximum number of cells of a record.
 pub const RECORD_CELLS: u32 = 5;
-/// The longest record.
+/// Maximum length of a record.
 pub const RECORD_MAX: usize = RECORD_CELLS as usize * CELL_DATA;
 
-/// The bits of a commit word that hold the number of cells; the others are the index.
+/// The bits of a commit word that hold the number of cells; the other bits are the index.
 const COUNT: u32 = 15;
 
 /// The peer wrote something into the shared memory that no correct peer writes.
@@ -31,7 +34,7 @@ pub struct Broken;
 /// Why a record was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// The consumer has to make space first.
+    /// The consumer must free space first.
     #[error("the ring is full")]
     Full,
     /// See [`Broken`]; permanent.
@@ -45,13 +48,13 @@ pub struct Producer<M: Memory = Window> {
     memory: M,
     /// The next cell to write.
     tail: u32,
-    /// The consumer's head as last seen.
+    /// The consumer's head when it was last read.
     head: u32,
     broken: bool,
 }
 
 impl<M: Memory> Producer<M> {
-    /// The writing end of the ring in a fresh direction.
+    /// The writing end of the ring in an unused direction.
     pub(crate) fn new(memory: M) -> Self {
         Self::at(memory, 0)
     }
@@ -77,8 +80,9 @@ impl<M: Memory> Producer<M> {
             self.memory.store(commit_at(index), commit(index, 0), Ordering::Relaxed);
         }
         self.fill(self.tail, first);
-        // Release: pairs with the acquire load in `Consumer::pop`, so that the consumer that sees this commit also sees
-        // the data of all the record's cells, the commits of the further ones, and bulk bytes written before.
+        // Release: pairs with the acquire load in `Consumer::pop`. A consumer that sees this commit
+        // also sees the data of all the record's cells, the commits of its other cells, and bulk
+        // bytes written before.
         self.memory.store(commit_at(self.tail), commit(self.tail, cells), Ordering::Release);
         self.tail = self.tail.wrapping_add(cells);
         Ok(())
@@ -100,7 +104,8 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    /// How many cells can be written; the consumer's head is consulted only when few seem to be left. 0 on a broken ring.
+    /// Number of cells that can be written. The consumer's head is read only when few cells seem to
+    /// be left. 0 on a broken ring.
     pub fn free_cells(&mut self) -> u32 {
         if self.cached_free() < CELLS / 4 && self.look_at_head().is_err() {
             return 0;
@@ -108,7 +113,8 @@ impl<M: Memory> Producer<M> {
         self.cached_free()
     }
 
-    /// Whether the consumer has published what it cannot have consumed: nothing will ever go in again.
+    /// Whether the consumer has published a head that is impossible. Nothing can be pushed any
+    /// more.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
@@ -118,14 +124,14 @@ impl<M: Memory> Producer<M> {
     }
 
     fn look_at_head(&mut self) -> Result<(), Broken> {
-        // Acquire: pairs with the release store in `Consumer::publish`, so that the consumer has finished copying out of
-        // the cells that are about to be written again.
+        // Acquire: pairs with the release store in `Consumer::publish`, so that the consumer has
+        // finished copying out of the cells that are about to be overwritten.
         let head = self.memory.load(RING_HEAD, Ordering::Acquire);
-        // It only moves forward, and not past what was written.
+        // A valid head only moves forward, and never past the tail.
         let forward = head.wrapping_sub(self.head) <= self.tail.wrapping_sub(self.head);
         if self.broken || !forward {
             self.broken = true;
-            // As if it were full: whoever wants to write comes here again.
+            // Makes the ring look full, so that each later push reads the head again.
             self.head = self.tail.wrapping_sub(CELLS);
             return Err(Broken);
         }
@@ -149,13 +155,13 @@ pub struct Consumer<M: Memory = Window> {
     memory: M,
     /// The next cell to read.
     head: u32,
-    /// The head that the producer has been told.
+    /// The head that was last published to the producer.
     published: u32,
     broken: bool,
 }
 
 impl<M: Memory> Consumer<M> {
-    /// The reading end of the ring in a fresh direction.
+    /// The reading end of the ring in an unused direction.
     pub(crate) fn new(memory: M) -> Self {
         Self::at(memory, 0)
     }
@@ -164,10 +170,11 @@ impl<M: Memory> Consumer<M> {
         Self { memory, head: start, published: start, broken: false }
     }
 
-    /// Copies the next record out, if there is one, and returns its length rounded up to whole cells: what is
-    /// behind the record means nothing. The space is given back by [`Consumer::publish`].
+    /// Copies the next record out, if there is one, and returns its length rounded up to whole
+    /// cells: the bytes after the record have no meaning. [`Consumer::publish`] gives the space
+    /// back.
     pub fn pop(&mut self, buf: &mut [u8; RECORD_MAX]) -> Result<Option<usize>, Broken> {
-        // Acquire: pairs with the release store in `Producer::push`, see there.
+        // Acquire: pairs with the release store in `Producer::push`.
         let word = self.memory.load(commit_at(self.head), Ordering::Acquire);
         if word & !COUNT != commit(self.head, 0) {
             return self.nothing_new(word);
@@ -189,15 +196,15 @@ impl<M: Memory> Consumer<M> {
         Ok(Some(cells as usize * CELL_DATA))
     }
 
-    /// The next cell that will be read, for [`Glance::sees`].
+    /// The index of the next cell to read, for [`Glance::sees`].
     pub fn position(&self) -> u32 {
         self.head
     }
 
-    /// Whether [`Consumer::pop`] would find something, as far as can be seen now.
+    /// Whether [`Consumer::pop`] would find a record, as far as can be seen now.
     #[inline]
     pub fn has_next(&self) -> bool {
-        // Relaxed: nothing is read on the strength of it.
+        // Relaxed: the result does not guard any other read.
         let word = self.memory.load(commit_at(self.head), Ordering::Relaxed);
         word & !COUNT == commit(self.head, 0) && word & COUNT != 0
     }
@@ -206,12 +213,13 @@ impl<M: Memory> Consumer<M> {
     pub fn publish(&mut self) {
         if self.published != self.head {
             self.published = self.head;
-            // Release: pairs with the acquire load in `Producer::look_at_head`, see there.
+            // Release: pairs with the acquire load in `Producer::look_at_head`.
             self.memory.store(RING_HEAD, self.head, Ordering::Release);
         }
     }
 
-    /// The cell still carries its commit of the last lap (or none yet), or else something that nobody should have written.
+    /// The cell still has the commit of the last lap (or none yet), or else a value that no correct
+    /// peer writes.
     fn nothing_new(&mut self, word: u32) -> Result<Option<usize>, Broken> {
         if self.broken || is_new(word, self.head) { self.damaged() } else { Ok(None) }
     }
@@ -223,7 +231,7 @@ impl<M: Memory> Consumer<M> {
     }
 }
 
-/// A look at a ring by somebody who does not hold its reading end.
+/// A view of a ring for a caller that does not hold its reading end.
 #[derive(Debug)]
 pub struct Glance<M: Memory = Window> {
     memory: M,
@@ -234,23 +242,25 @@ impl<M: Memory> Glance<M> {
         Self { memory }
     }
 
-    /// Whether cell `position` is not as the last lap has left it: a consumer that stands there has something to take, or to object
-    /// to. Says nothing about what was pushed before the caller last took the consumer's place.
+    /// Whether cell `position` has changed since the last lap: a consumer at this position has a
+    /// record to take, or an error to report. The result says nothing about what was pushed before
+    /// the caller last got the consumer's position.
     #[inline]
     pub fn sees(&self, position: u32) -> bool {
-        // Relaxed: nothing is read on the strength of it.
+        // Relaxed: the result does not guard any other read.
         is_new(self.memory.load(commit_at(position), Ordering::Relaxed), position)
     }
 }
 
-/// Whether a commit word is another one than the last lap has left at `index`, or fresh memory has there.
+/// Whether a commit word at `index` differs from that of the last lap, or of fresh memory.
 #[inline]
 fn is_new(word: u32, index: u32) -> bool {
     word != 0 && word & !COUNT != commit(index.wrapping_sub(CELLS), 0)
 }
 
 fn cells_of(len: usize) -> u32 {
-    // At most RECORD_CELLS, because the length is at most RECORD_MAX. An empty record takes a cell, too.
+    // At most RECORD_CELLS, because the length is at most RECORD_MAX. An empty record takes one
+    // cell, too.
     len.div_ceil(CELL_DATA).max(1) as u32
 }
 

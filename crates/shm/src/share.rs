@@ -1,7 +1,8 @@
-//! A mapping of part of a file that somebody else owns and may cut short at any time. It gives the bytes no meaning and never touches them.
-//! Principal type: [`Share`].
+//! A mapping of part of a file that somebody else owns and may cut short at any time. It gives the
+//! bytes no meaning and never touches them. Principal type: [`Share`].
 //!
-//! Other than with a [`crate::Region`] an access may end in SIGBUS, so that whoever makes one has to survive that.
+//! Other than with a [`crate::Region`] an access may end in SIGBUS, so that whoever makes one has
+//! to survive that.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,7 +26,8 @@ unsafe impl Send for Share {}
 unsafe impl Sync for Share {}
 
 impl Share {
-    /// Maps `len` bytes of a file from `offset` on, which is whole pages, for reading or for writing as well.
+    /// Maps `len` bytes of a file from `offset` on, which is whole pages, for reading or for
+    /// writing as well.
     ///
     /// # Errors
     /// What mmap(2) answers; the file is shorter.
@@ -39,12 +41,14 @@ impl Share {
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, offset) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let share = Self { base, len, owner: getpid() };
-        // SAFETY: the range is the mapping just made; the advice changes only what a forked child gets.
+        // SAFETY: the range is the mapping just made; the advice changes only what a forked child
+        // gets.
         unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
         Ok(share)
     }
 
-    /// A pointer to `len` bytes at `offset`, or None when they are not all inside. To use it is to risk a fault.
+    /// A pointer to `len` bytes at `offset`, or None when they are not all inside. To use it is to
+    /// risk a fault.
     #[inline]
     pub fn pointer(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
@@ -54,11 +58,13 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses may be another's there.
+        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses
+        // may be another's there.
         if getpid() != self.owner {
             return;
         }
-        // SAFETY: the range is the mapping made in `map`; whoever has a pointer to it borrows the value.
+        // SAFETY: the range is the mapping made in `map`; whoever has a pointer to it borrows the
+        // value.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }

@@ -1,8 +1,9 @@
-//! Messages with file descriptors between processes: unix sockets of type SOCK_SEQPACKET. What the messages mean is the
-//! caller's business. Principal types: [`Socket`] and [`Listener`].
+//! Messages with file descriptors between processes: unix sockets of type SOCK_SEQPACKET. What the
+//! messages mean is the caller's business. Principal types: [`Socket`] and [`Listener`].
 //!
-//! All descriptors, received ones included, are close-on-exec; interrupted calls are taken up again; a peer that has closed
-//! is an error (EPIPE), never a SIGPIPE. An empty message cannot be told from the end of the stream, so none is ever sent.
+//! All descriptors, received ones included, are close-on-exec; interrupted calls are taken up
+//! again; a peer that has closed is an error (EPIPE), never a SIGPIPE. An empty message cannot be
+//! told from the end of the stream, so none is ever sent.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -37,8 +38,8 @@ pub struct Socket {
 pub struct Received {
     /// Bytes of the message that are in the buffer; 0 means that the peer has closed.
     pub len: usize,
-    /// All descriptors attached to it, even if a hostile sender has attached more than [`FDS_MAX`]: closing a descriptor
-    /// can block, and the caller decides where that happens.
+    /// All descriptors attached to it, even if a hostile sender has attached more than [`FDS_MAX`]:
+    /// closing a descriptor can block, and the caller decides where that happens.
     pub fds: Vec<OwnedFd>,
     /// Some bytes did not fit and are lost, or there are more than [`FDS_MAX`] descriptors.
     pub truncated: bool,
@@ -47,7 +48,8 @@ pub struct Received {
 /// What the next message looks like, which is still in the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peeked {
-    /// Bytes of the message that are in the buffer; 0 for an empty message, too, and not only when the peer has closed.
+    /// Bytes of the message that are in the buffer; 0 for an empty message, too, and not only when
+    /// the peer has closed.
     pub len: usize,
     /// Some bytes did not fit.
     pub truncated: bool,
@@ -91,26 +93,29 @@ impl Socket {
         other.try_recv(&mut [0; 1]).map(drop)
     }
 
-    /// Whether [`Socket::send`] and [`Socket::recv`] fail with WouldBlock where they would wait otherwise.
+    /// Whether [`Socket::send`] and [`Socket::recv`] fail with WouldBlock where they would wait
+    /// otherwise.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.fd, nonblocking)?)
     }
 
-    /// How much this end may have sent that the other one has not received: bytes as the kernel reckons them, some hundreds for the shortest
-    /// message. It takes twice as many as it is told, and no less than 4608.
+    /// How much this end may have sent that the other one has not received: bytes as the kernel
+    /// reckons them, some hundreds for the shortest message. It takes twice as many as it is told,
+    /// and no less than 4608.
     pub fn set_send_room(&self, bytes: usize) -> io::Result<()> {
         Ok(rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
     }
 
-    /// Like [`Socket::set_send_room`], beyond the system's limit if this process may do that, and otherwise as much as it may.
+    /// Like [`Socket::set_send_room`], beyond the system's limit if this process may do that, and
+    /// otherwise as much as it may.
     pub fn set_most_send_room(&self) -> io::Result<()> {
         let most = i32::MAX as usize / 2;
         let forced = rustix::net::sockopt::set_socket_send_buffer_size_force(&self.fd, most);
         forced.or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, most)).map_err(io::Error::from)
     }
 
-    /// Refuses every message from the peer from now on: its sends fail with EPIPE, so that no descriptor ever waits here
-    /// unread. Sending goes on to work.
+    /// Refuses every message from the peer from now on: its sends fail with EPIPE, so that no
+    /// descriptor ever waits here unread. Sending goes on to work.
     pub fn only_send(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read)?)
     }
@@ -120,7 +125,8 @@ impl Socket {
         self.send_with(bytes, fds, SendFlags::NOSIGNAL)
     }
 
-    /// Like [`Socket::send`], but never waits: fails with WouldBlock while the peer's buffer is full.
+    /// Like [`Socket::send`], but never waits: fails with WouldBlock while the peer's buffer is
+    /// full.
     pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_with(bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
@@ -154,7 +160,8 @@ impl Socket {
         self.recv_with(buf, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
     }
 
-    /// Copies the next message and leaves it in the socket, so that no descriptor comes into this process; never waits.
+    /// Copies the next message and leaves it in the socket, so that no descriptor comes into this
+    /// process; never waits.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<Peeked> {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let mut none = RecvAncillaryBuffer::default();
@@ -168,14 +175,15 @@ impl Socket {
         })
     }
 
-    /// Takes the next message away; never waits for one. The kernel closes its descriptors in this thread, which waits if
-    /// that waits.
+    /// Takes the next message away; never waits for one. The kernel closes its descriptors in this
+    /// thread, which waits if that waits.
     pub fn discard(&self) -> io::Result<()> {
         Ok(rustix::net::recv(&self.fd, &mut [0; 1], RecvFlags::DONTWAIT).map(drop)?)
     }
 
-    /// Ends the connection in both directions: the peer reads what was sent and then the end, and can send nothing more.
-    /// True: no descriptor is left in the socket, so that closing it waits for nothing. What was unread may be gone.
+    /// Ends the connection in both directions: the peer reads what was sent and then the end, and
+    /// can send nothing more. True: no descriptor is left in the socket, so that closing it waits
+    /// for nothing. What was unread may be gone.
     pub fn end(&self) -> bool {
         self.drain().unwrap_or(false)
     }
@@ -199,7 +207,8 @@ impl Socket {
         }
     }
 
-    /// Tells an empty message from the end: the kernel names the sender of any message, and here is no room for the name.
+    /// Tells an empty message from the end: the kernel names the sender of any message, and here is
+    /// no room for the name.
     fn has_message(&self) -> io::Result<bool> {
         rustix::net::sockopt::set_socket_passcred(&self.fd, true)?;
         let peeked = self.peek(&mut [0; 1]);
@@ -229,7 +238,8 @@ impl Socket {
 
     /// Who opened the other end.
     pub fn peer_credentials(&self) -> io::Result<Credentials> {
-        // Not by rustix, whose process ids cannot be 0; that is what a peer in another PID namespace has.
+        // Not by rustix, whose process ids cannot be 0; that is what a peer in another PID
+        // namespace has.
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `len` bytes to `peer`, a plain struct of that size.
@@ -305,7 +315,8 @@ fn unconnected() -> io::Result<OwnedFd> {
         .map_err(denied("socket"))
 }
 
-/// Calls `what` with the address of a path; one that is too long for an address (108 bytes) is named by way of its folder.
+/// Calls `what` with the address of a path; one that is too long for an address (108 bytes) is
+/// named by way of its folder.
 fn at_address(path: &Path, what: impl Fn(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
     let address = match SocketAddrUnix::new(path) {
         Err(Errno::NAMETOOLONG) => {

@@ -1,5 +1,6 @@
-//! The wake word: one word per sleeper, in a region that only the sleeper can write, by which posters learn whether it has to
-//! be woken. It does not wake anybody: that is [`crate::Notifier`]. Principal types: [`WakeWord`] and [`WakeWordView`].
+//! The wake word: one word per sleeper, in a region that only the sleeper can write. It tells
+//! posters whether they must wake the sleeper. It does not wake anybody itself: [`crate::Notifier`]
+//! does. Principal types: [`WakeWord`] and [`WakeWordView`].
 //!
 //! The protocol, for any number of posters and lanes:
 //!
@@ -11,13 +12,15 @@
 //!                                      sleep on the notifier; disarm()
 //! ```
 //!
-//! Either the poster sees the word armed, or the sleeper's last look sees the record. That takes a full barrier on both
-//! sides; since posts are many and sleeps are few, the sleeper's membarrier(2) executes the poster's barrier for it, in
-//! every process that has registered. A process that could not register pays for a fence with each post instead.
+//! Either the poster sees the word armed, or the sleeper's last check sees the record. This needs a
+//! full barrier on both sides. Posts are frequent and sleeps are rare. So the sleeper's
+//! membarrier(2) executes the barrier for the posters, in every process that has registered. A
+//! process that could not register executes a fence in each post instead.
 //!
-//! A sleeper that sleeps again and again for moments pays too much that way, for the system call interrupts every processor that runs one of
-//! those processes. It says so in the word: it is *restless*. Once a barrier has followed that, every poster sees it, makes a fence of its own
-//! and looks again; then a fence is all that the sleeper needs as well ([`sleeper_fence`]).
+//! For a sleeper that often sleeps for a short time this costs too much, because the system call
+//! interrupts every processor that runs one of those processes. Such a sleeper sets a bit in the
+//! word: it is *restless*. After one more barrier every poster sees the bit, executes its own fence
+//! and checks again. From then on the sleeper, too, needs only a fence ([`sleeper_fence`]).
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -29,26 +32,28 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use crate::memory::{Memory, Window};
 use crate::region::Region;
 
-/// Bytes of a wake word's region: a page.
+/// Length of a wake word's region: a page.
 pub const WAKE_WORD_LEN: usize = 4096;
 
 const WORD: usize = 0;
 
-/// The sleeper is about to sleep, or sleeps.
+/// Set while the sleeper sleeps or is about to sleep.
 const ARMED: u32 = 1;
-/// Posters make a fence of their own.
+/// Set while posters must execute their own fence.
 const RESTLESS: u32 = 2;
-/// What is above is the number of the arming.
+/// The bits from here up are the number of the arming.
 const ARMING: u32 = 4;
 
-/// The sleeper's word. Odd means armed; every arming has a number of its own, so that a poster needs to notify only once for it.
+/// The sleeper's word. An odd value means armed. Every arming has its own number, so that a poster
+/// notifies only once for each arming.
 #[derive(Debug)]
 pub struct WakeWord<M: Memory = Window> {
     memory: M,
 }
 
 impl WakeWord {
-    /// Makes a disarmed wake word, and the memfd by which others can look at it but not write it.
+    /// Creates a disarmed wake word, and the memfd with which other processes can read but not
+    /// write it.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (region, fd) = Region::create_published("softhca-wake-word", WAKE_WORD_LEN)?;
         Ok((Self::in_memory(Window::new(Arc::new(region), 0, WAKE_WORD_LEN)), fd))
@@ -60,33 +65,35 @@ impl<M: Memory> WakeWord<M> {
         Self { memory }
     }
 
-    /// Asks to be woken from now on; returns the new word, which is odd. Follow with [`sleeper_barrier`], or [`sleeper_fence`] where posters
-    /// know us as restless, and a last look.
+    /// Asks posters to wake the sleeper from now on; returns the new word, which is odd. Call
+    /// [`sleeper_barrier`] next, or [`sleeper_fence`] if posters know that the sleeper is restless,
+    /// and then check all rings once more.
     pub fn arm(&self) -> u32 {
-        // Relaxed: what follows orders it.
+        // Relaxed: the barrier or fence that follows orders the store.
         self.memory.update(WORD, |word| word.wrapping_add(ARMING) | ARMED)
     }
 
-    /// Takes the wish back: we are awake.
+    /// Tells posters that the sleeper is awake.
     pub fn disarm(&self) {
-        // Relaxed: a poster that still sees the word armed notifies once too often, which is harmless.
+        // Relaxed: a poster that still sees the word armed notifies once too often, which is
+        // harmless.
         self.memory.update(WORD, |word| word & !ARMED);
     }
 
-    /// Whether we have asked to be woken.
+    /// Whether the word is armed.
     pub fn is_armed(&self) -> bool {
-        // Relaxed: the word is ours.
+        // Relaxed: only this side writes the word.
         self.memory.load(WORD, Ordering::Relaxed) & ARMED != 0
     }
 
-    /// Says whether we are restless. Posters know when a [`sleeper_barrier`] has followed.
+    /// Sets or clears the restless bit. Posters see the change after the next [`sleeper_barrier`].
     pub fn set_restless(&self, restless: bool) {
-        // Relaxed: the barrier orders it.
+        // Relaxed: the barrier orders the store.
         self.memory.update(WORD, |word| if restless { word | RESTLESS } else { word & !RESTLESS });
     }
 }
 
-/// A poster's view of somebody's wake word.
+/// A poster's view of a sleeper's wake word.
 #[derive(Debug)]
 pub struct WakeWordView<M: Memory = Window> {
     memory: M,
@@ -105,7 +112,7 @@ impl<M: Memory> WakeWordView<M> {
         Self { memory }
     }
 
-    /// The word, if the sleeper wants to be woken. Ask after pushing and [`poster_fence`].
+    /// Returns the word if it is armed. Call it after pushing and [`poster_fence`].
     #[inline]
     pub fn armed(&self) -> Option<u32> {
         // Relaxed: `poster_fence` orders it.
@@ -118,7 +125,8 @@ impl<M: Memory> WakeWordView<M> {
         let word = if word & RESTLESS == 0 {
             word
         } else {
-            // Pairs with `sleeper_fence`: the first look came before the push could be seen, maybe; this one does not.
+            // Pairs with `sleeper_fence`: the first load may have come before the push became
+            // visible; the second load comes after it.
             self.memory.fence();
             self.memory.load(WORD, Ordering::Relaxed)
         };
@@ -126,23 +134,25 @@ impl<M: Memory> WakeWordView<M> {
     }
 }
 
-/// Has this process asked the kernel to execute its posters' fences? A fact about the process, hence a static.
+/// Whether this process has asked the kernel to execute its posters' barriers. It is a property of
+/// the process, hence a static.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Registers this process, so that its [`poster_fence`] costs nothing. Call before the first post; again after a fork.
-/// Returns whether it worked; if not, everything still does, only slower.
+/// Registers this process, so that its [`poster_fence`] costs nothing. Call it before the first
+/// post, and again after a fork. Returns whether it worked; if not, everything still works, only
+/// slower.
 pub fn register_barrier() -> bool {
     let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
     REGISTERED.store(registered, Ordering::SeqCst);
     registered
 }
 
-/// The poster's side of the barrier, between pushing and looking at the wake word.
+/// The poster's side of the barrier, between pushing and loading the wake word.
 #[inline]
 pub fn poster_fence() {
     if REGISTERED.load(Ordering::Relaxed) {
-        // Pairs with `sleeper_barrier`, whose system call puts a barrier here in our stead; only the compiler has to be kept
-        // from moving the load of the wake word before the push.
+        // Pairs with `sleeper_barrier`, whose system call executes a barrier here for this thread.
+        // Only the compiler must be kept from moving the load of the wake word before the push.
         compiler_fence(Ordering::SeqCst);
     } else {
         // Pairs with `sleeper_barrier`.
@@ -150,18 +160,19 @@ pub fn poster_fence() {
     }
 }
 
-/// The sleeper's side of the barrier, between arming and the last look. False means that posters who rely on it may
-/// miss the wake word: sleep only with a timeout then.
+/// The sleeper's side of the barrier, between arming and the last check. False means that posters
+/// that rely on it may miss the wake word: sleep only with a timeout then.
 #[must_use]
 pub fn sleeper_barrier() -> bool {
-    // Pairs with `poster_fence`: of the two parties (the poster pushes, then loads the wake word; the sleeper arms, then looks at
-    // the rings) at least one sees what the other stored.
+    // Pairs with `poster_fence`. The poster pushes, then loads the wake word; the sleeper arms,
+    // then checks the rings. At least one of them sees what the other stored.
     fence(Ordering::SeqCst);
     membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
-/// The same for a sleeper that posters know as restless.
+/// The barrier of a sleeper that posters know as restless.
 pub fn sleeper_fence() {
-    // Pairs with the fence in `WakeWordView::armed`, which every poster makes who sees that the sleeper is restless.
+    // Pairs with the fence in `WakeWordView::armed`, which every poster executes that sees the
+    // restless bit.
     fence(Ordering::SeqCst);
 }

@@ -1,4 +1,5 @@
-//! Socket addresses as the kernel wants them, as plain bytes. Not names, not text. Principal type: [`Name`].
+//! Socket addresses in the kernel's layout, as plain bytes. This module knows no host names and no
+//! text. Principal type: [`Name`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -12,12 +13,12 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Room for the kernel to write an address of either family.
+    /// An empty name, to which the kernel writes an address of either family.
     pub(crate) const fn room() -> Name {
         Name { bytes: [0; V6_LEN] }
     }
 
-    /// The address, and its length.
+    /// The address in the kernel's layout, and its length.
     pub(crate) fn of(address: &SocketAddr) -> (Name, u32) {
         let mut bytes = [0; V6_LEN];
         bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
@@ -70,7 +71,7 @@ fn family(number: i32) -> [u8; 2] {
     (number as u16).to_ne_bytes()
 }
 
-/// A socket address of either family; the scope means something to IPv6 only.
+/// A socket address of either family; only IPv6 uses the scope.
 pub(crate) fn socket_address(ip: IpAddr, port: u16, scope_id: u32) -> SocketAddr {
     match ip {
         IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),

@@ -1,9 +1,10 @@
-//! Two receivers for one address: one for everybody, and a *connected* one, which hears one sender only. The kernel looks up
-//! the way of a datagram at each arrival, unless the first socket of the address and port is connected to its sender: then it knows the way
-//! from the last one, which saves a twentieth of a small message's time.
+//! Two receive sockets for one address: one receives from all senders, and the *connected* one from
+//! a single sender. The kernel looks up the route of each datagram that arrives. If the first
+//! socket of the address and port is connected to the datagram's sender, the kernel uses that
+//! socket's cached route instead. This saves a twentieth of the time of a small message.
 //!
-//! It hears nothing at first: it is connected to the address and port that it has itself, from where nobody sends.
-//! Adds to [`Socket`].
+//! At first the connected socket receives nothing: it is connected to its own address and port,
+//! from which nobody sends. Adds to [`Socket`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,19 +17,22 @@ use crate::socket::{receives, set, unbound};
 use crate::{PORT, Socket, sys};
 
 impl Socket {
-    /// A receiver as [`Socket::receiver`] makes it, and a connected one for the same address, if this kernel lets both have it.
+    /// A receiver as [`Socket::receiver`] makes it, and a connected one for the same address if
+    /// this kernel allows both.
     ///
     /// # Errors
-    /// Those of [`Socket::receiver`].
+    /// The errors of [`Socket::receiver`].
     pub fn receiver_pair(local: IpAddr, scope_id: u32) -> io::Result<(Socket, Option<Socket>)> {
         Socket::receiver_pair_at(local, PORT, scope_id)
     }
 
-    /// The same with a port of the caller's choice.
+    /// As [`Socket::receiver_pair`], with a port of the caller's choice.
     ///
-    /// The first of them is bound alone, which nobody can do who comes second. Then both are lenient while the second is bound: towards
-    /// sockets that say the same and are this user's, and nobody else's. The kernel puts a new socket before the others of its port, but
-    /// with IPv6, if it is lenient, behind them; and the connected socket has to be the first.
+    /// The first socket is bound without `SO_REUSEPORT`, so it fails if the port is taken. Then
+    /// both sockets set `SO_REUSEPORT` while the second is bound, which admits only sockets of the
+    /// same user that set it too. The kernel puts a new socket before the other sockets of its
+    /// port, except for an IPv6 socket with `SO_REUSEPORT`, which it puts behind them. The
+    /// connected socket must be the first.
     pub(crate) fn receiver_pair_at(local: IpAddr, port: u16, scope_id: u32) -> io::Result<(Socket, Option<Socket>)> {
         let alone = Socket::receiver_at(local, port, scope_id)?;
         let is_first = local.is_ipv6();
@@ -40,7 +44,7 @@ impl Socket {
                 Err(_) => Ok((alone, None)),
             },
             Err(_) if is_first => {
-                // What was connected would not hear everybody again.
+                // A socket that was connected does not receive from all senders again.
                 drop(alone);
                 Ok((Socket::receiver_at(local, port, scope_id)?, None))
             }
@@ -48,10 +52,11 @@ impl Socket {
         }
     }
 
-    /// Connects a receive socket to a sender, or to nobody. What it has received before stays in it.
+    /// Connects a receive socket to a sender, or with `None` to its own address, from which nobody
+    /// sends. Datagrams that it has already received stay in it.
     ///
     /// # Errors
-    /// There is no way to the sender; the socket is connected as it was before.
+    /// There is no route to the sender. The socket stays connected as before.
     pub fn connect_receiver(&self, at: Option<&SocketAddr>) -> io::Result<()> {
         sys::connect(self.as_fd(), Some(&Name::of(at.unwrap_or(&self.local()))))
     }

@@ -1,8 +1,9 @@
-//! A connected send socket: a socket that sends to one host again and again is connected to it, which saves the kernel a look at the routes for
-//! each call. It also makes the kernel count the IPv4 identification of what the socket sends, from a number that it does
-//! not tell. It shows it, though: a datagram that is sent with a time stamp comes back, headers and all, by the error queue. So a socket
-//! that connects sends two empty datagrams to a port of its own on this host, and reads in their headers what the next one's
-//! identification will be.
+//! A connected send socket. A socket that sends to one host repeatedly is connected to it, which
+//! saves a route lookup in each call. Connecting also makes the kernel count the IPv4
+//! identification of the socket's datagrams, from a number that it does not report. But the number
+//! can be seen: a datagram sent with a time stamp comes back, with all headers, on the error queue.
+//! So a socket that connects sends two empty datagrams to a port of its own on this host. Their
+//! headers show the next identification.
 
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,21 +13,23 @@ use crate::address::Name;
 use crate::control::Control;
 use crate::{Socket, sys};
 
-/// `SOF_TIMESTAMPING_TX_SCHED`: stamped, and shown, before it is given to any interface.
+/// `SOF_TIMESTAMPING_TX_SCHED`: the kernel stamps and returns the datagram before it gives it to
+/// any interface.
 const STAMP: u32 = 1 << 8;
-/// An IPv4 header without options, and UDP's.
+/// Length of an IPv4 header without options and a UDP header.
 const HEADERS: usize = 20 + 8;
-/// Room for them and whatever link they were meant for.
+/// Room for these headers and a link-layer header.
 const ROOM: usize = 128;
 
 impl Socket {
-    /// Connects to a destination: what is sent to it with [`crate::Outgoing::connected`] costs less from now on. Gives the IPv4
-    /// identification that the next datagram will have, wherever it goes: each call of [`Socket::send`] takes one number,
-    /// and a burst counts on from it. With IPv6 it is 0 and means nothing.
+    /// Connects to a destination: sending to it with [`crate::Outgoing::connected`] costs less from
+    /// now on. Returns the IPv4 identification of the next datagram, whatever its destination. Each
+    /// call of [`Socket::send`] takes one number, and a burst counts on from it. With IPv6 the
+    /// number is 0 and means nothing.
     ///
     /// # Errors
-    /// There is no way to the destination, or this kernel does not show what it sends. The socket is as it was before
-    /// [`Socket::connect_sender`] was ever called, then.
+    /// There is no route to the destination, or this kernel does not return what it sends. Then the
+    /// socket is in its state before the first call of [`Socket::connect_sender`].
     pub fn connect_sender(&self, to: &SocketAddr) -> io::Result<u16> {
         let connected = sys::connect(self.as_fd(), Some(&Name::of(to))).and_then(|()| match self.local().ip() {
             IpAddr::V4(local) => self.learn(local),
@@ -38,15 +41,15 @@ impl Socket {
         connected
     }
 
-    /// Is no longer connected: all datagrams have identification 0 again.
+    /// Disconnects the socket: all datagrams have identification 0 again.
     ///
     /// # Errors
-    /// The socket is not usable any more.
+    /// The socket cannot be used any more.
     pub fn disconnect_sender(&self) -> io::Result<()> {
         sys::connect(self.as_fd(), None)
     }
 
-    /// The identification of the next datagram.
+    /// Finds the identification of the next datagram.
     fn learn(&self, local: Ipv4Addr) -> io::Result<u16> {
         let mirror = UdpSocket::bind((local, 0))?;
         let to = mirror.local_addr()?;
@@ -57,7 +60,7 @@ impl Socket {
         Ok(second.wrapping_add(1))
     }
 
-    /// Sends an empty datagram to a port of this host and gives its identification.
+    /// Sends an empty datagram to a port of this host and returns its identification.
     fn show(&self, to: &SocketAddr) -> io::Result<u16> {
         let mut control = Control::new();
         control.push(libc::SOL_SOCKET, libc::SO_TIMESTAMPING, STAMP.to_ne_bytes());

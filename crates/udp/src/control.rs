@@ -1,7 +1,8 @@
-//! Control messages: the options that travel beside one datagram, in the kernel's layout, built and read as plain bytes.
-//! Not ones that carry descriptors. Principal type: [`Control`].
+//! Control messages: the options of one datagram, in the kernel's layout, encoded and parsed as
+//! plain bytes. Messages that carry descriptors are not here. Principal type: [`Control`].
 
-/// A message's head: its length with the head, its level, its type. What follows is padded to eight bytes.
+/// The header of a message: its length with the header, its level, its type. The data after it is
+/// padded to eight bytes.
 const HEAD: usize = size_of::<libc::cmsghdr>();
 const _: () = assert!(HEAD == 16 && size_of::<usize>() == 8);
 
@@ -15,7 +16,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// An empty list, which the kernel may fill.
+    /// An empty list, which the kernel can fill.
     pub(crate) const fn new() -> Control {
         Control { bytes: [0; ROOM], len: 0 }
     }
@@ -31,7 +32,8 @@ impl Control {
         self.len = end.next_multiple_of(8);
     }
 
-    /// The messages in the first `len` bytes: level, type and data of each. Ends where something does not fit.
+    /// The messages in the first `len` bytes: level, type and data of each. Ends at the first
+    /// message that does not fit.
     pub(crate) fn messages(&self, len: usize) -> impl Iterator<Item = (i32, i32, &[u8])> {
         let mut rest = &self.bytes[..len.min(ROOM)];
         std::iter::from_fn(move || {
@@ -53,7 +55,7 @@ impl Control {
         self.bytes.as_mut_ptr()
     }
 
-    /// Bytes of the messages that were added.
+    /// Length in bytes of the added messages.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -63,7 +65,7 @@ impl Control {
     }
 }
 
-/// A number in a message's data, which the kernel writes as one byte, two or four.
+/// The number in a message's data, which the kernel writes as one, two or four bytes.
 pub(crate) fn number(data: &[u8]) -> usize {
     match *data {
         [a] => usize::from(a),

@@ -1,4 +1,5 @@
-//! The sockets of the wire. Not who reads them, and not what is in a datagram. Principal type: [`Socket`].
+//! The sockets of the wire. This module does not decide who reads them, and does not parse
+//! datagrams. Principal type: [`Socket`].
 
 use crate::address::socket_address;
 use crate::control::{Control, number};
@@ -15,30 +16,35 @@ const PORTS_MASK: u16 = 0x3fff;
 
 const HOP_LIMIT: u8 = 64;
 const BUFFER: i32 = 4 << 20;
-/// Bursts of one segment size in a row that make it a habit.
+/// Number of consecutive bursts with one segment size after which it becomes the socket's default.
 const REPEATS: u32 = 16;
 
-/// A UDP socket that never waits. One thread sends at a time: what is usual is told to the kernel once, and holds for whoever sends next.
+/// A non-blocking UDP socket. One thread sends at a time. The options that most calls share are set
+/// on the socket once, and hold for all later senders.
 #[derive(Debug)]
 pub struct Socket {
     socket: UdpSocket,
     local: SocketAddr,
-    /// The segment size that the kernel takes where a call says none, and how often the last one was asked for in a row.
+    /// The segment size that the kernel uses if a call does not name one, and how often in a row
+    /// the last one was used.
     habit: AtomicU32,
     repeats: AtomicU32,
-    /// The same for hop limit and traffic class, in one number.
+    /// As `habit`, for hop limit and traffic class, in one number.
     marks: AtomicU32,
     marks_repeats: AtomicU32,
 }
 
 impl Socket {
-    /// A socket to send from: on `local` and the first free port from `hint` on in the range that RoCEv2 sends from.
+    /// A send socket: bound to `local` and the first free port from `hint` on in the range of
+    /// RoCEv2 source ports.
     ///
-    /// It is not connected and forbids fragments, so that the identification of its IPv4 packets is known (see also [`Socket::connect_sender`]). What it sends to a
-    /// group comes back to this host too, for the other agents here.
+    /// The socket is not connected and forbids fragments, so that the identification of its IPv4
+    /// packets is known (see also [`Socket::connect_sender`]). What it sends to a group comes back
+    /// to this host too, for the host's other agents.
     ///
     /// # Errors
-    /// The host does not have the address (`EADDRNOTAVAIL`), all ports are taken (`EADDRINUSE`), or no descriptor is left.
+    /// The host does not have the address (`EADDRNOTAVAIL`), all ports are taken (`EADDRINUSE`), or
+    /// no descriptor is left.
     pub fn sender(local: IpAddr, scope_id: u32, hint: u16) -> io::Result<Socket> {
         let fd = unbound(&local)?;
         match local {
@@ -66,15 +72,18 @@ impl Socket {
         Err(io::Error::from_raw_os_error(libc::EADDRINUSE))
     }
 
-    /// A socket that receives what is sent to `local`, alone: nobody else can have the same address and port.
+    /// A socket that receives what is sent to `local`, exclusively: no other socket can have the
+    /// same address and port.
     ///
     /// # Errors
-    /// Somebody has the port (`EADDRINUSE`), the host does not have the address (`EADDRNOTAVAIL`), or no descriptor is left.
+    /// Another socket has the port (`EADDRINUSE`), the host does not have the address
+    /// (`EADDRNOTAVAIL`), or no descriptor is left.
     pub fn receiver(local: IpAddr, scope_id: u32) -> io::Result<Socket> {
         Socket::receiver_at(local, PORT, scope_id)
     }
 
-    /// A receiver with a port of its own choice: for tests, which may run beside an agent and each other.
+    /// A receiver with another port: for tests, which may run in parallel with an agent and with
+    /// each other.
     pub(crate) fn receiver_at(local: IpAddr, port: u16, scope_id: u32) -> io::Result<Socket> {
         let fd = unbound(&local)?;
         receives(&fd, &local)?;
@@ -82,11 +91,12 @@ impl Socket {
         Ok(Socket::from_fd(fd))
     }
 
-    /// A socket that receives what comes to a multicast group by one interface. There may be several, also of other processes:
-    /// each gets a copy.
+    /// A socket that receives the datagrams of a multicast group that arrive at one interface.
+    /// There may be several, also of other processes: each gets a copy.
     ///
     /// # Errors
-    /// `group` is not a multicast address (`EINVAL`), there is no such interface (`ENODEV`), or a limit of the host is reached.
+    /// `group` is not a multicast address (`EINVAL`), there is no such interface (`ENODEV`), or a
+    /// limit of the host is reached.
     pub fn group_receiver(group: IpAddr, ifindex: u32) -> io::Result<Socket> {
         if !group.is_multicast() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -97,7 +107,8 @@ impl Socket {
         bind(&fd, &socket_address(group, PORT, ifindex))?;
         match group {
             IpAddr::V4(group) => {
-                // Otherwise it would also get what comes by an interface on which another socket is a member.
+                // Otherwise the socket would also receive datagrams from an interface on which
+                // another socket is a member.
                 set(&fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
                 let member = libc::ip_mreqn {
                     imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group.octets()) },
@@ -118,7 +129,8 @@ impl Socket {
         Ok(Socket::from_fd(fd))
     }
 
-    /// A socket that was made by [`Socket::receiver`] or [`Socket::group_receiver`], maybe in another process.
+    /// Wraps a socket from [`Socket::receiver`] or [`Socket::group_receiver`], possibly of another
+    /// process.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Socket {
         let socket = UdpSocket::from(fd);
@@ -128,11 +140,11 @@ impl Socket {
         Socket { socket, local, habit, repeats, marks, marks_repeats }
     }
 
-    /// From now on [`Socket::receive`] tells the hop limit, too. That costs a small part of each call, and only
-    /// datagrams show it to programs.
+    /// From now on [`Socket::receive`] returns the hop limit, too. This costs a small part of each
+    /// call, and programs see the hop limit only in datagrams.
     ///
     /// # Errors
-    /// The socket is not usable any more.
+    /// The socket cannot be used any more.
     pub fn tell_hops(&self) -> io::Result<()> {
         let option = match self.local.ip() {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTTL),
@@ -141,10 +153,10 @@ impl Socket {
         sys::set(self.as_fd(), option.0, option.1, &1_i32)
     }
 
-    /// How much memory that which waits to be received takes, in bytes, and how much it may.
+    /// Bytes of memory that the unread datagrams take, and the limit.
     ///
     /// # Errors
-    /// The kernel does not say it.
+    /// The kernel does not report it.
     pub fn fill(&self) -> io::Result<(usize, usize)> {
         sys::fill(self.as_fd()).map(|(used, room)| (used as usize, room as usize))
     }
@@ -153,7 +165,7 @@ impl Socket {
         self.local
     }
 
-    /// The port that it is bound to.
+    /// The port that the socket is bound to.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.local.port()
@@ -162,8 +174,9 @@ impl Socket {
     /// Sends a datagram or a burst: all of it or nothing.
     ///
     /// # Errors
-    /// There is no room (`WouldBlock`), no way to the destination, a segment is longer than the way carries (`EMSGSIZE`; for a
-    /// burst, older kernels say `EINVAL`), or the interface cannot compute the checksums of a burst (`EIO`).
+    /// There is no room (`WouldBlock`), no route to the destination, a segment is longer than the
+    /// route's MTU (`EMSGSIZE`; for a burst, older kernels return `EINVAL`), or the interface
+    /// cannot compute the checksums of a burst (`EIO`).
     pub fn send(&self, out: &Outgoing<'_>) -> io::Result<()> {
         let mut control = Control::new();
         let segment = if out.segment < out.bytes.len() { u16::try_from(out.segment).unwrap_or(0) } else { 0 };
@@ -187,15 +200,17 @@ impl Socket {
         if !out.connected {
             return sys::send(self.socket.as_fd(), Some(&out.to), &control, out.bytes);
         }
-        // News of an earlier datagram, which did not arrive, comes in the place of sending this one, once.
+        // The kernel reports the ICMP error of an earlier datagram instead of sending this one,
+        // once.
         match sys::send(self.socket.as_fd(), None, &control, out.bytes) {
             Err(error) if is_news(&error) => sys::send(self.socket.as_fd(), None, &control, out.bytes),
             done => done,
         }
     }
 
-    /// Whether `len` bytes are cut into these segments (0: not at all) without saying so. A program that sends the same kind of burst
-    /// again and again saves a part of each call if the kernel knows its habit.
+    /// Whether the kernel splits `len` bytes into these segments (0: does not split) without a
+    /// control message. Repeated bursts of one kind save a part of each call if their segment size
+    /// is the socket's default.
     fn is_usual(&self, segment: u16, len: usize) -> bool {
         let habit = self.habit.load(Ordering::Relaxed);
         if segment == 0 {
@@ -212,8 +227,8 @@ impl Socket {
         false
     }
 
-    /// Whether the kernel gives a datagram for one host this hop limit and traffic class without being told: the last ones that were asked
-    /// for often enough in a row.
+    /// Whether the kernel sends a datagram to one host with this hop limit and traffic class
+    /// without control messages: they are the last ones that were used often enough in a row.
     fn is_usually_marked(&self, hop_limit: u8, class: u8) -> bool {
         let marks = u16::from_be_bytes([hop_limit, class]);
         if u32::from(marks) == self.marks.load(Ordering::Relaxed) {
@@ -226,17 +241,19 @@ impl Socket {
             };
             let set = |option, value: u8| sys::set(self.as_fd(), level, option, &i32::from(value));
             let done = set(hops_option, hop_limit).and_then(|()| set(class_option, class));
-            // Half done is not done: everything is told, then.
+            // After a partial failure the defaults are unknown, so each call sends all control
+            // messages.
             self.marks.store(if done.is_ok() { marks.into() } else { u32::MAX }, Ordering::Relaxed);
         }
         false
     }
 
-    /// Receives a datagram, or several that the kernel merged, into `buffer`; what does not fit is cut off. `None`: nothing is
-    /// there, or what was there is the news that an earlier datagram did not arrive, which is nobody's business here.
+    /// Receives a datagram, or several that the kernel merged, into `buffer`, and truncates what
+    /// does not fit. Returns `None` when there is no datagram, or when the kernel reports that an
+    /// earlier datagram did not arrive, which callers do not need.
     ///
     /// # Errors
-    /// The socket is not usable any more.
+    /// The socket cannot be used any more.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let mut control = Control::new();
         let (len, control_len, from) = match sys::receive(self.socket.as_fd(), buffer, &mut control, 0) {
@@ -261,11 +278,11 @@ impl Socket {
         Ok(Some(received))
     }
 
-    /// Receives a datagram, or several that the kernel merged, as [`Socket::receive`] does, but says only how long it is: that costs less. For who
-    /// knows the rest.
+    /// As [`Socket::receive`], but returns only the length, which costs less. For callers that know
+    /// sender and segment size.
     ///
     /// # Errors
-    /// The socket is not usable any more.
+    /// The socket cannot be used any more.
     pub fn receive_bytes(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match sys::receive_bytes(self.socket.as_fd(), buffer) {
             Ok(len) => Ok(Some(len)),
@@ -274,7 +291,8 @@ impl Socket {
         }
     }
 
-    /// Adds the interface by which a multicast datagram leaves. With an interface, IPv4 takes the source address from here too.
+    /// Adds the interface to send a multicast datagram by. With an interface, IPv4 takes the source
+    /// address from this message too.
     fn leave_by(&self, interface: u32, v4: bool, control: &mut Control) {
         let mut data = [0; 12];
         data[..4].copy_from_slice(&interface.to_ne_bytes());
@@ -298,8 +316,9 @@ impl AsFd for Socket {
     }
 }
 
-/// Counts how often a value was asked for in a row; says whether that was often enough just now. Not atomic: of two senders at once one may
-/// be counted as the other, and the habit be another one.
+/// Counts how often in a row a value was used; returns whether it has just reached the limit. This
+/// is not atomic: of two concurrent senders one may be counted as the other, and another value
+/// become the default.
 fn becomes_habit(repeats: &AtomicU32, value: u16) -> bool {
     let before = repeats.load(Ordering::Relaxed);
     let count = if before >> 16 == u32::from(value) { (before & 0xffff) + 1 } else { 1 };
@@ -307,7 +326,7 @@ fn becomes_habit(repeats: &AtomicU32, value: u16) -> bool {
     count == REPEATS
 }
 
-/// A socket of the address's family, closed on exec and not waiting.
+/// A non-blocking socket of the address's family, closed on exec.
 pub(crate) fn unbound(address: &IpAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -318,8 +337,8 @@ pub(crate) fn unbound(address: &IpAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What a receiver of either kind wants: merged segments, TTL and TOS, and on IPv6 also datagrams without a checksum, as some
-/// adapters send them.
+/// Sets the options of all receivers: merged segments, TTL and TOS, and on IPv6 also datagrams
+/// without a checksum, which some adapters send.
 pub(crate) fn receives(fd: &OwnedFd, address: &IpAddr) -> io::Result<()> {
     set(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
     if address.is_ipv6() {
@@ -331,7 +350,8 @@ pub(crate) fn receives(fd: &OwnedFd, address: &IpAddr) -> io::Result<()> {
     widen(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
 }
 
-/// A large buffer: past the host's limit with the right to do so, otherwise up to it.
+/// Sets a large buffer: beyond the host's limit if the process may do that, otherwise up to the
+/// limit.
 fn widen(fd: &OwnedFd, force: i32, ask: i32) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, force, BUFFER).or_else(|_| set(fd, libc::SOL_SOCKET, ask, BUFFER))
 }
@@ -340,12 +360,13 @@ pub(crate) fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Resu
     sys::set(fd.as_fd(), level, option, &value)
 }
 
-/// Whether an error of receiving says nothing about the socket: nothing is there, or an ICMP message came.
+/// Whether a receive error says nothing about the socket: there is no datagram, or an ICMP message
+/// came.
 fn passes(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) || is_news(error)
 }
 
-/// Whether an error is what an ICMP message said about an earlier datagram.
+/// Whether an error reports an ICMP message about an earlier datagram.
 fn is_news(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,5 +1,5 @@
-//! Sockets over the loopback interface. Each test has ports, or addresses and groups, of its own: tests run beside an agent and
-//! beside themselves.
+//! Tests of sockets over the loopback interface. Each test has its own ports, or addresses and
+//! groups: tests run in parallel with an agent and with each other.
 
 use crate::{BATCH_MAX, Outgoing, PORT, Received, SEGMENTS_MAX, Socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,18 +24,18 @@ fn pair(local: IpAddr) -> (Socket, Socket, Outgoing<'static>) {
     )
 }
 
-/// Differs between processes, so that they do not all try the same ports.
+/// A first port that differs between processes, so that they do not all try the same ports.
 fn hint() -> u16 {
     (std::process::id() * 37) as u16
 }
 
-/// Three bytes of this process and a number of the test.
+/// Three bytes of this process, and a number of the test.
 fn own(number: u8) -> [u8; 3] {
     let id = std::process::id();
     [(id >> 8) as u8, id as u8, number]
 }
 
-/// Waits until there is something to receive.
+/// Waits for the next datagram.
 fn next(socket: &Socket, buffer: &mut [u8]) -> Received {
     loop {
         wait(socket);
@@ -204,7 +204,7 @@ fn every_member_of_a_group_gets_a_copy() {
     }
 }
 
-/// The loopback interface has no way to an IPv6 group, so that nothing is sent here.
+/// The loopback interface has no route to an IPv6 group, so this test sends nothing.
 #[test]
 fn ipv6_groups_have_members_too() {
     let group = IpAddr::from([0xff0e, 0, 0, 0, 0, 0, u16::from_be_bytes([own(5)[0], own(5)[1]]), 5]);
@@ -219,7 +219,7 @@ fn only_a_group_has_members() {
     assert!(Socket::group_receiver(group, i32::MAX.unsigned_abs()).is_err(), "no such interface");
 }
 
-/// What the ICRC rests on. Only with the right to look at whole packets.
+/// The ICRC relies on this. The test needs the right to read whole packets.
 #[test]
 fn the_identification_is_zero() {
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, ipproto, recv, socket_with};
@@ -244,7 +244,7 @@ fn the_identification_is_zero() {
             })
             .expect("send");
         let mut header = [0_u8; 64];
-        // A raw socket also gets what others send to its address.
+        // A raw socket also receives what other programs send to its address.
         while header[20..22] != sender.port().to_be_bytes() {
             wait(&raw);
             recv(&raw, &mut header[..], RecvFlags::empty()).expect("the packet");
@@ -253,7 +253,8 @@ fn the_identification_is_zero() {
     }
 }
 
-/// What the ICRC of a connected send socket rests on. Only with the right to look at whole packets.
+/// The ICRC of a connected send socket relies on this. The test needs the right to read whole
+/// packets.
 #[test]
 fn a_connected_sender_counts_from_the_number_that_it_told() {
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, ipproto, recv, socket_with};
@@ -283,7 +284,7 @@ fn a_connected_sender_counts_from_the_number_that_it_told() {
         assert_eq!(seen(&Outgoing { connected: false, ..out }), next.wrapping_add(1), "named or not");
         assert_eq!(seen(&Outgoing { traffic_class: 8, hop_limit: 3, ..out }), next.wrapping_add(2));
         assert_eq!(seen(&Outgoing { segment: 40, ..out }), next.wrapping_add(3), "a burst takes one");
-        // Loopback does not cut bursts, so that this is the next packet.
+        // Loopback does not split bursts, so this is the next packet.
         assert_eq!(seen(&out), next.wrapping_add(4));
         sender.disconnect_sender().expect("disconnected");
         assert_eq!(seen(&Outgoing { connected: false, ..out }), 0);
@@ -306,7 +307,7 @@ fn habits_of_hop_limit_and_traffic_class_come_and_go() {
                 let seen = if hop_limit == 0 { 64 } else { hop_limit };
                 assert_eq!((received.traffic_class, received.hop_limit), (traffic_class, seen), "step {step}");
             }
-            // Once in between is no habit.
+            // A single other value does not change the default.
             sender.send(&Outgoing { traffic_class: 1, hop_limit: 77, ..out }).expect("send");
             let received = next(&receiver, &mut buffer);
             assert_eq!((received.traffic_class, received.hop_limit), (1, 77));
@@ -348,7 +349,7 @@ fn news_of_a_lost_datagram_does_not_cost_the_next_one() {
         sender.connect_sender(&out.to).expect("connected");
         let port = receiver.port();
         drop(receiver);
-        // Nobody is there: the host says so, to whoever sends next.
+        // No socket has the port: the host reports it to the next send.
         for _ in 0..3 {
             sender.send(&Outgoing { connected: true, ..out }).expect("send");
         }
@@ -367,12 +368,12 @@ fn where_there_is_no_route_nothing_is_connected() {
     assert_eq!(next(&receiver, &mut [0; 64]).len, out.bytes.len());
 }
 
-/// Whether nothing can be read.
+/// Whether there is no datagram to receive.
 fn is_empty(socket: &Socket) -> bool {
     socket.receive(&mut [0; 64]).expect("receive").is_none()
 }
 
-/// What comes next, if only its bytes are asked for.
+/// The next datagram from `receive_bytes`.
 fn bytes_of(socket: &Socket) -> Vec<u8> {
     wait(socket);
     let mut buffer = [0; 64];
@@ -409,7 +410,7 @@ fn a_connected_receiver_hears_the_sender_that_it_is_connected_to() {
         assert!(is_empty(&connected), "another one's is for the other socket");
         heard(&receiver, 2, 2, &two);
         assert!(is_empty(&receiver));
-        // What has come stays where it is.
+        // Datagrams that have arrived stay in the socket.
         say(&one, b"before");
         connected.connect_receiver(Some(&SocketAddr::new(local, two.port()))).expect("connected anew");
         say(&two, b"after");
@@ -437,7 +438,7 @@ fn a_connected_receiver_that_cannot_connect_stays_as_it_was() {
     assert!(is_empty(&connected));
 }
 
-/// A socket that would share its port with anybody.
+/// Binds a socket that would share its port with any other socket.
 fn joins(to: SocketAddr) -> std::io::Result<()> {
     let socket = crate::socket::unbound(&to.ip())?;
     crate::socket::set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
@@ -461,7 +462,7 @@ fn a_pair_of_receivers_lets_nobody_in() {
             }
         };
         refused();
-        // Each of them holds the port alone, too.
+        // Each socket of the pair holds the port exclusively.
         drop(receiver);
         refused();
         drop(connected);

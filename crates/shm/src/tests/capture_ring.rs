@@ -1,4 +1,5 @@
-//! Capture rings: records come back as they went, what there is no room for is counted, and nonsense is refused.
+//! Capture rings: records come back as they went, what there is no room for is counted, and
+//! nonsense is refused.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -1,5 +1,6 @@
-//! A peer that writes whatever it likes, wherever it likes, whenever it likes. What must hold: no panic, no access outside
-//! the lane, no piece outside the bulk ring, and nothing but the results that the types allow.
+//! A peer that writes whatever it likes, wherever it likes, whenever it likes. What must hold: no
+//! panic, no access outside the lane, no piece outside the bulk ring, and nothing but the results
+//! that the types allow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +63,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The direction from A to B, with A's and B's ends in our hands, so that each is hostile to the other.
+/// The direction from A to B, with A's and B's ends in our hands, so that each is hostile to the
+/// other.
 struct Victims {
     region: Arc<Region>,
     tx: LaneTx,
@@ -174,7 +176,8 @@ fn scribbles_at_the_same_time() {
             region.word(at).store((random >> 20) as u32, Ordering::Relaxed);
         }
     });
-    // Fresh ends again and again, because the first damage that they see is the last thing that they do.
+    // Fresh ends again and again, because the first damage that they see is the last thing that
+    // they do.
     for round in 0..300 {
         let (tx, _) = ends(victims.region.clone(), Side::A);
         let (_, rx) = ends(victims.region.clone(), Side::B);

@@ -145,7 +145,8 @@ fn fork_leaves_the_region_behind() {
         let page = unsafe { libc::mmap(base.cast(), 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         let free = page == base.cast();
         drop(region);
-        // SAFETY: the page is the one just mapped, if it is still there: dropping the region must not have unmapped it.
+        // SAFETY: the page is the one just mapped, if it is still there: dropping the region must
+        // not have unmapped it.
         let mine = free && unsafe { libc::msync(base.cast(), 4096, libc::MS_ASYNC) } == 0;
         // SAFETY: ends the child without running anything of the parent's.
         unsafe { libc::_exit(if mine { 0 } else { 1 }) };

@@ -1,4 +1,5 @@
-//! Tests on real memory and with real threads; the interleavings themselves are loom's (`loom_models`).
+//! Tests on real memory and with real threads; the interleavings themselves are loom's
+//! (`loom_models`).
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
 mod capture_ring;

@@ -1,4 +1,5 @@
-//! The rings against queues of the standard library: lists of operations, chosen at random, must have the same results.
+//! The rings against queues of the standard library: lists of operations, chosen at random, must
+//! have the same results.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -106,8 +107,8 @@ fn bulk_op() -> impl Strategy<Value = BulkOp> {
     ]
 }
 
-/// A piece as the oracle knows it: the claim, its length, how much of the ring it uses up (skipped bytes included), and
-/// after which offset it was made.
+/// A piece as the oracle knows it: the claim, its length, how much of the ring it uses up (skipped
+/// bytes included), and after which offset it was made.
 struct Piece {
     claim: bulk::Claim,
     len: usize,

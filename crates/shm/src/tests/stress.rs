@@ -1,5 +1,6 @@
-//! Two threads that behave, as fast as they can, asleep whenever there is nothing to do: everything together as an engine
-//! uses it. A lost wake shows as a sleep that times out, a misordered access as a wrong byte.
+//! Two threads that behave, as fast as they can, asleep whenever there is nothing to do: everything
+//! together as an engine uses it. A lost wake shows as a sleep that times out, a misordered access
+//! as a wrong byte.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
