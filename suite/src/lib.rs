@@ -15,6 +15,7 @@ pub mod hosts;
 pub mod lists;
 pub mod manager;
 pub mod namespace;
+pub mod package;
 pub mod pair;
 pub mod port;
 pub mod process;

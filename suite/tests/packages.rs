@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use softhca_suite::{Dist, Room, User};
+use softhca_suite::package::{Packages, block, project};
+use softhca_suite::{Room, User};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -31,26 +31,6 @@ fn output(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
-}
-
-/// Makes the packages under a mode mask, which must make no difference.
-fn make(out: &Path, mask: &str) {
-    let script = format!("umask {mask} && exec \"$@\"");
-    let mut command = Command::new("sh");
-    command.args(["-c", &script, "sh"]).arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["run", "--quiet", "--package", "xtask", "--", "package", "--dist"]);
-    command.arg(Dist::locate().expect("a dist").folder()).arg("--out").arg(out).current_dir(root());
-    // A file of another user's repository is git's business, not the time of the commit's.
-    command.env("SOURCE_DATE_EPOCH", "1700000000").env("DEBFULLNAME", "A Maintainer").env("DEBEMAIL", "a@example.org");
-    output(&mut command);
-}
-
-fn tarball(out: &Path, part: &str) -> PathBuf {
-    out.join(format!("softhca-{VERSION}-x86_64-linux{part}.tar.gz"))
-}
-
-fn deb(out: &Path) -> PathBuf {
-    out.join(format!("softhca_{VERSION}-0softhca1_amd64.deb"))
 }
 
 /// Mode, owner and path of each entry, as tar lists them.
@@ -91,9 +71,9 @@ fn commands(program: &Path, words: &[&str]) -> Vec<String> {
     found
 }
 
-fn check_tarball(out: &Path, unpacked: &Path) {
+fn check_tarball(packages: &Packages, unpacked: &Path) {
     let top = format!("softhca-{VERSION}-x86_64-linux");
-    let list = |part| entries(&output(Command::new("tar").arg("-tvzf").arg(tarball(out, part))));
+    let list = |part| entries(&output(Command::new("tar").arg("-tvzf").arg(packages.tarball(part))));
     let listed = list("");
     check_modes(&listed);
     check_modes(&list("-debug"));
@@ -105,7 +85,7 @@ fn check_tarball(out: &Path, unpacked: &Path) {
         assert!(listed.contains_key(&format!("{top}/{path}")), "{path} is missing: {listed:?}");
     }
     for part in ["", "-debug"] {
-        output(Command::new("tar").arg("-xzf").arg(tarball(out, part)).arg("-C").arg(unpacked));
+        output(Command::new("tar").arg("-xzf").arg(packages.tarball(part)).arg("-C").arg(unpacked));
     }
     for program in PROGRAMS {
         check_symbols(&unpacked.join(&top).join(program), &unpacked.join(format!("{top}-debug")));
@@ -133,8 +113,8 @@ fn check_symbols(program: &Path, debug: &Path) {
     assert!(told.contains(".debug_info") && told.contains(&format!("Build ID: {id}")), "{told}");
 }
 
-fn check_deb(out: &Path) {
-    let deb = deb(out);
+fn check_deb(packages: &Packages) {
+    let deb = packages.deb();
     let field = |name| output(Command::new("dpkg-deb").arg("--field").arg(&deb).arg(name)).trim().to_owned();
     let fields = ["Package", "Version", "Architecture", "Maintainer", "Provides", "Conflicts", "Replaces"].map(field);
     let expected = ["softhca", &format!("{VERSION}-0softhca1"), "amd64", "A Maintainer <a@example.org>", "", "", ""];
@@ -165,48 +145,24 @@ fn check_deb(out: &Path) {
 fn packages_hold_what_they_promise_and_are_reproducible() {
     let folder = tempfile::tempdir().expect("a folder");
     let [first, second, unpacked] = ["first", "second", "unpacked"].map(|name| folder.path().join(name));
-    make(&first, "022");
-    make(&second, "077");
-    for name in [tarball(&first, ""), tarball(&first, "-debug"), deb(&first)] {
-        let other = second.join(name.file_name().expect("a name"));
-        output(Command::new("cmp").args([&name, &other]));
+    let [first, second] =
+        [(first, "022"), (second, "077")].map(|(out, mask)| Packages::make(&out, mask).expect("made"));
+    let each = |packages: &Packages| [packages.tarball(""), packages.tarball("-debug"), packages.deb()];
+    for (one, other) in each(&first).iter().zip(&each(&second)) {
+        output(Command::new("cmp").args([one, other]));
     }
     fs::create_dir(&unpacked).expect("made");
     check_tarball(&first, &unpacked);
     check_deb(&first);
 }
 
-/// A block of a page between fences.
-fn block(page: &str, opening: &str) -> String {
-    let text = fs::read_to_string(root().join(page)).expect("a page");
-    let block = text.split(opening).nth(1).and_then(|rest| rest.split("```").next());
-    block.expect("a block").to_owned()
-}
-
-const PROJECT: &str = "\
-cmake_minimum_required(VERSION 3.20)
-project(example C)
-enable_testing()
-add_executable(datagrams datagrams.c)
-target_link_libraries(datagrams ibverbs)
-add_test(NAME datagrams COMMAND datagrams)
-";
-
 #[test]
 fn the_recipes_of_the_install_page_and_the_action_run_somebody_elses_tests() {
     let room = Room::of(User::Nobody).expect("a room");
-    let folder = room.folder().join("project");
-    fs::create_dir(&folder).expect("made");
-    make(&folder, "022");
-    fs::write(folder.join("CMakeLists.txt"), PROJECT).expect("written");
-    for file in ["datagrams.c", "common.h"] {
-        fs::copy(root().join("suite/programs").join(file), folder.join(file)).expect("copied");
-    }
-    // The job's user writes here.
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
-
-    let address = format!("file://{}", tarball(&folder, "").display());
-    let recipe = block("docs/install.md", "```sh\n");
+    let folder = project(&room).expect("a project");
+    let packages = Packages::make(&folder, "022").expect("packages");
+    let address = format!("file://{}", packages.tarball("").display());
+    let recipe = block("docs/install.md", "```sh\n").expect("a shell block");
     let script = format!("cd {}\nSOFTHCA={address}\n{recipe}", folder.display());
     // The second time the folder is there, as from a cache, and nothing is downloaded.
     for script in [script.clone(), script.replace(&address, "file:///nowhere")] {
