@@ -49,6 +49,7 @@ pub(crate) const DISTROS: &[Package] = &[
     Package { name: "iproute2", file: "/usr/sbin/ip" },
     Package { name: "util-linux", file: "/usr/bin/unshare" },
     Package { name: "binutils", file: "/usr/bin/readelf" },
+    Package { name: "mmdebstrap", file: "/usr/bin/mmdebstrap" },
 ];
 
 /// What the integration suite runs; gcc and the headers build its own small verbs programs.

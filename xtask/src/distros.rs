@@ -1,9 +1,10 @@
 //! `cargo xtask distros`: each Debian release's own programs on one and the same build, and docs/distributions.md, which says how it went.
 //!
-//! It makes the releases with debootstrap ([`root`]), runs the list of [`programs`] in each of them ([`session`]), and writes the
-//! table ([`page`]). A failure that nobody has explained in [`programs::EXPLAINED`] is an error. [`short`] is what `cargo xtask test`
+//! It makes the releases with debootstrap ([`root`]), runs the list of [`programs`] in each of them ([`session`]), installs the
+//! [`packages`] there, and writes the tables ([`page`]). A failure that nobody has explained in [`programs::EXPLAINED`] is an error. [`short`] is what `cargo xtask test`
 //! runs of it. What other distributions have is only compared with the symbols of the build ([`symbols`]).
 
+mod packages;
 mod page;
 mod programs;
 mod root;
@@ -11,13 +12,14 @@ mod session;
 mod symbols;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use suite::Dist;
 
 use crate::workspace::Workspace;
 use crate::{debian, dist};
+use packages::Packages;
 use page::Column;
 use root::{Release, Roots};
 use session::Verdict;
@@ -55,12 +57,21 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
         Some(folder) => Dist::at(std::path::absolute(folder).map_err(|error| error.to_string())?),
         None => dist::run(workspace)?,
     };
+    let packages = Packages::make(workspace, &dist, roots.folder())?;
     let columns: Vec<Column> = releases
         .iter()
         .map(|release| {
             let root = roots.ready(release, root::EVERYTHING, options.fresh)?;
-            let verdicts = programs::ALL.iter().map(|program| judged(program, release, &root, &dist)).collect();
-            Ok(Column { title: release.title, facts: root::facts(&root), verdicts })
+            let tried = |package: &packages::Package| {
+                let began = Instant::now();
+                packages.run(package, release, &root).inspect(|verdict| tell(release, package.name, verdict, began))
+            };
+            Ok(Column {
+                title: release.title,
+                facts: root::facts(&root),
+                packages: packages::ALL.iter().map(tried).collect(),
+                programs: programs::ALL.iter().map(|program| judged(program, release, &root, &dist)).collect(),
+            })
         })
         .collect::<Result<_, String>>()?;
     let page = page::written(&columns, &symbols::Needs::of(&dist)?);
@@ -104,15 +115,18 @@ fn wanted(only: &[String], suite: &str) -> bool {
     only.is_empty() || only.iter().any(|name| name == suite)
 }
 
-fn judged(program: &programs::Program, release: &Release, root: &std::path::Path, dist: &Dist) -> Verdict {
+fn judged(program: &programs::Program, release: &Release, root: &Path, dist: &Dist) -> Verdict {
     let began = Instant::now();
     let verdict = session::run(program, root, dist);
-    let seconds = began.elapsed().as_secs_f64();
-    match &verdict {
-        Verdict::Works(_) => println!("{:<10} {:<40} works {seconds:>8.1} s", release.suite, program.name),
-        Verdict::Fails { why, .. } => {
-            println!("{:<10} {:<40} FAILS {seconds:>8.1} s  {why}", release.suite, program.name)
-        }
-    }
+    tell(release, program.name, &verdict, began);
     verdict
+}
+
+fn tell(release: &Release, name: &str, verdict: &Verdict, began: Instant) {
+    let seconds = began.elapsed().as_secs_f64();
+    let (word, why) = match verdict {
+        Verdict::Works(_) => ("works", ""),
+        Verdict::Fails { why, .. } => ("FAILS", why.as_str()),
+    };
+    println!("{:<10} {name:<46} {word} {seconds:>8.1} s  {why}", release.suite);
 }

@@ -35,6 +35,17 @@ pub(crate) struct Options {
     image: bool,
 }
 
+/// The paths of what was made.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) tarball: PathBuf,
+    /// The debug symbols.
+    pub(crate) debug: PathBuf,
+    pub(crate) deb: PathBuf,
+    /// The OCI image, if it was asked for.
+    pub(crate) image: Option<PathBuf>,
+}
+
 /// What all packages of one run have in common.
 #[derive(Debug)]
 struct Release {
@@ -54,7 +65,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     let out = options.out.clone().unwrap_or_else(|| workspace.target().join("package"));
     fs::create_dir_all(&out).map_err(|error| format!("cannot create {}: {error}", out.display()))?;
     let out = absolute(&out)?;
-    for path in make(workspace, &dist, &out, options.image)? {
+    let made = make(workspace, &dist, &out, options.image)?;
+    for path in [&made.tarball, &made.debug, &made.deb].into_iter().chain(&made.image) {
         println!("{}", path.display());
     }
     Ok(())
@@ -65,21 +77,17 @@ fn absolute(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn make(workspace: &Workspace, dist: &Dist, out: &Path, image: bool) -> Result<Vec<PathBuf>, String> {
+/// Makes them in a folder, which is given from the root on.
+pub(crate) fn make(workspace: &Workspace, dist: &Dist, out: &Path, image: bool) -> Result<Made, String> {
     let release = Release::of(workspace)?;
     let scratch =
         tempfile::tempdir_in(out).map_err(|error| format!("cannot create a folder in {}: {error}", out.display()))?;
     let tree = Tree::lay_out(workspace, &release, dist, &scratch.path().join("tree"))?;
-    let mut made = vec![
-        archive::pack(&release, &tree.root(), &release.name(""), out)?,
-        archive::pack(&release, &tree.debug(), &release.name("-debug"), out)?,
-    ];
+    let tarball = archive::pack(&release, &tree.root(), &release.name(""), out)?;
+    let debug = archive::pack(&release, &tree.debug(), &release.name("-debug"), out)?;
     let deb = deb::build(workspace, &release, &tree, &scratch.path().join("deb"), out)?;
-    if image {
-        made.push(image::build(&release, &deb, scratch.path(), out)?);
-    }
-    made.push(deb);
-    Ok(made)
+    let image = image.then(|| image::build(&release, &deb, scratch.path(), out)).transpose()?;
+    Ok(Made { tarball, debug, deb, image })
 }
 
 impl Release {

@@ -22,9 +22,11 @@ pub(crate) struct Release {
 /// The newest stable release.
 pub(crate) const STABLE: Release = Release { suite: "trixie", title: "Debian 13" };
 
+/// The release that the OCI image is made of.
+pub(crate) const IMAGE: Release = Release { suite: "bookworm", title: "Debian 12" };
+
 /// All of them, oldest first.
-pub(crate) const RELEASES: [Release; 3] =
-    [Release { suite: "bookworm", title: "Debian 12" }, STABLE, Release { suite: "sid", title: "Debian sid" }];
+pub(crate) const RELEASES: [Release; 3] = [IMAGE, STABLE, Release { suite: "sid", title: "Debian sid" }];
 
 /// A list of packages, and what is added to the release's name for a folder that has them.
 type Packages = (&'static str, &'static [&'static str]);
@@ -43,11 +45,15 @@ pub(crate) const EVERYTHING: Packages = (
         "libfabric-bin",
         "iproute2",
         "procps",
+        "lintian",
     ],
 );
 
 /// What the programs of the short form are in.
 pub(crate) const FEW: Packages = ("-short", &["ibverbs-utils", "perftest", "rdmacm-utils"]);
+
+/// The file of a release with the names of the packages that it was made with: another list makes another release.
+const LIST: &str = "etc/softhca-packages";
 
 /// Where releases are kept and come from.
 #[derive(Debug)]
@@ -70,7 +76,9 @@ impl Roots {
     pub(crate) fn ready(&self, release: &Release, packages: Packages, fresh: bool) -> Result<PathBuf, String> {
         let (mark, packages) = packages;
         let place = self.folder.join(format!("{}{mark}", release.suite));
-        if place.exists() && !fresh {
+        let wanted = packages.join(" ");
+        let is_complete = fs::read_to_string(place.join(LIST)).is_ok_and(|list| list == wanted);
+        if is_complete && !fresh {
             return Ok(place);
         }
         println!("making {} in {} from {}", release.title, place.display(), self.mirror);
@@ -106,11 +114,17 @@ impl Roots {
         fs::remove_dir_all(place.join("var/lib/apt/lists")).map_err(told)?;
         // Programs look up the name of their host.
         fs::write(place.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n").map_err(told)?;
+        fs::write(place.join(LIST), packages.join(" ")).map_err(told)?;
         // Where a dist is put, and what is mounted besides.
         for folder in ["opt/softhca", "sys", "proc", "dev", "run", "tmp"] {
             fs::create_dir_all(place.join(folder)).map_err(told)?;
         }
         Ok(())
+    }
+
+    /// Where releases are kept.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Whether the archive answers: if not, a release that cannot be made is not our fault.

@@ -19,8 +19,10 @@ const MEET: &str = include_str!("meet.sh");
 /// The Python tests.
 const PYVERBS: &str = include_str!("pyverbs.sh");
 
-/// `nobody`.
-const USER: &str = "65534";
+/// The number of the user `nobody`.
+pub(crate) const NOBODY: &str = "65534";
+/// Where a release sees a dist.
+const PLACE: &str = "/opt/softhca";
 /// How long a program may take. Generous on purpose: a slow machine is not a failure.
 const LIMIT: Duration = Duration::from_secs(120);
 /// All the Python tests take longer.
@@ -39,33 +41,55 @@ pub(crate) enum Verdict {
 
 /// Runs a program of a release.
 pub(crate) fn run(program: &Program, root: &Path, dist: &Dist) -> Verdict {
+    let entry = Entry { root, bound: Some((dist.folder(), PLACE)), user: NOBODY };
     match program.way {
         Way::Alone(words, says) => {
-            judged(inside(root, dist, LIMIT, &format!("cd /tmp; exec softhca run -- {words}"), &[]), says)
+            judged(entry.run(LIMIT, &format!("cd /tmp; exec softhca run -- {words}"), &[]), &[says])
         }
-        Way::Meet(ready, server, client) => judged(inside(root, dist, LIMIT, MEET, &[ready, server, client]), ""),
-        Way::Pyverbs => inside(root, dist, PYVERBS_LIMIT, PYVERBS, &[]).map_or_else(
+        Way::Meet(ready, server, client) => judged(entry.run(LIMIT, MEET, &[ready, server, client]), &[]),
+        Way::Pyverbs => entry.run(PYVERBS_LIMIT, PYVERBS, &[]).map_or_else(
             |why| Verdict::Fails { said: why.clone(), why: first_words(&why) },
             |outcome| tested(&outcome.everything()),
         ),
     }
 }
 
-/// Runs a shell script in a release.
-fn inside(root: &Path, dist: &Dist, limit: Duration, script: &str, words: &[&str]) -> Result<Outcome, String> {
-    let output = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child", "sh", "-c", ENTER, "enter"]);
-    command.args([root, dist.folder()]).arg(USER).args(["sh", "-c", script, "sh"]).args(words);
-    Process::start(command, &output.path().join("program"))?.wait(limit)
+/// A way into a release.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    /// The release.
+    pub(crate) root: &'a Path,
+    /// A folder of this machine, and where the release sees it.
+    pub(crate) bound: Option<(&'a Path, &'a str)>,
+    /// The number of the user.
+    pub(crate) user: &'a str,
+}
+
+impl Entry<'_> {
+    /// Runs a shell script in the release.
+    pub(crate) fn run(&self, limit: Duration, script: &str, words: &[&str]) -> Result<Outcome, String> {
+        let output = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let (folder, place) = self.bound.unwrap_or((Path::new(""), ""));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]);
+        command.args(["sh", "-c", ENTER, "enter"]).args([self.root, folder]);
+        command.args([place, self.user, "sh", "-c", script, "sh"]).args(words);
+        Process::start(command, &output.path().join("program"))?.wait(limit)
+    }
 }
 
 /// A program that ends with 0 and says what it should, works.
-fn judged(outcome: Result<Outcome, String>, says: &str) -> Verdict {
-    match outcome {
-        Ok(outcome) if outcome.succeeded() && outcome.output.contains(says) => Verdict::Works(String::new()),
-        Ok(outcome) => Verdict::Fails { why: in_words(&outcome, says), said: outcome.everything() },
-        Err(why) => Verdict::Fails { why: first_words(&why), said: why },
+pub(crate) fn judged(outcome: Result<Outcome, String>, says: &[&str]) -> Verdict {
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(why) => return Verdict::Fails { why: first_words(&why), said: why },
+    };
+    match says.iter().find(|says| !outcome.output.contains(**says)) {
+        None if outcome.succeeded() => Verdict::Works(String::new()),
+        unsaid => {
+            let why = in_words(&outcome, unsaid.unwrap_or(&""));
+            Verdict::Fails { why, said: outcome.everything() }
+        }
     }
 }
 
