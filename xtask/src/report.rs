@@ -13,12 +13,14 @@ pub(crate) struct Report {
     started: Instant,
     rows: Vec<(String, Count, Duration)>,
     slowest: Vec<Took>,
+    /// What did not run, and why.
+    left_out: Vec<(String, String)>,
 }
 
 impl Report {
     /// An empty account; the clock starts.
     pub(crate) fn new() -> Self {
-        Self { started: Instant::now(), rows: Vec::new(), slowest: Vec::new() }
+        Self { started: Instant::now(), rows: Vec::new(), slowest: Vec::new(), left_out: Vec::new() }
     }
 
     /// Runs one step under a heading.
@@ -40,6 +42,11 @@ impl Report {
         });
     }
 
+    /// Says that a step does not run.
+    pub(crate) fn leave_out(&mut self, name: &str, why: &str) {
+        self.left_out.push((name.to_owned(), why.to_owned()));
+    }
+
     /// Names the slowest tests in the account.
     pub(crate) fn name_slowest(&mut self, slowest: Vec<Took>) {
         self.slowest = slowest;
@@ -56,6 +63,9 @@ impl Report {
                 count.failed,
                 took.as_secs_f64()
             );
+        }
+        for (name, why) in &self.left_out {
+            println!("left out: {name}: {why}");
         }
         if !self.slowest.is_empty() {
             println!("slowest tests:");

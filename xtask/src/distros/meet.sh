@@ -1,5 +1,6 @@
 # A server and its client: meet.sh READY SERVER CLIENT. READY is the TCP port on which the server listens, `cm` when it listens by
-# the connection manager, `udp:PORT` for datagrams. A server that still serves after its client is ended, and that is its success.
+# the connection manager, `group` when it is in a multicast group, `udp:PORT` for datagrams. A server that still serves after its
+# client is ended, and that is its success.
 ready=$1 server=$2 client=$3
 cd /tmp
 # Some builds of ucx_perftest meet by MPI when there is no terminal, unless this says that they shall not.
@@ -14,6 +15,7 @@ pid=$!
 is_ready() {
     case $ready in
     cm) softhca show cm 2>&1 | grep -q listening ;;
+    group) softhca show cm --json 2>&1 | grep -q '"groups": *[1-9]' ;;
     udp:*) grep -q "$(printf :%04X "${ready#udp:}") " /proc/net/udp /proc/net/udp6 ;;
     *) grep -q "$(printf :%04X "$ready") [0:]* 0A" /proc/net/tcp /proc/net/tcp6 ;;
     esac

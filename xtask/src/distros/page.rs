@@ -3,13 +3,15 @@
 use std::fmt::Write;
 
 use super::packages;
-use super::programs::{self, ALL};
+use super::programs::{self, ALL, EXPLAINED, LEFT_OUT};
 use super::session::Verdict;
 use super::symbols::{Needs, OTHERS, dotted};
 
 /// One release in the table.
 #[derive(Debug)]
 pub(crate) struct Column {
+    /// The archive's name of it.
+    pub(crate) suite: &'static str,
     pub(crate) title: &'static str,
     /// The versions of its C library and of its rdma-core.
     pub(crate) facts: [String; 2],
@@ -40,20 +42,29 @@ pub(crate) fn written(columns: &[Column], needs: &Needs) -> String {
     let _ = writeln!(page, "| program | {} |", titles.collect::<Vec<_>>().join(" | "));
     let _ = writeln!(page, "|---{}|", "|---".repeat(columns.len()));
     for (index, program) in ALL.iter().enumerate() {
-        let cells: Vec<String> = columns.iter().map(|column| cell(&column.programs[index], &mut notes)).collect();
+        let verdicts = columns.iter().map(|column| (column, &column.programs[index]));
+        let cells: Vec<String> =
+            verdicts.map(|(column, verdict)| cell(column.suite, program.name, verdict, &mut notes)).collect();
         let _ = writeln!(page, "| `{}` | {} |", program.name, cells.join(" | "));
     }
     let titles: Vec<&str> = columns.iter().map(|column| column.title).collect();
     let _ = write!(page, "{PACKAGES}| package | {} |\n|---{}|\n", titles.join(" | "), "|---".repeat(columns.len()));
     for (index, package) in packages::ALL.iter().enumerate() {
-        let verdicts = columns.iter().map(|column| column.packages[index].as_ref());
+        let verdicts = columns.iter().map(|column| (column.suite, column.packages[index].as_ref()));
         let cells: Vec<String> = verdicts
-            .map(|verdict| verdict.map_or_else(|| "–".to_owned(), |verdict| cell(verdict, &mut notes)))
+            .map(|(suite, verdict)| match verdict {
+                Some(verdict) => cell(suite, package.name, verdict, &mut notes),
+                None => "–".to_owned(),
+            })
             .collect();
         let _ = writeln!(page, "| {} | {} |", package.name, cells.join(" | "));
     }
     for (number, note) in (1..).zip(&notes) {
-        let _ = writeln!(page, "{}{number}. {note}", if number == 1 { "\nFailures:\n\n" } else { "" });
+        let _ = writeln!(page, "{}{number}. {note}", if number == 1 { "\n## Failures\n\n" } else { "" });
+    }
+    let _ = writeln!(page, "\n## Left out\n\nThese programs of the same packages do not run here:\n");
+    for (names, why) in LEFT_OUT {
+        let _ = writeln!(page, "* {names}: {why}.");
     }
     let _ = write!(
         page,
@@ -71,39 +82,64 @@ pub(crate) fn written(columns: &[Column], needs: &Needs) -> String {
     page
 }
 
-/// The failures that nobody has explained.
+/// The failures that nobody has explained, and the explanations of failures that do not occur.
 pub(crate) fn unexplained(columns: &[Column]) -> Vec<String> {
-    let all = columns.iter().flat_map(|column| column.rows().map(move |row| (column.title, row)));
-    let failed = all.filter_map(|(title, (name, verdict))| match verdict {
-        Verdict::Fails { why, said } if programs::explained(why).is_none() => {
-            Some(format!("{title}: {name}: {why}\n{said}"))
-        }
-        _ => None,
+    let failures = || columns.iter().flat_map(Column::failures);
+    let unexplained = failures().filter(|failure| failure.explained().is_none());
+    let told = |failure: Failure| {
+        format!("not explained: {}: {}: {}\n{}", failure.column.title, failure.name, failure.why, failure.said)
+    };
+    let of_these = EXPLAINED.iter().filter(|row| columns.iter().any(|column| column.suite == row.suite));
+    let stale = of_these.filter(|row| {
+        !failures()
+            .any(|failure| (failure.column.suite, failure.name, failure.why) == (row.suite, row.program, row.failure))
     });
-    failed.collect()
+    let remove = |row: &programs::Explanation| {
+        format!("explained, and does not occur: {}: {}: {}", row.suite, row.program, row.failure)
+    };
+    unexplained.map(told).chain(stale.map(remove)).collect()
+}
+
+/// A cell of the table that is a failure.
+struct Failure<'a> {
+    column: &'a Column,
+    name: &'static str,
+    why: &'a str,
+    said: &'a str,
+}
+
+impl Failure<'_> {
+    fn explained(&self) -> Option<&'static str> {
+        programs::explained(self.column.suite, self.name, self.why)
+    }
 }
 
 impl Column {
-    /// The name of each row, and how it went.
-    fn rows(&self) -> impl Iterator<Item = (&'static str, &Verdict)> {
+    fn failures(&self) -> impl Iterator<Item = Failure<'_>> {
         let programs = ALL.iter().map(|program| program.name).zip(&self.programs);
         let packages = packages::ALL.iter().zip(&self.packages);
-        programs.chain(packages.filter_map(|(package, verdict)| Some((package.name, verdict.as_ref()?))))
+        let rows = programs.chain(packages.filter_map(|(package, verdict)| Some((package.name, verdict.as_ref()?))));
+        rows.filter_map(|(name, verdict)| match verdict {
+            Verdict::Fails { why, said, .. } => Some(Failure { column: self, name, why, said }),
+            Verdict::Works(_) => None,
+        })
     }
 }
 
 /// A cell; a failure points to a note, which those with the same words share.
-fn cell(verdict: &Verdict, notes: &mut Vec<String>) -> String {
+fn cell(suite: &str, name: &str, verdict: &Verdict, notes: &mut Vec<String>) -> String {
     match verdict {
         Verdict::Works(more) if more.is_empty() => "works".to_owned(),
         Verdict::Works(more) => format!("works: {more}"),
-        Verdict::Fails { why, .. } => {
-            let note = format!("{why}. {}", programs::explained(why).unwrap_or("Not explained yet."));
+        Verdict::Fails { why, beside, .. } => {
+            let explanation = programs::explained(suite, name, why);
+            let beside = if beside.is_empty() { String::new() } else { format!("; {beside}") };
+            let note = format!("{why}{beside}. {}", explanation.unwrap_or("**Nobody has explained this failure.**"));
             let place = notes.iter().position(|known| *known == note).unwrap_or_else(|| {
                 notes.push(note);
                 notes.len() - 1
             });
-            format!("**fails**, {}", place + 1)
+            format!("**fails{}**, {}", if explanation.is_some() { "" } else { ", not explained" }, place + 1)
         }
     }
 }
@@ -112,23 +148,58 @@ fn cell(verdict: &Verdict, notes: &mut Vec<String>) -> String {
 mod tests {
     use super::*;
 
+    fn fails(why: &str) -> Verdict {
+        Verdict::Fails { why: why.to_owned(), beside: String::new(), said: String::new() }
+    }
+
+    /// A release in which all works but for some programs.
+    fn column(suite: &'static str, failures: &[(&str, &str)]) -> Column {
+        let verdict = |name: &str| match failures.iter().find(|(program, _)| *program == name) {
+            Some((_, why)) => fails(why),
+            None => Verdict::Works(String::new()),
+        };
+        Column {
+            suite,
+            title: "Here",
+            facts: ["2.36".to_owned(), "44.0".to_owned()],
+            programs: ALL.iter().map(|program| verdict(program.name)).collect(),
+            packages: packages::ALL.iter().map(|package| Some(verdict(package.name))).collect(),
+        }
+    }
+
     #[test]
     fn a_failure_is_told_once_and_wants_an_explanation() {
-        let fails = |why: &str| Verdict::Fails { why: why.to_owned(), said: String::new() };
-        let mut programs = vec![Verdict::Works(String::new()); ALL.len()];
-        programs[0] = fails("libibverbs.so.1 has no version `IBVERBS_1.18'");
-        programs[1] = programs[0].clone();
-        programs[2] = fails("ends with 1: no luck");
-        let mut packages = vec![Some(Verdict::Works(String::new())); packages::ALL.len()];
-        packages[1] = Some(fails("ends with 1: no room"));
-        packages[2] = None;
-        let columns = [Column { title: "Here", facts: ["2.36".to_owned(), "44.0".to_owned()], programs, packages }];
-        let page = written(&columns, &Needs { glibc: (2, 34), verbs: (1, 14), drivers: true });
-        assert_eq!(page.matches("**fails**, 1 |").count(), 2, "{page}");
-        assert_eq!(page.matches("2. ends with 1: no luck. Not explained yet.").count(), 1, "{page}");
+        let [one, two, three] = [0, 1, 2].map(|index| ALL[index].name);
+        let package = packages::ALL[1].name;
+        let mut column =
+            column("here", &[(one, "no luck"), (two, "no luck"), (three, "no room"), (package, "no room")]);
+        column.packages[2] = None;
+        let columns = [column];
+        let page = written(&columns, &Needs::default());
+        assert_eq!(page.matches("| **fails, not explained**, 1 |").count(), 2, "{page}");
+        assert_eq!(page.matches("| **fails, not explained**, 2 |").count(), 2, "{page}");
+        assert_eq!(page.matches("2. no room. **Nobody has explained this failure.**\n").count(), 1, "{page}");
         assert_eq!(page.matches("| – |\n").count(), 1, "{page}");
-        let told =
-            ["ibv_rc_pingpong -g 0 -c: ends with 1: no luck", "tarball: unpack, first lines: ends with 1: no room"];
-        assert_eq!(unexplained(&columns), told.map(|told| format!("Here: {told}\n")));
+        let told = [(one, "no luck"), (two, "no luck"), (three, "no room"), (package, "no room")];
+        let told = told.map(|(name, why)| format!("not explained: Here: {name}: {why}\n"));
+        assert_eq!(unexplained(&columns), told);
+    }
+
+    #[test]
+    fn an_explanation_is_for_one_release_one_program_and_one_failure() {
+        let mut suites: Vec<&str> = EXPLAINED.iter().map(|row| row.suite).collect();
+        suites.dedup();
+        for suite in suites {
+            let rows = || EXPLAINED.iter().filter(|row| row.suite == suite);
+            let failures: Vec<(&str, &str)> = rows().map(|row| (row.program, row.failure)).collect();
+            assert_eq!(unexplained(&[column(suite, &failures)]), [""; 0]);
+            assert_eq!(unexplained(&[column("other", &failures)]).len(), failures.len());
+            // Each of another kind: it is not explained, and its explanation is for nothing.
+            let longer: Vec<(&str, String)> =
+                rows().map(|row| (row.program, format!("{} twice", row.failure))).collect();
+            let longer: Vec<(&str, &str)> = longer.iter().map(|(program, why)| (*program, why.as_str())).collect();
+            assert_eq!(unexplained(&[column(suite, &longer)]).len(), 2 * failures.len());
+            assert_eq!(unexplained(&[column(suite, &[])]).len(), failures.len());
+        }
     }
 }

@@ -35,8 +35,14 @@ const LONGEST: usize = 240;
 pub(crate) enum Verdict {
     /// It works; perhaps there is something to say.
     Works(String),
-    /// It fails: in a few words, and all that it said.
-    Fails { why: String, said: String },
+    /// It fails: in a few words, what does not fail beside that, and all that it said.
+    Fails { why: String, beside: String, said: String },
+}
+
+impl Verdict {
+    fn fails(why: impl Into<String>, said: impl Into<String>) -> Self {
+        Self::Fails { why: why.into(), beside: String::new(), said: said.into() }
+    }
 }
 
 /// Runs a program of a release.
@@ -47,10 +53,9 @@ pub(crate) fn run(program: &Program, root: &Path, dist: &Dist) -> Verdict {
             judged(entry.run(LIMIT, &format!("cd /tmp; exec softhca run -- {words}"), &[]), &[says])
         }
         Way::Meet(ready, server, client) => judged(entry.run(LIMIT, MEET, &[ready, server, client]), &[]),
-        Way::Pyverbs => entry.run(PYVERBS_LIMIT, PYVERBS, &[]).map_or_else(
-            |why| Verdict::Fails { said: why.clone(), why: first_words(&why) },
-            |outcome| tested(&outcome.everything()),
-        ),
+        Way::Pyverbs => entry
+            .run(PYVERBS_LIMIT, PYVERBS, &[])
+            .map_or_else(|why| Verdict::fails(first_words(&why), why), |outcome| tested(&outcome.everything())),
     }
 }
 
@@ -82,14 +87,11 @@ impl Entry<'_> {
 pub(crate) fn judged(outcome: Result<Outcome, String>, says: &[&str]) -> Verdict {
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        Err(why) => return Verdict::Fails { why: first_words(&why), said: why },
+        Err(why) => return Verdict::fails(first_words(&why), why),
     };
     match says.iter().find(|says| !outcome.output.contains(**says)) {
         None if outcome.succeeded() => Verdict::Works(String::new()),
-        unsaid => {
-            let why = in_words(&outcome, unsaid.unwrap_or(&""));
-            Verdict::Fails { why, said: outcome.everything() }
-        }
+        unsaid => Verdict::fails(in_words(&outcome, unsaid.unwrap_or(&"")), outcome.everything()),
     }
 }
 
@@ -173,9 +175,10 @@ fn tested(said: &str) -> Verdict {
     let counts = format!("{passed} pass, {skipped} skip themselves");
     match (missing(said), failed.is_empty() && passed > 0) {
         (_, true) => Verdict::Works(counts),
-        (Some(missing), false) => Verdict::Fails { why: missing, said: said.to_owned() },
+        (Some(missing), false) => Verdict::fails(missing, said),
         (None, false) => Verdict::Fails {
-            why: format!("{counts}, {} fail: {}", failed.len(), failed.join(", ")),
+            why: format!("{} fail: {}", failed.len(), failed.join(", ")),
+            beside: counts,
             said: said.to_owned(),
         },
     }
@@ -221,11 +224,11 @@ mod tests {
         assert!(matches!(tested(good), Verdict::Works(words) if words == "1 pass, 1 skip themselves"));
         let bad =
             format!("{good}module test_b\ntest_one (tests.test_b.B.test_one) ... FAIL\nmodule test_b ended with 1\n");
-        let Verdict::Fails { why, .. } = tested(&bad) else { panic!("a test fails") };
-        assert_eq!(why, "1 pass, 1 skip themselves, 1 fail: test_b B.test_one");
+        let Verdict::Fails { why, beside, .. } = tested(&bad) else { panic!("a test fails") };
+        assert_eq!((why.as_str(), beside.as_str()), ("1 fail: test_b B.test_one", "1 pass, 1 skip themselves"));
         let hung = format!("{good}module test_c\nmodule test_c ended with 124\n");
         let Verdict::Fails { why, .. } = tested(&hung) else { panic!("a module does not end") };
-        assert_eq!(why, "1 pass, 1 skip themselves, 1 fail: test_c ended with 124");
+        assert_eq!(why, "1 fail: test_c ended with 124");
         assert!(matches!(tested(""), Verdict::Fails { .. }), "no test at all");
     }
 }

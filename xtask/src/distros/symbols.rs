@@ -11,7 +11,7 @@ use suite::Dist;
 type Version = (u32, u32);
 
 /// What a build needs and gives.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Needs {
     /// The highest version of glibc whose symbols it uses.
     pub(crate) glibc: Version,
