@@ -76,7 +76,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
             })
         })
         .collect::<Result<_, String>>()?;
-    let page = page::written(&columns, &symbols::Needs::of(&dist)?);
+    let page = page::written(&columns, &symbols::Needs::of(workspace, &dist)?)?;
     if options.only.is_empty() {
         fs::write(workspace.root().join("docs/distributions.md"), page).map_err(|error| error.to_string())?;
     } else {

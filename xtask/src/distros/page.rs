@@ -32,7 +32,7 @@ const PACKAGES: &str = "\n## Packages\n\n\
     warning.\n\n";
 
 /// The page.
-pub(crate) fn written(columns: &[Column], needs: &Needs) -> String {
+pub(crate) fn written(columns: &[Column], needs: &Needs) -> Result<String, String> {
     let mut page = INTRODUCTION.to_owned();
     let mut notes: Vec<String> = Vec::new();
     let titles = columns.iter().map(|column| {
@@ -69,17 +69,17 @@ pub(crate) fn written(columns: &[Column], needs: &Needs) -> String {
     let _ = write!(
         page,
         "\n## By symbols\n\n\
-         A build on Debian 12 needs glibc {} and exports versions up to IBVERBS_{}. What other distributions have says what is to be expected \
-         there; nothing of this was run.\n\n\
+         A build on Debian 12 needs glibc {} and exports {}. For other distributions, the page compares what the build exports with the whole \
+         list of symbols of the distribution's rdma-core (`capi/*/releases.txt`), those for its driver libraries too. Nothing of this was run.\n\n\
          | distribution | glibc | rdma-core | the same build |\n|---|---|---|---|\n",
         dotted(needs.glibc),
-        dotted(needs.verbs)
+        needs.newest()
     );
     for other in OTHERS {
         let glibc = other.glibc.map_or_else(|| "musl".to_owned(), dotted);
-        let _ = writeln!(page, "| {} | {glibc} | {} | {} |", other.name, other.rdma_core, needs.judge(other));
+        let _ = writeln!(page, "| {} | {glibc} | {} | {} |", other.name, other.rdma_core, needs.judge(other)?);
     }
-    page
+    Ok(page)
 }
 
 /// The failures that nobody has explained, and the explanations of failures that do not occur.
@@ -175,7 +175,7 @@ mod tests {
             column("here", &[(one, "no luck"), (two, "no luck"), (three, "no room"), (package, "no room")]);
         column.packages[2] = None;
         let columns = [column];
-        let page = written(&columns, &Needs::default());
+        let page = written(&columns, &Needs::default()).expect("tables");
         assert_eq!(page.matches("| **fails, not explained**, 1 |").count(), 2, "{page}");
         assert_eq!(page.matches("| **fails, not explained**, 2 |").count(), 2, "{page}");
         assert_eq!(page.matches("2. no room. **Nobody has explained this failure.**\n").count(), 1, "{page}");

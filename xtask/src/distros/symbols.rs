@@ -1,28 +1,39 @@
 //! What the libraries and programs of a build need of a system, and what other distributions have of it. It runs nothing but readelf.
 //!
-//! The principal type is [`Needs`].
+//! A distribution's programs find all symbols if the build exports the whole list of that distribution's release of rdma-core, the
+//! functions for driver libraries among them. The principal type is [`Needs`].
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use suite::Dist;
 
+use crate::abi_check::{self, releases::Releases};
+use crate::workspace::Workspace;
+
 /// A version as numbers.
 type Version = (u32, u32);
 
 /// What a build needs and gives.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct Needs {
     /// The highest version of glibc whose symbols it uses.
     pub(crate) glibc: Version,
-    /// The highest IBVERBS version that it exports.
-    pub(crate) verbs: Version,
-    /// It exports the functions that driver libraries of rdma-core call.
-    pub(crate) drivers: bool,
+    /// The libraries in the place of rdma-core's.
+    libraries: Vec<Library>,
 }
 
-/// One of the functions of driver libraries.
-const DRIVERS: &str = "ibv_cmd_create_cq_ex2@";
+/// A library in the place of one of rdma-core's.
+#[derive(Debug)]
+struct Library {
+    name: &'static str,
+    /// Which release of rdma-core exports what: the text of `releases.txt`.
+    table: String,
+    /// Each name that it exports, with its version node.
+    exported: BTreeSet<(String, String)>,
+}
 
 /// A distribution that is not run here.
 #[derive(Debug)]
@@ -46,40 +57,69 @@ pub(crate) const OTHERS: &[Other] = &[
     Other { name: "Alpine 3.24", glibc: None, rdma_core: 61 },
 ];
 
-/// Since which rdma-core programs may want which IBVERBS version.
-const SINCE: &[(u32, Version)] = &[(36, (1, 14)), (59, (1, 15)), (62, (1, 16)), (64, (1, 17)), (65, (1, 18))];
-
 impl Needs {
     /// Reads a build.
-    pub(crate) fn of(dist: &Dist) -> Result<Self, String> {
+    pub(crate) fn of(workspace: &Workspace, dist: &Dist) -> Result<Self, String> {
         let mut glibc = (0, 0);
         for file in [dist.softhca(), dist.library(), dist.rdmacm(), dist.redirector(), dist.sockets()] {
             glibc = glibc.max(highest(&versions(&file)?, "GLIBC_"));
         }
-        let library = versions(&dist.library())?;
-        Ok(Self { glibc, verbs: highest(&library, "IBVERBS_"), drivers: library.contains(DRIVERS) })
+        let files = [("libibverbs", dist.library()), ("librdmacm", dist.rdmacm())];
+        let libraries = files.map(|(name, file)| Library::read(workspace, name, &file));
+        Ok(Self { glibc, libraries: libraries.into_iter().collect::<Result<_, _>>()? })
     }
 
     /// What is to be expected of a distribution.
-    pub(crate) fn judge(&self, other: &Other) -> String {
-        let wanted =
-            SINCE.iter().rev().find(|(since, _)| other.rdma_core >= *since).map_or((1, 13), |(_, version)| *version);
+    pub(crate) fn judge(&self, other: &Other) -> Result<String, String> {
         match other.glibc {
-            None => "no: its C library is musl, and the build is for glibc".to_owned(),
-            Some(glibc) if glibc < self.glibc => format!("no: the build needs glibc {}", dotted(self.glibc)),
-            Some(_) if wanted > self.verbs => {
-                format!(
-                    "programs that want no more than IBVERBS_{}; its own may want IBVERBS_{}",
-                    dotted(self.verbs),
-                    dotted(wanted)
-                )
+            None => return Ok("no: its C library is musl, and the build is for glibc".to_owned()),
+            Some(glibc) if glibc < self.glibc => {
+                return Ok(format!("no: the build needs glibc {}", dotted(self.glibc)));
             }
-            Some(_) if !self.drivers => format!(
-                "yes, but programs that load rdma-core's driver libraries, as newer versions of perftest do: the others want IBVERBS_{} at most",
-                dotted(wanted)
-            ),
-            Some(_) => format!("yes: its programs want IBVERBS_{} at most", dotted(wanted)),
+            Some(_) => {}
         }
+        let (mut known, mut missing) = (0, Vec::new());
+        for library in &self.libraries {
+            let table = Releases::parse(&library.table)?;
+            if !table.releases().contains(&other.rdma_core) {
+                return Ok(format!("unknown: no list of symbols of rdma-core {}", other.rdma_core));
+            }
+            let symbols = table.symbols(other.rdma_core);
+            known += symbols.len();
+            let lacks =
+                |(name, node): &(&str, &str)| !library.exported.contains(&((*name).to_owned(), (*node).to_owned()));
+            missing.extend(symbols.into_iter().filter(lacks).map(|(name, node)| format!("`{name}@{node}`")));
+        }
+        if missing.is_empty() {
+            return Ok(format!("yes: it exports all {known} symbols of this release"));
+        }
+        Ok(format!(
+            "programs that want none of the {} symbols (of {known}) that it lacks: {}",
+            missing.len(),
+            missing.join(", ")
+        ))
+    }
+
+    /// What the build exports that a new program may want: the highest public version of each library.
+    pub(crate) fn newest(&self) -> String {
+        let newest = |library: &Library| {
+            let nodes = library.exported.iter().map(|(_, node)| node);
+            let public = nodes.filter(|node| !node.contains("PRIVATE") && !node.starts_with(abi_check::OWN));
+            let version = public.clone().map(|node| highest(node, "IBVERBS_").max(highest(node, "RDMACM_"))).max();
+            format!("{} up to {}", library.name, dotted(version.unwrap_or_default()))
+        };
+        self.libraries.iter().map(newest).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+impl Library {
+    fn read(workspace: &Workspace, name: &'static str, file: &Path) -> Result<Self, String> {
+        let path = workspace.root().join("capi").join(name).join("releases.txt");
+        let table = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let symbols = abi_check::exported(file)?;
+        let exported = symbols.iter().filter_map(|symbol| symbol.split_once('@'));
+        let exported = exported.map(|(name, node)| (name.to_owned(), node.trim_start_matches('@').to_owned()));
+        Ok(Self { name, table, exported: exported.collect() })
     }
 }
 
@@ -121,14 +161,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_expected_follows_from_versions() {
-        let needs = Needs { glibc: (2, 34), verbs: (1, 14), drivers: true };
-        let other = |glibc, rdma_core| Other { name: "", glibc, rdma_core };
-        assert!(needs.judge(&other(Some((2, 34)), 57)).starts_with("yes"));
-        let without = Needs { drivers: false, ..needs };
-        assert!(without.judge(&other(Some((2, 34)), 57)).starts_with("yes, but programs that load"));
-        assert!(needs.judge(&other(Some((2, 31)), 28)).starts_with("no: the build needs glibc 2.34"));
-        assert!(needs.judge(&other(None, 57)).starts_with("no: its C library is musl"));
-        assert!(needs.judge(&other(Some((2, 43)), 65)).contains("IBVERBS_1.18"));
+    fn what_is_to_be_expected_follows_from_every_symbol() {
+        let table = "newest 65\nnode IBVERBS_1.0 34 -\nnode IBVERBS_1.18 65 -\nnode IBVERBS_PRIVATE_34 34 -\n\
+                     old IBVERBS_1.0 34 -\nnew IBVERBS_1.18 65 -\ndriver IBVERBS_PRIVATE 34 -\n";
+        let needs = |exported: &[(&str, &str)]| {
+            let exported = exported.iter().map(|(name, node)| ((*name).to_owned(), (*node).to_owned())).collect();
+            let library = Library { name: "libibverbs", table: table.to_owned(), exported };
+            Needs { glibc: (2, 34), libraries: vec![library] }
+        };
+        let all = [("old", "IBVERBS_1.0"), ("driver", "IBVERBS_PRIVATE_34"), ("new", "IBVERBS_1.18")];
+        let judge =
+            |needs: &Needs, glibc, rdma_core| needs.judge(&Other { name: "", glibc, rdma_core }).expect("a table");
+        let glibc = Some((2, 34));
+        assert_eq!(judge(&needs(&all), glibc, 65), "yes: it exports all 3 symbols of this release");
+        assert_eq!(judge(&needs(&all[..2]), glibc, 64), "yes: it exports all 2 symbols of this release");
+        assert!(judge(&needs(&all[..2]), glibc, 65).ends_with(" that it lacks: `new@IBVERBS_1.18`"));
+        assert!(judge(&needs(&all[..1]), glibc, 34).ends_with(" that it lacks: `driver@IBVERBS_PRIVATE_34`"));
+        assert!(judge(&needs(&all), glibc, 66).starts_with("unknown: "));
+        assert!(judge(&needs(&all), Some((2, 31)), 34).starts_with("no: the build needs glibc 2.34"));
+        assert!(judge(&needs(&all), None, 57).starts_with("no: its C library is musl"));
+        assert_eq!(needs(&all).newest(), "libibverbs up to 1.18");
     }
 }
