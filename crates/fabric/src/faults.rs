@@ -1,45 +1,46 @@
-//! What a switch does wrong, in few words: four rules of faults on demand (`abi::fault`), which decide for each packet. Principal type:
-//! [`Faults`].
+//! The faults of a switch in short form: four rules of faults on demand (`abi::fault`), which
+//! decide for each packet. Principal type: [`Faults`].
 
 use abi::fault::{Kind, Rule};
 
-/// How often packets come to harm: parts of 1. The decisions follow from the seed, one packet after the other; which packet is
-/// the nth depends on the threads that send.
+/// Probabilities (0 to 1) of the faults. The seed determines the decisions, one packet after the
+/// other. Which packet is the nth depends on the sending threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Faults {
-    /// Where the decisions begin.
+    /// The seed of the decisions.
     pub seed: u64,
-    /// Packets that vanish.
+    /// Probability that a packet is lost.
     pub loss: f64,
-    /// Packets that come twice.
+    /// Probability that a packet arrives twice.
     pub duplication: f64,
-    /// Packets that come after the next one to the same host. The last of all waits for a next one, and may be lost so.
+    /// Probability that a packet arrives after the next one to the same host. A packet with no
+    /// successor is never delivered.
     pub reordering: f64,
-    /// Packets of which one bit is another: their ICRC does not fit.
+    /// Probability that one bit of a packet is flipped, so that its ICRC is wrong.
     pub corruption: f64,
 }
 
 impl Default for Faults {
-    /// None at all.
+    /// No faults.
     fn default() -> Self {
         Self { seed: 1, loss: 0.0, duplication: 0.0, reordering: 0.0, corruption: 0.0 }
     }
 }
 
 impl Faults {
-    /// Packets get lost, and nothing else.
+    /// Only loss.
     #[must_use]
     pub fn loss(part: f64, seed: u64) -> Self {
         Self { seed, loss: part, ..Self::default() }
     }
 
-    /// Packets get lost, repeated, reordered and damaged, each as often.
+    /// Loss, duplication, reordering and corruption with the same probability.
     #[must_use]
     pub fn all(part: f64, seed: u64) -> Self {
         Self { seed, loss: part, duplication: part, reordering: part, corruption: part }
     }
 
-    /// The same as rules, in the order in which they are asked.
+    /// The faults as rules, in the order in which they are checked.
     #[must_use]
     pub fn rules(&self) -> Vec<Rule> {
         let all = [
@@ -48,7 +49,7 @@ impl Faults {
             (Kind::Reorder, self.reordering),
             (Kind::Corrupt, self.corruption),
         ];
-        // Each has its own chance.
+        // Each rule has its own random sequence.
         let rules =
             (0..).zip(all).map(|(n, (kind, part))| Rule::of(kind, part, self.seed.wrapping_mul(4).wrapping_add(n)));
         rules.filter(|rule| rule.when.rate != Some(0.0)).collect()

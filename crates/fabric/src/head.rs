@@ -1,14 +1,15 @@
-//! What packets have beside their bytes, on whatever carries them between the hosts of a process. Principal type: [`Head`].
+//! The metadata of packets between the hosts of a process, whatever carries them. Principal type:
+//! [`Head`].
 
 use agent::wire::Incoming;
 use softhca::Gid;
 
-/// RoCEv2's source ports begin here, for entropy on the way.
+/// First RoCEv2 source port; the port gives the network entropy for its choice of paths.
 const FIRST_PORT: u16 = 0xc000;
-/// A hop limit that nobody chose.
+/// The default hop limit.
 pub(crate) const HOPS: u8 = 64;
 
-/// What is known of packets beside their bytes.
+/// The metadata of packets.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) from: Gid,
@@ -19,7 +20,8 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Of what leaves a host, with the length of each of its packets but the last. `None`: nothing does.
+    /// The metadata of packets that leave a host, with the length of each packet except the last.
+    /// `None` if no packet leaves.
     pub(crate) fn leaving(from: Gid, from_port: u16, out: &udp::Outgoing<'_>) -> Option<(Self, usize)> {
         let all = out.bytes.len();
         let head = Self {
@@ -32,7 +34,7 @@ impl Head {
         (all > 0).then(|| (head, if out.segment == 0 { all } else { out.segment.min(all) }))
     }
 
-    /// As it comes to a host's forwarder.
+    /// The packets in the form in which a host's forwarder receives them.
     pub(crate) fn coming<'a>(&self, segment: usize, bytes: &'a [u8]) -> Incoming<'a> {
         Incoming {
             from: self.from.0,
@@ -46,7 +48,7 @@ impl Head {
     }
 }
 
-/// The source port of a flow that an engine hints at, the `number`th that was opened.
+/// The source port of a flow, from the engine's hint and the flow's number in the order of opening.
 pub(crate) fn source_port(hint: u16, number: u16) -> u16 {
     FIRST_PORT | (hint.wrapping_add(number) & !FIRST_PORT)
 }

@@ -1,4 +1,5 @@
-//! A host of a fabric: one agent in this process, and the ways to use its devices. Principal type: [`Host`].
+//! A host of a fabric: one agent in this process, and the methods that use its devices. Principal
+//! type: [`Host`].
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -19,7 +20,7 @@ use crate::switch::{Plug, Switch};
 pub struct Host {
     agent: Arc<AgentHandle>,
     addresses: Vec<IpAddr>,
-    /// `None`: its packets go through the network of the machine.
+    /// `None`: packets go through the network of the machine.
     plug: Option<Arc<Plug>>,
 }
 
@@ -38,7 +39,7 @@ impl Host {
         Ok(Self { agent: Arc::new(agent), addresses, plug })
     }
 
-    /// Opens its device.
+    /// Opens the host's device.
     ///
     /// # Errors
     /// The agent's refusal.
@@ -46,7 +47,7 @@ impl Host {
         self.open_device(0)
     }
 
-    /// Opens a device by index, where there are several.
+    /// Opens one of several devices, by index.
     ///
     /// # Errors
     /// ENODEV when there is no such device, or the agent's refusal.
@@ -59,52 +60,53 @@ impl Host {
         })
     }
 
-    /// The addresses that it was given.
+    /// The configured addresses of the host.
     #[must_use]
     pub fn addresses(&self) -> &[IpAddr] {
         &self.addresses
     }
 
-    /// Pulls its cable: packets from it and to it are lost.
+    /// Disconnects the host's cable: packets from and to the host are lost.
     pub fn disconnect(&self) {
         if let Some(plug) = &self.plug {
             plug.set(false);
         }
     }
 
-    /// Puts its cable back.
+    /// Connects the host's cable again.
     pub fn reconnect(&self) {
         if let Some(plug) = &self.plug {
             plug.set(true);
         }
     }
 
-    /// Takes a port of its device down, or makes it active: programs get PORT_ERR and PORT_ACTIVE, and nothing passes meanwhile, not
-    /// within the host either.
+    /// Takes a port of the host's device down, or makes it active. Programs get PORT_ERR and
+    /// PORT_ACTIVE. While the port is down no packet passes, not even within the host.
     pub fn set_port(&self, port: u32, up: bool) {
         self.agent.set_port(0, port, up);
     }
 
-    /// Adds faults on demand (`softhca fault add --help` tells what a rule looks like), which act on lanes and on the wire. All engines know
-    /// them when this returns. Gives the rules' numbers.
+    /// Adds faults on demand (`softhca fault add --help` describes the rules), which act on lanes
+    /// and on the wire. All engines know the rules when this returns. Returns the rules' numbers.
     ///
     /// # Errors
-    /// The text is not a rule, or names what does not exist.
+    /// The text is not a rule, or names an object that does not exist.
     pub fn add_faults(&self, rules: &str) -> Result<Vec<u32>, String> {
         self.agent.add_faults(rules)
     }
 
-    /// Clears them.
+    /// Removes all rules of faults on demand.
     pub fn clear_faults(&self) {
         self.agent.clear_faults();
     }
 
-    /// Cuts the line to one of its addresses, where it has several: packets from there and to there are lost.
+    /// Cuts the path to one of the host's addresses, where it has several: packets from and to the
+    /// address are lost.
     pub fn cut(&self, address: IpAddr) {
         self.cut_or_mend(address, true);
     }
 
-    /// Mends what [`Host::cut`] has cut.
+    /// Undoes [`Host::cut`].
     pub fn mend(&self, address: IpAddr) {
         self.cut_or_mend(address, false);
     }
@@ -115,7 +117,7 @@ impl Host {
         }
     }
 
-    /// A new engine on device 0, for tests of the engine itself: it trusts its caller with addresses.
+    /// A new engine on device 0, for tests of the engine itself: the caller passes raw addresses.
     ///
     /// # Errors
     /// The agent's refusal.
@@ -160,7 +162,7 @@ impl Host {
         &self.agent
     }
 
-    /// The node of a device, when there is a run directory.
+    /// The node of a device, if there is a run directory.
     #[must_use]
     pub fn node(&self, device: usize) -> Option<PathBuf> {
         Some(self.agent.run_dir()?.join(agent::rundir::node(device)))

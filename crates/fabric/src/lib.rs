@@ -1,12 +1,14 @@
-//! Agents and engines wired together in one process: for tests, and for programs that want verbs without a daemon.
+//! Agents and engines connected in one process: for tests, and for programs that want verbs without
+//! a daemon.
 //!
-//! A [`Fabric`] has one or more [`Host`]s. Each is an agent of its own, embedded, with the addresses that it was given; programs on it
-//! are contexts that were [opened](Host::open) there. On one host they reach each other by lanes of shared memory, as processes of
-//! one machine do; between hosts by RoCEv2 packets through a switch in memory, with the same state machines and checks as over UDP.
-//! The switch can lose, repeat, reorder and damage packets ([`Faults`]).
+//! A [`Fabric`] has one or more [`Host`]s. Each host is an embedded agent with the addresses that
+//! the caller gave it. Programs on a host are contexts that were [opened](Host::open) there. On one
+//! host they communicate over lanes of shared memory, as processes of one machine do. Between hosts
+//! they use RoCEv2 packets through a switch in memory, with the same state machines and checks as
+//! over UDP. The switch can lose, repeat, reorder and damage packets ([`Faults`]).
 //!
-//! Nothing outside of the process is used or seen: no files, sockets, network interfaces, root or environment. Any number of fabrics
-//! can be at once.
+//! A fabric uses nothing outside of the process: no files, sockets, network interfaces, root or
+//! environment. Any number of fabrics can exist at the same time.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +28,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The same programs can be run in simulated time, where one seed decides everything that happens: [`simulation`].
+//! The same programs can run in simulated time, where one seed decides everything that happens:
+//! [`simulation`].
 #![forbid(unsafe_code)]
 
 mod faults;
@@ -49,17 +52,17 @@ pub use host::Host;
 pub use recording::Recording;
 pub use switch::{Counts, Switch};
 
-/// The addresses of hosts that nobody named.
+/// The default addresses of hosts.
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 
 /// Why a fabric did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Text that was to be an address is none.
+    /// The text is not an IP address.
     #[error("{0:?} is no IP address")]
     Address(String),
-    /// Two hosts have one address.
+    /// Two hosts have the same address.
     #[error("two hosts have the address {0}")]
     Twice(IpAddr),
     /// An agent did not start.
@@ -67,7 +70,8 @@ pub enum StartError {
     Agent(#[from] agent::StartError),
 }
 
-/// Embedded hosts and the switch between them. When it is dropped, the agents end: programs see their devices vanish.
+/// Embedded hosts and the switch between them. When the fabric is dropped, the agents end, and
+/// programs lose their devices.
 #[derive(Debug)]
 pub struct Fabric {
     hosts: Vec<Host>,
@@ -75,7 +79,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// One host.
+    /// Starts one host.
     ///
     /// # Errors
     /// The system has no memory or descriptors left.
@@ -83,32 +87,34 @@ impl Fabric {
         Self::builder().host(ADDRESSES[0]).build()
     }
 
-    /// Two hosts, 10.0.0.1 and 10.0.0.2.
+    /// Starts two hosts, 10.0.0.1 and 10.0.0.2.
     ///
     /// # Errors
-    /// As [`Fabric::start`].
+    /// The errors of [`Fabric::start`].
     pub fn two_hosts() -> Result<Self, StartError> {
         Self::builder().host(ADDRESSES[0]).host(ADDRESSES[1]).build()
     }
 
-    /// Hosts, MTU and faults of one's choice.
+    /// A builder, to choose hosts, MTU and faults.
     pub fn builder() -> Builder {
         Builder { hosts: Vec::new(), mtu: None, faults: Faults::default(), config: Config::default() }
     }
 
-    /// One host as an agent's configuration describes it: it has its machine's addresses and network, if the configuration
-    /// does not say otherwise.
+    /// Starts one host as an agent's configuration describes it. By default it has its machine's
+    /// addresses and network.
     ///
     /// # Errors
-    /// The configuration makes no sense, or as [`Fabric::start`].
+    /// The configuration is invalid, or the errors of [`Fabric::start`].
     pub fn start_with(config: &Config) -> Result<Self, StartError> {
         Self::machine(config, None)
     }
 
-    /// The same, serving `run_dir` as well, as `softhca agent` does: programs outside can join by its sockets.
+    /// As [`Fabric::start_with`], and also serves `run_dir` as `softhca agent` does: programs of
+    /// other processes can join through its sockets.
     ///
     /// # Errors
-    /// The directory cannot be used or is served already, or as [`Fabric::start_with`].
+    /// The directory cannot be used or another agent serves it, or the errors of
+    /// [`Fabric::start_with`].
     pub fn start_at(config: &Config, run_dir: &Path) -> Result<Self, StartError> {
         Self::machine(config, Some(run_dir))
     }
@@ -118,7 +124,7 @@ impl Fabric {
         Ok(Self { hosts: vec![Host::start(config, run_dir, &switch)?], switch })
     }
 
-    /// The hosts, in the order in which they were named.
+    /// The hosts, in the order of their definition.
     #[must_use]
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
@@ -133,7 +139,7 @@ impl Fabric {
         &self.hosts[index]
     }
 
-    /// What lies between the hosts.
+    /// The switch between the hosts.
     #[must_use]
     pub fn switch(&self) -> &Switch {
         &self.switch
@@ -159,28 +165,29 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// One more host, with this address.
+    /// Adds a host with this address.
     pub fn host(self, address: impl Into<String>) -> Self {
         self.host_with([address])
     }
 
-    /// One more host, with these addresses: its GIDs from index 1 on, in this order.
+    /// Adds a host with these addresses: its GIDs from index 1 on, in this order.
     pub fn host_with<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
         self.hosts.push(addresses.into_iter().map(Into::into).collect());
         self
     }
 
-    /// The MTU of all ports in bytes: 256, 512, 1024, 2048 or 4096.
+    /// Sets the MTU of all ports in bytes: 256, 512, 1024, 2048 or 4096.
     pub fn mtu(self, bytes: u32) -> Self {
         Self { mtu: Some(bytes), ..self }
     }
 
-    /// What the switch does wrong, from the beginning; [`Switch::set_faults`] changes it.
+    /// Sets the faults of the switch from the beginning; [`Switch::set_faults`] changes them later.
     pub fn faults(self, faults: Faults) -> Self {
         Self { faults, ..self }
     }
 
-    /// What else the agents are told: devices and limits. Addresses and the wire are the fabric's.
+    /// Sets the rest of the agents' configuration: devices and limits. The fabric sets the
+    /// addresses and the wire.
     pub fn config(self, config: Config) -> Self {
         Self { config, ..self }
     }
@@ -188,8 +195,8 @@ impl Builder {
     /// Starts the hosts.
     ///
     /// # Errors
-    /// An address is none or is there twice, the MTU or the configuration makes no sense, or the system has no memory or
-    /// descriptors left.
+    /// An address is invalid or used twice, the MTU or the configuration is invalid, or the system
+    /// has no memory or descriptors left.
     pub fn build(self) -> Result<Fabric, StartError> {
         let switch = Arc::new(Switch::new(self.faults));
         let mut known: Vec<IpAddr> = Vec::new();

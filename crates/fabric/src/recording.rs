@@ -1,4 +1,5 @@
-//! A capture of a whole fabric, written to a file while its programs run. Principal type: [`Recording`].
+//! A capture of a whole fabric, written to a file while its programs run. Principal type:
+//! [`Recording`].
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -13,10 +14,10 @@ use capture::{PcapNg, Session, Wanted};
 use crate::Fabric;
 use crate::host::Host;
 
-/// So often the copies are collected.
+/// The interval at which copies are collected.
 const ROUND: Duration = Duration::from_millis(2);
 
-/// A capture that goes on until it is finished, or dropped.
+/// A capture that runs until it is finished or dropped.
 #[derive(Debug)]
 #[must_use = "a recording that is dropped at once has nothing in it"]
 pub struct Recording {
@@ -25,18 +26,19 @@ pub struct Recording {
 }
 
 impl Host {
-    /// Begins to capture the packets of every program of this host, to look at them one by one.
+    /// Begins to capture the packets of every program of this host, for a caller that looks at them
+    /// one by one.
     ///
     /// # Errors
-    /// The agent refuses, for there are too many captures.
+    /// The agent refuses, because there are too many captures.
     pub fn capture(&self, wanted: Wanted) -> Result<Session, capture::Error> {
         Session::begin(self.agent().admin()?, wanted)
     }
 }
 
 impl Fabric {
-    /// Writes every packet of every host to `file`, for Wireshark: over lanes, and between the hosts, where each is seen as it leaves and
-    /// as it comes.
+    /// Writes every packet of every host to `file`, for Wireshark. Packets over lanes appear once,
+    /// and packets between hosts appear as they leave and as they arrive.
     ///
     /// # Errors
     /// The file cannot be written, or the agents refuse.
@@ -53,7 +55,7 @@ impl Fabric {
                 let stops = told.load(Ordering::Relaxed);
                 let mut packets = Vec::new();
                 for session in &mut sessions {
-                    // A host that has ended has said what it had to say.
+                    // A host that has ended has no more packets.
                     packets.extend(if stops { session.finish() } else { session.take().unwrap_or_default() });
                 }
                 packets.sort_by_key(|packet| packet.time);
@@ -76,7 +78,7 @@ impl Fabric {
 }
 
 impl Recording {
-    /// Ends it with everything that was sent so far; how many packets there were.
+    /// Ends the capture, with everything that was sent so far. Returns the number of packets.
     ///
     /// # Errors
     /// The file could not be written.
@@ -93,7 +95,7 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // What could not be written, `finish` would have told.
+        // `finish` reports write errors; a drop cannot.
         let _ = self.end();
     }
 }

@@ -1,15 +1,20 @@
-//! Hosts in simulated time: agents, engines and the network between them, where one seed decides everything that happens.
+//! Hosts in simulated time: agents, engines and the network between them. One seed decides
+//! everything that happens.
 //!
-//! A [`Simulation`] is one thread without a clock. Packets, timers, the turns of engines and the [alarms](Simulation::alarm) of the one who
-//! simulates are events in a queue; when each comes is decided by the seed, and time jumps from one to the next. The engines are those of real
-//! time, with their lanes, notifiers and state machines: only their helper threads are missing, whose turns are events. What happens once with
-//! a seed happens with it again, to the last byte of the last packet ([`Simulation::digest`] tells), so that a failure can be looked at as
-//! often as one likes, with more and more said about it ([`Simulation::watch`]).
+//! A [`Simulation`] is one thread without a clock. Packets, timers, the turns of engines and the
+//! [alarms](Simulation::alarm) of the caller are events in a queue. The seed decides when each
+//! event comes, and time jumps from one event to the next. The engines are the real ones, with
+//! their lanes, notifiers and state machines. Only their helper threads are missing: each turn of
+//! such a thread is an event. A seed always gives the same events, to the last byte of the last
+//! packet ([`Simulation::digest`] shows it). So a failure can be repeated as often as necessary,
+//! with more and more details ([`Simulation::watch`]).
 //!
-//! Between two calls of [`Simulation::step`] programs call verbs as ever. They must not wait: nothing happens while they do. So
-//! completions are polled, events are asked for where the descriptor does not block, and `wait` is for real time.
+//! Between two calls of [`Simulation::step`] programs call verbs as usual. They must not wait,
+//! because nothing happens while they wait. So they poll completions, ask for events where the
+//! descriptor does not block, and leave `wait` to real time.
 //!
-//! A protocol of one's own is tested like this: two programs, a network that harms a twentieth of the packets in each way, a hundred seeds.
+//! This example tests a program's own protocol: two programs, a network that harms a twentieth of
+//! the packets in each way, a hundred seeds.
 //!
 //! ```
 //! use std::time::Duration;
@@ -70,41 +75,41 @@ pub use memory::Memory;
 use network::Plug;
 pub use trace::{Fate, Seen};
 
-/// The longest that an engine with something to do lets others go first, in nanoseconds, when it is not paused.
+/// The longest delay in nanoseconds before an engine with work runs, if it is not paused.
 const TURN: u64 = 2_000;
 
 /// A host of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(usize);
 
-/// What happened in one step.
+/// The event of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// Packets came to a host.
+    /// Packets arrived at a host.
     Packets(HostId),
-    /// An engine, by its number in the order of opening, had its turn.
+    /// An engine ran; the number is its position in the order of opening.
     Turn(usize),
-    /// A host's connection manager had its turn.
+    /// A host's connection manager ran.
     Managed(HostId),
-    /// The time of an alarm has come.
+    /// An alarm's time has come.
     Alarm(u64),
 }
 
-/// Hosts, what is between them, and their time.
+/// Hosts, the network between them, and their time.
 pub struct Simulation {
     core: Arc<Core>,
     seed: u64,
     hosts: Vec<Host>,
     programs: Vec<Program>,
-    /// Decides when engines have their turns.
+    /// Decides when engines run.
     turns: Dice,
-    /// For the one who simulates.
+    /// Random numbers for the caller.
     chance: Dice,
-    /// What connection managers draw.
+    /// Time and random numbers of the connection managers.
     managed: Arc<Managed>,
 }
 
-/// An agent, its addresses, and its connection manager's next turn.
+/// An agent, its addresses, and the next turn of its connection manager.
 struct Host {
     agent: Arc<Stepped>,
     gids: Vec<Gid>,
@@ -118,7 +123,7 @@ struct Program {
     turn: Turn,
 }
 
-/// When the next turn is, and whether that is because there is something to do.
+/// The time of the next turn, and whether there is work for it.
 #[derive(Default)]
 struct Turn {
     at: Option<u64>,
@@ -126,10 +131,11 @@ struct Turn {
 }
 
 impl Simulation {
-    /// A simulation without hosts, between which nothing is lost.
+    /// A simulation without hosts, and with a network that loses nothing.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // Each kind of decision has a sequence of its own, so that one more of one kind does not change all others.
+        // Each kind of decision has its own sequence, so that one more decision of one kind does
+        // not change the others.
         let mut dice = Dice::new(seed);
         let core = Arc::new(Core::new(Dice::new(dice.next()), Dice::new(dice.next())));
         let (turns, chance) = (Dice::new(dice.next()), Dice::new(dice.next()));
@@ -137,24 +143,25 @@ impl Simulation {
         Self { core, seed, hosts: Vec::new(), programs: Vec::new(), turns, chance, managed }
     }
 
-    /// The seed that it was made with.
+    /// The seed of the simulation.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// One more host, with this address and one device.
+    /// Adds a host with this address and one device.
     ///
     /// # Errors
-    /// The address is none or another host's, or the system has no memory or descriptors left.
+    /// The address is invalid or belongs to another host, or the system has no memory or
+    /// descriptors left.
     pub fn host(&mut self, address: &str) -> Result<HostId, StartError> {
         self.host_with(&[address], &Config::default())
     }
 
-    /// One more host, with these addresses; `config` says which devices and limits it has.
+    /// Adds a host with these addresses; `config` sets its devices and limits.
     ///
     /// # Errors
-    /// As [`Simulation::host`], or the configuration makes no sense.
+    /// The errors of [`Simulation::host`], or the configuration is invalid.
     pub fn host_with(&mut self, addresses: &[&str], config: &Config) -> Result<HostId, StartError> {
         let parse = |text: &&str| text.parse().map_err(|_| StartError::Address((*text).to_owned()));
         let addresses = addresses.iter().map(parse).collect::<Result<Vec<IpAddr>, _>>()?;
@@ -182,7 +189,7 @@ impl Simulation {
         Context::over(self.connect(host)?)
     }
 
-    /// A new engine on a host's device, for who trusts himself with addresses.
+    /// A new engine on a host's device, for callers that pass raw addresses.
     ///
     /// # Errors
     /// The agent's refusal.
@@ -194,13 +201,13 @@ impl Simulation {
             .map_err(|refusal| Error { errno: refusal.errno, reason: refusal.reason })?;
         let engine = Engine::open(Box::new(control))?;
         self.programs.push(Program { host: host.0, engine: Arc::downgrade(&engine), turn: Turn::default() });
-        // Peers ring who has gone to sleep once.
+        // Peers notify only a sleeper that has slept once.
         self.turn_soon(self.programs.len() - 1);
         Ok(engine)
     }
 
-    /// A new event channel of a host's connection manager. Its events are asked for by [`cm::Channel::try_event`], for who simulates must not
-    /// wait.
+    /// A new event channel of a host's connection manager. Ask for its events with
+    /// [`cm::Channel::try_event`], because the caller of a simulation must not wait.
     ///
     /// # Errors
     /// The agent's refusal.
@@ -212,12 +219,13 @@ impl Simulation {
         Ok(cm::Channel::over(Box::new(control), bell))
     }
 
-    /// What the network and the hosts' processors do to programs, from now on.
+    /// Sets what the network and the hosts' processors do to programs from now on.
     pub fn set_conditions(&mut self, conditions: Conditions) {
         self.core.state.lock().conditions = conditions;
     }
 
-    /// Cuts a host's cable, or mends it: packets from it and to it are lost meanwhile, those under way too.
+    /// Cuts a host's cable, or repairs it. While it is cut, packets from and to the host are lost,
+    /// also those in flight.
     pub fn cut(&mut self, host: HostId, cut: bool) {
         let mut state = self.core.state.lock();
         if cut {
@@ -227,7 +235,8 @@ impl Simulation {
         }
     }
 
-    /// Cuts one address off, or mends it: packets from it and to it are lost meanwhile, those of the host's other addresses are not.
+    /// Cuts one address off, or repairs it. While it is cut, packets from and to it are lost;
+    /// packets of the host's other addresses are not.
     pub fn cut_path(&mut self, address: IpAddr, cut: bool) {
         let mut state = self.core.state.lock();
         if cut {
@@ -242,51 +251,53 @@ impl Simulation {
         self.hosts[host.0].agent.set_port(0, 1, up);
     }
 
-    /// How long it has been going on, in simulated time.
+    /// Simulated time since the beginning.
     #[must_use]
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.core.now())
     }
 
-    /// Has [`Simulation::step`] say [`Happened::Alarm`] with this token after a time.
+    /// Makes [`Simulation::step`] return [`Happened::Alarm`] with this token after a time.
     pub fn alarm(&mut self, after: Duration, token: u64) {
         let at = self.core.now().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
         self.core.state.lock().push(at, Event::Alarm(token));
     }
 
-    /// A number below `bound` (0 if that is 0), by the seed: for what the programs do.
+    /// A random number below `bound` (0 if `bound` is 0) that the seed decides: for decisions of
+    /// the programs.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.chance.below(bound)
     }
 
-    /// Whether something that happens so often (parts of 1) happens now.
+    /// Whether an event with this probability (0 to 1) happens now.
     pub fn happens(&mut self, part: f64) -> bool {
         self.chance.happens(part)
     }
 
-    /// Makes something that the programs have seen part of the story, as a completion.
+    /// Adds something that the programs have seen, such as a completion, to the digest.
     pub fn note(&mut self, words: &[u64]) {
         self.core.see(&Seen::Noted(words));
     }
 
-    /// A number that is made of everything that has happened so far.
+    /// A number computed from everything that has happened so far.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.core.state.lock().trace.digest()
     }
 
-    /// Has somebody look on: `watcher` gets everything from now on, with its time.
+    /// Calls `watcher` with every event from now on, with its time.
     pub fn watch(&mut self, watcher: impl FnMut(Duration, &Seen<'_>) + Send + 'static) {
         self.core.state.lock().trace.watch(Box::new(watcher));
     }
 
-    /// How many packets to and from a QP of a host's address came to harm so far: lost, damaged, repeated or late.
+    /// Number of packets to and from a QP of a host's address that were lost, damaged, repeated or
+    /// late so far.
     #[must_use]
     pub fn harmed(&self, host: HostId, qpn: u32) -> u64 {
         self.core.state.lock().harmed.get(&(host.0, qpn)).copied().unwrap_or(0)
     }
 
-    /// The next thing happens; None if nothing will ever happen again unless a program does something.
+    /// Executes the next event; `None` if there are no more events until a program does something.
     pub fn step(&mut self) -> Option<Happened> {
         self.wake();
         loop {
@@ -304,7 +315,7 @@ impl Simulation {
                     self.core.see(&Seen::Alarm(token));
                     return Some(Happened::Alarm(token));
                 }
-                // A turn that has been put forward since is no turn any more.
+                // A turn that was moved to an earlier time is void.
                 Event::Turn(number) if self.programs[number].turn.at == Some(at) => {
                     self.core.advance(at);
                     self.take_turn(number);
@@ -322,8 +333,8 @@ impl Simulation {
         }
     }
 
-    /// Lets things happen until `done`, which is asked after each; says whether that was before `limit` was over, and before nothing was left
-    /// to happen.
+    /// Executes events until `done` returns true; it is called after each. Returns whether that was
+    /// before `limit` was over and before the events ended.
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
         let end = self.now() + limit;
         loop {
@@ -336,7 +347,7 @@ impl Simulation {
         }
     }
 
-    /// Lets everything happen that happens within a time.
+    /// Executes all events within a time.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.core.now().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         loop {
@@ -363,7 +374,8 @@ impl Simulation {
         }
     }
 
-    /// Engines that were rung have their turns, and connection managers to whom something has come, or whose time has.
+    /// Schedules engines that were notified, and connection managers that have messages or whose
+    /// time has come.
     fn wake(&mut self) {
         for number in 0..self.programs.len() {
             let program = &self.programs[number];
@@ -389,7 +401,7 @@ impl Simulation {
         }
     }
 
-    /// When somebody who has something to do gets the processor.
+    /// The time at which an engine or manager with work gets the processor.
     fn soon(&mut self) -> u64 {
         let (pauses, pause) = {
             let conditions = &self.core.state.lock().conditions;
@@ -410,7 +422,7 @@ impl Simulation {
         self.core.state.lock().push(at, Event::Turn(number));
     }
 
-    /// The host on which an engine, by its number in the order of opening, runs.
+    /// The host of an engine; `program` is its position in the order of opening.
     #[must_use]
     pub fn host_of(&self, program: usize) -> HostId {
         HostId(self.programs[program].host)

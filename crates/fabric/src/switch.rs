@@ -1,7 +1,9 @@
-//! The switch: carries packets between the hosts of one process, and brings some of them to harm when it is told to.
+//! The switch: carries packets between the hosts of one process, and loses, repeats, reorders or
+//! damages some of them on demand.
 //!
-//! It stands in UDP's place: engines send through its [`Outlet`]s, and what they send is handed to the target agent's forwarder by the
-//! same call. Segments of one send stay together, as segmentation offload keeps them. Principal type: [`Switch`].
+//! The switch takes the place of UDP: engines send through its [`Outlet`]s, and the same call gives
+//! the packets to the target agent's forwarder. The segments of one send stay together, as
+//! segmentation offload keeps them. Principal type: [`Switch`].
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -20,20 +22,21 @@ use abi::fault::{Armed, Direction, Facts, Fate, Rule, decide};
 use crate::faults::Faults;
 use crate::head::{HOPS, Head, source_port};
 
-/// The bits of ECN in a traffic class: 0 of senders that do not heed marks; all of them are the mark.
+/// The ECN bits of a traffic class: 0 from senders that do not react to CE marks; all bits set is
+/// the CE mark.
 const ECN: u8 = 3;
 
-/// What lies between the hosts of a fabric.
+/// The network between the hosts of a fabric.
 pub struct Switch {
     plugs: RwLock<Vec<Arc<Plug>>>,
     places: RwLock<HashMap<Gid, Arc<Plug>>>,
-    /// Addresses that packets do not reach, nor leave.
+    /// Addresses that are cut off.
     cut: RwLock<HashSet<Gid>>,
-    /// Whether there are any.
+    /// Whether there are any cut addresses.
     has_cuts: AtomicBool,
-    /// Whether packets come to harm: without, they take no lock.
+    /// Whether there are faults: without faults, packets take no lock.
     faulty: AtomicBool,
-    /// Whether it marks packets, as a switch whose queues are long.
+    /// Whether the switch sets CE marks, as if its queues were long.
     marks: AtomicBool,
     trouble: Mutex<Trouble>,
     ports: AtomicU16,
@@ -42,12 +45,12 @@ pub struct Switch {
 
 struct Trouble {
     rules: Vec<Armed>,
-    /// Packets that wait for the next to their host.
+    /// Packets that are held back until the next packet to their host.
     late: Vec<(Arc<Plug>, Late)>,
     counts: Counts,
 }
 
-/// What a switch has done.
+/// Counters of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -63,13 +66,13 @@ pub struct Counts {
     pub damaged: u64,
 }
 
-/// A packet of its own.
+/// A held-back packet.
 struct Late {
     head: Head,
     bytes: Vec<u8>,
 }
 
-/// Where a host is plugged in.
+/// The connection of a host to the switch.
 pub(crate) struct Plug {
     switch: std::sync::Weak<Switch>,
     gids: Vec<Gid>,
@@ -104,13 +107,13 @@ impl Switch {
         plug
     }
 
-    /// Does other things wrong from now on. What was held back comes now.
+    /// Replaces the faults. Packets that were held back are delivered now.
     pub fn set_faults(&self, faults: Faults) {
         self.set_rules(faults.rules());
     }
 
-    /// The same by rules of faults on demand. What lies between hosts loses, repeats, reorders and damages packets; rules of other kinds
-    /// do nothing here.
+    /// Sets the faults by rules of faults on demand. The switch loses, repeats, reorders and
+    /// damages packets; rules of other kinds have no effect here.
     pub fn set_rules(&self, rules: Vec<Rule>) {
         let mut trouble = self.trouble.lock();
         trouble.rules = armed(rules);
@@ -121,7 +124,7 @@ impl Switch {
         self.faulty.store(faulty, Ordering::Relaxed);
     }
 
-    /// Loses all packets from and to one address, or no longer.
+    /// Starts or stops losing all packets from and to one address.
     pub(crate) fn cut(&self, address: Gid, cut: bool) {
         let mut all = self.cut.write();
         if cut {
@@ -132,7 +135,8 @@ impl Switch {
         self.has_cuts.store(!all.is_empty(), Ordering::Relaxed);
     }
 
-    /// From now on marks all packets whose senders heed that (ECN), as a switch whose queues are long, or no longer.
+    /// Starts or stops setting the CE mark in all packets whose senders support ECN, as if the
+    /// switch's queues were long.
     pub fn set_marks(&self, marks: bool) {
         self.marks.store(marks, Ordering::Relaxed);
     }
@@ -144,14 +148,15 @@ impl Switch {
         }
     }
 
-    /// What it has done.
+    /// The counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { packets: self.packets.load(Ordering::Relaxed), ..self.trouble.lock().counts }
     }
 
-    /// Hands a packet that no host has sent to the one that has the address `to`: from its BTH to its ICRC, as an adapter that
-    /// errs could send it, or somebody who knows the addresses. Faults do not harm it. Says whether there is such a host.
+    /// Delivers a packet that no host has sent to the host with address `to`. `packet` is from its
+    /// BTH to its ICRC, as a faulty adapter or an attacker could send it. Faults do not apply to
+    /// it. Returns whether there is a host with this address.
     pub fn inject(&self, from: Gid, from_port: u16, to: Gid, packet: &[u8]) -> bool {
         let place = self.places.read().get(&to).cloned();
         let head = Head { from, from_port, to, traffic_class: 0, hop_limit: HOPS };
@@ -189,14 +194,14 @@ impl Switch {
         }
         let mut trouble = self.trouble.lock();
         let mut bytes = bytes.to_vec();
-        // From where on nothing has been handed over yet.
+        // Start of the bytes that have not been delivered yet.
         let mut start = 0;
         for at in (0..bytes.len()).step_by(segment) {
             let end = bytes.len().min(at + segment);
             let Trouble { rules, late, counts } = &mut *trouble;
             let mut fate = decide::decide(rules, &facts(head, &bytes[at..end]), 0).fate;
             if let Fate::Damaged(bit) = fate {
-                // It stays where it is, among the others.
+                // The packet keeps its position among the others.
                 counts.damaged += 1;
                 let bit = (bit % ((end - at) as u64 * 8)) as usize;
                 bytes[at + bit / 8] ^= 1 << (bit % 8);
@@ -207,7 +212,7 @@ impl Switch {
                 if late.is_empty() {
                     continue;
                 }
-                // What was held back comes after this one.
+                // The held-back packet comes after this one.
                 to.take(head, segment, &bytes[start..at + packet.len()]);
                 start = at + packet.len();
                 late.retain(|(plug, late)| {
@@ -242,7 +247,7 @@ fn armed(rules: Vec<Rule>) -> Vec<Armed> {
     (1..).zip(rules).map(|(id, rule)| Armed::new(id, rule)).collect()
 }
 
-/// What the rules ask of a packet, as far as it says so itself.
+/// The facts about a packet that the rules need, as the packet itself states them.
 fn facts(head: &Head, packet: &[u8]) -> Facts {
     let word = |at: usize| packet.get(at..at + 4).map_or(0, |word| u32::from_be_bytes([0, word[1], word[2], word[3]]));
     Facts {
@@ -253,7 +258,7 @@ fn facts(head: &Head, packet: &[u8]) -> Facts {
         qpn: word(4),
         peer_qpn: word(4),
         opcode: packet.first().copied().unwrap_or_default(),
-        // That of an acknowledgement's AETH.
+        // The syndrome of an acknowledgement's AETH.
         syndrome: packet.get(12).copied().unwrap_or_default(),
         len: packet.len() as u32,
         management: false,
@@ -306,7 +311,7 @@ impl Network for Plug {
     }
 }
 
-/// A way out of a host.
+/// An outlet of a host.
 struct Way {
     switch: std::sync::Weak<Switch>,
     plug: Arc<Plug>,

@@ -1,4 +1,5 @@
-//! What all parts of a simulation share: its time, its queue of events, and its conditions. Principal types: [`Core`], [`Conditions`].
+//! The shared parts of a simulation: its time, its queue of events, and its conditions. Principal
+//! types: [`Core`], [`Conditions`].
 
 use std::cmp::Ordering as Order;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -14,34 +15,35 @@ use super::network::Packets;
 use super::trace::{Seen, Trace};
 use crate::simulation::dice::Dice;
 
-/// When a simulation begins: some code takes 0 for never.
+/// The time at which a simulation begins. It is not 0, because some code treats 0 as never.
 const DAWN: u64 = 1_000_000;
 
-/// What the network and the hosts' processors do to programs. Parts are parts of 1.
+/// What the network and the hosts' processors do to programs. Probabilities are from 0 to 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
-    /// Packets that vanish.
+    /// Probability that a packet is lost.
     pub loss: f64,
-    /// Packets that come twice, the second time late.
+    /// Probability that a packet comes twice, the second time late.
     pub duplication: f64,
-    /// Packets that come late: others overtake them.
+    /// Probability that a packet is late: later packets arrive first.
     pub reordering: f64,
-    /// Packets of which one bit is another.
+    /// Probability that one bit of a packet is flipped.
     pub corruption: f64,
-    /// How long a packet is under way: at least, and at most if it is not late. Packets that are not late do not overtake each other.
+    /// Shortest and longest transfer time of a packet that is not late. Such packets keep their
+    /// order.
     pub delay: (Duration, Duration),
-    /// How late packets can be, beyond that.
+    /// Maximum additional delay of late packets.
     pub lateness: Duration,
-    /// Bursts that do not stay together: their packets come one by one.
+    /// Probability that a burst does not stay together: its packets arrive one by one.
     pub scattering: f64,
-    /// How often an engine that has something to do does not get the processor for a while.
+    /// Probability that an engine with work does not get the processor for a while.
     pub pauses: f64,
-    /// How long that can be.
+    /// Maximum length of such a pause.
     pub pause: Duration,
 }
 
 impl Default for Conditions {
-    /// Nothing goes wrong, and a packet takes two microseconds or three.
+    /// No faults; a packet takes two to three microseconds.
     fn default() -> Self {
         Self {
             loss: 0.0,
@@ -58,22 +60,22 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// Packets are lost, repeated, late and damaged, each as often.
+    /// Loss, duplication, reordering and corruption with the same probability.
     #[must_use]
     pub fn all(part: f64) -> Self {
         Self { loss: part, duplication: part, reordering: part, corruption: part, ..Self::default() }
     }
 }
 
-/// What is to happen.
+/// An event in the queue.
 pub(super) enum Event {
-    /// Packets come to a host.
+    /// Packets arrive at a host.
     Packets { to: usize, packets: Packets },
-    /// An engine may have its turn.
+    /// An engine may run.
     Turn(usize),
-    /// A host's connection manager may have its turn.
+    /// A host's connection manager may run.
     Managed(usize),
-    /// The one who simulates is told.
+    /// An alarm of the caller.
     Alarm(u64),
 }
 
@@ -84,7 +86,7 @@ struct Entry {
 }
 
 impl Ord for Entry {
-    /// The nearest is the greatest; of those at once the one that was put in first.
+    /// The nearest event is the greatest; at equal times the one that was queued first.
     fn cmp(&self, other: &Self) -> Order {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -104,22 +106,22 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// What may change with each event.
+/// The state that events change.
 pub(super) struct State {
     queue: BinaryHeap<Entry>,
     entries: u64,
     pub(super) conditions: Conditions,
-    /// Decides what becomes of packets.
+    /// Decides the fates of packets.
     pub(super) dice: Dice,
     /// Hosts whose cable is cut.
     pub(super) cut: BTreeSet<usize>,
-    /// Addresses that nothing reaches or leaves.
+    /// Addresses that are cut off.
     pub(super) cut_paths: BTreeSet<Gid>,
     pub(super) places: BTreeMap<Gid, usize>,
-    /// When the last packet that is not late comes from one host to another.
+    /// Arrival time of the last packet that is not late, by sending and receiving host.
     pub(super) last: BTreeMap<(usize, usize), u64>,
     pub(super) ports: u16,
-    /// Packets that came to harm, by host and QP to which they went.
+    /// Number of harmed packets, by host and destination QP.
     pub(super) harmed: BTreeMap<(usize, u32), u64>,
     pub(super) trace: Trace,
 }
@@ -131,10 +133,10 @@ impl State {
     }
 }
 
-/// The middle of a simulation.
+/// The state that all parts of a simulation share.
 pub(super) struct Core {
     now: AtomicU64,
-    /// What engines ask for.
+    /// Random numbers for the engines.
     chance: Mutex<Dice>,
     pub(super) state: Mutex<State>,
 }
@@ -161,17 +163,17 @@ impl Core {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Time never goes back.
+    /// Advances the time, which never goes back.
     pub(super) fn advance(&self, to: u64) {
         self.now.fetch_max(to, Ordering::Relaxed);
     }
 
-    /// Takes the next event out.
+    /// Removes the next event.
     pub(super) fn next(&self) -> Option<(u64, Event)> {
         self.state.lock().queue.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// When that is.
+    /// The time of the next event.
     pub(super) fn next_at(&self) -> Option<u64> {
         self.state.lock().queue.peek().map(|entry| entry.at)
     }
@@ -201,7 +203,7 @@ impl Simulated for Core {
     }
 }
 
-/// Time and chance of the connection managers. What they draw is a sequence of its own.
+/// Time and random numbers of the connection managers, which have their own sequence.
 pub(super) struct Managed {
     core: Arc<Core>,
     chance: Mutex<Dice>,

@@ -1,6 +1,6 @@
-//! Chance: what a seed decides, one number after the other. Principal type: [`Dice`].
+//! Random numbers from a seed. Principal type: [`Dice`].
 
-/// A sequence of numbers that looks like chance (splitmix64).
+/// A pseudorandom sequence (splitmix64).
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
@@ -18,13 +18,14 @@ impl Dice {
     }
 
     pub(crate) fn happens(&mut self, part: f64) -> bool {
-        // 53 bits are what a double holds.
+        // A double holds 53 bits.
         ((self.next() >> 11) as f64) < part * (1u64 << 53) as f64
     }
 
-    /// A number below `bound`, or 0.
+    /// A random number below `bound`, or 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product: no bound of a simulation is large enough for the bias to matter.
+        // The high half of the product: no bound in a simulation is large enough for the bias to
+        // matter.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }

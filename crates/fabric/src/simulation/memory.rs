@@ -2,23 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that engines write to behind the program's back: they are only ever copied in and out.
+/// Bytes that engines write while the program runs, so they are only copied in and out.
 ///
-/// Its address is the process's affair and another one in each run. Registered with an address of one's own choice (`iova`), nothing of it is
-/// seen in packets.
+/// The address depends on the process and differs between runs. If the memory is registered with a
+/// fixed address (`iova`), packets do not show the real one.
 #[derive(Debug)]
 pub struct Memory {
     words: Vec<AtomicU64>,
-    /// The first word that counts: it begins a page.
+    /// The first word in use: it begins a page.
     begin: usize,
     len: usize,
 }
 
-/// Words of a page.
+/// Number of words in a page.
 const PAGE: usize = 512;
 
 impl Memory {
-    /// Zeros, at least `len` bytes of them, from the beginning of a page on.
+    /// Allocates at least `len` zero bytes, beginning at a page boundary.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let count = len.div_ceil(8);
@@ -31,19 +31,19 @@ impl Memory {
         &self.words[self.begin..self.begin + self.len / 8]
     }
 
-    /// Where it begins.
+    /// Address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.words().as_ptr().expose_provenance() as u64
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the memory has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -52,7 +52,7 @@ impl Memory {
     /// Writes `bytes` at `at`.
     ///
     /// # Panics
-    /// They do not fit.
+    /// If they do not fit.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         let (words, mut at, mut rest) = (self.words(), at, bytes);
         while !rest.is_empty() {
@@ -64,10 +64,10 @@ impl Memory {
         }
     }
 
-    /// Writes one byte to all places of whole words.
+    /// Writes one byte to all bytes of a range of whole words.
     ///
     /// # Panics
-    /// There are fewer.
+    /// If the range is not inside.
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
         let word = u64::from_ne_bytes([byte; 8]);
         self.words()[at.div_ceil(8)..(at + len) / 8].iter().for_each(|place| place.store(word, Ordering::Relaxed));
@@ -76,7 +76,7 @@ impl Memory {
     /// The `len` bytes at `at`.
     ///
     /// # Panics
-    /// There are fewer.
+    /// If the range is not inside.
     #[must_use]
     pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         if len == 0 {

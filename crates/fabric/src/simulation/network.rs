@@ -1,5 +1,5 @@
-//! The network of a simulation: what is sent becomes events, and each packet's fate is decided as it leaves. Principal types: [`Plug`],
-//! [`Packets`].
+//! The network of a simulation: packets become events, and each packet's fate is decided when it is
+//! sent. Principal types: [`Plug`], [`Packets`].
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Packets {
 }
 
 impl Core {
-    /// Whether packets that are there get in.
+    /// Whether packets that arrive now reach the host.
     pub(super) fn arrives(&self, to: usize, packets: &Packets) -> bool {
         let now = self.now();
         let mut state = self.state.lock();
@@ -60,7 +60,7 @@ impl Core {
 }
 
 impl State {
-    /// Decides what becomes of each packet of a burst. Those that come to no harm stay together, mostly.
+    /// Decides the fate of each packet of a burst. Unharmed packets usually stay together.
     fn send(&mut self, now: u64, way: (usize, usize), head: &Head, segment: usize, bytes: &[u8]) {
         let scatters = self.dice.happens(self.conditions.scattering);
         let mut together: Vec<u8> = Vec::new();
@@ -116,7 +116,7 @@ impl State {
         Fate::Good
     }
 
-    /// Counts it for the QP to which it was to go.
+    /// Counts the harm for the packet's destination QP.
     fn count_harm(&mut self, to: usize, packet: &[u8]) {
         if let Some(&[a, b, c]) = packet.get(5..8) {
             *self.harmed.entry((to, u32::from_be_bytes([0, a, b, c]))).or_default() += 1;
@@ -135,7 +135,8 @@ impl State {
         }
         let at = now + self.delay();
         let last = self.last.entry(way).or_default();
-        // At once is in order, too: of two events at one time the first is that which was first put in.
+        // Equal times keep the order, too: of two events at one time the one that was queued first
+        // comes first.
         *last = at.max(*last);
         let at = *last;
         self.push(at, Event::Packets { to: way.1, packets: Packets { head: *head, segment, bytes } });
@@ -148,7 +149,7 @@ impl State {
     }
 }
 
-/// Where an engine is plugged in.
+/// The connection of an engine to the network.
 pub(super) struct Plug {
     core: Arc<Core>,
     host: usize,
@@ -174,7 +175,7 @@ impl Network for Plug {
     }
 }
 
-/// A way out of a host.
+/// An outlet of a host.
 struct Way {
     core: Arc<Core>,
     host: usize,

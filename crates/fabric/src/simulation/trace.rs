@@ -1,66 +1,66 @@
-//! What is seen of a simulation, and the number that it comes down to. Principal types: [`Seen`], [`Trace`].
+//! The observable events of a simulation, and their digest. Principal types: [`Seen`], [`Trace`].
 
 use std::time::Duration;
 
-/// What became of a packet that was sent.
+/// What happens to a packet that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It comes as it should.
+    /// It arrives in order and undamaged.
     Good,
-    /// It never comes.
+    /// It never arrives.
     Lost,
-    /// It comes twice.
+    /// It arrives twice.
     Twice,
-    /// Others may overtake it.
+    /// It is late, and later packets may arrive first.
     Late,
-    /// It comes with a wrong bit.
+    /// It arrives with a wrong bit.
     Damaged,
 }
 
-/// Something that happened.
+/// An observable event.
 #[derive(Debug)]
 pub enum Seen<'a> {
-    /// A host sent a packet to another (multicast: to each).
+    /// A host sent a packet to another host (multicast: one event for each receiver).
     Sent {
-        /// Who.
+        /// The sending host.
         from: usize,
-        /// To whom.
+        /// The receiving host.
         to: usize,
-        /// What becomes of it.
+        /// What happens to the packet.
         fate: Fate,
-        /// From its BTH to its ICRC.
+        /// The packet from its BTH to its ICRC.
         bytes: &'a [u8],
     },
-    /// Packets came to a host.
+    /// Packets arrived at a host.
     Came {
-        /// To whom.
+        /// The receiving host.
         to: usize,
-        /// Bytes of each but the last.
+        /// Length of each packet except the last.
         segment: usize,
-        /// One behind the other.
+        /// The packets, one after the other.
         bytes: &'a [u8],
     },
-    /// An engine had its turn.
+    /// An engine ran.
     Turn {
-        /// By the order of opening.
+        /// The engine's position in the order of opening.
         program: usize,
-        /// It had something to do.
+        /// Whether it had work.
         worked: bool,
     },
-    /// A host's connection manager had its turn.
+    /// A host's connection manager ran.
     Managed {
-        /// Whose.
+        /// The host of the connection manager.
         host: usize,
     },
-    /// An alarm's time came.
+    /// An alarm's time has come.
     Alarm(u64),
-    /// What a program has seen: [`super::Simulation::note`].
+    /// A note of a program: [`super::Simulation::note`].
     Noted(&'a [u64]),
 }
 
 type Watcher = Box<dyn FnMut(Duration, &Seen<'_>) + Send>;
 
-/// Everything that was seen, as one number.
+/// The digest of all events.
 pub(super) struct Trace {
     digest: u64,
     watcher: Option<Watcher>,

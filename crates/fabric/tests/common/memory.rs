@@ -1,4 +1,5 @@
-//! Memory to register: a mapping of a file, so that it can be unmapped, protected and truncated while somebody uses it.
+//! Memory to register: a mapping of a file, which can be unmapped, protected and truncated while it
+//! is in use.
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
@@ -6,7 +7,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
-/// A shared mapping of an unlinked file of its own. Engines write to it from their threads, so it is only ever copied to and from.
+/// A shared mapping of an unlinked private file. Engines write to it from their threads, so bytes
+/// are only copied to and from it.
 pub(crate) struct Memory {
     base: usize,
     len: usize,
@@ -58,7 +60,7 @@ impl Memory {
         self.put(at, &value.to_ne_bytes());
     }
 
-    /// A pattern that no two places or seeds share.
+    /// Writes a pattern that differs for each position and seed.
     pub(crate) fn pattern(&self, at: usize, len: usize, seed: usize) {
         let bytes: Vec<u8> = (0..len).map(|index| (index.wrapping_mul(31) ^ (index >> 8) ^ seed) as u8).collect();
         self.put(at, &bytes);
@@ -72,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// From now on it may only be read, or not even that.
+    /// From now on the memory is read-only, or not readable either.
     pub(crate) fn protect(&self, readable: bool) {
         let rights = if readable { MprotectFlags::READ } else { MprotectFlags::empty() };
         // SAFETY: our own mapping, to which no reference exists.
@@ -80,20 +82,21 @@ impl Memory {
             .expect("protected");
     }
 
-    /// Takes the pages away from under the mapping.
+    /// Truncates the file, which takes the pages away from under the mapping.
     pub(crate) fn truncate(&self) {
         self.truncate_to(0);
     }
 
-    /// The same with those behind the first `len` bytes.
+    /// Truncates the file to its first `len` bytes.
     pub(crate) fn truncate_to(&self, len: usize) {
         ftruncate(&self.file, len as u64).expect("truncated");
     }
 }
 
 impl Drop for Memory {
-    /// The bytes go, the addresses stay taken: to drop what else a test has does not destroy its QP, whose engine may write what
-    /// is on its way long after, and would write into whatever the kernel has put there since.
+    /// Removes the bytes and keeps the addresses reserved. When a test drops its other objects, its
+    /// QP is not destroyed, and the QP's engine may still write data that arrives later. Without
+    /// the reservation it would write into memory that the kernel has mapped there since.
     fn drop(&mut self) {
         if self.mapped {
             let place = std::ptr::with_exposed_provenance_mut::<c_void>(self.base);

@@ -1,9 +1,10 @@
-//! What the tests beside this directory share: an agent of their own, engines on it, and [`Side`]s to connect with each other.
+//! Shared parts of the tests: a private agent, engines on it, and [`Side`]s to connect with each
+//! other.
 //!
-//! `everywhere!` runs a test between engines of one agent (over lanes) and between hosts (over the switch), `even_with_losses!`
-//! between hosts whose packets come to harm as well.
+//! `everywhere!` runs a test between engines of one agent (over lanes) and between hosts (over the
+//! switch). `even_with_losses!` also runs it between hosts whose packets are harmed.
 //!
-//! Nothing here sleeps, and nothing is awaited longer than [`PATIENCE`], which only a hang uses up.
+//! Nothing here sleeps. No wait is longer than [`PATIENCE`], which only a hang reaches.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -26,16 +27,16 @@ use engine::{Ah, Caps, Cq, CqSpec, Engine, Mr, Pd, Qp, QpSpec, RecvWr, SendWr, S
 pub(crate) use memory::Memory;
 use wait::next;
 
-/// The Q_Key of all datagram QPs here.
+/// The Q_Key of all datagram QPs of the tests.
 pub(crate) const QKEY: u32 = 0x0001_1111;
 
-/// One address that every machine has, with an MTU of 4096.
+/// An address that every machine has, with an MTU of 4096.
 const LOOPBACK: &str = "addresses = ['127.0.0.1']";
 
 /// Local write and every remote right.
 pub(crate) const ALL_RIGHTS: u32 = 0xf;
 
-/// Between programs of one agent, and of two.
+/// Runs a test between programs of one agent, and of two.
 #[allow(unused_macros, reason = "each test file uses its part")]
 macro_rules! everywhere {
     ($($name:ident)*) => { $(mod $name {
@@ -61,7 +62,7 @@ macro_rules! everywhere {
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use everywhere;
 
-/// Everywhere, and where packets are lost, repeated, reordered and damaged.
+/// Runs a test everywhere, and where packets are lost, repeated, reordered and damaged.
 #[allow(unused_macros, reason = "each test file uses its part")]
 macro_rules! even_with_losses {
     ($($name:ident)*) => { $(mod $name {
@@ -100,9 +101,9 @@ pub(crate) use even_with_losses;
 /// Agents, and the engines that were opened on them.
 pub(crate) struct Fabric {
     dir: tempfile::TempDir,
-    /// With its run directory.
+    /// An agent with a run directory.
     agent: Option<AgentHandle>,
-    /// Instead of it: engines are on them in turn.
+    /// Used instead of `agent`: engines are opened on the hosts in turn.
     hosts: Option<::fabric::Fabric>,
     engines: parking_lot::Mutex<Vec<Arc<Engine>>>,
 }
@@ -127,7 +128,8 @@ impl Fabric {
         Self { dir, agent: None, hosts: Some(hosts), engines: parking_lot::Mutex::new(Vec::new()) }
     }
 
-    /// One host, or two at 10.0.0.1 and 10.0.0.2, whose device has another port without such an address.
+    /// One host, or two at 10.0.0.1 and 10.0.0.2. The device has another port without such an
+    /// address.
     pub(crate) fn two_ports(hosts: bool) -> Self {
         let ports = "[[devices]]\n[[devices.ports]]\n[[devices.ports]]\ninterfaces = []\n";
         if !hosts {
@@ -154,18 +156,18 @@ impl Fabric {
         self.hosts.iter().flat_map(::fabric::Fabric::hosts).for_each(|host| host.set_port(port, up));
     }
 
-    /// Adds faults on demand to every agent; all engines know them.
+    /// Adds faults on demand to every agent. All engines know the rules when this returns.
     pub(crate) fn add_faults(&self, rules: &str) {
         let add = |agent: &AgentHandle| drop(agent.add_faults(rules).unwrap_or_else(|why| panic!("{why}")));
         self.agents().for_each(add);
     }
 
-    /// Clears them.
+    /// Removes all rules of faults on demand.
     pub(crate) fn clear_faults(&self) {
         self.agents().for_each(AgentHandle::clear_faults);
     }
 
-    /// How often rules were asked and have acted, on all agents together.
+    /// How often rules were checked and have acted, on all agents together.
     pub(crate) fn fault_counts(&self) -> (u64, u64) {
         let rows: Vec<_> = self.agents().map(|agent| agent.faults().expect("the agent answers")).collect();
         let rows = rows.iter().flat_map(|list| list["rules"].as_array().expect("a list").iter());
@@ -178,12 +180,12 @@ impl Fabric {
         self.agent.iter().chain(hosts)
     }
 
-    /// One of the hosts, where there are some.
+    /// One of the hosts, if there are any.
     pub(crate) fn host(&self, index: usize) -> Option<&::fabric::Host> {
         self.hosts.as_ref().map(|hosts| hosts.host(index))
     }
 
-    /// Where the agent's clients connect.
+    /// The node that the agent's clients connect to.
     pub(crate) fn node(&self, device: usize) -> PathBuf {
         self.dir.path().join(format!("uverbs{device}"))
     }
@@ -213,14 +215,14 @@ impl Fabric {
         self.hosts.as_ref().map_or(0, |hosts| hosts.switch().counts().damaged)
     }
 
-    /// Two sides on engines of their own, connected (UD: ready to send).
+    /// Two sides, each on its own engine, connected (UD: ready to send).
     pub(crate) fn pair(&self, plan: &Plan) -> (Side, Side) {
         let (a, b) = (Side::new(&self.engine(), plan), Side::new(&self.engine(), plan));
         connect(&a, &b);
         (a, b)
     }
 
-    /// What lies between two hosts.
+    /// The switch between two hosts.
     pub(crate) fn switch(&self) -> &::fabric::Switch {
         self.hosts.as_ref().expect("hosts").switch()
     }
@@ -241,7 +243,7 @@ impl Drop for Fabric {
     }
 }
 
-/// How a [`Side`] is made.
+/// The properties of a [`Side`].
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) service: Service,
@@ -292,7 +294,8 @@ impl Plan {
         Self::new(Service::Ud)
     }
 
-    /// Gives up after 12 ms, for peers that are not there. Too soon for a busy machine where they are.
+    /// Retries end after 12 ms, for absent peers. This is too short for live peers on a busy
+    /// machine.
     pub(crate) fn hasty(self) -> Self {
         Self { timeout: 10, retry_cnt: 2, ..self }
     }
@@ -391,7 +394,7 @@ impl Side {
         self.modify(&self.rtr_request(gid, qpn, self.path_mtu()));
     }
 
-    /// What is asked for on the way to RTR.
+    /// The attributes for RTR.
     pub(crate) fn rtr_request(&self, gid: [u8; 16], qpn: u32, path_mtu: u8) -> ModifyQp {
         let mut attributes = ModifyQp {
             attr_mask: attr::STATE,
@@ -456,7 +459,7 @@ impl Side {
         self.engine.query_gid(self.plan.port, u32::from(self.gid_index())).expect("a GID")
     }
 
-    /// The index of its address: 0 on one host, and that which other hosts know where there are some.
+    /// The GID index of the side: 0 on one host, else the address that other hosts know.
     pub(crate) fn gid_index(&self) -> u8 {
         let gid = self.engine.query_gid(self.plan.port, 1).unwrap_or_default();
         u8::from(gid[0] == 0xfd || gid[12] == 10)
@@ -468,10 +471,10 @@ impl Side {
         128 << port.active_mtu
     }
 
-    /// The code of what is asked for in RTR.
+    /// The MTU code for RTR.
     fn path_mtu(&self) -> u8 {
         match self.gid_index() {
-            // On lanes it does not count.
+            // Lanes ignore the path MTU.
             0 => 3,
             _ => self.engine.query_port(self.plan.port).expect("a port").active_mtu,
         }
@@ -486,7 +489,7 @@ impl Side {
         self.pd.create_ah(&vector).expect("an address handle")
     }
 
-    /// Destroys everything; nothing may be left on it.
+    /// Destroys all objects of the side; fails if anything still uses them.
     pub(crate) fn destroy(self) {
         self.qp.destroy().expect("the QP ends");
         self.scq.destroy().expect("the CQ ends");
@@ -522,7 +525,7 @@ pub(crate) fn register(pd: &Arc<Pd>, memory: &Memory, access: u32) -> Arc<Mr> {
     pd.reg_mr(memory.addr(0), memory.len() as u64, memory.addr(0), access).expect("an MR")
 }
 
-/// Brings both to RTS, connected with each other (UD: only to RTS).
+/// Connects both sides to each other and brings them to RTS (UD: only to RTS).
 pub(crate) fn connect(a: &Side, b: &Side) {
     let gids = (a.gid(), b.gid());
     for (side, gid, qpn) in [(a, gids.1, b.qp.qpn()), (b, gids.0, a.qp.qpn())] {

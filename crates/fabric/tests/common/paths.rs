@@ -1,6 +1,7 @@
-//! Where tests of path migration run: each host has two addresses, and so each connection two paths.
+//! Hosts for tests of path migration: each host has two addresses, so each connection has two
+//! paths.
 
-/// On one host, and between hosts.
+/// Runs a test on one host, and between hosts.
 #[allow(unused_macros, reason = "each test file uses its part")]
 macro_rules! paths_everywhere {
     ($($name:ident)*) => { $(mod $name {
@@ -26,7 +27,7 @@ macro_rules! paths_everywhere {
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use paths_everywhere;
 
-/// Between hosts, whose packets may be lost otherwise as well.
+/// Runs a test between hosts, with and without packet loss.
 #[allow(unused_macros, reason = "each test file uses its part")]
 macro_rules! paths_even_with_losses {
     ($($name:ident)*) => { $(mod $name {

@@ -1,4 +1,5 @@
-//! A client without an engine of ours: it has a QP and lanes as any, and does with them what the test wants.
+//! A client without one of our engines: it has a QP and lanes like any client, and does with them
+//! what the test wants.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl Stranger {
         Self::open(fabric, true)
     }
 
-    /// One with a QP, but nobody to open a lane to.
+    /// A stranger with a QP, and without an engine to open a lane to.
     pub(crate) fn without_engine(fabric: &Fabric) -> Self {
         Self::open(fabric, false)
     }
@@ -74,7 +75,7 @@ impl Stranger {
         Self { control, qpn: qp.qpn, _held: held }
     }
 
-    /// Its end of the lane to `engine`.
+    /// The stranger's end of the lane to `engine`.
     pub(crate) fn lane(&self, engine: u32, stripe: u32) -> StrangersLane {
         let request = extended(number::LANE_OPEN, &LaneOpen { engine, stripe }, size_of::<LaneOut>(), 0);
         let mut answer = self.control.call(&request, &[]).expect("a lane");
@@ -89,7 +90,7 @@ fn get<T: Record>(answer: &Answer) -> T {
     T::read(&answer.bytes).expect("a whole record")
 }
 
-/// A generator of bytes for filling memory with nonsense: xorshift.
+/// Pseudorandom bytes for filling memory with nonsense: xorshift.
 pub(crate) struct Noise(pub(crate) u64);
 
 impl Noise {

@@ -10,10 +10,10 @@ use engine::{AsyncEvent, Cq, Engine};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-/// Longer than anything takes that does not hang.
+/// Time limit of every wait; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until `what` gives something.
+/// Waits until `found` returns a value; `what` names it.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let limit = Instant::now() + PATIENCE;
     loop {
@@ -33,7 +33,7 @@ pub(crate) fn next(cq: &Cq) -> Wc {
     })
 }
 
-/// Whether the descriptor becomes readable before a hang is to be feared.
+/// Whether the descriptor becomes readable within `limit`.
 pub(crate) fn readable(fd: BorrowedFd<'_>, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).expect("a timeout");
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).expect("it polls") == 1
@@ -51,14 +51,14 @@ pub(crate) fn event(engine: &Arc<Engine>) -> AsyncEvent {
     loop {
         assert!(readable(engine.async_fd(), PATIENCE), "no async event; {:?}", engine::reason::last(5));
         match engine.async_event() {
-            // What was readable may have been taken back with its object.
+            // The event was removed together with its object.
             Err(Errno::EAGAIN) => {}
             event => return event.expect("an event"),
         }
     }
 }
 
-/// There is no async event now.
+/// Checks that there is no async event now.
 pub(crate) fn no_event(engine: &Arc<Engine>) {
     nonblocking(engine.async_fd());
     assert_eq!(engine.async_event(), Err(Errno::EAGAIN));

@@ -1,4 +1,5 @@
-//! What the tests of XRC share: queues of a domain, and a connection of an initiator with a target.
+//! Shared parts of the XRC tests: queues of a domain, and a connection of an initiator with a
+//! target.
 
 use std::sync::Arc;
 
@@ -39,14 +40,14 @@ impl Queue {
     }
 }
 
-/// The address of an engine: 0 on one host, and that which other hosts know where there are some.
+/// GID and index of an engine: index 0 on one host, else the address that other hosts know.
 pub(crate) fn gid(engine: &Arc<Engine>) -> ([u8; 16], u8) {
     let other = engine.query_gid(1, 1).unwrap_or_default();
     let index = u8::from(other[0] == 0xfd || other[12] == 10);
     (engine.query_gid(1, u32::from(index)).expect("a GID"), index)
 }
 
-/// To RTS with all that RC takes: what is the other end's is passed over.
+/// Brings a QP to RTS with all attributes of RC; the QP ignores those that belong to the other end.
 pub(crate) fn connect(qp: &Arc<Qp>, engine: &Arc<Engine>, peer: [u8; 16], peer_qpn: u32, rnr_retry: u8) {
     let (_, sgid_index) = gid(engine);
     let path_mtu = engine.query_port(1).expect("a port").active_mtu;
@@ -77,7 +78,7 @@ pub(crate) fn connect(qp: &Arc<Qp>, engine: &Arc<Engine>, peer: [u8; 16], peer_q
     }
 }
 
-/// A process that asks: an initiator with memory of its own.
+/// An initiator with its own memory.
 pub(crate) struct Asker {
     pub(crate) engine: Arc<Engine>,
     pub(crate) cq: Arc<Cq>,
@@ -98,7 +99,7 @@ impl Asker {
         Self { engine, cq, initiator, memory, mr }
     }
 
-    /// Connects with a target of `server`'s.
+    /// Connects the initiator with a target of `server`.
     pub(crate) fn connect(&self, server: &Arc<Engine>, target: &Arc<Qp>, rnr_retry: u8) {
         connect(target, server, gid(&self.engine).0, self.initiator.qpn(), 7);
         connect(&self.initiator, &self.engine, gid(server).0, target.qpn(), rnr_retry);
@@ -126,7 +127,7 @@ impl Queue {
         self.srq.number()
     }
 
-    /// An RDMA or atomic request to its memory, with its key.
+    /// An RDMA or atomic request on the initiator's memory, with its key.
     pub(crate) fn at(&self, opcode: u32, at: usize) -> SendWr<'static> {
         SendWr { opcode, remote_addr: self.memory.addr(at), rkey: self.mr.rkey(), ..SendWr::default() }
     }
