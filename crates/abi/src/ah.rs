@@ -64,7 +64,7 @@ const RATES: [u32; 25] = [
     25_781, 103_125, 206_250, 309_375, 28_125, 53_125, 425_000, 637_500, 850_000, 1_275_000,
 ];
 
-/// What a static rate stands for, in Mbit/s: 0 for "as fast as the port", `None` for a code that stands for nothing.
+/// The value of a static rate in Mbit/s: 0 for "as fast as the port", `None` for an unknown code.
 #[must_use]
 pub fn rate_mbps(code: u8) -> Option<u32> {
     RATES.get(usize::from(code)).copied().filter(|&mbps| mbps != 0 || code == 0)

@@ -1,8 +1,9 @@
-//! The board: one memory per agent that every client may read and only the agent writes, laid out here by offsets.
+//! The board: one memory per agent that every client may read and only the agent writes, as a
+//! layout of offsets.
 //!
-//! It holds the QPN block owners, the GID tables and four epochs. All words are 4 bytes, little endian, read with
-//! acquire ordering. A reader that needs several words of one table reads the epoch before and after and tries again if
-//! it moved or is odd.
+//! It holds the owners of QPN blocks, the GID tables and four epochs. All words are 4 bytes, little
+//! endian, read with acquire ordering. A reader that needs several words of one table reads the
+//! epoch before and after. If the epoch changed or is odd, it tries again.
 
 /// "SHCB" in memory order.
 pub const BOARD_MAGIC: u32 = 0x4243_4853;
@@ -40,7 +41,8 @@ constants! {
         LINK_LAYER = 12,
         /// LID of the port, 0 on Ethernet. It follows GID_EPOCH, as the two words after it do.
         LID = 16,
-        /// Index of the GID whose IPv4 address the LID is the host part of; 0 when it stands for no address.
+        /// Index of the GID whose IPv4 address the LID is the host part of; 0 when it stands for no
+        /// address.
         LID_GID = 20,
         /// A bit for every bit of that address's host part.
         LID_HOSTS = 24,
@@ -50,8 +52,8 @@ constants! {
         IFINDEX = 2048,
         /// Type per GID, as `GidEntryAnswer::gid_type`.
         GID_TYPE = 2304,
-        /// Wire per GID: 0 when nothing can be received from other hosts on this address now, else the MTU code that its
-        /// network interface carries. Follows GID_EPOCH.
+        /// Wire per GID: 0 when this address cannot receive from other hosts now, else the MTU code
+        /// of its network interface. Follows GID_EPOCH.
         WIRE = 2560,
     }
 }
@@ -80,14 +82,15 @@ pub const BOARD_LEN: usize = DEVICES + DEVICE_MAX as usize * DEVICE_LEN;
 const _: () = assert!(BOARD_LEN == 397_312 && BOARD_LEN.is_multiple_of(4096));
 const _: () = assert!(PORT_MAX as usize * PORT_LEN == DEVICE_LEN);
 
-/// Offset of the word that names the engine which owns `qpn`, 0 while nobody ever did. A block that was returned keeps its last
-/// owner's number until it is granted again, so that what the owner sent last is still believed.
+/// Offset of the word that names the engine which owns `qpn`, 0 if it never had an owner. A
+/// returned block keeps its last owner's number until it is granted again, so that the owner's last
+/// packets are still accepted.
 #[must_use]
 pub const fn owner(qpn: u32) -> usize {
     OWNERS + 4 * ((qpn >> 8) & 0xffff) as usize
 }
 
-/// Offset of a port's area; ports count from 1. `None` when there is no such place.
+/// Offset of a port's area; ports count from 1. `None` when there is no such port.
 #[must_use]
 pub const fn port(device: u32, port: u32) -> Option<usize> {
     if device >= DEVICE_MAX || port == 0 || port > PORT_MAX {
@@ -96,7 +99,7 @@ pub const fn port(device: u32, port: u32) -> Option<usize> {
     Some(DEVICES + device as usize * DEVICE_LEN + (port - 1) as usize * PORT_LEN)
 }
 
-/// Offset of a GID (16 bytes). `None` when there is no such place.
+/// Offset of a GID (16 bytes). `None` when there is no such GID.
 #[must_use]
 pub const fn gid(device: u32, port_num: u32, index: u32) -> Option<usize> {
     entry(device, port_num, index, port_word::GIDS, 16)
@@ -114,7 +117,8 @@ pub const fn gid_type(device: u32, port_num: u32, index: u32) -> Option<usize> {
     entry(device, port_num, index, port_word::GID_TYPE, 4)
 }
 
-/// Offset of the word that says whether a GID has the wire, and with which MTU. `None` when there is no such place.
+/// Offset of the word that shows whether a GID has the wire, and with which MTU. `None` when there
+/// is no such GID.
 #[must_use]
 pub const fn gid_wire(device: u32, port_num: u32, index: u32) -> Option<usize> {
     entry(device, port_num, index, port_word::WIRE, 4)

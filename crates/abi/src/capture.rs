@@ -1,10 +1,12 @@
-//! What lies on a capture ring of `softhca capture`: copies of packets, and words about packets that were dropped.
+//! The records of a capture ring of `softhca capture`: copies of packets, and records about dropped
+//! packets.
 //!
-//! An engine (or the agent, for QP 1) writes, and whoever captures reads. Everything in a record is its writer's claim. The principal
-//! type is [`CaptureRecord`].
+//! An engine (or the agent, for QP 1) writes, and the capturing program reads. A record is its
+//! writer's claim. The principal type is [`CaptureRecord`].
 
 record! {
-    /// Head of a record on a capture ring. Behind it are the packet's bytes, as many as were kept, and then words (UTF-8) about it.
+    /// Head of a record on a capture ring. Behind it are the packet's bytes, as many as were kept,
+    /// and then words (UTF-8) about it.
     pub struct CaptureRecord[112] {
         /// See `kind`.
         0 => kind: u32,
@@ -12,7 +14,8 @@ record! {
         4 => path: u32,
         /// Nanoseconds since 1970.
         8 => time: u64,
-        /// Why it was dropped, a number of `reason::Cause`; 0 for a packet of which nothing of that kind is known.
+        /// Why it was dropped, a number of `reason::Cause`; 0 for a packet of which nothing of that
+        /// kind is known.
         16 => cause: u32,
         /// The lane.
         20 => lane: u32,
@@ -48,11 +51,11 @@ record! {
         92 => kept: u32,
         /// Bytes of words behind them.
         96 => words: u32,
-        /// DROP: what it had.
+        /// DROP: the packet's value.
         100 => got: u32,
-        /// DROP: what was expected.
+        /// DROP: the expected value.
         104 => expected: u32,
-        /// DROP: the QP that did not take it, 0 for none.
+        /// DROP: the QP that did not accept it, 0 for none.
         108 => qpn: u32,
     }
 }
@@ -82,13 +85,14 @@ constants! {
 
     /// Bits of `CaptureRecord::flags`.
     pub mod record_flag: u16 {
-        /// The ICRC is not there: the packet went through memory, and has none.
+        /// The packet went over a lane and has no ICRC.
         UNSEALED = 1,
     }
 
     /// Bits of `LaneOut::side` of a CAPTURE push.
     pub mod flag: u32 {
-        /// Packets that come over lanes are wanted too, for not every peer's packets are seen where they leave.
+        /// Packets that arrive over lanes are wanted too, because some peers' packets cannot be
+        /// captured where they leave.
         LANES_IN = 1,
     }
 }

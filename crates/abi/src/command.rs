@@ -1,8 +1,8 @@
-//! Command headers and the rules that every command obeys before its body is looked at.
+//! Command headers, and the rules that every command obeys before its body is parsed.
 //!
-//! [`Header`] and [`ExtendedHeader`] are the two headers of the uverbs ABI; [`admit`] applies the checks in the order
-//! in which the kernel does and yields a [`Command`], from which bodies are read and replies are built. Which commands
-//! there are is told in [`rows`].
+//! [`Header`] and [`ExtendedHeader`] are the two headers of the uverbs ABI. [`admit`] applies the
+//! checks in the kernel's order and returns a [`Command`], from which the caller parses bodies and
+//! builds replies. [`rows`] lists the commands.
 
 use crate::errno::Errno;
 use crate::layout::Record;
@@ -18,16 +18,18 @@ record! {
     pub struct Header[8] {
         /// Bits 0..7: command number; bit 31: extended form; the others are 0.
         0 => command: u32,
-        /// Legacy: length of the whole command, this header included, in words of 4 bytes. Extended: length of the core
-        /// input in words of 8 bytes.
+        /// Legacy: length of the whole command, this header included, in words of 4 bytes.
+        /// Extended: length of the core input in words of 8 bytes.
         4 => in_words: u16,
-        /// Room for the answer: legacy in words of 4 bytes, extended in words of 8 bytes (core only).
+        /// Room for the answer: legacy in words of 4 bytes, extended in words of 8 bytes (core
+        /// only).
         6 => out_words: u16,
     }
 
     /// Follows the header of an extended command.
     pub struct ExtendedHeader[16] {
-        /// Opaque: where a kernel would put the answer; 0 if and only if both rooms for output are 0.
+        /// Opaque: where a kernel would put the answer; 0 if and only if both rooms for output are
+        /// 0.
         0 => response: u64,
         /// Length of the provider input, which follows the core input, in words of 8 bytes.
         8 => provider_in_words: u16,
@@ -42,11 +44,11 @@ record! {
 pub const EXTENDED: u32 = 0x8000_0000;
 /// The bits of `Header::command` that hold the number.
 pub const NUMBER: u32 = 0xff;
-/// What builders of commands put into `response`: any value but 0 does.
+/// The value of `response` in built commands: any value except 0 works.
 pub const RESPONSE: u64 = 1;
 
-/// Builds a legacy command: header, body and private tail (a multiple of 4 bytes together), with room for `out_len`
-/// bytes of answer.
+/// Builds a legacy command: header, body and private tail (a multiple of 4 bytes together), with
+/// room for `out_len` bytes of answer.
 #[must_use]
 pub fn legacy<T: Record>(number: u8, body: &T, tail: &[u8], out_len: usize) -> Vec<u8> {
     let len = size_of::<Header>() + size_of::<T>() + tail.len();
@@ -54,8 +56,8 @@ pub fn legacy<T: Record>(number: u8, body: &T, tail: &[u8], out_len: usize) -> V
     [header.bytes(), body.bytes(), tail].concat()
 }
 
-/// Builds an extended command: both headers and the core input, with room for `out_len` bytes of core answer and
-/// `provider_out_len` of provider answer.
+/// Builds an extended command: both headers and the core input, with room for `out_len` bytes of
+/// core answer and `provider_out_len` of provider answer.
 #[must_use]
 pub fn extended<T: Record>(number: u8, body: &T, out_len: usize, provider_out_len: usize) -> Vec<u8> {
     let header = Header {
@@ -71,7 +73,8 @@ pub fn extended<T: Record>(number: u8, body: &T, out_len: usize, provider_out_le
     bytes
 }
 
-/// Length in words, rounded up; a length that does not fit the field gives the largest value, which no agent accepts.
+/// Length in words, rounded up; a length that does not fit the field gives the largest value, which
+/// no agent accepts.
 fn words(len: usize, word: usize) -> u16 {
     u16::try_from(len.div_ceil(word)).unwrap_or(u16::MAX)
 }
@@ -91,12 +94,12 @@ pub struct Command<'a> {
     provider_room: usize,
 }
 
-/// Checks a command's header against the table, in the kernel's order: length, reserved bits, number, GET_CONTEXT first
-/// and only once, support, lengths, room for the answer.
+/// Checks a command's header against the table, in the kernel's order: length, reserved bits,
+/// number, GET_CONTEXT first and only once, support, lengths, room for the answer.
 ///
 /// # Errors
-/// EINVAL for a malformed or unknown command, or one out of turn; what the table says for one that is not supported;
-/// ENOSPC when the room is too small.
+/// EINVAL for a malformed or unknown command, or one out of order; the table's error for an
+/// unsupported command; ENOSPC when the room is too small.
 pub fn admit(bytes: &[u8], profile: u16, has_context: bool) -> Result<Command<'_>, Errno> {
     let header = Header::read(bytes).ok_or(Errno::EINVAL)?;
     if header.command & !(NUMBER | EXTENDED) != 0 {
@@ -151,12 +154,13 @@ impl<'a> Command<'a> {
         self.row.extended
     }
 
-    /// The body. What follows it in a legacy command is some provider's private tail and not looked at; in an extended
-    /// command it must be zero. An extended body that is shorter than the record is continued with zeros.
+    /// The body. In a legacy command the bytes after the body are a provider's private tail and are
+    /// ignored. In an extended command they must be zero. An extended body that is shorter than the
+    /// record is extended with zeros.
     ///
     /// # Errors
-    /// EINVAL when it is shorter than the table allows, EOPNOTSUPP when something unknown follows in an extended
-    /// command.
+    /// EINVAL when it is shorter than the table allows, EOPNOTSUPP when unknown bytes follow in an
+    /// extended command.
     pub fn body<T: Record>(&self) -> Result<T, Errno> {
         let (body, tail) = self.body_and_tail()?;
         if self.is_extended() && tail.iter().chain(self.provider).any(|&byte| byte != 0) {
@@ -165,7 +169,7 @@ impl<'a> Command<'a> {
         Ok(body)
     }
 
-    /// The body and what follows it, for commands with private input or arrays.
+    /// The body and the bytes after it, for commands with private input or arrays.
     ///
     /// # Errors
     /// EINVAL when the body is shorter than the table allows.
@@ -183,13 +187,15 @@ impl<'a> Command<'a> {
         self.room
     }
 
-    /// How many bytes of a core answer of type `T` the caller will see: the value of `response_length`.
+    /// How many bytes of a core answer of type `T` the caller will see: the value of
+    /// `response_length`.
     #[must_use]
     pub fn response_length<T: Record>(&self) -> u32 {
         u32::try_from(self.room.min(size_of::<T>())).unwrap_or(u32::MAX)
     }
 
-    /// The answer's bytes: `answer`, then `tail` (private or provider output), cut to the caller's room.
+    /// The answer's bytes: `answer`, then `tail` (private or provider output), cut to the caller's
+    /// room.
     #[must_use]
     pub fn reply(&self, answer: &[u8], tail: &[u8]) -> Vec<u8> {
         let mut bytes = answer[..answer.len().min(self.room)].to_vec();

@@ -1,5 +1,6 @@
-//! Completion channels and queues: CREATE_COMP_CHANNEL, CREATE_CQ, RESIZE_CQ, DESTROY_CQ, POLL_CQ, REQ_NOTIFY_CQ,
-//! EX_CREATE_CQ, EX_MODIFY_CQ, and the work completion record [`Wc`] with its statuses and opcodes.
+//! Completion channels and queues: CREATE_COMP_CHANNEL, CREATE_CQ, RESIZE_CQ, DESTROY_CQ, POLL_CQ,
+//! REQ_NOTIFY_CQ, EX_CREATE_CQ, EX_MODIFY_CQ, and the work completion record [`Wc`] with its
+//! statuses and opcodes.
 
 record! {
     /// CREATE_COMP_CHANNEL (17), request.
@@ -34,7 +35,7 @@ record! {
     pub struct CreateCqAnswer[8] {
         /// Handle of the new CQ.
         0 => cq_handle: u32,
-        /// Number of entries that it has; at least what was asked for.
+        /// Actual number of entries; at least the requested number.
         4 => cqe: u32,
     }
 
@@ -48,8 +49,8 @@ record! {
         12 => cqe: u32,
     }
 
-    /// RESIZE_CQ (19), answer; `CqOut` follows and names the new memory. The client moves the entries and drops the old
-    /// memory.
+    /// RESIZE_CQ (19), answer; `CqOut` follows and names the new memory. The client moves the
+    /// entries and drops the old memory.
     pub struct ResizeCqAnswer[8] {
         /// Number of entries that it has now.
         0 => cqe: u32,
@@ -67,8 +68,8 @@ record! {
         12 => reserved: u32,
     }
 
-    /// DESTROY_CQ (20), answer: how many of its events were read, so that a library can wait until all are
-    /// acknowledged.
+    /// DESTROY_CQ (20), answer: how many of its events were read, so that a library can wait until
+    /// all are acknowledged.
     pub struct DestroyCqAnswer[8] {
         /// Completion events read.
         0 => comp_events_reported: u32,
@@ -112,7 +113,8 @@ record! {
         12 => opcode: u32,
         /// softhca's finer cause of an error, 0 on success.
         16 => vendor_err: u32,
-        /// Bytes received, or bytes of a READ or atomic result; a UD receive counts its 40 GRH bytes.
+        /// Bytes received, or bytes of a READ or atomic result; a UD receive counts its 40 GRH
+        /// bytes.
         20 => byte_len: u32,
         /// Immediate data in network byte order, or the key that the peer invalidated.
         24 => imm_data: u32,

@@ -1,4 +1,5 @@
-//! Context, device and port: GET_CONTEXT, QUERY_DEVICE, EX_QUERY_DEVICE, QUERY_PORT, QUERY_GID, QUERY_PKEY.
+//! Context, device and port: GET_CONTEXT, QUERY_DEVICE, EX_QUERY_DEVICE, QUERY_PORT, QUERY_GID,
+//! QUERY_PKEY.
 
 record! {
     /// GET_CONTEXT (0), request.
@@ -7,8 +8,8 @@ record! {
         0 => response: u64,
     }
 
-    /// GET_CONTEXT (0), answer; `ContextOut` follows. The first fd on the reply is the async eventfd, the second (if
-    /// any) the region of the context page.
+    /// GET_CONTEXT (0), answer; `ContextOut` follows. The first fd on the reply is the async
+    /// eventfd, the second (if any) the region of the context page.
     pub struct GetContextAnswer[8] {
         /// 0: the async file rides on the reply.
         0 => async_fd: u32,
@@ -418,7 +419,8 @@ constants! {
     }
 }
 
-/// "SHC": as the first half of a MAC address these bytes are marked locally administered, so no vendor owns them.
+/// "SHC": as the first half of a MAC address these bytes are marked locally administered, so no
+/// vendor owns them.
 pub const VENDOR_ID: u32 = 0x0053_4843;
 
 /// Bytes of an MTU code, `None` when it is not one.
@@ -427,7 +429,8 @@ pub fn mtu_bytes(code: u8) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)
 }
 
-/// What a link carries, in units of 100 Mb/s, by the codes of its width and of the speed of a lane; `None` when one of them is no code.
+/// The data rate of a link in units of 100 Mb/s, by the codes of its width and of its speed per
+/// lane; `None` for an unknown code.
 #[must_use]
 pub fn link_speed(width: u8, speed: u8) -> Option<u64> {
     let lanes = match width {

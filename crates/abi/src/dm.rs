@@ -1,5 +1,5 @@
-//! Device memory and sharing between contexts: softhca's own commands ALLOC_DM, FREE_DM, IMPORT_CONTEXT, IMPORT_PD, IMPORT_MR and
-//! IMPORT_DM, for what a kernel does through ioctls.
+//! Device memory, and objects shared between contexts: softhca's own commands ALLOC_DM, FREE_DM,
+//! IMPORT_CONTEXT, IMPORT_PD, IMPORT_MR and IMPORT_DM, for which a kernel has ioctls.
 
 record! {
     /// ALLOC_DM (208), request.
@@ -30,7 +30,8 @@ record! {
         4 => reserved: u32,
     }
 
-    /// IMPORT_CONTEXT (210), request. One fd rides along: the region of the other context's page, by which it is known.
+    /// IMPORT_CONTEXT (210), request. One fd rides along: the region of the other context's page,
+    /// by which it is known.
     pub struct ImportContext[8] {
         /// 0.
         0 => flags: u32,
@@ -84,7 +85,7 @@ record! {
         24 => hca_va: u64,
         /// Rights.
         32 => access_flags: u32,
-        /// As in `MrIn`: what it is made of.
+        /// As in `MrIn`: the kind of memory.
         36 => flags: u32,
         /// Of device memory: all its bytes.
         40 => dm_length: u64,

@@ -1,7 +1,9 @@
-//! `docs/abi.md`, made from the tables of this crate, so that the page cannot say anything else than the code.
+//! `docs/abi.md`, generated from the tables of this crate, so that the page always matches the
+//! code.
 //!
-//! The prose is a template (`document/abi.md`); lines that begin with `@` and names in braces are replaced here. The
-//! principal function is [`document()`]; `cargo xtask abi-doc` writes its result.
+//! The prose is a template (`document/abi.md`). This module replaces lines that begin with `@` and
+//! names in braces. The principal function is [`document()`]; `cargo xtask abi-doc` writes its
+//! result.
 
 use std::fmt::Write;
 
@@ -18,7 +20,8 @@ mod manager;
 
 const TEMPLATE: &str = include_str!("document/abi.md");
 
-/// Records that the template shows by name; those of single commands are found through the command table.
+/// Records that the template shows by name; those of single commands are found through the command
+/// table.
 const RECORDS: &[Layout] = &[
     open::Open::LAYOUT,
     open::OpenAnswer::LAYOUT,
@@ -143,7 +146,7 @@ pub fn document() -> String {
     page
 }
 
-/// What stands for a line that begins with `@`.
+/// The replacement of a line that begins with `@`.
 fn expand(directive: &str) -> String {
     let (verb, name) = directive.split_once(' ').unwrap_or((directive, ""));
     match verb {
@@ -201,7 +204,7 @@ fn constants(values: &[Constant], number: fn(u64) -> String) -> String {
     text
 }
 
-/// Large powers of two are easier to read as such.
+/// Large powers of two are written as powers, which are easier to read.
 fn bits(value: u64) -> String {
     if value > 512 && value.is_power_of_two() { format!("1 << {}", value.trailing_zeros()) } else { value.to_string() }
 }

@@ -1,8 +1,9 @@
-//! The few bytes around every command and reply, so that threads that share a connection do not mix up their replies.
+//! The few bytes around every command and reply, so that threads that share a connection do not mix
+//! up their replies.
 //!
-//! A request message is [`RequestEnvelope`] + the command as it would be written to a kernel's uverbs file; a reply
-//! message is [`ReplyEnvelope`] + the bytes that the kernel would have copied to `response`. File descriptors ride
-//! along as SCM_RIGHTS.
+//! A request message is [`RequestEnvelope`] + the command as a program would write it to a kernel's
+//! uverbs file. A reply message is [`ReplyEnvelope`] + the bytes that the kernel would have copied
+//! to `response`. File descriptors are attached as SCM_RIGHTS.
 
 record! {
     /// Precedes each command.
@@ -17,8 +18,8 @@ record! {
     pub struct ReplyEnvelope[16] {
         /// The sequence number of the request.
         0 => sequence: u32,
-        /// 0, or a negative error number. On error the answer bytes are absent (POST_* excepted: they say which WR was
-        /// bad).
+        /// 0, or a negative error number. On error the answer bytes are absent (POST_* excepted:
+        /// they say which WR was bad).
         4 => status: i32,
         /// Number of file descriptors attached to this message.
         8 => fds: u32,
@@ -30,7 +31,8 @@ record! {
 constants! {
     /// `RequestEnvelope::flags`.
     pub mod request: u32 {
-        /// There is no reply, whatever comes of the command; commands of one connection are carried out in order all the same.
+        /// There is no reply, whatever comes of the command; commands of one connection are carried
+        /// out in order all the same.
         QUIET = 1,
     }
 }

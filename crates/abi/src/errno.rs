@@ -1,6 +1,7 @@
-//! Error numbers as they cross the socket: [`Errno`], with a name and a plain meaning for each that softhca uses.
+//! Error numbers as they cross the socket: [`Errno`], with a name and a plain meaning for each that
+//! softhca uses.
 //!
-//! Not the errno of the C library's thread: the C face sets that one from these.
+//! This is not the thread's errno of the C library: the crate `capi` sets that from these.
 
 use std::fmt;
 
@@ -82,7 +83,8 @@ impl Errno {
     /// Reads a reply's status: 0 is success, a negative value is an error number.
     ///
     /// # Errors
-    /// The error number that the status carries; a positive status, which no agent sends, is EPROTO.
+    /// The error number that the status carries; a positive status, which no agent sends, is
+    /// EPROTO.
     pub fn from_status(status: i32) -> Result<(), Errno> {
         match status {
             0 => Ok(()),

@@ -1,11 +1,12 @@
 //! Event records: [`AsyncRecord`] and [`CompRecord`], and the kinds of async event ([`EventType`]).
 //!
-//! The files that announce them are eventfds; where the records wait is told in [`crate::queue`].
+//! Eventfds announce the records; [`crate::queue`] says where the records wait.
 
 record! {
     /// One async event.
     pub struct AsyncRecord[16] {
-        /// `user_handle` of the CQ, QP or SRQ; the port number of a port event; 0 of a device event.
+        /// `user_handle` of the CQ, QP or SRQ; the port number of a port event; 0 of a device
+        /// event.
         0 => element: u64,
         /// See `kind`.
         8 => event_type: u32,

@@ -1,8 +1,11 @@
-//! Faults on demand: what a rule says, and where the rules of one engine lie behind its context page.
+//! Faults on demand: the content of a rule, and the place of an engine's rules behind its context
+//! page.
 //!
-//! A [`Rule`] is one kind of fault, what it is for and how often it happens. People write it as text ([`text`]), the agent keeps it,
-//! and an engine gets those that touch it as text again, one to a line with its number and its place among the counts. How
-//! packets are chosen, the same way for the same seed, is [`decide`]'s. Nothing is harmed here.
+//! A [`Rule`] is one kind of fault, the packets or calls that it applies to, and how often it
+//! happens. People write rules as text ([`text`]). The agent keeps them. An engine gets the rules
+//! that apply to it as text again: one per line, with its number and its index among the counters.
+//! [`decide`] chooses the packets, in the same way for the same seed. This module itself harms
+//! nothing.
 
 pub mod decide;
 pub mod text;
@@ -12,7 +15,8 @@ pub use text::{BadRule, parse_all};
 
 use crate::Errno;
 
-/// The environment variable that names the rules of one program: their text, separated by semicolons, or the path of a TOML file.
+/// The environment variable that names the rules of one program: their text, separated by
+/// semicolons, or the path of a TOML file.
 pub const VARIABLE: &str = "SOFTHCA_FAULTS";
 
 /// The most rules that touch one engine.
@@ -31,20 +35,24 @@ constants! {
         STATE = 8,
         /// The epoch that the engine has taken, written by it.
         TAKEN = 12,
-        /// Two words for each place: how many packets a rule was asked about, and how often it acted. Written by the engine.
+        /// Two words for each place: how many packets a rule was asked about, and how often it
+        /// acted. Written by the engine.
         COUNTS = 64,
-        /// The rules, one to a line: the number, a space, the rule. Those of an engine at the other end of a lane: `@` and the number of
-        /// that engine, a space, the rule. Before ENGINE_HELLO: what the engine's program asks for.
+        /// The rules, one per line: the number, a space, the rule. Rules of an engine at the other
+        /// end of a lane: `@` and the number of that engine, a space, the rule. Before
+        /// ENGINE_HELLO: the rules that the engine's program asks for.
         TEXT = 1024,
     }
 
     /// Bits of the area's STATE.
     pub mod state: u32 {
-        /// Packets of this engine, or of those at the other ends of its lanes, come to harm: lanes are no longer without losses.
+        /// Packets of this engine, or of engines at the other ends of its lanes, are harmed: lanes
+        /// can lose packets.
         LOSSY = 1,
-        /// Commands may fail: none of them is taken for done before it is.
+        /// Commands may fail: the engine must not assume success before the answer.
         COMMANDS = 2,
-        /// With LOSSY: only connections that a rule of the text may concern lose packets. Without it, all do.
+        /// With LOSSY: only connections that a rule of the text may concern lose packets. Without
+        /// it, all do.
         NAMED = 4,
     }
 }
@@ -56,24 +64,25 @@ pub const TEXT_MAX: usize = AREA_LEN - area::TEXT;
 
 const _: () = assert!(area::COUNTS + 8 * PLACES as usize <= area::TEXT);
 
-/// One fault: what happens, to what, and how often.
+/// One fault: its kind, its objects, and how often it happens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// What happens.
+    /// The kind of fault.
     pub kind: Kind,
-    /// To what.
+    /// The packets or calls that it applies to.
     pub select: Select,
     /// How often.
     pub when: When,
 }
 
-/// What happens.
+/// A kind of fault.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Kind {
     /// A packet vanishes.
     Loss,
-    /// A packet comes later: nanoseconds, and by how many that differs from packet to packet, up or down.
+    /// A packet comes later: nanoseconds, and by how many that differs from packet to packet, up or
+    /// down.
     Delay {
         /// How much later.
         by: u64,
@@ -88,7 +97,7 @@ pub enum Kind {
     Corrupt,
     /// Packets leave no faster than so many bits in a second.
     Bandwidth(u64),
-    /// A request that needs a receive request is told that there is none.
+    /// A request that needs a receive request is answered with RNR NAK.
     Rnr,
     /// An acknowledgement is followed by one that acknowledges nothing new.
     GhostAck,
@@ -115,7 +124,7 @@ pub enum Kind {
     Remove,
 }
 
-/// What a rule is for: everything, unless it says otherwise.
+/// The packets or calls that a rule applies to: all, unless it names some.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Select {
     /// A device's name, or its number.
@@ -128,7 +137,7 @@ pub struct Select {
     pub qp: Option<u32>,
     /// Packets of this sort.
     pub opcode: Option<Sort>,
-    /// Those that leave, those that come, or both. Those that leave, if nothing is said.
+    /// Outgoing packets, incoming packets, or both; by default outgoing ones.
     pub direction: Option<Way>,
     /// Programs of this process.
     pub pid: Option<u32>,
@@ -171,11 +180,11 @@ pub enum Sort {
     Write,
     /// Requests of RDMA READs.
     Read,
-    /// What a READ brings.
+    /// Responses of RDMA READs.
     ReadResponse,
     /// Requests of atomics.
     Atomic,
-    /// What an atomic brings.
+    /// Responses of atomics.
     AtomicAck,
     /// Acknowledgements.
     Ack,
@@ -190,7 +199,7 @@ pub enum Sort {
 }
 
 impl Kind {
-    /// Whether packets come to harm, so that lanes are not without losses any more.
+    /// Whether packets are harmed, so that lanes can lose packets.
     #[must_use]
     pub fn is_of_packets(&self) -> bool {
         matches!(
@@ -211,7 +220,7 @@ impl Kind {
         self.is_of_packets() || *self == Self::Rnr
     }
 
-    /// What has happened to a packet, as in "has lost".
+    /// The fate of a packet as a verb, as in "has lost".
     #[must_use]
     pub fn done(&self) -> &'static str {
         match self {
@@ -239,8 +248,9 @@ impl Rule {
         self.kind.is_of_engines() && self.select.opcode != Some(Sort::Cm)
     }
 
-    /// Whether a connection between programs of one agent may lose packets by it. `ends` are the QP numbers of the connection, and `is_here`
-    /// says whether a GID is one of the agent's: a rule that names another address is about other hosts only.
+    /// Whether a connection between programs of one agent may lose packets by this rule. `ends` are
+    /// the QP numbers of the connection, and `is_here` tells whether a GID is one of the agent's: a
+    /// rule that names another address applies only to other hosts.
     #[must_use]
     pub fn may_harm(&self, ends: [u32; 2], is_here: impl Fn(&[u8; 16]) -> bool) -> bool {
         self.kind.is_of_packets()

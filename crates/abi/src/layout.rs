@@ -1,8 +1,9 @@
-//! How a record is declared: once, with its offsets, and in a form that the documentation can be made from.
+//! Declarations of records: each is declared once, with its offsets, in a form from which the
+//! documentation is generated. The records themselves are in other modules.
 //!
-//! [`record!`] declares a `repr(C)` struct from (offset, name, type, meaning) rows; the offsets and the size are
-//! asserted at compile time and kept in [`Layout`], from which `docs/abi.md` is generated. [`constants!`] does the same
-//! for the values of a field. Not here: the records themselves.
+//! [`record!`] declares a `repr(C)` struct from (offset, name, type, meaning) rows. The offsets and
+//! the size are asserted at compile time and kept in [`Layout`], from which `docs/abi.md` is
+//! generated. [`constants!`] does the same for the values of a field.
 
 use bytemuck::Pod;
 
@@ -45,7 +46,7 @@ pub trait Record: Pod {
         Some(bytemuck::pod_read_unaligned(bytes.get(..size_of::<Self>())?))
     }
 
-    /// Copies a record out of `bytes`, with zeros in place of what is missing at the end.
+    /// Copies a record out of `bytes`, with zeros in place of missing bytes at the end.
     #[must_use]
     fn read_zero_extended(bytes: &[u8]) -> Self {
         let mut record = Self::zeroed();
@@ -72,7 +73,8 @@ pub struct Constant {
     pub meaning: &'static str,
 }
 
-/// Declares records: `record! { /// meaning  pub struct Name[size] { /// meaning  offset => field: type, … } }`.
+/// Declares records:
+/// `record! { /// meaning  pub struct Name[size] { /// meaning  offset => field: type, … } }`.
 #[macro_export]
 macro_rules! record {
     ($(
@@ -116,8 +118,8 @@ macro_rules! record {
     )+};
 }
 
-/// Declares the values of a field as a module: `constants! { /// meaning  pub mod name: u32 { /// meaning  NAME =
-/// value, … } }`.
+/// Declares the values of a field as a module:
+/// `constants! { /// meaning  pub mod name: u32 { /// meaning  NAME = value, … } }`.
 #[macro_export]
 macro_rules! constants {
     ($(

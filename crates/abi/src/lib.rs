@@ -1,12 +1,13 @@
 //! Every byte that crosses a process boundary in softhca.
 //!
-//! A client (the verbs library, or any program that speaks to an agent's node itself) and the agent exchange the
-//! commands of the uverbs ABI, version 6, wrapped in a small envelope; both map queue memory whose layout is fixed
-//! here. The crate holds the records ([`layout::Record`]), their constants, the rules that decide whether a command is
-//! well formed ([`command::admit`]), and [`document()`], which turns all of that into `docs/abi.md`.
+//! A client (the verbs library, or any program that talks to an agent's node itself) and the agent
+//! exchange the commands of the uverbs ABI, version 6, in a small envelope. Both map queue memory
+//! with a fixed layout. This crate has the records ([`layout::Record`]), their constants, the rules
+//! that decide whether a command is well formed ([`command::admit`]), and [`document()`], which
+//! generates `docs/abi.md` from all of them.
 //!
-//! It does not talk to anybody: no socket, no clock, no thread and no shared memory. Words in shared memory are named
-//! here by their offsets; the rooms above read and write them.
+//! The crate has no socket, clock, thread or shared memory. It names words in shared memory by
+//! their offsets; other crates read and write them.
 #![forbid(unsafe_code)]
 
 #[macro_use]

@@ -1,14 +1,16 @@
-//! LIDs: which of them name ports, and which address each stands for where no subnet manager gives them out.
+//! LIDs: which LIDs name ports, and which address each LID stands for when no subnet manager
+//! assigns LIDs.
 //!
-//! Nothing here crosses a process boundary by itself; the agent and the engines calculate the same from the board. A port's
-//! [`Subnet`] is that of one of its IPv4 addresses, and a LID is the host part of an address in it
-//! (docs/decisions/0019-lids-without-a-fabric.md). IBA 4.1.3.
+//! Nothing here crosses a process boundary by itself: the agent and the engines calculate the same
+//! from the board. A port's [`Subnet`] is that of one of its IPv4 addresses, and a LID is the host
+//! part of an address in it (docs/decisions/0019-lids-without-a-fabric.md). IBA 4.1.3.
 
-/// The last LID that names a port; 0 names none.
+/// The highest LID that names a port; 0 is no port.
 pub const UNICAST_MAX: u16 = 0xbfff;
 /// The first LID that names a group.
 pub const MULTICAST_MIN: u16 = 0xc000;
-/// The hop limit of what was sent without a GRH, between hosts: it never leaves its subnet, and other limits are more common.
+/// The hop limit between hosts of a packet without a GRH: it never leaves its subnet, and other
+/// limits are more common.
 pub const NO_GRH: u8 = 254;
 /// The first twelve bytes of a GID that stands for an IPv4 address.
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
@@ -34,13 +36,15 @@ pub struct Subnet {
 }
 
 impl Subnet {
-    /// The subnet of an IPv4 address in GID form; `hosts` has a bit for every bit of the host part. `None`: it is no such address.
+    /// The subnet of an IPv4 address in GID form; `hosts` has a bit for every bit of the host part.
+    /// `None`: the GID is not an IPv4 address.
     #[must_use]
     pub fn around(gid: &[u8; 16], hosts: u32) -> Option<Self> {
         Some(Self { network: address(gid)? & !hosts, hosts })
     }
 
-    /// The LID that stands for an address. `None`: it is elsewhere, or its host part is 0, all ones, or more than a LID can be.
+    /// The LID of an address. `None`: the address is in another subnet, or its host part is 0, all
+    /// ones, or larger than a LID.
     #[must_use]
     pub fn lid(&self, gid: &[u8; 16]) -> Option<u16> {
         let address = address(gid).filter(|address| address & !self.hosts == self.network)?;
@@ -48,7 +52,7 @@ impl Subnet {
         (is_unicast(lid) && u32::from(lid) != self.hosts).then_some(lid)
     }
 
-    /// The address that a LID stands for, in GID form. `None`: there can be none.
+    /// The address of a LID, in GID form. `None`: there cannot be one.
     #[must_use]
     pub fn gid(&self, lid: u16) -> Option<[u8; 16]> {
         if !is_unicast(lid) || u32::from(lid) >= self.hosts {

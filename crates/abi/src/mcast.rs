@@ -7,7 +7,7 @@ record! {
         0 => gid: [u8; 16],
         /// Handle of the QP; only UD.
         16 => qp_handle: u32,
-        /// Multicast LID (not looked at on RoCE).
+        /// Multicast LID (ignored on RoCE).
         20 => mlid: u16,
         /// 0.
         22 => reserved: u16,

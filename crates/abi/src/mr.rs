@@ -1,4 +1,5 @@
-//! Memory regions and windows: REG_MR, REREG_MR, DEREG_MR, ALLOC_MW, DEALLOC_MW, and the access rights.
+//! Memory regions and windows: REG_MR, REREG_MR, DEREG_MR, ALLOC_MW, DEALLOC_MW, and the access
+//! rights.
 
 record! {
     /// REG_MR (9), request; `MrIn` may follow.
@@ -119,7 +120,8 @@ constants! {
     pub mod mw_type: u8 {
         /// Bound by its own verb; every bind gives another key; any QP of the PD may use it.
         TYPE_1 = 1,
-        /// Bound and invalidated by work requests, its key chosen with them; only the QP that bound it may use it (2B).
+        /// Bound and invalidated by work requests, its key chosen with them; only the QP that bound
+        /// it may use it (2B).
         TYPE_2 = 2,
     }
 

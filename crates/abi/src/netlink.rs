@@ -1,14 +1,16 @@
-//! Messages of NETLINK_RDMA, by which `rdma` and other programs ask a kernel for its devices, links and objects: requests taken apart,
-//! answers put together. Numbers and layouts are those of `include/uapi/rdma/rdma_netlink.h` and `linux/netlink.h`.
+//! Messages of NETLINK_RDMA, with which `rdma` and other programs ask a kernel for its devices,
+//! links and objects: this module parses requests and builds answers. Numbers and layouts are those
+//! of `include/uapi/rdma/rdma_netlink.h` and `linux/netlink.h`.
 //!
-//! What an answer says is decided in the agent. Principal types: [`Request`], which is checked, and [`Writer`].
+//! The agent decides the content of an answer. Principal types: [`Request`], which is checked, and
+//! [`Writer`].
 
 use crate::Errno;
 
 /// Name of the node in the run directory: a socket that stands for a socket of NETLINK_RDMA.
 pub const NODE: &str = "rdma_netlink";
 
-/// The longest message of an answer: what the smallest buffer holds that programs read netlink with.
+/// Maximum length of an answer's message: the smallest buffer with which programs read netlink.
 pub const ANSWER_MAX: usize = 3584;
 
 /// Flags of a message.
@@ -37,7 +39,7 @@ mod kind {
 const NLDEV: u16 = 5;
 const HEADER_LEN: usize = 16;
 const ATTRIBUTE_LEN: usize = 4;
-/// What of an attribute's type is its number.
+/// The bits of an attribute's type that are its number.
 const ATTRIBUTE_MASK: u16 = 0x3fff;
 
 /// Commands.
@@ -151,7 +153,7 @@ pub struct Request {
     pub object: Option<u32>,
 }
 
-/// The messages in one datagram: each header with what follows it. What is no message ends them.
+/// The messages in one datagram: each header with its payload. Malformed bytes end the list.
 pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     std::iter::from_fn(move || {
         let header = Header::parse(bytes)?;
@@ -215,10 +217,10 @@ impl Header {
 }
 
 impl Request {
-    /// The attributes of a request, of which `object` is the one that names an object.
+    /// The attributes of a request; `object` is the attribute that names an object.
     ///
     /// # Errors
-    /// EINVAL when they are not well formed.
+    /// EINVAL when the attributes are malformed.
     pub fn parse(mut bytes: &[u8], object: Option<u16>) -> Result<Self, Errno> {
         let mut request = Self::default();
         while bytes.len() >= ATTRIBUTE_LEN {
@@ -269,7 +271,7 @@ impl Writer {
         self.raw(&0_u32.to_ne_bytes());
     }
 
-    /// Says how a request went: 0 for well, or an errno.
+    /// Adds the result of a request: 0 for success, or an errno.
     pub fn result(&mut self, to: &Header, errno: i32) {
         self.start(to, kind::ERROR, flag::CAPPED);
         self.raw(&(-errno).to_ne_bytes());
@@ -327,7 +329,7 @@ impl Writer {
         self.bytes.is_empty()
     }
 
-    /// What has been put together.
+    /// The finished bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -1,6 +1,8 @@
-//! The first message on a node and its answer: who speaks, which version, which numbering of the commands from 37 up.
+//! The first message on a node and its answer: the client's version, and the numbering of the
+//! commands from 37 up.
 //!
-//! Nothing else may be sent before. A client that meets another version says so in one sentence and closes.
+//! The client must send this message first. If the agent has another version, the client reports it
+//! in one sentence and closes the connection.
 
 /// "SHCA" in memory order.
 pub const MAGIC: u32 = 0x4143_4853;
@@ -30,8 +32,8 @@ record! {
         4 => version: u16,
         /// The profile that was asked for.
         6 => profile: u16,
-        /// 0, or a negative error number: -EPROTONOSUPPORT for another version, -EINVAL for a bad magic, profile or
-        /// flag.
+        /// 0, or a negative error number: -EPROTONOSUPPORT for another version, -EINVAL for a bad
+        /// magic, profile or flag.
         8 => status: i32,
         /// Process id of the agent.
         12 => pid: u32,
@@ -41,7 +43,8 @@ record! {
 constants! {
     /// `Open::flags`.
     pub mod flag: u32 {
-        /// Node `rdma_cm`: the bell is a socket of messages, and brings the events themselves (see `ucma::bell`).
+        /// Node `rdma_cm`: the bell is a socket of messages, and carries the events themselves (see
+        /// `ucma::bell`).
         TOLD = 1,
     }
 

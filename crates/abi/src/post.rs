@@ -1,10 +1,11 @@
-//! Posting through the agent: POST_SEND, POST_RECV, POST_SRQ_RECV with their work requests and scatter/gather entries.
+//! Posting through the agent: POST_SEND, POST_RECV, POST_SRQ_RECV with their work requests and
+//! scatter/gather entries.
 //!
 //! The engine posts to queue memory instead; it uses the same opcodes and flags.
 
 record! {
-    /// Head of POST_SEND (28), POST_RECV (29) and POST_SRQ_RECV (36): `wr_count` work requests of `wqe_size` bytes
-    /// follow, then `sge_count` records `Sge`, used by the work requests in order.
+    /// Head of POST_SEND (28), POST_RECV (29) and POST_SRQ_RECV (36): `wr_count` work requests of
+    /// `wqe_size` bytes follow, then `sge_count` records `Sge`, used by the work requests in order.
     pub struct Post[24] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
@@ -14,14 +15,15 @@ record! {
         12 => wr_count: u32,
         /// Number of scatter/gather entries in all.
         16 => sge_count: u32,
-        /// Bytes per work request: 56 (`SendWr`), 64 (with `XrcSend` behind it) or 16 (`RecvWr`), or more with a tail that is not looked
-        /// at.
+        /// Bytes per work request: 56 (`SendWr`), 64 (with `XrcSend` behind it) or 16 (`RecvWr`). A
+        /// longer request has a tail, which the agent ignores.
         20 => wqe_size: u32,
     }
 
     /// Answer of the three; it comes also when the call failed.
     pub struct PostAnswer[4] {
-        /// Which work request was refused, counted from 1; 0 for none. Those before it are posted.
+        /// Position of the refused work request, counted from 1; 0 if none was refused. The
+        /// requests before it are posted.
         0 => bad_wr: u32,
     }
 
@@ -35,7 +37,7 @@ record! {
         12 => opcode: u32,
         /// See `send_flags`.
         16 => send_flags: u32,
-        /// Immediate data in network byte order, or the key that the peer shall invalidate.
+        /// Immediate data in network byte order, or the key that the peer invalidates.
         20 => imm_data: u32,
         /// `Rdma`, `Atomic` or `Ud`, by opcode and QP type.
         24 => target: [u64; 4],
@@ -49,7 +51,7 @@ record! {
         8 => rkey: u32,
         /// 0.
         12 => reserved: u32,
-        /// Not looked at.
+        /// Ignored.
         16 => unused: [u64; 2],
     }
 
@@ -77,11 +79,11 @@ record! {
         8 => remote_qkey: u32,
         /// 0.
         12 => reserved: u32,
-        /// Not looked at.
+        /// Ignored.
         16 => unused: [u64; 2],
     }
 
-    /// What follows `SendWr` on an XRC initiator.
+    /// Follows `SendWr` on an XRC initiator.
     pub struct XrcSend[8] {
         /// Number of the SRQ at the peer.
         0 => remote_srqn: u32,
@@ -173,7 +175,7 @@ constants! {
         ATOMIC_CMP_AND_SWP = 5,
         /// Fetch and add, 8 bytes.
         ATOMIC_FETCH_AND_ADD = 6,
-        /// Invalidate a key of one's own.
+        /// Invalidate a local key.
         LOCAL_INV = 7,
         /// Bind a memory window.
         BIND_MW = 8,
@@ -201,7 +203,7 @@ constants! {
         SIGNALED = 2,
         /// The receiver's completion is solicited.
         SOLICITED = 4,
-        /// Data is copied at once; lkeys are not looked at.
+        /// Data is copied at once; lkeys are ignored.
         INLINE = 8,
         /// Compute the IP checksum.
         IP_CSUM = 16,

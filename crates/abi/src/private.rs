@@ -1,10 +1,11 @@
-//! softhca's own commands: extended form, numbers from 192, and the records that the agent pushes to an engine.
+//! softhca's own commands: extended form, numbers from 192, and the records that the agent pushes
+//! to an engine.
 //!
-//! A client that only wants the slow path needs none of them.
+//! A client that uses only the proxy engine needs none of these commands.
 
 record! {
-    /// ENGINE_HELLO (192), request: the client runs an engine. Two fds ride along: the wake word's memfd and the eventfd
-    /// that wakes the engine.
+    /// ENGINE_HELLO (192), request: the client runs an engine. Two fds are attached: the wake
+    /// word's memfd and the eventfd that wakes the engine.
     pub struct EngineHello[8] {
         /// Process id, for people to read; the agent believes the socket's credentials.
         0 => pid: u32,
@@ -12,7 +13,8 @@ record! {
         4 => flags: u32,
     }
 
-    /// ENGINE_HELLO (192), answer. Two fds ride along: the board (map read-only) and the push socket (SOCK_SEQPACKET).
+    /// ENGINE_HELLO (192), answer. Two fds ride along: the board (map read-only) and the push
+    /// socket (SOCK_SEQPACKET).
     pub struct EngineHelloAnswer[24] {
         /// Number of the engine, from 1; never used again.
         0 => engine: u32,
@@ -34,9 +36,9 @@ record! {
         4 => stripe: u32,
     }
 
-    /// LANE_OPEN (193), answer, and the body of a push. Four fds ride along: the lane's memfd, the eventfd that wakes
-    /// the receiver of this record, the eventfd that wakes its peer (another user's: by way of the agent), and the peer's
-    /// wake word memfd.
+    /// LANE_OPEN (193), answer, and the body of a push. Four fds are attached: the lane's memfd,
+    /// the eventfd that wakes the receiver of this record, the eventfd that wakes its peer (through
+    /// the agent if the peer is another user's), and the peer's wake word memfd.
     pub struct LaneOut[32] {
         /// Number of the lane, from 1.
         0 => lane: u32,
@@ -104,8 +106,8 @@ record! {
         28 => ifindex: u32,
     }
 
-    /// DIRECT_ASK (199), request: another engine is asked to let this one work on memory of its program. No answer; what comes of it
-    /// comes as a DIRECT push, or not at all.
+    /// DIRECT_ASK (199), request: asks another engine to let this one work on memory of its
+    /// program. There is no answer. If the other engine agrees, the result comes as a DIRECT push.
     pub struct DirectAsk[16] {
         /// The engine that is asked.
         0 => engine: u32,
@@ -117,7 +119,8 @@ record! {
         12 => key: u32,
     }
 
-    /// DIRECT_GRANT (200), request: what an engine answers to DIRECT_ASK. Two fds ride along: its grant table, and the file that the memory is of.
+    /// DIRECT_GRANT (200), request: an engine's answer to DIRECT_ASK. Two fds are attached: its
+    /// grant table, and the file of the memory.
     pub struct DirectGrant[16] {
         /// The engine that has asked.
         0 => engine: u32,
@@ -135,11 +138,13 @@ record! {
         0 => kind: u32,
         /// 0.
         4 => reserved: u32,
-        /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count; TARGET: `lane` is the QP
-        /// number; CAPTURE, with the capture ring's memfd: `lane` is the capture's number, `len` the capture ring's room, `stripe` the most
-        /// bytes that are kept of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's number; DIRECT_ASK: `engine`
-        /// and `lane` are the asking engine and its QP, `side` is the receiver's QP, `stripe` the key; DIRECT, with the fds of
-        /// DIRECT_GRANT: `engine` is the granter, `lane` the receiver's QP, `side` the line, `stripe` the number).
+        /// The lane (LANE: with the fds of LANE_OPEN; LANE_GONE: only `lane` and `engine` count;
+        /// TARGET: `lane` is the QP number; CAPTURE, with the capture ring's memfd: `lane` is the
+        /// capture's number, `len` the capture ring's room, `stripe` the most bytes that are kept
+        /// of a packet, and `side` see `capture::flag`; CAPTURE_END: `lane` is the capture's
+        /// number; DIRECT_ASK: `engine` and `lane` are the asking engine and its QP, `side` is the
+        /// receiver's QP, `stripe` the key; DIRECT, with the fds of DIRECT_GRANT: `engine` is the
+        /// granter, `lane` the receiver's QP, `side` the line, `stripe` the number).
         8 => lane: LaneOut,
     }
 }
@@ -155,7 +160,7 @@ constants! {
         SHUTDOWN = 3,
         /// Nothing but a wake-up: there is something on a lane.
         WAKE = 4,
-        /// A target QP that this engine holds is served by nobody any more: XRC_ADOPT.
+        /// No engine serves a target QP that this engine holds any more: XRC_ADOPT.
         TARGET = 5,
         /// The state of some port has changed: ways are looked for anew.
         PORTS = 6,
@@ -175,9 +180,9 @@ constants! {
 
     /// Bits of `EngineHello::flags`.
     pub mod hello: u32 {
-        /// The program asks for faults; what it asks for is behind its context page.
+        /// The program asks for faults; its rules are behind its context page.
         FAULTS = 1,
-        /// What it asks for is TOML.
+        /// The rules are TOML.
         TOML = 2,
     }
 

@@ -1,7 +1,7 @@
-//! Queue pairs: CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, EX_CREATE_QP, EX_MODIFY_QP, with types, states and
-//! attribute masks.
+//! Queue pairs: CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP, EX_CREATE_QP, EX_MODIFY_QP, with types,
+//! states and attribute masks.
 //!
-//! Which attributes a transition needs is told in `protocol::modify`, not here.
+//! `protocol::modify` has the attributes that each transition needs.
 
 record! {
     /// The address vector of a connected QP, as MODIFY_QP and QUERY_QP lay it out.
@@ -48,11 +48,11 @@ record! {
         28 => srq_handle: u32,
         /// Least number of send work requests.
         32 => max_send_wr: u32,
-        /// Least number of receive work requests; not looked at with an SRQ.
+        /// Least number of receive work requests; ignored with an SRQ.
         36 => max_recv_wr: u32,
         /// Least number of gather entries per send work request.
         40 => max_send_sge: u32,
-        /// Least number of scatter entries per receive work request; not looked at with an SRQ.
+        /// Least number of scatter entries per receive work request; ignored with an SRQ.
         44 => max_recv_sge: u32,
         /// Least number of inline bytes per send work request.
         48 => max_inline_data: u32,

@@ -1,9 +1,10 @@
-//! Queue memory: where a queue lies ([`Mapping`]), what the private tails of the create commands say, and the control
-//! words.
+//! Queue memory: the place of a queue ([`Mapping`]), the private tails of the create commands, and
+//! the control words.
 //!
-//! The agent allocates regions (sealed memfds) and gives out pieces of them; the client maps a region when its fd
-//! arrives and unmaps it when the last object in it is destroyed. Both sides write here. All words are little endian
-//! and 4 bytes unless noted. Reading and writing them is the business of the rooms that map the memory.
+//! The agent allocates regions (sealed memfds) and grants pieces of them. The client maps a region
+//! when its fd arrives, and unmaps it when the last object in it is destroyed. Both sides write to
+//! the regions. All words are little endian and 4 bytes unless noted. The crates that map the
+//! memory read and write it.
 
 record! {
     /// A piece of queue memory.
@@ -46,8 +47,8 @@ record! {
         48 => reserved: [u32; 2],
     }
 
-    /// Private tail of the answers of CREATE_QP and EX_CREATE_QP. Offsets count from `mapping.offset`, where the
-    /// control line is.
+    /// Private tail of the answers of CREATE_QP and EX_CREATE_QP. Offsets count from
+    /// `mapping.offset`, where the control line is.
     pub struct QpOut[72] {
         /// Revision of this tail: 1.
         0 => rev: u32,
@@ -71,7 +72,8 @@ record! {
         64 => reserved: [u32; 2],
     }
 
-    /// Private tail of the answer of CREATE_SRQ. The offset counts from `mapping.offset`, where the control line is.
+    /// Private tail of the answer of CREATE_SRQ. The offset counts from `mapping.offset`, where the
+    /// control line is.
     pub struct SrqOut[56] {
         /// Revision of this tail: 1.
         0 => rev: u32,
@@ -97,14 +99,15 @@ record! {
         4 => number: u32,
     }
 
-    /// Private tail of the request of REG_MR, optional: where the agent finds the memory when it shall execute the work
-    /// requests (slow path).
+    /// Private tail of the request of REG_MR, optional: where the agent finds the memory if the
+    /// agent executes the work requests (proxy engine).
     pub struct MrIn[24] {
         /// Revision of this tail: 1.
         0 => rev: u32,
         /// See `mr_flags`.
         4 => flags: u32,
-        /// Where in the memfd the region's first byte is, a multiple of 4096; so are `start` and `hca_va` then.
+        /// Where in the memfd the region's first byte is, a multiple of 4096; so are `start` and
+        /// `hca_va` then.
         8 => offset: u64,
         /// Handle of the device memory.
         16 => dm_handle: u32,
@@ -118,7 +121,8 @@ record! {
     pub struct MwIn[8] {
         /// Revision of this tail: 1.
         0 => rev: u32,
-        /// The window's key as it was last: binding changes the lower 8 bits, and what they were is not used again soon.
+        /// The window's last key: binding changes the lower 8 bits, and their last value is not
+        /// used again soon.
         4 => key: u32,
     }
 }
@@ -195,11 +199,11 @@ constants! {
         SQ_PSN = 36,
         /// Next PSN expected; of a QP to another host, and only while an acknowledgement is owed.
         RQ_PSN = 40,
-        /// `OWED` and the MSN: everything before RQ_PSN has come and is not acknowledged yet. Should the process end now, the agent
-        /// does that. 0: nothing is owed.
+        /// `OWED` and the MSN: all packets before RQ_PSN have arrived and are not acknowledged yet.
+        /// If the process ends now, the agent acknowledges them. 0: no acknowledgement is due.
         OWED = 44,
-        /// 1: MODIFY_QP of it succeeds and changes nothing, as FREEZE_QP has said; written by the agent alone. 0: it does what it
-        /// says.
+        /// 1: MODIFY_QP of it succeeds and changes nothing, as FREEZE_QP has requested; only the
+        /// agent writes the word. 0: MODIFY_QP takes effect.
         FROZEN = 48,
         /// The path migration state (see `qp::migration`), and `QP_PATHS_SWAPPED`.
         MIGRATION = 52,
@@ -231,35 +235,40 @@ constants! {
         SGES = 16,
     }
 
-    /// The context page (4096 bytes), byte offsets: a ring of async records that the agent made. Behind it, for the engine to write and
-    /// the agent to show: the last reasons (`reason::ReasonRecord`, each followed by its sentence), and what was dropped
-    /// (`reason::DropRecord`). What an engine never writes takes no memory.
+    /// The context page (4096 bytes), byte offsets: a ring of async records that the agent made.
+    /// Behind it are records that the engine writes and the agent shows: the last reasons
+    /// (`reason::ReasonRecord`, each followed by its sentence), and the dropped packets
+    /// (`reason::DropRecord`). Memory that an engine never writes is not allocated.
     pub mod context_page: usize {
-        /// Records written, counted for ever modulo 2^32. The agent writes the record, then this word, then the
-        /// eventfd.
+        /// Records written, counted for ever modulo 2^32. The agent writes the record, then this
+        /// word, then the eventfd.
         HEAD = 0,
         /// Records taken, written by the client.
         CONSUMER = 64,
-        /// Datagrams that the client dropped for their Q_Key, counted modulo 2^32: one word for port 1, the next for port 2.
+        /// Datagrams that the client dropped for their Q_Key, counted modulo 2^32: one word for
+        /// port 1, the next for port 2.
         QKEY_VIOLATIONS = 72,
         /// Packets that it dropped for their P_Key, likewise.
         PKEY_VIOLATIONS = 80,
         /// First record (`AsyncRecord`, 16 bytes each).
         RECORDS = 128,
-        /// Reasons written, counted for ever modulo 2^32. The engine writes the record, then this word.
+        /// Reasons written, counted for ever modulo 2^32. The engine writes the record, then this
+        /// word.
         REASONS_HEAD = 2304,
         /// First reason: number `n` is at `n` modulo 64, 512 bytes each.
         REASONS = 4096,
         /// First kind of dropped packets, 64 of 64 bytes each.
         DROPS = 36864,
-        /// Faults on demand (`fault::area`): which rules touch the engine, and how often each has acted.
+        /// Faults on demand (`fault::area`): which rules touch the engine, and how often each has
+        /// acted.
         FAULTS = 40960,
     }
 }
 
 /// Bytes of a control line.
 pub const CONTROL_LEN: usize = 64;
-/// `qp::MIGRATION` bit: the QP has gone over to its alternate path, and the agent does not know it yet.
+/// `qp::MIGRATION` bit: the QP has migrated to its alternate path, and the agent does not know it
+/// yet.
 pub const QP_PATHS_SWAPPED: u32 = 1 << 31;
 /// Bytes of a CQ entry.
 pub const CQE_LEN: usize = 64;
@@ -289,7 +298,8 @@ pub const DROPS: usize = 64;
 pub const DROP_LEN: usize = 64;
 /// Records in the context page.
 pub const CONTEXT_RECORDS: u32 = 128;
-/// Bytes of a send queue entry of a connection before its gather entries or inline data; private to the engine.
+/// Bytes of a send queue entry of a connection before its gather entries or inline data; private to
+/// the engine.
 pub const SEND_WQE_HEADER: usize = 16;
 /// The same of a queue pair that sends datagrams: each says where it goes.
 pub const DATAGRAM_WQE_HEADER: usize = 64;
@@ -298,7 +308,8 @@ pub const RECV_WQE_HEADER: usize = 16;
 /// Bytes of a gather or scatter entry.
 pub const SGE_LEN: u32 = 16;
 
-/// Bytes of a send queue entry before its gather entries, of a connection or of a queue pair that sends datagrams.
+/// Bytes of a send queue entry before its gather entries, of a connection or of a queue pair that
+/// sends datagrams.
 #[must_use]
 pub const fn send_header(datagrams: bool) -> usize {
     if datagrams { DATAGRAM_WQE_HEADER } else { SEND_WQE_HEADER }

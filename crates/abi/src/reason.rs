@@ -1,9 +1,9 @@
-//! Why something failed, where two processes read it: the records behind a context page that its engine writes and the agent shows,
-//! and the words that stand for them.
+//! Reasons of failures, shared by two processes: the records behind a context page, which the
+//! engine writes and the agent shows, and the sentences made from them.
 //!
-//! What is in them is the program's claim about itself: sentences are clipped and cleaned by whoever shows them ([`clean`]), and of
-//! what was dropped only numbers are kept, of which [`DropRecord::sentence`] makes the words. The principal types are [`Kind`] and
-//! [`Cause`].
+//! A record is the program's claim about itself. So the process that shows a sentence clips and
+//! cleans it ([`clean`]). For dropped packets only numbers are stored, from which
+//! [`DropRecord::sentence`] makes the sentence. The principal types are [`Kind`] and [`Cause`].
 
 use std::fmt::Write;
 use std::net::Ipv6Addr;
@@ -15,8 +15,8 @@ record! {
     pub struct ReasonRecord[48] {
         /// Odd while the record is being written; another one whenever it has changed.
         0 => version: u32,
-        /// Its kind: 0 a refused call, 1 a completion with an error, 2 flushed requests, 3 dropped packets, 4 what happened to an
-        /// object, 5 an event that the program has got.
+        /// Its kind: 0 a refused call, 1 a completion with an error, 2 flushed requests, 3 dropped
+        /// packets, 4 a change of an object, 5 an event that the program has received.
         4 => kind: u32,
         /// When it came last, nanoseconds since 1970.
         8 => time: u64,
@@ -40,15 +40,15 @@ record! {
     pub struct DropRecord[64] {
         /// A number of `Cause`, 0 for an empty place.
         0 => cause: u32,
-        /// The QP here that did not take them, 0 for none.
+        /// The local QP that did not accept them, 0 for none.
         4 => qpn: u32,
         /// How many.
         8 => count: u64,
         /// When the last one came, nanoseconds since 1970.
         16 => time: u64,
-        /// What it had.
+        /// The packet's value.
         24 => got: u32,
-        /// What was expected.
+        /// The expected value.
         28 => expected: u32,
         /// The address that it came from or went to, 0 on a lane.
         32 => address: [u8; 16],
@@ -66,7 +66,7 @@ record! {
 /// Bytes of the longest sentence behind a context page.
 pub const SENTENCE_MAX: usize = REASON_LEN - size_of::<ReasonRecord>();
 
-/// What a reason is about.
+/// The object of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Kind {
@@ -80,7 +80,8 @@ pub enum Kind {
     Dropped = 3,
     /// Something happened to an object.
     Noted = 4,
-    /// Something happened that the program hears of by an event: an asynchronous one, or one of the connection manager.
+    /// Something happened that the program hears of by an event: an asynchronous one, or one of the
+    /// connection manager.
     Event = 5,
 }
 
@@ -101,7 +102,7 @@ impl Kind {
         }
     }
 
-    /// The kind with a number; what has none is merely noted.
+    /// The kind with a number; an unknown number is only a note.
     #[must_use]
     pub fn of_number(number: u32) -> Self {
         Self::ALL.get(number as usize).copied().unwrap_or(Self::Noted)
@@ -175,13 +176,14 @@ impl Cause {
         Self::ALL.iter().copied().find(|cause| *cause as u32 == number)
     }
 
-    /// Whether a connection gets over it by itself, or it follows from what has been told: it is counted, and nobody is told.
+    /// Whether a connection recovers by itself, or the failure follows from one that has been
+    /// reported: it is counted and not reported.
     #[must_use]
     pub const fn is_mended(self) -> bool {
         matches!(self, Self::Sequence | Self::Forgotten | Self::Dead | Self::InError)
     }
 
-    /// What to do about it, where that can be known.
+    /// What to do about it, where this is known.
     #[must_use]
     pub const fn advice(self) -> Option<&'static str> {
         Some(match self {
@@ -214,7 +216,7 @@ impl DropRecord {
         Cause::of_number(self.cause)
     }
 
-    /// Which packets were dropped, why, and what to do. Made of numbers alone.
+    /// The sentence about dropped packets: which, why, and what to do. It is made of numbers alone.
     #[must_use]
     pub fn sentence(&self) -> String {
         let Self { qpn, count, got, expected, src_qp, dest_qp, psn, .. } = *self;
@@ -289,7 +291,8 @@ fn state(number: u32) -> &'static str {
     u8::try_from(number).ok().and_then(crate::qp::state::name).unwrap_or("?")
 }
 
-/// A sentence as it may be shown: no character of it commands a terminal, and it is not longer than `most` bytes.
+/// A sentence as it may be shown: no character of it commands a terminal, and it is not longer than
+/// `most` bytes.
 #[must_use]
 pub fn clean(sentence: &str, most: usize) -> String {
     let mut cleaned = String::with_capacity(sentence.len().min(most));

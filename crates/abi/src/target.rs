@@ -1,5 +1,6 @@
-//! XRC targets that processes share: softhca's own commands XRC_FIND, XRC_ADOPT and XRC_EVENT, and what a target's engine keeps in queue
-//! memory, so that another one can go on where it was. Everything in there is the writer's claim.
+//! XRC targets that processes share: softhca's own commands XRC_FIND, XRC_ADOPT and XRC_EVENT, and
+//! the state that a target's engine keeps in queue memory, so that another engine can continue it.
+//! The state is its writer's claim.
 
 use crate::qp::ModifyQp;
 use crate::queue::QpOut;
@@ -31,13 +32,13 @@ record! {
 
     /// XRC_ADOPT (225), answer.
     pub struct XrcAdoptAnswer[192] {
-        /// What the QP was told so far, with its state; the mask says which attributes those were.
+        /// The QP's attributes so far, with its state; the mask names the valid ones.
         0 => attributes: ModifyQp,
         /// What it was told to be on: the number of the domain.
         112 => domain: u32,
         /// 0.
         116 => reserved: u32,
-        /// Where it lies now; the region's descriptor rides along if the `Mapping` says so.
+        /// The current place; the region's descriptor is attached if the `Mapping` says so.
         120 => out: QpOut,
     }
 
@@ -53,7 +54,7 @@ record! {
     pub struct TargetAnswer[48] {
         /// PSN of its first answer.
         0 => first: u32,
-        /// How many packets the answer has; 0: there is none here.
+        /// Number of packets of the answer; 0: the entry is empty.
         4 => packets: u32,
         /// Where the memory is.
         8 => va: u64,
@@ -65,7 +66,7 @@ record! {
         24 => msn: u32,
         /// 0 a READ, 1 an atomic, 2 an ATOMIC WRITE, 3 a FLUSH.
         28 => kind: u32,
-        /// Bytes of a READ, or what the atomic found.
+        /// Length of a READ, or the previous value of an atomic.
         32 => value: u64,
         /// 1: it was answered in full.
         40 => answered: u32,
@@ -73,13 +74,13 @@ record! {
         44 => reserved: u32,
     }
 
-    /// How far a target has come.
+    /// The progress of a target.
     pub struct TargetState[808] {
         /// PSN that is awaited.
         0 => expected: u32,
         /// Messages completed.
         4 => msn: u32,
-        /// The message of which some packets have come: 0 none, 1 a SEND, 2 a WRITE.
+        /// The message of which some packets have arrived: 0 none, 1 a SEND, 2 a WRITE.
         8 => message: u32,
         /// Bytes of it so far.
         12 => done: u32,
@@ -91,7 +92,7 @@ record! {
         24 => va: u64,
         /// 0.
         32 => reserved: u64,
-        /// What was answered last, oldest first.
+        /// The last answers, oldest first.
         40 => answers: [TargetAnswer; TARGET_ANSWERS],
     }
 }
@@ -99,7 +100,8 @@ record! {
 /// READs and atomics that are kept.
 pub const TARGET_ANSWERS: usize = 16;
 
-/// Where the first `TargetState` of a target QP is, behind its control line; the second one follows.
+/// Where the first `TargetState` of a target QP is, behind its control line; the second one
+/// follows.
 pub const TARGET_STATES: usize = crate::queue::CONTROL_LEN;
 
 /// Bytes of a target QP's queue memory.
@@ -108,7 +110,8 @@ pub const TARGET_LEN: usize = TARGET_STATES + 2 * size_of::<TargetState>();
 constants! {
     /// The words of a target QP's control line that other QPs use otherwise, byte offsets.
     pub mod target_word: usize {
-        /// `TARGET_KNOWN`, the `TargetState` that holds (bits 24, 25: 0 neither, else 1 or 2), and the PSN that is awaited.
+        /// `TARGET_KNOWN`, the `TargetState` that holds (bits 24, 25: 0 neither, else 1 or 2), and
+        /// the PSN that is awaited.
         EXPECTED = 16,
         /// Messages completed.
         MSN = 20,

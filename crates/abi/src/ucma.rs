@@ -1,10 +1,14 @@
-//! The commands of the connection manager's node, `rdma_cm`: those of Linux's `rdma_user_cm.h`, byte for byte.
+//! The commands of the connection manager's node, `rdma_cm`: those of Linux's `rdma_user_cm.h`,
+//! byte for byte.
 //!
-//! One connection to the node is one event channel, as one open of `/dev/infiniband/rdma_cm` is. It begins with
-//! [`crate::open`] and has the envelopes of [`crate::envelope`]; inside is a [`ManagerHeader`] and one of the commands of [`ROWS`],
-//! which [`admit`] checks. The answer of the opening carries one descriptor, the *bell*: the client's end of a stream
-//! socket into which the agent puts one byte for each event that it queues. GET_EVENT never waits; who has got an event
-//! takes one byte from the bell. To a client that opens with `open::flag::TOLD` the bell brings the events themselves, see [`bell`]. Records are in [`id`], [`address`] and [`connection`], addresses as values in [`sockaddr`].
+//! One connection to the node is one event channel, like one open of `/dev/infiniband/rdma_cm`. It
+//! begins with [`crate::open`] and uses the envelopes of [`crate::envelope`]. An envelope contains
+//! a [`ManagerHeader`] and one of the commands of [`ROWS`], which [`admit`] checks. The answer to
+//! the opening carries one descriptor, the *bell*. This is the client's end of a stream socket, to
+//! which the agent writes one byte for each event that it queues. GET_EVENT never waits. A client
+//! that has received an event takes one byte from the bell. For a client that opens with
+//! `open::flag::TOLD` the bell carries the events themselves, see [`bell`]. Records are in [`id`],
+//! [`address`] and [`connection`], addresses as values in [`sockaddr`].
 
 use crate::errno::Errno;
 use crate::layout::Record;
@@ -19,9 +23,9 @@ pub use rows::{ROWS, Row};
 
 /// Name of the node in the run directory.
 pub const NODE: &str = "rdma_cm";
-/// What `/sys/class/misc/rdma_cm/abi_version` says.
+/// The content of `/sys/class/misc/rdma_cm/abi_version`.
 pub const ABI_VERSION: u32 = 4;
-/// Room for private data in the records; what a message holds is less (see `connection::ConnParam`).
+/// Room for private data in the records; a message has less room (see `connection::ConnParam`).
 pub const PRIVATE_DATA_MAX: usize = 256;
 /// Most bytes of a sentence that follow an event.
 pub const SENTENCE_MAX: usize = 512;
@@ -31,7 +35,7 @@ record! {
     pub struct ManagerHeader[8] {
         /// Number of the command.
         0 => command: u32,
-        /// Length of what follows this header, bytes.
+        /// Length of the data after this header, bytes.
         4 => in_len: u16,
         /// Room for the answer, bytes.
         6 => out_len: u16,
@@ -71,7 +75,7 @@ constants! {
         GET_OPTION = 13,
         /// Sets an option.
         SET_OPTION = 14,
-        /// Says what has happened to the QP.
+        /// Reports an event of the QP.
         NOTIFY = 15,
         /// Joins a group by an IP address.
         JOIN_IP_MCAST = 16,
@@ -97,7 +101,8 @@ constants! {
         FREEZE_QP = 193,
         /// softhca's own: GET_EVENT, with what would be asked about the event's id next.
         NEXT_EVENT = 194,
-        /// softhca's own: requests for connections that the bell has brought are not waiting any more.
+        /// softhca's own: requests for connections that the bell has brought are not waiting any
+        /// more.
         TAKEN = 195,
         /// softhca's own: has the bell ring.
         RING = 196,
@@ -105,9 +110,10 @@ constants! {
         RENEW_ID = 197,
     }
 
-    /// A message of the bell of a channel that was opened with `open::flag::TOLD`, if it has one byte. A longer one is an event: a
-    /// `NextEventAnswer`, and maybe a sentence in UTF-8. Such an event is not in the channel any more: whoever ends or moves its id
-    /// looks for it among the messages that have come.
+    /// A one-byte message of the bell of a channel that was opened with `open::flag::TOLD`. A
+    /// longer message is an event: a `NextEventAnswer`, and possibly a sentence in UTF-8. The agent
+    /// has removed this event from the channel. A client that destroys or migrates the event's id
+    /// must look for it among the received messages.
     pub mod bell: u8 {
         /// There is an event: NEXT_EVENT takes it.
         ASK = 1,
@@ -141,7 +147,7 @@ pub fn build<T: Record>(command: u32, body: &T, tail: &[u8], out_len: usize) -> 
 pub struct Command<'a> {
     /// What the table says about it.
     pub row: &'static Row,
-    /// What follows the header.
+    /// The bytes after the header.
     input: &'a [u8],
     /// Room for the answer, bytes.
     pub room: usize,
@@ -150,7 +156,8 @@ pub struct Command<'a> {
 /// Checks a command's header: length, number, body, room for the answer.
 ///
 /// # Errors
-/// EINVAL for a malformed or unknown command, ENOSYS for one that is not implemented, ENOSPC when the room is too small.
+/// EINVAL for a malformed or unknown command, ENOSYS for one that is not implemented, ENOSPC when
+/// the room is too small.
 pub fn admit(bytes: &[u8]) -> Result<Command<'_>, Errno> {
     let header = ManagerHeader::read(bytes).ok_or(Errno::EINVAL)?;
     let row = ROWS.iter().find(|row| row.number == header.command).ok_or(Errno::EINVAL)?;
@@ -181,7 +188,7 @@ impl<'a> Command<'a> {
         T::read_zero_extended(self.input)
     }
 
-    /// What follows the body.
+    /// The bytes after the body.
     #[must_use]
     pub fn tail<T: Record>(&self) -> &'a [u8] {
         self.input.get(size_of::<T>()..).unwrap_or_default()

@@ -1,9 +1,10 @@
-//! The wire between hosts, as far as agent and engine share it: what lies on a wire lane, who reads the sockets, and the
-//! commands by which an engine takes part (WIRE_OPEN, WIRE_SOCKETS).
+//! The wire between hosts, as far as agent and engine share it: the records of a wire lane, the
+//! reader of the sockets, and the commands with which an engine joins (WIRE_OPEN, WIRE_SOCKETS).
 //!
-//! A *wire lane* is an ordinary lane between the agent (side A) and one engine (side B). Its records are [`Arrival`]s in
-//! both directions: what the agent received for the engine, and what the engine received for others. What is in the
-//! datagrams is the `wire` crate's; which addresses have the wire is on the board.
+//! A *wire lane* is an ordinary lane between the agent (side A) and one engine (side B). Its
+//! records are [`Arrival`]s in both directions: datagrams that the agent received for the engine,
+//! and datagrams that the engine received for other engines. The crate `wire` parses the datagrams.
+//! The board shows which addresses have the wire.
 
 use crate::layout::Record;
 
@@ -11,8 +12,9 @@ use crate::layout::Record;
 pub const PORT: u16 = 4791;
 
 record! {
-    /// Head of a record on a wire lane: datagrams that came from one source together, all of the same engine's. Their
-    /// bytes, each from the BTH to the ICRC, follow right after it, or lie in the lane's bulk ring.
+    /// Header of a record on a wire lane: datagrams that came from one source together, all for the
+    /// same engine. Their bytes, each from the BTH to the ICRC, follow right after the header, or
+    /// are in the lane's bulk ring.
     pub struct Arrival[52] {
         /// See `arrival_kind`.
         0 => kind: u8,
@@ -46,8 +48,8 @@ record! {
         4 => reserved: u32,
     }
 
-    /// WIRE_OPEN (197), answer. Two fds ride along: the wire lane's memfd and the eventfd that wakes the agent for it;
-    /// with SHARED a third: the memfd of the lease page.
+    /// WIRE_OPEN (197), answer. Two fds are attached: the wire lane's memfd, and the eventfd that
+    /// wakes the agent for it. With SHARED a third fd is attached: the memfd of the lease page.
     pub struct WireOut[16] {
         /// See `open_flags`.
         0 => flags: u32,
@@ -105,20 +107,23 @@ constants! {
 
     /// `WireOut::flags`.
     pub mod open_flags: u32 {
-        /// The engine may have the agent's sockets (WIRE_SOCKETS) and read them while it holds the lease.
+        /// The engine may have the agent's sockets (WIRE_SOCKETS) and read them while it holds the
+        /// lease.
         SHARED = 1,
     }
 
     /// `WireSocket::flags`.
     pub mod socket_flags: u32 {
-        /// It is connected, and hears one sender only. The reader connects it; there is another socket for the same address.
+        /// It is connected, and hears one sender only. The reader connects it; there is another
+        /// socket for the same address.
         CONNECTED = 1,
     }
 
-    /// The lease page (4096 bytes), byte offsets: which engine reads the sockets just now. Engines of the agent's own user
-    /// write it, so what does not make sense in it counts as free.
+    /// The lease page (4096 bytes), byte offsets: which engine reads the sockets now. Engines of
+    /// the agent's own user write it, so an invalid value counts as free.
     pub mod lease: usize {
-        /// Who reads: 0 the agent; an engine's number: that engine asks to; the number with GRANTED: that engine does.
+        /// The reader: 0 the agent; an engine's number: this engine asks for the lease; the number
+        /// with GRANTED: this engine reads.
         LEASE = 0,
         /// Counted up by the reader each time it looks at the sockets.
         BEATS = 64,
@@ -131,7 +136,8 @@ pub const GRANTED: u32 = 0x8000_0000;
 pub const LEASE_PAGE_LEN: usize = 4096;
 /// Most sockets in one answer of WIRE_SOCKETS.
 pub const SOCKETS_MAX: usize = 6;
-/// Bytes of datagrams that a record without BULK has room for, in a lane whose records are `record_max` bytes.
+/// Bytes of datagrams that a record without BULK has room for, in a lane whose records are
+/// `record_max` bytes.
 #[must_use]
 pub const fn inline_max(record_max: usize) -> usize {
     record_max.saturating_sub(Arrival::LAYOUT.size)

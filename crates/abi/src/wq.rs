@@ -1,5 +1,5 @@
-//! Flow steering, receive work queues and indirection tables: the layouts of the extended commands 50 to 56, which the
-//! agent refuses.
+//! Flow steering, receive work queues and indirection tables: the layouts of the extended commands
+//! 50 to 56, which the agent refuses.
 
 record! {
     /// EX_CREATE_FLOW (50), request; `num_of_specs` specifications follow.

@@ -1,6 +1,7 @@
 //! XRC: the layouts of the commands 37 to 44 in both profiles.
 //!
-//! The mainline layouts are those of Linux. For OFED's only the order of the fields is certain, and the agent refuses them.
+//! The mainline layouts are those of Linux. For OFED's layouts only the order of the fields is
+//! certain, and the agent refuses these commands.
 
 use crate::qp::Dest;
 
@@ -9,13 +10,15 @@ record! {
     pub struct OpenXrcd[16] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
-        /// The file whose inode names the domain rides along as a descriptor; -1, and none rides along, for a private one.
+        /// The file whose inode names the domain rides along as a descriptor; -1, and none rides
+        /// along, for a private one.
         8 => fd: i32,
         /// O_CREAT, O_EXCL.
         12 => oflags: u32,
     }
 
-    /// OPEN_XRCD (37, mainline) and OPEN_XRC_DOMAIN (38, OFED), answer; in the mainline profile `XrcdOut` follows.
+    /// OPEN_XRCD (37, mainline) and OPEN_XRC_DOMAIN (38, OFED), answer; in the mainline profile
+    /// `XrcdOut` follows.
     pub struct OpenXrcdAnswer[4] {
         /// Handle of the domain.
         0 => xrcd_handle: u32,
@@ -27,7 +30,7 @@ record! {
         0 => rev: u32,
         /// Number of the domain: handles with one number are one domain.
         4 => number: u32,
-        /// What those who have opened the domain know and nobody else does; 0 for a private one.
+        /// A secret that only the openers of the domain know; 0 for a private one.
         8 => token: u64,
     }
 

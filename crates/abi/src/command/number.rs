@@ -1,5 +1,6 @@
-//! Command numbers by name. What they mean is in [`super::rows`]; whether a number is of the legacy or the extended
-//! form is not in it, so those of the extended form have names with `EX_` or are softhca's own, from 192.
+//! Command numbers by name. [`super::rows`] has their meanings. A number does not show whether it
+//! has the legacy or the extended form. So commands of the extended form have names with `EX_`, or
+//! are softhca's own, from 192.
 
 /// Make the context and its async file.
 pub const GET_CONTEXT: u8 = 0;
@@ -43,11 +44,11 @@ pub const CREATE_CQ: u8 = 18;
 pub const RESIZE_CQ: u8 = 19;
 /// Unmake a completion queue.
 pub const DESTROY_CQ: u8 = 20;
-/// Take completions (slow path).
+/// Take completions (proxy engine).
 pub const POLL_CQ: u8 = 21;
 /// No layout; refused.
 pub const PEEK_CQ: u8 = 22;
-/// Ask for a completion event (slow path).
+/// Ask for a completion event (proxy engine).
 pub const REQ_NOTIFY_CQ: u8 = 23;
 /// Make a queue pair.
 pub const CREATE_QP: u8 = 24;
@@ -57,9 +58,9 @@ pub const QUERY_QP: u8 = 25;
 pub const MODIFY_QP: u8 = 26;
 /// Unmake a queue pair.
 pub const DESTROY_QP: u8 = 27;
-/// Post send work requests (slow path).
+/// Post send work requests (proxy engine).
 pub const POST_SEND: u8 = 28;
-/// Post receive work requests (slow path).
+/// Post receive work requests (proxy engine).
 pub const POST_RECV: u8 = 29;
 /// Add a queue pair to a multicast group.
 pub const ATTACH_MCAST: u8 = 30;
@@ -73,7 +74,7 @@ pub const MODIFY_SRQ: u8 = 33;
 pub const QUERY_SRQ: u8 = 34;
 /// Unmake a shared receive queue.
 pub const DESTROY_SRQ: u8 = 35;
-/// Post receive work requests to a shared receive queue (slow path).
+/// Post receive work requests to a shared receive queue (proxy engine).
 pub const POST_SRQ_RECV: u8 = 36;
 /// Open an XRC domain.
 pub const OPEN_XRCD: u8 = 37;
@@ -120,7 +121,7 @@ pub const DIRECT_GRANT: u8 = 200;
 pub const ALLOC_DM: u8 = 208;
 /// Give it back.
 pub const FREE_DM: u8 = 209;
-/// Let this context use another one's objects.
+/// Let this context use another context's objects.
 pub const IMPORT_CONTEXT: u8 = 210;
 /// Use another context's protection domain.
 pub const IMPORT_PD: u8 = 211;
@@ -130,7 +131,7 @@ pub const IMPORT_MR: u8 = 212;
 pub const IMPORT_DM: u8 = 213;
 /// Which engine has an SRQ of an XRC domain.
 pub const XRC_FIND: u8 = 224;
-/// Go on with an XRC target that nobody serves any more.
+/// Continue an XRC target that no engine serves any more.
 pub const XRC_ADOPT: u8 = 225;
 /// Something happened to an XRC target.
 pub const XRC_EVENT: u8 = 226;

@@ -1,6 +1,8 @@
-//! The table of all commands: one [`Row`] per number, in both profiles, for `docs/abi.md` and for [`super::admit`].
+//! The table of all commands: one [`Row`] per number, in both profiles, for `docs/abi.md` and for
+//! [`super::admit`].
 //!
-//! The errors named in a row come on top of those that every command can give (`super::admit`).
+//! The errors in a row are in addition to the errors that every command can return
+//! (`super::admit`).
 
 use crate::errno::Errno;
 use crate::layout::{Layout, Record};

@@ -1,4 +1,4 @@
-//! The worked example of `docs/abi.md`: messages as bytes, taken apart field by field. Nothing here is sent to anybody.
+//! The worked example of `docs/abi.md`: messages as bytes, parsed field by field. Nothing is sent.
 
 use std::fmt::Write;
 

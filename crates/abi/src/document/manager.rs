@@ -1,4 +1,5 @@
-//! The part of `docs/abi.md` about the connection manager's node: its table, its records and their values.
+//! The part of `docs/abi.md` about the connection manager's node: its table, its records and their
+//! values.
 
 use std::fmt::Write;
 

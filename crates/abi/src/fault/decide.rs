@@ -1,8 +1,10 @@
-//! What becomes of one packet: decided by the rules in their order, and the same again for the same seeds and the same packets.
+//! Decides the fate of one packet by the rules in their order. The same seeds and packets give the
+//! same decisions.
 //!
-//! Time is an argument, and chance comes from a seed and the number of the packet, so that nobody has to be asked in turn. Each rule
-//! counts the packets that it is for; the first that acts decides, but for those that only make packets wait. Principal types:
-//! [`Armed`], [`Verdict`].
+//! Time is an argument. Random numbers come from a seed and the packet's number, so no state is
+//! shared. Each rule counts the packets that it applies to. The first rule that acts decides,
+//! except that rules which only delay packets do not end the search. Principal types: [`Armed`],
+//! [`Verdict`].
 
 use std::borrow::Borrow;
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,7 +21,7 @@ pub enum Direction {
     In,
 }
 
-/// What is known of a packet.
+/// The known facts about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Which way it goes.
@@ -44,7 +46,8 @@ pub struct Facts {
     pub management: bool,
 }
 
-/// What is known of a queue pair whose packets a rule may be for. `None`: that differs from packet to packet.
+/// The known facts about a queue pair whose packets a rule may apply to. `None`: the fact differs
+/// between packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
     /// The device here, by number.
@@ -53,11 +56,12 @@ pub struct Pair {
     pub qpn: u32,
     /// The number of the queue pair at the other end.
     pub peer_qpn: Option<u32>,
-    /// The port here and the address at the other end: of the path in use, and of the alternate one.
+    /// The port here and the address at the other end: of the path in use, and of the alternate
+    /// one.
     pub paths: Option<[(u32, [u8; 16]); 2]>,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// It goes on.
@@ -75,12 +79,13 @@ pub enum Fate {
     Ghost,
 }
 
-/// What was decided.
+/// A decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What becomes of it.
+    /// The fate of the packet.
     pub fate: Fate,
-    /// It waits until then, in nanoseconds; `None`: no rule makes packets like it wait.
+    /// The packet is delayed until this time, in nanoseconds; `None`: no rule delays packets of
+    /// this kind.
     pub until: Option<u64>,
     /// The rule that decided its fate, or, if that is good, made it wait: by its place in the list.
     pub by: Option<usize>,
@@ -100,10 +105,10 @@ impl Dice {
         mixed ^ mixed >> 31
     }
 
-    /// Whether what happens in `part` of all cases happens at place `n`.
+    /// Whether an event with probability `part` happens at position `n` of the sequence.
     #[must_use]
     pub fn happens(self, part: f64, n: u64) -> bool {
-        // 53 bits are what a double holds.
+        // A double holds 53 bits.
         ((self.number(n) >> 11) as f64) < part * (1u64 << 53) as f64
     }
 }
@@ -113,13 +118,13 @@ impl Dice {
 pub struct Armed {
     /// Its number.
     pub id: u32,
-    /// What it says.
+    /// The rule itself.
     pub rule: Rule,
     device: Option<u32>,
     peer: Option<[u8; 16]>,
     seen: AtomicU64,
     acted: AtomicU64,
-    /// Until when what was sent before takes, where a bandwidth is limited.
+    /// The time at which earlier packets have been sent, for a bandwidth limit.
     busy: AtomicU64,
 }
 
@@ -139,7 +144,8 @@ impl Armed {
         (self.seen.load(Ordering::Relaxed), self.acted.load(Ordering::Relaxed))
     }
 
-    /// One more of what it is for: gives its number, from 0, if it acts. The same order of calls has the same answers.
+    /// Counts one more packet that the rule applies to. Returns the packet's number, from 0, if the
+    /// rule acts. The same order of calls gives the same results.
     pub fn acts(&self) -> Option<u64> {
         let n = self.seen.fetch_add(1, Ordering::Relaxed);
         let When { rate, nth, every, after, count, seed } = &self.rule.when;
@@ -162,7 +168,7 @@ impl Armed {
     pub fn is_for(&self, facts: &Facts) -> bool {
         let select = &self.rule.select;
         let way = match (&self.rule.kind, select.direction) {
-            // Who has no receive request is who gets the packet.
+            // The side without a receive request is the receiver of the packet.
             (Kind::Rnr, _) => facts.direction == Direction::In,
             (_, None | Some(Way::Out)) => facts.direction == Direction::Out,
             (_, Some(Way::In)) => facts.direction == Direction::In,
@@ -202,7 +208,7 @@ impl Armed {
     }
 }
 
-/// What becomes of one packet at the time `now`, by rules in their order.
+/// Decides the fate of one packet at time `now`, by the rules in their order.
 #[must_use]
 pub fn decide<A: Borrow<Armed>>(rules: &[A], facts: &Facts, now: u64) -> Verdict {
     let mut verdict = Verdict::default();

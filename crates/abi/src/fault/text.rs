@@ -1,10 +1,11 @@
-//! Rules as people write them, and back.
+//! Parses and formats rules in the form that people write.
 //!
 //! ```text
 //! KIND [VALUE] [KEY VALUE]...        loss 5% qp 0x11 seed 7         fail create_qp ENOMEM nth 2
 //! ```
-//! Words are separated by spaces, commas or equals signs, rules by semicolons or line ends. An error names the word that is wrong and
-//! what is allowed in its place. Principal functions: [`parse`], [`parse_all`].
+//! Spaces, commas or equals signs separate words; semicolons or line ends separate rules. An error
+//! names the wrong word and the allowed alternatives. Principal functions: [`parse`],
+//! [`parse_all`].
 
 use std::fmt;
 use std::time::Duration;
@@ -41,7 +42,7 @@ impl<'a> ParserError<&'a str> for BadRule {
     }
 }
 
-/// The kinds, with what stands behind them and what they do: for help and for messages.
+/// The kinds, with their values and their effects: for help and for messages.
 pub const KINDS: [(&str, &str, &str); 13] = [
     ("loss", "[RATE]", "packets are lost"),
     ("delay", "TIME [jitter TIME]", "packets are delayed"),
@@ -58,7 +59,7 @@ pub const KINDS: [(&str, &str, &str); 13] = [
     ("remove", "", "programs lose the device"),
 ];
 
-/// The keys, with what they take and mean.
+/// The keys, with their values and their meanings.
 pub const KEYS: [(&str, &str, &str); 13] = [
     ("device", "NAME", "only this device"),
     ("port", "N", "only this port of it"),
@@ -123,7 +124,7 @@ fn separators<'a>(input: &mut &'a str) -> Parsed<&'a str> {
     take_while(0.., is_separator).parse_next(input)
 }
 
-/// A word, and what separates it from the next.
+/// A word, and its separator from the next.
 fn word<'a>(input: &mut &'a str) -> Parsed<&'a str> {
     terminated(take_while(1.., |letter| !is_separator(letter)), separators).parse_next(input)
 }
@@ -220,7 +221,7 @@ fn rule(input: &mut &str) -> Parsed<Rule> {
     Ok(rule)
 }
 
-/// Keys that say nothing about a kind are mistakes.
+/// A key that has no meaning for a kind is an error.
 fn fits(rule: &Rule) -> Parsed<()> {
     let Rule { kind, select, when } = rule;
     let name = kind.to_string();
@@ -320,7 +321,8 @@ fn one_of<T: Copy>(key: &str, word: &str, all: &[(&str, T)]) -> Parsed<T> {
     }
 }
 
-/// The name of a row as rules have it: lower case, and the same for a command and its extended form.
+/// The name of a row as rules have it: lower case, and the same for a command and its extended
+/// form.
 #[must_use]
 pub fn command_name(row: &str) -> String {
     row.strip_prefix("EX_").unwrap_or(row).to_ascii_lowercase()
@@ -391,7 +393,7 @@ impl fmt::Display for Rule {
         let Self { kind, select, when } = self;
         write!(f, "{kind}")?;
         if let Some(rate) = when.rate {
-            // What was given in percent comes out so again.
+            // Values given in percent are written in percent again.
             let percent = (rate * 100.0 * 1e9).round() / 1e9;
             let key = if matches!(
                 kind,

@@ -125,8 +125,8 @@ record! {
         136 => src_addr: SockaddrIn6,
         /// The peer's address.
         164 => dst_addr: SockaddrIn6,
-        /// How many paths there are: 0 or 1. (With an address but without a route one path is there with its GIDs and
-        /// P_Key, and 0 is said.)
+        /// Number of paths: 0 or 1. (With an address but without a route, one path with its GIDs
+        /// and P_Key is present, and the number is 0.)
         192 => num_paths: u32,
         /// Port of the device, from 1.
         196 => port_num: u8,
@@ -162,7 +162,8 @@ record! {
         276 => reserved1: u32,
     }
 
-    /// QUERY (19) with PATH, answer; as many `PathRecData` follow as there are paths and there is room for.
+    /// QUERY (19) with PATH, answer; as many `PathRecData` follow as there are paths and there is
+    /// room for.
     pub struct QueryPathAnswer[8] {
         /// How many paths there are.
         0 => num_paths: u32,
@@ -206,7 +207,7 @@ constants! {
         OUTBOUND = 8,
         /// From the peer to here.
         INBOUND = 16,
-        /// The inbound path, told as its reverse.
+        /// The inbound path, given as its reverse.
         INBOUND_REVERSE = 32,
     }
 }

@@ -1,18 +1,19 @@
-//! Connections: listen, connect, accept, reject, disconnect, the attributes of QPs, groups, and events.
+//! Connections: listen, connect, accept, reject, disconnect, the attributes of QPs, groups, and
+//! events.
 
 use super::address::{PathRecData, QueryAddrAnswer};
 use super::sockaddr::SockaddrIn6;
 use crate::ah::AhAttr;
 
 record! {
-    /// What connecting and accepting say, and what an event about a connection tells.
+    /// The parameters of connect and accept, and of an event about a connection.
     pub struct ConnParam[272] {
         /// Number of the QP.
         0 => qp_num: u32,
         /// Q_Key of datagrams; 0 is the id's own.
         4 => qkey: u32,
-        /// Private data. A message holds 92 bytes (REQ), 196 (REP), 148 (REJ), 216 (SIDR_REQ), 136 (SIDR_REP); REQ and
-        /// SIDR_REQ 36 bytes less in all port spaces but IB.
+        /// Private data. A message holds 92 bytes (REQ), 196 (REP), 148 (REJ), 216 (SIDR_REQ), 136
+        /// (SIDR_REP); REQ and SIDR_REQ 36 bytes less in all port spaces but IB.
         8 => private_data: [u8; 256],
         /// How many bytes of it count.
         264 => private_data_len: u8,
@@ -32,7 +33,7 @@ record! {
         271 => valid: u8,
     }
 
-    /// What an event of a datagram id or of a group tells.
+    /// The parameters of an event of a datagram id or of a group.
     pub struct UdParam[304] {
         /// Number of the peer's QP; 0xffffff for a group.
         0 => qp_num: u32,
@@ -58,7 +59,7 @@ record! {
 
     /// CONNECT (6), request; no answer. (Older clients end it before `ece`.)
     pub struct Connect[288] {
-        /// The QP and what it shall be able to do.
+        /// The QP and its wanted capabilities.
         0 => conn_param: ConnParam,
         /// The id.
         272 => id: u32,
@@ -72,7 +73,8 @@ record! {
     pub struct Listen[8] {
         /// The id.
         0 => id: u32,
-        /// Requests that may wait to be accepted; 0 or less and too much is the most that there may be.
+        /// Requests that may wait to be accepted; 0 or less and too much is the most that there may
+        /// be.
         4 => backlog: u32,
     }
 
@@ -80,7 +82,7 @@ record! {
     pub struct Accept[296] {
         /// The caller's name for the id; ESTABLISHED carries it.
         0 => uid: u64,
-        /// The QP and what it shall be able to do; not looked at unless `valid`.
+        /// The QP and its wanted capabilities; ignored unless `valid`.
         8 => conn_param: ConnParam,
         /// The id.
         280 => id: u32,
@@ -116,7 +118,7 @@ record! {
         0 => response: u64,
         /// The id.
         8 => id: u32,
-        /// The state that the QP shall have: INIT, RTR or RTS (see `qp::state`).
+        /// The target state of the QP: INIT, RTR or RTS (see `qp::state`).
         12 => qp_state: u32,
     }
 
@@ -194,7 +196,8 @@ record! {
         4 => event: u32,
     }
 
-    /// JOIN_IP_MCAST (16), request; the answer is `CreateIdAnswer`. MULTICAST_JOIN or MULTICAST_ERROR follows.
+    /// JOIN_IP_MCAST (16), request; the answer is `CreateIdAnswer`. MULTICAST_JOIN or
+    /// MULTICAST_ERROR follows.
     pub struct JoinIpMcast[48] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
@@ -206,7 +209,8 @@ record! {
         44 => id: u32,
     }
 
-    /// JOIN_MCAST (22), request; the answer is `CreateIdAnswer`. MULTICAST_JOIN or MULTICAST_ERROR follows.
+    /// JOIN_MCAST (22), request; the answer is `CreateIdAnswer`. MULTICAST_JOIN or MULTICAST_ERROR
+    /// follows.
     pub struct JoinMcast[152] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
@@ -228,10 +232,11 @@ record! {
         0 => response: u64,
     }
 
-    /// GET_EVENT (12), answer. Where there is room behind it and something to say about the event, a sentence in UTF-8
-    /// follows. After it the caller takes one byte from the bell.
+    /// GET_EVENT (12), answer. If there is room behind it and a sentence about the event, the
+    /// sentence follows in UTF-8. Afterwards the caller takes one byte from the bell.
     pub struct EventAnswer[336] {
-        /// The caller's name: of the id, of the membership, or (CONNECT_REQUEST) of the listening id.
+        /// The caller's name: of the id, of the membership, or (CONNECT_REQUEST) of the listening
+        /// id.
         0 => uid: u64,
         /// The id; of CONNECT_REQUEST the new one.
         8 => id: u32,
@@ -239,7 +244,8 @@ record! {
         12 => event: u32,
         /// 0, a negative error number, or the reason of a REJECTED.
         16 => status: u32,
-        /// What the event tells: a `ConnParam`, a `UdParam` (port spaces UDP and IPOIB, groups), or nothing.
+        /// The parameters of the event: a `ConnParam`, a `UdParam` (port spaces UDP and IPOIB,
+        /// groups), or nothing.
         20 => param: UdParam,
         /// 0.
         324 => reserved: u32,
@@ -253,14 +259,16 @@ record! {
         0 => reserved: u64,
     }
 
-    /// NEXT_EVENT (194), answer. A sentence in UTF-8 about the event may follow. After it the caller takes one byte from the
-    /// bell.
+    /// NEXT_EVENT (194), answer. A sentence in UTF-8 about the event may follow. Afterwards the
+    /// caller takes one byte from the bell.
     pub struct NextEventAnswer[1160] {
         /// As GET_EVENT.
         0 => event: EventAnswer,
-        /// Which of the following are told: see `known`. They are what the questions about the event's id would be answered now.
+        /// Which of the following fields are valid: see `known`. They hold the answers that queries
+        /// of the event's id would return now.
         336 => known: u32,
-        /// The id against which the event counts: of CONNECT_REQUEST the listening one. 0: it counts against a membership.
+        /// The id against which the event counts: of CONNECT_REQUEST the listening one. 0: it
+        /// counts against a membership.
         340 => counts: u32,
         /// As QUERY with ADDR.
         344 => addresses: QueryAddrAnswer,
@@ -286,9 +294,9 @@ record! {
         4 => reserved: u32,
         /// USER or INTERNAL.
         8 => event: u32,
-        /// What the event shall say.
+        /// The status of the event.
         12 => status: u32,
-        /// What the event shall tell: 8 bytes of argument.
+        /// The argument of the event: 8 bytes.
         16 => param: UdParam,
     }
 }
@@ -304,7 +312,7 @@ constants! {
         ROUTE_RESOLVED = 2,
         /// It is not.
         ROUTE_ERROR = 3,
-        /// Somebody asks for a connection.
+        /// A peer asks for a connection.
         CONNECT_REQUEST = 4,
         /// The peer has replied, and the id has no QP of its own: ACCEPT ends it.
         CONNECT_RESPONSE = 5,
@@ -324,7 +332,7 @@ constants! {
         MULTICAST_JOIN = 12,
         /// It is not, or not any more.
         MULTICAST_ERROR = 13,
-        /// The local address is gone or somewhere else.
+        /// The local address is gone or has moved to another interface.
         ADDR_CHANGE = 14,
         /// The QP may be used again.
         TIMEWAIT_EXIT = 15,

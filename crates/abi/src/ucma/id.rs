@@ -1,4 +1,4 @@
-//! Ids themselves: made, ended, moved, given options; and the node's two commands of softhca's own.
+//! Ids: create, destroy, migrate, options; and the node's two commands of softhca's own.
 
 record! {
     /// CREATE_ID (0), request.
@@ -17,7 +17,8 @@ record! {
 
     /// CREATE_ID (0), answer; also of JOIN_IP_MCAST and JOIN_MCAST, where it names the membership.
     pub struct CreateIdAnswer[4] {
-        /// The new id. Ids are unique in the whole agent, but only the channel that owns one may name it.
+        /// The new id. Ids are unique in the whole agent, but only the channel that owns one may
+        /// name it.
         0 => id: u32,
     }
 
@@ -31,13 +32,13 @@ record! {
         12 => reserved: u32,
     }
 
-    /// DESTROY_ID (1), LEAVE_MCAST (17) and MIGRATE_ID (18), answer. `bell_bytes` is softhca's own: events that waited in
-    /// the channel for this id are not there any more, and their bytes are to be taken from the bell (of MIGRATE_ID: from
-    /// the bell of the channel that had the id).
+    /// DESTROY_ID (1), LEAVE_MCAST (17) and MIGRATE_ID (18), answer. `bell_bytes` is softhca's own:
+    /// events that waited in the channel for this id have been removed, and the caller takes their
+    /// bytes from the bell (for MIGRATE_ID: from the bell of the id's old channel).
     pub struct DestroyIdAnswer[8] {
         /// How many events of the id GET_EVENT has given out.
         0 => events_reported: u32,
-        /// How many bytes the caller is to take from the bell.
+        /// Number of bytes that the caller takes from the bell.
         4 => bell_bytes: u32,
     }
 
@@ -55,13 +56,15 @@ record! {
         20 => optlen: u32,
     }
 
-    /// MIGRATE_ID (18), request, sent on the channel that is to have the id. The answer is `DestroyIdAnswer`.
+    /// MIGRATE_ID (18), request, sent on the channel that is to have the id. The answer is
+    /// `DestroyIdAnswer`.
     pub struct MigrateId[16] {
         /// Opaque: where a kernel would put the answer.
         0 => response: u64,
         /// The id.
         8 => id: u32,
-        /// Number of the channel that has it now, as CHANNEL told it there (a kernel takes the file descriptor here).
+        /// Number of the id's current channel, as CHANNEL returned it there (a kernel takes the
+        /// file descriptor here).
         12 => fd: u32,
     }
 
@@ -73,7 +76,8 @@ record! {
 
     /// CHANNEL (192), answer.
     pub struct ChannelAnswer[4] {
-        /// A number, hard to guess, by which MIGRATE_ID on another channel of the same user names this one.
+        /// A number, hard to guess, by which MIGRATE_ID on another channel of the same user names
+        /// this one.
         0 => channel: u32,
     }
 
@@ -81,7 +85,7 @@ record! {
     pub struct FreezeQp[8] {
         /// Number of one of the caller's own QPs.
         0 => qp_num: u32,
-        /// 1: MODIFY_QP of it succeeds and changes nothing. 0: it does again what it says.
+        /// 1: MODIFY_QP of it succeeds and changes nothing. 0: MODIFY_QP takes effect again.
         4 => frozen: u32,
     }
 
@@ -105,7 +109,7 @@ record! {
         0 => events_reported: u32,
         /// As DESTROY_ID.
         4 => bell_bytes: u32,
-        /// The new id; 0: there is none.
+        /// The new id; 0 if there is no new id.
         8 => id: u32,
     }
 
@@ -113,13 +117,14 @@ record! {
     pub struct Taken[8] {
         /// A listening id.
         0 => id: u32,
-        /// How many of its CONNECT_REQUESTs, which the bell has brought, its program has got: its backlog has room for as many.
+        /// Number of its CONNECT_REQUESTs from the bell that its program has received: its backlog
+        /// has room for as many.
         4 => count: u32,
     }
 
     /// RING (196), request; no answer.
     pub struct Ring[8] {
-        /// How many messages RUNG the bell shall bring, at most 65536 at a time.
+        /// Number of RUNG messages that the bell sends, at most 65536 at a time.
         0 => count: u32,
         /// 0.
         4 => reserved: u32,

@@ -1,4 +1,5 @@
-//! The table of the node's commands: one [`Row`] per number, for `docs/abi.md` and for [`super::admit`].
+//! The table of the node's commands: one [`Row`] per number, for `docs/abi.md` and for
+//! [`super::admit`].
 
 use super::{address, command, connection, id};
 use crate::errno::Errno;

@@ -1,4 +1,5 @@
-//! Addresses as programs write them: `sockaddr_in`, `sockaddr_in6`, `sockaddr_ib`, and [`Sockaddr`], which is any of them.
+//! Addresses as programs write them: `sockaddr_in`, `sockaddr_in6`, `sockaddr_ib`, and
+//! [`Sockaddr`], which is any of them.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -18,7 +19,8 @@ record! {
         8 => zero: [u8; 8],
     }
 
-    /// `sockaddr_in6`; where a record has room for one, a `SockaddrIn` may stand in its first 16 bytes.
+    /// `sockaddr_in6`; where a record has room for one, a `SockaddrIn` may stand in its first 16
+    /// bytes.
     pub struct SockaddrIn6[28] {
         /// AF_INET6, 10.
         0 => family: u16,
@@ -75,7 +77,7 @@ pub enum Sockaddr {
 }
 
 impl Sockaddr {
-    /// Takes an address apart. `None` when there is none: no bytes, or the family UNSPEC.
+    /// Parses an address. `None` when there is none: no bytes, or the family UNSPEC.
     ///
     /// # Errors
     /// EINVAL when the bytes are too few for their family, EAFNOSUPPORT for other families.
