@@ -1,4 +1,4 @@
-//! Batches: posted all or none, carried out in order, completed once, and what becomes of their
+//! Batches: posted all or none, executed in order, completed once, and the ownership of their
 //! memory.
 
 mod common;
@@ -68,7 +68,8 @@ fn all_or_none_is_posted() {
     assert_eq!(refused.buffers.len(), 2);
     assert!(left.batch().send_inline(&[0; 5000], None).post(0).is_err(), "longer than the queue pair takes inline");
 
-    // Two wait for the peer's receives: three more do not fit, and none of them is posted.
+    // Two requests wait for the peer's receives: three more do not fit, and none of the three is
+    // posted.
     left.batch().send_inline(b"1", None).send_inline(b"2", None).post(1).expect("posted");
     let refused = (3..6).fold(left.batch(), |batch, _| batch.send(filled(&a.pd, 1, 3))).post(2).expect_err("no room");
     assert_eq!((refused.error.errno(), refused.buffers.len(), refused.buffers[2][0]), (12, 3, 3));
@@ -104,7 +105,7 @@ fn the_first_failure_is_the_batchs_and_a_cq_never_overruns() {
         assert_eq!(failed.into_buffers().len(), room);
         assert_eq!(next(&b.received).data(), [1; 8], "what came before it has arrived");
 
-        // In error everything is flushed, and comes back at once.
+        // In the error state all requests are flushed and complete at once.
         let flushed = (0..room).fold(left.batch(), |batch, _| batch.send(filled(&a.pd, 8, 2)));
         flushed.post(10).expect("posted");
         let flushed = next(&small);
@@ -112,7 +113,7 @@ fn the_first_failure_is_the_batchs_and_a_cq_never_overruns() {
         assert_eq!(flushed.into_buffers().len(), room);
         assert!(small.poll().expect("polled").is_none());
         if round % 2 == 0 {
-            // One that is dropped while it is under way makes room, too.
+            // A batch that is dropped while it is in progress frees its room, too.
             (0..room).fold(left.batch(), |batch, _| batch.send(filled(&a.pd, 8, 3))).post(11).expect("posted");
         }
         drop((left, right));

@@ -1,5 +1,5 @@
-//! Futures that are dropped at every point where they wait: nothing is freed too early, no message
-//! is lost, and everything works on.
+//! Futures that are dropped at every point where they wait: no memory is freed too early, no
+//! message is lost, and everything continues to work.
 
 mod common;
 
@@ -28,9 +28,9 @@ fn pair(a: &Side, b: &Side, sends: u32) -> (Qp<Reliable>, Qp<Reliable>) {
     (Qp::new(left).expect("a runtime"), Qp::new(right).expect("a runtime"))
 }
 
-/// Polls a future so many times, and drops it. Answers its value if that was enough.
+/// Polls a future `polls` times, and drops it. Returns its value if it became ready.
 async fn abandon<F: Future>(future: F, polls: usize) -> Option<F::Output> {
-    // Not within the runtime's budget: it is meant for tasks that return now and then.
+    // Without the runtime's budget, which is meant for tasks that yield now and then.
     let mut future = pin!(tokio::task::unconstrained(future));
     for _ in 0..polls {
         if let Poll::Ready(value) = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
@@ -40,7 +40,7 @@ async fn abandon<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     None
 }
 
-/// A message from one to the other, as if nothing had been.
+/// Sends a message from one side to the other, to check that everything still works.
 async fn across(left: &Qp<Reliable>, right: &Qp<Reliable>, to: &Side) {
     let into = to.pd.buffer(8).expect("memory");
     let (sent, came) = soon(async { tokio::join!(left.send_inline(b"across", None), right.receive(into)) }).await;
@@ -62,7 +62,7 @@ async fn a_dropped_send_arrives_once_or_not_at_all() {
         }
         assert_eq!(soon(right.message()).await.expect("a message").data(), [polls as u8; 8]);
     }
-    // Their memory went when they had arrived: everything still works.
+    // The memory was freed when the messages had arrived: everything still works.
     across(&left, &right, &b).await;
 }
 
@@ -70,13 +70,14 @@ async fn a_dropped_send_arrives_once_or_not_at_all() {
 async fn one_that_waits_for_room_has_done_nothing() {
     let (_fabric, a, b) = sides();
     let (left, right) = pair(&a, &b, 4);
-    // Nobody receives: the queue fills up.
+    // No receive is posted: the queue fills up.
     let mut room = 0;
     while left.verbs().send_inline(room, b"full", None).is_ok() {
         room += 1;
     }
     for polls in 0..POLLS {
-        // The first waits for room, the second for its turn, the third for both.
+        // The first future waits for room, the second for its place in the order, the third for
+        // both.
         let first = left.send(a.pd.buffer(8).expect("memory"));
         let second = left.batch().send(a.pd.buffer(8).expect("memory")).run();
         let mut first = Box::pin(first);
@@ -103,7 +104,7 @@ async fn a_dropped_receive_loses_no_message() {
             right.post_receive(b.pd.buffer(8).expect("memory")).expect("posted");
         }
         soon(left.send_inline(&[polls], None)).await.expect("it has arrived");
-        // It may have come, and the future be dropped, before it is looked at.
+        // The message may have arrived when the future is dropped, before the test looks at it.
         let came = match abandon(right.message(), usize::from(polls % 2)).await {
             Some(came) => came,
             None => soon(right.message()).await,
@@ -127,7 +128,7 @@ async fn two_wait_and_one_gives_up() {
             })
             .await;
         }
-        // The one that came first is told, and gives up with the news.
+        // The first waiter is woken, and drops its future with the message.
         soon(left.send_inline(b"news", None)).await.expect("it has arrived");
         let (leaves, stays) = if polls % 2 == 0 { (leaves, stays) } else { (stays, leaves) };
         drop(leaves);
@@ -141,7 +142,7 @@ async fn queue_pairs_go_while_dropped_requests_are_under_way() {
     for polls in (0..POLLS).step_by(7).chain([1, 2]) {
         let (left, right) = pair(&a, &b, 64);
         let window = b.pd.expose(65536, Access::ALL).expect("memory").token();
-        // Nobody receives the first, and so all wait behind it.
+        // No receive is posted for the first send, so all others wait behind it.
         abandon(left.send(a.pd.buffer(4096).expect("memory")), polls).await;
         abandon(left.write(a.pd.buffer(65536).expect("memory"), &window), polls).await;
         abandon(left.read(a.pd.buffer(65536).expect("memory"), &window), polls).await;
@@ -187,7 +188,7 @@ async fn a_future_that_nobody_polls_holds_up_no_other() {
             })
             .await;
         }
-        // It is the one that looks, or sleeps; others are woken all the same.
+        // The dropped task is the one that polls, or sleeps; the others are woken all the same.
         for _ in 0..10 {
             across(&other, &other_right, &b).await;
         }

@@ -1,5 +1,5 @@
 //! Connections by address: on one host and between hosts, by threads, with every refusal and every
-//! end.
+//! kind of disconnection.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn at(address: &str) -> SocketAddr {
     address.parse().expect("an address")
 }
 
-/// Connects two programs, the second of which listens.
+/// Connects two programs; `listens` has the listener.
 fn connect(asks: &Program, listens: &Program, listener: &Listener) -> (Connection, Connection) {
     let to = listener.local_addr();
     thread::scope(|threads| {
@@ -181,7 +181,7 @@ fn a_full_backlog_rejects() {
     let to = listener.local_addr();
     thread::scope(|threads| {
         let askers: Vec<_> = (0..4).map(|_| threads.spawn(|| asks.outgoing(to).connect(b""))).collect();
-        // Some are rejected while one waits.
+        // Some requests are rejected while another one waits.
         let near = listens.incoming(&listener).accept(b"").expect("accepted");
         drop(listener);
         let connected = askers.into_iter().filter_map(|asker| asker.join().expect("no panic").ok()).count();
@@ -201,10 +201,11 @@ fn whoever_goes_ends_the_connection() {
         if drops {
             drop(far);
         } else {
-            // The program ends, without a word.
+            // The program ends without a disconnect.
             drop((far, asks));
         }
-        // Whoever waits for a message is woken by the end, without asking for it.
+        // A thread that waits for a message is woken by the disconnection, without asking for the
+        // event.
         let flushed = next(&listens.cq);
         assert_eq!((flushed.id(), flushed.status()), (1, Status::WrFlushErr));
         near.wait_closed().expect("no error");
@@ -266,7 +267,7 @@ fn datagram_queue_pairs_are_found_by_address() {
     for host in 0..2 {
         let (asks, listens) = (Program::on(&fabric, 0), Program::on(&fabric, host));
         let address = at(&format!("10.0.0.{}:7471", host + 1));
-        // The ports of connections are others.
+        // The ports of connections are another port space.
         let _other = listens.listen(&address.to_string());
         let listener = DatagramListener::bind(&listens.device, address).expect("it listens");
         let (near, far) = (

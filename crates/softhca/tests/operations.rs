@@ -1,5 +1,5 @@
-//! Every operation of every service through the safe API: what arrives, and what the completions
-//! say.
+//! Every operation of every service through the safe API: the data that arrives, and the content of
+//! the completions.
 
 mod common;
 
@@ -188,7 +188,7 @@ fn a_part_of_a_remote_region_is_inside_or_an_error() {
     let error = region.part(64..=100).expect_err("one byte too many");
     assert_eq!(error.reason(), "the range 64..=100 is not inside of the remote region 0x1000+100@0x7");
 
-    // A peer may claim what it likes: the sum never wraps.
+    // A peer may claim any address: the sum never wraps.
     let claimed = RemoteRegion { addr: u64::MAX - 9, rkey: 7, len: u64::MAX };
     assert_eq!(claimed.part(2..10).expect("the last bytes").addr, u64::MAX - 7);
     assert!(claimed.part(2..11).is_err() && claimed.part(10..).is_err() && claimed.part(..).is_err());
@@ -210,7 +210,7 @@ fn timers_and_mtus_are_checked_where_the_queue_pair_is_made() {
     assert_eq!((left.endpoint().mtu, right.endpoint().mtu), (Mtu::B256, Mtu::B512));
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (left, _right) = (left.connect(&to_right).expect("connected"), right.connect(&to_left).expect("connected"));
-    // The peer has no receive, and nobody tries again.
+    // The peer has no receive, and there are no retries.
     left.send_inline(1, b"x", None).expect("posted");
     assert_eq!(next(&a.sent).status(), Status::RnrRetryExcErr);
     if port.mtu < Mtu::B4096 {

@@ -1,5 +1,5 @@
-//! Memory that the program brings: registered as it is, never copied, and given back when nobody
-//! else can touch it.
+//! Memory that the program brings: registered without a copy, and given back when nobody else can
+//! access it.
 
 mod common;
 
@@ -126,10 +126,10 @@ fn memory_that_is_not_registered_comes_back() {
     assert_eq!(Mapping::anonymous(0).expect_err("no bytes").errno(), 22);
 }
 
-/// Says when it is dropped.
+/// Counts its drops.
 struct Told(Vec<u8>, &'static AtomicUsize);
 
-// SAFETY: those of the vector.
+// SAFETY: the bytes are those of the vector.
 unsafe impl Memory for Told {
     fn bytes(&mut self) -> NonNull<[u8]> {
         self.0.bytes()

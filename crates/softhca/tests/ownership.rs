@@ -1,5 +1,5 @@
-//! What becomes of memory: refused, flushed, dropped while under way, borrowed, and after the
-//! device is gone.
+//! Ownership of memory: refused, flushed, dropped while in progress, borrowed, and after the device
+//! is gone.
 
 mod common;
 
@@ -119,7 +119,7 @@ fn borrowed_memory_is_back_when_the_scope_ends() {
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     let window = b.pd.expose(64, Access::ALL).expect("memory");
     let there = window.token();
-    // Another's receive, whose completion comes while the scope waits: it is kept.
+    // A receive of another caller, whose completion comes while the scope waits: the CQ keeps it.
     left.receive(77, a.pd.buffer(8).expect("memory")).expect("posted");
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -156,7 +156,7 @@ fn a_scope_tells_the_first_failure_and_a_panic_ends_it() {
     let (mut into, mut never) = ([0; 8], [0; 8]);
     let failed = left.scope(|s| {
         s.read(5, &mut into, &stale)?;
-        // Nobody sends; it is flushed when the read has failed.
+        // Nobody sends; the receive is flushed when the read has failed.
         s.receive(6, &mut never)
     });
     assert!(matches!(failed, Err(Error::Failed { status: Status::RemAccessErr, id: 5, .. })), "{failed:?}");

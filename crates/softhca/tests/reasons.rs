@@ -1,5 +1,5 @@
-//! Reasons in the safe API: a completion says why it failed, a queue pair why it is in error, a
-//! context what it has dropped.
+//! Reasons in the safe API: a completion tells why it failed, a queue pair why it is in the error
+//! state, a context what it has dropped.
 
 mod common;
 
@@ -43,6 +43,8 @@ fn reasons_and_flushes_name_requests_by_the_ids_of_the_program() {
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     let gone = b.pd.expose(64, Access::ALL).expect("memory").token();
     right.receive(0x5ec0_0002_0001, b.pd.buffer(8).expect("memory")).expect("posted");
+    // Something is flushed even if the write fails before the send is posted.
+    left.receive(1, a.pd.buffer(8).expect("memory")).expect("posted");
     left.write(0xfeed_0000_cafe, a.pd.buffer(8).expect("memory"), &gone).expect("posted");
     left.send(0xfeed_0000_cafe + 1, a.pd.buffer(8).expect("memory")).expect("posted");
     let (failed, flushed) = (next(&a.sent), next(&a.sent));
@@ -66,7 +68,7 @@ fn reasons_and_flushes_name_requests_by_the_ids_of_the_program() {
     let flushed = next(&b.received);
     assert_eq!((flushed.status(), flushed.id()), (Status::WrFlushErr, 0x5ec0_0002_0001));
 
-    // A receive that fails, and one of an SRQ, and one in the middle of a batch.
+    // A failed receive, one of an SRQ, and one in the middle of a batch.
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received));
     right.receive(0x5ec0_0001, b.pd.buffer(8).expect("memory")).expect("posted");
     left.send(1, a.pd.buffer(9).expect("memory")).expect("posted");

@@ -1,5 +1,5 @@
-//! Connections by address, for tasks: what is awaited, futures that are dropped at every point, and
-//! ends.
+//! Connections by address, for tasks: awaited operations, futures that are dropped at every point,
+//! and disconnections.
 
 mod common;
 
@@ -20,9 +20,9 @@ async fn soon<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls a future at so many wake-ups, and drops it. Answers its value if that was enough.
+/// Polls a future at `polls` wake-ups, and drops it. Returns its value if it became ready.
 async fn abandon<F: Future>(future: F, polls: usize) -> Option<F::Output> {
-    // Not within the runtime's budget: it is meant for tasks that return now and then.
+    // Without the runtime's budget, which is meant for tasks that yield now and then.
     let mut future = pin!(tokio::task::unconstrained(future));
     let mut left = polls;
     soon(poll_fn(|context| {
@@ -31,7 +31,7 @@ async fn abandon<F: Future>(future: F, polls: usize) -> Option<F::Output> {
         }
         left -= 1;
         let polled = future.as_mut().poll(context).map(Some);
-        // The next is the last: there may be no more wake-ups.
+        // The next poll is the last: there may be no more wake-ups.
         if left == 0 && polled.is_pending() { Poll::Ready(None) } else { polled }
     }))
     .await
@@ -71,7 +71,7 @@ fn reach(listener: &Listener, host: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, host as u8 + 1], listener.local_addr().port()))
 }
 
-/// Connects them, and says hello.
+/// Connects two programs, and sends a message.
 async fn greet(asks: &Program, to: SocketAddr, listens: &Program, listener: &Listener) -> (Connection, Connection) {
     let (far, near) = soon(async {
         tokio::join!(async { asks.outgoing(to).await.connect(b"far").await }, async {
@@ -152,8 +152,7 @@ async fn a_dropped_connection_in_the_making_is_given_up() {
         let to = reach(&listener, host);
         for polls in 0..4 {
             abandon(Connector::new(&asks.device).resolve(to), polls).await;
-            // The one that asks gives up: whoever answers hears of it, now or after it has
-            // accepted.
+            // The active side gives up: the passive side learns it now, or after it has accepted.
             let asking = async { abandon(asks.outgoing(to).await.connect(b""), polls.max(1)).await };
             let answering = async {
                 let incoming = listens.incoming(&listener).await;
@@ -166,7 +165,7 @@ async fn a_dropped_connection_in_the_making_is_given_up() {
                 tokio::join!(async { drop(asking.await) }, answering);
             })
             .await;
-            // The one that answers gives up.
+            // The passive side gives up.
             let asking = async {
                 match asks.outgoing(to).await.connect(b"").await {
                     Ok(far) => far.closed().await.expect("no error"),
@@ -229,7 +228,7 @@ async fn tasks_find_datagram_queue_pairs() {
         let found = Connector::new(&asks.device).find(&far, listener.local_addr(), b"").await.expect("an answer");
         far.send_inline(b"found", found.peer(), None).await.expect("it has left");
     };
-    // The first may have given up, and looks in vain.
+    // The first search may have been abandoned, so more than one request can come.
     let answering = async {
         loop {
             tokio::select! {

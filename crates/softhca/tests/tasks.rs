@@ -1,5 +1,5 @@
-//! Verbs for tasks: what is awaited, many tasks on one CQ, queues that are full, and the ends of
-//! devices and runtimes.
+//! Verbs for tasks: awaited operations, many tasks on one CQ, full queues, and the ends of devices
+//! and runtimes.
 
 mod common;
 
@@ -13,7 +13,7 @@ use softhca::aio::{DatagramQp, Qp};
 use softhca::{About, Access, Error, EventKind, Message, Operation, Reliable, Status};
 use tokio::task::JoinSet;
 
-/// What does not hang, takes no longer.
+/// Awaits a future with a time limit that only a hang reaches.
 async fn soon<F: Future>(future: F) -> F::Output {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(value) => value,
@@ -162,12 +162,12 @@ async fn who_finds_the_queue_full_waits_in_turn() {
     let (_fabric, a, b) = sides();
     let (left, right) = connect(&a, &b, |side| side.pd.reliable(&side.sent).receive_cq(&side.received).sends(4));
     let (left, right) = (Arc::new(Qp::new(left).expect("a runtime")), Qp::new(right).expect("a runtime"));
-    // Nobody receives yet: the queue fills, and the others wait.
+    // No receive is posted yet: the queue fills, and the other sends wait.
     let mut sends = JoinSet::new();
     for number in 0..100_u8 {
         let (left, mut buffer) = (Arc::clone(&left), a.pd.buffer(1).expect("memory"));
         buffer[0] = number;
-        // Polled once here, so that they come in this order.
+        // Polled once here, so that the sends have this order.
         let mut sending = Box::pin(async move {
             if number % 3 == 0 {
                 left.batch().send(buffer).send_inline(&[number], None).run().await
@@ -200,7 +200,7 @@ async fn requests_with_ids_and_events_can_be_awaited_on_the_same_queues() {
     assert!(a.sent.poll().expect("polled").is_none());
     assert_eq!(soon(right.message()).await.expect("a message").data(), b"five");
 
-    // A scope blocks, and gives to tasks what it finds on its way.
+    // A scope blocks, and gives tasks the completions that it finds meanwhile.
     let mut into = [0; 8];
     left.verbs()
         .scope(|s| {
@@ -246,7 +246,7 @@ async fn what_has_come_before_the_runtime_is_the_first_message() {
     left.send_inline(0, b"one", None).expect("posted");
     left.send_inline(0, b"two", None).expect("posted");
     (0..2).for_each(|_| drop(common::next(&a.sent).ok().expect("a success")));
-    // The scope finds both and keeps them for whoever polls.
+    // The scope finds both completions and keeps them for later polls.
     right
         .scope(|s| s.send(9, &[]).and_then(|()| left.receive(0, a.pd.buffer(0).expect("memory")).map_err(Into::into)))
         .expect("sent");
@@ -298,7 +298,7 @@ async fn a_device_that_is_gone_wakes_everybody() {
         drop(fabric);
     };
     let ((came, sent, stuck, idle, next), ()) = soon(async { tokio::join!(waits, gone) }).await;
-    // It may have arrived just before.
+    // The message may have arrived just before.
     drop((came, sent));
     let stuck = stuck.expect_err("nobody receives it");
     assert_eq!(stuck.buffers[0].len(), 70, "{stuck}");
@@ -321,7 +321,7 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     right.post_receive(b.pd.buffer(8).expect("memory")).expect("posted");
     drop(first);
     runtime().block_on(async {
-        // What is there is still found.
+        // Completions that are there are still found.
         soon(left.send_inline(b"last", None)).await.map_or_else(|error| assert_eq!(error.errno(), 5), |()| ());
         let ended = soon(left.receive(a.pd.buffer(8).expect("memory"))).await.expect_err("nobody watches");
         assert!(ended.error.reason().contains("runtime"), "{ended}");

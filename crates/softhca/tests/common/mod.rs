@@ -1,4 +1,4 @@
-//! What the tests beside this directory share: pairs of queue pairs on an agent of their own.
+//! Shared parts of the tests: pairs of queue pairs on a private agent.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -7,10 +7,10 @@ use std::time::Duration;
 use fabric::Fabric;
 use softhca::{Completion, Connected, Context, Cq, Pd, Qp, QpBuilder};
 
-/// Longer than anything takes that does not hang.
+/// Time limit of every wait; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The next completion, good or bad.
+/// The next completion, successful or not.
 pub(crate) fn next(cq: &Cq) -> Completion {
     cq.wait_for(PATIENCE).expect("no error").unwrap_or_else(|| panic!("no completion; {:?}", softhca::reasons(5)))
 }
@@ -39,7 +39,7 @@ pub(crate) fn sides() -> (Fabric, Side, Side) {
     (fabric, a, b)
 }
 
-/// Connects two queue pairs as `make` makes them.
+/// Connects two queue pairs that `make` creates.
 pub(crate) fn connect<S: Connected>(
     a: &Side,
     b: &Side,
