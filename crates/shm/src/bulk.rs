@@ -3,7 +3,8 @@
 //! so the cell ring orders and publishes it. Principal types: [`BulkTx`] and [`BulkRx`].
 //!
 //! Pieces are rounded up to cache lines and released in the order in which they were reserved. A
-//! piece never straddles the end: what is left there is skipped and freed together with the piece.
+//! piece never wraps around the end: the bytes left there are skipped and freed together with the
+//! piece.
 
 use std::io;
 use std::ptr::NonNull;
@@ -13,7 +14,8 @@ use crate::layout::{BULK, BULK_HEAD};
 use crate::memory::{Memory, Window, load_bytes, store_bytes};
 use crate::ring::Broken;
 
-/// The longest piece: half the ring, because then an empty ring has room for it wherever it stands.
+/// Maximum length of a piece: half the ring, because then an empty ring has room for it at any
+/// position.
 pub const PIECE_MAX: usize = BULK / 2;
 
 const SIZE: u32 = BULK as u32;

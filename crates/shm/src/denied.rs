@@ -1,9 +1,9 @@
-//! A system call that the kernel refuses where softhca cannot do without it: which call, the error,
-//! and what to do next.
+//! A system call that softhca needs and the kernel refuses: which call, the error, and what to do
+//! next.
 //!
-//! "Operation not permitted" alone helps nobody: in a container it is usually the seccomp profile.
-//! The error stays an [`io::Error`] for all who pass it on; [`errno`] finds its number again. Not
-//! for calls that fail in the course of things. Principal type: [`Denied`].
+//! "Operation not permitted" alone does not help: in a container the reason is usually the seccomp
+//! profile. The error stays an [`io::Error`] for all callers that pass it on; [`errno`] returns its
+//! number. This is not for calls that fail in normal operation. Principal type: [`Denied`].
 
 use std::error::Error;
 use std::fmt;
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 /// A refused system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// The call, as its manual page is called.
+    /// The name of the call in the manual pages.
     pub call: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     pub errno: Errno,
 }
 
 impl Denied {
-    /// What the user can do about it, where that can be known.
+    /// What the user can do about it, where this is known.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let Self { call, errno } = self;
@@ -72,8 +72,7 @@ pub fn named(call: &'static str) -> impl Fn(io::Error) -> io::Error {
     }
 }
 
-/// Names the call only if the kernel forbids it, for calls that fail in the course of things as
-/// well.
+/// Names the call only if the kernel forbids it, for calls that also fail in normal operation.
 pub fn forbidden(call: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| match errno {
         Errno::PERM | Errno::NOSYS => Denied { call, errno }.into(),
@@ -81,8 +80,8 @@ pub fn forbidden(call: &'static str) -> impl Fn(Errno) -> io::Error {
     }
 }
 
-/// What an error says. Where a limit of open files is reached, whatever the call, that needs no
-/// name to be mended.
+/// The text of an error. For the limit of open files the call's name is left out: the remedy is the
+/// same for every call.
 #[must_use]
 pub fn told(error: &io::Error) -> String {
     let limit = Errno::from_io_error(error).filter(|errno| matches!(*errno, Errno::MFILE | Errno::NFILE | Errno::FBIG));

@@ -1,29 +1,28 @@
-//! Writing files in a process that may be limited in how long its files get (`ulimit -f`): an error
-//! instead of a signal.
+//! Writing files in a process that has a limit on file size (`ulimit -f`): an error instead of a
+//! signal.
 //!
-//! The kernel answers a write or an `ftruncate` beyond the limit with EFBIG, and with SIGXFSZ,
-//! which ends the process. A library must not end its program for a line of a log, and must not
-//! change what the program does about signals either. [`without_signal`] blocks the signal for the
-//! calling thread, and takes it away again if it came.
+//! The kernel answers a write or an `ftruncate` beyond the limit with EFBIG and with SIGXFSZ, which
+//! ends the process. A library must not end its program for a line of a log, and must not change
+//! the program's signal handling either. [`without_signal`] blocks the signal for the calling
+//! thread, and consumes it if it came.
 
 use std::mem::MaybeUninit;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Calls `act`, which may write files, and whose errors may be EFBIG. Without a limit it costs one
-/// system call.
+/// Calls `act`, which may write files and get EFBIG. If no limit is set this costs one system call.
 pub fn without_signal<T>(act: impl FnOnce() -> T) -> T {
     let _blocked = getrlimit(Resource::Fsize).current.and_then(|_| Blocked::new());
     act()
 }
 
-/// The calling thread gets no SIGXFSZ, for as long as this lives.
+/// Blocks SIGXFSZ for the calling thread as long as the value lives.
 struct Blocked {
     before: libc::sigset_t,
 }
 
 impl Blocked {
-    /// `None`: it is blocked already, and nothing is to be done.
+    /// `None`: the signal is blocked already, so there is nothing to do.
     fn new() -> Option<Self> {
         let mut before = MaybeUninit::uninit();
         let set = only();
@@ -43,8 +42,8 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         let (set, now) = (only(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-        // SAFETY: the set and the time are valid for the call, which writes nothing else. It takes
-        // the signal if it waits for this thread.
+        // SAFETY: the set and the time are valid for the call, which writes nothing else. The call
+        // takes the signal if it is pending for this thread.
         unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now) };
         // SAFETY: the set is the one that was in effect before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
@@ -69,14 +68,14 @@ mod tests {
     use rustix::process::{Rlimit, setrlimit};
     use std::io::{ErrorKind, Write};
 
-    /// The variable that makes the test below the limited process.
+    /// The environment variable that makes the test below run as the limited process.
     const LIMITED: &str = "SOFTHCA_TEST_LIMITED";
 
     fn write() -> std::io::Result<()> {
         tempfile::tempfile()?.write_all(&[1; 5000])
     }
 
-    /// In a process of its own: the limit is the whole process's.
+    /// Runs in a separate process, because the limit applies to the whole process.
     #[test]
     fn a_file_that_gets_too_long_is_an_error_and_no_signal() {
         if std::env::var_os(LIMITED).is_none() {
@@ -94,7 +93,7 @@ mod tests {
         }
         let Err(refused) = crate::Region::create("softhca-test", 1 << 20) else { panic!("it is too long") };
         assert!(refused.to_string().contains("ulimit -f"), "{refused}");
-        // Within one another: the outer one takes the signal.
+        // Nested calls: the outer one consumes the signal.
         without_signal(|| without_signal(write).expect_err("too long"));
     }
 }

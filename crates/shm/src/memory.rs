@@ -1,7 +1,7 @@
-//! Access to memory that somebody else may write at any moment: words as atomics, bytes as copies
+//! Access to memory that another party may write at any time: words as atomics, bytes as copies
 //! that load or store each byte exactly once. It is not a layout and not a protocol. Principal
-//! types: the trait [`Memory`], which the rings are written against, and [`Window`], a part of a
-//! [`Region`]; the second implementor is the loom model in the tests.
+//! types: the trait [`Memory`], which the rings use, and [`Window`], a part of a [`Region`]; the
+//! second implementor is the loom model in the tests.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub trait Memory {
     fn load(&self, at: usize, order: Ordering) -> u32;
     /// Stores the word at `at` (a multiple of 4).
     fn store(&self, at: usize, value: u32, order: Ordering);
-    /// Replaces the word at `at` by what `change` makes of it, atomically and relaxed; returns the
+    /// Replaces the word at `at` with the result of `change`, atomically and relaxed; returns the
     /// new value.
     fn update(&self, at: usize, change: impl Fn(u32) -> u32) -> u32;
     /// Copies the data of the cell at `at` (a multiple of 64) out.
@@ -28,9 +28,9 @@ pub trait Memory {
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]);
     /// A full fence.
     fn fence(&self);
-    /// The fence of the party that works on ([`crate::poster_fence`]).
+    /// The fence of the poster ([`crate::poster_fence`]).
     fn poster_fence(&self);
-    /// The fence of the party that is about to sleep ([`crate::sleeper_barrier`]).
+    /// The fence of a sleeper before it sleeps ([`crate::sleeper_barrier`]).
     fn sleeper_barrier(&self);
 }
 
@@ -38,12 +38,12 @@ pub trait Memory {
 #[derive(Clone, Debug)]
 pub struct Window {
     region: Arc<Region>,
-    /// Where it begins; kept here because every access needs it.
+    /// Its address; kept here because every access needs it.
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a pointer into a region is as good in any thread as the region itself, which is Send and
+// SAFETY: a pointer into a region is as valid in any thread as the region itself, which is Send and
 // Sync.
 unsafe impl Send for Window {}
 // SAFETY: as above.
@@ -65,7 +65,7 @@ impl Window {
         &self.region
     }
 
-    /// Where in the region this begins.
+    /// Offset of this window in the region.
     pub fn start(&self) -> usize {
         self.base.as_ptr() as usize - self.region.base() as usize
     }
@@ -85,7 +85,7 @@ impl Window {
         let word = self.pointer(at, 4).filter(|_| at.is_multiple_of(4));
         let word = word.expect("the layout keeps every word inside its window");
         // SAFETY: inside the mapping, which the window keeps alive; aligned; atomics may race with
-        // anybody.
+        // any other access.
         unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
     }
 
@@ -143,8 +143,8 @@ impl Memory for Window {
     }
 
     fn sleeper_barrier(&self) {
-        // Where it is not to be had, whoever sleeps has been told so by the wake word's barrier and
-        // sleeps with a timeout.
+        // If the barrier is not available, the result of `sleeper_barrier` has told the sleeper,
+        // which then sleeps with a timeout.
         let _ = crate::sleeper_barrier();
     }
 }
@@ -164,7 +164,8 @@ pub(crate) unsafe fn load_bytes(from: *mut u8, into: &mut [u8]) {
     unsafe { load_odd(from, into) }
 }
 
-/// The same where something does not fit words: apart, so that what does is short.
+/// As [`load_bytes`] for unaligned bytes or lengths: a separate function, so that the aligned case
+/// stays short.
 ///
 /// # Safety
 /// As [`load_bytes`].
@@ -196,7 +197,7 @@ pub(crate) unsafe fn store_bytes(to: *mut u8, from: &[u8]) {
     unsafe { store_odd(to, from) }
 }
 
-/// The same where something does not fit words, as [`load_odd`].
+/// As [`store_bytes`] for unaligned bytes or lengths; separate as [`load_odd`] is.
 ///
 /// # Safety
 /// As [`store_bytes`].

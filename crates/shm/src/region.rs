@@ -1,9 +1,8 @@
-//! A mapping of a sealed memfd, or memory that somebody lends in its place. It is not an allocator
+//! A mapping of a sealed memfd, or memory that a lender provides instead. It is not an allocator
 //! and gives no meaning to the bytes. Principal type: [`Region`].
 //!
-//! The seals are what makes a peer's region safe to touch: without F_SEAL_SHRINK its owner could
-//! cut it short and our next access would be a SIGBUS. Mappings are not inherited over fork
-//! (MADV_DONTFORK).
+//! The seals make a peer's region safe to access: without F_SEAL_SHRINK its owner could truncate
+//! it, and the next access would be a SIGBUS. Mappings are not inherited over fork (MADV_DONTFORK).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,32 +21,33 @@ use crate::memory::{load_bytes, store_bytes};
 /// The type of the file system that ordinary memfds live in (statfs(2)).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// How many regions are mapped: a fact about the process, like its address space.
+/// Number of mapped regions. It is a property of the process, like its address space, hence a
+/// static.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many regions this process has mapped through this crate.
+/// Number of regions that this process has mapped through this crate.
 pub fn mapped_regions() -> usize {
     MAPPED.load(Ordering::Relaxed)
 }
 
 /// A shared mapping of the first `len` bytes of a memfd that cannot shrink; unmapped when dropped.
 ///
-/// The bytes may change at any moment. Offsets given to methods are the caller's own: one that is
-/// out of bounds is a programming error and panics. Offsets that a peer claimed go through
+/// The bytes may change at any time. Offsets passed to methods are the caller's own: an offset out
+/// of bounds is a programming error and panics. Offsets that a peer claimed go through
 /// [`Region::pointer`] and [`Region::try_word`].
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
-    /// Who mapped it: a forked child has the value but not the mapping.
+    /// The process that mapped it: a forked child has the value but not the mapping.
     owner: Pid,
-    /// Whose it is, if it is lent.
+    /// The owner of lent memory.
     lender: Option<Box<dyn Lender>>,
 }
 
-/// Somebody who lends memory of this process.
+/// An owner that lends memory of this process.
 pub trait Lender: std::fmt::Debug + Send + Sync {
-    /// Nothing touches the memory any more.
+    /// Returns the memory to its owner: nothing touches it any more.
     fn take_back(&self, base: NonNull<u8>);
 }
 
@@ -67,8 +67,8 @@ impl Region {
         Ok((region, fd))
     }
 
-    /// Like [`Region::create`], but this mapping stays the only writable one: everybody else can
-    /// only map it read-only.
+    /// Like [`Region::create`], but this mapping stays the only writable one: other processes can
+    /// map it only for reading.
     pub fn create_published(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
         let fd = memfd(name, len)?;
         let region = Self::map_with(fd.as_fd(), 0, len, ProtFlags::READ | ProtFlags::WRITE)?;
@@ -77,8 +77,7 @@ impl Region {
         Ok((region, fd))
     }
 
-    /// Maps the first `len` bytes of somebody's memfd; refuses one that could shrink or is too
-    /// short.
+    /// Maps the first `len` bytes of a memfd; refuses a memfd that could shrink or is too short.
     pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map_part(fd, 0, len)
     }
@@ -109,16 +108,17 @@ impl Region {
         Ok(region)
     }
 
-    /// Memory of this process in place of a mapping; it goes back when the region is dropped.
+    /// Uses memory of this process instead of a mapping; the memory goes back when the region is
+    /// dropped.
     ///
     /// # Safety
-    /// `len` bytes from `base` on are readable and writable, aligned to 8, and nobody else's until
-    /// the lender has them back.
+    /// `len` bytes from `base` on are readable and writable, aligned to 8, and nobody else uses
+    /// them until the lender has them back.
     pub unsafe fn lent(base: NonNull<u8>, len: usize, lender: Box<dyn Lender>) -> Self {
         Self { base, len, owner: getpid(), lender: Some(lender) }
     }
 
-    /// How many bytes are mapped.
+    /// Length of the mapping in bytes.
     #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty region")]
     pub fn len(&self) -> usize {
         self.len
@@ -150,7 +150,7 @@ impl Region {
     pub fn try_word(&self, offset: usize) -> Option<&AtomicU32> {
         let word = self.pointer(offset, 4).filter(|_| offset.is_multiple_of(4))?;
         // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics
-        // may race with anybody.
+        // may race with any other access.
         Some(unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) })
     }
 
@@ -165,11 +165,11 @@ impl Region {
     pub fn try_word64(&self, offset: usize) -> Option<&AtomicU64> {
         let word = self.pointer(offset, 8).filter(|_| offset.is_multiple_of(8))?;
         // SAFETY: inside the mapping, which lives as long as self; aligned, as the base is; atomics
-        // may race with anybody.
+        // may race with any other access.
         Some(unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) })
     }
 
-    /// Copies a value out; it may be torn if somebody writes it meanwhile.
+    /// Copies a value out; the value may be torn if another party writes it at the same time.
     #[inline]
     pub fn read<T: Pod>(&self, offset: usize) -> T {
         let mut value = T::zeroed();
@@ -199,12 +199,12 @@ impl Region {
         unsafe { store_bytes(to.as_ptr(), from) }
     }
 
-    /// Gives the pages of a range back to the system; they read as zeros from then on. Needs no
-    /// descriptor, so that a region costs none. Fails where the program has locked its memory,
-    /// which then stays as it is.
+    /// Gives the pages of a range back to the system; they read as zeros from then on. This needs
+    /// no descriptor, so a region does not keep one open. It fails if the program has locked its
+    /// memory, which then stays unchanged.
     pub fn punch(&self, offset: usize, len: usize) -> io::Result<()> {
         let start = self.pointer(offset, len).unwrap_or_else(|| self.misplaced("punch", offset, len));
-        // SAFETY: `pointer` checked that the range is inside the mapping; to read zeros there is no
+        // SAFETY: `pointer` checked that the range is inside the mapping; reading zeros there is no
         // worse than what a peer may write at any time.
         Ok(unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxRemove) }?)
     }
@@ -217,8 +217,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses
-        // may be another's there.
+        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: other memory
+        // may be at these addresses in the child.
         if getpid() != self.owner {
             return;
         }
@@ -233,8 +233,9 @@ impl Drop for Region {
     }
 }
 
-/// Whether a descriptor is of a file of tmpfs, as ordinary memfds are: to touch its memory is to
-/// wait for nobody. To ask may block while a file system of somebody else's does not answer.
+/// Whether a descriptor is of a file on tmpfs, as ordinary memfds are: access to its memory waits
+/// for no other process. The check itself may block while another user's file system does not
+/// answer.
 pub fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
@@ -251,7 +252,7 @@ fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, seals).map_err(denied("fcntl (F_ADD_SEALS)"))
 }
 
-/// Can its owner take bytes away from under us?
+/// Checks that the owner cannot truncate the file below `len`.
 fn check(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
@@ -260,8 +261,8 @@ fn check(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     if !seals.contains(SealFlags::SHRINK) {
         return refuse("the memfd is not sealed against shrinking");
     }
-    // Huge pages can be sealed too, but the system may have none left when we touch one: SIGBUS
-    // again.
+    // Huge pages can be sealed too, but the system may have none left at the first access, which is
+    // a SIGBUS again.
     if !is_on_tmpfs(fd) {
         return refuse("not an ordinary memfd");
     }

@@ -1,8 +1,8 @@
-//! A mapping of part of a file that somebody else owns and may cut short at any time. It gives the
+//! A mapping of a part of another owner's file, which may be truncated at any time. It gives the
 //! bytes no meaning and never touches them. Principal type: [`Share`].
 //!
-//! Other than with a [`crate::Region`] an access may end in SIGBUS, so that whoever makes one has
-//! to survive that.
+//! Unlike with a [`crate::Region`], an access may end in SIGBUS, so the code that accesses the
+//! bytes must survive it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, getpid};
 pub struct Share {
     base: NonNull<u8>,
     len: usize,
-    /// Who mapped it: a forked child has the value but not the mapping.
+    /// The process that mapped it: a forked child has the value but not the mapping.
     owner: Pid,
 }
 
@@ -26,11 +26,11 @@ unsafe impl Send for Share {}
 unsafe impl Sync for Share {}
 
 impl Share {
-    /// Maps `len` bytes of a file from `offset` on, which is whole pages, for reading or for
-    /// writing as well.
+    /// Maps `len` bytes of a file from `offset` on, in whole pages, for reading or also for
+    /// writing.
     ///
     /// # Errors
-    /// What mmap(2) answers; the file is shorter.
+    /// The errors of mmap(2); the file is shorter.
     pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> io::Result<Self> {
         let size = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
         if offset.checked_add(len as u64).is_none_or(|end| end > size) {
@@ -47,8 +47,8 @@ impl Share {
         Ok(share)
     }
 
-    /// A pointer to `len` bytes at `offset`, or None when they are not all inside. To use it is to
-    /// risk a fault.
+    /// A pointer to `len` bytes at `offset`, or `None` when they are not all inside. An access
+    /// through it may fault.
     #[inline]
     pub fn pointer(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
@@ -58,12 +58,12 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: the addresses
-        // may be another's there.
+        // A forked child inherited the value but, by MADV_DONTFORK, not the mapping: other memory
+        // may be at these addresses in the child.
         if getpid() != self.owner {
             return;
         }
-        // SAFETY: the range is the mapping made in `map`; whoever has a pointer to it borrows the
+        // SAFETY: the range is the mapping made in `map`; code that has a pointer to it borrows the
         // value.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");

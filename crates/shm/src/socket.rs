@@ -1,9 +1,9 @@
-//! Messages with file descriptors between processes: unix sockets of type SOCK_SEQPACKET. What the
-//! messages mean is the caller's business. Principal types: [`Socket`] and [`Listener`].
+//! Messages with file descriptors between processes: unix sockets of type SOCK_SEQPACKET. The
+//! caller defines the meaning of the messages. Principal types: [`Socket`] and [`Listener`].
 //!
-//! All descriptors, received ones included, are close-on-exec; interrupted calls are taken up
-//! again; a peer that has closed is an error (EPIPE), never a SIGPIPE. An empty message cannot be
-//! told from the end of the stream, so none is ever sent.
+//! All descriptors, received ones included, are close-on-exec. Interrupted calls are repeated. A
+//! peer that has closed is an error (EPIPE), never a SIGPIPE. An empty message cannot be
+//! distinguished from the end of the stream, so empty messages are never sent.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,10 +19,10 @@ use rustix::net::{
 
 use crate::denied::{denied, forbidden};
 
-/// The most descriptors that a message carries.
+/// Maximum number of descriptors of a message.
 pub const FDS_MAX: usize = 8;
 
-/// The most descriptors that the kernel lets a message carry (SCM_MAX_FD).
+/// Maximum number of descriptors of a message in the kernel (SCM_MAX_FD).
 const KERNEL_FDS_MAX: usize = 253;
 
 const BACKLOG: i32 = 128;
@@ -33,7 +33,7 @@ pub struct Socket {
     fd: OwnedFd,
 }
 
-/// What came with one message.
+/// A received message.
 #[derive(Debug)]
 pub struct Received {
     /// Bytes of the message that are in the buffer; 0 means that the peer has closed.
@@ -45,7 +45,7 @@ pub struct Received {
     pub truncated: bool,
 }
 
-/// What the next message looks like, which is still in the socket.
+/// The next message, which stays in the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peeked {
     /// Bytes of the message that are in the buffer; 0 for an empty message, too, and not only when
@@ -83,7 +83,7 @@ impl Socket {
         Ok((Self { fd: a }, Self { fd: b }))
     }
 
-    /// Whether messages with descriptors come through here at all: a sandbox may forbid the calls.
+    /// Checks that messages with descriptors work at all: a sandbox may forbid the calls.
     ///
     /// # Errors
     /// Which call is refused.
@@ -99,15 +99,15 @@ impl Socket {
         Ok(rustix::io::ioctl_fionbio(&self.fd, nonblocking)?)
     }
 
-    /// How much this end may have sent that the other one has not received: bytes as the kernel
-    /// reckons them, some hundreds for the shortest message. It takes twice as many as it is told,
-    /// and no less than 4608.
+    /// Sets how much this end may send before the other end receives it. The unit is bytes as the
+    /// kernel counts them, some hundreds for the shortest message. The kernel doubles the value,
+    /// and uses at least 4608.
     pub fn set_send_room(&self, bytes: usize) -> io::Result<()> {
         Ok(rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
     }
 
     /// Like [`Socket::set_send_room`], beyond the system's limit if this process may do that, and
-    /// otherwise as much as it may.
+    /// otherwise up to the limit.
     pub fn set_most_send_room(&self) -> io::Result<()> {
         let most = i32::MAX as usize / 2;
         let forced = rustix::net::sockopt::set_socket_send_buffer_size_force(&self.fd, most);
@@ -115,12 +115,12 @@ impl Socket {
     }
 
     /// Refuses every message from the peer from now on: its sends fail with EPIPE, so that no
-    /// descriptor ever waits here unread. Sending goes on to work.
+    /// unread descriptor ever waits here. This end can still send.
     pub fn only_send(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read)?)
     }
 
-    /// Sends one message with up to [`FDS_MAX`] descriptors, whole or not at all.
+    /// Sends one message with up to [`FDS_MAX`] descriptors: all of it or nothing.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_with(bytes, fds, SendFlags::NOSIGNAL)
     }
@@ -170,30 +170,30 @@ impl Socket {
         Ok(Peeked {
             len: message.bytes,
             truncated: message.flags.contains(ReturnFlags::TRUNC),
-            // There was room for none.
+            // The buffer had no room for descriptors.
             has_fds: message.flags.contains(ReturnFlags::CTRUNC),
         })
     }
 
-    /// Takes the next message away; never waits for one. The kernel closes its descriptors in this
-    /// thread, which waits if that waits.
+    /// Removes the next message; never waits for a message. The kernel closes its descriptors in
+    /// this thread, and closing may block.
     pub fn discard(&self) -> io::Result<()> {
         Ok(rustix::net::recv(&self.fd, &mut [0; 1], RecvFlags::DONTWAIT).map(drop)?)
     }
 
     /// Ends the connection in both directions: the peer reads what was sent and then the end, and
-    /// can send nothing more. True: no descriptor is left in the socket, so that closing it waits
-    /// for nothing. What was unread may be gone.
+    /// cannot send any more. True: no descriptor is left in the socket, so that closing it does not
+    /// block. Unread messages may be lost.
     pub fn end(&self) -> bool {
         self.drain().unwrap_or(false)
     }
 
     fn drain(&self) -> io::Result<bool> {
         rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both)?;
-        // Nothing is added any more, so this ends.
+        // No message can be added any more, so the loop ends.
         loop {
             let next = match self.peek(&mut [0; 1]) {
-                // The peer has closed and left something unread; the kernel says so once.
+                // The peer has closed with unread messages; the kernel reports it once.
                 Err(error) if error.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => continue,
                 next => next?,
             };
@@ -207,8 +207,8 @@ impl Socket {
         }
     }
 
-    /// Tells an empty message from the end: the kernel names the sender of any message, and here is
-    /// no room for the name.
+    /// Distinguishes an empty message from the end: the kernel reports a sender for every message,
+    /// and the call leaves no room for the name.
     fn has_message(&self) -> io::Result<bool> {
         rustix::net::sockopt::set_socket_passcred(&self.fd, true)?;
         let peeked = self.peek(&mut [0; 1]);
@@ -217,7 +217,7 @@ impl Socket {
     }
 
     fn recv_with(&self, buf: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
-        // With less room the kernel would close what does not fit, in this thread.
+        // With less room the kernel would close the descriptors that do not fit, in this thread.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let message = loop {
@@ -238,8 +238,8 @@ impl Socket {
 
     /// Who opened the other end.
     pub fn peer_credentials(&self) -> io::Result<Credentials> {
-        // Not by rustix, whose process ids cannot be 0; that is what a peer in another PID
-        // namespace has.
+        // Without rustix, whose process ids cannot be 0: a peer in another PID namespace has the id
+        // 0.
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `len` bytes to `peer`, a plain struct of that size.
@@ -277,14 +277,14 @@ impl AsFd for Socket {
     }
 }
 
-/// Where connections arrive.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
 }
 
 impl Listener {
-    /// Listens at a path where nothing is yet. The file stays when the listener goes.
+    /// Listens at a path that does not exist yet. The file stays when the listener is dropped.
     pub fn listen(path: &Path) -> io::Result<Self> {
         let fd = unconnected()?;
         at_address(path, |address| rustix::net::bind(&fd, address))?;
@@ -315,8 +315,8 @@ fn unconnected() -> io::Result<OwnedFd> {
         .map_err(denied("socket"))
 }
 
-/// Calls `what` with the address of a path; one that is too long for an address (108 bytes) is
-/// named by way of its folder.
+/// Calls `what` with the address of a path; a path that is too long for an address (108 bytes) is
+/// named through its directory.
 fn at_address(path: &Path, what: impl Fn(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
     let address = match SocketAddrUnix::new(path) {
         Err(Errno::NAMETOOLONG) => {
