@@ -1,4 +1,4 @@
-//! What a record costs that goes through a lane's ring, in and out, on one thread, without a second
+//! The cost of a record through a lane's ring, in and out, on one thread, without a second
 //! processor's cache: `cargo bench -p softhca-shm --bench ring`.
 
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion};
 use softhca_shm::{LANE_LEN, RECORD_MAX, Region, Side, ends};
 
-/// A message of 8 bytes with what is said of it fits in one cell; the longest record has five.
+/// A message of 8 bytes with its header fits in one cell; the longest record has five.
 const LENGTHS: [usize; 3] = [24, 60, RECORD_MAX];
 
 fn ring(criterion: &mut Criterion) {

@@ -1,7 +1,7 @@
-//! Exhaustive interleavings of everything in this crate that two parties do at once. Not a load
-//! test: each model takes a few steps, in every order and with every value that the memory model
-//! allows. Principal type: [`Model`], shared memory in which loom also notices when two parties
-//! touch the same cell or line at once.
+//! Exhaustive interleavings of everything in this crate that two parties do concurrently. This is
+//! not a load test: each model takes a few steps, in every order and with every value that the
+//! memory model allows. Principal type: [`Model`], shared memory in which loom also detects when
+//! two parties access the same cell or line at once.
 //!
 //! See the crate's documentation for the command.
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
@@ -59,14 +59,14 @@ impl Model {
 
     fn write_lines(&self, offset: u32, len: usize, value: u8) {
         for line in &self.0.lines[offset as usize / CELL..][..len.div_ceil(CELL)] {
-            // SAFETY: loom fails the model when anybody else is at the line.
+            // SAFETY: loom fails the model when any other party accesses the line.
             line.with_mut(|line| unsafe { *line = value });
         }
     }
 
     fn read_lines(&self, offset: u32, len: usize) -> Vec<u8> {
         let lines = &self.0.lines[offset as usize / CELL..][..len.div_ceil(CELL)];
-        // SAFETY: loom fails the model when anybody is writing the line.
+        // SAFETY: loom fails the model when any party writes the line.
         lines.iter().map(|line| line.with(|line| unsafe { *line })).collect()
     }
 }
@@ -86,12 +86,12 @@ impl Memory for Model {
     }
 
     fn read_cell(&self, at: usize, into: &mut [u8; CELL_DATA]) {
-        // SAFETY: loom fails the model when anybody is writing the cell.
+        // SAFETY: loom fails the model when any party writes the cell.
         self.cell(at).with(|cell| unsafe { *into = *cell });
     }
 
     fn write_cell(&self, at: usize, from: &[u8; CELL_DATA]) {
-        // SAFETY: loom fails the model when anybody else is at the cell.
+        // SAFETY: loom fails the model when any other party accesses the cell.
         self.cell(at).with_mut(|cell| unsafe { *cell = *from });
     }
 
@@ -113,7 +113,8 @@ fn record(number: u8, cells: usize) -> Vec<u8> {
     vec![number; cells * CELL_DATA]
 }
 
-/// Pops until there is nothing, checks that each record is in one piece, and appends their numbers.
+/// Pops until the ring is empty, checks that each record is intact, and appends the records'
+/// numbers.
 fn drain(consumer: &mut Consumer<Model>, into: &mut Vec<u8>) {
     let mut buf = [0; RECORD_MAX];
     while let Some(len) = consumer.pop(&mut buf).expect("an honest peer breaks nothing") {
@@ -123,7 +124,7 @@ fn drain(consumer: &mut Consumer<Model>, into: &mut Vec<u8>) {
     consumer.publish();
 }
 
-/// What was pushed comes out once, whole and in order, wherever the index stands.
+/// Every pushed record comes out once, whole and in order, at any start index.
 fn publish_consume(start: u32) {
     let (mut producer, mut consumer) = ring::used_until(Model::new(), start);
     let poster = thread::spawn(move || {
@@ -223,7 +224,7 @@ fn bulk_pieces() {
 
 #[test]
 fn wait_for_space() {
-    // A producer that finds the ring full twice, and so goes to sleep, is woken when there is
+    // A producer that finds the ring full twice, and therefore sleeps, is woken when there is
     // space.
     loom::model(|| {
         let memory = Model::new();
@@ -251,7 +252,7 @@ fn wait_for_space() {
     });
 }
 
-/// The sleeper's engine: rings that whoever polls has to lock, and a count of the polls.
+/// The sleeper's engine: rings that a poller must lock, and a count of the polls.
 struct Engine {
     rings: Mutex<Vec<Consumer<Model>>>,
     seen: AtomicU32,
@@ -290,8 +291,8 @@ fn go_to_sleep(engine: &Engine, wake_word: &WakeWord<Model>) -> bool {
     true
 }
 
-/// Posters on a lane each, a sleeper, and perhaps an application that polls now and then. Whatever
-/// the order: when all is quiet, every record has been seen, or the notifier has been rung.
+/// Posters with one lane each, a sleeper, and optionally an application that polls sometimes. In
+/// every order: at the end every record has been seen, or the notifier was notified.
 fn wake(posts: &[usize], application_polls: bool) {
     let lanes = posts.iter().map(|_| ring::used_until(Model::new(), 0));
     let memory = Model::new();
@@ -305,15 +306,15 @@ fn wake(posts: &[usize], application_polls: bool) {
         threads.push(thread::spawn(move || (0..posts).for_each(|_| post(&mut ring, &view, &notifier))));
     }
     if application_polls {
-        // One last poll, then never again. It leaves the wake word alone: only the sleeper disarms.
+        // One last poll. It leaves the wake word unchanged: only the sleeper disarms it.
         let engine = engine.clone();
         threads.push(thread::spawn(move || {
             engine.epoch.fetch_add(1, Ordering::Relaxed);
             engine.poll();
         }));
     }
-    // While the application polls, the sleeper naps with a timeout, and takes over when the epoch
-    // has not moved.
+    // While the application polls, the sleeper sleeps with a timeout, and takes over when the epoch
+    // has not changed.
     let mut epoch = engine.epoch.load(Ordering::Relaxed);
     loop {
         thread::yield_now();
@@ -347,21 +348,21 @@ fn wake_after_the_last_poll() {
 /// What the program of a restless sleeper does meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
-    /// It leaves everything to the thread.
+    /// It leaves all polling to the thread.
     Away,
-    /// It attends at first, finds something, and arms the wake word.
+    /// It polls at first, finds a record, and arms the wake word.
     Finds,
-    /// It attends at first and is about to silence the wake word, when it loses its processor: the
-    /// thread, told by a timer, takes over.
+    /// It polls at first and is about to disarm the wake word when it loses its processor: the
+    /// thread takes over after its timer.
     IsLate,
 }
 
-/// A restless sleeper: its posters have only the fence that they make themselves.
+/// A restless sleeper: its posters have only their own fence.
 fn attend(posts: usize, does: Program) {
     let (mut ring, consumer) = ring::used_until(Model::new(), 0);
     let memory = Model::new();
     let wake_word = Arc::new(WakeWord::in_memory(memory.clone()));
-    // Every poster has seen that: a barrier has followed it.
+    // Every poster has seen the bit, because a barrier has followed it.
     wake_word.set_restless(true);
     let notifier = Arc::new(AtomicBool::new(false));
     let attending = Arc::new(AtomicBool::new(does != Program::Away));
@@ -382,7 +383,7 @@ fn attend(posts: usize, does: Program) {
     let program = match does {
         Program::Away => None,
         Program::Finds => Some(thread::spawn(move || {
-            // It has found what it waited for, and may not poll any more.
+            // The program has found its record, and may not poll any more.
             attends.store(false, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             its_wake_word.arm();
@@ -402,8 +403,8 @@ fn attend(posts: usize, does: Program) {
             }))
         }
     };
-    // The thread, which was at work just now: it arms the wake word, unless the program is to do
-    // that, looks, and sleeps.
+    // The thread, which was working just now: it arms the wake word (unless the program must do
+    // that), checks, and sleeps.
     let rest = || {
         wake_word.disarm();
         fence(Ordering::SeqCst);
@@ -416,7 +417,7 @@ fn attend(posts: usize, does: Program) {
     if does == Program::IsLate {
         attending.store(false, Ordering::Relaxed);
     }
-    // Once more, where something came with the last look.
+    // Again, if the last check found a record.
     let _ = rest() && rest();
     poster.join().unwrap();
     if let Some(program) = program {
@@ -431,7 +432,7 @@ fn wake_a_restless_sleeper() {
     loom::model(|| attend(2, Program::Away));
 }
 
-/// Three parties with a fence or two each: all orders would take hours, those with three
+/// Three parties with one or two fences each: all orders would take hours, those with at most three
 /// preemptions take seconds.
 fn attend_with_few_preemptions(does: Program) {
     let mut model = loom::model::Builder::new();
@@ -449,8 +450,8 @@ fn wake_after_the_program_was_late_to_disarm_the_wake_word() {
     attend_with_few_preemptions(Program::IsLate);
 }
 
-/// A thread that goes to rest, and somebody who leaves it something of which no wake word tells: a
-/// queue that is blocked, or a nearer deadline.
+/// A thread goes to sleep while another thread leaves it work that no wake word announces: a
+/// blocked queue, or a nearer deadline.
 #[test]
 fn wake_for_what_no_wake_word_tells() {
     loom::model(|| {

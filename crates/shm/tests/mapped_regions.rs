@@ -1,4 +1,4 @@
-//! The count of mappings, in a process of its own because it is a fact about the process.
+//! The count of mappings, in a separate process because it is a property of the process.
 #![cfg(not(loom))]
 
 use std::os::fd::AsFd;

@@ -1,5 +1,5 @@
-//! Capture rings: records come back as they went, what there is no room for is counted, and
-//! nonsense is refused.
+//! Capture rings: records come back unchanged, records without room are counted, and invalid bytes
+//! are refused.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -32,7 +32,7 @@ fn records_come_back_as_they_went_and_what_has_no_room_is_counted() {
         } else {
             lost += 1
         }
-        // Now slower, now faster than it is written.
+        // The reader is sometimes slower, sometimes faster than the writer.
         for _ in 0..(round / 100) % 3 {
             let found = rx.pop(&mut record).expect("sound");
             assert_eq!(found.then(|| record.clone()), expected.pop_front());

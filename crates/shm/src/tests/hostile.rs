@@ -1,6 +1,6 @@
-//! A peer that writes whatever it likes, wherever it likes, whenever it likes. What must hold: no
-//! panic, no access outside the lane, no piece outside the bulk ring, and nothing but the results
-//! that the types allow.
+//! A peer that writes anything, anywhere, at any time. The victim must not panic, access memory
+//! outside the lane, or return a piece outside the bulk ring. It may return only the results that
+//! the types allow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::ring::{Broken, PushError, RECORD_MAX};
 #[test]
 fn into_what_is_broken_nothing_goes_though_there_was_room() {
     let mut victims = Victims::new();
-    // Room for a few records is left, so that how much is free is asked for.
+    // Only a few cells are left, so the producer reads the head.
     while victims.tx.ring.free_cells() > CELLS / 4 {
         victims.tx.ring.push(&[1]).expect("there is room");
     }
@@ -42,9 +42,10 @@ enum Op {
     Wait,
     /// A store anywhere in the lane.
     Scribble(usize, u32),
-    /// A store to a control word: near what is there, so that some of it is believed at first.
+    /// A store to a control word: a value close to the current one, so that some of the stores are
+    /// accepted at first.
     Nudge(usize, i8),
-    /// A store to the commit word of a cell, likewise.
+    /// A store to the commit word of a cell, also close to the current value.
     Commit(u32, i8),
 }
 
@@ -63,8 +64,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The direction from A to B, with A's and B's ends in our hands, so that each is hostile to the
-/// other.
+/// The direction from A to B. The test holds both ends, so that each end is hostile to the other.
 struct Victims {
     region: Arc<Region>,
     tx: LaneTx,
@@ -88,7 +88,7 @@ impl Victims {
                 let broken = pushed == Err(PushError::Broken(Broken));
                 assert!(broken || !self.tx_broken, "broken is for ever: {pushed:?}");
                 assert!(self.tx.ring.free_cells() <= if broken { 0 } else { CELLS });
-                // To look how much is free may find it broken, too.
+                // Reading the free space may find the ring broken, too.
                 self.tx_broken = self.tx.ring.is_broken();
                 assert!(self.tx_broken || !broken);
             }
@@ -104,7 +104,7 @@ impl Victims {
                 assert!(!self.rx_broken || popped == Err(Broken), "broken is for ever");
                 assert!(popped.is_err() || popped.is_ok_and(|len| len.is_none_or(|len| (60..=300).contains(&len))));
                 self.rx_broken |= popped.is_err();
-                // What the record says is no better than the record.
+                // The content of the record is as untrusted as the record.
                 let [a, b, c, d, e, f, g, h, ..] = buf;
                 self.take(u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
                 self.rx.ring.publish();
@@ -176,8 +176,7 @@ fn scribbles_at_the_same_time() {
             region.word(at).store((random >> 20) as u32, Ordering::Relaxed);
         }
     });
-    // Fresh ends again and again, because the first damage that they see is the last thing that
-    // they do.
+    // Each round uses new ends, because the first damage that they see is permanent.
     for round in 0..300 {
         let (tx, _) = ends(victims.region.clone(), Side::A);
         let (_, rx) = ends(victims.region.clone(), Side::B);
@@ -197,7 +196,7 @@ fn scribbles_at_the_same_time() {
 fn commit_that_nobody_may_write() {
     let commit_of_cell_0 = CELLS_AT + 60;
     let lap_1 = CELLS << 4;
-    // (the word, what the consumer of a fresh ring says to it)
+    // (the word, the result of a new ring's consumer)
     let table = [
         (0, Ok(None)),
         (lap_1 | 1, Ok(Some(60))),
@@ -227,7 +226,7 @@ fn head_that_no_consumer_may_write() {
         }
         region.word(RING_HEAD).store(head, Ordering::Relaxed);
         assert_eq!(tx.ring.push(b"x") == Err(PushError::Broken(Broken)), broken, "head {head:#x}");
-        // Broken stays broken, even when the word looks right again.
+        // A broken ring stays broken, even when the word is valid again.
         region.word(RING_HEAD).store(CELLS, Ordering::Relaxed);
         assert_eq!(tx.ring.push(b"x").is_err(), broken);
     }

@@ -1,4 +1,5 @@
-//! What we rely on the kernel for: seals, fork, notifiers, descriptors over sockets.
+//! Facts about the kernel that this crate relies on: seals, fork, notifiers, descriptors over
+//! sockets.
 
 use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
@@ -235,7 +236,7 @@ fn socket_reports_what_was_lost() {
     a.send(b"x", &nine[..FDS_MAX]).unwrap();
     let received = b.recv(&mut [0; 6]).unwrap();
     assert_eq!((received.fds.len(), received.truncated), (FDS_MAX, false));
-    // A sender that is not ours may attach more.
+    // A sender without this crate may attach more.
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(9))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
     assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&nine)));
@@ -265,7 +266,7 @@ fn a_socket_that_only_sends_holds_nothing_of_its_peer() {
     assert_eq!(theirs.send(b"x", &[ours.as_fd()]).unwrap_err().kind(), ErrorKind::BrokenPipe);
     ours.send(b"x", &[]).unwrap();
     assert_eq!(theirs.recv(&mut [0; 6]).unwrap().len, 1);
-    // Nothing else has changed for the peer: it hears of the end when we go, and not before.
+    // Nothing else has changed for the peer: it sees the end when this side closes, and not before.
     assert_eq!(theirs.try_recv(&mut [0; 6]).unwrap_err().kind(), ErrorKind::WouldBlock);
     drop(ours);
     assert_eq!(theirs.recv(&mut [0; 6]).unwrap().len, 0);
@@ -300,7 +301,7 @@ fn an_ended_socket_says_whether_it_holds_descriptors() {
         for (last, closes) in [("", false), ("", true), ("f", false), ("f", true), ("E", false), ("E", true)] {
             let (a, b) = Socket::pair().unwrap();
             let (_, fd) = Region::create("softhca-test", 4096).unwrap();
-            // The end comes with an error if something was unread.
+            // The end comes with an error if there were unread messages.
             a.send(b"unread", &[]).unwrap();
             for message in messages.chars().chain(last.chars()) {
                 let bytes: &[u8] = if matches!(message, 'e' | 'E') { b"" } else { b"some data" };

@@ -1,4 +1,4 @@
-//! Who writes which line of a lane, and how many pages a lane takes that has said little.
+//! Which side writes which line of a lane, and how many pages a lane with little traffic takes.
 
 use std::collections::HashMap;
 use std::sync::Arc;

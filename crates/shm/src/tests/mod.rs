@@ -1,5 +1,4 @@
-//! Tests on real memory and with real threads; the interleavings themselves are loom's
-//! (`loom_models`).
+//! Tests on real memory and with real threads; loom checks the interleavings (`loom_models`).
 #![allow(clippy::unwrap_used, reason = "in a test, where it failed is all there is to say")]
 
 mod capture_ring;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 
 use crate::region::Region;
 
-/// A lane's region, with a page behind it that nobody may touch: see [`untouched`].
+/// A lane's region, followed by a page that must stay untouched: see [`untouched`].
 fn lane() -> Arc<Region> {
     let (region, _) = Region::create("softhca-test", crate::LANE_LEN + GUARD).unwrap();
     region.copy_in(crate::LANE_LEN, &[0x5a; GUARD]);

@@ -1,5 +1,5 @@
-//! The rings against queues of the standard library: lists of operations, chosen at random, must
-//! have the same results.
+//! The rings against queues of the standard library: random lists of operations must have the same
+//! results.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn ring_op() -> impl Strategy<Value = RingOp> {
     ]
 }
 
-/// Where the ring stands at the beginning: fresh, or just before one of its counters wraps.
+/// The start position of the ring: fresh, or just before one of its counters wraps.
 fn ring_start() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), ((1 << 28) - 3 * CELLS)..(1 << 28), (u32::MAX - 2 * CELLS)..u32::MAX, any::<u32>()]
 }
@@ -80,7 +80,8 @@ fn run_ring(start: u32, ops: &[RingOp]) {
             }
             RingOp::Free => {
                 let seen = producer.free_cells() as usize;
-                // It may know too little, but never when that matters.
+                // The producer may see too little free space, but never when it has less than a
+                // quarter.
                 assert!(seen == free || (seen < free && seen >= CELLS as usize / 4), "{seen} of {free}");
             }
         }
@@ -91,7 +92,7 @@ fn run_ring(start: u32, ops: &[RingOp]) {
 enum BulkOp {
     Reserve(usize),
     Cancel,
-    /// Release this many pieces, all by releasing the last of them.
+    /// Releases this many pieces, by releasing the last of them.
     Release(usize),
     Idle,
 }
@@ -107,8 +108,8 @@ fn bulk_op() -> impl Strategy<Value = BulkOp> {
     ]
 }
 
-/// A piece as the oracle knows it: the claim, its length, how much of the ring it uses up (skipped
-/// bytes included), and after which offset it was made.
+/// A piece as the oracle knows it: the claim, its length, how much of the ring it uses (skipped
+/// bytes included), and the offset after which it was made.
 struct Piece {
     claim: bulk::Claim,
     len: usize,

@@ -1,6 +1,6 @@
-//! Two threads that behave, as fast as they can, asleep whenever there is nothing to do: everything
-//! together as an engine uses it. A lost wake shows as a sleep that times out, a misordered access
-//! as a wrong byte.
+//! Two correct threads at full speed, which sleep whenever there is no work: all parts together as
+//! an engine uses them. A lost wake-up shows as a sleep that times out, a misordered access as a
+//! wrong byte.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Party {
             payload.copy_from_slice(&record[13..13 + len as usize]);
         } else {
             let piece = self.rx.bulk.slice(offset, len).unwrap();
-            // SAFETY: an honest peer leaves the piece alone until we release it.
+            // SAFETY: a correct peer does not touch the piece until we release it.
             unsafe { payload.as_mut_ptr().copy_from_nonoverlapping(piece.as_ptr(), len as usize) };
             self.rx.bulk.release(offset, len);
         }
