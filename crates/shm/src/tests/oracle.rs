@@ -80,8 +80,8 @@ fn run_ring(start: u32, ops: &[RingOp]) {
             }
             RingOp::Free => {
                 let seen = producer.free_cells() as usize;
-                // The producer may see too little free space, but only if that is at least a quarter of
-                // the ring.
+                // The producer may see too little free space, but then at least a quarter of the
+                // ring.
                 assert!(seen == free || (seen < free && seen >= CELLS as usize / 4), "{seen} of {free}");
             }
         }
