@@ -197,7 +197,11 @@ static void connection(void)
     CALL(rdma_destroy_qp)(id);
     rdma_destroy_qp(peer);
     MUST(rdma_destroy_id(id) == 0 && rdma_destroy_id(peer) == 0 && rdma_destroy_id(listening) == 0);
+    /* The kernel knows no such id any more; nothing crashes. */
+    MUST(rdma_destroy_id(id) == -1 && errno == ENOENT);
+    MUST(rdma_listen(listening, 1) == -1 && errno == ENOENT);
     CALL(rdma_destroy_event_channel)(other);
+    rdma_destroy_event_channel(other);
 }
 
 /* Ids that wait by themselves. */

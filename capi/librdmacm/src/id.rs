@@ -89,17 +89,15 @@ pub(crate) struct State {
     pub(crate) resolving: bool,
 }
 
-/// The id behind a program's pointer. Fails with EINVAL if the pointer is not (or no longer) an id.
+/// The id behind a program's pointer. Fails with ENOENT, as the kernel does for an id that it does
+/// not know, if the pointer is not (or no longer) an id.
 ///
 /// # Safety
 /// The id is not destroyed while the result is used.
 pub(crate) unsafe fn live<'a>(id: *mut CmId) -> Outcome<&'a IdObject> {
     entry::not_null(id)?;
     if !registry::is_live(id) {
-        return Err(refuse!(
-            EINVAL,
-            "a call was made with an rdma_cm_id that is none: it has been destroyed, or was never made"
-        ));
+        return Err(refuse!(ENOENT, "a call was made with an rdma_cm_id that is destroyed or not valid"));
     }
     // SAFETY: it was live just now, and stays so by the caller's promise.
     unsafe { IdObject::of(id) }

@@ -168,7 +168,8 @@ pub fn note(about: Note, sentence: fmt::Arguments<'_>) {
     {
         page.write(&about, &sentence);
     }
-    let again = about.kind == Kind::Flushed && log.kept.back().is_some_and(|(note, _)| note.kind == Kind::Flushed);
+    let is_again = |note: &Note| note.kind == Kind::Flushed && note.qpn == about.qpn;
+    let again = about.kind == Kind::Flushed && log.kept.back().is_some_and(|(note, _)| is_again(note));
     if again {
         log.kept.pop_back();
     } else if log.kept.len() == KEPT {

@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 
 use abi::cq::Wc;
 use abi::errno::Errno;
+use abi::reason::{Cause, DropRecord};
 use engine::{AsyncEvent, Cq, Engine};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use super::Side;
 
 /// Time limit of every wait; only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -62,4 +65,13 @@ pub(crate) fn event(engine: &Arc<Engine>) -> AsyncEvent {
 pub(crate) fn no_event(engine: &Arc<Engine>) {
     nonblocking(engine.async_fd());
     assert_eq!(engine.async_event(), Err(Errno::EAGAIN));
+}
+
+/// Waits until the side's engine has dropped a packet to its QP for this cause; nothing may be received meanwhile.
+pub(crate) fn dropped(side: &Side, cause: Cause) {
+    let is_it = |record: &DropRecord| record.cause == cause as u32 && record.dest_qp == side.qp.qpn();
+    until("the drop", || {
+        assert_eq!(side.rcq.poll(&mut [Wc::default()]), Ok(0), "the packet was received");
+        side.engine.drops().iter().any(is_it).then_some(())
+    });
 }

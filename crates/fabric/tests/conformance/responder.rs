@@ -16,9 +16,8 @@ fn one_sided(b: &Side, opcode: u32, at: usize) -> SendWr<'static> {
 }
 
 /// Connected, but the first one counts its requests from another number than the second expects.
-fn out_of_step(fabric: &Fabric, first: u32) -> (Side, Side) {
-    let plan = Plan { timeout: 10, retry_cnt: 2, ..Plan::rc() };
-    let (a, b) = (Side::new(&fabric.engine(), &plan), Side::new(&fabric.engine(), &plan));
+fn out_of_step(fabric: &Fabric, plan: &Plan, first: u32) -> (Side, Side) {
+    let (a, b) = (Side::new(&fabric.engine(), plan), Side::new(&fabric.engine(), plan));
     for (side, peer) in [(&a, &b), (&b, &a)] {
         side.init();
         side.rtr(peer.gid(), peer.qp.qpn());
@@ -46,14 +45,14 @@ fn end(a: &Side, b: &Side, wr: &SendWr<'_>, expected: u32, states: (u32, u32)) {
 }
 
 fn responder_1_a_gap_in_the_numbers(fabric: &Fabric) {
-    let (a, b) = out_of_step(fabric, 12);
+    let (a, b) = out_of_step(fabric, &Plan::rc().hasty(), 12);
     b.recv(1, 0, 8);
     end(&a, &b, &SendWr::default(), status::RETRY_EXC_ERR, (ERR, RTS));
     assert_eq!(b.rcq.poll(&mut [Wc::default()]), Ok(0), "nothing was taken");
 }
 
 fn responder_1_a_number_from_the_past_is_a_duplicate(fabric: &Fabric) {
-    let (a, b) = out_of_step(fabric, 5);
+    let (a, b) = out_of_step(fabric, &Plan::rc(), 5);
     a.memory.put_word(0, 9);
     a.memory.put_word(8, 10);
     // Two that seem to have been here already are acknowledged again, and not carried out; the third is new.

@@ -208,7 +208,7 @@ fn a_peer_that_never_was() {
 }
 
 fn a_peer_that_comes_late(fabric: &Fabric) {
-    let plan = Plan { timeout: 12, retry_cnt: 7, ..Plan::rc() };
+    let plan = Plan { timeout: 14, retry_cnt: 7, ..Plan::rc() };
     for code in [opcode::SEND, opcode::RDMA_READ, opcode::RDMA_WRITE] {
         let (a, b) = (Side::new(&fabric.engine(), &plan), Side::new(&fabric.engine(), &plan));
         a.init();
