@@ -193,6 +193,24 @@ impl<T> Table<T> {
         self.of(owner).map(|(handle, _)| handle).collect()
     }
 
+    /// Owner and handle of the object at an index, if there is one. None: there are no more indices. So a walk over all objects can be made in
+    /// pieces, whatever is made and destroyed meanwhile.
+    pub fn at(&self, index: usize) -> Option<Option<(ContextId, u32)>> {
+        let slot = self.slots.get(index)?;
+        Some(slot.entry.as_ref().map(|(owner, _)| (*owner, handle(self.kind, slot.generation, index as u32))))
+    }
+
+    /// The objects of one context that were made after this one of its objects; all of them without one.
+    pub fn of_after(&self, owner: ContextId, before: Option<u32>) -> impl Iterator<Item = (u32, &T)> + '_ {
+        let known = before.and_then(|handle| self.index(handle)).and_then(|index| self.slots.get(index));
+        let next = match (before, known) {
+            (Some(_), Some(slot)) => slot.after,
+            (Some(_), None) => NONE,
+            (None, _) => self.owned.get(&owner).map_or(NONE, |list| list.first),
+        };
+        self.from(next)
+    }
+
     /// The first handles of one context, `most` at most, for its clean-up in pieces.
     pub fn first_of(&self, owner: ContextId, most: usize) -> Vec<u32> {
         self.of(owner).map(|(handle, _)| handle).take(most).collect()
@@ -200,7 +218,11 @@ impl<T> Table<T> {
 
     /// The objects of one context, in the order in which they were made.
     pub fn of(&self, owner: ContextId) -> impl Iterator<Item = (u32, &T)> + '_ {
-        let mut next = self.owned.get(&owner).map_or(NONE, |list| list.first);
+        self.of_after(owner, None)
+    }
+
+    /// The objects of a list from this index on.
+    fn from(&self, mut next: u32) -> impl Iterator<Item = (u32, &T)> + '_ {
         std::iter::from_fn(move || {
             let index = next;
             let slot = self.slots.get(index as usize)?;
@@ -285,6 +307,12 @@ mod tests {
             assert_eq!(table.count_of(ALICE), rest.len());
         }
         assert_eq!(table.first_of(ALICE, 2), [handles[1], handles[2]]);
+        let after = |handle| table.of_after(ALICE, Some(handle)).map(|(handle, _)| handle).collect::<Vec<_>>();
+        assert_eq!((after(handles[1]), after(handles[4])), (vec![handles[2], handles[4]], vec![]));
+        assert!(after(handles[3]).is_empty(), "it is gone");
+        let all: Vec<_> = (0..).map_while(|index| table.at(index)).collect();
+        assert_eq!((all.len(), all[0], all[6]), (7, None, Some((BOB, of_bob))));
+        assert_eq!(all.into_iter().flatten().filter(|(owner, _)| *owner == ALICE).count(), 3);
         table.insert(ALICE, 7).expect("room");
         for handle in table.handles(ALICE) {
             table.remove(ALICE, handle).expect("there");

@@ -1,7 +1,7 @@
 //! The objects of a device, one kind at a time: which there are, and what is said of each. Only reads.
 //!
-//! A [`Cursor`] goes through the contexts of a device in order, or through the connection manager's ids; each piece of that work is
-//! bounded, and makes one message at most. Keys, addresses and sequence numbers are said to their owner only.
+//! A [`Cursor`] goes through the contexts of a device, the table of a kind or the connection manager's ids in order; each piece of that
+//! work is bounded, and makes one message at most. Keys, addresses and sequence numbers are said to their owner only.
 
 use std::ops::Bound;
 
@@ -22,6 +22,8 @@ use crate::world::World;
 /// Objects and places of ids that are looked at in one piece.
 const PIECE: usize = 64;
 const PLACES: usize = 256;
+/// Places of a table that are looked at in one piece: most of them may be free, or another device's.
+const SLOTS: usize = 1024;
 /// Room for the longest entry: an id with two addresses.
 const ENTRY_MAX: usize = 400;
 
@@ -78,8 +80,8 @@ pub(super) struct Cursor {
 enum Place {
     /// Contexts after this one.
     After(Option<ContextId>),
-    /// Objects of a context.
-    In(ContextId, std::vec::IntoIter<u32>),
+    /// Objects of a table from this index on.
+    From(usize),
     /// Places of ids from this one on.
     Ids(usize),
 }
@@ -87,7 +89,11 @@ enum Place {
 impl Cursor {
     /// All objects of a kind; of queue pairs those of a port, if it is named.
     pub(super) fn all(class: Class, device: usize, port: Option<u32>) -> Self {
-        let place = if matches!(class.what, What::Ids) { Place::Ids(0) } else { Place::After(None) };
+        let place = match class.what {
+            What::Table(_) => Place::From(0),
+            What::Contexts => Place::After(None),
+            What::Ids => Place::Ids(0),
+        };
         Self { class, device, port, only: None, place }
     }
 
@@ -136,20 +142,25 @@ impl Cursor {
             self.place = Place::Ids(next.unwrap_or(usize::MAX));
             return next.is_some();
         }
-        for _ in 0..PIECE {
+        let (mut left, mut slots) = (PIECE, SLOTS);
+        while left > 0 && slots > 0 {
             if page.to.len() + ENTRY_MAX > ANSWER_MAX {
                 break;
             }
+            slots -= 1;
             match &mut self.place {
-                Place::In(id, handles) => {
-                    let (id, handle) = (*id, handles.next());
-                    let Some(handle) = handle else {
-                        self.place = Place::After(Some(id));
+                Place::From(index) => {
+                    let What::Table(kind) = self.class.what else { break };
+                    let Some(found) = world.tables.at(kind, *index) else {
+                        page.close();
+                        return false;
+                    };
+                    *index += 1;
+                    let Some((id, handle)) = found else { continue };
+                    let Some(context) = world.contexts.get(&id).filter(|context| context.device == self.device) else {
                         continue;
                     };
-                    let (What::Table(kind), Some(context)) = (self.class.what, world.contexts.get(&id)) else {
-                        continue;
-                    };
+                    left -= 1;
                     let Some((number, port)) = identity(world, id, kind, handle) else { continue };
                     let wanted = self.only.is_none_or(|only| only == number)
                         && self.port.is_none_or(|wanted| port.is_none_or(|port| port == wanted));
@@ -161,20 +172,14 @@ impl Cursor {
                     }
                 }
                 Place::After(before) => {
+                    left -= 1;
                     let from = before.map_or(Bound::Unbounded, Bound::Excluded);
                     let Some((id, context)) = world.contexts.range((from, Bound::Unbounded)).next() else {
                         page.close();
                         return false;
                     };
-                    self.place = match self.class.what {
-                        What::Table(kind) if context.device == self.device => {
-                            Place::In(*id, world.tables.handles_of(*id, kind).into_iter())
-                        }
-                        _ => Place::After(Some(*id)),
-                    };
-                    let is_wanted = matches!(self.class.what, What::Contexts)
-                        && context.device == self.device
-                        && self.only.is_none_or(|only| only == id.0);
+                    self.place = Place::After(Some(*id));
+                    let is_wanted = context.device == self.device && self.only.is_none_or(|only| only == id.0);
                     if is_wanted {
                         begin(&mut page, self.only.is_some());
                         page.entry(self.class.entry(), self.only.is_some(), |to| {

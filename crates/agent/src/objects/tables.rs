@@ -74,6 +74,40 @@ impl Tables {
         }
     }
 
+    /// The object of a kind at an index, and whose it is; an index may be free. None: there are no more.
+    pub fn at(&self, kind: Kind, index: usize) -> Option<Option<(ContextId, u32)>> {
+        match kind {
+            Kind::Pd => self.pds.at(index),
+            Kind::Mr => self.mrs.at(index),
+            Kind::Mw => self.mws.at(index),
+            Kind::Dm => self.dms.at(index),
+            Kind::Cq => self.cqs.at(index),
+            Kind::Qp => self.qps.at(index),
+            Kind::Srq => self.srqs.at(index),
+            Kind::Ah => self.ahs.at(index),
+            Kind::Channel => self.channels.at(index),
+            Kind::Xrcd => self.xrcds.at(index),
+            Kind::Opened => self.opened.at(index),
+        }
+    }
+
+    /// The next object of a kind that a context made after this one, which it still has; the first one without.
+    pub fn after(&self, id: ContextId, kind: Kind, before: Option<u32>) -> Option<u32> {
+        match kind {
+            Kind::Pd => self.pds.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Mr => self.mrs.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Mw => self.mws.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Dm => self.dms.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Cq => self.cqs.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Qp => self.qps.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Srq => self.srqs.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Ah => self.ahs.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Channel => self.channels.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Xrcd => self.xrcds.of_after(id, before).next().map(|(handle, _)| handle),
+            Kind::Opened => self.opened.of_after(id, before).next().map(|(handle, _)| handle),
+        }
+    }
+
     /// The handles of those of a kind that are shown.
     pub fn handles_of(&self, id: ContextId, kind: Kind) -> Vec<u32> {
         match kind {

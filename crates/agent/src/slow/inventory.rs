@@ -96,11 +96,15 @@ pub(super) fn context(world: &World, id: ContextId) -> Option<Made> {
 /// What a context has that was not told yet. Its client's commands wait until all is told.
 pub(super) struct Inventory {
     id: ContextId,
-    /// What is told when the handles are used up.
+    /// What is told after this part.
     next: std::slice::Iter<'static, Part>,
-    part: Part,
-    handles: std::vec::IntoIter<u32>,
+    part: Option<Part>,
+    /// The object of this part that was looked at last. It is still there, for its client's commands wait.
+    last: Option<u32>,
 }
+
+/// Regions that are looked at for each piece: of hundreds of thousands the agent can reach those that were handed over, a few thousand.
+const LOOKED_AT: usize = 4096;
 
 /// A part of it.
 #[derive(Debug, Clone, Copy)]
@@ -127,22 +131,28 @@ const PARTS: [Part; 9] = [
 impl Inventory {
     /// All of a context.
     pub(super) fn new(id: ContextId) -> Self {
-        Self { id, next: PARTS.iter(), part: Part::Ways, handles: Vec::new().into_iter() }
+        Self { id, next: PARTS.iter(), part: None, last: None }
     }
 
     /// What comes next, of `most` objects at most, and whether that is all.
     pub(super) fn take(&mut self, world: &World, most: usize) -> (Vec<Change>, bool) {
         let mut changes = Vec::new();
-        for _ in 0..most {
-            let handle = loop {
-                if let Some(handle) = self.handles.next() {
-                    break handle;
-                }
+        let mut left = LOOKED_AT;
+        while left > 0 && changes.len() < most {
+            left -= 1;
+            let Some(part) = self.part else {
                 let Some(part) = self.next.next() else { return (changes, true) };
-                self.part = *part;
-                self.handles = self.handles_of(world).into_iter();
+                (self.part, self.last) = (Some(*part), None);
+                continue;
             };
-            match self.part {
+            let kind = if let Part::Made(kind) = part { kind } else { Kind::Qp };
+            let Some(handle) = world.tables.after(self.id, kind, self.last) else {
+                self.part = None;
+                continue;
+            };
+            self.last = Some(handle);
+            match part {
+                Part::Made(Kind::Mr) if !self.is_reached(world, handle) => {}
                 Part::Made(kind) => changes.extend(made(world, self.id, kind, handle)),
                 Part::Ways => {
                     if let Some(qp) = world.tables.qps.find(self.id, handle).filter(|qp| !qp.offered) {
@@ -154,15 +164,9 @@ impl Inventory {
         (changes, false)
     }
 
-    fn handles_of(&self, world: &World) -> Vec<u32> {
-        match self.part {
-            // Of hundreds of thousands of regions the agent can reach those that were handed over: a few thousand.
-            Part::Made(Kind::Mr) => {
-                world.tables.mrs.of(self.id).filter(|(_, mr)| mr.memory.is_some()).map(|(handle, _)| handle).collect()
-            }
-            Part::Made(kind) => world.tables.handles_of(self.id, kind),
-            Part::Ways => world.tables.qps.handles(self.id),
-        }
+    /// Whether the memory of a region was handed over.
+    fn is_reached(&self, world: &World, handle: u32) -> bool {
+        world.tables.mrs.find(self.id, handle).is_some_and(|mr| mr.memory.is_some())
     }
 }
 
